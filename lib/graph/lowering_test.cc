@@ -1,7 +1,9 @@
 #include "lib/graph/lowering.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -10,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/graph/attributes.h"
 #include "lib/graph/blocks.h"
 #include "lib/graph/graph_text.h"
 #include "lib/graph/shape_inference.h"
@@ -141,6 +144,40 @@ TEST(PrecisionTest, MasksAndTargetsStayF32AndAConstantIsMadeInEitherType) {
   EXPECT_THAT(NodeLines(graph), Contains("hidden = Sub(one, seen)"));
   EXPECT_THAT(NodeLines(graph), Contains("y, lse = SelfAttention(scaled, mask)"));
   EXPECT_THAT(NodeLines(graph), Contains("loss = SigmoidCrossEntropy(y, target)"));
+}
+
+TEST(PrecisionTest, AConstantThatIsTooLargeForItsTypeIsTheLargestThereIs) {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  for (const auto& [precision, most] :
+       {std::pair(v1::FP16, 65504.0), std::pair(v1::BF16, 0x1.fep127)}) {
+    v1::Graph forward = ParseGraph(R"(
+      input x f32[-1, 4]
+      input target f32[-1, 4]
+      parameter w [4, 4]
+      lowest = Constant() shape=[] value=1.0
+      both = Constant() shape=[4] values=[1.0, 2.0, 3.0, 4.0]
+      product = Linear(x, w)
+      hidden = Add(product, lowest)
+      y = Mul(hidden, both)
+      loss = SigmoidCrossEntropy(y, target)
+      loss loss)");
+    (*forward.mutable_nodes(0)->mutable_attributes())["value"].set_f(kLowest);
+    auto& values = *(*forward.mutable_nodes(1)->mutable_attributes())["values"].mutable_numbers();
+    values.set_values(0, -kLowest);
+    const v1::Graph graph =
+        Training(forward, {.precision = precision, .recompute = false, .fuse = false});
+    int seen = 0;
+    for (const v1::Node& node : graph.nodes()) {
+      if (node.outputs(0).starts_with("lowest as ")) {
+        ++seen;
+        EXPECT_EQ(NumberAttribute(node, "value"), -most);
+      } else if (node.outputs(0).starts_with("both as ")) {
+        ++seen;
+        EXPECT_THAT(NumbersAttribute(node, "values"), ElementsAre(most, 2.0, 3.0, 4.0));
+      }
+    }
+    EXPECT_EQ(seen, 2);
+  }
 }
 
 TEST(PrecisionTest, AShapeThatIsAskedForIsOfAnyType) {

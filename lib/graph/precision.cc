@@ -1,5 +1,6 @@
 #include "lib/graph/precision.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/repeated_field.h"
+#include "lib/graph/attributes.h"
 #include "lib/graph/dependence.h"
 #include "lib/graph/dtype.h"
 #include "lib/graph/operator.h"
@@ -82,6 +84,7 @@ class Lowering {
     if (constant != constants_.end()) {
       node = constant->second;
       (*node.mutable_attributes())["dtype"].set_s(std::string(DTypeName(dtype)));
+      Narrow(dtype, node);
     } else {
       node.set_op("Cast");
       node.add_inputs(tensor);
@@ -92,6 +95,21 @@ class Lowering {
     node.set_name(other->second);
     while (!node_names_.insert(node.name()).second) node.mutable_name()->push_back('\'');
     return other->second;
+  }
+
+  // A number stays one: masks hide with the lowest that there is, and a query to which everything
+  // is hidden has a distribution by that, and none by -infinity.
+  static void Narrow(v1::DType dtype, v1::Node& constant) {
+    if (dtype != v1::DTYPE_BF16 && dtype != v1::DTYPE_F16) return;
+    const double most = dtype == v1::DTYPE_F16 ? 65504.0 : 0x1.fep127;
+    auto& attributes = *constant.mutable_attributes();
+    if (HasAttribute(constant, "value")) {
+      attributes["value"].set_f(std::clamp(NumberAttribute(constant, "value"), -most, most));
+    }
+    if (!HasAttribute(constant, "values")) return;
+    for (double& value : *attributes["values"].mutable_numbers()->mutable_values()) {
+      value = std::clamp(value, -most, most);
+    }
   }
 
   const v1::DType low_;

@@ -29,7 +29,7 @@ class Attention {
   bool Match(int softmax) {
     members_ = {softmax};
     return MatchScores(edit_.node(softmax).inputs(0)) &&
-           MatchValues(edit_.node(softmax).outputs(0));
+           MatchValues(edit_.node(softmax).outputs(0)) && IsOfOneBatch();
   }
 
   std::vector<int> members() const {
@@ -169,6 +169,10 @@ class Attention {
     const std::vector<int64_t>& split = Shape(transpose->outputs(0));
     return Shape(y_) == std::vector<int64_t>{split[0], split[1], split[2] * split[3]};
   }
+
+  // A query, or a memory, that all samples share has a batch of 1: products broadcast it, Attention
+  // does not.
+  bool IsOfOneBatch() const { return Shape(q_)[0] == Shape(k_)[0] && Shape(k_)[0] == Shape(v_)[0]; }
 
   const TensorTypes& types_;
   const absl::flat_hash_set<std::string>& dependent_;

@@ -467,6 +467,16 @@ TEST(FuseAttentionTest, ScalesOfQueriesAndKeysMultiplyAndAMaskIsAnInput) {
   EXPECT_EQ(graph.nodes(4).attributes().at("scale").f(), 1);
 }
 
+TEST(FuseAttentionTest, NotWhereAllSamplesShareQueriesOrKeysAndValues) {
+  const std::string all = WrittenOut("scores = MatMul(qh, kh)");
+  for (const std::string& text :
+       {absl::StrReplaceAll(all, {{"input x f32[-1, 5, 12]", "parameter x [1, 5, 12]"}}),
+        absl::StrReplaceAll(all, {{"input z f32[-1, 7, 12]", "parameter z [1, 7, 12]"}})}) {
+    const v1::Graph graph = ParseGraph(text);
+    EXPECT_THAT(NodeLines(After(FuseAttention, graph)), ElementsAreArray(NodeLines(graph)));
+  }
+}
+
 TEST(FuseAttentionTest, NotWhereProbabilitiesAreReadOrTheMaskIsAnotherShape) {
   for (const std::string& text :
        {WrittenOut("scores = MatMul(qh, kh)", "logits probabilities"),
