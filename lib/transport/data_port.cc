@@ -22,7 +22,8 @@ constexpr auto kListenerPause = std::chrono::milliseconds(200);
 // Nobody is crowded out sooner: what an honest handshake takes at most, two round trips of far away
 // and a busy processor.
 constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
-// Of an address whose connections were crowded out not long ago, that is sat still before.
+// Of one that has named no open session, from an address of which such a one was crowded out not
+// long ago: that sat still.
 constexpr auto kIdlersTime = std::chrono::milliseconds(50);
 constexpr auto kHeldAgainst = std::chrono::seconds(10);
 constexpr size_t kIdlersMax = 1024;
@@ -289,31 +290,37 @@ void DataPort::Run() {
   }
 }
 
-// The oldest of the address that has most of them, which is not whoever came from elsewhere.
+// Of the address that has most of them, which is not whoever came from elsewhere: the oldest that
+// may be a stranger, or else the oldest.
 size_t DataPort::NextToGo() const {
   struct Of {
     int count = 0;
-    size_t oldest;
+    size_t next;
+    bool is_member;
   };
   absl::flat_hash_map<absl::string_view, Of> sources;
-  const Of* most = nullptr;
   for (size_t i = 0; i < halves_.size(); ++i) {
-    Of& of = sources.try_emplace(halves_[i]->source, Of{.oldest = i}).first->second;
+    const bool is_member = halves_[i]->handshake.awaits_proof();
+    Of& of = sources.try_emplace(halves_[i]->source, Of{.next = i, .is_member = is_member})
+                 .first->second;
     ++of.count;
+    if (of.is_member && !is_member) of = {.count = of.count, .next = i, .is_member = false};
   }
+  const Of* most = nullptr;
   for (const auto& [source, of] : sources) {
     if (most == nullptr || of.count > most->count ||
-        (of.count == most->count && of.oldest < most->oldest)) {
+        (of.count == most->count && of.next < most->next)) {
       most = &of;
     }
   }
-  return most->oldest;
+  return most->next;
 }
 
 DataPort::Clock::time_point DataPort::UndisturbedUntil(const HalfOpen& half,
                                                        Clock::time_point now) const {
   const auto idler = idlers_.find(half.source);
-  const bool sat_still = idler != idlers_.end() && now < idler->second;
+  const bool sat_still =
+      idler != idlers_.end() && now < idler->second && !half.handshake.awaits_proof();
   return half.begin + (sat_still ? kIdlersTime : kUndisturbedTime);
 }
 
@@ -329,7 +336,9 @@ void DataPort::CrowdOut(size_t place, Clock::time_point now) {
         absl::ResourceExhaustedError(
             absl::StrCat("too many handshakes at a time, and ", half.source, " has most of them")));
   absl::erase_if(idlers_, [now](const auto& idler) { return idler.second <= now; });
-  if (idlers_.size() < kIdlersMax) idlers_[half.source] = now + kHeldAgainst;
+  if (idlers_.size() < kIdlersMax && !half.handshake.awaits_proof()) {
+    idlers_[half.source] = now + kHeldAgainst;
+  }
   halves_.erase(halves_.begin() + static_cast<ptrdiff_t>(place));
 }
 

@@ -67,11 +67,11 @@ struct DataPortOptions {
 // Listens, and lets in who proves to be of a session that is open behind one of the doors: one
 // thread for all handshakes, which hands each proven connection to the transport that it asks for.
 //
-// Of half-open connections there are at most kHalfOpenMax. Where one more wants in, the oldest of
-// the address that has most has to go once it has had half a second; until then the newcomer waits
-// in the kernel's queue. So members who all come at once are let in one after another, and whoever
-// sits still keeps those at other addresses out for half a second once, and for a twentieth of one
-// as long as he goes on.
+// Of half-open connections there are at most kHalfOpenMax. Where one more wants in, one of the
+// address that has most has to go, the oldest that has not named an open session or else the
+// oldest, once it has had half a second; until then the newcomer waits in the kernel's queue. So
+// members who all come at once are let in one after another, and whoever sits still keeps those at
+// other addresses out for half a second once, and for a twentieth of one as long as he goes on.
 //
 // Thread-safe.
 class DataPort : public std::enable_shared_from_this<DataPort> {
@@ -225,7 +225,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   // Of the thread.
   std::vector<std::unique_ptr<HalfOpen>> halves_;  // the oldest first
-  // Of whom one was crowded out, by address, and until when that is held against it.
+  // Of whom a stranger was crowded out, by address, and until when strangers there have less time.
   absl::flat_hash_map<std::string, Clock::time_point> idlers_;
   Clock::time_point accept_from_;
   Clock::time_point log_from_;

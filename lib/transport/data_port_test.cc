@@ -356,6 +356,22 @@ TEST_F(DataPortTest, WhoSitsStillAtAnotherAddressCrowdsNobodyOut) {
   TakeMember();
 }
 
+// At one address, as of a network that has one: those who have named their session stay.
+TEST_F(DataPortTest, WhoSitsStillAtAMembersAddressDoesNotCrowdItOut) {
+  const Visitor early(*port_);
+  HandshakeConnector handshake = MakeHandshake();
+  early.Say(handshake.TakeReply());
+  handshake.Take(early.Hear(handshake.wants()));
+  std::vector<std::unique_ptr<Visitor>> idle;
+  for (int i = 0; i < 2 * DataPort::kHalfOpenMax; ++i) {
+    idle.push_back(std::make_unique<Visitor>(*port_));
+  }
+  AwaitStrangers(Stranger::kCrowdedOut, DataPort::kHalfOpenMax + 1);
+  early.Shake(handshake);
+  EXPECT_TRUE(handshake.let_in()) << handshake.fault();
+  TakeMember();
+}
+
 // As at the start of a job with many workers: all have said hello before the first is answered.
 TEST_F(DataPortTest, MembersWhoAllComeAtOnceAreAllLetIn) {
   constexpr int kMembers = 2 * DataPort::kHalfOpenMax;  // the others wait in the kernel

@@ -136,6 +136,8 @@ class HandshakeAcceptor : public SessionHandshake {
 
   // Whether it waits for a proof that nobody can give: the connector named no session that is open.
   bool awaits_no_proof() const { return state_ == State::kProof && !known_; }
+  // Whether it waits for one of who named a session that is open, as members alone can.
+  bool awaits_proof() const { return state_ == State::kProof && known_; }
   // After the challenge was made.
   const LinkHello& hello() const { return hello_; }
   // That of the session, of which the connector has proved to be.
