@@ -578,6 +578,8 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
     BeginSnapshot();
   } else if (!defers_copies_) {
     Hold(chunk);
+  } else if (IsWanted(chunk)) {
+    copies_.push_back(index);
   }
   if (step_ends) UpdateAllReady();  // what came early is summed now
 }
@@ -930,21 +932,39 @@ void ParameterShard::BeginSnapshot() {
   // Now, that no chunk is beyond it: what is frozen may be copied steps later.
   snapshot_state_ = UpdateStateAt(snapshots_.current()->step);
   if (chunks_.empty()) return SnapshotIsTaken();
-  if (defers_copies_) return;
-  for (const Chunk& chunk : chunks_) Hold(chunk);
+  copies_.clear();
+  copies_seen_ = 0;
+  for (const Chunk& chunk : chunks_) {
+    if (!defers_copies_) {
+      Hold(chunk);
+    } else if (IsWanted(chunk)) {
+      copies_.push_back(IndexOf(chunk));
+    }
+  }
+}
+
+void ParameterShard::DeferCopies() {
+  defers_copies_ = true;
+  copies_.reserve(chunks_.size());
 }
 
 bool ParameterShard::CopyOne() {
-  if (!snapshots_.current() || snapshots_.taken() || retired_) return false;
-  return std::ranges::any_of(chunks_, [this](const Chunk& chunk) { return Hold(chunk); });
+  while (copies_seen_ < copies_.size() && !retired_) {
+    if (Hold(chunks_[copies_[copies_seen_++]])) return true;
+  }
+  return false;
 }
 
-// Copies the chunk, where the snapshot that has begun wants it as it is now.
-bool ParameterShard::Hold(const Chunk& chunk) {
+// Whether the snapshot that has begun is of the chunk as it is now.
+bool ParameterShard::IsWanted(const Chunk& chunk) const {
   if (!snapshots_.current()) return false;
-  const LocalChunk index = IndexOf(chunk);
   const int64_t version = chunk.trained ? VersionOf(chunk) : snapshots_.current()->step;
-  if (!snapshots_.Wants(index, version)) return false;
+  return snapshots_.Wants(IndexOf(chunk), version);
+}
+
+bool ParameterShard::Hold(const Chunk& chunk) {
+  if (!IsWanted(chunk)) return false;
+  const LocalChunk index = IndexOf(chunk);
   store_->Copy(index, chunk.current, ChunkStore::kHeld);
   if (snapshots_.Held(index)) SnapshotIsTaken();
   return true;

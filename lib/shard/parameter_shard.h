@@ -218,7 +218,7 @@ class ParameterShard : private JudgedShard {
   void SnapshotWritten(uint64_t id, int64_t step);
   // From here on a chunk is copied for a snapshot by CopyOne(), or when its next update comes, and
   // not as soon as it is there: workers wait for the values of the chunks behind it.
-  void DeferCopies() { defers_copies_ = true; }
+  void DeferCopies();
   // Copies a chunk that a snapshot waits for; false: none is there. To be called when there is
   // nothing else to do, and now and then where there always is: nobody else copies what is not
   // updated any more.
@@ -373,6 +373,7 @@ class ParameterShard : private JudgedShard {
   void GoOn() override { UpdateAllReady(); }
 
   void BeginSnapshot();
+  bool IsWanted(const Chunk& chunk) const;
   bool Hold(const Chunk& chunk);
   void SnapshotIsTaken();
   std::shared_ptr<const ShardSnapshot> MakeSnapshot(
@@ -419,6 +420,10 @@ class ParameterShard : private JudgedShard {
 
   SnapshotQueue snapshots_;
   v1::UpdateState snapshot_state_;  // of the current one's step
+  // Where copies are deferred: the chunks that have come to that step, in this order, and how many
+  // of them were looked at since.
+  std::vector<LocalChunk> copies_;
+  size_t copies_seen_ = 0;
 };
 
 }  // namespace muster
