@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
                                                            std::move(metrics), std::move(store),
                                                            std::move(ordinals)));
   RETURN_IF_ERROR(coordinator->registry_.Load(coordinator->options_.opened_one));
+  coordinator->options_.opened_one();
   coordinator->users_.RemoveOrphans();
   // Only now: whoever misses it (MusterCoordinatorDown) misses one that serves.
   coordinator->metrics_->term.Set(coordinator->store_->term());

@@ -2,7 +2,9 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "lib/concurrency/steady_wait.h"
 
@@ -10,6 +12,8 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
+// What lies between two looks counts as no more: this process may have stood still itself.
+constexpr absl::Duration kLookMax = absl::Milliseconds(200);
 
 }  // namespace
 
@@ -23,17 +27,19 @@ OpeningGuard::~OpeningGuard() {
 
 void OpeningGuard::Watch() {
   int64_t seen = 0;
-  absl::Duration since = SteadyNow();
+  absl::Duration silence, last = SteadyNow();
   while (!opened_) {
     if (stop_.Await(kLook) != 0) {
       LOG(INFO) << "told to stop before anything was served";
       std::_Exit(kExitOk);
     }
+    const absl::Duration now = SteadyNow();
+    silence += std::min(now - std::exchange(last, now), kLookMax);
     if (const int64_t advances = advances_; advances != seen) {
       seen = advances;
-      since = SteadyNow();
+      silence = absl::ZeroDuration();
     }
-    if (SteadyNow() - since < silence_max_) continue;
+    if (silence < silence_max_) continue;
     LOG(ERROR) << "nothing of what is to be served could be opened for " << silence_max_
                << ": does the file system of --state_dir answer (ls, a network file system's "
                   "server)? This coordinator ends, so that another may lead";

@@ -26,8 +26,8 @@ TEST(OpeningGuardDeathTest, WhoGetsOnIsNotHoweverLongItTakes) {
   const auto open = [] {
     const StopSignal stop;
     {
-      OpeningGuard guard(stop, absl::Milliseconds(300));
-      for (const absl::Duration end = SteadyNow() + absl::Seconds(1); SteadyNow() < end;) {
+      OpeningGuard guard(stop, absl::Seconds(1));
+      for (const absl::Duration end = SteadyNow() + absl::Seconds(3); SteadyNow() < end;) {
         guard.Advanced();
       }
     }
