@@ -1,5 +1,6 @@
 #include "cli/command.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -142,6 +143,10 @@ Option Command::AddFlag(const std::string& names, bool& value, const std::string
 
 void Command::SetAction(std::function<void()> action) { app_->callback(std::move(action)); }
 
+void Command::SetPreparation(std::function<void()> preparation) {
+  app_->parse_complete_callback(std::move(preparation));
+}
+
 void Command::RequireCommand() { app_->require_subcommand(1); }
 
 void Command::SetDescription(const std::string& description) { app_->description(description); }
@@ -152,6 +157,11 @@ void Command::SetGroup(const std::string& group) { app_->group(group); }
 
 void Command::SetCommandList(std::function<std::string()> list) {
   app_->formatter(std::make_shared<ListFormatter>(app_, std::move(list)));
+}
+
+bool Command::on_command_line(Option option) const {
+  const auto& given = app_->parse_order();  // what comes from the environment is not parsed
+  return std::find(given.begin(), given.end(), option.option_) != given.end();
 }
 
 bool Command::command_given() const { return !app_->get_subcommands().empty(); }

@@ -88,6 +88,8 @@ class Command {
   // What the command does, once all values are set. Those of the commands below that were named
   // come first.
   void SetAction(std::function<void()> action);
+  // What the program does, once all values are set, before any command's action.
+  void SetPreparation(std::function<void()> preparation);
   // The command line must name one of the commands below.
   void RequireCommand();
 
@@ -99,6 +101,8 @@ class Command {
   // What the help has instead of a line for each command below.
   void SetCommandList(std::function<std::string()> list);
 
+  // The command line itself gave this option of the command's: the environment did not.
+  bool on_command_line(Option option) const;
   // The command line that was run named one of the commands below.
   bool command_given() const;
 

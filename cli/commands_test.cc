@@ -112,6 +112,21 @@ TEST(CommandsTest, ExitCodesAreStable) {
   EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3);
 }
 
+TEST(CommandsTest, AContextOfTheCommandLineGoesBeforeTheEnvironment) {
+  setenv("MUSTER_SERVER", "127.0.0.1:1", 1);
+  EXPECT_EQ(ExitOf({"list"}), 7);
+  EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3);
+  EXPECT_EQ(ExitOf({"--context", "nobody", "list"}), 3);
+  setenv("MUSTER_CONTEXT", "nobody", 1);
+  EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3) << "whatever the environment says";
+  EXPECT_EQ(ExitOf({"list"}), 7) << "of the environment the server goes before the context";
+  unsetenv("MUSTER_SERVER");
+  EXPECT_EQ(ExitOf({"list"}), 3);
+  EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1:1"}), 7);
+  EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1:1", "--context", "nobody"}), 2);
+  unsetenv("MUSTER_CONTEXT");
+}
+
 TEST(CommandsTest, NobodyAtTheServersAddressIsUnavailable) {
   EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1:1"}), 7);
   EXPECT_EQ(ExitOf({"watch", "a-1", "--server", "127.0.0.1:1"}), 7);

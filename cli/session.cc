@@ -88,6 +88,10 @@ OutputFormat Session::output() const {
 }
 
 absl::StatusOr<CoordinatorTarget> Session::Target() const {
+  if (!server.empty() && !context.empty()) {
+    return absl::InvalidArgumentError(
+        "--server and --context both say where the coordinator is: give one of them");
+  }
   std::string address = server;
   ClientSecurity security{.tls = tls, .token_file = token_file};
   if (address.empty()) {
@@ -160,14 +164,27 @@ void BuildCommandLine(Command program, Session& session) {
       "muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
   program.SetFooter(kFooter);
   program.RequireCommand();
-  program.AddOption("--server", session.server, "Coordinator, HOST:PORT[,HOST:PORT]")
-      .FromEnvironment("MUSTER_SERVER");
-  program.AddOption("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")
-      .FromEnvironment("MUSTER_TLS");
-  program.AddOption("--token-file", session.token_file, "File; needs --tls")
-      .FromEnvironment("MUSTER_TOKEN_FILE");
-  program.AddOption("--context", session.context, "Coordinator by name")
-      .FromEnvironment("MUSTER_CONTEXT");
+  const Option server =
+      program.AddOption("--server", session.server, "Coordinator, HOST:PORT[,HOST:PORT]")
+          .FromEnvironment("MUSTER_SERVER");
+  const Option tls = program.AddOption("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")
+                         .FromEnvironment("MUSTER_TLS");
+  const Option token_file =
+      program.AddOption("--token-file", session.token_file, "File; needs --tls")
+          .FromEnvironment("MUSTER_TOKEN_FILE");
+  const Option context = program.AddOption("--context", session.context, "Coordinator by name")
+                             .FromEnvironment("MUSTER_CONTEXT");
+  // What the environment says is of one coordinator: another one that the command line names by its
+  // context is not asked with that one's token.
+  program.SetPreparation([=, &session] {
+    if (!program.on_command_line(context)) {
+      if (!session.server.empty()) session.context.clear();
+      return;
+    }
+    if (!program.on_command_line(server)) session.server.clear();
+    if (!program.on_command_line(tls)) session.tls.clear();
+    if (!program.on_command_line(token_file)) session.token_file.clear();
+  });
   program
       .AddOption("-o,--output", session.output_name,
                  "table, wide, json, yaml, name or jsonpath={.PATH}")

@@ -16,9 +16,10 @@
 namespace muster::cli {
 
 struct Session {
-  std::string
-      server;       // --server or MUSTER_SERVER; "": a running local cluster, else 127.0.0.1:7070
-  std::string tls;  // --tls or MUSTER_TLS
+  // From the command line or the environment. A --context there goes before what the environment
+  // has of the first three, which are "" then, and a server before MUSTER_CONTEXT.
+  std::string server;                 // --server or MUSTER_SERVER
+  std::string tls;                    // --tls or MUSTER_TLS
   std::string token_file;             // --token-file or MUSTER_TOKEN_FILE
   std::string context;                // --context or MUSTER_CONTEXT; "": the one in use
   std::string output_name = "table";  // -o
@@ -26,10 +27,11 @@ struct Session {
   int exit_code = 0;
 
   OutputFormat output() const;
-  // What was said on the command line or in the environment, else by a context, else a local
-  // cluster. The errors of SecureTarget(), FindLeader(), ReadContexts() and FindContext().
+  // The server, else that of the context, else a local cluster that runs, else 127.0.0.1:7070. The
+  // errors of Target() and FindLeader().
   absl::StatusOr<CoordinatorClient> Connect() const;
-  // Where Connect() goes. The errors of SecureTarget().
+  // Where Connect() goes. INVALID_ARGUMENT: both a server and a context are given; else the errors
+  // of SecureTarget(), ReadContexts() and FindContext().
   absl::StatusOr<CoordinatorTarget> Target() const;
 
   // Data, on stdout: `message` as JSON or YAML, or one of the texts. `wide`: a table with more
