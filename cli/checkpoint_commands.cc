@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "cli/exit_code.h"
+#include "cli/interrupt.h"
 #include "cli/job_text.h"
 #include "cli/session.h"
 #include "google/protobuf/struct.pb.h"
@@ -53,7 +55,7 @@ absl::Status Save(const std::string& job, const Session& session) {
 
 absl::Status Get(const std::string& name, const std::string& directory, const Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  RETURN_IF_ERROR(client.DownloadCheckpoint(name, directory));
+  RETURN_IF_ERROR(client.DownloadCheckpoint(name, directory, session.interrupt));
   std::printf("%s\n", directory.c_str());
   return absl::OkStatus();
 }
@@ -79,15 +81,24 @@ absl::Status WithDirectory(const std::string& path_or_name, const Session& sessi
   if (!ParseCheckpointRef(path_or_name)) {
     return absl::NotFoundError(absl::StrCat(path_or_name, ": no such directory"));
   }
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   std::string folder = fs::temp_directory_path(error).string() + "/muster-verify-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) {
     return absl::UnavailableError(absl::StrCat(folder, ": cannot make the folder"));
   }
-  absl::Cleanup remove = [&] { fs::remove_all(folder, error); };
+  const auto remove_folder = [&folder] {
+    std::error_code gone;
+    fs::remove_all(folder, gone);
+  };
+  absl::Cleanup remove = remove_folder;
+  // At a signal at once, and once more at the end: `use` ends when it misses a file, and the second
+  // signal ends the process wherever it is.
+  std::optional<Interrupt::Registration> on_signal;
+  if (session.interrupt != nullptr) on_signal.emplace(*session.interrupt, remove_folder);
   const std::string copy = folder + "/checkpoint";
-  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  RETURN_IF_ERROR(client.DownloadCheckpoint(path_or_name, copy));
-  return use(copy);
+  RETURN_IF_ERROR(client.DownloadCheckpoint(path_or_name, copy, session.interrupt));
+  const absl::Status used = use(copy);
+  return session.SignalExitCode() == 0 ? used : absl::CancelledError("interrupted");
 }
 
 absl::Status Verify(const std::string& path_or_name, const Session& session) {

@@ -328,7 +328,8 @@ absl::StatusOr<v1::Checkpoint> CoordinatorClient::SaveCheckpoint(const std::stri
 }
 
 absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
-                                                   const std::string& directory) {
+                                                   const std::string& directory,
+                                                   Interrupt* interrupt) {
   std::error_code error;
   if (fs::exists(directory, error)) {
     return absl::AlreadyExistsError(absl::StrCat(directory, " exists already"));
@@ -336,11 +337,14 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   // With a slash at its end, what is partial would be inside of what it becomes.
   const std::string whole = directory.substr(0, directory.find_last_not_of('/') + 1);
   const std::string partial = absl::StrCat(whole, ".partial-", getpid());
+  grpc::ClientContext context;
+  // A signal ends the call, and then what there is of the checkpoint is removed.
+  std::optional<Interrupt::Registration> cancel;
+  if (interrupt != nullptr) cancel.emplace(*interrupt, [&context] { context.TryCancel(); });
   if (!fs::create_directories(partial, error)) {
     return absl::PermissionDeniedError(
         absl::StrCat(partial, ": cannot make the folder: ", error.message()));
   }
-  grpc::ClientContext context;
   v1::ReadCheckpointRequest request;
   request.set_name(name);
   auto reader = checkpoints_->ReadCheckpoint(&context, request);
@@ -354,6 +358,9 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   }
   if (!status.ok()) context.TryCancel();
   const grpc::Status finished = reader->Finish();
+  if (status.ok() && !finished.ok() && interrupt != nullptr && interrupt->signal() != 0) {
+    status = absl::CancelledError(absl::StrCat(name, ": interrupted; nothing of it is kept"));
+  }
   if (status.ok() && guard.stalled()) {
     status = absl::DeadlineExceededError(absl::StrCat(
         name, ": nothing came from the coordinator at ", address_, " for ",

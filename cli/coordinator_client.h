@@ -61,8 +61,10 @@ class CoordinatorClient {
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min
 
   // Downloads every file of a checkpoint into `directory` (made; must not exist), verifying each
-  // message's checksum. The folder appears complete or not at all. As long as something comes.
-  absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory);
+  // message's checksum. The folder appears complete or not at all. As long as something comes;
+  // CANCELLED on a signal. `interrupt` may be null.
+  absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory,
+                                  Interrupt* interrupt = nullptr);
 
   enum class WatchStep { kContinue, kStop };
   // A message holds so many events; whether those of this state of the job are not all yet.

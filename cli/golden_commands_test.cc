@@ -1,9 +1,14 @@
 // What commands print, against a coordinator that answers the same whatever it is asked.
 #include <pty.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -14,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "cli/interrupt.h"
 #include "cli/session.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
@@ -21,6 +28,7 @@
 #include "lib/job/job_file.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
@@ -383,7 +391,23 @@ class FakeCheckpoints final : public v1::CheckpointService::Service {
     if (request->name() == "line-1@2") return grpc::Status::OK;
     return ToGrpc(WithReason(absl::FailedPreconditionError("is the last"), "CHECKPOINT_NEEDED"));
   }
+  // Does not end before its reader is gone, who is interrupted at the beginning.
+  grpc::Status ReadCheckpoint(grpc::ServerContext*, const v1::ReadCheckpointRequest*,
+                              grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) override {
+    v1::ReadCheckpointResponse part;
+    part.set_file("manifest.json");
+    part.set_data("{");
+    part.set_file_bytes(int64_t{1} << 40);
+    part.set_crc32c(Crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>("{"), 1)));
+    for (int64_t offset = 0; writer->Write(part); part.set_offset(++offset)) {
+      if (offset == 1) kill(getpid(), SIGINT);
+    }
+    return grpc::Status::OK;
+  }
 };
+
+// Before any other thread, as it must be.
+Interrupt* const process_interrupt = new Interrupt;
 
 class GoldenCommandsTest : public ::testing::Test {
  protected:
@@ -400,11 +424,12 @@ class GoldenCommandsTest : public ::testing::Test {
   }
 
   // What `muster words...` prints, and its exit code behind it where that is not 0.
-  std::string Run(std::vector<std::string> words) {
+  std::string Run(std::vector<std::string> words, Interrupt* interrupt = nullptr) {
     words.insert(words.begin(), {"muster", "--server", absl::StrCat("127.0.0.1:", port_)});
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     Session session;
+    session.interrupt = interrupt;
     ::testing::internal::CaptureStdout();
     const int code = RunCommandLine(static_cast<int>(argv.size()), argv.data(), session);
     std::string text = ::testing::internal::GetCapturedStdout();
@@ -863,6 +888,15 @@ TEST_F(GoldenCommandsTest, CloneAndRetry) {
 TEST_F(GoldenCommandsTest, CheckpointDelete) {
   EXPECT_EQ(Run({"checkpoint", "delete", "line-1@2"}), "");
   EXPECT_EQ(Run({"checkpoint", "delete", "line-1@4"}), "exit 6\n");
+}
+
+TEST_F(GoldenCommandsTest, ADownloadThatIsInterruptedLeavesNothing) {
+  std::string folder = ::testing::TempDir() + "/interrupted-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  setenv("TMPDIR", folder.c_str(), 1);
+  EXPECT_EQ(Run({"checkpoint", "verify", "line-1@100"}, process_interrupt), "exit 130\n");
+  unsetenv("TMPDIR");
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
 TEST_F(GoldenCommandsTest, AContextIsUsedUnlessAServerIsNamed) {
