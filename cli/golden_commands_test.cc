@@ -39,6 +39,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 v1::Job Trained() {
@@ -78,13 +79,11 @@ v1::Job Waiting() {
   return job;
 }
 
-// With a checkpoint.
 v1::Job Ended() {
   v1::Job job = Trained();
   job.set_name("jobs/line-3");
   job.set_number(3);
   job.set_state(v1::FAILED);
-  job.set_checkpoint("jobs/line-3/checkpoints/100");
   return job;
 }
 
@@ -111,7 +110,10 @@ class FakeJobs final : public v1::JobService::Service {
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                       v1::Job* job) override {
     *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
-    if (request->name() == "jobs/line-3") *job = Ended();
+    if (request->name() == "jobs/line-3") {
+      *job = Ended();
+      job->set_checkpoint(ended_checkpoint);
+    }
     if (spec) *job->mutable_spec() = *spec;
     return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
   }
@@ -268,6 +270,7 @@ class FakeJobs final : public v1::JobService::Service {
   std::string selector;
   v1::JobState watched_state = v1::SUCCEEDED;
   grpc::Status watch_end = grpc::Status(grpc::StatusCode::CANCELLED, "enough was seen");
+  std::string ended_checkpoint = "jobs/line-3/checkpoints/100";  // of the one that has ended
   std::optional<v1::JobSpec> spec;  // of the jobs that are got, instead of a name and labels
   std::vector<std::string> suspended;
   std::vector<v1::ResumeJobRequest> resumed;
@@ -883,6 +886,27 @@ TEST_F(GoldenCommandsTest, CloneAndRetry) {
             "name: line\ncheckpoint:\n  resume_from: line-3\nlabels:\n  team: vision\n");
   EXPECT_EQ(Run({"clone", "line-3", "--print"}), "name: line\nlabels:\n  team: vision\n")
       << "from the beginning";
+}
+
+TEST_F(GoldenCommandsTest, RetryOfSeveralPrintsWhatItHasMade) {
+  EXPECT_EQ(Run({"retry", "line-3", "line-9", "-o", "name"}), "line-2\nexit 3\n");
+  EXPECT_EQ(Run({"retry", "line-1", "line-3", "-o", "name"}), "line-2\nexit 6\n")
+      << "the first has not ended";
+  EXPECT_EQ(Run({"clone", "line-9", "line-3", "-o", "name"}), "line-2\nexit 3\n");
+  EXPECT_EQ(Run({"clone", "line-9", "line-3", "--print"}),
+            "name: line\nlabels:\n  team: vision\nexit 3\n");
+}
+
+TEST_F(GoldenCommandsTest, RetryGoesOnWhereAJobBeganThatHasNoCheckpoint) {
+  jobs_.ended_checkpoint = "";
+  jobs_.spec.emplace().set_name("line");
+  jobs_.spec->mutable_checkpoint()->set_resume_from("older-1@700");
+  EXPECT_EQ(Run({"retry", "line-3", "--print"}),
+            "name: line\ncheckpoint:\n  resume_from: \"older-1@700\"\n");
+  EXPECT_THAT(Run({"clone", "line-3", "--print"}), Not(HasSubstr("resume_from")));
+  jobs_.ended_checkpoint = "jobs/line-3/checkpoints/100";
+  EXPECT_EQ(Run({"retry", "line-3", "--print"}),
+            "name: line\ncheckpoint:\n  resume_from: line-3\n");
 }
 
 TEST_F(GoldenCommandsTest, CheckpointDelete) {

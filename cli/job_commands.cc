@@ -278,7 +278,9 @@ absl::Status Delete(const std::vector<std::string>& jobs, Session& session) {
 // by one, and the first of them decides the exit code.
 using JobCall =
     absl::FunctionRef<absl::StatusOr<v1::Job>(CoordinatorClient& client, const std::string& job)>;
-absl::Status ForEach(Session& session, const std::vector<std::string>& jobs, JobCall call) {
+using PrintDone = absl::FunctionRef<void(const Session& session, const std::vector<v1::Job>& done)>;
+absl::Status ForEach(Session& session, const std::vector<std::string>& jobs, JobCall call,
+                     PrintDone print = PrintJobs) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   std::vector<v1::Job> done;
   int exit_code = 0;
@@ -292,7 +294,7 @@ absl::Status ForEach(Session& session, const std::vector<std::string>& jobs, Job
       if (exit_code == 0) exit_code = session.exit_code;
     }
   }
-  if (!done.empty()) PrintJobs(session, done);
+  if (!done.empty()) print(session, done);
   session.exit_code = exit_code;
   return absl::OkStatus();
 }
@@ -537,12 +539,11 @@ struct AgainOptions {
   bool print = false;
 };
 
-// The same again: from its last checkpoint, if it has one (retry), or from the beginning (clone).
+// The same again: from its last checkpoint, or from where it began while it has none (retry), or
+// from the beginning (clone).
 absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& session) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
-  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  std::vector<v1::Job> made;
-  for (const std::string& id : options.jobs) {
+  auto submit = [&](CoordinatorClient& client, const std::string& id) -> absl::StatusOr<v1::Job> {
     ASSIGN_OR_RETURN(v1::Job job, client.GetJob(id));
     if (from_checkpoint && !IsTerminal(job.state())) {
       return WithReason(absl::FailedPreconditionError(
@@ -551,7 +552,7 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
                         "JOB_NOT_FINISHED");
     }
     v1::JobSpec& spec = *job.mutable_spec();
-    if (spec.has_checkpoint()) spec.mutable_checkpoint()->clear_resume_from();
+    if (!from_checkpoint && spec.has_checkpoint()) spec.mutable_checkpoint()->clear_resume_from();
     if (from_checkpoint && !job.checkpoint().empty()) {
       spec.mutable_checkpoint()->set_resume_from(JobIdOf(job.name()));
     }
@@ -559,15 +560,18 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
     v1::CreateJobRequest request;
     ASSIGN_OR_RETURN(*request.mutable_spec(), ParseJobFile(text, id, overrides));
     if (options.print) {
-      std::fputs(ToYaml(request.spec()).c_str(), stdout);
-      continue;
+      spec = request.spec();
+      return job;
     }
-    auto created = client.CreateJob(request);
+    absl::StatusOr<v1::Job> created = client.CreateJob(request);
     if (!created.ok()) return LocateFaults(created.status(), text, id, overrides);
-    made.push_back(*std::move(created));
-  }
-  if (!made.empty()) PrintJobs(session, made);
-  return absl::OkStatus();
+    return created;
+  };
+  if (!options.print) return ForEach(session, options.jobs, submit);
+  return ForEach(session, options.jobs, submit,
+                 [](const Session&, const std::vector<v1::Job>& jobs) {
+                   for (const v1::Job& job : jobs) std::fputs(ToYaml(job.spec()).c_str(), stdout);
+                 });
 }
 
 // A command with one argument, the job's id.
