@@ -145,7 +145,7 @@ class FakeJobs final : public v1::JobService::Service {
                          google::protobuf::Empty*) override {
     return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
   }
-  // A job that ends in `watched_state` while it is looked at.
+  // A job that is in `watched_state` when it is looked at first.
   grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest* request,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
     v1::WatchJobResponse response;
@@ -159,6 +159,8 @@ class FakeJobs final : public v1::JobService::Service {
       }
     }
     writer->Write(response);
+    if (!later) return job_watch_end;
+    writer->Write(*later);
     return grpc::Status::OK;
   }
   // Two jobs: one ends, the other is deleted. Then the watch ends with `watch_end`.
@@ -269,6 +271,8 @@ class FakeJobs final : public v1::JobService::Service {
 
   std::string selector;
   v1::JobState watched_state = v1::SUCCEEDED;
+  std::optional<v1::WatchJobResponse> later;  // of the job that is looked at
+  grpc::Status job_watch_end;
   grpc::Status watch_end = grpc::Status(grpc::StatusCode::CANCELLED, "enough was seen");
   std::string ended_checkpoint = "jobs/line-3/checkpoints/100";  // of the one that has ended
   std::optional<v1::JobSpec> spec;  // of the jobs that are got, instead of a name and labels
@@ -520,6 +524,23 @@ TEST_F(GoldenCommandsTest, WaitPrintsTheJobAndFailsWhereItEndedOtherwise) {
   EXPECT_EQ(Run({"wait", "line-1"}), absl::StrCat("FAILED", kEnd, "exit 1\n"));
 }
 
+TEST_F(GoldenCommandsTest, WaitSeesAStateThatHasPassedWhenItIsTold) {
+  jobs_.watched_state = v1::QUEUED;
+  v1::WatchJobResponse& later = jobs_.later.emplace();
+  *later.mutable_job() = Trained();
+  later.mutable_job()->set_state(v1::SUCCEEDED);
+  later.mutable_job()->set_revision(6);
+  later.add_events()->set_revision(5);
+  later.mutable_events(0)->set_state(v1::RUNNING);
+  later.add_events()->set_revision(6);
+  later.mutable_events(1)->set_state(v1::SUCCEEDED);
+  EXPECT_EQ(Run({"wait", "line-1", "--for", "running", "-o", "name"}), "line-1\n");
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"wait", "line-1", "--for", "suspended", "-o", "name"}), "line-1\nexit 1\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("line-1 has ended (SUCCEEDED) and was not SUSPENDED"));
+}
+
 TEST_F(GoldenCommandsTest, Explain) {
   EXPECT_EQ(Run({"explain", "checkpoint.keep_last"}),
             "checkpoint.keep_last  (whole number)\n"
@@ -614,8 +635,20 @@ TEST_F(GoldenCommandsTest, ScaleThatCannotGoOnSaysHowTheSuspendedJobDoes) {
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 7\n");
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      HasSubstr("muster: line-1 is suspended and did not go on (muster resume line-1): no room "
-                "[DISK_FULL]\n"));
+      HasSubstr("muster: line-1 is suspended and does not go on by itself (muster resume line-1 "
+                "--workers-min 4 --workers-max 4): no room [DISK_FULL]\n"));
+}
+
+TEST_F(GoldenCommandsTest, ScaleThatLosesSightOfTheJobSaysThatItIsBeingSuspended) {
+  jobs_.watched_state = v1::RUNNING;
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
+  jobs_.job_watch_end = ToGrpc(absl::PermissionDeniedError("it was revoked"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"scale", "line-1", "--ps", "2"}), "exit 5\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("line-1 is being suspended and does not go on by itself (muster resume "
+                        "line-1 --ps 2): it was revoked"));
+  EXPECT_THAT(jobs_.resumed, IsEmpty());
 }
 
 TEST_F(GoldenCommandsTest, KeysComeInTheOrderOfTheProto) {

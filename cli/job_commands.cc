@@ -1,5 +1,7 @@
 // muster submit, list, get, describe, watch, wait, cancel, suspend, resume, scale, update, retry,
 // clone, delete.
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -91,11 +93,11 @@ absl::StatusOr<absl::Time> DeadlineIn(const std::string& timeout) {
   return absl::Now() + duration;
 }
 
-// Waits with a progress display until `done` holds or the job has ended; the job as it was last
-// seen.
+// Waits with a progress display until `done` holds of an update or the job has ended; the job as it
+// was last seen.
 absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
                               const std::string& id, absl::Time deadline,
-                              const std::function<bool(const v1::Job&)>& done) {
+                              const std::function<bool(const v1::WatchJobResponse&)>& done) {
   ProgressDisplay display(Terminal::Of(fileno(stderr)));
   v1::Job last;
   const absl::Status status =
@@ -109,7 +111,7 @@ absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
                    [&](const v1::WatchJobResponse& update) {
                      last = update.job();
                      display.Update(last, absl::Now());
-                     return done(last) ? WatchStep::kStop : WatchStep::kContinue;
+                     return done(update) ? WatchStep::kStop : WatchStep::kContinue;
                    });
   if (absl::IsDeadlineExceeded(status)) {
     return absl::DeadlineExceededError(
@@ -151,9 +153,10 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
     return absl::OkStatus();
   }
   const std::string id = JobIdOf(job->name());
-  ASSIGN_OR_RETURN(const v1::Job ended,
-                   Await(session, client, id, absl::InfiniteFuture(),
-                         [](const v1::Job& now) { return IsTerminal(now.state()); }));
+  ASSIGN_OR_RETURN(const v1::Job ended, Await(session, client, id, absl::InfiniteFuture(),
+                                              [](const v1::WatchJobResponse& now) {
+                                                return IsTerminal(now.job().state());
+                                              }));
   PrintEnd(session, ended);
   return absl::OkStatus();
 }
@@ -358,15 +361,31 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
     ASSIGN_OR_RETURN(wanted, ParseState(options.state));
   }
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  ASSIGN_OR_RETURN(const v1::Job job,
-                   Await(session, client, options.job, deadline,
-                         [&](const v1::Job& now) { return now.state() == wanted; }));
-  if (job.state() == wanted) {
+  // One update may have several changes in it: a state that has passed already is among the events.
+  // Those up to the first update's revision were there before anybody waited.
+  std::optional<uint64_t> since;
+  bool reached = false;
+  ASSIGN_OR_RETURN(
+      const v1::Job job,
+      Await(session, client, options.job, deadline, [&](const v1::WatchJobResponse& now) {
+        if (!since) since = now.job().revision();
+        reached |= now.job().state() == wanted ||
+                   std::ranges::any_of(now.events(), [&](const v1::JobEvent& event) {
+                     return event.state() == wanted && event.revision() > *since;
+                   });
+        return reached;
+      }));
+  if (reached) {
     PrintJob(session, job);
-  } else {
-    PrintEnd(session, job);
-    session.exit_code = kExitJobFailed;
+    return absl::OkStatus();
   }
+  PrintEnd(session, job);
+  if (TrainedWell(job)) {
+    std::fprintf(stderr, "%s has ended (%s) and was not %s since it was waited for\n",
+                 options.job.c_str(), v1::JobState_Name(job.state()).c_str(),
+                 v1::JobState_Name(wanted).c_str());
+  }
+  session.exit_code = kExitJobFailed;
   return absl::OkStatus();
 }
 
@@ -379,14 +398,11 @@ absl::Status EndedBefore(const std::string& id, const v1::Job& job, const std::s
       "JOB_FINISHED");
 }
 
-absl::StatusOr<v1::Job> SuspendAndWait(Session& session, CoordinatorClient& client,
+// As it is once it is suspended, or has ended before.
+absl::StatusOr<v1::Job> AwaitSuspended(Session& session, CoordinatorClient& client,
                                        const std::string& id) {
-  RETURN_IF_ERROR(client.SuspendJob(id).status());
-  ASSIGN_OR_RETURN(v1::Job job,
-                   Await(session, client, id, absl::InfiniteFuture(),
-                         [](const v1::Job& now) { return now.state() == v1::SUSPENDED; }));
-  if (job.state() != v1::SUSPENDED) return EndedBefore(id, job, "suspended");
-  return job;
+  return Await(session, client, id, absl::InfiniteFuture(),
+               [](const v1::WatchJobResponse& now) { return now.job().state() == v1::SUSPENDED; });
 }
 
 absl::Status Suspend(const std::vector<std::string>& jobs, bool wait, Session& session) {
@@ -397,9 +413,13 @@ absl::Status Suspend(const std::vector<std::string>& jobs, bool wait, Session& s
   // All are asked first: none waits for the checkpoint of another. Asking again changes nothing.
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   for (const std::string& job : jobs) client.SuspendJob(job).IgnoreError();
-  return ForEach(session, jobs, [&session](CoordinatorClient& each, const std::string& job) {
-    return SuspendAndWait(session, each, job);
-  });
+  return ForEach(session, jobs,
+                 [&](CoordinatorClient& each, const std::string& id) -> absl::StatusOr<v1::Job> {
+                   RETURN_IF_ERROR(each.SuspendJob(id).status());
+                   ASSIGN_OR_RETURN(v1::Job job, AwaitSuspended(session, each, id));
+                   if (job.state() != v1::SUSPENDED) return EndedBefore(id, job, "suspended");
+                   return job;
+                 });
 }
 
 struct ResumeOptions {
@@ -438,6 +458,15 @@ struct ScaleOptions {
   int workers = 0;
 };
 
+// The command by which a suspended job goes on.
+std::string CommandToResume(const std::string& id, const ResumeOptions& options) {
+  std::string words = absl::StrCat("muster resume ", id);
+  if (options.workers_min > 0) absl::StrAppend(&words, " --workers-min ", options.workers_min);
+  if (options.workers_max > 0) absl::StrAppend(&words, " --workers-max ", options.workers_max);
+  if (options.ps > 0) absl::StrAppend(&words, " --ps ", options.ps);
+  return words;
+}
+
 // A job's members are chosen when it starts: it is stopped at a checkpoint, and goes on with
 // others.
 absl::Status Scale(ScaleOptions options, Session& session) {
@@ -455,13 +484,19 @@ absl::Status Scale(ScaleOptions options, Session& session) {
   if (const auto faults = ValidateJobSpec(job.spec()); !faults.empty()) {
     return FaultsToStatus(faults);
   }
-  RETURN_IF_ERROR(SuspendAndWait(session, client, options.job).status());
-  const absl::StatusOr<v1::Job> resumed = Resume(wanted, client, options.job);
-  if (!resumed.ok()) {
-    return Annotate(resumed.status(),
-                    absl::StrCat(options.job, " is suspended and did not go on (muster resume ",
-                                 options.job, ")"));
+  RETURN_IF_ERROR(client.SuspendJob(options.job).status());
+  // From here on the job stands still unless somebody resumes it.
+  auto in_state = [&](const absl::Status& why, const char* state) {
+    return Annotate(why, absl::StrCat(options.job, " is ", state, " and does not go on by itself (",
+                                      CommandToResume(options.job, wanted), ")"));
+  };
+  const absl::StatusOr<v1::Job> suspended = AwaitSuspended(session, client, options.job);
+  if (!suspended.ok()) return in_state(suspended.status(), "being suspended");
+  if (suspended->state() != v1::SUSPENDED) {
+    return EndedBefore(options.job, *suspended, "suspended");
   }
+  const absl::StatusOr<v1::Job> resumed = Resume(wanted, client, options.job);
+  if (!resumed.ok()) return in_state(resumed.status(), "suspended");
   PrintJob(session, *resumed);
   return absl::OkStatus();
 }
