@@ -135,12 +135,13 @@ void ChangeFeed::LookAtJobs(bool first, std::vector<std::string>& news) {
     request.set_page_token(going_on->next_page_token());
     more = !going_on->next_page_token().empty();
   }
-  // What was there, and is among neither now, has ended or was deleted.
+  // What was there, and is among neither now, has ended or was deleted; if it had ended before, and
+  // is there yet, it is not among the newest any more.
   for (const auto& [name, before] : jobs_) {
-    if (before.ended || now.contains(name)) continue;
+    if (now.contains(name)) continue;
     const auto job = source()->GetJob(name);
     if (job.ok()) {
-      take(*job);
+      if (!before.ended) take(*job);
     } else if (absl::IsNotFound(job.status())) {
       news.push_back(Event("deleted", absl::StrCat("{\"name\":", Quoted(name), "}")));
     }

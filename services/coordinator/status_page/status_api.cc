@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/status_page/status_json.h"
 
@@ -162,21 +164,27 @@ absl::StatusOr<HttpResponse> StatusApi::Jobs(const HttpRequest& request) {
                     absl::StrCat(",\"next_page_token\":", Quoted(listed.next_page_token())));
 }
 
-// Who waits for members, in the order in which they will be served: by priority, then by age.
+// Who waits for members, in the order in which they will be served: by priority, then by age. Lists
+// are newest first, so the head of the queue may be on the last page.
 absl::StatusOr<HttpResponse> StatusApi::Queue() {
   v1::ListJobsRequest wanted;
-  wanted.set_page_size(500);
+  wanted.set_page_size(limits::kPageSizeMax);
   wanted.set_view(v1::JOB_VIEW_BASIC);
   wanted.add_states(v1::QUEUED);
   wanted.add_states(v1::RECOVERING);
-  ASSIGN_OR_RETURN(const v1::ListJobsResponse listed, source().ListJobs(wanted));
-  std::vector<v1::Job> jobs(listed.jobs().begin(), listed.jobs().end());
+  std::vector<v1::Job> jobs;
+  do {
+    ASSIGN_OR_RETURN(v1::ListJobsResponse page, source().ListJobs(wanted));
+    std::ranges::move(*page.mutable_jobs(), std::back_inserter(jobs));
+    wanted.set_page_token(page.next_page_token());
+  } while (!wanted.page_token().empty());
   std::sort(jobs.begin(), jobs.end(), [](const v1::Job& a, const v1::Job& b) {
     const auto rank = [](const v1::Job& job) {
       return std::make_tuple(job.state() != v1::RECOVERING, -job.spec().priority(), job.number());
     };
     return rank(a) < rank(b);
   });
+  if (std::ssize(jobs) > limits::kPageSizeMax) jobs.resize(limits::kPageSizeMax);
   return ListAnswer("jobs", jobs);
 }
 

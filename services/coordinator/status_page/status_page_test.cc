@@ -122,6 +122,14 @@ TEST_F(StatusPageTest, TheQueueIsInTheOrderInWhichItIsServed) {
   EXPECT_EQ(queue["jobs"][2]["message"], "waits for 2 workers");
 }
 
+TEST_F(StatusPageTest, TheHeadOfALongQueueIsNotLeftOut) {
+  for (int number = 1; number <= 501; ++number) status_.Put(MakeJob(number, v1::QUEUED));
+  const json jobs = GetJson("/api/v1/queue")["jobs"];
+  ASSERT_EQ(jobs.size(), 500);
+  EXPECT_EQ(jobs[0]["name"], "jobs/job-1");
+  EXPECT_EQ(jobs[499]["name"], "jobs/job-500");
+}
+
 TEST_F(StatusPageTest, SeriesAreToldInAsManyPointsAsAskedFor) {
   std::string log = ::testing::TempDir() + "/page-XXXXXX";
   ASSERT_NE(mkdtemp(log.data()), nullptr);
@@ -403,6 +411,32 @@ TEST_F(StatusPageTest, WhatChangesIsTold) {
                 absl::StartsWith(line, "data: {") || line == "retry: 2000")
         << line;
   }
+}
+
+// Nothing else can be deleted in life.
+TEST_F(StatusPageTest, AnEndedJobThatIsDeletedIsTold) {
+  status_.Put(MakeJob(1, v1::RUNNING));
+  HttpClient listener(page_->port());
+  listener.Write("GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  listener.ReadUntil("event: hello");
+  status_.Put(MakeJob(1, v1::SUCCEEDED));
+  listener.ReadUntil("SUCCEEDED");
+  status_.Remove("jobs/job-1");
+  listener.ReadUntil("event: deleted\ndata: {\"name\":\"jobs/job-1\"}");
+}
+
+// It is there as long as it is only not among the newest any more.
+TEST_F(StatusPageTest, AnEndedJobThatNewerOnesPushOutIsNotToldAsDeleted) {
+  status_.Put(MakeJob(1, v1::SUCCEEDED));
+  HttpClient listener(page_->port());
+  listener.Write("GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  listener.ReadUntil("event: hello");
+  for (int number = 2; number <= 60; ++number) status_.Put(MakeJob(number, v1::SUCCEEDED));
+  listener.ReadUntil("jobs/job-60");
+  v1::Member member;
+  member.set_name("worker-0");
+  status_.PutMember(member);
+  EXPECT_THAT(listener.ReadUntil("event: members"), Not(HasSubstr("event: deleted")));
 }
 
 TEST_F(StatusPageTest, StreamsAreBoundedAndEndWithThePage) {
