@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kNames[kCallKinds] = {
     "CreateJob", "WatchJob",   "ReadCheckpoint", "SaveCheckpoint",
-    "Attach",    "WriteShard", "ReadShard",      "ReadJobMetrics, ListEvents"};
+    "Attach",    "WriteShard", "ReadShard",      "lists, ReadJobMetrics, ReadJobLinks"};
 
 }  // namespace
 

@@ -24,7 +24,7 @@ enum class CallKind : uint8_t {
   kAttach,    // a member's stream
   kUpload,    // WriteShard, WriteShardDirect
   kRestore,   // ReadShard
-  kQuery,     // ReadJobMetrics, ListEvents: read files and the store
+  kQuery,     // lists, metrics, links: read files and the store, or copy much
 };
 inline constexpr int kCallKinds = 8;
 

@@ -13,6 +13,8 @@ grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext* context,
                                                 v1::ListCheckpointsResponse* response) {
   const auto caller = access_->Check(*context, "ListCheckpoints", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
+  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   auto checkpoints = coordinator_->ListCheckpoints(request->parent());
   if (!checkpoints.ok()) return ToGrpc(checkpoints.status());
   response->mutable_checkpoints()->Assign(checkpoints->begin(), checkpoints->end());

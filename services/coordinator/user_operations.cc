@@ -79,6 +79,9 @@ absl::StatusOr<int64_t> CountQueued(const JobRegistry::Turn& turn) {
                     "QUEUE_FULL");
 }
 
+// Of a page of jobs, and one job: a spec may have a megabyte, and reports wait while it is copied.
+constexpr int64_t kPageBytesMax = 1 << 20;
+
 // Revisions count a job's events, so a hole is as long as what is not kept any more.
 void NoteDropped(uint64_t events, v1::JobEvent& oldest_kept) {
   oldest_kept.set_message(
@@ -244,15 +247,18 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
                             : std::min(request.page_size(), limits::kPageSizeMax);
   JobRegistry::Turn turn(&registry());
   v1::ListJobsResponse response;
-  for (auto it = turn.jobs().rbegin(); it != turn.jobs().rend(); ++it) {
+  int64_t bytes = 0;
+  const auto newest = std::make_reverse_iterator(turn.jobs().lower_bound(before));
+  for (auto it = newest; it != turn.jobs().rend(); ++it) {
     const JobRegistry::Entry& entry = *it->second;
-    if (it->first >= before) continue;
     if (!filter.Matches(*entry.published)) continue;
-    if (response.jobs_size() == page_size) {
+    if (response.jobs_size() == page_size || bytes >= kPageBytesMax) {
       response.set_next_page_token(absl::StrCat(response.jobs().rbegin()->number()));
       break;
     }
-    *response.add_jobs() = turn.View(entry, request.view());
+    v1::Job& job = *response.add_jobs();
+    job = turn.View(entry, request.view());
+    bytes += static_cast<int64_t>(job.ByteSizeLong());
   }
   return response;
 }

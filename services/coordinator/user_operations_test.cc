@@ -7,7 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "lib/graph/onnx/onnx_model_builder.h"
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
@@ -199,6 +202,27 @@ TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {
   expected.mutable_spec()->set_priority(7);
   *expected.mutable_spec()->mutable_resources() = spec.resources();
   EXPECT_EQ(basic->jobs(0).SerializeAsString(), expected.SerializeAsString());
+}
+
+TEST_F(UserOperationsTest, APageOfLargeJobsEndsEarlyAndTheNextGoesOnBehindIt) {
+  constexpr int kJobs = 20, kBytesEach = 200 << 10;
+  v1::JobSpec large;
+  (*large.mutable_annotations())["notes"] = std::string(kBytesEach, 'x');
+  for (int i = 0; i < kJobs; ++i) AddJob(/*graph=*/nullptr, large);
+  v1::ListJobsRequest request;
+  request.set_page_size(limits::kPageSizeMax);
+  std::vector<uint64_t> numbers;
+  int pages = 0;
+  do {
+    const auto page = users_.ListJobs(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_LE(page->ByteSizeLong(), (1 << 20) + kBytesEach + 1024);
+    for (const v1::Job& job : page->jobs()) numbers.push_back(job.number());
+    request.set_page_token(page->next_page_token());
+    ASSERT_LE(++pages, kJobs);
+  } while (!request.page_token().empty());
+  ASSERT_EQ(numbers.size(), kJobs);
+  for (int i = 0; i < kJobs; ++i) EXPECT_EQ(numbers[i], kJobs - i);
 }
 
 TEST_F(UserOperationsTest, AChangeIsAnsweredWhenItIsStored) {
