@@ -414,12 +414,21 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
 
 absl::Status UserOperations::DeleteJob(const std::string& name) {
   std::unique_ptr<JobRegistry::Entry> doomed;
-  {
-    JobRegistry::Turn turn(&registry());
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
-    if (!IsTerminal(entry->published->state())) return NotFinished(*entry->published);
-    RETURN_IF_ERROR(options_.checkpoints->CheckUnneeded(turn, *entry));
-    doomed = turn.Take(*entry);
+  for (CommitQueue::Ticket settled = 0;;) {
+    {
+      JobRegistry::Turn turn(&registry());
+      ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
+      if (!IsTerminal(entry->published->state())) return NotFinished(*entry->published);
+      RETURN_IF_ERROR(options_.checkpoints->CheckUnneeded(turn, *entry));
+      if (entry->last_change == settled) {
+        doomed = turn.Take(*entry);
+        break;
+      }
+      settled = entry->last_change;
+    }
+    // What is on its way to the store comes before: a record of a job that is not there any more
+    // can neither be stored nor become public, and the job may have to be put back.
+    RETURN_IF_ERROR(registry().changes().Await(settled, limits::kChangeWaitMax));
   }
   const v1::Job& record = *doomed->published;
   const absl::Status deleted = Erase(*doomed);
@@ -437,10 +446,7 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
   return absl::OkStatus();
 }
 
-// What is on its way to the store comes before: a record of a job that is not there any more cannot
-// be stored.
 absl::Status UserOperations::Erase(const JobRegistry::Entry& entry) {
-  RETURN_IF_ERROR(registry().changes().Await(entry.last_change, limits::kChangeWaitMax));
   registry().DiscardMetrics(entry.published->number());
   RETURN_IF_ERROR(registry().folder().SetJobAside(JobIdOf(entry.published->name())));
   const absl::Status deleted = registry().store().DeleteJob(entry.published->number());

@@ -439,6 +439,37 @@ TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteKeepsItsFiles) {
   EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(folder.job("line-1")).parent_path()));
 }
 
+// What was on its way when the deletion came is public when it has failed.
+TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteIsAsItWasChangedLast) {
+  const auto job = users_.CreateJob(Request());
+  const auto other = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok() && other.ok());
+  ASSERT_TRUE(users_.CancelJob(job->name()).ok());
+  Execute(registry_->folder().store(),
+          "CREATE TRIGGER kept BEFORE DELETE ON jobs BEGIN SELECT RAISE(ABORT, 'not now'); END");
+  absl::Notification go;
+  const auto slow = HoldQueue(other->number(), &go);
+  uint64_t revision;
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job->number());
+    v1::JobSpec spec = entry.job.record().spec();
+    spec.set_priority(7);
+    entry.job.Update(spec, now_);
+    turn.Perform(entry);
+    revision = entry.job.record().revision();
+  }
+
+  std::thread deletion([&] { EXPECT_EQ(ReasonOf(users_.DeleteJob("line-1")), "STORE_FAILED"); });
+  go.Notify();
+  deletion.join();
+
+  const auto now = users_.GetJob("line-1");
+  ASSERT_TRUE(now.ok()) << now.status();
+  EXPECT_EQ(now->revision(), revision);
+  EXPECT_EQ(now->spec().priority(), 7);
+}
+
 TEST_F(UserOperationsTest, AWatcherThatIsUpToDateNeedsNoStore) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
