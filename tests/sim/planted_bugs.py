@@ -89,7 +89,7 @@ BUGS = [
      "  }\n"
      "  return held;"),
     ("a job always goes back to its last checkpoint", "services/coordinator/job.cc",
-     "HaltGeneration({.carries = carries,", "HaltGeneration({.carries = false && carries,"),
+     "Halting halting{.carries = carries,", "Halting halting{.carries = false && carries,"),
 ]
 
 
