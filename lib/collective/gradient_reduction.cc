@@ -35,6 +35,11 @@ GradientReduction::GradientReduction(Options options)
   }
   if (options_.communicators.empty()) return;
   CHECK_EQ(options_.communicators.size(), options_.memory.size());
+  for (const GradientBucket& bucket : options_.layout.buckets) {
+    is_reduced_.push_back(
+        options_.frozen.empty() ||
+        !std::ranges::all_of(bucket.parameters, [this](int p) { return options_.frozen[p]; }));
+  }
   for (int device = 0; device < devices(); ++device) {
     lanes_.push_back(std::make_unique<Lane>(options_.layout.buckets.size()));
     for (const GradientBucket& bucket : options_.layout.buckets) {
@@ -62,12 +67,15 @@ absl::Status GradientReduction::Contribute(int device, int parameter, int64_t st
     return absl::OkStatus();
   }
   const int bucket = options_.layout.bucket_of[parameter];
+  if (!is_reduced_[bucket]) return absl::OkStatus();
   int& missing = lanes_[device]->missing[bucket];
   if (--missing > 0) return absl::OkStatus();
   missing = static_cast<int>(options_.layout.buckets[bucket].parameters.size());
   under_way_[step & 1].fetch_add(1);
-  lanes_[device]->full.TryPost(
-      {bucket, step});  // has room: a bucket is full once before it is reduced
+  // Has room: a bucket is full once before it is reduced. A post that was lost would have the lanes
+  // sum different buckets.
+  CHECK(lanes_[device]->full.TryPost({bucket, step}))
+      << "device " << device << " is too far ahead with bucket " << bucket << " of step " << step;
   return absl::OkStatus();
 }
 

@@ -44,6 +44,9 @@ class GradientReduction {
     // By device, of one group. None with a single device, or where devices reduce themselves.
     std::vector<std::unique_ptr<Communicator>> communicators;
     std::vector<Piece> pieces;
+    // By parameter: its values never change, so that no device waits for its sum. A bucket of such
+    // parameters alone is not reduced. Empty: none is.
+    std::vector<bool> frozen;
     // The sum of a piece over all devices is final in device 0's memory. On any thread, for several
     // pieces at once. Its first error ends the reduction.
     absl::AnyInvocable<absl::Status(int piece, int64_t step)> reduced;
@@ -53,8 +56,9 @@ class GradientReduction {
   ~GradientReduction();  // aborts what is under way
 
   // `device`'s gradient of `parameter` of `step` is final. Sums are taken in device order, so that
-  // they do not depend on who comes last. A device contributes again to a parameter only after all
-  // its pieces were announced. The status of Abort() or of `reduced`, once there is one.
+  // they do not depend on who comes last. A device contributes to a next step only after all pieces
+  // of parameters that are not frozen were announced. The status of Abort() or of `reduced`, once
+  // there is one.
   absl::Status Contribute(int device, int parameter, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
   // `device` has reduced its slice of `bucket` itself; it lies in device 0's memory.
@@ -95,6 +99,7 @@ class GradientReduction {
   std::vector<std::vector<int>> pieces_of_parameter_;
   std::vector<int> order_;                            // pieces by where they begin
   std::vector<std::atomic<int64_t>> missing_floats_;  // by piece: not reduced yet
+  std::vector<bool> is_reduced_;                      // by bucket
   // Full buckets over all devices, of even and of odd steps: no more than two are under way.
   std::array<std::atomic<int>, 2> under_way_ = {};
   std::atomic<bool> is_aborted_ = false;

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -126,6 +128,51 @@ TEST(GradientReductionTest, AwaitAnnouncedReturnsOnceEveryFullBucketOfTheStepHas
     for (int p = 19; p >= 0; --p) ASSERT_TRUE(reduction.Contribute(device, p, 0).ok());
   }
   ASSERT_TRUE(reduction.Contribute(1, 19, /*step=*/1).ok());  // has no say in it
+  ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
+  EXPECT_THAT(node.counts(), Each(1));
+}
+
+// Nobody waits for the sums of frozen parameters: a device may be steps ahead with them.
+TEST(GradientReductionTest, BucketsOfFrozenParametersAloneAreNotReduced) {
+  Node node(2, {2048, 2048, 2048, 40});  // the last one is in the first bucket, alone
+  ASSERT_EQ(node.layout.buckets.size(), 4);
+  GradientReduction::Options options = node.Options();
+  options.frozen = {true, true, true, false};
+  options.announce_timeout = absl::Seconds(10);
+  absl::Notification announced, go_on;
+  options.reduced = [&, counted = std::move(options.reduced)](int piece, int64_t step) mutable {
+    absl::Status status = counted(piece, step);
+    if (step > 0 || piece + 1 < std::ssize(node.pieces)) return status;
+    announced.Notify();  // from here on the devices may be at the next step
+    go_on.WaitForNotification();
+    return status;
+  };
+  GradientReduction reduction(std::move(options));
+  const auto contribute = [&](int64_t step, int p) {
+    for (const int device : {0, 1}) ASSERT_TRUE(reduction.Contribute(device, p, step).ok());
+  };
+  contribute(0, 3);
+  announced.WaitForNotification();  // one of the lanes stands still in step 0
+  for (int p = 2; p >= 0; --p) contribute(0, p);
+  for (int p = 3; p >= 0; --p) contribute(1, p);
+  go_on.Notify();
+  for (int64_t step = 0; step < 2; ++step) EXPECT_TRUE(reduction.AwaitAnnounced(step).ok());
+
+  EXPECT_EQ(node.counts().back(), 2);
+  EXPECT_EQ(node.reduced_in_all, 2) << "the last parameter's piece and no other";
+}
+
+// A bucket with one that is trained is: what is summed is the same memory.
+TEST(GradientReductionTest, AFrozenParameterInABucketWithOthersIsSummedWithThem) {
+  Node node(2, {40, 40});
+  ASSERT_EQ(node.layout.buckets.size(), 1);
+  GradientReduction::Options options = node.Options();
+  options.frozen = {true, false};
+  GradientReduction reduction(std::move(options));
+  for (const int device : {0, 1}) ASSERT_TRUE(reduction.Contribute(device, 1, 0).ok());
+  ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
+  EXPECT_THAT(node.counts(), Each(0)) << "the other gradient of the bucket is not final";
+  for (const int device : {0, 1}) ASSERT_TRUE(reduction.Contribute(device, 0, 0).ok());
   ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
   EXPECT_THAT(node.counts(), Each(1));
 }

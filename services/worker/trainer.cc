@@ -268,6 +268,9 @@ GradientLayout Trainer::LayOut(const v1::Graph& graph, int devices) const {
 void Trainer::MakeReduction() {
   const v1::JobPlan& plan = *options_.plan;
   GradientReduction::Options reduction{.layout = layout_};
+  for (const v1::Parameter& parameter : plan.graph().parameters()) {
+    reduction.frozen.push_back(TreatmentOf(plan.spec().training(), parameter).frozen);
+  }
   std::vector<ChunkId> chunks;  // by piece
   for (const ChunkId id : NumbersBelow<ChunkId>(plan.chunks_size())) {
     const v1::PlanChunk& chunk = plan.chunks(ToInt(id));
