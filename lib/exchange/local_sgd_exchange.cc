@@ -132,8 +132,10 @@ absl::Status LocalSgdExchange::Push(ChunkId chunk, int64_t step) {
   Update(chunk, step);
   if (rounds_.EndsAt(step + 1)) RETURN_IF_ERROR(Average(chunk));
   averaging_->Change([&] {
-    parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
+    // Before the parameter's own: who sees, without the lock, that every parameter has a version
+    // sees it of the whole.
     updates_.fetch_add(1, std::memory_order_release);
+    parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
   });
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "lib/exchange/local_sgd_exchange.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <thread>
@@ -203,6 +204,38 @@ TEST(LocalSgdExchangeTest, WhoWaitsInsideARoundGoesOnWithTheLastUpdateOfAnotherT
   }
   EXPECT_EQ(version, absl::OkStatus());
   EXPECT_EQ(parameter, absl::OkStatus());
+}
+
+// A device whose forward has every parameter of a version goes on as if the step before was over.
+TEST(LocalSgdExchangeTest, WhoSeesAVersionOfEveryParameterSeesItOfTheWhole) {
+  constexpr int64_t kRound = 3000;
+  InProcessNetwork network;
+  FakePs::Options job = Job(/*workers=*/1);
+  job.graph.mutable_parameters(0)->set_shape(0, 1);
+  job.spec.mutable_sync()->set_every(kRound);
+  job.total_steps = kRound;
+  FakePs ps(network, job);
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kRound, {}).ok());
+  int64_t behind = 0;
+  {
+    std::atomic<int64_t> seen = 0;
+    std::jthread device([&] {
+      for (int64_t version = 1; version < kRound; ++version) {
+        while (!worker.exchange->HasParameter(0, version) ||
+               !worker.exchange->HasParameter(1, version)) {
+        }
+        behind += worker.exchange->version() < version;
+        seen = version;
+        seen.notify_one();
+      }
+    });
+    for (int64_t step = 0; step < kRound - 1; ++step) {
+      seen.wait(step - 1);  // a version is seen before there is another one
+      worker.Step(step, 0, /*share=*/1);
+    }
+  }
+  EXPECT_EQ(behind, 0);
 }
 
 TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
