@@ -152,25 +152,15 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
   last_asked_ = start;
   waited_before_ = absl::ZeroDuration();
   StepResult result;
-  // A wait that is cut short (ABORTED) is so for all devices, before any of them contributes: what
-  // one has, all have.
-  auto failed = [&](const absl::Status& status) {
-    if (!absl::IsAborted(status)) reduction_->Abort(status);
-    return status;
-  };
   const bool traced = tracing();
   const int64_t begin = traced ? Trace::Now() : 0;
   forward_end_ = 0;
-  auto loss_scale = AwaitLossScale(batch.step);
-  if (!loss_scale.ok()) return failed(loss_scale.status());
-  result.loss_scale = *loss_scale;
+  ASSIGN_OR_RETURN(result.loss_scale, AwaitLossScale(batch.step));
   for (int part = 0; part < parts; ++part) {
     Executor& trainer = TrainerOf(part);
     part_ = part;
-    if (given_ != Part{batch.step, part}) {
-      if (absl::Status given = GiveRows(batch, part); !given.ok()) return failed(given);
-    }
-    const absl::Status run = trainer.Run(
+    if (given_ != Part{batch.step, part}) RETURN_IF_ERROR(GiveRows(batch, part));
+    RETURN_IF_ERROR(trainer.Run(
         {.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
          .batch = options_.batch_size,
          .first_position = options_.first_position + PartOf(options_.samples, part, parts).first,
@@ -179,11 +169,9 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
          .step = batch.step,
          .is_first_micro_batch = part == 0,
          .is_last_micro_batch = part == parts - 1},
-        this);
-    if (!run.ok()) return failed(run);
-    const auto loss = trainer.output(graph.loss());
-    if (!loss.ok()) return failed(loss.status());
-    result.loss_share += loss->at(0);
+        this));
+    ASSIGN_OR_RETURN(const absl::Span<const float> loss, trainer.output(graph.loss()));
+    result.loss_share += loss.at(0);
   }
   result.wait = wait_;
   if (device_->is_cpu() && parts == 1) result.forward = last_asked_ - start - waited_before_;

@@ -1,8 +1,19 @@
 #include "services/worker/device_team.h"
 
 #include "glog/logging.h"
+#include "lib/status/status.h"
 
 namespace muster {
+
+namespace {
+
+int Severity(const absl::Status& result) {
+  if (result.ok()) return 0;
+  if (absl::IsAborted(result)) return 1;
+  return ReasonOf(result) == "DEVICE_LOST" ? 3 : 2;
+}
+
+}  // namespace
 
 DeviceTeam::DeviceTeam(int devices) : results_(devices), barrier_(devices + 1) {
   for (int device = 0; device < devices; ++device) {
@@ -20,7 +31,7 @@ absl::Status DeviceTeam::Run(Task task) {
   CHECK(barrier_.Await().ok());
   absl::Status worst;
   for (const absl::Status& result : results_) {
-    if (worst.ok() || (absl::IsAborted(worst) && !result.ok())) worst = result;
+    if (Severity(result) > Severity(worst)) worst = result;
   }
   return worst;
 }

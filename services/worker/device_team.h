@@ -19,7 +19,8 @@ class DeviceTeam {
   ~DeviceTeam();
 
   // Runs `task` for every device at once, each on its thread, and waits for all. The first failure
-  // in device order; ABORTED (interrupted) only when nothing worse happened.
+  // in device order; that of a device that is lost (reason "DEVICE_LOST") before any other, ABORTED
+  // (interrupted) only when nothing worse happened.
   absl::Status Run(Task task);
 
  private:

@@ -222,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   before->pending_.reset();
   before->cancelled_ = false;
   before->loss_was_nonfinite_ = false;
-  before->nonfinite_step_ = -1;
+  before->failed_step_ = -1;
   before->options_ = std::move(options);
   RETURN_IF_ERROR(before->Connect());
   LOG(INFO) << before->options_.plan->job() << " generation " << before->options_.plan->generation()
@@ -503,7 +503,11 @@ absl::Status Trainer::Step() {
     const TraceSpan computing(trace, kStepTrack, "compute", {{{"step", step_}}});
     return team_->Run([&](int i) {
       auto result = lanes_[i]->Step(batch, *pipeline_);
-      if (result.ok()) results[i] = *result;
+      if (result.ok()) {
+        results[i] = *result;
+      } else {
+        StopDevices(result.status());
+      }
       return result.status();
     });
   }();
@@ -546,6 +550,16 @@ absl::Status Trainer::Step() {
     return NotFinite(batch.step, absl::StrCat("the loss of step ", batch.step, " is ", loss_share));
   }
   return AfterStep(batch.step + 1);
+}
+
+// One has failed: the others may wait for its gradients, or for the values that those lead to. A
+// wait that is cut short (ABORTED) is so for all devices, before any of them contributes: what one
+// has, all have.
+void Trainer::StopDevices(const absl::Status& why) {
+  if (absl::IsAborted(why)) return;
+  if (!exchange_->failed()) failed_step_ = step_.load();
+  reduction_->Abort(why);
+  exchange_->Fail(why);
 }
 
 void Trainer::AddTimes(const StepTimes& times) {
@@ -638,7 +652,7 @@ bool Trainer::StopsAt(double loss_or_norm) const {
 
 // A step that will be made again is not recorded as it was.
 absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
-  nonfinite_step_ = step;
+  failed_step_ = step;
   if (options_.plan->spec().on_non_finite() == v1::NON_FINITE_ROLLBACK) pending_.reset();
   return WithReason(absl::OutOfRangeError(absl::StrCat(what, NameNonFiniteGradients(step + 1))),
                     "LOSS_NOT_FINITE");

@@ -105,9 +105,9 @@ class Trainer {
   absl::Status GiveUp();
 
   // Where it went wrong: the step that was being run, or the one whose answers are missing.
-  // First of all the step whose loss or gradient was not finite.
+  // First of all the step at which a device failed, or whose loss or gradient was not finite.
   int64_t failed_step() const {
-    if (nonfinite_step_ >= 0) return nonfinite_step_;
+    if (failed_step_ >= 0) return failed_step_;
     return exchange_->failed() ? exchange_->step() : step_.load();
   }
   // Where the time of the steps of this generation went; no steps: none was finished yet.
@@ -137,6 +137,7 @@ class Trainer {
   int ReaderThreads() const;
   Device& DeviceOfRows() const;
   InputBatch NextBatch();
+  void StopDevices(const absl::Status& why);
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
   absl::Status RecordStep(double gradient_norm);
@@ -171,9 +172,9 @@ class Trainer {
   int64_t total_steps_ = 0;
   std::atomic<int64_t> step_ = 0;  // being run, or next to run
   bool loss_was_nonfinite_ = false;
-  std::atomic<int64_t> nonfinite_step_ = -1;  // at which it stopped; -1: none
-  double evaluation_labels_ = 0;              // that count, of all held-out samples
-  std::optional<v1::StepRecord> pending_;     // computed, not yet finished
+  std::atomic<int64_t> failed_step_ = -1;  // at which it stopped by itself; -1: none
+  double evaluation_labels_ = 0;           // that count, of all held-out samples
+  std::optional<v1::StepRecord> pending_;  // computed, not yet finished
   std::atomic<int64_t> next_step_ = 0;
   std::atomic<bool> cancelled_ = false;
   mutable absl::Mutex timing_mu_;

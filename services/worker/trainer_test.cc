@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
+#include "lib/data/sample_order.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/cost.h"
 #include "lib/status/status.h"
@@ -557,6 +559,64 @@ Stop TrainUntilItStops(const FakePs::Options& options) {
   if (!stop.why.ok()) trainer->GiveUp().IgnoreError();
   log.AddTo(stop.report);
   return stop;
+}
+
+// `samples` rows of `columns` i32, all of them 1.
+std::string OnesInNpy(int64_t samples, int64_t columns) {
+  std::string header = absl::StrCat("{'descr': '<i4', 'fortran_order': False, 'shape': (", samples,
+                                    ", ", columns, "), }");
+  header.resize(117, ' ');
+  const std::vector<int32_t> values(samples * columns, 1);
+  return absl::StrCat("\x93NUMPY\x01", std::string("\0\x76\0", 3), header, "\n") +
+         std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+}
+
+// The other device has a step's rows and waits for its values, which will not come.
+TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsToldAsItWas) {
+  constexpr int64_t kSamples = 8, kContext = 16, kBadStep = 1;
+  FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_bad.txt", /*workers=*/1);
+  v1::ParameterGroup& group = *job.spec.mutable_training()->add_parameter_groups();
+  group.add_match("token_embedding*");
+  group.set_frozen(true);
+  v1::DataSpec& data = *job.spec.mutable_data();
+  data.set_batch_size(2);  // a sample for each device
+  const std::string ids = testing::TempDir() + "/trainer_test_bad.npy";
+  std::ofstream(ids, std::ios::binary) << OnesInNpy(kSamples, kContext);
+  for (const v1::GraphInput& input : job.graph.inputs()) {
+    (*data.mutable_npy()->mutable_inputs())[input.name()] = ids;
+  }
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  network.SetFault([](const WireHeader& header) {
+    return header.kind == MessageKind::kParams && header.step == kBadStep
+               ? InProcessNetwork::Fate::kDrop
+               : InProcessNetwork::Fate::kDeliver;
+  });
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  auto trainer = Trainer::Create({.plan = ps.plan(),
+                                  .devices = {"cpu", "cpu"},
+                                  .transport = [&network] { return network.MakeTransport(); },
+                                  .log = &log,
+                                  .metrics = &worker_metrics})
+                     .value();
+  // The file is changed once its ids have been looked at.
+  const int64_t bad = SamplesOfStep(data.seed(), kSamples, data.batch_size(), kBadStep,
+                                    /*first_position=*/1, /*count=*/1)
+                          .samples[0];
+  std::fstream file(ids, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(128 + 4 * kContext * bad + 3);
+  file.put(1).flush();  // 1 + 2^24
+  ASSERT_TRUE(trainer->Start(/*total_steps=*/4).ok());
+  ASSERT_TRUE(trainer->Step().ok());
+
+  const absl::Status failed = trainer->Step();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(failed)) << failed;
+  EXPECT_NE(failed.message().find("id 16777217"), std::string::npos) << failed;
+  EXPECT_EQ(trainer->failed_step(), kBadStep);
+  network.SetFault(nullptr);
 }
 
 TEST(TrainerTest, AGradientThatIsNotFiniteStopsTheJobAndNamesStepParameterAndGroup) {
