@@ -34,7 +34,7 @@ class ExchangeMetrics {
   // What carries the messages to `peer` ("ps-0/1": the member and which of its shard threads).
   // Logs it once.
   void ShowLink(const std::string& peer, const LinkDescription& link) ABSL_LOCKS_EXCLUDED(mu_);
-  void ForgetLinks() ABSL_LOCKS_EXCLUDED(mu_);  // the job has ended
+  void ForgetLinks() ABSL_LOCKS_EXCLUDED(mu_);  // they are closed
   // The links that are shown; those beyond limits::kLinksReportedMax are counted.
   void AddLinksTo(v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mu_);
   // From the sending of a chunk's gradient, or a fetch, until its parameters are here, over links

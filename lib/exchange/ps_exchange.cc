@@ -123,6 +123,7 @@ PsExchange::~PsExchange() {
   for (const Link& link : links_) link.metrics.inflight_bytes.Set(0);
   options_.metrics->queued_bytes.Decrement(static_cast<double>(waiting_bytes_));  // when it ended
   options_.metrics->queued_chunks.Set(0);
+  options_.metrics->ForgetLinks();
 }
 
 absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) {
@@ -542,9 +543,9 @@ void PsExchange::Greet(ShardIndex shard) {
   transport_->Send(links_[shard].peer, hello, {}, {});
 }
 
-// The answer's chunk is the shard that gave it.
+// The answer's chunk is the shard that gave it. After a failure nothing begins.
 void PsExchange::Greeted(ShardIndex shard) {
-  if (greeted_[shard].exchange(true)) return;
+  if (failed() || greeted_[shard].exchange(true)) return;
   const bool all = ++greetings_ == plan_.shards_size();
   if (all) board_.SetConnected();
   options_.metrics->ShowLink(NameOfLink(plan_.shards(ToInt(shard))),

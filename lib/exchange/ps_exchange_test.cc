@@ -28,6 +28,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Fate = InProcessNetwork::Fate;
 
 // Three layers "a", "b", "c" in a row, each of one parameter of 512 elements: two chunks of 1 KiB.
@@ -468,6 +469,39 @@ TEST(PsExchangeTest, CancellingFreesConnectAndEveryWait) {
   EXPECT_EQ(connected, absl::CancelledError("released"));
   EXPECT_EQ(worker.exchange->AwaitAnswers(), absl::CancelledError("released"));
   EXPECT_EQ(worker.exchange->culprit(), "");
+}
+
+// The links of the generation before would stand beside those of the next one.
+TEST(PsExchangeTest, NoLinkIsShownOnceItHasFailedNorAfterItsEnd) {
+  InProcessNetwork network;
+  FakePs ps(network, Job());
+  std::atomic<int> held_hellos = 0, held_values = 0;
+  int hellos_of_second = 0;
+  network.SetFault([&](const WireHeader& header) {
+    const bool answer =
+        header.kind == MessageKind::kHello && header.chunk == 1 && ++hellos_of_second == 2;
+    held_hellos += answer;
+    held_values += header.kind == MessageKind::kParams;
+    return answer || header.kind == MessageKind::kParams ? Fate::kHold : Fate::kDeliver;
+  });
+  Member worker(network, ps);
+  ps.shard(0).Stall(true);
+  {
+    std::jthread job([&] { worker.exchange->Connect(kSteps, {}).IgnoreError(); });
+    while (held_hellos == 0) std::this_thread::yield();
+    ps.shard(0).Stall(false);
+    while (held_values < kChunksOfShard) std::this_thread::yield();
+    worker.exchange->Fail(absl::CancelledError("released"));
+  }
+  network.ReleaseHeld();  // the greeting of shard 1, and then values
+  while (worker.exchange_metrics.params_bytes.Value() == 0) std::this_thread::yield();
+
+  const std::string shown = worker.metrics.Render();
+  EXPECT_THAT(shown, HasSubstr("peer=\"ps-0/0\",transport=\"inprocess\""));
+  EXPECT_THAT(shown, Not(HasSubstr("peer=\"ps-1/0\",transport=\"inprocess\"")));
+  network.SetFault(nullptr);
+  worker.exchange.reset();
+  EXPECT_THAT(worker.metrics.Render(), Not(HasSubstr("muster_transport_info{")));
 }
 
 TEST(PsExchangeTest, RefusesAPlanWhoseChunksDoNotCutItsParameters) {

@@ -101,7 +101,10 @@ absl::Status RingExchange::AllocateSlab() {
   return absl::OkStatus();
 }
 
-RingExchange::~RingExchange() { thread_.Close(); }
+RingExchange::~RingExchange() {
+  thread_.Close();
+  options_.metrics->ForgetLinks();
+}
 
 absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string> addresses) {
   RETURN_IF_ERROR(board_.failure());

@@ -37,7 +37,6 @@ std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
   if (ReasonOf(status) == "DEVICE_LOST" && options_.device_lost) options_.device_lost();
   Settle();
   AwaitRelease();
-  options_.metrics->exchange.ForgetLinks();
   options_.metrics->ForgetJob(job());
   std::unique_ptr<WorkerShard> shard;  // outlives the trainer
   std::unique_ptr<Trainer> finished;
