@@ -157,6 +157,10 @@ absl::Status Trainer::Open() {
 absl::Status Trainer::Connect() {
   next_step_ = options_.plan->first_step();
   step_ = options_.plan->first_step();
+  {
+    absl::MutexLock lock(&timing_mu_);
+    timing_.Clear();
+  }
   RETURN_IF_ERROR(MakeExchange());
   MakeReduction();
   for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
@@ -405,10 +409,6 @@ v1::DatasetFacts Trainer::dataset() const {
 absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addresses) {
   const v1::JobPlan& plan = *options_.plan;
   total_steps_ = total_steps;
-  {
-    absl::MutexLock lock(&timing_mu_);
-    timing_.Clear();
-  }
   sent_before_ = static_cast<int64_t>(options_.metrics->exchange.push_bytes.Value());
   received_before_ = static_cast<int64_t>(options_.metrics->exchange.params_bytes.Value());
   const int64_t batch_size = plan.spec().data().batch_size();

@@ -162,6 +162,7 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   trainer = *Trainer::Continue(std::move(trainer), options);
   ASSERT_EQ(trainer.get(), same);
   EXPECT_EQ(trainer->next_step(), 0);
+  EXPECT_EQ(trainer->timing().steps(), 0) << "it is reported before it is started";
   ASSERT_TRUE(trainer->Start(6).ok());
   while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
   v1::JobReport report;
