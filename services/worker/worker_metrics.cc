@@ -30,8 +30,10 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       compute_duration(Phase(metrics, "compute")),
       wait_duration(Phase(metrics, "wait")),
       evaluate_duration(Phase(metrics, "evaluate")),
-      loss(
-          metrics.Gauge("muster_worker_loss", "Mean loss of this worker's share of the last step")),
+      loss(metrics.Gauge(
+          "muster_worker_loss",
+          "Mean loss of this worker's share of the last step; where targets are ignored, its part "
+          "of the batch's mean loss over its part of the samples")),
       gradient_norm(metrics.Gauge("muster_worker_gradient_norm",
                                   "Norm of the whole batch's gradient of the last finished step")),
       learning_rate(
