@@ -36,6 +36,10 @@ constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 // step. Who is not by then hangs: the fleet is judged without it.
 constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 
+// Of a job that recovers, what its workers told is recorded and a checkpoint committed within
+// moments. Where they are not by then its disk hangs: nobody waits for such a job.
+constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
+
 // A ps that does not say how much memory it has is taken to have enough.
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
@@ -438,6 +442,11 @@ RecoveringJob Dispatcher::DescribeHalted(
   return job;
 }
 
+bool Dispatcher::GoesOnSoon(const Job& job, absl::Time now) const {
+  return !job.RecoversToStop() && registry_->MetricsTrouble(job.record().number()).ok() &&
+         now - job.WaitsForFilesSince() < kFilesTakeMax;
+}
+
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     JobRegistry::Turn& turn, const Starts& starting,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
@@ -456,7 +465,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     // written comes to nothing: the job does not run.
     if (resumption && (resumption->carries || !entry->rounds.committing())) {
       ready.emplace_back(entry, *std::move(resumption));
-    } else if (!job.RecoversToStop()) {
+    } else if (GoesOnSoon(job, now)) {
       early.push_back(DescribeHalted(turn, *entry, members, free));
     }
   }

@@ -129,6 +129,8 @@ class Dispatcher {
   RecoveringJob DescribeHalted(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of such a job: what is free may be set aside for it, since what it waits for comes to an end.
+  bool GoesOnSoon(const Job& job, absl::Time now) const;
   // Places the jobs that recover; those that cannot go on yet are told what they wait for, and what
   // is free is kept for one of them.
   std::vector<std::shared_ptr<const Start>> Recoveries(

@@ -560,8 +560,14 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitAndForNobodysU
     entry.rounds.BeginCommit();
     entry.job.Report("p-0", nullptr, now_);
   });
+  const uint64_t other = AddJob();
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "there may be a newer checkpoint in a moment";
+  EXPECT_EQ(View(other).state(), v1::QUEUED) << "it goes on in a moment";
+  now_ += absl::Minutes(1);
+  Dispatch();
+  EXPECT_EQ(View(other).state(), v1::PREPARING) << "the volume hangs";
+  Attach("w-8");
   change([](JobRegistry::Entry& entry) { entry.rounds.EndCommit(); });
 
   Dispatch();
@@ -881,10 +887,10 @@ TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
   EXPECT_EQ(View(first).state(), v1::RECOVERING);
 }
 
-// A job of four workers that has lost two, beside one that has one worker.
-class ShortDispatcherTest : public SteppingDispatcherTest {
+// A job of four workers that is at step 3.
+class FourWorkersDispatcherTest : public SteppingDispatcherTest {
  protected:
-  ShortDispatcherTest() {
+  FourWorkersDispatcherTest() {
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(4);
     policy.mutable_resources()->mutable_workers()->set_max(4);
@@ -896,12 +902,43 @@ class ShortDispatcherTest : public SteppingDispatcherTest {
     for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
     for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING);
+  }
+  void LoseTwo() {
     for (const int lost : {2, 3}) {
       fleet_->Detach(*attached_[lost], Fleet::Departure::kOrderly);
       Change([&](Job& job) { job.MemberLost(absl::StrCat("w-", lost), "crashed", now_); });
     }
     for (const char* left : {"w-0", "w-1", "p-0"}) Report(left, v1::MEMBER_HALTED, 3);
   }
+};
+
+// Its metrics.jsonl cannot be opened.
+TEST_F(FourWorkersDispatcherTest, NothingIsSetAsideForAJobWhoseStepsCannotBeRecorded) {
+  std::filesystem::create_directories(registry_->folder().metrics_log(JobIdOf(View(job_).name())));
+  for (const char* worker : {"w-0", "w-1", "w-2", "w-3"}) {
+    v1::JobReport report;
+    report.set_job(JobIdOf(View(job_).name()));
+    report.set_generation(View(job_).generation());
+    report.set_state(v1::MEMBER_RUNNING);
+    report.set_next_step(3);
+    report.add_steps()->set_loss_share(1);
+    Change([&](Job& job) { job.Report(worker, &report, now_); });
+  }
+  registry_->Settle();
+  LoseTwo();
+  for (const char* name : {"w-4", "w-5"}) attached_.push_back(Attach(name));
+  const uint64_t queued = AddJob();
+
+  Dispatch();
+
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  EXPECT_EQ(View(queued).state(), v1::PREPARING);
+}
+
+// Two of them are lost, beside a job that has one worker.
+class ShortDispatcherTest : public FourWorkersDispatcherTest {
+ protected:
+  ShortDispatcherTest() { LoseTwo(); }
   // Until fewer would be settled for.
   void Wait() {
     now_ += absl::Seconds(10);

@@ -67,6 +67,13 @@ class Interruption {
   bool carries() const { return carries_; }
   absl::Time halting_since() const { return halting_since_; }
 
+  // Since when, or from when on, all members have stopped and it is not too early for another
+  // attempt; InfiniteFuture: not known.
+  absl::Time StandsReadySince(const JobMembers& members) const {
+    if (!members.AllStopped()) return absl::InfiniteFuture();
+    return std::max(stopped_since_, resumes_not_before_);
+  }
+
   // Where the job goes on.
   struct Resumption {
     // The shards of the plan's generation are to be carried on at first_step. False: from the last

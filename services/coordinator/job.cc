@@ -746,10 +746,16 @@ void Job::NoteStopped(absl::Time now) {
   SendWantedToAll(now);
 }
 
+bool Job::SavesHalted() const { return checkpoints_.asking() || StopsHaltedAt(); }
+
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
-  const bool saves = checkpoints_.asking() || StopsHaltedAt();
-  if (state() != v1::RECOVERING || !ledger_.all_durable() || saves) return std::nullopt;
+  if (state() != v1::RECOVERING || !ledger_.all_durable() || SavesHalted()) return std::nullopt;
   return interruption_.ResumesAt(*plan_, members_, now);
+}
+
+absl::Time Job::WaitsForFilesSince() const {
+  if (state() != v1::RECOVERING || SavesHalted()) return absl::InfiniteFuture();
+  return interruption_.StandsReadySince(members_);
 }
 
 // ---------------------------------------------------------------- records

@@ -100,6 +100,9 @@ class Job {
   // takes no longer than somebody writes, and CheckpointPolicy::kPatience; or for the job to be
   // stopped there, which it is after CheckpointPolicy::kHaltedAttempts at the latest.
   std::optional<Resumption> ResumesAt(absl::Time now) const;
+  // Since when nothing but its own files, which a disk may never take, can keep a recovering job
+  // from that; in the future: all else, which comes to an end, may.
+  absl::Time WaitsForFilesSince() const;
   // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
   bool TakesMoreWorkers(absl::Time now) const;
   // These are to prepare for its next generation by this plan of theirs, while it runs. See
@@ -223,6 +226,7 @@ class Job {
   void SaveHalted(int64_t step, absl::Time now);
   bool WaitsForMembers() const;
   std::optional<int64_t> StopsHaltedAt() const;
+  bool SavesHalted() const;
   void StopHalted(int64_t step, absl::Time now);
   void StopWithoutShards(absl::string_view why, absl::Time now);
   bool IsSaved(int64_t step) const;
