@@ -314,11 +314,10 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
   return waiting;
 }
 
-FreeMembers Dispatcher::FindFreeMembers(
-    const JobRegistry::Turn& turn, const Starts& starting,
-    const absl::btree_map<std::string, AttachedMember>& members) {
+FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
+                                        const absl::btree_map<std::string, AttachedMember>& members,
+                                        const LettingGo& before) {
   const absl::Time now = registry_->Now();
-  absl::btree_map<std::string, absl::Time> letting_go;
   absl::flat_hash_map<std::string, int> jobs;  // of a member
   for (const auto& [number, start] : starting) {
     for (const v1::Hello& hello : start->workers) ++jobs[hello.member()];
@@ -342,13 +341,12 @@ FreeMembers Dispatcher::FindFreeMembers(
       ++free.workers_attached;
       if (serving == 0) free.workers.push_back(name);
     } else {
-      const auto known = letting_go_.find(name);
-      const absl::Time since = known == letting_go_.end() ? now : known->second;
-      letting_go[name] = since;
+      const auto known = before.find(name);
+      const absl::Time since = known == before.end() ? now : known->second;
+      letting_go_[name] = since;
       if (now - since < kLetsGoMax) ++free.workers_attached;
     }
   }
-  letting_go_ = std::move(letting_go);
   return free;
 }
 
@@ -629,6 +627,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups
 }
 
 void Dispatcher::Dispatch() {
+  // Of the one before, unless this one finds it again: nobody looks while there is nothing to do.
+  const auto letting_go = std::exchange(letting_go_, {});
   // What the disk does not take could not be started.
   if (!registry_->changes().trouble().ok()) return;
   start_ = std::min(start_, registry_->Now());
@@ -647,7 +647,7 @@ void Dispatcher::Dispatch() {
     if (!recovering) kept_for_ = 0;
     if (waiting.empty() && !recovering && !growing) return;
     const auto members = fleet_->members();
-    FreeMembers free = FindFreeMembers(turn, starting, members);
+    FreeMembers free = FindFreeMembers(turn, starting, members, letting_go);
     if (recovering) starts = Recoveries(turn, starting, members, free);
     const Decision decision = Decide(waiting, free);
     const std::vector<Placement>& placements = decision.placements;

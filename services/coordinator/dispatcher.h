@@ -152,8 +152,12 @@ class Dispatcher {
   void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                 const absl::btree_map<std::string, AttachedMember>& members,
                 RecoveringJob& job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Workers that serve a job which does not count on them any more, and since when.
+  using LettingGo = absl::btree_map<std::string, absl::Time>;
+  // Fills letting_go_, of which `before` is what it was.
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
-                              const absl::btree_map<std::string, AttachedMember>& members);
+                              const absl::btree_map<std::string, AttachedMember>& members,
+                              const LettingGo& before);
 
   enum Lane { kCarried, kOthers, kLanes };
   void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
@@ -177,10 +181,9 @@ class Dispatcher {
   Fleet* const fleet_;
   const ModelBuilder build_model_;
   absl::Time start_ = absl::InfiniteFuture();  // of the first Dispatch(); its thread's
-  // Of the last one, likewise: the job that what comes free is kept for, 0: none; and the workers
-  // that serve a job which does not count on them any more, and since when.
+  // Of the last one, likewise: the job that what comes free is kept for, 0: none.
   uint64_t kept_for_ = 0;
-  absl::btree_map<std::string, absl::Time> letting_go_;
+  LettingGo letting_go_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<std::shared_ptr<const Start>>, kLanes> queues_

@@ -910,7 +910,30 @@ class FourWorkersDispatcherTest : public SteppingDispatcherTest {
     }
     for (const char* left : {"w-0", "w-1", "p-0"}) Report(left, v1::MEMBER_HALTED, 3);
   }
+  // It says that it serves another job, which does not count on it.
+  void HangOn(const Attachment& worker) {
+    EXPECT_TRUE(fleet_->Renew(worker, {"another-9"}, now_).ok());
+  }
 };
+
+TEST_F(FourWorkersDispatcherTest, WhoHangsOnAgainHasItsMinuteAnew) {
+  const auto worker = Attach("w-4");
+  HangOn(*worker);
+  const uint64_t first = AddJob();
+  Dispatch();
+  EXPECT_EQ(View(first).state(), v1::QUEUED);
+  Cancel(first);
+  Dispatch();  // there is nothing to do
+  now_ += absl::Minutes(2);
+  LoseTwo();
+  attached_.push_back(Attach("w-5"));
+  const uint64_t queued = AddJob();
+  Dispatch();
+  EXPECT_EQ(View(queued).state(), v1::QUEUED) << "with w-4 it would be enough for the other one";
+  now_ += absl::Minutes(1);
+  Dispatch();
+  EXPECT_EQ(View(queued).state(), v1::PREPARING);
+}
 
 // Its metrics.jsonl cannot be opened.
 TEST_F(FourWorkersDispatcherTest, NothingIsSetAsideForAJobWhoseStepsCannotBeRecorded) {
