@@ -181,10 +181,16 @@ void Coordinator::Tick() {
   ExportMetrics();
 }
 
-// Deadlines of jobs do not pass while the disk is behind: what they lead to could not be stored.
-// Nor while the coordinator starts, before anybody can report, is cut off from all members, or
-// stands still itself; nor those of a job whose steps cannot be recorded: its workers wait for
-// that.
+// Where time stood still it is for the next tick to find that first, and to move the deadlines.
+void Coordinator::Dispatch() {
+  if (stood_still_ || registry_.Now() - last_tick_ > options_.lease) return;
+  dispatcher_.Dispatch();
+}
+
+// Deadlines of jobs, also of those that wait to begin, do not pass while the disk is behind: what
+// they lead to could not be stored. Nor while the coordinator starts, before anybody can report, is
+// cut off from all members, or stands still itself; nor those of a job whose steps cannot be
+// recorded: its workers wait for that.
 void Coordinator::TickJobs() {
   if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.deaf()) {
     stood_still_ = true;
@@ -192,8 +198,9 @@ void Coordinator::TickJobs() {
   }
   JobRegistry::Turn turn(&registry_);
   const bool went_on = std::exchange(stood_still_, false);
-  for (JobRegistry::Entry* entry : turn.Active()) {
-    const bool records = registry_.MetricsTrouble(entry->job.record().number()).ok();
+  for (const auto& [number, entry] : turn.jobs()) {
+    if (!entry->job.active() && entry->job.state() != v1::QUEUED) continue;
+    const bool records = registry_.MetricsTrouble(number).ok();
     if (went_on || !records) entry->job.WentOn(registry_.Now());
     entry->job.Tick(entry->rounds.writing(), registry_.Now());
     turn.Perform(*entry);

@@ -78,7 +78,7 @@ class Coordinator {
   static constexpr absl::Duration kTickInterval = absl::Milliseconds(200);
   void Tick();
   // The scheduling alone, from the same thread: soon after Options::dispatch_soon was called.
-  void Dispatch() { dispatcher_.Dispatch(); }
+  void Dispatch();
   // Waits until what was begun until now is planned, stored and published, or deleted.
   void Settle();
 

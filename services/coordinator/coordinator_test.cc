@@ -560,6 +560,30 @@ TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"10\"} 1"));
 }
 
+// Of a job that has never run, as of any other.
+TEST_F(CoordinatorTest, ItsOwnStandstillIsNoTimeThatAJobHasWaited) {
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_resources()->mutable_workers()->set_min(8);
+  spec.mutable_resources()->mutable_workers()->set_max(8);
+  spec.mutable_start_timeout()->set_seconds(60);
+  Create(spec);
+  for (int i = 0; i < 80; ++i) Exchange();
+  now_ += absl::Hours(1);
+  coordinator_->Dispatch();
+  coordinator_->Tick();
+  coordinator_->Settle();
+  EXPECT_EQ(Get().state(), v1::QUEUED);
+
+  for (int i = 0; i < 20; ++i) Exchange();  // 50 s of 60
+  Pass(absl::Seconds(20));
+  EXPECT_EQ(Get().state(), v1::QUEUED) << "nothing is heard of anybody";
+  Exchange();
+  EXPECT_EQ(Get().state(), v1::QUEUED);
+  for (int i = 0; i < 20; ++i) Exchange();
+  EXPECT_EQ(Get().state(), v1::FAILED);
+  EXPECT_EQ(Get().reason(), "START_TIMEOUT");
+}
+
 TEST_F(CoordinatorTest, AStreamThatFallsSilentIsClosedWithItsMembersNameAndLease) {
   const std::shared_ptr<Attachment> silent = std::exchange(members_.at("w-1").attachment, nullptr);
 

@@ -209,9 +209,10 @@ bool Dispatcher::HasRoomNow(const Start& start,
   return HasRoom(start, turn, memory);
 }
 
-// A member that comes back to a restarted coordinator must be able to end the wait first.
+// A member that comes back to a restarted coordinator must be able to end the wait first, nor
+// is it known who could while nothing is heard of anybody.
 bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
-  return now - start_ >= FailureJudge::kRestartGrace && job.WaitsTooLong(now);
+  return now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
 }
 
 // Whether it was given up. What the job lacks is said in figures: it waits for no more than what
@@ -630,7 +631,7 @@ void Dispatcher::Dispatch() {
   // Of the one before, unless this one finds it again: nobody looks while there is nothing to do.
   const auto letting_go = std::exchange(letting_go_, {});
   // What the disk does not take could not be started.
-  if (!registry_->changes().trouble().ok()) return;
+  if (registry_->changes().full() || !registry_->changes().trouble().ok()) return;
   start_ = std::min(start_, registry_->Now());
   LearnWhatIsTaken();
   const Starts starting = this->starting();

@@ -52,6 +52,9 @@ void JobDeadlines::StoodStill(v1::Job& record, absl::Duration time, absl::Time n
     const absl::Time begin = FromProto(since);
     since = ToProto(std::max(begin, std::min(begin + time, now)));
   };
+  if (Waits(record.state()) && !record.has_waits_since()) {
+    *record.mutable_waits_since() = record.create_time();
+  }
   if (record.has_active_since()) shift(*record.mutable_active_since());
   if (record.has_waits_since()) shift(*record.mutable_waits_since());
 }
