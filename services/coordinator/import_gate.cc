@@ -1,6 +1,8 @@
 #include "services/coordinator/import_gate.h"
 
-#include "absl/time/time.h"
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "lib/concurrency/steady_wait.h"
 
 namespace muster {
@@ -16,15 +18,22 @@ ImportGate::Slot::~Slot() {
 }
 
 absl::StatusOr<std::unique_ptr<ImportGate::Slot>> ImportGate::Enter(
-    const std::function<bool()>& caller_gone) {
+    const std::function<bool()>& caller_gone, absl::Duration patience) {
   auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return free_ > 0; };
+  const absl::Duration end = SteadyNow() + patience;
   while (!caller_gone()) {
     absl::MutexLock lock(&mu_);
-    if (!AwaitFor(&mu_, absl::Condition(&free), kAskInterval)) continue;
-    --free_;
-    return std::make_unique<Slot>(this);
+    const absl::Duration left = std::max(end - SteadyNow(), absl::ZeroDuration());
+    if (AwaitFor(&mu_, absl::Condition(&free), std::min(left, kAskInterval))) {
+      --free_;
+      return std::make_unique<Slot>(this);
+    }
+    if (SteadyNow() >= end) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "others are being read, and none was done within ", absl::FormatDuration(patience)));
+    }
   }
-  return absl::CancelledError("the caller is gone; other models and data sets were being read");
+  return absl::CancelledError("the caller is gone; other models or data sets were being read");
 }
 
 }  // namespace muster

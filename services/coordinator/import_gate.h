@@ -1,4 +1,4 @@
-// How many models are imported, and data sets checked, at once.
+// How many models are imported, or data sets checked, at once.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace muster {
 
@@ -29,8 +30,10 @@ class ImportGate {
     ImportGate* const gate_;
   };
 
-  // Waits until there is one; CANCELLED once `caller_gone`, which is asked several times a second.
-  absl::StatusOr<std::unique_ptr<Slot>> Enter(const std::function<bool()>& caller_gone)
+  // Waits until there is one; CANCELLED once `caller_gone`, which is asked several times a second;
+  // DEADLINE_EXCEEDED where none has come free for `patience`.
+  absl::StatusOr<std::unique_ptr<Slot>> Enter(const std::function<bool()>& caller_gone,
+                                              absl::Duration patience = absl::InfiniteDuration())
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -19,6 +19,8 @@ TEST(ImportGateTest, WhoFindsNoSlotWaitsForOneAndStopsWhenItsCallerIsGone) {
   int asked = 0;
   EXPECT_TRUE(absl::IsCancelled(gate.Enter([&] { return ++asked > 2; }).status()));
 
+  EXPECT_TRUE(absl::IsDeadlineExceeded(gate.Enter(Stays, absl::ZeroDuration()).status()));
+
   absl::Notification waits;
   std::thread third([&] {
     const auto slot = gate.Enter([&] {

@@ -61,9 +61,20 @@ void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& gra
   }
 }
 
-void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, Faults& faults,
-               std::vector<std::string>& warnings) {
+bool ReadsFiles(const v1::JobSpec& spec) {
+  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
+}
+
+void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SubmissionContext& context,
+               Faults& faults, std::vector<std::string>& warnings) {
   if (HasFaultUnder(faults, "data")) return;
+  absl::StatusOr<std::unique_ptr<ImportGate::Slot>> slot = nullptr;
+  if (ReadsFiles(spec)) slot = context.enter_data_check();
+  if (!slot.ok()) {
+    warnings.push_back(
+        absl::StrCat("data: ", slot.status().message(), "; the workers alone will check the data"));
+    return;
+  }
   auto dataset = Dataset::Open(spec.data(), graph, limits::kDataCheckBytesMax);
   if (absl::IsResourceExhausted(dataset.status())) {
     warnings.push_back(absl::StrCat(dataset.status().message(),
@@ -168,7 +179,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
   if (model) CheckParameterGroups(spec.training(), model->graph, faults);
   CheckedSpec checked{.spec = spec};
   if (model && context.data_visible) {
-    CheckData(spec, model->graph, faults, checked.warnings);
+    CheckData(spec, model->graph, context, faults, checked.warnings);
     if (context.caller_gone()) return gone;
   }
   if (!spec.checkpoint().resume_from().empty() &&

@@ -11,6 +11,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "proto/muster/v1/job.pb.h"
+#include "services/coordinator/import_gate.h"
 #include "services/coordinator/store.h"
 
 namespace muster {
@@ -18,6 +19,11 @@ namespace muster {
 struct SubmissionContext {
   PathRules paths;            // which files a spec may name
   bool data_visible = false;  // open the data set as well, if it is no larger than may be held
+  // Held while it is: null, or an error, which says why the data are left to the workers.
+  // CANCELLED: the caller is gone.
+  std::function<absl::StatusOr<std::unique_ptr<ImportGate::Slot>>()> enter_data_check = [] {
+    return nullptr;
+  };
   // The checkpoint that a job of this coordinator has: its directory and resource name. NOT_FOUND
   // otherwise.
   struct Found {

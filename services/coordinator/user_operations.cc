@@ -63,10 +63,6 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   return record;
 }
 
-bool ReadsFiles(const v1::JobSpec& spec) {
-  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
-}
-
 // Of how many waiting jobs the built model is held: up to a megabyte each.
 constexpr int64_t kGraphsHeldMax = 128;
 
@@ -135,6 +131,8 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
   const SubmissionContext context{
       .paths = options_.paths,
       .data_visible = options_.data_visible,
+      .enter_data_check =
+          [&] { return data_checks_.Enter(caller_gone, options_.data_check_patience); },
       .find_checkpoint =
           [&](const CheckpointRef& reference) -> absl::StatusOr<SubmissionContext::Found> {
         ASSIGN_OR_RETURN(auto pinned, options_.checkpoints->FindAndPin(reference));
@@ -167,8 +165,8 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
                                                   const CallerGone& caller_gone) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
-  std::unique_ptr<ImportGate::Slot> slot;  // until model and data are out of memory
-  if (request.spec().model().has_onnx() || (options_.data_visible && ReadsFiles(request.spec()))) {
+  std::unique_ptr<ImportGate::Slot> slot;  // until the model is out of memory
+  if (request.spec().model().has_onnx()) {
     ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
   }
   std::unique_ptr<CheckpointDesk::Pin> source;  // until the registry has the job

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -33,8 +34,14 @@ class UserOperations {
     WatchHub* watches;
     bool data_visible = false;  // CreateJob opens the data sets
     PathRules paths = {};       // which files a job may name
+    // At once, and how long a submission waits for its turn before its data are left to the
+    // workers: a file system that does not answer holds a check for ever. One less than imports of
+    // models, each of which may wait for its data so.
+    int data_checks_max = limits::kModelImportsMax - 1;
+    absl::Duration data_check_patience = absl::Seconds(5);
   };
-  explicit UserOperations(Options options) : options_(options) {}
+  explicit UserOperations(Options options)
+      : options_(options), data_checks_(options.data_checks_max) {}
 
   // What a crash left of calls of CreateJob and DeleteJob: values of models that no job starts
   // from. To be called before any other method.
@@ -91,6 +98,7 @@ class UserOperations {
 
   const Options options_;
   ImportGate imports_{limits::kModelImportsMax};
+  ImportGate data_checks_;
   absl::Mutex creating_;  // one at a time between the look for the request id and its row
 };
 

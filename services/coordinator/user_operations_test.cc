@@ -97,6 +97,31 @@ TEST_F(UserOperationsTest, DataThatTakeTooMuchMemoryAreLeftToTheWorkers) {
                          "submitted; the workers alone will check the data"));
 }
 
+// Files that do not answer hold every slot.
+TEST_F(UserOperationsTest, DataWhoseTurnDoesNotComeAreLeftToTheWorkers) {
+  UserOperations users({.registry = registry_.get(),
+                        .checkpoints = &checkpoints_,
+                        .watches = &watches_,
+                        .data_visible = true,
+                        .data_checks_max = 0,
+                        .data_check_patience = absl::ZeroDuration()});
+  v1::CreateJobRequest request = Request();
+  const auto made = users.CreateJob(request);
+  request.mutable_spec()->mutable_model()->mutable_zoo()->set_name("lenet");
+  request.mutable_spec()->mutable_data()->mutable_idx()->set_images("/data/images");
+  request.mutable_spec()->mutable_data()->mutable_idx()->set_labels("/data/labels");
+
+  const auto read = users.CreateJob(request);
+
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->warnings_size(), 0) << "its data are in no file";
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->warnings_size(), 1);
+  EXPECT_EQ(read->warnings(0),
+            "data: others are being read, and none was done within 0; the workers alone will "
+            "check the data");
+}
+
 TEST_F(UserOperationsTest, WhereItsCallerGoesAtAnyPhaseNothingIsLeftOfAJob) {
   int phases = 0;
   absl::StatusOr<v1::Job> job;
