@@ -23,7 +23,7 @@ namespace muster {
 namespace {
 
 // Of the files of a checkpoint: hashing is slower than a disk.
-constexpr size_t kVerifiedAtOnceMax = 4;
+constexpr int kVerifiedAtOnceMax = 4;
 constexpr int64_t kManifestBytesMax = 16 << 20;  // a spec and a few file names are kilobytes
 
 absl::Status NamingDamage(const absl::Status& status) {
@@ -48,6 +48,31 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   RETURN_IF_ERROR(file->ReadAt(0, {reinterpret_cast<std::byte*>(json.data()), json.size()}));
   return Manifest::FromJson(json, path);
 }
+
+// Threads that verify beside those who asked. However many ask at once, they cost the process no
+// more than these.
+class Helpers {
+ public:
+  // Up to so many.
+  explicit Helpers(int wanted) {
+    for (; count_ < wanted; ++count_) {
+      if (in_use_.fetch_add(1) < CheckpointReader::kHelpersMax) continue;
+      --in_use_;
+      return;
+    }
+  }
+  ~Helpers() { in_use_ -= count_; }
+  Helpers(const Helpers&) = delete;
+  Helpers& operator=(const Helpers&) = delete;
+
+  int count() const { return count_; }
+
+ private:
+  static std::atomic<int> in_use_;
+  int count_ = 0;
+};
+
+std::atomic<int> Helpers::in_use_ = 0;
 
 class FolderReader : public CheckpointReader {
  public:
@@ -86,9 +111,9 @@ class FolderReader : public CheckpointReader {
       }
     };
     {
+      const Helpers helpers(std::min(static_cast<int>(files_.size()), kVerifiedAtOnceMax) - 1);
       std::vector<std::jthread> others;
-      const size_t side_by_side = std::min(files_.size(), kVerifiedAtOnceMax);
-      for (size_t i = 1; i < side_by_side; ++i) others.emplace_back(verify_some);
+      for (int i = 0; i < helpers.count(); ++i) others.emplace_back(verify_some);
       verify_some();
     }
     for (const absl::Status& result : results) RETURN_IF_ERROR(result);

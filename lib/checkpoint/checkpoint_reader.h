@@ -41,8 +41,11 @@ class CheckpointReader {
   // The shape of every parameter, by name.
   virtual std::map<std::string, std::vector<int64_t>> Shapes() const = 0;
 
-  // Recomputes every file's SHA-256, at one to two gigabytes a second, and up to four files at a
-  // time. CANCELLED once `stop`, which may be null and is asked by several threads, says so.
+  // Recomputes every file's SHA-256, at one to two gigabytes a second, on the caller's thread and
+  // up to three more. The process has no more than kHelpersMax of those: who finds none free
+  // verifies alone. CANCELLED once `stop`, which may be null and is asked by several threads, says
+  // so.
+  static constexpr int kHelpersMax = 4;
   virtual absl::Status Verify(const std::function<bool()>& stop = nullptr) const = 0;
 
   // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH") naming the first parameter that is missing or

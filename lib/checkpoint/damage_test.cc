@@ -8,12 +8,15 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/checkpoint_writer.h"
@@ -166,6 +169,35 @@ TEST_F(DamageTest, FilesOfAnotherCheckpointAreRefused) {
 
 TEST_F(DamageTest, WhoDoesNotWantItAnyMoreDoesNotReadToItsEnd) {
   EXPECT_TRUE(absl::IsCancelled(VerifyCheckpoint(path_, [] { return true; })));
+}
+
+// Each of them hashes on its own thread; all of them wait for all others, and for every helper.
+TEST_F(DamageTest, HoweverManyVerifyAtOnceTheyShareAFewHelpers) {
+  constexpr int kVerifications = 16;
+  const auto reader = CheckpointReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  absl::Mutex mu;
+  int callers = 0, helpers = 0;
+  const auto all = [&] {
+    return callers == kVerifications && helpers >= CheckpointReader::kHelpersMax;
+  };
+  const auto verify = [&] {
+    std::set<std::thread::id> known;
+    const auto stop = [&, caller = std::this_thread::get_id()] {
+      const auto self = std::this_thread::get_id();
+      absl::MutexLock lock(&mu);
+      if (known.insert(self).second) ++(self == caller ? callers : helpers);
+      mu.Await(absl::Condition(&all));
+      return false;
+    };
+    const absl::Status verified = (*reader)->Verify(stop);
+    EXPECT_TRUE(verified.ok()) << verified;
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kVerifications; ++i) threads.emplace_back(verify);
+  }
+  EXPECT_EQ(helpers, CheckpointReader::kHelpersMax);
 }
 
 TEST_F(DamageTest, WhatCannotBeReadNowIsNotDamaged) {

@@ -25,7 +25,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kHashBytes = 4 << 20;  // read at once
+constexpr size_t kHashBytes = 1 << 20;  // read at once
 
 class Sha256Sum {
  public:
