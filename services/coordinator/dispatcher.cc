@@ -628,10 +628,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups
 }
 
 void Dispatcher::Dispatch() {
-  // Of the one before, unless this one finds it again: nobody looks while there is nothing to do.
-  const auto letting_go = std::exchange(letting_go_, {});
   // What the disk does not take could not be started.
   if (registry_->changes().full() || !registry_->changes().trouble().ok()) return;
+  // Of the one before, unless this one finds it again: nobody looks while there is nothing to do.
+  const auto letting_go = std::exchange(letting_go_, {});
   start_ = std::min(start_, registry_->Now());
   LearnWhatIsTaken();
   const Starts starting = this->starting();

@@ -55,7 +55,9 @@ class Interruption {
   }
   // Time stood still until `now`: who halts has his time anew.
   void WentOn(absl::Time now) {
-    if (halting_since_ != absl::InfiniteFuture()) halting_since_ = std::max(halting_since_, now);
+    for (absl::Time* const since : {&halting_since_, &stopped_since_}) {
+      if (*since != absl::InfiniteFuture()) *since = std::max(*since, now);
+    }
   }
   // A ps is gone, with what it alone held.
   void LoseShards() { carries_ = false; }
