@@ -90,15 +90,18 @@ absl::Status WithDirectory(const std::string& path_or_name, const Session& sessi
     std::error_code gone;
     fs::remove_all(folder, gone);
   };
-  absl::Cleanup remove = remove_folder;
-  // At a signal at once, and once more at the end: `use` ends when it misses a file, and the second
-  // signal ends the process wherever it is.
-  std::optional<Interrupt::Registration> on_signal;
-  if (session.interrupt != nullptr) on_signal.emplace(*session.interrupt, remove_folder);
+  const absl::Cleanup remove = remove_folder;
   const std::string copy = folder + "/checkpoint";
   RETURN_IF_ERROR(client.DownloadCheckpoint(path_or_name, copy, session.interrupt));
-  const absl::Status used = use(copy);
-  return session.SignalExitCode() == 0 ? used : absl::CancelledError("interrupted");
+  // `use` may take long and hears of nothing.
+  std::optional<Interrupt::Registration> on_signal;
+  if (session.interrupt != nullptr) {
+    on_signal.emplace(*session.interrupt, [&] {
+      remove_folder();
+      std::_Exit(session.SignalExitCode());
+    });
+  }
+  return use(copy);
 }
 
 absl::Status Verify(const std::string& path_or_name, const Session& session) {
