@@ -160,8 +160,6 @@ grpc::Status JobService::ListJobs(grpc::ServerContext* context, const v1::ListJo
                                   v1::ListJobsResponse* response) {
   const auto caller = access_->Check(*context, "ListJobs", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
   return Answer(coordinator_->ListJobs(*request), response);
 }
 

@@ -38,7 +38,7 @@ class UserOperations {
     // workers: a file system that does not answer holds a check for ever. One less than imports of
     // models, each of which may wait for its data so.
     int data_checks_max = limits::kModelImportsMax - 1;
-    absl::Duration data_check_patience = absl::Seconds(5);
+    absl::Duration data_check_patience = absl::Seconds(20);
   };
   explicit UserOperations(Options options)
       : options_(options), data_checks_(options.data_checks_max) {}
