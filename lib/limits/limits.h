@@ -39,8 +39,7 @@ inline constexpr double kCallsEndedPerSecond =
 
 // The calls themselves.
 inline constexpr int kCreateCallsMax = 64;
-inline constexpr int kModelImportsMax =
-    2;  // at once; each holds its model's values, or its data set while that is checked
+inline constexpr int kModelImportsMax = 2;                // at once; each holds its model's values
 inline constexpr int64_t kDataCheckBytesMax = 256 << 20;  // a larger one only workers check
 inline constexpr int kDownloadCallsMax = 32;              // a disk serves no more at once
 inline constexpr int kSaveCallsMax = 64;
