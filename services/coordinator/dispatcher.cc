@@ -209,8 +209,8 @@ bool Dispatcher::HasRoomNow(const Start& start,
   return HasRoom(start, turn, memory);
 }
 
-// A member that comes back to a restarted coordinator must be able to end the wait first, nor
-// is it known who could while nothing is heard of anybody.
+// A member that comes back to a restarted coordinator must be able to end the wait first; and while
+// nothing is heard of anybody it is not known who could.
 bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
   return now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
 }

@@ -188,7 +188,8 @@ class NetworkCutTest(unittest.TestCase):
     def await_step_after(self, name, step):
         def further():
             job = self.job(name)
-            self.assertIn(job["state"], ("QUEUED", "RUNNING", "RECOVERING", "PREPARING"), job)
+            if "generation" in job:  # before its first plan it is queued
+                self.assertIn(job["state"], ("RUNNING", "RECOVERING", "PREPARING"), job)
             return job if job["state"] == "RUNNING" and self.step(job) > step else None
         return self.await_(f"a step after {step}", further)
 
