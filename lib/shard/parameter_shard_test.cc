@@ -1069,16 +1069,18 @@ TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedButNeverChange) {
 TEST_F(ParameterShardTest, FrozenParametersThatAreCopiedLateComeWithTheStateOfTheirStep) {
   std::vector<std::string> states;
   for (const bool late : {false, true}) {
-    Make({.parameters = {3, 4}, .workers = 1, .checkpoint_every = 2, .precision = v1::FP16});
+    Make({.parameters = {3, 4}, .workers = 1, .precision = v1::FP16});
     plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p1");
     plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
     MakeShard();
     if (late) shard_->DeferCopies();
     shard_->Start(100);
-    for (const int64_t step : {0, 1, 2, 3}) {
+    shard_->TakeSnapshot(5, 2);
+    for (const int64_t step : {0, 1, 2, 3, 4, 5}) {
       const float gradient = step == 2 ? std::numeric_limits<float>::infinity() : 0.25f;
       ASSERT_TRUE(Push(step, 0, 0, Values(3, gradient)));
     }
+    EXPECT_EQ(shard_->lowest_version(), 6);
     if (late) {
       EXPECT_TRUE(output_.snapshots.empty());
       while (shard_->CopyOne()) continue;
