@@ -52,6 +52,16 @@ absl::Status DeviceLane::JoinPeers(NcclGroup& group, const GradientLayout& layou
   return absl::OkStatus();
 }
 
+// Executors go first: what they compute with may still be in use.
+void DeviceLane::Reshare(Options options) {
+  for (auto* executor : {&rest_evaluator_, &evaluator_, &rest_trainer_, &trainer_}) {
+    executor->reset();
+  }
+  evaluation_rows_.reset();
+  given_ = {};
+  options_ = std::move(options);
+}
+
 // As few as the limit allows, as even as possible: of at most two sizes.
 int DeviceLane::micro_batches() const {
   const int64_t limit = options_.training.micro_batch_size();

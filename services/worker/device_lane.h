@@ -75,8 +75,11 @@ class DeviceLane : private ParameterFlow {
   // The operations with them are counted in `metrics`, which outlives the lane.
   absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters,
                          Metrics& metrics);
+  // Takes another share of the batch, of the same job on the same device: what was allocated stays,
+  // executors go. Not with peers. Build() follows.
+  void Reshare(Options options);
   // Makes the executors over the parameters' memory (both see Executor::Options). Once, before the
-  // rest. Errors as in CreateExecutor.
+  // rest, and again after Reshare(). Errors as in CreateExecutor.
   absl::Status Build(absl::Span<float* const> parameters,
                      const std::vector<bool>& narrow_parameters);
   const TensorSlab& gradients() const { return *gradients_; }
@@ -138,7 +141,7 @@ class DeviceLane : private ParameterFlow {
   absl::Status GradientReady(int p) override;
   absl::Status SliceReduced(int bucket) override;
 
-  const Options options_;
+  Options options_;                       // changed only by Reshare()
   const std::vector<int64_t> row_bytes_;  // by graph input, as the dataset reads them
   std::unique_ptr<Device> device_;
   Device::Memory evaluation_rows_ = Device::Memory(nullptr, nullptr);

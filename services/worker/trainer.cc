@@ -43,6 +43,12 @@ bool ReadsTheSame(const v1::JobPlan& before, const v1::JobPlan& now) {
          MessageDifferencer::Equals(before.graph(), now.graph());
 }
 
+// Those beyond the worker's share of samples stay idle.
+int DevicesIn(const Trainer::Options& options) {
+  return static_cast<int>(std::min<int64_t>(std::ssize(options.devices),
+                                            options.plan->workers(ToInt(options.rank)).samples()));
+}
+
 void Observe(prometheus::Histogram& histogram, absl::Duration time) {
   histogram.Observe(absl::ToDoubleSeconds(time));
 }
@@ -106,8 +112,7 @@ absl::Status Trainer::Open() {
   evaluation_labels_ = CountEvaluationLabels();
   phases.End("data");
 
-  const int devices =
-      static_cast<int>(std::min<int64_t>(std::ssize(options_.devices), self.samples()));
+  const int devices = DevicesIn(options_);
   RETURN_IF_ERROR(CheckSynchronised(devices));
   ASSIGN_OR_RETURN(const std::shared_ptr<const LaneGraphs> graphs, LowerGraphs());
   layout_ = LayOut(graphs->training, devices);
@@ -115,10 +120,13 @@ absl::Status Trainer::Open() {
 
   const SampleRange held_out =
       PartOf({0, dataset_->evaluation_samples()}, ToInt(options_.rank), plan.workers_size());
-  team_ = std::make_unique<DeviceTeam>(devices);
-  lanes_.resize(devices);
+  const bool has_memory = parameters_ != nullptr;  // of the generation before
+  if (!has_memory) {
+    team_ = std::make_unique<DeviceTeam>(devices);
+    lanes_.resize(devices);
+  }
   RETURN_IF_ERROR(team_->Run([&](int i) {
-    absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create({
+    DeviceLane::Options lane{
         .index = i,
         .device = options_.devices[i],
         .threads = options_.threads_per_device,
@@ -130,16 +138,19 @@ absl::Status Trainer::Open() {
         .evaluation = PartOf(held_out, i, devices),
         .dataset = dataset_.get(),
         .trace = options_.tuning.trace,
-    });
-    RETURN_IF_ERROR(lane.status());
-    lanes_[i] = *std::move(lane);
+    };
+    if (has_memory) {
+      lanes_[i]->Reshare(std::move(lane));
+    } else {
+      ASSIGN_OR_RETURN(lanes_[i], DeviceLane::Create(std::move(lane)));
+    }
     if (Trace* trace = options_.tuning.trace) {
       trace->NameTrack(i, absl::StrCat("device ", i, " (", lanes_[i]->device().name(), ")"));
     }
     return absl::OkStatus();
   }));
   if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
-  RETURN_IF_ERROR(AllocateMemory());
+  if (!has_memory) RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
   CountFlops();
   const std::vector<float*> parameters = parameters_->pointers();
@@ -189,27 +200,30 @@ void Trainer::CountFlops() {
 // A job's model, data, training and mode never change, unless the coordinator errs; who computes
 // which samples does. GPUs that reduce among themselves may wait for each other in the middle of
 // the step that was given up, and a ring's memory is its shard's.
-bool Trainer::ComputesTheSameIn(const Options& next) const {
+bool Trainer::MemoryFits(const Options& next) const {
   if (gpus_ != nullptr || options_.shard != nullptr || next.shard != nullptr) return false;
   const v1::JobPlan& before = *options_.plan;
   const v1::JobPlan& now = *next.plan;
-  if (options_.rank != next.rank || before.workers_size() != now.workers_size() ||
-      options_.devices != next.devices) {
-    return false;
-  }
-  const v1::PlanWorker& share_before = before.workers(ToInt(options_.rank));
-  const v1::PlanWorker& share = now.workers(ToInt(next.rank));
-  return share_before.first_position() == share.first_position() &&
-         share_before.samples() == share.samples() &&
+  return options_.devices == next.devices && DevicesIn(options_) == DevicesIn(next) &&
          MessageDifferencer::Equals(before.spec().training(), now.spec().training()) &&
          MessageDifferencer::Equals(before.spec().sync(), now.spec().sync()) &&
          ReadsTheSame(before, now);
 }
 
+bool Trainer::HasTheShareOf(const Options& next) const {
+  const v1::JobPlan& before = *options_.plan;
+  const v1::JobPlan& now = *next.plan;
+  const v1::PlanWorker& share_before = before.workers(ToInt(options_.rank));
+  const v1::PlanWorker& share = now.workers(ToInt(next.rank));
+  return options_.rank == next.rank && before.workers_size() == now.workers_size() &&
+         share_before.first_position() == share.first_position() &&
+         share_before.samples() == share.samples();
+}
+
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Trainer> before,
                                                            Options options) {
   if (before->options_.plan->job_number() != options.plan->job_number()) return nullptr;
-  if (!before->ComputesTheSameIn(options)) {
+  if (!before->MemoryFits(options)) {
     auto trainer = std::unique_ptr<Trainer>(new Trainer(std::move(options)));
     if (ReadsTheSame(*before->options_.plan, *trainer->options_.plan)) {
       trainer->dataset_ = std::move(before->dataset_);
@@ -227,7 +241,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   before->cancelled_ = false;
   before->loss_was_nonfinite_ = false;
   before->failed_step_ = -1;
+  const bool same_share = before->HasTheShareOf(options);
   before->options_ = std::move(options);
+  if (!same_share) {
+    RETURN_IF_ERROR(before->Open());
+    return before;
+  }
   RETURN_IF_ERROR(before->Connect());
   LOG(INFO) << before->options_.plan->job() << " generation " << before->options_.plan->generation()
             << ": goes on with what it has";

@@ -55,9 +55,10 @@ class Trainer {
   // TensorSlab::Create.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   // One whose Step() has returned, or that was never started, goes on in another generation of its
-  // job: data, devices, compiled graphs and memory stay. Where what it has to compute there is not
-  // the same, or it was stopped where its devices cannot begin anew, the data stay, if they and the
-  // model are. Null: it is of another job; Create() one.
+  // job: data, devices, compiled graphs and memory stay. Where it has another share of the batch
+  // there, graphs are compiled again. Where it has another number of devices, or was stopped where
+  // they cannot begin anew, the data stay, if they and the model are the same. Null: it is of
+  // another job; Create() one.
   static absl::StatusOr<std::unique_ptr<Trainer>> Continue(std::unique_ptr<Trainer> before,
                                                            Options options);
   ~Trainer();
@@ -119,7 +120,8 @@ class Trainer {
   explicit Trainer(Options options) : options_(std::move(options)) {}
 
   absl::Status Open();
-  bool ComputesTheSameIn(const Options& next) const;
+  bool MemoryFits(const Options& next) const;
+  bool HasTheShareOf(const Options& next) const;
   absl::Status Connect();
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
   absl::Status CheckSynchronised(int devices) const;

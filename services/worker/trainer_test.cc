@@ -195,6 +195,63 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   EXPECT_EQ(*Trainer::Continue(std::move(trainer), options), nullptr);
 }
 
+// A worker that had the batch alone shares it from the next generation on: it learns what one that
+// is new there learns, in the memory that it has.
+TEST(TrainerTest, AnotherShareIsComputedInTheSameMemory) {
+  const std::string path = testing::TempDir() + "/trainer_test_share.txt";
+  const FakePs::Options job = TextJob(path, /*workers=*/2);
+  for (const int devices : {1, 2}) {
+    const Trained expected = Train(job, 5, devices);
+    InProcessNetwork network;
+    FakePs alone(network, TextJob(path, /*workers=*/1)), ps(network, job);
+    Metrics metrics;
+    WorkerMetrics worker_metrics(metrics);
+    ProgressLog log;
+    Trainer::Options options{.plan = alone.plan(),
+                             .rank = Rank(0),
+                             .devices = std::vector<std::string>(devices, "cpu"),
+                             .transport = [&network] { return network.MakeTransport(); },
+                             .log = &log,
+                             .metrics = &worker_metrics};
+    auto before = *Trainer::Create(options);
+    ASSERT_TRUE(before->Start(100).ok());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(before->Step().ok());
+    before->Halt(absl::CancelledError("halted"));
+    ASSERT_TRUE(before->GiveUp().ok());
+    const Trainer* const same = before.get();
+
+    ProgressLog logs[2];
+    options.plan = ps.plan();
+    const auto train = [&](std::unique_ptr<Trainer> trainer) {
+      ASSERT_TRUE(trainer->Start(5).ok());
+      while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
+    };
+    std::jthread other([&, options] {
+      Trainer::Options newcomer = options;
+      newcomer.rank = Rank(1);
+      newcomer.log = &logs[1];
+      auto trainer = Trainer::Create(newcomer);
+      ASSERT_TRUE(trainer.ok()) << trainer.status();
+      train(*std::move(trainer));
+    });
+    options.log = &logs[0];
+    auto trainer = Trainer::Continue(std::move(before), options);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    EXPECT_EQ(trainer->get(), same);
+    EXPECT_EQ((*trainer)->next_step(), 0);
+    train(*std::move(trainer));
+    other.join();
+    for (size_t p = 0; p < expected.parameters.size(); ++p) {
+      EXPECT_EQ(ps.parameter(static_cast<int>(p)), expected.parameters[p]) << devices << " " << p;
+    }
+    v1::JobReport report;
+    logs[0].AddTo(report);
+    ASSERT_EQ(report.steps_size(), 5);
+    ASSERT_EQ(report.evaluations_size(), expected.reports[0].evaluations_size());
+    EXPECT_EQ(report.evaluations(0).loss_sum(), expected.reports[0].evaluations(0).loss_sum());
+  }
+}
+
 // The loss of step 0 of a job that leaves its first batch out, for a trainer that was in the middle
 // of step 0 of the whole job before, or for a new one.
 double LossWithoutTheFirstBatch(const FakePs::Options& job, bool continued) {
