@@ -15,7 +15,10 @@
 #include "glog/logging.h"
 #include "lib/codec/codec.h"
 #include "lib/codec/one_chunk_plan.h"
-#ifndef MUSTER_LIBFUZZER
+#ifdef MUSTER_LIBFUZZER
+#include "absl/strings/string_view.h"
+#include "tests/fuzz/fuzz_target.h"
+#else
 #include "gtest/gtest.h"
 #endif
 
@@ -53,20 +56,6 @@ bool DecodeSafely(const WireFormat& format, const Payload& payload) {
   return true;
 }
 
-#ifdef MUSTER_LIBFUZZER
-
-void FuzzOne(const uint8_t* data, size_t size) {
-  static const std::vector<NamedFormat> formats = FuzzedFormats();
-  if (size == 0) return;
-  Payload payload(size - 1);
-  std::memcpy(payload.data(), data + 1, size - 1);
-  DecodeSafely(formats[data[0] % formats.size()].format, payload);
-}
-
-#else
-
-constexpr int kInputs = 100'000;
-
 std::vector<float> RandomGradient(int64_t n, std::mt19937& random) {
   std::normal_distribution<float> normal;
   std::vector<float> gradient(n);
@@ -80,6 +69,40 @@ Payload ValidPayload(const WireFormat& format, std::mt19937& random) {
       ->Encode(RandomGradient(format.elements, random), absl::MakeSpan(payload));
   return payload;
 }
+
+#ifdef MUSTER_LIBFUZZER
+
+// The first byte says in which format the rest is, and whether its length is made right.
+bool FuzzBytes(absl::string_view bytes) {
+  static const std::vector<NamedFormat> formats = FuzzedFormats();
+  if (bytes.empty()) return false;
+  const auto first = static_cast<uint8_t>(bytes[0]);
+  const WireFormat& format = formats[first % formats.size()].format;
+  Payload payload(bytes.size() - 1);
+  std::memcpy(payload.data(), bytes.data() + 1, payload.size());
+  if (first < 4 * formats.size() / 2) payload.resize(format.bytes);
+  return DecodeSafely(format, payload);
+}
+
+// Of the large ones no more than their beginnings, for libFuzzer tries nothing longer than its
+// longest seed.
+std::vector<std::string> Seeds() {
+  constexpr size_t kMost = 4096;
+  std::mt19937 random(20261126);
+  const std::vector<NamedFormat> formats = FuzzedFormats();
+  std::vector<std::string> seeds;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    const Payload payload = ValidPayload(formats[i].format, random);
+    seeds.emplace_back(1, static_cast<char>(i));
+    seeds.back().append(reinterpret_cast<const char*>(payload.data()),
+                        std::min(payload.size(), kMost));
+  }
+  return seeds;
+}
+
+#else
+
+constexpr int kInputs = 100'000;
 
 Payload RandomBytes(size_t size, std::mt19937& random) {
   Payload payload(size);
@@ -169,11 +192,10 @@ TEST(DecoderFuzzTest, APayloadOfAnotherFormatIsTakenOrRefused) {
 #endif
 
 }  // namespace
-}  // namespace muster
 
 #ifdef MUSTER_LIBFUZZER
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  muster::FuzzOne(data, size);
-  return 0;
-}
+bool FuzzOne(absl::string_view bytes) { return FuzzBytes(bytes); }
+std::vector<std::string> FuzzSeeds() { return Seeds(); }
 #endif
+
+}  // namespace muster

@@ -22,7 +22,12 @@
 #include "lib/transport/session.h"
 #include "lib/transport/session_handshake.h"
 #include "lib/transport/wire.h"
-#ifndef MUSTER_LIBFUZZER
+#ifdef MUSTER_LIBFUZZER
+#include <string>
+
+#include "lib/transport/crc32c.h"
+#include "tests/fuzz/fuzz_target.h"
+#else
 #include "gtest/gtest.h"
 #include "lib/transport/postbox.h"
 #endif
@@ -52,8 +57,9 @@ class Pieces {
 };
 
 // Whether it got as far as a proof that was not believed.
-bool AcceptSafely(absl::Span<const std::byte> bytes, uint32_t seed) {
-  HandshakeAcceptor acceptor(DataSecurity::kAuth, /*checksums=*/false);
+bool AcceptSafely(absl::Span<const std::byte> bytes, uint32_t seed,
+                  DataSecurity security = DataSecurity::kAuth) {
+  HandshakeAcceptor acceptor(security, /*checksums=*/seed % 2 == 0);
   Pieces pieces(bytes, seed);
   while (!pieces.empty() && acceptor.wants() > 0) {
     acceptor.Take(pieces.Next(acceptor.wants()), [](const LinkHello& hello) {
@@ -67,8 +73,9 @@ bool AcceptSafely(absl::Span<const std::byte> bytes, uint32_t seed) {
   return absl::IsPermissionDenied(acceptor.fault());
 }
 
-bool ConnectSafely(absl::Span<const std::byte> bytes, uint32_t seed) {
-  HandshakeConnector connector({}, SessionToken::Random(), DataSecurity::kAuth);
+bool ConnectSafely(absl::Span<const std::byte> bytes, uint32_t seed,
+                   DataSecurity security = DataSecurity::kAuth) {
+  HandshakeConnector connector({.checksums = seed % 2 == 0}, SessionToken::Random(), security);
   connector.TakeReply();
   Pieces pieces(bytes, seed);
   while (!pieces.empty() && connector.wants() > 0) {
@@ -132,31 +139,127 @@ std::vector<Message> ReadSafely(absl::Span<const std::byte> bytes, uint32_t seed
   }
 }
 
+// What the two ends of a handshake that succeeds say.
+struct Handshake {
+  Bytes said, answered;
+};
+Handshake RecordHandshake(DataSecurity security) {
+  const SessionToken token = SessionToken::Random();
+  HandshakeConnector connector({.who = {.job = 2}}, token, security);
+  HandshakeAcceptor acceptor(security, false);
+  const auto find = [&token](const LinkHello&) { return std::optional(token); };
+  Handshake recorded;
+  const auto record = [](Bytes& to, absl::Span<const std::byte> bytes) {
+    to.insert(to.end(), bytes.begin(), bytes.end());
+    return Bytes(bytes.begin(), bytes.end());
+  };
+  const Bytes hello = record(recorded.said, connector.TakeReply());
+  acceptor.Take(absl::MakeConstSpan(hello).first(8), find);
+  acceptor.Take(absl::MakeConstSpan(hello).subspan(8), find);
+  const Bytes challenge = record(recorded.answered, acceptor.TakeReply());
+  connector.Take(absl::MakeConstSpan(challenge).first(8));
+  connector.Take(absl::MakeConstSpan(challenge).subspan(8));
+  acceptor.Take(record(recorded.said, connector.TakeReply()), find);
+  CHECK(acceptor.proven());
+  acceptor.LetIn();
+  record(recorded.answered, acceptor.TakeReply());
+  return recorded;
+}
+
 #ifdef MUSTER_LIBFUZZER
 
-void FuzzOne(const uint8_t* data, size_t size) {
-  if (size < 2) return;
-  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data + 2), size - 2);
-  switch (data[0] % 4) {
-    case 0:
-      AcceptSafely(bytes, data[1]);
-      return;
-    case 1:
-      ConnectSafely(bytes, data[1]);
-      return;
-    default: {
-      // Headers with a right checksum, which no fuzzer finds.
+// What no fuzzer finds: checksums that are right. Every frame gets them, and a header that is one
+// but for a field or two, unless its byte 9, which is 0 in a right one, says: 1: the header's
+// checksum stays, 2: the payload's, 3: as 1, and the payload may be longer than what is left.
+void Repair(Bytes& stream, bool checksums) {
+  const auto load = [](const std::byte* from) {
+    uint64_t value = 0;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  };
+  const auto store = [](std::byte* to, auto value) { std::memcpy(to, &value, sizeof(value)); };
+  for (size_t at = 0; stream.size() - at >= WireHeader::kBytes;) {
+    std::byte* header = stream.data() + at;
+    const int faults = std::to_integer<int>(header[9]) % 16;  // mostly none
+    const size_t rest = stream.size() - at - WireHeader::kBytes;
+    const uint64_t length = load(header + 40) % (faults == 3 ? 1 << 18 : rest + 1);
+    store(header, WireHeader::kMagic);
+    store(header + 4, WireHeader::kVersion);
+    const auto limit = [&](int byte, int values) {
+      header[byte] = static_cast<std::byte>(std::to_integer<int>(header[byte]) % values);
+    };
+    limit(6, 15);  // kind: 1 to 13
+    limit(7, 5);   // dtype: 0 to 3
+    limit(8, 6);   // codec: 0 to 4
+    header[9] = std::byte{0};
+    limit(10, 11);  // reason: 0 to 9
+    header[11] = std::byte{0};
+    store(header + 40, length);
+    if (faults % 4 != 1 && faults != 3) store(header + 60, Crc32c({header, 60}));
+    if (length > rest) return;
+    at += WireHeader::kBytes + length;
+    if (!checksums || length == 0) continue;
+    if (stream.size() - at < sizeof(uint32_t)) return;
+    if (faults != 2) {
+      store(stream.data() + at, Crc32c({header + WireHeader::kBytes, static_cast<size_t>(length)}));
+    }
+    at += sizeof(uint32_t);
+  }
+}
+
+// The first byte says what reads the rest, the second in which pieces.
+enum Reader { kAcceptor, kConnector, kRawStream, kStream };
+
+std::string Input(int reader, const Bytes& bytes) {
+  std::string input = {static_cast<char>(reader), '\0'};
+  return input.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+bool FuzzBytes(absl::string_view input) {
+  if (input.size() < 2) return false;
+  const auto how = static_cast<uint8_t>(input[0]);
+  const auto seed = static_cast<uint8_t>(input[1]);
+  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(input.data()) + 2,
+                                          input.size() - 2);
+  const auto security = how / 4 % 2 == 0 ? DataSecurity::kAuth : DataSecurity::kEncrypt;
+  const bool checksums = how / 4 % 2 == 1;
+  switch (static_cast<Reader>(how % 4)) {
+    case kAcceptor:
+      return AcceptSafely(bytes, seed, security);
+    case kConnector:
+      return ConnectSafely(bytes, seed, security);
+    case kRawStream:
+      return !ReadSafely(bytes, seed, checksums).empty();
+    case kStream:
       Bytes stream(bytes.begin(), bytes.end());
-      if (stream.size() >= WireHeader::kBytes && data[0] % 8 >= 4) {
-        WireHeader header;
-        std::memcpy(&header.length, stream.data() + 40, sizeof(header.length));
-        header.length %= 1 << 18;
-        const auto encoded = EncodeHeader(header);
-        std::ranges::copy(encoded, stream.begin());
-      }
-      ReadSafely(stream, data[1], data[0] % 4 == 3);
+      Repair(stream, checksums);
+      return !ReadSafely(stream, seed, checksums).empty();
+  }
+}
+
+std::vector<std::string> Seeds() {
+  std::vector<std::string> seeds;
+  for (const auto security : {DataSecurity::kAuth, DataSecurity::kEncrypt}) {
+    const Handshake handshake = RecordHandshake(security);
+    const int how = security == DataSecurity::kEncrypt ? 4 : 0;
+    seeds.push_back(Input(kAcceptor + how, handshake.said));
+    seeds.push_back(Input(kConnector + how, handshake.answered));
+  }
+  Bytes frames;
+  for (const size_t payload : {0, 5, 0, 200, 7}) {
+    const auto header = EncodeHeader(
+        {.kind = MessageKind::kPush, .chunk = static_cast<uint32_t>(payload), .length = payload});
+    frames.insert(frames.end(), header.begin(), header.end());
+    frames.resize(frames.size() + payload);
+    for (const bool checksums : {false, true}) {
+      Bytes stream = frames;
+      if (checksums && payload > 0) stream.resize(stream.size() + sizeof(uint32_t));
+      seeds.push_back(Input(kStream + 4 * checksums, stream));
+      Repair(stream, checksums);
+      seeds.push_back(Input(kRawStream + 4 * checksums, stream));
     }
   }
+  return seeds;
 }
 
 #else
@@ -190,26 +293,7 @@ Bytes Mutated(Bytes bytes, std::mt19937& random) {
 
 TEST(TcpFuzzTest, NobodyIsLetInByMutatedRecordingsOfAHandshake) {
   std::mt19937 random(20261123);
-  const SessionToken token = SessionToken::Random();
-  HandshakeConnector connector({.who = {.job = 2}}, token, DataSecurity::kAuth);
-  HandshakeAcceptor acceptor(DataSecurity::kAuth, false);
-  const auto find = [&token](const LinkHello&) { return std::optional(token); };
-  Bytes said, answered;
-  const auto record = [](Bytes& to, absl::Span<const std::byte> bytes) {
-    to.insert(to.end(), bytes.begin(), bytes.end());
-    return Bytes(bytes.begin(), bytes.end());
-  };
-  const Bytes hello = record(said, connector.TakeReply());
-  acceptor.Take(absl::MakeConstSpan(hello).first(8), find);
-  acceptor.Take(absl::MakeConstSpan(hello).subspan(8), find);
-  const Bytes challenge = record(answered, acceptor.TakeReply());
-  connector.Take(absl::MakeConstSpan(challenge).first(8));
-  connector.Take(absl::MakeConstSpan(challenge).subspan(8));
-  acceptor.Take(record(said, connector.TakeReply()), find);
-  ASSERT_TRUE(acceptor.proven());
-  acceptor.LetIn();
-  record(answered, acceptor.TakeReply());
-
+  const auto [said, answered] = RecordHandshake(DataSecurity::kAuth);
   int accepted_far = 0, connected_far = 0;
   for (int i = 0; i < 20'000; ++i) {
     accepted_far += AcceptSafely(Mutated(said, random), random());
@@ -312,11 +396,10 @@ TEST(TcpFuzzTest, MutatedStreamsGiveWhatWasSentAndThenAFault) {
 #endif
 
 }  // namespace
-}  // namespace muster
 
 #ifdef MUSTER_LIBFUZZER
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  muster::FuzzOne(data, size);
-  return 0;
-}
+bool FuzzOne(absl::string_view bytes) { return FuzzBytes(bytes); }
+std::vector<std::string> FuzzSeeds() { return Seeds(); }
 #endif
+
+}  // namespace muster
