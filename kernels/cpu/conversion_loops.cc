@@ -73,6 +73,22 @@ void F32ToF16(uint16_t* __restrict y, const float* __restrict x, int64_t n) {
   for (; i < n; ++i) y[i] = F16Of(x[i]);
 }
 
+void F32ToFiniteF16(uint16_t* __restrict y, const float* __restrict x, int64_t n) {
+  constexpr int64_t kBlock = 256;
+  const Vec most = Splat(65504), infinity = Splat(__builtin_inff());
+  alignas(64) float within[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t count = n - i < kBlock ? n - i : kBlock;
+    Map(
+        [=](Vec v) {
+          const Vec magnitude = Abs(v);
+          return (magnitude > most) & (magnitude < infinity) ? WithSign(most, v) : v;
+        },
+        count, within, x + i);
+    F32ToF16(y + i, within, count);
+  }
+}
+
 void F16ToF32(float* __restrict y, const uint16_t* __restrict x, int64_t n) {
   int64_t i = 0;
 #if defined(__AVX512F__)
@@ -126,6 +142,7 @@ extern const ConversionLoops kConversionLoops;
 const ConversionLoops kConversionLoops = {
     .f32_to_bf16 = F32ToBf16,
     .f32_to_f16 = F32ToF16,
+    .f32_to_finite_f16 = F32ToFiniteF16,
     .f32_to_i32 = F32ToI32,
     .bf16_to_f32 = Bf16ToF32,
     .f16_to_f32 = F16ToF32,

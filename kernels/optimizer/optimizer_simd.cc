@@ -412,8 +412,8 @@ Run From(Run run, int64_t i) {
 }
 
 void Narrow(const OptimizerBuffers& b, int64_t i, const float* values, int n, bool unfetched) {
-  const auto narrow =
-      b.wire_type == FloatType::kBf16 ? kConversionLoops.f32_to_bf16 : kConversionLoops.f32_to_f16;
+  const auto narrow = b.wire_type == FloatType::kBf16 ? kConversionLoops.f32_to_bf16
+                                                      : kConversionLoops.f32_to_finite_f16;
   uint16_t* const to = static_cast<uint16_t*>(b.wire_out) + i;
   if (!unfetched) return narrow(to, values, n);
   uint16_t block[kBlock];

@@ -8,8 +8,6 @@ namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
 constexpr int kGroup = 16;
-constexpr uint32_t kInfinityBits = 0x7F800000;
-constexpr float kF16Max = 65504;
 
 inline IntVec Magnitudes(Vec v) { return (IntVec)((BitsVec)v & 0x7FFFFFFFu); }
 
@@ -36,17 +34,6 @@ inline uint32_t GroupMask(const float* x, F f) {
   uint32_t mask = 0;
   for (int i = 0; i < kGroup; i += kLanes) mask |= SignMask(f(Load(x + i))) << i;
   return mask;
-}
-
-void ClampToF16(float* y, const float* x, int64_t n) {
-  Map(
-      [](Vec v) {
-        const Vec magnitude = Abs(v);
-        const IntVec beyond =
-            (magnitude > Splat(kF16Max)) & (Magnitudes(v) < static_cast<int32_t>(kInfinityBits));
-        return beyond ? WithSign(Splat(kF16Max), v) : v;
-      },
-      n, y, x);
 }
 
 uint32_t Accumulate(float* residual, const float* gradient, int64_t n) {
@@ -244,7 +231,6 @@ void SubtractCombined(float* y, const float* weights, const float* factors, int6
 
 extern const CodecLoops kCodecLoops;
 const CodecLoops kCodecLoops = {
-    .clamp_to_f16 = ClampToF16,
     .accumulate = Accumulate,
     .quantise = Quantise,
     .dequantise = Dequantise,

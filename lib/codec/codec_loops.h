@@ -15,9 +15,6 @@ struct SignSums {
 // A magnitude is a float's bits without its sign: it orders as the absolute values do, with
 // infinity and then NaN above all numbers.
 struct CodecLoops {
-  // y = x, but finite numbers beyond half precision become its largest.
-  void (*clamp_to_f16)(float* y, const float* x, int64_t n);
-
   // residual += gradient. Returns the largest magnitude of the sums.
   uint32_t (*accumulate)(float* residual, const float* gradient, int64_t n);
 

@@ -1,33 +1,19 @@
 #include "lib/codec/raw_codec.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "glog/logging.h"
 #include "kernels/cpu/conversion_loops.h"
 #include "kernels/cpu/simd_level.h"
-#include "lib/codec/codec_loops.h"
-#include "lib/codec/feedback_encoder.h"
 
 namespace muster {
 namespace {
-
-constexpr int64_t kBlock = 1024;  // of floats on their way to f16
 
 const kernels::ConversionLoops& Conversions() {
   return kernels::ForThisProcessor(kernels::baseline::kConversionLoops,
                                    kernels::avx2::kConversionLoops,
                                    kernels::avx512::kConversionLoops);
-}
-
-void EncodeF16(uint16_t* halves, const float* x, int64_t n) {
-  float clamped[kBlock];
-  for (int64_t i = 0; i < n; i += kBlock) {
-    const int64_t count = std::min(kBlock, n - i);
-    Loops().clamp_to_f16(clamped, x + i, count);
-    Conversions().f32_to_f16(halves + i, clamped, count);
-  }
 }
 
 class RawEncoder : public ChunkEncoder {
@@ -44,7 +30,7 @@ class RawEncoder : public ChunkEncoder {
         std::memcpy(payload.data(), gradient.data(), n * sizeof(float));
         return;
       case WireDType::kF16:
-        return EncodeF16(halves, gradient.data(), n);
+        return Conversions().f32_to_finite_f16(halves, gradient.data(), n);
       case WireDType::kBf16:
         return Conversions().f32_to_bf16(halves, gradient.data(), n);
       case WireDType::kNone:
