@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -157,8 +158,12 @@ void LocalSgdExchange::Update(ChunkId chunk, int64_t step) {
     Scale(gradient, 1 / share_);
     const absl::Span<float> values = TensorOf(chunk);
     const kernels::Gradient contribution{.elements = gradient.data()};
-    kernels::ApplyStatistic(values.data(), values.data(), &contribution, /*ranks=*/1,
-                            parameter.statistic_momentum(), planned.elements());
+    const double squares =
+        kernels::ApplyStatistic(values.data(), values.data(), &contribution, /*ranks=*/1,
+                                parameter.statistic_momentum(), planned.elements());
+    // No part of the norm, but one that is not finite must not get through.
+    chunks_[chunk].squares[(step + 1) & 1] =
+        std::isfinite(squares) ? 0 : std::numeric_limits<double>::quiet_NaN();
     return;
   }
   // In units of the whole batch's gradient, as the other modes tell it.

@@ -238,6 +238,29 @@ TEST(LocalSgdExchangeTest, WhoSeesAVersionOfEveryParameterSeesItOfTheWhole) {
   EXPECT_EQ(behind, 0);
 }
 
+TEST(LocalSgdExchangeTest, AStatisticThatIsNotFiniteIsSeenInTheNorm) {
+  InProcessNetwork network;
+  FakePs ps(network, Job(/*workers=*/1));
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  worker.Step(0, 1, /*share=*/1);
+  EXPECT_TRUE(std::isfinite(worker.exchange->GradientNorm(1)));
+  for (int p = 0; p < 2; ++p) ASSERT_TRUE(worker.exchange->AwaitParameter(p, 1).ok());
+  worker.gradients.memory[1][0] = std::numeric_limits<float>::infinity();
+  for (int c = 0; c < worker.plan.chunks_size(); ++c) {
+    if (worker.plan.chunks(c).slot() == 0) {
+      ASSERT_TRUE(worker.exchange->Push(ChunkId(c), 1).ok());
+    }
+  }
+  EXPECT_FALSE(std::isfinite(worker.exchange->GradientNorm(2)));
+  for (int c = 0; c < worker.plan.chunks_size(); ++c) {
+    const v1::PlanChunk& chunk = worker.plan.chunks(c);
+    if (chunk.slot() > 0) continue;
+    EXPECT_EQ(std::isfinite(worker.exchange->GradientSquares(ChunkId(c), 2)),
+              chunk.parameter() == 0);
+  }
+}
+
 TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
