@@ -169,6 +169,9 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
   for (int part = 0; part < parts; ++part) {
     Executor& trainer = TrainerOf(part);
     part_ = part;
+    // With the first all values are here, and gradients leave with the last: nothing else would see
+    // that the generation was halted.
+    if (part > 0 && exchange_->failed()) return exchange_->AwaitParameter(0, step_);
     if (given_ != Part{batch.step, part}) RETURN_IF_ERROR(GiveRows(batch, part));
     RETURN_IF_ERROR(trainer.Run(
         {.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,

@@ -714,8 +714,10 @@ absl::Status Trainer::RecordStep(double gradient_norm) {
   return options_.log->Append(*std::exchange(pending_, std::nullopt));
 }
 
-// Goes on at the version of the others.
+// Goes on at the version of the others. Devices may still be summing up what was computed last, of
+// which the exchange wants all to be pushed.
 absl::Status Trainer::CatchUp() {
+  if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(pending_->step()));
   ASSIGN_OR_RETURN(const int64_t version, exchange_->CatchUp());
   // The first version that nobody here will have evaluated.
   int64_t passed = pending_ ? pending_->step() + 1 : step_ + 1;

@@ -15,6 +15,7 @@
 #include "lib/data/sample_order.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/cost.h"
+#include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
@@ -573,6 +574,44 @@ TEST(TrainerTest, AnOvertakenWorkerGoesOnWhereTheOthersAreAndTellsWhatItMissed) 
   EXPECT_GT(report.evaluations(2).samples(), 0);
   EXPECT_EQ(trainer->next_step(), 12);
   EXPECT_EQ(worker_metrics.missed_steps.Value(), 3);
+}
+
+// The answers to its first gradients tell a worker that it was overtaken, while its devices still
+// sum the last ones up: those are sent before it goes on elsewhere.
+TEST(TrainerTest, WhoIsOvertakenWhereAnEvaluationIsDueSendsAllItsGradientsFirst) {
+  FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_last.txt", /*workers=*/1);
+  auto& arguments = *job.spec.mutable_model()->mutable_zoo()->mutable_args()->mutable_fields();
+  arguments["channels"].set_number_value(384);  // two buckets
+  job.graph = BuildModel(job.spec.model()).value();
+  job.spec.mutable_sync()->set_backup_workers(1);
+  for (int round = 0; round < 3; ++round) {
+    InProcessNetwork network;
+    FakePs ps(network, job);
+    Metrics metrics;
+    WorkerMetrics worker_metrics(metrics);
+    ProgressLog log;
+    auto trainer = Trainer::Create({.plan = ps.plan(),
+                                    .devices = {"cpu", "cpu"},
+                                    .transport = [&network] { return network.MakeTransport(); },
+                                    .log = &log,
+                                    .metrics = &worker_metrics})
+                       .value();
+    ASSERT_TRUE(trainer->Start(/*total_steps=*/6, {}).ok());
+    for (int step = 0; step < 3; ++step) ASSERT_TRUE(trainer->Step().ok());
+    for (int s = 0; s < ps.plan()->shards_size(); ++s) {
+      const int64_t chunks = std::ranges::count(ps.plan()->chunks(), s, &v1::PlanChunk::shard);
+      ps.shard(s).AwaitPushes(3 * chunks);
+      ps.shard(s).Overtake(5);  // while the worker is about to compute step 3
+    }
+    while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
+    int64_t late = 0;
+    for (int s = 0; s < ps.plan()->shards_size(); ++s) late += ps.shard(s).late_pushes();
+    EXPECT_EQ(late, ps.plan()->chunks_size());
+    EXPECT_EQ(worker_metrics.missed_steps.Value(), 1);
+    v1::JobReport report;
+    log.AddTo(report);
+    EXPECT_GT(report.evaluations_size(), 0) << "nothing is held out";
+  }
 }
 
 // Keeps what is logged while it lives.
