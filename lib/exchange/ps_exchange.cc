@@ -66,6 +66,7 @@ PsExchange::PsExchange(Options options)
              {.overlap = options_.tuning.overlap, .answer_timeout = options_.answer_timeout}),
       chunks_(plan_.chunks_size()),
       greeted_(plan_.shards_size()),
+      waits_(options_.metrics),
       window_(options_.tuning.inflight_bytes_max, plan_.chunks_size()),
       thread_(options_.transport, plan_.chunks_size(), this) {
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
@@ -121,8 +122,6 @@ absl::Status PsExchange::AllocatePayloads() {
 PsExchange::~PsExchange() {
   thread_.Close();
   for (const Link& link : links_) link.metrics.inflight_bytes.Set(0);
-  options_.metrics->queued_bytes.Decrement(static_cast<double>(waiting_bytes_));  // when it ended
-  options_.metrics->queued_chunks.Set(0);
   options_.metrics->ForgetLinks();
 }
 
@@ -291,7 +290,7 @@ WireHeader PsExchange::HeaderOf(MessageKind kind, ChunkId chunk, int64_t step) c
 void PsExchange::Turn(absl::Span<const ChunkId> posted) {
   if (!posted.empty()) Enqueue(posted);
   if (board_.catching_up() && board_.chunks_awaited() == 0) FetchWhatIsBehind();
-  if (waiting_chunks_ > 0 && !failed()) SendReady();
+  if (waits_.chunks() > 0 && !failed()) SendReady();
 }
 
 void PsExchange::Enqueue(absl::Span<const ChunkId> chunks) {
@@ -304,28 +303,14 @@ void PsExchange::Enqueue(absl::Span<const ChunkId> chunks) {
     chunk.ready_time = now;
     const int64_t urgency = options_.tuning.priority ? chunk.urgency : pushes_taken_++;
     queue.Add({.urgency = urgency, .chunk = c, .bytes = chunk.push_format.bytes});
-    waiting_bytes_ += chunk.push_format.bytes;
-    options_.metrics->queued_bytes.Increment(static_cast<double>(chunk.push_format.bytes));
+    waits_.Begin(chunk.push_format.bytes);
     trace_.Queued(c, chunk.version, urgency, queue.credit_left());
   }
-  waiting_chunks_ += static_cast<int>(chunks.size());
 }
 
 void PsExchange::SendReady() {
   while (Link* const link = MostUrgentLink()) SendPush(*link, *link->queue.Take());
-  options_.metrics->queued_chunks.Set(waiting_chunks_);
-  if (waiting_chunks_ == 0) {
-    full_since_ = 0;
-  } else if (full_since_ == 0) {
-    full_since_ = Trace::Now();
-  }
-}
-
-// With every chunk that is sent, so that the clock is not read for this alone while one waits.
-void PsExchange::CountFullQueue(int64_t now) {
-  if (full_since_ == 0) return;
-  options_.metrics->queue_full.Increment(static_cast<double>(now - full_since_) * 1e-9);
-  full_since_ = now;
+  waits_.Settle();
 }
 
 // All workers push in the same order: chunks that are on their way at the same time are a few
@@ -347,13 +332,9 @@ PsExchange::Link* PsExchange::MostUrgentLink() {
 void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
   const ChunkId c = entry.chunk;
   Chunk& chunk = chunks_[c];
-  --waiting_chunks_;
-  waiting_bytes_ -= entry.bytes;
   if (link.queue.limited()) chunk.ticket = window_.Begin(entry.bytes);
-  options_.metrics->queued_bytes.Decrement(static_cast<double>(entry.bytes));
   const int64_t now = Trace::Now();
-  options_.metrics->credit_duration.Observe(static_cast<double>(now - chunk.ready_time) * 1e-9);
-  CountFullQueue(now);
+  waits_.End(entry.bytes, chunk.ready_time, now);
   chunk.asked_time = now;
   absl::Span<const std::byte> payload = BytesOf(PushedOf(c));
   if (chunk.encoder != nullptr) {

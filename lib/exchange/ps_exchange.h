@@ -19,6 +19,7 @@
 #include "lib/codec/codec.h"
 #include "lib/exchange/chunk_trace.h"
 #include "lib/exchange/communication_thread.h"
+#include "lib/exchange/credit_waits.h"
 #include "lib/exchange/exchange_metrics.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/send_queue.h"
@@ -145,7 +146,6 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
   void Enqueue(absl::Span<const ChunkId> chunks);
   void SendReady();
-  void CountFullQueue(int64_t now);
   Link* MostUrgentLink();
   void SendPush(Link& link, const SendQueue::Entry& entry);
   void Sent(ChunkId chunk, const absl::Status& status);
@@ -207,10 +207,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   // Read by others to name who is silent.
   NumberedVector<ShardIndex, std::atomic<bool>> greeted_;
   int greetings_ = 0;
-  int waiting_chunks_ = 0;     // in all queues
-  int64_t waiting_bytes_ = 0;  // of those
-  SendWindow window_;          // over all links that have a credit
-  int64_t full_since_ = 0;     // some chunk waits for credit, and that is not counted; 0: none does
+  CreditWaits waits_;  // of all queues
+  SendWindow window_;  // over all links that have a credit
   int64_t pushes_taken_ = 0;
 
   CommunicationThread thread_;  // last: it uses all of the above

@@ -66,6 +66,7 @@ RingExchange::RingExchange(Options options)
       hello_(plan_.workers_size()),
       chunks_(plan_.chunks_size()),
       to_next_(options_.tuning.inflight_bytes_max, 2 * plan_.chunks_size()),
+      waits_(options_.metrics),
       thread_(options_.transport, plan_.chunks_size(), this) {
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
   CHECK_EQ(std::ssize(options_.gradients), plan_.graph().parameters_size());
@@ -398,9 +399,10 @@ void RingExchange::Enqueue(ChunkId c, Payload payload) {
   (payload == Payload::kSum ? chunks_[c].sending_sum : chunks_[c].sending_value) = true;
   const int64_t place = options_.tuning.priority ? place_in_order_[c] : enqueued_++;
   const int64_t urgency = place + (payload == Payload::kSum ? kUrgencyOfSums : 0);
-  to_next_.Add({.urgency = urgency,
-                .chunk = c,
-                .bytes = Planned(c).elements() * static_cast<int64_t>(sizeof(float))});
+  const int64_t bytes = Planned(c).elements() * static_cast<int64_t>(sizeof(float));
+  to_next_.Add({.urgency = urgency, .chunk = c, .bytes = bytes});
+  chunks_[c].ready_time[payload == Payload::kSum] = Trace::Now();
+  waits_.Begin(bytes);
   if (payload == Payload::kSum) {
     trace_.Queued(c, chunks_[c].version, urgency, to_next_.credit_left());
   }
@@ -413,6 +415,7 @@ void RingExchange::SendReady() {
     const ChunkId c = entry->chunk;
     const Chunk& chunk = chunks_[c];
     const Payload payload = entry->urgency < kUrgencyOfSums ? Payload::kValue : Payload::kSum;
+    waits_.End(entry->bytes, chunk.ready_time[payload == Payload::kSum], Trace::Now());
     WireHeader header =
         HeaderOf(payload == Payload::kSum ? MessageKind::kPush : MessageKind::kParams);
     header.dtype = WireDType::kF32;
@@ -431,6 +434,7 @@ void RingExchange::SendReady() {
                      BytesOf(payload == Payload::kSum ? GradientOf(c) : ValuesOf(c)),
                      [this, c, payload](const absl::Status& status) { Sent(c, payload, status); });
   }
+  if (open_) waits_.Settle();
   if (next_link_) next_link_->inflight_bytes.Set(static_cast<double>(to_next_.inflight_bytes()));
 }
 

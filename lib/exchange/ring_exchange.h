@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "lib/exchange/chunk_trace.h"
 #include "lib/exchange/communication_thread.h"
+#include "lib/exchange/credit_waits.h"
 #include "lib/exchange/exchange_metrics.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/send_queue.h"
@@ -111,14 +112,15 @@ class RingExchange : public GradientExchange,
     bool pushed = false;           // this worker's gradient of step `version` waits for the sum
     Incoming incoming = Incoming::kAwaited;
     int64_t sum_step = 0;
-    float* slab = nullptr;               // f32[elements]; null where no sum comes in
-    const float* sum = nullptr;          // in the slab, or lent
-    PayloadLease lease;                  // of what is lent
-    bool sending_sum = false;            // or waiting to be sent
-    bool sending_value = false;          // likewise
-    std::atomic<bool> answered = true;   // the values have `version`, and everybody may know
-    std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
-    float loss_scale = 0;                // that came with the value
+    float* slab = nullptr;                // f32[elements]; null where no sum comes in
+    const float* sum = nullptr;           // in the slab, or lent
+    PayloadLease lease;                   // of what is lent
+    bool sending_sum = false;             // or waiting to be sent
+    bool sending_value = false;           // likewise
+    std::array<int64_t, 2> ready_time{};  // since when, by Payload
+    std::atomic<bool> answered = true;    // the values have `version`, and everybody may know
+    std::array<double, 2> squares = {};   // of the gradient that led to versions 2n and 2n + 1
+    float loss_scale = 0;                 // that came with the value
   };
   enum class Payload : uint8_t { kValue, kSum };
 
@@ -225,6 +227,7 @@ class RingExchange : public GradientExchange,
   bool open_ = false;    // all have said HELLO
   NumberedVector<ChunkId, Chunk> chunks_;
   SendQueue to_next_;
+  CreditWaits waits_;
   int64_t enqueued_ = 0;                                  // chunks, so far
   std::optional<LinkMetrics> next_link_, previous_link_;  // of a ring of more than one
 

@@ -548,6 +548,30 @@ TEST(RingExchangeTest, ANeighbourThatSaysWhatIsNotItsToSayFailsTheJob) {
   }
 }
 
+TEST(RingExchangeTest, TheTimeInWhichChunksWaitForCreditIsCountedAndNothingWaitsForEver) {
+  Ring ring(RingPlan(2));
+  for (const auto& member : ring.members) member->options.tuning.inflight_bytes_max = 1;
+  ring.Connect();
+  const auto full = [&] {
+    return std::ranges::all_of(ring.members, [](const auto& member) {
+      return member->exchange_metrics.queue_full.Value() > 0;
+    });
+  };
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  for (int64_t step = 0; step < kSteps && !full(); ++step) {
+    ASSERT_LT(absl::Now(), deadline);
+    ring.Step(step);
+  }
+  for (const auto& member : ring.members) {
+    EXPECT_GT(member->exchange_metrics.queue_full.Value(), 0);
+    EXPECT_LT(member->exchange_metrics.queue_full.Value(), 60);
+    EXPECT_GT(member->exchange_metrics.credit_duration.Collect().histogram.sample_count, 0u);
+    member->exchange.reset();
+    EXPECT_EQ(member->exchange_metrics.queued_bytes.Value(), 0);
+    EXPECT_EQ(member->exchange_metrics.queued_chunks.Value(), 0);
+  }
+}
+
 TEST(RingExchangeTest, StrangersWithTheRightTokenAreTurnedAwayAndTheRingGoesOn) {
   Ring ring(RingPlan(4));
   for (const auto& member : ring.members) member->Open();
