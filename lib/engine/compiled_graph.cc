@@ -102,8 +102,9 @@ absl::Status CompiledGraph::AddNode(const v1::Node& node) {
   for (int i = 0; i < node.inputs_size(); ++i) {
     const int tensor = numbers_.at(node.inputs(i));
     const bool is_read = std::ranges::count(kernel.shape_only, i) == 0;
-    step.inputs.push_back(is_read ? InLayout(tensor, kernel.input_layouts[i], node.inputs(i))
-                                  : tensor);
+    step.inputs.push_back(tensor);
+    if (!is_read) continue;
+    ASSIGN_OR_RETURN(step.inputs.back(), InLayout(tensor, kernel.input_layouts[i], node.inputs(i)));
   }
   std::vector<std::pair<int, int>> to_plain;
   for (int i = 0, states = 0; i < node.outputs_size(); ++i) {
@@ -130,7 +131,9 @@ absl::Status CompiledGraph::AddNode(const v1::Node& node) {
     tensors_[step.outputs[0]].graph_input = tensors_[step.inputs[0]].graph_input;
   }
   AddStep(std::move(step));
-  for (const auto& [from, to] : to_plain) AddReorder(from, to, node.outputs(0));
+  for (const auto& [from, to] : to_plain) {
+    RETURN_IF_ERROR(AddReorder(from, to, node.outputs(0)));
+  }
   return absl::OkStatus();
 }
 
@@ -158,31 +161,34 @@ bool CompiledGraph::MayLie(int tensor, Layout layout) const {
 }
 
 // The tensor as it can be read in `layout`, reordered where it does not lie so yet.
-int CompiledGraph::InLayout(int tensor, Layout layout, const std::string& name) {
+absl::StatusOr<int> CompiledGraph::InLayout(int tensor, Layout layout, const std::string& name) {
   if (kernels_.ReadsAs(tensors_[tensor].layout, layout)) return tensor;
   const auto known = versions_.find({tensor, layout});
   if (known != versions_.end()) return known->second;
   const TensorType type = tensors_[tensor].type;
   const int version = AddTensor(type, layout, kernels_.Bytes(type, layout));
   versions_[{tensor, layout}] = version;
-  AddReorder(tensor, version, name);
+  RETURN_IF_ERROR(AddReorder(tensor, version, name));
   return version;
 }
 
-void CompiledGraph::AddReorder(int from, int to, const std::string& name) {
+absl::Status CompiledGraph::AddReorder(int from, int to, const std::string& name) {
   v1::Node& node = *reorders_.emplace_back(std::make_unique<v1::Node>());
   node.set_name(absl::StrCat(name, "/Reorder"));
   node.set_op("Reorder");
   const Tensor& source = tensors_[from];
+  ASSIGN_OR_RETURN(PlannedNode kernel,
+                   kernels_.PlanReorder(source.type, source.layout, tensors_[to].layout));
   AddStep({.node = {.node = &node,
                     .inputs = {source.type},
                     .outputs = {source.type},
                     .layouts = {source.layout},
                     .graph_inputs = {source.graph_input}},
-           .kernel = kernels_.PlanReorder(source.type, source.layout, tensors_[to].layout),
+           .kernel = std::move(kernel),
            .inputs = {from},
            .outputs = {to},
            .is_reorder = true});
+  return absl::OkStatus();
 }
 
 // A parameter is awaited before the first step that touches it or an alias of it. Its gradient is

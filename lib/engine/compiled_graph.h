@@ -85,8 +85,8 @@ class CompiledGraph {
   int AddTensor(const TensorType& type, Layout layout, int64_t bytes);
   int Number(const std::string& name);
   bool MayLie(int tensor, Layout layout) const;
-  int InLayout(int tensor, Layout layout, const std::string& name);
-  void AddReorder(int from, int to, const std::string& name);
+  absl::StatusOr<int> InLayout(int tensor, Layout layout, const std::string& name);
+  absl::Status AddReorder(int from, int to, const std::string& name);
   void PlaceParameterFlow();
   std::byte* AddressOf(int tensor, const Memory& memory) const;
 

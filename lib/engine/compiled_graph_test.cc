@@ -49,10 +49,10 @@ class FakeKernels : public KernelRegistry {
     return plan;
   }
 
-  PlannedNode PlanReorder(const TensorType&, Layout from, Layout to) override {
-    return {.input_layouts = {from},
-            .output_layouts = {to},
-            .prepare = [](const NodeMemory&) -> NodeRun { return nullptr; }};
+  absl::StatusOr<PlannedNode> PlanReorder(const TensorType&, Layout from, Layout to) override {
+    return PlannedNode{.input_layouts = {from},
+                       .output_layouts = {to},
+                       .prepare = [](const NodeMemory&) -> NodeRun { return nullptr; }};
   }
 
   int64_t Bytes(const TensorType& type, Layout layout) override {
@@ -110,6 +110,20 @@ std::vector<std::string> Reorders(const CompiledGraph& compiled) {
     if (step.is_reorder) names.push_back(step.node.node->name());
   }
   return names;
+}
+
+class WithoutReorders : public FakeKernels {
+ public:
+  absl::StatusOr<PlannedNode> PlanReorder(const TensorType&, Layout, Layout) override {
+    return absl::InternalError("no such reorder");
+  }
+};
+
+TEST(CompiledGraphTest, AReorderThatThereIsNotNamesTheNodeThatAsksForIt) {
+  WithoutReorders kernels;
+  const absl::Status status =
+      CompiledGraph::Create(ConvolutionalNet(), {.batch = 3}, kernels).status();
+  EXPECT_EQ(status, absl::InternalError("node 'a' (Conv2d): no such reorder"));
 }
 
 TEST(CompiledGraphTest, LayoutsChangeOnlyAtTheEdgesOfARunOfConvolutions) {

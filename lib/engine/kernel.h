@@ -84,8 +84,10 @@ class KernelRegistry {
   // types. `node` lives until the last prepare() has returned.
   virtual absl::StatusOr<PlannedNode> Plan(const TypedNode& node) = 0;
 
-  // A copy of a tensor from one layout into another.
-  virtual PlannedNode PlanReorder(const TensorType& type, Layout from, Layout to) = 0;
+  // A copy of a tensor from one layout into another. INTERNAL where the device has none: a plan
+  // asked for a layout that the tensor cannot be brought into.
+  virtual absl::StatusOr<PlannedNode> PlanReorder(const TensorType& type, Layout from,
+                                                  Layout to) = 0;
 
   // Memory of a tensor in a layout; at least that of the plain one.
   virtual int64_t Bytes(const TensorType& type, Layout layout) = 0;

@@ -186,7 +186,8 @@ PlannedNode CpuKernels::PlanNarrowAddLayerNorm(const TypedNode& n) {
       }};
 }
 
-PlannedNode CpuKernels::PlanReorder(const TensorType& type, Layout from, Layout to) {
+absl::StatusOr<PlannedNode> CpuKernels::PlanReorder(const TensorType& type, Layout from,
+                                                    Layout to) {
   PlannedNode plan{.input_layouts = {from}, .output_layouts = {to}};
   plan.prepare = Call([reorder = std::make_shared<kernels::Reorder>(layouts_[from], layouts_[to])](
                           const NodeMemory& m) { reorder->Run(Output(m), Input(m, 0)); });

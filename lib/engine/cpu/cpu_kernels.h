@@ -44,7 +44,7 @@ bool HasCpuKernel(absl::string_view op);
 class CpuKernels : public KernelRegistry {
  public:
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override;
-  PlannedNode PlanReorder(const TensorType& type, Layout from, Layout to) override;
+  absl::StatusOr<PlannedNode> PlanReorder(const TensorType& type, Layout from, Layout to) override;
   int64_t Bytes(const TensorType& type, Layout layout) override;
 
  private:

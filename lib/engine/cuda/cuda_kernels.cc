@@ -121,22 +121,29 @@ absl::StatusOr<PlannedNode> CudaKernels::Plan(const TypedNode& node) {
   }
   RETURN_IF_ERROR(CheckRanks(node.inputs));
   RETURN_IF_ERROR(CheckRanks(node.outputs));
-  return planner->second(CudaNode{node, context_});
+  CudaNode own{node, context_};
+  HidePadding(own);
+  return planner->second(own);
 }
 
-PlannedNode CudaKernels::PlanReorder(const TensorType& type, Layout from, Layout to) {
-  if (from == kPaddedColumns) {
-    CHECK(to == Layout::kPlain) << "padding is never added afterwards";
+absl::StatusOr<PlannedNode> CudaKernels::PlanReorder(const TensorType& type, Layout from,
+                                                     Layout to) {
+  if (from == kPaddedColumns && to == Layout::kPlain) {
     const int64_t columns = type.shape.back();
-    return {.prepare =
-                Enqueue([stream = context_.stream, columns,
-                         sizes = std::vector<int64_t>{type.elements() / columns, columns},
-                         bytes = static_cast<int>(DTypeBytes(type.dtype))](const NodeMemory& m) {
-                  return cuda::CopyBox(m.outputs[0], {0, {columns, 1}}, m.inputs[0],
-                                       {0, {PaddedSize(columns), 1}}, sizes, bytes, stream);
-                })};
+    return PlannedNode{
+        .prepare = Enqueue([stream = context_.stream, columns,
+                            sizes = std::vector<int64_t>{type.elements() / columns, columns},
+                            bytes = static_cast<int>(DTypeBytes(type.dtype))](const NodeMemory& m) {
+          return cuda::CopyBox(m.outputs[0], {0, {columns, 1}}, m.inputs[0],
+                               {0, {PaddedSize(columns), 1}}, sizes, bytes, stream);
+        })};
   }
-  CHECK_EQ(type.shape.size(), 4);
+  const auto is_of_images = [](Layout l) { return l == Layout::kPlain || l == kChannelsLast; };
+  if (type.shape.size() != 4 || !is_of_images(from) || !is_of_images(to)) {
+    return absl::InternalError(absl::StrCat("no kernel brings a tensor of ", type.shape.size(),
+                                            " dimensions from layout ", static_cast<int>(from),
+                                            " into ", static_cast<int>(to), " (cuda_layouts.h)"));
+  }
   // Both sides walked in the order B, H, W, C.
   const std::vector<int64_t> sizes = ShapeInMemory(type.shape, kChannelsLast);
   const auto view = [&](Layout layout) -> cuda::View {
@@ -144,11 +151,11 @@ PlannedNode CudaKernels::PlanReorder(const TensorType& type, Layout from, Layout
     if (layout == kChannelsLast) return {0, strides};
     return {0, {strides[0], strides[2], strides[3], strides[1]}};
   };
-  return {.prepare =
-              Enqueue([stream = context_.stream, sizes, y = view(to), x = view(from),
-                       bytes = static_cast<int>(DTypeBytes(type.dtype))](const NodeMemory& m) {
-                return cuda::CopyBox(m.outputs[0], y, m.inputs[0], x, sizes, bytes, stream);
-              })};
+  return PlannedNode{
+      .prepare = Enqueue([stream = context_.stream, sizes, y = view(to), x = view(from),
+                          bytes = static_cast<int>(DTypeBytes(type.dtype))](const NodeMemory& m) {
+        return cuda::CopyBox(m.outputs[0], y, m.inputs[0], x, sizes, bytes, stream);
+      })};
 }
 
 PlannedNode PlanAlias(const CudaNode& node, std::vector<int> shape_only) {

@@ -108,7 +108,7 @@ class CudaKernels : public KernelRegistry {
   explicit CudaKernels(CudaContext& context);
 
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override;
-  PlannedNode PlanReorder(const TensorType& type, Layout from, Layout to) override;
+  absl::StatusOr<PlannedNode> PlanReorder(const TensorType& type, Layout from, Layout to) override;
   int64_t Bytes(const TensorType& type, Layout layout) override { return CudaBytes(type, layout); }
   Layout ParameterLayout(const TensorType& type) override { return CudaParameterLayout(type); }
   bool ReadsAs(Layout from, Layout to) override { return CudaReadsAs(from, to); }

@@ -85,4 +85,11 @@ bool ChoosePadding(const TypedNode& node, PlannedNode& plan) {
   return true;
 }
 
+void HidePadding(TypedNode& node) {
+  if (Find(node.node->op()) != nullptr) return;
+  for (Layout& layout : node.layouts) {
+    if (layout == kPaddedColumns || layout == kPaddedRows) layout = Layout::kPlain;
+  }
+}
+
 }  // namespace muster

@@ -39,4 +39,8 @@ bool CudaFetches(Layout layout);
 // their inputs lie so already; otherwise `plan` stays as it is.
 bool ChoosePadding(const TypedNode& node, PlannedNode& plan);
 
+// To an op that ChoosePadding() does not know what is padded reads as plain, so that no planner
+// takes padding for a layout that it may keep.
+void HidePadding(TypedNode& node);
+
 }  // namespace muster

@@ -19,6 +19,7 @@
 namespace muster {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // CudaKernels' layouts of matrices, without its kernels.
@@ -33,10 +34,10 @@ class PaddingKernels : public KernelRegistry {
     ChoosePadding(node, plan);
     return plan;
   }
-  PlannedNode PlanReorder(const TensorType&, Layout from, Layout to) override {
-    return {.input_layouts = {from},
-            .output_layouts = {to},
-            .prepare = [](const NodeMemory&) -> NodeRun { return nullptr; }};
+  absl::StatusOr<PlannedNode> PlanReorder(const TensorType&, Layout from, Layout to) override {
+    return PlannedNode{.input_layouts = {from},
+                       .output_layouts = {to},
+                       .prepare = [](const NodeMemory&) -> NodeRun { return nullptr; }};
   }
   int64_t Bytes(const TensorType& type, Layout layout) override { return CudaBytes(type, layout); }
   Layout ParameterLayout(const TensorType& type) override { return CudaParameterLayout(type); }
@@ -154,6 +155,20 @@ TEST(CudaLayoutsTest, PaddingOverlapsNothing) {
         EXPECT_TRUE(input < begin || input >= end) << steps[i].node.node->name();
       }
     }
+  }
+}
+
+TEST(CudaLayoutsTest, OnlyWhatKnowsPaddingSeesIt) {
+  const auto seen_by = [](const std::string& op) {
+    v1::Node node;
+    node.set_op(op);
+    TypedNode typed{.node = &node, .layouts = {kPaddedColumns, kPaddedRows, kChannelsLast}};
+    HidePadding(typed);
+    return typed.layouts;
+  };
+  EXPECT_THAT(seen_by("LinearGradInput"), ElementsAre(kPaddedColumns, kPaddedRows, kChannelsLast));
+  for (const char* op : {"Split", "Concat", "BatchNorm", "MaxPool2d", "LinearGelu"}) {
+    EXPECT_THAT(seen_by(op), ElementsAre(Layout::kPlain, Layout::kPlain, kChannelsLast)) << op;
   }
 }
 

@@ -192,6 +192,27 @@ v1::Graph LossOfItsOwn() {
   return s.graph;
 }
 
+v1::Graph OddLayers() {
+  constexpr int kOdd = 700;
+  Sketch s;
+  s.Input("input", {7});
+  s.Ids("target", {});
+  const std::string norm =
+      s.Add("norm", "BatchNorm",
+            {Linear(s, "fc0", "input", 7, kOdd), s.Statistic("norm.mean", {kOdd}),
+             s.Statistic("norm.variance", {kOdd}), s.Parameter("norm.bias", {kOdd})},
+            {}, 5);
+  const std::string joined =
+      s.Add("joined", "Concat", {Linear(s, "fc1", "input", 7, kOdd), norm}, {{"axis", 1}});
+  s.Add("halves", "Split", {Linear(s, "fc2", "input", 7, kOdd)},
+        {{"axis", 1}, {"sizes", {kOdd / 2, kOdd / 2}}}, 2);
+  const std::string product = s.Add("product", "Mul", {"halves", "halves.1"});
+  const std::string x = s.Add("features", "Concat", {joined, product}, {{"axis", 1}});
+  s.graph.set_logits(Linear(s, "fc", x, 2 * kOdd + kOdd / 2, 5));
+  s.Loss("SoftmaxCrossEntropy", s.graph.logits(), "target");
+  return s.graph;
+}
+
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,
                                  bool ignoring) {
   reference::Tensors tensors;

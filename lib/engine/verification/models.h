@@ -35,6 +35,10 @@ v1::Graph Recurrent();
 // computes by itself, in the share of the batch.
 v1::Graph LossOfItsOwn();
 
+// input f32[B, 7], target i32[B] of 5 classes: linear layers of 700 channels, which a GPU pads in
+// 16 bits, before what moves and normalises whole tensors.
+v1::Graph OddLayers();
+
 // Values for the parameters and for all inputs of `batch` samples: normal numbers; ids and classes
 // below `ids`, and one target in five -1 where `ignoring`.
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,

@@ -131,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
                                                               {"ConvolutionNet", ConvolutionNet()},
                                                               {"Transformer", Transformer(), 11},
                                                               {"Recurrent", Recurrent()},
-                                                              {"LossOfItsOwn", LossOfItsOwn()}}),
+                                                              {"LossOfItsOwn", LossOfItsOwn()},
+                                                              {"OddLayers", OddLayers()}}),
                          [](const testing::TestParamInfo<Model>& info) { return info.param.name; });
 
 }  // namespace

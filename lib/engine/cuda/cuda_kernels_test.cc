@@ -1,0 +1,94 @@
+// In which layouts the CUDA kernels take what lies padded. No GPU is needed.
+#include "lib/engine/cuda/cuda_kernels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/engine/cuda/cuda_layouts.h"
+#include "lib/engine/verification/sketch.h"
+#include "lib/graph/shape_inference.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr Layout kPlain = Layout::kPlain;
+
+TensorType Floats(std::vector<int64_t> shape) { return {v1::DTYPE_BF16, std::move(shape)}; }
+
+struct Case {
+  std::string op;
+  verification::SketchAttributes attributes;
+  std::vector<TensorType> inputs;
+  std::vector<TensorType> outputs;
+};
+
+// What does not know padding reads as plain what lies padded, and makes plain tensors.
+TEST(CudaKernelsTest, PaddingIsNoLayoutToKeep) {
+  const TensorType x = Floats({8, 700}), row = Floats({700}), state = {v1::DTYPE_STATE, {}};
+  const TensorType image = Floats({8, 3, 6, 700}), half = Floats({8, 3, 3, 350});
+  const TensorType statistic = {v1::DTYPE_F32, {700}};
+  const std::vector<Case> cases = {
+      {"Split", {{"axis", 1}, {"sizes", {300, 400}}}, {x}, {Floats({8, 300}), Floats({8, 400})}},
+      {"Concat", {{"axis", 1}}, {x, x}, {Floats({8, 1400})}},
+      {"BatchNorm",
+       {{"epsilon", 1e-5}},
+       {x, statistic, statistic, row},
+       {x, statistic, statistic, statistic, state}},
+      {"BatchNormGrad", {}, {x, x, statistic, statistic, state, row}, {x, row}},
+      {"MaxPool2d",
+       {{"kernel", {2, 2}},
+        {"strides", {2, 2}},
+        {"padding", {0, 0, 0, 0}},
+        {"dilations", {1, 1}},
+        {"ceil", 0}},
+       {image},
+       {half, state}},
+      {"Relu", {}, {x}, {x}},
+  };
+  CudaContext context;
+  CudaKernels kernels(context);
+  for (const Layout layout : {kPaddedColumns, kPaddedRows}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.op);
+      verification::Sketch s;
+      s.Add("node", c.op, std::vector<std::string>(c.inputs.size(), "x"), c.attributes,
+            static_cast<int>(c.outputs.size()));
+      TypedNode node{.node = &s.graph.nodes(0),
+                     .inputs = c.inputs,
+                     .outputs = c.outputs,
+                     .layouts = std::vector<Layout>(c.inputs.size(), layout),
+                     .graph_inputs = std::vector<int>(c.inputs.size(), -1)};
+      const auto plan = kernels.Plan(node);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_THAT(plan->input_layouts, Each(kPlain));
+      EXPECT_THAT(plan->output_layouts, Each(kPlain));
+    }
+  }
+}
+
+TEST(CudaKernelsTest, AReorderThatThereIsNotIsAStatus) {
+  CudaContext context;
+  CudaKernels kernels(context);
+  EXPECT_TRUE(kernels.PlanReorder(Floats({8, 700}), kPaddedColumns, kPlain).ok());
+  EXPECT_TRUE(kernels.PlanReorder(Floats({8, 3, 6, 700}), kPlain, kChannelsLast).ok());
+  for (const auto& [shape, from, to] :
+       {std::tuple(std::vector<int64_t>{8, 700}, kPlain, kPaddedColumns),
+        std::tuple(std::vector<int64_t>{8, 3, 6, 700}, kPaddedColumns, kChannelsLast)}) {
+    const absl::Status status = kernels.PlanReorder(Floats(shape), from, to).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("dimensions from layout"));
+  }
+}
+
+}  // namespace
+}  // namespace muster
