@@ -24,7 +24,7 @@ template <typename T>
 __global__ void DropGroups(T* y, const T* x, int64_t n, DropoutArguments a,
                            const RunNumbers* numbers) {
   const float scale = 1 / (1 - a.rate);
-  const int64_t first = numbers->first_position * a.elements_of_sample;
+  const int64_t first = numbers->first_position * (n / numbers->samples);
   const uint64_t stream = uint64_t{1} << 63 | static_cast<uint64_t>(a.salt) << 32 |
                           static_cast<uint32_t>(numbers->step);
   const uint64_t seed = numbers->seed;

@@ -9,8 +9,8 @@
 
 namespace muster::kernels::cuda {
 
-// y = element kept ? x / (1 - rate) : 0 for n elements, `elements_of_sample` of each sample;
-// element e of the global batch is dropped where word e mod 4 of Philox(seed, stream of salt and
+// y = element kept ? x / (1 - rate) : 0 for the n elements of the run's samples; element e of the
+// global batch is dropped where word e mod 4 of Philox(seed, stream of salt and
 // step, e / 4) shifted right by 8 is below `threshold` (DropoutThreshold(rate)). y may be x. Device
 // memory, 16-byte aligned; asynchronous on `stream`. Arithmetic-bound: ten rounds of Philox for 4
 // elements.
@@ -18,7 +18,6 @@ struct DropoutArguments {
   float rate;
   uint32_t threshold;
   int64_t salt;
-  int64_t elements_of_sample;
 };
 cudaError_t Dropout(void* y, const void* x, int64_t n, Type type, const DropoutArguments& arguments,
                     const RunNumbers* numbers, cudaStream_t stream);

@@ -208,8 +208,7 @@ absl::StatusOr<PlannedNode> PlanDropout(const CudaNode& node) {
   const cuda::DropoutArguments arguments = {
       .rate = rate,
       .threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p24f)),
-      .salt = IntegerAttribute(*node.node, "salt"),
-      .elements_of_sample = node.elements(0) / node.shape(0).front()};
+      .salt = IntegerAttribute(*node.node, "salt")};
   return PlannedNode{
       .overwritable = {0},
       .prepare =

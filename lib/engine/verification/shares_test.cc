@@ -192,10 +192,7 @@ TEST(StatisticTest, DevicesContributeByTheirSamples) {
 }
 
 // Dropout alone, so that nothing rounds: to the bit.
-TEST(DropoutTest, DependsOnThePositionInTheGlobalBatchAlone) {
-  Sketch s;
-  s.Input("input", {5});
-  s.graph.set_logits(s.Add("y", "Dropout", {"input"}, {{"rate", 0.4}, {"salt", 3}}));
+void ExpectDropoutByPositionAlone(const Sketch& s) {
   const reference::Tensors given = RandomTensors(s.graph, kBatch, 1, /*seed=*/6);
   auto run = [&](int64_t first, int64_t count, const RunArguments& arguments) {
     const auto instance = Instance::Create(s.graph, {.batch = count});
@@ -216,6 +213,21 @@ TEST(DropoutTest, DependsOnThePositionInTheGlobalBatchAlone) {
   EXPECT_EQ(parts, whole);
   EXPECT_NE(run(0, kBatch, {.seed = 6, .step = 2}), whole);
   EXPECT_NE(run(0, kBatch, {.seed = 5, .step = 3}), whole);
+}
+
+TEST(DropoutTest, DependsOnThePositionInTheGlobalBatchAlone) {
+  Sketch s;
+  s.Input("input", {5});
+  s.graph.set_logits(s.Add("y", "Dropout", {"input"}, {{"rate", 0.4}, {"salt", 3}}));
+  ExpectDropoutByPositionAlone(s);
+}
+
+TEST(DropoutTest, CountsSamplesWhereTheFirstDimensionIsMoreThanTheBatch) {
+  Sketch s;
+  s.Input("input", {4, 5});
+  s.Add("rows", "Reshape", {"input"}, {{"shape", {-1, 5}}});
+  s.graph.set_logits(s.Add("y", "Dropout", {"rows"}, {{"rate", 0.4}, {"salt", 3}}));
+  ExpectDropoutByPositionAlone(s);
 }
 
 }  // namespace
