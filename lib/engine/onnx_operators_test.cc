@@ -1,5 +1,6 @@
 // What operators of an ONNX file compute while the model runs, beside what the importer computes of
 // the same numbers where they are constants.
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -36,7 +37,8 @@ using Numbers = std::vector<double>;
 class OnnxRun {
  public:
   // With `loss` empty the model is used, and trained otherwise.
-  OnnxRun(OnnxModelBuilder& model, int64_t batch, const std::string& loss = "") {
+  OnnxRun(OnnxModelBuilder& model, int64_t batch, const std::string& loss = "",
+          v1::Precision precision = v1::FP32) {
     v1::OnnxModel spec;
     spec.set_path(model.Write(
         absl::StrCat(testing::UnitTest::GetInstance()->current_test_info()->name(), ".onnx")));
@@ -50,8 +52,9 @@ class OnnxRun {
       imported_ = imported.status();
       return;
     }
-    graph_ = loss.empty() ? InferenceGraph(imported->graph, {}).value()
-                          : TrainingGraph(imported->graph, {}).value();
+    const LoweringOptions options{.precision = precision};
+    graph_ = loss.empty() ? InferenceGraph(imported->graph, options).value()
+                          : TrainingGraph(imported->graph, options).value();
     memory_ = ModelMemory::Create(graph_, *device_, /*seed=*/1).value();
     for (int p = 0; p < graph_.parameters_size(); ++p) {
       std::ranges::copy(imported->initial_values[p], memory_->parameter(p).begin());
@@ -261,6 +264,24 @@ TEST(OnnxOperatorsTest, ALossWithoutTargetsIsNothing) {
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_GT((*one)[0], 0);
   EXPECT_NE(run.gradient(0)[0], 0);
+}
+
+// The losses of the rows add up to more than f16 holds.
+TEST(OnnxOperatorsTest, ALossThatIgnoresTargetsIsAMeanInF16) {
+  constexpr int64_t kRows = 20000, kClasses = 100;
+  OnnxModelBuilder model;
+  model.Input("x", {0, 1}).Filled("w", {1, kClasses}, 0.5).Input("labels", {0}, TensorProto::INT64);
+  model.Output("loss").Node("MatMul", {"x", "w"}, {"scores"});
+  model.Node("SoftmaxCrossEntropyLoss", {"scores", "labels"}, {"loss"}, {{"ignore_index", {-100}}});
+  OnnxRun run(model, kRows, "output", v1::FP16);
+  run.Fill("x", Numbers(kRows, 1));
+  Numbers labels(kRows);
+  for (int64_t i = 0; i < kRows; ++i) labels[i] = i % 16 == 0 ? -100 : i % kClasses;
+  run.Fill("labels", labels);
+  const auto loss = run.Run();
+  ASSERT_TRUE(loss.ok()) << loss.status();
+  EXPECT_NEAR((*loss)[0], std::log(kClasses), 0x1p-9 * std::log(kClasses));
+  for (const float derivative : run.gradient(0)) EXPECT_TRUE(std::isfinite(derivative));
 }
 
 }  // namespace

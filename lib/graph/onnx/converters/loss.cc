@@ -60,11 +60,12 @@ absl::Status ClassLoss(OnnxImporter& im, const NodeProto& node) {
     std::vector<int64_t> axes(rank - 1);
     std::iota(axes.begin(), axes.end(), 0);
     const Attributes all = {{"axes", IntegersValue(axes)}, {"keep", IntegerValue(0)}};
-    const bool plain = reduction == "mean" && weight.empty();
-    ASSIGN_OR_RETURN(loss, im.Make(node, plain ? "ReduceMean" : "ReduceSum", {loss}, all));
-    if (reduction == "mean" && !weight.empty()) {
-      // Where nothing counts, in a micro-batch of padding, the loss is 0.
-      ASSIGN_OR_RETURN(std::string total, im.Make(node, "ReduceSum", {weight}, all));
+    const bool is_mean = reduction == "mean";
+    ASSIGN_OR_RETURN(loss, im.Make(node, is_mean ? "ReduceMean" : "ReduceSum", {loss}, all));
+    if (is_mean && !weight.empty()) {
+      // Means over all targets by one another, not sums: those of a batch of tokens are infinite in
+      // f16. Where nothing counts, in a micro-batch of padding, the loss is 0.
+      ASSIGN_OR_RETURN(std::string total, im.Make(node, "ReduceMean", {weight}, all));
       ASSIGN_OR_RETURN(const std::string nothing, im.Scalar(node, 0, true));
       ASSIGN_OR_RETURN(const std::string one, im.Scalar(node, 1, true));
       ASSIGN_OR_RETURN(const std::string is_nothing, im.Make(node, "Equal", {total, nothing}));
