@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -177,6 +178,38 @@ TEST(PrecisionTest, AConstantThatIsTooLargeForItsTypeIsTheLargestThereIs) {
       }
     }
     EXPECT_EQ(seen, 2);
+  }
+}
+
+// What is computed from one and data is made a number too; what is data alone costs nothing.
+TEST(PrecisionTest, AMaskThatIsComputedFromSuchAConstantIsClipped) {
+  for (const auto& [precision, type, far] :
+       {std::tuple(v1::FP16, "f16", -1e9f),
+        std::tuple(v1::BF16, "bf16", std::numeric_limits<float>::lowest())}) {
+    v1::Graph forward = ParseGraph(R"(
+      input x f32[-1, 4]
+      input visible i32[-1, 4]
+      input target f32[-1, 4]
+      parameter w [4, 4]
+      far = Constant() shape=[] value=1.0
+      near = Constant() shape=[] value=-10000.0
+      none = Constant() shape=[] value=0.0
+      mask = Where(visible, none, far)
+      other = Where(visible, none, near)
+      product = Linear(x, w)
+      hidden = Add(product, mask)
+      y = Add(hidden, other)
+      loss = SigmoidCrossEntropy(y, target)
+      loss loss)");
+    (*forward.mutable_nodes(0)->mutable_attributes())["value"].set_f(far);
+    const v1::Graph graph =
+        Training(forward, {.precision = precision, .recompute = false, .fuse = false});
+    const std::string within = absl::StrCat("mask within ", type);
+    EXPECT_THAT(NodeLines(graph), Contains(within + " = Clip(mask)"));
+    EXPECT_THAT(NodeLines(graph),
+                Contains(absl::StrCat("mask as ", type, " = Cast(", within, ")")));
+    EXPECT_THAT(NodeLines(graph), Contains(absl::StrCat("other as ", type, " = Cast(other)")));
+    EXPECT_THAT(NodeLines(graph), Contains(absl::StrCat("x as ", type, " = Cast(x)")));
   }
 }
 

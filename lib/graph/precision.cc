@@ -1,6 +1,7 @@
 #include "lib/graph/precision.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -35,7 +36,12 @@ class Lowering {
     google::protobuf::RepeatedPtrField<v1::Node> nodes = std::move(*graph_.mutable_nodes());
     graph_.clear_nodes();
     for (v1::Node& node : nodes) {
-      if (node.op() == "Constant") constants_[node.outputs(0)] = node;
+      if (node.op() == "Constant") {
+        constants_[node.outputs(0)] = node;
+        if (IsFloating(dtypes_.at(node.outputs(0))) && IsLarge(node)) {
+          large_.insert(node.outputs(0));
+        }
+      }
       Lower(node);
       *graph_.add_nodes() = std::move(node);
     }
@@ -45,9 +51,14 @@ class Lowering {
  private:
   void Lower(v1::Node& node) {
     const Operator& op = *FindOperator(node.op());
-    bool is_low = false;
+    bool is_low = false, is_large = false;
     for (int i = 0; i < node.inputs_size(); ++i) {
-      is_low |= !op.input(i).is_like() && dependent_.contains(node.inputs(i));
+      if (op.input(i).is_like()) continue;
+      is_low |= dependent_.contains(node.inputs(i));
+      is_large |= large_.contains(node.inputs(i));
+    }
+    for (const std::string& output : node.outputs()) {
+      if (is_large && !is_low && IsFloating(dtypes_.at(output))) large_.insert(output);
     }
     const v1::DType follows = is_low ? low_ : v1::DTYPE_F32;
     if (node.op() == "Cast") return LowerCast(is_low, node);
@@ -75,49 +86,74 @@ class Lowering {
   const std::string& As(const std::string& tensor, v1::DType dtype) {
     auto [other, is_new] = others_.try_emplace({tensor, dtype});
     if (!is_new) return other->second;
-    other->second = absl::StrCat(tensor, " as ", DTypeName(dtype));
-    while (dtypes_.contains(other->second)) other->second += "'";
-    dtypes_[other->second] = dtype;
-
-    auto constant = constants_.find(tensor);
-    v1::Node& node = *graph_.add_nodes();
-    if (constant != constants_.end()) {
+    v1::Node node;
+    if (const auto constant = constants_.find(tensor); constant != constants_.end()) {
       node = constant->second;
       (*node.mutable_attributes())["dtype"].set_s(std::string(DTypeName(dtype)));
-      Narrow(dtype, node);
+      if (Is16Bit(dtype)) Narrow(node);
     } else {
       node.set_op("Cast");
-      node.add_inputs(tensor);
+      node.add_inputs(large_.contains(tensor) && Is16Bit(dtype) ? Clipped(tensor) : tensor);
       (*node.mutable_attributes())["to"].set_s(std::string(DTypeName(dtype)));
     }
-    node.clear_outputs();
-    node.add_outputs(other->second);
-    node.set_name(other->second);
+    return other->second =
+               Insert(std::move(node), absl::StrCat(tensor, " as ", DTypeName(dtype)), dtype);
+  }
+
+  // Before the node that is being lowered; the name of its output.
+  std::string Insert(v1::Node node, std::string output, v1::DType dtype) {
+    while (!dtypes_.try_emplace(output, dtype).second) output += "'";
+    node.set_name(output);
     while (!node_names_.insert(node.name()).second) node.mutable_name()->push_back('\'');
-    return other->second;
+    node.clear_outputs();
+    node.add_outputs(output);
+    *graph_.add_nodes() = std::move(node);
+    return output;
+  }
+
+  static bool Is16Bit(v1::DType dtype) { return dtype == v1::DTYPE_BF16 || dtype == v1::DTYPE_F16; }
+
+  // Whether it holds what is infinite in the low type.
+  bool IsLarge(const v1::Node& constant) const {
+    const auto is_large = [this](double value) { return std::abs(value) > most_; };
+    if (HasAttribute(constant, "value")) return is_large(NumberAttribute(constant, "value"));
+    return HasAttribute(constant, "values") &&
+           std::ranges::any_of(NumbersAttribute(constant, "values"), is_large);
   }
 
   // A number stays one: masks hide with the lowest that there is, and a query to which everything
-  // is hidden has a distribution by that, and none by -infinity.
-  static void Narrow(v1::DType dtype, v1::Node& constant) {
-    if (dtype != v1::DTYPE_BF16 && dtype != v1::DTYPE_F16) return;
-    const double most = dtype == v1::DTYPE_F16 ? 65504.0 : 0x1.fep127;
+  // is hidden has a distribution by that, and none by -infinity. So it is with a mask that is
+  // computed from such a constant and data; data that is too large itself is left as it is.
+  void Narrow(v1::Node& constant) const {
     auto& attributes = *constant.mutable_attributes();
     if (HasAttribute(constant, "value")) {
-      attributes["value"].set_f(std::clamp(NumberAttribute(constant, "value"), -most, most));
+      attributes["value"].set_f(std::clamp(NumberAttribute(constant, "value"), -most_, most_));
     }
     if (!HasAttribute(constant, "values")) return;
     for (double& value : *attributes["values"].mutable_numbers()->mutable_values()) {
-      value = std::clamp(value, -most, most);
+      value = std::clamp(value, -most_, most_);
     }
   }
 
+  std::string Clipped(const std::string& tensor) {
+    v1::Node node;
+    node.set_op("Clip");
+    node.add_inputs(tensor);
+    (*node.mutable_attributes())["min"].set_f(-most_);
+    (*node.mutable_attributes())["max"].set_f(most_);
+    return Insert(std::move(node), absl::StrCat(tensor, " within ", DTypeName(low_)),
+                  v1::DTYPE_F32);
+  }
+
   const v1::DType low_;
+  const double most_ = low_ == v1::DTYPE_F16 ? 65504.0 : 0x1.fep127;  // its largest number
   const absl::flat_hash_set<std::string> dependent_;
   v1::Graph graph_;
   absl::flat_hash_set<std::string> node_names_;
   absl::flat_hash_map<std::string, v1::DType> dtypes_;
   absl::flat_hash_map<std::string, v1::Node> constants_;  // by output
+  // f32 of nothing that is trained: constants larger than most_, and what is computed from them.
+  absl::flat_hash_set<std::string> large_;
   absl::flat_hash_map<std::pair<std::string, v1::DType>, std::string> others_;
 };
 

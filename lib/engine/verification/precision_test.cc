@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include "lib/engine/reference/reference.h"
 #include "lib/engine/verification/instance.h"
 #include "lib/engine/verification/models.h"
+#include "lib/engine/verification/sketch.h"
 #include "lib/graph/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -123,6 +125,45 @@ TEST_P(PrecisionTest, TheLossScaleDoesNotLeaveTheExecutor) {
   for (const v1::Parameter& parameter : GetParam().graph.parameters()) {
     EXPECT_EQ(scaled->Gradient(parameter.name()), one->Gradient(parameter.name()))
         << parameter.name();  // a power of two: exact
+  }
+}
+
+// Attention that cannot be one op, by a mask made of which keys are there: a sample without any.
+TEST(MaskTest, AQueryToWhichEverythingIsHiddenStaysFinite) {
+  Sketch s;
+  s.Input("input", {4, 3});
+  s.Ids("seen", {4});
+  s.Input("target", {4, 3});
+  const std::string lowest =
+      s.Add("lowest", "Constant", {},
+            {{"shape", {1}}, {"value", double{std::numeric_limits<float>::lowest()}}});
+  const std::string zero = s.Add("zero", "Constant", {}, {{"shape", {1}}, {"value", 0.0}});
+  const std::string x = s.Add("x", "Linear", {"input", s.Parameter("w", {3, 3})});
+  const std::string keys = s.Add("keys", "Unsqueeze", {"seen"}, {{"axes", {1}}});
+  const std::string mask = s.Add("mask", "Where", {keys, zero, lowest});
+  const std::string products = s.Add("products", "MatMul", {x, x}, {{"transpose_b", 1}});
+  const std::string weights =
+      s.Add("weights", "Softmax", {s.Add("masked", "Add", {products, mask})});
+  const std::string kept = s.Add("kept", "Dropout", {weights}, {{"rate", 0.1}, {"salt", 0}});
+  s.graph.set_logits(s.Add("y", "MatMul", {kept, x}));
+  s.Loss("MeanSquaredError", "y", "target");
+  reference::Tensors given = RandomTensors(s.graph, kBatch, /*ids=*/2, /*seed=*/7);
+  std::fill_n(given.at("seen").values.begin(), 4, 0);
+
+  auto run = [&](v1::Precision precision) {
+    auto instance = Instance::Create(TrainingGraph(s.graph, {.precision = precision}).value(),
+                                     {.batch = kBatch});
+    EXPECT_TRUE(instance.ok()) << instance.status();
+    (*instance)->Set(given);
+    EXPECT_TRUE((*instance)->Run().ok());
+    return *std::move(instance);
+  };
+  const auto exact = run(v1::FP32);
+  for (const v1::Precision precision : {v1::BF16, v1::FP16}) {
+    SCOPED_TRACE(v1::Precision_Name(precision));
+    const auto half = run(precision);
+    EXPECT_NEAR(half->loss(), exact->loss(), 0x1p-6 * exact->loss());
+    EXPECT_TRUE(std::isfinite(Norm(half->Gradient("w"))));
   }
 }
 
