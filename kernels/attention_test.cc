@@ -201,5 +201,33 @@ TEST(AttentionTest, AQueryWhoseKeysAreAllMaskedGivesZerosAndNoGradient) {
   EXPECT_TRUE(std::isfinite(y[2]) && std::isfinite(dq[2]) && std::isfinite(dv[0]));
 }
 
+// A score that is no number is not a key that nobody sees: it reaches the loss. In the first block
+// of keys and behind it, whatever the other keys are.
+TEST(AttentionTest, AScoreThatIsNanStaysNan) {
+  for (const int64_t keys : {1, 3, 40, 515, 1030}) {
+    for (const int64_t nan : {int64_t{0}, keys / 2, keys - 1, int64_t{-1}}) {  // -1: all keys
+      for (const bool masked : {false, true}) {  // the keys that are numbers
+        SCOPED_TRACE(testing::Message() << keys << " keys, NaN " << nan << ", masked " << masked);
+        const AttentionShape shape{1, 1, keys, 1, 2, 2, false, 1.0f};
+        const Floats q = Normals(2, 1), v = Normals(2 * keys, 3), dy = Normals(2, 4);
+        Floats k = Normals(2 * keys, 2), mask(keys, masked ? -INFINITY : 0.0f);
+        for (int64_t i = 0; i < keys; ++i) {
+          if (nan >= 0 && i != nan) continue;
+          k[2 * i] = NAN;
+          mask[i] = 0;
+        }
+        const std::vector<int64_t> dimensions = {1, 1, 1, keys};
+        Floats y(2), lse(1), dq(2), dk(2 * keys), dv(2 * keys);
+        Attention(y.data(), lse.data(), q.data(), k.data(), v.data(), {mask.data(), dimensions},
+                  shape);
+        AttentionGrad(dq.data(), dk.data(), dv.data(), dy.data(), q.data(), k.data(), v.data(),
+                      y.data(), lse.data(), {mask.data(), dimensions}, shape);
+        EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]) && std::isnan(lse[0]));
+        EXPECT_TRUE(std::isnan(dq[0]) && std::isnan(dv[2 * std::max<int64_t>(nan, 0)]));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster::kernels

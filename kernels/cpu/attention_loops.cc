@@ -10,6 +10,14 @@ constexpr float kInfinity = __builtin_inff();
 // One lane of Exp(), so that it has the same bits.
 float ScalarExp(float x) { return Exp(Splat(x))[0]; }
 
+// Largest() may pass NaN over.
+bool HasNan(const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] != x[i]) return true;
+  }
+  return false;
+}
+
 float SoftmaxBlock(float* s, const float* mask, float scale, int64_t n,
                    AttentionLoops::Running* row) {
   if (mask == nullptr) {
@@ -19,7 +27,7 @@ float SoftmaxBlock(float* s, const float* mask, float scale, int64_t n,
   }
   const float largest = Largest(s, n);
   const float max = largest > row->max ? largest : row->max;
-  if (max == -kInfinity) {  // no key is seen yet
+  if (max == -kInfinity && !HasNan(s, n)) {  // no key is seen yet
     for (int64_t i = 0; i < n; ++i) s[i] = 0;
     return 1;
   }
