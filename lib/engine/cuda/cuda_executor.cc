@@ -674,6 +674,7 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
   context.cudnn = device.cudnn();
   context.tf32 = options.tf32;
   context.deterministic = options.deterministic;
+  context.has_gradients = graph.gradients_size() > 0;
   CudaKernels kernels(context);
   CompiledGraph::Options compile{.batch = options.batch};
   compile.external_gradients.resize(graph.parameters_size(), false);
@@ -684,14 +685,18 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
   for (const v1::GraphInput& input : graph.inputs()) {
     need.arena_bytes += compiled->type(input.name()).bytes();
   }
-  for (const v1::Parameter& parameter : graph.parameters()) {
-    const TensorType& type = compiled->type(parameter.name());
-    need.parameter_bytes += CudaBytes(type, compiled->layout(parameter.name()));
+  bool needs_staging = false;
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    const std::string& name = graph.parameters(p).name();
+    const TensorType& type = compiled->type(name);
+    needs_staging |= type.dtype != v1::DTYPE_F32 && !Executor::IsNarrow(options, p);
+    need.parameter_bytes += CudaBytes(type, compiled->layout(name));
     // The sum over micro-batches, in f32.
     if (!graph.gradients().empty()) {
       need.parameter_bytes += type.elements() * static_cast<int64_t>(sizeof(float));
     }
   }
+  if (needs_staging) need.arena_bytes += kStagingBytes;
   return need;
 }
 

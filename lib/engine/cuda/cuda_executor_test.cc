@@ -84,6 +84,7 @@ class Instance {
   }
 
   const v1::Graph& graph() const { return graph_; }
+  Device* device() const { return device_.get(); }
   const ModelMemory& memory() const { return *memory_; }
   Executor& executor() { return *executor_; }
   float loss() const { return executor_->output(graph_.loss()).value()[0]; }
@@ -254,6 +255,23 @@ TEST_F(CudaExecutorTest, AddsGradientsOfMicroBatchesUpOnTheDevice) {
       rest->Run({.batch = 3, .first_position = 2, .is_first_micro_batch = false}, nullptr).ok());
   const std::vector<float> sum = parts.Gradients(), wanted = one.Gradients();
   EXPECT_LE(Distance(sum, wanted), 1e-5 * Norm(wanted));
+}
+
+// Activations and temporaries, with those of attention's derivatives; the rows of the next run; in
+// 16 bits what parameters come through.
+TEST_F(CudaExecutorTest, TakesTheMemoryThatItsPlanNames) {
+  for (const v1::Precision precision : {v1::FP32, v1::BF16}) {
+    SCOPED_TRACE(v1::Precision_Name(precision));
+    Instance instance(Training(kFusedGpt, precision), "cuda:0", kFusedGpt);
+    const auto need =
+        MemoryNeedOf(instance.graph(), {.batch = kFusedGpt.batch, .device = instance.device()});
+    ASSERT_TRUE(need.ok()) << need.status();
+    int64_t beside = precision == v1::BF16 ? int64_t{32} << 20 : 0;
+    for (const v1::GraphInput& input : instance.graph().inputs()) {
+      beside += static_cast<int64_t>(instance.executor().input(input.name()).size());
+    }
+    EXPECT_EQ(need->arena_bytes, instance.executor().arena_bytes() + beside);
+  }
 }
 
 TEST_F(CudaExecutorTest, ReportsAnIdOutsideTheVocabularyBeforeAnyGradient) {
