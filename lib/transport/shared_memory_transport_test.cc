@@ -3,8 +3,6 @@
 #include "lib/transport/shared_memory_transport.h"
 
 #include <glog/logging.h>
-#include <grp.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -121,7 +119,6 @@ struct RegisteredSlab {
 // ---- Roles of this program when it starts itself. Each prints its address, waits for the one that
 // connects to it, and ends with stdin.
 
-constexpr int kSkipped = 77;
 constexpr size_t kLentBytes = 3 << 20;
 
 class Role {
@@ -191,26 +188,6 @@ int Pour() {
   const std::vector<std::byte> payload = PatternOf(1, 64 << 20);
   role.transport->Send(role.AwaitParent(), HeaderOf(1, payload.size()), payload, nullptr);
   return role.RunUntilStdinEnds();
-}
-
-// Tries to connect as another user: 0 when turned away.
-int Stranger() {
-  std::string line;
-  std::getline(std::cin, line);
-  const auto address = LocalAddress::Decode(absl::HexStringToBytes(line));
-  CHECK(address.ok()) << address.status();
-  constexpr uid_t kNobody = 65534;
-  if (setgroups(0, nullptr) != 0 || setuid(kNobody) != 0) return kSkipped;
-  if (SharedMemoryTransport::IsLocal(absl::HexStringToBytes(line))) return 1;
-  auto socket = ControlSocket::Connect(address->SocketName());
-  if (!socket.ok()) return 2;
-  auto heard = socket->Receive();
-  while (heard.ok() && !heard->has_value()) {
-    pollfd end{.fd = socket->fd(), .events = POLLIN, .revents = 0};
-    poll(&end, 1, 1000);
-    heard = socket->Receive();
-  }
-  return absl::IsUnavailable(heard.status()) ? 0 : 3;
 }
 
 // ---- Between processes.
@@ -374,26 +351,6 @@ TEST_F(BetweenProcessesTest, AStoppedPeerIsNotLost) {
   child_->Signal(SIGCONT);
   ASSERT_TRUE(Progress([&] { return postbox_.messages.size() == 1; }));
   EXPECT_TRUE(postbox_.messages[0].payload == absl::MakeConstSpan(payload));
-}
-
-TEST(SharedMemoryTransportTest, AnotherUserIsTurnedAway) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  Postbox postbox;
-  const Member transport(postbox);
-  ChildProcess stranger("--stranger");
-  stranger.WriteLine(absl::BytesToHexString(transport->address()));
-  std::atomic<bool> ended = false;
-  int status = -1;
-  std::jthread waiting([&] {
-    status = stranger.Wait();
-    ended = true;
-    transport->Wake();
-  });
-  ASSERT_TRUE(ProgressUntil({transport.get()}, [&] { return ended.load(); }));
-  waiting.join();
-  if (status == kSkipped) GTEST_SKIP() << "cannot become another user here";
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(transport->turned_away(), 1);
 }
 
 // ---- Addresses and memory.
@@ -1382,7 +1339,6 @@ int main(int argc, char** argv) {
   if (role == "--hold") return muster::Hold();
   if (role == "--lend") return muster::Lend();
   if (role == "--pour") return muster::Pour();
-  if (role == "--stranger") return muster::Stranger();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
