@@ -132,11 +132,18 @@ TEST_F(PrecisionTest, AClippedRunHasTheSameBitsOnAnyNumberOfPs) {
 }
 
 TEST_F(PrecisionTest, MicroBatchesAndRecomputationGiveTheSameModel) {
-  const auto reference = ParametersAfter({.steps = 1});
+  const std::string whole = cluster_->Run(Gpt({.steps = 1}));
+  const auto reference = cluster_->Parameters(whole, 1);
+  const StepMetrics expected = cluster_->Metrics(whole).at(0);
   for (const char* training : {"micro_batch_size: 1", "micro_batch_size: 4", "recompute: true",
                                "micro_batch_size: 5, recompute: true"}) {
+    const std::string job = cluster_->Run(Gpt({.training = training, .steps = 1}));
+    const StepMetrics metrics = cluster_->Metrics(job).at(0);
+    EXPECT_NEAR(metrics.loss, expected.loss, 1e-5 * expected.loss) << training;
+    EXPECT_NEAR(metrics.gradient_norm, expected.gradient_norm, 1e-4 * expected.gradient_norm)
+        << training;
     // Adam's first step is the sign of the gradient: where that is nearly 0 rounding decides.
-    const auto other = ParametersAfter({.training = training, .steps = 1});
+    const auto other = cluster_->Parameters(job, 1);
     int64_t apart = 0, all = 0;
     for (const auto& [name, values] : reference) {
       for (size_t i = 0; i < values.size(); ++i) {
