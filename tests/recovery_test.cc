@@ -104,6 +104,20 @@ class RecoveryTest : public testing::Test {
         job, [&](const v1::Job& seen) { return seen.reason() == reason; }, absl::Seconds(60));
   }
 
+  // As when the power goes and comes back. Whoever dies later may have heard of the deaths before.
+  void AllDieAndTheJobGoesOnFromItsCheckpoint(const std::vector<std::string>& members) {
+    const std::string job = cluster_.Submit(Job("undisturbed"));
+    cluster_.AwaitStep(job, 700);
+    for (const std::string& member : members) Kill(member);
+    for (const std::string& member : cluster_.members().names()) Restart(member);
+    const v1::Job done = cluster_.AwaitState(job, v1::SUCCEEDED);
+    EXPECT_EQ(done.recovery().count(), 1);
+    EXPECT_GE(done.recovery().resumed_step(), 500);
+    EXPECT_EQ(done.recovery().resumed_step() % 500, 0);
+    EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
+    ExpectSame(job, *undisturbed_);
+  }
+
   void ExpectSame(const std::string& job, const std::string& undisturbed) {
     EXPECT_EQ(cluster_.Parameters(job, kSteps), cluster_.Parameters(undisturbed, kSteps));
     const std::vector<StepMetrics> expected = cluster_.Metrics(undisturbed);
@@ -159,6 +173,16 @@ TEST_F(RecoveryTest, ADeathOfTheCoordinatorInBetweenChangesNothing) {
   Restart("worker-1");
   cluster_.AwaitState(job, v1::SUCCEEDED);
   ExpectSame(job, *undisturbed_);
+}
+
+TEST_F(RecoveryTest, AllDieAtOnceTheCoordinatorFirst) {
+  AllDieAndTheJobGoesOnFromItsCheckpoint(cluster_.members().names());
+}
+
+TEST_F(RecoveryTest, AllDieAtOnceTheCoordinatorLast) {
+  std::vector<std::string> members = cluster_.members().names();
+  std::ranges::reverse(members);
+  AllDieAndTheJobGoesOnFromItsCheckpoint(members);
 }
 
 TEST_F(RecoveryTest, TheOthersGoOnWithoutAWorkerThatStaysAway) {
@@ -236,10 +260,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
 
   const v1::Job left = cluster_.Get(job);
   EXPECT_EQ(left.recovery().count(), 0) << "it did not die";
-  int64_t saved = 0;
-  const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
-  ASSERT_THAT(left.checkpoint(), testing::StartsWith(prefix));
-  ASSERT_TRUE(absl::SimpleAtoi(left.checkpoint().substr(prefix.size()), &saved));
+  const int64_t saved = CheckpointStepOf(left);
   EXPECT_GE(saved, 700);
   Restart("ps-0");
   cluster_.AwaitStep(job, saved + 10);
@@ -257,10 +278,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatI
   ExpectOrderlyExit(cluster_, "ps-0");
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10)) << "half of its drain";
   const v1::Job left = cluster_.Get(job);
-  const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
-  ASSERT_THAT(left.checkpoint(), testing::StartsWith(prefix));
-  int64_t step = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(left.checkpoint().substr(prefix.size()), &step));
+  const int64_t step = CheckpointStepOf(left);
   EXPECT_GE(step, 700);
   EXPECT_GE(step, left.progress().step() - 1) << "one is computed again at most";
 
@@ -281,10 +299,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   cluster_.Suspend(job);
   const v1::Job suspended = cluster_.AwaitState(job, v1::SUSPENDED, absl::Seconds(10));
   EXPECT_FALSE(suspended.suspend_requested());
-  const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
-  ASSERT_THAT(suspended.checkpoint(), testing::StartsWith(prefix));
-  int64_t step = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(suspended.checkpoint().substr(prefix.size()), &step));
+  const int64_t step = CheckpointStepOf(suspended);
   EXPECT_EQ(suspended.message(), absl::StrCat("suspended at step ", step));
   EXPECT_GE(step, 700);
   EXPECT_GE(step, suspended.progress().step() - 1) << "one is computed again at most";

@@ -204,6 +204,13 @@ std::string TrainingCluster::Logs() const {
   return text;
 }
 
+int64_t CheckpointStepOf(const v1::Job& job) {
+  if (job.checkpoint().empty()) return 0;
+  const auto checkpoint = ParseCheckpointRef(job.checkpoint());
+  CHECK(checkpoint.has_value() && checkpoint->step.has_value()) << job.checkpoint();
+  return *checkpoint->step;
+}
+
 double LargestDifference(const std::map<std::string, std::vector<float>>& a,
                          const std::map<std::string, std::vector<float>>& b) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -76,6 +76,9 @@ class TrainingCluster {
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
 };
 
+// Of the newest checkpoint of a job; 0: it has none.
+int64_t CheckpointStepOf(const v1::Job& job);
+
 // Largest |a - b| over all elements; infinity when names or sizes differ.
 double LargestDifference(const std::map<std::string, std::vector<float>>& a,
                          const std::map<std::string, std::vector<float>>& b);
