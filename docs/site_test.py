@@ -18,7 +18,7 @@ if MKDOCS:
     import docs_site
     import mkdocs.exceptions
 else:
-    print("docs/site_test.py: Skipped\nmkdocs is not there: the site was not built")
+    print("docs/site_test.py:1: Skipped\nmkdocs is not there: the site was not built")
 
 
 @unittest.skipUnless(MKDOCS, "mkdocs is not there")

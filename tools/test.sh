@@ -2,6 +2,7 @@
 # Installs what is missing, builds everything and runs every test. Ends with one line: N passed, N failed, N skipped.
 # `--fast`: unit tests only, of those that take seconds; builds what they need. A test that starts a cluster is tagged
 # "cluster", one that must run alone "exclusive", one that takes longer "slow" (docs/testing.md).
+# FAILED_LANES counts as failed too: what .ci/run has seen fail before.
 # Other arguments go to `bazel test` (--config=asan, a target, ...).
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -35,19 +36,25 @@ trap 'rm -f "$log" "$log.ran"' EXIT
 bazel test --show_progress_rate_limit=30 --keep_going --test_output=errors --test_env=PYTHONPATH="$python" --test_env=MUSTER_KUBECTL="$kubectl" "${targets[@]}" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
-# Counts test cases, not targets: from the XML that every gtest binary writes.
+# Counts test cases, not targets: from the XML that every gtest binary writes. What did not build has that of another day.
 testlogs=$(bazel info --ui_event_filters=-info bazel-testlogs 2>/dev/null)
-grep -oE '^//[^ ]+ +(\(cached\) )?(PASSED|FAILED|TIMEOUT|FLAKY)' "$log" | grep -oE '^//[^ ]+' | sort -u |
+grep -E '^//[^ ]+ +(\(cached\) )?(PASSED|FAILED|TIMEOUT|FLAKY)' "$log" | grep -v 'FAILED TO BUILD' | grep -oE '^//[^ ]+' | sort -u |
   while read -r label; do path=${label#//}; echo "$testlogs/${path/://}"; done >"$log.ran"
+xmls() { while read -r folder; do find "$folder" -maxdepth 2 -name test.xml 2>/dev/null; done <"$log.ran"; }
 count() { # pattern
-  while read -r folder; do cat "$folder"/test.xml "$folder"/shard_*/test.xml 2>/dev/null; done <"$log.ran" | grep -cE "$1" || true
+  xmls | tr '\n' '\0' | xargs -0 -r cat | grep -cE "$1" || true
 }
 total=$(count '<testcase ')
 skipped=$(count '<skipped')
 failed=$(count '<failure|<error ')
+# A script is one test case, and says in its log what it did not try.
+while read -r xml; do
+  if ! grep -qE '<skipped|<failure|<error ' "$xml" && grep -qs ': Skipped$' "${xml%xml}log"; then skipped=$((skipped + 1)); fi
+done < <(xmls)
 # A target that failed without saying which case (did not build, crashed, timed out) counts as one.
 silent=$(grep -cE '^//[^ ]+ +(FAILED TO BUILD|TIMEOUT|NO STATUS)' "$log" || true)
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && [ "$silent" -eq 0 ]; then silent=1; fi
+silent=$((silent + ${FAILED_LANES:-0}))
 # gtest prints "FILE:LINE: Skipped" and the reason below it.
 tr '\n' '\0' <"$log.ran" | xargs -0 -r grep -rhA1 --include=test.log ': Skipped$' 2>/dev/null | grep -vE ': Skipped$|^--$' | sort -u | sed 's/^/skipped: /'
 echo "$((total - skipped - failed)) passed, $((failed + silent)) failed, $skipped skipped"

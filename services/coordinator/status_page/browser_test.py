@@ -201,6 +201,6 @@ class PageTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if browser.program() is None:
-        print("SKIPPED: there is no chromium; apt-get install chromium-headless-shell")
+        print("services/coordinator/status_page/browser_test.py:1: Skipped\nthere is no chromium; apt-get install chromium-headless-shell")
         sys.exit(0)
     unittest.main()

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""What tools/test.sh counts, and what .ci/run makes of a lane that failed: with a Bazel that only prints."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+TREE = pathlib.Path(__file__).parent.parent  # what Bazel shows of it
+# Where what Bazel would have written lies, what it would print, and its status.
+BAZEL = """#!/bin/bash
+case $1 in
+  info) echo "$TESTLOGS" ;;
+  test) cat "$TESTLOGS/printed"; exit "$TEST_STATUS" ;;
+  *) exit "${OTHER_STATUS:-0}" ;;
+esac
+"""
+GTEST = '<testcase name="A" />\n<testcase name="B">\n<skipped message="no" />\n</testcase>'
+FAILED = '<testcase name="A">\n<failure message="no" />\n</testcase>'
+SCRIPT = '<testcase name="script" />'
+
+
+class LanesTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for script in ("tools/test.sh", "tools/nightly.sh", ".ci/run"):
+            (self.root / script).parent.mkdir(exist_ok=True)
+            shutil.copy(TREE / script, self.root / script)
+        for program in ("tools/setup.sh", "tools/kubectl.sh", "tools/format.sh", "bin/python3"):
+            self.program(program, "#!/bin/bash\n")
+        self.program("bin/bazel", BAZEL)
+        (self.root / "testlogs").mkdir()
+        self.printed = ""
+
+    def program(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+
+    def ran(self, name, told, cases, log=""):
+        """A target that was tested, now or earlier."""
+        self.printed += f"//a:{name}    {told}\n"
+        folder = self.root / "testlogs/a" / name
+        folder.mkdir(parents=True)
+        (folder / "test.xml").write_text(cases, encoding="utf-8")
+        (folder / "test.log").write_text(log, encoding="utf-8")
+
+    def run_(self, *command, **environment):
+        (self.root / "testlogs/printed").write_text(self.printed, encoding="utf-8")
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False, env={
+            "PATH": f"{self.root}/bin:{os.environ['PATH']}", "TESTLOGS": f"{self.root}/testlogs", "TEST_STATUS": "0", "HOME": str(self.root),
+            **environment})
+
+    def last_line(self, *command, **environment):
+        return self.run_(*command, **environment).stdout.splitlines()[-1]
+
+    def test_cases_are_counted(self):
+        self.ran("gtest", "(cached) PASSED in 1.0s", GTEST, "a_test.cc:1: Skipped\nno\n")
+        self.ran("script", "PASSED in 1.0s", SCRIPT)
+        self.assertEqual(self.last_line("tools/test.sh"), "2 passed, 0 failed, 1 skipped")
+
+    def test_a_script_that_did_not_try_is_skipped(self):
+        self.ran("script", "PASSED in 1.0s", SCRIPT, "a/script.py:1: Skipped\nthere is no tool\n")
+        ran = self.run_("tools/test.sh")
+        self.assertEqual(ran.stdout.splitlines()[-2:], ["skipped: there is no tool", "0 passed, 0 failed, 1 skipped"])
+
+    def test_what_did_not_build_has_no_results(self):
+        self.ran("old", "FAILED TO BUILD", SCRIPT)
+        self.ran("new", "FAILED in 1.0s", FAILED)
+        self.assertEqual(self.last_line("tools/test.sh", TEST_STATUS="1"), "0 passed, 2 failed, 0 skipped")
+
+    def test_a_lane_that_failed_is_one_failed(self):
+        self.ran("script", "PASSED in 1.0s", SCRIPT)
+        self.assertEqual(self.last_line(".ci/run"), "1 passed, 0 failed, 0 skipped")
+        self.program("tools/format.sh", "#!/bin/bash\nexit 1\n")
+        ran = self.run_(".ci/run", OTHER_STATUS="1")  # the clang lane and the fuzzers are Bazel's
+        self.assertEqual(ran.stdout.splitlines()[-1], "1 passed, 3 failed, 0 skipped")
+        self.assertEqual(ran.returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
