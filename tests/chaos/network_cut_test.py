@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -193,6 +194,39 @@ class NetworkCutTest(unittest.TestCase):
             return job if job["state"] == "RUNNING" and self.step(job) > step else None
         return self.await_(f"a step after {step}", further)
 
+    def generations(self, name):
+        """By number: the first step, whether shards have no backup, and which ps were lost before it."""
+        found, lost, number = {}, set(), None
+        for event in self.events(name):
+            if event["reason"] == "MEMBER_LOST" and event["message"].startswith("ps-"):
+                lost.add(event["message"].split()[0])
+            elif event["reason"] == "SCHEDULED":
+                number, first = map(int, re.fullmatch(r"generation (\d+) on .* from step (\d+)", event["message"]).groups())
+                found[number] = {"first": first, "bare": False, "lost": lost}
+                lost = set()
+            elif event["reason"] == "NO_BACKUP":
+                found[number]["bare"] = True
+        return found
+
+    # Who makes the second step of a generation has seen that all backups are filled.
+    def await_backups(self, name):
+        job = self.await_step_after(name, 0)
+        while True:
+            first = self.generations(name)[int(job["generation"])]["first"]
+            seen = self.await_step_after(name, first + 1)
+            if seen["generation"] == job["generation"]:
+                return seen
+            job = seen
+
+    def goes_on(self, name, before):
+        """A generation that begins since then begins a step back at most. False: there was none, or backups may have lacked."""
+        generations = self.generations(name)
+        began = [generation for number, generation in generations.items() if number > int(before["generation"])]
+        if len(began) != 1 or len(began[0]["lost"]) > 1 or generations[int(before["generation"])]["bare"]:
+            return False
+        self.assertGreaterEqual(began[0]["first"], self.step(before) - 1, f"steps were thrown away: {generations}")
+        return True
+
     def hashes(self, name, step):
         [folder] = glob.glob(f"{self.folder}/state/jobs/{name}/checkpoints/step-*{step}")
         found = {}
@@ -216,23 +250,26 @@ class NetworkCutTest(unittest.TestCase):
 
     def test_whoever_is_cut_off_the_model_is_the_same(self):
         name = self.submit(1_000_000_000)
-        job = self.await_step_after(name, 5)
-        after_mending, of_kind = [], collections.Counter()
+        before = self.await_backups(name)
+        after_mending, of_kind, gone_on = [], collections.Counter(), 0
         for host, kind, seconds in self.cuts(name):
             self.network.cut(host, kind)
             time.sleep(seconds)
             self.network.mend(host)
             mended = time.monotonic()
-            furthest = self.step(self.job(name))
+            furthest = max(self.step(before), self.step(self.job(name)))
             job = self.await_step_after(name, furthest)
             after_mending.append(time.monotonic() - mended)
             of_kind[kind] += 1
+            gone_on += self.goes_on(name, before)
             self.say(f"{host}, {kind}, {seconds:.1f} s: a new step {after_mending[-1]:.1f} s after it was mended; "
                      f"step {self.step(job)}, generation {job['generation']}")
+            before = self.await_backups(name)
         for event in self.events(name):
             if event["state"] == "RECOVERING" and event["reason"] == "MEMBER_LOST":
                 self.assertTrue(any(member in event["message"] for member in MEMBERS), event)
         self.assertGreater(job.get("recovery", {}).get("count", 0), 0, "no cut was longer than the lease")
+        self.assertGreater(gone_on, 0, "no recovery is known to have had all backups")
 
         self.muster("suspend", name)
         job = self.await_("suspended", lambda: (lambda seen: seen if seen["state"] == "SUSPENDED" else None)(self.job(name)))
@@ -244,9 +281,9 @@ class NetworkCutTest(unittest.TestCase):
         self.assertEqual(self.hashes(name, last), self.hashes(undisturbed, last))
         after_mending.sort()
         self.say(f"{CUTS} cuts ({', '.join(f'{kind} {count}' for kind, count in sorted(of_kind.items()))}), "
-                 f"{job['recovery']['count']} recoveries, {last} steps, {job['recovery'].get('steps_again', 0)} of them made again; from "
-                 f"the mending to a new step: median {statistics.median(after_mending):.1f} s, "
-                 f"99 % within {after_mending[int(0.99 * (len(after_mending) - 1))]:.1f} s, longest {after_mending[-1]:.1f} s")
+                 f"{job['recovery']['count']} recoveries ({gone_on} of which had all backups), {last} steps, "
+                 f"{job['recovery'].get('steps_again', 0)} of them made again; from the mending to a new step: "
+                 f"median {statistics.median(after_mending):.1f} s, 99 % within {after_mending[int(0.99 * (len(after_mending) - 1))]:.1f} s, longest {after_mending[-1]:.1f} s")
 
     def events(self, name):
         told = json.loads(self.muster("events", name, "--limit", "100000", "-o", "json"))
