@@ -13,6 +13,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/status/grpc_status.h"
+#include "tests/member_exit.h"
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
@@ -286,6 +287,24 @@ TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
   ASSERT_TRUE(cluster.members().Restart("worker-1").ok());
   cluster.AwaitState(job, v1::SUCCEEDED);
   EXPECT_EQ(cluster.Parameters(job, 120), cluster.Parameters(undisturbed, 120));
+}
+
+// Its shard goes into a checkpoint first: nothing is computed again.
+TEST(AllreduceFailureTest, AWorkerThatIsToldToStopIsLetGoWithoutLosingAStep) {
+  TrainingCluster cluster({.ps = 0, .workers = 2});
+  const Gpt shape{.workers = 2, .steps = 600, .checkpoint = "{every_steps: 0, keep_last: 0}"};
+  const std::string undisturbed = cluster.Run(shape.yaml());
+  const std::string job = cluster.Submit(shape.yaml());
+  const int64_t step = cluster.AwaitStep(job, 60).progress().step();
+
+  ExpectOrderlyExit(cluster, "worker-1");
+  const v1::Job left = cluster.AwaitState(job, v1::RECOVERING, absl::Seconds(10));
+  EXPECT_GE(CheckpointStepOf(left), step);
+  ASSERT_TRUE(cluster.members().Restart("worker-1").ok());
+
+  EXPECT_EQ(cluster.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
+  EXPECT_EQ(cluster.Metrics(job), cluster.Metrics(undisturbed));
+  EXPECT_EQ(cluster.Parameters(job, 600), cluster.Parameters(undisturbed, 600));
 }
 
 TEST(AllreduceFailureTest, TrainingGoesOnWhileTheCoordinatorRestarts) {

@@ -1,6 +1,6 @@
-// What the ways in which workers may agree on parameters promise when a worker and a ps die:
-// docs/architecture.md, section 8, has the table. Plain bsp and allreduce have tests of their own
-// (recovery_test, allreduce_test).
+// What the ways in which workers may agree on parameters promise when a worker and a ps die, and
+// when they are told to stop: docs/architecture.md, section 8, has the table. Plain bsp and
+// allreduce have tests of their own (recovery_test, allreduce_test).
 #include <signal.h>
 
 #include <string>
@@ -8,11 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int kSteps = 8000;  // of a millisecond
 constexpr int kCheckpointSteps = 500;
@@ -31,7 +36,7 @@ Mode Compressed(const std::string& codec) {
           .worker_costs_one_step = true};
 }
 
-std::string JobFile(const Mode& mode) {
+std::string JobFile(const Mode& mode, int steps = kSteps) {
   return absl::Substitute(R"(
 name: $0
 model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32, dropout: 0.1}}}
@@ -41,7 +46,7 @@ sync: $2
 resources: {workers: {min: 3, max: 3}, ps: 2}
 checkpoint: {every_steps: $3, keep_last: 0}
 )",
-                          mode.name, kSteps, mode.sync, kCheckpointSteps);
+                          mode.name, steps, mode.sync, kCheckpointSteps);
 }
 
 class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
@@ -67,6 +72,17 @@ class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
     EXPECT_EQ(job.recovery().resumed_step() % kCheckpointSteps, 0);
   }
 
+  static void ExpectAsPromised(const std::string& job, int steps) {
+    // Every step is known once, in order.
+    const std::vector<StepMetrics> metrics = cluster_->Metrics(job);
+    ASSERT_EQ(metrics.size(), steps);
+    for (size_t i = 0; i < metrics.size(); ++i) ASSERT_EQ(metrics[i].step, i);
+    EXPECT_LT(metrics.back().loss, metrics.front().loss) << "it has learnt";
+    if (!GetParam().same_bits) return;
+    const std::string undisturbed = cluster_->Run(JobFile(GetParam(), steps));
+    EXPECT_EQ(cluster_->Hashes(job, steps), cluster_->Hashes(undisturbed, steps));
+  }
+
   static TrainingCluster* cluster_;
 };
 
@@ -88,16 +104,31 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
   cluster_->AwaitStep(job, 2 * kCheckpointSteps + 250);
   ExpectWentBackToACheckpoint(Strike(job, "ps-0", 2));
   EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).recovery().count(), 2) << cluster_->Logs();
+  ExpectAsPromised(job, kSteps);
+}
 
-  // Every step is known once, in order.
-  const std::vector<StepMetrics> metrics = cluster_->Metrics(job);
-  ASSERT_EQ(metrics.size(), kSteps);
-  for (size_t i = 0; i < metrics.size(); ++i) ASSERT_EQ(metrics[i].step, i);
-  EXPECT_LT(metrics.back().loss, metrics.front().loss) << "it has learnt";
-  if (mode.same_bits) {
-    const std::string undisturbed = cluster_->Run(JobFile(mode));
-    EXPECT_EQ(cluster_->Hashes(job, kSteps), cluster_->Hashes(undisturbed, kSteps));
+// Nobody dies: a worker of the other modes, and a ps, leaves a checkpoint of what it held.
+TEST_P(ModeRecoveryTest, AWorkerAndAPsAreToldToStopAndTheJobEndsAsPromised) {
+  constexpr int kEnough = 3000;
+  const Mode& mode = GetParam();
+  const std::string job = cluster_->Submit(JobFile(mode, kEnough));
+  int64_t step = 700;
+  for (const std::string member : {"worker-1", "ps-0"}) {
+    SCOPED_TRACE(member);
+    step = cluster_->AwaitStep(job, step).progress().step();
+    const absl::Time begin = absl::Now();
+    ExpectOrderlyExit(*cluster_, member);
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+    const v1::Job left = cluster_->AwaitState(job, v1::RECOVERING, absl::Seconds(10));
+    EXPECT_THAT(left.message(), HasSubstr(member));
+    if (member == "ps-0" || !mode.worker_costs_one_step) {
+      EXPECT_GE(CheckpointStepOf(left), step) << left.checkpoint();
+    }
+    ASSERT_TRUE(cluster_->members().Restart(member).ok());
+    step = cluster_->AwaitState(job, v1::RUNNING, absl::Seconds(60)).progress().step() + 300;
   }
+  EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).recovery().count(), 0) << cluster_->Logs();
+  ExpectAsPromised(job, kEnough);
 }
 
 INSTANTIATE_TEST_SUITE_P(
