@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -17,6 +18,7 @@
 #include "cli/local_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/checkpoint/checkpoint_reader.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -32,16 +34,16 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 
 // Of three milliseconds a step. (The name stands in the files of a checkpoint.) Adam has slots and
 // dropout random numbers: both have to be where they were.
-std::string Job(int64_t steps) {
+std::string Job(int64_t steps, const std::string& checkpoint = "{every_steps: 100, keep_last: 2}") {
   return absl::Substitute(R"(
 name: chaos
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
 data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
 training: {steps: $0, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
 resources: {workers: {min: 2, max: 2}, ps: 2, ps_replication: $1}
-checkpoint: {every_steps: 100, keep_last: 2}
+checkpoint: $2
 )",
-                          steps, FromEnvironment("CHAOS_REPLICATION", 1));
+                          steps, FromEnvironment("CHAOS_REPLICATION", 1), checkpoint);
 }
 
 // CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp CHAOS_REPLICATION=2 bazel test
@@ -120,6 +122,46 @@ TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
   EXPECT_EQ(report.strikes.size(), FromEnvironment("CHAOS_STRIKES", 10));
   EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report) / 2)
       << "they stood still for too short";
+}
+
+// Whoever is struck in the middle of a shard that he writes, or writes on when he wakes up, while
+// another one writes it too: whatever was committed is right, and stays so.
+TEST(ChaosTest, WhoeverIsStruckEveryCheckpointThatPsWroteThemselvesIsRight) {
+  TrainingCluster cluster(Members(3, absl::Seconds(1)));
+  cli::CoordinatorClient client(cluster.members().address());
+  const std::string often = "{every_steps: 10, keep_last: 0, mode: direct}";
+  const std::string job = cluster.Submit(Job(1'000'000'000, often));
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    cli::ChaosOptions options = Strikes(4);
+    options.signal = signal;
+    options.stop_for = absl::Milliseconds(1500);
+    SCOPED_TRACE(absl::StrCat("seed ", options.seed, ", signal ", signal));
+    const auto report = cli::RunChaos(job, cluster.members(), client, options);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->fault, "") << cluster.Logs();
+    EXPECT_THAT(report->other_ends, IsEmpty()) << "nobody dies but who was struck";
+  }
+  ASSERT_TRUE(client.SuspendJob(job).ok());
+  const int64_t last = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
+  const std::string undisturbed = cluster.Submit(Job(last, often));
+  cluster.AwaitState(undisturbed, v1::SUCCEEDED, absl::Hours(1));
+
+  const auto steps = ListCheckpointSteps(cluster.checkpoint_directory(job));
+  const auto expected = ListCheckpointSteps(cluster.checkpoint_directory(undisturbed));
+  ASSERT_TRUE(steps.ok() && expected.ok()) << steps.status() << expected.status();
+  size_t compared = 0;
+  for (const int64_t step : *steps) {
+    if (!std::ranges::binary_search(*expected, step)) continue;
+    EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
+    ++compared;
+  }
+  EXPECT_GT(compared, expected->size() / 2) << "one that was lost may not be made again";
+  v1::ListEventsRequest request;
+  request.set_parent(job);
+  request.set_page_size(500);
+  const auto events = client.ListEvents(request);
+  ASSERT_TRUE(events.ok()) << events.status();
+  for (const v1::JobEvent& event : events->events()) EXPECT_NE(event.reason(), "SHARD_SENT");
 }
 
 }  // namespace
