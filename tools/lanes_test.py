@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/test.sh counts, and what .ci/run makes of a lane that failed: with a Bazel that only prints."""
+"""What tools/test.sh counts, what .ci/run makes of a lane that failed, and the seeds of tools/nightly.sh: with a Bazel that only prints."""
 
 import os
 import pathlib
@@ -81,6 +81,16 @@ class LanesTest(unittest.TestCase):
         ran = self.run_(".ci/run", OTHER_STATUS="1")  # the clang lane and the fuzzers are Bazel's
         self.assertEqual(ran.stdout.splitlines()[-1], "1 passed, 3 failed, 0 skipped")
         self.assertEqual(ran.returncode, 1)
+
+    def test_each_night_has_seeds_of_its_own(self):
+        lanes = ("disk", "chaos", "simulation", "soak")
+        ran = self.run_("tools/nightly.sh", "--dry-run", *lanes, NIGHT="26331")
+        for seed in ("POWER_SEED=26331", "CHAOS_SEED=26331", "FIRST_SEED=2633100000", "SOAK_SEED=26331"):
+            self.assertIn(f"--test_env={seed} ", ran.stdout)
+        self.assertEqual(ran.stdout.count("--nocache_test_results"), len(lanes))
+        self.assertIn("--test_env=CHAOS_SEED=2 ", self.run_("tools/nightly.sh", "--dry-run", "chaos", CHAOS_SEED="2").stdout)
+        self.assertEqual(self.run_("tools/nightly.sh", "--dry-run", NIGHT="today").returncode, 2)
+        self.assertIn("NIGHT=7\n", self.run_("tools/nightly.sh", "chaos", NIGHT="7").stdout)
 
 
 if __name__ == "__main__":

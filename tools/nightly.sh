@@ -9,6 +9,8 @@
 #   hostile          HOSTILE_TIME (10m) of floods, SIEGE_STEPS (50,000), STRANGERS (100,000), REQUESTS (100,000)
 #   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
 #   page             the status page in a headless Chromium; skipped where there is none (Debian: chromium-headless-shell, or chromium)
+# Each night has a number, NIGHT (today's date unless it is set), of which the seeds are made: CHAOS_SEED, POWER_SEED,
+# SOAK_SEED, FIRST_SEED. NIGHT=26331 does that night's again.
 # `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -17,6 +19,8 @@ fuzzers=(//tests/fuzz:{checkpoint,directive,job_file,onnx}_fuzzer //lib/codec:de
 tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
   //lib/transport/... //lib/shard:parameter_shard_test)
 
+night=${NIGHT:-$(date +%y%j)}
+[[ $night =~ ^[1-9][0-9]{0,4}$ ]] || { echo "NIGHT='$night' is no number of up to five digits" >&2; exit 2; }
 dry="" chosen=()
 for argument in "$@"; do
   case $argument in
@@ -47,7 +51,7 @@ sized() { # NAME=VALUE... -- ARGUMENT...
     flags+=("--test_env=$name=${!name-${1#*=}}")
     shift
   done
-  tests --test_timeout=36000 "${flags[@]}" "${@:2}"
+  tests --nocache_test_results --test_timeout=36000 "${flags[@]}" "${@:2}"
 }
 
 # As the test looks for it.
@@ -75,13 +79,13 @@ lane() {
           "$fuzzer" -- "$corpus" "${options[@]}" || status=1
       done
       return $status ;;
-    disk) sized DISK_FAULTS=20000 -- --test_filter='Failing*' //services/coordinator:power_cut_test ;;
-    chaos) sized CHAOS_STRIKES=1000 CHAOS_SEED=1 -- --test_filter='*Killed*' //tests/chaos:chaos_test ;;
-    simulation) sized SEEDS=100000 -- //tests/sim:fleet_simulation_test ;;
+    disk) sized DISK_FAULTS=20000 POWER_SEED="$night" -- --test_filter='Failing*' //services/coordinator:power_cut_test ;;
+    chaos) sized CHAOS_STRIKES=1000 CHAOS_SEED="$night" -- --test_filter='*Killed*' //tests/chaos:chaos_test ;;
+    simulation) sized SEEDS=100000 FIRST_SEED=$((night * 100000)) -- //tests/sim:fleet_simulation_test ;;
     hostile)
       sized HOSTILE_TIME=10m SIEGE_STEPS=50000 STRANGERS=100000 REQUESTS=100000 -- \
         //services/coordinator:{hostile_calls,mutated_requests}_test //tests:{siege,stranger}_test ;;
-    soak) sized SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 -- //tests/chaos:soak_test ;;
+    soak) sized SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 SOAK_SEED="$night" -- //tests/chaos:soak_test ;;
     page)
       # Without one the test passes, and Bazel would keep that for the night when there is one.
       if [ -z "$dry" ] && ! has_chromium; then
@@ -93,6 +97,7 @@ lane() {
   esac
 }
 
+echo "NIGHT=$night"
 table="" failed=0
 for name in "${chosen[@]}"; do
   start=$SECONDS result=passed
@@ -103,5 +108,5 @@ for name in "${chosen[@]}"; do
   esac || { result=FAILED failed=1; }
   table+=$(printf '%-12s %-7s %6d s' "$name" "$result" $((SECONDS - start)))$'\n'
 done
-[ -n "$dry" ] || printf '\n%s' "$table"
+[ -n "$dry" ] || printf '\n%sNIGHT=%s\n' "$table" "$night"
 exit $failed

@@ -74,6 +74,13 @@ v1::JobSpec Spec() {
   return spec;
 }
 
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* const text = getenv(name);
+  int64_t value = otherwise;
+  if (text != nullptr) CHECK(absl::SimpleAtoi(text, &value)) << name << ": " << text;
+  return value;
+}
+
 // What a checkpoint holds, in every element of values (slot 0) and momentum.
 float ValueOf(int64_t step, int slot) { return static_cast<float>(step) + 0.5f * slot; }
 
@@ -501,12 +508,8 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackByACutAtAnyWrite) {
 // The power is cut when the device has begun with what was not synced: POWER_CUTS, spread over the
 // job's life, about 5 ms each; POWER_SEED for others.
 TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackWhateverOfTheRestHasComeToTheDevice) {
-  const char* const wanted = getenv("POWER_CUTS");
-  int64_t cuts = 500;
-  ASSERT_TRUE(wanted == nullptr || absl::SimpleAtoi(wanted, &cuts)) << wanted;
-  const char* const given = getenv("POWER_SEED");
-  uint32_t seed = 15;
-  ASSERT_TRUE(given == nullptr || absl::SimpleAtoi(given, &seed)) << given;
+  const int64_t cuts = FromEnvironment("POWER_CUTS", 500);
+  const int64_t seed = FromEnvironment("POWER_SEED", 15);
   RecordedJob job(root_);
   ASSERT_NO_FATAL_FAILURE(job.Run());
   const std::vector<Change> changes = job.TakeChanges();
@@ -514,7 +517,7 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackWhateverOfTheRestHasComeToTheD
 
   CachedTree tree;
   Heard heard;
-  std::mt19937 random(seed);
+  std::mt19937 random(static_cast<uint32_t>(seed));
   for (int64_t i = 0; i < std::ssize(changes) && !HasFailure(); ++i) {
     const Change& change = changes[i];
     tree.Apply(change);
@@ -635,18 +638,18 @@ TEST_F(FailingDiskTest, WhicheverCallFailsNothingThatWasSaidIsTakenBack) {
   ASSERT_EQ(told_->heard.steps_before, kShort);
   const int64_t calls = told_->calls;  // a few more or less from run to run: threads
   ASSERT_GT(calls, 200);
-  const char* const wanted = getenv("DISK_FAULTS");
-  int64_t faults = 160;
-  ASSERT_TRUE(wanted == nullptr || absl::SimpleAtoi(wanted, &faults)) << wanted;
+  const int64_t faults = FromEnvironment("DISK_FAULTS", 160);
+  const int64_t seed = FromEnvironment("POWER_SEED", 14);
 
   int64_t deaths = 0, ends = 0;
-  std::mt19937 random(14);
+  std::mt19937 random(static_cast<uint32_t>(seed));
   for (int64_t i = 0; i < faults && !HasFailure(); ++i) {
     const int64_t first = 1 + i * 97 % calls;
     const int64_t count = i >= 3 * calls ? 1 + random() % 30 : i % 3 == 2 ? kAll : 1 + i % 3;
     const int end = Run(first, count);
-    SCOPED_TRACE(absl::StrCat("call ", first, " and ", count - 1, " after it: ", told_->operation,
-                              " ", told_->path, "; the process said:\n", said_));
+    SCOPED_TRACE(absl::StrCat("POWER_SEED=", seed, " DISK_FAULTS=", faults, ": call ", first,
+                              " and ", count - 1, " after it: ", told_->operation, " ", told_->path,
+                              "; the process said:\n", said_));
     if (WIFSIGNALED(end)) {
       ++deaths;
       EXPECT_EQ(WTERMSIG(end), SIGABRT);

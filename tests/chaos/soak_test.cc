@@ -34,7 +34,8 @@ namespace {
 using ::testing::IsEmpty;
 
 // SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 bazel test //tests/chaos:soak_test --test_env=SOAK_MINUTES
-// --test_env=SOAK_KILL_SECONDS --test_timeout=10000. The undisturbed run comes on top.
+// --test_env=SOAK_KILL_SECONDS --test_timeout=10000; SOAK_SEED for other strikes. The undisturbed
+// run comes on top.
 double FromEnvironment(const char* name, double otherwise) {
   const char* text = std::getenv(name);
   double value = 0;
@@ -141,12 +142,14 @@ TEST(SoakTest, NothingGrowsWhileMembersAreKilled) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   cli::CoordinatorClient client(cluster.members().address());
   const double minutes = FromEnvironment("SOAK_MINUTES", 10);
+  const auto seed = static_cast<uint64_t>(FromEnvironment("SOAK_SEED", 14));
+  SCOPED_TRACE(absl::StrCat("SOAK_SEED=", seed));
   const std::string job = cluster.Submit(Job(1'000'000'000));
   Watcher watcher;
 
   const auto report =
       cli::RunChaos(job, cluster.members(), client,
-                    {.seed = 14,
+                    {.seed = seed,
                      .roles = {cli::ChaosRole::kPs, cli::ChaosRole::kWorker},
                      .every = absl::Seconds(FromEnvironment("SOAK_KILL_SECONDS", 60)),
                      .duration = absl::Minutes(minutes),
