@@ -36,19 +36,6 @@ double QuotaOfVersion1(const std::string& group) {
   return quota <= 0 || period <= 0 ? kUnlimited : quota / period;
 }
 
-// The smallest quota of `group` below `mount` and of all groups that it is in. A container may see
-// a path of the host that is not there; the mount's own files are then those of its group.
-template <typename Quota>
-double SmallestQuota(const std::string& mount, absl::string_view group, const Quota& quota) {
-  double smallest = quota(mount);
-  std::string path = mount;
-  for (absl::string_view part : absl::StrSplit(group, '/', absl::SkipEmpty())) {
-    absl::StrAppend(&path, "/", part);
-    smallest = std::min(smallest, quota(path));
-  }
-  return smallest;
-}
-
 int AffinityCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -58,17 +45,30 @@ int AffinityCpus() {
 
 }  // namespace
 
-double CgroupCpus(const std::string& root) {
-  double cpus = kUnlimited;
+std::vector<CgroupFolder> CgroupFolders(absl::string_view controller, const std::string& root) {
+  std::vector<CgroupFolder> folders;
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/group" or "0::/group"
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
-    if (fields[0] == "0" && fields[1].empty()) {
-      cpus = std::min(cpus, SmallestQuota(root + "/sys/fs/cgroup", fields[2], QuotaOfVersion2));
-    } else if (absl::c_linear_search(absl::StrSplit(fields[1], ','), "cpu")) {
-      cpus = std::min(cpus, SmallestQuota(root + "/sys/fs/cgroup/cpu", fields[2], QuotaOfVersion1));
+    const bool second = fields[0] == "0" && fields[1].empty();
+    if (!second && !absl::c_linear_search(absl::StrSplit(fields[1], ','), controller)) continue;
+    std::string path = root + "/sys/fs/cgroup";
+    if (!second) absl::StrAppend(&path, "/", controller);
+    folders.push_back({path, second ? 2 : 1});
+    for (absl::string_view part : absl::StrSplit(fields[2], '/', absl::SkipEmpty())) {
+      absl::StrAppend(&path, "/", part);
+      folders.push_back({path, second ? 2 : 1});
     }
+  }
+  return folders;
+}
+
+double CgroupCpus(const std::string& root) {
+  double cpus = kUnlimited;
+  for (const CgroupFolder& group : CgroupFolders("cpu", root)) {
+    cpus = std::min(cpus,
+                    group.version == 2 ? QuotaOfVersion2(group.path) : QuotaOfVersion1(group.path));
   }
   return cpus;
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "lib/concurrency/cpu_quota.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -29,19 +30,28 @@ int64_t MachineBytes(const std::string& root) {
   return kilobytes < 0 ? physical : kilobytes * 1024;
 }
 
-int64_t CgroupBytes(const std::string& root) {
-  const std::string cgroup = root + "/sys/fs/cgroup/memory.";
+// What this group has left, page cache that can be dropped counted as left.
+int64_t LeftIn(const CgroupFolder& group) {
+  const bool second = group.version == 2;
+  const std::string file = group.path + "/memory.";
   int64_t limit = 0, used = 0;
-  if (!(std::ifstream(cgroup + "max") >> limit) || !(std::ifstream(cgroup + "current") >> used)) {
-    return std::numeric_limits<int64_t>::max();  // "max", or no cgroup
+  if (!(std::ifstream(file + (second ? "max" : "limit_in_bytes")) >> limit) ||
+      !(std::ifstream(file + (second ? "current" : "usage_in_bytes")) >> used)) {
+    return std::numeric_limits<int64_t>::max();  // "max", or no such group
   }
-  return std::max<int64_t>(0, limit - used + NumberOf(cgroup + "stat", "inactive_file", 0));
+  const int64_t cache =
+      NumberOf(file + "stat", second ? "inactive_file" : "total_inactive_file", /*absent=*/0);
+  return std::max<int64_t>(0, limit - std::max<int64_t>(0, used - cache));
 }
 
 }  // namespace
 
 int64_t AvailableHostBytes(const std::string& root) {
-  return std::min(MachineBytes(root), CgroupBytes(root));
+  int64_t bytes = MachineBytes(root);
+  for (const CgroupFolder& group : CgroupFolders("memory", root)) {
+    bytes = std::min(bytes, LeftIn(group));
+  }
+  return bytes;
 }
 
 absl::Status MemoryExhausted(absl::string_view what, int64_t bytes, absl::string_view kind,

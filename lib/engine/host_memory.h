@@ -9,9 +9,9 @@
 
 namespace muster {
 
-// The smaller of what the kernel calls available and what the cgroup (v2) has left, page cache that
-// can be dropped counted as left; in bytes. `root`: where /proc and /sys lie, for tests. Reads the
-// file system.
+// The smallest of what the kernel calls available and what each cgroup that this process is in has
+// left, page cache that can be dropped counted as left; in bytes. `root`: where /proc and /sys lie,
+// for tests. Reads the file system.
 int64_t AvailableHostBytes(const std::string& root = "");
 
 // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED": "`what` need `bytes` bytes of `kind`, ...".

@@ -24,6 +24,7 @@ class HostMemoryTest : public testing::Test {
 TEST_F(HostMemoryTest, AMachineWithoutALimitGivesWhatTheKernelCallsAvailable) {
   Write("/proc/meminfo", "MemTotal:  900 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\n");
   EXPECT_EQ(AvailableHostBytes(root_), 400 * 1024);
+  Write("/proc/self/cgroup", "0::/\n");
   Write("/sys/fs/cgroup/memory.max", "max\n");
   Write("/sys/fs/cgroup/memory.current", "5\n");
   EXPECT_EQ(AvailableHostBytes(root_), 400 * 1024);
@@ -31,6 +32,7 @@ TEST_F(HostMemoryTest, AMachineWithoutALimitGivesWhatTheKernelCallsAvailable) {
 
 TEST_F(HostMemoryTest, ACgroupGivesWhatIsNotUsedAndTheCacheItCanDrop) {
   Write("/proc/meminfo", "MemAvailable:  400 kB\n");
+  Write("/proc/self/cgroup", "0::/\n");
   Write("/sys/fs/cgroup/memory.max", "1000\n");
   Write("/sys/fs/cgroup/memory.current", "700\n");
   EXPECT_EQ(AvailableHostBytes(root_), 300);
@@ -38,6 +40,31 @@ TEST_F(HostMemoryTest, ACgroupGivesWhatIsNotUsedAndTheCacheItCanDrop) {
   EXPECT_EQ(AvailableHostBytes(root_), 450);
   Write("/sys/fs/cgroup/memory.current", "2000\n");
   EXPECT_EQ(AvailableHostBytes(root_), 0);
+}
+
+TEST_F(HostMemoryTest, TheGroupWithTheLeastCountsWhereverItIsOnTheWayToTheRoot) {
+  Write("/proc/meminfo", "MemAvailable:  400 kB\n");
+  Write("/proc/self/cgroup", "0::/system.slice/muster-ps.service\n");
+  Write("/sys/fs/cgroup/system.slice/memory.max", "9000\n");
+  Write("/sys/fs/cgroup/system.slice/memory.current", "8800\n");
+  Write("/sys/fs/cgroup/system.slice/muster-ps.service/memory.max", "1000\n");
+  Write("/sys/fs/cgroup/system.slice/muster-ps.service/memory.current", "700\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 200);
+  Write("/sys/fs/cgroup/system.slice/memory.current", "800\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 300);
+}
+
+TEST_F(HostMemoryTest, Version1HasOtherNames) {
+  Write("/proc/meminfo", "MemAvailable:  400 kB\n");
+  Write("/proc/self/cgroup", "4:memory:/slurm/job_7\n1:cpu:/\n0::/\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "100000\n");
+  Write("/sys/fs/cgroup/memory/memory.stat", "total_inactive_file 0\n");
+  Write("/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "1000\n");
+  Write("/sys/fs/cgroup/memory/slurm/job_7/memory.usage_in_bytes", "700\n");
+  Write("/sys/fs/cgroup/memory/slurm/job_7/memory.stat",
+        "inactive_file 10\ntotal_inactive_file 150\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 450);
 }
 
 TEST_F(HostMemoryTest, ThisMachineHasSome) { EXPECT_GT(AvailableHostBytes(), 1 << 20); }

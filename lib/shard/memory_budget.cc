@@ -11,6 +11,7 @@
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "lib/concurrency/cpu_quota.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
@@ -25,10 +26,13 @@ absl::Status Exhausted(std::string message) {
 
 }  // namespace
 
-int64_t DefaultMemoryBytes() {
+int64_t DefaultMemoryBytes(const std::string& root) {
   int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  int64_t limit = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) bytes = std::min(bytes, limit);
+  for (const CgroupFolder& group : CgroupFolders("memory", root)) {
+    const char* name = group.version == 2 ? "/memory.max" : "/memory.limit_in_bytes";
+    int64_t limit = 0;
+    if (std::ifstream(group.path + name) >> limit) bytes = std::min(bytes, limit);
+  }
   return bytes / 2;
 }
 

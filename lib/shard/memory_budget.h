@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <stop_token>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -14,8 +15,9 @@
 
 namespace muster {
 
-// Half of what the machine, or the container if that is less, has.
-int64_t DefaultMemoryBytes();
+// Half of what the machine has, or of the smallest limit of a cgroup that this process is in, where
+// that is less. `root`: where /proc and /sys lie, for tests.
+int64_t DefaultMemoryBytes(const std::string& root = "");
 
 // Thread-safe. Outlives its reservations.
 class MemoryBudget {

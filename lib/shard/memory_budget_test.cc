@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -11,6 +14,43 @@
 
 namespace muster {
 namespace {
+
+// A file system with what the kernel would say.
+class DefaultMemoryBytesTest : public testing::Test {
+ protected:
+  ~DefaultMemoryBytesTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+
+  const std::string root_ =
+      testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(DefaultMemoryBytesTest, AreHalfOfTheMachineWhereNoGroupHasALimit) {
+  const int64_t machine = DefaultMemoryBytes(root_);
+  EXPECT_GT(machine, 1 << 20);
+  Write("/proc/self/cgroup", "0::/group\n");
+  Write("/sys/fs/cgroup/group/memory.max", "max\n");
+  EXPECT_EQ(DefaultMemoryBytes(root_), machine);
+}
+
+TEST_F(DefaultMemoryBytesTest, AreHalfOfTheSmallestLimitOnTheWayToTheRoot) {
+  Write("/proc/self/cgroup", "0::/system.slice/muster-ps.service\n");
+  Write("/sys/fs/cgroup/system.slice/memory.max", "9000\n");
+  EXPECT_EQ(DefaultMemoryBytes(root_), 4500);
+  Write("/sys/fs/cgroup/system.slice/muster-ps.service/memory.max", "1000\n");
+  EXPECT_EQ(DefaultMemoryBytes(root_), 500);
+}
+
+TEST_F(DefaultMemoryBytesTest, AreHalfOfTheLimitOfVersion1) {
+  Write("/proc/self/cgroup", "4:memory:/slurm/job_7\n0::/\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "1000\n");
+  EXPECT_EQ(DefaultMemoryBytes(root_), 500);
+}
 
 TEST(MemoryBudgetTest, RefusesWhatExceedsItAtOnce) {
   MemoryBudget budget(1000);
