@@ -75,7 +75,13 @@ class Tarball(unittest.TestCase):
             service = self.unit(role)["Service"]
             for setting, value in HARDENED.items():
                 self.assertEqual(service.get(setting), value, f"{role}: {setting}")
-            self.assertEqual(set(service["RestartPreventExitStatus"].split()), PERMANENT, role)
+
+    def test_units_are_started_again_for_as_long_as_it_takes(self):
+        for role in ROLES:
+            unit = self.unit(role)
+            self.assertEqual(unit["Unit"].get("StartLimitIntervalSec"), "0", f"{role}: systemd would give up after five starts")
+            self.assertEqual(unit["Service"]["Restart"], "on-failure", role)
+            self.assertEqual(set(unit["Service"]["RestartPreventExitStatus"].split()), PERMANENT, role)
 
     def test_units_are_what_systemd_understands(self):
         analyze = shutil.which("systemd-analyze")
