@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -134,6 +136,35 @@ TEST_F(BackupTest, JobsThatAreThereAreGivenUpOnlyWhenThatIsSaidAndAreKeptAside) 
     kept += entry.path().extension().string().find("before-restore") != std::string::npos;
   }
   EXPECT_GE(kept, 1);
+}
+
+// The coordinator of a unit is not root, who restores.
+TEST_F(BackupTest, WhatRootRestoresBelongsToTheOwnerOfTheFolder) {
+  constexpr uid_t kOwner = 65532;
+  for (const bool give_up : {false, true}) {
+    const std::string elsewhere = NewFolder();
+    const std::string outside = NewFolder() + "/file";
+    std::ofstream(outside) << "root's";
+    fs::create_symlink(outside, elsewhere + "/folder.id");
+    if (geteuid() != 0 || lchown(elsewhere.c_str(), kOwner, kOwner) != 0) {
+      GTEST_SKIP() << "only root has something to give away";
+    }
+    if (give_up) {
+      std::ofstream(elsewhere + "/coordinator.db") << std::string(8192, 'x');
+      ASSERT_EQ(lchown((elsewhere + "/coordinator.db").c_str(), kOwner, kOwner), 0);
+    }
+
+    ASSERT_TRUE(Restore(give_up ? Occupied::kGiveUp : Occupied::kRefuse, elsewhere).ok());
+
+    for (const auto& entry : fs::directory_iterator(elsewhere)) {
+      struct stat its {};
+      ASSERT_EQ(lstat(entry.path().c_str(), &its), 0);
+      EXPECT_EQ(its.st_uid, entry.is_symlink() ? 0 : kOwner) << entry.path();
+    }
+    struct stat its {};
+    ASSERT_EQ(stat(outside.c_str(), &its), 0);
+    EXPECT_EQ(its.st_uid, 0);
+  }
 }
 
 TEST_F(BackupTest, InThePlaceOfADamagedStore) {

@@ -1,14 +1,24 @@
 #include "services/coordinator/store_choice.h"
 
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
 #include "services/coordinator/etcd_greeting.h"
 #include "services/coordinator/etcd_store.h"
@@ -66,6 +76,25 @@ std::string WhyTurnedAway(const EtcdGreeting& greeting, const std::string& tls) 
                       "): the tls.crt in --store_tls=", tls,
                       " must be signed by the authority that etcd asks for (--trusted-ca-file), be "
                       "for clients, and be in force");
+}
+
+// The coordinator runs as the owner of its folder and must be able to write what root has made
+// there. That user may have put anything into the folder: links are not followed, and a file that
+// has another name as well stays root's.
+void GiveToOwnerOf(const std::string& folder, const std::vector<std::string>& paths) {
+  struct stat owner {};
+  if (geteuid() != 0 || stat(folder.c_str(), &owner) != 0) return;
+  for (const std::string& path : paths) {
+    const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) continue;
+    const absl::Cleanup done = [file] { close(file); };
+    struct stat its {};
+    if (fstat(file, &its) != 0 || its.st_uid != 0) continue;
+    if (!S_ISDIR(its.st_mode) && !(S_ISREG(its.st_mode) && its.st_nlink == 1)) continue;
+    if (fchown(file, owner.st_uid, owner.st_gid) == 0) continue;
+    LOG(ERROR) << path << ": cannot be given to the owner of " << folder << ": " << strerror(errno)
+               << "; the coordinator may not be able to open it";
+  }
 }
 
 }  // namespace
@@ -147,6 +176,12 @@ absl::Status StoreChoice::Explained(const absl::Status& refused) const {
 
 absl::Status StoreChoice::Restore(bool give_up,
                                   const std::function<absl::Status(Store&)>& fill) const {
+  const absl::Cleanup give = [this] {
+    GiveToOwnerOf(state_dir_, {state_dir_ + "/jobs", state_dir_ + "/folder.id"});
+    if (takes_turns()) return;
+    const std::string& file = location_.file;
+    GiveToOwnerOf(ParentOf(file), {file, file + "-wal", file + "-shm", file + ".lock"});
+  };
   RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
   if (takes_turns()) {
     ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
