@@ -130,6 +130,29 @@ class Manifests(unittest.TestCase):
         self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
         self.assertIn(f"{read('k8s', 'alerts', 'muster.rules.yaml').count('- alert:')} rules found", told.stdout)
 
+    def test_pods_of_the_document_are_of_this_kubernetes_and_these_claims(self):
+        pods = [thing for block in re.findall(r"^```yaml\n(apiVersion:.*?)^```", read("docs", "kubernetes.md"), re.MULTILINE | re.DOTALL)
+                for thing in yaml.safe_load_all(block)]
+        self.assertEqual([pod["metadata"]["name"] for pod in pods], ["fill", "restore"])
+        objects = manifests.load(os.path.join(HERE, "everything.yaml"))
+        claims = {thing["metadata"]["name"] for thing in objects if thing["kind"] == "PersistentVolumeClaim"} | {
+            f"{claim['metadata']['name']}-{thing['metadata']['name']}-0" for thing in objects if thing["kind"] == "StatefulSet"
+            for claim in thing["spec"].get("volumeClaimTemplates", [])}
+        for pod in pods:
+            for schema in schemas():
+                self.assertEqual(manifests.schema_faults([pod], schema), [])
+            checker = manifests.Semantics([], VERSION)
+            checker.where = pod["metadata"]["name"]
+            checker.check_security({"spec": {"template": pod}})
+            self.assertEqual(checker.faults, [])
+            for volume in pod["spec"]["volumes"]:
+                if "persistentVolumeClaim" in volume:
+                    self.assertIn(volume["persistentVolumeClaim"]["claimName"], claims)
+            for container in pod["spec"]["containers"]:
+                role = container["image"].removeprefix("muster-").removesuffix(":" + VERSION)
+                flags = {word.partition("=")[0].lstrip("-") for word in container.get("args", [])}
+                self.assertLessEqual(flags, program_flags().get(role, set()), container["image"])
+
     def test_give_the_example_job_what_it_asks_for(self):
         objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml"))
         job_path = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
