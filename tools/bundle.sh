@@ -5,6 +5,7 @@
 #
 #   tools/bundle.sh DEST [NAME=]PROGRAM...        then, anywhere: DEST/NAME [arguments]
 set -euo pipefail
+umask 022 # others run it
 [ $# -ge 2 ] || { sed -n '2,6s/^# \?//p' "$0" >&2; exit 2; }
 destination=$1
 shift

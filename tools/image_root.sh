@@ -7,6 +7,7 @@
 # lists them with their versions, usr/share/doc has their licences, and sbom.spdx.json beside the list is the bill of materials
 # (tools/sbom.py).
 set -euo pipefail
+umask 022 # whoever it runs as must be able to read it
 [ $# -ge 2 ] || { sed -n '2,8s/^# \?//p' "$0" >&2; exit 2; }
 root=$1 name=${2%%=*} program=$(realpath "${2#*=}") rdma=${3:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -47,7 +48,7 @@ ln -sfn "..$system/ld-linux-x86-64.so.2" "$root/lib64/ld-linux-x86-64.so.2"
 echo "muster:x:65532:65532:Muster:/tmp:/usr/sbin/nologin" >"$root/etc/passwd"
 echo "muster:x:65532:" >"$root/etc/group"
 echo "hosts: files dns" >"$root/etc/nsswitch.conf"
-cp "$here/LICENSE" "$root/usr/share/doc/muster/copyright"
+install -m 644 "$here/LICENSE" "$root/usr/share/doc/muster/copyright"
 
 # Debian's packages name files with and without the /usr that /lib was merged into.
 packages=$({ dpkg-query -S "${libraries[@]}" "${libraries[@]#/usr}" 2>/dev/null || true; } | cut -d: -f1 | sort -u)

@@ -80,8 +80,10 @@ class Sbom(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.root = os.path.join(cls.folder.name, "ps")
+        umask = os.umask(0o077)  # of whoever builds
         subprocess.run([os.path.join(HERE, "image_root.sh"), cls.root, f"muster-ps={ROOT}/services/ps/main"], check=True,
                        env={**os.environ, "SOURCE_DATE_EPOCH": "1764000000"})
+        os.umask(umask)
         with open(os.path.join(cls.root, "usr", "share", "muster", "sbom.spdx.json"), encoding="utf-8") as file:
             cls.document = json.load(file)
 
@@ -92,6 +94,13 @@ class Sbom(unittest.TestCase):
     def test_is_what_spdx_says(self):
         self.assertEqual(faults_of(self.document), [])
         self.assertEqual(self.document["creationInfo"]["created"], "2025-11-24T16:00:00Z")
+
+    def test_is_of_a_root_that_every_user_can_run(self):
+        for folder, _, files in os.walk(self.root):
+            self.assertEqual(os.stat(folder).st_mode & 0o055, 0o055, folder)
+            for path in (os.path.join(folder, name) for name in files):
+                if not os.path.islink(path):
+                    self.assertEqual(os.stat(path).st_mode & 0o044, 0o044, path)
 
     def test_names_our_program(self):
         ours = self.document["packages"][0]

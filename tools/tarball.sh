@@ -23,5 +23,6 @@ cp -rL "$here/examples" "$here/LICENSE" "$here/VERSION" "$work/muster/"
 cp -L "$here"/docs/*.md "$work/muster/docs/"
 cp -rL "$here/tools/systemd" "$work/muster/systemd"
 find "$work/muster" -name BUILD.bazel -delete
-tar -czf "$file" --owner=0 --group=0 --sort=name -C "$work" muster
+# The working tree may be of a stricter umask; the service is not who unpacks it.
+tar -czf "$file" --owner=0 --group=0 --mode=u+rwX,go+rX,go-w --sort=name -C "$work" muster
 echo "$file: $(stat -c %s "$file") bytes"

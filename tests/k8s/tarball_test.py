@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -32,7 +33,11 @@ class Tarball(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         packed = os.path.join(cls.folder, "muster.tar.gz")
+        umask = os.umask(0o077)  # of whoever packs
         subprocess.run([os.path.join(ROOT, "tools", "tarball.sh"), packed, ROOT], check=True)
+        os.umask(umask)
+        with tarfile.open(packed) as archive:
+            cls.members = archive.getmembers()
         place = os.path.join(cls.folder, "another place")
         os.mkdir(place)
         subprocess.run(["tar", "-xzf", packed, "-C", place], check=True)
@@ -52,6 +57,12 @@ class Tarball(unittest.TestCase):
         told = self.run_packed("muster", "run", "examples/linear.yaml")
         self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
         self.assertIn("SUCCEEDED", told.stdout + told.stderr)
+
+    def test_others_than_who_unpacks_it_may_run_it(self):
+        for member in self.members:
+            self.assertEqual(member.mode & 0o066, 0o044, f"{member.name}: {member.mode:o}")
+            if member.isdir() or member.name in [f"muster/{program}" for program in ROLES]:
+                self.assertEqual(member.mode & 0o011, 0o011, f"{member.name}: {member.mode:o}")
 
     def test_units_start_what_is_there_with_flags_that_it_has(self):
         for role in ROLES:
