@@ -1,14 +1,9 @@
 #!/bin/bash
-# Makes one relocatable tarball for machines without containers: the four programs with their libraries, examples, documents and
-# systemd units.
+# Makes one relocatable tarball for machines without containers: the four programs with their libraries, examples, documents,
+# systemd units, alerts and dashboards. It makes /opt/muster, as docs/operations.md ("On bare machines") says; any other place
+# will do without systemd.
 #
 #   tools/tarball.sh FILE.tar.gz [BIN]        BIN: where the built programs are (bazel-bin)
-#
-# Then, as root:
-#   tar -xzf FILE.tar.gz -C /opt                                     # makes /opt/muster; any other place will do without systemd
-#   cp /opt/muster/systemd/muster.sysusers /etc/sysusers.d/muster.conf && systemd-sysusers
-#   mkdir /etc/muster && cp /opt/muster/systemd/flags/ps.flags /etc/muster/      # and edit it
-#   cp /opt/muster/systemd/muster-ps.service /etc/systemd/system/ && systemctl enable --now muster-ps
 set -euo pipefail
 [ $# -ge 1 ] && [ $# -le 2 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
 file=$(realpath -m "$1")
@@ -22,6 +17,9 @@ mkdir "$work/muster/docs"
 cp -rL "$here/examples" "$here/LICENSE" "$here/VERSION" "$work/muster/"
 cp -L "$here"/docs/*.md "$work/muster/docs/"
 cp -rL "$here/tools/systemd" "$work/muster/systemd"
+mkdir -p "$work"/muster/k8s/{alerts,dashboards} # where the documents name them
+cp -L "$here/k8s/alerts/muster.rules.yaml" "$work/muster/k8s/alerts/"
+cp -L "$here"/k8s/dashboards/*.json "$work/muster/k8s/dashboards/"
 find "$work/muster" -name BUILD.bazel -delete
 # The working tree may be of a stricter umask; the service is not who unpacks it.
 tar -czf "$file" --owner=0 --group=0 --mode=u+rwX,go+rX,go-w --sort=name -C "$work" muster

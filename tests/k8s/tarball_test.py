@@ -64,6 +64,14 @@ class Tarball(unittest.TestCase):
             if member.isdir() or member.name in [f"muster/{program}" for program in ROLES]:
                 self.assertEqual(member.mode & 0o011, 0o011, f"{member.name}: {member.mode:o}")
 
+    def test_what_the_document_installs_is_there(self):
+        with open(os.path.join(self.muster, "docs", "operations.md"), encoding="utf-8") as file:
+            section = re.search(r"^## On bare machines\n(.*?)^## ", file.read(), re.MULTILINE | re.DOTALL)[1]
+        named = {path.replace("$role", role) for path in re.findall(r"/opt/(muster/[\w./$-]+)", section) for role in ROLES}
+        self.assertGreater(len(named), 2 * len(ROLES))
+        for path in named:
+            self.assertTrue(os.path.exists(os.path.join(os.path.dirname(self.muster), path)), path)
+
     def test_units_start_what_is_there_with_flags_that_it_has(self):
         for role in ROLES:
             start = self.unit(role)["Service"]["ExecStart"]
