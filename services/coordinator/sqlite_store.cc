@@ -351,6 +351,10 @@ absl::Status SqliteStore::Initialize(const std::string& path) {
                       "STORE_TOO_NEW");
   }
   if (version == 0) LOG(INFO) << "new store " << path;
+  if (version > 0 && version < kSchemaVersion) {
+    LOG(INFO) << path << ": its schema is raised from version " << version << " to "
+              << kSchemaVersion << "; an older Muster will not open it any more";
+  }
   return InTransaction([&]() -> absl::Status {
     if (version == 0) {
       RETURN_IF_ERROR(Execute(database_, kSchema));
