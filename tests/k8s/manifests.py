@@ -354,9 +354,10 @@ class Semantics:
                 self.fault(f"resources: no request or no limit of {resource}")
             elif quantity(resources["requests"][resource]) > quantity(resources["limits"][resource]):
                 self.fault(f"resources: more {resource} is requested than the limit")
-        if role != "coordinator" and resources.get("requests") != resources.get("limits"):
-            self.fault("resources: requests are not limits, so its processors are not its own")
         flags, faults = flags_of(container, spec, self.objects)
+        # A fleet without certificates is for a first look, where others want the processors too.
+        if role != "coordinator" and "insecure" not in flags and resources.get("requests") != resources.get("limits"):
+            self.fault("resources: requests are not limits, so its processors are not its own")
         for text in faults:
             self.fault(text)
         if self.program_flags is not None:

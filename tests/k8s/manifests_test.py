@@ -130,6 +130,21 @@ class Manifests(unittest.TestCase):
         self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
         self.assertIn(f"{read('k8s', 'alerts', 'muster.rules.yaml').count('- alert:')} rules found", told.stdout)
 
+    def test_a_first_look_fits_what_the_document_asks_for(self):
+        needs = {"cpu": 0, "memory": 0}
+        for thing in manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml")):
+            if thing["kind"] == "StatefulSet":
+                # As many workers as the document scales to.
+                replicas = 4 if thing["metadata"]["name"] == "muster-worker" else thing["spec"]["replicas"]
+                for container in manifests.containers(thing):
+                    for resource in needs:
+                        needs[resource] += replicas * manifests.quantity(container["resources"]["requests"][resource])
+        text = read("docs", "kubernetes.md")
+        self.assertIn("statefulset/muster-worker --replicas=4", text)
+        self.assertIn("four processors and 6 GiB free", text)
+        self.assertLessEqual(needs["cpu"], 4)
+        self.assertLessEqual(needs["memory"], 6 << 30)
+
     def test_pods_of_the_document_are_of_this_kubernetes_and_these_claims(self):
         pods = [thing for block in re.findall(r"^```yaml\n(apiVersion:.*?)^```", read("docs", "kubernetes.md"), re.MULTILINE | re.DOTALL)
                 for thing in yaml.safe_load_all(block)]
@@ -254,7 +269,7 @@ FAULTS = [
     ("runAsNonRoot", DEV, SET, "muster-ps", workload(put(0, "securityContext", "runAsUser"))),
     ("is not of version", DEV, SET, "muster-ps", container(put("muster-ps:latest", "image"))),
     ("no request or no limit of memory", DEV, SET, "muster-coordinator", container(delete("resources", "limits", "memory"))),
-    ("requests are not limits", DEV, SET, "muster-worker", container(put("2", "resources", "limits", "cpu"))),
+    ("requests are not limits", TCP, SET, "muster-worker", container(put("17", "resources", "limits", "cpu"))),
     ("more memory is requested", DEV, SET, "muster-coordinator", container(put("1Gi", "resources", "limits", "memory"))),
     ("the program has no such flag", DEV, MAP, "muster-settings", settings("ps.flags", "--metrics", "--metric")),
     ("is no flag", DEV, MAP, "muster-settings", settings("ps.flags", "--metrics", "metrics")),
