@@ -3,6 +3,12 @@
 # Quick and silent when nothing is missing.
 set -euo pipefail
 
+machine=$(uname -m)
+if [ "$machine" != x86_64 ]; then
+  echo "setup: Muster is built on and for x86-64 alone (its kernels are of SSE to AVX-512), and this machine is $machine: use one of x86-64, or a virtual machine of it" >&2
+  exit 1
+fi
+
 packages=(
   # build
   bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc
