@@ -29,6 +29,8 @@ def families(cluster):
         labels = {label for one in series for label, value in one.items() if label not in TARGET and (label, value) != ("job", "muster")}
         if name in ("muster_members", "muster_member_heartbeat_age_seconds"):
             labels.add("role")  # their own
+        if name == "muster_transport_info":
+            labels |= {"device", "fallback", "network"}  # empty within a host, and of those Prometheus knows nothing
         found[name] = (kind, ", ".join(sorted(labels)), metadata[0]["help"].rstrip("."))
     return found
 
