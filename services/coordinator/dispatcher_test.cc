@@ -77,7 +77,7 @@ class DispatcherTest : public RegistryFixture {
     return job;
   }
   void Tell(uint64_t number, const std::string& member, v1::MemberJobState state,
-            uint64_t rehearsal = 0) {
+            uint64_t rehearsal = 0, int64_t samples = 1000) {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number);
     v1::JobReport report;
@@ -85,13 +85,13 @@ class DispatcherTest : public RegistryFixture {
     report.set_generation(entry.job.record().generation());
     report.set_state(state);
     report.set_rehearsal(rehearsal);
-    report.mutable_dataset()->set_samples(1000);
+    report.mutable_dataset()->set_samples(samples);
     entry.job.Report(member, &report, now_);
     turn.Perform(entry);
   }
   void Rehearse(uint64_t number, const std::string& member, const v1::JobPlan& plan,
-                v1::MemberJobState state) {
-    Tell(number, member, state, plan.rehearsal());
+                v1::MemberJobState state, int64_t samples = 1000) {
+    Tell(number, member, state, plan.rehearsal(), samples);
   }
   static std::vector<MemberDirective> TakeAll(Attachment& attachment) {
     const auto told = attachment.TakeDirectives();
@@ -648,6 +648,19 @@ TEST_F(DispatcherTest, WhoCannotPrepareToJoinHarmsNobody) {
   Rehearse(job, "w-2", plan, v1::MEMBER_PREPARED);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+}
+
+TEST_F(DispatcherTest, WhoSeesOtherDataDoesNotJoin) {
+  const uint64_t job = RunElasticJob();
+  const auto other = Attach("w-1");
+  Dispatch();
+  Rehearse(job, "w-1", RehearsedBy(*other), v1::MEMBER_PREPARED, /*samples=*/999);
+  Dispatch();
+  Dispatch();
+  const std::vector<MemberDirective> told = TakeAll(*other);
+  ASSERT_EQ(told.size(), 1u) << "it is not asked again";
+  EXPECT_TRUE(told[0].directive.has_release());
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
 }
 
 // A job of one worker, who is lost after another one could not prepare to join it.

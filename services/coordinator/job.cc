@@ -477,14 +477,23 @@ void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, ab
 }
 
 void Job::ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now) {
-  switch (rehearsal_.Take(name, report, now)) {
+  Rehearsal::Heard heard = rehearsal_.Take(name, report, now);
+  if (heard == Rehearsal::Heard::kPrepared) {
+    const std::string difference = DifferenceOfData(members_, name, report->dataset());
+    if (!difference.empty()) {
+      rehearsal_.Refuse(name, difference);
+      heard = Rehearsal::Heard::kFailed;
+    }
+  }
+  switch (heard) {
     case Rehearsal::Heard::kNothing:
+    case Rehearsal::Heard::kPrepared:
       return;
     case Rehearsal::Heard::kSilence:
       return TellRehearsal(name);
     case Rehearsal::Heard::kFailed:
       Note("WORKER_CANNOT_JOIN",
-           absl::StrCat("the job goes on without ", name, ": ", report->error().message()), now);
+           absl::StrCat("the job goes on without ", name, ": ", *rehearsal_.WhyRefused(name)), now);
       break;
     case Rehearsal::Heard::kStranger:
       break;
@@ -858,6 +867,10 @@ bool Job::IsOrigin(int64_t step) const {
 void Job::BeginRunning(absl::Time now) {
   const absl::StatusOr<int64_t> total =
       StepsToTrain(*plan_, members_, checkpoints_.committed_step());
+  if (ReasonOf(total.status()) == "DATASET_MISMATCH") {
+    const std::vector<std::string> newcomers = NewcomersWithOtherData(members_);
+    if (!newcomers.empty()) return GoOnWithout(newcomers, total.status(), now);
+  }
   if (!total.ok()) {
     return Fail(ReasonOf(total.status()), std::string(total.status().message()), now);
   }
@@ -870,6 +883,22 @@ void Job::BeginRunning(absl::Time now) {
     checkpoints_.Ask(Pace());
   }
   SendWantedToAll(now);
+}
+
+// They would be of no use to it now: no recovery takes them where there are others.
+void Job::GoOnWithout(const std::vector<std::string>& newcomers, const absl::Status& why,
+                      absl::Time now) {
+  for (const std::string& name : newcomers) {
+    if (!active()) return;  // it may not recover that often
+    const std::string message(why.message());
+    rehearsal_.Refuse(name, message);
+    Judge({.reason = ReasonOf(why),
+           .message = absl::StrCat(members_.Describe(name), " cannot join: ", message),
+           .recoverable = true,
+           .lost = name,
+           .is_there = true},
+          now);
+  }
 }
 
 CheckpointPolicy::Pace Job::Pace() const {

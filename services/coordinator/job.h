@@ -258,6 +258,8 @@ class Job {
   void Advance(absl::Time now);
   bool IsOrigin(int64_t step) const;
   void BeginRunning(absl::Time now);
+  void GoOnWithout(const std::vector<std::string>& newcomers, const absl::Status& why,
+                   absl::Time now);
   CheckpointPolicy::Pace Pace() const;
   void AwaitCheckpoint(int64_t step, absl::Time now);
   int64_t total_steps() const { return record_.progress().total_steps(); }

@@ -26,7 +26,7 @@ std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, cons
 }  // namespace
 
 void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
-  members_.clear();
+  const absl::btree_map<std::string, Member> before = std::exchange(members_, {});
   workers_.clear();
   ps_.clear();
   sent_.clear();
@@ -39,6 +39,8 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   for (int rank = 0; rank < plan.workers_size(); ++rank) {
     Member& worker = members_[plan.workers(rank).member()];
     worker.rank = rank;
+    const auto known = before.find(plan.workers(rank).member());
+    worker.was_there = known != before.end() && known->second.is_worker() && !known->second.lost;
     worker.host = plan.workers(rank).host();
     workers_.push_back(plan.workers(rank).member());
   }

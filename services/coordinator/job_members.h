@@ -30,6 +30,7 @@ class JobMembers {
 
   struct Member {
     int rank = -1;                // -1: a ps
+    bool was_there = false;       // a worker, and one of the generation before that was not lost
     std::string host;             // "": not known
     absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
     std::string address;          // of a worker's shard with allreduce, once it is prepared
@@ -65,7 +66,7 @@ class JobMembers {
     }
   };
 
-  // The members of a plan; what was known of others is forgotten.
+  // The members of a plan; what was known of those before is forgotten, but that they were there.
   void Enlist(const v1::JobPlan& plan, absl::Time now);
 
   bool contains(const std::string& name) const { return members_.contains(name); }

@@ -1687,6 +1687,61 @@ TEST_F(RecoveringJobTest, WorkersJoinARunningJobBelowItsMaximum) {
   EXPECT_FALSE(job_.record().has_recovery());
 }
 
+TEST_F(RecoveringJobTest, WhoIsToJoinAndSeesOtherDataIsLeftOut) {
+  Run();
+  job_.Rehearse(*job_.plan(), {"w-2"}, now_);
+  v1::JobPlan rehearsed;
+  ASSERT_TRUE(rehearsed.ParseFromString(*job_.rehearsal().plan()));
+  v1::JobReport report = Say(v1::MEMBER_PREPARED);
+  report.set_rehearsal(rehearsed.rehearsal());
+  report.mutable_dataset()->set_samples(999);
+  TakeEffects();
+  Tell("w-2", report);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_TRUE(job_.rehearsal().Refused("w-2"));
+  const Job::Effects effects = TakeEffects();
+  ASSERT_EQ(effects.events.size(), 1);
+  EXPECT_EQ(effects.events[0].reason(), "WORKER_CANNOT_JOIN");
+  EXPECT_EQ(effects.events[0].message(),
+            "the job goes on without w-2: workers see different data: w-0 has 1000 + 0 samples, "
+            "w-2 has 999 + 0");
+  ASSERT_EQ(effects.directives.size(), 1);
+  EXPECT_TRUE(effects.directives[0].directive.has_release());
+}
+
+TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) {
+  RunTo(3);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  Report("w-0", v1::MEMBER_PREPARED, 3);
+  for (const char* name : {"p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED, 3);
+  v1::JobReport other = Say(v1::MEMBER_PREPARED, 3);
+  other.mutable_dataset()->set_samples(999);
+  TakeEffects();
+  Tell("w-1", other);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
+  EXPECT_EQ(job_.record().message(),
+            "w-1 (worker, rank 1) cannot join: workers see different data: w-0 has 1000 + 0 "
+            "samples, w-1 has 999 + 0");
+  EXPECT_FALSE(job_.Uses("w-1"));
+  EXPECT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr) << "others are taken before it";
+  EXPECT_TRUE(job_.KeepsShards());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-1 release", "w-0 halt", "p-0 halt", "p-1 halt"));
+}
+
+TEST_F(RecoveringJobTest, WhereNobodyHasTrainedYetOtherDataAreTheJobsFault) {
+  Schedule();
+  v1::JobReport other = Say(v1::MEMBER_PREPARED);
+  other.mutable_dataset()->set_samples(999);
+  for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
+  Tell("w-1", other);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
+}
+
 TEST_F(RecoveringJobTest, AJobThatIsAboutToEndTakesNobody) {
   v1::Job record = Record();
   record.mutable_spec()->mutable_resources()->mutable_workers()->set_max(3);

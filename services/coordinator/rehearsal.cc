@@ -62,24 +62,27 @@ Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* r
     return Heard::kSilence;
   }
   if (report->state() == v1::MEMBER_FAILED) {
-    members_.erase(found);
-    refusals_[name] = {.why = report->error().message()};
+    Refuse(name, report->error().message());
     return Heard::kFailed;
   }
   member.prepared = report->state() == v1::MEMBER_PREPARED;
-  if (member.prepared) Forgive(name);
   if (report->prepare_progress() > member.progress) member.advanced = now;
   member.progress = std::max(member.progress, report->prepare_progress());
-  return Heard::kNothing;
+  if (!member.prepared) return Heard::kNothing;
+  Forgive(name);
+  return Heard::kPrepared;
+}
+
+void Rehearsal::Refuse(const std::string& member, const std::string& why) {
+  members_.erase(member);
+  refusals_[member] = {.why = why};
 }
 
 std::string Rehearsal::TakeStalled(absl::Time now) {
   for (const auto& [name, member] : members_) {
     if (member.prepared || now - member.advanced < kStallMax) continue;
     const std::string stalled = name;
-    refusals_[stalled] = {
-        .why = absl::StrCat("it has shown no progress for ", absl::FormatDuration(kStallMax))};
-    members_.erase(stalled);
+    Refuse(stalled, absl::StrCat("it has shown no progress for ", absl::FormatDuration(kStallMax)));
     return stalled;
   }
   return "";

@@ -58,10 +58,13 @@ class Rehearsal {
     kStranger,  // it rehearses nothing that is wanted
     kSilence,   // it does not rehearse yet: it is to be told (again)
     kNothing,   // there is nothing to do
+    kPrepared,  // likewise, unless what it has found makes it unfit: Refuse()
     kFailed,    // it cannot; it is forgotten here
   };
   // What a member says of the job that does not use it; null: nothing.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
+  // It is of no use to the job, which it is told: as one that cannot rehearse.
+  void Refuse(const std::string& member, const std::string& why);
   // It is gone, or wants to go.
   void Remove(const std::string& member) { members_.erase(member); }
   // One who has stalled, and is forgotten now; "": nobody.

@@ -47,15 +47,25 @@ TEST_F(RehearsalTest, IsDoneOnceAllHavePrepared) {
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
   EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone) << "their shares would be others";
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-4"}), State::kNone);
-  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kNothing);
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kPrepared);
   EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARING), Heard::kNothing);
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
-  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kNothing);
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kPrepared);
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kDone);
 
   rehearsal_.End();
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kNone);
   EXPECT_THAT(rehearsal_.members(), IsEmpty());
+}
+
+TEST_F(RehearsalTest, WhoHasPreparedInVainIsAsOneWhoCannot) {
+  Begin({"w-2"});
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kPrepared);
+  rehearsal_.Refuse("w-2", "other data");
+  EXPECT_TRUE(rehearsal_.Refused("w-2"));
+  EXPECT_EQ(*rehearsal_.WhyRefused("w-2"), "other data");
+  EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone);
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger) << "it is to be released";
 }
 
 TEST_F(RehearsalTest, WhoDoesNotRehearseItIsToldAgain) {
@@ -69,7 +79,7 @@ TEST_F(RehearsalTest, WhoDoesNotRehearseItIsToldAgain) {
   EXPECT_NE(Number(), first);
   now_ += Rehearsal::kResend;
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED, 0, first), Heard::kSilence) << "of the one before";
-  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kNothing);
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kPrepared);
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
 }
 

@@ -1,6 +1,7 @@
 #include "services/coordinator/steps_to_train.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,16 @@ std::string Samples(const v1::DatasetFacts& facts) {
   return absl::StrCat(facts.samples(), " + ", facts.evaluation_samples());
 }
 
+bool IsSame(const v1::DatasetFacts& a, const v1::DatasetFacts& b) {
+  return a.samples() == b.samples() && a.evaluation_samples() == b.evaluation_samples();
+}
+
+std::string Difference(const std::string& first, const v1::DatasetFacts& facts,
+                       const std::string& second, const v1::DatasetFacts& others) {
+  return absl::StrCat("workers see different data: ", first, " has ", Samples(facts), " samples, ",
+                      second, " has ", Samples(others));
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& members,
@@ -27,11 +38,8 @@ absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& 
   const v1::DatasetFacts& facts = members.at(first).dataset;
   for (const v1::PlanWorker& worker : plan.workers()) {
     const v1::DatasetFacts& other = members.at(worker.member()).dataset;
-    if (facts.samples() != other.samples() ||
-        facts.evaluation_samples() != other.evaluation_samples()) {
-      return Failure("DATASET_MISMATCH",
-                     absl::StrCat("workers see different data: ", first, " has ", Samples(facts),
-                                  " samples, ", worker.member(), " has ", Samples(other)));
+    if (!IsSame(facts, other)) {
+      return Failure("DATASET_MISMATCH", Difference(first, facts, worker.member(), other));
     }
   }
   const int64_t batch_size = plan.spec().data().batch_size();
@@ -49,6 +57,32 @@ absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& 
                                                     ": raise training.steps or training.epochs"));
   }
   return total;
+}
+
+std::string DifferenceOfData(const JobMembers& members, const std::string& worker,
+                             const v1::DatasetFacts& facts) {
+  for (const std::string& name : members.workers()) {
+    const v1::DatasetFacts& known = members.at(name).dataset;
+    if (known.samples() == 0) continue;  // a restarted coordinator has not heard of it yet
+    return IsSame(known, facts) ? "" : Difference(name, known, worker, facts);
+  }
+  return "";
+}
+
+std::vector<std::string> NewcomersWithOtherData(const JobMembers& members) {
+  const v1::DatasetFacts* known = nullptr;
+  for (const std::string& name : members.workers()) {
+    const JobMembers::Member& worker = members.at(name);
+    if (!worker.was_there) continue;
+    if (known != nullptr && !IsSame(*known, worker.dataset)) return {};
+    known = &worker.dataset;
+  }
+  if (known == nullptr) return {};
+  std::vector<std::string> newcomers;
+  for (const std::string& name : members.workers()) {
+    if (!IsSame(*known, members.at(name).dataset)) newcomers.push_back(name);
+  }
+  return newcomers;
 }
 
 }  // namespace muster

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -17,5 +19,14 @@ namespace muster {
 // different data; "DATA_TOO_SMALL", for a batch; "NOTHING_TO_TRAIN", all steps were made before.
 absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& members,
                                      int64_t committed_step);
+
+// How the data that a worker has found, who is not of `members`, differ from those that they see,
+// as far as they have told; "": they do not.
+std::string DifferenceOfData(const JobMembers& members, const std::string& worker,
+                             const v1::DatasetFacts& facts);
+
+// The workers who were not of the generation before and see other data than all those do who were;
+// nobody where it is not clear who sees the wrong ones. All are prepared.
+std::vector<std::string> NewcomersWithOtherData(const JobMembers& members);
 
 }  // namespace muster

@@ -1,14 +1,19 @@
 #include "services/coordinator/steps_to_train.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // Two workers see 80 samples and 20 more; 40 steps of 8 are wanted.
 class StepsToTrainTest : public ::testing::Test {
@@ -50,6 +55,43 @@ TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameData) {
             "workers see different data: w-0 has 80 + 20 samples, w-1 has 80 + 21");
   See("w-1", 79, 20);
   EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
+}
+
+TEST_F(StepsToTrainTest, WhoComesLaterAndSeesOtherDataIsTheOddOneOut) {
+  const auto go_on_with = [this](const std::vector<std::string>& workers) {
+    plan_.clear_workers();
+    for (const std::string& name : workers) plan_.add_workers()->set_member(name);
+    members_.Enlist(plan_, absl::UnixEpoch());
+    for (const std::string& name : workers) See(name, 80, 20);
+  };
+  See("w-1", 79, 20);
+  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty()) << "nobody has trained with any";
+  go_on_with({"w-0", "w-2", "w-1"});
+  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty());
+  See("w-2", 79, 20);
+  EXPECT_THAT(NewcomersWithOtherData(members_), ElementsAre("w-2"));
+  See("w-1", 79, 20);
+  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty()) << "those who were there do not agree";
+
+  members_.SetLost("w-0");
+  go_on_with({"w-0", "w-1"});
+  See("w-0", 79, 20);
+  EXPECT_THAT(NewcomersWithOtherData(members_), ElementsAre("w-0")) << "another process";
+}
+
+TEST_F(StepsToTrainTest, WhatAnotherOneSeesIsComparedWithWhatIsKnown) {
+  v1::DatasetFacts facts;
+  facts.set_samples(80);
+  facts.set_evaluation_samples(20);
+  EXPECT_EQ(DifferenceOfData(members_, "w-2", facts), "");
+  facts.set_evaluation_samples(21);
+  EXPECT_EQ(DifferenceOfData(members_, "w-2", facts),
+            "workers see different data: w-0 has 80 + 20 samples, w-2 has 80 + 21");
+  members_.Enlist(plan_, absl::UnixEpoch());
+  EXPECT_EQ(DifferenceOfData(members_, "w-2", facts), "") << "nobody has told of his";
+  See("w-1", 80, 20);
+  EXPECT_EQ(DifferenceOfData(members_, "w-2", facts),
+            "workers see different data: w-1 has 80 + 20 samples, w-2 has 80 + 21");
 }
 
 TEST_F(StepsToTrainTest, ABatchMustFitTheData) {
