@@ -310,6 +310,29 @@ TEST_F(CoordinatorTest, ACheckpointRenamedJustBeforeAKillIsTakenUp) {
   EXPECT_TRUE(WriteShard(0, 4).ok()) << "a shard that was not told has nothing to do";
 }
 
+// As when a volume that belongs there is not mounted.
+TEST_F(CoordinatorTest, CheckpointsAreNotForgottenBecauseTheirFolderIsNotThere) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  for (auto& [name, member] : members_) member.attachment.reset();
+  coordinator_.reset();
+  std::filesystem::rename(state_dir_ + "/jobs", state_dir_ + "/volume");
+  metrics_ = std::make_unique<Metrics>();
+  const absl::Status refused =
+      Coordinator::Open({.state_dir = state_dir_, .metrics = metrics_.get()}).status();
+  EXPECT_EQ(ReasonOf(refused), "JOBS_NOT_MOUNTED") << refused;
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << "it ends with 78";
+  std::filesystem::remove_all(state_dir_ + "/jobs");
+  std::filesystem::rename(state_dir_ + "/volume", state_dir_ + "/jobs");
+
+  Restart();
+
+  EXPECT_EQ(coordinator_->ListCheckpoints("line-1")->size(), 1);
+  EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
+}
+
 TEST_F(CoordinatorTest, TheSameRequestIdIsTheSameJob) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();
@@ -347,7 +370,7 @@ TEST_F(CoordinatorTest, AFaultySpecIsAnsweredWithEveryFaultAndLeavesNothingBehin
   EXPECT_THAT(fields, Contains("model"));
   EXPECT_THAT(fields, Contains("checkpoint.resume_from"));
   EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
-  EXPECT_TRUE(std::filesystem::is_empty(state_dir_ + "/jobs"));
+  EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
 }
 
 TEST_F(CoordinatorTest, AGroupWhosePatternsMatchNothingIsAnsweredWithTheModelsNames) {
@@ -995,7 +1018,7 @@ TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
   EXPECT_EQ(coordinator_->NextOf(**watch).status().message(), "jobs/line-1 was deleted");
 
   EXPECT_TRUE(absl::IsNotFound(coordinator_->DeleteJob("line-1")));
-  EXPECT_TRUE(std::filesystem::is_empty(state_dir_ + "/jobs"));
+  EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
   Restart();
   EXPECT_TRUE(absl::IsNotFound(coordinator_->GetJob("line-1").status()));
   EXPECT_EQ(Create().name(), "jobs/line-2") << "numbers are never used again";

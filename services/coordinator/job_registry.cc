@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "google/protobuf/field_mask.pb.h"
 #include "google/protobuf/util/field_mask_util.h"
 #include "lib/checkpoint/checkpoint_reader.h"
@@ -17,6 +18,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_state.h"
+#include "services/coordinator/jobs_folder.h"
 #include "services/coordinator/last_checkpoint.h"
 #include "services/coordinator/proto_time.h"
 
@@ -86,6 +88,8 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
     }
   }
   if (!gone.empty()) {
+    LOG(WARNING) << record.name() << ": the checkpoints of steps " << absl::StrJoin(gone, ", ")
+                 << " are not in " << folder.checkpoints(id) << " any more and are forgotten";
     RETURN_IF_ERROR(store.Commit({.record = &record, .checkpoints_removed = gone}));
   }
   std::erase_if(found.on_disk, [&](int64_t step) {
@@ -121,6 +125,11 @@ JobRegistry::JobRegistry(Options options)
 
 absl::Status JobRegistry::Load(const std::function<void()>& loaded_one) {
   ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
+  std::vector<std::string> with_checkpoints;
+  for (const StoredJob& job : stored) {
+    if (!job.record.checkpoint().empty()) with_checkpoints.push_back(JobIdOf(job.record.name()));
+  }
+  RETURN_IF_ERROR(CheckJobsFolder(folder(), with_checkpoints));
   CommitQueue::Ticket last = 0;
   for (StoredJob& job : stored) {
     absl::StatusOr<Findings> found = Look(job);

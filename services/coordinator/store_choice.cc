@@ -22,6 +22,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/etcd_greeting.h"
 #include "services/coordinator/etcd_store.h"
+#include "services/coordinator/jobs_folder.h"
 #include "services/coordinator/sqlite_store.h"
 #include "services/coordinator/state_folder.h"
 
@@ -36,8 +37,8 @@ ABSL_FLAG(std::string, store_password_file, "", "file with the password of --sto
 ABSL_FLAG(absl::Duration, store_lease, absl::Seconds(5),
           "with etcd: how long a coordinator that is silent still leads; 2s to 60s");
 ABSL_FLAG(bool, adopt_state_dir, false,
-          "with etcd: --state_dir takes the place of the one that the store belongs to, which is "
-          "lost");
+          "--state_dir takes the place of the one that the store (in etcd) belongs to, or the "
+          "folder jobs in it of the one that it had, which is lost");
 
 namespace muster {
 namespace {
@@ -177,12 +178,24 @@ absl::Status StoreChoice::Explained(const absl::Status& refused) const {
 absl::Status StoreChoice::Restore(bool give_up,
                                   const std::function<absl::Status(Store&)>& fill) const {
   const absl::Cleanup give = [this] {
-    GiveToOwnerOf(state_dir_, {state_dir_ + "/jobs", state_dir_ + "/folder.id"});
+    GiveToOwnerOf(state_dir_, {state_dir_ + "/jobs", state_dir_ + "/folder.id",
+                               state_dir_ + "/jobs/folder.id"});
     if (takes_turns()) return;
     const std::string& file = location_.file;
     GiveToOwnerOf(ParentOf(file), {file, file + "-wal", file + "-shm", file + ".lock"});
   };
-  RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
+  const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
+  RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
+  RETURN_IF_ERROR(Fill(give_up, fill));
+  // The jobs go on from what lies here: in an empty folder that is nothing.
+  const absl::Status known = CheckJobsFolder(*folder, /*with_checkpoints=*/{});
+  LOG_IF(WARNING, !known.ok()) << "the store is restored, but no coordinator starts with it: "
+                               << known.message();
+  return absl::OkStatus();
+}
+
+absl::Status StoreChoice::Fill(bool give_up,
+                               const std::function<absl::Status(Store&)>& fill) const {
   if (takes_turns()) {
     ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
     options.address = "(a restore of a backup)";
@@ -199,8 +212,19 @@ absl::Status StoreChoice::Restore(bool give_up,
 }
 
 absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {
-  RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
-  if (!takes_turns()) return SqliteStore::Open(location_.file);
+  const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
+  RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
+  std::unique_ptr<Store> store;
+  if (takes_turns()) {
+    ASSIGN_OR_RETURN(store, AwaitTurn(turn));
+  } else {
+    ASSIGN_OR_RETURN(store, SqliteStore::Open(location_.file));
+  }
+  if (absl::GetFlag(FLAGS_adopt_state_dir)) RETURN_IF_ERROR(AdoptJobsFolder(*folder));
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<Store>> StoreChoice::AwaitTurn(const Turn& turn) const {
   ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
   options.address = turn.address;
   options.lost = turn.lost;

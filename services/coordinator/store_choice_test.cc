@@ -2,6 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "services/coordinator/jobs_folder.h"
+
+ABSL_DECLARE_FLAG(bool, adopt_state_dir);
 
 namespace muster {
 namespace {
@@ -38,6 +48,40 @@ TEST(StoreLocationTest, WhatIsNeitherIsRefusedWithWhatIsExpected) {
     EXPECT_TRUE(absl::IsInvalidArgument(location.status())) << text;
     EXPECT_THAT(std::string(location.status().message()), HasSubstr("sqlite:PATH, or etcd://"));
   }
+}
+
+class JobsOfAStoreTest : public ::testing::Test {
+ protected:
+  JobsOfAStoreTest() {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+    auto choice = StoreChoice::FromFlags(path_);
+    EXPECT_TRUE(choice.ok()) << choice.status();
+    choice_ = *std::move(choice);
+  }
+  absl::Status Check(const std::vector<std::string>& with_checkpoints) const {
+    const auto folder = StateFolder::Open(path_);
+    EXPECT_TRUE(folder.ok()) << folder.status();
+    return CheckJobsFolder(*folder, with_checkpoints);
+  }
+
+  std::string path_ = ::testing::TempDir() + "/choice-XXXXXX";
+  std::unique_ptr<StoreChoice> choice_;
+};
+
+TEST_F(JobsOfAStoreTest, AnotherFolderOfJobsIsTakenWhereThatIsSaid) {
+  ASSERT_TRUE(Check({}).ok());
+  std::ofstream(path_ + "/jobs/folder.id") << "another";
+  ASSERT_TRUE(choice_->Open({}).ok());
+  EXPECT_FALSE(Check({"a-1"}).ok());
+  absl::SetFlag(&FLAGS_adopt_state_dir, true);
+  ASSERT_TRUE(choice_->Open({}).ok());
+  absl::SetFlag(&FLAGS_adopt_state_dir, false);
+  EXPECT_TRUE(Check({"a-1"}).ok());
+}
+
+TEST_F(JobsOfAStoreTest, ARestoredStoreHasTheFolderThatIsThere) {
+  ASSERT_TRUE(choice_->Restore(false, [](Store&) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(Check({"a-1"}).ok());
 }
 
 }  // namespace

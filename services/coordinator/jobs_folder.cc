@@ -1,0 +1,97 @@
+#include "services/coordinator/jobs_folder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "lib/checkpoint/disk_file.h"
+#include "lib/checkpoint/folder.h"
+#include "lib/status/status.h"
+#include "services/coordinator/cluster_id.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string IdIn(const std::string& folder) {
+  std::string id;
+  std::ifstream(folder + "/folder.id") >> id;
+  return id;
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+absl::Status WriteId(const std::string& folder, const std::string& id) {
+  const std::string path = folder + "/folder.id";
+  const std::string unfinished = path + ".tmp";
+  const auto write = [&]() -> absl::Status {
+    if (remove(unfinished.c_str()) != 0 && errno != ENOENT) {  // of an attempt before
+      return StorageError(unfinished, "remove", errno);
+    }
+    ASSIGN_OR_RETURN(DiskFile file, DiskFile::CreateToWrite(unfinished));
+    RETURN_IF_ERROR(file.WriteAt(
+        0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(id.data()), id.size())));
+    RETURN_IF_ERROR(file.Sync());
+    if (rename(unfinished.c_str(), path.c_str()) != 0) {
+      return StorageError(unfinished, absl::StrCat("rename to ", path), errno);
+    }
+    return SyncFolder(folder);
+  };
+  const absl::Status written = write();
+  return written.ok() ? written : WithReason(written, "STATE_DIR_FAILED");
+}
+
+absl::Status NotTheOne(const std::string& jobs, const std::string& why) {
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat(
+          jobs, " is not where this coordinator's jobs have their checkpoints: ", why,
+          ". Is the volume mounted that belongs there? If what it held is lost for good, or this "
+          "is to take its place, start with --adopt_state_dir: checkpoints that are not here are "
+          "forgotten then")),
+      "JOBS_NOT_MOUNTED");
+}
+
+}  // namespace
+
+absl::Status CheckJobsFolder(const StateFolder& folder,
+                             const std::vector<std::string>& with_checkpoints) {
+  const std::string state_dir = ParentOf(folder.jobs());
+  const std::string found = IdIn(folder.jobs());
+  const std::string own = IdIn(state_dir);
+  if (!own.empty() && found == own) return absl::OkStatus();
+  if (!own.empty() && !found.empty()) {
+    return NotTheOne(folder.jobs(), absl::StrCat("it belongs to the state folder ", found, ", and ",
+                                                 state_dir, " is ", own));
+  }
+  const bool has_some = std::ranges::any_of(
+      with_checkpoints, [&](const std::string& id) { return Exists(folder.checkpoints(id)); });
+  if (!with_checkpoints.empty() && !has_some) {
+    return NotTheOne(folder.jobs(),
+                     absl::StrCat("it has those of none of the ", with_checkpoints.size(),
+                                  " jobs that have some, such as ", with_checkpoints.front()));
+  }
+  if (own.empty() && !found.empty()) return WriteId(state_dir, found);
+  return AdoptJobsFolder(folder);
+}
+
+absl::Status AdoptJobsFolder(const StateFolder& folder) {
+  const std::string state_dir = ParentOf(folder.jobs());
+  std::string own = IdIn(state_dir);
+  if (own.empty()) {
+    own = NewClusterId();
+    RETURN_IF_ERROR(WriteId(state_dir, own));
+  }
+  return IdIn(folder.jobs()) == own ? absl::OkStatus() : WriteId(folder.jobs(), own);
+}
+
+}  // namespace muster
