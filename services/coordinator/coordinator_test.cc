@@ -1039,9 +1039,14 @@ TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) 
   v1::JobSpec next = LinearJob();
   next.mutable_checkpoint()->set_resume_from("line-1@1");
   Create(next);
-  for (int64_t step = 2; step <= 3; ++step) advance(step);
+  advance(2);
   const std::string folder = state_dir_ + "/jobs/line-1/checkpoints";
-  EXPECT_THAT(*ListCheckpointSteps(folder), ElementsAre(1, 3));
+  const std::string link = state_dir_ + "/link";
+  std::filesystem::create_symlink(CheckpointPath(folder, 2), link);
+  next.mutable_checkpoint()->set_resume_from(link);  // the same as line-1@2
+  Create(next);
+  for (int64_t step = 3; step <= 4; ++step) advance(step);
+  EXPECT_THAT(*ListCheckpointSteps(folder), ElementsAre(1, 2, 4));
   ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
   coordinator_->Settle();
 
@@ -1052,6 +1057,9 @@ TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) 
   EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "CHECKPOINT_NEEDED");
 
   ASSERT_TRUE(coordinator_->CancelJob("line-2").ok());
+  EXPECT_THAT(std::string(coordinator_->DeleteJob("line-1").message()),
+              HasSubstr("jobs/line-3 (QUEUED)"));
+  ASSERT_TRUE(coordinator_->CancelJob("line-3").ok());
   EXPECT_TRUE(coordinator_->DeleteJob("line-1").ok());
 }
 

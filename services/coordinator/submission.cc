@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/sound_checkpoints.h"
@@ -89,6 +91,22 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const Submission
   }
 }
 
+// Of a path that is like those of our own: .../J/checkpoints/step-S, by whatever name it is
+// reached.
+std::optional<CheckpointRef> RefOfPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path directory = std::filesystem::canonical(path, error);
+  if (error) return std::nullopt;
+  const std::filesystem::path folder = directory.parent_path();
+  const std::string name = directory.filename().string();
+  absl::string_view digits = name;
+  CheckpointRef reference{.job = folder.parent_path().filename().string(), .step = 0};
+  const bool is_like = folder.filename() == "checkpoints" &&
+                       absl::ConsumePrefix(&digits, "step-") &&
+                       absl::SimpleAtoi(digits, &*reference.step);
+  return is_like ? std::optional(std::move(reference)) : std::nullopt;
+}
+
 absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resume_from,
                                                         const SubmissionContext& context) {
   if (const auto reference = ParseCheckpointRef(resume_from)) {
@@ -97,6 +115,13 @@ absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resum
   std::error_code error;
   const std::string directory = std::filesystem::absolute(resume_from, error).string();
   if (error) return absl::InvalidArgumentError(error.message());
+  // Our own is kept for the job only if it is known by its name.
+  if (const auto own = RefOfPath(directory)) {
+    auto found = context.find_checkpoint(*own);
+    if (absl::IsDeadlineExceeded(found.status()))
+      return found;  // nobody knows whether it will be there
+    if (found.ok() && std::filesystem::equivalent(found->directory, directory, error)) return found;
+  }
   return SubmissionContext::Found{directory, directory};
 }
 
