@@ -298,6 +298,8 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
   std::vector<WaitingJob> waiting;
   for (const auto& [number, entry] : turn.jobs()) {
     if (entry->job.state() != v1::QUEUED || starting.contains(number)) continue;
+    // What it committed before it was suspended is where it goes on.
+    if (entry->rounds.committing()) continue;
     const v1::JobSpec& spec = entry->job.record().spec();
     const v1::WorkerCount& workers = spec.resources().workers();
     waiting.push_back(

@@ -240,6 +240,22 @@ TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
   EXPECT_EQ(View(second).state(), v1::QUEUED);
 }
 
+TEST_F(DispatcherTest, AResumedJobWaitsForTheCheckpointThatIsBeingCommitted) {
+  const uint64_t job = AddJob();
+  attached_ = {Attach("w-0"), Attach("p-0")};
+  const auto change = [&](void (CheckpointRounds::*what)()) {
+    JobRegistry::Turn turn(registry_.get());
+    (turn.FindNumber(job)->rounds.*what)();
+  };
+  change(&CheckpointRounds::BeginCommit);
+  now_ += limits::kAttachBackoffMax + absl::Seconds(10);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
+  change(&CheckpointRounds::EndCommit);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+}
+
 TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
   Attach("w-0");
   Attach("p-0");

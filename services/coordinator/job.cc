@@ -851,11 +851,10 @@ void Job::Advance(absl::Time now) {
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
   if (!record_.suspend_requested() || !stopped) return checkpoints_.StopAwaiting();
-  if (!IsOrigin(*stopped) && *stopped != checkpoints_.committed_step()) {
-    return AwaitCheckpoint(*stopped, now);
-  }
+  // One of a later step, of the generation before, may have been committed late.
+  if (!IsSaved(*stopped)) return AwaitCheckpoint(*stopped, now);
   if (!all_told) return;
-  Stopped(absl::StrCat("at step ", *stopped), now);
+  Stopped(absl::StrCat("at step ", std::max(*stopped, checkpoints_.committed_step())), now);
 }
 
 // At its first step nothing has been trained since the checkpoint (or the beginning) that it

@@ -557,6 +557,15 @@ TEST_F(JobTest, SuspendingPausesWorkersSnapshotsTheStepAndReleases) {
               UnorderedElementsAre("w-0 release", "w-1 release", "p-0 release", "p-1 release"));
 }
 
+TEST_F(JobTest, SuspendingBehindACheckpointThatWasCommittedLateNeedsNoOther) {
+  Run();
+  Commit(80);  // of the generation before, which was further
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 60);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 80");
+}
+
 TEST_F(JobTest, AMissedSnapshotIsAskedForAgainWhereTheWorkersNowStand) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
