@@ -29,6 +29,10 @@ absl::StatusOr<std::unique_ptr<ShardRestore>> ShardRestore::Open(
   if (absl::IsNotFound(reader.status())) {  // it was there when the plan was made
     return WithReason(absl::DataLossError(reader.status().message()), "CHECKPOINT_DAMAGED");
   }
+  // Of this process, which many shards ask for files at once: who comes again finds some.
+  if (absl::IsResourceExhausted(reader.status())) {
+    return WithReason(absl::UnavailableError(reader.status().message()), "STORAGE_FAILED");
+  }
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR((*reader)->CheckFits(plan->graph()));
   return std::unique_ptr<ShardRestore>(

@@ -1,0 +1,42 @@
+#include "services/coordinator/shard_restore.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/known_checkpoint.h"
+
+namespace muster {
+namespace {
+
+// A ps that is told so tries again: see CheckpointClient.
+TEST(ShardRestoreTest, WithoutDescriptorsItIsToBeTriedAgain) {
+  const auto plan = std::make_shared<const v1::JobPlan>(KnownPlan());
+  const std::string folder = TestFolder();
+  ASSERT_TRUE(WriteKnownCheckpoint(folder, *plan, /*step=*/4, /*edition=*/1).ok());
+  const std::string checkpoint = CheckpointPath(folder, 4);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int first_free = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(first_free);
+  const absl::Cleanup restore = [&] { setrlimit(RLIMIT_NOFILE, &before); };
+
+  // The manifest, each file, and its header beside it.
+  int descriptors = 0;
+  absl::Status opened;
+  do {
+    const rlimit few{.rlim_cur = static_cast<rlim_t>(first_free + descriptors),
+                     .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    opened = ShardRestore::Open(plan, checkpoint, 0).status();
+    EXPECT_TRUE(opened.ok() || absl::IsUnavailable(opened)) << opened;
+  } while (!opened.ok() && ++descriptors < 10);
+  EXPECT_TRUE(opened.ok()) << opened;
+  EXPECT_GE(descriptors, 3);
+}
+
+}  // namespace
+}  // namespace muster
