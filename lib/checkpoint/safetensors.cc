@@ -22,6 +22,7 @@ static_assert(std::endian::native == std::endian::little, "file and memory share
 
 constexpr int64_t kPrefixBytes = 8;
 constexpr int64_t kHeaderBytesMax = 100'000'000;
+constexpr size_t kDimensionsMax = 64;  // of a shape; numpy's arrays have no more
 constexpr char kMetadataKey[] = "__metadata__";
 
 // Bytes of one element; 0 for a type that the format does not have.
@@ -66,6 +67,10 @@ absl::StatusOr<TensorEntry> ParseTensor(const std::string& name, const nlohmann:
   if (ElementBytes(tensor.dtype) == 0)
     return fault(absl::StrCat("unknown dtype '", tensor.dtype, "'"));
   if (!value["shape"].is_array()) return fault("shape is not an array");
+  if (value["shape"].size() > kDimensionsMax) {
+    return fault(absl::StrCat("shape has ", value["shape"].size(), " dimensions, ", kDimensionsMax,
+                              " is the most"));
+  }
   for (const nlohmann::json& dimension : value["shape"]) {
     std::optional<int64_t> size = NonNegativeInteger(dimension);
     if (!size) return fault("shape is not of non-negative integers");

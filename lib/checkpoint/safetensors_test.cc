@@ -159,6 +159,23 @@ TEST(SafetensorsTest, AnAbsurdLengthAllocatesNothing) {
   }
 }
 
+// A value of JSON takes many times its text.
+TEST(SafetensorsTest, AHeaderOfMillionsOfValuesIsRefused) {
+  const auto shaped = [](int dimensions) {
+    std::string shape = "0";
+    for (int i = 1; i < dimensions; ++i) shape += ",0";
+    return Parse(Encoded(absl::StrCat(R"({"a":{"dtype":"F32","shape":[)", shape,
+                                      R"(],"data_offsets":[0,0]}})"),
+                         ""))
+        .status();
+  };
+  EXPECT_TRUE(shaped(64).ok());
+  EXPECT_TRUE(absl::StrContains(shaped(65).message(), "tensor 'a': shape has 65 dimensions"));
+  const absl::Status many = shaped(4'000'000);
+  EXPECT_TRUE(absl::IsDataLoss(many));
+  EXPECT_TRUE(absl::StrContains(many.message(), "more than 4000000 values and keys")) << many;
+}
+
 TEST(SafetensorsTest, AMissingFileIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ReadSafetensorsHeader(testing::TempDir() + "/absent").status()));
 }

@@ -12,15 +12,23 @@ namespace muster {
 namespace {
 
 constexpr int kDepthMax = 64;  // a job spec is about ten deep
+// Each takes up to 100 bytes, and a digit is enough of a text. The header of a file that has all
+// parameters and their slots has two million.
+constexpr int kValuesMax = 4'000'000;
 
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text) {
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   std::string fault;
+  int values = 0;  // and keys
   auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     using Event = nlohmann::json::parse_event_t;
     if (depth > kDepthMax) fault = absl::StrCat("nested deeper than ", kDepthMax);
+    const bool ends = event == Event::object_end || event == Event::array_end;
+    if (!ends && ++values > kValuesMax) {
+      fault = absl::StrCat("more than ", kValuesMax, " values and keys");
+    }
     if (!fault.empty()) return false;
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
