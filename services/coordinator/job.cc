@@ -873,9 +873,15 @@ void Job::BeginRunning(absl::Time now) {
   if (!total.ok()) {
     return Fail(ReasonOf(total.status()), std::string(total.status().message()), now);
   }
+  std::string changed;
+  if (const int64_t before = total_steps(); before != 0 && before != *total) {
+    changed = absl::StrCat("; it was to end at step ", before,
+                           " before: its data set has another number of samples now");
+  }
   record_.mutable_progress()->set_total_steps(*total);
   for (const v1::PlanWorker& worker : plan_->workers()) rehearsal_.Forgive(worker.member());
-  Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total), now);
+  Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total, changed),
+       now);
   running_since_ = now;
   // A periodic one that was being written when the generation before was halted is made up for.
   if (plan_->carries() > 0 && checkpoints_.IsBehind(plan_->first_step())) {

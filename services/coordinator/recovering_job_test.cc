@@ -1732,6 +1732,27 @@ TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) 
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-1 release", "w-0 halt", "p-0 halt", "p-1 halt"));
 }
 
+TEST_F(RecoveringJobTest, ThatItsDataSetHasChangedIsToldWhereItMakesAnotherNumberOfSteps) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_training()->set_epochs(1);
+  Begin(record);
+  Run();
+  EXPECT_EQ(job_.record().message(), "steps 0 to 125");
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(0, 0);
+  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  for (const char* name : {"p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
+  for (const char* name : {"w-0", "w-1"}) {
+    v1::JobReport report = Say(v1::MEMBER_PREPARED);
+    report.mutable_dataset()->set_samples(800);
+    Tell(name, report);
+  }
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_EQ(job_.record().message(),
+            "steps 0 to 100; it was to end at step 125 before: its data set has another number of "
+            "samples now");
+}
+
 TEST_F(RecoveringJobTest, WhereNobodyHasTrainedYetOtherDataAreTheJobsFault) {
   Schedule();
   v1::JobReport other = Say(v1::MEMBER_PREPARED);
