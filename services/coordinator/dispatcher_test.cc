@@ -964,6 +964,45 @@ TEST_F(FourWorkersDispatcherTest, WhoHangsOnAgainHasItsMinuteAnew) {
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
+// A job for two to four workers, of whom w-3 did not halt, and says at last that it is free.
+class HungDispatcherTest : public FourWorkersDispatcherTest {
+ protected:
+  HungDispatcherTest() {
+    Cancel(job_);
+    v1::JobSpec policy;
+    policy.mutable_resources()->mutable_workers()->set_min(2);
+    policy.mutable_resources()->mutable_workers()->set_max(4);
+    job_ = AddJob(/*graph=*/nullptr, policy);
+    Dispatch();
+    const std::vector<std::string> all = {"w-0", "w-1", "w-2", "w-3", "p-0"};
+    for (const std::string& name : all) Report(name, v1::MEMBER_PREPARED, 0);
+    for (const std::string& name : all) Report(name, v1::MEMBER_RUNNING, 3);
+    fleet_->Detach(*attached_[2], Fleet::Departure::kOrderly);
+    Change([&](Job& job) { job.MemberLost("w-2", "crashed", now_); });
+    for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
+    now_ += FailureJudge::kHaltMax;
+    Change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
+    EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+    now_ += absl::Seconds(10);
+  }
+};
+
+TEST_F(HungDispatcherTest, WhoDidNotHaltIsNotTakenAgainAtOnce) {
+  Dispatch();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1")) << View(job_).message();
+  for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 3);
+  now_ += Job::kJoinAfter;
+  attached_[3]->TakeDirectives();
+  Dispatch();
+  EXPECT_NE(RehearsedBy(*attached_[3]).rehearsal(), 0) << "it shows first that it can";
+}
+
+TEST_F(HungDispatcherTest, ASpareGoesBeforeWhoDidNotHalt) {
+  for (const char* name : {"w-4", "w-5"}) attached_.push_back(Attach(name));
+  Dispatch();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1", "w-4", "w-5"));
+}
+
 // Its metrics.jsonl cannot be opened.
 TEST_F(FourWorkersDispatcherTest, NothingIsSetAsideForAJobWhoseStepsCannotBeRecorded) {
   std::filesystem::create_directories(registry_->folder().metrics_log(JobIdOf(View(job_).name())));

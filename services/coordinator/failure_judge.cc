@@ -115,18 +115,22 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                                   absl::FormatDuration(kPrepareStallMax)),
           .recoverable = true,
           .lost = *stalled,
-          .is_there = true};
+          .is_there = true,
+          .refusal = absl::StrCat("it has shown no progress for ",
+                                  absl::FormatDuration(kPrepareStallMax))};
     }
   }
   if (situation.halting_since + kHaltMax <= now) {
     if (const std::string* busy = members.FirstNotStopped()) {
-      return Verdict{.reason = "HALT_TIMEOUT",
-                     .message = absl::StrCat(members.Describe(*busy), " was told to halt ",
-                                             absl::FormatDuration(kHaltMax),
-                                             " ago and has not: it is gone on without"),
-                     .recoverable = true,
-                     .lost = *busy,
-                     .is_there = true};
+      return Verdict{
+          .reason = "HALT_TIMEOUT",
+          .message = absl::StrCat(members.Describe(*busy), " was told to halt ",
+                                  absl::FormatDuration(kHaltMax),
+                                  " ago and has not: it is gone on without"),
+          .recoverable = true,
+          .lost = *busy,
+          .is_there = true,
+          .refusal = absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax))};
     }
   }
   return std::nullopt;

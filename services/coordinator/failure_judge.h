@@ -34,7 +34,9 @@ class FailureJudge {
     bool recoverable = false;
     std::string lost = "";  // the member that is gone; "": nobody is
     bool is_there = false;  // all the same, and may hear what it is told
-    int64_t step = 0;       // where a member failed, as it says itself
+    // Not "": what it could not do. While others can it is not to be of the next generation.
+    std::string refusal = "";
+    int64_t step = 0;  // where a member failed, as it says itself
   };
 
   // The coordinator has just started: members have kRestartGrace to come back. Those of a

@@ -239,12 +239,12 @@ void Job::NoteWhoIsTriedAgain(absl::Time now) {
   const auto others = std::ranges::count_if(record_.workers(), could);
   for (const std::string& name : record_.workers()) {
     if (could(name)) continue;
-    Note("WORKER_TRIED_AGAIN",
-         absl::StrCat(name, " takes part though it could not prepare before (",
-                      *rehearsal_.WhyRefused(name), "): there are ", others,
-                      " other workers, and the job needs ",
-                      record_.spec().resources().workers().min()),
-         now);
+    Note(
+        "WORKER_TRIED_AGAIN",
+        absl::StrCat(name, " takes part though it could not before (", *rehearsal_.WhyRefused(name),
+                     "): there are ", others, " other workers, and the job needs ",
+                     record_.spec().resources().workers().min()),
+        now);
   }
 }
 
@@ -400,7 +400,10 @@ absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
 
 void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
   if (!Uses(name)) return ReportOfStranger(name, report, now);
-  if (report == nullptr || report->generation() != record_.generation()) {
+  // Whom nobody has halted has dropped the job, and is still at it.
+  const bool dropped = report != nullptr && report->state() == v1::MEMBER_HALTED &&
+                       members_.at(name).is_worker() && state() != v1::RECOVERING;
+  if (report == nullptr || dropped || report->generation() != record_.generation()) {
     const uint32_t behind = report == nullptr ? 0 : report->generation();
     const JobMembers::Member& member = members_.Take(name, nullptr, now, behind);
     if (state() == v1::RUNNING) {
@@ -743,6 +746,7 @@ void Job::Lose(const FailureJudge::Verdict& verdict) {
   if (verdict.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
+    if (!verdict.refusal.empty()) rehearsal_.Refuse(member, verdict.refusal);
   } else {
     checkpoints_.Stop();
     if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) interruption_.LoseShards();

@@ -174,7 +174,7 @@ TEST_F(RefusedJobTest, WhoIsTriedAgainIsToldWithWhatItCouldNot) {
   const v1::JobEvent event = TakeEffects().events.back();
   EXPECT_EQ(event.reason(), "WORKER_TRIED_AGAIN");
   EXPECT_EQ(event.message(),
-            "w-1 takes part though it could not prepare before (no such file): there are 1 other "
+            "w-1 takes part though it could not before (no such file): there are 1 other "
             "workers, and the job needs 2");
   ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 3);
   ASSERT_EQ(job_.state(), v1::RUNNING);
@@ -397,6 +397,17 @@ TEST_F(RecoveringJobTest, WhoDoesNotHaltIsGoneOnWithout) {
   EXPECT_FALSE(job_.Uses("w-0"));
   EXPECT_THAT(Sent(), Contains("w-0 release")) << "it may yet hear of it";
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+  ASSERT_NE(job_.rehearsal().WhyRefused("w-0"), nullptr);
+  EXPECT_EQ(*job_.rehearsal().WhyRefused("w-0"), "it did not halt for 2m");
+  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr) << "a crash is no refusal";
+}
+
+// It gave up waiting for the coordinator, and has not come to the end of its step.
+TEST_F(RecoveringJobTest, AWorkerThatHasHaltedByItselfHasForgottenTheJob) {
+  Run();
+  Report("w-0", v1::MEMBER_HALTED, 5);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "MEMBER_FORGOT_JOB");
 }
 
 TEST_F(RecoveringJobTest, WhatHasHappenedIsToldWithWhatIsWaitedForNow) {

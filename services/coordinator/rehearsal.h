@@ -43,8 +43,8 @@ class Rehearsal {
   State Of(const std::vector<std::string>& newcomers) const;
   // It could not rehearse in this generation.
   bool Refused(const std::string& member) const;
-  // Why it could not prepare the job when it last tried, in whichever generation; null: it could,
-  // or has not tried.
+  // Why it could not prepare the job, or take part, when it last tried, in whichever generation;
+  // null: it could, or has not tried.
   const std::string* WhyRefused(const std::string& member) const;
   // It has prepared the job after all, or is another process of that name.
   void Forgive(const std::string& member) { refusals_.erase(member); }
@@ -63,7 +63,8 @@ class Rehearsal {
   };
   // What a member says of the job that does not use it; null: nothing.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
-  // It is of no use to the job, which it is told: as one that cannot rehearse.
+  // It is of no use to the job, which it is told: as one that cannot rehearse. Or it could not take
+  // part, and is to show first that it can prepare.
   void Refuse(const std::string& member, const std::string& why);
   // It is gone, or wants to go.
   void Remove(const std::string& member) { members_.erase(member); }

@@ -50,10 +50,14 @@ void Worker::Serve() {
     bool goes_on = false;
     {
       absl::MutexLock lock(&mu_);
-      current_ = nullptr;
       goes_on = next_ != nullptr && next_->job() == job->job();
     }
-    if (!goes_on) trainer.reset();
+    if (!goes_on) trainer.reset();  // waits for data that are being read
+    {
+      absl::MutexLock lock(&mu_);
+      current_ = nullptr;
+    }
+    options_.report_soon();
     if (options_.trace_file == nullptr) continue;
     const absl::Status written = options_.trace_file->Write();
     LOG_IF(WARNING, !written.ok()) << job->job() << ": " << written.message();
@@ -63,7 +67,9 @@ void Worker::Serve() {
 std::vector<v1::JobReport> Worker::Report() {
   absl::MutexLock lock(&mu_);
   std::vector<v1::JobReport> reports;
-  if (current_ && !current_->released()) reports.push_back(current_->Report());
+  // Who is released but still at it is not free: it may hang.
+  const bool is_replaced = current_ && next_ && current_->job() == next_->job();
+  if (current_ && !is_replaced) reports.push_back(current_->Report());
   if (next_) reports.push_back(next_->Report());
   return reports;
 }

@@ -250,8 +250,14 @@ v1::JobReport WorkerJob::Report() const {
   v1::JobReport report;
   report.set_job(job());
   report.set_generation(generation());
-  report.set_rehearsal(rehearsal());
   absl::MutexLock lock(&mu_);
+  // Nothing of it goes on, but that the job thread has not come to its end.
+  if (released_) {
+    report.set_state(v1::MEMBER_HALTED);
+    report.set_next_step(trainer_ ? trainer_->next_step() : options_.plan->first_step());
+    return report;
+  }
+  report.set_rehearsal(rehearsal());
   report.set_state(state_);
   if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);
   report.set_next_step(options_.plan->first_step());

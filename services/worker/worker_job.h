@@ -69,6 +69,7 @@ class WorkerJob {
   // Pauses and waits until the step that has begun is finished; at most `timeout`.
   void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Of one that is released: that it has halted, and is here.
   v1::JobReport Report() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string& job() const { return options_.plan->job(); }

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
@@ -82,8 +83,9 @@ class Driven {
     worker_.Handle(directive);
   }
 
-  // Waits for a report of this kind; the worker says when to look.
-  v1::JobReport Await(const std::function<bool(const v1::JobReport&)>& expected) {
+  // Waits for reports of this kind; the worker says when to look.
+  std::vector<v1::JobReport> AwaitAll(
+      const std::function<bool(const std::vector<v1::JobReport>&)>& expected) {
     for (int64_t seen = -1;;) {
       {
         absl::MutexLock lock(&mu_);
@@ -96,9 +98,18 @@ class Driven {
         }
         seen = changes_;
       }
-      const std::vector<v1::JobReport> reports = worker_.Report();
-      if (reports.size() == 1 && expected(reports[0])) return reports[0];
+      std::vector<v1::JobReport> reports = worker_.Report();
+      if (expected(reports)) return reports;
     }
+  }
+  v1::JobReport Await(const std::function<bool(const v1::JobReport&)>& expected) {
+    const std::vector<v1::JobReport> reports =
+        AwaitAll([&](const auto& reports) { return reports.size() == 1 && expected(reports[0]); });
+    return reports.empty() ? v1::JobReport() : reports[0];
+  }
+  // It has no job any more.
+  void AwaitFree() {
+    AwaitAll([](const auto& reports) { return reports.empty(); });
   }
   v1::JobReport Await(v1::MemberJobState state) {
     return Await([state](const v1::JobReport& report) { return report.state() == state; });
@@ -178,7 +189,7 @@ TEST(WorkerTest, PreparesTrainsToTheEndAndRemembersRecordsUntilAcknowledged) {
   EXPECT_EQ(driven.worker().Report()[0].steps_size(), 2);
 
   driven.Release();
-  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+  driven.AwaitFree();
 }
 
 TEST(WorkerTest, LinksAreToldFromTheFirstStepOnAndRarely) {
@@ -239,7 +250,7 @@ TEST(WorkerTest, PauseStopsBetweenStepsAndTheStepThatIsPushedIsFinishedWhenItsAn
   EXPECT_EQ(paused.state(), v1::MEMBER_PAUSED);
   EXPECT_EQ(paused.steps_size(), 6);
   driven.Release();
-  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+  driven.AwaitFree();
 }
 
 TEST(WorkerTest, PausedWorkersAgreeOnAStep) {
@@ -271,7 +282,7 @@ TEST(WorkerTest, ReleaseAtAnyMomentFreesTheWorkerForTheNextJob) {
   driven.Start(1000);
   ps.shard(0).AwaitPushes(3);
   driven.Release();
-  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+  driven.AwaitFree();
 
   network.SetFault(nullptr);
   FakePs other_ps(network, LinearJob(/*workers=*/1));
@@ -284,6 +295,40 @@ TEST(WorkerTest, ReleaseAtAnyMomentFreesTheWorkerForTheNextJob) {
   driven.worker().Handle(prepare);
   const v1::JobReport report = driven.Await(v1::MEMBER_PREPARED);
   EXPECT_EQ(report.job(), "test-2");
+}
+
+// It is not free: another job would wait for it.
+TEST(WorkerTest, WhoIsReleasedAndHangsSaysThatTheJobIsStillThere) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  absl::Notification hangs, go_on;
+  Driven driven(ps.plan(), [&]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+    hangs.Notify();
+    go_on.WaitForNotification();
+    return absl::UnavailableError("too late");
+  });
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(/*total_steps=*/10);
+  hangs.WaitForNotification();
+
+  driven.Release();
+  const v1::JobReport held = driven.Await(v1::MEMBER_HALTED);
+  EXPECT_EQ(held.job(), ps.plan()->job());
+  driven.Release();  // it is told again and again
+
+  v1::Directive next = driven.Directive();
+  next.set_generation(2);
+  *next.mutable_prepare()->mutable_plan() = *ps.plan();
+  next.mutable_prepare()->mutable_plan()->set_generation(2);
+  driven.worker().Handle(next);
+  EXPECT_EQ(driven.Await(v1::MEMBER_PREPARING).generation(), 2u) << "and of no other than that";
+  next.mutable_release();
+  driven.worker().Handle(next);
+  driven.Await(v1::MEMBER_HALTED);
+
+  go_on.Notify();
+  driven.AwaitFree();
 }
 
 // Names of files have whatever letters their makers liked, and a report that has such letters is
@@ -360,7 +405,7 @@ TEST(WorkerTest, WhoHasFailedOrWaitsIsHaltedAsWell) {
   failing.Halt();
   failing.Await(v1::MEMBER_HALTED);
   failing.Release();
-  EXPECT_THAT(failing.worker().Report(), IsEmpty());
+  failing.AwaitFree();
 }
 
 TEST(WorkerTest, AnEvaluationThatWasNotMadeComesFirst) {
@@ -541,7 +586,7 @@ TEST(WorkerTest, WithoutACoordinatorTheJobIsDropped) {
   driven.Prepare();
   driven.Await(v1::MEMBER_PREPARED);
   driven.worker().CoordinatorLost();
-  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+  driven.AwaitFree();
 }
 
 TEST(WorkerTest, FinishStepLeavesNoStepHalfDone) {
