@@ -63,7 +63,8 @@ class GradientExchange {
   virtual absl::StatusOr<float> AwaitLossScale(int64_t version) = 0;
 
   // Blocks until everything that was pushed or fetched has been answered, even when interrupted.
-  // Ends early only with a failure or, as above, after a timeout.
+  // Ends early only with a failure or, as above, after a timeout, which passes no more once
+  // interrupted: a paused worker waits for as long as it takes to save what it was paused for.
   virtual absl::Status AwaitAnswers() = 0;
 
   // The gradient of `chunk` of `step` is final in its memory, and nobody reads the chunk's values

@@ -79,7 +79,11 @@ absl::Status VersionBoard::AwaitAnswers(Missing missing) {
     auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return chunks_awaited() == 0 || !failure_.ok();
     };
-    if (AwaitFor(&mu_, absl::Condition(&settled), options_.answer_timeout)) return failure_;
+    auto untimed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return interrupted_ || settled(); };
+    if (AwaitFor(&mu_, absl::Condition(&untimed), options_.answer_timeout)) {
+      mu_.Await(absl::Condition(&settled));
+      return failure_;
+    }
   }
   return TimeIsUp(step(), missing);
 }

@@ -63,7 +63,8 @@ class VersionBoard {
   // `chunks` more are pushed or fetched; each is followed by Answered().
   void Expect(int64_t chunks) { chunks_awaited_.fetch_add(chunks, std::memory_order_relaxed); }
   int64_t chunks_awaited() const { return chunks_awaited_.load(std::memory_order_acquire); }
-  // Until none is awaited.
+  // Until none is awaited; for as long as it takes once it is interrupted: who else has paused may
+  // owe an answer for ever.
   absl::Status AwaitAnswers(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
   // For what an exchange knows besides and has threads wait for: `change` is made, and `reached` is

@@ -180,6 +180,29 @@ TEST(VersionBoardTest, AnInterruptionEndsWaitsForOthersButNotForAnswers) {
   EXPECT_TRUE(board.AwaitVersion(kFirst + 1, NotAsked).ok()) << "nothing to wait for";
 }
 
+// A worker that has paused may have pushed what another one did not any more: the answer never
+// comes, and a save may take long.
+TEST(VersionBoardTest, AnInterruptedWaitForAnswersEndsWithTheirComingOrAFailureAlone) {
+  Started started({.answer_timeout = absl::Milliseconds(1)});
+  VersionBoard& board = started.board;
+  board.Interrupt();
+  board.Expect(3);
+  absl::Status answers;
+  {
+    std::jthread pausing([&] { answers = board.AwaitAnswers(NotAsked); });
+    const absl::Status late = board.AwaitChange([] { return false; }, [] { return ""; });
+    EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT") << "its time has passed, too";
+    AnswerAll(board, kFirst + 1);
+  }
+  EXPECT_TRUE(answers.ok()) << answers;
+  board.Expect(1);
+  {
+    std::jthread pausing([&] { answers = board.AwaitAnswers(NotAsked); });
+    board.Fail(absl::CancelledError("released"), "");
+  }
+  EXPECT_EQ(answers, absl::CancelledError("released"));
+}
+
 TEST(VersionBoardTest, TheFirstFailureIsFinalAndEndsEveryWait) {
   Started started;
   VersionBoard& board = started.board;

@@ -120,6 +120,19 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                                   absl::FormatDuration(kPrepareStallMax))};
     }
   }
+  if (situation.pausing) {
+    if (const std::string* busy = members.FirstNotPaused(now - kPauseMax)) {
+      return Verdict{
+          .reason = "HALT_TIMEOUT",
+          .message = absl::StrCat(members.Describe(*busy),
+                                  " was told to pause and has not, and others have waited for ",
+                                  absl::FormatDuration(kPauseMax), ": it is gone on without"),
+          .recoverable = true,
+          .lost = *busy,
+          .is_there = true,
+          .refusal = absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax))};
+    }
+  }
   if (situation.halting_since + kHaltMax <= now) {
     if (const std::string* busy = members.FirstNotStopped()) {
       return Verdict{

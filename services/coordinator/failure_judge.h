@@ -26,6 +26,8 @@ class FailureJudge {
   static constexpr absl::Duration kPrepareStallMax = absl::Minutes(10);
   // A worker stops when it next waits for a parameter: within a step.
   static constexpr absl::Duration kHaltMax = absl::Minutes(2);
+  // One who has paused waits so long for another one who has not: as for the answers to a step.
+  static constexpr absl::Duration kPauseMax = absl::Minutes(10);
 
   struct Verdict {
     std::string reason;
@@ -64,6 +66,7 @@ class FailureJudge {
   // Time has passed.
   struct Situation {
     bool preparing = false;
+    bool pausing = false;    // workers were told to
     int64_t first_step = 0;  // of the generation
     int64_t step = 0;        // the job's progress
     absl::Time halting_since = absl::InfiniteFuture();

@@ -166,6 +166,30 @@ TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
       "w-1 (worker, rank 1, on node-3) is not ready for step 4 and has shown no progress for 10m");
 }
 
+// Who has paused is told of no time by the others: it would wait for ever.
+TEST_F(FailureJudgeTest, WhoDoesNotPauseIsNamedOnceAnotherHasWaited) {
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_RUNNING);
+  Report("p-0", v1::MEMBER_RUNNING);
+  const FailureJudge::Situation pausing{.pausing = true};
+  now_ += FailureJudge::kPauseMax;
+  EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "both make their step";
+  Report("w-0", v1::MEMBER_PAUSED);
+  now_ += FailureJudge::kPauseMax;
+  EXPECT_FALSE(judge_.Tick({.pausing = false}, members_, now_).has_value());
+
+  const auto verdict = judge_.Tick(pausing, members_, now_);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->reason, "HALT_TIMEOUT");
+  EXPECT_EQ(verdict->lost, "w-1");
+  EXPECT_EQ(verdict->message,
+            "w-1 (worker, rank 1, on node-3) was told to pause and has not, and others have waited "
+            "for 10m: it is gone on without");
+  Report("w-1", v1::MEMBER_PAUSED);
+  now_ += FailureJudge::kPauseMax;
+  EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "a save takes its time";
+}
+
 TEST_F(FailureJudgeTest, WhoDoesNotHaltIsNamed) {
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_RUNNING);

@@ -1016,12 +1016,14 @@ void Job::WentOn(absl::Time now) {
 void Job::Tick(bool writing, absl::Time now) {
   ticked_ = now;
   if (!active()) return;
-  const FailureJudge::Situation situation{.preparing = state() == v1::PREPARING,
-                                          .first_step = plan_->first_step(),
-                                          .step = record_.progress().step(),
-                                          .halting_since = state() == v1::RECOVERING
-                                                               ? interruption_.halting_since()
-                                                               : absl::InfiniteFuture()};
+  const FailureJudge::Situation situation{
+      .preparing = state() == v1::PREPARING,
+      .pausing =
+          state() == v1::RUNNING && record_.suspend_requested() && !SuspendsAtSnapshot(*plan_),
+      .first_step = plan_->first_step(),
+      .step = record_.progress().step(),
+      .halting_since =
+          state() == v1::RECOVERING ? interruption_.halting_since() : absl::InfiniteFuture()};
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
   if (state() == v1::RUNNING) {
     if (const auto failure = non_finite_.Failure(record_)) {

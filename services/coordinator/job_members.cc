@@ -291,4 +291,15 @@ const std::string* JobMembers::FirstStalled(absl::Time since) const {
   return nullptr;
 }
 
+const std::string* JobMembers::FirstNotPaused(absl::Time since) const {
+  const auto waits = [&](const auto& entry) {
+    return entry.second.state == v1::MEMBER_PAUSED && entry.second.advanced <= since;
+  };
+  if (std::ranges::none_of(members_, waits)) return nullptr;
+  for (const auto& [name, member] : members_) {
+    if (member.is_worker() && !member.lost && member.state == v1::MEMBER_RUNNING) return &name;
+  }
+  return nullptr;
+}
+
 }  // namespace muster

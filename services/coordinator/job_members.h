@@ -134,6 +134,8 @@ class JobMembers {
   // Somebody who has not come to the end of preparing and shown nothing new since then; null:
   // nobody.
   const std::string* FirstStalled(absl::Time since) const;
+  // A worker that runs while another one has paused, and done so by then; null: nobody.
+  const std::string* FirstNotPaused(absl::Time since) const;
 
  private:
   // The directive that was sent last.
