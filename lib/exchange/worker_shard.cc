@@ -70,6 +70,12 @@ WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parame
       .checkpoints = options_.checkpoints,
       .written = std::move(written),
       .report_soon = options_.report_soon,
+      .late =
+          [this](ShardIndex) {
+            if (orders_.TryPost([](ParameterShard& shard) { shard.PassOverSnapshot(); })) {
+              TellOfOrders();
+            }
+          },
   });
 }
 

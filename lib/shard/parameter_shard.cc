@@ -1011,6 +1011,16 @@ std::shared_ptr<const ShardSnapshot> ParameterShard::MakeSnapshot(
   return snapshot;
 }
 
+void ParameterShard::PassOverSnapshot() {
+  const std::optional<int64_t> step = snapshots_.PassOver(highest_);
+  if (!step) return;
+  output_->SnapshotDeclined(
+      /*id=*/0, *step, v1::SNAPSHOT_MISSED,
+      absl::StrCat("passed over: the one of step ", snapshots_.current()->step,
+                   " is still being written"));
+  UpdateAllReady();
+}
+
 void ParameterShard::SnapshotWritten(uint64_t id, int64_t step) {
   if (!snapshots_.Written(id, step)) return;
   BeginSnapshot();

@@ -216,6 +216,10 @@ class ParameterShard : private JudgedShard {
   void TakeSnapshot(uint64_t id, int64_t step);
   // The snapshot that was taken is not needed any more: what waited for its memory goes on.
   void SnapshotWritten(uint64_t id, int64_t step);
+  // The snapshot that was taken is being written for too long: a periodic one that is due
+  // meanwhile, and would hold chunks up, is passed over (declined, SNAPSHOT_MISSED). To be called
+  // again and again.
+  void PassOverSnapshot();
   // From here on a chunk is copied for a snapshot by CopyOne(), or when its next update comes, and
   // not as soon as it is there: workers wait for the values of the chunks behind it.
   void DeferCopies();

@@ -671,6 +671,24 @@ TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackOnlyWhatWouldLeaveTheNext
   EXPECT_EQ(output_.snapshots[1]->step, 4);
 }
 
+TEST_F(ParameterShardTest, WhatASaveHoldsUpForTooLongGoesOnWithoutTheSnapshotThatIsDue) {
+  Make({.checkpoint_every = 2});
+  shard_->Start(100);
+  for (int64_t step = 0; step < 5; ++step) PushAll(step, 0);
+  ASSERT_EQ(output_.updates, 4);
+  shard_->PassOverSnapshot();
+  EXPECT_EQ(output_.updates, 5);
+  shard_->PassOverSnapshot();  // nothing is held up
+  ASSERT_EQ(output_.declined.size(), 1);
+  EXPECT_EQ(output_.declined[0].id, 0);
+  EXPECT_EQ(output_.declined[0].step, 4);
+  EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
+  shard_->SnapshotWritten(0, 2);
+  PushAll(5, 0);
+  ASSERT_EQ(output_.snapshots.size(), 2);
+  EXPECT_EQ(output_.snapshots[1]->step, 6);
+}
+
 TEST_F(ParameterShardTest, ASnapshotOnDemandIsTakenWhenEveryChunkReachesItsStep) {
   Make({.parameters = {3, 4}});
   shard_->Start(10);

@@ -62,6 +62,18 @@ bool SnapshotQueue::Held(LocalChunk index) {
   return ++chunks_held_ == held_.size();
 }
 
+std::optional<int64_t> SnapshotQueue::PassOver(int64_t highest) {
+  if (!taken()) return std::nullopt;
+  const auto due = std::find_if(waiting_.begin(), waiting_.end(), [&](const Request& request) {
+    return request.id == 0 && request.step <= highest && request.step < due_.total_steps;
+  });
+  if (due == waiting_.end()) return std::nullopt;
+  const int64_t step = due->step;
+  waiting_.erase(due);
+  Plan(step);
+  return step;
+}
+
 bool SnapshotQueue::Written(uint64_t id, int64_t step) {
   if (!taken() || current_->id != id || current_->step != step) return false;
   if (id != 0) last_answered_ = id;

@@ -30,6 +30,22 @@ TEST(SnapshotQueueTest, TheNextDueStepIsABarrierUntilTheChunkIsHeld) {
   EXPECT_EQ(queue.Barrier(LocalChunk(0)), 14) << "the final one";
 }
 
+TEST(SnapshotQueueTest, ADueOneIsPassedOverWhileTheOneBeforeIsWrittenButNotTheFinalOne) {
+  SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
+  queue.Start(/*first_step=*/0, /*total_steps=*/10);
+  EXPECT_EQ(queue.PassOver(4), std::nullopt) << "nothing is being written";
+  ASSERT_TRUE(queue.Begin(4));
+  EXPECT_EQ(queue.PassOver(8), std::nullopt) << "nor yet";
+  queue.Held(LocalChunk(0));
+  EXPECT_EQ(queue.PassOver(7), std::nullopt) << "nobody is at step 8";
+  EXPECT_EQ(queue.PassOver(8), 8);
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 10);
+  EXPECT_EQ(queue.PassOver(10), std::nullopt);
+  EXPECT_TRUE(queue.Written(0, 4));
+  EXPECT_FALSE(queue.Begin(9));
+  EXPECT_TRUE(queue.Begin(10));
+}
+
 TEST(SnapshotQueueTest, NothingIsOwedAfterTheEnd) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/0);
   queue.Start(0, 3);

@@ -374,8 +374,10 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
   if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
   for (const v1::SnapshotReport& snapshot : report.snapshots()) {
     if (snapshot.snapshot() != 0) continue;
-    AbandonPassed(entry, member, snapshot);
-    if (snapshot.outcome() != v1::SNAPSHOT_FAILED) continue;
+    // Who passes one over is still writing the one before.
+    const bool passes_over = snapshot.outcome() == v1::SNAPSHOT_MISSED;
+    if (!passes_over) AbandonPassed(entry, member, snapshot);
+    if (snapshot.outcome() != v1::SNAPSHOT_FAILED && !passes_over) continue;
     v1::WriteShardHeader header;
     header.set_job(report.job());
     header.set_generation(report.generation());

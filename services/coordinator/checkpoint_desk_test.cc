@@ -407,6 +407,26 @@ TEST_F(CheckpointDeskTest, WhatAShardHasPassedWithoutWritingItEnds) {
   EXPECT_TRUE(Save(4).ok());
 }
 
+TEST_F(CheckpointDeskTest, WhatAShardPassesOverEndsAndNotTheOneThatItStillWrites) {
+  auto upload = desk_.BeginShard(Header(2));
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    v1::JobReport report;
+    report.set_generation(entry.job.record().generation());
+    v1::SnapshotReport& snapshot = *report.add_snapshots();
+    snapshot.set_step(4);
+    snapshot.set_outcome(v1::SNAPSHOT_MISSED);
+    snapshot.set_message("passed over");
+    desk_.TakeFailures(entry, "p-0", report);
+    EXPECT_TRUE(entry.rounds.IsOpen(*(*upload)->round()));
+    turn.Perform(entry);
+  }
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(4)).status()), "CHECKPOINT_ABANDONED")
+      << "of another shard, which was not held up";
+}
+
 // A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
 TEST_F(CheckpointDeskTest, WhatWasHaltedIsSavedWhileTheJobWaitsForMembers) {
   auto periodic = desk_.BeginShard(Header(2));

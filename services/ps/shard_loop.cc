@@ -276,6 +276,12 @@ void ShardLoop::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, 
   }
 }
 
+void ShardLoop::PassOverSnapshot(uint64_t job, uint32_t generation) {
+  if (InstalledShard* const installed = Find(job, generation)) {
+    installed->shard().PassOverSnapshot();
+  }
+}
+
 void ShardLoop::Halt(uint64_t job, uint32_t generation) {
   InstalledShard* const installed = Find(job, generation);
   if (installed == nullptr) return;

@@ -61,6 +61,7 @@ class ShardLoop : private MessageReceiver {
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
+  void PassOverSnapshot(uint64_t job, uint32_t generation);
   // Stops the shard where it is and disconnects everybody, so that nothing holds up its end: the
   // listener gets it as soon as the transport does not use its memory any more.
   void Halt(uint64_t job, uint32_t generation);
