@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
@@ -39,6 +41,9 @@ constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 // Of a job that recovers, what its workers told is recorded and a checkpoint committed within
 // moments. Where they are not by then its disk hangs: nobody waits for such a job.
 constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
+
+// So often is it looked whether a checkpoint is still read for somebody.
+constexpr int64_t kLooksEveryMs = 1000;
 
 // A ps that does not say how much memory it has is taken to have enough.
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
@@ -118,10 +123,12 @@ std::string LackOf(const RecoveringJob& job) {
 
 }  // namespace
 
-Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model)
+Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model,
+                       RestoreChooser choose)
     : registry_(registry),
       fleet_(fleet),
       build_model_(std::move(build_model)),
+      choose_(std::move(choose)),
       threads_{std::thread([this] { Run(kCarried); }), std::thread([this] { Run(kOthers); })} {}
 
 Dispatcher::~Dispatcher() {
@@ -688,8 +695,9 @@ void Dispatcher::Dispatch() {
   absl::MutexLock lock(&mu_);
   for (auto& start : starts) {
     starting_[start->number] = start;
-    const bool carries = start->seeks_backups || (start->resumption && start->resumption->carries);
-    queues_[carries ? kCarried : kOthers].push_back(std::move(start));
+    const bool reads_nothing = start->newcomers > 0 || start->seeks_backups ||
+                               (start->resumption && start->resumption->carries);
+    queues_[reads_nothing ? kCarried : kOthers].push_back(std::move(start));
   }
 }
 
@@ -745,6 +753,15 @@ bool Dispatcher::AllAttached(const Start& start) const {
   return std::ranges::all_of(start.workers, attached) && std::ranges::all_of(start.ps, attached);
 }
 
+bool Dispatcher::AnyGone(const Start& start) const {
+  const auto members = fleet_->members();
+  auto gone = [&](const v1::Hello& hello) {
+    const auto known = members.find(hello.member());
+    return known == members.end() || known->second.hello.incarnation() != hello.incarnation();
+  };
+  return std::ranges::any_of(start.workers, gone) || std::ranges::any_of(start.ps, gone);
+}
+
 void Dispatcher::Carry(const Start& start) {
   v1::Job record;
   JobOrigin origin;
@@ -785,7 +802,7 @@ void Dispatcher::Carry(const Start& start) {
   // again.
   const bool may_start = fault.ok() && HasRoomNow(start, memory);
   if (may_start && !plan->restore().empty()) {
-    fault = Verify(start.number, record, origin);
+    fault = Verify(start, record, origin);
   }
 
   JobRegistry::Turn turn(registry_);
@@ -905,18 +922,34 @@ absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Jo
   return request;
 }
 
-absl::Status Dispatcher::Verify(uint64_t number, const v1::Job& record, const JobOrigin& origin) {
-  auto stopping = [this] {
-    absl::MutexLock lock(&mu_);
-    return stopping_;
+// That takes minutes, meanwhile its members are nobody else's, and other jobs wait: who would not
+// be started with it has it end.
+absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
+                                const JobOrigin& origin) {
+  std::atomic<int64_t> looks_at_ms = 0;
+  std::atomic<bool> in_vain = false;
+  auto stop = [&] {
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_) return true;
+    }
+    const int64_t now_ms = absl::ToInt64Milliseconds(SteadyNow());
+    int64_t due_ms = looks_at_ms;
+    if (now_ms < due_ms || !looks_at_ms.compare_exchange_strong(due_ms, now_ms + kLooksEveryMs)) {
+      return in_vain.load();
+    }
+    const bool any_gone = AnyGone(start);
+    JobRegistry::Turn turn(registry_);
+    in_vain = any_gone || FindUnchanged(turn, start) == nullptr;
+    return in_vain.load();
   };
   ASSIGN_OR_RETURN(const RestoreChoice choice,
-                   ChooseRestore(record, origin, registry_->folder(),
-                                 {.stop = stopping, .damaged = [this] {
-                                    registry_->metrics().checkpoints_damaged.Increment();
-                                  }}));
+                   choose_(record, origin, registry_->folder(),
+                           {.stop = stop, .damaged = [this] {
+                              registry_->metrics().checkpoints_damaged.Increment();
+                            }}));
   if (choice.passed_over.empty()) return absl::OkStatus();
-  TellPassedOver(number, choice);
+  TellPassedOver(start.number, choice);
   return absl::CancelledError("the job has changed");
 }
 

@@ -33,10 +33,10 @@ namespace muster {
 //
 // Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed, a checkpoint is
 // read), so two threads of the dispatcher's own make them, outside of the registry's turns: one for
-// jobs that recover with the shards they have, or would for the sake of backups, which read nothing
-// and wait for nobody else, one for all others. Meanwhile their members count as taken. A job that
-// was changed in between (cancelled, suspended) or lost one of its members is not started: it waits
-// for the next Dispatch(), as if nothing had been planned.
+// jobs that recover with the shards they have, or would for the sake of backups, and for
+// rehearsals, which read nothing and wait for nobody else, one for all others. Meanwhile their
+// members count as taken. A job that was changed in between (cancelled, suspended) or lost one of
+// its members is not started: it waits for the next Dispatch(), as if nothing had been planned.
 //
 // A job starts from a checkpoint that was read to its last byte just before. One that is damaged or
 // cannot be read is passed over for the one before, which is an event of the job
@@ -49,8 +49,11 @@ namespace muster {
 class Dispatcher {
  public:
   using ModelBuilder = std::function<absl::StatusOr<v1::Graph>(const v1::ModelSpec&)>;
+  using RestoreChooser = std::function<absl::StatusOr<RestoreChoice>(
+      const v1::Job&, const JobOrigin&, const StateFolder&, const RestoreWatch&)>;
   // Both outlive the dispatcher.
-  Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model = BuildModel);
+  Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model = BuildModel,
+             RestoreChooser choose = ChooseRestore);
   // Finishes the plan that is being made; drops those that wait.
   ~Dispatcher();
 
@@ -171,15 +174,18 @@ class Dispatcher {
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
-  // What a plan starts from. CANCELLED: it was passed over and the job has another now, or the
-  // dispatcher stops; else as ChooseRestore().
-  absl::Status Verify(uint64_t number, const v1::Job& record, const JobOrigin& origin);
+  // What a plan starts from. CANCELLED: it was passed over and the job has another now, or the plan
+  // would not be started, or the dispatcher stops; else as ChooseRestore().
+  absl::Status Verify(const Start& start, const v1::Job& record, const JobOrigin& origin);
   void TellPassedOver(uint64_t number, const RestoreChoice& choice);
   bool AllAttached(const Start& start) const;
+  // For good: one whose stream broke has its lease to come back.
+  bool AnyGone(const Start& start) const;
 
   JobRegistry* const registry_;
   Fleet* const fleet_;
   const ModelBuilder build_model_;
+  const RestoreChooser choose_;
   absl::Time start_ = absl::InfiniteFuture();  // of the first Dispatch(); its thread's
   // Of the last one, likewise: the job that what comes free is kept for, 0: none.
   uint64_t kept_for_ = 0;

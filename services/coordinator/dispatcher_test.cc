@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -17,6 +18,7 @@
 #include "services/coordinator/job.h"
 #include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/restore_choice.h"
 #include "services/coordinator/shard_holders.h"
 
 namespace muster {
@@ -516,6 +518,57 @@ TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
   }
   EXPECT_EQ(View(other).state(), v1::QUEUED);
   go.Notify();
+}
+
+TEST_F(DispatcherTest, WhoRehearsesWaitsForNobodysPlan) {
+  const uint64_t job = RunElasticJob();
+  absl::Notification go;
+  Dispatcher busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
+    go.WaitForNotification();
+    return BuildModel(spec);
+  });
+  attached_.push_back(Attach("w-6"));
+  const uint64_t other = AddJob();
+  busy.Dispatch();  // begins to plan the other
+  attached_.push_back(Attach("w-7"));
+  busy.Dispatch();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    auto rehearses = [&] { return !turn.FindNumber(job)->job.rehearsal().members().empty(); };
+    turn.AwaitFor(absl::Condition(&rehearses), absl::Seconds(30));
+    EXPECT_TRUE(rehearses());
+  }
+  EXPECT_EQ(View(other).state(), v1::QUEUED);
+  go.Notify();
+}
+
+// It may be large.
+TEST_F(DispatcherTest, ACheckpointIsReadNoLongerThanSomebodyWaitsForIt) {
+  const uint64_t job = AddJob();
+  GiveCheckpoints(job, {2});
+  const auto worker = Attach("w-0");
+  Attach("p-0");
+  for (const bool cancelled : {false, true}) {
+    absl::Notification reads;
+    Dispatcher dispatcher(registry_.get(), fleet_.get(), BuildModel,
+                          [&](const v1::Job&, const JobOrigin&, const StateFolder&,
+                              const RestoreWatch& watch) -> absl::StatusOr<RestoreChoice> {
+                            EXPECT_FALSE(watch.stop());
+                            reads.Notify();
+                            while (!watch.stop()) std::this_thread::yield();
+                            return absl::CancelledError("no longer wanted");
+                          });
+    dispatcher.Dispatch();
+    reads.WaitForNotification();
+    if (cancelled) {
+      Cancel(job);
+    } else {
+      fleet_->Detach(*worker, Fleet::Departure::kOrderly);
+    }
+    dispatcher.AwaitIdle();
+    EXPECT_EQ(View(job).state(), cancelled ? v1::CANCELLED : v1::QUEUED);
+    attached_.push_back(Attach("w-1"));
+  }
 }
 
 TEST_F(RecoveringDispatcherTest, WhoComesWhileItIsHaltedIsSetAsideForIt) {
