@@ -121,6 +121,14 @@ std::string LackOf(const RecoveringJob& job) {
                       " ps");
 }
 
+// Who comes while others rehearse does not have them begin anew: it is of the next ones.
+void KeepThoseWhoRehearse(const Rehearsal& rehearsal, std::vector<std::string>& free) {
+  std::vector<std::string> rehearsing = rehearsal.members();
+  const bool all_free = std::ranges::all_of(
+      rehearsing, [&](const std::string& name) { return std::ranges::count(free, name) > 0; });
+  if (!rehearsing.empty() && all_free) free = std::move(rehearsing);
+}
+
 }  // namespace
 
 Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model,
@@ -412,8 +420,11 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   const auto has_refused = [&](const std::string& name) {
     return entry.job.rehearsal().WhyRefused(name) != nullptr;
   };
+  // Halted for those who have rehearsed, it does not wait for others who have not.
+  const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
-    if (has_refused(name)) job.refused.insert(name);
+    const bool unprepared = joins && !entry.job.rehearsal().Has(name);
+    if (unprepared || has_refused(name)) job.refused.insert(name);
   }
   for (const std::string& worker : record.workers()) {
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
@@ -557,6 +568,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     AddNeeds(turn, *entry, members, job);
     FreeMembers able = free;
     std::erase_if(able.workers, [&](const auto& name) { return rehearsal.Refused(name); });
+    KeepThoseWhoRehearse(rehearsal, able.workers);
     const std::optional<Placement> placement = PlaceAgain(job, able);
     if (!placement || placement->workers.size() == job.workers.size()) continue;
     const std::vector<std::string> newcomers(placement->workers.begin() + std::ssize(job.workers),

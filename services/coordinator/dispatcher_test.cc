@@ -53,21 +53,21 @@ class DispatcherTest : public RegistryFixture {
     ASSERT_TRUE(arrival.ok()) << arrival.status();
     attached_.push_back(arrival->attachment);
   }
-  // For one worker or two.
-  uint64_t AddElasticJob() {
+  // For one worker or two, or more.
+  uint64_t AddElasticJob(int workers_max = 2) {
     const uint64_t number = AddJob();
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number);
     v1::ResourceSpec resources = entry.job.record().spec().resources();
-    resources.mutable_workers()->set_max(2);
+    resources.mutable_workers()->set_max(workers_max);
     EXPECT_TRUE(entry.job.Suspend(now_).ok());
     EXPECT_TRUE(entry.job.Resume(&resources, now_).ok());
     turn.Perform(entry);
     return number;
   }
   // One that has run with w-0 alone for long enough to take another worker.
-  uint64_t RunElasticJob() {
-    const uint64_t job = AddElasticJob();
+  uint64_t RunElasticJob(int workers_max = 2) {
+    const uint64_t job = AddElasticJob(workers_max);
     attached_ = {Attach("p-0"), Attach("w-0")};
     now_ += limits::kAttachBackoffMax + absl::Seconds(10);
     Dispatch();
@@ -695,6 +695,35 @@ TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+}
+
+// Each of many who come one after the other would have the others begin anew.
+TEST_F(DispatcherTest, WhoComesWhileOthersRehearseIsOfTheNextOnes) {
+  const uint64_t job = RunElasticJob(/*workers_max=*/3);
+  const auto first = Attach("w-2");
+  Dispatch();
+  const v1::JobPlan plan = RehearsedBy(*first);
+  const auto second = Attach("w-1");
+  Dispatch();
+  EXPECT_TRUE(first->TakeDirectives().empty()) << "it goes on";
+  EXPECT_TRUE(second->TakeDirectives().empty());
+  EXPECT_EQ(View(job).state(), v1::RUNNING);
+
+  Rehearse(job, "w-2", plan, v1::MEMBER_PREPARED);
+  Dispatch();
+  ASSERT_EQ(View(job).reason(), "WORKERS_JOIN");
+  for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_HALTED);
+  Settle();
+  Dispatch();
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-2")) << "nobody waits for w-1";
+
+  for (const char* member : {"w-0", "w-2", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
+  Settle();
+  ASSERT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
+  now_ += Job::kJoinAfter;
+  second->TakeDirectives();
+  Dispatch();
+  EXPECT_NE(RehearsedBy(*second).rehearsal(), 0);
 }
 
 TEST_F(DispatcherTest, WhoCannotPrepareToJoinHarmsNobody) {

@@ -618,7 +618,7 @@ void Job::Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, 
 
 void Job::LetWorkersJoin(absl::Time now) {
   CHECK(TakesMoreWorkers(now));
-  HaltGeneration({.carries = true}, "WORKERS_JOIN",
+  HaltGeneration({.carries = true}, kWorkersJoin,
                  absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
                  now);
 }

@@ -37,6 +37,8 @@ class Job {
  public:
   // The reason of a job that is told what it waits for, see Wait().
   static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
+  // And of one that is halted for workers who have rehearsed.
+  static constexpr char kWorkersJoin[] = "WORKERS_JOIN";
   // A generation runs so long before it is halted for more workers: who comes, mostly comes with
   // others.
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
