@@ -426,6 +426,9 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
     const bool unprepared = joins && !entry.job.rehearsal().Has(name);
     if (unprepared || has_refused(name)) job.refused.insert(name);
   }
+  for (const FreeMembers::Ps& ps : free.ps) {
+    if (has_refused(ps.name)) job.refused_ps.insert(ps.name);
+  }
   for (const std::string& worker : record.workers()) {
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
     if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // it was being tried

@@ -426,9 +426,11 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     if (state() == v1::RECOVERING) return SendWanted(name, now);
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
       // What only this one cannot do is not the job's fault: the others can, or have not tried.
-      if (!verdict->recoverable && rehearsal_.WhyRefused(name) != nullptr) {
+      if (!verdict->recoverable && (rehearsal_.WhyRefused(name) != nullptr || IsSpare(name))) {
         verdict->recoverable = true;
         verdict->lost = name;
+        verdict->is_there = true;
+        verdict->refusal = report->error().message();
       }
       return Judge(*verdict, now);
     }
@@ -444,6 +446,12 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   TakeSnapshots(name, *report, now);
   if (active()) Advance(now);
   if (active()) SendWanted(name, now);
+}
+
+// Others could train before it came. A new ps has but backups where shards are carried on.
+bool Job::IsSpare(const std::string& name) const {
+  const bool is_needed = !members_.at(name).is_worker() && plan_->carries() == 0;
+  return state() == v1::PREPARING && members_.IsNewcomer(name) && !is_needed;
 }
 
 void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now) {
@@ -742,11 +750,11 @@ bool Job::IsSaved(int64_t step) const {
 void Job::Lose(const FailureJudge::Verdict& verdict) {
   const std::string& member = verdict.lost;
   members_.SetLost(member);
+  if (!verdict.refusal.empty()) rehearsal_.Refuse(member, verdict.refusal);
   // What it holds does not count as taken from now on.
   if (verdict.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
-    if (!verdict.refusal.empty()) rehearsal_.Refuse(member, verdict.refusal);
   } else {
     checkpoints_.Stop();
     if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) interruption_.LoseShards();

@@ -253,6 +253,7 @@ class Job {
   v1::Directive AcknowledgeDirective() const;
   void FollowStepsMadeAgain();
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
+  bool IsSpare(const std::string& name) const;
   void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
   void ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now);
   void TellRehearsal(const std::string& name);

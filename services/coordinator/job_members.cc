@@ -11,6 +11,11 @@
 namespace muster {
 namespace {
 
+bool IsPrepared(v1::MemberJobState state) {
+  return state == v1::MEMBER_PREPARED || state == v1::MEMBER_RUNNING ||
+         state == v1::MEMBER_PAUSED || state == v1::MEMBER_DONE;
+}
+
 // No more than a member of ours tells.
 std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, const std::string& name,
                                                absl::Time now) {
@@ -39,8 +44,6 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   for (int rank = 0; rank < plan.workers_size(); ++rank) {
     Member& worker = members_[plan.workers(rank).member()];
     worker.rank = rank;
-    const auto known = before.find(plan.workers(rank).member());
-    worker.was_there = known != before.end() && known->second.is_worker() && !known->second.lost;
     worker.host = plan.workers(rank).host();
     workers_.push_back(plan.workers(rank).member());
   }
@@ -54,7 +57,18 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   for (const v1::PlanChunk& chunk : plan.chunks()) {
     members_[plan.shards(chunk.shard()).member()].shards.insert(chunk.shard());
   }
-  for (auto& [name, member] : members_) member.advanced = now;
+  for (auto& [name, member] : members_) {
+    const auto known = before.find(name);
+    member.was_there = known != before.end() && !known->second.lost &&
+                       known->second.is_worker() == member.is_worker() &&
+                       (known->second.was_there || known->second.has_prepared);
+    member.advanced = now;
+  }
+}
+
+bool JobMembers::IsNewcomer(const std::string& name) const {
+  return !members_.at(name).was_there &&
+         std::ranges::any_of(members_, [](const auto& entry) { return entry.second.was_there; });
 }
 
 void JobMembers::WentOn(absl::Time now) {
@@ -107,6 +121,7 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   }
   member.prepare_progress = std::max(member.prepare_progress, report->prepare_progress());
   member.state = report->state();
+  if (IsPrepared(member.state)) member.has_prepared = true;
   if (member.is_worker() || report->state() != v1::MEMBER_HALTED) {
     member.next_step = report->next_step();
   } else {

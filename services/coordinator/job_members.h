@@ -30,7 +30,8 @@ class JobMembers {
 
   struct Member {
     int rank = -1;                // -1: a ps
-    bool was_there = false;       // a worker, and one of the generation before that was not lost
+    bool was_there = false;       // prepared in one before, as the same, and was not lost since
+    bool has_prepared = false;    // in this one
     std::string host;             // "": not known
     absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
     std::string address;          // of a worker's shard with allreduce, once it is prepared
@@ -109,6 +110,8 @@ class JobMembers {
   // Not to be waited for any more in this generation.
   void SetLost(const std::string& name) { members_.at(name).lost = true; }
 
+  // It takes part for the first time, beside others who do not.
+  bool IsNewcomer(const std::string& name) const;
   bool AllPrepared() const;
   bool AllWorkersDone() const;
   bool AnyWorkerDone() const;

@@ -192,8 +192,57 @@ TEST_F(RefusedJobTest, ThatItFailsAgainIsNotTheJobsFault) {
 
 TEST_F(RefusedJobTest, AnotherProcessOfThatNameHasNotRefused) {
   job_.Replaced("w-1");
-  Tell("w-1", CannotPrepare());
-  EXPECT_EQ(job_.state(), v1::FAILED) << "what it cannot do, others may not be able to either";
+  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr);
+}
+
+TEST_F(RecoveringJobTest, WhatASubstituteCannotDoIsNotTheJobsFault) {
+  RunTo(3);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  TakeEffects();
+  v1::JobReport failed = Say(v1::MEMBER_FAILED);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+  failed.mutable_error()->set_reason("DATA_NOT_FOUND");
+  failed.mutable_error()->set_message("no such file");
+  Tell("w-1", failed);
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_EQ(job_.record().reason(), "DATA_NOT_FOUND");
+  EXPECT_FALSE(job_.Uses("w-1"));
+  EXPECT_TRUE(job_.KeepsShards());
+  EXPECT_THAT(Sent(), Contains("w-1 release"));
+  ASSERT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr);
+  EXPECT_EQ(*job_.rehearsal().WhyRefused("w-1"), "no such file");
+}
+
+TEST_F(RecoveringJobTest, ASubstituteThatNeverPreparedIsOneInTheNextGenerationToo) {
+  RunTo(3);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  Report("w-1", v1::MEMBER_PREPARING);
+  job_.MemberLost("w-0", "gone, too", now_);
+  Report("w-1", v1::MEMBER_HALTED);
+  HaltAll(3, 3);
+  TakeEffects();
+  now_ += absl::Minutes(1);
+  Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  Tell("w-1", Say(v1::MEMBER_FAILED));
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+}
+
+TEST_F(RecoveringJobTest, WhatOneCannotDoWhoWasThereIsTheJobsFault) {
+  RunTo(3);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  v1::JobReport failed = Say(v1::MEMBER_FAILED);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+  Tell("w-0", failed);
+  EXPECT_EQ(job_.state(), v1::FAILED);
 }
 
 TEST_F(RefusedJobTest, AJobThatIsNoLongerActiveForgetsWhoCouldNot) {
@@ -282,6 +331,25 @@ TEST_F(ReplicatedJobTest, APsThatDiesBeforeTheNextBackupsAreFilledTakesItsShards
   Schedule(4, "", job_.plan(), job_.ResumesAt(now_)->shards);
   job_.MemberLost("p-0", "gone", now_);
   EXPECT_FALSE(job_.KeepsShards());
+}
+
+TEST_F(ReplicatedJobTest, APsThatCannotHoldNewBackupsIsDoneWithout) {
+  Run();
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  SayHalted("p-0", 3, 4, /*in_backup=*/4);
+  TakeEffects();
+  Schedule(4, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  v1::JobReport failed = Say(v1::MEMBER_FAILED);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+  failed.mutable_error()->set_reason("MEMORY_EXHAUSTED");
+  failed.mutable_error()->set_message("no memory");
+  Tell("p-1", failed);
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_TRUE(job_.KeepsShards());
+  EXPECT_FALSE(job_.Uses("p-1"));
+  EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it is given none again";
 }
 
 TEST_F(ReplicatedJobTest, WithoutAWorkerBackupsGoOnWithTheirShards) {

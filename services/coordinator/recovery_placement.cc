@@ -40,6 +40,7 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
   if (job.keeps_ps) {
     for (const FreeMembers::Ps& ps : others) {
       if (std::ssize(placement.ps) >= job.ps_wanted) break;
+      if (job.refused_ps.contains(ps.name)) continue;
       if (std::ranges::count(job.ps, ps.name) == 0) placement.ps.push_back(ps.name);
     }
     return true;

@@ -146,6 +146,8 @@ TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
                                {.name = "p-3"}});
   EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-3"));
   EXPECT_EQ(free.ps.back().jobs, 1);
+  job.refused_ps = {"p-3"};
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-2")) << "it could not hold them";
   FreeMembers nobody = Free({}, {{.name = "p-1"}});
   EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1")) << "it goes on without";
 }
