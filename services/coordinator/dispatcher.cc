@@ -42,6 +42,10 @@ constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 // moments. Where they are not by then its disk hangs: nobody waits for such a job.
 constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 
+// Jobs that recover and hold each other up may each be given what it lacks by whoever comes. From
+// then on one of them is stopped where it stands, so that another can go on.
+constexpr absl::Duration kGivesWayAfter = absl::Minutes(1);
+
 // So often is it looked whether a checkpoint is still read for somebody.
 constexpr int64_t kLooksEveryMs = 1000;
 
@@ -499,6 +503,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   };
   std::vector<std::shared_ptr<const Start>> starts;
   std::vector<RecoveringJob> unplaced;  // that wait on
+  std::vector<RecoveringJob> settled;   // and have for long
   for (const auto& [entry, resumption] : ready) {
     const v1::Job& record = entry->job.record();
     RecoveringJob job = Describe(turn, *entry, resumption, members, free);
@@ -517,6 +522,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
       } else if (MayGiveUpWaiting(entry->job, now)) {
         entry->job.StopWaiting(LackOf(job), now);
       } else {
+        if (now - resumption.since >= kGivesWayAfter) settled.push_back(job);
         unplaced.push_back(std::move(job));
       }
       turn.Perform(*entry);
@@ -537,6 +543,12 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     if (!PlaceAgain(job, free)) unplaced.push_back(std::move(job));
   }
   kept_for_ = free.kept_for = KeptFor(unplaced, free);
+  const bool all_are_back = now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf();
+  if (kept_for_ == 0 && all_are_back && LastGivesWay(settled, free)) {
+    JobRegistry::Entry& last = *turn.FindNumber(settled.back().number);
+    last.job.GiveWay(LackOf(settled.back()), now);
+    turn.Perform(last);
+  }
   return starts;
 }
 

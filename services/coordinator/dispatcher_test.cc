@@ -998,6 +998,72 @@ TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
   EXPECT_EQ(View(first).state(), v1::RECOVERING);
 }
 
+// Two jobs of two workers that have lost one each: neither can go on, and nobody else comes.
+class EntangledDispatcherTest : public SteppingDispatcherTest {
+ protected:
+  EntangledDispatcherTest() {
+    v1::JobSpec policy;
+    policy.mutable_resources()->mutable_workers()->set_min(2);
+    policy.mutable_resources()->mutable_workers()->set_max(2);
+    for (const char* name : {"w-0", "w-1", "w-2", "w-3", "p-0"}) attached_.push_back(Attach(name));
+    now_ += absl::Seconds(30);
+    for (uint64_t* job : {&first_, &second_}) {
+      job_ = *job = AddJob(/*graph=*/nullptr, policy);
+      Dispatch();
+      EXPECT_EQ(View(job_).workers_size(), 2);
+      for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_PREPARED, 0);
+      for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_RUNNING, 3);
+    }
+    now_ += FailureJudge::kRestartGrace;
+    for (const uint64_t job : {first_, second_}) {
+      job_ = job;
+      const std::string lost = View(job).workers(1);
+      const auto known = std::ranges::find(attached_, lost, &Attachment::member);
+      fleet_->Detach(**known, Fleet::Departure::kOrderly);
+      Change([&](Job& changed) { changed.MemberLost(lost, "its host is gone", now_); });
+      Report(View(job).workers(0), v1::MEMBER_HALTED, 3);
+      Report("p-0", v1::MEMBER_HALTED, 3);
+    }
+    now_ += absl::Seconds(50);
+    Dispatch();
+    EXPECT_EQ(View(first_).reason(), "WAITS_FOR_MEMBERS");
+    EXPECT_EQ(View(second_).reason(), "WAITS_FOR_MEMBERS");
+    EXPECT_FALSE(View(second_).has_stop_cause()) << "somebody may come";
+    now_ += absl::Seconds(10);
+    Dispatch();
+  }
+  std::vector<std::string> MembersOf(uint64_t job) {
+    const v1::Job view = View(job);
+    return {view.workers(0), view.workers(1), "p-0"};
+  }
+  uint64_t first_ = 0, second_ = 0;
+};
+
+TEST_F(EntangledDispatcherTest, TheLastIsStoppedWhereItStandsAndQueuedAgain) {
+  EXPECT_FALSE(View(first_).has_stop_cause());
+  ASSERT_EQ(View(second_).stop_cause().reason(), "GIVES_WAY");
+  EXPECT_EQ(View(second_).state(), v1::RECOVERING) << "what its shards hold is saved first";
+  GiveCheckpoints(second_, {3});
+  registry_->Settle();
+  EXPECT_EQ(View(second_).state(), v1::QUEUED);
+  EXPECT_THAT(View(second_).message(),
+              AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("stopped at step 3")));
+  EXPECT_FALSE(View(second_).has_stop_cause());
+
+  Dispatch();
+  EXPECT_EQ(View(first_).state(), v1::PREPARING) << View(first_).message();
+  EXPECT_EQ(View(first_).workers_size(), 2);
+  EXPECT_EQ(View(second_).state(), v1::QUEUED);
+}
+
+TEST_F(EntangledDispatcherTest, WhoIsSuspendedMeanwhileIsNotQueuedAgain) {
+  job_ = second_;
+  Change([&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); });
+  GiveCheckpoints(second_, {3});
+  registry_->Settle();
+  EXPECT_EQ(View(second_).state(), v1::SUSPENDED);
+}
+
 // A job of four workers that is at step 3.
 class FourWorkersDispatcherTest : public SteppingDispatcherTest {
  protected:

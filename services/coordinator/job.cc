@@ -23,6 +23,9 @@
 namespace muster {
 namespace {
 
+// Of a job that is stopped so that another one can go on, and is queued again.
+constexpr char kGivesWay[] = "GIVES_WAY";
+
 // Between what has happened to a job that recovers and what it waits for.
 constexpr absl::string_view kWaitsFor = "; waits for ";
 
@@ -273,6 +276,10 @@ std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
 }
 
 absl::Status Job::Suspend(absl::Time now) {
+  if (record_.stop_cause().reason() == kGivesWay) {  // then it stays suspended
+    record_.clear_stop_cause();
+    Note("SUSPEND_REQUESTED", "", now);
+  }
   if (state() == v1::SUSPENDED || record_.suspend_requested()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckNotEnded(record_));
   const bool holds_steps = state() == v1::PREPARING && plan_->carries() > 0;
@@ -326,6 +333,10 @@ void Job::Stopped(const std::string& where, absl::Time now) {
   if (cause.reason() == JobDeadlines::kActiveDeadline) {
     return Fail(cause.reason(), absl::StrCat(message, AdviceToResume(record_)), now);
   }
+  if (cause.reason() == kGivesWay) {
+    Move(v1::SUSPENDED, cause.reason(), message, now);
+    return Move(v1::QUEUED, cause.reason(), message, now);
+  }
   Move(v1::SUSPENDED, cause.reason(),
        absl::StrCat(message, ". Once there are enough members `muster resume ", id, "` goes on"),
        now);
@@ -351,6 +362,15 @@ void Job::StopWaiting(const std::string& lacks, absl::Time now) {
                     ". Start more members, ask for fewer, or submit it again with a longer "
                     "start_timeout"),
        now);
+}
+
+void Job::GiveWay(const std::string& lacks, absl::Time now) {
+  CHECK(WaitsForMembers()) << record_.name();
+  v1::StopCause cause;
+  cause.set_reason(kGivesWay);
+  cause.set_message(
+      absl::StrCat("waits for ", lacks, ", and lets those go with whom a job before it can go on"));
+  StopFor(cause, now);
 }
 
 void Job::StopWithoutRecovering(absl::Time now) {

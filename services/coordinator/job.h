@@ -130,6 +130,9 @@ class Job {
   // has failed, another is suspended, as soon as what its shards hold is in a checkpoint, as
   // Suspend() has it.
   void StopWaiting(const std::string& lacks, absl::Time now);
+  // A recovering job, which Wait() has told that it `lacks` something (a sentence's end), lets its
+  // workers go, so that another one can go on: it is stopped as by Suspend(), and queued again.
+  void GiveWay(const std::string& lacks, absl::Time now);
   // Whether the job recovers only to be stopped: any number of workers will do for that.
   bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
   // There is nobody to recover a job with that recovers only to be stopped; Wait() has told it.

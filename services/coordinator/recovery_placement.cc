@@ -141,4 +141,18 @@ uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& fr
   return 0;
 }
 
+bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
+  for (size_t first = 0; first < unplaced.size(); ++first) {
+    FreeMembers given = free;
+    for (size_t last = unplaced.size() - 1; last > first; --last) {
+      for (const std::string& worker : unplaced[last].workers) {
+        if (!IsLost(worker)) given.workers.push_back(worker);
+      }
+      FreeMembers trial = given;
+      if (PlaceAgain(unplaced[first], trial)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace muster

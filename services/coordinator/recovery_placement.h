@@ -55,4 +55,9 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
 // left do not come free: they wait too. Pure.
 uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
+// Of jobs that nothing is kept for and that hold each other up, in the order in which they go: the
+// last one is to give its workers up where one before it could go on with those, or with those of
+// others between them as well. Pure.
+bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
+
 }  // namespace muster

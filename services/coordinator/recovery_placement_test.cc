@@ -152,6 +152,26 @@ TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
   EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1")) << "it goes on without";
 }
 
+TEST(RecoveryPlacementTest, TheLastGivesWayWhereOneBeforeCanGoOnWithItsWorkers) {
+  const RecoveringJob first{.number = 1,
+                            .workers = {"w-0", "w-1", "w-2", ""},
+                            .workers_min = 4,
+                            .settle_for_fewer = true};
+  RecoveringJob second = first, third = first;
+  second.workers = {"w-4", "w-5", "w-6", ""};
+  third.workers = {"w-8", "", "", ""};
+  const FreeMembers free = Free({});
+  EXPECT_FALSE(LastGivesWay({}, free));
+  EXPECT_FALSE(LastGivesWay({first}, free));
+  EXPECT_TRUE(LastGivesWay({first, second}, free));
+  third.workers[0] = "";
+  EXPECT_FALSE(LastGivesWay({first, third}, free)) << "it has nobody";
+  RecoveringJob large = first;
+  large.workers_min = 8;
+  EXPECT_FALSE(LastGivesWay({large, second}, free)) << "it would not do";
+  EXPECT_TRUE(LastGivesWay({large, second, first}, free)) << "the second can go on";
+}
+
 TEST(RecoveryPlacementTest, WhatIsFreeIsKeptForTheFirstThatTheFleetIsLargeEnoughFor) {
   FreeMembers free = Free({"w-9"});
   const RecoveringJob first{.number = 1, .workers = {"w-0", "w-1", "", ""}, .workers_min = 4};
