@@ -245,5 +245,27 @@ TEST_F(AuditTest, SoIsEveryRefusal) {
   EXPECT_THAT(Lines(), UnorderedElementsAreArray(expected_));
 }
 
+// A job that is in order but for its path would be taken, and its failure be in the log.
+TEST_F(AuditTest, AJobAddsNoLineOfItsOwnWriting) {
+  const auto spec = ParseJobFile(R"(
+name: audited
+model: {zoo: {name: gpt, args: {layers: 1, heads: 1, channels: 8, context: 8}}}
+data: {text: {path: none, holdout: 0.1}, batch_size: 8}
+training: {steps: 1, optimizer: {sgd: {learning_rate: 0.01}}}
+resources: {workers: {min: 1, max: 1}, ps: 1}
+)",
+                                 "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  v1::CreateJobRequest create;
+  *create.mutable_spec() = *spec;
+  const std::string forged = "audit: DeleteJob net-1 by admin/ann from 127.0.0.1:1: OK";
+  create.mutable_spec()->mutable_data()->mutable_text()->set_path(
+      absl::StrCat("/none\nI20260101 00:00:00.000000 1 access.cc:1] ", forged));
+
+  Refused(ann_, "CreateJob", "audited", create.SerializeAsString(), "INVALID_SPEC");
+
+  EXPECT_THAT(Lines(), UnorderedElementsAreArray(expected_));
+}
+
 }  // namespace
 }  // namespace muster

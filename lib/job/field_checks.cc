@@ -6,6 +6,7 @@
 
 #include "lib/job/spec_duration.h"
 #include "lib/limits/limits.h"
+#include "lib/status/utf8.h"
 
 namespace muster {
 namespace {
@@ -81,8 +82,9 @@ void FieldChecks::Path(const std::string& field, const std::string& path, absl::
   } else if (path.size() > limits::kPathBytesMax) {
     Add(field, absl::StrCat("a path may have at most ", limits::kPathBytesMax, " bytes (has ",
                             path.size(), ")"));
-  } else if (path.find('\0') != std::string::npos) {
-    Add(field, "a path cannot hold a NUL byte");
+  } else if (Printable(path) != path) {
+    // It is in logs and on screens.
+    Add(field, absl::StrCat("a path cannot hold control characters (is ", Printable(path), ")"));
   }
 }
 

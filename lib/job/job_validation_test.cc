@@ -111,6 +111,12 @@ TEST(JobValidationTest, ChecksRangesOfData) {
                 spec.mutable_data()->mutable_text()->set_path(std::string(5000, 'x'));
               }),
               HasSubstr("data.text.path: a path may have at most 4096 bytes (has 5000)"));
+  for (const std::string& path :
+       {std::string("x\0", 2), std::string("x\ny"), std::string("\x1b[2J")}) {
+    EXPECT_THAT(
+        FaultAfter([&](v1::JobSpec& spec) { spec.mutable_data()->mutable_text()->set_path(path); }),
+        HasSubstr("data.text.path: a path cannot hold control characters"));
+  }
   EXPECT_THAT(
       FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_linear()->set_noise(-1); }),
       HasSubstr("data.linear.noise: must be 0 or more"));

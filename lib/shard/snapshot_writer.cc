@@ -148,7 +148,7 @@ void SnapshotWriter::Note(ShardIndex shard, uint64_t id, int64_t step, v1::Snaps
     report.set_snapshot(id);
     report.set_step(step);
     report.set_outcome(outcome);
-    report.set_message(ValidUtf8(message));
+    report.set_message(Printable(message));
   }
   options_.report_soon();
 }

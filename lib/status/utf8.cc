@@ -1,5 +1,7 @@
 #include "lib/status/utf8.h"
 
+#include "absl/strings/str_format.h"
+
 namespace muster {
 
 size_t Utf8CharacterBytes(absl::string_view text) {
@@ -16,6 +18,29 @@ size_t Utf8CharacterBytes(absl::string_view text) {
     if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
   }
   return size;
+}
+
+std::string Printable(absl::string_view text) {
+  std::string printable;
+  printable.reserve(text.size());
+  while (!text.empty()) {
+    const size_t size = Utf8CharacterBytes(text);
+    const int first = static_cast<unsigned char>(text[0]);
+    const int second = size == 2 ? static_cast<unsigned char>(text[1]) : 0;
+    if (size == 0) {
+      printable += '?';
+    } else if (first == '\n') {
+      printable += "\\n";
+    } else if (first < 0x20 || first == 0x7f) {
+      absl::StrAppendFormat(&printable, "\\x%02x", first);
+    } else if (first == 0xc2 && second < 0xa0) {
+      absl::StrAppendFormat(&printable, "\\u%04x", second);
+    } else {
+      printable.append(text.data(), size);
+    }
+    text.remove_prefix(size == 0 ? 1 : size);
+  }
+  return printable;
 }
 
 std::string ValidUtf8(absl::string_view text) {

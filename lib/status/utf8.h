@@ -15,4 +15,8 @@ size_t Utf8CharacterBytes(absl::string_view text);
 // end in such bytes, and a message that has one loses everything that comes with it.
 std::string ValidUtf8(absl::string_view text);
 
+// The same, and control characters as text (\n, \x1b, \u009b): what others wrote begins no line of
+// a log and tells a terminal nothing.
+std::string Printable(absl::string_view text);
+
 }  // namespace muster

@@ -28,5 +28,15 @@ TEST(Utf8Test, WhatIsNoCharacterBecomesAQuestionMark) {
   EXPECT_EQ(ValidUtf8("\xff\xc3\xa4\xc3"), "?\xc3\xa4?");
 }
 
+TEST(Utf8Test, ControlCharactersArePrintedAsText) {
+  EXPECT_EQ(Printable(""), "");
+  EXPECT_EQ(Printable("\xe2\x82\xac 5\xff, \xc3\x84\xc2\xa0"), "\xe2\x82\xac 5?, \xc3\x84\xc2\xa0");
+  EXPECT_EQ(Printable("a\nb\r\t\x1b[2J\x7f"), "a\\nb\\x0d\\x09\\x1b[2J\\x7f");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "1m"),
+            "\\u009b1m")
+      << "as ESC [ to some terminals";
+}
+
 }  // namespace
 }  // namespace muster

@@ -13,6 +13,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "services/coordinator/caller.h"
 #include "services/coordinator/checkpoint_retention.h"
 #include "services/coordinator/job_state.h"
@@ -384,10 +385,11 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
     header.set_shard(snapshot.shard());
     header.set_step(snapshot.step());
     if (!entry.job.AdmitShard(header).ok()) continue;  // no stream would be either
-    Abandon(entry, {snapshot.step(), 0},
-            WithReason(absl::FailedPreconditionError(absl::StrCat(
-                           member, ", shard ", snapshot.shard(), ": ", snapshot.message())),
-                       "SNAPSHOT_FAILED"));
+    Abandon(
+        entry, {snapshot.step(), 0},
+        WithReason(absl::FailedPreconditionError(absl::StrCat(member, ", shard ", snapshot.shard(),
+                                                              ": ", Printable(snapshot.message()))),
+                   "SNAPSHOT_FAILED"));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster {
@@ -26,12 +27,20 @@ bool IsRecoverable(const v1::MemberError& error) {
   }
 }
 
+// It becomes a metric's label, and a word of the log.
+bool IsReason(const std::string& text) {
+  constexpr size_t kBytesMax = 64;
+  return !text.empty() && text.size() <= kBytesMax && std::ranges::all_of(text, [](char c) {
+    return absl::ascii_isupper(c) || absl::ascii_isdigit(c) || c == '_';
+  });
+}
+
 }  // namespace
 
 std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
                                                         const v1::MemberError& error,
                                                         const JobMembers& members, absl::Time now) {
-  const std::string reason = error.reason().empty() ? "MEMBER_FAILED" : error.reason();
+  const std::string reason = IsReason(error.reason()) ? error.reason() : "MEMBER_FAILED";
   const bool accuses = error.culprit() != name && members.contains(error.culprit());
   if (!accuses) {
     return Verdict{

@@ -49,7 +49,11 @@ TEST_F(FailureJudgeTest, WhoFailsAndNamesNobodyElseOfTheJobIsToBlame) {
     EXPECT_EQ(verdict->reason, "PEER_LOST");
     EXPECT_EQ(verdict->message, "w-0 failed at step 7: connection reset");
   }
-  EXPECT_EQ(judge_.Hear("w-0", v1::MemberError(), members_, kStart)->reason, "MEMBER_FAILED");
+  v1::MemberError unreasoned;
+  for (const char* reason : {"", "no \n word", "lost", "A\x1b[2J"}) {
+    unreasoned.set_reason(reason);
+    EXPECT_EQ(judge_.Hear("w-0", unreasoned, members_, kStart)->reason, "MEMBER_FAILED");
+  }
 }
 
 TEST_F(FailureJudgeTest, WhoHasLostItsDeviceIsGoneAndTheOthersGoOn) {

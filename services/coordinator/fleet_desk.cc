@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -84,7 +85,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
       }
     }
     LOG(INFO) << hello.member() << " attached (" << v1::Role_Name(hello.role()) << ", "
-              << hello.host() << ", pid " << hello.pid() << ")";
+              << Printable(hello.host()) << ", pid " << hello.pid() << ")";
     for (JobRegistry::Entry* entry : turn.Active()) {
       if (arrival.is_first) entry->job.Replaced(hello.member());
       entry->job.Reattached(hello.member());

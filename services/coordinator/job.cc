@@ -104,7 +104,7 @@ void Job::Note(const std::string& reason, const std::string& message, absl::Time
   *event.mutable_time() = ToProto(now);
   event.set_state(state());
   event.set_reason(reason);
-  event.set_message(ValidUtf8(message));
+  event.set_message(Printable(message));
 }
 
 void Job::Move(v1::JobState to, const std::string& reason, const std::string& message,
@@ -127,7 +127,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   JobDeadlines::Move(record_, to, now);
   record_.set_state(to);
   record_.set_reason(reason);
-  record_.set_message(ValidUtf8(message));
+  record_.set_message(Printable(message));
   if (to == v1::RUNNING && !record_.has_start_time()) *record_.mutable_start_time() = ToProto(now);
   if (IsTerminal(to)) *record_.mutable_end_time() = ToProto(now);
   if (to == v1::SUSPENDED || IsTerminal(to)) {
@@ -190,7 +190,7 @@ void Job::WaitFor(const std::string& reason, absl::string_view what, absl::Time 
 
 void Job::Tell(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_reason(reason);
-  record_.set_message(ValidUtf8(message));
+  record_.set_message(Printable(message));
   Note(reason, message, now);
 }
 

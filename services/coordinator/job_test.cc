@@ -252,14 +252,15 @@ TEST_F(JobTest, AMembersOwnFailureNamesItAndItsStep) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED);
   report.mutable_error()->set_reason("MEMORY_EXHAUSTED");
-  report.mutable_error()->set_message("no room");
+  report.mutable_error()->set_message("no room\x1b[2J\nfor more");
   report.mutable_error()->set_step(57);
 
   job_.Report("p-1", &report, now_);
 
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_EQ(job_.record().reason(), "MEMORY_EXHAUSTED");
-  EXPECT_EQ(job_.record().message(), "p-1 failed at step 57: no room");
+  EXPECT_EQ(job_.record().message(), "p-1 failed at step 57: no room\\x1b[2J\\nfor more")
+      << "as text, not as a line of the log or an order to a terminal";
 }
 
 TEST_F(JobTest, AnAccusedMemberThatIsThenLostIsTheCulprit) {

@@ -58,7 +58,7 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   record.set_message("waits for members");
   *record.mutable_create_time() = ToProto(now);
   record.mutable_progress()->set_step(checked.origin.first_step);
-  for (const std::string& warning : checked.warnings) record.add_warnings(ValidUtf8(warning));
+  for (const std::string& warning : checked.warnings) record.add_warnings(Printable(warning));
   UpdateConditions(now, record);
   return record;
 }

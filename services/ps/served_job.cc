@@ -545,7 +545,7 @@ void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
     state_ = v1::MEMBER_FAILED;
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    error_.set_message(ValidUtf8(absl::StrCat(environment_.member, ": ", status.message())));
+    error_.set_message(Printable(absl::StrCat(environment_.member, ": ", status.message())));
     error_.set_step(LowestVersion());
     error_.set_culprit(culprit == environment_.member ? "" : culprit);
   }

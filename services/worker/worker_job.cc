@@ -171,7 +171,7 @@ void WorkerJob::FailWith(const absl::Status& status) {
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
     // It may have the name of a file, in whatever letters.
-    error_.set_message(ValidUtf8(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
+    error_.set_message(Printable(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
                                               ", step ", step, ": ", status.message())));
     error_.set_step(step);
     if (trainer_) error_.set_culprit(trainer_->culprit());
