@@ -12,8 +12,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "lib/fleet/log_ring.h"
 #include "lib/status/status.h"
 #include "services/coordinator/backup_file.h"
+#include "services/coordinator/proto_time.h"
 #include "services/coordinator/restore.h"
 #include "services/coordinator/sqlite_store.h"
 #include "services/coordinator/store_choice.h"
@@ -49,12 +53,16 @@ class BackupTest : public ::testing::Test {
     EXPECT_TRUE(store->AddJob(StoreConformance::Submission()).ok());
     EXPECT_TRUE(store->DeleteJob(2).ok());
     cluster_ = store->cluster();
+    store.reset();
+    MakeBackup();
+  }
+  void MakeBackup() const {
     std::ofstream file(backup_, std::ios::binary);
     BackupWriter writer([&](absl::string_view bytes) {
       file << bytes;
       return absl::OkStatus();
     });
-    EXPECT_TRUE(store->Export([&](const v1::BackupRecord& it) { return writer.Add(it); }).ok());
+    EXPECT_TRUE(Open()->Export([&](const v1::BackupRecord& it) { return writer.Add(it); }).ok());
     EXPECT_TRUE(writer.Finish().ok());
   }
 
@@ -165,6 +173,57 @@ TEST_F(BackupTest, WhatRootRestoresBelongsToTheOwnerOfTheFolder) {
     ASSERT_EQ(stat(outside.c_str(), &its), 0);
     EXPECT_EQ(its.st_uid, 0);
   }
+}
+
+class TokenBackupTest : public BackupTest {
+ protected:
+  TokenBackupTest() {
+    for (const char* id : {"t-1", "t-2", "t-3"}) Put(id, /*revoked=*/false);
+    MakeBackup();
+    Put("t-1", /*revoked=*/true);
+    Put("t-4", /*revoked=*/true);
+  }
+  void Put(const std::string& id, bool revoked) const {
+    Store::Token token{.record = {}, .hash = "hash of " + id};
+    token.record.set_id(id);
+    *token.record.mutable_expire_time() = ToProto(absl::Now() + absl::Hours(id == "t-3" ? -1 : 1));
+    if (revoked) *token.record.mutable_revoke_time() = ToProto(absl::Now());
+    EXPECT_TRUE(Open()->PutToken(token).ok());
+  }
+  std::string Logged() const { return log_.Read(0, 1 << 20).text; }
+
+  const LogRing log_{1 << 20};
+};
+
+TEST_F(TokenBackupTest, WhatWasRevokedInAStoreThatIsGivenUpStaysRevoked) {
+  ASSERT_TRUE(Restore(Occupied::kGiveUp, folder_).ok());
+
+  const auto tokens = Open()->Tokens();
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  ASSERT_EQ(tokens->size(), 3);
+  for (const Store::Token& token : *tokens) {
+    EXPECT_EQ(token.record.has_revoke_time(), token.record.id() == "t-1") << token.record.id();
+    EXPECT_EQ(token.hash, "hash of " + token.record.id());
+  }
+  EXPECT_THAT(Logged(), HasSubstr("1 tokens stay revoked"));
+  EXPECT_THAT(Logged(), HasSubstr("1 tokens are valid, as they were then"));
+}
+
+TEST_F(TokenBackupTest, ElsewhereItIsSaidThatTokensAreValidAgain) {
+  ASSERT_TRUE(Restore(Occupied::kRefuse, NewFolder()).ok());
+
+  EXPECT_THAT(Logged(), HasSubstr("2 tokens are valid, as they were then. Those that were revoked "
+                                  "since are valid again: muster token list"));
+}
+
+TEST_F(TokenBackupTest, OfADamagedStoreItIsSaidThatNothingIsKnown) {
+  std::ofstream(folder_ + "/coordinator.db", std::ios::trunc) << std::string(8192, 'x');
+
+  ASSERT_TRUE(Restore(Occupied::kGiveUp, folder_).ok());
+
+  EXPECT_THAT(Logged(),
+              HasSubstr("which tokens were revoked in the store that is given up is not"));
+  EXPECT_THAT(Logged(), HasSubstr("2 tokens are valid"));
 }
 
 TEST_F(BackupTest, InThePlaceOfADamagedStore) {

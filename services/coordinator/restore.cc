@@ -7,11 +7,16 @@
 #include <memory>
 #include <system_error>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "google/protobuf/timestamp.pb.h"
 #include "lib/status/status.h"
+#include "proto/muster/v1/access.pb.h"
 #include "services/coordinator/backup_file.h"
+#include "services/coordinator/proto_time.h"
 
 namespace muster {
 
@@ -28,16 +33,50 @@ uint64_t HighestNumberIn(const std::string& jobs) {
   return highest;
 }
 
+namespace {
+
+// Of the tokens that were revoked in the store that is given up, when they were. One that cannot be
+// read is given up all the same.
+absl::flat_hash_map<std::string, google::protobuf::Timestamp> Revocations(
+    const StoreChoice& choice) {
+  absl::flat_hash_map<std::string, google::protobuf::Timestamp> revoked;
+  const auto tokens = choice.Tokens();
+  LOG_IF(WARNING, !tokens.ok())
+      << "which tokens were revoked in the store that is given up is not known: "
+      << tokens.status().message() << " [" << ReasonOf(tokens.status()) << "]";
+  if (!tokens.ok()) return revoked;
+  for (const Store::Token& token : *tokens) {
+    if (token.record.has_revoke_time()) revoked[token.record.id()] = token.record.revoke_time();
+  }
+  return revoked;
+}
+
+}  // namespace
+
 absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
                            Occupied occupied) {
   ASSIGN_OR_RETURN(const std::unique_ptr<BackupReader> reader, BackupReader::Open(backup));
   const uint64_t used = HighestNumberIn(absl::StrCat(choice.state_dir(), "/jobs"));
-  int64_t jobs = 0, tokens = 0;
+  absl::flat_hash_map<std::string, google::protobuf::Timestamp> revoked;
+  if (occupied == Occupied::kGiveUp) revoked = Revocations(choice);
+  int64_t jobs = 0, tokens = 0, valid = 0, stay_revoked = 0;
+  const auto take_token = [&](v1::StoredToken& token) {
+    ++tokens;
+    v1::AccessToken access;
+    if (!access.ParseFromString(token.record()) || access.has_revoke_time()) return;
+    if (const auto known = revoked.find(access.id()); known != revoked.end()) {
+      *access.mutable_revoke_time() = known->second;
+      token.set_record(access.SerializeAsString());
+      ++stay_revoked;
+    } else if (FromProto(access.expire_time()) > absl::Now()) {
+      ++valid;
+    }
+  };
   const auto next = [&] {
     auto record = reader->Next();
     if (record.ok() && record->has_value()) {
       jobs += (*record)->has_job();
-      tokens += (*record)->has_token();
+      if ((*record)->has_token()) take_token(*(*record)->mutable_token());
     }
     return record;
   };
@@ -47,6 +86,12 @@ absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
             << absl::FormatTime(absl::FromUnixSeconds(reader->header().unix_seconds()))
             << ". Start the coordinator, then the members again: they belong to the cluster that "
                "was";
+  LOG_IF(INFO, stay_revoked > 0) << stay_revoked
+                                 << " tokens stay revoked, as they were in the store "
+                                 << "that was given up";
+  LOG_IF(WARNING, valid > 0)
+      << valid << " tokens are valid, as they were then. Those that were revoked since are valid "
+      << "again: muster token list shows all, muster token revoke ends one";
   return absl::OkStatus();
 }
 

@@ -12,9 +12,10 @@ namespace muster {
 enum class Occupied { kRefuse, kGiveUp };
 
 // Looks at all of the backup first; the store is new then, or as it was. A file of SQLite that is
-// given up is kept beside it. Says in the log what it has done. The errors of BackupReader, of
-// opening the store and of Store::Import; UNAVAILABLE (reason "STORE_LOCKED"): a coordinator uses
-// the store.
+// given up is kept beside it, and what it knows of revoked tokens goes on, where it can be read.
+// Says in the log what it has done, and that tokens which were revoked since the backup are valid
+// again. The errors of BackupReader, of opening the store and of Store::Import; UNAVAILABLE (reason
+// "STORE_LOCKED"): a coordinator uses the store.
 absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice, Occupied occupied);
 
 // The highest number at the end of a name in this folder of jobs ("net-7"); 0: there is none. A job

@@ -211,6 +211,19 @@ absl::Status StoreChoice::Fill(bool give_up,
   return fill(*store);
 }
 
+absl::StatusOr<std::vector<Store::Token>> StoreChoice::Tokens() const {
+  if (takes_turns()) {
+    ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
+    options.address = "(a restore of a backup)";
+    ASSIGN_OR_RETURN(const auto store, EtcdStore::Open(std::move(options)));
+    return store->Tokens();
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(location_.file, error)) return std::vector<Store::Token>{};
+  ASSIGN_OR_RETURN(const auto store, SqliteStore::Open(location_.file));
+  return store->Tokens();
+}
+
 absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {
   const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
   RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));

@@ -60,6 +60,10 @@ class StoreChoice {
   // SqliteStore::Replace, EtcdStore::Open and `fill`.
   absl::Status Restore(bool give_up, const std::function<absl::Status(Store&)>& fill) const;
 
+  // The tokens of the store as it is; none, where there is no file. The errors of SqliteStore::Open
+  // and EtcdStore::Open.
+  absl::StatusOr<std::vector<Store::Token>> Tokens() const;
+
  private:
   absl::StatusOr<EtcdStore::Options> EtcdOptions() const;
   absl::StatusOr<std::unique_ptr<Store>> AwaitTurn(const Turn& turn) const;
