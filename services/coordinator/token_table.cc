@@ -37,6 +37,11 @@ std::string HashOf(absl::string_view secret) {
   return hash;
 }
 
+absl::Time OverAt(const v1::AccessToken& token) {
+  const absl::Time ends = FromProto(token.expire_time());
+  return token.has_revoke_time() ? std::min(ends, FromProto(token.revoke_time())) : ends;
+}
+
 absl::Status Invalid() {
   return WithReason(
       absl::UnauthenticatedError("the token is none of this cluster, was revoked or has ended: an "
@@ -89,7 +94,9 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
     absl::MutexLock lock(&mu_);
     if (std::ssize(tokens_) >= kTokensMax) {
       return WithReason(absl::ResourceExhaustedError(
-                            absl::StrCat("there are ", kTokensMax, " tokens, the limit")),
+                            absl::StrCat("there are ", kTokensMax,
+                                         " valid tokens, the limit: revoke those that nobody uses "
+                                         "(muster token list)")),
                         "TOO_MANY_TOKENS");
     }
   }
@@ -104,8 +111,19 @@ absl::Status TokenTable::ForgetOld(absl::Time now) {
   std::vector<std::string> old;
   {
     absl::MutexLock lock(&mu_);
+    absl::Time first_over = now;
+    const std::string* first = nullptr;  // to be over, of those that are still listed
     for (const auto& [id, token] : tokens_) {
-      if (FromProto(token.record.expire_time()) + kShownFor < now) old.push_back(id);
+      const absl::Time over = OverAt(token.record);
+      if (FromProto(token.record.expire_time()) + kShownFor < now) {
+        old.push_back(id);
+      } else if (over <= first_over) {
+        first_over = over;
+        first = &id;
+      }
+    }
+    if (first != nullptr && std::ssize(tokens_) - std::ssize(old) >= kTokensMax) {
+      old.push_back(*first);
     }
   }
   for (const std::string& id : old) {

@@ -23,7 +23,8 @@ namespace muster {
 class TokenTable {
  public:
   static constexpr int kTokensMax = 10'000;
-  // Tokens that have ended are listed for so long, then forgotten when another is made.
+  // Tokens that have ended are listed for so long, then forgotten when another is made. While there
+  // are kTokensMax, another takes the place of the one that ended or was revoked first.
   static constexpr absl::Duration kShownFor = absl::Hours(24 * 30);
   static constexpr absl::Duration kLifetimeMin = absl::Minutes(1);
   static constexpr absl::Duration kLifetimeMax = absl::Hours(24 * 366);
@@ -32,7 +33,7 @@ class TokenTable {
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(Store* store);
 
   // INVALID_ARGUMENT (reason "INVALID_REQUEST"): holder, scope or lifetime; RESOURCE_EXHAUSTED
-  // (reason "TOO_MANY_TOKENS"). The store's errors.
+  // (reason "TOO_MANY_TOKENS"): as many are valid. The store's errors.
   absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request,
                                                  absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // NOT_FOUND (reason "TOKEN_NOT_FOUND").

@@ -6,11 +6,16 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
+#include "proto/muster/v1/store.pb.h"
+#include "services/coordinator/proto_time.h"
 #include "services/coordinator/sqlite_store.h"
 
 namespace muster {
@@ -96,6 +101,45 @@ TEST_F(TokenTableTest, WhatIsRevokedStaysRevoked) {
   EXPECT_FALSE(table_->Find(made->secret(), kNow).ok());
   ASSERT_EQ(table_->List().size(), 1);
   EXPECT_TRUE(table_->List()[0].has_revoke_time());
+}
+
+// They would keep out whoever needs one now for a month.
+TEST_F(TokenTableTest, WhatIsOverTakesNoRoomFromWhatIsNew) {
+  const auto id = [](int i) { return absl::StrCat("t-", absl::Hex(i, absl::kZeroPad8)); };
+  int next = 0;
+  const auto import = [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+    v1::BackupRecord record;
+    if (next > TokenTable::kTokensMax) return std::nullopt;
+    if (next == 0) {
+      record.mutable_header();
+    } else {  // the second ended first, the fourth was revoked before that
+      const absl::Time ends = next == 2 ? kNow - absl::Hours(1) : kNow + absl::Hours(1);
+      v1::AccessToken token;
+      token.set_id(id(next));
+      *token.mutable_expire_time() = ToProto(ends);
+      if (next == 4) *token.mutable_revoke_time() = ToProto(kNow - absl::Hours(2));
+      record.mutable_token()->set_record(token.SerializeAsString());
+    }
+    ++next;
+    return record;
+  };
+  ASSERT_TRUE(store_->Import(import, 0).ok());
+  Reopen();
+  const auto ids = [&] {
+    std::set<std::string> ids;
+    for (const v1::AccessToken& token : table_->List()) ids.insert(token.id());
+    return ids;
+  };
+  ASSERT_EQ(ids().size(), TokenTable::kTokensMax);
+
+  for (const int forgotten : {4, 2}) {
+    const auto made = table_->Create(Wish("ann", v1::TOKEN_READ), kNow);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_FALSE(ids().contains(id(forgotten)));
+    EXPECT_EQ(ids().size(), TokenTable::kTokensMax);
+  }
+  EXPECT_EQ(ReasonOf(table_->Create(Wish("ann", v1::TOKEN_READ), kNow).status()), "TOO_MANY_TOKENS")
+      << "all are valid";
 }
 
 TEST_F(TokenTableTest, TheDiskHasNoSecret) {
