@@ -443,7 +443,7 @@ FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
   const CallCredit::Terms terms = {
       .open_max =
           connection.known || calls_ < options_.calls_max ? options_.credit.most : kCallsAlways,
-      .above = memory_short_ ? options_.credit.first - kCallsAlways : 0.0};
+      .above = memory_short_ || crowded_ ? options_.credit.first - kCallsAlways : 0.0};
   return Pass(connection.up, connection.stamp.get(),
               ReaderOf(connection.client.get(), connection.tls.get()),
               WriterOf(connection.server.get(), nullptr), [&](absl::string_view bytes) {
@@ -455,7 +455,8 @@ FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
   return Pass(connection.down, nullptr, ReaderOf(connection.server.get(), nullptr),
               WriterOf(connection.client.get(), connection.tls.get()),
               [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
-                return connection.credit.PassToClient(bytes, returns_);
+                double none = 0;
+                return connection.credit.PassToClient(bytes, crowded_ ? none : returns_);
               });
 }
 
@@ -541,6 +542,7 @@ void FrontDoor::Close(uint64_t number) {
 void FrontDoor::LookAtClock() {
   now_ = SteadyNow();
   LookAtMemory();
+  crowded_ = options_.crowded != nullptr && options_.crowded();
   auto save = [&](double saved, double per_second) {
     return std::min(saved + per_second * absl::ToDoubleSeconds(now_ - saved_),
                     per_second * absl::ToDoubleSeconds(kSaved));

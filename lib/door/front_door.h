@@ -65,7 +65,10 @@ class FrontDoor {
     int64_t resident_bytes_max = limits::kResidentBytesMax;
     std::function<int64_t()> resident_bytes = ResidentBytes;  // often: must be cheap
     int64_t spared_bytes = 2 * limits::kRequestBytesMax;      // nobody who has less is
-    absl::Duration greeting_max = limits::kFirstMessageMax;   // the handshake included
+    // While it says so only connections begin calls that have not lately begun many, as when memory
+    // is short, and calls that end give no credit back at once. Asked often; null: never.
+    std::function<bool()> crowded = nullptr;
+    absl::Duration greeting_max = limits::kFirstMessageMax;  // the handshake included
     TlsServer* tls = nullptr;  // null: connections are not encrypted; outlives the door
     // The field of their headers that calls are stamped in, "" for none, and what is written there
     // of a client, by its certificate or nobody known, and its address.
@@ -175,6 +178,7 @@ class FrontDoor {
   bool accepting_ = false;
   bool listening_ = false;
   bool memory_short_ = false;
+  bool crowded_ = false;
   absl::Duration relieved_ = -absl::InfiniteDuration();
   double accepts_, returns_, turns_away_;       // that are saved up
   absl::Duration saved_;                        // until when they are

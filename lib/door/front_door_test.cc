@@ -265,6 +265,28 @@ TEST_F(FrontDoorTest, ShortOfMemoryAConnectionBeginsAFewCallsAndWaits) {
   EXPECT_EQ(Receive(server, Begin(99).size()), Begin(99));
 }
 
+TEST_F(FrontDoorTest, InACrowdWhoBeginsManyCallsWaitsAndNoCreditComesBackAtOnce) {
+  std::atomic<bool> crowded = true;
+  Open({.credit = {.first = 6, .most = 6, .per_second = 0},
+        .crowded = [&] { return crowded.load(); }});
+  const FileDescriptor busy = Connect(), busy_server = Served();
+  std::string few = kPreface;
+  for (int i = 0; i < FrontDoor::kCallsAlways; ++i) few += Begin(1 + 2 * i);
+  Send(busy, few + Begin(99) + Begin(101) + Begin(103));
+  EXPECT_EQ(Receive(busy_server, few.size()), few);
+  Send(busy_server, Trailers(1) + Trailers(3) + Trailers(5));
+  EXPECT_EQ(Receive(busy, 3 * Trailers(1).size()), Trailers(1) + Trailers(3) + Trailers(5));
+  const FileDescriptor other = Connect(), other_server = Served();
+  Send(other, kPreface + Begin(1));
+  EXPECT_EQ(Receive(other_server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
+
+  crowded = false;
+
+  EXPECT_EQ(Receive(busy_server, 2 * Begin(99).size()), Begin(99) + Begin(101));
+  Send(busy_server, Trailers(7));
+  EXPECT_EQ(Receive(busy_server, Begin(103).size()), Begin(103)) << "as many as had credit before";
+}
+
 TEST_F(FrontDoorTest, ShortOfMemoryItHangsUpOnWhoHasMostOfIt) {
   std::atomic<int64_t> resident = 0;
   Open({.resident_bytes_max = 1000,

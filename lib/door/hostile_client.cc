@@ -28,7 +28,9 @@ namespace {
 
 constexpr int kCallsAtOnce = 64;
 constexpr int kSlowConnections = 32;
-constexpr int kPauseMs = 20;  // between two bytes of who is slow, and looks at who is held
+constexpr int kUnreadCalls = 384;     // as the coordinator lets a connection have
+constexpr uint8_t kAcknowledges = 1;  // a flag of pings and settings
+constexpr int kPauseMs = 20;          // between two bytes of who is slow, and looks at who is held
 constexpr absl::Duration kTurn = absl::Milliseconds(300);
 constexpr size_t kOversizedBytes = 8 << 20;
 constexpr char kWriteShard[] = "/muster.v1.MemberService/WriteShard";
@@ -63,6 +65,8 @@ absl::string_view HostileClient::NameOf(Attack attack) {
       return "calls that are reset";
     case Attack::kDeafness:
       return "calls of who does not listen";
+    case Attack::kNoWindow:
+      return "answers that are not read";
     case Attack::kCancelStreams:
       return "streams that are cancelled";
     case Attack::kCancelCalls:
@@ -110,6 +114,8 @@ void HostileClient::Make(Attack attack) {
       return CallByHand("/muster.v1.MemberService/Attach", /*reset=*/true);
     case Attack::kDeafness:
       return CallByHand(kWriteShard, /*reset=*/false);
+    case Attack::kNoWindow:
+      return LeaveAnswersUnread();
     case Attack::kCancelStreams:
       return OpenAndCancel({"/muster.v1.MemberService/Attach", "/muster.v1.JobService/WatchJob"});
     case Attack::kCancelCalls:
@@ -174,6 +180,45 @@ void HostileClient::CallByHand(absl::string_view path, bool reset) {
     for (int i = 0; i < kCallsAtOnce; ++i, stream += 2, Strike()) {
       AddFrame(Http2Frame::kHeaders, Http2Frame::kEndHeaders, stream, fields, bytes);
       if (reset) AddFrame(Http2Frame::kReset, 0, stream, {"\0\0\0\x08", 4}, bytes);
+    }
+  }
+  close(connection);
+}
+
+// As many calls as a connection may have open, and another for each that the server ends.
+void HostileClient::LeaveAnswersUnread() {
+  const int connection = Connect();
+  if (connection < 0) return;
+  const std::string fields = FieldsOf("/muster.v1.JobService/GetServerInfo");
+  std::string bytes(Http2Frame::kPreface), heard;
+  AddFrame(Http2Frame::kSettings, 0, 0, {"\0\x04\0\0\0\0", 6}, bytes);  // windows of no byte
+  int open = 0;
+  for (uint32_t stream = 1; Say(connection, bytes) && !turn_is_over();) {
+    bytes.clear();
+    for (; open < kUnreadCalls; ++open, stream += 2, Strike()) {
+      AddFrame(Http2Frame::kHeaders, Http2Frame::kEndHeaders, stream, fields, bytes);
+      AddFrame(Http2Frame::kData, Http2Frame::kEndStream, stream, {"\0\0\0\0\0", 5}, bytes);
+    }
+    pollfd readable = {.fd = connection, .events = POLLIN};
+    if (poll(&readable, 1, kPauseMs) <= 0) continue;
+    char some[4096];
+    const ssize_t came = recv(connection, some, sizeof(some), MSG_DONTWAIT);
+    if (came <= 0) break;
+    heard.append(some, static_cast<size_t>(came));
+    while (heard.size() >= Http2Frame::kHeaderBytes) {
+      const Http2Frame frame = Http2Frame::Read(heard.data());
+      const size_t size = Http2Frame::kHeaderBytes + frame.payload_bytes;
+      if (heard.size() < size) break;
+      const bool is_question =
+          frame.type == Http2Frame::kPing || frame.type == Http2Frame::kSettings;
+      if (is_question && (frame.flags & kAcknowledges) == 0) {
+        const bool is_ping = frame.type == Http2Frame::kPing;
+        AddFrame(frame.type, kAcknowledges, 0,
+                 is_ping ? heard.substr(Http2Frame::kHeaderBytes, frame.payload_bytes) : "", bytes);
+      }
+      const bool ends = !is_question && (frame.flags & Http2Frame::kEndStream) != 0;
+      if (frame.type == Http2Frame::kReset || ends) --open;
+      heard.erase(0, size);
     }
   }
   close(connection);

@@ -18,6 +18,7 @@ namespace muster {
 enum class Attack : uint8_t {
   kResetCalls,     // by hand: opens calls and resets each at once
   kDeafness,       // by hand: opens calls, acknowledges no settings, reads nothing
+  kNoWindow,       // by hand: makes calls and has no room for their answers; polite otherwise
   kCancelStreams,  // through gRPC: opens streams that do not end by themselves, and cancels them
   kCancelCalls,    // through gRPC: opens calls that take a message, and cancels them without one
   kHalfOpen,       // holds many connections that say nothing, or their greeting alone
@@ -35,7 +36,7 @@ class HostileClient {
   static constexpr std::array kAttacks = {
       Attack::kResetCalls,    Attack::kDeafness,    Attack::kCancelStreams, Attack::kCancelCalls,
       Attack::kHalfOpen,      Attack::kSlowHeaders, Attack::kOversized,     Attack::kPings,
-      Attack::kControlFrames, Attack::kGarbage};
+      Attack::kControlFrames, Attack::kGarbage,     Attack::kNoWindow};
   static absl::string_view NameOf(Attack attack);
 
   struct Options {
@@ -66,6 +67,7 @@ class HostileClient {
   bool Say(int connection, const std::string& bytes);
 
   void CallByHand(absl::string_view path, bool reset);
+  void LeaveAnswersUnread();
   void OpenAndCancel(const std::vector<std::string>& methods);
   void HoldHalfOpen();
   void SayHeadersSlowly();

@@ -96,10 +96,8 @@ prometheus::Counter& RpcMetrics::Requests(Method& method, int code) {
   return *counter;
 }
 
-void RpcMetrics::Observe(grpc::ServerBuilder& builder) {
-  std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>> factories;
-  factories.push_back(std::make_unique<Factory>(this));
-  builder.experimental().SetInterceptorCreators(std::move(factories));
+std::unique_ptr<ServerInterceptorFactoryInterface> RpcMetrics::Interceptors() {
+  return std::make_unique<Factory>(this);
 }
 
 }  // namespace muster

@@ -25,8 +25,8 @@ class RpcMetrics {
   // are not looked at.
   RpcMetrics(Metrics& metrics, const std::vector<std::string>& services);
 
-  // Has the calls of the server counted. This outlives the server.
-  void Observe(grpc::ServerBuilder& builder);
+  // Goes into the server, and has its calls counted. This outlives the server.
+  std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptors();
 
  private:
   class Factory;

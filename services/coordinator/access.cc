@@ -74,11 +74,21 @@ absl::StatusOr<Caller> Access::CheckMember(const grpc::ServerContextBase& contex
   return CheckNeeded(context, method, std::nullopt);
 }
 
+std::string Access::NameOf(const grpc::ServerContextBase& context) const {
+  Caller caller = Stamped(context).value_or(Caller{});
+  // For the token.
+  if (!open()) Judge(context, Permission::kRead, caller).IgnoreError();
+  return caller.ToString();
+}
+
+absl::StatusOr<Caller> Access::Stamped(const grpc::ServerContextBase& context) const {
+  if (stamp_ == nullptr) return Caller{};
+  return stamp_->Read(Only(context, CallerStamp::kField));
+}
+
 absl::StatusOr<Caller> Access::CheckNeeded(const grpc::ServerContextBase& context,
                                            absl::string_view method, Needed needed) const {
-  const absl::StatusOr<Caller> stamped = stamp_ == nullptr
-                                             ? absl::StatusOr<Caller>(Caller{})
-                                             : stamp_->Read(Only(context, CallerStamp::kField));
+  const absl::StatusOr<Caller> stamped = Stamped(context);
   Caller caller = stamped.value_or(Caller{});
   if (open()) return caller;
   absl::Status allowed;

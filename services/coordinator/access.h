@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -42,6 +43,9 @@ class Access {
   absl::StatusOr<Caller> CheckMember(const grpc::ServerContextBase& context,
                                      absl::string_view method) const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Who calls, as far as it is known, for the log; nothing is asked of him.
+  std::string NameOf(const grpc::ServerContextBase& context) const;
+
   bool open() const { return tokens_ == nullptr; }
 
   // Of refusals so many lines are written at once, and so many more with time. The line after those
@@ -55,6 +59,7 @@ class Access {
   // Who may: persons with a permission, or, without one, members.
   using Needed = std::optional<Permission>;
 
+  absl::StatusOr<Caller> Stamped(const grpc::ServerContextBase& context) const;
   absl::StatusOr<Caller> CheckNeeded(const grpc::ServerContextBase& context,
                                      absl::string_view method, Needed needed) const
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -48,6 +48,11 @@ class Member : public FleetMember {
   void CoordinatorLost() override { ADD_FAILURE() << "the coordinator is gone"; }
 };
 
+std::unique_ptr<HostileClient> Attacker(const CoordinatorProcess& coordinator, Attack attack) {
+  return std::make_unique<HostileClient>(
+      HostileClient::Options{.address = coordinator.address(), .attacks = {attack}});
+}
+
 TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
   const CoordinatorProcess coordinator;
   Member member;
@@ -70,8 +75,7 @@ TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
   for (int i = 0; i < kClientsOfEachKind; ++i) {
     for (const Attack attack : {Attack::kResetCalls, Attack::kDeafness, Attack::kCancelStreams,
                                 Attack::kCancelCalls, Attack::kPings, Attack::kControlFrames}) {
-      clients.push_back(std::make_unique<HostileClient>(
-          HostileClient::Options{.address = coordinator.address(), .attacks = {attack}}));
+      clients.push_back(Attacker(coordinator, attack));
     }
   }
   int64_t resident_most = 0, threads_most = 0;
@@ -102,6 +106,30 @@ TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
   printf("%ld calls; the coordinator had at most %ld KiB and %ld threads\n",
          static_cast<long>(calls), static_cast<long>(resident_most),
          static_cast<long>(threads_most));
+}
+
+// A call holds a thread until its answer has gone. Four clients may have half as many calls again
+// as there are threads, three seconds after they came.
+TEST(HostileCallsTest, WhoReadsNoAnswersLeavesThreadsForOthers) {
+  const CoordinatorProcess coordinator;
+  const auto jobs = v1::JobService::NewStub(DialCoordinator(coordinator.address()));
+  std::vector<std::unique_ptr<HostileClient>> clients;
+  for (int i = 0; i < 4; ++i) clients.push_back(Attacker(coordinator, Attack::kNoWindow));
+
+  int64_t threads_most = 0;
+  const absl::Time end = absl::Now() + absl::Seconds(8);
+  while (absl::Now() < end && !HasFailure()) {
+    v1::ListJobsResponse list;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const grpc::Status status = jobs->ListJobs(&context, {}, &list);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    threads_most = std::max(threads_most, coordinator.Status("Threads:"));
+    absl::Notification never;
+    never.WaitForNotificationWithTimeout(absl::Milliseconds(50));
+  }
+  EXPECT_GT(threads_most, kThreadsMax / 4) << "the answers went, and nothing was tried";
+  printf("the coordinator had at most %ld threads\n", static_cast<long>(threads_most));
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
+#include "services/coordinator/access.h"
+
 #include <glog/logging.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -34,9 +37,9 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
 #include "lib/version/build.h"
-#include "services/coordinator/access.h"
 #include "services/coordinator/access_service.h"
 #include "services/coordinator/admin_service.h"
+#include "services/coordinator/answer_watch.h"
 #include "services/coordinator/caller.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
@@ -256,12 +259,14 @@ int Main() {
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
-  const auto door =
-      FrontDoor::Listen(*listen, {.tls = tls.get(),
-                                  .stamp_field = CallerStamp::kField,
-                                  .stamp = [&stamp](const auto& client, absl::string_view address) {
-                                    return stamp.Sign(client, address);
-                                  }});
+  std::atomic<bool> crowded = false;  // with answers that nobody reads
+  const auto door = FrontDoor::Listen(
+      *listen,
+      {.crowded = [&crowded] { return crowded.load(); },
+       .tls = tls.get(),
+       .stamp_field = CallerStamp::kField,
+       .stamp = [&stamp](const auto& client,
+                         absl::string_view address) { return stamp.Sign(client, address); }});
   if (!door.ok()) {
     LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
                << "): is another process using the port, and is the host one of this machine? Give "
@@ -338,6 +343,8 @@ int Main() {
   AdminService administration(&(*coordinator)->store(), &admission, &access, &watch,
                               ThisBuild().version);
   UnknownMethods unknown;
+  AnswerWatch answers({.name = [&access](const auto& context) { return access.NameOf(context); },
+                       .crowded = &crowded});
   RpcMetrics calls(
       metrics, {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
                 v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name(),
@@ -349,7 +356,10 @@ int Main() {
     builder.SetOption(std::make_unique<WithoutReflection>());
   }
   ConfigureServer(builder, age);
-  calls.Observe(builder);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(calls.Interceptors());
+  interceptors.push_back(answers.Interceptors());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   builder.RegisterService(&jobs);
   builder.RegisterService(&fleet);
   builder.RegisterService(&checkpoints);

@@ -73,7 +73,10 @@ class ServicesTest : public ::testing::Test {
     builder.RegisterService(fleet_service_.get());
     builder.RegisterService(checkpoint_service_.get());
     builder.RegisterService(member_service_.get());
-    rpc_metrics_.Observe(builder);
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        interceptors;
+    interceptors.push_back(rpc_metrics_.Interceptors());
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     server_ = builder.BuildAndStart();
     channel_ = DialCoordinator(address());
     jobs_ = v1::JobService::NewStub(channel_);

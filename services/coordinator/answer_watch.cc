@@ -1,0 +1,147 @@
+#include "services/coordinator/answer_watch.h"
+
+#include <glog/logging.h>
+#include <grpc/grpc.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "lib/concurrency/steady_wait.h"
+
+namespace muster {
+namespace {
+
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::Interceptor;
+using grpc::experimental::InterceptorBatchMethods;
+using grpc::experimental::ServerInterceptorFactoryInterface;
+using grpc::experimental::ServerRpcInfo;
+
+constexpr absl::string_view kOurs = "/muster.";
+constexpr absl::string_view kReflection = "/grpc.reflection.";
+
+// Without the watch's lock: gRPC may end other calls' business on this thread.
+void Cancel(grpc_call* call) {
+  grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the answer was not read",
+                               nullptr);
+  grpc_call_unref(call);
+}
+
+}  // namespace
+
+// Destroyed when the call is over and its thread is free.
+class AnswerWatch::Call : public Interceptor {
+ public:
+  Call(AnswerWatch* watch, ServerRpcInfo* info, InterceptionHookPoints from)
+      : watch_(*watch), info_(*info), from_(from) {}
+  ~Call() override {
+    if (entered_) watch_.Leave(*this);
+  }
+
+  void Intercept(InterceptorBatchMethods* batch) override {
+    if (batch->QueryInterceptionHookPoint(from_) && !std::exchange(entered_, true)) {
+      watch_.Enter(*this);
+    }
+    batch->Proceed();
+  }
+
+  grpc::ServerContextBase& context() const { return *info_.server_context(); }
+  absl::string_view method() const { return info_.method(); }
+
+  // Of the watch's lock.
+  std::optional<std::list<Call*>::iterator> place;  // nullopt: it was cancelled
+  absl::Duration since;                             // of SteadyNow()
+
+ private:
+  AnswerWatch& watch_;
+  ServerRpcInfo& info_;
+  const InterceptionHookPoints from_;
+  bool entered_ = false;
+};
+
+class AnswerWatch::Factory : public ServerInterceptorFactoryInterface {
+ public:
+  explicit Factory(AnswerWatch* watch) : watch_(watch) {}
+
+  Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
+    const absl::string_view method = info->method();
+    if (absl::StartsWith(method, kOurs)) {
+      return new Call(watch_, info, InterceptionHookPoints::PRE_SEND_STATUS);
+    }
+    if (absl::StartsWith(method, kReflection)) {
+      return new Call(watch_, info, InterceptionHookPoints::POST_RECV_INITIAL_METADATA);
+    }
+    return nullptr;  // what holds no thread
+  }
+
+ private:
+  AnswerWatch* const watch_;
+};
+
+AnswerWatch::AnswerWatch(Options options)
+    : options_(std::move(options)), thread_([this] { Run(); }) {}
+
+AnswerWatch::~AnswerWatch() {
+  {
+    absl::MutexLock lock(&mu_);
+    CHECK(waiting_.empty()) << "a call outlives its watch";
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+std::unique_ptr<ServerInterceptorFactoryInterface> AnswerWatch::Interceptors() {
+  return std::make_unique<Factory>(this);
+}
+
+void AnswerWatch::Enter(Call& call) {
+  call.context().client_metadata();  // which is made when it is first asked for, by one thread
+  grpc_call* oldest = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    call.since = SteadyNow();
+    call.place = waiting_.insert(waiting_.end(), &call);
+    if (waiting_.size() > options_.most) oldest = TakeOldest("and too many others wait");
+    Tell();
+  }
+  if (oldest != nullptr) Cancel(oldest);
+}
+
+void AnswerWatch::Leave(Call& call) {
+  absl::MutexLock lock(&mu_);
+  if (call.place) waiting_.erase(*call.place);
+  Tell();
+}
+
+void AnswerWatch::Tell() {
+  if (options_.crowded != nullptr) *options_.crowded = waiting_.size() > options_.most / 2;
+}
+
+grpc_call* AnswerWatch::TakeOldest(absl::string_view why) {
+  Call& call = *waiting_.front();
+  waiting_.pop_front();
+  call.place.reset();
+  LOG_EVERY_T(WARNING, 1) << options_.name(call.context()) << " has not read what " << call.method()
+                          << " answers for " << absl::FormatDuration(SteadyNow() - call.since)
+                          << ", " << why << ": the call is cancelled";
+  grpc_call_ref(call.context().c_call());
+  return call.context().c_call();
+}
+
+void AnswerWatch::Run() {
+  absl::MutexLock lock(&mu_);
+  while (!AwaitFor(&mu_, absl::Condition(&stopping_), options_.interval)) {
+    std::vector<grpc_call*> late;
+    while (!waiting_.empty() && SteadyNow() - waiting_.front()->since > options_.patience) {
+      late.push_back(TakeOldest("its patience is over"));
+    }
+    Tell();
+    mu_.Unlock();
+    for (grpc_call* call : late) Cancel(call);
+    mu_.Lock();
+  }
+}
+
+}  // namespace muster
