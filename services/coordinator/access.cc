@@ -62,6 +62,17 @@ absl::Status Denied(const Caller& caller, std::optional<Permission> needed) {
                     "NOT_ALLOWED");
 }
 
+// Of the same one from all his connections.
+std::string WhoOf(const Caller& caller) {
+  if (!caller.token.empty()) return absl::StrCat("token ", caller.token);
+  if (caller.certificate) return ToString(*caller.certificate);
+  return caller.address.substr(0, caller.address.rfind(':'));
+}
+
+std::string LeftOut(int64_t lines, absl::string_view what) {
+  return lines == 0 ? "" : absl::StrCat("; ", lines, " ", what, " before it were left out");
+}
+
 }  // namespace
 
 absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
@@ -128,32 +139,61 @@ absl::Status Access::Judge(const grpc::ServerContextBase& context, Needed needed
   return may ? absl::OkStatus() : Denied(caller, needed);
 }
 
-// A flood of them must not fill the disk.
-void Access::AuditRefusal(const Caller& caller, absl::string_view method,
-                          const absl::Status& why) const {
-  int64_t left_out = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    const absl::Duration now = SteadyNow();
-    const double earned = absl::ToDoubleSeconds(now - counted_) * kRefusalsWrittenPerSecond;
-    refusals_ = std::min(refusals_ + earned, kRefusalsWrittenAtOnce);
-    counted_ = now;
-    if (refusals_ < 1) {
-      ++left_out_;
-      return;
-    }
-    refusals_ -= 1;
-    left_out = std::exchange(left_out_, 0);
-  }
-  LOG(WARNING) << "audit: " << method << " by " << caller.ToString() << ": " << ReasonOf(why)
-               << (left_out > 0 ? absl::StrCat("; ", left_out, " refusals before it were left out")
-                                : "");
+void Access::Earn(absl::Duration now, Lines& lines) {
+  const double earned = absl::ToDoubleSeconds(now - lines.counted) * kWrittenPerSecond;
+  lines.left = std::min(lines.left + earned, kWrittenAtOnce);
+  lines.counted = now;
 }
 
-void Audit(const Caller& caller, absl::string_view method, absl::string_view object,
-           const absl::Status& outcome) {
+// A flood of them must not fill the disk.
+std::optional<int64_t> Access::Take(absl::Duration now, Lines& lines) {
+  Earn(now, lines);
+  if (lines.left < 1) {
+    ++lines.left_out;
+    return std::nullopt;
+  }
+  lines.left -= 1;
+  return std::exchange(lines.left_out, 0);
+}
+
+// Without TLS callers are addresses, of which there may be any number.
+void Access::ForgetIdle(absl::Duration now) const {
+  absl::erase_if(failures_, [&](auto& entry) {
+    auto& [who, lines] = entry;
+    Earn(now, lines);
+    const bool idle = lines.left >= kWrittenAtOnce;
+    LOG_IF(INFO, idle && lines.left_out > 0)
+        << "audit: " << lines.left_out << " failures of " << who << " were left out";
+    return idle;
+  });
+  forget_at_ = std::max(kCallersMin, 2 * failures_.size());
+}
+
+void Access::AuditRefusal(const Caller& caller, absl::string_view method,
+                          const absl::Status& why) const {
+  std::optional<int64_t> left_out;
+  {
+    absl::MutexLock lock(&mu_);
+    left_out = Take(SteadyNow(), refusals_);
+  }
+  if (!left_out) return;
+  LOG(WARNING) << "audit: " << method << " by " << caller.ToString() << ": " << ReasonOf(why)
+               << LeftOut(*left_out, "refusals");
+}
+
+void Access::Audit(const Caller& caller, absl::string_view method, absl::string_view object,
+                   const absl::Status& outcome) const {
+  std::optional<int64_t> left_out = 0;
+  if (!outcome.ok()) {
+    absl::MutexLock lock(&mu_);
+    const absl::Duration now = SteadyNow();
+    if (failures_.size() >= forget_at_) ForgetIdle(now);
+    left_out = Take(now, failures_[WhoOf(caller)]);
+  }
+  if (!left_out) return;
   LOG(INFO) << "audit: " << method << " " << absl::CEscape(object.substr(0, kObjectBytesMax))
-            << " by " << caller.ToString() << ": " << (outcome.ok() ? "OK" : ReasonOf(outcome));
+            << " by " << caller.ToString() << ": " << (outcome.ok() ? "OK" : ReasonOf(outcome))
+            << LeftOut(*left_out, "failures of this caller");
 }
 
 }  // namespace muster

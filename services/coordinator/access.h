@@ -1,11 +1,13 @@
 // Who may call what.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -48,12 +50,22 @@ class Access {
 
   bool open() const { return tokens_ == nullptr; }
 
-  // Of refusals so many lines are written at once, and so many more with time. The line after those
-  // that were left out says how many they were.
-  static constexpr double kRefusalsWrittenAtOnce = 100;
-  static constexpr double kRefusalsWrittenPerSecond = 1;
+  // One line of the audit log: who did what from where, and what came of it. Each method that
+  // changes something writes one for each call that Check() has let through.
+  void Audit(const Caller& caller, absl::string_view method, absl::string_view object,
+             const absl::Status& outcome) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of who was refused elsewhere than by Check().
+  void AuditRefusal(const Caller& caller, absl::string_view method, const absl::Status& why) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Of refusals so many lines are written at once, and so many more with time; of what each caller
+  // tries in vain as many. The line after those that were left out says how many they were.
+  static constexpr double kWrittenAtOnce = 100;
+  static constexpr double kWrittenPerSecond = 1;
 
  private:
+  static constexpr size_t kCallersMin = 1024;  // before those are forgotten that try nothing now
+
   Access(const CallerStamp* stamp, const TokenTable* tokens) : stamp_(stamp), tokens_(tokens) {}
 
   // Who may: persons with a permission, or, without one, members.
@@ -65,21 +77,24 @@ class Access {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Whether `caller` may; completes it by the token of the call.
   absl::Status Judge(const grpc::ServerContextBase& context, Needed needed, Caller& caller) const;
-  void AuditRefusal(const Caller& caller, absl::string_view method, const absl::Status& why) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct Lines {
+    double left = kWrittenAtOnce;                   // that may be written
+    absl::Duration counted = absl::ZeroDuration();  // until when
+    int64_t left_out = 0;
+  };
+  static void Earn(absl::Duration now, Lines& lines);
+  // How many were left out before this one; nullopt: so is this one.
+  static std::optional<int64_t> Take(absl::Duration now, Lines& lines);
+  void ForgetIdle(absl::Duration now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const CallerStamp* const stamp_;
   const TokenTable* const tokens_;  // null: nobody is asked
 
   mutable absl::Mutex mu_;
-  mutable double refusals_ ABSL_GUARDED_BY(mu_) = kRefusalsWrittenAtOnce;  // that may be written
-  mutable absl::Duration counted_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // until when
-  mutable int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
+  mutable Lines refusals_ ABSL_GUARDED_BY(mu_);
+  mutable absl::flat_hash_map<std::string, Lines> failures_ ABSL_GUARDED_BY(mu_);  // by caller
+  mutable size_t forget_at_ ABSL_GUARDED_BY(mu_) = kCallersMin;  // so many callers
 };
-
-// One line of the audit log: who did what from where, and what came of it. Each method that changes
-// something writes one for each call that Check() has let through.
-void Audit(const Caller& caller, absl::string_view method, absl::string_view object,
-           const absl::Status& outcome);
 
 }  // namespace muster

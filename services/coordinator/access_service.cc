@@ -26,10 +26,10 @@ grpc::Status AccessService::CreateToken(grpc::ServerContext* context,
   const auto caller = CheckAdmin(*context, "CreateToken");
   if (!caller.ok()) return ToGrpc(caller.status());
   auto created = tokens_->Create(*request, absl::Now());
-  Audit(*caller, "CreateToken",
-        created.ok() ? absl::StrCat(created->token().id(), " ", request->holder())
-                     : request->holder(),
-        created.status());
+  access_->Audit(*caller, "CreateToken",
+                 created.ok() ? absl::StrCat(created->token().id(), " ", request->holder())
+                              : request->holder(),
+                 created.status());
   if (!created.ok()) return ToGrpc(created.status());
   *response = *std::move(created);
   return grpc::Status::OK;
@@ -49,7 +49,7 @@ grpc::Status AccessService::RevokeToken(grpc::ServerContext* context,
   const auto caller = CheckAdmin(*context, "RevokeToken");
   if (!caller.ok()) return ToGrpc(caller.status());
   auto revoked = tokens_->Revoke(request->id(), absl::Now());
-  Audit(*caller, "RevokeToken", request->id(), revoked.status());
+  access_->Audit(*caller, "RevokeToken", request->id(), revoked.status());
   if (!revoked.ok()) return ToGrpc(revoked.status());
   *response = *std::move(revoked);
   return grpc::Status::OK;

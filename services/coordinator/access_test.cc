@@ -338,6 +338,40 @@ TEST(OpenAccessTest, TheAuditLogSaysFromWhereCallsCome) {
               ContainsRegex("audit: CancelJob none-7 by somebody from 127.0.0.1:[0-9]+: JOB_NOT"));
 }
 
+// A job that is gone is asked for again and again by a program that nobody looks after.
+TEST(AuditTest, OfAFloodOfFailuresOfOneCallerAFewAreWrittenAndOthersAndWhatGoesWellAre) {
+  const Access access = Access::Open();
+  const LogRing log(1 << 20);
+  const Caller bob{.address = "10.0.0.1:40812", .token = "t-1 (bob)"};
+  const Caller bob_elsewhere{.address = "10.0.0.2:7", .token = "t-1 (bob)"};
+  const Caller ann{.address = "10.0.0.1:40812", .token = "t-2 (ann)"};
+  const absl::Status fault = WithReason(absl::NotFoundError("no"), "JOB_NOT_FOUND");
+  const auto count = [&](absl::string_view part) {
+    int lines = 0;
+    const std::string text = log.Read(0, 1 << 20).text;
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      lines += absl::StrContains(line, part);
+    }
+    return lines;
+  };
+  const absl::Duration begin = SteadyNow();
+  for (int i = 0; i < 500; ++i) {
+    access.Audit(i % 2 == 0 ? bob : bob_elsewhere, "CancelJob", "none-7", fault);
+    access.Audit(bob, "CancelJob", "net-7", absl::OkStatus());
+  }
+  access.Audit(ann, "CancelJob", "none-7", fault);
+
+  const double seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
+  EXPECT_GE(count("t-1 (bob) from 10.0.0.1:40812: JOB_NOT_FOUND"), 1);
+  EXPECT_LE(count("JOB_NOT_FOUND"),
+            1 + Access::kWrittenAtOnce + Access::kWrittenPerSecond * seconds + 1);
+  EXPECT_EQ(count("net-7 by token t-1 (bob) from 10.0.0.1:40812: OK"), 500);
+  EXPECT_EQ(count("none-7 by token t-2 (ann)"), 1);
+  while (count("failures of this caller before it were left out") == 0) {
+    access.Audit(bob, "CancelJob", "none-7", fault);
+  }
+}
+
 TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
   std::string folder = ::testing::TempDir() + "/flood-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
@@ -375,7 +409,7 @@ TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
   }
   EXPECT_EQ(written + left_out, refusals);
   const double seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
-  EXPECT_LE(written, Access::kRefusalsWrittenAtOnce + Access::kRefusalsWrittenPerSecond * seconds);
+  EXPECT_LE(written, Access::kWrittenAtOnce + Access::kWrittenPerSecond * seconds);
 }
 
 TEST_F(AccessTest, RenewedCertificatesCostNoCall) {

@@ -18,7 +18,7 @@ grpc::Status AdminService::Backup(grpc::ServerContext* context, const v1::Backup
   const auto caller = access_->Check(*context, "Backup", Permission::kAdmin);
   if (!caller.ok()) return ToGrpc(caller.status());
   const absl::Status made = Send(*context, *writer);
-  Audit(*caller, "Backup", "store", made);
+  access_->Audit(*caller, "Backup", "store", made);
   return ToGrpc(made);
 }
 

@@ -10,10 +10,11 @@
 
 namespace muster {
 
-AttachStream::AttachStream(Coordinator* coordinator, Caller caller,
+AttachStream::AttachStream(Coordinator* coordinator, const Access* access, Caller caller,
                            absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
                            grpc::CallbackServerContext* context)
     : coordinator_(coordinator),
+      access_(access),
       caller_(std::move(caller)),
       ticket_(std::move(ticket)),
       waker_(std::make_shared<StreamWaker>([this] { Continue(); })),
@@ -60,7 +61,7 @@ absl::Status AttachStream::Take() {
   const absl::Status speaks = CheckSpeaksAs(
       caller_.certificate, hello.role() == v1::PS ? Role::kPs : Role::kWorker, hello.member());
   if (!speaks.ok()) {
-    Audit(caller_, "Attach", hello.member(), speaks);
+    access_->Audit(caller_, "Attach", hello.member(), speaks);
     return speaks;
   }
   auto attachment = coordinator_->Attach(report_, waker_);

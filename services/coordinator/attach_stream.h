@@ -14,6 +14,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/access.h"
 #include "services/coordinator/admission.h"
 #include "services/coordinator/call_watch.h"
 #include "services/coordinator/caller.h"
@@ -29,8 +30,9 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
  public:
   // Of `caller`, who has passed Access::CheckMember(); `ticket` is not OK when that, or the
   // admission, has refused the call: the stream ends with its status then.
-  AttachStream(Coordinator* coordinator, Caller caller, absl::StatusOr<Admission::Ticket> ticket,
-               CallWatch* watch, grpc::CallbackServerContext* context);
+  AttachStream(Coordinator* coordinator, const Access* access, Caller caller,
+               absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
+               grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -45,6 +47,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Coordinator* const coordinator_;
+  const Access* const access_;
   const Caller caller_;
   const absl::StatusOr<Admission::Ticket> ticket_;
   const std::shared_ptr<StreamWaker> waker_;

@@ -40,7 +40,7 @@ grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
   const auto ticket = admission_->Enter(CallKind::kSave, context->peer());
   const auto asked = ticket.ok() ? coordinator_->RequestCheckpoint(request->job())
                                  : absl::StatusOr<Job::CheckpointRequest>(ticket.status());
-  Audit(*caller, "SaveCheckpoint", request->job(), asked.status());
+  access_->Audit(*caller, "SaveCheckpoint", request->job(), asked.status());
   if (!asked.ok()) return ToGrpc(asked.status());
   while (!context->IsCancelled()) {
     auto checkpoint = coordinator_->AwaitCheckpoint(request->job(), *asked, kCallerCheck);
@@ -58,7 +58,7 @@ grpc::Status CheckpointService::DeleteCheckpoint(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "DeleteCheckpoint", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const absl::Status deleted = coordinator_->DeleteCheckpoint(request->name());
-  Audit(*caller, "DeleteCheckpoint", request->name(), deleted);
+  access_->Audit(*caller, "DeleteCheckpoint", request->name(), deleted);
   return ToGrpc(deleted);
 }
 

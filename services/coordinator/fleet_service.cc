@@ -15,7 +15,7 @@ grpc::ServerUnaryReactor* FleetService::DrainMember(grpc::CallbackServerContext*
   absl::Status drained = caller.status();
   if (caller.ok()) {
     drained = coordinator_->DrainMember(request->name());
-    Audit(*caller, "DrainMember", request->name(), drained);
+    access_->Audit(*caller, "DrainMember", request->name(), drained);
   }
   reactor->Finish(ToGrpc(drained));
   return reactor;

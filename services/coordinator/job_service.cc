@@ -143,8 +143,8 @@ grpc::Status JobService::CreateJob(grpc::ServerContext* context,
       ticket.ok() ? coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); })
                   : absl::StatusOr<v1::Job>(ticket.status());
   if (!request->validate_only()) {
-    Audit(*caller, "CreateJob", created.ok() ? created->name() : request->spec().name(),
-          created.status());
+    access_->Audit(*caller, "CreateJob", created.ok() ? created->name() : request->spec().name(),
+                   created.status());
   }
   return Answer(created, response);
 }
@@ -168,7 +168,7 @@ grpc::Status JobService::CancelJob(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "CancelJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->CancelJob(request->name());
-  Audit(*caller, "CancelJob", request->name(), changed.status());
+  access_->Audit(*caller, "CancelJob", request->name(), changed.status());
   return Answer(changed, response);
 }
 
@@ -177,7 +177,7 @@ grpc::Status JobService::DeleteJob(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "DeleteJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const absl::Status changed = coordinator_->DeleteJob(request->name());
-  Audit(*caller, "DeleteJob", request->name(), changed);
+  access_->Audit(*caller, "DeleteJob", request->name(), changed);
   return ToGrpc(changed);
 }
 
@@ -186,7 +186,7 @@ grpc::Status JobService::SuspendJob(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "SuspendJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->SuspendJob(request->name());
-  Audit(*caller, "SuspendJob", request->name(), changed.status());
+  access_->Audit(*caller, "SuspendJob", request->name(), changed.status());
   return Answer(changed, response);
 }
 
@@ -195,7 +195,7 @@ grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "ResumeJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->ResumeJob(*request);
-  Audit(*caller, "ResumeJob", request->name(), changed.status());
+  access_->Audit(*caller, "ResumeJob", request->name(), changed.status());
   return Answer(changed, response);
 }
 
@@ -204,7 +204,7 @@ grpc::Status JobService::UpdateJob(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, "UpdateJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->UpdateJob(*request);
-  Audit(*caller, "UpdateJob", request->name(), changed.status());
+  access_->Audit(*caller, "UpdateJob", request->name(), changed.status());
   return Answer(changed, response);
 }
 

@@ -82,7 +82,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MemberService::Atta
   auto caller = access_->CheckMember(*context, "Attach");
   auto ticket = caller.ok() ? admission_->Enter(CallKind::kAttach, context->peer())
                             : absl::StatusOr<Admission::Ticket>(caller.status());
-  return new AttachStream(coordinator_, caller.ok() ? *std::move(caller) : Caller{},
+  return new AttachStream(coordinator_, access_, caller.ok() ? *std::move(caller) : Caller{},
                           std::move(ticket), watch_, context);
 }
 
