@@ -1,6 +1,4 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
-#include "services/coordinator/access.h"
-
 #include <glog/logging.h>
 #include <signal.h>
 #include <unistd.h>
@@ -37,6 +35,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
 #include "lib/version/build.h"
+#include "services/coordinator/access.h"
 #include "services/coordinator/access_service.h"
 #include "services/coordinator/admin_service.h"
 #include "services/coordinator/answer_watch.h"
@@ -325,7 +324,9 @@ int Main() {
     return ExitCodeOf(tokens.status());
   }
 
-  const auto page = ServedPage::FromFlags(*security, tokens->get(), coordinator->get());
+  const Access access =
+      tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open(&stamp);
+  const auto page = ServedPage::FromFlags(*security, &access, tokens->get(), coordinator->get());
   if (!page.ok()) {
     LOG(ERROR) << page.status().message();
     return ExitCodeOf(page.status());
@@ -333,8 +334,6 @@ int Main() {
 
   Admission admission;
   CallWatch watch({});
-  const Access access =
-      tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open(&stamp);
   JobService jobs(coordinator->get(), &admission, &access);
   FleetService fleet(coordinator->get(), &access);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);

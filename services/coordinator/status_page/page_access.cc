@@ -34,13 +34,22 @@ absl::Status NoCredentials() {
                     "NO_CREDENTIALS");
 }
 
-HttpResponse Refused(int status, const absl::Status& why) {
+HttpResponse Refuse(int status, const absl::Status& why) {
   return {.status = status, .body = ToJson(why)};
 }
 
 }  // namespace
 
+absl::Status PageAccess::Told(const HttpRequest& request, absl::Status why) const {
+  if (!why.ok() && refused_ != nullptr) refused_(request, why);
+  return why;
+}
+
 absl::Status PageAccess::Admit(const HttpRequest& request) const {
+  return Told(request, Judge(request));
+}
+
+absl::Status PageAccess::Judge(const HttpRequest& request) const {
   if (open()) {
     if (IsLoopbackName(request.Header("host"))) return absl::OkStatus();
     return WithReason(
@@ -61,17 +70,18 @@ absl::Status PageAccess::Admit(const HttpRequest& request) const {
 }
 
 HttpResponse PageAccess::SignIn(const HttpRequest& request) const {
-  if (IsFromElsewhere(request)) return Refused(403, NoCredentials());
+  if (IsFromElsewhere(request)) return Refuse(403, NoCredentials());
   if (open()) return {.status = 204};
   const std::string token(
       absl::StripAsciiWhitespace(FormValue(request.body, "token").value_or("")));
-  if (token.empty()) return Refused(401, NoCredentials());
-  if (const absl::Status found = check_(token); !found.ok()) return Refused(401, found);
+  if (token.empty()) return Refuse(401, NoCredentials());
+  const absl::Status found = Told(request, check_(token));
+  if (!found.ok()) return Refuse(401, found);
   return SetCookie(token, kCookieSeconds);
 }
 
 HttpResponse PageAccess::SignOut(const HttpRequest& request) const {
-  if (IsFromElsewhere(request)) return Refused(403, NoCredentials());
+  if (IsFromElsewhere(request)) return Refuse(403, NoCredentials());
   return SetCookie("", "0");
 }
 

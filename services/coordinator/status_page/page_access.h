@@ -17,14 +17,16 @@ class PageAccess {
  public:
   // Whether a token with this secret may read. UNAUTHENTICATED (reason "TOKEN_INVALID").
   using Check = std::function<absl::Status(absl::string_view secret)>;
+  using Refused = std::function<void(const HttpRequest& request, const absl::Status& why)>;
 
   // Nobody is asked: the page is on loopback alone. A page of another site must not read it through
   // its visitor's browser, by a name of its own that leads to this host: so only names of loopback
   // are answered to.
-  static PageAccess Open() { return PageAccess(nullptr, false); }
-  // `secure`: with TLS, and then the cookie goes nowhere without.
-  static PageAccess Checked(Check check, bool secure) {
-    return PageAccess(std::move(check), secure);
+  static PageAccess Open() { return PageAccess(nullptr, false, nullptr); }
+  // `secure`: with TLS, and then the cookie goes nowhere without. `refused` is told of whoever is
+  // not let in; it may be null.
+  static PageAccess Checked(Check check, bool secure, Refused refused = nullptr) {
+    return PageAccess(std::move(check), secure, std::move(refused));
   }
 
   // OK, or UNAUTHENTICATED (reason "NO_CREDENTIALS", "TOKEN_INVALID"), or PERMISSION_DENIED (reason
@@ -38,13 +40,19 @@ class PageAccess {
   bool open() const { return check_ == nullptr; }
 
  private:
-  PageAccess(Check check, bool secure) : check_(std::move(check)), secure_(secure) {}
+  PageAccess(Check check, bool secure, Refused refused)
+      : check_(std::move(check)), secure_(secure), refused_(std::move(refused)) {}
+
+  absl::Status Judge(const HttpRequest& request) const;
+  // `why`, which is told if it is a refusal.
+  absl::Status Told(const HttpRequest& request, absl::Status why) const;
 
   std::string CookieName() const { return secure_ ? "__Host-muster" : "muster"; }
   HttpResponse SetCookie(absl::string_view value, absl::string_view age) const;
 
   Check check_;  // null: open
   bool secure_;
+  Refused refused_;
 };
 
 }  // namespace muster

@@ -9,6 +9,7 @@
 #include "absl/flags/flag.h"
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -27,6 +28,8 @@ ABSL_FLAG(std::string, http_file, "",
 
 namespace muster {
 namespace {
+
+constexpr size_t kPathBytesMax = 128;  // in a log
 
 absl::Status CheckAddress(const DaemonSecurity& security, const std::string& address) {
   if (!security.tls.empty() || IsLoopback(address)) return absl::OkStatus();
@@ -56,6 +59,7 @@ absl::Status WriteUrl(const std::string& path, const std::string& url) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedPage>> ServedPage::FromFlags(const DaemonSecurity& security,
+                                                                  const Access* access,
                                                                   const TokenTable* tokens,
                                                                   Coordinator* coordinator) {
   const std::string address = absl::GetFlag(FLAGS_http);
@@ -72,7 +76,14 @@ absl::StatusOr<std::unique_ptr<ServedPage>> ServedPage::FromFlags(const DaemonSe
     // Whoever has a token may read.
     options.access = PageAccess::Checked(
         [tokens](absl::string_view secret) { return tokens->Find(secret, absl::Now()).status(); },
-        /*secure=*/true);
+        /*secure=*/true,
+        [access](const HttpRequest& request, const absl::Status& why) {
+          // The relay of TLS in front of the page knows from where he comes, and does not tell.
+          access->AuditRefusal({.address = "the status page"},
+                               absl::StrCat(request.method, " ",
+                                            absl::CEscape(request.path.substr(0, kPathBytesMax))),
+                               why);
+        });
   }
   auto page = StatusPage::Start(std::move(options), &served->source_);
   if (absl::IsUnavailable(page.status()) && address == kHttpDefault) {

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/security/tls_folder.h"
+#include "services/coordinator/access.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/status_page/coordinator_status.h"
 #include "services/coordinator/status_page/status_page.h"
@@ -19,8 +20,9 @@ class ServedPage {
  public:
   // By --http and --http_file. Null: there is none, because none is wanted, or because another
   // process has the default port; the log says so. An error names its flag. With certificates the
-  // page asks for tokens; both arguments outlive it.
+  // page asks for tokens, and whom it refuses is in the audit log; all arguments outlive it.
   static absl::StatusOr<std::unique_ptr<ServedPage>> FromFlags(const DaemonSecurity& security,
+                                                               const Access* access,
                                                                const TokenTable* tokens,
                                                                Coordinator* coordinator);
 

@@ -38,7 +38,7 @@ TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndAsksForATokenOnLoopbackToo
   std::ofstream(theirs) << MakeAuthority("theirs", absl::Now(), 2 * kDay)->certificate;
   const std::string url_file = folder.path + "/url";
 
-  const CoordinatorProcess coordinator(
+  CoordinatorProcess coordinator(
       {"--tls=" + folder.path, "--http=127.0.0.1:0", "--http_file=" + url_file});
 
   std::string url;
@@ -52,6 +52,8 @@ TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndAsksForATokenOnLoopbackToo
   EXPECT_THAT(jobs.body, HasSubstr("NO_CREDENTIALS"));
   EXPECT_EQ(FetchOverTls(port, "/", {.authority = theirs}), "") << "not the authority's";
   EXPECT_EQ(Fetch(port, "/").status, 0) << "in the clear there is no answer";
+  EXPECT_THAT(coordinator.End(), HasSubstr("audit: GET /api/v1/jobs by somebody from the status "
+                                           "page: NO_CREDENTIALS"));
 }
 
 }  // namespace
