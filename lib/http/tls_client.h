@@ -20,35 +20,64 @@ namespace muster {
 struct TlsFetchOptions {
   std::string authority;                       // file of the only authority that is believed
   absl::string_view protocol = "\10http/1.1";  // as ALPN has it: a length and a name
+  std::string source = "127.0.0.1";            // where it comes from
 };
 
-// What a port of loopback answers to a request for `path`, from one who wants "localhost" in its
-// certificate. "": no connection came about. Whatever lasts for 20 s is a failure.
+// One connection to a port of loopback, by one who wants "localhost" in its certificate. Whatever
+// lasts for 20 s is a failure.
+class TlsClient {
+ public:
+  TlsClient(int port, const TlsFetchOptions& options)
+      : context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free),
+        socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    SSL_CTX_set_alpn_protos(context_.get(),
+                            reinterpret_cast<const uint8_t*>(options.protocol.data()),
+                            options.protocol.size());
+    EXPECT_EQ(SSL_CTX_load_verify_locations(context_.get(), options.authority.c_str(),
+                                            /*CApath=*/nullptr),
+              1);
+    SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
+    const timeval patience{.tv_sec = 20};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sockaddr_in from{.sin_family = AF_INET};
+    EXPECT_EQ(inet_pton(AF_INET, options.source.c_str(), &from.sin_addr), 1) << options.source;
+    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ssl_.reset(SSL_new(context_.get()));
+    SSL_set_fd(ssl_.get(), socket_.get());
+    SSL_set1_host(ssl_.get(), "localhost");
+    shaken_ = SSL_connect(ssl_.get()) == 1;
+  }
+
+  bool shaken() const { return shaken_; }
+  bool Write(absl::string_view bytes) {
+    return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) == std::ssize(bytes);
+  }
+  // Up to the end.
+  std::string ReadAll() {
+    std::string answer;
+    char piece[16 << 10];
+    for (int got; (got = SSL_read(ssl_.get(), piece, sizeof(piece))) > 0;) {
+      answer.append(piece, static_cast<size_t>(got));
+    }
+    return answer;
+  }
+
+ private:
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
+  const FileDescriptor socket_;
+  std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, SSL_free};
+  bool shaken_ = false;
+};
+
+// What it answers to a request for `path`. "": no connection came about.
 inline std::string FetchOverTls(int port, absl::string_view path, const TlsFetchOptions& options) {
-  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
-  SSL_CTX_set_alpn_protos(context.get(), reinterpret_cast<const uint8_t*>(options.protocol.data()),
-                          options.protocol.size());
-  EXPECT_EQ(
-      SSL_CTX_load_verify_locations(context.get(), options.authority.c_str(), /*CApath=*/nullptr),
-      1);
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  const FileDescriptor socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{.tv_sec = 20};
-  setsockopt(socket_fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port)};
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
-  SSL_set_fd(ssl.get(), socket_fd.get());
-  SSL_set1_host(ssl.get(), "localhost");
-  if (SSL_connect(ssl.get()) != 1) return "";
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  EXPECT_EQ(SSL_write(ssl.get(), request.data(), static_cast<int>(request.size())),
-            std::ssize(request));
-  std::string answer;
-  char piece[16 << 10];
-  for (int got; (got = SSL_read(ssl.get(), piece, sizeof(piece))) > 0;) answer.append(piece, got);
-  return answer;
+  TlsClient client(port, options);
+  if (!client.shaken()) return "";
+  EXPECT_TRUE(client.Write(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n")));
+  return client.ReadAll();
 }
 
 }  // namespace muster

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -28,11 +29,13 @@ namespace {
 
 // What one side has said and the other has not taken yet.
 constexpr size_t kHeldBytesMax = 64 << 10;
+// Of a request, after which the target may say that it is too long.
+constexpr size_t kHeaderBytesMax = 16 << 10;
 constexpr int kBacklog = 64;
 // While somebody waits for a deadline.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
-// So long nobody has to make room for others, who has not even shaken hands: an honest client needs
-// two round trips and little else.
+// So long nobody has to make room for others, who has asked for nothing: an honest client needs two
+// round trips and little else.
 constexpr absl::Duration kUndisturbed = absl::Milliseconds(500);
 
 bool IsForLater(ssize_t result) {
@@ -66,13 +69,19 @@ FileDescriptor Dial(int port) {
 
 }  // namespace
 
-// A client and, once it has shaken hands, its connection to the target. The relay's thread's.
+// A client and, once it has asked for something, its connection to the target. The relay's
+// thread's.
 class TlsRelay::Connection {
  public:
-  Connection(std::shared_ptr<SSL_CTX> context, FileDescriptor client, absl::Duration now)
+  Connection(std::shared_ptr<SSL_CTX> context, FileDescriptor client, std::string source,
+             absl::Duration now)
       : client_(std::move(client)),
+        source_(std::move(source)),
         tls_(std::make_unique<TlsConnection>(std::move(context), client_.get())),
+        begun_(now),
         moved_(now) {}
+
+  const std::string& source() const { return source_; }
 
   // What it waits for now.
   std::array<pollfd, 2> Wanted() const {
@@ -82,36 +91,38 @@ class TlsRelay::Connection {
     } else {
       if (!client_ended_ && to_target_.size() < kHeldBytesMax) client |= POLLIN;
       if (!to_client_.empty()) client |= POLLOUT;
-      if (!target_ended_ && to_client_.size() < kHeldBytesMax) target |= POLLIN;
-      if (!to_target_.empty()) target |= POLLOUT;
+      if (target_ && !target_ended_ && to_client_.size() < kHeldBytesMax) target |= POLLIN;
+      if (target_ && !to_target_.empty()) target |= POLLOUT;
     }
     return {pollfd{.fd = client_.get(), .events = client},
             pollfd{.fd = target == 0 ? -1 : target_.get(), .events = target}};
   }
 
   // It has had its time and may be a stranger.
-  bool MayBeHungUpOn(absl::Duration now) const { return !shaken_ && now - moved_ >= kUndisturbed; }
+  bool MayBeHungUpOn(absl::Duration now) const { return !target_ && now - begun_ >= kUndisturbed; }
 
   // False: it is over.
   bool Move(absl::Duration now, const Options& options) {
     const size_t held = to_target_.size() + to_client_.size();
     moved_something_ = false;
-    const bool goes_on = shaken_ ? MoveBytes() : Shake(options.target_port);
+    const bool goes_on = shaken_ ? MoveBytes(options.target_port) : Shake();
     if (moved_something_ || held != to_target_.size() + to_client_.size()) moved_ = now;
-    return goes_on && now - moved_ < (shaken_ ? options.silence_max : options.handshake_max);
+    if (!goes_on || target_) return goes_on && now - moved_ < options.silence_max;
+    return now - begun_ < (shaken_ ? options.request_max : options.handshake_max);
   }
 
  private:
-  bool Shake(int target_port) {
+  bool Shake() {
     shake_ = tls_->Shake();
     shaken_ = shake_ == TlsConnection::Progress::kDone;
-    if (!shaken_) return shake_ != TlsConnection::Progress::kFailed;
-    moved_something_ = true;
-    target_ = Dial(target_port);
-    return static_cast<bool>(target_);
+    return shake_ != TlsConnection::Progress::kFailed;
   }
 
-  bool MoveBytes() {
+  bool has_asked() const {
+    return to_target_.size() >= kHeaderBytesMax || absl::StrContains(to_target_, "\r\n\r\n");
+  }
+
+  bool MoveBytes(int target_port) {
     std::array<char, TlsConnection::kRecordBytes> bytes;
     if (!client_ended_ && to_target_.size() < kHeldBytesMax) {
       const ssize_t got = tls_->Read(bytes.data(), bytes.size());
@@ -119,6 +130,11 @@ class TlsRelay::Connection {
       if (got > 0) to_target_.append(bytes.data(), got);
       if (got > 0) moved_something_ = true;
       if (got == 0) client_ended_ = true;
+    }
+    if (!target_) {
+      if (!has_asked()) return !client_ended_;
+      target_ = Dial(target_port);
+      if (!target_) return false;
     }
     if (!to_target_.empty()) {
       const ssize_t sent = send(target_.get(), to_target_.data(), to_target_.size(), MSG_NOSIGNAL);
@@ -148,7 +164,8 @@ class TlsRelay::Connection {
   }
 
   const FileDescriptor client_;
-  FileDescriptor target_;
+  const std::string source_;  // the client's address, or its network
+  FileDescriptor target_;     // none before the client has asked for something
   const std::unique_ptr<TlsConnection> tls_;
   TlsConnection::Progress shake_ = TlsConnection::Progress::kWantsRead;
   bool shaken_ = false;
@@ -156,7 +173,8 @@ class TlsRelay::Connection {
   bool target_told_ = false;  // that nothing more comes
   bool moved_something_ = false;
   std::string to_target_, to_client_;
-  absl::Duration moved_;  // when it last did anything, of SteadyNow()
+  const absl::Duration begun_;  // of SteadyNow()
+  absl::Duration moved_;        // when it last did anything
 };
 
 absl::StatusOr<std::unique_ptr<TlsRelay>> TlsRelay::Listen(Options options) {
@@ -193,10 +211,12 @@ TlsRelay::~TlsRelay() {
   thread_.join();
 }
 
-// The oldest of those that may; end(): there is none.
-std::list<TlsRelay::Connection>::iterator TlsRelay::NextToGo(absl::Duration now) {
-  return std::find_if(connections_.begin(), connections_.end(),
-                      [&](const Connection& connection) { return connection.MayBeHungUpOn(now); });
+// The oldest of those that may, of this source or of all; end(): there is none.
+std::list<TlsRelay::Connection>::iterator TlsRelay::NextToGo(absl::Duration now,
+                                                             const std::string& source) {
+  return std::ranges::find_if(connections_, [&](const Connection& connection) {
+    return connection.MayBeHungUpOn(now) && (source.empty() || connection.source() == source);
+  });
 }
 
 void TlsRelay::Run() {
@@ -233,16 +253,23 @@ void TlsRelay::Run() {
 
 void TlsRelay::Accept() {
   const absl::Duration now = SteadyNow();
-  const bool full = is_full();
-  const auto goes = NextToGo(now);
-  if (full && goes == connections_.end()) return;  // it has shaken hands meanwhile
+  auto goes = NextToGo(now);
+  if (is_full() && goes == connections_.end()) return;  // it has asked for something meanwhile
   FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!client) {
     starved_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     return;
   }
-  if (full) connections_.erase(goes);
-  connections_.emplace_back(options_.tls->Context(), std::move(client), now);
+  std::string source = SocketAddress::RemoteOf(client.get()).source();
+  const auto of_source = std::ranges::count(connections_, source, &Connection::source);
+  if (of_source >= options_.of_address_max) {
+    goes = NextToGo(now, source);
+    if (goes == connections_.end()) return;
+    connections_.erase(goes);
+  } else if (is_full()) {
+    connections_.erase(goes);
+  }
+  connections_.emplace_back(options_.tls->Context(), std::move(client), std::move(source), now);
 }
 
 }  // namespace muster

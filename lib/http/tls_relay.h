@@ -21,17 +21,23 @@ namespace muster {
 // here, and go on in the clear to a port of loopback, which must ask whoever comes for the same
 // proof: other processes of this host reach it too.
 //
-// One thread, whose every wait has an end: for the handshake, and for a side that neither says nor
-// takes anything.
+// One thread, whose every wait has an end: for the handshake, for a request, and for a side that
+// neither says nor takes anything. The target hears of nobody who has not asked for something: its
+// threads are fewer than the places here.
 class TlsRelay {
  public:
   struct Options {
     std::string address;  // "host:port", port 0 picks a free one
     TlsServer* tls;       // outlives the relay
     int target_port = 0;  // of loopback
-    // The next ones wait at the door until one has ended, or has not shaken hands in half a second.
+    // The next ones wait at the door until one has ended, or has asked for nothing in half a
+    // second.
     int connections_max = 64;
+    // Of one address, an IPv6 network of 64 bits being one: its next one takes the place of one
+    // that has asked for nothing in half a second, or is hung up on.
+    int of_address_max = 48;
     absl::Duration handshake_max = absl::Seconds(5);
+    absl::Duration request_max = absl::Seconds(10);  // until all of its header has come
     absl::Duration silence_max = absl::Seconds(60);
   };
   // INVALID_ARGUMENT where it is no address, UNAVAILABLE when it cannot be bound.
@@ -49,7 +55,7 @@ class TlsRelay {
   void Run();
   void Accept();
   bool is_full() const { return std::ssize(connections_) >= options_.connections_max; }
-  std::list<Connection>::iterator NextToGo(absl::Duration now);
+  std::list<Connection>::iterator NextToGo(absl::Duration now, const std::string& source = "");
 
   const Options options_;
   const FileDescriptor listener_;

@@ -7,8 +7,12 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "lib/http/http_client.h"
 #include "lib/http/http_server.h"
@@ -42,12 +46,13 @@ class TlsRelayTest : public ::testing::Test {
     std::ofstream(folder_.certificate()) << mine.certificate;
     std::ofstream(folder_.key()) << mine.key;
   }
-  void Restart(absl::Duration handshake_max, int connections_max = 64) {
+  void Restart(absl::Duration handshake_max, int connections_max = 64, int of_address_max = 48) {
     relay_.reset();
     auto relay = TlsRelay::Listen({.address = "127.0.0.1:0",
                                    .tls = tls_.get(),
                                    .target_port = server_->port(),
                                    .connections_max = connections_max,
+                                   .of_address_max = of_address_max,
                                    .handshake_max = handshake_max});
     ASSERT_TRUE(relay.ok()) << relay.status();
     relay_ = *std::move(relay);
@@ -115,6 +120,46 @@ TEST_F(TlsRelayTest, WhoDoesNotShakeHandsMakesRoomForOthersLongBeforeItsTimeIsOv
   HttpClient silent(relay_->port()), silent_too(relay_->port());
   EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));
   silent.ReadAll();
+}
+
+// Shaking hands costs a stranger little. The target has two threads.
+TEST_F(TlsRelayTest, WhoAsksForNothingMakesRoomForOthersAndTheTargetNeverHearsOfThem) {
+  for (const absl::string_view said : {"", "GET / HTTP/1.1\r\nHost: "}) {
+    Restart(/*handshake_max=*/absl::Seconds(20), /*connections_max=*/6);
+    std::vector<std::unique_ptr<TlsClient>> idle;
+    for (int i = 0; i < 6; ++i) {
+      idle.push_back(std::make_unique<TlsClient>(
+          relay_->port(), TlsFetchOptions{.authority = folder_.authority()}));
+      ASSERT_TRUE(idle.back()->shaken());
+      ASSERT_TRUE(said.empty() || idle.back()->Write(said));
+    }
+    EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));
+    EXPECT_EQ(idle.front()->ReadAll(), "");
+  }
+}
+
+TEST_F(TlsRelayTest, OneAddressLeavesRoomForOthers) {
+  absl::Notification asked, answer;
+  server_ = *HttpServer::Start({.address = "127.0.0.1:0"}, [&](const HttpRequest& request) {
+    if (request.path == "/late") {
+      asked.Notify();
+      answer.WaitForNotification();
+    }
+    return HttpResponse{.body = "hello " + request.path};
+  });
+  Restart(absl::Seconds(5), /*connections_max=*/2, /*of_address_max=*/1);
+  std::string late;
+  std::thread first([&] { late = Get("/late"); });
+  asked.WaitForNotification();
+
+  EXPECT_EQ(Get("/b"), "") << "of the same address";
+  EXPECT_THAT(
+      FetchOverTls(relay_->port(), "/c", {.authority = folder_.authority(), .source = "127.0.0.2"}),
+      HasSubstr("hello /c"));
+
+  answer.Notify();
+  first.join();
+  EXPECT_THAT(late, HasSubstr("hello /late"));
 }
 
 TEST_F(TlsRelayTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {

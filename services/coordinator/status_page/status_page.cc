@@ -54,9 +54,10 @@ StatusPage::StatusPage(Options options, StatusSource* source)
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(Options options,
                                                               StatusSource* source) {
   TlsRelay::Options relay{.address = options.address, .tls = options.tls};
+  const int threads = options.streams_max + kThreadsForAnswers;
   HttpServer::Options server{
       .address = options.tls != nullptr ? "127.0.0.1:0" : options.address,
-      .threads = options.streams_max + kThreadsForAnswers,
+      .threads = threads,
       .timeout_ms = options.timeout_ms,
       .headers = {kPolicy, "X-Content-Type-Options: nosniff", "X-Frame-Options: DENY",
                   "Referrer-Policy: no-referrer", "Cross-Origin-Opener-Policy: same-origin",
@@ -68,6 +69,7 @@ absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(Options options,
                    }));
   if (relay.tls != nullptr) {
     relay.target_port = page->server_->port();
+    relay.of_address_max = threads * 3 / 4;  // whoever asks has a thread for a while
     ASSIGN_OR_RETURN(page->relay_, TlsRelay::Listen(std::move(relay)));
   }
   return page;
