@@ -86,8 +86,16 @@ CASES = {
         minute=14, before=9, fires=['method="a"'], silent={'muster_rpc_requests_total{code="UNAVAILABLE",method="a"}': "3x90"}),
     "MusterCertificateEnds": dict(  # promtool's clock begins in 1970
         series={'muster_tls_certificate_expiry_timestamp_seconds{instance="a"}': f"{7 * 86400 + 600}x90",
-                'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{30 * 86400}x90"}, minute=72, before=69,
-        fires=['instance="a"'], silent={'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{8 * 86400}x90"}),
+                'muster_tls_certificate_begin_timestamp_seconds{instance="a"}': f"{-80 * 86400}x90",
+                'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{30 * 86400}x90",
+                'muster_tls_files_faulty{instance="a"}': "0x90", 'muster_tls_files_faulty{instance="b"}': "0x90",
+                'muster_tls_files_faulty{instance="c"}': "0x9 1x80"}, minute=72, before=69,
+        fires=['instance="a"', 'instance="c"'],
+        silent={'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{8 * 86400}x90",
+                # Of a day.
+                'muster_tls_certificate_expiry_timestamp_seconds{instance="d"}': f"{20 * 3600}x90",
+                'muster_tls_certificate_begin_timestamp_seconds{instance="d"}': f"{-4 * 3600}x90",
+                'muster_tls_files_faulty{instance="d"}': "0x90"}),
     "MusterFileDescriptorsShort": dict(
         series={'process_open_fds{instance="a"}': "95x90", 'process_max_fds{instance="a"}': "100x90", 'muster_build_info{instance="a"}': "1x90",
                 'process_open_fds{instance="no-muster"}': "95x90", 'process_max_fds{instance="no-muster"}': "100x90"},

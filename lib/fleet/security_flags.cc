@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/certificate_metrics.h"
 
@@ -43,12 +42,13 @@ absl::StatusOr<DaemonSecurity> SecurityFromFlags() {
   return security;
 }
 
-void ExportSecurity(const DaemonSecurity& security, Metrics& metrics) {
+void ExportSecurity(const DaemonSecurity& security, Role role, Metrics& metrics,
+                    TlsServer* server) {
   metrics
       .Gauge("muster_insecure",
              "1 where the process was started with --insecure: in plaintext, beyond its host.")
       .Set(security.insecure ? 1 : 0);
-  if (!security.tls.empty()) metrics.Add(CertificateMetrics(security.tls));
+  if (!security.tls.empty()) metrics.Add(CertificateMetrics(security.tls, role, server));
 }
 
 bool IsLoopback(const std::string& host_port) {

@@ -6,6 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "lib/fleet/channel.h"
+#include "lib/security/identity.h"
+#include "lib/security/tls_folder.h"
 #include "lib/telemetry/metrics.h"
 
 namespace muster {
@@ -22,9 +24,10 @@ struct DaemonSecurity {
 // INVALID_ARGUMENT: both were given. Warns of --insecure.
 absl::StatusOr<DaemonSecurity> SecurityFromFlags();
 
-// muster_insecure, and the certificate's metrics where there is one. `metrics` must stay until the
-// process ends.
-void ExportSecurity(const DaemonSecurity& security, Metrics& metrics);
+// muster_insecure, and the certificate's metrics where there is one: of a process of this role, and
+// of what `server` shows, if it is not null. Both must stay until the process ends.
+void ExportSecurity(const DaemonSecurity& security, Role role, Metrics& metrics,
+                    TlsServer* server = nullptr);
 
 // Where to listen: `flag` as it was given, or, where it is "", at `port` on all interfaces if the
 // security reaches beyond this host, else on loopback. INVALID_ARGUMENT: `flag` is beyond this host

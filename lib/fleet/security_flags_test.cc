@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "gmock/gmock.h"
+#include "lib/security/identity.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -18,8 +19,8 @@ TEST(ListenAddress, IsLoopbackUnlessSomebodyKeepsStrangersOutOrWantsThemIn) {
 
 TEST(ExportSecurity, SaysWhoIsInsecure) {
   Metrics open, closed;
-  ExportSecurity({.insecure = true}, open);
-  ExportSecurity({}, closed);
+  ExportSecurity({.insecure = true}, Role::kPs, open);
+  ExportSecurity({}, Role::kPs, closed);
   EXPECT_THAT(open.Render(), HasSubstr("\nmuster_insecure 1\n"));
   EXPECT_THAT(closed.Render(), HasSubstr("\nmuster_insecure 0\n"));
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,9 +75,51 @@ std::string VersionOf(const std::string& file) {
                       facts.st_mtim.tv_sec, ".", facts.st_mtim.tv_nsec);
 }
 
+// Of this role, which is in force.
+absl::StatusOr<CertificateFacts> LoadFiles(const TlsFolder& folder, Role role, SSL_CTX& into) {
+  constexpr auto kFaulty = absl::StatusCode::kInvalidArgument;
+  for (const std::string& file : {folder.certificate(), folder.key(), folder.authority()}) {
+    RETURN_IF_ERROR(CheckReadable(file));
+  }
+  ERR_clear_error();
+  // A key that is encrypted is refused; OpenSSL would ask the terminal.
+  SSL_CTX_set_default_passwd_cb(&into, [](char*, int, int, void*) { return 0; });
+  if (SSL_CTX_use_certificate_chain_file(&into, folder.certificate().c_str()) != 1) {
+    return FileFault(kFaulty, folder.certificate(), TakeErrors());
+  }
+  if (SSL_CTX_use_PrivateKey_file(&into, folder.key().c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(&into) != 1) {
+    return FileFault(kFaulty, folder.key(), TakeErrors());
+  }
+  if (SSL_CTX_load_verify_locations(&into, folder.authority().c_str(), nullptr) != 1) {
+    return FileFault(kFaulty, folder.authority(), TakeErrors());
+  }
+  CertificateFacts facts = FactsOf(SSL_CTX_get0_certificate(&into));
+  if (!facts.identity.ok() || facts.identity->role != role) {
+    const std::string wanted = ToString(Identity{.role = role, .name = ""});
+    return FileFault(kFaulty, folder.certificate(),
+                     absl::StrCat("is not a ", wanted, "'s (",
+                                  facts.identity.ok() ? ToString(*facts.identity)
+                                                      : facts.identity.status().message(),
+                                  "): it needs the URI spiffe://muster/", wanted));
+  }
+  if (facts.ends <= absl::Now()) {
+    return FileFault(kFaulty, folder.certificate(),
+                     absl::StrCat("has ended on ", absl::FormatTime(facts.ends)));
+  }
+  return facts;
+}
+
 }  // namespace
 
 bool TlsFolder::has_certificate() const { return access(certificate().c_str(), F_OK) == 0; }
+
+absl::Status CheckFiles(const TlsFolder& folder, Role role) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_method()),
+                                                                  SSL_CTX_free);
+  CHECK(context != nullptr) << TakeErrors();
+  return LoadFiles(folder, role, *context).status();
+}
 
 TlsServer::TlsServer(TlsFolder folder, Clients clients, Versions versions, Loaded loaded)
     : folder_(std::move(folder)),
@@ -92,11 +135,6 @@ TlsServer::Versions TlsServer::Look(const TlsFolder& folder) {
 }
 
 absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder, Clients clients) {
-  constexpr auto kFaulty = absl::StatusCode::kInvalidArgument;
-  for (const std::string& file : {folder.certificate(), folder.key(), folder.authority()}) {
-    RETURN_IF_ERROR(CheckReadable(file));
-  }
-  ERR_clear_error();
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   CHECK(context != nullptr) << TakeErrors();
   SSL_CTX* const made = context.get();
@@ -107,8 +145,6 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder, Clien
   // A read comes back after each record, so that one client's records without data keep nobody
   // waiting.
   SSL_CTX_clear_mode(made, SSL_MODE_AUTO_RETRY);
-  // A key that is encrypted is refused; OpenSSL would ask the terminal.
-  SSL_CTX_set_default_passwd_cb(made, [](char*, int, int, void*) { return 0; });
   SSL_CTX_set_num_tickets(made, 0);  // a session that is taken up again would skip the certificate
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
@@ -116,29 +152,8 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder, Clien
                              SSL_MODE_RELEASE_BUFFERS);
   const bool to_browsers = clients == Clients::kBrowsers;
   SSL_CTX_set_alpn_select_cb(made, to_browsers ? ChooseHttp1 : ChooseHttp2, nullptr);
-  if (SSL_CTX_use_certificate_chain_file(made, folder.certificate().c_str()) != 1) {
-    return FileFault(kFaulty, folder.certificate(), TakeErrors());
-  }
-  if (SSL_CTX_use_PrivateKey_file(made, folder.key().c_str(), SSL_FILETYPE_PEM) != 1 ||
-      SSL_CTX_check_private_key(made) != 1) {
-    return FileFault(kFaulty, folder.key(), TakeErrors());
-  }
-  if (SSL_CTX_load_verify_locations(made, folder.authority().c_str(), nullptr) != 1) {
-    return FileFault(kFaulty, folder.authority(), TakeErrors());
-  }
+  ASSIGN_OR_RETURN(const CertificateFacts facts, LoadFiles(folder, Role::kCoordinator, *made));
   SSL_CTX_set_verify(made, to_browsers ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, nullptr);
-  const CertificateFacts facts = FactsOf(SSL_CTX_get0_certificate(made));
-  if (!facts.identity.ok() || facts.identity->role != Role::kCoordinator) {
-    return FileFault(kFaulty, folder.certificate(),
-                     absl::StrCat("is not a coordinator's (",
-                                  facts.identity.ok() ? ToString(*facts.identity)
-                                                      : facts.identity.status().message(),
-                                  "): it needs the URI spiffe://muster/coordinator"));
-  }
-  if (facts.ends <= absl::Now()) {
-    return FileFault(kFaulty, folder.certificate(),
-                     absl::StrCat("has ended on ", absl::FormatTime(facts.ends)));
-  }
   return Loaded{.context = context, .ends = facts.ends};
 }
 
@@ -151,13 +166,12 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Open(TlsFolder folder, Cli
 
 // While a Secret is being replaced its files may not fit each other: the next look finds them
 // whole.
-std::shared_ptr<SSL_CTX> TlsServer::Context() {
-  absl::MutexLock lock(&mu_);
+void TlsServer::LookAgain() {
   const absl::Duration now = SteadyNow();
-  if (now - looked_ < kLookInterval) return loaded_.context;
+  if (now - looked_ < kLookInterval) return;
   looked_ = now;
   Versions versions = Look(folder_);
-  if (versions == versions_) return loaded_.context;
+  if (versions == versions_) return;
   absl::StatusOr<Loaded> loaded = Load(folder_, clients_);
   if (loaded.ok()) {
     loaded_ = *std::move(loaded);
@@ -167,11 +181,17 @@ std::shared_ptr<SSL_CTX> TlsServer::Context() {
   } else {
     LOG_EVERY_N(ERROR, 60) << "the certificate is kept that was there before: " << loaded.status();
   }
+}
+
+std::shared_ptr<SSL_CTX> TlsServer::Context() {
+  absl::MutexLock lock(&mu_);
+  LookAgain();
   return loaded_.context;
 }
 
-absl::Time TlsServer::ends() const {
+absl::Time TlsServer::ends() {
   absl::MutexLock lock(&mu_);
+  LookAgain();
   return loaded_.ends;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/security/identity.h"
 
 typedef struct ssl_ctx_st SSL_CTX;
 
@@ -28,6 +29,9 @@ struct TlsFolder {
   // A person with a token needs none: the authority alone says whom to believe.
   bool has_certificate() const;
 };
+
+// Whether a process of `role` has what it needs in its folder: the errors of TlsServer::Open.
+absl::Status CheckFiles(const TlsFolder& folder, Role role);
 
 // What a server needs to shake hands, read anew when the files change: a renewed certificate counts
 // for connections that come after it. Thread-safe.
@@ -52,8 +56,8 @@ class TlsServer {
   // log: what was read before stays in force.
   std::shared_ptr<SSL_CTX> Context() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // When the certificate in use ends.
-  absl::Time ends() const ABSL_LOCKS_EXCLUDED(mu_);
+  // When the certificate ends that Context() has.
+  absl::Time ends() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // What tells one state of the files from another.
@@ -69,6 +73,7 @@ class TlsServer {
 
   static Versions Look(const TlsFolder& folder);
   static absl::StatusOr<Loaded> Load(const TlsFolder& folder, Clients clients);
+  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const TlsFolder folder_;
   const Clients clients_;

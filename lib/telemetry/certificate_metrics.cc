@@ -1,5 +1,6 @@
 #include "lib/telemetry/certificate_metrics.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -7,7 +8,6 @@
 
 #include "absl/time/time.h"
 #include "lib/security/certificate.h"
-#include "lib/security/tls_folder.h"
 #include "prometheus/client_metric.h"
 #include "prometheus/metric_family.h"
 #include "prometheus/metric_type.h"
@@ -15,31 +15,53 @@
 namespace muster {
 namespace {
 
-class CertificateExpiry : public prometheus::Collectable {
+prometheus::MetricFamily Gauge(const char* name, const char* help, double value) {
+  prometheus::ClientMetric metric;
+  metric.gauge.value = value;
+  return {name, help, prometheus::MetricType::Gauge, {metric}};
+}
+
+double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+class CertificateFiles : public prometheus::Collectable {
  public:
-  explicit CertificateExpiry(std::string path) : path_(std::move(path)) {}
+  CertificateFiles(TlsFolder folder, Role role, TlsServer* server)
+      : folder_(std::move(folder)), role_(role), server_(server) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override {
-    std::ifstream file(path_, std::ios::binary);
+    std::vector<prometheus::MetricFamily> families = {
+        Gauge("muster_tls_files_faulty",
+              "1 where the files of --tls cannot be used: what was there before is, as long as it "
+              "is in force.",
+              CheckFiles(folder_, role_).ok() ? 0 : 1)};
+    std::ifstream file(folder_.certificate(), std::ios::binary);
     const std::string pem((std::istreambuf_iterator<char>(file)), {});
     const auto certificate = ReadCertificate(pem);
-    if (!certificate.ok()) return {};
-    prometheus::ClientMetric metric;
-    metric.gauge.value = absl::ToDoubleSeconds(certificate->ends - absl::UnixEpoch());
-    return {{"muster_tls_certificate_expiry_timestamp_seconds",
-             "When the certificate of this process ends.",
-             prometheus::MetricType::Gauge,
-             {metric}}};
+    absl::Time ends = server_ != nullptr ? server_->ends() : absl::InfiniteFuture();
+    if (certificate.ok()) {
+      ends = std::min(ends, certificate->ends);
+      families.push_back(Gauge("muster_tls_certificate_begin_timestamp_seconds",
+                               "Since when the certificate of this process is in force.",
+                               Seconds(certificate->begins)));
+    }
+    if (ends < absl::InfiniteFuture()) {
+      families.push_back(Gauge("muster_tls_certificate_expiry_timestamp_seconds",
+                               "When the certificate of this process ends.", Seconds(ends)));
+    }
+    return families;
   }
 
  private:
-  const std::string path_;
+  const TlsFolder folder_;
+  const Role role_;
+  TlsServer* const server_;  // null: this process is none
 };
 
 }  // namespace
 
-std::shared_ptr<const prometheus::Collectable> CertificateMetrics(const std::string& folder) {
-  return std::make_shared<const CertificateExpiry>(TlsFolder{folder}.certificate());
+std::shared_ptr<const prometheus::Collectable> CertificateMetrics(const std::string& folder,
+                                                                  Role role, TlsServer* server) {
+  return std::make_shared<const CertificateFiles>(TlsFolder{folder}, role, server);
 }
 
 }  // namespace muster

@@ -30,6 +30,7 @@
 #include "lib/fleet/security_flags.h"
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
+#include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
@@ -235,7 +236,7 @@ int Main() {
     tls = *std::move(opened);
   }
   Metrics metrics(ToLabels(ThisBuild()));
-  ExportSecurity(*security, metrics);
+  ExportSecurity(*security, Role::kCoordinator, metrics, tls.get());
   if (const absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);

@@ -23,6 +23,7 @@
 #include "lib/fleet/trace_teller.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/security/identity.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport_flags.h"
@@ -104,7 +105,7 @@ int Main() {
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
   Metrics metrics(ToLabels(ThisBuild()));
-  ExportSecurity(*security, metrics);
+  ExportSecurity(*security, Role::kPs, metrics);
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return absl::IsInvalidArgument(served) ? kExitConfig : kExitUnavailable;

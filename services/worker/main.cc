@@ -25,6 +25,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/security/identity.h"
 #include "lib/telemetry/gpu_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
@@ -139,7 +140,7 @@ int Main() {
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
   Metrics metrics(ToLabels(ThisBuild()));
-  ExportSecurity(*security, metrics);
+  ExportSecurity(*security, Role::kWorker, metrics);
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return absl::IsInvalidArgument(served) ? kExitConfig : kExitUnavailable;
