@@ -253,7 +253,8 @@ void FrontDoor::Accept() {
       }
       std::string source = SocketAddress::RemoteOf(client.get()).source();
       if (!HasTurn(source) || !MakeRoomForSource(source)) continue;
-      if (static_cast<int>(connections_.size()) >= options_.connections_max && !MakeRoom()) {
+      if (static_cast<int>(connections_.size()) >= options_.connections_max && !MakeRoom() &&
+          !MakeRoomOfLargest(source)) {
         LOG_IF(WARNING, MayTell()) << "a connection is refused: " << connections_.size()
                                    << " are open, the limit, and all have calls";
         continue;
@@ -316,6 +317,28 @@ bool FrontDoor::MakeRoom(absl::string_view source) {
   return true;
 }
 
+// A member has a connection or two, whoever has its certificate any number, with a call on each.
+// What a member's carries is never silent for long.
+bool FrontDoor::MakeRoomOfLargest(absl::string_view newcomer) {
+  absl::flat_hash_map<absl::string_view, int> has;
+  for (const auto& [number, connection] : connections_) ++has[connection->from];
+  const auto largest = std::ranges::max_element(has, {}, [](const auto& it) { return it.second; });
+  if (largest == has.end() || largest->first == newcomer ||
+      largest->second <= options_.connections_max / 4) {
+    return false;
+  }
+  const Connections::value_type* idlest = nullptr;
+  for (const auto& entry : connections_) {
+    if (entry.second->from != largest->first) continue;
+    if (idlest == nullptr || entry.second->active < idlest->second->active) idlest = &entry;
+  }
+  LOG_IF(WARNING, MayTell()) << "all " << connections_.size() << " connections have calls, "
+                             << largest->second << " of them of " << largest->first
+                             << ": its idlest is hung up on";
+  Close(idlest->first);
+  return true;
+}
+
 void FrontDoor::Admit(FileDescriptor client, std::string source) {
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -325,6 +348,7 @@ void FrontDoor::Admit(FileDescriptor client, std::string source) {
                                 .emplace(number, std::unique_ptr<Connection>(new Connection{
                                                      .client = std::move(client),
                                                      .address = std::move(address),
+                                                     .from = source,
                                                      .source = std::move(source),
                                                      .credit = CallCredit(options_.credit, now_),
                                                      .opened = now_,

@@ -104,6 +104,7 @@ class FrontDoor {
   struct Connection {
     FileDescriptor client, server;  // no server while hands are shaken
     std::string address;            // the client's
+    std::string from;               // it, or its network of IPv6
     std::string source;             // what of it counts; "" where it does not count
     std::unique_ptr<TlsConnection> tls;
     bool shaking = false;
@@ -138,6 +139,9 @@ class FrontDoor {
   // Puts out the idlest connection without calls, of this source or of all; false: there is none.
   bool MakeRoom(absl::string_view source = "");
   bool MakeRoomForSource(const std::string& source);
+  // Puts out the idlest connection of the address that has the most, calls or not, if that is a
+  // quarter of all places and not `newcomer`; false: there is none.
+  bool MakeRoomOfLargest(absl::string_view newcomer);
   void Admit(FileDescriptor client, std::string source);
   void Uncount(Connection& connection);
   void Shake(uint64_t number, Connection& connection);

@@ -252,6 +252,31 @@ TEST_F(FrontDoorTest, BeyondTheCallsOfAllAConnectionHasAFew) {
   EXPECT_EQ(Receive(second_server, Begin(99).size()), Begin(99));
 }
 
+TEST_F(FrontDoorTest, WhereAllHaveCallsTheIdlestOfWhoHasMostMakesRoomForAnother) {
+  Open({.connections_max = 4, .address_share = 1});
+  struct Ends {
+    FileDescriptor client, server;
+  };
+  const auto come = [&](int host) {
+    Ends ends{.client = Connect(host), .server = Served()};
+    Send(ends.client, kPreface + Begin(1));
+    EXPECT_EQ(Receive(ends.server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
+    return ends;
+  };
+  const Ends first = come(1), second = come(1), third = come(1), alone = come(2);
+  Send(first.client, Frame(0, 0, 1, "m"));  // the second is the idlest now
+  EXPECT_EQ(Receive(first.server, Frame(0, 0, 1, "m").size()), Frame(0, 0, 1, "m"));
+  EXPECT_TRUE(HangsUp(Connect(1))) << "it would be its own loss";
+
+  const Ends other = come(3);
+
+  EXPECT_TRUE(HangsUp(second.client));
+  for (const Ends* ends : {&first, &third, &alone, &other}) {
+    Send(ends->client, Frame(0, 0, 1, "m"));
+    EXPECT_EQ(Receive(ends->server, Frame(0, 0, 1, "m").size()), Frame(0, 0, 1, "m"));
+  }
+}
+
 TEST_F(FrontDoorTest, ShortOfMemoryAConnectionBeginsAFewCallsAndWaits) {
   std::atomic<int64_t> resident = 2;
   Open({.resident_bytes_max = 1, .resident_bytes = [&] { return resident.load(); }});
