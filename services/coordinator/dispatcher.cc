@@ -544,7 +544,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   }
   kept_for_ = free.kept_for = KeptFor(unplaced, free);
   const bool all_are_back = now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf();
-  if (kept_for_ == 0 && all_are_back && LastGivesWay(settled, free)) {
+  if (all_are_back && LastGivesWay(settled, free)) {
     JobRegistry::Entry& last = *turn.FindNumber(settled.back().number);
     last.job.GiveWay(LackOf(settled.back()), now);
     turn.Perform(last);

@@ -998,15 +998,26 @@ TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
   EXPECT_EQ(View(first).state(), v1::RECOVERING);
 }
 
-// Two jobs of two workers that have lost one each: neither can go on, and nobody else comes.
+// Two jobs of two workers that have lost one each: neither can go on, and nobody else comes. A
+// third one runs on the only other worker.
 class EntangledDispatcherTest : public SteppingDispatcherTest {
  protected:
   EntangledDispatcherTest() {
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(2);
     policy.mutable_resources()->mutable_workers()->set_max(2);
-    for (const char* name : {"w-0", "w-1", "w-2", "w-3", "p-0"}) attached_.push_back(Attach(name));
+    for (const char* name : {"w-0", "w-1", "w-2", "w-3", "w-4", "p-0"}) {
+      attached_.push_back(Attach(name));
+    }
     now_ += absl::Seconds(30);
+    job_ = AddJob();
+    Dispatch();
+    EXPECT_EQ(View(job_).workers_size(), 1);
+    for (const v1::MemberJobState state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
+      for (const std::string& name : {View(job_).workers(0), std::string("p-0")}) {
+        Report(name, state, 0);
+      }
+    }
     for (uint64_t* job : {&first_, &second_}) {
       job_ = *job = AddJob(/*graph=*/nullptr, policy);
       Dispatch();
@@ -1053,6 +1064,19 @@ TEST_F(EntangledDispatcherTest, TheLastIsStoppedWhereItStandsAndQueuedAgain) {
   Dispatch();
   EXPECT_EQ(View(first_).state(), v1::PREPARING) << View(first_).message();
   EXPECT_EQ(View(first_).workers_size(), 2);
+  EXPECT_EQ(View(second_).state(), v1::QUEUED);
+}
+
+TEST_F(EntangledDispatcherTest, WhatCannotBeSavedIsNotGivenUpForOthers) {
+  for (int attempt = 0; attempt < 5; ++attempt) {  // nobody writes it
+    now_ += absl::Minutes(1);
+    job_ = second_;
+    Change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
+    Dispatch();
+    EXPECT_EQ(View(second_).state(), v1::RECOVERING) << View(second_).message();
+  }
+  GiveCheckpoints(second_, {3});
+  registry_->Settle();
   EXPECT_EQ(View(second_).state(), v1::QUEUED);
 }
 

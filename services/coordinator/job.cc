@@ -26,6 +26,12 @@ namespace {
 // Of a job that is stopped so that another one can go on, and is queued again.
 constexpr char kGivesWay[] = "GIVES_WAY";
 
+// A ps, and a worker of a job whose workers do not rehearse, cannot show that they can take part
+// after all. One that was slow may soon be as fast as others (while it still hangs it says so, and
+// is not free); one that lacked something, such as memory, is not to cost a recovery every time.
+constexpr absl::Duration kHungForgiven = absl::Minutes(5);
+constexpr absl::Duration kUnableForgiven = absl::Hours(1);
+
 // Between what has happened to a job that recovers and what it waits for.
 constexpr absl::string_view kWaitsFor = "; waits for ";
 
@@ -570,7 +576,7 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
   // One more.
   if (!verdict.lost.empty()) {
     if (members_.at(verdict.lost).lost) return;
-    Lose(verdict);
+    Lose(verdict, now);
   }
   const bool was_said = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
   if (!was_said) Note(verdict.reason, verdict.message, now);
@@ -595,7 +601,7 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
                 now);
   }
   const bool was_preparing = state() == v1::PREPARING;
-  if (!verdict.lost.empty()) Lose(verdict);
+  if (!verdict.lost.empty()) Lose(verdict, now);
   const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
   Halting halting{.carries = carries, .lost = verdict.lost};
@@ -755,8 +761,9 @@ void Job::StopHalted(int64_t step, absl::Time now) {
     if (!ledger_.all_durable()) return;  // RecordsDurable() comes back here
     return Stopped(absl::StrCat("at step ", std::max(step, checkpoints_.committed_step())), now);
   }
+  // Who only gives way loses nothing for it: it is tried again for as long as it takes.
   const absl::Status fault = checkpoints_.HaltedOutcome();
-  if (!fault.ok()) {
+  if (!fault.ok() && record_.stop_cause().reason() != kGivesWay) {
     return StopWithoutShards(
         absl::StrCat("step ", step, " could not be saved (", fault.message(), ")"), now);
   }
@@ -767,10 +774,15 @@ bool Job::IsSaved(int64_t step) const {
   return checkpoints_.committed_step() >= step || IsOrigin(step);
 }
 
-void Job::Lose(const FailureJudge::Verdict& verdict) {
+void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
   const std::string& member = verdict.lost;
   members_.SetLost(member);
-  if (!verdict.refusal.empty()) rehearsal_.Refuse(member, verdict.refusal);
+  if (!verdict.refusal.empty()) {
+    const bool rehearses = members_.at(member).is_worker() && Interruption::CanCarry(*plan_);
+    const absl::Duration for_how_long = verdict.is_there ? kHungForgiven : kUnableForgiven;
+    rehearsal_.Refuse(member, verdict.refusal,
+                      rehearses ? absl::InfiniteFuture() : now + for_how_long);
+  }
   // What it holds does not count as taken from now on.
   if (verdict.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
@@ -1058,6 +1070,7 @@ void Job::Tick(bool writing, absl::Time now) {
       return Fail(failure->reason, failure->message, now);
     }
   }
+  rehearsal_.ForgiveInTime(now);
   if (const std::string stalled = rehearsal_.TakeStalled(now); !stalled.empty()) {
     Note("WORKER_CANNOT_JOIN",
          absl::StrCat("the job goes on without ", stalled, ", which has shown no progress for ",

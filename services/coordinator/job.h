@@ -213,7 +213,8 @@ class Job {
 
  private:
   void Enlist(absl::Time now);
-  void Lose(const FailureJudge::Verdict& verdict);  // of the member that it names
+  // Of the member that it names.
+  void Lose(const FailureJudge::Verdict& verdict, absl::Time now);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
   void Judge(const FailureJudge::Verdict& verdict, absl::Time now);

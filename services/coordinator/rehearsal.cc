@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster {
@@ -73,9 +74,13 @@ Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* r
   return Heard::kPrepared;
 }
 
-void Rehearsal::Refuse(const std::string& member, const std::string& why) {
+void Rehearsal::Refuse(const std::string& member, const std::string& why, absl::Time until) {
   members_.erase(member);
-  refusals_[member] = {.why = why};
+  refusals_[member] = {.why = why, .until = until};
+}
+
+void Rehearsal::ForgiveInTime(absl::Time now) {
+  absl::erase_if(refusals_, [now](const auto& entry) { return entry.second.until <= now; });
 }
 
 std::string Rehearsal::TakeStalled(absl::Time now) {

@@ -65,11 +65,15 @@ class Rehearsal {
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
   // It is of no use to the job, which it is told: as one that cannot rehearse. Or it could not take
   // part, and is to show first that it can prepare.
-  void Refuse(const std::string& member, const std::string& why);
+  // Where nobody rehearses it need not: it may be able to `until` then.
+  void Refuse(const std::string& member, const std::string& why,
+              absl::Time until = absl::InfiniteFuture());
   // It is gone, or wants to go.
   void Remove(const std::string& member) { members_.erase(member); }
   // One who has stalled, and is forgotten now; "": nobody.
   std::string TakeStalled(absl::Time now);
+  // Forgives whose refusal has ended.
+  void ForgiveInTime(absl::Time now);
   // Time stood still until `now`.
   void WentOn(absl::Time now);
 
@@ -83,6 +87,7 @@ class Rehearsal {
 
   struct Refusal {
     std::string why;
+    absl::Time until;
     bool in_this_generation = true;
   };
 

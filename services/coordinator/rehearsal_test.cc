@@ -117,6 +117,17 @@ TEST_F(RehearsalTest, WhyOneCouldNotIsKnownUntilItCan) {
   EXPECT_EQ(rehearsal_.WhyRefused("w-3"), nullptr);
 }
 
+TEST_F(RehearsalTest, WhereNobodyRehearsesARefusalEnds) {
+  const absl::Time begin = absl::UnixEpoch();
+  rehearsal_.Refuse("w-2", "it did not halt", begin + absl::Minutes(5));
+  rehearsal_.Refuse("w-3", "no such file");
+  rehearsal_.ForgiveInTime(begin + absl::Minutes(5) - absl::Seconds(1));
+  EXPECT_NE(rehearsal_.WhyRefused("w-2"), nullptr);
+  rehearsal_.ForgiveInTime(begin + absl::Minutes(5));
+  EXPECT_EQ(rehearsal_.WhyRefused("w-2"), nullptr);
+  EXPECT_NE(rehearsal_.WhyRefused("w-3"), nullptr);
+}
+
 TEST_F(RehearsalTest, AnotherProcessAndAnotherJobMayBeAbleTo) {
   Begin({"w-2", "w-3"});
   Say("w-2", v1::MEMBER_FAILED);
