@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "glog/logging.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
@@ -80,8 +81,11 @@ absl::Status CheckJobsFolder(const StateFolder& folder,
                      absl::StrCat("it has those of none of the ", with_checkpoints.size(),
                                   " jobs that have some, such as ", with_checkpoints.front()));
   }
-  if (own.empty() && !found.empty()) return WriteId(state_dir, found);
-  return AdoptJobsFolder(folder);
+  const absl::Status marked =
+      own.empty() && !found.empty() ? WriteId(state_dir, found) : AdoptJobsFolder(folder);
+  // A disk that is full or read-only for now is no reason not to start: the next start marks it.
+  LOG_IF(WARNING, !marked.ok()) << folder.jobs() << ": " << marked.message();
+  return absl::OkStatus();
 }
 
 absl::Status AdoptJobsFolder(const StateFolder& folder) {

@@ -88,6 +88,15 @@ TEST_F(JobsFolderTest, AnAttemptThatWasCutOffIsInNobodysWay) {
   EXPECT_FALSE(fs::exists(path_ + "/jobs/folder.id.tmp"));
 }
 
+TEST_F(JobsFolderTest, ADiskThatTakesNoIdNowKeepsNobodyFromStarting) {
+  fs::create_directories(path_ + "/jobs/folder.id.tmp/in-the-way");
+  EXPECT_TRUE(CheckJobsFolder(*folder_, {}).ok());
+  EXPECT_FALSE(fs::exists(path_ + "/jobs/folder.id"));
+  fs::remove_all(path_ + "/jobs/folder.id.tmp");
+  EXPECT_TRUE(CheckJobsFolder(*folder_, {}).ok());
+  EXPECT_TRUE(fs::exists(path_ + "/jobs/folder.id"));
+}
+
 TEST_F(JobsFolderTest, AStateFolderThatWasLostTakesTheIdOfItsJobsOver) {
   ASSERT_TRUE(CheckJobsFolder(*folder_, {}).ok());
   const std::string id = *folder_->Id();

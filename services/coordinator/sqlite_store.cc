@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -301,6 +303,17 @@ absl::Status SqliteStore::Replace(const std::string& path,
   return SyncFolder(ParentOf(path));
 }
 
+// Source: "Database File Format", sqlite.org, section 1.3: the user version, big-endian.
+int64_t SqliteStore::SchemaIn(const std::string& path) {
+  constexpr int kUserVersionAt = 60;
+  std::array<unsigned char, kUserVersionAt + 4> header{};
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(reinterpret_cast<char*>(header.data()), header.size())) return 0;
+  int64_t version = 0;
+  for (int i = 0; i < 4; ++i) version = version << 8 | header[kUserVersionAt + i];
+  return version;
+}
+
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenLocked(const std::string& path,
                                                                      int lock_file) {
   // Plans are in it, and with them the sessions' tokens. What SQLite puts beside it has its mode.
@@ -366,7 +379,7 @@ absl::Status SqliteStore::Initialize(const std::string& path) {
       RETURN_IF_ERROR(
           Statement(database_, "INSERT INTO cluster VALUES (?)").BindText(NewClusterId()).Run());
     }
-    if (version < 4) RETURN_IF_ERROR(Execute(database_, kTokenTable));
+    if (version < kTokensSince) RETURN_IF_ERROR(Execute(database_, kTokenTable));
     if (version < kSchemaVersion) {
       RETURN_IF_ERROR(
           Execute(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));

@@ -24,6 +24,10 @@ namespace muster {
 class SqliteStore final : public Store {
  public:
   static constexpr int kSchemaVersion = 4;
+  static constexpr int kTokensSince = 4;  // there are none in a store of an older schema
+
+  // Of the store in that file, which is only read; 0: not known.
+  static int64_t SchemaIn(const std::string& path);
 
   // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
   // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;

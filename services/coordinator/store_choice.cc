@@ -187,9 +187,9 @@ absl::Status StoreChoice::Restore(bool give_up,
   const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
   RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
   RETURN_IF_ERROR(Fill(give_up, fill));
-  // The jobs go on from what lies here: in an empty folder that is nothing.
-  const absl::Status known = CheckJobsFolder(*folder, /*with_checkpoints=*/{});
-  LOG_IF(WARNING, !known.ok()) << "the store is restored, but no coordinator starts with it: "
+  // The jobs go on from what lies here: who restores says that this is the folder.
+  const absl::Status known = AdoptJobsFolder(*folder);
+  LOG_IF(WARNING, !known.ok()) << "the store is restored, but no coordinator may start with it: "
                                << known.message();
   return absl::OkStatus();
 }
@@ -220,6 +220,10 @@ absl::StatusOr<std::vector<Store::Token>> StoreChoice::Tokens() const {
   }
   std::error_code error;
   if (!std::filesystem::exists(location_.file, error)) return std::vector<Store::Token>{};
+  // One of before there were tokens stays as it is: to open it would raise its schema, and the
+  // older Muster may be wanted back.
+  const int64_t schema = SqliteStore::SchemaIn(location_.file);
+  if (schema > 0 && schema < SqliteStore::kTokensSince) return std::vector<Store::Token>{};
   ASSIGN_OR_RETURN(const auto store, SqliteStore::Open(location_.file));
   return store->Tokens();
 }

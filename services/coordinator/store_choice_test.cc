@@ -6,10 +6,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "services/coordinator/jobs_folder.h"
+#include "services/coordinator/sqlite_store.h"
 
 ABSL_DECLARE_FLAG(bool, adopt_state_dir);
 
@@ -77,6 +79,26 @@ TEST_F(JobsOfAStoreTest, AnotherFolderOfJobsIsTakenWhereThatIsSaid) {
   ASSERT_TRUE(choice_->Open({}).ok());
   absl::SetFlag(&FLAGS_adopt_state_dir, false);
   EXPECT_TRUE(Check({"a-1"}).ok());
+}
+
+TEST_F(JobsOfAStoreTest, WhoRestoresSaysThatTheFolderThatIsThereIsTheOne) {
+  ASSERT_TRUE(Check({}).ok());
+  std::ofstream(path_ + "/jobs/folder.id") << "of the copy";
+  ASSERT_TRUE(choice_->Restore(false, [](Store&) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(Check({"a-1"}).ok());
+}
+
+TEST_F(JobsOfAStoreTest, ATokenlessStoreOfAnOlderMusterIsNotRaisedToLookForTokens) {
+  const std::string file = path_ + "/coordinator.db";
+  std::vector<char> header(100);
+  header[63] = 3;  // the schema
+  std::ofstream(file, std::ios::binary).write(header.data(), 100);
+  EXPECT_EQ(SqliteStore::SchemaIn(file), 3);
+  const auto tokens = choice_->Tokens();
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_TRUE(tokens->empty());
+  EXPECT_FALSE(std::ifstream(file + "-wal").good()) << "it was opened";
+  EXPECT_EQ(SqliteStore::SchemaIn(file), 3);
 }
 
 TEST_F(JobsOfAStoreTest, ARestoredStoreHasTheFolderThatIsThere) {
