@@ -39,8 +39,11 @@ int64_t LeftIn(const CgroupFolder& group) {
       !(std::ifstream(file + (second ? "current" : "usage_in_bytes")) >> used)) {
     return std::numeric_limits<int64_t>::max();  // "max", or no such group
   }
-  const int64_t cache =
-      NumberOf(file + "stat", second ? "inactive_file" : "total_inactive_file", /*absent=*/0);
+  // Data that are mapped and read again and again are in the active part.
+  int64_t cache = 0;
+  for (const char* part : {"inactive_file", "active_file"}) {
+    cache += NumberOf(file + "stat", absl::StrCat(second ? "" : "total_", part), /*absent=*/0);
+  }
   return std::max<int64_t>(0, limit - std::max<int64_t>(0, used - cache));
 }
 
