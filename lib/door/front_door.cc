@@ -320,6 +320,11 @@ bool FrontDoor::MakeRoom(absl::string_view source) {
 // A member has a connection or two, whoever has its certificate any number, with a call on each.
 // What a member's carries is never silent for long.
 bool FrontDoor::MakeRoomOfLargest(absl::string_view newcomer) {
+  // Strangers' places are strangers': the newcomer may be one more.
+  if (static_cast<int>(unknown_.size()) >= options_.unknown_max) {
+    Close(*unknown_.begin());
+    return true;
+  }
   absl::flat_hash_map<absl::string_view, int> has;
   for (const auto& [number, connection] : connections_) ++has[connection->from];
   const auto largest = std::ranges::max_element(has, {}, [](const auto& it) { return it.second; });

@@ -171,7 +171,12 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
     part_ = part;
     // With the first all values are here, and gradients leave with the last: nothing else would see
     // that the generation was halted.
-    if (part > 0 && exchange_->failed()) return exchange_->AwaitParameter(0, step_);
+    if (part > 0 && exchange_->failed()) {
+      absl::Status why = exchange_->AwaitParameter(0, step_);
+      // Peers may wait for what this device will not do.
+      if (communicator_ != nullptr) communicator_->Leave(absl::AbortedError(why.message()));
+      return why;
+    }
     if (given_ != Part{batch.step, part}) RETURN_IF_ERROR(GiveRows(batch, part));
     RETURN_IF_ERROR(trainer.Run(
         {.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
