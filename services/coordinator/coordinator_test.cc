@@ -899,7 +899,7 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   coordinator_->Detach(*members_.at("p-1").attachment, Coordinator::Departure::kOrderly);
   members_.at("p-1").attachment.reset();
   const std::string failed = metrics_->Render();
-  EXPECT_THAT(failed, HasSubstr("reason=\"OTHER\",to=\"failed\"} 1"));
+  EXPECT_THAT(failed, HasSubstr("reason=\"MEMBER_FAILED\",to=\"failed\"} 1"));
   EXPECT_THAT(failed, Not(HasSubstr("member=\"p-1\"")));
   EXPECT_THAT(failed, Not(HasSubstr("job=\"line-1\""))) << "series of a job that has ended";
 }
