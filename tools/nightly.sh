@@ -75,7 +75,7 @@ lane() {
         options=("-max_total_time=${FUZZ_SECONDS-600}")
         [ "${fuzzer##*:}" != directive_fuzzer ] || options+=(-detect_leaks=0)
         bazel_with run --config=clang --copt=-O1 --copt=-fsanitize=fuzzer-no-link,address,undefined \
-          --copt=-fno-sanitize=vptr --linkopt=-fsanitize=address,undefined --linkopt=-fsanitize-link-c++-runtime \
+          --copt=-fno-sanitize=vptr --copt=-fno-sanitize-recover=undefined --linkopt=-fsanitize=address,undefined --linkopt=-fsanitize-link-c++-runtime \
           "$fuzzer" -- "$corpus" "${options[@]}" || status=1
       done
       return $status ;;

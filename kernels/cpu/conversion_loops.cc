@@ -82,7 +82,7 @@ void F32ToFiniteF16(uint16_t* __restrict y, const float* __restrict x, int64_t n
     Map(
         [=](Vec v) {
           const Vec magnitude = Abs(v);
-          return (magnitude > most) & (magnitude < infinity) ? WithSign(most, v) : v;
+          return ((magnitude > most) & (magnitude < infinity)) ? WithSign(most, v) : v;
         },
         count, within, x + i);
     F32ToF16(y + i, within, count);

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,8 +78,8 @@ bool FuzzBytes(absl::string_view bytes) {
   if (bytes.empty()) return false;
   const auto first = static_cast<uint8_t>(bytes[0]);
   const WireFormat& format = formats[first % formats.size()].format;
-  Payload payload(bytes.size() - 1);
-  std::memcpy(payload.data(), bytes.data() + 1, payload.size());
+  const auto rest = std::as_bytes(std::span(bytes).subspan(1));
+  Payload payload(rest.begin(), rest.end());
   if (first < 4 * formats.size() / 2) payload.resize(format.bytes);
   return DecodeSafely(format, payload);
 }
