@@ -139,8 +139,9 @@ class FrontDoor {
   // Puts out the idlest connection without calls, of this source or of all; false: there is none.
   bool MakeRoom(absl::string_view source = "");
   bool MakeRoomForSource(const std::string& source);
-  // Puts out the idlest connection of the address that has the most, calls or not, if that is a
-  // quarter of all places and not `newcomer`; false: there is none.
+  // Where all have calls. Puts out the oldest connection without a certificate, where those have
+  // all places that are theirs; else the idlest one of the address that has the most, if that is
+  // more than a quarter of all places and not `newcomer`. False: there is none.
   bool MakeRoomOfLargest(absl::string_view newcomer);
   void Admit(FileDescriptor client, std::string source);
   void Uncount(Connection& connection);

@@ -463,6 +463,23 @@ TEST_F(FrontDoorTlsTest, OfThoseWithoutACertificateTheOldestGoes) {
   Converse(member, server, 1);
 }
 
+TEST_F(FrontDoorTlsTest, WhereAllHaveCallsStrangersMakeRoomInTheirOwnPlaces) {
+  Open({.connections_max = 5, .unknown_max = 1, .address_share = 1, .tls = tls_.get()});
+  std::vector<TlsClient> members;
+  std::vector<FileDescriptor> servers;
+  const auto come = [&](const CertifiedKey* mine, int host) {
+    members.push_back(Shake(mine, host));
+    servers.push_back(Served());
+    ASSERT_TRUE(members.back().Say(kPreface + Begin(1)));
+    EXPECT_EQ(Receive(servers.back(), kPreface.size() + Begin(1).size()), kPreface + Begin(1));
+  };
+  for (int i = 0; i < 4; ++i) come(&worker_, 1);
+  come(nullptr, 2);
+  come(&worker_, 3);
+  EXPECT_EQ(members[4].Hear(1), "") << "the stranger goes";
+  for (const int member : {0, 1, 2, 3, 5}) Converse(members[member], servers[member], 3);
+}
+
 // Whoever may submit jobs could keep members out with connections that say nothing.
 TEST_F(FrontDoorTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
