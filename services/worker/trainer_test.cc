@@ -533,31 +533,50 @@ TEST(TrainerTest, WorkersThatMeetEveryFourStepsLearnALine) {
   for (const v1::JobReport& report : trained.reports) EXPECT_EQ(report.steps_size(), 202);
 }
 
+// A worker of two devices trains a job with a backup worker to its end. While it is about to
+// compute step `step` the others are at `version`.
+struct Overtaken {
+  Overtaken(const FakePs::Options& job, int64_t step, int64_t version, int64_t total_steps) {
+    InProcessNetwork network;
+    FakePs ps(network, job);
+    Metrics metrics;
+    WorkerMetrics worker_metrics(metrics);
+    ProgressLog log;
+    auto trainer = Trainer::Create({.plan = ps.plan(),
+                                    .devices = {"cpu", "cpu"},
+                                    .transport = [&network] { return network.MakeTransport(); },
+                                    .log = &log,
+                                    .metrics = &worker_metrics})
+                       .value();
+    EXPECT_TRUE(trainer->Start(total_steps, {}).ok());
+    for (int64_t s = 0; s < step; ++s) EXPECT_TRUE(trainer->Step().ok());
+    for (int s = 0; s < ps.plan()->shards_size(); ++s) {
+      const int64_t of_shard = std::ranges::count(ps.plan()->chunks(), s, &v1::PlanChunk::shard);
+      ps.shard(s).AwaitPushes(step * of_shard);
+      ps.shard(s).Overtake(version);
+    }
+    for (absl::Status status; status.ok() && !trainer->done();) {
+      status = trainer->Step();
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    EXPECT_EQ(trainer->next_step(), total_steps);
+    log.AddTo(report);
+    missed_steps = worker_metrics.missed_steps.Value();
+    chunks = ps.plan()->chunks_size();
+    for (int s = 0; s < ps.plan()->shards_size(); ++s) late_pushes += ps.shard(s).late_pushes();
+  }
+
+  v1::JobReport report;
+  double missed_steps = 0;
+  int64_t chunks = 0, late_pushes = 0;
+};
+
 TEST(TrainerTest, AnOvertakenWorkerGoesOnWhereTheOthersAreAndTellsWhatItMissed) {
   FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_overtaken.txt", /*workers=*/1);
   job.spec.mutable_sync()->set_backup_workers(1);
-  InProcessNetwork network;
-  FakePs ps(network, job);
-  Metrics metrics;
-  WorkerMetrics worker_metrics(metrics);
-  ProgressLog log;
-  auto trainer = Trainer::Create({.plan = ps.plan(),
-                                  .devices = {"cpu", "cpu"},
-                                  .transport = [&network] { return network.MakeTransport(); },
-                                  .log = &log,
-                                  .metrics = &worker_metrics})
-                     .value();
-  ASSERT_TRUE(trainer->Start(/*total_steps=*/12, {}).ok());
-  for (int step = 0; step < 5; ++step) ASSERT_TRUE(trainer->Step().ok());
-  for (int s = 0; s < ps.plan()->shards_size(); ++s) {
-    const int64_t chunks = std::ranges::count(ps.plan()->chunks(), s, &v1::PlanChunk::shard);
-    ps.shard(s).AwaitPushes(5 * chunks);
-    ps.shard(s).Overtake(9);  // while the worker is about to compute step 5
-  }
-  while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
+  const Overtaken overtaken(job, /*step=*/5, /*version=*/9, /*total_steps=*/12);
 
-  v1::JobReport report;
-  log.AddTo(report);
+  const v1::JobReport& report = overtaken.report;
   ASSERT_EQ(report.steps_size(), 12);
   for (int step = 0; step < 12; ++step) {
     const v1::StepRecord& record = report.steps(step);
@@ -572,8 +591,7 @@ TEST(TrainerTest, AnOvertakenWorkerGoesOnWhereTheOthersAreAndTellsWhatItMissed) 
   EXPECT_EQ(report.evaluations(1).samples(), 0) << "it never had that version";
   EXPECT_EQ(report.evaluations(2).step(), 12);
   EXPECT_GT(report.evaluations(2).samples(), 0);
-  EXPECT_EQ(trainer->next_step(), 12);
-  EXPECT_EQ(worker_metrics.missed_steps.Value(), 3);
+  EXPECT_EQ(overtaken.missed_steps, 3);
 }
 
 // The answers to its first gradients tell a worker that it was overtaken, while its devices still
@@ -584,33 +602,11 @@ TEST(TrainerTest, WhoIsOvertakenWhereAnEvaluationIsDueSendsAllItsGradientsFirst)
   arguments["channels"].set_number_value(384);  // two buckets
   job.graph = BuildModel(job.spec.model()).value();
   job.spec.mutable_sync()->set_backup_workers(1);
-  for (int round = 0; round < 3; ++round) {
-    InProcessNetwork network;
-    FakePs ps(network, job);
-    Metrics metrics;
-    WorkerMetrics worker_metrics(metrics);
-    ProgressLog log;
-    auto trainer = Trainer::Create({.plan = ps.plan(),
-                                    .devices = {"cpu", "cpu"},
-                                    .transport = [&network] { return network.MakeTransport(); },
-                                    .log = &log,
-                                    .metrics = &worker_metrics})
-                       .value();
-    ASSERT_TRUE(trainer->Start(/*total_steps=*/6, {}).ok());
-    for (int step = 0; step < 3; ++step) ASSERT_TRUE(trainer->Step().ok());
-    for (int s = 0; s < ps.plan()->shards_size(); ++s) {
-      const int64_t chunks = std::ranges::count(ps.plan()->chunks(), s, &v1::PlanChunk::shard);
-      ps.shard(s).AwaitPushes(3 * chunks);
-      ps.shard(s).Overtake(5);  // while the worker is about to compute step 3
-    }
-    while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
-    int64_t late = 0;
-    for (int s = 0; s < ps.plan()->shards_size(); ++s) late += ps.shard(s).late_pushes();
-    EXPECT_EQ(late, ps.plan()->chunks_size());
-    EXPECT_EQ(worker_metrics.missed_steps.Value(), 1);
-    v1::JobReport report;
-    log.AddTo(report);
-    EXPECT_GT(report.evaluations_size(), 0) << "nothing is held out";
+  for (int round = 0; round < 3; ++round) {  // it is a race
+    const Overtaken overtaken(job, /*step=*/3, /*version=*/5, /*total_steps=*/6);
+    EXPECT_EQ(overtaken.late_pushes, overtaken.chunks);
+    EXPECT_EQ(overtaken.missed_steps, 1);
+    EXPECT_GT(overtaken.report.evaluations_size(), 0) << "nothing is held out";
   }
 }
 
