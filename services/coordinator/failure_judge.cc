@@ -125,8 +125,9 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
           .recoverable = true,
           .lost = *stalled,
           .is_there = true,
-          .refusal = absl::StrCat("it has shown no progress for ",
-                                  absl::FormatDuration(kPrepareStallMax))};
+          .refusal =
+              absl::StrCat("it has shown no progress for ", absl::FormatDuration(kPrepareStallMax)),
+          .refused_for = kSlowRefused};
     }
   }
   if (situation.pausing) {
@@ -139,7 +140,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
           .recoverable = true,
           .lost = *busy,
           .is_there = true,
-          .refusal = absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax))};
+          .refusal = absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax)),
+          .refused_for = kSlowRefused};
     }
   }
   if (situation.halting_since + kHaltMax <= now) {
@@ -152,7 +154,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
           .recoverable = true,
           .lost = *busy,
           .is_there = true,
-          .refusal = absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax))};
+          .refusal = absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax)),
+          .refused_for = kSlowRefused};
     }
   }
   return std::nullopt;

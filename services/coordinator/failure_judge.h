@@ -28,6 +28,8 @@ class FailureJudge {
   static constexpr absl::Duration kHaltMax = absl::Minutes(2);
   // One who has paused waits so long for another one who has not: as for the answers to a step.
   static constexpr absl::Duration kPauseMax = absl::Minutes(10);
+  // Whoever was slow is refused for so long, where it cannot rehearse.
+  static constexpr absl::Duration kSlowRefused = absl::Minutes(5);
 
   struct Verdict {
     std::string reason;
@@ -36,8 +38,13 @@ class FailureJudge {
     bool recoverable = false;
     std::string lost = "";  // the member that is gone; "": nobody is
     bool is_there = false;  // all the same, and may hear what it is told
-    // Not "": what it could not do. While others can it is not to be of the next generation.
+    // Not "": what it could not do. While others can it is not to be of the next generation. A ps,
+    // and a worker of a job whose workers do not rehearse, cannot show that it can after all: it is
+    // refused for so long. Whoever lacked something, such as memory, is not to cost a recovery
+    // every time; whoever was slow may soon be as fast as others (while it still hangs it is not
+    // free).
     std::string refusal = "";
+    absl::Duration refused_for = absl::Hours(1);
     int64_t step = 0;  // where a member failed, as it says itself
   };
 

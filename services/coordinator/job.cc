@@ -26,12 +26,6 @@ namespace {
 // Of a job that is stopped so that another one can go on, and is queued again.
 constexpr char kGivesWay[] = "GIVES_WAY";
 
-// A ps, and a worker of a job whose workers do not rehearse, cannot show that they can take part
-// after all. One that was slow may soon be as fast as others (while it still hangs it says so, and
-// is not free); one that lacked something, such as memory, is not to cost a recovery every time.
-constexpr absl::Duration kHungForgiven = absl::Minutes(5);
-constexpr absl::Duration kUnableForgiven = absl::Hours(1);
-
 // Between what has happened to a job that recovers and what it waits for.
 constexpr absl::string_view kWaitsFor = "; waits for ";
 
@@ -779,9 +773,8 @@ void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
   members_.SetLost(member);
   if (!verdict.refusal.empty()) {
     const bool rehearses = members_.at(member).is_worker() && Interruption::CanCarry(*plan_);
-    const absl::Duration for_how_long = verdict.is_there ? kHungForgiven : kUnableForgiven;
     rehearsal_.Refuse(member, verdict.refusal,
-                      rehearses ? absl::InfiniteFuture() : now + for_how_long);
+                      rehearses ? absl::InfiniteFuture() : now + verdict.refused_for);
   }
   // What it holds does not count as taken from now on.
   if (verdict.is_there) Send(member, ReleaseDirective());
@@ -940,12 +933,12 @@ void Job::GoOnWithout(const std::vector<std::string>& newcomers, const absl::Sta
   for (const std::string& name : newcomers) {
     if (!active()) return;  // it may not recover that often
     const std::string message(why.message());
-    rehearsal_.Refuse(name, message);
     Judge({.reason = ReasonOf(why),
            .message = absl::StrCat(members_.Describe(name), " cannot join: ", message),
            .recoverable = true,
            .lost = name,
-           .is_there = true},
+           .is_there = true,
+           .refusal = message},
           now);
   }
 }

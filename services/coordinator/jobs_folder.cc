@@ -91,7 +91,7 @@ absl::Status CheckJobsFolder(const StateFolder& folder,
 absl::Status AdoptJobsFolder(const StateFolder& folder) {
   const std::string state_dir = ParentOf(folder.jobs());
   std::string own = IdIn(state_dir);
-  if (own.empty()) {
+  if (own.empty()) {  // StateFolder::Id() is for several who may come at once
     own = NewClusterId();
     RETURN_IF_ERROR(WriteId(state_dir, own));
   }

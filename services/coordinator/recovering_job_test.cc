@@ -350,6 +350,31 @@ TEST_F(ReplicatedJobTest, APsThatCannotHoldNewBackupsIsDoneWithout) {
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_FALSE(job_.Uses("p-1"));
   EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it is given none again";
+  const auto wait = [&](absl::Duration time) {
+    now_ += time;
+    for (int i = 0; i < 2; ++i) job_.Tick(/*writing=*/false, now_);  // the first may judge
+  };
+  wait(absl::Minutes(59));
+  EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr);
+  wait(absl::Minutes(1));
+  EXPECT_EQ(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it may have memory by now";
+}
+
+TEST_F(ReplicatedJobTest, APsThatWasSlowMayHoldBackupsAgainSoon) {
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  SayHalted("p-0", 3, 4, /*in_backup=*/4);
+  const auto wait = [&](absl::Duration time) {
+    now_ += time;
+    job_.Tick(/*writing=*/false, now_);
+  };
+  wait(FailureJudge::kHaltMax);
+  ASSERT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it has not halted";
+  wait(FailureJudge::kSlowRefused - absl::Seconds(1));
+  EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr);
+  wait(absl::Seconds(1));
+  EXPECT_EQ(job_.rehearsal().WhyRefused("p-1"), nullptr);
 }
 
 TEST_F(ReplicatedJobTest, WithoutAWorkerBackupsGoOnWithTheirShards) {

@@ -55,9 +55,10 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
 // left do not come free: they wait too. Pure.
 uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
-// Of jobs that nothing is kept for and that hold each other up, in the order in which they go: the
-// last one is to give its workers up where one before it could go on with those, or with those of
-// others between them as well. Pure.
+// Of jobs that hold each other up, in the order in which they go: the last one is to give its
+// workers up where one before it could go on with those, or with those of others between them as
+// well. Whether what a job that runs has could help them as well is not asked: it may run for days.
+// Pure.
 bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
 }  // namespace muster

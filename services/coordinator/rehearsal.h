@@ -64,8 +64,8 @@ class Rehearsal {
   // What a member says of the job that does not use it; null: nothing.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
   // It is of no use to the job, which it is told: as one that cannot rehearse. Or it could not take
-  // part, and is to show first that it can prepare.
-  // Where nobody rehearses it need not: it may be able to `until` then.
+  // part, and is to show first that it can prepare; where nobody rehearses it cannot, and is
+  // forgiven at `until`.
   void Refuse(const std::string& member, const std::string& why,
               absl::Time until = absl::InfiniteFuture());
   // It is gone, or wants to go.
