@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -63,6 +64,13 @@ class TlsClient {
       answer.append(piece, static_cast<size_t>(got));
     }
     return answer;
+  }
+
+  // Waits until it is hung up on. False: something came, or nothing for 20 s.
+  bool IsHungUpOn() {
+    char byte;
+    errno = 0;
+    return SSL_read(ssl_.get(), &byte, 1) <= 0 && errno != EAGAIN;
   }
 
  private:

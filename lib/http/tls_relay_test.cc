@@ -46,14 +46,16 @@ class TlsRelayTest : public ::testing::Test {
     std::ofstream(folder_.certificate()) << mine.certificate;
     std::ofstream(folder_.key()) << mine.key;
   }
-  void Restart(absl::Duration handshake_max, int connections_max = 64, int of_address_max = 48) {
+  void Restart(absl::Duration handshake_max, int connections_max = 64, int of_address_max = 48,
+               absl::Duration request_max = absl::Hours(1)) {
     relay_.reset();
     auto relay = TlsRelay::Listen({.address = "127.0.0.1:0",
                                    .tls = tls_.get(),
                                    .target_port = server_->port(),
                                    .connections_max = connections_max,
                                    .of_address_max = of_address_max,
-                                   .handshake_max = handshake_max});
+                                   .handshake_max = handshake_max,
+                                   .request_max = request_max});
     ASSERT_TRUE(relay.ok()) << relay.status();
     relay_ = *std::move(relay);
   }
@@ -134,8 +136,17 @@ TEST_F(TlsRelayTest, WhoAsksForNothingMakesRoomForOthersAndTheTargetNeverHearsOf
       ASSERT_TRUE(said.empty() || idle.back()->Write(said));
     }
     EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));
-    EXPECT_EQ(idle.front()->ReadAll(), "");
+    EXPECT_TRUE(idle.front()->IsHungUpOn());
   }
+}
+
+TEST_F(TlsRelayTest, WhoDoesNotEndHisRequestIsHungUpOn) {
+  Restart(absl::Hours(1), /*connections_max=*/64, /*of_address_max=*/48,
+          /*request_max=*/absl::Milliseconds(100));
+  TlsClient slow(relay_->port(), {.authority = folder_.authority()});
+  ASSERT_TRUE(slow.shaken());
+  ASSERT_TRUE(slow.Write("GET / HTTP/1.1\r\n"));
+  EXPECT_TRUE(slow.IsHungUpOn());
 }
 
 TEST_F(TlsRelayTest, OneAddressLeavesRoomForOthers) {
