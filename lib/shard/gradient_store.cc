@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
@@ -10,7 +11,11 @@
 namespace muster {
 
 GradientStore::Chunk GradientStore::Lay(const v1::JobPlan& plan, ChunkId id) {
-  Chunk chunk{.elements = plan.chunks(ToInt(id)).elements(), .format = PushFormat(plan, id)};
+  const v1::PlanChunk& planned = plan.chunks(ToInt(id));
+  Chunk chunk{.format = PushFormat(plan, id)};
+  const v1::Parameter& parameter = plan.graph().parameters(planned.parameter());
+  if (TreatmentOf(plan.spec().training(), parameter).frozen) return chunk;
+  chunk.elements = planned.elements();
   chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
   if (chunk.format.codec != WireCodec::kRaw) {
     chunk.payload_stride = RoundedToLines(chunk.format.bytes);

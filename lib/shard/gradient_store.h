@@ -17,8 +17,9 @@ namespace muster {
 
 // Its size follows the number of workers, that of the values and slots (ChunkStore) does not. For
 // each chunk and rank there are an f32 gradient and, where pushes are encoded, the bytes of one
-// push. Pages that are never written cost nothing: most pushes are read where their sender has
-// them. A shard that has a backup sends it the sums of gradients, which have a place of their own.
+// push; a chunk that is frozen has none of this. Pages that are never written cost nothing: most
+// pushes are read where their sender has them. A shard that has a backup sends it the sums of
+// gradients, which have a place of their own.
 //
 // Thread-compatible; after Create() nothing is allocated.
 class GradientStore {

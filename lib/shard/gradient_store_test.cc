@@ -72,5 +72,23 @@ TEST_F(GradientStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
   }
 }
 
+// Of a large model of which little is trained, each worker would take as much again as the model.
+TEST_F(GradientStoreTest, WhatIsFrozenTakesNothing) {
+  const TestPlanOptions options{
+      .parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = kWorkers};
+  v1::JobPlan plan = MakeTestPlan(options);
+  plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
+  const int64_t bytes = GradientStore::BytesNeeded(plan, kFirstShard);
+  const int64_t sum_bytes = GradientStore::SumBytesNeeded(plan, kFirstShard);
+
+  auto& group = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
+  group.add_match(plan.graph().parameters(1).name());
+  group.set_frozen(true);
+
+  constexpr int64_t kFrozenBytes = 640 * sizeof(float);
+  EXPECT_EQ(GradientStore::SumBytesNeeded(plan, kFirstShard), sum_bytes - kFrozenBytes);
+  EXPECT_EQ(GradientStore::BytesNeeded(plan, kFirstShard), bytes - (kWorkers + 1) * kFrozenBytes);
+}
+
 }  // namespace
 }  // namespace muster
