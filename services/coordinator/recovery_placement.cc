@@ -45,6 +45,8 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
     }
     return true;
   }
+  std::ranges::stable_partition(
+      others, [&](const FreeMembers::Ps& ps) { return !job.refused_ps.contains(ps.name); });
   placement.ps.clear();
   for (const std::string& name : job.ps) {
     const auto own = std::ranges::find(others, name, &FreeMembers::Ps::name);
@@ -142,14 +144,14 @@ uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& fr
 }
 
 bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
-  for (size_t first = 0; first < unplaced.size(); ++first) {
-    FreeMembers given = free;
-    for (size_t last = unplaced.size() - 1; last > first; --last) {
-      for (const std::string& worker : unplaced[last].workers) {
-        if (!IsLost(worker)) given.workers.push_back(worker);
-      }
-      FreeMembers trial = given;
-      if (PlaceAgain(unplaced[first], trial)) return true;
+  FreeMembers given = free;
+  for (size_t i = unplaced.size(); i-- > 0;) {
+    const RecoveringJob& job = unplaced[i];
+    FreeMembers trial = given;
+    const bool lacks_workers = CountLeft(job.workers) < job.workers_min;
+    if (i + 1 < unplaced.size() && lacks_workers && PlaceAgain(job, trial)) return true;
+    for (const std::string& worker : job.workers) {
+      if (!IsLost(worker)) given.workers.push_back(worker);
     }
   }
   return false;

@@ -28,7 +28,8 @@ struct RecoveringJob {
   std::vector<std::string> ps;  // in plan order
   bool keeps_ps = false;        // what they hold is carried on: nobody can take their place
   int ps_wanted = 0;            // then: so many, of which those that are free hold backups
-  absl::btree_set<std::string> refused_ps = {};  // likewise, and are given none
+  // Likewise: taken after all others, and given no backups.
+  absl::btree_set<std::string> refused_ps = {};
   // What its shards take of a ps that is new to it, at most; zeros: not known.
   PsMemory ps_memory = {};
   // Of those that it has: each has its own share. Who is not here is taken for a new one, and for

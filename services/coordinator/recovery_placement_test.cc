@@ -134,6 +134,16 @@ TEST(RecoveryPlacementTest, ALostPsIsReplacedByTheLightestUnlessWhatItHeldIsNeed
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
+TEST(RecoveryPlacementTest, APsThatCouldNotPrepareIsTakenAfterAllOthers) {
+  const RecoveringJob job{.workers = {"w-0"}, .ps = {"p-0", ""}, .refused_ps = {"p-1"}};
+  const std::vector<FreeMembers::Ps> two = {{.name = "p-0"}, {.name = "p-1"}};
+  FreeMembers free = Free({}, two);
+  free.ps.push_back({.name = "p-2", .jobs = 3});
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-0", "p-2"));
+  free = Free({}, two);
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-0", "p-1")) << "it may do this time";
+}
+
 TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
   RecoveringJob job{.workers = {"w-0"},
                     .ps = {"p-1"},
@@ -170,6 +180,10 @@ TEST(RecoveryPlacementTest, TheLastGivesWayWhereOneBeforeCanGoOnWithItsWorkers) 
   large.workers_min = 8;
   EXPECT_FALSE(LastGivesWay({large, second}, free)) << "it would not do";
   EXPECT_TRUE(LastGivesWay({large, second, first}, free)) << "the second can go on";
+  RecoveringJob without_ps = first;
+  without_ps.workers = {"w-0", "w-1", "w-2", "w-3"};
+  without_ps.ps = {""};
+  EXPECT_FALSE(LastGivesWay({without_ps, second}, free)) << "it lacks no worker";
 }
 
 TEST(RecoveryPlacementTest, WhatIsFreeIsKeptForTheFirstThatTheFleetIsLargeEnoughFor) {
