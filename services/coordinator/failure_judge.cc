@@ -1,6 +1,7 @@
 #include "services/coordinator/failure_judge.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -33,6 +34,18 @@ bool IsReason(const std::string& text) {
   return !text.empty() && text.size() <= kBytesMax && std::ranges::all_of(text, [](char c) {
     return absl::ascii_isupper(c) || absl::ascii_isdigit(c) || c == '_';
   });
+}
+
+// The others go on without it, though it is there.
+FailureJudge::Verdict TooSlow(const std::string& reason, const std::string& member,
+                              std::string message, std::string refusal) {
+  return {.reason = reason,
+          .message = std::move(message),
+          .recoverable = true,
+          .lost = member,
+          .is_there = true,
+          .refusal = std::move(refusal),
+          .refused_for = FailureJudge::kSlowRefused};
 }
 
 }  // namespace
@@ -117,45 +130,40 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
   }
   if (situation.preparing) {
     if (const std::string* stalled = members.FirstStalled(now - kPrepareStallMax)) {
-      return Verdict{
-          .reason = "PREPARE_TIMEOUT",
-          .message = absl::StrCat(members.Describe(*stalled), " is not ready for step ",
-                                  situation.first_step, " and has shown no progress for ",
-                                  absl::FormatDuration(kPrepareStallMax)),
-          .recoverable = true,
-          .lost = *stalled,
-          .is_there = true,
-          .refusal =
-              absl::StrCat("it has shown no progress for ", absl::FormatDuration(kPrepareStallMax)),
-          .refused_for = kSlowRefused};
+      return TooSlow(
+          "PREPARE_TIMEOUT", *stalled,
+          absl::StrCat(members.Describe(*stalled), " is not ready for step ", situation.first_step,
+                       " and has shown no progress for ", absl::FormatDuration(kPrepareStallMax)),
+          absl::StrCat("it has shown no progress for ", absl::FormatDuration(kPrepareStallMax)));
     }
   }
   if (situation.pausing) {
     if (const std::string* busy = members.FirstNotPaused(now - kPauseMax)) {
-      return Verdict{
-          .reason = "HALT_TIMEOUT",
-          .message = absl::StrCat(members.Describe(*busy),
+      return TooSlow("HALT_TIMEOUT", *busy,
+                     absl::StrCat(members.Describe(*busy),
                                   " was told to pause and has not, and others have waited for ",
                                   absl::FormatDuration(kPauseMax), ": it is gone on without"),
-          .recoverable = true,
-          .lost = *busy,
-          .is_there = true,
-          .refusal = absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax)),
-          .refused_for = kSlowRefused};
+                     absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax)));
     }
+  }
+  mute_since_ = situation.mute.empty() ? absl::InfiniteFuture() : std::min(mute_since_, now);
+  if (now - mute_since_ >= kPauseMax) {
+    return TooSlow(
+        "HALT_TIMEOUT", situation.mute,
+        absl::StrCat(members.Describe(situation.mute), " was asked for a checkpoint of ",
+                     situation.asked_step,
+                     ", the step at which the workers stand, and "
+                     "has neither made one nor refused for ",
+                     absl::FormatDuration(kPauseMax), ": it is gone on without"),
+        absl::StrCat("it said nothing of a checkpoint for ", absl::FormatDuration(kPauseMax)));
   }
   if (situation.halting_since + kHaltMax <= now) {
     if (const std::string* busy = members.FirstNotStopped()) {
-      return Verdict{
-          .reason = "HALT_TIMEOUT",
-          .message = absl::StrCat(members.Describe(*busy), " was told to halt ",
-                                  absl::FormatDuration(kHaltMax),
-                                  " ago and has not: it is gone on without"),
-          .recoverable = true,
-          .lost = *busy,
-          .is_there = true,
-          .refusal = absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax)),
-          .refused_for = kSlowRefused};
+      return TooSlow(
+          "HALT_TIMEOUT", *busy,
+          absl::StrCat(members.Describe(*busy), " was told to halt ",
+                       absl::FormatDuration(kHaltMax), " ago and has not: it is gone on without"),
+          absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax)));
     }
   }
   return std::nullopt;

@@ -26,7 +26,8 @@ class FailureJudge {
   static constexpr absl::Duration kPrepareStallMax = absl::Minutes(10);
   // A worker stops when it next waits for a parameter: within a step.
   static constexpr absl::Duration kHaltMax = absl::Minutes(2);
-  // One who has paused waits so long for another one who has not: as for the answers to a step.
+  // One who has paused waits so long for another one who has not, and all of them for a ps that
+  // does not say what becomes of their checkpoint: as for the answers to a step.
   static constexpr absl::Duration kPauseMax = absl::Minutes(10);
   // Whoever was slow is refused for so long, where it cannot rehearse.
   static constexpr absl::Duration kSlowRefused = absl::Minutes(5);
@@ -54,12 +55,16 @@ class FailureJudge {
   // Time stood still until `now`: a grace that has begun begins anew.
   void WentOn(absl::Time now) {
     if (grace_until_ != absl::InfiniteFuture()) BeginGrace(now);
+    if (mute_since_ != absl::InfiniteFuture()) mute_since_ = now;
   }
   // A generation has just been given to its members. Each may take as long as it needs, but no
   // longer than kPrepareStallMax without showing something new.
   void BeginPreparing() { grace_until_ = absl::InfiniteFuture(); }
   // The generation is over: accusations of it are void.
-  void Acquit() { accusation_.reset(); }
+  void Acquit() {
+    accusation_.reset();
+    mute_since_ = absl::InfiniteFuture();
+  }
 
   // A member has failed. No verdict yet: it accuses another member.
   std::optional<Verdict> Hear(const std::string& name, const v1::MemberError& error,
@@ -76,6 +81,10 @@ class FailureJudge {
     bool pausing = false;    // workers were told to
     int64_t first_step = 0;  // of the generation
     int64_t step = 0;        // the job's progress
+    // Somebody who was asked for a checkpoint of the step at which all workers stand, and has not
+    // answered, while nobody writes one; "": nobody.
+    std::string mute = "";
+    int64_t asked_step = 0;
     absl::Time halting_since = absl::InfiniteFuture();
   };
   std::optional<Verdict> Tick(const Situation& situation, const JobMembers& members,
@@ -90,6 +99,7 @@ class FailureJudge {
 
   std::optional<Accusation> accusation_;  // the first
   absl::Time grace_until_ = absl::InfiniteFuture();
+  absl::Time mute_since_ = absl::InfiniteFuture();  // that somebody is
 };
 
 }  // namespace muster

@@ -1,11 +1,14 @@
 #include "services/coordinator/failure_judge.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
 
 namespace muster {
 namespace {
+
+using ::testing::HasSubstr;
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 
@@ -192,6 +195,32 @@ TEST_F(FailureJudgeTest, WhoDoesNotPauseIsNamedOnceAnotherHasWaited) {
   Report("w-1", v1::MEMBER_PAUSED);
   now_ += FailureJudge::kPauseMax;
   EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "a save takes its time";
+}
+
+// The workers have paused, and none of them waits with a deadline.
+TEST_F(FailureJudgeTest, WhoSaysNothingOfACheckpointIsNamed) {
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED);
+  const FailureJudge::Situation mute{.pausing = true, .mute = "p-0", .asked_step = 7};
+  EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
+  now_ += FailureJudge::kPauseMax - absl::Seconds(1);
+  EXPECT_FALSE(judge_.Tick({.pausing = true}, members_, now_).has_value()) << "somebody writes";
+  EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
+  now_ += FailureJudge::kPauseMax - absl::Seconds(1);
+  EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
+  judge_.WentOn(now_);
+  now_ += FailureJudge::kPauseMax - absl::Seconds(1);
+  EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
+  now_ += absl::Seconds(1);
+
+  const auto verdict = judge_.Tick(mute, members_, now_);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->reason, "HALT_TIMEOUT");
+  EXPECT_EQ(verdict->lost, "p-0");
+  EXPECT_TRUE(verdict->recoverable);
+  EXPECT_THAT(verdict->message,
+              HasSubstr("was asked for a checkpoint of 7, the step at which the workers "
+                        "stand, and has neither made one nor refused for 10m"));
 }
 
 TEST_F(FailureJudgeTest, WhoDoesNotHaltIsNamed) {
