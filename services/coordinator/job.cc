@@ -48,6 +48,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
+  if (state() == v1::RUNNING) members_.Began();
   const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
   interruption_.BeginAfterRestart(
       /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_) && !goes_back,
@@ -206,6 +207,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
   record_.set_generation(plan_->generation());
+  if (state() == v1::QUEUED) members_ = {};  // others may have their names now
   const std::vector<std::string> leaving = members_.Leaving();
   Enlist(now);
   rehearsal_.End();
@@ -916,6 +918,7 @@ void Job::BeginRunning(absl::Time now) {
                            " before: its data set has another number of samples now");
   }
   record_.mutable_progress()->set_total_steps(*total);
+  members_.Began();
   for (const v1::PlanWorker& worker : plan_->workers()) rehearsal_.Forgive(worker.member());
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total, changed),
        now);

@@ -11,11 +11,6 @@
 namespace muster {
 namespace {
 
-bool IsPrepared(v1::MemberJobState state) {
-  return state == v1::MEMBER_PREPARED || state == v1::MEMBER_RUNNING ||
-         state == v1::MEMBER_PAUSED || state == v1::MEMBER_DONE;
-}
-
 // No more than a member of ours tells.
 std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, const std::string& name,
                                                absl::Time now) {
@@ -59,11 +54,14 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   }
   for (auto& [name, member] : members_) {
     const auto known = before.find(name);
-    member.was_there = known != before.end() && !known->second.lost &&
-                       known->second.is_worker() == member.is_worker() &&
-                       (known->second.was_there || known->second.has_prepared);
+    member.was_there = known != before.end() && known->second.was_there && !known->second.lost &&
+                       known->second.is_worker() == member.is_worker();
     member.advanced = now;
   }
+}
+
+void JobMembers::Began() {
+  for (auto& [name, member] : members_) member.was_there = true;
 }
 
 bool JobMembers::IsNewcomer(const std::string& name) const {
@@ -121,7 +119,6 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   }
   member.prepare_progress = std::max(member.prepare_progress, report->prepare_progress());
   member.state = report->state();
-  if (IsPrepared(member.state)) member.has_prepared = true;
   if (member.is_worker() || report->state() != v1::MEMBER_HALTED) {
     member.next_step = report->next_step();
   } else {

@@ -30,8 +30,7 @@ class JobMembers {
 
   struct Member {
     int rank = -1;                // -1: a ps
-    bool was_there = false;       // prepared in one before, as the same, and was not lost since
-    bool has_prepared = false;    // in this one
+    bool was_there = false;       // in one that ran, as the same, and was not lost since
     std::string host;             // "": not known
     absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
     std::string address;          // of a worker's shard with allreduce, once it is prepared
@@ -99,6 +98,8 @@ class JobMembers {
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& name);
   void StreamBroken(const std::string& name);
+  // The generation runs: its members have shown that they can, and see the same data.
+  void Began();
   // Returns whether it is new.
   bool SetLeaving(const std::string& name) {
     return !std::exchange(members_.at(name).leaving, true);
@@ -110,7 +111,7 @@ class JobMembers {
   // Not to be waited for any more in this generation.
   void SetLost(const std::string& name) { members_.at(name).lost = true; }
 
-  // It takes part for the first time, beside others who do not.
+  // No generation has run with it, but one has with others who are here.
   bool IsNewcomer(const std::string& name) const;
   bool AllPrepared() const;
   bool AllWorkersDone() const;

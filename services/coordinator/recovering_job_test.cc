@@ -216,13 +216,13 @@ TEST_F(RecoveringJobTest, WhatASubstituteCannotDoIsNotTheJobsFault) {
   EXPECT_EQ(*job_.rehearsal().WhyRefused("w-1"), "no such file");
 }
 
-TEST_F(RecoveringJobTest, ASubstituteThatNeverPreparedIsOneInTheNextGenerationToo) {
+TEST_F(RecoveringJobTest, ASubstituteThatHasNotTrainedIsOneInTheNextGenerationToo) {
   RunTo(3);
   job_.MemberLost("w-1", "gone", now_);
   HaltAll(3, 3);
   TakeEffects();
   Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
-  Report("w-1", v1::MEMBER_PREPARING);
+  Report("w-1", v1::MEMBER_PREPARED);
   job_.MemberLost("w-0", "gone, too", now_);
   Report("w-1", v1::MEMBER_HALTED);
   HaltAll(3, 3);
@@ -1834,6 +1834,65 @@ TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) 
   EXPECT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr) << "others are taken before it";
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-1 release", "w-0 halt", "p-0 halt", "p-1 halt"));
+}
+
+// It was prepared, and nobody else was yet.
+TEST_F(RecoveringJobTest, OtherDataAreThoseOfWhoHasNeverTrained) {
+  RunTo(3);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  v1::JobReport other = Say(v1::MEMBER_PREPARED, 3);
+  other.mutable_dataset()->set_samples(999);
+  Tell("w-1", other);
+  job_.MemberLost("p-1", "gone", now_);
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_HALTED, 3);
+  SayHalted("p-0", 3, 3);
+  now_ += absl::Minutes(1);
+  TakeEffects();
+  Schedule();
+  for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
+  other.set_generation(job_.record().generation());
+  Tell("w-1", other);
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_FALSE(job_.Uses("w-1"));
+  EXPECT_TRUE(job_.Uses("w-0"));
+}
+
+TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedKnowsWhoTrained) {
+  RunTo(3);
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, 3);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED, 3);
+  v1::JobReport other = Say(v1::MEMBER_PREPARED, 3);
+  other.mutable_dataset()->set_samples(999);
+  Tell("w-1", other);
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_FALSE(job_.Uses("w-1"));
+}
+
+// Until it is resumed any process may come to have the name of a member.
+TEST_F(RecoveringJobTest, WhoTrainedBeforeASuspensionIsAsNewAsOthers) {
+  RunTo(3);
+  for (const char* name : {"w-1", "p-1"}) job_.MemberLost(name, "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 3);
+  SayHalted("p-0", 3, 3);
+  TakeEffects();
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  Schedule();
+  v1::JobReport other = Say(v1::MEMBER_PREPARED);
+  other.mutable_dataset()->set_samples(999);
+  Tell("w-1", other);
+  for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
 }
 
 TEST_F(RecoveringJobTest, ThatItsDataSetHasChangedIsToldWhereItMakesAnotherNumberOfSteps) {

@@ -61,6 +61,7 @@ TEST_F(StepsToTrainTest, WhoComesLaterAndSeesOtherDataIsTheOddOneOut) {
   const auto go_on_with = [this](const std::vector<std::string>& workers) {
     plan_.clear_workers();
     for (const std::string& name : workers) plan_.add_workers()->set_member(name);
+    members_.Began();
     members_.Enlist(plan_, absl::UnixEpoch());
     for (const std::string& name : workers) See(name, 80, 20);
   };
