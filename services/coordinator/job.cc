@@ -1041,6 +1041,13 @@ std::string Job::FallBackTo(int64_t sound_step, int64_t step) {
                       " are trained again");
 }
 
+std::string Job::WhoOwesSnapshot() const {
+  for (const std::string& name : members_.names()) {
+    if (checkpoints_.WantedOf(members_.at(name).shards)) return name;
+  }
+  return "";
+}
+
 void Job::WentOn(absl::Time now) {
   JobDeadlines::StoodStill(record_, now - std::exchange(ticked_, now), now);
   rehearsal_.WentOn(now);
@@ -1052,7 +1059,7 @@ void Job::WentOn(absl::Time now) {
 void Job::Tick(bool writing, absl::Time now) {
   ticked_ = now;
   if (!active()) return;
-  const FailureJudge::Situation situation{
+  FailureJudge::Situation situation{
       .preparing = state() == v1::PREPARING,
       .pausing =
           state() == v1::RUNNING && record_.suspend_requested() && !SuspendsAtSnapshot(*plan_),
@@ -1060,6 +1067,10 @@ void Job::Tick(bool writing, absl::Time now) {
       .step = record_.progress().step(),
       .halting_since =
           state() == v1::RECOVERING ? interruption_.halting_since() : absl::InfiniteFuture()};
+  if (state() == v1::RUNNING && checkpoints_.awaiting() && checkpoints_.asking() && !writing) {
+    situation.mute = WhoOwesSnapshot();
+    situation.asked_step = checkpoints_.asked_step();
+  }
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
   if (state() == v1::RUNNING) {
     if (const auto failure = non_finite_.Failure(record_)) {

@@ -269,6 +269,7 @@ class Job {
                    absl::Time now);
   CheckpointPolicy::Pace Pace() const;
   void AwaitCheckpoint(int64_t step, absl::Time now);
+  std::string WhoOwesSnapshot() const;
   int64_t total_steps() const { return record_.progress().total_steps(); }
 
   v1::Job record_;

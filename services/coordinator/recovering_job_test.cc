@@ -1926,6 +1926,25 @@ TEST_F(RecoveringJobTest, WhereNobodyHasTrainedYetOtherDataAreTheJobsFault) {
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
 }
 
+TEST_F(RecoveringJobTest, ASuspendedJobWaitsTenMinutesForAShardThatSaysNothing) {
+  RunTo(3);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 3);
+  Sent();
+  Answer("p-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_TAKEN);
+  Pass(absl::Seconds(1));
+  now_ += FailureJudge::kPauseMax;
+  job_.Tick(/*writing=*/true, now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "its writer has another to write first";
+  Pass(absl::Seconds(1));
+  Pass(FailureJudge::kPauseMax);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "HALT_TIMEOUT");
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 (ps, shard 1) was asked for a checkpoint"));
+  EXPECT_FALSE(job_.Uses("p-1"));
+  EXPECT_TRUE(job_.Uses("p-0"));
+}
+
 TEST_F(RecoveringJobTest, AJobThatIsAboutToEndTakesNobody) {
   v1::Job record = Record();
   record.mutable_spec()->mutable_resources()->mutable_workers()->set_max(3);
