@@ -67,6 +67,7 @@ int64_t RoomOf(const v1::Hello& ps, const absl::btree_map<std::string, int64_t>&
 constexpr absl::Duration kNeedAge = absl::Seconds(30);
 
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
+constexpr char kWaitsForCheckpoint[] = "WAITS_FOR_CHECKPOINT";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
 
 // The ps of these shards and of their backups.
@@ -234,6 +235,28 @@ bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
   return now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
 }
 
+// What they committed before they were suspended is where they go on, once it is there.
+void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
+  const absl::Time now = registry_->Now();
+  for (const auto& [number, entry] : turn.jobs()) {
+    if (entry->job.state() != v1::QUEUED || !entry->rounds.committing()) continue;
+    const absl::Time queued_since = entry->queued_since;
+    if (MayGiveUpWaiting(entry->job, now)) {
+      entry->job.StopWaiting("its checkpoint, which is still being committed", now);
+    } else if (now - queued_since >= kFilesTakeMax) {
+      entry->job.Wait(
+          kWaitsForCheckpoint,
+          absl::StrCat("waits for its checkpoint, which is still being committed after ",
+                       absl::FormatDuration(kFilesTakeMax), ": the disk is slow"),
+          now);
+    } else {
+      continue;
+    }
+    turn.Perform(*entry);
+    entry->queued_since = queued_since;
+  }
+}
+
 // Whether it was given up. What the job lacks is said in figures: it waits for no more than what
 // the fleet has too few of, or others use.
 bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting,
@@ -264,9 +287,10 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
                                      const std::vector<FreeMembers::Ps>& ps) {
   JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
   const std::string& told = entry.job.record().reason();
-  const bool told_of_memory = told == kWaitsForMemory || told == kMemoryTooSmall;
+  const bool told_of_more =
+      told == kWaitsForMemory || told == kMemoryTooSmall || told == kWaitsForCheckpoint;
   const MemoryFit fit = FitOf(waiting, ps);
-  if (fit == MemoryFit::kFits && !told_of_memory) return;  // as most of thousands
+  if (fit == MemoryFit::kFits && !told_of_more) return;  // as most of thousands
   const absl::Time now = registry_->Now();
   const absl::Time queued_since = entry.queued_since;
   const std::string need =
@@ -317,8 +341,7 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
   std::vector<WaitingJob> waiting;
   for (const auto& [number, entry] : turn.jobs()) {
     if (entry->job.state() != v1::QUEUED || starting.contains(number)) continue;
-    // What it committed before it was suspended is where it goes on.
-    if (entry->rounds.committing()) continue;
+    if (entry->rounds.committing()) continue;  // see WaitForCommits()
     const v1::JobSpec& spec = entry->job.record().spec();
     const v1::WorkerCount& workers = spec.resources().workers();
     waiting.push_back(
@@ -544,7 +567,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   }
   kept_for_ = free.kept_for = KeptFor(unplaced, free);
   const bool all_are_back = now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf();
-  if (all_are_back && LastGivesWay(settled, free)) {
+  // What the one lets go may do for more than one.
+  const bool one_does = std::ranges::any_of(
+      entries, [](const JobRegistry::Entry* entry) { return entry->job.GivesWay(); });
+  if (all_are_back && !one_does && LastGivesWay(settled, free)) {
     JobRegistry::Entry& last = *turn.FindNumber(settled.back().number);
     last.job.GiveWay(LackOf(settled.back()), now);
     turn.Perform(last);
@@ -674,6 +700,7 @@ void Dispatcher::Dispatch() {
   std::vector<std::shared_ptr<const Start>> starts;
   {
     JobRegistry::Turn turn(registry_);
+    WaitForCommits(turn);
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
     const bool recovering = std::ranges::any_of(
         turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });

@@ -150,6 +150,7 @@ class Dispatcher {
       ABSL_LOCKS_EXCLUDED(mu_);
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
   bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
+  void WaitForCommits(JobRegistry::Turn& turn);
   bool GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting, const FreeMembers& free);
   // What is known of the needs of a job that recovers, from its plan.
   void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,

@@ -258,6 +258,28 @@ TEST_F(DispatcherTest, AResumedJobWaitsForTheCheckpointThatIsBeingCommitted) {
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
 
+TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
+  v1::JobSpec policy;
+  policy.mutable_start_timeout()->set_seconds(600);
+  const uint64_t job = AddJob(/*graph=*/nullptr, policy);
+  attached_ = {Attach("w-0"), Attach("p-0")};
+  const auto change = [&](void (CheckpointRounds::*what)()) {
+    JobRegistry::Turn turn(registry_.get());
+    (turn.FindNumber(job)->rounds.*what)();
+  };
+  change(&CheckpointRounds::BeginCommit);
+  now_ += absl::Minutes(1);
+  Dispatch();
+  EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
+  const int64_t revision = View(job).revision();
+  Dispatch();
+  EXPECT_EQ(View(job).revision(), revision) << "it is told once";
+  now_ += absl::Minutes(9);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::FAILED) << "it has never run";
+  EXPECT_THAT(View(job).message(), HasSubstr("its checkpoint, which is still being committed"));
+}
+
 TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
   Attach("w-0");
   Attach("p-0");
@@ -1002,13 +1024,12 @@ TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
 // third one runs on the only other worker.
 class EntangledDispatcherTest : public SteppingDispatcherTest {
  protected:
-  EntangledDispatcherTest() {
+  explicit EntangledDispatcherTest(int jobs = 2) : jobs_(jobs) {
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(2);
     policy.mutable_resources()->mutable_workers()->set_max(2);
-    for (const char* name : {"w-0", "w-1", "w-2", "w-3", "w-4", "p-0"}) {
-      attached_.push_back(Attach(name));
-    }
+    for (int i = 0; i <= 2 * jobs; ++i) attached_.push_back(Attach(absl::StrCat("w-", i)));
+    attached_.push_back(Attach("p-0"));
     now_ += absl::Seconds(30);
     job_ = AddJob();
     Dispatch();
@@ -1018,15 +1039,15 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
         Report(name, state, 0);
       }
     }
-    for (uint64_t* job : {&first_, &second_}) {
-      job_ = *job = AddJob(/*graph=*/nullptr, policy);
+    for (uint64_t& job : jobs_) {
+      job_ = job = AddJob(/*graph=*/nullptr, policy);
       Dispatch();
       EXPECT_EQ(View(job_).workers_size(), 2);
       for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_PREPARED, 0);
       for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_RUNNING, 3);
     }
     now_ += FailureJudge::kRestartGrace;
-    for (const uint64_t job : {first_, second_}) {
+    for (const uint64_t job : jobs_) {
       job_ = job;
       const std::string lost = View(job).workers(1);
       const auto known = std::ranges::find(attached_, lost, &Attachment::member);
@@ -1037,9 +1058,8 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
     }
     now_ += absl::Seconds(50);
     Dispatch();
-    EXPECT_EQ(View(first_).reason(), "WAITS_FOR_MEMBERS");
-    EXPECT_EQ(View(second_).reason(), "WAITS_FOR_MEMBERS");
-    EXPECT_FALSE(View(second_).has_stop_cause()) << "somebody may come";
+    for (const uint64_t job : jobs_) EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
+    EXPECT_FALSE(View(jobs_.back()).has_stop_cause()) << "somebody may come";
     now_ += absl::Seconds(10);
     Dispatch();
   }
@@ -1047,7 +1067,8 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
     const v1::Job view = View(job);
     return {view.workers(0), view.workers(1), "p-0"};
   }
-  uint64_t first_ = 0, second_ = 0;
+  std::vector<uint64_t> jobs_;
+  const uint64_t &first_ = jobs_[0], &second_ = jobs_[1];
 };
 
 TEST_F(EntangledDispatcherTest, TheLastIsStoppedWhereItStandsAndQueuedAgain) {
@@ -1086,6 +1107,22 @@ TEST_F(EntangledDispatcherTest, WhoIsSuspendedMeanwhileIsNotQueuedAgain) {
   GiveCheckpoints(second_, {3});
   registry_->Settle();
   EXPECT_EQ(View(second_).state(), v1::SUSPENDED);
+}
+
+class ThreeEntangledDispatcherTest : public EntangledDispatcherTest {
+ protected:
+  ThreeEntangledDispatcherTest() : EntangledDispatcherTest(/*jobs=*/3) {}
+};
+
+TEST_F(ThreeEntangledDispatcherTest, NoMoreThanOneAtATimeGivesWay) {
+  EXPECT_TRUE(View(jobs_[2]).has_stop_cause());
+  Dispatch();  // what the last one holds is being saved
+  EXPECT_FALSE(View(second_).has_stop_cause());
+  GiveCheckpoints(jobs_[2], {3});
+  registry_->Settle();
+  Dispatch();
+  EXPECT_EQ(View(first_).state(), v1::PREPARING) << View(first_).message();
+  EXPECT_EQ(View(second_).reason(), "WAITS_FOR_MEMBERS") << "one who comes will do for it";
 }
 
 // A job of four workers that is at step 3.

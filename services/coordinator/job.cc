@@ -278,7 +278,7 @@ std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
 }
 
 absl::Status Job::Suspend(absl::Time now) {
-  if (record_.stop_cause().reason() == kGivesWay) {  // then it stays suspended
+  if (GivesWay()) {  // then it stays suspended
     record_.clear_stop_cause();
     Note("SUSPEND_REQUESTED", "", now);
   }
@@ -374,6 +374,8 @@ void Job::GiveWay(const std::string& lacks, absl::Time now) {
       absl::StrCat("waits for ", lacks, ", and lets those go with whom a job before it can go on"));
   StopFor(cause, now);
 }
+
+bool Job::GivesWay() const { return record_.stop_cause().reason() == kGivesWay; }
 
 void Job::StopWithoutRecovering(absl::Time now) {
   CHECK(RecoversToStop() && WaitsForMembers()) << record_.name();
@@ -759,7 +761,7 @@ void Job::StopHalted(int64_t step, absl::Time now) {
   }
   // Who only gives way loses nothing for it: it is tried again for as long as it takes.
   const absl::Status fault = checkpoints_.HaltedOutcome();
-  if (!fault.ok() && record_.stop_cause().reason() != kGivesWay) {
+  if (!fault.ok() && !GivesWay()) {
     return StopWithoutShards(
         absl::StrCat("step ", step, " could not be saved (", fault.message(), ")"), now);
   }

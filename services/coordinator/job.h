@@ -133,6 +133,7 @@ class Job {
   // A recovering job, which Wait() has told that it `lacks` something (a sentence's end), lets its
   // workers go, so that another one can go on: it is stopped as by Suspend(), and queued again.
   void GiveWay(const std::string& lacks, absl::Time now);
+  bool GivesWay() const;
   // Whether the job recovers only to be stopped: any number of workers will do for that.
   bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
   // There is nobody to recover a job with that recovers only to be stopped; Wait() has told it.

@@ -60,8 +60,9 @@ void AddWaiting(const std::optional<Wait>& wait, v1::Job& job) {
     return;
   }
   if (!wait) {
-    waiting.set_reason("STARTING");
-    waiting.set_message("it was just queued, or its plan is being made");
+    const bool told = job.reason() == "WAITS_FOR_CHECKPOINT";
+    waiting.set_reason(told ? job.reason() : "STARTING");
+    waiting.set_message(told ? job.message() : "it was just queued, or its plan is being made");
     return;
   }
   Explain(*wait, waiting);
