@@ -139,7 +139,8 @@ absl::StatusOr<PlannedNode> CudaKernels::PlanReorder(const TensorType& type, Lay
         })};
   }
   const auto is_of_images = [](Layout l) { return l == Layout::kPlain || l == kChannelsLast; };
-  if (type.shape.size() != 4 || !is_of_images(from) || !is_of_images(to)) {
+  const bool is_read = is_of_images(from) || from == kPaddedColumns;
+  if (type.shape.size() != 4 || !is_read || !is_of_images(to)) {
     return absl::InternalError(absl::StrCat("no kernel brings a tensor of ", type.shape.size(),
                                             " dimensions from layout ", static_cast<int>(from),
                                             " into ", static_cast<int>(to), " (cuda_layouts.h)"));
@@ -147,7 +148,9 @@ absl::StatusOr<PlannedNode> CudaKernels::PlanReorder(const TensorType& type, Lay
   // Both sides walked in the order B, H, W, C.
   const std::vector<int64_t> sizes = ShapeInMemory(type.shape, kChannelsLast);
   const auto view = [&](Layout layout) -> cuda::View {
-    const std::vector<int64_t> strides = cuda::RowMajorStrides(ShapeInMemory(type.shape, layout));
+    std::vector<int64_t> shape = ShapeInMemory(type.shape, layout);
+    if (layout == kPaddedColumns) shape.back() = PaddedSize(shape.back());
+    const std::vector<int64_t> strides = cuda::RowMajorStrides(shape);
     if (layout == kChannelsLast) return {0, strides};
     return {0, {strides[0], strides[2], strides[3], strides[1]}};
   };

@@ -213,6 +213,20 @@ v1::Graph OddLayers() {
   return s.graph;
 }
 
+v1::Graph OddImages() {
+  constexpr int kOdd = 700;
+  Sketch s;
+  s.Input("input", {2, 3, 7});
+  s.Ids("target", {});
+  std::string x = Linear(s, "fc0", "input", 7, kOdd);
+  x = s.Add("conv", "Conv2d", {x, s.Parameter("conv.weight", {4, 2, 3, 3})},
+            {{"padding", {1, 1, 1, 1}}});
+  x = s.Add("global", "GlobalAveragePool2d", {x});
+  s.graph.set_logits(Linear(s, "fc", s.Add("features", "Flatten", {x}), 4, 5));
+  s.Loss("SoftmaxCrossEntropy", s.graph.logits(), "target");
+  return s.graph;
+}
+
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,
                                  bool ignoring) {
   reference::Tensors tensors;

@@ -39,6 +39,10 @@ v1::Graph LossOfItsOwn();
 // 16 bits, before what moves and normalises whole tensors.
 v1::Graph OddLayers();
 
+// input f32[B, 2, 3, 7], target i32[B] of 5 classes: a linear layer of 700 channels before a
+// convolution, as of spectrograms.
+v1::Graph OddImages();
+
 // Values for the parameters and for all inputs of `batch` samples: normal numbers; ids and classes
 // below `ids`, and one target in five -1 where `ignoring`.
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,

@@ -173,7 +173,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
                                                               {"Transformer", Transformer(), 11},
                                                               {"Recurrent", Recurrent()},
                                                               {"LossOfItsOwn", LossOfItsOwn()},
-                                                              {"OddLayers", OddLayers()}}),
+                                                              {"OddLayers", OddLayers()},
+                                                              {"OddImages", OddImages()}}),
                          [](const testing::TestParamInfo<Model>& info) { return info.param.name; });
 
 }  // namespace
