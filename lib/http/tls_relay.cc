@@ -264,7 +264,13 @@ void TlsRelay::Accept() {
   const auto of_source = std::ranges::count(connections_, source, &Connection::source);
   if (of_source >= options_.of_address_max) {
     goes = NextToGo(now, source);
-    if (goes == connections_.end()) return;
+    if (goes == connections_.end()) {
+      LOG_EVERY_T(WARNING, 60) << "HTTPS turns connections from " << source << " away: it has "
+                               << of_source
+                               << " that are in use (tunnels and proxies have one "
+                                  "address for all who come by them)";
+      return;
+    }
     connections_.erase(goes);
   } else if (is_full()) {
     connections_.erase(goes);
