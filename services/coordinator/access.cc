@@ -174,11 +174,11 @@ void Access::AuditRefusal(const Caller& caller, absl::string_view method,
   std::optional<int64_t> left_out;
   {
     absl::MutexLock lock(&mu_);
-    left_out = Take(SteadyNow(), refusals_);
+    left_out = Take(SteadyNow(), refusals_[ReasonOf(why)]);
   }
   if (!left_out) return;
   LOG(WARNING) << "audit: " << method << " by " << caller.ToString() << ": " << ReasonOf(why)
-               << LeftOut(*left_out, "refusals");
+               << LeftOut(*left_out, "refusals for this reason");
 }
 
 void Access::Audit(const Caller& caller, absl::string_view method, absl::string_view object,

@@ -58,8 +58,9 @@ class Access {
   void AuditRefusal(const Caller& caller, absl::string_view method, const absl::Status& why) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of refusals so many lines are written at once, and so many more with time; of what each caller
-  // tries in vain as many. The line after those that were left out says how many they were.
+  // Of refusals for one reason so many lines are written at once, and so many more with time, so
+  // that strangers who give nothing push no wrong token out; of what each caller tries in vain as
+  // many. The line after those that were left out says how many they were.
   static constexpr double kWrittenAtOnce = 100;
   static constexpr double kWrittenPerSecond = 1;
 
@@ -92,7 +93,7 @@ class Access {
   const TokenTable* const tokens_;  // null: nobody is asked
 
   mutable absl::Mutex mu_;
-  mutable Lines refusals_ ABSL_GUARDED_BY(mu_);
+  mutable absl::flat_hash_map<std::string, Lines> refusals_ ABSL_GUARDED_BY(mu_);  // by reason
   mutable absl::flat_hash_map<std::string, Lines> failures_ ABSL_GUARDED_BY(mu_);  // by caller
   mutable size_t forget_at_ ABSL_GUARDED_BY(mu_) = kCallersMin;  // so many callers
 };

@@ -410,6 +410,10 @@ TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
   EXPECT_EQ(written + left_out, refusals);
   const double seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
   EXPECT_LE(written, Access::kWrittenAtOnce + Access::kWrittenPerSecond * seconds);
+
+  access.AuditRefusal({.address = "10.0.0.1:40812"}, "CancelJob",
+                      WithReason(absl::UnauthenticatedError("no such token"), "TOKEN_INVALID"));
+  EXPECT_THAT(log.Read(0, 1 << 20).text, HasSubstr("10.0.0.1:40812: TOKEN_INVALID"));
 }
 
 TEST_F(AccessTest, RenewedCertificatesCostNoCall) {
