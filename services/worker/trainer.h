@@ -56,9 +56,10 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   // One whose Step() has returned, or that was never started, goes on in another generation of its
   // job: data, devices, compiled graphs and memory stay. Where it has another share of the batch
-  // there, graphs are compiled again. Where it has another number of devices, or was stopped where
-  // they cannot begin anew, the data stay, if they and the model are the same. Null: it is of
-  // another job; Create() one.
+  // there, graphs are compiled again. Where it has another number of devices, was stopped where
+  // they cannot begin anew, holds a shard of its own (all-reduce) or has GPUs that reduce among
+  // themselves, the data alone stay, if they and the model are the same. Null: it is of another
+  // job; Create() one.
   static absl::StatusOr<std::unique_ptr<Trainer>> Continue(std::unique_ptr<Trainer> before,
                                                            Options options);
   ~Trainer();
