@@ -226,7 +226,7 @@ absl::Status RingExchange::Open(Transport& transport) {
 
 void RingExchange::Turn(absl::Span<const ChunkId> posted) {
   Join();
-  options_.shard->RunOrders();
+  options_.shard->Turn(ParameterShard::Clock::now);
   for (const ChunkId c : posted) {
     chunks_[c].pushed = true;
     chunks_[c].answered = false;

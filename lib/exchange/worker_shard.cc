@@ -70,12 +70,6 @@ WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parame
       .checkpoints = options_.checkpoints,
       .written = std::move(written),
       .report_soon = options_.report_soon,
-      .late =
-          [this](ShardIndex) {
-            if (orders_.TryPost([](ParameterShard& shard) { shard.PassOverSnapshot(); })) {
-              TellOfOrders();
-            }
-          },
   });
 }
 
@@ -92,6 +86,11 @@ void WorkerShard::TellOfOrders() {
 void WorkerShard::WakeBy(std::function<void()> wake) {
   absl::MutexLock lock(&mu_);
   wake_ = std::move(wake);
+}
+
+void WorkerShard::Turn(absl::FunctionRef<ParameterShard::Clock::time_point()> clock) {
+  RunOrders();
+  parameters_->PassOverSnapshots(clock);
 }
 
 void WorkerShard::RunOrders() {

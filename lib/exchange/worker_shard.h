@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -59,8 +60,9 @@ class WorkerShard {
   ParameterShard& parameters() { return *parameters_; }
   void Taken(std::shared_ptr<const ShardSnapshot> snapshot);
   void Declined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome, const std::string& message);
-  // Carries out what was ordered.
-  void RunOrders();
+  // Carries out what was ordered. In every turn of the thread: a snapshot may be written for too
+  // long.
+  void Turn(absl::FunctionRef<ParameterShard::Clock::time_point()> clock);
   // How the thread is told that there are orders; null when it ends.
   void WakeBy(std::function<void()> wake) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -69,6 +71,7 @@ class WorkerShard {
 
   WorkerShard(Options options, std::unique_ptr<ParameterShard> parameters);
   void TellOfOrders() ABSL_LOCKS_EXCLUDED(mu_);
+  void RunOrders();
 
   const Options options_;
   const std::unique_ptr<ParameterShard> parameters_;

@@ -35,18 +35,27 @@ class FakeOutput : public ShardOutput {
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
     taken.push_back(snapshot->id);
   }
-  void SnapshotDeclined(uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
+  void SnapshotDeclined(uint64_t id, int64_t, v1::SnapshotOutcome, const std::string&) override {
+    declined.push_back(id);
+  }
 
   std::vector<uint64_t> taken;
+  std::vector<uint64_t> declined;
 };
 
-TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
+constexpr auto kClock = ParameterShard::Clock::now;
+
+v1::JobPlan RingPlan() {
   v1::JobPlan plan = MakeTestPlan({.workers = 1, .shards = 1});
   plan.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
   plan.mutable_shards(0)->set_member(plan.workers(0).member());
+  return plan;
+}
+
+TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
   MemoryBudget budget(1 << 20);
   CheckpointClient unused("127.0.0.1:1");  // nothing is written without pieces
-  auto made = WorkerShard::Create({.plan = std::make_shared<const v1::JobPlan>(plan),
+  auto made = WorkerShard::Create({.plan = std::make_shared<const v1::JobPlan>(RingPlan()),
                                    .budget = &budget,
                                    .checkpoints = &unused},
                                   {});
@@ -56,7 +65,7 @@ TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
   shard.parameters().set_output(&output);
   shard.parameters().Start(/*total_steps=*/10);
   shard.TakeSnapshot(1, 0);
-  shard.RunOrders();
+  shard.Turn(kClock);
   ASSERT_EQ(output.taken, std::vector<uint64_t>{1});
 
   for (int i = 0; i <= limits::kMailboxMessagesMax; ++i) shard.TakeSnapshot(1, 0);
@@ -65,10 +74,37 @@ TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
   shard.Taken(std::move(snapshot));
   while (!writing.expired()) std::this_thread::yield();
 
-  shard.RunOrders();
+  shard.Turn(kClock);
   shard.TakeSnapshot(2, 0);
-  shard.RunOrders();
+  shard.Turn(kClock);
   EXPECT_EQ(output.taken, (std::vector<uint64_t>{1, 2}));
+}
+
+TEST(WorkerShardTest, WhatASlowSaveWouldHoldUpIsPassedOverInSomeTurn) {
+  const v1::JobPlan plan = RingPlan();
+  MemoryBudget budget(1 << 20);
+  auto made = WorkerShard::Create(
+      {.plan = std::make_shared<const v1::JobPlan>(plan), .budget = &budget}, {});
+  ASSERT_TRUE(made.ok()) << made.status();
+  WorkerShard& shard = **made;
+  FakeOutput output;
+  shard.parameters().set_output(&output);
+  shard.parameters().Start(/*total_steps=*/10);
+  ParameterShard::Clock::time_point now;
+  const auto clock = [&] { return now; };
+  shard.TakeSnapshot(1, 0);
+  shard.Turn(clock);
+  shard.TakeSnapshot(2, 0);
+  shard.Turn(clock);
+  const WireHeader push = PushHeader(plan, /*step=*/0, /*chunk=*/0, /*rank=*/0);
+  const absl::Span<const std::byte> gradient = shard.parameters().PlacePush(push).memory;
+  ASSERT_EQ(shard.parameters().PushArrived(push, gradient, {}), RefusalReason::kNone);
+  EXPECT_EQ(shard.parameters().lowest_version(), 0);
+  now += ParameterShard::kWriteHoldsUpMax;
+  shard.Turn(clock);
+  EXPECT_EQ(shard.parameters().lowest_version(), 1);
+  EXPECT_EQ(output.taken, std::vector<uint64_t>{1});
+  EXPECT_EQ(output.declined, std::vector<uint64_t>{2});
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
@@ -510,12 +511,23 @@ RefusalReason ParameterShard::StepClosed(const WireHeader& header,
 
 // ---------------------------------------------------------------- updates
 
-bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
+// But for snapshots.
+bool ParameterShard::IsReady(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
   if (agreement_ != nullptr && !(agreement_->agreed() && chunk.summed)) return false;
   if (!BackupsAllow(chunk, update)) return false;
-  if (FreeBuffer(chunk) < 0) return false;  // all memory is still being read
-  return update.step < snapshots_.Barrier(IndexOf(chunk));
+  return FreeBuffer(chunk) >= 0;  // else all memory is still being read
+}
+
+bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
+  return IsReady(chunk, update) && update.step < snapshots_.Barrier(IndexOf(chunk));
+}
+
+// Whether its update waits for nothing but memory for the next snapshot. (Before the chunk has come
+// to that one's step, it is the snapshot's other pushes that are waited for.)
+bool ParameterShard::IsHeldUp(const Chunk& chunk) const {
+  return VersionOf(chunk) >= snapshots_.next_step() &&
+         IsReady(chunk, gate_->NextUpdate(IndexOf(chunk)));
 }
 
 // Where the values of the next version go; -1: nowhere yet. The version before stays where there is
@@ -929,6 +941,7 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
 
 void ParameterShard::BeginSnapshot() {
   if (!snapshots_.Begin(highest_)) return;
+  writing_since_.reset();
   // Now, that no chunk is beyond it: what is frozen may be copied steps later.
   snapshot_state_ = UpdateStateAt(snapshots_.current()->step);
   if (chunks_.empty()) return SnapshotIsTaken();
@@ -1011,14 +1024,25 @@ std::shared_ptr<const ShardSnapshot> ParameterShard::MakeSnapshot(
   return snapshot;
 }
 
-void ParameterShard::PassOverSnapshot() {
-  const std::optional<int64_t> step = snapshots_.PassOver(highest_);
-  if (!step) return;
-  output_->SnapshotDeclined(
-      /*id=*/0, *step, v1::SNAPSHOT_MISSED,
-      absl::StrCat("passed over: the one of step ", snapshots_.current()->step,
-                   " is still being written"));
-  UpdateAllReady();
+// Nothing is held up where workers have paused at the step of the one that waits: they may be
+// waiting for that.
+void ParameterShard::PassOverSnapshots(absl::FunctionRef<Clock::time_point()> clock) {
+  if (!snapshots_.taken()) return;
+  if (!writing_since_) writing_since_ = clock();
+  if (snapshots_.next_step() > highest_ || clock() - *writing_since_ < kWriteHoldsUpMax) return;
+  const auto is_held_up = [this](const Chunk& chunk) { return IsHeldUp(chunk); };
+  while (std::ranges::any_of(chunks_, is_held_up)) {
+    const std::optional<SnapshotQueue::Request> passed = snapshots_.PassOver(highest_);
+    if (!passed) return;
+    const std::string why =
+        absl::StrCat("passed over, for training would wait for it: the one of step ",
+                     snapshots_.current()->step, " is still being written after ",
+                     absl::FormatDuration(absl::FromChrono(kWriteHoldsUpMax)), " and more");
+    LOG(WARNING) << plan_->job() << ", shard " << shard_ << ": the snapshot of step "
+                 << passed->step << " is " << why;
+    output_->SnapshotDeclined(passed->id, passed->step, v1::SNAPSHOT_MISSED, why);
+    UpdateAllReady();
+  }
 }
 
 void ParameterShard::SnapshotWritten(uint64_t id, int64_t step) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,10 +109,15 @@ class ShardOutput {
 //
 // Parameters that are frozen are fetched and never pushed: they have every version.
 //
-// Thread-compatible. No clock, no I/O, no lock; after Create() nothing is allocated but for
+// Thread-compatible. Time comes in; no I/O, no lock; after Create() nothing is allocated but for
 // snapshots.
 class ParameterShard : private JudgedShard {
  public:
+  using Clock = std::chrono::steady_clock;
+  // A write of a snapshot that takes longer holds no update up any more. Workers wait for the
+  // values of a step for twice as long (limits::kAnswerWaitMax).
+  static constexpr std::chrono::minutes kWriteHoldsUpMax{5};
+
   // What Create() will allocate. The plan is good (CheckPlan).
   static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
     return ChunkStore::BytesNeeded(plan, shard) + GradientBytesNeeded(plan, shard);
@@ -216,10 +223,10 @@ class ParameterShard : private JudgedShard {
   void TakeSnapshot(uint64_t id, int64_t step);
   // The snapshot that was taken is not needed any more: what waited for its memory goes on.
   void SnapshotWritten(uint64_t id, int64_t step);
-  // The snapshot that was taken is being written for too long: a periodic one that is due
-  // meanwhile, and would hold chunks up, is passed over (declined, SNAPSHOT_MISSED). To be called
-  // again and again.
-  void PassOverSnapshot();
+  // To be called in every turn of its thread. Once a snapshot that was taken has been written for
+  // kWriteHoldsUpMax, the next ones are passed over (declined, SNAPSHOT_MISSED) that keep a chunk
+  // from an update. `clock` is asked once for each, and again where one waits.
+  void PassOverSnapshots(absl::FunctionRef<Clock::time_point()> clock);
   // From here on a chunk is copied for a snapshot by CopyOne(), or when its next update comes, and
   // not as soon as it is there: workers wait for the values of the chunks behind it.
   void DeferCopies();
@@ -337,7 +344,9 @@ class ParameterShard : private JudgedShard {
   double SquaresFor(const Chunk& chunk, Rank rank);
   absl::Span<const std::byte> WireValues(Chunk& chunk, const ChunkStore::Version& version);
 
+  bool IsReady(const Chunk& chunk, const ChunkUpdate& update) const;
   bool MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const;
+  bool IsHeldUp(const Chunk& chunk) const;
   static int FreeBuffer(const Chunk& chunk);
   void UpdateIfReady(Chunk& chunk);
   void UpdateAllReady();
@@ -423,7 +432,8 @@ class ParameterShard : private JudgedShard {
   std::unique_ptr<BackupFilling> filling_;    // of a backup that begins with nothing
 
   SnapshotQueue snapshots_;
-  v1::UpdateState snapshot_state_;  // of the current one's step
+  std::optional<Clock::time_point> writing_since_;  // the current one; as far as anybody has looked
+  v1::UpdateState snapshot_state_;                  // of the current one's step
   // Where copies are deferred: the chunks that have come to that step, in this order, and how many
   // of them were looked at since.
   std::vector<LocalChunk> copies_;

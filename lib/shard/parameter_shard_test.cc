@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -125,6 +126,12 @@ class ParameterShardTest : public testing::Test {
     }
   }
 
+  // The thread that the shard lives on has its next turn so much later.
+  void TurnAfter(ParameterShard::Clock::duration passed) {
+    now_ += passed;
+    shard_->PassOverSnapshots([this] { return now_; });
+  }
+
   RefusalReason RefusalOf(WireHeader header) { return shard_->PlacePush(header).refusal; }
 
   Values ValuesOf(int index) const {
@@ -146,6 +153,7 @@ class ParameterShardTest : public testing::Test {
   v1::JobPlan plan_;
   std::unique_ptr<ParameterShard> shard_;
   FakeOutput output_;  // gone before the shard, as transports are
+  ParameterShard::Clock::time_point now_;
 };
 
 // Learning rate 0.5 and two gradients of 0.25: every update subtracts 0.25, exactly.
@@ -672,13 +680,17 @@ TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackOnlyWhatWouldLeaveTheNext
 }
 
 TEST_F(ParameterShardTest, WhatASaveHoldsUpForTooLongGoesOnWithoutTheSnapshotThatIsDue) {
+  constexpr auto kLong = ParameterShard::kWriteHoldsUpMax;
   Make({.checkpoint_every = 2});
   shard_->Start(100);
-  for (int64_t step = 0; step < 5; ++step) PushAll(step, 0);
+  for (const int64_t step : {0, 1}) PushAll(step, 0);
+  TurnAfter(kLong);
+  for (const int64_t step : {2, 3, 4}) PushAll(step, 0);
+  TurnAfter(kLong - std::chrono::nanoseconds(1));
   ASSERT_EQ(output_.updates, 4);
-  shard_->PassOverSnapshot();
+  TurnAfter(std::chrono::nanoseconds(1));
   EXPECT_EQ(output_.updates, 5);
-  shard_->PassOverSnapshot();  // nothing is held up
+  TurnAfter(kLong);  // nothing is held up
   ASSERT_EQ(output_.declined.size(), 1);
   EXPECT_EQ(output_.declined[0].id, 0);
   EXPECT_EQ(output_.declined[0].step, 4);
@@ -687,6 +699,52 @@ TEST_F(ParameterShardTest, WhatASaveHoldsUpForTooLongGoesOnWithoutTheSnapshotTha
   PushAll(5, 0);
   ASSERT_EQ(output_.snapshots.size(), 2);
   EXPECT_EQ(output_.snapshots[1]->step, 6);
+  for (const int64_t step : {6, 7, 8}) PushAll(step, 0);
+  TurnAfter(kLong);
+  EXPECT_EQ(output_.updates, 8) << "this write has its own time";
+  TurnAfter(kLong);
+  EXPECT_EQ(output_.updates, 9);
+}
+
+TEST_F(ParameterShardTest, OneOnDemandHoldsUpNoUpdateForLongerThanAPeriodicOne) {
+  Make({.checkpoint_every = 4});
+  shard_->Start(100);
+  for (const int64_t step : {0, 1, 2, 3}) PushAll(step, 0);
+  TurnAfter({});
+  shard_->TakeSnapshot(7, 6);
+  for (const int64_t step : {4, 5, 6}) PushAll(step, 0);
+  ASSERT_EQ(output_.updates, 6);
+  TurnAfter(ParameterShard::kWriteHoldsUpMax);
+  EXPECT_EQ(output_.updates, 7);
+  ASSERT_EQ(output_.declined.size(), 1);
+  EXPECT_EQ(output_.declined[0].id, 7);
+  EXPECT_EQ(output_.declined[0].step, 6);
+  EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
+  shard_->TakeSnapshot(7, 6);  // a directive that comes again
+  shard_->TakeSnapshot(8, 8);
+  for (const int64_t step : {7, 8}) PushAll(step, 0);
+  TurnAfter({});
+  EXPECT_EQ(output_.updates, 9) << "the periodic one of that step as well";
+  ASSERT_EQ(output_.declined.size(), 3);
+  EXPECT_EQ(output_.declined[1].id, 8);
+  EXPECT_EQ(output_.declined[2].id, 0);
+}
+
+// A job that is suspended waits for the very checkpoint of the step at which its workers stand.
+TEST_F(ParameterShardTest, WhereNoUpdateWaitsNoSnapshotIsPassedOver) {
+  Make({.checkpoint_every = 2});
+  shard_->Start(100);
+  for (const int64_t step : {0, 1, 2, 3}) PushAll(step, 0);
+  shard_->TakeSnapshot(7, 4);
+  ASSERT_TRUE(Push(4, 0, /*rank=*/1, Values(7, 0.25f)));
+  TurnAfter({});
+  TurnAfter(2 * ParameterShard::kWriteHoldsUpMax);
+  EXPECT_TRUE(output_.declined.empty());
+  shard_->SnapshotWritten(0, 2);
+  shard_->SnapshotWritten(7, 4);
+  ASSERT_EQ(output_.snapshots.size(), 3);
+  EXPECT_EQ(output_.snapshots[1]->id, 7);
+  EXPECT_EQ(output_.snapshots[2]->step, 4);
 }
 
 TEST_F(ParameterShardTest, ASnapshotOnDemandIsTakenWhenEveryChunkReachesItsStep) {
@@ -969,6 +1027,30 @@ TEST_F(ParameterShardTest, ASnapshotOfAnAsynchronousJobIsAnExactCut) {
   shard_->TakeSnapshot(1, 2);
   ASSERT_EQ(output_.declined.size(), 1) << "rank 0 is beyond";
   EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
+}
+
+TEST_F(ParameterShardTest, WhatWaitsForASlowWorkersPushesIsNotHeldUpByTheSave) {
+  Make({.parameters = {7, 7}, .checkpoint_every = 2, .sync = Sync(v1::ASP)});
+  const Values gradient(7, 0.25f);
+  shard_->Start(100);
+  for (const int64_t step : {0, 1, 2, 3}) {
+    for (const int chunk : {0, 1}) {
+      ASSERT_TRUE(Push(step, chunk, /*rank=*/0, gradient));
+      const bool is_late = step == 3 && chunk == 0;
+      ASSERT_TRUE(is_late || Push(step, chunk, /*rank=*/1, gradient));
+    }
+  }
+  ASSERT_TRUE(Push(4, 0, 0, gradient));
+  const int updates = output_.updates;
+  TurnAfter({});
+  TurnAfter(ParameterShard::kWriteHoldsUpMax);
+  EXPECT_TRUE(output_.declined.empty()) << "chunk 0 lacks step 3 of rank 1";
+  EXPECT_EQ(output_.updates, updates);
+  ASSERT_TRUE(Push(3, 0, 1, gradient));
+  TurnAfter({});
+  ASSERT_EQ(output_.declined.size(), 1);
+  EXPECT_EQ(output_.declined[0].step, 4);
+  EXPECT_EQ(output_.updates, updates + 2);
 }
 
 TEST_F(ParameterShardTest, LocalSgdAveragesValuesAndSlotsAndAppliesNothing) {

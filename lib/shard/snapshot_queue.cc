@@ -33,11 +33,15 @@ void SnapshotQueue::Demand(uint64_t id, int64_t step) {
   waiting_.push_back({id, step});
 }
 
+int64_t SnapshotQueue::next_step() const {
+  int64_t step = kNoBarrier;
+  for (const Request& request : waiting_) step = std::min(step, request.step);
+  return step;
+}
+
 int64_t SnapshotQueue::Barrier(LocalChunk index) const {
-  int64_t barrier = kNoBarrier;
-  if (current_ && held_[index] == 0) barrier = current_->step;
-  for (const Request& request : waiting_) barrier = std::min(barrier, request.step);
-  return barrier;
+  const bool awaited = current_ && held_[index] == 0;
+  return awaited ? std::min(current_->step, next_step()) : next_step();
 }
 
 bool SnapshotQueue::Begin(int64_t highest) {
@@ -62,16 +66,17 @@ bool SnapshotQueue::Held(LocalChunk index) {
   return ++chunks_held_ == held_.size();
 }
 
-std::optional<int64_t> SnapshotQueue::PassOver(int64_t highest) {
-  if (!taken()) return std::nullopt;
-  const auto due = std::find_if(waiting_.begin(), waiting_.end(), [&](const Request& request) {
-    return request.id == 0 && request.step <= highest && request.step < due_.total_steps;
-  });
-  if (due == waiting_.end()) return std::nullopt;
-  const int64_t step = due->step;
-  waiting_.erase(due);
-  Plan(step);
-  return step;
+std::optional<SnapshotQueue::Request> SnapshotQueue::PassOver(int64_t highest) {
+  if (!taken() || next_step() > highest || next_step() >= due_.total_steps) return std::nullopt;
+  const auto first = std::min_element(waiting_.begin(), waiting_.end(), Before);
+  const Request passed = *first;
+  waiting_.erase(first);
+  if (passed.id == 0) {
+    Plan(passed.step);
+  } else {
+    Decline(passed.id);
+  }
+  return passed;
 }
 
 bool SnapshotQueue::Written(uint64_t id, int64_t step) {

@@ -52,10 +52,12 @@ class SnapshotQueue {
   bool Held(LocalChunk index);
   // All chunks are held: what remains is to write.
   bool taken() const { return current_ && chunks_held_ == held_.size(); }
-  // The periodic one that is due, with chunks at version `highest`, is not taken after all, while
-  // the one before is being written: its step. Nothing: none is held up by that, or it is the final
+  // The step of the next one that waits; kNoBarrier: none does.
+  int64_t next_step() const;
+  // The next one, to whose step some chunk, at version `highest`, has come, is not taken after all,
+  // while the one before is being written. Nothing: none has to wait for that, or it is the final
   // one.
-  std::optional<int64_t> PassOver(int64_t highest);
+  std::optional<Request> PassOver(int64_t highest);
   // The snapshot that was taken is not needed any more. False when it is another one.
   bool Written(uint64_t id, int64_t step);
 

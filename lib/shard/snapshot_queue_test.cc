@@ -33,17 +33,36 @@ TEST(SnapshotQueueTest, TheNextDueStepIsABarrierUntilTheChunkIsHeld) {
 TEST(SnapshotQueueTest, ADueOneIsPassedOverWhileTheOneBeforeIsWrittenButNotTheFinalOne) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
   queue.Start(/*first_step=*/0, /*total_steps=*/10);
-  EXPECT_EQ(queue.PassOver(4), std::nullopt) << "nothing is being written";
+  EXPECT_FALSE(queue.PassOver(4)) << "nothing is being written";
   ASSERT_TRUE(queue.Begin(4));
-  EXPECT_EQ(queue.PassOver(8), std::nullopt) << "nor yet";
+  EXPECT_FALSE(queue.PassOver(8)) << "nor yet";
   queue.Held(LocalChunk(0));
-  EXPECT_EQ(queue.PassOver(7), std::nullopt) << "nobody is at step 8";
-  EXPECT_EQ(queue.PassOver(8), 8);
+  EXPECT_FALSE(queue.PassOver(7)) << "nobody is at step 8";
+  const auto passed = queue.PassOver(8);
+  ASSERT_TRUE(passed);
+  EXPECT_EQ(passed->id, 0);
+  EXPECT_EQ(passed->step, 8);
   EXPECT_EQ(queue.Barrier(LocalChunk(0)), 10);
-  EXPECT_EQ(queue.PassOver(10), std::nullopt);
+  EXPECT_FALSE(queue.PassOver(10));
   EXPECT_TRUE(queue.Written(0, 4));
   EXPECT_FALSE(queue.Begin(9));
   EXPECT_TRUE(queue.Begin(10));
+}
+
+TEST(SnapshotQueueTest, OneOnDemandIsPassedOverLikewiseAndNotTakenUpAgain) {
+  SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
+  queue.Start(/*first_step=*/0, /*total_steps=*/10);
+  ASSERT_TRUE(queue.Begin(4));
+  queue.Held(LocalChunk(0));
+  queue.Demand(7, 6);
+  EXPECT_EQ(queue.next_step(), 6);
+  const auto passed = queue.PassOver(6);
+  ASSERT_TRUE(passed);
+  EXPECT_EQ(passed->id, 7);
+  EXPECT_EQ(passed->step, 6);
+  EXPECT_TRUE(queue.Knows(7)) << "a directive that comes again";
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 8) << "the periodic one still comes";
+  EXPECT_FALSE(queue.PassOver(7));
 }
 
 TEST(SnapshotQueueTest, NothingIsOwedAfterTheEnd) {

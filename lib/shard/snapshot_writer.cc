@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "lib/concurrency/steady_wait.h"
 #include "lib/status/utf8.h"
 
 namespace muster {
@@ -49,10 +48,6 @@ void SnapshotWriter::Join() {
 }
 
 void SnapshotWriter::Taken(std::shared_ptr<const ShardSnapshot> snapshot) {
-  {
-    absl::MutexLock lock(&mu_);
-    writing_.push_back({snapshot->shard, SteadyNow()});
-  }
   Note(snapshot->shard, snapshot->id, snapshot->step, v1::SNAPSHOT_TAKEN);
   snapshots_.TryPost(std::move(snapshot));
 }
@@ -62,20 +57,7 @@ void SnapshotWriter::Declined(ShardIndex shard, uint64_t id, int64_t step,
   Note(shard, id, step, outcome, message);
 }
 
-void SnapshotWriter::TellWhoIsLate() const {
-  if (options_.late == nullptr) return;
-  std::vector<ShardIndex> late;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const Writing& writing : writing_) {
-      if (SteadyNow() - writing.since >= options_.late_after) late.push_back(writing.shard);
-    }
-  }
-  for (const ShardIndex shard : late) options_.late(shard);
-}
-
 std::vector<v1::SnapshotReport> SnapshotWriter::reports() const {
-  TellWhoIsLate();
   absl::MutexLock lock(&mu_);
   return reports_;
 }
@@ -128,10 +110,6 @@ void SnapshotWriter::Write(const ShardSnapshot& snapshot, const std::stop_token&
       << " was not written: " << written;
   Note(snapshot.shard, snapshot.id, snapshot.step,
        written.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED, std::string(written.message()));
-  {
-    absl::MutexLock lock(&mu_);
-    std::erase_if(writing_, [&](const auto& writing) { return writing.shard == snapshot.shard; });
-  }
   options_.written(snapshot, took);
 }
 

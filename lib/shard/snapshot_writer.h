@@ -28,10 +28,6 @@ namespace muster {
 // Thread-safe; no method waits for a write.
 class SnapshotWriter {
  public:
-  // A write that takes longer holds nobody up: what is due meanwhile is passed over. Workers wait
-  // for the values of a step for twice as long (limits::kAnswerWaitMax).
-  static constexpr absl::Duration kHoldsUpMax = absl::Minutes(5);
-
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
     CheckpointClient* checkpoints = nullptr;  // outlives the writer
@@ -40,10 +36,6 @@ class SnapshotWriter {
     // the snapshot any more (ParameterShard::SnapshotWritten). `took`: the write.
     std::function<void(const ShardSnapshot& snapshot, absl::Duration took)> written;
     std::function<void()> report_soon;  // reports() has changed
-    // Called by who calls reports(), again and again: the shard's write has taken for longer than
-    // `late_after` (ParameterShard::PassOverSnapshot). May be null.
-    std::function<void(ShardIndex shard)> late = nullptr;
-    absl::Duration late_after = kHoldsUpMax;
   };
   explicit SnapshotWriter(Options options);
   ~SnapshotWriter();  // Close(), then waits for the threads
@@ -64,12 +56,6 @@ class SnapshotWriter {
   void Join();
 
  private:
-  struct Writing {
-    ShardIndex shard;
-    absl::Duration since;  // SteadyNow()
-  };
-
-  void TellWhoIsLate() const ABSL_LOCKS_EXCLUDED(mu_);
   static absl::Status CheckFinite(const v1::JobPlan& plan, const ShardSnapshot& snapshot);
   void Run(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
   void Write(const ShardSnapshot& snapshot, const std::stop_token& stop);
@@ -81,9 +67,8 @@ class SnapshotWriter {
   std::stop_source stop_;
   mutable absl::Mutex mu_;
   std::vector<v1::SnapshotReport> reports_ ABSL_GUARDED_BY(mu_);
-  std::vector<Writing> writing_ ABSL_GUARDED_BY(mu_);  // those that were taken
-  int reading_ ABSL_GUARDED_BY(mu_) = 0;               // threads
-  std::vector<std::jthread> threads_;                  // last: they use all of the above
+  int reading_ ABSL_GUARDED_BY(mu_) = 0;  // threads
+  std::vector<std::jthread> threads_;     // last: they use all of the above
 };
 
 }  // namespace muster

@@ -118,31 +118,6 @@ TEST_F(SnapshotWriterTest, TheLastAnswerOfEveryShardIsKeptApartForPeriodicSnapsh
   EXPECT_EQ(reports[2].outcome(), v1::SNAPSHOT_WRITTEN);
 }
 
-TEST_F(SnapshotWriterTest, WhoReportsHearsOfAWriteThatTakesLong) {
-  service_.FailNext(std::vector<grpc::Status>(
-      1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator restarts")));
-  std::vector<ShardIndex> late;
-  const auto make = [&](absl::Duration late_after) {
-    return std::make_unique<SnapshotWriter>(
-        SnapshotWriter::Options{.plan = std::make_shared<v1::JobPlan>(plan_),
-                                .checkpoints = &client_,
-                                .written = [](const ShardSnapshot&, absl::Duration) {},
-                                .report_soon = [] {},
-                                .late = [&](ShardIndex shard) { late.push_back(shard); },
-                                .late_after = late_after});
-  };
-  for (const absl::Duration late_after : {absl::Hours(1), absl::ZeroDuration()}) {
-    const auto writer = make(late_after);
-    writer->reports();
-    EXPECT_TRUE(late.empty()) << "nothing is written";
-    writer->Taken(Snapshot(kFirstShard, 5, 40));
-    writer->reports();
-    writer->reports();
-    EXPECT_EQ(late.size(), late_after == absl::ZeroDuration() ? 2u : 0u);
-  }
-  EXPECT_EQ(late[0], kFirstShard);
-}
-
 TEST_F(SnapshotWriterTest, CloseGivesUpAWriteThatIsRetried) {
   service_.FailNext(std::vector<grpc::Status>(
       1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator restarts")));

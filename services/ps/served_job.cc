@@ -344,12 +344,7 @@ SnapshotWriter::Options ServedJob::WriterOptions(int64_t shards) {
                 local.thread->SnapshotWritten(local.plan->job_number(), plan_->generation(),
                                               snapshot.id, snapshot.step);
               },
-          .report_soon = environment_.report_soon,
-          .late =
-              [this](ShardIndex shard) {
-                const LocalShard& local = Local(shard);
-                local.thread->PassOverSnapshot(local.plan->job_number(), plan_->generation());
-              }};
+          .report_soon = environment_.report_soon};
 }
 
 // ---------------------------------------------------------------- directives

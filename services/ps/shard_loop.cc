@@ -97,6 +97,7 @@ ShardLoop::~ShardLoop() {
 }
 
 int ShardLoop::Turn(absl::FunctionRef<Clock::time_point()> clock) {
+  for (const auto& installed : shards_) installed->shard().PassOverSnapshots(clock);
   int events = transport_->Progress();
   AnswerUnplaced();
   CutOffBreaches();
@@ -273,12 +274,6 @@ void ShardLoop::TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int
 void ShardLoop::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
   if (InstalledShard* const installed = Find(job, generation)) {
     installed->shard().SnapshotWritten(id, step);
-  }
-}
-
-void ShardLoop::PassOverSnapshot(uint64_t job, uint32_t generation) {
-  if (InstalledShard* const installed = Find(job, generation)) {
-    installed->shard().PassOverSnapshot();
   }
 }
 

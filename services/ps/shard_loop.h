@@ -46,8 +46,8 @@ class ShardLoop : private MessageReceiver {
   Transport& transport() { return *transport_; }
 
   // Handles what has come, and where that is nothing copies a chunk for a snapshot; returns how
-  // much was done. After nothing, transport().Wait(). `clock` is asked where somebody's end is
-  // waited for: while all train nobody wants to know.
+  // much was done. After nothing, transport().Wait(). `clock` is asked where a snapshot's write or
+  // somebody's end is waited for: while all train nobody wants to know.
   int Turn(absl::FunctionRef<Clock::time_point()> clock);
 
   // ---- commands. Those for a shard that is not there are ignored.
@@ -61,7 +61,6 @@ class ShardLoop : private MessageReceiver {
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
-  void PassOverSnapshot(uint64_t job, uint32_t generation);
   // Stops the shard where it is and disconnects everybody, so that nothing holds up its end: the
   // listener gets it as soon as the transport does not use its memory any more.
   void Halt(uint64_t job, uint32_t generation);

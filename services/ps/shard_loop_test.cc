@@ -64,12 +64,17 @@ class ShardLoopTest : public testing::Test {
   // A job that is resumed at its end, whose last snapshot is due.
   void InstallEnded(uint64_t job) {
     const v1::JobPlan plan = MakeTestPlan({.parameters = {3, 4, 5}, .job_number = job});
+    Install(plan, plan.first_step());
+  }
+  ParameterShard& Install(const v1::JobPlan& plan, int64_t total_steps) {
     auto shard = *ParameterShard::Create(
         std::make_shared<v1::JobPlan>(plan), kFirstShard,
         *budget_.Reserve(ParameterShard::BytesNeeded(plan, kFirstShard), absl::ZeroDuration()));
     for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
+    ParameterShard& installed = *shard;
     loop_->Install(std::move(shard), &listener_, &progress_);
-    loop_->StartJob(plan.job_number(), plan.generation(), plan.first_step());
+    loop_->StartJob(plan.job_number(), plan.generation(), total_steps);
+    return installed;
   }
   void Turn(int times) {
     for (int i = 0; i < times; ++i) loop_->Turn(ShardLoop::Clock::now);
@@ -94,6 +99,25 @@ TEST_F(ShardLoopTest, ASnapshotIsCopiedWhenThereIsNothingElseToDo) {
   EXPECT_EQ(transport_->looks, 3) << "what comes while one chunk is copied waits for no other";
   Turn(1);
   EXPECT_EQ(transport_->looks, 3);
+}
+
+TEST_F(ShardLoopTest, ATurnSeesThatASaveHoldsAnUpdateUpForTooLong) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  ParameterShard& shard = Install(plan, /*total_steps=*/10);
+  ShardLoop::Clock::time_point now;
+  const auto clock = [&] { return now; };
+  for (const uint64_t id : {1, 2}) {
+    loop_->TakeSnapshot(plan.job_number(), plan.generation(), id, 0);
+    loop_->Turn(clock);
+  }
+  const WireHeader push = PushHeader(plan, /*step=*/0, /*chunk=*/0, /*rank=*/0);
+  const absl::Span<const std::byte> gradient = shard.PlacePush(push).memory;
+  ASSERT_EQ(shard.PushArrived(push, gradient, {}), RefusalReason::kNone);
+  loop_->Turn(clock);
+  EXPECT_EQ(shard.lowest_version(), 0);
+  now += ParameterShard::kWriteHoldsUpMax;
+  loop_->Turn(clock);
+  EXPECT_EQ(shard.lowest_version(), 1);
 }
 
 TEST_F(ShardLoopTest, AndNowAndThenWhereThereAlwaysIs) {

@@ -117,10 +117,6 @@ void ShardThread::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id
   mailbox_.Post([=, this] { loop_->SnapshotWritten(job, generation, id, step); });
 }
 
-void ShardThread::PassOverSnapshot(uint64_t job, uint32_t generation) {
-  mailbox_.Post([=, this] { loop_->PassOverSnapshot(job, generation); });
-}
-
 void ShardThread::Halt(uint64_t job, uint32_t generation) {
   mailbox_.Post([=, this] { loop_->Halt(job, generation); });
 }

@@ -50,7 +50,6 @@ class ShardThread {
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
-  void PassOverSnapshot(uint64_t job, uint32_t generation);
   void Halt(uint64_t job, uint32_t generation);
   void Release(uint64_t job, uint32_t generation);
 
