@@ -26,6 +26,14 @@ bool AllFinite(absl::Span<const float> elements) {
   return others == 0;
 }
 
+// Of a shard's answers of one kind the last is kept.
+enum class Kind { kPeriodic, kPassedOver, kDemanded };
+
+Kind KindOf(uint64_t id, v1::SnapshotOutcome outcome) {
+  if (id != 0) return Kind::kDemanded;
+  return outcome == v1::SNAPSHOT_MISSED ? Kind::kPassedOver : Kind::kPeriodic;
+}
+
 }  // namespace
 
 SnapshotWriter::SnapshotWriter(Options options)
@@ -118,7 +126,8 @@ void SnapshotWriter::Note(ShardIndex shard, uint64_t id, int64_t step, v1::Snaps
   {
     absl::MutexLock lock(&mu_);
     auto same = std::ranges::find_if(reports_, [&](const v1::SnapshotReport& report) {
-      return ShardIndex(report.shard()) == shard && (report.snapshot() == 0) == (id == 0);
+      return ShardIndex(report.shard()) == shard &&
+             KindOf(report.snapshot(), report.outcome()) == KindOf(id, outcome);
     });
     if (same != reports_.end() && same->snapshot() > id) return;  // superseded
     v1::SnapshotReport& report = same != reports_.end() ? *same : reports_.emplace_back();

@@ -45,7 +45,8 @@ class SnapshotWriter {
   void Declined(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                 const std::string& message) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The last answer of every shard, apart for periodic and other snapshots.
+  // The last answer of every shard, apart for periodic and other snapshots; and the last periodic
+  // one that it has passed over (SNAPSHOT_MISSED), which is not what became of the one before.
   std::vector<v1::SnapshotReport> reports() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Gives up what is being written and writes nothing more.

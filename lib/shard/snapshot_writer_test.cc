@@ -118,6 +118,22 @@ TEST_F(SnapshotWriterTest, TheLastAnswerOfEveryShardIsKeptApartForPeriodicSnapsh
   EXPECT_EQ(reports[2].outcome(), v1::SNAPSHOT_WRITTEN);
 }
 
+TEST_F(SnapshotWriterTest, WhatIsPassedOverTakesNoPlaceOfWhatBecameOfTheOneBefore) {
+  service_.FailNext({grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "not wanted any more")});
+  auto writer = Make();
+  writer->Taken(Snapshot(kFirstShard, /*id=*/0, 40));
+  AwaitWritten(1);
+  for (const int64_t step : {50, 60}) {
+    writer->Declined(kFirstShard, /*id=*/0, step, v1::SNAPSHOT_MISSED, "passed over");
+  }
+  const auto reports = writer->reports();
+  ASSERT_EQ(reports.size(), 2);
+  EXPECT_EQ(reports[0].step(), 40);
+  EXPECT_EQ(reports[0].outcome(), v1::SNAPSHOT_FAILED);
+  EXPECT_EQ(reports[1].step(), 60);
+  EXPECT_EQ(reports[1].outcome(), v1::SNAPSHOT_MISSED);
+}
+
 TEST_F(SnapshotWriterTest, CloseGivesUpAWriteThatIsRetried) {
   service_.FailNext(std::vector<grpc::Status>(
       1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator restarts")));

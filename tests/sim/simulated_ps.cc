@@ -335,9 +335,12 @@ class SimulatedPs::Service : public ShardListener {
 
   void Note(const ShardSnapshot& snapshot, v1::SnapshotOutcome outcome,
             const std::string& message = "") {
+    const auto kind_of = [](uint64_t id, v1::SnapshotOutcome of) {
+      return std::pair(id == 0, id == 0 && of == v1::SNAPSHOT_MISSED);
+    };
     auto same = std::ranges::find_if(snapshots_, [&](const v1::SnapshotReport& report) {
       return ShardIndex(report.shard()) == snapshot.shard &&
-             (report.snapshot() == 0) == (snapshot.id == 0);
+             kind_of(report.snapshot(), report.outcome()) == kind_of(snapshot.id, outcome);
     });
     if (same != snapshots_.end() && same->snapshot() > snapshot.id) return;
     if (same == snapshots_.end()) same = snapshots_.emplace(snapshots_.end());
