@@ -385,11 +385,16 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
     header.set_shard(snapshot.shard());
     header.set_step(snapshot.step());
     if (!entry.job.AdmitShard(header).ok()) continue;  // no stream would be either
-    Abandon(
-        entry, {snapshot.step(), 0},
-        WithReason(absl::FailedPreconditionError(absl::StrCat(member, ", shard ", snapshot.shard(),
-                                                              ": ", Printable(snapshot.message()))),
-                   "SNAPSHOT_FAILED"));
+    const absl::Status why = absl::FailedPreconditionError(
+        absl::StrCat(member, ", shard ", snapshot.shard(), ": ", Printable(snapshot.message())));
+    if (!passes_over) {
+      Abandon(entry, {snapshot.step(), 0}, WithReason(why, "SNAPSHOT_FAILED"));
+    } else if (entry.rounds.Abandon({snapshot.step(), 0},
+                                    WithReason(why, "SNAPSHOT_PASSED_OVER"))) {
+      // Nothing has failed: the job trains on instead of waiting.
+      LOG(WARNING) << entry.job.record().name() << ": no checkpoint of step " << snapshot.step()
+                   << ": " << why.message();
+    }
   }
 }
 

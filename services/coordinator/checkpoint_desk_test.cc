@@ -407,9 +407,11 @@ TEST_F(CheckpointDeskTest, WhatAShardHasPassedWithoutWritingItEnds) {
   EXPECT_TRUE(Save(4).ok());
 }
 
-TEST_F(CheckpointDeskTest, WhatAShardPassesOverEndsAndNotTheOneThatItStillWrites) {
+TEST_F(CheckpointDeskTest, WhatAShardPassesOverEndsUncountedAndNotTheOneThatItStillWrites) {
   auto upload = desk_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  auto next = desk_.BeginShard(Header(4));  // as if of another shard, which was not held up
+  ASSERT_TRUE(next.ok() && next->has_value()) << next.status();
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -423,8 +425,16 @@ TEST_F(CheckpointDeskTest, WhatAShardPassesOverEndsAndNotTheOneThatItStillWrites
     EXPECT_TRUE(entry.rounds.IsOpen(*(*upload)->round()));
     turn.Perform(entry);
   }
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(4)).status()), "CHECKPOINT_ABANDONED")
-      << "of another shard, which was not held up";
+  const auto outcome = (*next)->round()->AwaitOutcome(absl::Seconds(30));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(ReasonOf(*outcome), "SNAPSHOT_PASSED_OVER");
+  EXPECT_THAT(outcome->message(), HasSubstr("p-0, shard 0: passed over"));
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(4)).status()), "CHECKPOINT_ABANDONED");
+  for (const char* reason : {"SNAPSHOT_FAILED", "OTHER"}) {
+    EXPECT_THAT(
+        metrics_.Render(),
+        HasSubstr(absl::StrCat("muster_checkpoint_failures_total{reason=\"", reason, "\"} 0\n")));
+  }
 }
 
 // A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
