@@ -103,6 +103,21 @@ TEST_F(CheckpointPolicyTest, OneOnDemandAimsAheadOfTheWorkersAndFurtherAfterEach
       << "the final one will do";
 }
 
+// Shards pass over what a long write would have training wait for.
+TEST_F(CheckpointPolicyTest, OneThatIsMissedAgainAndAgainIsAskedForEverMoreRarely) {
+  CheckpointPolicy::Pace pace = kPace;
+  pace.total_steps = 1'000'000;
+  ASSERT_TRUE(policy_.Ask(pace));
+  const uint64_t request = policy_.request();
+  for (int64_t lead = 5; lead < 5 << 11; lead *= 2) {
+    EXPECT_EQ(policy_.asked_step(), pace.newest_step + lead);
+    pace.newest_step = policy_.asked_step();
+    ASSERT_TRUE(policy_.Missed(pace, kStart));
+    EXPECT_EQ(policy_.request(), request);
+    EXPECT_TRUE(policy_.Outcome(request).ok()) << "who waits for it goes on waiting";
+  }
+}
+
 TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfOne) {
   v1::JobPlan plan = Plan();
   plan.mutable_spec()->mutable_sync()->set_mode(v1::LOCAL_SGD);
