@@ -17,7 +17,7 @@ namespace muster {
 //
 // There is memory for one copy: requests are served by step, and the next one begins when the last
 // was written. Periodic snapshots and the final one come by themselves; one on demand waits until a
-// newer demand supersedes it. Thread-compatible.
+// newer demand supersedes it. All but the final one may be passed over. Thread-compatible.
 class SnapshotQueue {
  public:
   struct Request {

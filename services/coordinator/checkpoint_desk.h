@@ -113,7 +113,8 @@ class CheckpointDesk {
   // ---- members, inside somebody's turn
   // A shard that has given up a periodic or final snapshot never ends its stream: without this the
   // others, which wait for the commit, would wait for ever. Its members may all give up before one
-  // of them has opened a stream. (One on demand is the job's to judge.)
+  // of them has opened a stream. So it is with one that it passes over, which is no failure. (One
+  // on demand is the job's to judge.)
   void TakeFailures(JobRegistry::Entry& entry, const std::string& member,
                     const v1::JobReport& report);
 

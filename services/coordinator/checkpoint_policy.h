@@ -72,7 +72,7 @@ class CheckpointPolicy {
   void ForgetMisses() { misses_ = halted_attempts_ = 0; }
   // A shard has taken its snapshot.
   void Answered(int shard) { snapshot_->answered.insert(shard); }
-  // A shard was beyond the step already.
+  // A shard was beyond the step already, or has passed it over (ParameterShard::PassOverSnapshots).
   bool Missed(const Pace& pace, absl::Time now);
 
   // ---- one that the job needs
