@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -349,6 +350,19 @@ TEST(JobFileTest, NamesTheLineOfSyntaxErrors) {
   EXPECT_EQ(FaultsIn("name: a\n\n\"\xff\": 1\n"),
             "job.yaml:3: not UTF-8: save the file in that encoding");
   EXPECT_THAT(FaultsIn("[a, b]: c\n"), HasSubstr("a key must be a name"));
+}
+
+// The strings of the API carry nothing else.
+TEST(JobFileTest, WhatYamlWouldMakeNoTextOfIsRefused) {
+  EXPECT_EQ(FaultsIn(std::string("name: a\n{x: 1,\0_y: 2}\n", 21)),
+            "job.yaml:2: not UTF-8: save the file in that encoding");
+  for (const char* escape : {R"(\0)", R"(\N)", R"(\_)"}) {
+    for (const char* line : {"\"a$0b\": 1", "b: \"a$0b\""}) {
+      const std::string text = absl::StrCat("name: a\n", absl::Substitute(line, escape), "\n");
+      EXPECT_THAT(FaultsIn(text), HasSubstr("(at job.yaml:2): write the character itself")) << text;
+    }
+  }
+  EXPECT_TRUE(ParseJobFile(R"(name: "a\xe4\u2028\L\x07")", "job.yaml").ok());
 }
 
 // yaml-cpp sees an empty document before such a comma, and never gets past it.

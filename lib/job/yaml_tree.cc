@@ -21,12 +21,13 @@ constexpr int kValuesMax = 10'000;  // aliases expand: a few lines can stand for
 constexpr int kDepthMax = 32;
 constexpr size_t kQuotedBytesMax = 60;  // of a value inside a message
 
-// The line of the first byte that is not UTF-8; 0: there is none.
+// The line of the first byte that is not UTF-8; 0: there is none. Nor is NUL, which text in other
+// encodings is full of, and yaml-cpp takes for the beginning of an escape.
 int LineNotUtf8(absl::string_view text) {
   int line = 1;
   while (!text.empty()) {
     const size_t size = Utf8CharacterBytes(text);
-    if (size == 0) return line;
+    if (size == 0 || text[0] == '\0') return line;
     if (text[0] == '\n') ++line;
     text.remove_prefix(size);
   }
@@ -63,7 +64,7 @@ class TreeBuilder {
         value.kind = YamlValue::Kind::kScalar;
         value.text = node.Scalar();
         value.quoted = node.Tag() == "!";
-        return "";
+        return TextFault(value.text, node.Mark());
       case YAML::NodeType::Sequence:
         value.kind = YamlValue::Kind::kList;
         for (const YAML::Node& item : node) {
@@ -80,12 +81,20 @@ class TreeBuilder {
           YamlEntry& entry = value.entries.emplace_back();
           entry.key = pair.first.Scalar();
           entry.place = Place(pair.first.Mark());
-          std::string fault = Build(pair.second, depth + 1, entry.value);
+          std::string fault = TextFault(entry.key, pair.first.Mark());
+          if (fault.empty()) fault = Build(pair.second, depth + 1, entry.value);
           if (!fault.empty()) return fault;
         }
         return "";
     }
     return "";
+  }
+
+  // Of some escapes yaml-cpp makes bytes that are no characters.
+  std::string TextFault(const std::string& text, const YAML::Mark& mark) const {
+    if (LineNotUtf8(text) == 0) return "";
+    return absl::StrCat("an escape that makes no character, such as \\0, \\N or \\_ (at ",
+                        Place(mark), "): write the character itself");
   }
 
   std::string Place(const YAML::Mark& mark) const {
