@@ -88,11 +88,6 @@ absl::Status CheckJobsFolder(const StateFolder& folder,
   return absl::OkStatus();
 }
 
-bool IsNewJobsFolder(const StateFolder& folder) {
-  std::error_code error;
-  return IdIn(ParentOf(folder.jobs())).empty() && fs::is_empty(folder.jobs(), error);
-}
-
 absl::Status AdoptJobsFolder(const StateFolder& folder) {
   const std::string state_dir = ParentOf(folder.jobs());
   std::string own = IdIn(state_dir);

@@ -20,9 +20,6 @@ namespace muster {
 absl::Status CheckJobsFolder(const StateFolder& folder,
                              const std::vector<std::string>& with_checkpoints);
 
-// Neither it nor the state folder has ever had an id, and nothing is in it.
-bool IsNewJobsFolder(const StateFolder& folder);
-
 // From now on the one that is there is the one. For who has the store: nobody else gives the
 // folders ids meanwhile. UNAVAILABLE and others (reason "STATE_DIR_FAILED"): it cannot be written.
 absl::Status AdoptJobsFolder(const StateFolder& folder);

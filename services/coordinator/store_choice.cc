@@ -187,9 +187,8 @@ absl::Status StoreChoice::Restore(bool give_up,
   const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
   RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
   RETURN_IF_ERROR(Fill(give_up, fill));
-  // The jobs go on from what lies here: who restores says that this is the folder. To one that is
-  // new a volume may still have to be mounted, which the first start takes for what it is.
-  const absl::Status known = IsNewJobsFolder(*folder) ? absl::OkStatus() : AdoptJobsFolder(*folder);
+  // The jobs go on from what lies here: who restores says that this is the folder.
+  const absl::Status known = AdoptJobsFolder(*folder);
   LOG_IF(WARNING, !known.ok()) << "the store is restored, but no coordinator may start with it: "
                                << known.message();
   return absl::OkStatus();

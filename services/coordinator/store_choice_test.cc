@@ -102,16 +102,7 @@ TEST_F(JobsOfAStoreTest, ATokenlessStoreOfAnOlderMusterIsNotRaisedToLookForToken
 }
 
 TEST_F(JobsOfAStoreTest, ARestoredStoreHasTheFolderThatIsThere) {
-  std::filesystem::create_directories(path_ + "/jobs/b-2");
   ASSERT_TRUE(choice_->Restore(false, [](Store&) { return absl::OkStatus(); }).ok());
-  EXPECT_TRUE(Check({"a-1"}).ok()) << "its checkpoints are lost";
-}
-
-TEST_F(JobsOfAStoreTest, ToARestoredStoreAVolumeOfItsJobsMayBeMountedLater) {
-  ASSERT_TRUE(choice_->Restore(false, [](Store&) { return absl::OkStatus(); }).ok());
-  EXPECT_FALSE(Check({"a-1"}).ok()) << "its checkpoints may be on it";
-  std::filesystem::create_directories(path_ + "/jobs/a-1/checkpoints");
-  std::ofstream(path_ + "/jobs/folder.id") << "as ever";
   EXPECT_TRUE(Check({"a-1"}).ok());
 }
 
