@@ -152,8 +152,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
         "HALT_TIMEOUT", situation.mute,
         absl::StrCat(members.Describe(situation.mute), " was asked for a checkpoint of ",
                      situation.asked_step,
-                     ", the step at which the workers stand, and "
-                     "has neither made one nor refused for ",
+                     ", the step at which the workers stand, and has neither made one nor refused "
+                     "for ",
                      absl::FormatDuration(kPauseMax), ": it is gone on without"),
         absl::StrCat("it said nothing of a checkpoint for ", absl::FormatDuration(kPauseMax)));
   }

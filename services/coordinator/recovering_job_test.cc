@@ -75,6 +75,19 @@ class RecoveringJobTest : public JobTest {
     SayHalted("p-0", oldest, newest);
     SayHalted("p-1", newest, newest + 1);
   }
+  // Of a worker whose data set is another one.
+  v1::JobReport SayOtherData(int64_t next_step = 0) const {
+    v1::JobReport report = Say(v1::MEMBER_PREPARED, next_step);
+    report.mutable_dataset()->set_samples(999);
+    return report;
+  }
+  // At step 3 w-1 is lost, and another process takes its rank.
+  void ReplaceWorker() {
+    job_.MemberLost("w-1", "gone", now_);
+    HaltAll(3, 3);
+    TakeEffects();
+    Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  }
   // From the shards that were halted, with everybody.
   void GoOn() {
     TakeEffects();
@@ -1796,9 +1809,8 @@ TEST_F(RecoveringJobTest, WhoIsToJoinAndSeesOtherDataIsLeftOut) {
   job_.Rehearse(*job_.plan(), {"w-2"}, now_);
   v1::JobPlan rehearsed;
   ASSERT_TRUE(rehearsed.ParseFromString(*job_.rehearsal().plan()));
-  v1::JobReport report = Say(v1::MEMBER_PREPARED);
+  v1::JobReport report = SayOtherData();
   report.set_rehearsal(rehearsed.rehearsal());
-  report.mutable_dataset()->set_samples(999);
   TakeEffects();
   Tell("w-2", report);
   EXPECT_EQ(job_.state(), v1::RUNNING);
@@ -1815,16 +1827,11 @@ TEST_F(RecoveringJobTest, WhoIsToJoinAndSeesOtherDataIsLeftOut) {
 
 TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) {
   RunTo(3);
-  job_.MemberLost("w-1", "gone", now_);
-  HaltAll(3, 3);
-  TakeEffects();
-  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  ReplaceWorker();
   Report("w-0", v1::MEMBER_PREPARED, 3);
   for (const char* name : {"p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED, 3);
-  v1::JobReport other = Say(v1::MEMBER_PREPARED, 3);
-  other.mutable_dataset()->set_samples(999);
   TakeEffects();
-  Tell("w-1", other);
+  Tell("w-1", SayOtherData(3));
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
   EXPECT_EQ(job_.record().message(),
@@ -1839,13 +1846,8 @@ TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) 
 // It was prepared, and nobody else was yet.
 TEST_F(RecoveringJobTest, OtherDataAreThoseOfWhoHasNeverTrained) {
   RunTo(3);
-  job_.MemberLost("w-1", "gone", now_);
-  HaltAll(3, 3);
-  TakeEffects();
-  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
-  v1::JobReport other = Say(v1::MEMBER_PREPARED, 3);
-  other.mutable_dataset()->set_samples(999);
-  Tell("w-1", other);
+  ReplaceWorker();
+  Tell("w-1", SayOtherData(3));
   job_.MemberLost("p-1", "gone", now_);
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_HALTED, 3);
   SayHalted("p-0", 3, 3);
@@ -1853,8 +1855,7 @@ TEST_F(RecoveringJobTest, OtherDataAreThoseOfWhoHasNeverTrained) {
   TakeEffects();
   Schedule();
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
-  other.set_generation(job_.record().generation());
-  Tell("w-1", other);
+  Tell("w-1", SayOtherData());
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
   EXPECT_FALSE(job_.Uses("w-1"));
   EXPECT_TRUE(job_.Uses("w-0"));
@@ -1864,14 +1865,9 @@ TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedKnowsWhoTrained) {
   RunTo(3);
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, 3);
-  job_.MemberLost("w-1", "gone", now_);
-  HaltAll(3, 3);
-  TakeEffects();
-  Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
+  ReplaceWorker();
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED, 3);
-  v1::JobReport other = Say(v1::MEMBER_PREPARED, 3);
-  other.mutable_dataset()->set_samples(999);
-  Tell("w-1", other);
+  Tell("w-1", SayOtherData(3));
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
   EXPECT_FALSE(job_.Uses("w-1"));
 }
@@ -1887,9 +1883,7 @@ TEST_F(RecoveringJobTest, WhoTrainedBeforeASuspensionIsAsNewAsOthers) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
   Schedule();
-  v1::JobReport other = Say(v1::MEMBER_PREPARED);
-  other.mutable_dataset()->set_samples(999);
-  Tell("w-1", other);
+  Tell("w-1", SayOtherData());
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
@@ -1918,10 +1912,8 @@ TEST_F(RecoveringJobTest, ThatItsDataSetHasChangedIsToldWhereItMakesAnotherNumbe
 
 TEST_F(RecoveringJobTest, WhereNobodyHasTrainedYetOtherDataAreTheJobsFault) {
   Schedule();
-  v1::JobReport other = Say(v1::MEMBER_PREPARED);
-  other.mutable_dataset()->set_samples(999);
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
-  Tell("w-1", other);
+  Tell("w-1", SayOtherData());
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
 }

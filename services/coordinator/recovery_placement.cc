@@ -147,9 +147,11 @@ bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& f
   FreeMembers given = free;
   for (size_t i = unplaced.size(); i-- > 0;) {
     const RecoveringJob& job = unplaced[i];
-    FreeMembers trial = given;
-    const bool lacks_workers = CountLeft(job.workers) < job.workers_min;
-    if (i + 1 < unplaced.size() && lacks_workers && PlaceAgain(job, trial)) return true;
+    const bool is_last = i + 1 == unplaced.size();
+    if (!is_last && CountLeft(job.workers) < job.workers_min) {  // else it lacks no worker
+      FreeMembers trial = given;
+      if (PlaceAgain(job, trial)) return true;
+    }
     for (const std::string& worker : job.workers) {
       if (!IsLost(worker)) given.workers.push_back(worker);
     }
