@@ -45,8 +45,10 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
     }
     return true;
   }
-  std::ranges::stable_partition(
-      others, [&](const FreeMembers::Ps& ps) { return !job.refused_ps.contains(ps.name); });
+  // Clang 14 cannot compile what the one of std::ranges returns (libstdc++ 12).
+  std::stable_partition(others.begin(), others.end(), [&](const FreeMembers::Ps& ps) {
+    return !job.refused_ps.contains(ps.name);
+  });
   placement.ps.clear();
   for (const std::string& name : job.ps) {
     const auto own = std::ranges::find(others, name, &FreeMembers::Ps::name);
