@@ -818,7 +818,7 @@ void Job::CloseRecords(int64_t first_step, absl::Time now) {
 void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now) {
   if (report.steps().empty() && report.evaluations().empty()) return;
   ledger_.Take(members_.at(name).rank, report);
-  Record(ledger_.TakeSteps(), ledger_.TakeEvaluations(), now);
+  Record(ledger_.TakeSteps(/*halted=*/state() == v1::RECOVERING), ledger_.TakeEvaluations(), now);
   if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
 }
 

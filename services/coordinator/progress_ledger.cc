@@ -128,13 +128,14 @@ void ProgressLedger::LeaveOutTheLost() {
   }
 }
 
-std::vector<StepSummary> ProgressLedger::TakeSteps() {
+std::vector<StepSummary> ProgressLedger::TakeSteps(bool halted) {
   LeaveOutTheLost();
   std::vector<StepSummary> complete;
   for (auto it = steps_.begin(); it != steps_.end() && it->first == steps_before_;
        it = steps_.erase(it), ++steps_before_) {
     const StepParts& parts = it->second;
     if (!AllPresent(parts.loss_shares)) break;
+    if (halted && std::isnan(parts.gradient_norm)) break;
     StepSummary& summary = complete.emplace_back();
     summary.step = it->first;
     for (const auto& share : parts.loss_shares) summary.loss += *share;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -106,6 +107,30 @@ v1::JobReport StepReport(std::vector<std::pair<int64_t, double>> losses) {
     record.mutable_time()->set_seconds(100 + step);
   }
   return report;
+}
+
+// Whoever gives a step up knows its loss, and not what the gradients of all came to.
+TEST_F(ProgressLedgerTest, AStepThatWasGivenUpIsTakenWhereItIsNotMadeAgain) {
+  for (const bool is_made_again : {true, false}) {
+    ledger_ = {};
+    ledger_.Begin(plan_, 0);
+    v1::JobReport report = StepReport({{0, 3}, {1, 2}});
+    report.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+    ledger_.Take(0, report);
+    EXPECT_EQ(ledger_.TakeSteps(/*halted=*/true).size(), 1);
+    const int64_t first_step = is_made_again ? 1 : 2;
+    const std::vector<StepSummary> closed = ledger_.CloseSteps(first_step);
+    EXPECT_EQ(closed.size(), is_made_again ? 0 : 1);
+    ledger_.Begin(plan_, first_step);
+    report = StepReport({{1, 2}});
+    report.mutable_steps(0)->set_gradient_norm(5);
+    ledger_.Take(0, report);
+    const std::vector<StepSummary> again = ledger_.TakeSteps();
+    ASSERT_EQ(again.size(), is_made_again ? 1 : 0);
+    if (is_made_again) {
+      EXPECT_EQ(again[0].gradient_norm, 5);
+    }
+  }
 }
 
 // Of a batch of 16.
