@@ -280,6 +280,25 @@ TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
   EXPECT_THAT(View(job).message(), HasSubstr("its checkpoint, which is still being committed"));
 }
 
+TEST_F(DispatcherTest, WhoWasToldOfACommitIsToldWhatElseItWaitsForAndHasWaited) {
+  const uint64_t job = AddElasticJob();
+  const auto change = [&](void (CheckpointRounds::*what)()) {
+    JobRegistry::Turn turn(registry_.get());
+    (turn.FindNumber(job)->rounds.*what)();
+  };
+  change(&CheckpointRounds::BeginCommit);
+  Dispatch();
+  now_ += limits::kAttachBackoffMax + absl::Minutes(1);
+  Dispatch();
+  EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
+  change(&CheckpointRounds::EndCommit);
+  Dispatch();
+  EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
+  attached_ = {Attach("w-0"), Attach("p-0")};
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << "it has waited for a second worker before";
+}
+
 TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
   Attach("w-0");
   Attach("p-0");

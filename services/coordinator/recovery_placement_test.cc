@@ -150,13 +150,15 @@ TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
                     .keeps_ps = true,
                     .ps_wanted = 2,
                     .ps_memory = {.bytes = 10}};
-  FreeMembers free = Free({}, {{.name = "p-0", .room_bytes = 9},
-                               {.name = "p-1"},
-                               {.name = "p-2", .jobs = 1},
-                               {.name = "p-3"}});
+  const FreeMembers all = Free({}, {{.name = "p-0", .room_bytes = 9},
+                                    {.name = "p-1"},
+                                    {.name = "p-2", .jobs = 1},
+                                    {.name = "p-3"}});
+  FreeMembers free = all;
   EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-3"));
   EXPECT_EQ(free.ps.back().jobs, 1);
   job.refused_ps = {"p-3"};
+  free = all;
   EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-2")) << "it could not hold them";
   FreeMembers nobody = Free({}, {{.name = "p-1"}});
   EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1")) << "it goes on without";
