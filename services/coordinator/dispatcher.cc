@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -49,23 +48,6 @@ constexpr absl::Duration kGivesWayAfter = absl::Minutes(1);
 // So often is it looked whether a checkpoint is still read for somebody.
 constexpr int64_t kLooksEveryMs = 1000;
 
-// A ps that does not say how much memory it has is taken to have enough.
-constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-
-int64_t CapacityOf(const v1::Hello& ps) {
-  return ps.memory_bytes() > 0 ? ps.memory_bytes() : kUnlimited;
-}
-
-// What running jobs, which take so much of each ps, leave of this one.
-int64_t RoomOf(const v1::Hello& ps, const absl::btree_map<std::string, int64_t>& taken) {
-  const auto bytes = taken.find(ps.member());
-  if (CapacityOf(ps) == kUnlimited || bytes == taken.end()) return CapacityOf(ps);
-  return CapacityOf(ps) - bytes->second;
-}
-
-// How long a job that did not fit is judged by what it needed then.
-constexpr absl::Duration kNeedAge = absl::Seconds(30);
-
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
 constexpr char kWaitsForCheckpoint[] = "WAITS_FOR_CHECKPOINT";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
@@ -96,15 +78,6 @@ void Resume(const std::optional<Job::Resumption>& resumption, int64_t origin_ste
   }
   request.evaluate_first =
       request.first_step > origin_step && evaluations_before <= request.first_step;
-}
-
-PsMemory MostOf(const absl::btree_map<std::string, PsMemory>& memory) {
-  PsMemory most;
-  for (const auto& [ps, bytes] : memory) {
-    most.bytes = std::max(most.bytes, bytes.bytes);
-    most.bytes_per_worker = std::max(most.bytes_per_worker, bytes.bytes_per_worker);
-  }
-  return most;
 }
 
 int64_t CountPresent(const std::vector<std::string>& members) {
@@ -159,72 +132,47 @@ Dispatcher::Starts Dispatcher::starting() const {
 
 // ---------------------------------------------------------------- memory of ps
 
-Dispatcher::Taken Dispatcher::TakenBy(const v1::JobPlan& plan,
-                                      const absl::btree_map<std::string, PsMemory>& memory) {
-  Taken taken{.generation = plan.generation(), .memory = memory};
-  for (const auto& [ps, bytes] : memory) taken.bytes[ps] = bytes.With(plan.workers_size());
-  return taken;
-}
-
+// Of plans that this dispatcher did not make: those from before a restart.
 void Dispatcher::LearnWhatIsTaken() {
   std::vector<std::shared_ptr<const v1::JobPlan>> unknown;
   {
     JobRegistry::Turn turn(registry_);
-    const std::vector<JobRegistry::Entry*> active = turn.Active();
-    absl::MutexLock lock(&mu_);
-    absl::erase_if(taken_, [&](const auto& job) {
-      const JobRegistry::Entry* const entry = turn.FindNumber(job.first);
-      return entry == nullptr || !entry->job.active();
-    });
-    for (const JobRegistry::Entry* entry : active) {
-      const auto taken = taken_.find(entry->job.record().number());
-      if (taken == taken_.end() || taken->second.generation != entry->job.plan()->generation()) {
-        unknown.push_back(entry->job.plan());
-      }
+    absl::flat_hash_set<uint64_t> active;
+    for (const JobRegistry::Entry* entry : turn.Active()) {
+      active.insert(entry->job.record().number());
+      if (!memory_.Knows(*entry->job.plan())) unknown.push_back(entry->job.plan());
     }
+    memory_.KeepOnly(active);
   }
-  for (const auto& plan : unknown) {
-    Taken taken = TakenBy(*plan, MemoryOfPs(*plan));
-    absl::MutexLock lock(&mu_);
-    taken_[plan->job_number()] = std::move(taken);
-  }
+  for (const auto& plan : unknown) memory_.Take(*plan, MemoryOfPs(*plan));
 }
 
-Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entry*>& active,
-                                             uint64_t except) const {
-  BytesByPs sum;
-  absl::MutexLock lock(&mu_);
-  for (const JobRegistry::Entry* entry : active) {
-    const auto job = taken_.find(entry->job.record().number());
-    if (job == taken_.end() || job->first == except || !entry->job.HoldsMemory()) continue;
-    for (const auto& [ps, bytes] : job->second.bytes) sum[ps] += bytes;
+BytesByPs Dispatcher::SumOfTaken(const JobRegistry::Turn& turn, uint64_t except) const {
+  std::vector<uint64_t> holders;
+  for (const JobRegistry::Entry* entry : turn.Active()) {
+    const uint64_t number = entry->job.record().number();
+    if (number != except && entry->job.HoldsMemory()) holders.push_back(number);
   }
-  return sum;
+  return memory_.SumOf(holders);
 }
 
-Dispatcher::BytesByPs Dispatcher::RoomFor(const Start& start, const JobRegistry::Turn& turn) const {
-  const BytesByPs taken = SumOfTaken(turn.Active(), start.number);
-  BytesByPs room;
-  for (const v1::Hello& ps : start.ps) room[ps.member()] = RoomOf(ps, taken);
-  return room;
-}
-
-Dispatcher::Prospect Dispatcher::ProspectOf(const Start& start,
-                                            const JobRegistry::Turn& turn) const {
-  return {.workers = static_cast<int>(start.workers.size()), .room = RoomFor(start, turn)};
+Prospect Dispatcher::ProspectOf(const Start& start, const JobRegistry::Turn& turn) const {
+  const BytesByPs others = SumOfTaken(turn, start.number);
+  Prospect prospect{.workers = static_cast<int>(start.workers.size())};
+  for (const v1::Hello& ps : start.ps) prospect.room[ps.member()] = RoomOf(ps, others);
+  return prospect;
 }
 
 bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
-                         const absl::btree_map<std::string, PsMemory>& memory) const {
-  return std::ranges::all_of(RoomFor(start, turn), [&](const auto& ps) {
+                         const MemoryByPs& memory) const {
+  const Prospect prospect = ProspectOf(start, turn);
+  return std::ranges::all_of(prospect.room, [&](const auto& ps) {
     const auto needed = memory.find(ps.first);
-    return needed == memory.end() ||
-           needed->second.With(static_cast<int>(start.workers.size())) <= ps.second;
+    return needed == memory.end() || needed->second.With(prospect.workers) <= ps.second;
   });
 }
 
-bool Dispatcher::HasRoomNow(const Start& start,
-                            const absl::btree_map<std::string, PsMemory>& memory) const {
+bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const {
   JobRegistry::Turn turn(registry_);
   return HasRoom(start, turn, memory);
 }
@@ -330,13 +278,11 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
 std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
                                                 const Starts& starting) {
   const absl::Time now = registry_->Now();
-  absl::MutexLock lock(&mu_);
-  absl::erase_if(needs_, [&](const auto& need) {
-    const JobRegistry::Entry* const entry = turn.FindNumber(need.first);
+  memory_.ForgetNeeds(now, [&](uint64_t number, int ps) {
+    const JobRegistry::Entry* const entry = turn.FindNumber(number);
     const bool waits = entry != nullptr &&
                        (entry->job.state() == v1::QUEUED || entry->job.state() == v1::RECOVERING);
-    return !waits || entry->job.record().spec().resources().ps() != need.second.ps ||
-           now - need.second.learnt >= kNeedAge;
+    return waits && entry->job.record().spec().resources().ps() == ps;
   });
   std::vector<WaitingJob> waiting;
   for (const auto& [number, entry] : turn.jobs()) {
@@ -351,7 +297,7 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
          .workers_max = static_cast<int>(std::max<int64_t>(
              workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
          .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
-         .ps_memory = needs_.contains(number) ? needs_.at(number).most : PsMemory{},
+         .ps_memory = memory_.MostNeeded(number),
          .settle_for_fewer = now - entry->queued_since >= kGatherTime &&
                              now - start_ >= limits::kAttachBackoffMax + kConnectTime,
          .reserves = now - entry->queued_since >= kReserveAfter});
@@ -369,7 +315,7 @@ FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Sta
     for (const v1::Hello& hello : start->ps) ++jobs[hello.member()];
   }
   const std::vector<JobRegistry::Entry*> active = turn.Active();
-  const BytesByPs taken = SumOfTaken(active);
+  const BytesByPs taken = SumOfTaken(turn);
   FreeMembers free;
   for (const auto& [name, member] : members) {
     if (!member.attached || member.leaving) continue;
@@ -399,16 +345,8 @@ void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entr
                           const absl::btree_map<std::string, AttachedMember>& members,
                           RecoveringJob& job) const {
   const uint64_t number = entry.job.record().number();
-  const BytesByPs others = SumOfTaken(turn.Active(), number);
-  absl::btree_map<std::string, PsMemory> memory;
-  {
-    absl::MutexLock lock(&mu_);
-    if (const auto need = needs_.find(number); need != needs_.end()) {
-      memory = need->second.memory;
-    } else if (const auto taken = taken_.find(number); taken != taken_.end()) {
-      memory = taken->second.memory;
-    }
-  }
+  const BytesByPs others = SumOfTaken(turn, number);
+  const MemoryByPs memory = memory_.MemoryOf(number);
   job.ps_memory = MostOf(memory);
   for (const std::string& ps : job.ps) {
     const auto known = members.find(ps);
@@ -680,10 +618,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups
     search->generation = record.generation();
     for (const auto& name : placement->workers) search->workers.push_back(members.at(name).hello);
     for (const auto& name : placement->ps) search->ps.push_back(members.at(name).hello);
-    const Prospect prospect = ProspectOf(*search, turn);
-    absl::MutexLock lock(&mu_);
-    const auto taken = taken_.find(record.number());
-    if (taken != taken_.end() && taken->second.without_backups == prospect) continue;
+    if (memory_.IsFruitless(record.number(), ProspectOf(*search, turn))) continue;
     searches.push_back(std::move(search));
   }
   return searches;
@@ -835,7 +770,7 @@ void Dispatcher::Carry(const Start& start) {
   }
   absl::StatusOr<PlanRequest> request = Prepare(start, record, origin, std::move(graph));
   std::shared_ptr<const v1::JobPlan> plan;
-  absl::btree_map<std::string, PsMemory> memory;
+  MemoryByPs memory;
   absl::Status fault = request.status();
   if (request.ok()) {
     Resume(start.resumption, origin.first_step, evaluations_before, before, *request);
@@ -877,19 +812,11 @@ void Dispatcher::Carry(const Start& start) {
       turn.Perform(*entry);
     }
     // The next Dispatch() finds other ps, or tells what the job waits for.
-    Need need{.ps = static_cast<int>(start.ps.size()),
-              .learnt = registry_->Now(),
-              .memory = memory,
-              .most = MostOf(memory)};
-    absl::MutexLock lock(&mu_);
-    needs_[start.number] = std::move(need);
+    memory_.Need(start.number, static_cast<int>(start.ps.size()), std::move(memory),
+                 registry_->Now());
     return;
   }
-  {
-    absl::MutexLock lock(&mu_);
-    needs_.erase(start.number);
-    taken_[start.number] = TakenBy(*plan, memory);
-  }
+  memory_.Take(*plan, std::move(memory));
   entry->rounds.Begin();
   entry->graph.reset();
   entry->job.Schedule(plan, registry_->Now());
@@ -935,7 +862,7 @@ void Dispatcher::SeekBackups(const Start& start) {
                               .ps = start.ps,
                               .carried = running,
                               .shards = {running->shards().begin(), running->shards().end()}});
-  const absl::btree_map<std::string, PsMemory> memory = MemoryOfPs(*plan);
+  const MemoryByPs memory = MemoryOfPs(*plan);
   const bool has_more = ShardsWithoutBackup(*plan) < ShardsWithoutBackup(*running);
 
   JobRegistry::Turn turn(registry_);
@@ -948,10 +875,7 @@ void Dispatcher::SeekBackups(const Start& start) {
     return;
   }
   // It is asked again when there are others, or they have another amount of room.
-  Prospect prospect = ProspectOf(start, turn);
-  absl::MutexLock lock(&mu_);
-  const auto taken = taken_.find(start.number);
-  if (taken != taken_.end()) taken->second.without_backups = std::move(prospect);
+  memory_.SetFruitless(start.number, ProspectOf(start, turn));
 }
 
 absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Job& record,

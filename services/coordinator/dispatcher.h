@@ -21,6 +21,7 @@
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/ps_memory_book.h"
 #include "services/coordinator/recovery_placement.h"
 #include "services/coordinator/restore_choice.h"
 #include "services/coordinator/scheduler.h"
@@ -80,45 +81,15 @@ class Dispatcher {
     uint32_t generation = 0;  // that runs meanwhile
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
-  // What a job that could not start needs of each of so many ps. Shares differ with the ps that are
-  // chosen: so a need that is old is forgotten, and learnt anew.
-  struct Need {
-    int ps = 0;
-    absl::Time learnt;
-    absl::btree_map<std::string, PsMemory> memory;  // of those that it was planned on
-    PsMemory most;                                  // of any of them
-  };
-  // What the plan of a job that runs takes, by ps.
-  using BytesByPs = absl::btree_map<std::string, int64_t>;
-  // With how many workers, and how much room on which ps, a generation would be.
-  struct Prospect {
-    int workers = 0;
-    BytesByPs room;
-    friend bool operator==(const Prospect&, const Prospect&) = default;
-  };
-  struct Taken {
-    uint32_t generation = 0;
-    BytesByPs bytes;
-    absl::btree_map<std::string, PsMemory> memory;  // that they are made of
-    Prospect without_backups = {};                  // the last one that would have no more of them
-  };
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of plans that this dispatcher did not make: those from before a restart.
-  void LearnWhatIsTaken() ABSL_LOCKS_EXCLUDED(mu_);
-  static Taken TakenBy(const v1::JobPlan& plan,
-                       const absl::btree_map<std::string, PsMemory>& memory);
-  // Of every ps, by these jobs but one.
-  BytesByPs SumOfTaken(const std::vector<JobRegistry::Entry*>& active, uint64_t except = 0) const
-      ABSL_LOCKS_EXCLUDED(mu_);
-  // Of the ps of a start, what other jobs leave.
-  BytesByPs RoomFor(const Start& start, const JobRegistry::Turn& turn) const
-      ABSL_LOCKS_EXCLUDED(mu_);
-  Prospect ProspectOf(const Start& start, const JobRegistry::Turn& turn) const
-      ABSL_LOCKS_EXCLUDED(mu_);
-  bool HasRoom(const Start& start, const JobRegistry::Turn& turn,
-               const absl::btree_map<std::string, PsMemory>& memory) const;
-  bool HasRoomNow(const Start& start, const absl::btree_map<std::string, PsMemory>& memory) const;
+  void LearnWhatIsTaken();
+  // Of every ps, by all jobs but one.
+  BytesByPs SumOfTaken(const JobRegistry::Turn& turn, uint64_t except = 0) const;
+  // What other jobs leave of the ps of a start.
+  Prospect ProspectOf(const Start& start, const JobRegistry::Turn& turn) const;
+  bool HasRoom(const Start& start, const JobRegistry::Turn& turn, const MemoryByPs& memory) const;
+  bool HasRoomNow(const Start& start, const MemoryByPs& memory) const;
   void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
                            const std::vector<FreeMembers::Ps>& ps);
   std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
@@ -126,12 +97,12 @@ class Dispatcher {
   RecoveringJob Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                          const Job::Resumption& resumption,
                          const absl::btree_map<std::string, AttachedMember>& members,
-                         const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
+                         const FreeMembers& free) const;
   // The same of one that recovers and cannot go on yet: its members have not stopped, or it is too
   // early.
   RecoveringJob DescribeHalted(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                                const absl::btree_map<std::string, AttachedMember>& members,
-                               const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
+                               const FreeMembers& free) const;
   // Of such a job: what is free may be set aside for it, since what it waits for comes to an end.
   bool GoesOnSoon(const Job& job, absl::Time now) const;
   // Places the jobs that recover; those that cannot go on yet are told what they wait for, and what
@@ -146,8 +117,7 @@ class Dispatcher {
   // For jobs whose shards have no backup where a ps could have it. `starts`: those under way.
   std::vector<std::shared_ptr<const Start>> LookForBackups(
       const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
-      const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+      const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const;
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
   bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
   void WaitForCommits(JobRegistry::Turn& turn);
@@ -155,7 +125,7 @@ class Dispatcher {
   // What is known of the needs of a job that recovers, from its plan.
   void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                 const absl::btree_map<std::string, AttachedMember>& members,
-                RecoveringJob& job) const ABSL_LOCKS_EXCLUDED(mu_);
+                RecoveringJob& job) const;
   // Workers that serve a job which does not count on them any more, and since when.
   using LettingGo = absl::btree_map<std::string, absl::Time>;
   // Fills letting_go_, of which `before` is what it was.
@@ -171,7 +141,7 @@ class Dispatcher {
   static JobRegistry::Entry* FindRunning(JobRegistry::Turn& turn, const Start& start);
   void Carry(const Start& start);
   void Rehearse(const Start& start);
-  void SeekBackups(const Start& start) ABSL_LOCKS_EXCLUDED(mu_);
+  void SeekBackups(const Start& start);
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
@@ -191,12 +161,11 @@ class Dispatcher {
   // Of the last one, likewise: the job that what comes free is kept for, 0: none.
   uint64_t kept_for_ = 0;
   LettingGo letting_go_;
+  PsMemoryBook memory_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<std::shared_ptr<const Start>>, kLanes> queues_
-      ABSL_GUARDED_BY(mu_);                                      // of starting_, to be done
-  absl::btree_map<uint64_t, Need> needs_ ABSL_GUARDED_BY(mu_);   // of jobs that wait
-  absl::btree_map<uint64_t, Taken> taken_ ABSL_GUARDED_BY(mu_);  // by active jobs
+      ABSL_GUARDED_BY(mu_);  // of starting_, to be done
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::array<std::thread, kLanes> threads_;  // last: they use the others
 };

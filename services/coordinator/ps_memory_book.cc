@@ -1,0 +1,103 @@
+#include "services/coordinator/ps_memory_book.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace muster {
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+int64_t CapacityOf(const v1::Hello& ps) {
+  return ps.memory_bytes() > 0 ? ps.memory_bytes() : kUnlimited;
+}
+
+int64_t RoomOf(const v1::Hello& ps, const BytesByPs& taken) {
+  const auto bytes = taken.find(ps.member());
+  if (CapacityOf(ps) == kUnlimited || bytes == taken.end()) return CapacityOf(ps);
+  return CapacityOf(ps) - bytes->second;
+}
+
+PsMemory MostOf(const MemoryByPs& memory) {
+  PsMemory most;
+  for (const auto& [ps, bytes] : memory) {
+    most.bytes = std::max(most.bytes, bytes.bytes);
+    most.bytes_per_worker = std::max(most.bytes_per_worker, bytes.bytes_per_worker);
+  }
+  return most;
+}
+
+void PsMemoryBook::Take(const v1::JobPlan& plan, MemoryByPs memory) {
+  Taken taken{.generation = plan.generation()};
+  for (const auto& [ps, bytes] : memory) taken.bytes[ps] = bytes.With(plan.workers_size());
+  taken.memory = std::move(memory);
+  absl::MutexLock lock(&mu_);
+  needs_.erase(plan.job_number());
+  taken_[plan.job_number()] = std::move(taken);
+}
+
+bool PsMemoryBook::Knows(const v1::JobPlan& plan) const {
+  absl::MutexLock lock(&mu_);
+  const auto taken = taken_.find(plan.job_number());
+  return taken != taken_.end() && taken->second.generation == plan.generation();
+}
+
+void PsMemoryBook::KeepOnly(const absl::flat_hash_set<uint64_t>& active) {
+  absl::MutexLock lock(&mu_);
+  absl::erase_if(taken_, [&](const auto& job) { return !active.contains(job.first); });
+}
+
+BytesByPs PsMemoryBook::SumOf(absl::Span<const uint64_t> jobs) const {
+  BytesByPs sum;
+  absl::MutexLock lock(&mu_);
+  for (const uint64_t job : jobs) {
+    const auto taken = taken_.find(job);
+    if (taken == taken_.end()) continue;
+    for (const auto& [ps, bytes] : taken->second.bytes) sum[ps] += bytes;
+  }
+  return sum;
+}
+
+void PsMemoryBook::SetFruitless(uint64_t job, Prospect prospect) {
+  absl::MutexLock lock(&mu_);
+  const auto taken = taken_.find(job);
+  if (taken != taken_.end()) taken->second.fruitless = std::move(prospect);
+}
+
+bool PsMemoryBook::IsFruitless(uint64_t job, const Prospect& prospect) const {
+  absl::MutexLock lock(&mu_);
+  const auto taken = taken_.find(job);
+  return taken != taken_.end() && taken->second.fruitless == prospect;
+}
+
+void PsMemoryBook::Need(uint64_t job, int ps, MemoryByPs memory, absl::Time now) {
+  const PsMemory most = MostOf(memory);
+  absl::MutexLock lock(&mu_);
+  needs_[job] = {.ps = ps, .learnt = now, .memory = std::move(memory), .most = most};
+}
+
+void PsMemoryBook::ForgetNeeds(absl::Time now,
+                               absl::FunctionRef<bool(uint64_t job, int ps)> waits) {
+  absl::MutexLock lock(&mu_);
+  absl::erase_if(needs_, [&](const auto& need) {
+    return now - need.second.learnt >= kNeedAge || !waits(need.first, need.second.ps);
+  });
+}
+
+PsMemory PsMemoryBook::MostNeeded(uint64_t job) const {
+  absl::MutexLock lock(&mu_);
+  const auto need = needs_.find(job);
+  return need == needs_.end() ? PsMemory{} : need->second.most;
+}
+
+MemoryByPs PsMemoryBook::MemoryOf(uint64_t job) const {
+  absl::MutexLock lock(&mu_);
+  if (const auto need = needs_.find(job); need != needs_.end()) return need->second.memory;
+  const auto taken = taken_.find(job);
+  return taken == taken_.end() ? MemoryByPs{} : taken->second.memory;
+}
+
+}  // namespace muster
