@@ -122,6 +122,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     }
   }
   if (active() && !IsActive(to)) {
+    if (IsTerminal(to)) Record(ledger_.TakeSteps(), {}, now);  // nobody makes a step again
     ReleaseAll();
     rehearsal_.Forget();
   }
@@ -818,7 +819,8 @@ void Job::CloseRecords(int64_t first_step, absl::Time now) {
 void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now) {
   if (report.steps().empty() && report.evaluations().empty()) return;
   ledger_.Take(members_.at(name).rank, report);
-  Record(ledger_.TakeSteps(/*halted=*/state() == v1::RECOVERING), ledger_.TakeEvaluations(), now);
+  const bool has_stopped = state() == v1::RECOVERING || report.state() == v1::MEMBER_FAILED;
+  Record(ledger_.TakeSteps(/*may_be_given_up=*/has_stopped), ledger_.TakeEvaluations(), now);
   if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
 }
 

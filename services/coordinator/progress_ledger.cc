@@ -128,14 +128,16 @@ void ProgressLedger::LeaveOutTheLost() {
   }
 }
 
-std::vector<StepSummary> ProgressLedger::TakeSteps(bool halted) {
+std::vector<StepSummary> ProgressLedger::TakeSteps(bool may_be_given_up) {
   LeaveOutTheLost();
   std::vector<StepSummary> complete;
   for (auto it = steps_.begin(); it != steps_.end() && it->first == steps_before_;
        it = steps_.erase(it), ++steps_before_) {
     const StepParts& parts = it->second;
     if (!AllPresent(parts.loss_shares)) break;
-    if (halted && std::isnan(parts.gradient_norm)) break;
+    // One that somebody has gone on from was made: its gradients came to no number.
+    const bool is_newest = std::next(it) == steps_.end();
+    if (may_be_given_up && is_newest && std::isnan(parts.gradient_norm)) break;
     StepSummary& summary = complete.emplace_back();
     summary.step = it->first;
     for (const auto& share : parts.loss_shares) summary.loss += *share;

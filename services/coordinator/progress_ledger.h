@@ -67,10 +67,9 @@ class ProgressLedger {
   // comes before its first one, and is not known here, is lost: it is skipped.
   void Take(int rank, const v1::JobReport& report);
 
-  // The steps and evaluations that have become complete, in order, each once. `halted`: a step
-  // whose norm nobody knows was given up; it may be made again, so that it, and what comes after,
-  // is left to CloseSteps().
-  std::vector<StepSummary> TakeSteps(bool halted = false);
+  // The steps and evaluations that have become complete, in order, each once. `may_be_given_up`:
+  // the newest one, if nobody knows its norm. It may be made again, and is left to CloseSteps().
+  std::vector<StepSummary> TakeSteps(bool may_be_given_up = false);
   std::vector<EvaluationSummary> TakeEvaluations();
   // This worker is lost: what it has not told of steps that were made is not waited for. Until the
   // next Begin().

@@ -117,7 +117,7 @@ TEST_F(ProgressLedgerTest, AStepThatWasGivenUpIsTakenWhereItIsNotMadeAgain) {
     v1::JobReport report = StepReport({{0, 3}, {1, 2}});
     report.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
     ledger_.Take(0, report);
-    EXPECT_EQ(ledger_.TakeSteps(/*halted=*/true).size(), 1);
+    EXPECT_EQ(ledger_.TakeSteps(/*may_be_given_up=*/true).size(), 1);
     const int64_t first_step = is_made_again ? 1 : 2;
     const std::vector<StepSummary> closed = ledger_.CloseSteps(first_step);
     EXPECT_EQ(closed.size(), is_made_again ? 0 : 1);
@@ -131,6 +131,14 @@ TEST_F(ProgressLedgerTest, AStepThatWasGivenUpIsTakenWhereItIsNotMadeAgain) {
       EXPECT_EQ(again[0].gradient_norm, 5);
     }
   }
+}
+
+// One that was skipped, say: it was made, and is not made again.
+TEST_F(ProgressLedgerTest, AStepThatSomebodyHasGoneOnFromWasNotGivenUp) {
+  v1::JobReport report = StepReport({{0, 3}, {1, 2}, {2, 1}});
+  report.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+  ledger_.Take(0, report);
+  EXPECT_EQ(ledger_.TakeSteps(/*may_be_given_up=*/true).size(), 3);
 }
 
 // Of a batch of 16.

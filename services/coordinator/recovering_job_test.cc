@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -964,6 +965,56 @@ TEST_F(RecoveringJobTest, AWorkerWithMoreToTellIsWaitedFor) {
   Tell("w-0", Steps(v1::MEMBER_HALTED, limits::kStepRecordsReportedMax, 1));
   TakeEffects();
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
+}
+
+// Its norm is not told of: the gradients of a step that is skipped come to no number.
+TEST_F(RecoveringJobTest, AStepWithoutANormHoldsUpNothingThatComesAfterIt) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  SayHalted("p-0", 0, 5000);
+  SayHalted("p-1", 0, 5000);
+  v1::JobReport page = Steps(v1::MEMBER_HALTED, 0, limits::kStepRecordsReportedMax);
+  page.mutable_steps(10)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+  Tell("w-0", page);
+  const int64_t last = limits::kStepRecordsReportedMax - 1;  // w-1 may have told of it
+  EXPECT_EQ(TakeEffects().records->steps, last);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  page = Steps(v1::MEMBER_HALTED, last, 2);
+  page.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+  Tell("w-0", page);
+  TakeEffects();
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value());
+}
+
+// Their ps is gone, and they are the first to tell of it.
+TEST_F(RecoveringJobTest, AStepThatFailedWorkersGaveUpIsTakenWhereItIsMadeAgain) {
+  Run();
+  const auto tell = [&](v1::MemberJobState state, double norm) {
+    for (const char* name : {"w-0", "w-1"}) {
+      v1::JobReport report = Steps(state, 0, 1);
+      report.mutable_steps(0)->set_gradient_norm(norm);
+      report.mutable_error()->set_reason("PS_UNREACHABLE");
+      report.mutable_error()->set_culprit("p-1");
+      Tell(name, report);
+    }
+  };
+  tell(v1::MEMBER_FAILED, std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(TakeEffects().steps, IsEmpty());
+  tell(v1::MEMBER_RUNNING, 5);
+  const Job::Effects effects = TakeEffects();
+  ASSERT_EQ(effects.steps.size(), 1);
+  EXPECT_EQ(effects.steps[0].gradient_norm, 5);
+}
+
+TEST_F(RecoveringJobTest, AStepThatWasGivenUpIsKnownOfAJobThatEnds) {
+  Run();
+  job_.MemberLost("p-1", "crashed", now_);
+  v1::JobReport report = Steps(v1::MEMBER_HALTED, 0, 1);
+  report.mutable_steps(0)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+  for (const char* name : {"w-0", "w-1"}) Tell(name, report);
+  EXPECT_THAT(TakeEffects().steps, IsEmpty());
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  EXPECT_EQ(TakeEffects().steps.size(), 1);
 }
 
 TEST_F(RecoveringJobTest, AllStepsMadeAndTheLastCheckpointNotWrittenIsMadeUpFor) {
