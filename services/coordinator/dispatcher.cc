@@ -183,20 +183,26 @@ bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
   return now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
 }
 
-// What they committed before they were suspended is where they go on, once it is there.
+// What they committed before they were suspended, or lost what their shards held, is where they go
+// on, once it is there.
 void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
   const absl::Time now = registry_->Now();
   for (const auto& [number, entry] : turn.jobs()) {
-    if (entry->job.state() != v1::QUEUED || !entry->rounds.committing()) continue;
+    if (!entry->rounds.committing()) continue;
     const absl::Time queued_since = entry->queued_since;
+    absl::Time since = queued_since;
+    if (entry->job.state() != v1::QUEUED) {
+      const std::optional<Job::Resumption> resumption = entry->job.ResumesAt(now);
+      if (!resumption || resumption->carries) continue;
+      since = resumption->since;
+    }
     if (MayGiveUpWaiting(entry->job, now)) {
       entry->job.StopWaiting("its checkpoint, which is still being committed", now);
-    } else if (now - queued_since >= kFilesTakeMax) {
-      entry->job.Wait(
-          kWaitsForCheckpoint,
-          absl::StrCat("waits for its checkpoint, which is still being committed after ",
-                       absl::FormatDuration(kFilesTakeMax), ": the disk is slow"),
-          now);
+    } else if (now - since >= kFilesTakeMax) {
+      entry->job.WaitFor(kWaitsForCheckpoint,
+                         absl::StrCat("its checkpoint, which is still being committed after ",
+                                      absl::FormatDuration(kFilesTakeMax), ": the disk is slow"),
+                         now);
     } else {
       continue;
     }

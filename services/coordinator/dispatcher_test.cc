@@ -27,6 +27,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class DispatcherTest : public RegistryFixture {
  protected:
@@ -271,6 +272,7 @@ TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
+  EXPECT_THAT(View(job).message(), StartsWith("waits for its checkpoint, which is still being"));
   const int64_t revision = View(job).revision();
   Dispatch();
   EXPECT_EQ(View(job).revision(), revision) << "it is told once";
@@ -677,12 +679,36 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitAndForNobodysU
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(other).state(), v1::PREPARING) << "the volume hangs";
+  EXPECT_EQ(View(job_).reason(), "WAITS_FOR_CHECKPOINT");
+  EXPECT_THAT(View(job_).message(), HasSubstr("; waits for its checkpoint, which is still being"));
   Attach("w-8");
   change([](JobRegistry::Entry& entry) { entry.rounds.EndCommit(); });
 
   Dispatch();
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+}
+
+TEST_F(RecoveringDispatcherTest, WhoGoesBackToACommitThatDoesNotEndCanBeSuspended) {
+  JobRegistry::Entry* entry = nullptr;
+  const auto change = [&](const std::function<void(Job&)>& change) {
+    JobRegistry::Turn turn(registry_.get());
+    entry = turn.FindNumber(job_);
+    change(entry->job);
+    turn.Perform(*entry);
+  };
+  change([&](Job& job) {
+    entry->rounds.BeginCommit();
+    job.Report("p-0", nullptr, now_);
+    EXPECT_TRUE(job.Suspend(now_).ok());
+  });
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "there may be a newer checkpoint in a moment";
+  now_ += absl::Minutes(1);
+  Dispatch();
+  change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
+  registry_->Settle();
+  EXPECT_EQ(View(job_).state(), v1::SUSPENDED) << View(job_).message();
 }
 
 TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
@@ -696,6 +722,14 @@ TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   EXPECT_THAT(View(job_).message(), HasSubstr("it has 0 workers and needs 1"));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    turn.FindNumber(job_)->rounds.BeginCommit();
+  }
+  const int64_t revision = View(job_).revision();
+  now_ += absl::Minutes(2);
+  Dispatch();
+  EXPECT_EQ(View(job_).revision(), revision) << "its shards need no checkpoint";
 }
 
 TEST_F(RecoveringDispatcherTest, WhoIsLeavingIsGivenNothing) {

@@ -185,6 +185,7 @@ void Job::Wait(const std::string& reason, const std::string& message, absl::Time
 }
 
 void Job::WaitFor(const std::string& reason, absl::string_view what, absl::Time now) {
+  if (state() == v1::QUEUED) return Wait(reason, absl::StrCat("waits for ", what), now);
   absl::string_view happened = record_.message();
   if (WaitsForMembers()) happened = happened.substr(0, happened.rfind(kWaitsFor));
   Wait(reason, absl::StrCat(happened, kWaitsFor, what), now);

@@ -122,7 +122,8 @@ class Job {
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
   // What a queued or recovering job waits for; nothing happens if it is told so already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
-  // The same of a recovering job: `what` (a sentence's end) is told after what has happened to it.
+  // The same; `what` is a sentence's end. Of a recovering job it is told after what has happened to
+  // it.
   void WaitFor(const std::string& reason, absl::string_view what, absl::Time now);
   // A queued or recovering job has waited for as long as its spec lets it.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
