@@ -48,7 +48,8 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
-  if (state() == v1::RUNNING) members_.Began();
+  // Who of them was new to it is not kept: whoever comes from now on is.
+  if (record_.has_start_time()) members_.Began();
   const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
   interruption_.BeginAfterRestart(
       /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_) && !goes_back,

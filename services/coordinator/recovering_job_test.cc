@@ -1923,6 +1923,20 @@ TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedKnowsWhoTrained) {
   EXPECT_FALSE(job_.Uses("w-1"));
 }
 
+TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedInARecoveryKnowsWhoIsNew) {
+  RunTo(3);
+  job_.MemberLost("w-1", "gone", now_);
+  TakeEffects();
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(3, 3);
+  TakeEffects();
+  Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  Tell("w-1", Say(v1::MEMBER_FAILED));
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_FALSE(job_.Uses("w-1"));
+}
+
 // Until it is resumed any process may come to have the name of a member.
 TEST_F(RecoveringJobTest, WhoTrainedBeforeASuspensionIsAsNewAsOthers) {
   RunTo(3);
