@@ -49,7 +49,8 @@ std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   std::vector<Ended> ended;
   for (const auto& [number, entry] : turn.jobs()) {
     const v1::Job& record = *entry->published;
-    if (!IsTerminal(record.state())) continue;
+    // What is being committed may be all that there is.
+    if (!IsTerminal(record.state()) || entry->rounds.committing()) continue;
     const v1::JobSpec& spec = record.spec();
     ended.push_back({.time = FromProto(record.end_time()),
                      .number = number,

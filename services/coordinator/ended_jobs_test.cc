@@ -144,6 +144,19 @@ TEST_F(EndedJobsTest, AJobWithACheckpointGoesOnlyWhereTheOperatorSaidSo) {
   EXPECT_FALSE(std::filesystem::exists(registry_->folder().job("line-2")));
 }
 
+TEST_F(EndedJobsTest, WhatIsStillBeingCommittedMayBeACheckpoint) {
+  const uint64_t job = AddEnded();
+  const auto change = [&](void (CheckpointRounds::*what)()) {
+    JobRegistry::Turn turn(registry_.get());
+    (turn.FindNumber(job)->rounds.*what)();
+  };
+  change(&CheckpointRounds::BeginCommit);
+  now_ += absl::Hours(2);
+  EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(1)}), ElementsAre(job));
+  change(&CheckpointRounds::EndCommit);
+  EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(1)}), IsEmpty());
+}
+
 TEST_F(EndedJobsTest, OneThatCannotBeDeletedKeepsNoOther) {
   for (int i = 0; i < 3; ++i) {
     const uint64_t number = AddEnded();
