@@ -310,6 +310,34 @@ TEST_F(CoordinatorTest, ACheckpointRenamedJustBeforeAKillIsTakenUp) {
   EXPECT_TRUE(WriteShard(0, 4).ok()) << "a shard that was not told has nothing to do";
 }
 
+// As when the store was lost without a backup, or is another prefix of etcd. The old job's
+// checkpoint would become the new job's when the coordinator is next started.
+TEST_F(CoordinatorTest, ANewStoreBesideOldFoldersGivesNoJobWhatIsAnothers) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  const std::string values = state_dir_ + "/models/model-old";
+  std::filesystem::create_directories(values);
+  for (auto& [name, member] : members_) member.attachment.reset();
+  coordinator_.reset();
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    std::filesystem::remove(absl::StrCat(state_dir_, "/coordinator.db", suffix));
+  }
+
+  Restart();
+  const std::string job = Create().name();
+  EXPECT_EQ(job, "jobs/line-2");
+  for (int restart = 0; restart < 2; ++restart) {
+    EXPECT_EQ(Get(job).checkpoint(), "");
+    EXPECT_THAT(*coordinator_->ListCheckpoints(""), IsEmpty());
+    EXPECT_TRUE(std::filesystem::exists(CheckpointPath(state_dir_ + "/jobs/line-1/checkpoints", 4)))
+        << "what is left of the old job can still be resumed from by its folder";
+    EXPECT_TRUE(std::filesystem::exists(values)) << "of a job that may come back with a backup";
+    Restart();
+  }
+}
+
 // As when a volume that belongs there is not mounted.
 TEST_F(CoordinatorTest, CheckpointsAreNotForgottenBecauseTheirFolderIsNotThere) {
   CreateRunning();

@@ -269,7 +269,7 @@ absl::Status EtcdStore::Lead() {
   return absl::OkStatus();
 }
 
-// Until Import() has ended this is no store: with no jobs in it a coordinator would remove the
+// Until Import() has ended this is no store: with no jobs in it a coordinator could remove the
 // model values of those that the backup has.
 absl::Status EtcdStore::GiveUp() {
   absl::MutexLock lock(&mu_);
@@ -525,6 +525,16 @@ absl::Status EtcdStore::Commit(const Change& change) {
   RETURN_IF_ERROR(Write(writing));
   if (change.seat != nullptr) seats_ = std::move(seats);
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> EtcdStore::PassOverNumbers(uint64_t last) {
+  absl::MutexLock lock(&mu_);
+  if (last <= jobs_) return false;
+  Writing writing;
+  writing.Put(kJobs, absl::StrCat(last));
+  RETURN_IF_ERROR(Write(writing));
+  jobs_ = last;
+  return true;
 }
 
 absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) const {
@@ -890,8 +900,7 @@ absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
 
 // In many transactions: a mark says until the last one that it has not ended.
 absl::Status EtcdStore::Import(
-    const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
-    uint64_t numbers_used) {
+    const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) {
   absl::MutexLock lock(&mu_);
   for (const char* kind : {"job/", "token/"}) {
     ASSIGN_OR_RETURN(const Values kept, ReadAll(kind));
@@ -906,7 +915,7 @@ absl::Status EtcdStore::Import(
     ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, next());
     if (!record) break;
     if (record->has_header()) {
-      jobs_ = std::max({jobs_, numbers_used, record->header().jobs()});
+      jobs_ = std::max(jobs_, record->header().jobs());
       end.Put(kJobs, absl::StrCat(jobs_));
       end.Put(kTerm, absl::StrCat(std::max(term_, record->header().term()) + kTermsPassedOver));
     } else if (record->has_job()) {

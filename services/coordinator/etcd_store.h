@@ -81,6 +81,7 @@ class EtcdStore final : public Store {
   absl::StatusOr<v1::Job> AddJob(Submission submission) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
   absl::Status Commit(const Change& change) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<bool> PassOverNumbers(uint64_t last) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DeleteJob(uint64_t number) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<StoredJob>> LoadJobs() const override;
   absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
@@ -92,8 +93,8 @@ class EtcdStore final : public Store {
   absl::StatusOr<std::vector<Token>> Tokens() const override;
   absl::Status Export(
       const std::function<absl::Status(const v1::BackupRecord&)>& take) const override;
-  absl::Status Import(const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
-                      uint64_t numbers_used) override;
+  absl::Status Import(
+      const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) override;
 
  private:
   class Writing;

@@ -243,11 +243,10 @@ TEST_F(EtcdStoreTest, ItBelongsToOneStateFolder) {
 TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
   {
     auto store = Open();
-    const absl::Status broken = store->Import(
-        []() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+    const absl::Status broken =
+        store->Import([]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
           return absl::DataLossError("the disk is gone");
-        },
-        0);
+        });
     ASSERT_TRUE(absl::IsDataLoss(broken)) << broken;
   }
   EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_CORRUPT");

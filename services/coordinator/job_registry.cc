@@ -130,6 +130,7 @@ absl::Status JobRegistry::Load(const std::function<void()>& loaded_one) {
     if (!job.record.checkpoint().empty()) with_checkpoints.push_back(JobIdOf(job.record.name()));
   }
   RETURN_IF_ERROR(CheckJobsFolder(folder(), with_checkpoints));
+  RETURN_IF_ERROR(PassOverJobFolders());
   CommitQueue::Ticket last = 0;
   for (StoredJob& job : stored) {
     absl::StatusOr<Findings> found = Look(job);
@@ -149,6 +150,20 @@ absl::Status JobRegistry::Load(const std::function<void()>& loaded_one) {
   absl::MutexLock lock(&mu_);
   LOG(INFO) << "term " << store().term() << ": " << jobs_.size() << " jobs, " << active_.size()
             << " of them active";
+  return absl::OkStatus();
+}
+
+absl::Status JobRegistry::PassOverJobFolders() {
+  ASSIGN_OR_RETURN(const std::vector<StateFolder::JobFolder> folders, folder().JobFolders());
+  const auto last = std::ranges::max_element(folders, {}, &StateFolder::JobFolder::number);
+  if (last == folders.end()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool passed, store().PassOverNumbers(last->number));
+  LOG_IF(WARNING, passed)
+      << folder().job(last->id) << " is of a job that is later than all that this store has had: "
+      << "the store is new, or an older one was put back. New jobs have numbers from "
+      << last->number + 1 << " on, so that none takes another's checkpoints for its own. Folders "
+      << "of jobs that the store does not know are left alone; their checkpoints can be resumed "
+      << "from by their path";
   return absl::OkStatus();
 }
 

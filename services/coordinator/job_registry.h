@@ -111,6 +111,9 @@ class JobRegistry {
     CheckpointsFound checkpoints;
     std::unique_ptr<const MetricsLog> metrics_log;  // of one that may go on
   };
+  // No job that comes gets the folder of one that the store has never known: what is in it would
+  // become its own.
+  absl::Status PassOverJobFolders();
   absl::StatusOr<Findings> Look(const StoredJob& job);
   // The ticket of what is to be stored of it for that; 0: nothing.
   CommitQueue::Ticket Enter(StoredJob stored, Findings found) ABSL_LOCKS_EXCLUDED(mu_);

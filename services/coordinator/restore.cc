@@ -2,14 +2,9 @@
 
 #include <glog/logging.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "google/protobuf/timestamp.pb.h"
@@ -19,20 +14,6 @@
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
-
-uint64_t HighestNumberIn(const std::string& jobs) {
-  uint64_t highest = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(jobs, error)) {
-    const std::string name = entry.path().stem().string();  // of one being deleted as well
-    uint64_t number = 0;
-    if (absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &number)) {
-      highest = std::max(highest, number);
-    }
-  }
-  return highest;
-}
-
 namespace {
 
 // Of the tokens that were revoked in the store that is given up, when they were. One that cannot be
@@ -56,7 +37,6 @@ absl::flat_hash_map<std::string, google::protobuf::Timestamp> Revocations(
 absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
                            Occupied occupied) {
   ASSIGN_OR_RETURN(const std::unique_ptr<BackupReader> reader, BackupReader::Open(backup));
-  const uint64_t used = HighestNumberIn(absl::StrCat(choice.state_dir(), "/jobs"));
   absl::flat_hash_map<std::string, google::protobuf::Timestamp> revoked;
   if (occupied == Occupied::kGiveUp) revoked = Revocations(choice);
   int64_t jobs = 0, tokens = 0, valid = 0, stay_revoked = 0;
@@ -81,7 +61,7 @@ absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
     return record;
   };
   RETURN_IF_ERROR(choice.Restore(occupied == Occupied::kGiveUp,
-                                 [&](Store& store) { return store.Import(next, used); }));
+                                 [&](Store& store) { return store.Import(next); }));
   LOG(INFO) << "restored " << jobs << " jobs and " << tokens << " tokens, as they were on "
             << absl::FormatTime(absl::FromUnixSeconds(reader->header().unix_seconds()))
             << ". Start the coordinator, then the members again: they belong to the cluster that "

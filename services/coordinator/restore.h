@@ -1,7 +1,6 @@
 // Puts a backup in the place of a store.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,9 +16,5 @@ enum class Occupied { kRefuse, kGiveUp };
 // again. The errors of BackupReader, of opening the store and of Store::Import; UNAVAILABLE (reason
 // "STORE_LOCKED"): a coordinator uses the store.
 absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice, Occupied occupied);
-
-// The highest number at the end of a name in this folder of jobs ("net-7"); 0: there is none. A job
-// made later must not find the files of one that the backup does not know.
-uint64_t HighestNumberIn(const std::string& jobs);
 
 }  // namespace muster

@@ -520,6 +520,20 @@ absl::Status SqliteStore::Commit(const Change& change) {
   });
 }
 
+absl::StatusOr<bool> SqliteStore::PassOverNumbers(uint64_t last) {
+  absl::MutexLock lock(&mu_);
+  Statement look(database_, "SELECT 1 FROM counters WHERE name = 'jobs' AND value < ?");
+  ASSIGN_OR_RETURN(const bool lower, look.Bind(last).Step());
+  if (!lower) return false;
+  RETURN_IF_ERROR(look.Run());
+  RETURN_IF_ERROR(InTransaction([&] {
+    return Statement(database_, "UPDATE counters SET value = ? WHERE name = 'jobs'")
+        .Bind(last)
+        .Run();
+  }));
+  return true;
+}
+
 absl::Status SqliteStore::DeleteJob(uint64_t number) {
   absl::MutexLock lock(&mu_);
   return InTransaction(
@@ -736,8 +750,7 @@ absl::Status SqliteStore::ImportJob(const v1::BackupJob& job) {
 }
 
 absl::Status SqliteStore::Import(
-    const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
-    uint64_t numbers_used) {
+    const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) {
   absl::MutexLock lock(&mu_);
   return InTransaction([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     Statement used(database_, "SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM tokens)");
@@ -751,8 +764,7 @@ absl::Status SqliteStore::Import(
       if (record->has_header()) {
         const v1::BackupHeader& header = record->header();
         const std::pair<const char*, uint64_t> least[] = {
-            {"term", std::max(term_, header.term()) + kTermsPassedOver},
-            {"jobs", std::max(numbers_used, header.jobs())}};
+            {"term", std::max(term_, header.term()) + kTermsPassedOver}, {"jobs", header.jobs()}};
         for (const auto& [name, value] : least) {
           RETURN_IF_ERROR(
               Statement(database_, "UPDATE counters SET value = max(value, ?) WHERE name = ?")

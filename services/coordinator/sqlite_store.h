@@ -51,6 +51,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<v1::Job> AddJob(Submission submission) override;
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
   absl::Status Commit(const Change& change) override;
+  absl::StatusOr<bool> PassOverNumbers(uint64_t last) override;
   absl::Status DeleteJob(uint64_t number) override;
   absl::StatusOr<std::vector<StoredJob>> LoadJobs() const override;
   absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
@@ -62,8 +63,8 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<Token>> Tokens() const override;
   absl::Status Export(
       const std::function<absl::Status(const v1::BackupRecord&)>& take) const override;
-  absl::Status Import(const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
-                      uint64_t numbers_used) override;
+  absl::Status Import(
+      const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) override;
 
  private:
   SqliteStore(sqlite3* database, int lock_file) : database_(database), lock_file_(lock_file) {}

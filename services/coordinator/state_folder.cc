@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/checkpoint/disk_file.h"
@@ -75,6 +76,23 @@ absl::StatusOr<std::string> StateFolder::Id() const {
                         " is empty: remove it; and if "
                         "the store belongs to this folder, start with --adopt_state_dir")),
                     "STATE_DIR_FAILED");
+}
+
+absl::StatusOr<std::vector<StateFolder::JobFolder>> StateFolder::JobFolders() const {
+  std::vector<JobFolder> folders;
+  std::error_code error, ignored;
+  for (fs::directory_iterator entry(jobs(), error), end; !error && entry != end;
+       entry.increment(error)) {
+    JobFolder folder{.id = entry->path().filename().string()};
+    if (entry->path().extension() == kAsideSuffix) folder.id = entry->path().stem().string();
+    const size_t dash = folder.id.rfind('-');
+    if (dash != std::string::npos && absl::SimpleAtoi(folder.id.substr(dash + 1), &folder.number) &&
+        entry->is_directory(ignored)) {
+      folders.push_back(std::move(folder));
+    }
+  }
+  RETURN_IF_ERROR(FromCode(error, jobs()));
+  return folders;
 }
 
 absl::Status StateFolder::MakeJob(const std::string& id) const { return MakeDurable(job(id)); }

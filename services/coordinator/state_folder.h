@@ -1,8 +1,10 @@
 // Where the coordinator keeps what must survive it: the store, the jobs' folders, models' values.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +34,14 @@ class StateFolder {
 
   // Made when it is first asked for, and the same for every process that has this folder.
   absl::StatusOr<std::string> Id() const;
+
+  struct JobFolder {
+    std::string id;
+    uint64_t number = 0;  // at its end
+  };
+  // Those that are there, whatever the store knows, in no order; of jobs that are set aside as
+  // well.
+  absl::StatusOr<std::vector<JobFolder>> JobFolders() const;
 
   absl::Status MakeJob(const std::string& id) const;
   // In two steps, since the second takes its time: after the first nobody finds the job's files,

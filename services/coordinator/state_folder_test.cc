@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "lib/status/status.h"
 #include "services/coordinator/recorded_disk.h"
@@ -51,6 +52,28 @@ TEST(StateFolderTest, AJobsFilesAreOutOfSightAtOnceAndGoneInTheEndCrashOrNot) {
 
   EXPECT_TRUE(fs::is_empty(path + "/jobs"));
   EXPECT_TRUE(folder->SetJobAside("never-ran-3").ok());
+}
+
+TEST(StateFolderTest, KnowsWhichJobsHaveAFolder) {
+  const std::string path = NewPath();
+  const auto folder = StateFolder::Open(path);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_TRUE(folder->JobFolders()->empty());
+  for (const char* id : {"net-1", "a-b-20", "net-7"}) ASSERT_TRUE(folder->MakeJob(id).ok());
+  ASSERT_TRUE(folder->SetJobAside("net-7").ok());
+  for (const char* other : {"lost+found", "net-", "net-x", "12"}) {
+    fs::create_directory(path + "/jobs/" + other);
+  }
+  std::ofstream(path + "/jobs/notes-99") << "a file";
+
+  const auto jobs = folder->JobFolders();
+
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  std::map<std::string, uint64_t> numbers;
+  for (const auto& job : *jobs) numbers[job.id] = job.number;
+  EXPECT_EQ(numbers, (std::map<std::string, uint64_t>{{"net-1", 1}, {"a-b-20", 20}, {"net-7", 7}}));
+  fs::remove_all(path + "/jobs");
+  EXPECT_EQ(ReasonOf(folder->JobFolders().status()), "STATE_DIR_FAILED");
 }
 
 TEST(StateFolderTest, APowerCutDoesNotBringBackWhatWasSetAside) {

@@ -92,6 +92,9 @@ class Store {
   // a job that has ended (its record has an end time) no plan.
   virtual absl::Status Commit(const Change& change) = 0;
 
+  // No new job has a number up to this one. Whether one might have had; else nothing is written.
+  virtual absl::StatusOr<bool> PassOverNumbers(uint64_t last) = 0;
+
   // The job with its events, plans, checkpoint records and request ids.
   virtual absl::Status DeleteJob(uint64_t number) = 0;
 
@@ -121,11 +124,10 @@ class Store {
       const std::function<absl::Status(const v1::BackupRecord&)>& take) const = 0;
   // Takes in what Export() gave, in its order, until `next` gives nullopt. The cluster is another
   // one then, terms are beyond the header's and this opening's, and new jobs have numbers beyond
-  // the header's and `numbers_used`: who belongs to what was before cannot act. For a store that is
-  // closed after this. FAILED_PRECONDITION (reason "STORE_NOT_EMPTY"): it has jobs or tokens.
+  // the header's: who belongs to what was before cannot act. For a store that is closed after this.
+  // FAILED_PRECONDITION (reason "STORE_NOT_EMPTY"): it has jobs or tokens.
   virtual absl::Status Import(
-      const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
-      uint64_t numbers_used) = 0;
+      const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) = 0;
   // Of the terms of two stores that one backup was put into, none is the other's.
   static constexpr uint64_t kTermsPassedOver = 1000;
 

@@ -37,7 +37,6 @@ class StoreChoice {
   // Whether several coordinators take turns with the store, and Open() waits for ours.
   bool takes_turns() const { return client_ != nullptr; }
   const std::string& file() const { return location_.file; }  // "": none of this host
-  const std::string& state_dir() const { return state_dir_; }
 
   static constexpr absl::Duration kCampaignInterval = absl::Milliseconds(300);
   struct Turn {

@@ -50,15 +50,13 @@ absl::Status StoreConformance::Advance(Store& store, v1::Job& record) {
                        .checkpoint = &checkpoint});
 }
 
-absl::Status StoreConformance::ImportAll(Store& store, const std::vector<v1::BackupRecord>& records,
-                                         uint64_t numbers_used) {
+absl::Status StoreConformance::ImportAll(Store& store,
+                                         const std::vector<v1::BackupRecord>& records) {
   auto next = records.begin();
-  return store.Import(
-      [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
-        if (next == records.end()) return std::nullopt;
-        return *next++;
-      },
-      numbers_used);
+  return store.Import([&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+    if (next == records.end()) return std::nullopt;
+    return *next++;
+  });
 }
 
 TEST_P(StoreConformance, EveryOpeningRaisesTheTerm) {
@@ -261,6 +259,26 @@ TEST_P(StoreConformance, TheNumbersOfJobsRiseOverReopeningAlsoWithoutAJobLeft) {
   EXPECT_EQ(jobs->at(1).record.number(), 3);
 }
 
+TEST_P(StoreConformance, NumbersThatArePassedOverAreNeverGiven) {
+  {
+    auto store = Open();
+    const auto passed = store->PassOverNumbers(7);
+    ASSERT_TRUE(passed.ok()) << passed.status();
+    EXPECT_TRUE(*passed);
+    EXPECT_FALSE(*store->PassOverNumbers(7)) << "they are already";
+  }
+  {
+    auto store = Open();
+    EXPECT_FALSE(*store->PassOverNumbers(7)) << "over reopening as well";
+    EXPECT_EQ(store->AddJob(Submission())->number(), 8);
+    EXPECT_FALSE(*store->PassOverNumbers(5));
+    EXPECT_EQ(store->AddJob(Submission())->number(), 9) << "a lower one changes nothing";
+    EXPECT_TRUE(*store->PassOverNumbers(20));
+    EXPECT_EQ(store->AddJob(Submission())->number(), 21);
+  }
+  EXPECT_EQ(Open()->AddJob(Submission())->number(), 22);
+}
+
 TEST_P(StoreConformance, AnswersARepeatedRequestWithItsJob) {
   {
     auto store = Open();
@@ -453,7 +471,7 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
     ASSERT_TRUE(exported.ok()) << exported;
     EXPECT_TRUE(absl::IsCancelled(
         store->Export([](const v1::BackupRecord&) { return absl::CancelledError("enough"); })));
-    EXPECT_EQ(ReasonOf(store->Import([] { return std::nullopt; }, 0)), "STORE_NOT_EMPTY");
+    EXPECT_EQ(ReasonOf(store->Import([] { return std::nullopt; })), "STORE_NOT_EMPTY");
   }
   ASSERT_EQ(records.size(), 4);
   EXPECT_EQ(records[0].header().cluster(), cluster);
@@ -462,7 +480,7 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
   const auto other = GetParam()();
   {
     auto store = *other->Open();
-    const absl::Status imported = ImportAll(*store, records, /*numbers_used=*/7);
+    const absl::Status imported = ImportAll(*store, records);
     ASSERT_TRUE(imported.ok()) << imported;
   }
 
@@ -491,7 +509,7 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
   }
   ASSERT_EQ(store->Tokens()->size(), 1);
   EXPECT_EQ(store->Tokens()->front().hash, "hash");
-  EXPECT_EQ(store->AddJob(Submission())->number(), 8);
+  EXPECT_EQ(store->AddJob(Submission())->number(), 4);
 }
 
 TEST_P(StoreConformance, OneDamagedJobKeepsNoOtherOutOfABackup) {

@@ -38,8 +38,7 @@ class StoreConformance
   static Store::Submission Submission(const std::string& request_id = "");
   // A transition to RUNNING with a new generation and a checkpoint of step 20.
   static absl::Status Advance(Store& store, v1::Job& record);
-  static absl::Status ImportAll(Store& store, const std::vector<v1::BackupRecord>& records,
-                                uint64_t numbers_used = 0);
+  static absl::Status ImportAll(Store& store, const std::vector<v1::BackupRecord>& records);
 
  protected:
   std::unique_ptr<Store> Open();

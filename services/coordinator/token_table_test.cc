@@ -123,7 +123,7 @@ TEST_F(TokenTableTest, WhatIsOverTakesNoRoomFromWhatIsNew) {
     ++next;
     return record;
   };
-  ASSERT_TRUE(store_->Import(import, 0).ok());
+  ASSERT_TRUE(store_->Import(import).ok());
   Reopen();
   const auto ids = [&] {
     std::set<std::string> ids;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,7 @@
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
+#include "services/coordinator/state_folder.h"
 
 namespace muster {
 namespace {
@@ -104,9 +106,24 @@ bool BroughtItsValues(const JobRegistry::Entry& entry) {
 
 void UserOperations::RemoveOrphans() {
   std::vector<std::string> used;
+  absl::flat_hash_set<std::string> known;
   {
     JobRegistry::Turn turn(&registry());
-    for (const auto& [number, entry] : turn.jobs()) used.push_back(entry->origin.restore);
+    for (const auto& [number, entry] : turn.jobs()) {
+      used.push_back(entry->origin.restore);
+      known.insert(JobIdOf(entry->published->name()));
+    }
+  }
+  const auto folders = registry().folder().JobFolders();
+  if (!folders.ok()) {
+    LOG(ERROR) << "values of models that no job starts from are left over: " << folders.status();
+    return;
+  }
+  for (const StateFolder::JobFolder& folder : *folders) {
+    if (known.contains(folder.id)) continue;
+    LOG(INFO) << "values of models that no job starts from are left alone: the store does not know "
+              << registry().folder().job(folder.id) << ", whose job may start from them";
+    return;
   }
   RemoveOrphanedValues(registry().folder().models(), used);
 }

@@ -44,7 +44,8 @@ class UserOperations {
       : options_(options), data_checks_(options.data_checks_max) {}
 
   // What a crash left of calls of CreateJob and DeleteJob: values of models that no job starts
-  // from. To be called before any other method.
+  // from. Left where a job has a folder and the store does not know it: they may be its own. To be
+  // called before any other method.
   void RemoveOrphans();
 
   // CANCELLED, and nothing is left behind, where the caller is gone before the job is stored:
