@@ -308,6 +308,8 @@ class Semantics:
         for constraint in spec.get("topologySpreadConstraints", []):
             if not selects(constraint["labelSelector"], labels_of(workload)):
                 self.fault("topologySpreadConstraints: spreads other pods")
+            if constraint["whenUnsatisfiable"] == "DoNotSchedule" and constraint.get("nodeTaintsPolicy") != "Honor":
+                self.fault("topologySpreadConstraints: a node that is cordoned would count as an empty one, and a pod wait for it")
 
     def check_security(self, workload):
         """Pod Security Standard "restricted", where the namespace enforces it, and what of it holds everywhere."""

@@ -267,6 +267,7 @@ FAULTS = [
     ("ALL must be dropped", DEV, SET, "muster-ps", container(delete("securityContext", "capabilities"))),
     ("none may be added", DEV, SET, "muster-ps", container(put(["IPC_LOCK"], "securityContext", "capabilities", "add"))),
     ("runAsNonRoot", DEV, SET, "muster-ps", workload(put(0, "securityContext", "runAsUser"))),
+    ("would count as an empty one", TCP, SET, "muster-ps", workload(delete("topologySpreadConstraints", 0, "nodeTaintsPolicy"))),
     ("is not of version", DEV, SET, "muster-ps", container(put("muster-ps:latest", "image"))),
     ("no request or no limit of memory", DEV, SET, "muster-coordinator", container(delete("resources", "limits", "memory"))),
     ("requests are not limits", TCP, SET, "muster-worker", container(put("17", "resources", "limits", "cpu"))),
