@@ -153,6 +153,16 @@ class Manifests(unittest.TestCase):
         claims = {thing["metadata"]["name"] for thing in objects if thing["kind"] == "PersistentVolumeClaim"} | {
             f"{claim['metadata']['name']}-{thing['metadata']['name']}-0" for thing in objects if thing["kind"] == "StatefulSet"
             for claim in thing["spec"].get("volumeClaimTemplates", [])}
+        restore = pods[1]["metadata"]["labels"]
+        ha = manifests.load(os.path.join(ROOT, "k8s", "rendered", "ha.yaml"))
+        policies = manifests.Policies(ha)
+        self.assertTrue(policies.allows(restore, {"namespace": "etcd"}, 2379))
+        self.assertTrue(policies.allows(restore, {"namespace": "kube-system", "k8s-app": "kube-dns"}, 53, "UDP"))
+        for thing in ha + objects:  # nobody takes it for a coordinator
+            if thing["kind"] in ("Service", "StatefulSet", "PodDisruptionBudget", "PodMonitor"):
+                selector = thing["spec"]["selector"]
+                self.assertFalse(manifests.selects({"matchLabels": selector} if thing["kind"] == "Service" else selector, restore),
+                                 manifests.name_of(thing))
         for pod in pods:
             for schema in schemas():
                 self.assertEqual(manifests.schema_faults([pod], schema), [])
@@ -257,6 +267,7 @@ FAULTS = [
      workload(lambda pod: pod["volumes"][1]["secret"].update(secretName="muster-tls"))),
     ("no PersistentVolumeClaim", TCP, "PersistentVolumeClaim", "muster-data", put("data", "metadata", "name")),
     ("no volume tmp2 to mount", DEV, SET, "muster-ps", container(lambda it: it["volumeMounts"][-1].update(name="tmp2"))),
+    ("would count as an empty one", TCP, SET, "muster-ps", workload(delete("topologySpreadConstraints", 0, "nodeTaintsPolicy"))),
     ("a token of the Kubernetes API", DEV, SET, "muster-ps", workload(delete("automountServiceAccountToken"))),
     ("hostNetwork", DEV, SET, "muster-worker", workload(put(True, "hostNetwork"))),
     ("is of the host", DEV, SET, "muster-worker",
@@ -267,7 +278,6 @@ FAULTS = [
     ("ALL must be dropped", DEV, SET, "muster-ps", container(delete("securityContext", "capabilities"))),
     ("none may be added", DEV, SET, "muster-ps", container(put(["IPC_LOCK"], "securityContext", "capabilities", "add"))),
     ("runAsNonRoot", DEV, SET, "muster-ps", workload(put(0, "securityContext", "runAsUser"))),
-    ("would count as an empty one", TCP, SET, "muster-ps", workload(delete("topologySpreadConstraints", 0, "nodeTaintsPolicy"))),
     ("is not of version", DEV, SET, "muster-ps", container(put("muster-ps:latest", "image"))),
     ("no request or no limit of memory", DEV, SET, "muster-coordinator", container(delete("resources", "limits", "memory"))),
     ("requests are not limits", TCP, SET, "muster-worker", container(put("17", "resources", "limits", "cpu"))),
