@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
   coordinator->options_.opened_one();
   coordinator->users_.RemoveOrphans();
   // Only now: whoever misses it (MusterCoordinatorDown) misses one that serves.
-  coordinator->metrics_->term.Set(coordinator->store_->term());
+  coordinator->metrics_->ShowTerm(coordinator->store_->term());
   return coordinator;
 }
 

@@ -31,8 +31,7 @@ bool IsToken(const std::string& reason) {
 }  // namespace
 
 CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
-    : term(metrics->Gauge("muster_coordinator_term", "Starts of this coordinator's store so far.")),
-      store_commit_seconds(metrics->Histogram("muster_store_commit_duration_seconds",
+    : store_commit_seconds(metrics->Histogram("muster_store_commit_duration_seconds",
                                               "Time of one durable transaction of the store.")),
       checkpoint_bytes(
           metrics->Counter("muster_checkpoint_bytes_total", "Bytes of committed checkpoints.")),
@@ -61,6 +60,11 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
                                                   "Checkpoints that could not be written.",
                                                   /*labels=*/{})),
       steps_(metrics) {}
+
+void CoordinatorMetrics::ShowTerm(uint64_t term) {
+  metrics_->Gauge("muster_coordinator_term", "Starts of this coordinator's store so far.")
+      .Set(static_cast<double>(term));
+}
 
 prometheus::Histogram& CoordinatorMetrics::RecoveryPhase(const char* phase) {
   return metrics_->Histogram(

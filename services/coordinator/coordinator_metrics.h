@@ -26,6 +26,8 @@ class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(Metrics* metrics);
 
+  // Before the first call nothing is exported of it, not even 0: whoever has it serves.
+  void ShowTerm(uint64_t term);
   // `reason` may come from a member: what is no token, or one too many, counts as "OTHER".
   void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -71,7 +73,6 @@ class CoordinatorMetrics {
   void RestJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  prometheus::Gauge& term;
   prometheus::Histogram& store_commit_seconds;
   prometheus::Counter& checkpoint_bytes;
   prometheus::Counter& checkpoints_damaged;  // each time that one is met

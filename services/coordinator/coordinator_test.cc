@@ -361,6 +361,25 @@ TEST_F(CoordinatorTest, CheckpointsAreNotForgottenBecauseTheirFolderIsNotThere) 
   EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
 }
 
+// Whoever opens what it is to serve, and hangs on it, must be missed (MusterCoordinatorDown).
+TEST_F(CoordinatorTest, ItsTermIsExportedOnceItServes) {
+  EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_coordinator_term 1\n"));
+  for (auto& [name, member] : members_) member.attachment.reset();
+  coordinator_.reset();
+  metrics_ = std::make_unique<Metrics>();
+  std::string meanwhile;
+
+  auto opened =
+      Coordinator::Open({.state_dir = state_dir_, .metrics = metrics_.get(), .opened_one = [&] {
+                           meanwhile = metrics_->Render();
+                         }});
+
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT(meanwhile,
+              AllOf(HasSubstr("muster_build_info"), Not(HasSubstr("muster_coordinator_term"))));
+  EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_coordinator_term 2\n"));
+}
+
 TEST_F(CoordinatorTest, TheSameRequestIdIsTheSameJob) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();

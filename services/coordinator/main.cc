@@ -288,8 +288,8 @@ int Main() {
   auto store = (*choice)->Open({.address = AdvertisedAddress(*listen, (*door)->port()),
                                 .waiting =
                                     [&](const absl::Status& why) {
-                                      LOG(INFO)
-                                          << "standing by on " << address << ": " << why.message();
+                                      LOG(INFO) << "standing by on " << address << ": "
+                                                << why.message() << " [" << ReasonOf(why) << "]";
                                       standby.Explain(why);
                                     },
                                 .wait = [&](absl::Duration time) { return stop.Await(time) == 0; },
