@@ -48,8 +48,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
-  // Who of them was new to it is not kept: whoever comes from now on is.
-  if (record_.has_start_time()) members_.Began();
+  if (record_.has_start_time()) members_.BeganBefore();
   const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
   interruption_.BeginAfterRestart(
       /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_) && !goes_back,
@@ -114,6 +113,8 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   CHECK(CanMove(state(), to)) << record_.name() << ": " << v1::JobState_Name(state()) << " -> "
                               << v1::JobState_Name(to);
   if (active() && to != v1::RUNNING) checkpoints_.Stop();
+  // What was given up as the job failed is made by nobody else.
+  if (state() == v1::RUNNING && IsTerminal(to)) Record(ledger_.TakeSteps(), {}, now);
   if (state() == v1::PREPARING || state() == v1::RUNNING) {
     if (to != v1::RUNNING) {
       suspend_at_.reset();
@@ -123,7 +124,6 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     }
   }
   if (active() && !IsActive(to)) {
-    if (IsTerminal(to)) Record(ledger_.TakeSteps(), {}, now);  // nobody makes a step again
     ReleaseAll();
     rehearsal_.Forget();
   }
@@ -293,8 +293,7 @@ absl::Status Job::Suspend(absl::Time now) {
     return absl::OkStatus();
   }
   if (WaitsForMembers() && !interruption_.carries()) {
-    Stopped(absl::StrCat("while it waited for members; it goes on from ", WhereItGoesOn(record_)),
-            now);
+    Stopped(absl::StrCat("while it waited; it goes on from ", WhereItGoesOn(record_)), now);
     return absl::OkStatus();
   }
   RequestStop("SUSPEND_REQUESTED", "", now);

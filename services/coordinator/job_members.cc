@@ -64,6 +64,10 @@ void JobMembers::Began() {
   for (auto& [name, member] : members_) member.was_there = true;
 }
 
+void JobMembers::BeganBefore() {
+  for (auto& [name, member] : members_) member.was_there = member.is_presumed = true;
+}
+
 bool JobMembers::IsNewcomer(const std::string& name) const {
   return !members_.at(name).was_there &&
          std::ranges::any_of(members_, [](const auto& entry) { return entry.second.was_there; });
@@ -110,6 +114,9 @@ std::string JobMembers::WhatIsAwaitedOf(const std::string& name) const {
 const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::JobReport* report,
                                            absl::Time now, uint32_t behind) {
   Member& member = members_.at(name);
+  if (std::exchange(member.is_presumed, false) && report == nullptr && behind == 0) {
+    member.was_there = false;
+  }
   member.heard = true;
   member.behind = behind;
   member.serving = report != nullptr;

@@ -31,6 +31,7 @@ class JobMembers {
   struct Member {
     int rank = -1;                // -1: a ps
     bool was_there = false;       // in one that ran, as the same, and was not lost since
+    bool is_presumed = false;     // that it was, until its first word
     std::string host;             // "": not known
     absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
     std::string address;          // of a worker's shard with allreduce, once it is prepared
@@ -100,6 +101,9 @@ class JobMembers {
   void StreamBroken(const std::string& name);
   // The generation runs: its members have shown that they can, and see the same data.
   void Began();
+  // The same of a job that has run before the coordinator was restarted, which does not know of
+  // which of its members: of all but those whose first word is that they know nothing of the job.
+  void BeganBefore();
   // Returns whether it is new.
   bool SetLeaving(const std::string& name) {
     return !std::exchange(members_.at(name).leaving, true);

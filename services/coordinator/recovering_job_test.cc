@@ -1006,15 +1006,20 @@ TEST_F(RecoveringJobTest, AStepThatFailedWorkersGaveUpIsTakenWhereItIsMadeAgain)
   EXPECT_EQ(effects.steps[0].gradient_norm, 5);
 }
 
-TEST_F(RecoveringJobTest, AStepThatWasGivenUpIsKnownOfAJobThatEnds) {
-  Run();
-  job_.MemberLost("p-1", "crashed", now_);
-  v1::JobReport report = Steps(v1::MEMBER_HALTED, 0, 1);
-  report.mutable_steps(0)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
-  for (const char* name : {"w-0", "w-1"}) Tell(name, report);
-  EXPECT_THAT(TakeEffects().steps, IsEmpty());
-  ASSERT_TRUE(job_.Cancel(now_).ok());
-  EXPECT_EQ(TakeEffects().steps.size(), 1);
+TEST_F(RecoveringJobTest, AStepThatWasGivenUpIsKnownOfAJobThatFails) {
+  for (const bool recovers : {false, true}) {
+    Begin(Record());
+    Run();
+    v1::JobReport report = Steps(recovers ? v1::MEMBER_HALTED : v1::MEMBER_FAILED, 0, 1);
+    report.mutable_steps(0)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+    report.mutable_error()->set_culprit("p-1");
+    if (recovers) job_.MemberLost("p-1", "crashed", now_);
+    for (const char* name : {"w-0", "w-1"}) Tell(name, report);
+    EXPECT_THAT(TakeEffects().steps, IsEmpty());
+    ASSERT_TRUE(job_.Cancel(now_).ok());
+    EXPECT_EQ(TakeEffects().steps.size(), recovers ? 0 : 1) << "others may make it again";
+    EXPECT_FALSE(job_.record().progress().has_remaining());
+  }
 }
 
 TEST_F(RecoveringJobTest, AllStepsMadeAndTheLastCheckpointNotWrittenIsMadeUpFor) {
@@ -1924,17 +1929,24 @@ TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedKnowsWhoTrained) {
 }
 
 TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedInARecoveryKnowsWhoIsNew) {
-  RunTo(3);
-  job_.MemberLost("w-1", "gone", now_);
-  TakeEffects();
-  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
-  job_.MemberLost("w-1", "gone", now_);
-  HaltAll(3, 3);
-  TakeEffects();
-  Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
-  Tell("w-1", Say(v1::MEMBER_FAILED));
-  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
-  EXPECT_FALSE(job_.Uses("w-1"));
+  for (const bool is_there_already : {false, true}) {
+    Begin(Record());
+    RunTo(3);
+    job_.MemberLost("w-1", "gone", now_);
+    TakeEffects();
+    job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+    if (is_there_already) {
+      job_.Report("w-1", nullptr, now_);
+    } else {
+      job_.MemberLost("w-1", "gone", now_);
+    }
+    HaltAll(3, 3);
+    TakeEffects();
+    Schedule(3, "", job_.plan(), job_.ResumesAt(now_)->shards);
+    Tell("w-1", Say(v1::MEMBER_FAILED));
+    EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+    EXPECT_FALSE(job_.Uses("w-1"));
+  }
 }
 
 // Until it is resumed any process may come to have the name of a member.
