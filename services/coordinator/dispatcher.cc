@@ -196,15 +196,14 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
       if (!resumption || resumption->carries) continue;
       since = resumption->since;
     }
+    if (now - since < kFilesTakeMax) continue;  // as a rule it is there in a moment
     if (MayGiveUpWaiting(entry->job, now)) {
       entry->job.StopWaiting("its checkpoint, which is still being committed", now);
-    } else if (now - since >= kFilesTakeMax) {
+    } else {
       entry->job.WaitFor(kWaitsForCheckpoint,
                          absl::StrCat("its checkpoint, which is still being committed after ",
                                       absl::FormatDuration(kFilesTakeMax), ": the disk is slow"),
                          now);
-    } else {
-      continue;
     }
     turn.Perform(*entry);
     entry->queued_since = queued_since;

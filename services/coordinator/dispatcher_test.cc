@@ -282,6 +282,25 @@ TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
   EXPECT_THAT(View(job).message(), HasSubstr("its checkpoint, which is still being committed"));
 }
 
+TEST_F(DispatcherTest, ForACommitThatTakesAMomentIsWaitedBeyondTheStartTimeout) {
+  v1::JobSpec policy;
+  policy.mutable_start_timeout()->set_seconds(30);
+  const uint64_t job = AddJob(/*graph=*/nullptr, policy);
+  attached_ = {Attach("w-0"), Attach("p-0")};
+  const auto change = [&](void (CheckpointRounds::*what)()) {
+    JobRegistry::Turn turn(registry_.get());
+    (turn.FindNumber(job)->rounds.*what)();
+  };
+  change(&CheckpointRounds::BeginCommit);
+  Dispatch();
+  now_ += absl::Seconds(40);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED) << View(job).message();
+  change(&CheckpointRounds::EndCommit);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+}
+
 TEST_F(DispatcherTest, WhoWasToldOfACommitIsToldWhatElseItWaitsForAndHasWaited) {
   const uint64_t job = AddElasticJob();
   const auto change = [&](void (CheckpointRounds::*what)()) {
