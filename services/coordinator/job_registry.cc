@@ -160,7 +160,8 @@ absl::Status JobRegistry::PassOverJobFolders() {
   ASSIGN_OR_RETURN(const bool passed, store().PassOverNumbers(last->number));
   LOG_IF(WARNING, passed)
       << folder().job(last->id) << " is of a job that is later than all that this store has had: "
-      << "the store is new, or an older one was put back. New jobs have numbers from "
+      << "the store is new, an older one was put back, or a folder was copied there. New jobs have "
+         "numbers from "
       << last->number + 1 << " on, so that none takes another's checkpoints for its own. Folders "
       << "of jobs that the store does not know are left alone; their checkpoints can be resumed "
       << "from by their path";

@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<StateFolder::JobFolder>> StateFolder::JobFolders() co
     if (entry->path().extension() == kAsideSuffix) folder.id = entry->path().stem().string();
     const size_t dash = folder.id.rfind('-');
     if (dash != std::string::npos && absl::SimpleAtoi(folder.id.substr(dash + 1), &folder.number) &&
-        entry->is_directory(ignored)) {
+        folder.number <= kJobNumberMax && entry->is_directory(ignored)) {
       folders.push_back(std::move(folder));
     }
   }

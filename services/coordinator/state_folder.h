@@ -39,8 +39,9 @@ class StateFolder {
     std::string id;
     uint64_t number = 0;  // at its end
   };
+  static constexpr uint64_t kJobNumberMax = 1'000'000'000'000;
   // Those that are there, whatever the store knows, in no order; of jobs that are set aside as
-  // well.
+  // well. What has a larger number at its end is no job's.
   absl::StatusOr<std::vector<JobFolder>> JobFolders() const;
 
   absl::Status MakeJob(const std::string& id) const;

@@ -61,7 +61,7 @@ TEST(StateFolderTest, KnowsWhichJobsHaveAFolder) {
   EXPECT_TRUE(folder->JobFolders()->empty());
   for (const char* id : {"net-1", "a-b-20", "net-7"}) ASSERT_TRUE(folder->MakeJob(id).ok());
   ASSERT_TRUE(folder->SetJobAside("net-7").ok());
-  for (const char* other : {"lost+found", "net-", "net-x", "12"}) {
+  for (const char* other : {"lost+found", "net-", "net-x", "12", "net-1000000000001"}) {
     fs::create_directory(path + "/jobs/" + other);
   }
   std::ofstream(path + "/jobs/notes-99") << "a file";
