@@ -54,6 +54,10 @@ class DispatcherTest : public RegistryFixture {
     ASSERT_TRUE(arrival.ok()) << arrival.status();
     attached_.push_back(arrival->attachment);
   }
+  void ChangeRounds(uint64_t job, void (CheckpointRounds::*what)()) {
+    JobRegistry::Turn turn(registry_.get());
+    (turn.FindNumber(job)->rounds.*what)();
+  }
   // For one worker or two, or more.
   uint64_t AddElasticJob(int workers_max = 2) {
     const uint64_t number = AddJob();
@@ -246,15 +250,11 @@ TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
 TEST_F(DispatcherTest, AResumedJobWaitsForTheCheckpointThatIsBeingCommitted) {
   const uint64_t job = AddJob();
   attached_ = {Attach("w-0"), Attach("p-0")};
-  const auto change = [&](void (CheckpointRounds::*what)()) {
-    JobRegistry::Turn turn(registry_.get());
-    (turn.FindNumber(job)->rounds.*what)();
-  };
-  change(&CheckpointRounds::BeginCommit);
+  ChangeRounds(job, &CheckpointRounds::BeginCommit);
   now_ += limits::kAttachBackoffMax + absl::Seconds(10);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
-  change(&CheckpointRounds::EndCommit);
+  ChangeRounds(job, &CheckpointRounds::EndCommit);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
@@ -264,11 +264,7 @@ TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
   policy.mutable_start_timeout()->set_seconds(600);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
   attached_ = {Attach("w-0"), Attach("p-0")};
-  const auto change = [&](void (CheckpointRounds::*what)()) {
-    JobRegistry::Turn turn(registry_.get());
-    (turn.FindNumber(job)->rounds.*what)();
-  };
-  change(&CheckpointRounds::BeginCommit);
+  ChangeRounds(job, &CheckpointRounds::BeginCommit);
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
@@ -287,32 +283,24 @@ TEST_F(DispatcherTest, ForACommitThatTakesAMomentIsWaitedBeyondTheStartTimeout) 
   policy.mutable_start_timeout()->set_seconds(30);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
   attached_ = {Attach("w-0"), Attach("p-0")};
-  const auto change = [&](void (CheckpointRounds::*what)()) {
-    JobRegistry::Turn turn(registry_.get());
-    (turn.FindNumber(job)->rounds.*what)();
-  };
-  change(&CheckpointRounds::BeginCommit);
+  ChangeRounds(job, &CheckpointRounds::BeginCommit);
   Dispatch();
   now_ += absl::Seconds(40);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::QUEUED) << View(job).message();
-  change(&CheckpointRounds::EndCommit);
+  ChangeRounds(job, &CheckpointRounds::EndCommit);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
 
 TEST_F(DispatcherTest, WhoWasToldOfACommitIsToldWhatElseItWaitsForAndHasWaited) {
   const uint64_t job = AddElasticJob();
-  const auto change = [&](void (CheckpointRounds::*what)()) {
-    JobRegistry::Turn turn(registry_.get());
-    (turn.FindNumber(job)->rounds.*what)();
-  };
-  change(&CheckpointRounds::BeginCommit);
+  ChangeRounds(job, &CheckpointRounds::BeginCommit);
   Dispatch();
   now_ += limits::kAttachBackoffMax + absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_CHECKPOINT");
-  change(&CheckpointRounds::EndCommit);
+  ChangeRounds(job, &CheckpointRounds::EndCommit);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
   attached_ = {Attach("w-0"), Attach("p-0")};
