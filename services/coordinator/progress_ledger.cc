@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "lib/limits/limits.h"
 #include "services/coordinator/proto_time.h"
