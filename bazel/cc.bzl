@@ -7,6 +7,11 @@ Sources include what they use all the same: the clang lane (--define=precompiled
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
+# How many sources one compilation has, and one program of tests. A group of eight takes half of the processor time of eight
+# compilations. Larger groups save little more, and an edit compiles a whole group again.
+_GROUP = 1
+_TESTS_IN_PROGRAM = 4
+
 # The first of these that a target depends on names its precompiled header, in //bazel/precompiled.
 _PRECOMPILED = [
     ("test", ["@system//:gtest", "@system//:gtest_main"]),
@@ -51,8 +56,50 @@ def _precompiled_for(srcs, deps):
                 return name
     return None
 
-def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = []):
+def _source_group_impl(ctx):
+    ctx.actions.run_shell(
+        outputs = [ctx.outputs.out],
+        inputs = ctx.files.srcs,
+        arguments = [ctx.outputs.out.path] + [source.path for source in ctx.files.srcs],
+        command = 'out=$1; shift; for f; do printf \'#line 1 "%s"\\n\' "$f"; cat "$f"; done >"$out"',
+        mnemonic = "SourceGroup",
+        progress_message = "Grouping sources of %s" % ctx.label,
+    )
+
+# One source of several, in this order. Errors, log lines and debuggers name the file that a line comes from.
+_source_group = rule(
+    implementation = _source_group_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cc"]),
+        "out": attr.output(mandatory = True),
+    },
+)
+
+def _pieces(items, size):
+    """`items` in as few lists of at most `size` as there can be, of nearly equal lengths."""
+    count = (len(items) + size - 1) // size
+    return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
+
+def _grouped(name, srcs, group):
+    """What to compile instead of `srcs`: groups of up to `group` sources, except with --config=single."""
+    sources = [src for src in srcs if src.endswith(".cc")]
+    if group < 2 or len(sources) < 2:
+        return srcs
+    others = [src for src in srcs if not src.endswith(".cc")]
+    groups = []
+    for piece in _pieces(sources, group):
+        # The flags of generated code go by the name (.bazelrc).
+        out = "%s.group%d%s" % (name, len(groups), ".pb.cc" if piece[0].endswith(".pb.cc") else ".cc")
+        _source_group(name = out + "_sources", srcs = piece, out = out, tags = ["manual"])
+        groups.append(out)
+    return select({
+        "//bazel:single": srcs,
+        "//conditions:default": others + groups,
+    })
+
+def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = [], group = 1):
     header = _precompiled_for(srcs, deps)
+    srcs = _grouped(name, srcs, group)
     deps = deps + more_deps
     copts = _copts() + copts
     if header:
@@ -66,8 +113,9 @@ def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = [])
         })
     rule(name = name, srcs = srcs, deps = deps, copts = copts, **attributes)
 
-def cc_library(name, srcs = [], deps = [], copts = [], **attributes):
-    _with_precompiled(native.cc_library, name, srcs, deps, copts, attributes)
+def cc_library(name, srcs = [], deps = [], copts = [], group = _GROUP, **attributes):
+    """`group`: how many sources are compiled as one; 1 for those whose time in a training step counts, or whose names clash."""
+    _with_precompiled(native.cc_library, name, srcs, deps, copts, attributes, group = group)
 
 def cc_binary(name, srcs = [], deps = [], copts = [], **attributes):
     _with_precompiled(native.cc_binary, name, srcs, deps, copts, attributes)
@@ -78,7 +126,21 @@ def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
     _with_precompiled(native.cc_test, name, srcs, deps, ["-O1"] + copts, attributes, select({
         "//bazel:tsan": ["//bazel:tsan_absl_mutex"],
         "//conditions:default": [],
-    }))
+    }), group = _GROUP)
+
+def cc_tests(name, srcs, **attributes):
+    """The tests of a package in few programs: `name`_1 and so on, of a few sources each, and `name` for all of them.
+
+    Each source X.cc also has the name X, for the program that it is in. A test file has a namespace of its own, named like
+    the file. A test that replaces functions, needs files or runs long is a cc_test by itself."""
+    programs = []
+    for piece in _pieces(srcs, _TESTS_IN_PROGRAM):
+        program = "%s_%d" % (name, len(programs) + 1)
+        cc_test(name = program, srcs = piece, **attributes)
+        programs.append(":" + program)
+        for src in piece:
+            native.alias(name = src[:-len(".cc")], actual = ":" + program, tags = ["manual"])
+    native.test_suite(name = name, tests = programs, tags = ["manual"])
 
 def _precompiled_header_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)

@@ -7,10 +7,10 @@ cd "$(dirname "$0")/.."
 
 quiet=(--noshow_progress --ui_event_filters=-info)
 mapfile -t generated < <(bazel query "${quiet[@]}" 'filter("\.h$", kind("generated file", //...:*))')
-bazel build "${quiet[@]}" --keep_going "$@" "${generated[@]}" >&2
+bazel build "${quiet[@]}" --config=single --keep_going "$@" "${generated[@]}" >&2
 actions=$(mktemp)
 trap 'rm -f "$actions"' EXIT
-bazel aquery "${quiet[@]}" --output=jsonproto --noinclude_artifacts "$@" 'mnemonic("CppCompile", //...)' >"$actions"
+bazel aquery "${quiet[@]}" --config=single --output=jsonproto --noinclude_artifacts "$@" 'mnemonic("CppCompile", //...)' >"$actions"
 python3 - "$actions" "$(bazel info --ui_event_filters=-info output_base)" <<'EOF'
 import json, os, re, sys
 
