@@ -32,7 +32,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
-#include "services/coordinator/caller.h"
+#include "services/coordinator/common/caller.h"
 #include "services/coordinator/coordinator_process.h"
 #include "services/coordinator/raw_call.h"
 #include "services/coordinator/served_methods.h"

@@ -6,8 +6,8 @@
 
 #include "proto/muster/v1/admin.grpc.pb.h"
 #include "services/coordinator/access.h"
-#include "services/coordinator/admission.h"
-#include "services/coordinator/call_watch.h"
+#include "services/coordinator/common/admission.h"
+#include "services/coordinator/common/call_watch.h"
 #include "services/coordinator/store.h"
 
 namespace muster {

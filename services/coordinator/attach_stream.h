@@ -15,9 +15,9 @@
 #include "grpcpp/support/server_callback.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/access.h"
-#include "services/coordinator/admission.h"
-#include "services/coordinator/call_watch.h"
-#include "services/coordinator/caller.h"
+#include "services/coordinator/common/admission.h"
+#include "services/coordinator/common/call_watch.h"
+#include "services/coordinator/common/caller.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/directive_buffer.h"
 

@@ -17,7 +17,7 @@
 #include "lib/fleet/log_ring.h"
 #include "lib/status/status.h"
 #include "services/coordinator/backup_file.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/restore.h"
 #include "services/coordinator/sqlite_store.h"
 #include "services/coordinator/store_choice.h"

@@ -10,9 +10,9 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
-#include "services/coordinator/proto_time.h"
 #include "services/coordinator/sqlite_store.h"
 
 namespace muster {

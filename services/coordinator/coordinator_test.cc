@@ -18,8 +18,8 @@
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/checkpoint_files.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/fake_member.h"
-#include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_restore.h"
 
 namespace muster {

@@ -10,8 +10,8 @@
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
 #include "lib/status/status.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job_state.h"
-#include "services/coordinator/proto_time.h"
 
 namespace muster {
 

@@ -11,7 +11,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 

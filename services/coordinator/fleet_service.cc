@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lib/status/grpc_status.h"
-#include "services/coordinator/late_call.h"
+#include "services/coordinator/common/late_call.h"
 
 namespace muster {
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "services/coordinator/checkpoint_policy.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_fixture.h"
-#include "services/coordinator/proto_time.h"
 
 namespace muster {
 namespace {

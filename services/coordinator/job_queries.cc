@@ -16,7 +16,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

@@ -16,11 +16,11 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/jobs_folder.h"
 #include "services/coordinator/last_checkpoint.h"
-#include "services/coordinator/proto_time.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "services/coordinator/late_call.h"
+#include "services/coordinator/common/late_call.h"
 
 namespace muster {
 namespace {

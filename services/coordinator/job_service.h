@@ -3,7 +3,7 @@
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/access.h"
-#include "services/coordinator/admission.h"
+#include "services/coordinator/common/admission.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {

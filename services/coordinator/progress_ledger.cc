@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "lib/limits/limits.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

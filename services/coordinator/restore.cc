@@ -11,7 +11,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.pb.h"
 #include "services/coordinator/backup_file.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "absl/container/flat_hash_set.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/telemetry/metrics.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

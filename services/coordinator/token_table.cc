@@ -15,7 +15,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {

@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
-#include "services/coordinator/proto_time.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/sqlite_store.h"
 
 namespace muster {

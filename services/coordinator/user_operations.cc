@@ -28,12 +28,12 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/initial_values.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
-#include "services/coordinator/proto_time.h"
 #include "services/coordinator/state_folder.h"
 
 namespace muster {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/support/sync_stream.h"
 #include "lib/status/status.h"
-#include "services/coordinator/call_watch.h"
+#include "services/coordinator/common/call_watch.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/answer_watch.h"
+#include "services/coordinator/common/answer_watch.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>

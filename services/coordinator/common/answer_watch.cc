@@ -1,4 +1,4 @@
-#include "services/coordinator/answer_watch.h"
+#include "services/coordinator/common/answer_watch.h"
 
 #include <glog/logging.h>
 #include <grpc/grpc.h>

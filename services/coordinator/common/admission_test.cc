@@ -1,4 +1,4 @@
-#include "services/coordinator/admission.h"
+#include "services/coordinator/common/admission.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

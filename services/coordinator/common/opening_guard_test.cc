@@ -1,4 +1,4 @@
-#include "services/coordinator/opening_guard.h"
+#include "services/coordinator/common/opening_guard.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

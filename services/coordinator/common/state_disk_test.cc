@@ -1,4 +1,4 @@
-#include "services/coordinator/state_disk.h"
+#include "services/coordinator/common/state_disk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/caller.h"
+#include "services/coordinator/common/caller.h"
 
 #include <glog/logging.h>
 #include <openssl/crypto.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/call_watch.h"
+#include "services/coordinator/common/call_watch.h"
 
 #include <gtest/gtest.h>
 

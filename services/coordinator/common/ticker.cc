@@ -1,4 +1,4 @@
-#include "services/coordinator/ticker.h"
+#include "services/coordinator/common/ticker.h"
 
 #include <algorithm>
 #include <utility>
