@@ -22,9 +22,9 @@
 #include "services/coordinator/interruption.h"
 #include "services/coordinator/job_deadlines.h"
 #include "services/coordinator/job_members.h"
-#include "services/coordinator/metrics_log.h"
 #include "services/coordinator/non_finite_watch.h"
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/metrics_log.h"
+#include "services/coordinator/records/progress_ledger.h"
 #include "services/coordinator/rehearsal.h"
 
 namespace muster {

@@ -13,7 +13,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_registry.h"
-#include "services/coordinator/metric_series.h"
+#include "services/coordinator/records/metric_series.h"
 #include "services/coordinator/watch_hub.h"
 
 namespace muster {

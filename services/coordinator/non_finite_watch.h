@@ -6,7 +6,7 @@
 
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/failure_judge.h"
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {
 

@@ -16,7 +16,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/status/status.h"
-#include "services/coordinator/metric_series.h"
+#include "services/coordinator/records/metric_series.h"
 #include "services/coordinator/status_page/status_source.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
-#include "services/coordinator/metric_series.h"
+#include "services/coordinator/records/metric_series.h"
 
 namespace muster {
 

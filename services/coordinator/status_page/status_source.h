@@ -12,7 +12,7 @@
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/metric_series.h"
+#include "services/coordinator/records/metric_series.h"
 
 namespace muster {
 

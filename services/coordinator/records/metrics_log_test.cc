@@ -1,4 +1,4 @@
-#include "services/coordinator/metrics_log.h"
+#include "services/coordinator/records/metrics_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "lib/status/status.h"
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {
 namespace {

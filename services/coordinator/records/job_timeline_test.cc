@@ -1,4 +1,4 @@
-#include "services/coordinator/job_timeline.h"
+#include "services/coordinator/records/job_timeline.h"
 
 #include <utility>
 #include <vector>

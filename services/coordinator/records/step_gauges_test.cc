@@ -1,4 +1,4 @@
-#include "services/coordinator/step_gauges.h"
+#include "services/coordinator/records/step_gauges.h"
 
 #include <string>
 #include <vector>

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/coordinator/metrics_log.h"
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/metrics_log.h"
+#include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {
 

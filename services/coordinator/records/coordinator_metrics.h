@@ -16,8 +16,8 @@
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/job_timeline.h"
-#include "services/coordinator/step_gauges.h"
+#include "services/coordinator/records/job_timeline.h"
+#include "services/coordinator/records/step_gauges.h"
 
 namespace muster {
 

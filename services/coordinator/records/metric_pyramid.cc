@@ -1,4 +1,4 @@
-#include "services/coordinator/metric_pyramid.h"
+#include "services/coordinator/records/metric_pyramid.h"
 
 #include <glog/logging.h>
 

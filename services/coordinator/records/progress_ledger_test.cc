@@ -1,4 +1,4 @@
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/progress_ledger.h"
 
 #include <cmath>
 #include <initializer_list>

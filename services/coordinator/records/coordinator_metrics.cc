@@ -1,4 +1,4 @@
-#include "services/coordinator/coordinator_metrics.h"
+#include "services/coordinator/records/coordinator_metrics.h"
 
 #include <algorithm>
 #include <iterator>

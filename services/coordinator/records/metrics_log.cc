@@ -1,4 +1,4 @@
-#include "services/coordinator/metrics_log.h"
+#include "services/coordinator/records/metrics_log.h"
 
 #include <fcntl.h>
 #include <glog/logging.h>

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "services/coordinator/metric_pyramid.h"
+#include "services/coordinator/records/metric_pyramid.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/metric_series.h"
+#include "services/coordinator/records/metric_series.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "lib/status/status.h"
-#include "services/coordinator/metrics_log.h"
-#include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/records/metrics_log.h"
+#include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {
 namespace {

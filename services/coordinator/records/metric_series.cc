@@ -1,4 +1,4 @@
-#include "services/coordinator/metric_series.h"
+#include "services/coordinator/records/metric_series.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

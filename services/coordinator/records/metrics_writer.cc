@@ -1,4 +1,4 @@
-#include "services/coordinator/metrics_writer.h"
+#include "services/coordinator/records/metrics_writer.h"
 
 #include <glog/logging.h>
 
