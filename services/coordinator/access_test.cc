@@ -36,7 +36,7 @@
 #include "services/coordinator/coordinator_process.h"
 #include "services/coordinator/raw_call.h"
 #include "services/coordinator/served_methods.h"
-#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/token_table.h"
 
 namespace muster {

@@ -9,7 +9,7 @@
 #include "lib/security/sha256.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "services/coordinator/backup_file.h"
+#include "services/coordinator/store/backup_file.h"
 
 namespace muster {
 

@@ -8,7 +8,7 @@
 #include "services/coordinator/access.h"
 #include "services/coordinator/common/admission.h"
 #include "services/coordinator/common/call_watch.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

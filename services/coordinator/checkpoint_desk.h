@@ -19,10 +19,10 @@
 #include "lib/security/identity.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "services/coordinator/checkpoint_round.h"
-#include "services/coordinator/commit_queue.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
+#include "services/coordinator/store/commit_queue.h"
 
 namespace muster {
 

@@ -13,7 +13,7 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
-#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/store/sqlite_store.h"
 
 namespace muster {
 namespace {

@@ -30,8 +30,8 @@
 #include "services/coordinator/member_logs.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
-#include "services/coordinator/state_folder.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/state_folder.h"
+#include "services/coordinator/store/store.h"
 #include "services/coordinator/user_operations.h"
 #include "services/coordinator/watch_hub.h"
 

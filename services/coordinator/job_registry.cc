@@ -19,8 +19,8 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_state.h"
-#include "services/coordinator/jobs_folder.h"
 #include "services/coordinator/last_checkpoint.h"
+#include "services/coordinator/store/jobs_folder.h"
 
 namespace muster {
 namespace {

@@ -20,7 +20,6 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/checkpoint_rounds.h"
-#include "services/coordinator/commit_queue.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/records/coordinator_metrics.h"
@@ -28,8 +27,9 @@
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/metrics_writer.h"
 #include "services/coordinator/scheduler.h"
-#include "services/coordinator/state_folder.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/commit_queue.h"
+#include "services/coordinator/store/state_folder.h"
+#include "services/coordinator/store/store.h"
 #include "services/coordinator/watch_hub.h"
 
 namespace muster {

@@ -49,10 +49,10 @@
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/job_service.h"
 #include "services/coordinator/member_service.h"
-#include "services/coordinator/restore.h"
-#include "services/coordinator/standby.h"
 #include "services/coordinator/status_page/served_page.h"
-#include "services/coordinator/store_choice.h"
+#include "services/coordinator/store/restore.h"
+#include "services/coordinator/store/standby.h"
+#include "services/coordinator/store/store_choice.h"
 #include "services/coordinator/token_table.h"
 #include "services/coordinator/unknown_methods.h"
 

@@ -18,8 +18,8 @@
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
-#include "services/coordinator/sqlite_store.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/sqlite_store.h"
+#include "services/coordinator/store/store.h"
 #include "services/coordinator/watch_hub.h"
 
 namespace muster {

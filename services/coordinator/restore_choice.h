@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/state_folder.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/state_folder.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

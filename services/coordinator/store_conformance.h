@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

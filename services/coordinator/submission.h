@@ -12,7 +12,7 @@
 #include "lib/job/resource_name.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/import_gate.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/access.pb.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

@@ -16,7 +16,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/store/sqlite_store.h"
 
 namespace muster {
 namespace {

@@ -34,7 +34,7 @@
 #include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
-#include "services/coordinator/state_folder.h"
+#include "services/coordinator/store/state_folder.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/store_choice.h"
+#include "services/coordinator/store/store_choice.h"
 
 #include <fcntl.h>
 #include <glog/logging.h>
@@ -20,11 +20,11 @@
 #include "absl/strings/strip.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
-#include "services/coordinator/etcd_greeting.h"
-#include "services/coordinator/etcd_store.h"
-#include "services/coordinator/jobs_folder.h"
-#include "services/coordinator/sqlite_store.h"
-#include "services/coordinator/state_folder.h"
+#include "services/coordinator/store/etcd_greeting.h"
+#include "services/coordinator/store/etcd_store.h"
+#include "services/coordinator/store/jobs_folder.h"
+#include "services/coordinator/store/sqlite_store.h"
+#include "services/coordinator/store/state_folder.h"
 
 ABSL_FLAG(std::string, store, "",
           "where jobs are kept: sqlite:PATH, or etcd://HOST:PORT,HOST:PORT/PREFIX, which several "

@@ -1,4 +1,4 @@
-#include "services/coordinator/cluster_id.h"
+#include "services/coordinator/store/cluster_id.h"
 
 #include <glog/logging.h>
 #include <sys/random.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/state_folder.h"
+#include "services/coordinator/store/state_folder.h"
 
 #include <glog/logging.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
-#include "services/coordinator/cluster_id.h"
+#include "services/coordinator/store/cluster_id.h"
 
 namespace muster {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/coordinator/etcd_client.h"
+#include "services/coordinator/store/etcd_client.h"
 
 namespace muster {
 

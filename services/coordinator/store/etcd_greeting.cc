@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_greeting.h"
+#include "services/coordinator/store/etcd_greeting.h"
 
 #include <netdb.h>
 #include <openssl/bio.h>

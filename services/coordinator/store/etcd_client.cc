@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_client.h"
+#include "services/coordinator/store/etcd_client.h"
 
 #include <algorithm>
 #include <fstream>

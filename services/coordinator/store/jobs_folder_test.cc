@@ -1,4 +1,4 @@
-#include "services/coordinator/jobs_folder.h"
+#include "services/coordinator/store/jobs_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/backup_file.h"
+#include "services/coordinator/store/backup_file.h"
 
 #include <array>
 #include <utility>

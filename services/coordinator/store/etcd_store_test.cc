@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_store.h"
+#include "services/coordinator/store/etcd_store.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -27,9 +27,9 @@
 #include "grpcpp/support/status.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/etcd_client.h"
 #include "services/coordinator/etcd_proxy.h"
 #include "services/coordinator/etcd_server.h"
+#include "services/coordinator/store/etcd_client.h"
 #include "services/coordinator/store_conformance.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "services/coordinator/restore.h"
+#include "services/coordinator/store/restore.h"
 
 #include <glog/logging.h>
 
@@ -10,8 +10,8 @@
 #include "google/protobuf/timestamp.pb.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.pb.h"
-#include "services/coordinator/backup_file.h"
 #include "services/coordinator/common/proto_time.h"
+#include "services/coordinator/store/backup_file.h"
 
 namespace muster {
 namespace {

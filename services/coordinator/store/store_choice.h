@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "services/coordinator/etcd_client.h"
-#include "services/coordinator/etcd_store.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/etcd_client.h"
+#include "services/coordinator/store/etcd_store.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

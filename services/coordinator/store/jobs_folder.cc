@@ -1,4 +1,4 @@
-#include "services/coordinator/jobs_folder.h"
+#include "services/coordinator/store/jobs_folder.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +14,7 @@
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
-#include "services/coordinator/cluster_id.h"
+#include "services/coordinator/store/cluster_id.h"
 
 namespace muster {
 namespace {

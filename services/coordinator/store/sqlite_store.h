@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/store.h"
 
 struct sqlite3;
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/standby.h"
+#include "services/coordinator/store/standby.h"
 
 #include <glog/logging.h>
 

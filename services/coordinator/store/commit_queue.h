@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "services/coordinator/store_choice.h"
+#include "services/coordinator/store/store_choice.h"
 
 namespace muster {
 

@@ -16,11 +16,11 @@
 #include "absl/time/time.h"
 #include "lib/fleet/log_ring.h"
 #include "lib/status/status.h"
-#include "services/coordinator/backup_file.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/restore.h"
-#include "services/coordinator/sqlite_store.h"
-#include "services/coordinator/store_choice.h"
+#include "services/coordinator/store/backup_file.h"
+#include "services/coordinator/store/restore.h"
+#include "services/coordinator/store/sqlite_store.h"
+#include "services/coordinator/store/store_choice.h"
 #include "services/coordinator/store_conformance.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/store/sqlite_store.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

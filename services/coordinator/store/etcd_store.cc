@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_store.h"
+#include "services/coordinator/store/etcd_store.h"
 
 #include <glog/logging.h>
 
@@ -18,8 +18,8 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
-#include "services/coordinator/backup_rows.h"
-#include "services/coordinator/cluster_id.h"
+#include "services/coordinator/store/backup_rows.h"
+#include "services/coordinator/store/cluster_id.h"
 
 namespace muster {
 namespace {

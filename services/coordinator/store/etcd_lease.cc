@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_lease.h"
+#include "services/coordinator/store/etcd_lease.h"
 
 #include <utility>
 

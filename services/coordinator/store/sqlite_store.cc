@@ -1,4 +1,4 @@
-#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/store/sqlite_store.h"
 
 #include <fcntl.h>
 #include <glog/logging.h>
@@ -23,8 +23,8 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/backup_rows.h"
-#include "services/coordinator/cluster_id.h"
+#include "services/coordinator/store/backup_rows.h"
+#include "services/coordinator/store/cluster_id.h"
 
 namespace muster {
 namespace {

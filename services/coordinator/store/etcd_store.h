@@ -18,9 +18,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/third_party/etcd/rpc.pb.h"
-#include "services/coordinator/etcd_client.h"
-#include "services/coordinator/etcd_lease.h"
-#include "services/coordinator/store.h"
+#include "services/coordinator/store/etcd_client.h"
+#include "services/coordinator/store/etcd_lease.h"
+#include "services/coordinator/store/store.h"
 
 namespace muster {
 

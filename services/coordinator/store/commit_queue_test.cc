@@ -1,4 +1,4 @@
-#include "services/coordinator/commit_queue.h"
+#include "services/coordinator/store/commit_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

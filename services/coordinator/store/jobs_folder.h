@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/coordinator/state_folder.h"
+#include "services/coordinator/store/state_folder.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/state_folder.h"
+#include "services/coordinator/store/state_folder.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/store_choice.h"
+#include "services/coordinator/store/store_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "services/coordinator/jobs_folder.h"
-#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/store/jobs_folder.h"
+#include "services/coordinator/store/sqlite_store.h"
 
 ABSL_DECLARE_FLAG(bool, adopt_state_dir);
 
