@@ -17,7 +17,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job_plan.h"
-#include "services/coordinator/plan_memory.h"
+#include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/shard_holders.h"
 
 namespace muster {

@@ -21,10 +21,10 @@
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/job_registry.h"
-#include "services/coordinator/ps_memory_book.h"
-#include "services/coordinator/recovery_placement.h"
 #include "services/coordinator/restore_choice.h"
-#include "services/coordinator/scheduler.h"
+#include "services/coordinator/scheduling/ps_memory_book.h"
+#include "services/coordinator/scheduling/recovery_placement.h"
+#include "services/coordinator/scheduling/scheduler.h"
 
 namespace muster {
 

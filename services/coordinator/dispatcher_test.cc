@@ -16,9 +16,9 @@
 #include "lib/limits/limits.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job.h"
-#include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
 #include "services/coordinator/restore_choice.h"
+#include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/shard_holders.h"
 
 namespace muster {

@@ -26,7 +26,7 @@
 #include "services/coordinator/records/job_timeline.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/metrics_writer.h"
-#include "services/coordinator/scheduler.h"
+#include "services/coordinator/scheduling/scheduler.h"
 #include "services/coordinator/store/commit_queue.h"
 #include "services/coordinator/store/state_folder.h"
 #include "services/coordinator/store/store.h"

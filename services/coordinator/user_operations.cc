@@ -30,10 +30,10 @@
 #include "lib/status/utf8.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/initial_values.h"
-#include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
+#include "services/coordinator/scheduling/job_conditions.h"
 #include "services/coordinator/store/state_folder.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/scheduler.h"
+#include "services/coordinator/scheduling/scheduler.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/recovery_placement.h"
+#include "services/coordinator/scheduling/recovery_placement.h"
 
 #include <algorithm>
 

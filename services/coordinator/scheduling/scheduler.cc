@@ -1,4 +1,4 @@
-#include "services/coordinator/scheduler.h"
+#include "services/coordinator/scheduling/scheduler.h"
 
 #include <algorithm>
 #include <tuple>

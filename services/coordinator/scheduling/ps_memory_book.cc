@@ -1,4 +1,4 @@
-#include "services/coordinator/ps_memory_book.h"
+#include "services/coordinator/scheduling/ps_memory_book.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "services/coordinator/plan_memory.h"
+#include "services/coordinator/scheduling/plan_memory.h"
 
 #include "lib/plan/numbers.h"
 #include "lib/shard/chunk_store.h"

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_conditions.h"
+#include "services/coordinator/scheduling/job_conditions.h"
 
 #include <string>
 
