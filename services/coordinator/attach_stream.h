@@ -19,7 +19,7 @@
 #include "services/coordinator/common/call_watch.h"
 #include "services/coordinator/common/caller.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/directive_buffer.h"
+#include "services/coordinator/membership/directive_buffer.h"
 
 namespace muster {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/attachment.h"
+#include "services/coordinator/membership/attachment.h"
 
 namespace muster {
 

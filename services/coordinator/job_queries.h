@@ -13,8 +13,8 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/records/metric_series.h"
-#include "services/coordinator/watch_hub.h"
 
 namespace muster {
 

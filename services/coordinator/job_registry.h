@@ -20,8 +20,9 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/checkpoint_rounds.h"
-#include "services/coordinator/fleet.h"
 #include "services/coordinator/job.h"
+#include "services/coordinator/membership/fleet.h"
+#include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/job_timeline.h"
 #include "services/coordinator/records/metrics_log.h"
@@ -30,7 +31,6 @@
 #include "services/coordinator/store/commit_queue.h"
 #include "services/coordinator/store/state_folder.h"
 #include "services/coordinator/store/store.h"
-#include "services/coordinator/watch_hub.h"
 
 namespace muster {
 

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/fleet.h"
+#include "services/coordinator/membership/fleet.h"
 
 namespace muster {
 

@@ -14,13 +14,13 @@
 #include "absl/time/time.h"
 #include "lib/telemetry/metrics.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/membership/fleet.h"
+#include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
 #include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/store/store.h"
-#include "services/coordinator/watch_hub.h"
 
 namespace muster {
 

@@ -17,8 +17,8 @@
 #include "services/coordinator/checkpoint_desk.h"
 #include "services/coordinator/import_gate.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/submission.h"
-#include "services/coordinator/watch_hub.h"
 
 namespace muster {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
-#include "services/coordinator/member_directive.h"
-#include "services/coordinator/stream_waker.h"
+#include "services/coordinator/membership/member_directive.h"
+#include "services/coordinator/membership/stream_waker.h"
 
 namespace muster {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "lib/concurrency/mailbox.h"
 #include "lib/limits/limits.h"
-#include "services/coordinator/member_directive.h"
-#include "services/coordinator/stream_waker.h"
+#include "services/coordinator/membership/member_directive.h"
+#include "services/coordinator/membership/stream_waker.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/watch_hub.h"
+#include "services/coordinator/membership/watch_hub.h"
 
 namespace muster {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "grpcpp/support/byte_buffer.h"
-#include "services/coordinator/member_directive.h"
+#include "services/coordinator/membership/member_directive.h"
 
 namespace muster {
 

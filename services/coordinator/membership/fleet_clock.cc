@@ -1,4 +1,4 @@
-#include "services/coordinator/fleet_clock.h"
+#include "services/coordinator/membership/fleet_clock.h"
 
 #include <algorithm>
 

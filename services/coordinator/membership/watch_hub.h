@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "services/coordinator/stream_waker.h"
+#include "services/coordinator/membership/stream_waker.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/fleet.h"
+#include "services/coordinator/membership/fleet.h"
 
 #include <glog/logging.h>
 

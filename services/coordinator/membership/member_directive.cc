@@ -1,4 +1,4 @@
-#include "services/coordinator/member_directive.h"
+#include "services/coordinator/membership/member_directive.h"
 
 #include <glog/logging.h>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/directive_buffer.h"
+#include "services/coordinator/membership/directive_buffer.h"
 
 #include <glog/logging.h>
 

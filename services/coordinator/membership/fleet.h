@@ -14,8 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/attachment.h"
-#include "services/coordinator/lease_table.h"
+#include "services/coordinator/membership/attachment.h"
+#include "services/coordinator/membership/lease_table.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/lease_table.h"
+#include "services/coordinator/membership/lease_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
