@@ -14,11 +14,11 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
-#include "services/coordinator/checkpoint_retention.h"
+#include "services/coordinator/checkpoints/checkpoint_retention.h"
+#include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/common/caller.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/last_checkpoint.h"
-#include "services/coordinator/restore_choice.h"
 
 namespace muster {
 namespace {

@@ -18,7 +18,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/security/identity.h"
 #include "proto/muster/v1/checkpoint.pb.h"
-#include "services/coordinator/checkpoint_round.h"
+#include "services/coordinator/checkpoints/checkpoint_round.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"

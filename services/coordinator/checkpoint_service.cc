@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lib/status/grpc_status.h"
-#include "services/coordinator/checkpoint_files.h"
+#include "services/coordinator/checkpoints/checkpoint_files.h"
 #include "services/coordinator/watched_stream.h"
 
 namespace muster {

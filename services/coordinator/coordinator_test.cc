@@ -17,10 +17,10 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
-#include "services/coordinator/checkpoint_files.h"
+#include "services/coordinator/checkpoints/checkpoint_files.h"
+#include "services/coordinator/checkpoints/shard_restore.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/fake_member.h"
-#include "services/coordinator/shard_restore.h"
 
 namespace muster {
 namespace {

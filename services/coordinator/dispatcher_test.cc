@@ -14,10 +14,10 @@
 #include "lib/graph/zoo/zoo.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/registry_fixture.h"
-#include "services/coordinator/restore_choice.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/shard_holders.h"
 

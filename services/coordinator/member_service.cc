@@ -10,7 +10,7 @@
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "services/coordinator/attach_stream.h"
-#include "services/coordinator/shard_restore.h"
+#include "services/coordinator/checkpoints/shard_restore.h"
 #include "services/coordinator/watched_stream.h"
 
 namespace muster {

@@ -35,9 +35,9 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/transport/crc32c.h"
+#include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/fake_member.h"
-#include "services/coordinator/initial_values.h"
 #include "services/coordinator/recorded_disk.h"
 
 namespace muster {

@@ -65,7 +65,7 @@ BUGS = [
     ("an accusation comes to nothing", "services/coordinator/failure_judge.cc",
      "if (accusation_ && now - accusation_->time >= kAccusationSettles) {",
      "if (accusation_ && now - accusation_->time >= 1000 * kAccusationSettles) {"),
-    ("a checkpoint is committed with a shard missing", "services/coordinator/checkpoint_round.cc",
+    ("a checkpoint is committed with a shard missing", "services/coordinator/checkpoints/checkpoint_round.cc",
      "if (committing_ || std::ssize(finished_) < shards_with_bytes_) return false;",
      "if (committing_ || std::ssize(finished_) + 1 < shards_with_bytes_) return false;"),
     ("a step that is known is recorded again", "services/coordinator/records/progress_ledger.cc",

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "lib/transport/inprocess_transport.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/checkpoint_round.h"
+#include "services/coordinator/checkpoints/checkpoint_round.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/membership/attachment.h"
 #include "tests/sim/simulated_time.h"

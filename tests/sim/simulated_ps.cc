@@ -19,7 +19,7 @@
 #include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
-#include "services/coordinator/shard_restore.h"
+#include "services/coordinator/checkpoints/shard_restore.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/checkpoint_files.h"
+#include "services/coordinator/checkpoints/checkpoint_files.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/checkpoint_files.h"
+#include "services/coordinator/checkpoints/checkpoint_files.h"
 
 #include <algorithm>
 #include <cstddef>

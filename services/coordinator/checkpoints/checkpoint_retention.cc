@@ -1,4 +1,4 @@
-#include "services/coordinator/checkpoint_retention.h"
+#include "services/coordinator/checkpoints/checkpoint_retention.h"
 
 #include <cmath>
 #include <map>

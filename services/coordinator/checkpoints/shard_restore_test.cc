@@ -1,4 +1,4 @@
-#include "services/coordinator/shard_restore.h"
+#include "services/coordinator/checkpoints/shard_restore.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

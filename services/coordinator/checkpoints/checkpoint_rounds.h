@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "services/coordinator/checkpoint_round.h"
+#include "services/coordinator/checkpoints/checkpoint_round.h"
 
 namespace muster {
 

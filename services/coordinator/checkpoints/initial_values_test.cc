@@ -1,4 +1,4 @@
-#include "services/coordinator/initial_values.h"
+#include "services/coordinator/checkpoints/initial_values.h"
 
 #include <algorithm>
 #include <string>

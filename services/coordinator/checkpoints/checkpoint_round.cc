@@ -1,4 +1,4 @@
-#include "services/coordinator/checkpoint_round.h"
+#include "services/coordinator/checkpoints/checkpoint_round.h"
 
 #include <utility>
 

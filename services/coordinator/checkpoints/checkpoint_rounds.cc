@@ -1,4 +1,4 @@
-#include "services/coordinator/checkpoint_rounds.h"
+#include "services/coordinator/checkpoints/checkpoint_rounds.h"
 
 #include <iterator>
 

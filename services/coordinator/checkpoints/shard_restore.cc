@@ -1,4 +1,4 @@
-#include "services/coordinator/shard_restore.h"
+#include "services/coordinator/checkpoints/shard_restore.h"
 
 #include <algorithm>
 #include <span>

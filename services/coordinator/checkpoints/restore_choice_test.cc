@@ -1,4 +1,4 @@
-#include "services/coordinator/restore_choice.h"
+#include "services/coordinator/checkpoints/restore_choice.h"
 
 #include <fcntl.h>
 #include <stdio.h>
