@@ -11,8 +11,8 @@
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
+#include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/store/sqlite_store.h"
 
 namespace muster {

@@ -15,10 +15,10 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/scheduling/plan_memory.h"
-#include "services/coordinator/shard_holders.h"
 
 namespace muster {
 namespace {

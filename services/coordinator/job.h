@@ -18,14 +18,14 @@
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/coordinator/checkpoint_policy.h"
-#include "services/coordinator/failure_judge.h"
-#include "services/coordinator/interruption.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/interruption.h"
+#include "services/coordinator/job/recovery/job_members.h"
+#include "services/coordinator/job/recovery/rehearsal.h"
 #include "services/coordinator/job_deadlines.h"
-#include "services/coordinator/job_members.h"
 #include "services/coordinator/non_finite_watch.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/progress_ledger.h"
-#include "services/coordinator/rehearsal.h"
 
 namespace muster {
 

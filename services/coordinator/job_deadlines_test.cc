@@ -5,8 +5,8 @@
 
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job_fixture.h"
 
 namespace muster {

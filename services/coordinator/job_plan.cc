@@ -13,7 +13,7 @@
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/transport/session.h"
-#include "services/coordinator/shard_holders.h"
+#include "services/coordinator/job/recovery/shard_holders.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {

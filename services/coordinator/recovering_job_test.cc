@@ -9,9 +9,9 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/checkpoint_policy.h"
-#include "services/coordinator/failure_judge.h"
-#include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/job_fixture.h"
 #include "services/coordinator/non_finite_watch.h"
 

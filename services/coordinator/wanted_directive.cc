@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/container/btree_set.h"
-#include "services/coordinator/shard_holders.h"
+#include "services/coordinator/job/recovery/shard_holders.h"
 
 namespace muster {
 namespace {

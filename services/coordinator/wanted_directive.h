@@ -9,8 +9,8 @@
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/coordinator/checkpoint_policy.h"
-#include "services/coordinator/interruption.h"
-#include "services/coordinator/job_members.h"
+#include "services/coordinator/job/recovery/interruption.h"
+#include "services/coordinator/job/recovery/job_members.h"
 
 namespace muster {
 

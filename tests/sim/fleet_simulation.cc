@@ -27,7 +27,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/interruption.h"
+#include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/job_state.h"
 #include "services/ps/ps_metrics.h"
 #include "tests/sim/halted_shards.h"

@@ -1,4 +1,4 @@
-#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

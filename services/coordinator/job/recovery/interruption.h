@@ -11,7 +11,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/job_members.h"
+#include "services/coordinator/job/recovery/job_members.h"
 
 namespace muster {
 

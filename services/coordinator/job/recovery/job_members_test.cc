@@ -1,4 +1,4 @@
-#include "services/coordinator/job_members.h"
+#include "services/coordinator/job/recovery/job_members.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_judge.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "services/coordinator/interruption.h"
+#include "services/coordinator/job/recovery/interruption.h"
 
 #include <glog/logging.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lib/job/spec_duration.h"
-#include "services/coordinator/shard_holders.h"
+#include "services/coordinator/job/recovery/shard_holders.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/shard_holders.h"
+#include "services/coordinator/job/recovery/shard_holders.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

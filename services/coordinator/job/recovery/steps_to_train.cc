@@ -1,4 +1,4 @@
-#include "services/coordinator/steps_to_train.h"
+#include "services/coordinator/job/recovery/steps_to_train.h"
 
 #include <string>
 #include <vector>

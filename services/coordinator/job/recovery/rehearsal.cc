@@ -1,4 +1,4 @@
-#include "services/coordinator/rehearsal.h"
+#include "services/coordinator/job/recovery/rehearsal.h"
 
 #include <algorithm>
 

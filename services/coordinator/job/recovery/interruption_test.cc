@@ -1,4 +1,4 @@
-#include "services/coordinator/interruption.h"
+#include "services/coordinator/job/recovery/interruption.h"
 
 #include <gtest/gtest.h>
 

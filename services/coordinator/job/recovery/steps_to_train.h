@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/job_members.h"
+#include "services/coordinator/job/recovery/job_members.h"
 
 namespace muster {
 
