@@ -17,8 +17,8 @@
 #include "services/coordinator/checkpoints/checkpoint_retention.h"
 #include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/common/caller.h"
-#include "services/coordinator/job_state.h"
-#include "services/coordinator/last_checkpoint.h"
+#include "services/coordinator/job/job_state.h"
+#include "services/coordinator/job/last_checkpoint.h"
 
 namespace muster {
 namespace {

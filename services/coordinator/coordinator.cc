@@ -11,7 +11,7 @@
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/store/sqlite_store.h"
 

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "lib/graph/zoo/zoo.h"
 #include "services/coordinator/checkpoints/restore_choice.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/job.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/membership/fleet.h"

@@ -15,7 +15,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "services/coordinator/checkpoints/restore_choice.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/registry_fixture.h"

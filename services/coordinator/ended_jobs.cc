@@ -11,7 +11,7 @@
 #include "lib/job/spec_duration.h"
 #include "lib/status/status.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/job_state.h"
+#include "services/coordinator/job/job_state.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/job.h"
 #include "services/coordinator/job_plan.h"
 
 namespace muster {

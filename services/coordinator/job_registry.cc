@@ -17,8 +17,8 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/job_state.h"
-#include "services/coordinator/last_checkpoint.h"
+#include "services/coordinator/job/job_state.h"
+#include "services/coordinator/job/last_checkpoint.h"
 #include "services/coordinator/scheduling/job_conditions.h"
 #include "services/coordinator/store/jobs_folder.h"
 

@@ -20,7 +20,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/checkpoints/checkpoint_rounds.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/job.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/records/coordinator_metrics.h"

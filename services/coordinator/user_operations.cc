@@ -30,9 +30,9 @@
 #include "lib/status/utf8.h"
 #include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/common/proto_time.h"
+#include "services/coordinator/job/job_state.h"
+#include "services/coordinator/job/job_update.h"
 #include "services/coordinator/job_filter.h"
-#include "services/coordinator/job_state.h"
-#include "services/coordinator/job_update.h"
 #include "services/coordinator/scheduling/job_conditions.h"
 #include "services/coordinator/store/state_folder.h"
 

@@ -55,7 +55,7 @@ BUGS = [
     ("a process that is new after a restart passes for the old one", "services/coordinator/membership/fleet.cc",
      "arrival.is_newcomer = arrival.is_first && kind == LeaseTable::Arrival::kNew;",
      "arrival.is_newcomer = false;"),
-    ("a report of an earlier generation counts in this one", "services/coordinator/job.cc",
+    ("a report of an earlier generation counts in this one", "services/coordinator/job/job.cc",
      "if (report == nullptr || dropped || report->generation() != record_.generation()) {",
      "if (report == nullptr || dropped) {"),
     ("leases never end", "services/coordinator/membership/lease_table.cc",
@@ -80,7 +80,7 @@ BUGS = [
      "if (unprepared) job.refused.insert(name);"),
     ("that somebody could not rehearse is forgotten with the generation", "services/coordinator/job/recovery/rehearsal.cc",
      "for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;", "refusals_.clear();"),
-    ("a halted shard whose ps is gone is written by nobody", "services/coordinator/wanted_directive.cc",
+    ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job/wanted_directive.cc",
      "to_write.backups.insert(shard);", "continue;"),
     ("a halted shard whose ps is gone is saved a version ahead", "services/coordinator/job/recovery/shard_holders.cc",
      "return HeldWithout({}, plan, members);",
@@ -89,7 +89,7 @@ BUGS = [
      "    if (held->shards[i].member() != plan.shards(i).member()) ++held->first_step;\n"
      "  }\n"
      "  return held;"),
-    ("a job always goes back to its last checkpoint", "services/coordinator/job.cc",
+    ("a job always goes back to its last checkpoint", "services/coordinator/job/job.cc",
      "Halting halting{.carries = carries,", "Halting halting{.carries = false && carries,"),
 ]
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_update.h"
+#include "services/coordinator/job/job_update.h"
 
 #include <algorithm>
 #include <vector>

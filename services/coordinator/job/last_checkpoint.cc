@@ -1,4 +1,4 @@
-#include "services/coordinator/last_checkpoint.h"
+#include "services/coordinator/job/last_checkpoint.h"
 
 #include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"

@@ -1,4 +1,4 @@
-#include "services/coordinator/non_finite_watch.h"
+#include "services/coordinator/job/non_finite_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_state.h"
+#include "services/coordinator/job/job_state.h"
 
 namespace muster {
 

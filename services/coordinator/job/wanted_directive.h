@@ -8,7 +8,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/checkpoint_policy.h"
+#include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/job/recovery/job_members.h"
 

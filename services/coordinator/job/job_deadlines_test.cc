@@ -1,11 +1,11 @@
-#include "services/coordinator/job_deadlines.h"
+#include "services/coordinator/job/job_deadlines.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/checkpoint_policy.h"
+#include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/non_finite_watch.h"
+#include "services/coordinator/job/non_finite_watch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/plan/batch_order.h"
-#include "services/coordinator/last_checkpoint.h"
+#include "services/coordinator/job/last_checkpoint.h"
 
 namespace muster {
 

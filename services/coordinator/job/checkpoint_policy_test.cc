@@ -1,4 +1,4 @@
-#include "services/coordinator/checkpoint_policy.h"
+#include "services/coordinator/job/checkpoint_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_deadlines.h"
+#include "services/coordinator/job/job_deadlines.h"
 
 #include <algorithm>
 

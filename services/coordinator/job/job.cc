@@ -1,4 +1,4 @@
-#include "services/coordinator/job.h"
+#include "services/coordinator/job/job.h"
 
 #include <glog/logging.h>
 
@@ -11,14 +11,14 @@
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 #include "services/coordinator/common/proto_time.h"
+#include "services/coordinator/job/job_refusals.h"
+#include "services/coordinator/job/job_state.h"
+#include "services/coordinator/job/job_update.h"
+#include "services/coordinator/job/last_checkpoint.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/job/recovery/steps_to_train.h"
-#include "services/coordinator/job_refusals.h"
-#include "services/coordinator/job_state.h"
-#include "services/coordinator/job_update.h"
-#include "services/coordinator/last_checkpoint.h"
+#include "services/coordinator/job/wanted_directive.h"
 #include "services/coordinator/scheduling/job_conditions.h"
-#include "services/coordinator/wanted_directive.h"
 
 namespace muster {
 namespace {

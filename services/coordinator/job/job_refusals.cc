@@ -1,11 +1,11 @@
-#include "services/coordinator/job_refusals.h"
+#include "services/coordinator/job/job_refusals.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "lib/status/status.h"
-#include "services/coordinator/job_state.h"
+#include "services/coordinator/job/job_state.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_refusals.h"
+#include "services/coordinator/job/job_refusals.h"
 
 #include <gtest/gtest.h>
 

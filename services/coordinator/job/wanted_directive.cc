@@ -1,4 +1,4 @@
-#include "services/coordinator/wanted_directive.h"
+#include "services/coordinator/job/wanted_directive.h"
 
 #include <utility>
 
