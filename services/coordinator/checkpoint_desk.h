@@ -19,9 +19,9 @@
 #include "lib/security/identity.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "services/coordinator/checkpoints/checkpoint_round.h"
-#include "services/coordinator/job_registry.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
+#include "services/coordinator/registry/job_registry.h"
 #include "services/coordinator/store/commit_queue.h"
 
 namespace muster {

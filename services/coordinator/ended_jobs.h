@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
-#include "services/coordinator/job_registry.h"
+#include "services/coordinator/registry/job_registry.h"
 #include "services/coordinator/user_operations.h"
 
 namespace muster {

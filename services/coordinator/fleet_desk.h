@@ -8,11 +8,11 @@
 #include "absl/status/statusor.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/checkpoint_desk.h"
-#include "services/coordinator/job_registry.h"
 #include "services/coordinator/job_traces.h"
 #include "services/coordinator/member_logs.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/records/coordinator_metrics.h"
+#include "services/coordinator/registry/job_registry.h"
 
 namespace muster {
 

@@ -15,8 +15,8 @@
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/clock_offset.h"
-#include "services/coordinator/job_registry.h"
 #include "services/coordinator/membership/fleet.h"
+#include "services/coordinator/registry/job_registry.h"
 
 namespace muster {
 

@@ -14,11 +14,11 @@
 #include "absl/time/time.h"
 #include "lib/telemetry/metrics.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/job_registry.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
+#include "services/coordinator/registry/job_registry.h"
 #include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/store/store.h"
 

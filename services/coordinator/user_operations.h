@@ -16,8 +16,8 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/checkpoint_desk.h"
 #include "services/coordinator/import_gate.h"
-#include "services/coordinator/job_registry.h"
 #include "services/coordinator/membership/watch_hub.h"
+#include "services/coordinator/registry/job_registry.h"
 #include "services/coordinator/submission.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_registry.h"
+#include "services/coordinator/registry/job_registry.h"
 
 #include <glog/logging.h>
 
