@@ -1,4 +1,4 @@
-#include "services/coordinator/job_traces.h"
+#include "services/coordinator/diagnostics/job_traces.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/clock_offset.h"
+#include "services/coordinator/diagnostics/clock_offset.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {

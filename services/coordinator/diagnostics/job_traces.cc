@@ -1,4 +1,4 @@
-#include "services/coordinator/job_traces.h"
+#include "services/coordinator/diagnostics/job_traces.h"
 
 #include <algorithm>
 #include <limits>

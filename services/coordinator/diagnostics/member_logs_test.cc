@@ -1,4 +1,4 @@
-#include "services/coordinator/member_logs.h"
+#include "services/coordinator/diagnostics/member_logs.h"
 
 #include <gtest/gtest.h>
 

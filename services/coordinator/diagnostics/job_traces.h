@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/clock_offset.h"
+#include "services/coordinator/diagnostics/clock_offset.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/registry/job_registry.h"
 
