@@ -10,8 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
+#include "services/coordinator/operations/user_operations.h"
 #include "services/coordinator/registry/job_registry.h"
-#include "services/coordinator/user_operations.h"
 
 namespace muster {
 

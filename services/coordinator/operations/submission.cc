@@ -1,4 +1,4 @@
-#include "services/coordinator/submission.h"
+#include "services/coordinator/operations/submission.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "services/coordinator/import_gate.h"
+#include "services/coordinator/operations/import_gate.h"
 
 #include <gtest/gtest.h>
 

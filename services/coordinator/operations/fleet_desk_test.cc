@@ -1,4 +1,4 @@
-#include "services/coordinator/fleet_desk.h"
+#include "services/coordinator/operations/fleet_desk.h"
 
 #include <algorithm>
 #include <deque>
@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
-#include "services/coordinator/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpoint_desk.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {

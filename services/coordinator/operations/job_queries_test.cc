@@ -1,4 +1,4 @@
-#include "services/coordinator/job_queries.h"
+#include "services/coordinator/operations/job_queries.h"
 
 #include <gmock/gmock.h>
 

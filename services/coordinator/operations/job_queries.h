@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/job_filter.h"
 #include "services/coordinator/membership/watch_hub.h"
+#include "services/coordinator/operations/job_filter.h"
 #include "services/coordinator/records/metric_series.h"
 #include "services/coordinator/registry/job_registry.h"
 

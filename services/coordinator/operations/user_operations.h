@@ -14,11 +14,11 @@
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/checkpoint_desk.h"
-#include "services/coordinator/import_gate.h"
 #include "services/coordinator/membership/watch_hub.h"
+#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/import_gate.h"
+#include "services/coordinator/operations/submission.h"
 #include "services/coordinator/registry/job_registry.h"
-#include "services/coordinator/submission.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/fleet_desk.h"
+#include "services/coordinator/operations/fleet_desk.h"
 
 #include <glog/logging.h>
 

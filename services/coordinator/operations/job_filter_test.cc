@@ -1,4 +1,4 @@
-#include "services/coordinator/job_filter.h"
+#include "services/coordinator/operations/job_filter.h"
 
 #include <gtest/gtest.h>
 

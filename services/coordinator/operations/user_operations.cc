@@ -1,4 +1,4 @@
-#include "services/coordinator/user_operations.h"
+#include "services/coordinator/operations/user_operations.h"
 
 #include <glog/logging.h>
 
@@ -32,7 +32,7 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/job_update.h"
-#include "services/coordinator/job_filter.h"
+#include "services/coordinator/operations/job_filter.h"
 #include "services/coordinator/scheduling/job_conditions.h"
 #include "services/coordinator/store/state_folder.h"
 

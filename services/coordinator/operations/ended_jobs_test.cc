@@ -1,4 +1,4 @@
-#include "services/coordinator/ended_jobs.h"
+#include "services/coordinator/operations/ended_jobs.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/user_operations.h"
+#include "services/coordinator/operations/user_operations.h"
 
 #include <gmock/gmock.h>
 #include <sqlite3.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpoint_desk.h"
 
 #include <gtest/gtest.h>
 

@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/checkpoint_desk.h"
 #include "services/coordinator/diagnostics/job_traces.h"
 #include "services/coordinator/diagnostics/member_logs.h"
 #include "services/coordinator/membership/fleet.h"
+#include "services/coordinator/operations/checkpoint_desk.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/registry/job_registry.h"
 

@@ -11,7 +11,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/import_gate.h"
+#include "services/coordinator/operations/import_gate.h"
 #include "services/coordinator/store/store.h"
 
 namespace muster {
