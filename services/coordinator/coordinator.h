@@ -19,7 +19,7 @@
 #include "services/coordinator/common/state_disk.h"
 #include "services/coordinator/diagnostics/job_traces.h"
 #include "services/coordinator/diagnostics/member_logs.h"
-#include "services/coordinator/dispatcher.h"
+#include "services/coordinator/dispatch/dispatcher.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/fleet_clock.h"
 #include "services/coordinator/membership/lease_table.h"

@@ -16,7 +16,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/coordinator/job_plan.h"
+#include "services/coordinator/dispatch/job_plan.h"
 #include "services/worker/tiny_jobs.h"
 
 namespace muster {

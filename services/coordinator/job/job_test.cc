@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/non_finite_watch.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/job_fixture.h"
-#include "services/coordinator/job_plan.h"
 
 namespace muster {
 namespace {

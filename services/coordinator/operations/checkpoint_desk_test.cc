@@ -19,7 +19,7 @@
 #include "lib/checkpoint/shared_files.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
-#include "services/coordinator/job_plan.h"
+#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {

@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
-#include "services/coordinator/job_plan.h"
+#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/registry_fixture.h"
 
 // Whether the disk fails where it is to keep a metrics log.

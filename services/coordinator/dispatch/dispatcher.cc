@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatcher.h"
+#include "services/coordinator/dispatch/dispatcher.h"
 
 #include <glog/logging.h>
 
@@ -15,9 +15,9 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
-#include "services/coordinator/job_plan.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_plan.h"
+#include "services/coordinator/dispatch/job_plan.h"
 
 #include <glog/logging.h>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/dispatcher.h"
+#include "services/coordinator/dispatch/dispatcher.h"
 
 #include <gmock/gmock.h>
 
