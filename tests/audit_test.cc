@@ -29,8 +29,8 @@
 #include "proto/muster/v1/admin.pb.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
-#include "services/coordinator/raw_call.h"
-#include "services/coordinator/served_methods.h"
+#include "services/coordinator/testing/raw_call.h"
+#include "services/coordinator/testing/served_methods.h"
 #include "tests/certificates.h"
 #include "tests/training_cluster.h"
 

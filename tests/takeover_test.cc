@@ -29,7 +29,7 @@
 #include "lib/job/job_file.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
-#include "services/coordinator/etcd_server.h"
+#include "services/coordinator/testing/etcd_server.h"
 
 namespace muster {
 namespace {

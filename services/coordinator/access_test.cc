@@ -33,10 +33,10 @@
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/common/caller.h"
-#include "services/coordinator/coordinator_process.h"
-#include "services/coordinator/raw_call.h"
-#include "services/coordinator/served_methods.h"
 #include "services/coordinator/store/sqlite_store.h"
+#include "services/coordinator/testing/coordinator_process.h"
+#include "services/coordinator/testing/raw_call.h"
+#include "services/coordinator/testing/served_methods.h"
 #include "services/coordinator/token_table.h"
 
 namespace muster {

@@ -27,7 +27,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/fake_member.h"
+#include "services/coordinator/testing/fake_member.h"
 
 namespace muster {
 namespace {

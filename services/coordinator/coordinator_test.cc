@@ -20,7 +20,7 @@
 #include "services/coordinator/checkpoints/checkpoint_files.h"
 #include "services/coordinator/checkpoints/shard_restore.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/fake_member.h"
+#include "services/coordinator/testing/fake_member.h"
 
 namespace muster {
 namespace {

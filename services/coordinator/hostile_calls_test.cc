@@ -19,7 +19,7 @@
 #include "lib/fleet/fleet_client.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
-#include "services/coordinator/coordinator_process.h"
+#include "services/coordinator/testing/coordinator_process.h"
 
 namespace muster {
 namespace {

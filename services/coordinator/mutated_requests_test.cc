@@ -18,9 +18,9 @@
 #include "lib/fleet/channel.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
-#include "services/coordinator/coordinator_process.h"
-#include "services/coordinator/raw_call.h"
-#include "services/coordinator/served_methods.h"
+#include "services/coordinator/testing/coordinator_process.h"
+#include "services/coordinator/testing/raw_call.h"
+#include "services/coordinator/testing/served_methods.h"
 
 namespace muster {
 namespace {

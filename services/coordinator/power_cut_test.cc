@@ -37,8 +37,8 @@
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/fake_member.h"
-#include "services/coordinator/recorded_disk.h"
+#include "services/coordinator/testing/fake_member.h"
+#include "services/coordinator/testing/recorded_disk.h"
 
 namespace muster {
 namespace {

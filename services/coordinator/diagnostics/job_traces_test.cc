@@ -11,7 +11,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/diagnostics/clock_offset.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster {
 namespace {

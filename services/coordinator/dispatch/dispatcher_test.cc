@@ -18,8 +18,8 @@
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
-#include "services/coordinator/registry_fixture.h"
 #include "services/coordinator/scheduling/plan_memory.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster {
 namespace {

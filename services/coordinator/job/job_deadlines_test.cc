@@ -7,7 +7,7 @@
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
-#include "services/coordinator/job_fixture.h"
+#include "services/coordinator/testing/job_fixture.h"
 
 namespace muster {
 namespace {

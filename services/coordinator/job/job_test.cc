@@ -14,7 +14,7 @@
 #include "services/coordinator/job/non_finite_watch.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/job_members.h"
-#include "services/coordinator/job_fixture.h"
+#include "services/coordinator/testing/job_fixture.h"
 
 namespace muster {
 namespace {

@@ -20,7 +20,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/dispatch/job_plan.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster {
 namespace {

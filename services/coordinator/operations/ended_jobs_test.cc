@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 // The folder that the disk refuses to rename; "": none.
 static std::string stuck_folder;

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
 #include "services/coordinator/operations/checkpoint_desk.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster {
 namespace {

@@ -16,7 +16,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "proto/third_party/onnx/onnx.pb.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster {
 namespace {

@@ -17,7 +17,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "services/coordinator/dispatch/job_plan.h"
-#include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/testing/registry_fixture.h"
 
 // Whether the disk fails where it is to keep a metrics log.
 static std::atomic<bool> logs_fail = false;

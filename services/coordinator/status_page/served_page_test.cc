@@ -15,7 +15,7 @@
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"
-#include "services/coordinator/coordinator_process.h"
+#include "services/coordinator/testing/coordinator_process.h"
 
 namespace muster {
 namespace {

@@ -21,7 +21,7 @@
 #include "services/coordinator/store/restore.h"
 #include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/store/store_choice.h"
-#include "services/coordinator/store_conformance.h"
+#include "services/coordinator/testing/store_conformance.h"
 
 namespace muster {
 namespace {

@@ -27,10 +27,10 @@
 #include "grpcpp/support/status.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/etcd_proxy.h"
-#include "services/coordinator/etcd_server.h"
 #include "services/coordinator/store/etcd_client.h"
-#include "services/coordinator/store_conformance.h"
+#include "services/coordinator/testing/etcd_proxy.h"
+#include "services/coordinator/testing/etcd_server.h"
+#include "services/coordinator/testing/store_conformance.h"
 
 namespace muster {
 namespace {

@@ -25,11 +25,11 @@
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
 #include "proto/third_party/etcd/rpc.pb.h"
-#include "services/coordinator/etcd_server.h"
 #include "services/coordinator/store/etcd_client.h"
 #include "services/coordinator/store/etcd_greeting.h"
 #include "services/coordinator/store/store.h"
 #include "services/coordinator/store/store_choice.h"
+#include "services/coordinator/testing/etcd_server.h"
 
 ABSL_DECLARE_FLAG(std::string, store);
 ABSL_DECLARE_FLAG(std::string, store_tls);

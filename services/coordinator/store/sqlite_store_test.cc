@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store_conformance.h"
+#include "services/coordinator/testing/store_conformance.h"
 
 namespace muster {
 namespace {

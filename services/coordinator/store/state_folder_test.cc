@@ -8,7 +8,7 @@
 #include <map>
 
 #include "lib/status/status.h"
-#include "services/coordinator/recorded_disk.h"
+#include "services/coordinator/testing/recorded_disk.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/recorded_disk.h"
+#include "services/coordinator/testing/recorded_disk.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_server.h"
+#include "services/coordinator/testing/etcd_server.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

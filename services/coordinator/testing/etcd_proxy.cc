@@ -1,4 +1,4 @@
-#include "services/coordinator/etcd_proxy.h"
+#include "services/coordinator/testing/etcd_proxy.h"
 
 #include <glog/logging.h>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/store_conformance.h"
+#include "services/coordinator/testing/store_conformance.h"
 
 #include <optional>
 #include <string>
