@@ -7,11 +7,11 @@
 #include "absl/status/statusor.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/security/tls_folder.h"
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
+#include "services/coordinator/api/token_table.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/status_page/coordinator_status.h"
 #include "services/coordinator/status_page/status_page.h"
-#include "services/coordinator/token_table.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/token_table.h"
+#include "services/coordinator/api/token_table.h"
 
 #include <glog/logging.h>
 #include <openssl/crypto.h>

@@ -1,4 +1,4 @@
-#include "services/coordinator/access_service.h"
+#include "services/coordinator/api/access_service.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/token_table.h"
+#include "services/coordinator/api/token_table.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

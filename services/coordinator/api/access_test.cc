@@ -1,5 +1,5 @@
 // Every method of the coordinator, called by everybody: who may, and who may not.
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -32,12 +32,12 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/api/token_table.h"
 #include "services/coordinator/common/caller.h"
 #include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/testing/coordinator_process.h"
 #include "services/coordinator/testing/raw_call.h"
 #include "services/coordinator/testing/served_methods.h"
-#include "services/coordinator/token_table.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/unknown_methods.h"
+#include "services/coordinator/api/unknown_methods.h"
 
 #include "absl/status/status.h"
 #include "lib/status/grpc_status.h"

@@ -1,4 +1,4 @@
-#include "services/coordinator/member_service.h"
+#include "services/coordinator/api/member_service.h"
 
 #include <memory>
 #include <utility>
@@ -9,9 +9,9 @@
 #include "absl/time/time.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "services/coordinator/attach_stream.h"
+#include "services/coordinator/api/attach_stream.h"
+#include "services/coordinator/api/watched_stream.h"
 #include "services/coordinator/checkpoints/shard_restore.h"
-#include "services/coordinator/watched_stream.h"
 
 namespace muster {
 namespace {

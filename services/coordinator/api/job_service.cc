@@ -1,4 +1,4 @@
-#include "services/coordinator/job_service.h"
+#include "services/coordinator/api/job_service.h"
 
 #include <memory>
 #include <optional>

@@ -19,11 +19,11 @@
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
-#include "services/coordinator/checkpoint_service.h"
+#include "services/coordinator/api/checkpoint_service.h"
+#include "services/coordinator/api/fleet_service.h"
+#include "services/coordinator/api/job_service.h"
+#include "services/coordinator/api/member_service.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/fleet_service.h"
-#include "services/coordinator/job_service.h"
-#include "services/coordinator/member_service.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
 
 #include <glog/logging.h>
 

@@ -1,4 +1,4 @@
-#include "services/coordinator/fleet_service.h"
+#include "services/coordinator/api/fleet_service.h"
 
 #include <utility>
 

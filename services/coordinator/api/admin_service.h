@@ -5,7 +5,7 @@
 #include <string>
 
 #include "proto/muster/v1/admin.grpc.pb.h"
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
 #include "services/coordinator/common/admission.h"
 #include "services/coordinator/common/call_watch.h"
 #include "services/coordinator/store/store.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/member.grpc.pb.h"
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
 #include "services/coordinator/common/admission.h"
 #include "services/coordinator/common/call_watch.h"
 #include "services/coordinator/coordinator.h"

@@ -14,7 +14,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
 #include "services/coordinator/common/admission.h"
 #include "services/coordinator/common/call_watch.h"
 #include "services/coordinator/common/caller.h"

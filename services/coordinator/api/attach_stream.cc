@@ -1,4 +1,4 @@
-#include "services/coordinator/attach_stream.h"
+#include "services/coordinator/api/attach_stream.h"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 #include "lib/security/identity.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "services/coordinator/access.h"
+#include "services/coordinator/api/access.h"
 
 namespace muster {
 

@@ -14,8 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
+#include "services/coordinator/api/token_table.h"
 #include "services/coordinator/common/caller.h"
-#include "services/coordinator/token_table.h"
 
 namespace muster {
 

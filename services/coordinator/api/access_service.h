@@ -2,8 +2,8 @@
 #pragma once
 
 #include "proto/muster/v1/access.grpc.pb.h"
-#include "services/coordinator/access.h"
-#include "services/coordinator/token_table.h"
+#include "services/coordinator/api/access.h"
+#include "services/coordinator/api/token_table.h"
 
 namespace muster {
 

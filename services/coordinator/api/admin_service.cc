@@ -1,4 +1,4 @@
-#include "services/coordinator/admin_service.h"
+#include "services/coordinator/api/admin_service.h"
 
 #include <utility>
 

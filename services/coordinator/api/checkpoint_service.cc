@@ -1,10 +1,10 @@
-#include "services/coordinator/checkpoint_service.h"
+#include "services/coordinator/api/checkpoint_service.h"
 
 #include <utility>
 
 #include "lib/status/grpc_status.h"
+#include "services/coordinator/api/watched_stream.h"
 #include "services/coordinator/checkpoints/checkpoint_files.h"
-#include "services/coordinator/watched_stream.h"
 
 namespace muster {
 
