@@ -139,7 +139,7 @@ def cc_tests(name, srcs, **attributes):
         cc_test(name = program, srcs = piece, **attributes)
         programs.append(":" + program)
         for src in piece:
-            native.alias(name = src[:-len(".cc")], actual = ":" + program, tags = ["manual"])
+            native.alias(name = src.rsplit("/", 1)[-1][:-len(".cc")], actual = ":" + program, tags = ["manual"])
     native.test_suite(name = name, tests = programs, tags = ["manual"])
 
 def _precompiled_header_impl(ctx):
