@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/concurrency/poll_budget.h"
-#include "lib/transport/routing_transport.h"
+#include "lib/transport/routing/routing_transport.h"
 
 namespace muster::cli {
 

@@ -28,7 +28,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster::cli {
 namespace {

@@ -28,7 +28,7 @@
 #include "lib/job/job_file.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "lib/job/job_file.h"
 #include "lib/job/job_validation.h"
-#include "lib/transport/routing_transport.h"
+#include "lib/transport/routing/routing_transport.h"
 
 namespace muster::cli {
 namespace {

@@ -31,7 +31,7 @@
 #include "lib/limits/limits.h"
 #include "lib/program/program_path.h"
 #include "lib/status/status.h"
-#include "lib/transport/routing_transport.h"
+#include "lib/transport/routing/routing_transport.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster::cli {

@@ -24,7 +24,7 @@
 #include "lib/checkpoint/safetensors.h"
 #include "lib/checkpoint/shared_files.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

@@ -23,7 +23,7 @@
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

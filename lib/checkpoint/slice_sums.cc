@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "lib/security/sha256.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

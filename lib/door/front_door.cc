@@ -29,7 +29,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/door/http2_frame.h"
 #include "lib/status/status.h"
-#include "lib/transport/tcp_socket.h"
+#include "lib/transport/tcp/tcp_socket.h"
 
 namespace muster {
 namespace {

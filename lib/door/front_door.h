@@ -23,7 +23,7 @@
 #include "lib/limits/limits.h"
 #include "lib/security/tls_connection.h"
 #include "lib/security/tls_folder.h"
-#include "lib/transport/file_descriptor.h"
+#include "lib/transport/core/file_descriptor.h"
 
 namespace muster {
 

@@ -26,7 +26,7 @@
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"
-#include "lib/transport/file_descriptor.h"
+#include "lib/transport/core/file_descriptor.h"
 
 namespace muster {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
-#include "lib/transport/transport.h"
+#include "lib/transport/core/transport.h"
 
 namespace muster {
 

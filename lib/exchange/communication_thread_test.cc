@@ -8,7 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/testing/inprocess_transport.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "lib/limits/limits.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/transport.h"
+#include "lib/transport/core/transport.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {

@@ -14,7 +14,7 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/numbers.h"
 #include "lib/telemetry/trace.h"
-#include "lib/transport/transport.h"
+#include "lib/transport/core/transport.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

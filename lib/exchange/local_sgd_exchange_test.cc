@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/testing/inprocess_transport.h"
 
 namespace muster {
 namespace {

@@ -28,10 +28,10 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/round_schedule.h"
-#include "lib/transport/session.h"
-#include "lib/transport/shared_slab.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/shared_slab.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
+#include "lib/transport/session/session.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

@@ -28,9 +28,9 @@
 #include "lib/plan/numbers.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
-#include "lib/transport/session.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
+#include "lib/transport/session/session.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

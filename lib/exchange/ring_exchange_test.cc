@@ -26,9 +26,9 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/telemetry/trace_file.h"
-#include "lib/transport/inprocess_transport.h"
-#include "lib/transport/postbox.h"
-#include "lib/transport/session.h"
+#include "lib/transport/session/session.h"
+#include "lib/transport/testing/inprocess_transport.h"
+#include "lib/transport/testing/postbox.h"
 
 namespace muster {
 namespace {

@@ -26,7 +26,7 @@
 #include "lib/fleet/fleet_client.h"
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
-#include "lib/transport/faulty_relay.h"
+#include "lib/transport/testing/faulty_relay.h"
 #include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {

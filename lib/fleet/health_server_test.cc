@@ -27,7 +27,7 @@
 #include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
-#include "lib/transport/file_descriptor.h"
+#include "lib/transport/core/file_descriptor.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 
 namespace muster {

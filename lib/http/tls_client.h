@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "lib/transport/file_descriptor.h"
+#include "lib/transport/core/file_descriptor.h"
 
 namespace muster {
 

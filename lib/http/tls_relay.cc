@@ -22,7 +22,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/security/tls_connection.h"
 #include "lib/status/status.h"
-#include "lib/transport/tcp_socket.h"
+#include "lib/transport/tcp/tcp_socket.h"
 
 namespace muster {
 namespace {

@@ -22,7 +22,7 @@
 #include "lib/security/tls_connection.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
-#include "lib/transport/file_descriptor.h"
+#include "lib/transport/core/file_descriptor.h"
 
 namespace muster {
 namespace {

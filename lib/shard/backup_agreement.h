@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "lib/plan/numbers.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

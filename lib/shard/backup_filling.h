@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "lib/shard/chunk_store.h"
 #include "lib/shard/payload_tickets.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 
 namespace muster {

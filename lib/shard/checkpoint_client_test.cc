@@ -15,7 +15,7 @@
 #include "lib/shard/fake_member_service.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

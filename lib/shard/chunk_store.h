@@ -13,7 +13,7 @@
 #include "lib/codec/codec.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/memory_budget.h"
-#include "lib/transport/shared_slab.h"
+#include "lib/transport/core/shared_slab.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 

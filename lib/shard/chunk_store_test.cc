@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
-#include "lib/transport/shared_slab.h"
+#include "lib/transport/core/shared_slab.h"
 
 namespace muster {
 namespace {

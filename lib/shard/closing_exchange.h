@@ -12,7 +12,7 @@
 #include "lib/shard/backup_gate.h"
 #include "lib/shard/shard_assembly.h"
 #include "lib/shard/step_closing.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

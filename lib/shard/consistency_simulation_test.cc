@@ -25,7 +25,7 @@
 #include "lib/shard/parameter_shard.h"
 #include "lib/shard/plan_check.h"
 #include "lib/shard/test_plan.h"
-#include "lib/transport/transport.h"
+#include "lib/transport/core/transport.h"
 
 namespace muster {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "lib/shard/test_plan.h"
-#include "lib/transport/shared_slab.h"
+#include "lib/transport/core/shared_slab.h"
 
 namespace muster {
 namespace {

@@ -17,7 +17,7 @@
 #include "lib/shard/plan_check.h"
 #include "lib/shard/test_plan.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

@@ -9,7 +9,7 @@
 #include "lib/shard/loss_scale.h"
 #include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
-#include "lib/transport/session.h"
+#include "lib/transport/session/session.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/plan/numbers.h"
-#include "lib/transport/session.h"
+#include "lib/transport/session/session.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

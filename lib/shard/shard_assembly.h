@@ -8,8 +8,8 @@
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/payload_tickets.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

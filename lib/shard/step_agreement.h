@@ -13,7 +13,7 @@
 #include "lib/shard/gradient_squares.h"
 #include "lib/shard/shard_assembly.h"
 #include "lib/shard/trust_ratio.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 

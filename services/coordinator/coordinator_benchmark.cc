@@ -25,7 +25,7 @@
 #include "glog/logging.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/testing/fake_member.h"
 

@@ -16,7 +16,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 #include "services/coordinator/checkpoints/checkpoint_files.h"
 #include "services/coordinator/checkpoints/shard_restore.h"
 #include "services/coordinator/common/proto_time.h"

@@ -34,7 +34,7 @@
 #include "glog/logging.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/sound_checkpoints.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 #include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/testing/fake_member.h"

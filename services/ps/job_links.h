@@ -13,9 +13,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "lib/limits/limits.h"
-#include "lib/transport/session.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
+#include "lib/transport/session/session.h"
 
 namespace muster {
 

@@ -26,7 +26,7 @@
 #include "lib/security/identity.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/transport_flags.h"
+#include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"
 #include "lib/version/version.h"
 #include "proto/muster/v1/coordinator.pb.h"

@@ -18,9 +18,9 @@
 #include "lib/shard/fake_member_service.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/crc32c.h"
-#include "lib/transport/inprocess_transport.h"
-#include "lib/transport/session.h"
+#include "lib/transport/core/crc32c.h"
+#include "lib/transport/session/session.h"
+#include "lib/transport/testing/inprocess_transport.h"
 
 namespace muster {
 namespace {

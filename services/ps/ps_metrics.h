@@ -9,9 +9,9 @@
 
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/thread_counts.h"
-#include "lib/transport/link_gauges.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
+#include "lib/transport/routing/link_gauges.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"

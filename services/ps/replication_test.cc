@@ -17,7 +17,7 @@
 #include "lib/shard/plan_credentials.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/testing/inprocess_transport.h"
 #include "services/ps/fake_peers.h"
 #include "services/ps/parameter_server.h"
 

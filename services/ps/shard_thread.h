@@ -18,7 +18,7 @@
 #include "lib/concurrency/mailbox.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/parameter_shard.h"
-#include "lib/transport/transport.h"
+#include "lib/transport/core/transport.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_listener.h"
 #include "services/ps/shard_loop.h"

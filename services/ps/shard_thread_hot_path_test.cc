@@ -19,7 +19,7 @@
 #include "lib/shard/parameter_shard.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/transport.h"
+#include "lib/transport/core/transport.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_thread.h"
 

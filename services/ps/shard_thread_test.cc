@@ -16,7 +16,7 @@
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/testing/inprocess_transport.h"
 #include "services/ps/fake_peers.h"
 
 namespace muster {

@@ -30,7 +30,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/telemetry/trace_file.h"
-#include "lib/transport/transport_flags.h"
+#include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"
 #include "lib/version/version.h"
 #include "services/worker/worker.h"

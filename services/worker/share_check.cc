@@ -13,7 +13,7 @@
 #include "lib/plan/parameter_group.h"
 #include "lib/shard/plan_check.h"
 #include "lib/status/status.h"
-#include "lib/transport/session.h"
+#include "lib/transport/session/session.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

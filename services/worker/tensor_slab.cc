@@ -13,7 +13,7 @@
 #include "lib/engine/host_memory.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
-#include "lib/transport/shared_slab.h"
+#include "lib/transport/core/shared_slab.h"
 
 namespace muster {
 namespace {

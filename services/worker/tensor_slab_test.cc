@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "lib/engine/backends.h"
 #include "lib/status/status.h"
-#include "lib/transport/shared_slab.h"
+#include "lib/transport/core/shared_slab.h"
 
 namespace muster {
 namespace {

@@ -27,7 +27,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/wire.h"
 
 namespace muster {
 namespace {

@@ -18,7 +18,7 @@
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
 
 namespace muster {

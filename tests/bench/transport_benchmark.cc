@@ -35,10 +35,10 @@
 #include "absl/types/span.h"
 #include "lib/program/program_path.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/session.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/transport_flags.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
+#include "lib/transport/routing/transport_flags.h"
+#include "lib/transport/session/session.h"
 
 ABSL_DECLARE_FLAG(std::string, transport);
 ABSL_DECLARE_FLAG(std::string, data_port);

@@ -17,10 +17,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "lib/transport/data_port.h"
-#include "lib/transport/file_descriptor.h"
-#include "lib/transport/session_handshake.h"
-#include "lib/transport/tcp_socket.h"
+#include "lib/transport/core/file_descriptor.h"
+#include "lib/transport/session/session_handshake.h"
+#include "lib/transport/tcp/data_port.h"
+#include "lib/transport/tcp/tcp_socket.h"
 
 namespace muster {
 namespace {

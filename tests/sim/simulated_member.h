@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/testing/inprocess_transport.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/checkpoints/checkpoint_round.h"
 #include "services/coordinator/coordinator.h"

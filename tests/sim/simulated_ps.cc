@@ -18,7 +18,7 @@
 #include "lib/shard/plan_credentials.h"
 #include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 #include "services/coordinator/checkpoints/shard_restore.h"
 
 namespace muster {

@@ -16,8 +16,8 @@
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/plan_credentials.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/wire.h"
+#include "lib/transport/core/transport.h"
+#include "lib/transport/core/wire.h"
 
 namespace muster {
 namespace {

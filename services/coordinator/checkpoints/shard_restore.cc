@@ -8,7 +8,7 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 
 namespace muster {
 namespace {

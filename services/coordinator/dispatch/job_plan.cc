@@ -12,7 +12,7 @@
 #include "lib/plan/chunk_placement.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/transport/session.h"
+#include "lib/transport/session/session.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 
 namespace muster {

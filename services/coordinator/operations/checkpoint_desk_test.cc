@@ -18,7 +18,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/shared_files.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/core/crc32c.h"
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 

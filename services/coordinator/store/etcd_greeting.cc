@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/security/tls_folder.h"
-#include "lib/transport/file_descriptor.h"
+#include "lib/transport/core/file_descriptor.h"
 
 namespace muster {
 namespace {

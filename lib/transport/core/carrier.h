@@ -1,0 +1,34 @@
+// What transports over one kind of link have in common.
+#pragma once
+
+#include <glog/logging.h>
+
+#include "absl/time/time.h"
+#include "lib/transport/core/event_loop.h"
+#include "lib/transport/core/transport.h"
+
+namespace muster {
+
+// Alone on its thread, or one of several below a RoutingTransport that share one EventLoop.
+class Carrier : public Transport, public EventLoop::Sleeper {
+ public:
+  int Progress() final {
+    loop_->LookIfDue(events_);
+    return events_ = Advance();
+  }
+  void Wait(absl::Duration timeout) final { loop_->Wait(*this, timeout); }
+  void Wake() final { loop_->Wake(); }
+
+  // Progress() but for the look at descriptors, which was taken.
+  virtual int Advance() = 0;
+
+ protected:
+  explicit Carrier(EventLoop* loop) : loop_(loop) { CHECK(loop != nullptr); }
+  EventLoop& loop() const { return *loop_; }
+
+ private:
+  EventLoop* const loop_;  // outlives the carrier
+  int events_ = 0;         // of the last Advance()
+};
+
+}  // namespace muster

@@ -1,0 +1,135 @@
+#include "lib/transport/core/event_loop.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// A look at descriptors is a system call, one at shared memory a few loads.
+constexpr int kTurnsPerLook = 16;
+// Descriptors that became ready while the thread polls memory alone are seen this soon.
+constexpr std::chrono::nanoseconds kPollWithoutSleep = std::chrono::milliseconds(1);
+constexpr absl::Duration kSleepMax = absl::Hours(24);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Create(PollBudgetOptions polling) {
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return absl::UnavailableError(absl::StrCat("epoll: ", std::strerror(errno)));
+  ASSIGN_OR_RETURN(Doorbell bell, Doorbell::Create());
+  auto loop =
+      absl::WrapUnique(new EventLoop(std::move(epoll), std::move(bell), std::move(polling)));
+  RETURN_IF_ERROR(loop->Watch(loop->bell_.fd(), EPOLLIN | EPOLLET, nullptr));
+  return loop;
+}
+
+EventLoop::EventLoop(FileDescriptor epoll, Doorbell bell, PollBudgetOptions polling)
+    : epoll_(std::move(epoll)),
+      bell_(std::move(bell)),
+      regardless_(polling.regardless),
+      budget_(std::move(polling)) {}
+
+absl::Status EventLoop::Watch(int fd, uint32_t events, Handler* handler) {
+  epoll_event event{.events = events, .data = {.ptr = handler}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  const int error = errno;
+  CHECK(error == ENOSPC || error == ENOMEM) << "epoll: " << std::strerror(error);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("epoll: ", std::strerror(error), " (fs.epoll.max_user_watches)"));
+}
+
+void EventLoop::Change(int fd, uint32_t events, Handler* handler) {
+  epoll_event event{.events = events, .data = {.ptr = handler}};
+  CHECK_EQ(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event), 0) << std::strerror(errno);
+}
+
+// Not left to close(): a child of fork() may still hold the descriptor, and its events name the
+// handler.
+void EventLoop::Unwatch(int fd, Handler* handler) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  for (int i = 0; i < ready_count_; ++i) {
+    if (ready_[i].data.ptr == handler) ready_[i].data.ptr = nullptr;
+  }
+}
+
+int EventLoop::Look() { return Dispatch(absl::ZeroDuration()); }
+
+void EventLoop::LookIfDue(int events) {
+  if (LookIsDue() && Look() == 0 && events > 0) descriptors_active_ = false;
+}
+
+bool EventLoop::LookIsDue() {
+  return descriptors_active_ || ++turns_without_look_ >= kTurnsPerLook;
+}
+
+// How many descriptors are ready, the bell among them.
+int EventLoop::Dispatch(absl::Duration timeout) {
+  turns_without_look_ = 0;
+  int milliseconds = static_cast<int>(
+      absl::ToInt64Milliseconds(absl::Ceil(std::min(timeout, kSleepMax), absl::Milliseconds(1))));
+  const int size = static_cast<int>(ready_.size());
+  int handled = 0, count = 0;
+  do {
+    ready_count_ = std::max(0, epoll_wait(epoll_.get(), ready_.data(), size, milliseconds));
+    milliseconds = 0;
+    for (int i = 0; i < ready_count_; ++i) {
+      auto* handler = static_cast<Handler*>(ready_[i].data.ptr);
+      if (handler == nullptr) continue;
+      handler->Ready(ready_[i].events);
+      descriptors_active_ = true;
+    }
+    count = std::exchange(ready_count_, 0);
+    handled += count;
+  } while (count == size);  // there may be more
+  return handled;
+}
+
+// Looked at first, because an exchange takes the cache line from who wakes. The look may be
+// relaxed: a wake that it misses is found by a later one, at the latest by Wait()'s before it
+// sleeps.
+bool EventLoop::TakeWake() {
+  return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
+}
+
+void EventLoop::Wait(Sleeper& sleeper, absl::Duration timeout) {
+  timeout = std::max(std::min(timeout, sleeper.SleepMax()), absl::ZeroDuration());
+  sleeper.WakePeers();
+  const auto news = [&] { return TakeWake() || sleeper.HasNews() || (LookIsDue() && Look() > 0); };
+  const auto limit = std::min<std::chrono::nanoseconds>(absl::ToChronoNanoseconds(timeout),
+                                                        std::chrono::hours(24));
+  const PollBudget::Time end = regardless_ ? PollBudget::Clock::now() + limit : PollBudget::Time();
+  do {
+    if (budget_.PollUntil(news, std::min(limit, kPollWithoutSleep))) return;
+    // Sequentially consistent, as in Wake(): either this thread sees woken_, or the other one
+    // sees sleeping_ and rings.
+    sleeping_.store(true);
+    const bool sleep = !woken_.load() && sleeper.PrepareToSleep();
+    const int ready = sleep ? Dispatch(regardless_ ? absl::ZeroDuration() : timeout) : 1;
+    // Relaxed: a Wake() that does not see it yet rings for nobody, and one sleep ends too early.
+    sleeping_.store(false, std::memory_order_relaxed);
+    if (ready > 0) break;
+  } while (regardless_ && PollBudget::Clock::now() < end);
+  // It was this Wait() that ended. The flag is taken and not just lowered: a Wake() that came after
+  // the last look at it is read here, and so what its caller had written before (a flag of news,
+  // say) is seen by whoever looks after this Wait(). Lowered unread, the wake would be lost and
+  // that, on processors that let a later load overtake a store, not be seen either.
+  woken_.exchange(false, std::memory_order_acquire);
+}
+
+// An exchange, as is every lowering: who takes the flag reads the last of several wakes, and the
+// earlier ones' callers are seen with it only as links of one chain of exchanges.
+void EventLoop::Wake() {
+  woken_.exchange(true);
+  if (sleeping_.load()) bell_.Ring();
+}
+
+}  // namespace muster

@@ -1,0 +1,75 @@
+#include "lib/transport/core/shared_slab.h"
+
+#include <glog/logging.h>
+
+#include <functional>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/memory/memory.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// Every slab of this process by its first byte.
+class SlabTable {
+ public:
+  void Insert(const std::shared_ptr<SharedSlab>& slab) {
+    absl::MutexLock lock(&mu_);
+    slabs_.emplace(slab->memory().data(), slab);
+  }
+
+  void Erase(const std::byte* first) {
+    absl::MutexLock lock(&mu_);
+    slabs_.erase(first);
+  }
+
+  std::shared_ptr<SharedSlab> Find(absl::Span<const std::byte> memory) {
+    std::shared_ptr<SharedSlab> slab;  // let go after the lock: it may be the last reference
+    absl::MutexLock lock(&mu_);
+    auto after = slabs_.upper_bound(memory.data());
+    if (after == slabs_.begin()) return nullptr;
+    slab = std::prev(after)->second.lock();
+    if (slab == nullptr) return nullptr;  // being destroyed
+    const size_t offset = memory.data() - slab->memory().data();
+    const size_t size = slab->memory().size();
+    if (offset >= size || memory.size() > size - offset) return nullptr;
+    return slab;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<const std::byte*, std::weak_ptr<SharedSlab>, std::less<>> slabs_ ABSL_GUARDED_BY(mu_);
+};
+
+SlabTable& Table() {
+  static auto& table = *new SlabTable;  // never destroyed: slabs may outlive main()
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SharedSlab>> SharedSlab::Allocate(int64_t bytes) {
+  CHECK_GE(bytes, 0);
+  if (bytes == 0) return absl::WrapUnique(new SharedSlab(SealedMemory()));
+  ASSIGN_OR_RETURN(SealedMemory sealed,
+                   SealedMemory::Create("muster-slab", bytes, SealedMemory::Others::kRead));
+  std::shared_ptr<SharedSlab> slab = absl::WrapUnique(new SharedSlab(std::move(sealed)));
+  Table().Insert(slab);
+  return slab;
+}
+
+// Erased before its addresses are free for the next slab.
+SharedSlab::~SharedSlab() {
+  if (!memory().empty()) Table().Erase(memory().data());
+}
+
+std::shared_ptr<SharedSlab> SharedSlab::Find(absl::Span<const std::byte> memory) {
+  return memory.empty() ? nullptr : Table().Find(memory);
+}
+
+}  // namespace muster

@@ -1,0 +1,505 @@
+#include "lib/transport/tcp/data_port.h"
+
+#include <glog/logging.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int kBacklog = 256;
+constexpr auto kListenerPause = std::chrono::milliseconds(200);
+// Nobody is crowded out sooner: what an honest handshake takes at most, two round trips of far away
+// and a busy processor.
+constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
+// Of one that has named no open session, from an address of which such a one was crowded out not
+// long ago: that sat still.
+constexpr auto kIdlersTime = std::chrono::milliseconds(50);
+constexpr auto kHeldAgainst = std::chrono::seconds(10);
+constexpr size_t kIdlersMax = 1024;
+constexpr auto kLogInterval = std::chrono::seconds(1);
+constexpr size_t kEndpointsMax = 8;
+
+absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
+  FileDescriptor listener(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!listener) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
+  const int on = 1, off = 0;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.family() == AF_INET6) {
+    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  SizeReceiveBuffer(listener.get());  // accepted sockets have the same
+  if (bind(listener.get(), address.data(), address.size()) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("listening at ", address.ToString(), ": ", std::strerror(errno)));
+  }
+  return listener;
+}
+
+absl::StatusOr<FileDescriptor> ListenAtPort(const std::string& host, uint16_t port) {
+  if (host.empty()) {
+    auto listener = ListenAt(SocketAddress::AnyV6(port));
+    return listener.ok() ? std::move(listener) : ListenAt(SocketAddress::AnyV4(port));
+  }
+  ASSIGN_OR_RETURN(const auto addresses, SocketAddress::Resolve(host, port));
+  absl::Status fault = absl::UnavailableError(absl::StrCat("'", host, "' has no address"));
+  for (const SocketAddress& address : addresses) {
+    auto listener = ListenAt(address);
+    if (listener.ok()) return listener;
+    fault = listener.status();
+  }
+  return fault;
+}
+
+absl::StatusOr<FileDescriptor> ListenInRange(const DataPortOptions& options) {
+  absl::Status fault;
+  for (int port = options.port_first; port <= std::max(options.port_first, options.port_last);
+       ++port) {
+    auto listener = ListenAtPort(options.bind_host, static_cast<uint16_t>(port));
+    if (listener.ok()) return listener;
+    fault = listener.status();
+  }
+  return Annotate(fault, options.port_last > options.port_first
+                             ? absl::StrCat("no data port from ", options.port_first, " to ",
+                                            options.port_last, " can be had (a wider range?)")
+                             : "the data port cannot be had");
+}
+
+uint64_t RandomId() {
+  const std::string bytes = SessionToken::Random().ToBytes();
+  uint64_t id = 0;
+  std::memcpy(&id, bytes.data(), sizeof(id));
+  return id;
+}
+
+int MillisecondsUntil(std::chrono::steady_clock::time_point time,
+                      std::chrono::steady_clock::time_point now) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - now);
+  return static_cast<int>(std::max<int64_t>(0, left.count()));
+}
+
+}  // namespace
+
+struct DataPort::HalfOpen {
+  HalfOpen(FileDescriptor socket, Clock::time_point begin, Clock::time_point deadline,
+           DataSecurity security, bool checksums)
+      : socket(std::move(socket)),
+        source(SocketAddress::RemoteOf(this->socket.get()).source()),
+        begin(begin),
+        deadline(deadline),
+        handshake(security, checksums) {}
+
+  FileDescriptor socket;
+  const std::string source;
+  Clock::time_point begin, deadline;
+  HandshakeAcceptor handshake;
+};
+
+// Announce() is called with the lock held, for doors that the port knows: after this, never again.
+DataPort::Door::~Door() {
+  absl::MutexLock lock(&port_->mu_);
+  port_->doors_.erase(number_);
+  std::erase_if(port_->requests_, [this](const Request& one) { return one.door == number_; });
+}
+
+void DataPort::Door::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
+  absl::MutexLock lock(&port_->mu_);
+  sessions_.Open(job, generation, token);
+}
+
+void DataPort::Door::CloseSession(uint64_t job, uint32_t generation) {
+  absl::MutexLock lock(&port_->mu_);
+  sessions_.Close(job, generation);
+}
+
+bool DataPort::Door::IsOpen(uint64_t job, uint32_t generation, const SessionToken& token) const {
+  absl::MutexLock lock(&port_->mu_);
+  const SessionToken* open = sessions_.Find(job, generation);
+  return open != nullptr && *open == token;
+}
+
+void DataPort::Door::Resolve(int64_t request, const Endpoint& endpoint) {
+  absl::MutexLock lock(&port_->mu_);
+  port_->requests_.push_back({number_, request, endpoint});
+  if (!port_->resolver_.joinable()) {
+    port_->resolver_ = std::thread([port = port_.get()] { port->ResolveNames(); });
+  }
+}
+
+void DataPort::Door::CancelResolve(int64_t request) {
+  absl::MutexLock lock(&port_->mu_);
+  std::erase_if(port_->requests_,
+                [&](const Request& one) { return one.door == number_ && one.number == request; });
+}
+
+DataPort::Door::News DataPort::Door::Take() {
+  absl::MutexLock lock(&port_->mu_);
+  // Relaxed, and no exchange: Announce() has the same lock, so that nothing comes in between.
+  has_news_.store(false, std::memory_order_relaxed);
+  return std::exchange(news_, {});
+}
+
+void DataPort::Door::Announce() {
+  has_news_.store(true, std::memory_order_release);
+  wake_();
+}
+
+// One more connection of a link names the generation with which the link was let in, and the link
+// may have outlived it. Whether there is such a link is for the transport to see.
+const SessionToken* DataPort::Door::TokenFor(const LinkHello& hello) const {
+  const LinkIdentity& who = hello.who;
+  return hello.connection > 0 ? sessions_.FindSince(who.job, who.generation)
+                              : sessions_.Find(who.job, who.generation);
+}
+
+absl::StatusOr<std::shared_ptr<DataPort>> DataPort::Open(DataPortOptions options) {
+  if (options.security == DataSecurity::kNone) {
+    LOG_FIRST_N(WARNING, 1) << "the data port lets in whoever names a session that is open here, "
+                               "without proof (security: none)";
+  }
+  ASSIGN_OR_RETURN(FileDescriptor listener, ListenInRange(options));
+  ASSIGN_OR_RETURN(
+      std::vector<Endpoint> endpoints,
+      EndpointsOf(options, SocketAddress::LocalOf(listener.get()), AddressesOfThisHost()));
+  ASSIGN_OR_RETURN(Doorbell bell, Doorbell::Create());
+  return absl::WrapUnique(
+      new DataPort(std::move(options), std::move(listener), std::move(endpoints), std::move(bell)));
+}
+
+absl::StatusOr<std::vector<Endpoint>> DataPort::EndpointsOf(const DataPortOptions& options,
+                                                            const SocketAddress& bound,
+                                                            std::vector<std::string> own_hosts) {
+  const bool everywhere =
+      options.bind_host.empty() || bound.host() == "::" || bound.host() == "0.0.0.0";
+  std::vector<std::string> hosts;
+  if (!options.advertise_host.empty()) {
+    hosts = {options.advertise_host};
+  } else if (everywhere) {
+    hosts = std::move(own_hosts);
+  } else {
+    hosts = {bound.host()};
+  }
+  const std::string all = absl::StrJoin(hosts, ", ");
+  std::vector<Endpoint> endpoints;
+  for (std::string& host : hosts) {
+    if (endpoints.size() == kEndpointsMax) break;
+    // A listener of IPv4 alone is not to be found at other addresses.
+    const auto numeric = SocketAddress::Numeric(host, 0);
+    if (everywhere && numeric && numeric->family() == AF_INET6 && bound.family() == AF_INET) {
+      continue;
+    }
+    if (host.size() > Endpoint::kHostBytesMax) continue;
+    endpoints.push_back({.host = std::move(host), .port = bound.port()});
+  }
+  if (!endpoints.empty()) return endpoints;
+  return absl::UnavailableError(absl::StrCat(
+      "others cannot reach the data port, which listens at ", bound.ToString(), ", at: ", all,
+      " (does this host allow IPv6? Else say with --advertise by which ", "name of at most ",
+      Endpoint::kHostBytesMax, " bytes or IPv4 address it can be ", "reached)"));
+}
+
+DataPort::DataPort(DataPortOptions options, FileDescriptor listener,
+                   std::vector<Endpoint> endpoints, Doorbell bell)
+    : options_(std::move(options)),
+      id_(RandomId()),
+      listener_(std::move(listener)),
+      bell_(std::move(bell)),
+      port_(SocketAddress::LocalOf(listener_.get()).port()),
+      endpoints_(std::move(endpoints)),
+      thread_([this] { Run(); }) {}
+
+DataPort::~DataPort() {
+  std::thread resolver;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    resolver = std::move(resolver_);
+  }
+  // Joined without the lock, which both threads take on their way out.
+  bell_.Ring();
+  thread_.join();
+  if (resolver.joinable()) resolver.join();
+}
+
+std::unique_ptr<DataPort::Door> DataPort::MakeDoor(absl::AnyInvocable<void()> wake) {
+  absl::MutexLock lock(&mu_);
+  auto door = absl::WrapUnique(new Door(shared_from_this(), doors_made_++, std::move(wake)));
+  doors_[door->number_] = door.get();
+  return door;
+}
+
+bool DataPort::WantsChecksums(int socket) const {
+  return options_.checksums == Checksums::kOn ||
+         (options_.checksums == Checksums::kAuto && options_.security != DataSecurity::kEncrypt &&
+          !StaysOnHost(socket));
+}
+
+int64_t DataPort::strangers() const {
+  int64_t sum = 0;
+  for (const auto& count : strangers_) sum += count.load();
+  return sum;
+}
+
+// The bell rings once, at the end.
+void DataPort::Run() {
+  std::vector<pollfd> polled;
+  polled.reserve(2 + kHalfOpenMax);
+  while (true) {
+    const auto now = Clock::now();
+    GiveUpLate(now);
+    const bool crowded = IsCrowded(now);
+    if (crowded) {
+      accept_from_ = std::max(accept_from_, UndisturbedUntil(*halves_[NextToGo()], now));
+    }
+    const bool accepts = now >= accept_from_;
+    polled.clear();
+    polled.push_back({.fd = bell_.fd(), .events = POLLIN, .revents = 0});
+    polled.push_back({.fd = accepts ? listener_.get() : -1, .events = POLLIN, .revents = 0});
+    for (const auto& half : halves_) {
+      polled.push_back({.fd = half->socket.get(), .events = POLLIN, .revents = 0});
+    }
+    int timeout = accepts ? -1 : MillisecondsUntil(accept_from_, now);
+    if (!halves_.empty()) {
+      const int late = MillisecondsUntil(halves_.front()->deadline, now);
+      timeout = timeout < 0 ? late : std::min(timeout, late);
+    }
+    poll(polled.data(), polled.size(), timeout);
+    if (polled[0].revents != 0) return;
+    size_t kept = 0;
+    for (size_t i = 0; i < halves_.size(); ++i) {
+      if (polled[2 + i].revents != 0 && !Continue(*halves_[i])) {
+        halves_[i].reset();
+      } else {
+        std::swap(halves_[kept++], halves_[i]);
+      }
+    }
+    if (crowded && kept < halves_.size()) accept_from_ = now;  // there is room
+    halves_.resize(kept);
+    if (polled[1].revents != 0) Accept();  // last: halves_ were in the places that `polled` has
+  }
+}
+
+// Of the address that has most of them, which is not whoever came from elsewhere: the oldest that
+// may be a stranger, or else the oldest.
+size_t DataPort::NextToGo() const {
+  struct Of {
+    int count = 0;
+    size_t next;
+    bool is_member;
+  };
+  absl::flat_hash_map<absl::string_view, Of> sources;
+  for (size_t i = 0; i < halves_.size(); ++i) {
+    const bool is_member = halves_[i]->handshake.awaits_proof();
+    Of& of = sources.try_emplace(halves_[i]->source, Of{.next = i, .is_member = is_member})
+                 .first->second;
+    ++of.count;
+    if (of.is_member && !is_member) of = {.count = of.count, .next = i, .is_member = false};
+  }
+  const Of* most = nullptr;
+  for (const auto& [source, of] : sources) {
+    if (most == nullptr || of.count > most->count ||
+        (of.count == most->count && of.next < most->next)) {
+      most = &of;
+    }
+  }
+  return most->next;
+}
+
+DataPort::Clock::time_point DataPort::UndisturbedUntil(const HalfOpen& half,
+                                                       Clock::time_point now) const {
+  const auto idler = idlers_.find(half.source);
+  const bool sat_still =
+      idler != idlers_.end() && now < idler->second && !half.handshake.awaits_proof();
+  return half.begin + (sat_still ? kIdlersTime : kUndisturbedTime);
+}
+
+// As many as may be, and who would have to go has not had its time: the others wait in the kernel's
+// queue.
+bool DataPort::IsCrowded(Clock::time_point now) const {
+  return halves_.size() >= kHalfOpenMax && now < UndisturbedUntil(*halves_[NextToGo()], now);
+}
+
+void DataPort::CrowdOut(size_t place, Clock::time_point now) {
+  const HalfOpen& half = *halves_[place];
+  Count(Stranger::kCrowdedOut, half,
+        absl::ResourceExhaustedError(
+            absl::StrCat("too many handshakes at a time, and ", half.source, " has most of them")));
+  absl::erase_if(idlers_, [now](const auto& idler) { return idler.second <= now; });
+  if (idlers_.size() < kIdlersMax && !half.handshake.awaits_proof()) {
+    idlers_[half.source] = now + kHeldAgainst;
+  }
+  halves_.erase(halves_.begin() + static_cast<ptrdiff_t>(place));
+}
+
+void DataPort::GiveUpLate(Clock::time_point now) {
+  while (!halves_.empty() && halves_.front()->deadline <= now) {
+    Count(Stranger::kTooSlow, *halves_.front(),
+          absl::DeadlineExceededError("the handshake takes too long"));
+    halves_.erase(halves_.begin());
+  }
+}
+
+// At most as many at a time as there is room for, so that handshakes go on under a flood.
+void DataPort::Accept() {
+  for (int i = 0; i < kHalfOpenMax && !IsCrowded(Clock::now()); ++i) {
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      if (errno == ECONNABORTED || errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      // No descriptors or no memory: whoever waits goes on waiting in the kernel's queue, and
+      // looking again at once would find nothing else.
+      LOG_EVERY_N(WARNING, 50) << "the data port cannot accept a connection: "
+                               << std::strerror(errno) << " (ulimit -n?)";
+      accept_from_ = Clock::now() + kListenerPause;
+      return;
+    }
+    const auto now = Clock::now();
+    if (halves_.size() >= kHalfOpenMax) CrowdOut(NextToGo(), now);
+    const bool checksums = WantsChecksums(socket.get());
+    halves_.push_back(std::make_unique<HalfOpen>(
+        std::move(socket), now, now + options_.handshake_time_max, options_.security, checksums));
+  }
+}
+
+bool DataPort::Continue(HalfOpen& half) {
+  std::array<std::byte, SessionHandshake::kHelloBytes> bytes;
+  HandshakeAcceptor& handshake = half.handshake;
+  while (true) {
+    const ssize_t size = recv(half.socket.get(), bytes.data(), handshake.wants(), 0);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (size <= 0) {
+      CountHangUp(half);
+      return false;
+    }
+    handshake.Take(absl::MakeConstSpan(bytes).first(size), [this](const LinkHello& hello) {
+      absl::MutexLock lock(&mu_);
+      const Door* door = FindDoor(hello);
+      const SessionToken* token = door == nullptr ? nullptr : door->TokenFor(hello);
+      return token == nullptr ? std::nullopt : std::optional<SessionToken>(*token);
+    });
+    if (handshake.proven()) {
+      HandOver(half);
+      return false;
+    }
+    if (!Reply(half)) return false;
+    if (!handshake.fault().ok()) {
+      Count(absl::IsInvalidArgument(handshake.fault())      ? Stranger::kNotMuster
+            : absl::IsFailedPrecondition(handshake.fault()) ? Stranger::kDiffers
+                                                            : Stranger::kNotProven,
+            half, handshake.fault());
+      return false;
+    }
+  }
+}
+
+void DataPort::CountHangUp(const HalfOpen& half) {
+  if (half.handshake.awaits_no_proof()) {
+    return Count(Stranger::kNotProven, half,
+                 absl::PermissionDeniedError("it named a session that is not open here"));
+  }
+  Count(Stranger::kHungUp, half,
+        absl::UnavailableError("hung up during the handshake (another token there?)"));
+}
+
+// A fresh socket has room for the few bytes of a reply.
+bool DataPort::Reply(HalfOpen& half) {
+  const auto reply = half.handshake.TakeReply();
+  if (reply.empty()) return true;
+  const ssize_t sent = send(half.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(reply.size())) return true;
+  CountHangUp(half);
+  return false;
+}
+
+// The verdict goes first: nothing of the transport's may overtake it.
+void DataPort::HandOver(HalfOpen& half) {
+  half.handshake.LetIn();
+  if (!Reply(half)) return;
+  TuneLinkSocket(half.socket.get());
+  Member member{.socket = std::move(half.socket),
+                .hello = half.handshake.hello(),
+                .token = half.handshake.token(),
+                .checksums = half.handshake.checksums(),
+                .tls_key = half.handshake.TlsKey()};
+  absl::MutexLock lock(&mu_);
+  Door* door = FindDoor(member.hello);
+  if (door == nullptr) return;
+  const SessionToken* open = door->TokenFor(member.hello);
+  // Closed meanwhile, or opened with another token: the connection is cut off.
+  if (open == nullptr || !(*open == member.token)) return;
+  door->news_.members.push_back(std::move(member));
+  members_.fetch_add(1);
+  door->Announce();
+}
+
+DataPort::Door* DataPort::FindDoor(const LinkHello& hello) {
+  if (hello.port != id_) return nullptr;
+  const auto found = doors_.find(hello.transport);
+  return found == doors_.end() ? nullptr : found->second;
+}
+
+absl::string_view DataPort::NameOf(Stranger why) {
+  switch (why) {
+    case Stranger::kNotMuster:
+      return "not_muster";
+    case Stranger::kDiffers:
+      return "differs";
+    case Stranger::kNotProven:
+      return "not_proven";
+    case Stranger::kHungUp:
+      return "hung_up";
+    case Stranger::kTooSlow:
+      return "too_slow";
+    case Stranger::kCrowdedOut:
+      return "crowded_out";
+  }
+  return "";
+}
+
+void DataPort::Count(Stranger why, const HalfOpen& half, const absl::Status& fault) {
+  strangers_[static_cast<int>(why)].fetch_add(1);
+  if (options_.turned_away) options_.turned_away(NameOf(why));
+  ++unlogged_;
+  const auto now = Clock::now();
+  if (now < log_from_) return;
+  log_from_ = now + kLogInterval;
+  LOG(WARNING) << "data port " << port_ << " turned away "
+               << SocketAddress::RemoteOf(half.socket.get()).ToString() << ": " << fault.message()
+               << (unlogged_ > 1 ? absl::StrCat(" (and ", unlogged_ - 1, " others before)") : "");
+  unlogged_ = 0;
+}
+
+void DataPort::ResolveNames() {
+  auto called = [this]()
+                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !requests_.empty(); };
+  while (true) {
+    Request request;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&called));
+      if (stopping_) return;
+      request = std::move(requests_.front());
+      requests_.pop_front();
+    }
+    auto addresses = options_.resolve(request.endpoint.host, request.endpoint.port);
+    absl::MutexLock lock(&mu_);
+    const auto door = doors_.find(request.door);
+    if (door == doors_.end()) continue;
+    door->second->news_.resolved.push_back({request.number, std::move(addresses)});
+    door->second->Announce();
+  }
+}
+
+}  // namespace muster

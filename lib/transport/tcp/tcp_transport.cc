@@ -1,0 +1,776 @@
+#include "lib/transport/tcp/tcp_transport.h"
+
+#include <glog/logging.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "lib/status/status.h"
+#include "lib/transport/session/session_handshake.h"
+#include "lib/transport/tcp/connect_attempts.h"
+#include "lib/transport/tcp/frame_reader.h"
+#include "lib/transport/tcp/tcp_address.h"
+
+namespace muster {
+namespace {
+
+// One payload at a time, however small: what others send meanwhile already waits in the receive
+// buffers of their sockets, and a connection that is always read is never out of turn.
+constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 1};
+
+// So much under way on every connection of a link is reason to open another.
+constexpr size_t kBusyBytes = 1 << 20;
+
+// Read from one connection before others get a turn.
+constexpr size_t kReadMax = 2 << 20;
+constexpr auto kLingerTime = std::chrono::seconds(5);
+// When one connection of a link has ended, for what is on its way in the others.
+constexpr auto kEndTime = std::chrono::seconds(2);
+constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
+constexpr auto kLingerLook = absl::Milliseconds(10);
+constexpr std::chrono::milliseconds kLinkLook = std::chrono::seconds(2);
+
+bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* loop,
+                                                                   TcpTransportOptions options) {
+  CHECK(options.port != nullptr) << "a TcpTransport needs a DataPort";
+  return absl::WrapUnique(new TcpTransport(loop, std::move(options)));
+}
+
+TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
+    : Carrier(loop),
+      options_(std::move(options)),
+      door_(options_.port->MakeDoor([loop] { loop->Wake(); })),
+      address_(EncodeTcpAddress({.port = options_.port->id(),
+                                 .transport = door_->number(),
+                                 .endpoints = options_.port->endpoints()})),
+      turns_(kTurns) {}
+
+TcpTransport::~TcpTransport() {
+  questions_.clear();  // the door takes its own away
+  // The door goes before the links end: from here on nobody is let in any more, and the port's
+  // thread, which may live longer than the loop, wakes it no more.
+  door_.reset();
+  while (!peers_.empty()) Disconnect(peers_.begin()->first);
+  const auto end = Clock::now() + kGoodbyeTime;
+  while (true) {
+    // What is left are those that linger; a closed one is no longer among them.
+    for (size_t i = timed_.size(); i-- > 0;) Discard(*timed_[i]);
+    if (timed_.empty() || Clock::now() >= end) break;
+    std::vector<pollfd> polled;
+    for (const Connection* connection : timed_) {
+      polled.push_back({.fd = connection->socket.get(), .events = POLLIN, .revents = 0});
+    }
+    poll(polled.data(), polled.size(), /*milliseconds=*/1);
+  }
+  while (!connections_.empty()) Close(*connections_.back());
+}
+
+TcpTransport::Peer& TcpTransport::Find(PeerId id) const {
+  const auto found = peers_.find(id);
+  CHECK(found != peers_.end()) << "no peer " << static_cast<int>(id);
+  return *found->second;
+}
+
+TcpTransport::Peer& TcpTransport::AddPeer() {
+  const PeerId id{peers_made_++};
+  auto& peer = peers_[id] = std::make_unique<Peer>();
+  peer->id = id;
+  return *peer;
+}
+
+void TcpTransport::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
+  door_->OpenSession(job, generation, token);
+}
+
+void TcpTransport::CloseSession(uint64_t job, uint32_t generation) {
+  door_->CloseSession(job, generation);
+}
+
+absl::StatusOr<PeerId> TcpTransport::Connect(absl::string_view address,
+                                             const LinkCredentials& credentials) {
+  ASSIGN_OR_RETURN(const TcpAddress to, DecodeTcpAddress(address));
+  Peer& peer = AddPeer();
+  peer.name = ToString(to.endpoints.front());
+  peer.hello.who = credentials.self;
+  peer.hello.port = to.port;
+  peer.hello.transport = to.transport;
+  const std::string link = SessionToken::Random().ToBytes();
+  static_assert(SessionToken::kBytes == sizeof(peer.hello.link));
+  std::memcpy(peer.hello.link.data(), link.data(), link.size());
+  peer.token = credentials.token;
+  peer.attempts = ConnectAttempts(to.endpoints);
+  const PeerId id = peer.id;
+  Approach(peer);
+  return id;
+}
+
+void TcpTransport::Approach(Peer& peer) {
+  while (true) {
+    const ConnectAttempts::Next next = peer.attempts.Take();
+    if (const auto* name = absl::get_if<Endpoint>(&next)) return Resolve(peer, *name);
+    if (const auto* fault = absl::get_if<absl::Status>(&next)) return EndLink(peer, *fault);
+    const absl::Status dialed = Dial(peer, absl::get<SocketAddress>(next), /*number=*/0);
+    if (dialed.ok()) return;
+    peer.attempts.Failed(dialed);
+  }
+}
+
+void TcpTransport::Resolve(Peer& peer, const Endpoint& endpoint) {
+  const int64_t number = questions_asked_++;
+  questions_.push_back({.number = number,
+                        .peer = peer.id,
+                        .host = endpoint.host,
+                        .deadline = Clock::now() + options_.attempt_time_max});
+  door_->Resolve(number, endpoint);
+}
+
+// One that comes too late was given up.
+void TcpTransport::TakeResolved(DataPort::Resolved resolved) {
+  const auto question = std::ranges::find(questions_, resolved.request, &Question::number);
+  if (question == questions_.end()) return;
+  Peer& peer = Find(question->peer);
+  questions_.erase(question);
+  if (resolved.addresses.ok()) {
+    peer.attempts.Resolved(*resolved.addresses);
+  } else {
+    peer.attempts.Failed(resolved.addresses.status());
+  }
+  Approach(peer);
+}
+
+absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address, uint32_t number) {
+  LinkHello hello = peer.hello;
+  hello.connection = number;
+  ASSIGN_OR_RETURN(auto connection,
+                   TcpConnection::Dial(address, hello, peer.token, door_->port(), this));
+  RETURN_IF_ERROR(Add(peer, std::move(connection)));
+  return absl::OkStatus();
+}
+
+absl::Status TcpTransport::Add(Peer& peer, std::unique_ptr<Connection> connection) {
+  RETURN_IF_ERROR(loop().Watch(connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                               connection.get()));
+  connection->link = &peer;
+  connection->deadline = Clock::now() + options_.attempt_time_max;
+  peer.connections.push_back(connection.get());
+  timed_.push_back(connection.get());
+  connections_.push_back(std::move(connection));
+  return absl::OkStatus();
+}
+
+void TcpTransport::Shake(Connection& connection) {
+  const absl::StatusOr<bool> done = connection.Shake();
+  if (!done.ok()) return FailAttempt(connection, done.status());
+  if (*done) OpenConnection(connection);
+}
+
+void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
+  Peer& peer = *connection.link;
+  const absl::Status fault = Annotate(why, connection.remote.ToString());
+  // A port that is crowded, or that was about to be taken over, hangs up without a word.
+  const bool again = connection.state == Connection::State::kShaking && absl::IsUnavailable(why) &&
+                     !peer.joins && connection.number == 0 &&
+                     peer.attempts.Repeat(connection.remote);
+  Close(connection);
+  if (again) return Approach(peer);
+  if (connection.number > 0) return PauseOpening(peer);  // the link does without it
+  if (peer.joins) {
+    LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
+    return Forget(peer);
+  }
+  peer.attempts.Failed(fault);
+  Approach(peer);
+}
+
+void TcpTransport::OpenConnection(Connection& connection) {
+  Peer& peer = *connection.link;
+  // It has proved that before it came here, or began to encrypt.
+  if (peer.joins && !door_->IsOpen(peer.hello.who.job, peer.hello.who.generation, peer.token)) {
+    LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
+                 << " cannot be let in: its session was closed meanwhile";
+    return Forget(peer);
+  }
+  std::erase(timed_, &connection);
+  connection.Open();
+  if (connection.number == 0) {
+    peer.name = connection.remote.ToString();
+    peer.connections_made = 1;
+    if (!peer.incoming) peer.open_more_from = Clock::time_point::min();
+    peer.attempts.Stop();
+  }
+  while (OutgoingMessage* message = peer.waiting.TakeAny()) connection.writer->Push(message);
+  Activate(connection);
+  if (!std::exchange(peer.joins, false)) return;
+  peer.name = absl::StrCat(NameOf(peer.hello.who), " at ", peer.name);
+  // Copies: the receiver may disconnect the peer.
+  const PeerId id = peer.id;
+  const LinkIdentity who = peer.hello.who;
+  receiver_->PeerJoined(id, who);
+}
+
+int TcpTransport::TakeDoorNews() {
+  if (!door_->HasNews()) return 0;
+  DataPort::Door::News news = door_->Take();
+  for (DataPort::Member& member : news.members) TakeMember(std::move(member));
+  for (DataPort::Resolved& resolved : news.resolved) TakeResolved(std::move(resolved));
+  return static_cast<int>(news.members.size() + news.resolved.size());
+}
+
+void TcpTransport::TakeMember(DataPort::Member member) {
+  const LinkIdentity who = member.hello.who;
+  Peer* const peer = PeerOf(member);
+  auto connection = TcpConnection::Accept(std::move(member), door_->port(), this);
+  Connection& added = *connection;
+  const std::string remote = connection->remote.ToString();
+  const absl::Status taken = peer == nullptr
+                                 ? absl::FailedPreconditionError("its connection is of no link")
+                                 : Add(*peer, std::move(connection));
+  if (taken.ok()) return Shake(added);
+  LOG(WARNING) << NameOf(who) << " at " << remote << " cannot be let in: " << taken.message();
+  if (peer != nullptr && peer->connections.empty()) Forget(*peer);
+}
+
+// The peer of whose link the connection is: a new one for the first. Null: there is none.
+TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
+  const LinkHello& hello = member.hello;
+  const auto known = links_.find(hello.link);
+  if (hello.connection > 0) {
+    if (known == links_.end()) return nullptr;
+    Peer& peer = Find(known->second);
+    return peer.hello.who == hello.who && peer.lost.ok() ? &peer : nullptr;
+  }
+  if (known != links_.end()) return nullptr;
+  Peer& peer = AddPeer();
+  links_[hello.link] = peer.id;
+  peer.hello = hello;
+  peer.token = member.token;
+  peer.incoming = peer.joins = true;
+  return &peer;
+}
+
+// Of which nothing is heard any more.
+void TcpTransport::Forget(Peer& peer) {
+  while (!peer.connections.empty()) Close(*peer.connections.back());
+  if (peer.incoming) links_.erase(peer.hello.link);
+  const auto asked = std::ranges::find(questions_, peer.id, &Question::peer);
+  if (asked != questions_.end()) {
+    door_->CancelResolve(asked->number);
+    questions_.erase(asked);
+  }
+  peers_.erase(peer.id);
+}
+
+LinkDescription TcpTransport::Describe(PeerId id) const {
+  const Peer& peer = Find(id);
+  const DataSecurity security = door_->port().options().security;
+  const bool encrypted = security == DataSecurity::kEncrypt;
+  LinkDescription link{.transport = "tcp", .network = encrypted ? "tls" : "tcp"};
+  link.security = std::string(NameOf(security));
+  link.connections = static_cast<int>(std::ranges::count_if(peer.connections, &Connection::open));
+  if (const Connection* connection = peer.LeastBusy(); connection != nullptr) {
+    link.device = InterfaceOf(SocketAddress::LocalOf(connection->socket.get()));
+  }
+  return link;
+}
+
+// The least busy one, and another one for later messages where all have enough to do. Null: none
+// is open yet.
+TcpTransport::Connection* TcpTransport::ConnectionFor(Peer& peer) {
+  Connection* const least = peer.LeastBusy();
+  if (least == nullptr || least->writer->bytes() < kBusyBytes ||
+      std::ssize(peer.connections) >= options_.connections ||
+      !std::ranges::all_of(peer.connections, &Connection::open) ||
+      Clock::now() < peer.open_more_from) {
+    return least;
+  }
+  if (!Dial(peer, least->remote, peer.connections_made++).ok()) PauseOpening(peer);
+  return least;
+}
+
+void TcpTransport::PauseOpening(Peer& peer) {
+  if (!peer.incoming) peer.open_more_from = Clock::now() + options_.attempt_time_max;
+}
+
+void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const std::byte> payload,
+                        SendDone done) {
+  CHECK_EQ(header.length, payload.size());
+  Peer& peer = Find(id);
+  if (!peer.lost.ok()) {
+    const absl::Status lost = peer.lost;  // which `done` may disconnect
+    if (done) done(lost);
+    return;
+  }
+  OutgoingMessage* message = TakeOutgoing();
+  message->header = EncodeHeader(header);
+  message->payload = payload;
+  message->done = std::move(done);
+  message->status = absl::OkStatus();
+  Connection* connection = ConnectionFor(peer);
+  if (connection == nullptr) return peer.waiting.Push(message);
+  const bool at_once = connection->writable && connection->writer->empty() &&
+                       std::exchange(connection->sent_in_turn, turn_) != turn_;
+  connection->writer->Push(message);
+  if (!at_once) {
+    if (connection->HasWork()) Activate(*connection);
+    return;
+  }
+  Flush(*connection);
+  if (finished_.empty() || finished_.back() != message) return;
+  // It has gone at once, so that this call says so. The message is free before: `done` may send.
+  finished_.pop_back();
+  SendDone finished = std::move(message->done);
+  const absl::Status status = message->status;
+  free_outgoing_.push_back(message);
+  if (finished) finished(status);
+}
+
+absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> TcpTransport::RegisterMemory(
+    absl::Span<std::byte>) {
+  return std::make_unique<MemoryRegistration>();
+}
+
+OutgoingMessage* TcpTransport::TakeOutgoing() {
+  if (free_outgoing_.empty()) {
+    outgoing_.push_back(std::make_unique<OutgoingMessage>());
+    return outgoing_.back().get();
+  }
+  OutgoingMessage* message = free_outgoing_.back();
+  free_outgoing_.pop_back();
+  return message;
+}
+
+void TcpTransport::Finish(OutgoingMessage* message, const absl::Status& status) {
+  message->status = status;
+  finished_.push_back(message);
+}
+
+int TcpTransport::Advance() {
+  CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+  ++turn_;
+  int events = TakeDoorNews();
+  // Aside: receivers may send, and what that activates is for the next turn. They may also close
+  // any connection: it stays where it is, closed, until Bury().
+  stepping_.swap(active_);
+  for (Connection* connection : stepping_) connection->active = false;
+  for (Connection* connection : stepping_) {
+    events += Step(*connection);
+    if (connection->HasWork()) Activate(*connection);
+  }
+  stepping_.clear();
+  BeginFetches();
+  LookAtClock();
+  events += FinishSends();
+  events += ReportLosses();
+  Bury();
+  return events;
+}
+
+bool TcpTransport::HasNews() const {
+  return !active_.empty() || !finished_.empty() || !losses_.empty() || door_->HasNews();
+}
+
+absl::Duration TcpTransport::SleepMax() const {
+  absl::Duration most =
+      connections_.empty() ? absl::InfiniteDuration() : absl::FromChrono(LinkLook());
+  const auto now = Clock::now();
+  for (const Connection* connection : timed_) {
+    most = std::min(most, connection->state == Connection::State::kLingering
+                              ? kLingerLook
+                              : absl::FromChrono(connection->deadline - now));
+  }
+  if (!questions_.empty()) {
+    most = std::min(most, absl::FromChrono(questions_.front().deadline - now));
+  }
+  if (turns_.waiting()) most = std::min(most, absl::FromChrono(turns_.patience()));
+  return most;
+}
+
+void TcpTransport::Activate(Connection& connection) {
+  if (std::exchange(connection.active, true)) return;
+  active_.push_back(&connection);
+}
+
+int TcpTransport::Step(Connection& connection) {
+  switch (connection.state) {
+    case Connection::State::kConnecting:
+    case Connection::State::kShaking:
+    case Connection::State::kEncrypting:
+      Shake(connection);
+      return 1;
+    case Connection::State::kOpen: {
+      int events = 0;
+      if (connection.readable && connection.turn != Connection::Turn::kWaiting) {
+        events += Read(connection);
+      }
+      if (connection.open() && connection.writable && !connection.writer->empty()) {
+        Flush(connection);
+        ++events;
+      }
+      return events;
+    }
+    case Connection::State::kLingering:
+      Discard(connection);
+      return 0;
+    case Connection::State::kClosed:
+      return 0;
+  }
+  return 0;
+}
+
+// Reads what is there, but no more than kReadMax, and not while the connection waits for its turn.
+int TcpTransport::Read(Connection& connection) {
+  int events = Deliver(connection);
+  size_t total = 0;
+  while (connection.open() && connection.turn != Connection::Turn::kWaiting && total < kReadMax) {
+    std::array<iovec, 2> room;
+    const int pieces = connection.reader->Room(room);
+    size_t asked = 0;
+    for (int i = 0; i < pieces; ++i) asked += room[i].iov_len;
+    const ssize_t size = connection.ReadInto(absl::MakeConstSpan(room).first(pieces));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && IsRetry(errno)) {
+      connection.readable = false;
+      break;
+    }
+    if (size <= 0) {
+      if (connection.damaged()) TellDamage();
+      EndStream(connection,
+                absl::UnavailableError(size == 0 ? "the other end has closed the connection"
+                                                 : std::strerror(errno)));
+      break;
+    }
+    connection.reader->Took(size);
+    connection.carried = true;
+    total += size;
+    ++events;
+    // A short read has emptied the socket: what comes later announces itself. Not so an end of the
+    // stream that was announced before, or that was found behind the last good record.
+    if (static_cast<size_t>(size) < asked && !connection.end_is_near()) {
+      connection.readable = false;
+    }
+    events += Deliver(connection);
+    if (!connection.readable) break;
+  }
+  return events;
+}
+
+// Hands out what has been read, until more is needed or a payload has to wait for its turn.
+int TcpTransport::Deliver(Connection& connection) {
+  int events = 0;
+  while (connection.open() && connection.turn != Connection::Turn::kWaiting) {
+    FrameReader& reader = *connection.reader;
+    const PeerId from = connection.link->id;
+    switch (reader.Next()) {
+      case FrameReader::Event::kMore:
+        return events;
+      case FrameReader::Event::kHeader: {
+        const WireHeader& header = reader.header();
+        const PayloadPlace place = receiver_->PlacePayload(from, header);
+        if (!connection.open()) break;
+        reader.Place(place.memory);
+        if (reader.receiving() && header.length >= FrameReader::kLargeBytes &&
+            reader.missing() > 0) {
+          turns_.Wait(&connection, connection.link->id, header.length);
+          connection.turn = Connection::Turn::kWaiting;
+          BeginFetches();
+        }
+        break;
+      }
+      case FrameReader::Event::kMessage:
+        EndTurn(connection);
+        ++events;
+        receiver_->Received(from, reader.header(), reader.payload(), {});
+        break;
+      case FrameReader::Event::kBroken:
+        ++malformed_;
+        if (absl::IsDataLoss(reader.fault())) TellDamage();
+        LOG(WARNING) << "the link with " << connection.link->name
+                     << " is closed: " << reader.fault().message();
+        BreakLink(connection, reader.fault());
+        break;
+    }
+  }
+  return events;
+}
+
+void TcpTransport::TellDamage() const {
+  const auto& damaged_frame = door_->port().options().damaged_frame;
+  if (damaged_frame != nullptr) damaged_frame();
+}
+
+void TcpTransport::Flush(Connection& connection) {
+  FrameWriter& writer = *connection.writer;
+  std::array<iovec, FrameWriter::kPiecesMax> pieces;
+  while (!writer.empty()) {
+    const int count = writer.Pieces(pieces);
+    size_t asked = 0;
+    for (int i = 0; i < count; ++i) asked += pieces[i].iov_len;
+    const ssize_t size = connection.WriteFrom(absl::MakeSpan(pieces).first(count));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && IsRetry(errno)) {
+      // Where only a part of encrypted records has gone nothing is told of them, and the messages
+      // in that part may arrive.
+      connection.carried |= connection.encrypted();
+      connection.writable = false;
+      return;
+    }
+    if (size < 0) {
+      // What the other end sent before may still be there to be read; the end of that ends the
+      // link.
+      const absl::Status why = Annotate(absl::UnavailableError(std::strerror(errno)),
+                                        absl::StrCat("sending to ", connection.link->name));
+      connection.write_failed = connection.hung_up = connection.readable = true;
+      connection.writable = false;
+      if (!connection.dispensable()) {
+        connection.link->lost = why;
+        FailSends(*connection.link, why);
+      }
+      if (connection.HasWork()) Activate(connection);
+      return;
+    }
+    connection.carried = true;
+    writer.Wrote(size);
+    while (OutgoingMessage* gone = writer.TakeGone()) finished_.push_back(gone);
+    if (static_cast<size_t>(size) < asked) {
+      connection.writable = false;  // the kernel says when there is room
+      return;
+    }
+  }
+}
+
+void TcpTransport::BeginFetches() {
+  while (turns_.waiting()) {
+    auto* connection = static_cast<Connection*>(turns_.Begin(Clock::now()));
+    if (connection == nullptr) return;
+    connection->turn = Connection::Turn::kReading;
+    if (connection->HasWork()) Activate(*connection);
+  }
+}
+
+void TcpTransport::EndTurn(Connection& connection) {
+  switch (std::exchange(connection.turn, Connection::Turn::kNone)) {
+    case Connection::Turn::kNone:
+      return;
+    case Connection::Turn::kWaiting:
+      return turns_.Leave(&connection);
+    case Connection::Turn::kReading:
+      return turns_.End(&connection);
+  }
+}
+
+int TcpTransport::FinishSends() {
+  finishing_.swap(finished_);  // `done` may send, and what ends by that waits for the next turn
+  for (OutgoingMessage* message : finishing_) {
+    SendDone done = std::move(message->done);
+    const absl::Status status = std::move(message->status);
+    free_outgoing_.push_back(message);
+    if (done) done(status);
+  }
+  const int finished = static_cast<int>(finishing_.size());
+  finishing_.clear();
+  return finished;
+}
+
+// The other end has not opened it, or let it in, as a part of the link.
+void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
+  Peer& peer = *connection.link;
+  LOG(WARNING) << "the link with " << peer.name
+               << " does without another connection: " << why.message();
+  Close(connection);
+  PauseOpening(peer);
+  Connection* const other = peer.LeastBusy();
+  FrameWriter& writer = other == nullptr ? peer.waiting : *other->writer;
+  while (OutgoingMessage* message = connection.writer->TakeAny()) writer.Push(message);
+  if (other != nullptr && other->HasWork()) Activate(*other);
+}
+
+// What the other end sent before over other connections of the link is still handed out, for a
+// while: it closes them as well, or hears from this side.
+void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
+  Peer& peer = *connection.link;
+  if (connection.dispensable() && peer.lost.ok()) return DoWithout(connection, why);
+  if (peer.lost.ok()) peer.lost = Annotate(why, absl::StrCat("the link with ", peer.name));
+  if (peer.connections.size() == 1) return EndLink(peer, peer.lost);
+  FailSends(peer, peer.lost);
+  if (connection.reader->receiving()) peer.payloads_lost.push_back(connection.reader->header());
+  Close(connection);
+  for (Connection* other : std::vector<Connection*>(peer.connections)) {
+    if (!other->open()) {
+      Close(*other);
+    } else if (!std::exchange(other->ending, true)) {
+      shutdown(other->socket.get(), SHUT_WR);
+      other->deadline = Clock::now() + kEndTime;
+      timed_.push_back(other);
+    }
+  }
+  if (peer.connections.empty()) EndLink(peer, peer.lost);
+}
+
+void TcpTransport::BreakLink(Connection& connection, const absl::Status& why) {
+  Peer& peer = *connection.link;
+  EndLink(peer, Annotate(why, absl::StrCat("the link with ", peer.name)));
+}
+
+// PeerLost and what goes before it are called at the end of the turn.
+void TcpTransport::EndLink(Peer& peer, const absl::Status& why) {
+  peer.lost = why;
+  FailSends(peer, why);
+  while (!peer.connections.empty()) {
+    Connection& connection = *peer.connections.back();
+    if (connection.open() && connection.reader->receiving()) {
+      peer.payloads_lost.push_back(connection.reader->header());
+    }
+    Close(connection);
+  }
+  if (peer.incoming) links_.erase(peer.hello.link);
+  losses_.push_back({peer.id, std::move(peer.payloads_lost), peer.lost});
+}
+
+void TcpTransport::FailSends(Peer& peer, const absl::Status& why) {
+  while (OutgoingMessage* message = peer.waiting.TakeAny()) Finish(message, why);
+  for (Connection* connection : peer.connections) {
+    if (!connection->open()) continue;
+    while (OutgoingMessage* message = connection->writer->TakeAny()) Finish(message, why);
+  }
+}
+
+void TcpTransport::Disconnect(PeerId id) {
+  Peer& peer = Find(id);
+  FailSends(peer, absl::CancelledError("disconnected"));
+  for (Connection* connection : std::vector<Connection*>(peer.connections)) {
+    if (connection->open()) Linger(*connection);
+  }
+  std::erase_if(losses_, [id](const Loss& loss) { return loss.peer == id; });
+  Forget(peer);
+}
+
+// What was sent is acknowledged before the socket is closed: closing one with unread bytes makes
+// the kernel throw away what has not gone out.
+void TcpTransport::Linger(Connection& connection) {
+  EndTurn(connection);
+  shutdown(connection.socket.get(), SHUT_WR);
+  std::erase(std::exchange(connection.link, nullptr)->connections, &connection);
+  connection.state = Connection::State::kLingering;
+  connection.deadline = Clock::now() + kLingerTime;
+  connection.readable = true;
+  std::erase(timed_, &connection);
+  timed_.push_back(&connection);
+  Activate(connection);
+}
+
+// Closes the socket at its end, or when all that was sent has arrived.
+void TcpTransport::Discard(Connection& connection) {
+  if (connection.Drain()) Close(connection);
+}
+
+void TcpTransport::Close(Connection& connection) {
+  EndTurn(connection);
+  loop().Unwatch(connection.socket.get(), &connection);
+  connection.socket = FileDescriptor();
+  connection.state = Connection::State::kClosed;
+  std::erase(timed_, &connection);
+  if (connection.link != nullptr) std::erase(connection.link->connections, &connection);
+  connection.link = nullptr;
+  const auto owner =
+      std::ranges::find(connections_, &connection, &std::unique_ptr<Connection>::get);
+  CHECK(owner != connections_.end());
+  closed_.push_back(std::move(*owner));
+  *owner = std::move(connections_.back());
+  connections_.pop_back();
+}
+
+// Those that there are now: a receiver may connect again, in vain, at once.
+int TcpTransport::ReportLosses() {
+  int reported = 0;
+  for (size_t left = losses_.size(); left > 0 && !losses_.empty(); --left) {
+    const Loss loss = std::move(losses_.front());
+    losses_.erase(losses_.begin());
+    for (const WireHeader& header : loss.payloads) {
+      if (peers_.contains(loss.peer)) receiver_->PayloadLost(loss.peer, header);
+    }
+    if (peers_.contains(loss.peer)) receiver_->PeerLost(loss.peer, loss.why);
+    ++reported;
+  }
+  return reported;
+}
+
+void TcpTransport::LookAtClock() {
+  const auto now = Clock::now();
+  for (size_t i = 0; i < timed_.size();) {
+    Connection& connection = *timed_[i];
+    if (connection.state == Connection::State::kLingering) {
+      if (now >= connection.deadline || connection.AllAcknowledged()) {
+        Close(connection);
+      }
+    } else if (now >= connection.deadline && connection.open()) {
+      EndLink(*connection.link, connection.link->lost);
+    } else if (now >= connection.deadline) {
+      std::erase(timed_, &connection);
+      FailAttempt(connection, absl::UnavailableError("no answer in time"));
+    }
+    // Who was dealt with is out of the list, and another one in its place.
+    if (i < timed_.size() && timed_[i] == &connection) ++i;
+  }
+  while (!questions_.empty() && now >= questions_.front().deadline) {
+    const Question late = std::move(questions_.front());
+    questions_.erase(questions_.begin());
+    door_->CancelResolve(late.number);
+    Peer& peer = Find(late.peer);
+    peer.attempts.Failed(absl::UnavailableError(
+        absl::StrCat("the name '", late.host, "' is not resolved in time (is the name service ",
+                     "there? The other end's --advertise may be an address)")));
+    Approach(peer);
+  }
+  if (now >= look_at_links_) LookAtLinks(now);
+}
+
+std::chrono::milliseconds TcpTransport::LinkLook() const {
+  return std::min(kLinkLook, options_.record_time_max);
+}
+
+// A record's age is counted in looks: a process that stood still itself has not waited for it.
+void TcpTransport::LookAtLinks(Clock::time_point now) {
+  look_at_links_ = now + LinkLook();
+  for (size_t i = 0; i < connections_.size();) {
+    Connection& connection = *connections_[i];
+    absl::Status fault;
+    if (connection.open() && HasVanished(connection.socket.get())) {
+      fault = absl::UnavailableError("its machine does not answer any more");
+    } else if (connection.open() &&
+               connection.LooksAtUnfinishedRecord() * LinkLook() >= options_.record_time_max) {
+      fault = absl::UnavailableError(absl::StrCat(
+          "an encrypted record has been unfinished for ",
+          absl::FormatDuration(absl::FromChrono(options_.record_time_max)),
+          ": the other end stands still, or the record's length was changed on the way"));
+    }
+    if (fault.ok()) {
+      ++i;
+    } else {
+      BreakLink(connection, fault);
+    }
+  }
+}
+
+// At the end of a turn: nothing but active_ can still name a closed connection then.
+void TcpTransport::Bury() {
+  if (closed_.empty()) return;
+  std::erase_if(active_, [](const Connection* connection) {
+    return connection->state == Connection::State::kClosed;
+  });
+  closed_.clear();
+}
+
+}  // namespace muster

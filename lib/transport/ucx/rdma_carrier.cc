@@ -1,0 +1,11 @@
+#include "lib/transport/ucx/rdma_carrier.h"
+
+#include "lib/transport/ucx/ucx_transport.h"
+
+namespace muster {
+
+absl::StatusOr<std::unique_ptr<Carrier>> MakeRdmaCarrier(EventLoop* loop) {
+  return UcxTransport::Create(loop, {.networks = UcxTransportOptions::Networks::kRdmaOnly});
+}
+
+}  // namespace muster
