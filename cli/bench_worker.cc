@@ -18,7 +18,7 @@
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/limits/limits.h"
-#include "lib/shard/plan_credentials.h"
+#include "lib/shard/chunks/plan_credentials.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/shared_slab.h"
 #include "lib/transport/core/transport.h"

@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.." || exit 1
 lanes=(asan tsan fuzz disk chaos simulation hostile soak page)
 fuzzers=(//tests/fuzz:{checkpoint,directive,job_file,onnx}_fuzzer //lib/codec:decoder_fuzzer //lib/transport/tcp:tcp_fuzzer)
 tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
-  //lib/transport/... //lib/shard:parameter_shard_test)
+  //lib/transport/... //lib/shard/core:parameter_shard_test)
 
 night=${NIGHT:-$(date +%y%j)}
 [[ $night =~ ^[1-9][0-9]{0,4}$ ]] || { echo "NIGHT='$night' is no number of up to five digits" >&2; exit 2; }

@@ -12,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "lib/shard/round_schedule.h"
+#include "lib/shard/gate/round_schedule.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/session/session.h"
 #include "lib/transport/testing/inprocess_transport.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/optimizer_settings.h"
+#include "lib/shard/chunks/optimizer_settings.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -15,7 +15,7 @@
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/ps_exchange.h"
 #include "lib/plan/parameter_group.h"
-#include "lib/shard/round_schedule.h"
+#include "lib/shard/gate/round_schedule.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

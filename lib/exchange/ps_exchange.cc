@@ -9,7 +9,7 @@
 #include "lib/exchange/chunk_name.h"
 #include "lib/exchange/chunk_order.h"
 #include "lib/plan/chunk_check.h"
-#include "lib/shard/plan_credentials.h"
+#include "lib/shard/chunks/plan_credentials.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
 

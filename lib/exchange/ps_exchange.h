@@ -27,7 +27,7 @@
 #include "lib/exchange/version_board.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/numbers.h"
-#include "lib/shard/round_schedule.h"
+#include "lib/shard/gate/round_schedule.h"
 #include "lib/transport/core/shared_slab.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/core/wire.h"

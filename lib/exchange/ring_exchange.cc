@@ -13,7 +13,7 @@
 #include "lib/exchange/chunk_order.h"
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/plan_credentials.h"
+#include "lib/shard/chunks/plan_credentials.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/chunk_check.h"
-#include "lib/shard/plan_check.h"
+#include "lib/shard/core/plan_check.h"
 #include "lib/status/status.h"
 
 namespace muster {

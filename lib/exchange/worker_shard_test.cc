@@ -9,10 +9,10 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "lib/limits/limits.h"
-#include "lib/shard/checkpoint_client.h"
-#include "lib/shard/memory_budget.h"
-#include "lib/shard/parameter_shard.h"
-#include "lib/shard/test_plan.h"
+#include "lib/shard/chunks/memory_budget.h"
+#include "lib/shard/core/parameter_shard.h"
+#include "lib/shard/snapshot/checkpoint_client.h"
+#include "lib/shard/testing/test_plan.h"
 
 namespace muster {
 namespace {

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "lib/shard/shard_backup.h"
+#include "lib/shard/replication/shard_backup.h"
 
 namespace muster {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
-#include "lib/shard/parameter_shard.h"
+#include "lib/shard/core/parameter_shard.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/core/wire.h"

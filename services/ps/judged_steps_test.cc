@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/shard/plan_check.h"
-#include "lib/shard/test_plan.h"
+#include "lib/shard/core/plan_check.h"
+#include "lib/shard/testing/test_plan.h"
 #include "services/ps/fake_peers.h"
 #include "services/ps/judged_job.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "lib/shard/test_plan.h"
+#include "lib/shard/testing/test_plan.h"
 #include "services/ps/fake_peers.h"
 #include "services/ps/judged_job.h"
 

@@ -24,7 +24,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/security/identity.h"
-#include "lib/shard/memory_budget.h"
+#include "lib/shard/chunks/memory_budget.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"

@@ -13,9 +13,9 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/plan_check.h"
-#include "lib/shard/plan_credentials.h"
-#include "lib/shard/shard_backup.h"
+#include "lib/shard/chunks/plan_credentials.h"
+#include "lib/shard/core/plan_check.h"
+#include "lib/shard/replication/shard_backup.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "lib/plan/numbers.h"
-#include "lib/shard/parameter_shard.h"
+#include "lib/shard/core/parameter_shard.h"
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 

@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/plan_credentials.h"
-#include "lib/shard/shard_backup.h"
+#include "lib/shard/chunks/plan_credentials.h"
+#include "lib/shard/replication/shard_backup.h"
 #include "lib/status/status.h"
 
 namespace muster {

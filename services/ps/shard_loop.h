@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/shard/parameter_shard.h"
+#include "lib/shard/core/parameter_shard.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/core/wire.h"
 #include "lib/transport/session/session.h"

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "lib/concurrency/mailbox.h"
 #include "lib/limits/limits.h"
-#include "lib/shard/parameter_shard.h"
+#include "lib/shard/core/parameter_shard.h"
 #include "lib/transport/core/transport.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_listener.h"

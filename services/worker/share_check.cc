@@ -11,7 +11,7 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_group.h"
-#include "lib/shard/plan_check.h"
+#include "lib/shard/core/plan_check.h"
 #include "lib/status/status.h"
 #include "lib/transport/session/session.h"
 #include "proto/muster/v1/graph.pb.h"

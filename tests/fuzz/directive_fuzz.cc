@@ -29,7 +29,7 @@
 #include "lib/graph/zoo/zoo.h"
 #include "lib/plan/chunk_placement.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/fake_member_service.h"
+#include "lib/shard/testing/fake_member_service.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/testing/inprocess_transport.h"

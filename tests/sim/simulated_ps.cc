@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
-#include "lib/shard/plan_credentials.h"
-#include "lib/shard/shard_backup.h"
+#include "lib/shard/chunks/plan_credentials.h"
+#include "lib/shard/replication/shard_backup.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
 #include "services/coordinator/checkpoints/shard_restore.h"
@@ -311,7 +311,7 @@ class SimulatedPs::Service : public ShardListener {
     Note({.shard = shard, .id = id, .step = step}, outcome, message);
   }
 
-  // ---- snapshots, as lib/shard/snapshot_writer
+  // ---- snapshots, as lib/shard/snapshot/snapshot_writer
 
   void SaveHeld(const v1::Snapshot& asked) {
     if (asked.snapshot() <= held_asked_) return;

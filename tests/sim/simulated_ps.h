@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/shard/memory_budget.h"
+#include "lib/shard/chunks/memory_budget.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_loop.h"

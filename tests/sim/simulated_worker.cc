@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/plan/numbers.h"
-#include "lib/shard/plan_credentials.h"
+#include "lib/shard/chunks/plan_credentials.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/core/wire.h"
 

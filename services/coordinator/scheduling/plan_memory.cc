@@ -1,8 +1,8 @@
 #include "services/coordinator/scheduling/plan_memory.h"
 
 #include "lib/plan/numbers.h"
-#include "lib/shard/chunk_store.h"
-#include "lib/shard/gradient_store.h"
+#include "lib/shard/chunks/chunk_store.h"
+#include "lib/shard/core/gradient_store.h"
 
 namespace muster {
 

@@ -20,7 +20,7 @@ bool Interruption::CanCarry(const v1::JobPlan& plan) {
 }
 
 // Who makes the second step of a generation has seen that all backups hold the first one
-// (lib/shard/backup_agreement.h).
+// (lib/shard/replication/backup_agreement.h).
 bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
                                 const std::string& name) {
   if (!CanCarry(plan)) return false;

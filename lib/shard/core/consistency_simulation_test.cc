@@ -1,0 +1,549 @@
+// Every consistency mode over random schedules: workers and shards whose messages are delayed,
+// reordered, duplicated and lost. What has to hold whatever happens are the invariants I1 to I7 of
+// docs/architecture.md.
+//
+// Every value tells which pushes it has seen. A push of rank r, step s is 2^s in element r of the
+// chunk and 0 elsewhere, and the learning rate is -1, so that element r of a value is a bit mask of
+// the steps of r in it; a push that counts twice makes a wrong mask, as one that is lost does.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "lib/shard/chunks/memory_budget.h"
+#include "lib/shard/core/parameter_shard.h"
+#include "lib/shard/core/plan_check.h"
+#include "lib/shard/testing/test_plan.h"
+#include "lib/transport/core/transport.h"
+
+namespace muster {
+namespace {
+
+constexpr int kSchedules = 1000;
+constexpr int64_t kTotalStepsMax = 11;  // so that rounding does not reach a mask's lowest bit
+
+struct Mode {
+  std::string name;
+  v1::SyncMode sync = v1::BSP;
+  int staleness = 0;
+  bool has_backup_workers = false;
+  bool judged = false;
+};
+
+uint64_t StepsBefore(int64_t step) { return (uint64_t{1} << step) - 1; }
+
+// Things that happen later, in order of time.
+class EventQueue {
+ public:
+  void At(double time, std::function<void()> event) {
+    events_.push({time, next_++, std::move(event)});
+  }
+  bool RunNext() {
+    if (events_.empty()) return false;
+    auto event = std::move(const_cast<Event&>(events_.top()).happen);
+    now_ = events_.top().time;
+    events_.pop();
+    event();
+    return true;
+  }
+  double now() const { return now_; }
+
+ private:
+  struct Event {
+    double time;
+    int64_t number;
+    std::function<void()> happen;
+    bool operator<(const Event& other) const {
+      return time != other.time ? time > other.time : number > other.number;
+    }
+  };
+  std::priority_queue<Event> events_;
+  int64_t next_ = 0;
+  double now_ = 0;
+};
+
+// Lends gradients, and spoils those that come back: nobody may read them any more.
+class LendingTransport : public Transport {
+ public:
+  PayloadLease Lend(std::vector<float>* gradient) {
+    lent_[++loans_] = gradient;
+    return PayloadLease(this, loans_);
+  }
+  size_t lent() const { return lent_.size(); }
+
+  void SetReceiver(MessageReceiver*) override {}
+  std::string address() const override { return ""; }
+  std::string name() const override { return "lending"; }
+  void OpenSession(uint64_t, uint32_t, const SessionToken&) override {}
+  void CloseSession(uint64_t, uint32_t) override {}
+  absl::StatusOr<PeerId> Connect(absl::string_view, const LinkCredentials&) override {
+    return PeerId::kNone;
+  }
+  void Disconnect(PeerId) override {}
+  void Send(PeerId, const WireHeader&, absl::Span<const std::byte>, SendDone) override {}
+  absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
+      absl::Span<std::byte>) override {
+    return nullptr;
+  }
+  int Progress() override { return 0; }
+  void Wait(absl::Duration) override {}
+  void Wake() override {}
+
+ private:
+  void Return(uint64_t loan) override {
+    std::vector<float>& gradient = *lent_.at(loan);
+    std::fill(gradient.begin(), gradient.end(), std::nanf(""));
+    lent_.erase(loan);
+  }
+
+  uint64_t loans_ = 0;
+  std::map<uint64_t, std::vector<float>*> lent_;
+};
+
+// One job, one schedule.
+class Simulation {
+ public:
+  Simulation(const Mode& mode, uint32_t seed) : mode_(mode), random_(seed), plan_(MakePlan()) {
+    EXPECT_TRUE(CheckPlan(plan_).ok()) << CheckPlan(plan_);
+    const auto shared = std::make_shared<v1::JobPlan>(plan_);
+    for (const ShardIndex number : NumbersBelow<ShardIndex>(plan_.shards_size())) {
+      shards_.emplace_back(std::make_unique<Shard>(this, shared, number));
+    }
+    for (int rank = 0; rank < plan_.workers_size(); ++rank) {
+      workers_.push_back(std::make_unique<Worker>(this, rank));
+    }
+  }
+
+  // Until nothing happens any more.
+  void Run() {
+    for (auto& shard : shards_) {
+      Soon([&shard, this] { shard->core->Start(total_steps_); });
+    }
+    for (auto& worker : workers_) {
+      Soon([&worker] { worker->Begin(); });
+    }
+    for (int trouble = Pick(0, 6); trouble > 0; --trouble) ScheduleTrouble();
+    for (int64_t events = 0; !HasFailure() && events < 1'000'000 && queue_.RunNext();) ++events;
+    if (!HasFailure()) CheckEnd();
+  }
+
+ private:
+  using Values = std::vector<float>;
+
+  // ---- chance
+
+  int64_t Pick(int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random_);
+  }
+  bool Chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
+  double Delay() { return std::exponential_distribution<>(Chance(0.1) ? 0.1 : 1)(random_); }
+  void Soon(std::function<void()> event) { queue_.At(queue_.now() + Delay(), std::move(event)); }
+  void After(double time, std::function<void()> event) {
+    queue_.At(queue_.now() + time, std::move(event));
+  }
+  static bool HasFailure() { return testing::Test::HasFailure(); }
+
+  v1::JobPlan MakePlan() {
+    TestPlanOptions options{.workers = static_cast<int>(Pick(mode_.has_backup_workers ? 2 : 1, 4)),
+                            .shards = static_cast<int>(Pick(1, 3))};
+    options.parameters.clear();
+    for (int64_t p = Pick(options.shards, 5); p > 0; --p) {
+      options.parameters.push_back(options.workers + Pick(0, 3));
+    }
+    options.optimizer = TestPlanOptions::PlainSgd(-1);
+    options.sync.set_mode(mode_.sync);
+    options.sync.set_staleness(mode_.staleness);
+    if (mode_.has_backup_workers) {
+      options.sync.set_backup_workers(static_cast<int>(Pick(1, options.workers - 1)));
+    }
+    if (mode_.sync == v1::LOCAL_SGD) options.sync.set_every(Pick(2, 4));
+    if (mode_.judged) options.clip_norm = 1e30;
+    const int64_t multiple = std::max<int64_t>(1, options.sync.every());
+    options.checkpoint_every = multiple * Pick(0, 3);
+    total_steps_ = Pick(1, kTotalStepsMax);
+    v1::JobPlan plan = MakeTestPlan(options);
+    for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) {
+      parameter.mutable_initializer()->set_constant(0);
+    }
+    // What a step with backup workers is scaled by should not depend on who is in it.
+    for (auto& worker : *plan.mutable_workers()) {
+      worker.set_samples(mode_.has_backup_workers ? 1 : Pick(1, 3));
+    }
+    return plan;
+  }
+
+  bool IsAsync() const { return mode_.sync == v1::SSP || mode_.sync == v1::ASP; }
+  int64_t RoundAfter(int64_t version) const {
+    const int64_t every = std::max<int64_t>(1, plan_.spec().sync().every());
+    return std::min((version / every + 1) * every, total_steps_);
+  }
+
+  // ---- what values say
+
+  // Element `rank` of a value as the steps of that rank in it.
+  uint64_t StepsIn(const Values& value, int rank) const {
+    const int workers = plan_.workers_size();
+    const double scale =
+        static_cast<double>(workers - plan_.spec().sync().backup_workers()) / workers;
+    const double mask = value[rank] * scale;
+    EXPECT_NEAR(mask, std::round(mask), 0.01) << "no sum of steps";
+    return static_cast<uint64_t>(std::llround(mask));
+  }
+
+  // The value of a chunk after exactly the steps before `step`.
+  void ExpectExactly(const Values& value, int64_t step, const std::string& where) {
+    for (int rank = 0; rank < plan_.workers_size(); ++rank) {
+      const uint64_t steps = StepsIn(value, rank);
+      if (!mode_.has_backup_workers) {
+        EXPECT_EQ(steps, StepsBefore(step)) << where << ", rank " << rank;
+        continue;
+      }
+      EXPECT_EQ(steps & ~StepsBefore(step), 0) << where << ", rank " << rank;
+      for (int64_t s = 0; s < step; ++s) {
+        const bool counted = steps >> s & 1;
+        const auto [first, is_first] = counted_.insert({{s, rank}, counted});
+        EXPECT_EQ(first->second, counted)
+            << where << ": not every chunk has step " << s << " of rank " << rank;
+      }
+    }
+  }
+
+  // What a worker is served.
+  void CheckServed(const WireHeader& header, const Values& value) {
+    const auto rank = static_cast<int>(header.rank);
+    const std::string where =
+        absl::StrCat("chunk ", header.chunk, " at ", header.step, " for ", rank);
+    if (!IsAsync()) return ExpectExactly(value, header.step, where);
+    for (int other = 0; other < plan_.workers_size(); ++other) {
+      const uint64_t steps = StepsIn(value, other);
+      EXPECT_EQ(steps & (steps + 1), 0) << where << ": steps without those before, " << steps;
+      EXPECT_LE(steps, StepsBefore(workers_[other]->pushed)) << where << ": never pushed";
+      if (mode_.sync == v1::SSP) {
+        const int64_t seen = std::max<int64_t>(0, header.step - mode_.staleness);
+        EXPECT_GE(steps, StepsBefore(seen)) << where << ", I3: too little of rank " << other;
+      }
+      if (other == rank) {
+        EXPECT_EQ(steps, StepsBefore(header.step)) << where << ": of its own";
+      }
+    }
+  }
+
+  // ---- shards
+
+  struct Shard : public ShardOutput {
+    Shard(Simulation* simulation, std::shared_ptr<const v1::JobPlan> plan, ShardIndex number)
+        : sim(*simulation) {
+      const int64_t bytes = ParameterShard::BytesNeeded(*plan, number);
+      core =
+          *ParameterShard::Create(plan, number, *sim.budget_.Reserve(bytes, absl::ZeroDuration()));
+      core->set_output(this);
+      for (const LocalChunk chunk : core->chunks()) core->Initialize(chunk);
+    }
+
+    void SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
+                Transport::SendDone done) override {
+      const auto* values = reinterpret_cast<const float*>(payload.data());
+      Values sent(values, values + payload.size() / sizeof(float));
+      auto shared_done = std::make_shared<Transport::SendDone>(std::move(done));
+      sim.Soon([this, header, payload, sent = std::move(sent), shared_done] {
+        EXPECT_EQ(std::memcmp(payload.data(), sent.data(), payload.size()), 0)
+            << "changed while it was sent";
+        if (!sim.Chance(0.05)) sim.workers_[header.rank]->ParamsArrived(header, sent);
+        (*shared_done)(absl::OkStatus());
+      });
+    }
+
+    void SendToShard(ShardIndex shard, const WireHeader& header,
+                     absl::Span<const std::byte> payload, Transport::SendDone done) override {
+      auto shared_done = std::make_shared<Transport::SendDone>(std::move(done));
+      sim.Soon([this, shard, header, payload, shared_done] {
+        sim.shards_[shard]->Deliver(header, payload);
+        (*shared_done)(absl::OkStatus());
+      });
+    }
+
+    void Deliver(const WireHeader& header, absl::Span<const std::byte> payload) {
+      auto copy_to = [&](absl::Span<std::byte> place) {
+        if (!place.empty()) std::memcpy(place.data(), payload.data(), payload.size());
+        return !place.empty();
+      };
+      if (header.kind == MessageKind::kSquares) {
+        ASSERT_TRUE(copy_to(core->PlaceScalars(header)));
+        core->ScalarsArrived(header);
+      } else if (header.kind == MessageKind::kVerdict) {
+        EXPECT_EQ(core->VerdictArrived(header), RefusalReason::kNone);
+      } else if (header.kind == MessageKind::kArrived) {
+        ASSERT_TRUE(copy_to(core->PlaceRanks(header)));
+        core->RanksArrived(header);
+      } else {
+        EXPECT_EQ(core->StepClosed(header, payload), RefusalReason::kNone);
+      }
+    }
+
+    void StepJudged(const StepVerdict& verdict) override { EXPECT_FALSE(verdict.skipped); }
+    kernels::OutgoingStores UpdateBegins(int64_t) override {
+      return kernels::OutgoingStores::kDirect;
+    }
+    void UpdateEnds(double) override {}
+
+    void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
+      sim.CheckSnapshot(*snapshot);
+      taken.insert({snapshot->step, snapshot->id});
+      sim.Soon([this, snapshot] {
+        sim.CheckSnapshot(*snapshot);  // has not changed meanwhile
+        core->SnapshotWritten(snapshot->id, snapshot->step);
+      });
+    }
+    void SnapshotDeclined(uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
+
+    Simulation& sim;
+    std::unique_ptr<ParameterShard> core;
+    std::set<std::pair<int64_t, uint64_t>> taken;  // step, id
+  };
+
+  void CheckSnapshot(const ShardSnapshot& snapshot) {
+    for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
+      ExpectExactly({piece.elements.begin(), piece.elements.end()}, snapshot.step,
+                    absl::StrCat("I5: snapshot ", snapshot.id, " of chunk ", ToInt(piece.chunk),
+                                 " at ", snapshot.step));
+    }
+    const int64_t updates_per_step = IsAsync() ? plan_.workers_size() : 1;
+    EXPECT_EQ(snapshot.update_state.updates(), snapshot.step * updates_per_step);
+  }
+
+  // ---- workers
+
+  struct Worker {
+    Worker(Simulation* simulation, int rank)
+        : sim(*simulation), rank(rank), chunks(sim.plan_.chunks_size()) {}
+
+    void Begin() {
+      for (int c = 0; c < std::ssize(chunks); ++c) Ask(c, MessageKind::kFetch, 0, 0);
+    }
+
+    // Sends until it is answered with version `awaited`, or a later one where there are backup
+    // workers.
+    void Ask(int c, MessageKind kind, int64_t at, int64_t version) {
+      Chunk& chunk = chunks[c];
+      chunk.awaited = version;
+      const int64_t question = ++chunk.question;
+      WireHeader header = PushHeader(sim.plan_, at, c, rank);
+      header.kind = kind;
+      for (int copies = sim.Chance(0.15) ? 2 : 1; copies > 0; --copies) {
+        if (!sim.Chance(0.1))
+          sim.Soon([=, this] { sim.Carry(header, GradientOf(header.chunk, at)); });
+      }
+      sim.After(30, [=, this] {
+        if (chunks[c].question == question && chunks[c].awaited >= 0) Ask(c, kind, at, version);
+      });
+    }
+
+    Values GradientOf(int c, int64_t at) {
+      Values gradient(sim.plan_.chunks(c).elements(), 0);
+      if (sim.mode_.sync == v1::LOCAL_SGD) {
+        // Its own steps up to the end of the round, times its share of the average.
+        const auto& worker = sim.plan_.workers(rank);
+        int64_t batch = 0;
+        for (const auto& other : sim.plan_.workers()) batch += other.samples();
+        const double share = static_cast<double>(worker.samples()) / static_cast<double>(batch);
+        for (size_t e = 0; e < gradient.size(); ++e) {
+          double value = chunks[c].value.empty() ? 0 : chunks[c].value[e];
+          if (static_cast<int>(e) == rank) {
+            value += static_cast<double>(StepsBefore(sim.RoundAfter(at)) - StepsBefore(at)) / share;
+          }
+          gradient[e] = static_cast<float>(value * share);
+        }
+        return gradient;
+      }
+      gradient[rank] = static_cast<float>(uint64_t{1} << at);
+      return gradient;
+    }
+
+    void ParamsArrived(const WireHeader& header, const Values& value) {
+      sim.CheckServed(header, value);
+      Chunk& chunk = chunks[header.chunk];
+      const bool is_awaited =
+          chunk.awaited >= 0 && (sim.mode_.has_backup_workers ? header.step >= chunk.awaited
+                                                              : header.step == chunk.awaited);
+      if (!is_awaited) return;
+      EXPECT_GE(header.step, chunk.version) << "I7: a version went back";
+      chunk.version = header.step;
+      chunk.value = value;
+      chunk.awaited = -1;
+      if (std::ranges::any_of(chunks, [](const Chunk& c) { return c.awaited >= 0; })) return;
+      Advance();
+    }
+
+    // Everything is answered: the next step, or the values of those that others are ahead with.
+    void Advance() {
+      const int64_t newest = std::ranges::max(chunks, {}, &Chunk::version).version;
+      bool behind = false;
+      for (int c = 0; c < std::ssize(chunks); ++c) {
+        if (chunks[c].version == newest) continue;
+        behind = true;
+        Ask(c, MessageKind::kFetch, newest, newest);
+      }
+      if (behind) return;
+      step = newest;
+      if (step < sim.total_steps_) sim.Soon([this] { Push(); });
+    }
+
+    void Push() {
+      pushed = step + 1;
+      std::vector<int> order(chunks.size());
+      for (size_t c = 0; c < order.size(); ++c) order[c] = static_cast<int>(c);
+      std::shuffle(order.begin(), order.end(), sim.random_);
+      for (const int c : order) Ask(c, MessageKind::kPush, step, sim.RoundAfter(step));
+    }
+
+    struct Chunk {
+      int64_t version = -1;
+      int64_t awaited = -1;  // -1: none
+      int64_t question = 0;
+      Values value;
+    };
+    Simulation& sim;
+    const int rank;
+    std::vector<Chunk> chunks;
+    int64_t step = 0;
+    int64_t pushed = 0;  // steps
+  };
+
+  // ---- the network
+
+  // A message to the shard of its chunk. A push's payload comes a while after its header.
+  void Carry(const WireHeader& header, Values gradient) {
+    Shard& shard = *shards_[ShardIndex(plan_.chunks(static_cast<int>(header.chunk)).shard())];
+    // Only what nobody waits for any more may be refused.
+    const Worker& worker = *workers_[header.rank];
+    if (header.kind == MessageKind::kFetch) {
+      const RefusalReason refusal = shard.core->Fetch(header);
+      EXPECT_TRUE(refusal == RefusalReason::kNone || worker.pushed > header.step);
+      return;
+    }
+    const auto placement = shard.core->PlacePush(header);
+    if (placement.refusal != RefusalReason::kNone) {
+      EXPECT_GT(worker.step, header.step) << RefusalReasonName(placement.refusal);
+      return;
+    }
+    if (placement.memory.empty()) return shard.core->AnswerRepeat(header);
+    const int64_t connection = connections_[{shard.core->shard(), Rank(header.rank)}];
+    const bool lent = Chance(0.5);
+    auto payload = std::make_shared<Values>(std::move(gradient));
+    Soon([=, this, &shard] {
+      if (connections_[{shard.core->shard(), Rank(header.rank)}] != connection) return;  // lost
+      PayloadLease lease;
+      absl::Span<const std::byte> bytes = placement.memory;
+      if (lent) {
+        lent_.push_back(payload);
+        lease = lender_.Lend(payload.get());
+        bytes = {reinterpret_cast<const std::byte*>(payload->data()), placement.memory.size()};
+      } else {
+        std::memcpy(placement.memory.data(), payload->data(), placement.memory.size());
+      }
+      EXPECT_EQ(shard.core->PushArrived(header, bytes, std::move(lease)), RefusalReason::kNone);
+    });
+  }
+
+  // A snapshot on demand, or a connection that breaks.
+  void ScheduleTrouble() {
+    const double when = 3.0 * static_cast<double>(Pick(0, 30));
+    if (Chance(0.5)) {
+      After(when, [this] {
+        int64_t step = 0;
+        for (const auto& worker : workers_) step = std::max(step, worker->step);
+        step = std::min(step + Pick(0, 3), total_steps_);
+        const uint64_t id = ++snapshots_;
+        for (auto& shard : shards_) {
+          Soon([&shard, id, step] { shard->core->TakeSnapshot(id, step); });
+        }
+      });
+    } else {
+      After(when, [this] {
+        const auto rank = Rank(Pick(0, plan_.workers_size() - 1));
+        Shard& shard = *shards_[ShardIndex(Pick(0, plan_.shards_size() - 1))];
+        ++connections_[{shard.core->shard(), rank}];
+        shard.core->RankLost(rank);
+      });
+    }
+  }
+
+  // ---- the end
+
+  void CheckEnd() {
+    for (const auto& worker : workers_) EXPECT_EQ(worker->step, total_steps_) << "stuck";
+    for (const auto& shard : shards_) {
+      EXPECT_EQ(shard->core->lowest_version(), total_steps_);
+      EXPECT_TRUE(shard->core->idle());
+      for (const LocalChunk chunk : shard->core->chunks()) {
+        const auto values = shard->core->values(chunk);
+        ExpectExactly({values.begin(), values.end()}, total_steps_, "I1, I2: at the end");
+      }
+      ExpectEverySnapshot(*shard);
+    }
+    EXPECT_EQ(lender_.lent(), 0) << "not given back";
+    if (!mode_.has_backup_workers) return;
+    std::map<int64_t, int> ranks_in;
+    for (const auto& [push, counted] : counted_) ranks_in[push.first] += counted;
+    const int wanted = plan_.workers_size() - plan_.spec().sync().backup_workers();
+    for (const auto& [step, ranks] : ranks_in) EXPECT_EQ(ranks, wanted) << "step " << step;
+  }
+
+  void ExpectEverySnapshot(const Shard& shard) {
+    const int64_t every = plan_.spec().checkpoint().every_steps();
+    for (int64_t step = 1; step <= total_steps_; ++step) {
+      const bool due = step == total_steps_ || (every > 0 && step % every == 0);
+      EXPECT_EQ(shard.taken.contains({step, 0}), due) << "I5: snapshot of step " << step;
+    }
+  }
+
+  const Mode mode_;
+  std::mt19937 random_;
+  int64_t total_steps_ = 0;
+  const v1::JobPlan plan_;
+  MemoryBudget budget_{1 << 24};
+  LendingTransport lender_;
+  std::vector<std::shared_ptr<Values>> lent_;
+  NumberedVector<ShardIndex, std::unique_ptr<Shard>> shards_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  EventQueue queue_;  // messages under way are gone before the shards
+  std::map<std::pair<ShardIndex, Rank>, int64_t> connections_;  // which one it is
+  uint64_t snapshots_ = 0;
+  // By step and rank, with backup workers: whether the push is part of the step.
+  std::map<std::pair<int64_t, int>, bool> counted_;
+};
+
+class ConsistencySimulationTest : public testing::TestWithParam<Mode> {};
+
+TEST_P(ConsistencySimulationTest, KeepsItsPromisesOverRandomSchedules) {
+  for (uint32_t seed = 1; seed <= kSchedules; ++seed) {
+    Simulation(GetParam(), seed).Run();
+    ASSERT_FALSE(HasFailure()) << GetParam().name << ", seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, ConsistencySimulationTest,
+    testing::Values(Mode{.name = "Bsp"}, Mode{.name = "BspJudged", .judged = true},
+                    Mode{.name = "Backup", .has_backup_workers = true},
+                    Mode{.name = "BackupJudged", .has_backup_workers = true, .judged = true},
+                    Mode{.name = "Ssp0", .sync = v1::SSP, .staleness = 0},
+                    Mode{.name = "Ssp1", .sync = v1::SSP, .staleness = 1},
+                    Mode{.name = "Ssp3", .sync = v1::SSP, .staleness = 3},
+                    Mode{.name = "Asp", .sync = v1::ASP},
+                    Mode{.name = "LocalSgd", .sync = v1::LOCAL_SGD}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace muster

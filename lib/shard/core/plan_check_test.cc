@@ -1,0 +1,88 @@
+#include "lib/shard/core/plan_check.h"
+
+#include "gtest/gtest.h"
+#include "lib/shard/testing/test_plan.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+TEST(PlanCheckTest, APlanThatContradictsItselfIsRefused) {
+  auto refused = [](auto change) {
+    v1::JobPlan plan = MakeTestPlan({});
+    change(plan);
+    return absl::IsInvalidArgument(CheckPlan(plan));
+  };
+  EXPECT_FALSE(refused([](v1::JobPlan&) {}));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.clear_workers(); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.set_session_token("short"); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.set_first_step(-1); }));
+  EXPECT_TRUE(refused(
+      [](v1::JobPlan& plan) { plan.mutable_spec()->mutable_training()->clear_optimizer(); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_shard(1); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) {
+    plan.mutable_graph()->mutable_parameters(0)->set_statistic_momentum(1.5);
+  }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) {
+    plan.mutable_spec()->mutable_training()->set_precision(v1::FP16);
+  })) << "without a loss scale";
+  EXPECT_FALSE(refused([](v1::JobPlan& plan) {
+    plan.mutable_spec()->mutable_training()->mutable_clip()->set_global_norm(1);
+    plan.add_shards();
+    plan.mutable_chunks(0)->set_shard(1);
+  })) << "shard 0 judges though it has nothing";
+}
+
+v1::SyncSpec Mode(v1::SyncMode mode) {
+  v1::SyncSpec sync;
+  sync.set_mode(mode);
+  return sync;
+}
+
+TEST(PlanCheckTest, AModeThatCannotDoWhatTheJobAsksForIsRefused) {
+  auto refused = [](TestPlanOptions options, const v1::SyncSpec& sync) {
+    options.sync = sync;
+    const absl::Status status = CheckPlan(MakeTestPlan(options));
+    EXPECT_TRUE(status.ok() || ReasonOf(status) == "BAD_PLAN") << status;
+    return !status.ok();
+  };
+  for (v1::SyncMode mode : {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::ALLREDUCE}) {
+    EXPECT_FALSE(refused({.clip_norm = 1}, Mode(mode)));
+  }
+  for (v1::SyncMode mode : {v1::SSP, v1::ASP}) {
+    EXPECT_FALSE(refused({}, Mode(mode)));
+    EXPECT_TRUE(refused({.clip_norm = 1}, Mode(mode)));
+    EXPECT_TRUE(refused({.precision = v1::FP16}, Mode(mode)));
+  }
+  v1::SyncSpec sync = Mode(v1::SSP);
+  sync.set_staleness(-1);
+  EXPECT_TRUE(refused({}, sync));
+
+  sync = Mode(v1::BSP);
+  sync.set_backup_workers(1);
+  EXPECT_FALSE(refused({.clip_norm = 1}, sync));
+  sync.set_backup_workers(2);
+  EXPECT_TRUE(refused({.workers = 2}, sync)) << "a step of nobody's gradients";
+  sync.set_mode(v1::ASP);
+  EXPECT_TRUE(refused({.workers = 3}, sync)) << "nobody waits anyhow";
+
+  sync = Mode(v1::LOCAL_SGD);
+  EXPECT_TRUE(refused({}, sync)) << "every so many steps?";
+  sync.set_every(4);
+  EXPECT_FALSE(refused({.checkpoint_every = 8}, sync));
+  EXPECT_TRUE(refused({.checkpoint_every = 6}, sync)) << "no average is made at step 6";
+  EXPECT_TRUE(refused({.clip_norm = 1}, sync));
+  sync.mutable_compression()->set_kind(v1::COMPRESSION_INT8);
+  EXPECT_TRUE(refused({}, sync));
+}
+
+TEST(PlanCheckTest, SharesOfTheBatchAreNeededWhereGradientsAreScaledByThem) {
+  v1::JobPlan plan = MakeTestPlan({.sync = Mode(v1::ASP)});
+  plan.mutable_workers(1)->set_samples(0);
+  EXPECT_FALSE(CheckPlan(plan).ok());
+  plan.mutable_spec()->mutable_sync()->set_mode(v1::BSP);
+  EXPECT_TRUE(CheckPlan(plan).ok());
+}
+
+}  // namespace
+}  // namespace muster

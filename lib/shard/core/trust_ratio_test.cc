@@ -1,0 +1,112 @@
+#include "lib/shard/core/trust_ratio.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "lib/shard/testing/test_plan.h"
+
+namespace muster {
+namespace {
+
+v1::Optimizer Lamb() {
+  v1::Optimizer optimizer;
+  optimizer.mutable_lamb()->set_learning_rate(0.1);
+  return optimizer;
+}
+
+v1::Optimizer Lars(double weight_decay) {
+  v1::Optimizer optimizer;
+  optimizer.mutable_lars()->set_learning_rate(0.1);
+  optimizer.mutable_lars()->set_weight_decay(weight_decay);
+  return optimizer;
+}
+
+TEST(TrustRatioTest, LambComparesTheWeightsWithTheUpdate) {
+  EXPECT_DOUBLE_EQ(TrustRatio(Lamb(), {.values = 9, .direction = 4}), 1.5);
+}
+
+TEST(TrustRatioTest, LarsComparesTheWeightsWithGradientAndDecay) {
+  v1::Optimizer lars = Lars(0.5);
+  EXPECT_DOUBLE_EQ(TrustRatio(lars, {.values = 9, .direction = 4}), 0.001 * 3 / (2 + 1.5 + 1e-8));
+  lars.mutable_lars()->set_trust(0.02);
+  lars.mutable_lars()->set_epsilon(0.5);
+  EXPECT_DOUBLE_EQ(TrustRatio(lars, {.values = 9, .direction = 4}), 0.02 * 3 / (2 + 1.5 + 0.5));
+}
+
+TEST(TrustRatioTest, ATensorWithoutWeightsOrDirectionMovesAsWithoutARatio) {
+  for (const v1::Optimizer& optimizer : {Lamb(), Lars(0.1)}) {
+    EXPECT_EQ(TrustRatio(optimizer, {.values = 0, .direction = 4}), 1);
+    EXPECT_EQ(TrustRatio(optimizer, {.values = 4, .direction = 0}), 1);
+  }
+}
+
+// Says for every chunk that its values' squares are its number + 1, and its direction's are 1.
+void Report(const v1::JobPlan& plan, GradientSquares& squares) {
+  squares.Await(/*step=*/7);
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
+    std::vector<double> message;
+    for (const ChunkId chunk : GradientSquares::ChunksWithGradients(plan, shard)) {
+      message.insert(message.end(), {ToInt(chunk) + 1.0, 1.0});
+    }
+    const size_t bytes = message.size() * sizeof(double);
+    const absl::Span<std::byte> place = squares.places()[shard];
+    ASSERT_EQ(place.size(), bytes);
+    ASSERT_EQ(squares.Wants(/*step=*/7, shard), bytes > 0);
+    if (bytes == 0) continue;
+    std::memcpy(place.data(), message.data(), bytes);
+    squares.Accept(shard);
+  }
+  ASSERT_TRUE(squares.complete());
+}
+
+std::vector<double> RatiosOf(const v1::JobPlan& plan, const GradientSquares& squares) {
+  TrustRatios ratios(plan);
+  ratios.Compute(squares);  // leaves nothing behind
+  const absl::Span<const double> again = ratios.Compute(squares);
+  return {again.begin(), again.end()};
+}
+
+TEST(TrustRatioTest, TheChunksOfATensorCountTogetherWhateverShardHasThem) {
+  for (int shards : {1, 2, 3, 9}) {
+    TestPlanOptions options{.parameters = {32, 8, 24}, .chunk_bytes = 64, .shards = shards};
+    options.optimizer = Lamb();
+    v1::JobPlan plan = MakeTestPlan(options);  // chunks 0, 1; 2; 3, 4
+    for (v1::Parameter& parameter : *plan.mutable_graph()->mutable_parameters()) {
+      parameter.set_weight_decay(true);
+    }
+    ASSERT_EQ(plan.chunks_size(), 5);
+    GradientSquares squares(plan, /*sums_per_chunk=*/2);
+    Report(plan, squares);
+    EXPECT_EQ(squares.Total(0), 15);
+    EXPECT_EQ(squares.Total(1), 5);
+    EXPECT_EQ(RatiosOf(plan, squares),
+              (std::vector<double>{std::sqrt(3) / std::sqrt(2), std::sqrt(3),
+                                   std::sqrt(9) / std::sqrt(2)}));
+  }
+}
+
+TEST(TrustRatioTest, TensorsWithoutWeightDecayStatisticsAndFrozenOnesHaveNone) {
+  TestPlanOptions options{.parameters = {8, 8, 8, 8}, .shards = 4};
+  options.optimizer = Lamb();
+  v1::JobPlan plan = MakeTestPlan(options);
+  for (v1::Parameter& parameter : *plan.mutable_graph()->mutable_parameters()) {
+    parameter.set_weight_decay(true);
+  }
+  plan.mutable_graph()->mutable_parameters(0)->set_weight_decay(false);
+  plan.mutable_graph()->mutable_parameters(1)->set_statistic_momentum(0.1);
+  v1::ParameterGroup& frozen = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
+  frozen.add_match(plan.graph().parameters(2).name());
+  frozen.set_frozen(true);
+  GradientSquares squares(plan, /*sums_per_chunk=*/2);
+  EXPECT_TRUE(squares.places()[ShardIndex(plan.chunks(2).shard())].empty())
+      << "has frozen chunks alone";
+  Report(plan, squares);
+  EXPECT_EQ(squares.Sum(ChunkId(2)), 0);
+  EXPECT_EQ(RatiosOf(plan, squares), (std::vector<double>{1, 1, 1, 2}));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,81 @@
+#include "lib/shard/replication/backup_agreement.h"
+
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/shard/testing/test_plan.h"
+
+namespace muster {
+namespace {
+
+using Told = std::vector<std::pair<ShardIndex, int64_t>>;
+
+constexpr ShardIndex kSecondShard{1}, kThirdShard{2};
+
+// Of three shards, of which the last has no backup.
+v1::JobPlan Plan() {
+  v1::JobPlan plan = MakeTestPlan({.parameters = {64, 64, 64}, .shards = 3, .first_step = 5});
+  plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
+  plan.mutable_shards(1)->mutable_backup()->set_member("ps-1");
+  return plan;
+}
+
+class BackupAgreementTest : public testing::Test {
+ protected:
+  BackupAgreement Of(ShardIndex shard) {
+    return BackupAgreement(Plan(), shard, [this](ShardIndex to, const WireHeader& header) {
+      EXPECT_EQ(header.kind, MessageKind::kHeld);
+      told_.emplace_back(to, header.step);
+    });
+  }
+
+  static WireHeader Held(ShardIndex from, int64_t version) {
+    return {
+        .kind = MessageKind::kHeld, .step = version, .rank = static_cast<uint32_t>(ToInt(from))};
+  }
+
+  Told told_;
+};
+
+TEST_F(BackupAgreementTest, TheFirstStepIsFreeAndTheNextWaitsForAllBackups) {
+  BackupAgreement first = Of(kFirstShard);
+  EXPECT_TRUE(first.Admits(5));
+  EXPECT_FALSE(first.Admits(6));
+  EXPECT_FALSE(first.OwnHeld(6));
+  EXPECT_FALSE(first.Admits(6)) << "the other backup may be behind";
+  EXPECT_TRUE(first.Arrived(Held(kSecondShard, 6)));
+  EXPECT_TRUE(first.Admits(6));
+  EXPECT_FALSE(first.Admits(7));
+  EXPECT_EQ(told_, (Told{{kSecondShard, 6}, {kThirdShard, 6}}));
+}
+
+TEST_F(BackupAgreementTest, TheOthersReportToShardZeroAndBelieveIt) {
+  BackupAgreement second = Of(kSecondShard);
+  EXPECT_FALSE(second.OwnHeld(6));
+  EXPECT_EQ(told_, (Told{{kFirstShard, 6}}));
+  EXPECT_FALSE(second.Admits(6));
+  EXPECT_TRUE(second.Arrived(Held(kFirstShard, 6)));
+  EXPECT_TRUE(second.Admits(6));
+  EXPECT_FALSE(second.Arrived(Held(kFirstShard, 5))) << "overtaken";
+  EXPECT_TRUE(second.Admits(6));
+}
+
+TEST_F(BackupAgreementTest, WhatIsOldOrOfNobodyChangesNothing) {
+  BackupAgreement first = Of(kFirstShard);
+  EXPECT_FALSE(first.OwnHeld(6));
+  EXPECT_FALSE(first.Arrived(Held(kThirdShard, 9)));
+  EXPECT_FALSE(first.Arrived(Held(ShardIndex(17), 9)));
+  EXPECT_FALSE(first.Arrived(Held(kSecondShard, 5)));
+  EXPECT_FALSE(first.Admits(6));
+  EXPECT_TRUE(told_.empty());
+}
+
+TEST(BackupAgreementWithoutReportsTest, NothingIsHeldUp) {
+  v1::JobPlan plan = MakeTestPlan({.parameters = {64}, .shards = 2});
+  plan.mutable_shards(1)->mutable_backup()->set_member("ps-1");  // of nothing
+  EXPECT_TRUE(BackupAgreement(plan, kFirstShard, nullptr).Admits(1'000'000));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,441 @@
+// Shards and their backups, joined by messages that the test delivers.
+#include "lib/shard/replication/shard_backup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/shard/chunks/memory_budget.h"
+#include "lib/shard/chunks/plan_credentials.h"
+#include "lib/shard/core/parameter_shard.h"
+#include "lib/shard/core/plan_check.h"
+#include "lib/shard/testing/test_plan.h"
+
+namespace muster {
+namespace {
+
+using Values = std::vector<float>;
+
+constexpr int kShards = 2;
+constexpr int64_t kSteps = 12;
+
+v1::JobPlan Plan(TestPlanOptions options, bool carries = false) {
+  options.parameters = {300, 70, 5};
+  options.chunk_bytes = 256;
+  options.shards = kShards;
+  v1::JobPlan plan = MakeTestPlan(options);
+  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
+  for (int shard = 0; shard < kShards; ++shard) {
+    plan.mutable_shards(shard)->set_member(absl::StrCat("ps-", shard));
+    v1::PlanBackup& backup = *plan.mutable_shards(shard)->mutable_backup();
+    backup.set_member(absl::StrCat("ps-", 1 - shard));
+    backup.set_carries(carries);
+  }
+  return plan;
+}
+
+// What travels between two of them, in order.
+using Messages = std::deque<std::function<void()>>;
+
+// A job: its shards, their backups, and workers that push whatever they are asked to.
+class ReplicatedJob {
+ public:
+  explicit ReplicatedJob(const v1::JobPlan& plan, bool connected = true)
+      : plan_(std::make_shared<v1::JobPlan>(plan)) {
+    EXPECT_TRUE(CheckPlan(plan).ok()) << CheckPlan(plan);
+    for (const ShardIndex number : NumbersBelow<ShardIndex>(kShards)) {
+      Add(Make(plan_, number), /*is_backup=*/false);
+      Add(Make(std::make_shared<v1::JobPlan>(PlanOfBackup(plan, number)), number),
+          /*is_backup=*/true);
+    }
+    Start(connected);
+  }
+
+  // Goes on with these holders of shards, and new backups.
+  ReplicatedJob(const v1::JobPlan& plan, std::vector<std::unique_ptr<ParameterShard>> held)
+      : plan_(std::make_shared<v1::JobPlan>(plan)) {
+    for (const ShardIndex number : NumbersBelow<ShardIndex>(kShards)) {
+      auto next =
+          ParameterShard::Continue(plan_, std::move(held[ToInt(number)]), Reserve(plan, number));
+      EXPECT_TRUE(next.ok()) << next.status();
+      Add(*std::move(next), /*is_backup=*/false);
+      Add(Make(std::make_shared<v1::JobPlan>(PlanOfBackup(plan, number)), number),
+          /*is_backup=*/true);
+    }
+    Start(/*connected=*/true);
+  }
+
+  void Connect(ShardIndex shard) { primary(shard).BackupConnected(); }
+
+  ParameterShard& primary(ShardIndex shard) { return *nodes_[2 * ToInt(shard)]->shard; }
+  ParameterShard& backup(ShardIndex shard) { return *nodes_[2 * ToInt(shard) + 1]->shard; }
+  Messages& to_backup(ShardIndex shard) { return nodes_[2 * ToInt(shard) + 1]->inbox; }
+  std::deque<Messages*> inboxes() {
+    std::deque<Messages*> all;
+    for (auto& node : nodes_) all.push_back(&node->inbox);
+    return all;
+  }
+
+  static bool DeliverOne(Messages& inbox) {
+    if (inbox.empty()) return false;
+    auto message = std::move(inbox.front());
+    inbox.pop_front();
+    message();
+    return true;
+  }
+  // Until nothing is under way; but nothing into `but`.
+  void DeliverAll(const Messages* but = nullptr) {
+    for (bool any = true; std::exchange(any, false);) {
+      for (Messages* inbox : inboxes()) {
+        while (inbox != but && DeliverOne(*inbox)) any = true;
+      }
+    }
+  }
+
+  // Every rank's gradient of `step` for the chunk; with a NaN where `broken`.
+  void Push(int64_t step, int chunk, bool broken = false) {
+    ParameterShard& shard = primary(ShardIndex(plan_->chunks(chunk).shard()));
+    for (int rank = 0; rank < plan_->workers_size(); ++rank) {
+      const WireHeader header = PushHeader(*plan_, step, chunk, rank);
+      const auto placement = shard.PlacePush(header);
+      ASSERT_FALSE(placement.memory.empty()) << "step " << step << ", chunk " << chunk;
+      Values gradient;
+      for (int64_t i = 0; i < plan_->chunks(chunk).elements(); ++i) {
+        gradient.push_back(std::sin(static_cast<float>(3 * step + 7 * rank + 11 * chunk) +
+                                    0.37f * static_cast<float>(i)));
+      }
+      if (broken && chunk == 0) gradient[0] = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(placement.memory.data(), gradient.data(), placement.memory.size());
+      EXPECT_EQ(shard.PushArrived(header, placement.memory, {}), RefusalReason::kNone);
+    }
+  }
+  void PushStep(int64_t step, bool broken = false) {
+    for (int chunk = 0; chunk < plan_->chunks_size(); ++chunk) Push(step, chunk, broken);
+  }
+  void Step(int64_t step, bool broken = false) {
+    PushStep(step, broken);
+    DeliverAll();
+    EXPECT_EQ(version(), step + 1);
+  }
+
+  int64_t version() {
+    return std::min(primary(ShardIndex(0)).lowest_version(),
+                    primary(ShardIndex(1)).lowest_version());
+  }
+
+  static std::vector<Values> ValuesOf(const ParameterShard& shard) {
+    std::vector<Values> values;
+    for (const LocalChunk chunk : shard.chunks()) {
+      const absl::Span<const float> of_chunk = shard.values(chunk);
+      values.emplace_back(of_chunk.begin(), of_chunk.end());
+    }
+    return values;
+  }
+  std::vector<std::vector<Values>> AllValues() {
+    return {ValuesOf(primary(ShardIndex(0))), ValuesOf(primary(ShardIndex(1)))};
+  }
+  void ExpectBackupsAreTheSame() {
+    for (const ShardIndex shard : NumbersBelow<ShardIndex>(kShards)) {
+      EXPECT_EQ(backup(shard).lowest_version(), primary(shard).lowest_version());
+      EXPECT_EQ(ValuesOf(backup(shard)), ValuesOf(primary(shard))) << "shard " << shard;
+    }
+  }
+
+  // As when the generation is halted.
+  std::unique_ptr<ParameterShard> Take(ShardIndex shard, bool the_backup) {
+    for (auto& node : nodes_) {
+      if (node->shard != nullptr) node->shard->Retire();
+      node->stopped = true;
+    }
+    DeliverAll();
+    auto& taken = nodes_[2 * ToInt(shard) + (the_backup ? 1 : 0)]->shard;
+    EXPECT_TRUE(taken->idle());
+    return std::move(taken);
+  }
+
+  const std::vector<StepVerdict>& verdicts() const { return verdicts_; }
+  const v1::JobPlan& plan() const { return *plan_; }
+
+ private:
+  struct Node : ShardOutput {
+    Node(ReplicatedJob* job, std::unique_ptr<ParameterShard> owned, bool is_backup)
+        : job(job), shard(std::move(owned)), is_backup(is_backup) {
+      shard->set_output(this);
+    }
+    // Answers to workers are dropped: the test's workers compute gradients from nothing.
+    void SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
+                Transport::SendDone done) override {
+      if (!is_backup) return done(absl::OkStatus());
+      EXPECT_EQ(header.kind, MessageKind::kHeld);
+      EXPECT_TRUE(payload.empty());
+      Node& primary = *job->nodes_[2 * ToInt(shard->shard())];
+      primary.inbox.push_back([&primary, header] {
+        if (!primary.stopped) primary.shard->BackupHolds(header);
+      });
+    }
+    void SendToShard(ShardIndex to, const WireHeader& header, absl::Span<const std::byte> payload,
+                     Transport::SendDone done) override {
+      Node& other = *job->nodes_[2 * ToInt(to)];
+      std::vector<std::byte> bytes(payload.begin(), payload.end());
+      if (done) done(absl::OkStatus());
+      other.inbox.push_back([&other, header, bytes = std::move(bytes)] {
+        if (other.stopped) return;
+        if (header.kind == MessageKind::kHeld) return other.shard->BackupsHold(header);
+        if (header.kind == MessageKind::kVerdict) {
+          EXPECT_EQ(other.shard->VerdictArrived(header), RefusalReason::kNone);
+          return;
+        }
+        const absl::Span<std::byte> place = other.shard->PlaceScalars(header);
+        ASSERT_EQ(place.size(), bytes.size());
+        std::memcpy(place.data(), bytes.data(), bytes.size());
+        other.shard->ScalarsArrived(header);
+      });
+    }
+    // The payload is read when it is delivered, as in place: what is overwritten before is seen.
+    void SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
+                      Transport::SendDone done) override {
+      Node& other = *job->nodes_[2 * ToInt(shard->shard()) + 1];
+      auto kept = std::make_shared<Transport::SendDone>(std::move(done));
+      other.inbox.push_back([&other, header, payload, kept] {
+        if (!other.stopped) other.Receive(header, payload);
+        (*kept)(absl::OkStatus());
+      });
+    }
+    void Receive(const WireHeader& header, absl::Span<const std::byte> payload) {
+      if (header.kind == MessageKind::kState) {
+        const absl::Span<std::byte> place = shard->PlaceState(header);
+        ASSERT_EQ(place.size(), payload.size());
+        std::memcpy(place.data(), payload.data(), payload.size());
+        return shard->StateArrived(header);
+      }
+      const auto placement = shard->PlacePush(header);
+      ASSERT_EQ(placement.memory.size(), payload.size());
+      std::memcpy(placement.memory.data(), payload.data(), payload.size());
+      EXPECT_EQ(shard->PushArrived(header, placement.memory, {}), RefusalReason::kNone);
+    }
+    void StepJudged(const StepVerdict& verdict) override {
+      if (shard->shard() == kFirstShard) job->verdicts_.push_back(verdict);
+    }
+    kernels::OutgoingStores UpdateBegins(int64_t) override {
+      return kernels::OutgoingStores::kDirect;
+    }
+    void UpdateEnds(double) override {}
+    void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {
+      EXPECT_FALSE(is_backup) << "nobody asks a backup for a snapshot";
+    }
+    void SnapshotDeclined(uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
+
+    ReplicatedJob* const job;
+    std::unique_ptr<ParameterShard> shard;
+    const bool is_backup;
+    bool stopped = false;
+    Messages inbox;
+  };
+
+  std::shared_ptr<MemoryBudget::Reservation> Reserve(const v1::JobPlan& plan, ShardIndex number) {
+    return *budget_.Reserve(ParameterShard::BytesNeeded(plan, number), absl::ZeroDuration());
+  }
+  // Only shards have values to begin with.
+  std::unique_ptr<ParameterShard> Make(std::shared_ptr<const v1::JobPlan> plan, ShardIndex number) {
+    auto reservation = Reserve(*plan, number);
+    auto shard = *ParameterShard::Create(plan, number, std::move(reservation));
+    if (IsOfBackup(*plan)) return shard;
+    for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
+    return shard;
+  }
+  void Add(std::unique_ptr<ParameterShard> shard, bool is_backup) {
+    nodes_.push_back(std::make_unique<Node>(this, std::move(shard), is_backup));
+  }
+  void Start(bool connected) {
+    for (auto& node : nodes_) node->shard->Start(kSteps);
+    for (const ShardIndex shard : NumbersBelow<ShardIndex>(kShards)) {
+      if (connected) Connect(shard);
+    }
+  }
+
+  static inline MemoryBudget budget_{int64_t{1} << 30};
+  const std::shared_ptr<const v1::JobPlan> plan_;
+  std::vector<std::unique_ptr<Node>> nodes_;  // of each shard itself, then its backup
+  std::vector<StepVerdict> verdicts_;
+};
+
+v1::Optimizer Adamw() {
+  v1::Optimizer optimizer;
+  optimizer.mutable_adamw()->set_learning_rate(0.01);
+  optimizer.mutable_adamw()->set_weight_decay(0.1);
+  return optimizer;
+}
+
+v1::Optimizer Lamb() {
+  v1::Optimizer optimizer;
+  optimizer.mutable_lamb()->set_learning_rate(0.01);
+  return optimizer;
+}
+
+// What a backup holds, slots and counts included, shows when it goes on in its shard's place.
+void ExpectPromotedBackupsGoOnAlike(const v1::JobPlan& plan, int broken_step = -1) {
+  ReplicatedJob undisturbed(plan), job(plan);
+  for (int64_t step = 0; step < kSteps; ++step) undisturbed.Step(step, step == broken_step);
+  int64_t step = 0;
+  for (; step < kSteps / 2; ++step) job.Step(step, step == broken_step);
+  job.ExpectBackupsAreTheSame();
+  std::vector<std::unique_ptr<ParameterShard>> held;
+  held.push_back(job.Take(ShardIndex(0), /*the_backup=*/true));
+  held.push_back(job.Take(ShardIndex(1), /*the_backup=*/false));
+  v1::JobPlan next = plan;
+  next.set_generation(2);
+  next.set_first_step(step);
+  ReplicatedJob promoted(next, std::move(held));
+  for (; step < kSteps; ++step) promoted.Step(step, step == broken_step);
+  EXPECT_EQ(promoted.AllValues(), undisturbed.AllValues());
+  promoted.ExpectBackupsAreTheSame();
+}
+
+TEST(ShardBackupTest, APromotedBackupGoesOnToTheSameBits) {
+  ExpectPromotedBackupsGoOnAlike(Plan({.optimizer = Adamw()}));
+}
+
+TEST(ShardBackupTest, WhatComesOutOfTheFirstStepsIsNotWhatComesOutLater) {
+  ReplicatedJob job(Plan({.optimizer = Adamw()}));
+  const auto before = job.AllValues();
+  job.Step(0);
+  EXPECT_NE(job.AllValues(), before);
+}
+
+TEST(ShardBackupTest, StepsThatAreJudgedArePassedOnAsTheyWereJudged) {
+  const v1::JobPlan plan = Plan({.optimizer = Adamw(), .precision = v1::FP16, .clip_norm = 0.5});
+  ExpectPromotedBackupsGoOnAlike(plan, /*broken_step=*/2);
+  ReplicatedJob job(plan);
+  for (int64_t step = 0; step < 4; ++step) job.Step(step, step == 2);
+  ASSERT_EQ(job.verdicts().size(), 4u);
+  EXPECT_TRUE(job.verdicts()[2].skipped);
+  EXPECT_LT(job.verdicts()[3].loss_scale, job.verdicts()[1].loss_scale);
+}
+
+TEST(ShardBackupTest, TrustRatiosArePassedOn) {
+  ExpectPromotedBackupsGoOnAlike(Plan({.optimizer = Lamb(), .clip_norm = 0.5}));
+}
+
+TEST(ShardBackupTest, AnswersDoNotWaitButTheStepAfterNextDoes) {
+  ReplicatedJob job(Plan({.optimizer = Adamw()}));
+  job.DeliverAll();
+  Messages& held_up = job.to_backup(ShardIndex(1));
+  job.PushStep(0);
+  job.DeliverAll(&held_up);
+  EXPECT_EQ(job.version(), 1);
+  EXPECT_EQ(job.backup(ShardIndex(0)).lowest_version(), 1);
+  EXPECT_EQ(job.backup(ShardIndex(1)).lowest_version(), 0);
+  job.PushStep(1);
+  job.DeliverAll(&held_up);
+  EXPECT_EQ(job.primary(ShardIndex(0)).lowest_version(), 1)
+      << "the other shard could not step back to version 0";
+  EXPECT_EQ(job.primary(ShardIndex(1)).lowest_version(), 1);
+  job.DeliverAll();
+  EXPECT_EQ(job.version(), 2);
+  job.ExpectBackupsAreTheSame();
+}
+
+TEST(ShardBackupTest, ABackupIsFilledWhileTheFirstStepIsMade) {
+  ReplicatedJob job(Plan({.optimizer = Adamw()}), /*connected=*/false);
+  job.PushStep(0);
+  job.DeliverAll();
+  EXPECT_EQ(job.version(), 1);
+  job.PushStep(1);
+  job.DeliverAll();
+  EXPECT_EQ(job.version(), 1) << "it would be written over what the backup is filled with";
+  job.Connect(ShardIndex(0));
+  job.DeliverAll();
+  EXPECT_EQ(job.version(), 1);
+  job.Connect(ShardIndex(1));
+  job.DeliverAll();
+  EXPECT_EQ(job.version(), 2);
+  job.ExpectBackupsAreTheSame();
+}
+
+TEST(ShardBackupTest, ABackupThatIsNotFilledHoldsNothing) {
+  ReplicatedJob job(Plan({.optimizer = Adamw()}));
+  ReplicatedJob::DeliverOne(job.to_backup(ShardIndex(0)));
+  const auto held = job.backup(ShardIndex(0)).held_versions();
+  EXPECT_GT(held.oldest, held.newest);
+  job.DeliverAll();
+  EXPECT_EQ(job.backup(ShardIndex(0)).held_versions().newest, 0);
+}
+
+TEST(ShardBackupTest, WhateverIsLateWhoeverDiesTheOthersHaveAVersionInCommon) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    ReplicatedJob job(Plan({.optimizer = Adamw()}));
+    job.DeliverAll();
+    // Workers push a chunk's gradient once all chunks have the step's version.
+    const int chunks = job.plan().chunks_size();
+    int pushed = 0;
+    const int moves = static_cast<int>(random() % 600);
+    for (int move = 0; move < moves; ++move) {
+      const bool may_push = pushed < chunks * kSteps && job.version() >= pushed / chunks;
+      if (may_push && random() % 3 == 0) {
+        job.Push(pushed / chunks, pushed % chunks);
+        ++pushed;
+        continue;
+      }
+      const auto inboxes = job.inboxes();
+      ReplicatedJob::DeliverOne(*inboxes[random() % inboxes.size()]);
+    }
+    for (int dead = 0; dead <= 4; ++dead) {  // 4: nobody
+      int64_t oldest = 0, newest = std::numeric_limits<int64_t>::max();
+      for (int holder = 0; holder < 4; ++holder) {
+        if (holder == dead) continue;
+        const auto shard = ShardIndex(holder / 2);
+        const auto held =
+            (holder % 2 == 0 ? job.primary(shard) : job.backup(shard)).held_versions();
+        oldest = std::max(oldest, held.oldest);
+        newest = std::min(newest, held.newest);
+      }
+      EXPECT_LE(oldest, newest) << "without holder " << dead;
+      EXPECT_GE(newest, job.version() - 1) << "one step is computed again at most";
+    }
+    job.DeliverAll();
+  }
+}
+
+TEST(ShardBackupPlanTest, ABackupSeesAJobOfOneWorkerThatIsItsShard) {
+  v1::JobPlan plan = Plan({.workers = 3, .checkpoint_every = 7});
+  plan.mutable_spec()->mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_INT8);
+  const v1::JobPlan view = PlanOfBackup(plan, ShardIndex(1));
+  EXPECT_TRUE(IsOfBackup(view));
+  EXPECT_FALSE(IsOfBackup(plan));
+  ASSERT_EQ(view.workers_size(), 1);
+  EXPECT_EQ(view.workers(0).member(), "ps-1");
+  EXPECT_EQ(view.spec().checkpoint().every_steps(), 0);
+  EXPECT_EQ(view.spec().sync().compression().kind(), v1::COMPRESSION_KIND_UNSPECIFIED);
+  EXPECT_EQ(SessionOfBackup(plan, ShardIndex(1)), view.job_number());
+  EXPECT_NE(view.job_number(), PlanOfBackup(plan, ShardIndex(0)).job_number());
+  EXPECT_NE(view.job_number(), PlanOfShard(plan, ShardIndex(1)).job_number());
+  EXPECT_EQ(PlanOfBackup(PlanOfShard(plan, ShardIndex(1)), ShardIndex(1)).job_number(),
+            view.job_number())
+      << "both sides come to the same number";
+}
+
+TEST(ShardBackupPlanTest, ABackupBesideItsShardIsRefused) {
+  v1::JobPlan plan = Plan({});
+  EXPECT_TRUE(CheckPlan(plan).ok());
+  plan.mutable_shards(0)->mutable_backup()->set_member("ps-0");
+  EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kInvalidArgument);
+  plan = Plan({});
+  plan.mutable_spec()->mutable_sync()->set_mode(v1::ASP);
+  EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster
