@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "lib/http/http_client.h"
-#include "lib/http/tls_client.h"
+#include "lib/http/relay/tls_client.h"
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"

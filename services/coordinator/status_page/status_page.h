@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/http/http_server.h"
-#include "lib/http/tls_relay.h"
+#include "lib/http/relay/tls_relay.h"
 #include "lib/security/tls_folder.h"
 #include "services/coordinator/status_page/change_feed.h"
 #include "services/coordinator/status_page/page_access.h"

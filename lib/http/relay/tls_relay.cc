@@ -1,4 +1,4 @@
-#include "lib/http/tls_relay.h"
+#include "lib/http/relay/tls_relay.h"
 
 #include <arpa/inet.h>
 #include <glog/logging.h>

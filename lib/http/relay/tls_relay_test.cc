@@ -1,4 +1,4 @@
-#include "lib/http/tls_relay.h"
+#include "lib/http/relay/tls_relay.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "lib/http/http_client.h"
 #include "lib/http/http_server.h"
-#include "lib/http/tls_client.h"
+#include "lib/http/relay/tls_client.h"
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 
