@@ -17,7 +17,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"

@@ -24,7 +24,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/output.h"
 #include "lib/concurrency/cpu_quota.h"
-#include "lib/engine/device_list.h"
+#include "lib/engine/backends/device_list.h"
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"

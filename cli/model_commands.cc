@@ -12,7 +12,7 @@
 #include "cli/model_choice.h"
 #include "cli/session.h"
 #include "google/protobuf/struct.pb.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/cost.h"
 #include "lib/graph/lowering.h"

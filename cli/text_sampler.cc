@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/cpu_quota.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/lowering.h"

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "absl/status/status.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/lowering.h"
 #include "lib/graph/zoo/zoo.h"

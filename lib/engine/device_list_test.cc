@@ -1,4 +1,4 @@
-#include "lib/engine/device_list.h"
+#include "lib/engine/backends/device_list.h"
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/cpu/cpu_device.h"
 #include "lib/engine/device.h"
 #include "lib/engine/model_memory.h"

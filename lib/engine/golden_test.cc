@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/checkpoint/safetensors.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"

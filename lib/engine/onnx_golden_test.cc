@@ -3,7 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "lib/engine/onnx_replay.h"
+#include "lib/engine/replay/onnx_replay.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "glog/logging.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/model_memory.h"
 #include "lib/engine/profile.h"
 #include "lib/graph/lowering.h"

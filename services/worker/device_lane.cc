@@ -9,7 +9,7 @@
 #include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/short_slices.h"
 #include "lib/concurrency/steady_wait.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/status/status.h"
 
 namespace muster {

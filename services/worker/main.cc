@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "lib/concurrency/cpu_quota.h"
-#include "lib/engine/device_list.h"
+#include "lib/engine/backends/device_list.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/departure.h"

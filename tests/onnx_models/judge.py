@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Says which of the exported models are accepted, and whether they train as they do in PyTorch.
 
-    judge.py judge OUT --replay PROGRAM [NAME...]    runs //lib/engine:onnx_replay_main over OUT; needs onnxruntime
+    judge.py judge OUT --replay PROGRAM [NAME...]    runs //lib/engine/replay:onnx_replay_main over OUT; needs onnxruntime
     judge.py table OUT [--to docs/onnx_models.md]    the table of what was found; needs Python alone
 """
 
@@ -218,7 +218,7 @@ def main():
     parser.add_argument("command", choices=["judge", "table"])
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("names", nargs="*", help="of recipes; default: all")
-    parser.add_argument("--replay", type=pathlib.Path, help="the program of //lib/engine:onnx_replay_main")
+    parser.add_argument("--replay", type=pathlib.Path, help="the program of //lib/engine/replay:onnx_replay_main")
     parser.add_argument("--to", type=pathlib.Path, help="the page to write; default: standard output")
     options = parser.parse_intermixed_args()
     if options.command == "judge":

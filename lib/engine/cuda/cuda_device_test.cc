@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 
 namespace muster {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"

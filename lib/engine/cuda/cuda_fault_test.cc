@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cuda/activation.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/lowering.h"

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "kernels/conversion.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/element_type.h"
 #include "lib/engine/executor.h"

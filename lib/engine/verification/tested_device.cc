@@ -3,7 +3,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/verification/instance.h"
 
 namespace muster::verification {

@@ -1,4 +1,4 @@
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 
 #include <memory>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "lib/engine/onnx_replay.h"
+#include "lib/engine/replay/onnx_replay.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/checkpoint/safetensors.h"
-#include "lib/engine/backends.h"
+#include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"

@@ -9,7 +9,7 @@
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "glog/logging.h"
-#include "lib/engine/onnx_replay.h"
+#include "lib/engine/replay/onnx_replay.h"
 #include "lib/graph/onnx/onnx_import.h"
 #include "proto/muster/v1/job.pb.h"
 
