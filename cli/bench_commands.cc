@@ -23,8 +23,8 @@
 #include "lib/engine/model_memory.h"
 #include "lib/engine/profile.h"
 #include "lib/graph/cost.h"
-#include "lib/graph/lowering.h"
-#include "lib/graph/model.h"
+#include "lib/graph/lowering/lowering.h"
+#include "lib/graph/model/model.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/data/dataset.h"
-#include "lib/graph/model.h"
+#include "lib/graph/model/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/graph_size.h"

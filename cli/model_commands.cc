@@ -15,8 +15,8 @@
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/cost.h"
-#include "lib/graph/lowering.h"
-#include "lib/graph/model.h"
+#include "lib/graph/lowering/lowering.h"
+#include "lib/graph/model/model.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/status/status.h"
 

@@ -14,7 +14,7 @@
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"

@@ -8,7 +8,7 @@
 #include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/codec/codec.h"
-#include "lib/graph/model.h"
+#include "lib/graph/model/model.h"
 #include "lib/plan/parameter_table.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "tests/metrics_page.h"

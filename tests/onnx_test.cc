@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/onnx/onnx_import.h"
 #include "tests/training_cluster.h"
 

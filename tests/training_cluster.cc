@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/fleet/channel.h"
-#include "lib/graph/model.h"
+#include "lib/graph/model/model.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
 #include "lib/plan/parameter_table.h"

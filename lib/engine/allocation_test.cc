@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/model_memory.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/job.pb.h"
 

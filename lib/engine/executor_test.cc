@@ -23,7 +23,7 @@
 #include "lib/engine/device.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/autodiff.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"

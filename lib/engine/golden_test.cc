@@ -24,7 +24,7 @@
 #include "lib/engine/model_memory.h"
 #include "lib/engine/reference/reference.h"
 #include "lib/engine/reference/tensor.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/graph.pb.h"

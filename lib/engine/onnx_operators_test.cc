@@ -16,7 +16,7 @@
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/onnx/onnx_import.h"
 #include "lib/graph/onnx/onnx_model_builder.h"
 #include "lib/status/status.h"

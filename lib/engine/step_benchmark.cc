@@ -12,7 +12,7 @@
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/model_memory.h"
 #include "lib/engine/profile.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/job.pb.h"
 

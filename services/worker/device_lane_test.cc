@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
 #include "lib/graph/gradient_order.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/plan/parameter_table.h"
 #include "services/worker/tiny_jobs.h"
 

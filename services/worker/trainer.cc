@@ -22,7 +22,7 @@
 #include "lib/exchange/ring_exchange.h"
 #include "lib/graph/cost.h"
 #include "lib/graph/gradient_order.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"

@@ -11,7 +11,7 @@
 
 #include "kernels/threads.h"
 #include "lib/engine/compiled_graph.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/operator.h"
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/job.pb.h"

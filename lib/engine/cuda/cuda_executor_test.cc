@@ -21,7 +21,7 @@
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"

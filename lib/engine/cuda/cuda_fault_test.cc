@@ -11,7 +11,7 @@
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"

@@ -14,7 +14,7 @@
 #include "lib/engine/reference/reference.h"
 #include "lib/engine/verification/instance.h"
 #include "lib/engine/verification/sketch.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster::verification {

@@ -10,7 +10,7 @@
 #include "lib/engine/reference/tensor.h"
 #include "lib/engine/verification/instance.h"
 #include "lib/engine/verification/models.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster::verification {

@@ -1,5 +1,5 @@
 // What a graph is lowered to computes what the graph means: fused or not, recomputed or not.
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 
 #include <algorithm>
 #include <cmath>

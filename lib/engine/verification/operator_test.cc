@@ -19,7 +19,7 @@
 #include "lib/engine/reference/tensor.h"
 #include "lib/engine/verification/instance.h"
 #include "lib/engine/verification/operator_case.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

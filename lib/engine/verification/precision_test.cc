@@ -13,7 +13,7 @@
 #include "lib/engine/verification/instance.h"
 #include "lib/engine/verification/models.h"
 #include "lib/engine/verification/sketch.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"

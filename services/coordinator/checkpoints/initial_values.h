@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "lib/graph/model.h"
+#include "lib/graph/model/model.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {

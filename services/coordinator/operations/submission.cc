@@ -16,7 +16,7 @@
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/data/dataset.h"
-#include "lib/graph/model.h"
+#include "lib/graph/model/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/chunk_check.h"

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "lib/graph/fusion/fusion.h"
-#include "lib/graph/fusion/graph_edit.h"
+#include "lib/graph/lowering/fusion/fusion.h"
+#include "lib/graph/lowering/fusion/graph_edit.h"
 
 namespace muster {
 

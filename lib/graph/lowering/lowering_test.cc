@@ -1,4 +1,4 @@
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 
 #include <algorithm>
 #include <limits>

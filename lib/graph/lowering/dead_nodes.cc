@@ -1,4 +1,4 @@
-#include "lib/graph/dead_nodes.h"
+#include "lib/graph/lowering/dead_nodes.h"
 
 #include <algorithm>
 #include <string>

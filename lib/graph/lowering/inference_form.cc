@@ -1,4 +1,4 @@
-#include "lib/graph/inference_form.h"
+#include "lib/graph/lowering/inference_form.h"
 
 #include <string>
 #include <utility>

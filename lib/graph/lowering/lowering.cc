@@ -1,13 +1,13 @@
-#include "lib/graph/lowering.h"
+#include "lib/graph/lowering/lowering.h"
 
 #include <utility>
 
 #include "lib/graph/autodiff.h"
-#include "lib/graph/dead_nodes.h"
-#include "lib/graph/fusion/fusion.h"
-#include "lib/graph/inference_form.h"
-#include "lib/graph/precision.h"
-#include "lib/graph/recomputation.h"
+#include "lib/graph/lowering/dead_nodes.h"
+#include "lib/graph/lowering/fusion/fusion.h"
+#include "lib/graph/lowering/inference_form.h"
+#include "lib/graph/lowering/precision.h"
+#include "lib/graph/lowering/recomputation.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/status/status.h"
 

@@ -1,4 +1,4 @@
-#include "lib/graph/recomputation.h"
+#include "lib/graph/lowering/recomputation.h"
 
 #include <algorithm>
 #include <string>

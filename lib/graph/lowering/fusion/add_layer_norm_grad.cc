@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "lib/graph/fusion/fusion.h"
-#include "lib/graph/fusion/graph_edit.h"
+#include "lib/graph/lowering/fusion/fusion.h"
+#include "lib/graph/lowering/fusion/graph_edit.h"
 
 namespace muster {
 namespace {

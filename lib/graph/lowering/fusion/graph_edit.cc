@@ -1,4 +1,4 @@
-#include "lib/graph/fusion/graph_edit.h"
+#include "lib/graph/lowering/fusion/graph_edit.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "lib/graph/model.h"
+#include "lib/graph/model/model.h"
 
 #include <utility>
 

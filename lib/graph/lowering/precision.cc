@@ -1,4 +1,4 @@
-#include "lib/graph/precision.h"
+#include "lib/graph/lowering/precision.h"
 
 #include <algorithm>
 #include <cmath>

@@ -10,8 +10,8 @@
 #include "absl/types/span.h"
 #include "lib/graph/attributes.h"
 #include "lib/graph/dependence.h"
-#include "lib/graph/fusion/fusion.h"
-#include "lib/graph/fusion/graph_edit.h"
+#include "lib/graph/lowering/fusion/fusion.h"
+#include "lib/graph/lowering/fusion/graph_edit.h"
 
 namespace muster {
 namespace {

@@ -1,19 +1,19 @@
 #include <utility>
 
-#include "lib/graph/fusion/fusion.h"
-#include "lib/graph/fusion/graph_edit.h"
+#include "lib/graph/lowering/fusion/fusion.h"
+#include "lib/graph/lowering/fusion/graph_edit.h"
 
 namespace muster {
 
 // Relu's gradient reads only its output, so the sum before it need not exist.
-void FuseLinearRelu(v1::Graph& graph) {
+void FuseConv2dRelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
-    if (!edit.Is(i, "Linear")) continue;
+    if (!edit.Is(i, "Conv2d")) continue;
     const int relu = edit.OnlyReader(edit.node(i).outputs(0));
     if (!edit.Is(relu, "Relu")) continue;
     v1::Node fused = edit.node(i);
-    fused.set_op("LinearRelu");
+    fused.set_op("Conv2dRelu");
     fused.set_outputs(0, edit.node(relu).outputs(0));
     edit.Replace({i, relu}, std::move(fused));
   }

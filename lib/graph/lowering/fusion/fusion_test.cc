@@ -1,4 +1,4 @@
-#include "lib/graph/fusion/fusion.h"
+#include "lib/graph/lowering/fusion/fusion.h"
 
 #include <string>
 
