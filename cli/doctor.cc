@@ -22,7 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cli/output.h"
+#include "cli/text/output.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/engine/backends/device_list.h"
 #include "lib/security/certificate.h"

@@ -1,7 +1,7 @@
 #include <cstdlib>
 
-#include "cli/interrupt.h"
-#include "cli/session.h"
+#include "cli/commands/session.h"
+#include "cli/framework/interrupt.h"
 #include "glog/logging.h"
 #include "lib/security/core_dumps.h"
 

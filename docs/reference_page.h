@@ -6,8 +6,8 @@
 namespace muster {
 
 // Fails where docs/reference/`page` is not `text`, and says how it is made anew: by running the
-// test `target` ("//cli:commands_test") with MUSTER_WRITE_REFERENCE=FOLDER, where the page is then
-// put.
+// test `target` ("//cli/commands:commands_test") with MUSTER_WRITE_REFERENCE=FOLDER, where the page
+// is then put.
 void ExpectReferencePage(absl::string_view page, absl::string_view text, absl::string_view target);
 
 }  // namespace muster

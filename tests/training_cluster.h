@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cli/local_cluster.h"
+#include "cli/local/local_cluster.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 

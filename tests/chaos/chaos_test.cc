@@ -1,6 +1,6 @@
 // Members that are killed or stand still at random points of a job, as `muster chaos` does it: the
 // model comes out the same to the bit, and every recovery has its reason.
-#include "cli/chaos.h"
+#include "cli/chaos/chaos.h"
 
 #include <signal.h>
 
@@ -14,8 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
-#include "cli/coordinator_client.h"
-#include "cli/local_cluster.h"
+#include "cli/framework/coordinator_client.h"
+#include "cli/local/local_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"

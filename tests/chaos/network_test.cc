@@ -17,7 +17,7 @@
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cli/coordinator_client.h"
+#include "cli/framework/coordinator_client.h"
 #include "tests/chaos/faulty_network.h"
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"

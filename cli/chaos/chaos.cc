@@ -1,0 +1,221 @@
+#include "cli/chaos/chaos.h"
+
+#include <algorithm>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/status/status.h"
+
+namespace muster::cli {
+namespace {
+
+// How often a wait looks for members that ended by themselves, and for recoveries that take too
+// long.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
+
+class ChaosRun {
+ public:
+  ChaosRun(LocalCluster* cluster, const ChaosOptions* options)
+      : cluster_(cluster), options_(options), begin_(SteadyNow()) {}
+
+  absl::StatusOr<ChaosReport> Run(const std::string& job, CoordinatorClient& client) {
+    std::jthread watcher([&](std::stop_token stop) { Watch(job, client, std::move(stop)); });
+    std::optional<Interrupt::Registration> registration;
+    if (options_->interrupt != nullptr) {
+      registration.emplace(*options_->interrupt, [this] {
+        absl::MutexLock lock(&mu_);
+        interrupted_ = true;
+      });
+    }
+    const absl::Status struck = StrikeAll();
+    RETURN_IF_ERROR(Revive());
+    RETURN_IF_ERROR(struck);
+    absl::MutexLock lock(&mu_);
+    if (interrupted_) return absl::CancelledError("interrupted");
+    RETURN_IF_ERROR(watched_);
+    return ChaosReport{.job = tracker_.job(),
+                       .strikes = {tracker_.strikes().begin(), tracker_.strikes().end()},
+                       .recoveries = tracker_.recoveries(),
+                       .steps_again = tracker_.steps_again(),
+                       .other_ends = other_ends_,
+                       .fault = fault_};
+  }
+
+ private:
+  absl::Duration Now() const { return SteadyNow() - begin_; }
+
+  void Say(const std::string& line) const {
+    if (options_->say) options_->say(line);
+  }
+
+  void Watch(const std::string& job, CoordinatorClient& client, std::stop_token stop) {
+    const absl::Status status =
+        client.Watch(job, {.away_max = absl::InfiniteDuration(), .stop = std::move(stop)},
+                     [this](const v1::WatchJobResponse& update) {
+                       absl::MutexLock lock(&mu_);
+                       tracker_.Take(update, Now());
+                       return CoordinatorClient::WatchStep::kContinue;
+                     });
+    absl::MutexLock lock(&mu_);
+    watched_ = status;
+    ended_ = true;
+  }
+
+  bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ended_ || interrupted_ || !fault_.empty();
+  }
+  bool IsOver() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return Over();
+  }
+
+  // Waits for `done`, for `timeout` at most, or until there is nothing more to do. Members that end
+  // by themselves meanwhile are started again.
+  absl::Status Wait(absl::Duration timeout, absl::FunctionRef<bool(const RecoveryTracker&)> done)
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::Duration deadline = Now() + timeout;
+    for (;;) {
+      {
+        absl::MutexLock lock(&mu_);
+        auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return Over() || done(tracker_); };
+        if (AwaitFor(&mu_, absl::Condition(&ready), std::min(deadline - Now(), kLookEvery))) break;
+        NoteOverdue();
+      }
+      RETURN_IF_ERROR(Revive());
+      if (Now() >= deadline) break;
+    }
+    return absl::OkStatus();
+  }
+
+  void NoteOverdue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Strike* pending = tracker_.pending();
+    if (pending == nullptr || Now() - pending->at <= options_->deadline) return;
+    const v1::Job& job = tracker_.job();
+    fault_ = absl::StrCat("no step within ", absl::FormatDuration(options_->deadline), " after ",
+                          pending->member, " was struck at step ", pending->step, "; the job is ",
+                          v1::JobState_Name(job.state()), " at step ", job.progress().step(),
+                          job.message().empty() ? "" : ": ", job.message());
+  }
+
+  absl::Status Revive() {
+    ASSIGN_OR_RETURN(const std::vector<LocalCluster::Revival> revivals, cluster_->Heal());
+    for (const LocalCluster::Revival& revival : revivals) {
+      other_ends_.push_back(absl::StrCat(revival.name, " ", revival.end));
+      Say(absl::StrCat(other_ends_.back(), " by itself: started again, pid ", revival.pid));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status StrikeAll() {
+    ChaosDice dice(options_->seed, options_->roles);
+    RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [](const RecoveryTracker& tracker) {
+      return tracker.job().state() == v1::RUNNING && tracker.job().progress().step() > 0;
+    }));
+    const absl::Duration until = Now() + options_->duration;
+    for (int strikes = 0; strikes < options_->strikes_max; ++strikes) {
+      const ChaosDice::Throw next = dice.Next();
+      RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [this](const RecoveryTracker& tracker) {
+        return options_->overlaps ||
+               (tracker.pending() == nullptr && tracker.job().state() == v1::RUNNING);
+      }));
+      SayRecovered();
+      RETURN_IF_ERROR(
+          Wait(next.gap * options_->every, [](const RecoveryTracker&) { return false; }));
+      if (IsOver() || Now() >= until) break;
+      RETURN_IF_ERROR(StrikeOne(next));
+    }
+    RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [this](const RecoveryTracker& tracker) {
+      return !options_->awaits_end && tracker.pending() == nullptr;
+    }));
+    SayRecovered();
+    return absl::OkStatus();
+  }
+
+  // Members of `role` that serve the job and run.
+  std::vector<std::string> Targets(ChaosRole role) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const v1::Job& job = tracker_.job();
+    std::vector<std::string> names;
+    if (role == ChaosRole::kPs) names.assign(job.ps().begin(), job.ps().end());
+    if (role == ChaosRole::kWorker) names.assign(job.workers().begin(), job.workers().end());
+    if (role == ChaosRole::kCoordinator) names = {"coordinator"};
+    std::erase_if(names, [&](const std::string& name) { return !cluster_->running(name); });
+    return names;
+  }
+
+  absl::Status StrikeOne(const ChaosDice::Throw& next) {
+    const std::vector<std::string> targets = Targets(next.role);
+    if (targets.empty()) return absl::OkStatus();
+    const std::string& member = targets[next.pick % targets.size()];
+    const bool kills = options_->signal == SIGKILL;
+    const pid_t pid = cluster_->pid(member);
+    {
+      absl::MutexLock lock(&mu_);
+      tracker_.Struck(next.role, member,
+                      kills && next.role != ChaosRole::kCoordinator
+                          ? RecoveryTracker::Until::kNextGeneration
+                          : RecoveryTracker::Until::kNextStep,
+                      Now());
+      Say(absl::StrFormat("%6.1f s  %s %s (pid %d) at step %d", absl::ToDoubleSeconds(Now()),
+                          kills ? "killed" : "stopped", member, pid,
+                          tracker_.job().progress().step()));
+    }
+    // It may just have ended by itself: Restart() and Revive() see to that as well.
+    cluster_->Kill(member, options_->signal).IgnoreError();
+    Linger(kills ? options_->away : options_->stop_for);
+    if (kills) {
+      RETURN_IF_ERROR(cluster_->Restart(member));
+    } else {
+      cluster_->Kill(member, SIGCONT).IgnoreError();
+    }
+    absl::MutexLock lock(&mu_);
+    tracker_.Returned(member);
+    return absl::OkStatus();
+  }
+
+  // While a member is meant to be away nobody is started again.
+  void Linger(absl::Duration span) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    AwaitFor(&mu_, absl::Condition(&interrupted_), span);
+  }
+
+  void SayRecovered() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    for (; said_ < tracker_.strikes().size() && tracker_.strikes()[said_].recovered(); ++said_) {
+      const Strike& strike = tracker_.strikes()[said_];
+      Say(absl::StrFormat("%6.1f s  a step again %.2f s after %s",
+                          absl::ToDoubleSeconds(strike.at + strike.recovery),
+                          absl::ToDoubleSeconds(strike.recovery), strike.member));
+    }
+  }
+
+  LocalCluster* const cluster_;
+  const ChaosOptions* const options_;
+  const absl::Duration begin_;
+  std::vector<std::string> other_ends_;
+  size_t said_ = 0;  // strikes of which the recovery was said
+
+  absl::Mutex mu_;
+  RecoveryTracker tracker_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the watch has, and mostly the job
+  bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status watched_ ABSL_GUARDED_BY(mu_);
+  std::string fault_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<ChaosReport> RunChaos(const std::string& job, LocalCluster& cluster,
+                                     CoordinatorClient& client, const ChaosOptions& options) {
+  return ChaosRun(&cluster, &options).Run(job, client);
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,171 @@
+// muster local: a cluster that stays on this machine.
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands/session.h"
+#include "cli/framework/exit_code.h"
+#include "cli/local/cluster_lock.h"
+#include "cli/local/local_cluster.h"
+#include "cli/local/local_prometheus.h"
+#include "cli/text/output.h"
+#include "lib/status/status.h"
+
+namespace muster::cli {
+namespace {
+
+struct UpOptions {
+  std::string dir = DefaultLocalDir();
+  // Unset: as the cluster in `dir` is, else the default.
+  std::optional<int> ps;
+  std::optional<int> workers;
+  std::optional<std::string> devices;
+  bool observe = false;
+};
+
+constexpr int kPsDefault = 2;
+constexpr int kWorkersDefault = 2;
+constexpr absl::Duration kAttachTimeout = absl::Seconds(60);
+constexpr absl::Duration kStopGrace = absl::Seconds(15);
+
+std::string SizeText(const LocalCluster& cluster) {
+  return absl::StrCat(cluster.options().ps, " ps and ", cluster.options().workers,
+                      " workers (devices ", cluster.options().devices, ")");
+}
+
+bool IsAsWanted(const LocalCluster& cluster, const UpOptions& options) {
+  const LocalCluster::Options& has = cluster.options();
+  return options.ps.value_or(has.ps) == has.ps &&
+         options.workers.value_or(has.workers) == has.workers &&
+         options.devices.value_or(has.devices) == has.devices;
+}
+
+// Where it was asked for, or runs already. A cluster does without it.
+void Observe(const LocalCluster& cluster, bool asked_for) {
+  LocalPrometheus prometheus(cluster.dir());
+  if (!asked_for && !prometheus.url()) return;
+  if (const absl::Status observed = prometheus.Observe(cluster); !observed.ok()) {
+    std::fprintf(stderr, "nothing observes the cluster: %s\n",
+                 std::string(observed.message()).c_str());
+    return;
+  }
+  std::fprintf(stderr, "  Prometheus: %s\n", prometheus.url().value_or("has ended").c_str());
+}
+
+absl::Status StartNew(const UpOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster,
+                   LocalCluster::Start({.dir = options.dir,
+                                        .ps = options.ps.value_or(kPsDefault),
+                                        .workers = options.workers.value_or(kWorkersDefault),
+                                        .devices = options.devices.value_or("cpu"),
+                                        .lifetime = Lifetime::kDetached}));
+  std::printf("%s\n", cluster->address().c_str());
+  std::fprintf(stderr,
+               "%s are up; state and logs in %s\n"
+               "  muster submit examples/linear.yaml --wait\n"
+               "  muster local down\n"
+               "  Status page: %s\n",
+               SizeText(*cluster).c_str(), cluster->dir().c_str(), cluster->page().c_str());
+  if (options.dir != DefaultLocalDir()) {
+    std::fprintf(stderr, "  export MUSTER_SERVER=%s\n", cluster->address().c_str());
+  }
+  Observe(*cluster, options.observe);
+  return absl::OkStatus();
+}
+
+// What has ended is started again, as it was.
+absl::Status Heal(LocalCluster& cluster, bool observe) {
+  ASSIGN_OR_RETURN(const std::vector<LocalCluster::Revival> revivals, cluster.Heal());
+  for (const LocalCluster::Revival& revival : revivals) {
+    std::fprintf(stderr, "%s (pid %d) %s: started again, pid %d\n", revival.name.c_str(),
+                 revival.before, revival.end.c_str(), revival.pid);
+  }
+  RETURN_IF_ERROR(cluster.AwaitAttached(kAttachTimeout));
+  std::printf("%s\n", cluster.address().c_str());
+  std::fprintf(stderr, "%s are up; state and logs in %s\n  Status page: %s\n",
+               SizeText(cluster).c_str(), cluster.dir().c_str(), cluster.page().c_str());
+  Observe(cluster, observe);
+  return absl::OkStatus();
+}
+
+absl::Status Up(const UpOptions& options) {
+  ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(options.dir, "muster local up"));
+  auto cluster = LocalCluster::Open(options.dir);
+  if (absl::IsNotFound(cluster.status())) return StartNew(options);
+  RETURN_IF_ERROR(cluster.status());
+  if (!(*cluster)->whole()) {
+    std::fprintf(stderr, "what an interrupted muster local up has left is stopped first\n");
+    (*cluster)->Shutdown(kStopGrace);
+    return StartNew(options);
+  }
+  if (IsAsWanted(**cluster, options)) return Heal(**cluster, options.observe);
+  if (!(*cluster)->any_running()) return StartNew(options);
+  return WithReason(absl::AlreadyExistsError(absl::StrCat(
+                        "a local cluster with ", SizeText(**cluster), " runs already at ",
+                        (*cluster)->address(), "; muster local down stops it")),
+                    "ALREADY_RUNNING");
+}
+
+absl::Status Down(const std::string& dir) {
+  ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
+  ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(dir, "muster local down"));
+  ASSIGN_OR_RETURN(cluster, LocalCluster::Open(dir));  // as it is now
+  LocalPrometheus(dir).Stop();
+  cluster->Shutdown(kStopGrace);
+  std::fprintf(stderr, "the local cluster is down; its state stays in %s\n", dir.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status PrintStatus(const std::string& dir, Session& session) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
+  Table table({"NAME", "STATE", "PID", "LOG"});
+  bool all_run = true;
+  for (const std::string& name : cluster->names()) {
+    const pid_t pid = cluster->pid(name);
+    all_run &= pid != 0;
+    table.Add({name, pid != 0 ? "running" : "ended", pid != 0 ? absl::StrCat(pid) : "-",
+               cluster->log_path(name)});
+  }
+  std::printf("%s\n%s", cluster->address().c_str(), table.ToString().c_str());
+  if (cluster->running("coordinator")) {
+    std::fprintf(stderr, "Status page: %s\n", cluster->page().c_str());
+  }
+  if (const auto url = LocalPrometheus(dir).url()) {
+    std::fprintf(stderr, "Prometheus: %s\n", url->c_str());
+  }
+  if (!all_run) std::fprintf(stderr, "muster local up starts what has ended again\n");
+  if (!cluster->running("coordinator")) session.exit_code = kExitUnavailable;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddLocalCommands(Command program, Session& session) {
+  Command local = program.AddCommand("local", "A cluster that stays on this machine",
+                                     "muster local up --ps 2 --workers 2");
+  local.RequireCommand();
+
+  auto options = std::make_shared<UpOptions>();
+  Command up = local.AddCommand("up", "Start coordinator, ps and workers that do not run",
+                                "muster local up --ps 1 --workers 4");
+  up.AddOption("--dir", options->dir, "State and logs; default: ~/.muster/local");
+  up.AddOption("--ps", options->ps, "Parameter servers; default: 2").Within(1, 64);
+  up.AddOption("--workers", options->workers, "Workers; default: 2").Within(1, 64);
+  up.AddOption("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  up.AddFlag("--observe", options->observe, "Start Prometheus too, with alerts");
+  up.SetAction([options, &session] { session.Fail(Up(*options)); });
+
+  auto dir = std::make_shared<std::string>(DefaultLocalDir());
+  Command down = local.AddCommand("down", "Stop the cluster; its state stays", "muster local down");
+  down.AddOption("--dir", *dir, "Where it was started; default: ~/.muster/local");
+  down.SetAction([dir, &session] { session.Fail(Down(*dir)); });
+
+  Command status = local.AddCommand("status", "Address and processes", "muster local status");
+  status.AddOption("--dir", *dir, "Where it was started; default: ~/.muster/local");
+  status.SetAction([dir, &session] { session.Fail(PrintStatus(*dir, session)); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,251 @@
+#include "cli/commands/session.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <initializer_list>
+#include <iostream>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "cli/contexts.h"
+#include "cli/framework/exit_code.h"
+#include "cli/local/local_cluster.h"
+#include "lib/fleet/leader.h"
+#include "lib/status/status.h"
+#include "lib/suggestion/suggestion.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr char kDefaultServer[] = "127.0.0.1:7070";
+
+constexpr char kFooter[] =
+    "Example:\n"
+    "  muster run examples/char_gpt.yaml\n"
+    "muster COMMAND --help explains one.";
+constexpr absl::string_view kJsonPathPrefix = "jsonpath=";
+
+// What is wrong with an argument of -o; "": nothing.
+std::string OutputFault(const std::string& name) {
+  for (const char* known : {"table", "wide", "json", "yaml", "name"}) {
+    if (name == known) return "";
+  }
+  absl::string_view expression = name;
+  if (absl::ConsumePrefix(&expression, kJsonPathPrefix)) {
+    return std::string(CheckJsonPath(expression).message());
+  }
+  return absl::StrCat("-o ", name, ": there are table, wide, json, yaml, name and jsonpath=PATH");
+}
+
+// The program's own help has its commands by group, many in a line: all fit the screen.
+std::string GroupedCommands(Command program) {
+  constexpr size_t kIndent = 11, kWidth = 79;
+  std::string text = "\nCommands:\n";
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const Command command : program.commands()) {
+    auto group = std::ranges::find_if(
+        groups, [&](const auto& known) { return known.first == command.group(); });
+    if (group == groups.end()) group = groups.insert(group, {command.group(), {}});
+    group->second.push_back(command.name());
+  }
+  for (const auto& [name, commands] : groups) {
+    std::string line = absl::StrCat("  ", name);
+    line.resize(std::max(kIndent, line.size() + 1), ' ');
+    for (size_t i = 0; i < commands.size(); ++i) {
+      const std::string word = absl::StrCat(commands[i], i + 1 < commands.size() ? "," : "");
+      if (line.size() + word.size() > kWidth) {
+        line.erase(line.find_last_not_of(' ') + 1);
+        absl::StrAppend(&text, line, "\n");
+        line.assign(kIndent, ' ');
+      }
+      absl::StrAppend(&line, word, " ");
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+void SetGroup(Command program, const char* group, std::initializer_list<const char*> commands) {
+  for (const char* command : commands) program.FindCommand(command).value().SetGroup(group);
+}
+
+}  // namespace
+
+OutputFormat Session::output() const {
+  if (output_name == "json") return OutputFormat::kJson;
+  if (output_name == "yaml") return OutputFormat::kYaml;
+  if (output_name == "name") return OutputFormat::kName;
+  if (output_name == "wide") return OutputFormat::kWide;
+  if (absl::StartsWith(output_name, kJsonPathPrefix)) return OutputFormat::kJsonPath;
+  return OutputFormat::kTable;
+}
+
+absl::StatusOr<CoordinatorTarget> Session::Target() const {
+  if (!server.empty() && !context.empty()) {
+    return absl::InvalidArgumentError(
+        "--server and --context both say where the coordinator is: give one of them");
+  }
+  std::string address = server;
+  ClientSecurity security{.tls = tls, .token_file = token_file};
+  if (address.empty()) {
+    ASSIGN_OR_RETURN(const Contexts contexts, ReadContexts(ContextsPath()));
+    ASSIGN_OR_RETURN(const Context chosen, FindContext(contexts, context));
+    address = chosen.server;
+    if (security.tls.empty()) security.tls = chosen.tls;
+    if (security.token_file.empty()) security.token_file = chosen.token_file;
+  }
+  if (address.empty()) {
+    auto local = LocalCluster::Open(DefaultLocalDir());
+    if (local.ok() && (*local)->whole() && (*local)->running("coordinator")) {
+      return CoordinatorTarget((*local)->address());
+    }
+    address = kDefaultServer;
+  }
+  return SecureTarget(address, security);
+}
+
+absl::StatusOr<CoordinatorClient> Session::Connect() const {
+  ASSIGN_OR_RETURN(const CoordinatorTarget target, Target());
+  RETURN_IF_ERROR(FindLeader(target));
+  return CoordinatorClient(target);
+}
+
+void Session::Print(const google::protobuf::Message& message, const std::string& table,
+                    const std::string& name, const std::string& wide) const {
+  switch (output()) {
+    case OutputFormat::kWide:
+      std::fputs((wide.empty() ? table : wide).c_str(), stdout);
+      return;
+    case OutputFormat::kJsonPath:
+      std::fputs(ToJsonPath(message, absl::string_view(output_name).substr(kJsonPathPrefix.size()))
+                     .c_str(),
+                 stdout);
+      return;
+    case OutputFormat::kTable:
+      std::fputs(table.c_str(), stdout);
+      return;
+    case OutputFormat::kJson:
+      std::fputs(ToJson(message).c_str(), stdout);
+      return;
+    case OutputFormat::kYaml:
+      std::fputs(ToYamlText(message).c_str(), stdout);
+      return;
+    case OutputFormat::kName:
+      std::fputs(name.c_str(), stdout);
+      return;
+  }
+}
+
+void Session::Fail(const absl::Status& status) {
+  if (status.ok()) return;
+  exit_code = ExitCodeOf(status);
+  if (const int signalled = SignalExitCode(); signalled != 0) exit_code = signalled;
+  const std::string message(status.message());
+  // A list of faults speaks for itself.
+  std::fprintf(
+      stderr, "%s%s%s\n", absl::StrContains(message, '\n') ? "" : "muster: ", message.c_str(),
+      absl::StrContains(message, '\n') ? "" : absl::StrCat(" [", ReasonOf(status), "]").c_str());
+}
+
+int Session::SignalExitCode() const {
+  const int signal = interrupt == nullptr ? 0 : interrupt->signal();
+  return signal == 0 ? 0 : kExitSignalBase + signal;
+}
+
+void BuildCommandLine(Command program, Session& session) {
+  program.SetDescription(
+      "muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
+  program.SetFooter(kFooter);
+  program.RequireCommand();
+  const Option server =
+      program.AddOption("--server", session.server, "Coordinator, HOST:PORT[,HOST:PORT]")
+          .FromEnvironment("MUSTER_SERVER");
+  const Option tls = program.AddOption("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")
+                         .FromEnvironment("MUSTER_TLS");
+  const Option token_file =
+      program.AddOption("--token-file", session.token_file, "File; needs --tls")
+          .FromEnvironment("MUSTER_TOKEN_FILE");
+  const Option context = program.AddOption("--context", session.context, "Coordinator by name")
+                             .FromEnvironment("MUSTER_CONTEXT");
+  // What the environment says is of one coordinator: another one that the command line names by its
+  // context is not asked with that one's token.
+  program.SetPreparation([=, &session] {
+    if (!program.on_command_line(context)) {
+      if (!session.server.empty()) session.context.clear();
+      return;
+    }
+    if (!program.on_command_line(server)) session.server.clear();
+    if (!program.on_command_line(tls)) session.tls.clear();
+    if (!program.on_command_line(token_file)) session.token_file.clear();
+  });
+  program
+      .AddOption("-o,--output", session.output_name,
+                 "table, wide, json, yaml, name or jsonpath={.PATH}")
+      .Check(OutputFault);
+  program.SetCommandList([program] { return GroupedCommands(program); });
+  AddRunCommand(program, session);
+  AddLocalCommands(program, session);
+  AddJobCommands(program, session);
+  AddLookCommands(program, session);
+  AddCheckpointCommands(program, session);
+  AddFleetCommands(program, session);
+  AddAccessCommands(program, session);
+  AddAdminCommands(program, session);
+  AddModelCommands(program, session);
+  AddBenchCommands(program, session);
+  AddChaosCommand(program, session);
+  AddRenderCommand(program, session);
+  AddSetupCommands(program, session);
+  SetGroup(program, kJobGroup,
+           {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
+            "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
+  SetGroup(program, kLookGroup,
+           {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "bench"});
+  SetGroup(program, kClusterGroup,
+           {"local", "members", "certs", "token", "admin", "context", "chaos"});
+  SetGroup(program, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
+}
+
+std::string UnknownCommand(Command program, const std::vector<std::string>& words) {
+  Command command = program;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (absl::StartsWith(words[i], "-")) {
+      const std::optional<Option> option = program.FindOption(words[i]);
+      if (option && option->takes_value()) ++i;
+      continue;
+    }
+    const std::vector<Command> known = command.commands();
+    if (known.empty()) return "";  // a leaf: the rest are its arguments
+    const std::optional<Command> next = command.FindCommand(words[i]);
+    if (!next) {
+      std::vector<std::string> names;
+      for (const Command& one : known) names.push_back(one.name());
+      const std::string nearest = NearestName(words[i], names);
+      return absl::StrCat("unknown command '", words[i], "'; ",
+                          nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(names, ", "))
+                                          : absl::StrCat("did you mean '", nearest, "'?"));
+    }
+    command = *next;
+  }
+  return "";
+}
+
+int RunCommandLine(int argc, char** argv, Session& session) {
+  CommandLine line("muster");
+  BuildCommandLine(line.program(), session);
+  const absl::Status status = line.Run(argc, argv);
+  if (status.ok()) return session.exit_code;
+  std::string message = UnknownCommand(line.program(), {argv + 1, argv + argc});
+  if (message.empty()) message = std::string(status.message());
+  std::cerr << "muster: " << message << "\nmuster --help lists commands and options.\n";
+  return kExitUsage;
+}
+
+}  // namespace muster::cli

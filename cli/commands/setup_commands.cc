@@ -1,0 +1,242 @@
+// muster doctor, context, init, explain, completion.
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "cli/commands/completion.h"
+#include "cli/commands/session.h"
+#include "cli/contexts.h"
+#include "cli/doctor.h"
+#include "cli/field_help.h"
+#include "cli/framework/exit_code.h"
+#include "cli/job_template.h"
+#include "google/protobuf/struct.pb.h"
+#include "lib/status/status.h"
+#include "lib/version/build.h"
+
+namespace muster::cli {
+namespace {
+
+// ---------------------------------------------------------------- doctor
+
+// Nobody needs a coordinator to look at a machine: where none was named, that none answers is no
+// fault.
+Finding Unreachable(const absl::Status& why, bool named) {
+  if (!named && absl::IsUnavailable(why)) {
+    return {"coordinator", Finding::kNote, std::string(why.message()), ""};
+  }
+  return {"coordinator", Finding::kFault, std::string(why.message()),
+          "look at its address, its log and what is between (firewall, NetworkPolicy)"};
+}
+
+// Who answers, with what security, and how its clock differs.
+std::vector<Finding> ExamineCoordinator(const Session& session) {
+  const bool named = !session.server.empty() || !session.context.empty();
+  auto client = session.Connect();
+  if (!client.ok() && !absl::IsUnavailable(client.status())) {
+    return {{"coordinator", Finding::kFault, std::string(client.status().message()),
+             "see --tls, --token-file and --context in muster --help"}};
+  }
+  if (!client.ok()) return {Unreachable(client.status(), named)};
+  const absl::Time asked = absl::Now();
+  const auto info = client->GetServerInfo();
+  const absl::Time answered = absl::Now();
+  if (!info.ok()) return {Unreachable(info.status(), named)};
+  std::vector<Finding> findings;
+  findings.push_back({"coordinator", Finding::kFine,
+                      absl::StrCat("version ", info->version(), ", ", info->security(), ", store ",
+                                   info->store(), ", start number ", info->term(), ", up ",
+                                   absl::FormatDuration(absl::Seconds(info->uptime().seconds())))});
+  if (const std::string mine = ThisBuild().version; info->version() != mine) {
+    findings.push_back({"version", Finding::kWarning,
+                        absl::StrCat("this is ", mine, ", the coordinator ", info->version()),
+                        "run the same version everywhere"});
+  }
+  const auto& time = info->server_time();
+  findings.push_back(ExamineClock(
+      {.asked = asked,
+       .answered = answered,
+       .server = absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos())}));
+  if (const auto members = client->ListMembers(); members.ok()) {
+    int workers = 0, ps = 0;
+    for (const v1::Member& member : members->members()) {
+      (member.role() == v1::PS ? ps : workers) += 1;
+    }
+    const bool none = workers == 0 || ps == 0;
+    findings.push_back({"members", none ? Finding::kWarning : Finding::kFine,
+                        absl::StrCat(workers, " workers and ", ps, " ps are attached"),
+                        none ? "start some: jobs wait for them" : ""});
+  }
+  return findings;
+}
+
+absl::Status Doctor(const std::string& state_dir, Session& session) {
+  std::vector<Finding> findings = ExamineMachine({.state_dir = state_dir});
+  if (!session.tls.empty()) findings.push_back(ExamineTls(session.tls, absl::Now()));
+  for (Finding& finding : ExamineCoordinator(session)) findings.push_back(std::move(finding));
+  google::protobuf::Struct report;
+  auto& list = *(*report.mutable_fields())["findings"].mutable_list_value();
+  std::string names;
+  static constexpr const char* kLevels[] = {"ok", "note", "warning", "fault"};
+  for (const Finding& finding : findings) {
+    auto& fields = *list.add_values()->mutable_struct_value()->mutable_fields();
+    fields["name"].set_string_value(finding.name);
+    fields["level"].set_string_value(kLevels[finding.level]);
+    fields["what"].set_string_value(finding.what);
+    if (!finding.cure.empty()) fields["do"].set_string_value(finding.cure);
+    if (finding.level == Finding::kFault) session.exit_code = kExitJobFailed;
+    absl::StrAppend(&names, finding.name, "\n");
+  }
+  session.Print(report, DoctorText(findings, Terminal::Of(fileno(stdout)).color), names);
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- context
+
+absl::Status AddContext(const std::string& name, const Session& session) {
+  if (session.server.empty()) {
+    return absl::InvalidArgumentError("where is it? --server HOST:PORT");
+  }
+  const std::string path = ContextsPath();
+  ASSIGN_OR_RETURN(Contexts contexts, ReadContexts(path));
+  contexts.by_name[name] = {session.server, session.tls, session.token_file};
+  if (contexts.current.empty()) contexts.current = name;
+  RETURN_IF_ERROR(WriteContexts(path, contexts));
+  std::printf("%s%s\n", name.c_str(), contexts.current == name ? " is in use" : "");
+  return absl::OkStatus();
+}
+
+absl::Status UseContext(const std::string& name) {
+  const std::string path = ContextsPath();
+  ASSIGN_OR_RETURN(Contexts contexts, ReadContexts(path));
+  if (name != "none") RETURN_IF_ERROR(FindContext(contexts, name).status());
+  contexts.current = name == "none" ? "" : name;
+  RETURN_IF_ERROR(WriteContexts(path, contexts));
+  std::printf("%s is in use\n", name.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status RemoveContext(const std::string& name) {
+  const std::string path = ContextsPath();
+  ASSIGN_OR_RETURN(Contexts contexts, ReadContexts(path));
+  RETURN_IF_ERROR(FindContext(contexts, name).status());
+  contexts.by_name.erase(name);
+  if (contexts.current == name) contexts.current.clear();
+  return WriteContexts(path, contexts);
+}
+
+absl::Status ListContexts(const Session& session) {
+  ASSIGN_OR_RETURN(const Contexts contexts, ReadContexts(ContextsPath()));
+  Table table({"", "NAME", "SERVER", "TLS", "TOKEN FILE"});
+  google::protobuf::Struct report;
+  (*report.mutable_fields())["current"].set_string_value(contexts.current);
+  auto& list = *(*report.mutable_fields())["contexts"].mutable_list_value();
+  std::string names;
+  for (const auto& [name, context] : contexts.by_name) {
+    auto shown = [](const std::string& text) { return text.empty() ? "-" : text; };
+    table.Add({name == contexts.current ? "*" : "", name, context.server, shown(context.tls),
+               shown(context.token_file)});
+    auto& fields = *list.add_values()->mutable_struct_value()->mutable_fields();
+    fields["name"].set_string_value(name);
+    fields["server"].set_string_value(context.server);
+    fields["tls"].set_string_value(context.tls);
+    fields["token_file"].set_string_value(context.token_file);
+    absl::StrAppend(&names, name, "\n");
+  }
+  session.Print(report, table.ToString(), names);
+  return absl::OkStatus();
+}
+
+void AddContextCommands(Command program, Session& session) {
+  Command context = program.AddCommand("context", "Coordinators by name",
+                                       "muster context add prod --server muster.example.org:7070 "
+                                       "--tls ~/tls\n  muster context use prod");
+  context.RequireCommand();
+  auto name = std::make_shared<std::string>();
+  Command add = context.AddCommand("add", "Keep --server, --tls and --token-file by a name",
+                                   "muster context add prod --server muster.example.org:7070");
+  add.AddOption("NAME", *name, "What to call it").Required();
+  add.SetAction([name, &session] { session.Fail(AddContext(*name, session)); });
+  Command use = context.AddCommand("use", "Talk to it from now on", "muster context use prod");
+  use.AddOption("NAME", *name, "As muster context list shows it; none: none").Required();
+  use.SetAction([name, &session] { session.Fail(UseContext(*name)); });
+  Command remove = context.AddCommand("remove", "Forget one", "muster context remove prod");
+  remove.AddOption("NAME", *name, "As muster context list shows it").Required();
+  remove.SetAction([name, &session] { session.Fail(RemoveContext(*name)); });
+  context.AddCommand("list", "All; the one in use has a star", "muster context list")
+      .SetAction([&session] { session.Fail(ListContexts(session)); });
+}
+
+// ---------------------------------------------------------------- init, explain, completion
+
+absl::Status Init(const std::string& model, const std::string& file) {
+  ASSIGN_OR_RETURN(std::string text, JobTemplate(model));
+  text = absl::StrReplaceAll(text, {{"FILE", file.empty() ? "job.yaml" : file}});
+  if (file.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return absl::OkStatus();
+  }
+  std::FILE* const out = std::fopen(file.c_str(), "wx");  // never over what somebody has written
+  if (out == nullptr) return absl::ErrnoToStatus(errno, file);
+  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  if (std::fclose(out) != 0 || !written) {
+    return absl::ResourceExhaustedError(absl::StrCat(file, ": cannot be written"));
+  }
+  std::printf("%s\n", file.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Explain(const std::string& field) {
+  ASSIGN_OR_RETURN(const std::string text, ExplainField(field));
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Complete(Command program, const std::string& shell) {
+  ASSIGN_OR_RETURN(const std::string script, CompletionScript(program, shell));
+  std::fputs(script.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSetupCommands(Command program, Session& session) {
+  auto folder = std::make_shared<std::string>(".");
+  Command doctor =
+      program.AddCommand("doctor", "What will be used here, and what is in the way",
+                         "muster doctor\n  muster doctor --server muster.example.org:7070");
+  doctor.AddOption("--state-dir", *folder, "Whose disk to look at; default: this folder");
+  doctor.SetAction([folder, &session] { session.Fail(Doctor(*folder, session)); });
+
+  AddContextCommands(program, session);
+
+  auto model = std::make_shared<std::string>("gpt");
+  auto file = std::make_shared<std::string>();
+  Command init = program.AddCommand("init", "A job file to begin with, with comments",
+                                    "muster init job.yaml --model resnet50");
+  init.AddOption("FILE", *file, "To make; default: print it");
+  init.AddOption("--model", *model, "Of the zoo: gpt, mlp, resnet50, ...; default gpt");
+  init.SetAction([model, file, &session] { session.Fail(Init(*model, *file)); });
+
+  auto field = std::make_shared<std::string>();
+  Command explain = program.AddCommand("explain", "What a field of the job file means",
+                                       "muster explain training.optimizer.adamw");
+  explain.AddOption("FIELD", *field, "Its path; default: all of the file");
+  explain.SetAction([field, &session] { session.Fail(Explain(*field)); });
+
+  auto shell = std::make_shared<std::string>();
+  Command completion = program.AddCommand("completion", "What a shell needs to complete commands",
+                                          "muster completion bash > ~/.muster-completion.bash\n"
+                                          "  muster completion fish > "
+                                          "~/.config/fish/completions/muster.fish");
+  completion.AddOption("SHELL", *shell, "bash, zsh or fish").Required();
+  completion.SetAction([shell, program, &session] { session.Fail(Complete(program, *shell)); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,60 @@
+#include "cli/local/cluster_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
+namespace muster::cli {
+namespace {
+
+// What the holder has written; "" where it has not come to that yet.
+std::string Holder(int file) {
+  char text[256] = {};
+  const ssize_t bytes = pread(file, text, sizeof(text) - 1, 0);
+  return bytes > 0 ? std::string(text, bytes) : "another process";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClusterLock>> ClusterLock::Take(const std::string& dir,
+                                                               const std::string& purpose) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  const std::string path = dir + "/lock";
+  // Not inherited: members of the cluster outlive who has started them.
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
+  if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+    const int failure = errno;
+    const std::string holder = Holder(file);
+    close(file);
+    if (failure != EWOULDBLOCK) {
+      return absl::UnavailableError(absl::StrCat(path, ": ", strerror(failure)));
+    }
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the local cluster in ", dir, " is in the hands of ", holder,
+            ", which starts and ends its processes: wait for that, or end it, or use another "
+            "folder (--dir)")),
+        "CLUSTER_BUSY");
+  }
+  const std::string self = absl::StrCat("'", purpose, "' (pid ", getpid(), ")");
+  if (ftruncate(file, 0) != 0 || pwrite(file, self.data(), self.size(), 0) < 0) {
+    const int failure = errno;
+    close(file);
+    return absl::UnavailableError(absl::StrCat(path, ": ", strerror(failure)));
+  }
+  return absl::WrapUnique(new ClusterLock(file));
+}
+
+ClusterLock::~ClusterLock() { close(file_); }
+
+}  // namespace muster::cli

@@ -1,0 +1,35 @@
+#include "cli/local/cluster_lock.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
+namespace muster::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ClusterLockTest, WhoComesSecondIsToldWhoIsThere) {
+  const std::string dir = ::testing::TempDir() + "/cluster_lock_test/folder";
+  auto first = ClusterLock::Take(dir, "muster chaos --local");
+  ASSERT_TRUE(first.ok()) << first.status();
+
+  const auto second = ClusterLock::Take(dir, "muster local up");
+
+  EXPECT_EQ(ReasonOf(second.status()), "CLUSTER_BUSY");
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(absl::StrCat("'muster chaos --local' (pid ", getpid(), ")")));
+  EXPECT_TRUE(ClusterLock::Take(dir + "-other", "muster local up").ok());
+  first->reset();
+  EXPECT_TRUE(ClusterLock::Take(dir, "muster local up").ok()) << "it is free again";
+}
+
+TEST(ClusterLockTest, AFolderThatCannotBeMadeIsAnError) {
+  EXPECT_TRUE(absl::IsUnavailable(ClusterLock::Take("/proc/no/such", "x").status()));
+}
+
+}  // namespace
+}  // namespace muster::cli

@@ -1,0 +1,100 @@
+#include "cli/local/job_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/status/field_fault.h"
+
+namespace muster::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> YamlFiles(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::Status Check(const std::string& file, const JobOverrides& overrides = {}) {
+  const absl::StatusOr<std::string> text = ReadJobFile(file);
+  if (!text.ok()) return text.status();
+  return CheckJobFile(*text, file, overrides).status();
+}
+
+TEST(JobCheckTest, EveryFaultyJobHasOneFaultWithItsLineAndField) {
+  const std::vector<std::string> files = YamlFiles("tests/faulty_jobs");
+  EXPECT_GE(files.size(), 40);
+  for (const std::string& file : files) {
+    SCOPED_TRACE(file);
+    const std::string text = *ReadJobFile(file);
+    const std::vector<std::string> expected =
+        absl::StrSplit(text.substr(0, text.find('\n')), absl::MaxSplits(": ", 2));
+    ASSERT_EQ(expected.size(), 3) << "the first line is '# expect: FIELD: PART OF THE MESSAGE'";
+
+    const absl::Status status = Check(file);
+
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file + ":"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(expected[1]));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(expected[2]));
+    EXPECT_EQ(FaultsOf(status).size(), 1) << status;
+  }
+}
+
+TEST(JobCheckTest, ExamplesAreGood) {
+  const std::vector<std::string> files = YamlFiles("examples");
+  EXPECT_GE(files.size(), 15);
+  for (const std::string& file : files) {
+    EXPECT_EQ(Check(file), absl::OkStatus()) << file;
+  }
+}
+
+TEST(JobCheckTest, FaultsOfModelAndDataNameTheLine) {
+  const std::string job =
+      "name: a\n"
+      "model:\n"
+      "  zoo: {name: gpt, args: {heads: 3, context: 8,\n"
+      "    channels: 8}}\n"
+      "data: {text: {path: /no/such/folder}, batch_size: 2}\n"
+      "training: {steps: 5, optimizer: {sgd: {learning_rate: 0.1}}}\n";
+
+  EXPECT_THAT(std::string(CheckJobFile(job, "a.yaml", {}).status().message()),
+              HasSubstr("a.yaml:3: model.zoo.args.heads: "));
+  EXPECT_THAT(
+      std::string(CheckJobFile(job, "a.yaml", {{"model.zoo.args.heads", "2"}}).status().message()),
+      HasSubstr("a.yaml:5: data.text.path: /no/such/folder"));
+}
+
+TEST(JobCheckTest, ABatchLargerThanTheDataIsAFault) {
+  EXPECT_THAT(std::string(Check("examples/linear.yaml", {{"data.linear.samples", "32"}}).message()),
+              HasSubstr("data.batch_size: must be at most"));
+  EXPECT_THAT(
+      std::string(Check("examples/char_gpt.yaml", {{"data.batch_size", "1048576"},
+                                                   {"data.text.path", "examples/char_gpt.yaml"}})
+                      .message()),
+      HasSubstr("training samples"));
+}
+
+TEST(JobCheckTest, OverridesAreFieldAndValue) {
+  EXPECT_EQ(*ParseOverrides({"a.b=c", "d=e=f", "g="}),
+            (JobOverrides{{"a.b", "c"}, {"d", "e=f"}, {"g", ""}}));
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseOverrides({"a.b"}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseOverrides({"=b"}).status()));
+}
+
+TEST(JobCheckTest, AJobFileThatCannotBeReadIsTheUsersFault) {
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadJobFile("/no/such/file").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadJobFile("/").status()));
+}
+
+}  // namespace
+}  // namespace muster::cli

@@ -1,0 +1,71 @@
+#include "cli/local/job_cluster.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/local/job_check.h"
+#include "lib/status/status.h"
+
+namespace muster::cli {
+namespace {
+
+absl::StatusOr<std::string> FolderFor(const std::string& job) {
+  std::error_code error;
+  std::string pattern = absl::StrCat(std::filesystem::temp_directory_path(error).string(),
+                                     "/muster-", job, "-XXXXXX");
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat(pattern, ": cannot make the folder; try --dir"));
+  }
+  return pattern;
+}
+
+absl::Status CheckNothingRunsIn(const std::string& dir) {
+  const auto other = LocalCluster::Open(dir);
+  if (absl::IsNotFound(other.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(other.status());
+  if (!(*other)->any_running()) return absl::OkStatus();
+  return WithReason(absl::AlreadyExistsError(absl::StrCat(
+                        "a local cluster runs in ", dir, " already; use another folder (--dir), ",
+                        "or stop it: muster local down --dir ", dir)),
+                    "ALREADY_RUNNING");
+}
+
+}  // namespace
+
+absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
+  ASSIGN_OR_RETURN(JobOverrides overrides, ParseOverrides(options.settings));
+  if (options.ps > 0) overrides.emplace_back("resources.ps", absl::StrCat(options.ps));
+  if (options.workers > 0) {
+    overrides.emplace_back("resources.workers.min", absl::StrCat(options.workers));
+    overrides.emplace_back("resources.workers.max", absl::StrCat(options.workers));
+  }
+  ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
+  ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
+  return std::move(checked.spec);  // the coordinator will warn of the same
+}
+
+absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
+                                           const JobClusterOptions& options,
+                                           const std::string& purpose) {
+  std::string dir = options.dir;
+  if (dir.empty()) {
+    ASSIGN_OR_RETURN(dir, FolderFor(spec.name()));
+  }
+  JobCluster own;
+  ASSIGN_OR_RETURN(own.lock, ClusterLock::Take(dir, purpose));
+  RETURN_IF_ERROR(CheckNothingRunsIn(dir));
+  const v1::WorkerCount& workers = spec.resources().workers();
+  ASSIGN_OR_RETURN(
+      own.cluster,
+      LocalCluster::Start(
+          {.dir = dir,
+           .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
+           .workers = std::max({1, workers.min(), workers.max()}),
+           .devices = options.devices}));
+  return own;
+}
+
+}  // namespace muster::cli

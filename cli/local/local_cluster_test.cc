@@ -1,0 +1,104 @@
+#include "cli/local/local_cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+// Members are shell scripts, which find the folder of the cluster in $CLUSTER.
+class LocalClusterTest : public ::testing::Test {
+ protected:
+  LocalClusterTest() {
+    std::string folder = ::testing::TempDir() + "/local_cluster-XXXXXX";
+    dir_ = mkdtemp(folder.data());
+    setenv("CLUSTER", dir_.c_str(), 1);
+    setenv("MUSTER_BIN_DIR", dir_.c_str(), 1);
+  }
+
+  std::string MakeBinary(const std::string& role, const std::string& script) {
+    const std::string path = absl::StrCat(dir_, "/", role);
+    std::ofstream(path) << "#!/bin/sh\n" << script;
+    fs::permissions(path, fs::perms::owner_all);
+    return path;
+  }
+
+  std::string record() const { return dir_ + "/cluster.json"; }
+
+  // Of a cluster of one ps, which has ended.
+  std::string WriteRecord(const std::string& ps) {
+    const std::string text = absl::StrCat(
+        R"({"address": "127.0.0.1:1", "directory": ")", dir_, R"(", "devices": "cpu",)",
+        R"( "members": [{"name": "ps-0", "pid": 0, "start_ticks": 0, "argv": [")", ps, "\"]}]}\n");
+    std::ofstream(record()) << text;
+    fs::create_directories(dir_ + "/logs");
+    return text;
+  }
+
+  std::string dir_;
+};
+
+TEST_F(LocalClusterTest, ADetachedMemberIsInTheRecordBeforeItIsWaitedFor) {
+  MakeBinary("coordinator", R"(
+until grep -q "\"pid\": $$," $CLUSTER/cluster.json; do sleep 0.01; done
+mkdir $CLUSTER/before
+cp $CLUSTER/cluster.json $CLUSTER/before
+echo 127.0.0.1:1 >$CLUSTER/coordinator.address
+exec sleep 600
+)");
+  MakeBinary("ps", R"(
+until grep -q "\"pid\": $$," $CLUSTER/cluster.json; do sleep 0.01; done
+until grep -q "\"whole\": true" $CLUSTER/cluster.json; do sleep 0.01; done
+echo the record has me
+)");
+  MakeBinary("worker", "");
+
+  const auto cluster = LocalCluster::Start({.dir = dir_,
+                                            .workers = 0,
+                                            .lifetime = Lifetime::kDetached,
+                                            .start_timeout = absl::Seconds(20)});
+
+  EXPECT_THAT(std::string(cluster.status().message()), HasSubstr("the record has me"));
+  EXPECT_FALSE(fs::exists(record())) << "it was taken down again";
+  const auto interrupted = LocalCluster::Open(dir_ + "/before");
+  ASSERT_TRUE(interrupted.ok()) << interrupted.status();
+  EXPECT_FALSE((*interrupted)->whole());
+}
+
+TEST_F(LocalClusterTest, ARecordThatCannotBeWrittenLeavesTheOneThatWasAndNoMember) {
+  const std::string ps = MakeBinary("ps", "exec sleep 600\n");
+  const std::string before = WriteRecord(ps);
+  fs::create_symlink("/dev/full", record() + ".new");
+  auto cluster = LocalCluster::Open(dir_);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE((*cluster)->whole());
+
+  const absl::Status status = (*cluster)->Restart("ps-0");
+
+  ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(ReadAll(record()), before);
+  EXPECT_FALSE((*cluster)->any_running()) << "a member that nobody would find";
+  EXPECT_TRUE((*cluster)->Restart("ps-0").ok()) << "the disk has room again";
+  EXPECT_TRUE((*LocalCluster::Open(dir_))->running("ps-0"));
+  (*cluster)->Shutdown();
+}
+
+}  // namespace
+}  // namespace muster::cli

@@ -1,0 +1,180 @@
+#include "cli/local/process.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/status/status.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr absl::Duration kPollInterval = absl::Milliseconds(10);
+
+struct ProcessStat {
+  char state = 0;            // field 3 of /proc/<pid>/stat
+  int threads = 0;           // 20
+  uint64_t start_ticks = 0;  // 22
+};
+
+// Nullopt: there is no such process. The name in field 2 may hold anything but ends with ')'.
+std::optional<ProcessStat> ReadStat(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string stat = text.str();
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(stat.substr(name_end + 1));
+  ProcessStat read;
+  std::string skipped;
+  fields >> read.state;
+  for (int field = 4; field < 20; ++field) fields >> skipped;
+  fields >> read.threads >> skipped >> read.start_ticks;
+  return fields ? std::optional(read) : std::nullopt;
+}
+
+// Between fork and exec: only async-signal-safe calls. Writes errno to `error_fd` when it fails.
+[[noreturn]] void Become(char* const* argv, const char* directory, int log_fd, int null_fd,
+                         int error_fd, Lifetime lifetime, pid_t parent) {
+  if (lifetime == Lifetime::kDetached) {
+    setsid();
+  } else {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);  // the parent died before prctl
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  dup2(null_fd, STDIN_FILENO);
+  dup2(log_fd, STDOUT_FILENO);
+  dup2(log_fd, STDERR_FILENO);
+  close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  if (chdir(directory) == 0) execv(argv[0], argv);
+  const int error = errno;
+  [[maybe_unused]] ssize_t written = write(error_fd, &error, sizeof(error));
+  _exit(127);
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+}  // namespace
+
+bool Process::alive() const {
+  if (pid <= 0) return false;
+  const std::optional<ProcessStat> stat = ReadStat(pid);
+  if (!stat || stat->start_ticks != start_ticks || stat->state == 'X') return false;
+  // The first thread of a killed process may have ended before the others, which hold its locks and
+  // ports while they finish a write.
+  return stat->state != 'Z' || stat->threads > 1;
+}
+
+absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
+  const std::string& binary = command.argv[0];
+  FileDescriptor log(
+      open(command.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (log.get() < 0) {
+    return absl::UnavailableError(
+        absl::StrCat(command.log_path, ": cannot write: ", std::strerror(errno)));
+  }
+  FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  int ends[2];
+  if (null.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot start ", binary, ": ", std::strerror(errno)));
+  }
+  FileDescriptor read_end(ends[0]);
+  std::vector<char*> argv;
+  for (const std::string& argument : command.argv) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
+  argv.push_back(nullptr);
+  const char* directory = command.directory.empty() ? "." : command.directory.c_str();
+  const pid_t parent = getpid();
+  pid_t pid;
+  {
+    FileDescriptor write_end(ends[1]);  // the child's exec closes the other copy
+    pid = fork();
+    if (pid == 0) {
+      Become(argv.data(), directory, log.get(), null.get(), write_end.get(), command.lifetime,
+             parent);
+    }
+  }
+  if (pid < 0) {
+    return absl::UnavailableError(absl::StrCat("cannot fork: ", std::strerror(errno)));
+  }
+  int error = 0;
+  if (read(read_end.get(), &error, sizeof(error)) == sizeof(error)) {
+    waitpid(pid, nullptr, 0);
+    return absl::NotFoundError(
+        absl::StrCat(binary, ": cannot run in ", directory, ": ", std::strerror(error)));
+  }
+  const std::optional<ProcessStat> stat = ReadStat(pid);
+  if (!stat) {
+    return absl::UnavailableError(absl::StrCat(binary, " ended at once; see ", command.log_path));
+  }
+  return Process{.pid = pid, .start_ticks = stat->start_ticks};
+}
+
+absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeout) {
+  const absl::Duration deadline = SteadyNow() + timeout;
+  for (const Process& process : processes) {
+    while (process.alive()) {
+      if (SteadyNow() >= deadline) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "process ", process.pid, " still runs after ", absl::FormatDuration(timeout)));
+      }
+      absl::SleepFor(kPollInterval);
+    }
+    waitpid(process.pid, nullptr, WNOHANG);  // fails harmlessly for what is no child
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeEnd(const Process& process) {
+  siginfo_t end{};
+  if (waitid(P_PID, process.pid, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      end.si_pid != process.pid) {
+    return "ended";
+  }
+  return end.si_code == CLD_EXITED ? absl::StrCat("ended with exit code ", end.si_status)
+                                   : absl::StrCat("was killed by signal ", end.si_status);
+}
+
+void StopProcesses(absl::Span<const Process> processes, absl::Duration grace) {
+  for (const Process& process : processes) {
+    if (process.alive()) kill(process.pid, SIGTERM);
+  }
+  if (AwaitExit(processes, grace).ok()) return;
+  for (const Process& process : processes) {
+    if (process.alive()) kill(process.pid, SIGKILL);
+  }
+  AwaitExit(processes, absl::InfiniteDuration()).IgnoreError();
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,97 @@
+#include "cli/text/timing_text.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Seconds {
+  double data = 0, compute = 0, wait = 0;
+};
+
+// 100 steps of a worker.
+void Add(v1::ReadJobTimingResponse& response, const std::string& worker, const Seconds& seconds,
+         double forward = 0) {
+  v1::MemberTiming& member = *response.add_members();
+  member.set_member(worker);
+  v1::StepTiming& timing = *member.mutable_timing();
+  timing.set_steps(100);
+  timing.set_samples(1600);
+  timing.set_step_seconds(seconds.data + seconds.compute + seconds.wait);
+  timing.set_data_seconds(seconds.data);
+  timing.set_compute_seconds(seconds.compute);
+  timing.set_wait_seconds(seconds.wait);
+  timing.set_forward_seconds(forward);
+  timing.set_backward_seconds(forward > 0 ? seconds.compute - forward : 0);
+  timing.set_sent_bytes(100 << 20);
+  timing.set_received_bytes(100 << 20);
+}
+
+TEST(TimingTextTest, ShowsEveryWorkerAndWhatBoundsTheJob) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.data = 0.04, .compute = 4.8, .wait = 0.36}, /*forward=*/2.0);
+  Add(timing, "worker-1", {.data = 0.04, .compute = 4.6, .wait = 0.56}, /*forward=*/1.9);
+  EXPECT_EQ(
+      TimingText("char-gpt-7", timing),
+      "WORKER    STEPS  STEP ms  DATA  FORWARD  BACKWARD  WAIT  SENT     RECEIVED  SAMPLES/S\n"
+      "worker-0  100    52.0     0.4   20.0     28.0      3.6   1.0 MiB  1.0 MiB   308\n"
+      "worker-1  100    52.0     0.4   19.0     27.0      5.6   1.0 MiB  1.0 MiB   308\n"
+      "compute-bound: worker-0 computes 92 % of a step (0.4 data + 48.0 compute + 3.6 wait = "
+      "52.0 ms a step). More workers, a faster device or a lower precision help\n");
+}
+
+TEST(TimingTextTest, NamesTheOneThatTheOthersWaitFor) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.compute = 2, .wait = 3});
+  Add(timing, "worker-1", {.compute = 4.9, .wait = 0.1});
+  Add(timing, "worker-2", {.compute = 2, .wait = 3});
+  const std::string text = TimingText("a-1", timing);
+  EXPECT_THAT(text, HasSubstr("straggler: worker-1 needs 49.0 ms of its own for a step, the "
+                              "others 20.0 ms (x2.4)"));
+  EXPECT_THAT(text, HasSubstr("compute-bound: worker-1"))
+      << "the others' waiting is no communication";
+  EXPECT_THAT(text, AllOf(HasSubstr("COMPUTE"), Not(HasSubstr("FORWARD"))));
+}
+
+TEST(TimingTextTest, WhatEvenTheSlowestWaitsForIsTheNetwork) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.compute = 1, .wait = 4});
+  Add(timing, "worker-1", {.compute = 1.1, .wait = 3.9});
+  const std::string text = TimingText("a-1", timing);
+  EXPECT_THAT(text, Not(HasSubstr("straggler")));
+  EXPECT_THAT(text, HasSubstr("communication-bound: worker-1 waits 78 % of a step for parameters"));
+  EXPECT_THAT(text, HasSubstr("it sends 1.0 MiB and receives 1.0 MiB a step, 40.0 MiB/s"));
+}
+
+TEST(TimingTextTest, ASlowDiskIsInput) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.data = 3, .compute = 2, .wait = 0.1});
+  EXPECT_THAT(TimingText("a-1", timing), HasSubstr("input-bound: worker-0 waits 59 % of a step"));
+}
+
+TEST(TimingTextTest, TheLastSecondsCountWhereTheyAreKnown) {
+  v1::ReadJobTimingResponse before, after;
+  Add(before, "worker-0", {.compute = 5});
+  EXPECT_THAT(TimingText("a-1", v1::ReadJobTimingResponse()), HasSubstr("a-1: no worker has"));
+  after = before;
+  v1::StepTiming& timing = *after.mutable_members(0)->mutable_timing();
+  timing.set_steps(110);
+  timing.set_step_seconds(7);
+  timing.set_compute_seconds(7);
+  const v1::StepTiming since = Since(before, after).members(0).timing();
+  EXPECT_EQ(since.steps(), 10);
+  EXPECT_EQ(since.compute_seconds(), 2);
+  EXPECT_EQ(Since(before, before).members(0).timing().steps(), 100) << "nothing came: all of it";
+  timing.set_steps(3);
+  EXPECT_EQ(Since(before, after).members(0).timing().steps(), 3) << "another generation";
+}
+
+}  // namespace
+}  // namespace muster::cli
