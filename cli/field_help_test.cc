@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster::cli {
+namespace muster::cli::field_help_test {
 namespace {
 
 using ::testing::AllOf;
@@ -146,4 +146,4 @@ TEST(FieldHelpTest, ThePageOfTheJobFileNamesNoFieldThatThereIsNot) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::field_help_test

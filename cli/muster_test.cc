@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::muster_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -198,4 +198,4 @@ TEST(MusterTest, ChaosRefusesWhatCannotProveAnything) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::muster_test

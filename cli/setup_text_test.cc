@@ -17,7 +17,7 @@
 #include "lib/job/job_validation.h"
 #include "lib/transport/routing/routing_transport.h"
 
-namespace muster::cli {
+namespace muster::cli::setup_text_test {
 namespace {
 
 using ::testing::AllOf;
@@ -141,4 +141,4 @@ TEST(DoctorTest, AClockThatDiffersIsTold) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::setup_text_test

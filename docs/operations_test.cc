@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::operations_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST(OperationsTest, TheIndexHasEveryReason) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::operations_test

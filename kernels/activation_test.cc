@@ -7,7 +7,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::activation_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -283,4 +283,4 @@ TEST(ActivationTest, DerivativesOfLargeArgumentsAreFinite) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::activation_test

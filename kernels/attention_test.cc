@@ -6,7 +6,7 @@
 #include "kernels/comparison.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels {
+namespace muster::kernels::attention_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -230,4 +230,4 @@ TEST(AttentionTest, AScoreThatIsNanStaysNan) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::attention_test

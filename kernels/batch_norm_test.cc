@@ -5,7 +5,7 @@
 #include "kernels/reference.h"
 #include "kernels/threads.h"
 
-namespace muster::kernels {
+namespace muster::kernels::batch_norm_test {
 namespace {
 
 constexpr float kEpsilon = 1e-3f;
@@ -139,4 +139,4 @@ TEST(BatchNormTest, AChannelFarFromZeroKeepsItsVariance) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::batch_norm_test

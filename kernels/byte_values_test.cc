@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace muster::kernels {
+namespace muster::kernels::byte_values_test {
 namespace {
 
 TEST(ByteValuesTest, EveryByteIsItsValueInTheTable) {
@@ -21,4 +21,4 @@ TEST(ByteValuesTest, EveryByteIsItsValueInTheTable) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::byte_values_test

@@ -5,7 +5,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::concat_test {
 namespace {
 
 TEST(ConcatTest, PartsStandSideBySideAndComeApartAgain) {
@@ -43,4 +43,4 @@ TEST(ConcatTest, PartsStandSideBySideAndComeApartAgain) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::concat_test

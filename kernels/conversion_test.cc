@@ -5,7 +5,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::conversion_test {
 namespace {
 
 using enum ElementType;
@@ -133,4 +133,4 @@ TEST(ConversionTest, HalvesOfTwoFormatsConvertByFloats) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::conversion_test

@@ -4,7 +4,7 @@
 #include "kernels/images.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels {
+namespace muster::kernels::convolution_test {
 namespace {
 
 class ConvolutionTest : public testing::TestWithParam<Conv2dShape> {
@@ -162,4 +162,4 @@ TEST(ConvolutionTest, NanIsSeenThroughTheRectifier) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::convolution_test

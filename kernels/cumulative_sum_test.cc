@@ -4,7 +4,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::cumulative_sum_test {
 namespace {
 
 const CumulativeShape kShapes[] = {{1, 1, 1}, {1, 1000, 1}, {3, 7, 1}, {2, 5, 3}, {2, 33, 130}};
@@ -56,4 +56,4 @@ TEST(CumulativeSumTest, ThreadsDoNotChangeTheResult) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::cumulative_sum_test

@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::dropout_test {
 namespace {
 
 constexpr DropoutKey kKey{.seed = 0x123456789ABCDEF0, .step = 5, .salt = 77};
@@ -74,4 +74,4 @@ TEST(DropoutTest, RunsInPlaceOnAnyThreads) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::dropout_test

@@ -7,7 +7,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::elementwise_test {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -362,4 +362,4 @@ TEST(SumTest, LongSumsDoNotStall) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::elementwise_test

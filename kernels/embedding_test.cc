@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::embedding_test {
 namespace {
 
 TEST(EmbeddingTest, RowsAreCopiedByIdAndTheirGradientsSummedById) {
@@ -36,4 +36,4 @@ TEST(EmbeddingTest, TheFirstIdOutOfRangeIsFound) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::embedding_test

@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::gather_test {
 namespace {
 
 class GatherTest : public testing::TestWithParam<GatherShape> {
@@ -58,4 +58,4 @@ TEST_P(GatherTest, GradientsAreSummedByIndexOnAnyThreads) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::gather_test

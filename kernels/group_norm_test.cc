@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::group_norm_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -72,4 +72,4 @@ TEST_P(GroupNormTest, ForwardAndDerivativesMatchTheFormula) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::group_norm_test

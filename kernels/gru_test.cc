@@ -4,7 +4,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::gru_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -138,4 +138,4 @@ TEST_P(GruTest, ThreadsDoNotChangeTheResult) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::gru_test

@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::indexed_elements_test {
 namespace {
 
 struct IndexedShape {
@@ -116,4 +116,4 @@ TEST_P(IndexedElementsTest, UpdatesAreAddedOnAnyThreads) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::indexed_elements_test

@@ -3,7 +3,7 @@
 #include "kernels/comparison.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels {
+namespace muster::kernels::layer_norm_test {
 namespace {
 
 class LayerNormTest : public testing::TestWithParam<LayerNormShape> {
@@ -130,4 +130,4 @@ TEST(LayerNormTest, ALargeMeanDoesNotHideTheVariance) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::layer_norm_test

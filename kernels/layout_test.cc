@@ -3,7 +3,7 @@
 #include "kernels/comparison.h"
 #include "kernels/images.h"
 
-namespace muster::kernels {
+namespace muster::kernels::layout_test {
 namespace {
 
 TEST(LayoutTest, ATensorSurvivesTheWayThroughEveryLayout) {
@@ -35,4 +35,4 @@ TEST(LayoutTest, ThePlacesBeyondTheLastChannelAreZero) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::layout_test

@@ -5,7 +5,7 @@
 #include "kernels/reference.h"
 #include "kernels/threads.h"
 
-namespace muster::kernels {
+namespace muster::kernels::linear_test {
 namespace {
 
 class LinearTest : public testing::TestWithParam<LinearShape> {
@@ -104,4 +104,4 @@ TEST_P(LinearTest, SeveralThreadsGiveTheSameSumsAndRepeatToTheBit) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::linear_test

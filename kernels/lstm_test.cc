@@ -4,7 +4,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::lstm_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -165,4 +165,4 @@ TEST_P(LstmTest, ThreadsDoNotChangeTheResult) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::lstm_test

@@ -6,7 +6,7 @@
 #include "kernels/reference.h"
 #include "kernels/threads.h"
 
-namespace muster::kernels {
+namespace muster::kernels::matmul_test {
 namespace {
 
 struct MatMulCase {
@@ -118,4 +118,4 @@ TEST_P(MatMulTest, SeveralThreadsGiveTheSameSumsAndRepeatToTheBit) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::matmul_test

@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::mean_squared_error_test {
 namespace {
 
 class MeanSquaredErrorTest : public testing::TestWithParam<int64_t> {};
@@ -30,4 +30,4 @@ TEST_P(MeanSquaredErrorTest, LossAndDerivativeMatchTheirFormulas) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::mean_squared_error_test

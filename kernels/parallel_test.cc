@@ -7,7 +7,7 @@
 
 #include "kernels/threads.h"
 
-namespace muster::kernels {
+namespace muster::kernels::parallel_test {
 namespace {
 
 class ParallelTest : public testing::TestWithParam<int> {
@@ -46,4 +46,4 @@ TEST_P(ParallelTest, ALoopInsideALoopRunsOnItsOwnThread) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::parallel_test

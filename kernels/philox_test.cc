@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster::kernels {
+namespace muster::kernels::philox_test {
 namespace {
 
 // The known answers published with the paper's reference implementation (Random123, kat_vectors).
@@ -27,4 +27,4 @@ TEST(PhiloxTest, StandardNormalsHaveTheRightMoments) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::philox_test

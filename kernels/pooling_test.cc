@@ -4,7 +4,7 @@
 #include "kernels/images.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels {
+namespace muster::kernels::pooling_test {
 namespace {
 
 class PoolingTest : public testing::TestWithParam<PoolShape> {
@@ -157,4 +157,4 @@ TEST(PoolingTest, NanIsSeen) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::pooling_test

@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::reduction_test {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -135,4 +135,4 @@ TEST_P(ReductionTest, ThreadsDoNotChangeTheResult) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::reduction_test

@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::rms_norm_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -56,4 +56,4 @@ TEST_P(RmsNormTest, ForwardAndDerivativesMatchTheFormula) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::rms_norm_test

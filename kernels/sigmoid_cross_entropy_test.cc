@@ -2,7 +2,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::sigmoid_cross_entropy_test {
 namespace {
 
 class SigmoidCrossEntropyTest : public testing::TestWithParam<int64_t> {};
@@ -45,4 +45,4 @@ TEST(SigmoidCrossEntropyTest, SureAnswersCostLittleAndWrongOnesTheirLogit) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::sigmoid_cross_entropy_test

@@ -4,7 +4,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::slice_test {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -102,4 +102,4 @@ TEST_P(PadTest, TheBorderHasTheValueAndTheInsideComesBack) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::slice_test

@@ -3,7 +3,7 @@
 #include "kernels/comparison.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels {
+namespace muster::kernels::softmax_cross_entropy_test {
 namespace {
 
 class SoftmaxCrossEntropyTest : public testing::TestWithParam<CrossEntropyShape> {
@@ -114,4 +114,4 @@ TEST(CorrectCountTest, CountsRowsWhoseFirstLargestLogitIsTheTarget) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::softmax_cross_entropy_test

@@ -3,7 +3,7 @@
 #include "kernels/comparison.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels {
+namespace muster::kernels::softmax_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -72,4 +72,4 @@ TEST(SoftmaxTest, FarAndMaskedLogitsAreHarmless) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::softmax_test

@@ -4,7 +4,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::top_k_test {
 namespace {
 
 class TopKTest : public testing::TestWithParam<TopKShape> {
@@ -74,4 +74,4 @@ TEST(TopKTest, NanIsLargerThanAnyNumber) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::top_k_test

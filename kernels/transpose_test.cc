@@ -4,7 +4,7 @@
 
 #include "kernels/comparison.h"
 
-namespace muster::kernels {
+namespace muster::kernels::transpose_test {
 namespace {
 
 struct Case {
@@ -60,4 +60,4 @@ TEST_P(TransposeTest, EveryElementFindsItsPlace) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::transpose_test

@@ -17,7 +17,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::allreduce_test {
 namespace {
 
 using ::testing::AllOf;
@@ -324,4 +324,4 @@ TEST(AllreduceFailureTest, TrainingGoesOnWhileTheCoordinatorRestarts) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::allreduce_test

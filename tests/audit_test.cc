@@ -34,7 +34,7 @@
 #include "tests/certificates.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::audit_test {
 namespace {
 
 using ::testing::UnorderedElementsAreArray;
@@ -268,4 +268,4 @@ resources: {workers: {min: 1, max: 1}, ps: 1}
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::audit_test

@@ -26,7 +26,7 @@
 #include "tests/listeners.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::bad_input_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -176,4 +176,4 @@ TEST(BadInputTest, TheCoordinatorRefusesOversizedRequests) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bad_input_test

@@ -22,7 +22,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::clock_test {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(1);
@@ -138,4 +138,4 @@ TEST(ClockTest, ACoordinatorThatStoodStillTakesNobodyForDead) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::clock_test

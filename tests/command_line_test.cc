@@ -20,7 +20,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::command_line_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -363,4 +363,4 @@ TEST(LocalCommandTest, UpStatusDown) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::command_line_test

@@ -14,7 +14,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::compression_test {
 namespace {
 
 constexpr int kWorkers = 2;
@@ -134,4 +134,4 @@ TEST_F(CompressionTest, TopKReachesTheLossOfPlainGradientsWithMomentum) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::compression_test

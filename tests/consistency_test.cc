@@ -16,7 +16,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::consistency_test {
 namespace {
 
 constexpr int kStepsPerEpoch = 132;  // 8,500 images in batches of 64
@@ -188,4 +188,4 @@ TEST_F(ConsistencyTest, ASuspendedJobWithABackupWorkerGoesOn) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::consistency_test

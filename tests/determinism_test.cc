@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::determinism_test {
 namespace {
 
 constexpr char kSgd[] = "{sgd: {learning_rate: 0.1, momentum: 0.9}}";
@@ -119,4 +119,4 @@ TEST_F(DeterminismTest, FiveRepeatsWriteTheSameCheckpointToTheBit) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::determinism_test

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::examples_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ TEST_F(ExamplesTest, EverySmallOneTrains) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::examples_test

@@ -18,7 +18,7 @@
 #include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::failure_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -195,4 +195,4 @@ TEST(FailureTest, CancellingFreesTheMembersAtOnce) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::failure_test

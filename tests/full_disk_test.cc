@@ -16,7 +16,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::full_disk_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -127,4 +127,4 @@ TEST_F(FullDiskTest, ASaveThatIsRefusedDoesNotHurtTheLastOneAndTheNextOneIsMade)
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::full_disk_test

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 
-namespace muster {
+namespace muster::hardening_test {
 namespace {
 
 using ::testing::Contains;
@@ -207,4 +207,4 @@ TEST_F(HardeningTest, ASegmentThatCanBeWrittenAndExecutedIsFound) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::hardening_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::learning_test {
 namespace {
 
 std::string Example(const std::string& name) {
@@ -82,4 +82,4 @@ TEST(LearningTest, TheCharacterGptExampleLearnsToSpell) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::learning_test

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace muster {
+namespace muster::member_flags_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -54,4 +54,4 @@ TEST_P(MemberFlagsTest, AnAddressThatIsNotHereMayBeTriedAgain) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::member_flags_test

@@ -12,7 +12,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::metrics_test {
 namespace {
 
 std::set<std::string> Families(const std::string& text) {
@@ -57,4 +57,4 @@ training: {steps: 40, optimizer: {sgd: {learning_rate: 0.1}}}
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::metrics_test

@@ -14,7 +14,7 @@
 #include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::mode_recovery_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -155,4 +155,4 @@ INSTANTIATE_TEST_SUITE_P(Codecs, ModeRecoveryTest,
 INSTANTIATE_TEST_SUITE_P(Modes, ModeLeavingTest, ::testing::ValuesIn(Modes()), NameOf);
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::mode_recovery_test

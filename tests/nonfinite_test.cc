@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::nonfinite_test {
 namespace {
 
 using ::testing::AllOf;
@@ -110,4 +110,4 @@ TEST_F(NonfiniteTest, TheJobRollsBackLeavesTheBatchOutAndLearnsTheLine) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::nonfinite_test

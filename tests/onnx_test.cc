@@ -19,7 +19,7 @@
 #include "lib/graph/onnx/onnx_import.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::onnx_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -153,4 +153,4 @@ TEST_F(OnnxTest, OnnxruntimeGivesTheTrainedModelsLogits) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::onnx_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::precision_test {
 namespace {
 
 struct Job {
@@ -156,4 +156,4 @@ TEST_F(PrecisionTest, MicroBatchesAndRecomputationGiveTheSameModel) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::precision_test

@@ -18,7 +18,7 @@
 #include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::recovery_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -400,4 +400,4 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSa
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::recovery_test

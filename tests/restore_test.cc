@@ -13,7 +13,7 @@
 #include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::restore_test {
 namespace {
 
 constexpr int kSteps = 4000;
@@ -70,4 +70,4 @@ TEST(RestoreTest, AJobGoesOnFromACheckpointThatTheBackupDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::restore_test

@@ -20,7 +20,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::resume_test {
 namespace {
 
 using ::testing::Each;
@@ -313,4 +313,4 @@ TEST_F(ResumeTest, SavingOnDemandDoesNotDisturbTheRun) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::resume_test

@@ -19,7 +19,7 @@
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::service_discovery_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(ServiceDiscoveryTest, ReflectionNamesEveryServiceWhereItIsAskedFor) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::service_discovery_test

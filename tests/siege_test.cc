@@ -36,7 +36,7 @@
 #include "tests/listeners.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::siege_test {
 namespace {
 
 // Descriptors that a process may have. So few that floods reach the limit of connections that the
@@ -285,4 +285,4 @@ INSTANTIATE_TEST_SUITE_P(ControlPlanes, SiegeTest,
                          });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::siege_test

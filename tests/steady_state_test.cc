@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::steady_state_test {
 namespace {
 
 struct Footprint {
@@ -60,4 +60,4 @@ chunk_bytes: 4096
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::steady_state_test

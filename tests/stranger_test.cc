@@ -34,7 +34,7 @@
 #include "tests/session_recorder.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::stranger_test {
 namespace {
 
 constexpr uint64_t kSeed = 20261123;
@@ -419,4 +419,4 @@ INSTANTIATE_TEST_SUITE_P(Security, BesiegedJobTest,
                          [](const auto& security) { return std::string(NameOf(security.param)); });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::stranger_test

@@ -31,7 +31,7 @@
 #include "nlohmann/json.hpp"
 #include "services/coordinator/testing/etcd_server.h"
 
-namespace muster {
+namespace muster::takeover_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -282,4 +282,4 @@ TEST_F(TakeoverTest, WithAStateFolderOfItsOwnACoordinatorTakesNoPart) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::takeover_test

@@ -24,7 +24,7 @@
 #include "tests/certificates.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::tls_job_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -179,4 +179,4 @@ TEST(TlsJobTest, WhoDoesNotBelongIsNotOneOfThem) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tls_job_test

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::two_jobs_test {
 namespace {
 
 using ::testing::Not;
@@ -73,4 +73,4 @@ TEST(TwoJobsTest, APsIsLostByBothAndAWorkerByOneOfThem) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::two_jobs_test

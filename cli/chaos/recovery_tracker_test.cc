@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::recovery_tracker_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -156,4 +156,4 @@ TEST(RecoveryFiguresTest, AreNearestRanksOfWhatRecovered) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::recovery_tracker_test

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::commands_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -173,4 +173,4 @@ TEST(CommandsTest, BashCompletesCommandsAndOptions) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::commands_test

@@ -33,7 +33,7 @@
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
-namespace muster::cli {
+namespace muster::cli::golden_commands_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -972,4 +972,4 @@ TEST_F(GoldenCommandsTest, AContextIsUsedUnlessAServerIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::golden_commands_test

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::local_commands_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -125,4 +125,4 @@ TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesTheRecordOfOneThatHasEnded) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::local_commands_test

@@ -14,7 +14,7 @@
 #include "lib/plan/parameter_table.h"
 #include "proto/muster/v1/plan.pb.h"
 
-namespace muster::cli {
+namespace muster::cli::text_sampler_test {
 namespace {
 
 // A checkpoint of an untrained model.
@@ -84,4 +84,4 @@ TEST(TextSamplerTest, OtherModelsWriteNoText) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::text_sampler_test

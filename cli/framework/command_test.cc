@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::command_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -219,4 +219,4 @@ TEST(CommandTest, TellsWhatItWasMadeOf) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::command_test

@@ -15,7 +15,7 @@
 #include "grpcpp/server_builder.h"
 #include "lib/transport/core/crc32c.h"
 
-namespace muster::cli {
+namespace muster::cli::coordinator_client_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -161,4 +161,4 @@ TEST_F(CoordinatorClientTest, ADownloadIntoAFolderNamedWithSlashesBehindItIsTher
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::coordinator_client_test

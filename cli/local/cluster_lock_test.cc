@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
 
-namespace muster::cli {
+namespace muster::cli::cluster_lock_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -32,4 +32,4 @@ TEST(ClusterLockTest, AFolderThatCannotBeMadeIsAnError) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::cluster_lock_test

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/field_fault.h"
 
-namespace muster::cli {
+namespace muster::cli::job_check_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST(JobCheckTest, AJobFileThatCannotBeReadIsTheUsersFault) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::job_check_test

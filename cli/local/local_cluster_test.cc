@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace muster::cli {
+namespace muster::cli::local_cluster_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -101,4 +101,4 @@ TEST_F(LocalClusterTest, ARecordThatCannotBeWrittenLeavesTheOneThatWasAndNoMembe
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::local_cluster_test

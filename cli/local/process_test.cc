@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::process_test {
 namespace {
 
 std::string LogPath(const std::string& name) {
@@ -137,4 +137,4 @@ TEST(ProcessTest, AReusedIdIsAnotherProcess) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::process_test

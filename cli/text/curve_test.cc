@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::curve_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,4 +55,4 @@ TEST(CurveTest, WithoutTwoFinitePointsThereIsNone) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::curve_test

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::links_text_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(LinksTextTest, SaysWhereThereAreNoneAndWhereThereAreMore) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::links_text_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster::cli {
+namespace muster::cli::output_test {
 namespace {
 
 using ::testing::AllOf;
@@ -308,4 +308,4 @@ TEST(OutputTest, JsonPathPicksFields) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::output_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "lib/job/job_file.h"
 
-namespace muster::cli {
+namespace muster::cli::render_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -70,4 +70,4 @@ TEST(RenderTest, NamesTheOptionThatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::render_test

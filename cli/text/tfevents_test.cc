@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::tfevents_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -96,4 +96,4 @@ TEST(TfeventsTest, AFolderThatCannotBeMadeIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::tfevents_test

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::timing_text_test {
 namespace {
 
 using ::testing::AllOf;
@@ -94,4 +94,4 @@ TEST(TimingTextTest, TheLastSecondsCountWhereTheyAreKnown) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::timing_text_test

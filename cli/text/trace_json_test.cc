@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster::cli {
+namespace muster::cli::trace_json_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -84,4 +84,4 @@ TEST(TraceTextTest, SaysWhatThereIsAndWhoIsMissing) {
 }
 
 }  // namespace
-}  // namespace muster::cli
+}  // namespace muster::cli::trace_json_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster::kernels::cuda {
+namespace muster::kernels::cuda::convolution_choice_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(ConvolutionChoiceTest, F32IsNeverWidenedAndBeginsWhereItIsFastest) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda
+}  // namespace muster::kernels::cuda::convolution_choice_test

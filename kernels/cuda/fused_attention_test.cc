@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-namespace muster::kernels::cuda {
+namespace muster::kernels::cuda::fused_attention_test {
 namespace {
 
 // Of 1,024 tokens, in one tensor qkv[B, T, 3 H C].
@@ -171,4 +171,4 @@ TEST_F(FusedAttentionTest, MoreWorkspaceThanThereMayBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda
+}  // namespace muster::kernels::cuda::fused_attention_test

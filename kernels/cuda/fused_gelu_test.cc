@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster::kernels::cuda {
+namespace muster::kernels::cuda::fused_gelu_test {
 namespace {
 
 TEST(FusedGeluTest, SixteenBitsMayHaveTheLibrarysTanh) {
@@ -20,4 +20,4 @@ TEST(FusedGeluTest, GeluByErfAndRowsWithARestAreOurs) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda
+}  // namespace muster::kernels::cuda::fused_gelu_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::kernels::cuda {
+namespace muster::kernels::cuda::machine_code_test {
 namespace {
 
 const char* const kFiles[] = {"activation", "attention_tiles", "batch_norm", "layer_norm",
@@ -142,4 +142,4 @@ TEST(MachineCodeTest, HopperLoads128BitsAndTouchesNoLocalMemory) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda
+}  // namespace muster::kernels::cuda::machine_code_test

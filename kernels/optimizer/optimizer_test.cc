@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/conversion_loops.h"
 
-namespace muster::kernels {
+namespace muster::kernels::optimizer_test {
 namespace {
 
 using enum OptimizerRule;
@@ -581,4 +581,4 @@ TEST(OptimizerTest, AStatisticMovesTowardsTheRanksSum) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::kernels::optimizer_test

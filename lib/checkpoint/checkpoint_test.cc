@@ -26,7 +26,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
 
-namespace muster {
+namespace muster::checkpoint_test {
 namespace {
 
 std::unique_ptr<CheckpointWriter> Create(const std::string& directory, const v1::JobPlan& plan,
@@ -554,4 +554,4 @@ TEST_F(SharedCheckpointTest, NothingElseIsEverOpened) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_test

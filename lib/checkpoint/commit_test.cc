@@ -26,7 +26,7 @@
 #include "lib/checkpoint/known_checkpoint.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::commit_test {
 namespace {
 
 using testing::AllOf;
@@ -471,4 +471,4 @@ TEST_F(CommitTest, AFileSystemThatReservesNothingIsWrittenAnyway) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::commit_test

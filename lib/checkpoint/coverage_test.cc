@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::coverage_test {
 namespace {
 
 TEST(CoverageTest, EmptyRangesAreCompleteFromTheStart) {
@@ -44,4 +44,4 @@ TEST(CoverageTest, AgreesWithAFlagPerByteWhateverTheOrder) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::coverage_test

@@ -24,7 +24,7 @@
 #include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::damage_test {
 namespace {
 
 constexpr int kEdition = 3;
@@ -268,4 +268,4 @@ TEST_F(DamageTest, WhatIsSetAsideIsNoCheckpointAndGoesWhenItWouldHaveBeenPruned)
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::damage_test

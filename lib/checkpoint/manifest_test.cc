@@ -11,7 +11,7 @@
 #include "lib/limits/limits.h"
 #include "nlohmann/json.hpp"
 
-namespace muster {
+namespace muster::manifest_test {
 namespace {
 
 Manifest KnownManifest() {
@@ -174,4 +174,4 @@ TEST(StepFolderNameTest, OnlyItsOwnSpellingIsRead) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::manifest_test

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::safetensors_test {
 namespace {
 
 std::string Encoded(absl::string_view json, absl::string_view data) {
@@ -181,4 +181,4 @@ TEST(SafetensorsTest, AMissingFileIsNotFound) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::safetensors_test

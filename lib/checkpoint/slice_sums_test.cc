@@ -12,7 +12,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
 
-namespace muster {
+namespace muster::slice_sums_test {
 namespace {
 
 constexpr int64_t kBytes = 100;
@@ -74,4 +74,4 @@ TEST_F(SliceSumsTest, AShorterSliceDoesNotHideWhatALongerOneSaid) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::slice_sums_test

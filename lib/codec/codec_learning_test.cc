@@ -10,7 +10,7 @@
 #include "lib/codec/codec.h"
 #include "lib/codec/one_chunk_plan.h"
 
-namespace muster {
+namespace muster::codec_learning_test {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -102,4 +102,4 @@ TEST(CodecLearningTest, EveryCodecReachesTheLossOfPlainGradients) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::codec_learning_test

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "lib/codec/one_chunk_plan.h"
 
-namespace muster {
+namespace muster::codec_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -522,4 +522,4 @@ TEST(CodecTest, StateIsTheResidualAndALittle) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::codec_test

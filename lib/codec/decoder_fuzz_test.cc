@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #endif
 
-namespace muster {
+namespace muster::decoder_fuzz_test {
 namespace {
 
 using Payload = std::vector<std::byte>;
@@ -198,4 +198,4 @@ bool FuzzOne(absl::string_view bytes) { return FuzzBytes(bytes); }
 std::vector<std::string> FuzzSeeds() { return Seeds(); }
 #endif
 
-}  // namespace muster
+}  // namespace muster::decoder_fuzz_test

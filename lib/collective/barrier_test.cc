@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::barrier_test {
 namespace {
 
 TEST(BarrierTest, NobodyPassesBeforeAllHaveArrived) {
@@ -43,4 +43,4 @@ TEST(BarrierTest, AbortFreesWaitersAndLaterComersWithItsFirstReason) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::barrier_test

@@ -12,7 +12,7 @@
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/telemetry/metrics.h"
 
-namespace muster {
+namespace muster::counted_communicator_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -67,4 +67,4 @@ TEST(CountedCommunicatorTest, WhatIsOnlyEnqueuedHasNoDuration) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::counted_communicator_test

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::gradient_layout_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(GradientLayoutTest, AModelWithoutParametersHasNoBucket) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gradient_layout_test

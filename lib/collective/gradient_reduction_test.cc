@@ -15,7 +15,7 @@
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::gradient_reduction_test {
 namespace {
 
 using ::testing::Each;
@@ -240,4 +240,4 @@ TEST(GradientReductionTest, AFailureToPassOnASumComesBackToTheDevices) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gradient_reduction_test

@@ -19,7 +19,7 @@
 #include "lib/program/program_path.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::nccl_communicator_test {
 namespace {
 
 using ::testing::Each;
@@ -135,4 +135,4 @@ TEST(NcclCommunicatorTest, BytesThatAreNoIdAreRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::nccl_communicator_test

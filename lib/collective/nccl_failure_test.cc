@@ -13,7 +13,7 @@
 #include "lib/collective/nccl_communicator.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::nccl_failure_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -96,4 +96,4 @@ TEST_F(NcclFailureTest, AnErrorOfTheGpuAborts) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::nccl_failure_test

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace muster {
+namespace muster::polled_wait_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,4 +101,4 @@ TEST_F(PolledWaitTest, TheStreamsAfterOneThatFailedAreWaitedForToo) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::polled_wait_test

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::shared_memory_communicator_test {
 namespace {
 
 using ::testing::Each;
@@ -149,4 +149,4 @@ TEST(SharedMemoryGroupTest, AbortFreesWhoWaitsAndIsFinal) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shared_memory_communicator_test

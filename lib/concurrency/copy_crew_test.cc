@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace muster {
+namespace muster::copy_crew_test {
 namespace {
 
 std::vector<std::byte> Numbers(size_t bytes, uint32_t seed) {
@@ -72,4 +72,4 @@ TEST(CopyCrewTest, NobodyHelpsWithWhatIsSmallOrOnASmallMachine) {
 TEST(CopyCrewTest, OneThatNeverCopiedEnds) { CopyCrew crew(3); }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::copy_crew_test

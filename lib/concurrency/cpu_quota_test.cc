@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::cpu_quota_test {
 namespace {
 
 // A file system with what the kernel would say.
@@ -70,4 +70,4 @@ TEST(CpuQuotaTest, AtLeastOneCpuIsUsable) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cpu_quota_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::mailbox_test {
 namespace {
 
 TEST(MailboxTest, RefusesWhatExceedsItsCapacity) {
@@ -48,4 +48,4 @@ TEST(MailboxTest, PostWaitsForRoomThatTheTakerMakes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::mailbox_test

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::poll_budget_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -151,4 +151,4 @@ TEST_F(PollBudgetTest, PollUntilAsksAtLeastOnceAndStopsAtItsLimit) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::poll_budget_test

@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::short_slices_test {
 namespace {
 
 // sched_runtime of sched_attr, in its fourth to fifth eight bytes; 0 of kernels that have none for
@@ -37,4 +37,4 @@ TEST(ShortSlicesTest, AreThoseOfTheThreadThatAskedAndChangeNothingElse) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::short_slices_test

@@ -28,7 +28,7 @@ extern "C" int gettimeofday(timeval* time, void* /*zone*/) noexcept {
   return 0;
 }
 
-namespace muster {
+namespace muster::steady_wait_test {
 namespace {
 
 class SteadyWaitTest : public ::testing::Test {
@@ -151,4 +151,4 @@ TEST_F(SteadyWaitTest, ManyWaitersThatRaceWithTheirDeadlines) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::steady_wait_test

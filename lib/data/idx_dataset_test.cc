@@ -21,7 +21,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::idx_dataset_test {
 namespace {
 
 v1::Graph GraphOf(std::vector<int64_t> image_shape) {
@@ -276,4 +276,4 @@ TEST(IdxDatasetTest, EveryLabelIsOneOfTheModelsClasses) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::idx_dataset_test

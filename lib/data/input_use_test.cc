@@ -10,7 +10,7 @@
 #include "lib/data/sample_bytes.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::input_use_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -99,4 +99,4 @@ TEST(CountTargetsTest, LeavesOutTheIgnoreIndex) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::input_use_test

@@ -12,7 +12,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::linear_dataset_test {
 namespace {
 
 v1::Graph LineGraph() {
@@ -93,4 +93,4 @@ TEST(LinearDatasetTest, NothingIsHeldOut) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::linear_dataset_test

@@ -22,7 +22,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::npy_dataset_test {
 namespace {
 
 std::string Header(absl::string_view dictionary, int major = 1) {
@@ -255,4 +255,4 @@ TEST_F(NpyDatasetTest, AHeaderOfAnyBytesIsReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::npy_dataset_test

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::sample_order_test {
 namespace {
 
 constexpr uint64_t kSeed = 7;
@@ -114,4 +114,4 @@ TEST(SampleOrderTest, IsTheSameForEver) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::sample_order_test

@@ -12,7 +12,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::synthetic_dataset_test {
 namespace {
 
 // f32[-1, 101] and classes below 7, and a second target of probabilities.
@@ -118,4 +118,4 @@ TEST(SyntheticDatasetTest, NeedsSamples) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::synthetic_dataset_test

@@ -21,7 +21,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::text_dataset_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,4 +290,4 @@ TEST_F(TextDatasetTest, EveryByteIsInTheModelsVocabulary) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::text_dataset_test

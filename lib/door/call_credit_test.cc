@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/door/http2_frame.h"
 
-namespace muster {
+namespace muster::call_credit_test {
 namespace {
 
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -198,4 +198,4 @@ TEST_F(CallCreditTest, FloodsOfControlFramesAreRefusedAndAFewInASecondAreNot) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::call_credit_test

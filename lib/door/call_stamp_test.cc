@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/door/http2_frame.h"
 
-namespace muster {
+namespace muster::call_stamp_test {
 namespace {
 
 constexpr uint8_t kPadded = 8;
@@ -120,4 +120,4 @@ TEST(CallStamp, LongTextsHaveTheirLengthInSeveralBytes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::call_stamp_test

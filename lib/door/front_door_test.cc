@@ -28,7 +28,7 @@
 #include "lib/security/tls_folder.h"
 #include "lib/transport/core/file_descriptor.h"
 
-namespace muster {
+namespace muster::front_door_test {
 namespace {
 
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -557,4 +557,4 @@ TEST(FrontDoorListenTest, WhereNobodyCanListenIsSaid) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::front_door_test

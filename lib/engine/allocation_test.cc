@@ -28,7 +28,7 @@ std::atomic<int64_t> large_allocations{0};
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace muster {
+namespace muster::allocation_test {
 namespace {
 
 // Zoo models in text form.
@@ -62,4 +62,4 @@ TEST_P(AllocationTest, ARunAllocatesNoTensor) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::allocation_test

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "lib/graph/autodiff.h"
 
-namespace muster {
+namespace muster::compiled_graph_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -334,4 +334,4 @@ TEST(CompiledGraphTest, ALongGraphIsPlacedInOnePass) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::compiled_graph_test

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::device_list_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -60,4 +60,4 @@ TEST(DeviceListTest, RefusesOtherTextAndSaysWhatToWrite) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::device_list_test

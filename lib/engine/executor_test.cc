@@ -29,7 +29,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::executor_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -665,4 +665,4 @@ TEST(ShortOfMemoryTest, AModelsMemoryNamesTheParameter) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::executor_test

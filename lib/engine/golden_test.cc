@@ -30,7 +30,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::golden_test {
 namespace {
 
 class Golden {
@@ -409,4 +409,4 @@ TEST(AttentionDropoutTest, TakesAttentionApartWithoutChangingIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::golden_test

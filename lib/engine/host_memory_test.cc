@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::host_memory_test {
 namespace {
 
 class HostMemoryTest : public testing::Test {
@@ -70,4 +70,4 @@ TEST_F(HostMemoryTest, Version1HasOtherNames) {
 TEST_F(HostMemoryTest, ThisMachineHasSome) { EXPECT_GT(AvailableHostBytes(), 1 << 20); }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::host_memory_test

@@ -8,7 +8,7 @@
 
 #include "kernels/philox.h"
 
-namespace muster {
+namespace muster::memory_plan_test {
 namespace {
 
 // Random numbers of one test case.
@@ -173,4 +173,4 @@ TEST(MemoryPlanTest, SmallBlocksFillTheGapsBetweenLargeOnes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::memory_plan_test

@@ -6,7 +6,7 @@
 #include "lib/engine/replay/onnx_replay.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::onnx_golden_test {
 namespace {
 
 class OnnxGoldenTest : public testing::TestWithParam<const char*> {};
@@ -27,4 +27,4 @@ TEST_P(OnnxGoldenTest, TwentyStepsOfSgdHaveTheLossesOfPyTorch) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::onnx_golden_test

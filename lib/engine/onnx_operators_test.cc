@@ -23,7 +23,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/third_party/onnx/onnx.pb.h"
 
-namespace muster {
+namespace muster::onnx_operators_test {
 namespace {
 
 using onnx::TensorProto;
@@ -285,4 +285,4 @@ TEST(OnnxOperatorsTest, ALossThatIgnoresTargetsIsAMeanInF16) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::onnx_operators_test

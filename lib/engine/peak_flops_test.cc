@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::peak_flops_test {
 namespace {
 
 TEST(PeakFlopsTest, IsTheDatasheetsOfTheGpuAndThePrecision) {
@@ -25,4 +25,4 @@ TEST(PeakFlopsTest, WhatIsNotKnownIsNotMadeUp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::peak_flops_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::profile_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -38,4 +38,4 @@ TEST(ProfileTest, ClearingForgetsTimesButNotNodes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::profile_test

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/testing/inprocess_transport.h"
 
-namespace muster {
+namespace muster::communication_thread_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -185,4 +185,4 @@ TEST(CommunicationThreadTest, AFailureToOpenIsReturnedAndNothingFollows) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::communication_thread_test

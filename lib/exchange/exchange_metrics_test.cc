@@ -10,7 +10,7 @@
 #include "lib/transport/core/transport.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
-namespace muster {
+namespace muster::exchange_metrics_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(ExchangeMetricsTest, ManyLinksAreNotAllReported) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::exchange_metrics_test

@@ -12,7 +12,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/testing/inprocess_transport.h"
 
-namespace muster {
+namespace muster::local_sgd_exchange_test {
 namespace {
 
 constexpr int64_t kElements = 3000;  // of "w"; more than is updated at once, in several chunks
@@ -286,4 +286,4 @@ TEST(LocalSgdExchangeTest, AFailureEndsAWaitInsideARound) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::local_sgd_exchange_test

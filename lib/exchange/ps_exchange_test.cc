@@ -23,7 +23,7 @@
 #include "lib/telemetry/trace_file.h"
 #include "lib/transport/testing/inprocess_transport.h"
 
-namespace muster {
+namespace muster::ps_exchange_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -828,4 +828,4 @@ TEST(PsExchangeTest, ATraceShowsTheLifeOfEveryChunk) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ps_exchange_test

@@ -30,7 +30,7 @@
 #include "lib/transport/testing/inprocess_transport.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster {
+namespace muster::ring_exchange_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -690,4 +690,4 @@ TEST(RingExchangeTest, WhereSumsComeInIsPartOfTheMemoryBudget) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ring_exchange_test

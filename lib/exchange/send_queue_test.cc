@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::send_queue_test {
 namespace {
 
 std::vector<int> TakeAll(SendQueue& queue) {
@@ -74,4 +74,4 @@ TEST(SendQueueTest, InAnyOrderOfEventsNothingIsLostAndTheCreditHolds) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::send_queue_test

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::send_window_test {
 namespace {
 
 TEST(SendWindowTest, TheOldestThatIsNotDoneHoldsBackTheOthers) {
@@ -60,4 +60,4 @@ TEST(SendWindowTest, InAnyOrderOfEndsTheSpanReachesFromTheOldestToTheNewest) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::send_window_test

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::version_board_test {
 namespace {
 
 constexpr int kTwoChunks = 0, kFrozen = 1, kOneChunk = 2;  // parameters
@@ -291,4 +291,4 @@ TEST(VersionBoardTest, WhoIsOvertakenHasNothingNewBeforeItHasCaughtUp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::version_board_test

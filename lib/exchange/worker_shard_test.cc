@@ -14,7 +14,7 @@
 #include "lib/shard/snapshot/checkpoint_client.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::worker_shard_test {
 namespace {
 
 class FakeOutput : public ShardOutput {
@@ -108,4 +108,4 @@ TEST(WorkerShardTest, WhatASlowSaveWouldHoldUpIsPassedOverInSomeTurn) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::worker_shard_test

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <fstream>
 
-namespace muster {
+namespace muster::regular_file_test {
 namespace {
 
 TEST(RegularFileTest, OnlyARegularFileIsOpened) {
@@ -33,4 +33,4 @@ TEST(RegularFileTest, OnlyARegularFileIsOpened) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::regular_file_test

@@ -14,7 +14,7 @@
 #include "lib/status/grpc_status.h"
 #include "proto/muster/v1/member.grpc.pb.h"
 
-namespace muster {
+namespace muster::channel_test {
 namespace {
 
 std::chrono::system_clock::time_point Patience() {
@@ -108,4 +108,4 @@ TEST(ConnectionAgeTest, WhereNobodyBoundsItAConnectionStays) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::channel_test

@@ -18,7 +18,7 @@
 
 ABSL_FLAG(int, of_the_test, 0, "a number");
 
-namespace muster {
+namespace muster::daemon_test {
 namespace {
 
 TEST(DaemonTest, DefaultNamesAreValidAndSayTheRole) {
@@ -151,4 +151,4 @@ TEST(DaemonDeathTest, WhatTheProcessTellsItselfDoesNotCount) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::daemon_test

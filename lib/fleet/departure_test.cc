@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::departure_test {
 namespace {
 
 constexpr absl::Duration kBegin = absl::Hours(7);
@@ -42,4 +42,4 @@ TEST(DepartureTimerTest, AnAbsenceMakesTheTimeoutNoLonger) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::departure_test

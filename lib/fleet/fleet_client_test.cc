@@ -21,7 +21,7 @@
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "proto/muster/v1/member.grpc.pb.h"
 
-namespace muster {
+namespace muster::fleet_client_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -357,4 +357,4 @@ TEST(FleetClientTest, DetachClosesTheStreamInOrder) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fleet_client_test

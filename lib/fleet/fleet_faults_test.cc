@@ -29,7 +29,7 @@
 #include "lib/transport/testing/faulty_relay.h"
 #include "proto/muster/v1/member.grpc.pb.h"
 
-namespace muster {
+namespace muster::fleet_faults_test {
 namespace {
 
 using Direction = RelayFault::Direction;
@@ -242,4 +242,4 @@ TEST(FleetFaultsTest, InPlaintextABitThatFlipsHarmsNoProcess) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fleet_faults_test

@@ -30,7 +30,7 @@
 #include "lib/transport/core/file_descriptor.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 
-namespace muster {
+namespace muster::health_server_test {
 namespace {
 
 using grpc::health::v1::Health;
@@ -191,4 +191,4 @@ TEST(HealthServerTest, SaysWhereItCannotListen) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::health_server_test

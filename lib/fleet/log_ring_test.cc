@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::log_ring_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -81,4 +81,4 @@ TEST(LogRingTest, ForgetsTheOldest) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::log_ring_test

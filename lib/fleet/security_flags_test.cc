@@ -6,7 +6,7 @@
 #include "lib/security/identity.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::security_flags_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -57,4 +57,4 @@ TEST(SecureTarget, ATokenIsNotSentInPlaintext) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::security_flags_test

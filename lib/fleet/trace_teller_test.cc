@@ -8,7 +8,7 @@
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
-namespace muster {
+namespace muster::trace_teller_test {
 namespace {
 
 class TraceTellerTest : public ::testing::Test {
@@ -153,4 +153,4 @@ TEST_F(TraceTellerTest, ALaterRequestTakesThePlaceOfOneThatNobodyEnded) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::trace_teller_test

@@ -5,7 +5,7 @@
 #include "lib/graph/graph_text.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::attributes_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -69,4 +69,4 @@ TEST(AttributesTest, WithoutAnIgnoreIndexAllTargetsCount) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::attributes_test

@@ -14,7 +14,7 @@
 #include "lib/graph/shape_inference.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::autodiff_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -511,4 +511,4 @@ TEST(OperatorTableTest, AGradientOpTakesTheAttributesOfItsForwardOp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::autodiff_test

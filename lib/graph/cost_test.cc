@@ -6,7 +6,7 @@
 #include "lib/graph/shape_inference.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::cost_test {
 namespace {
 
 // Of the last node.
@@ -174,4 +174,4 @@ TEST(CountParametersTest, TellsStatisticsFromWhatIsTrained) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cost_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::glob_test {
 namespace {
 
 TEST(GlobTest, AStarIsAnyCharactersAndAQuestionMarkOne) {
@@ -29,4 +29,4 @@ TEST(GlobTest, ManyStarsDoNotExplode) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::glob_test

@@ -10,7 +10,7 @@
 #include "lib/graph/autodiff.h"
 #include "lib/graph/zoo/zoo.h"
 
-namespace muster {
+namespace muster::gradient_order_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -48,4 +48,4 @@ TEST(GradientOrderTest, AParameterThatIsReadAfterItsGradientIsThereWaitsForItsRe
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gradient_order_test

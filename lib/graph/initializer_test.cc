@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::initializer_test {
 namespace {
 
 v1::Initializer Normal(double deviation) {
@@ -108,4 +108,4 @@ TEST(InitializerTest, AConstantIsEverywhereAndNoneIsZero) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::initializer_test

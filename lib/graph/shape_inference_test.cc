@@ -13,7 +13,7 @@
 #include "lib/graph/graph_text.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::shape_inference_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -478,4 +478,4 @@ TEST(InferTypesTest, RefusesABatchBelowOneAndTensorsThatOnlyTheBatchMakesTooLarg
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shape_inference_test

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "lib/http/http_client.h"
 
-namespace muster {
+namespace muster::http_server_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -143,4 +143,4 @@ TEST(HttpServerTest, FormValuesAreDecoded) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::http_server_test

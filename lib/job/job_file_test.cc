@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/field_fault.h"
 
-namespace muster {
+namespace muster::job_file_test {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
@@ -450,4 +450,4 @@ TEST(JobFileTest, LocatesFaultsThatWereFoundAfterParsing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_file_test

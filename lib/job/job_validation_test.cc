@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/field_fault.h"
 
-namespace muster {
+namespace muster::job_validation_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -715,4 +715,4 @@ TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_validation_test

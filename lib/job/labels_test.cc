@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::labels_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -99,4 +99,4 @@ TEST(LabelSelectorTest, WhatIsNotUnderstoodIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::labels_test

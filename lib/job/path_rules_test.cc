@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::path_rules_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,4 +119,4 @@ TEST_F(PathRulesTest, WithoutFoldersEverythingIsAllowedAndAFolderMustExist) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::path_rules_test

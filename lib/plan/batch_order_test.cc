@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace muster {
+namespace muster::batch_order_test {
 namespace {
 
 std::vector<int64_t> BatchesOf(int steps, std::vector<int64_t> left_out) {
@@ -21,4 +21,4 @@ TEST(BatchOrderTest, StepsPassOverTheBatchesThatAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::batch_order_test

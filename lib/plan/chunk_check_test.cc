@@ -16,7 +16,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::chunk_check_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -170,4 +170,4 @@ TEST(ChunkCheckTest, AJobMayHaveSoManyChunksAndNoMore) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::chunk_check_test

@@ -12,7 +12,7 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 
-namespace muster {
+namespace muster::chunk_placement_test {
 namespace {
 
 using ::testing::DoubleEq;
@@ -231,4 +231,4 @@ TEST(ShardSharesTest, UnknownHostsMakeSharesEqual) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::chunk_placement_test

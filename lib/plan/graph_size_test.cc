@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "lib/limits/limits.h"
 
-namespace muster {
+namespace muster::graph_size_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -43,4 +43,4 @@ TEST(GraphSizeTest, ConstantsThatFillAPlanAreNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::graph_size_test

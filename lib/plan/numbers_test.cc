@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::numbers_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -80,4 +80,4 @@ TEST(NumberedTableTest, HasAnElementForEachPair) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::numbers_test

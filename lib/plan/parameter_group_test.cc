@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::parameter_group_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,4 +102,4 @@ TEST(ParameterGroupTest, FreezingEverythingIsAFault) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::parameter_group_test

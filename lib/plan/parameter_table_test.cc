@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "lib/limits/limits.h"
 
-namespace muster {
+namespace muster::parameter_table_test {
 namespace {
 
 v1::Graph GraphOf(std::vector<std::vector<int64_t>> shapes) {
@@ -111,4 +111,4 @@ TEST(ParameterTableTest, EpochsNeverMakeMoreStepsThanTheLimitNorFewerThanOne) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::parameter_table_test

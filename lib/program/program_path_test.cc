@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::program_path_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,7 +69,7 @@ TEST(ProgramPathTest, UnderALoaderOfItsOwnItIsTheScriptThatStartedIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::program_path_test
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string(argv[1]) == "where") {

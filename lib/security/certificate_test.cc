@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 
-namespace muster {
+namespace muster::certificate_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -99,4 +99,4 @@ TEST(Certificate, WhatCannotBeIssuedIsRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::certificate_test

@@ -24,7 +24,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/core/file_descriptor.h"
 
-namespace muster {
+namespace muster::tls_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -208,4 +208,4 @@ TEST_F(TlsTest, FilesThatCannotServeAreNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tls_test

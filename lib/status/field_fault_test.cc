@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::field_fault_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -29,4 +29,4 @@ TEST(FieldFaultTest, OtherErrorsHaveNoFaultsEvenIfTheyLookLikeIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::field_fault_test

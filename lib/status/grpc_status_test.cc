@@ -10,7 +10,7 @@
 #include "lib/status/status.h"
 #include "proto/third_party/google/rpc/error_details.pb.h"
 
-namespace muster {
+namespace muster::grpc_status_test {
 namespace {
 
 TEST(GrpcStatusTest, CodeMessageReasonAndFaultsSurviveTheWire) {
@@ -121,4 +121,4 @@ TEST(ResourceNameTest, NamesFitKubernetesLabels) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::grpc_status_test

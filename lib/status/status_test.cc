@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::status_test {
 namespace {
 
 TEST(StatusTest, ReasonTravelsThroughAnnotation) {
@@ -38,4 +38,4 @@ TEST(StatusTest, AssignOrReturnStopsAtTheFirstError) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::status_test

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::utf8_test {
 namespace {
 
 TEST(Utf8Test, CharactersAreOfOneToFourBytes) {
@@ -39,4 +39,4 @@ TEST(Utf8Test, ControlCharactersArePrintedAsText) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::utf8_test

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::suggestion_test {
 namespace {
 
 TEST(SuggestionTest, NamesTheNearestKnownWord) {
@@ -21,4 +21,4 @@ TEST(SuggestionTest, StaysSilentWhenNothingIsNear) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::suggestion_test

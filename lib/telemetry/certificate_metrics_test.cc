@@ -17,7 +17,7 @@
 #include "lib/security/tls_folder.h"
 #include "lib/telemetry/metrics.h"
 
-namespace muster {
+namespace muster::certificate_metrics_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -101,4 +101,4 @@ TEST_F(CertificateMetricsTest, WhatTheServerShowsCountsAsWell) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::certificate_metrics_test

@@ -8,7 +8,7 @@
 #include "prometheus/client_metric.h"
 #include "prometheus/metric_family.h"
 
-namespace muster {
+namespace muster::gpu_driver_test {
 namespace {
 
 using ::testing::AllOf;
@@ -50,4 +50,4 @@ TEST(GpuDriverTest, WhatItTellsIsWhatAGpuCanBe) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gpu_driver_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "lib/telemetry/metrics.h"
 
-namespace muster {
+namespace muster::gpu_metrics_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -41,4 +41,4 @@ TEST(GpuMetricsTest, WhereThereIsNoLibraryThereAreNoGpus) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gpu_metrics_test

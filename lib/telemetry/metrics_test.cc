@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::metrics_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -145,4 +145,4 @@ TEST(MetricsTest, ServesOnAFreePortAndRefusesATakenOne) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::metrics_test

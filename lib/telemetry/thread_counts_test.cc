@@ -7,7 +7,7 @@
 #include "prometheus/client_metric.h"
 #include "prometheus/histogram.h"
 
-namespace muster {
+namespace muster::thread_counts_test {
 namespace {
 
 // What prometheus::Histogram makes of the same observations.
@@ -38,4 +38,4 @@ TEST(ThreadCountsTest, AHistogramOfThreadsIsThatOfTheirQuantitiesTogether) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::thread_counts_test

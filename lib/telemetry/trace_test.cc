@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "lib/telemetry/trace_file.h"
 
-namespace muster {
+namespace muster::trace_test {
 namespace {
 
 std::string PathOf(const std::string& name) { return testing::TempDir() + "/" + name; }
@@ -175,4 +175,4 @@ TEST(TraceTest, AFileThatCannotBeWrittenIsNamedAtOnce) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::trace_test

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "lib/version/version.h"
 
-namespace muster {
+namespace muster::build_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -44,4 +44,4 @@ TEST(BuildTest, TheTextHasALineForEach) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::build_test

@@ -22,7 +22,7 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/testing/fake_member.h"
 
-namespace muster {
+namespace muster::coordinator_test {
 namespace {
 
 using ::testing::AllOf;
@@ -1156,4 +1156,4 @@ TEST_F(CoordinatorTest, AWatchResumesByRevisionAndEndsWithTheJob) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::coordinator_test

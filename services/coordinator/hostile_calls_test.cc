@@ -21,7 +21,7 @@
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/testing/coordinator_process.h"
 
-namespace muster {
+namespace muster::hostile_calls_test {
 namespace {
 
 // Without the door in front of gRPC it has twice as much within five seconds.
@@ -133,4 +133,4 @@ TEST(HostileCallsTest, WhoReadsNoAnswersLeavesThreadsForOthers) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::hostile_calls_test

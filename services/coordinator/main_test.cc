@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace muster {
+namespace muster::main_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::main_test

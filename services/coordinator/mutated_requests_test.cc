@@ -22,7 +22,7 @@
 #include "services/coordinator/testing/raw_call.h"
 #include "services/coordinator/testing/served_methods.h"
 
-namespace muster {
+namespace muster::mutated_requests_test {
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -244,4 +244,4 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::mutated_requests_test

@@ -40,7 +40,7 @@
 #include "services/coordinator/testing/fake_member.h"
 #include "services/coordinator/testing/recorded_disk.h"
 
-namespace muster {
+namespace muster::power_cut_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -690,4 +690,4 @@ TEST_F(PowerCutTest, TheValuesThatASubmittedModelBringsAreThereAfterACut) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::power_cut_test

@@ -8,7 +8,7 @@
 #include "services/ps/fake_peers.h"
 #include "services/ps/judged_job.h"
 
-namespace muster {
+namespace muster::backup_workers_test {
 namespace {
 
 v1::JobPlan PlanWithOneBackupWorker() {
@@ -88,4 +88,4 @@ TEST_F(BackupWorkersTest, AWorkerThatSpeaksForAShardIsCutOffAndClosesNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::backup_workers_test

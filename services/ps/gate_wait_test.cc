@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::gate_wait_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -38,4 +38,4 @@ TEST(GateWaitTest, NobodyWaitsForASingleWorker) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gate_wait_test

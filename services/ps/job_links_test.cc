@@ -26,7 +26,7 @@
 #include "services/ps/installed_shard.h"
 #include "services/ps/ps_metrics.h"
 
-namespace muster {
+namespace muster::job_links_test {
 namespace {
 
 constexpr PeerId kA{1}, kB{2};
@@ -191,4 +191,4 @@ TEST_F(JobLinksTest, TheSessionIsOfTheGenerationThatWasOpenedLast) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_links_test

@@ -13,7 +13,7 @@
 #include "services/ps/fake_peers.h"
 #include "services/ps/judged_job.h"
 
-namespace muster {
+namespace muster::judged_steps_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -250,4 +250,4 @@ TEST(JudgedStepsTest, AShardThatIsReleasedFirstIsNotLost) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::judged_steps_test

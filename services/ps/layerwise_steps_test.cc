@@ -11,7 +11,7 @@
 #include "services/ps/fake_peers.h"
 #include "services/ps/judged_job.h"
 
-namespace muster {
+namespace muster::layerwise_steps_test {
 namespace {
 
 v1::Optimizer Lamb() {
@@ -291,4 +291,4 @@ TEST(LayerwiseStepsTest, AWorkerThatSpeaksForAShardIsCutOffAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::layerwise_steps_test

@@ -22,7 +22,7 @@
 #include "lib/transport/session/session.h"
 #include "lib/transport/testing/inprocess_transport.h"
 
-namespace muster {
+namespace muster::parameter_server_test {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
@@ -593,4 +593,4 @@ TEST_F(ParameterServerTest, ALostCoordinatorMeansNoJobs) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::parameter_server_test

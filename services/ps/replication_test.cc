@@ -21,7 +21,7 @@
 #include "services/ps/fake_peers.h"
 #include "services/ps/parameter_server.h"
 
-namespace muster {
+namespace muster::replication_test {
 namespace {
 
 constexpr int64_t kSteps = 20;
@@ -262,4 +262,4 @@ TEST_F(ReplicationTest, ABackupThatIsNotHeldIsNotCarriedOn) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::replication_test

@@ -21,7 +21,7 @@
 #include "services/ps/fake_peers.h"
 #include "services/ps/ps_metrics.h"
 
-namespace muster {
+namespace muster::shard_loop_test {
 namespace {
 
 // Nobody is there; how much there is to do is the test's to say.
@@ -131,4 +131,4 @@ TEST_F(ShardLoopTest, AndNowAndThenWhereThereAlwaysIs) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shard_loop_test

@@ -61,7 +61,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t* mu) {
 }
 }
 
-namespace muster {
+namespace muster::shard_thread_hot_path_test {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -293,4 +293,4 @@ TEST(ShardThreadHotPathTest, NorDoStepsThatCloseWithoutTheSlowest) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shard_thread_hot_path_test

@@ -19,7 +19,7 @@
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/ps/fake_peers.h"
 
-namespace muster {
+namespace muster::shard_thread_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -671,4 +671,4 @@ TEST_F(ShardThreadTest, StoppingReleasesEveryShardAndRefusesNewOnes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shard_thread_test

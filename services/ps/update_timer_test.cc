@@ -5,7 +5,7 @@
 
 #include "kernels/optimizer/optimizer.h"
 
-namespace muster {
+namespace muster::update_timer_test {
 namespace {
 
 using kernels::OutgoingStores;
@@ -95,4 +95,4 @@ TEST(UpdateTimerTest, StoresAreDirectWhereNobodyReadsInPlace) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::update_timer_test

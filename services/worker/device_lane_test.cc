@@ -14,7 +14,7 @@
 #include "lib/plan/parameter_table.h"
 #include "services/worker/tiny_jobs.h"
 
-namespace muster {
+namespace muster::device_lane_test {
 namespace {
 
 // Has all values. It fails once it was asked `asks` times whether it has.
@@ -94,4 +94,4 @@ TEST(DeviceLaneTest, AHaltIsNoticedBetweenMicroBatches) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::device_lane_test

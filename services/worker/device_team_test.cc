@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::device_team_test {
 namespace {
 
 TEST(DeviceTeamTest, ALostDeviceIsToldBeforeOtherFailuresAndThoseBeforeAnInterruption) {
@@ -26,4 +26,4 @@ TEST(DeviceTeamTest, ALostDeviceIsToldBeforeOtherFailuresAndThoseBeforeAnInterru
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::device_team_test

@@ -19,7 +19,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::input_pipeline_test {
 namespace {
 
 // A sample's input is its number and epoch, its target the number again.
@@ -287,4 +287,4 @@ TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchWhateverTheShare) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::input_pipeline_test

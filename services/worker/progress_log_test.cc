@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "lib/limits/limits.h"
 
-namespace muster {
+namespace muster::progress_log_test {
 namespace {
 
 v1::StepRecord StepOf(int64_t step) {
@@ -86,4 +86,4 @@ TEST(ProgressLogTest, ClosingEndsTheWait) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::progress_log_test

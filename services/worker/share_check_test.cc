@@ -19,7 +19,7 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/worker/tiny_jobs.h"
 
-namespace muster {
+namespace muster::share_check_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(ShareCheckTest, WhatShardsRefuseIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::share_check_test

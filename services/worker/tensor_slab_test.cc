@@ -13,7 +13,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/core/shared_slab.h"
 
-namespace muster {
+namespace muster::tensor_slab_test {
 namespace {
 
 v1::Graph GraphOf(std::initializer_list<int64_t> parameters) {
@@ -73,4 +73,4 @@ TEST(TensorSlabTest, ParametersBeyondTheMachinesMemoryAreRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tensor_slab_test

@@ -21,7 +21,7 @@
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
 
-namespace muster {
+namespace muster::trainer_test {
 namespace {
 
 struct Trained {
@@ -777,4 +777,4 @@ TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnceWhereItIsIgnored) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::trainer_test

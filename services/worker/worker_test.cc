@@ -24,7 +24,7 @@
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
 
-namespace muster {
+namespace muster::worker_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -606,4 +606,4 @@ TEST(WorkerTest, FinishStepLeavesNoStepHalfDone) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::worker_test

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::bare_loop_test {
 namespace {
 
 class BareLoopTest : public testing::TestWithParam<const char*> {};
@@ -53,4 +53,4 @@ TEST(BareLoopTest, RefusesWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bare_loop_test

@@ -21,7 +21,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::chaos_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -165,4 +165,4 @@ TEST(ChaosTest, WhoeverIsStruckEveryCheckpointThatPsWroteThemselvesIsRight) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::chaos_test

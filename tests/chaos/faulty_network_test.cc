@@ -22,7 +22,7 @@
 #include "lib/transport/tcp/data_port.h"
 #include "lib/transport/tcp/tcp_socket.h"
 
-namespace muster {
+namespace muster::faulty_network_test {
 namespace {
 
 class FaultyNetworkTest : public ::testing::Test {
@@ -79,4 +79,4 @@ TEST_F(FaultyNetworkTest, ResetsAndDelaysReachTheDataPortsHandshake) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::faulty_network_test

@@ -22,7 +22,7 @@
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::network_test {
 namespace {
 
 std::string Job(int64_t steps) {
@@ -132,4 +132,4 @@ TEST_F(NetworkTest, ConnectionsThatBreakAndBytesThatComeLateLoseNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::network_test

@@ -28,7 +28,7 @@
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
-namespace muster {
+namespace muster::soak_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -188,4 +188,4 @@ TEST(SoakTest, NothingGrowsWhileMembersAreKilled) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::soak_test

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/fuzz/fuzz_target.h"
 
-namespace muster {
+namespace muster::mutations_test {
 namespace {
 
 // What readers of text and numbers stumble over.
@@ -119,4 +119,4 @@ TEST(MutationsTest, WhatIsCutIsTakenOrRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::mutations_test

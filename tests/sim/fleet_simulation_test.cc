@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "tests/sim/trajectory.h"
 
-namespace muster {
+namespace muster::fleet_simulation_test {
 namespace {
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
@@ -80,4 +80,4 @@ TEST(FleetSimulationTest, WhateverBefallsTheFleetTheJobEndsAsIfNothingHad) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fleet_simulation_test

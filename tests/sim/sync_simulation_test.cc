@@ -11,7 +11,7 @@
 #include "tests/sim/measurements.h"
 #include "tests/sim/model_layers.h"
 
-namespace muster {
+namespace muster::sync_simulation_test {
 namespace {
 
 using ::testing::DoubleNear;
@@ -183,4 +183,4 @@ TEST(SyncSimulationTest, ReproducesTheShapedNetworkWithinTenPercent) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::sync_simulation_test

@@ -3,7 +3,7 @@
 #include "kernels/conversion.h"
 #include "kernels/cuda/emulation/device_memory.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::activation_test {
 namespace {
 
 constexpr int64_t kSizes[] = {1, 3, 8, 257, 2051};
@@ -178,4 +178,4 @@ TEST(ActivationTest, ConversionsAreThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::activation_test

@@ -5,7 +5,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/emulation/device_memory.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::attention_test {
 namespace {
 
 constexpr int64_t kGap = 8;  // elements between the rows of q, k and v
@@ -206,4 +206,4 @@ TEST(AttentionTest, OnlyTheDiagonalIsMasked) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::attention_test

@@ -3,7 +3,7 @@
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::batch_norm_test {
 namespace {
 
 constexpr float kEpsilon = 1e-3f;
@@ -170,4 +170,4 @@ TEST_F(BatchNormTest, AChannelsBiasIsAddedAndItsGradientSummed) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::batch_norm_test

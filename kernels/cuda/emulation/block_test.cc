@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::block_test {
 namespace {
 
 constexpr unsigned kEveryLane = 0xffffffffu;
@@ -91,4 +91,4 @@ TEST(BlockDeathTest, ABarrierThatNotAllThreadsComeToIsFound) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::block_test

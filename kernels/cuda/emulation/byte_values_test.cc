@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/emulation/device_memory.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::byte_values_test {
 namespace {
 
 TEST(ByteValuesTest, EveryByteIsItsValueInTheTable) {
@@ -25,4 +25,4 @@ TEST(ByteValuesTest, EveryByteIsItsValueInTheTable) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::byte_values_test

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/emulation/device_memory.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::gather_test {
 namespace {
 
 struct Case {
@@ -57,4 +57,4 @@ TEST(GatherTest, GradientsAreTheSumsOfTheirSlices) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::gather_test

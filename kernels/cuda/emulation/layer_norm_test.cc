@@ -4,7 +4,7 @@
 #include "kernels/cuda/group_norm.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::layer_norm_test {
 namespace {
 
 constexpr float kEpsilon = 1e-3f;
@@ -174,4 +174,4 @@ TEST(GroupNormTest, GroupsAreNormalised) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::layer_norm_test

@@ -12,7 +12,7 @@
 #include "kernels/dropout.h"
 #include "kernels/top_k.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::movement_test {
 namespace {
 
 TEST(MovementTest, TransposesInTilesAndInWords) {
@@ -469,4 +469,4 @@ TEST(DropoutTest, TheSameElementsAreDroppedAsOnTheCpu) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::movement_test

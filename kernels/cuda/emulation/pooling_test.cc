@@ -4,7 +4,7 @@
 #include "kernels/pooling.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::pooling_test {
 namespace {
 
 using Windows = kernels::PoolShape;
@@ -128,4 +128,4 @@ TEST(PoolingTest, AnAverageIsOverTheImage) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::pooling_test

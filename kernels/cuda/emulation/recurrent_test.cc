@@ -9,7 +9,7 @@
 #include "kernels/lstm.h"
 #include "kernels/recurrent_shape.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::recurrent_test {
 namespace {
 
 // Odd sizes: more than one block and no whole vector in any.
@@ -287,4 +287,4 @@ TEST(RecurrentTest, LayersOfTwoDirectionsAreThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::recurrent_test

@@ -1,7 +1,7 @@
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/softmax.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::softmax_cross_entropy_test {
 namespace {
 
 struct Size {
@@ -70,4 +70,4 @@ TEST(SoftmaxCrossEntropyTest, CountsTheClassesThatThereAreWhateverLiesBetweenRow
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::softmax_cross_entropy_test

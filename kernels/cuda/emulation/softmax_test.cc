@@ -3,7 +3,7 @@
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/reference.h"
 
-namespace muster::kernels::cuda::emulation {
+namespace muster::kernels::cuda::emulation::softmax_test {
 namespace {
 
 constexpr int64_t kSizes[][2] = {{1, 2}, {3, 7}, {2, 8}, {5, 1003}, {4, 2056}};
@@ -98,4 +98,4 @@ TEST(SoftmaxTest, CrossEntropyAndItsDerivative) {
 }
 
 }  // namespace
-}  // namespace muster::kernels::cuda::emulation
+}  // namespace muster::kernels::cuda::emulation::softmax_test

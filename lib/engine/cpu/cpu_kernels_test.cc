@@ -16,7 +16,7 @@
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cpu_kernels_test {
 namespace {
 
 v1::Graph Training(const std::string& zoo_model, v1::Precision precision = v1::FP32) {
@@ -70,4 +70,4 @@ TEST(CpuKernelsTest, EveryOpHasAKernel) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cpu_kernels_test

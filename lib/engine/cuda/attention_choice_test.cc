@@ -14,7 +14,7 @@
 #include "kernels/cuda/libraries.h"
 #include "lib/engine/cuda/cuda_handles.h"
 
-namespace muster {
+namespace muster::attention_choice_test {
 namespace {
 
 using kernels::cuda::AttentionShape;
@@ -178,4 +178,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionChoiceTest,
                          Name);
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::attention_choice_test

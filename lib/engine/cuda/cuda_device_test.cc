@@ -7,7 +7,7 @@
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 
-namespace muster {
+namespace muster::cuda_device_test {
 namespace {
 
 class CudaDeviceTest : public ::testing::Test {
@@ -36,4 +36,4 @@ TEST_F(CudaDeviceTest, LocksThePagesOfSomebodyElseUntilTheHandleGoes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cuda_device_test

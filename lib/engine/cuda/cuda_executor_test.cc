@@ -26,7 +26,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cuda_executor_test {
 namespace {
 
 struct Model {
@@ -290,4 +290,4 @@ TEST_F(CudaExecutorTest, ReportsAnIdOutsideTheVocabularyBeforeAnyGradient) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cuda_executor_test

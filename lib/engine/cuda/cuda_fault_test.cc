@@ -17,7 +17,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cuda_fault_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -66,4 +66,4 @@ TEST(CudaFaultTest, AFaultFailsTheRunAndLaterJobsButNotTheProcess) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cuda_fault_test

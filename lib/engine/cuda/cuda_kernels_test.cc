@@ -15,7 +15,7 @@
 #include "lib/graph/shape_inference.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::cuda_kernels_test {
 namespace {
 
 using ::testing::Each;
@@ -93,4 +93,4 @@ TEST(CudaKernelsTest, AReorderThatThereIsNotIsAStatus) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cuda_kernels_test

@@ -16,7 +16,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cuda_layouts_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -186,4 +186,4 @@ TEST(CudaLayoutsTest, SizesArePaddedTo64) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cuda_layouts_test

@@ -8,7 +8,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::device_faults_test {
 namespace {
 
 using ::testing::AllOf;
@@ -75,4 +75,4 @@ TEST_F(WhereItFailedTest, SaysWhenNoNodeWasRunning) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::device_faults_test

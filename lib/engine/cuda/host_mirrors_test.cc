@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace muster {
+namespace muster::host_mirrors_test {
 namespace {
 
 using kernels::cuda::Type;
@@ -67,4 +67,4 @@ TEST_F(HostMirrorsTest, AnAllocationEndsWhereItsBytesEnd) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::host_mirrors_test

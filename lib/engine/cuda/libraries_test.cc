@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "lib/telemetry/metrics.h"
 
-namespace muster {
+namespace muster::libraries_test {
 namespace {
 
 class LibrariesTest : public testing::Test {
@@ -38,4 +38,4 @@ TEST_F(LibrariesTest, MetricsAreServed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::libraries_test

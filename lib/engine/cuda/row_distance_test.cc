@@ -8,7 +8,7 @@
 
 #include "kernels/conversion.h"
 
-namespace muster {
+namespace muster::row_distance_test {
 namespace {
 
 using kernels::cuda::Type;
@@ -56,4 +56,4 @@ TEST(RowDistanceTest, WhatIsNoNumberIsInfinitelyFar) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::row_distance_test

@@ -14,7 +14,7 @@
 #include "lib/engine/verification/sketch.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster::reference {
+namespace muster::reference::reference_test {
 namespace {
 
 using ::muster::verification::Sketch;
@@ -262,4 +262,4 @@ TEST(ReferenceTest, DropoutFollowsThePositionInTheGlobalBatch) {
 }
 
 }  // namespace
-}  // namespace muster::reference
+}  // namespace muster::reference::reference_test

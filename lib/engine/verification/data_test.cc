@@ -17,7 +17,7 @@
 #include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::data_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -191,4 +191,4 @@ TEST(IdsTest, ABatchWithoutATargetThatCountsHasNoLossAndNoGradient) {
 }
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::data_test

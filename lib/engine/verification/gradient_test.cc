@@ -13,7 +13,7 @@
 #include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::gradient_test {
 namespace {
 
 using reference::Tensors;
@@ -85,4 +85,4 @@ INSTANTIATE_TEST_SUITE_P(Models, GradientTest, testing::ValuesIn(Models()),
                          [](const testing::TestParamInfo<Model>& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::gradient_test

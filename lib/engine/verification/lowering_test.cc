@@ -18,7 +18,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::lowering_test {
 namespace {
 
 using ::testing::Contains;
@@ -198,4 +198,4 @@ TEST(RecomputationTest, BatchNormsGiveTheSameStatistics) {
 }
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::lowering_test

@@ -23,7 +23,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::operator_test {
 namespace {
 
 using reference::Tensor;
@@ -301,4 +301,4 @@ INSTANTIATE_TEST_SUITE_P(All, OperatorTest, testing::ValuesIn(NumberedCases()),
                          });
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::operator_test

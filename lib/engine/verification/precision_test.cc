@@ -17,7 +17,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::precision_test {
 namespace {
 
 constexpr int64_t kBatch = 8;
@@ -178,4 +178,4 @@ INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
                          [](const testing::TestParamInfo<Model>& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::precision_test

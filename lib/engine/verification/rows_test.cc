@@ -19,7 +19,7 @@
 #include "lib/graph/lowering/lowering.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::rows_test {
 namespace {
 
 constexpr int64_t kBatch = 5;
@@ -164,4 +164,4 @@ TEST_F(RowsTest, TheLastOnesCountAndStayForRunsWithoutOthers) {
 }
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::rows_test

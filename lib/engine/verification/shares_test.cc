@@ -17,7 +17,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster::verification {
+namespace muster::verification::shares_test {
 namespace {
 
 constexpr int64_t kBatch = 6;
@@ -231,4 +231,4 @@ TEST(DropoutTest, CountsSamplesWhereTheFirstDimensionIsMoreThanTheBatch) {
 }
 
 }  // namespace
-}  // namespace muster::verification
+}  // namespace muster::verification::shares_test

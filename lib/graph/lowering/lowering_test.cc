@@ -21,7 +21,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::lowering_test {
 namespace {
 
 using ::testing::Contains;
@@ -414,4 +414,4 @@ INSTANTIATE_TEST_SUITE_P(Zoo, ZooLoweringTest,
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::lowering_test

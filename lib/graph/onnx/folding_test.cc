@@ -11,7 +11,7 @@
 #include "lib/graph/onnx/onnx_model_builder.h"
 #include "proto/third_party/onnx/onnx.pb.h"
 
-namespace muster {
+namespace muster::folding_test {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -209,4 +209,4 @@ TEST_F(FoldingTest, TheConstantsOfAFileShareABudget) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::folding_test

@@ -23,7 +23,7 @@
 #include "lib/status/status.h"
 #include "proto/third_party/onnx/onnx.pb.h"
 
-namespace muster {
+namespace muster::onnx_import_test {
 namespace {
 
 using onnx::AttributeProto;
@@ -899,4 +899,4 @@ TEST(OnnxFileTest, SavesReplacedWeightsInTheirOwnType) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::onnx_import_test

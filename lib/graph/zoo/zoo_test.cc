@@ -19,7 +19,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::zoo_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -484,4 +484,4 @@ TEST(ZooTest, FaultyArgumentsAreNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::zoo_test

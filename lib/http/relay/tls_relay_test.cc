@@ -20,7 +20,7 @@
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 
-namespace muster {
+namespace muster::tls_relay_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -182,4 +182,4 @@ TEST_F(TlsRelayTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tls_relay_test

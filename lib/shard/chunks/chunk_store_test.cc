@@ -12,7 +12,7 @@
 #include "lib/shard/testing/test_plan.h"
 #include "lib/transport/core/shared_slab.h"
 
-namespace muster {
+namespace muster::chunk_store_test {
 namespace {
 
 class ChunkStoreTest : public testing::Test {
@@ -92,4 +92,4 @@ TEST_F(ChunkStoreTest, ValuesOfThirtyTwoBitsGoOutAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::chunk_store_test

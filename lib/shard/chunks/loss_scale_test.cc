@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::loss_scale_test {
 namespace {
 
 v1::TrainingSpec Fp16(double initial, int64_t growth_steps) {
@@ -78,4 +78,4 @@ TEST(LossScaleTest, GoesOnWhereACheckpointLeftOff) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::loss_scale_test

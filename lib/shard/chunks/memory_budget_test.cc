@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::memory_budget_test {
 namespace {
 
 // A file system with what the kernel would say.
@@ -125,4 +125,4 @@ TEST(MemoryBudgetTest, ASlabIsAlignedAndZero) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::memory_budget_test

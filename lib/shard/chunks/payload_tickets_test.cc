@@ -20,7 +20,7 @@ void* operator new(size_t bytes) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace muster {
+namespace muster::payload_tickets_test {
 namespace {
 
 struct Owner {
@@ -88,4 +88,4 @@ TEST(PayloadTicketsDeathTest, NoTicketOutlivesTheOwner) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::payload_tickets_test

@@ -11,7 +11,7 @@
 #include "lib/shard/gate/rank_set.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::closing_exchange_test {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -209,4 +209,4 @@ TEST_F(ClosingExchangeTest, AReportThatIsLostOnItsWayMayComeAgain) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::closing_exchange_test

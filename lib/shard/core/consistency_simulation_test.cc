@@ -27,7 +27,7 @@
 #include "lib/shard/testing/test_plan.h"
 #include "lib/transport/core/transport.h"
 
-namespace muster {
+namespace muster::consistency_simulation_test {
 namespace {
 
 constexpr int kSchedules = 1000;
@@ -546,4 +546,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::consistency_simulation_test

@@ -11,7 +11,7 @@
 #include "lib/shard/testing/test_plan.h"
 #include "lib/transport/core/shared_slab.h"
 
-namespace muster {
+namespace muster::gradient_store_test {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -91,4 +91,4 @@ TEST_F(GradientStoreTest, WhatIsFrozenTakesNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gradient_store_test

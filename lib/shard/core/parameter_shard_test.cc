@@ -19,7 +19,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
 
-namespace muster {
+namespace muster::parameter_shard_test {
 namespace {
 
 using Values = std::vector<float>;
@@ -1389,4 +1389,4 @@ TEST_F(CodedPushesTest, ValuesGoOutInSixteenBitsAndStayInThirtyTwo) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::parameter_shard_test

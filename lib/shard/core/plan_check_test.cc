@@ -4,7 +4,7 @@
 #include "lib/shard/testing/test_plan.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::plan_check_test {
 namespace {
 
 TEST(PlanCheckTest, APlanThatContradictsItselfIsRefused) {
@@ -85,4 +85,4 @@ TEST(PlanCheckTest, SharesOfTheBatchAreNeededWhereGradientsAreScaledByThem) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::plan_check_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::snapshot_queue_test {
 namespace {
 
 TEST(SnapshotQueueTest, TheNextDueStepIsABarrierUntilTheChunkIsHeld) {
@@ -102,4 +102,4 @@ TEST(SnapshotQueueTest, AShardWithoutChunksHasTakenWhatItBegins) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::snapshot_queue_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::step_agreement_test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -299,4 +299,4 @@ TEST_F(StepAgreementTest, WhatIsLostOnItsWayMayComeAgain) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::step_agreement_test

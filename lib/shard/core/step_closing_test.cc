@@ -7,7 +7,7 @@
 #include "lib/shard/gate/rank_set.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::step_closing_test {
 namespace {
 
 constexpr int kWorkers = 70;  // more than a word has bits
@@ -84,4 +84,4 @@ TEST_F(StepClosingTest, OnlyShardsWithGradientsSpeakAndOnlyOfStepsThatAreOpenOrC
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::step_closing_test

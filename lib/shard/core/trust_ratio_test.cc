@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::trust_ratio_test {
 namespace {
 
 v1::Optimizer Lamb() {
@@ -109,4 +109,4 @@ TEST(TrustRatioTest, TensorsWithoutWeightDecayStatisticsAndFrozenOnesHaveNone) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::trust_ratio_test

@@ -10,7 +10,7 @@
 #include "lib/shard/gate/rank_set.h"
 #include "lib/shard/gate/staleness_gate.h"
 
-namespace muster {
+namespace muster::gate_test {
 namespace {
 
 constexpr LocalChunk kChunk{0};
@@ -245,4 +245,4 @@ TEST(BackupGateTest, WhoFetchesAVersionThatIsToComeIsAnsweredWhenItIsThere) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gate_test

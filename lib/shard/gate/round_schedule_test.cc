@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::round_schedule_test {
 namespace {
 
 std::vector<int64_t> EndsOf(const RoundSchedule& rounds) {
@@ -44,4 +44,4 @@ TEST(RoundScheduleTest, OnlyLocalSgdHasRoundsOfSeveralSteps) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::round_schedule_test

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::backup_agreement_test {
 namespace {
 
 using Told = std::vector<std::pair<ShardIndex, int64_t>>;
@@ -78,4 +78,4 @@ TEST(BackupAgreementWithoutReportsTest, NothingIsHeldUp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::backup_agreement_test

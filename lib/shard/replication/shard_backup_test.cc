@@ -22,7 +22,7 @@
 #include "lib/shard/core/plan_check.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::shard_backup_test {
 namespace {
 
 using Values = std::vector<float>;
@@ -438,4 +438,4 @@ TEST(ShardBackupPlanTest, ABackupBesideItsShardIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shard_backup_test

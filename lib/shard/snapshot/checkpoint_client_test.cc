@@ -17,7 +17,7 @@
 #include "lib/shard/testing/test_plan.h"
 #include "lib/transport/core/crc32c.h"
 
-namespace muster {
+namespace muster::checkpoint_client_test {
 namespace {
 
 using ::testing::AllOf;
@@ -258,4 +258,4 @@ TEST_F(DirectClientTest, AVerdictOfTheCoordinatorsIsFinal) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_client_test

@@ -11,7 +11,7 @@
 #include "lib/shard/testing/fake_member_service.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster {
+namespace muster::snapshot_writer_test {
 namespace {
 
 class SnapshotWriterTest : public ::testing::Test {
@@ -145,4 +145,4 @@ TEST_F(SnapshotWriterTest, CloseGivesUpAWriteThatIsRetried) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::snapshot_writer_test

@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::crc32c_test {
 namespace {
 
 struct Vector {
@@ -84,4 +84,4 @@ TEST(Crc32cTest, OfTwoPiecesIsThatOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::crc32c_test

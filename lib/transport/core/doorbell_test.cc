@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/core/file_descriptor.h"
 
-namespace muster {
+namespace muster::doorbell_test {
 namespace {
 
 // Whether `events` has an edge; it is used up then.
@@ -63,4 +63,4 @@ TEST(DoorbellTest, OnlyWhatCannotBlockIsAdopted) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::doorbell_test

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/core/file_descriptor.h"
 
-namespace muster {
+namespace muster::event_loop_test {
 namespace {
 
 struct Pipe {
@@ -212,4 +212,4 @@ INSTANTIATE_TEST_SUITE_P(, EventLoopTest, testing::Bool(),
                          [](const auto& polls) { return polls.param ? "Polling" : "Sleeping"; });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::event_loop_test

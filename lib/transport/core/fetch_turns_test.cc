@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::fetch_turns_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -162,4 +162,4 @@ TEST_F(FetchTurnsTest, WhatIsAbandonedIsThatOfOneSender) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fetch_turns_test

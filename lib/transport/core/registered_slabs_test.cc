@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/core/shared_slab.h"
 
-namespace muster {
+namespace muster::registered_slabs_test {
 namespace {
 
 constexpr int64_t kBytes = 8192;
@@ -72,4 +72,4 @@ TEST_F(RegisteredSlabsTest, AReminderIsAWithdrawal) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::registered_slabs_test

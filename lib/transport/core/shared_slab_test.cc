@@ -23,7 +23,7 @@
 #include "lib/transport/core/mapped_slab.h"
 #include "lib/transport/core/sealed_memory.h"
 
-namespace muster {
+namespace muster::shared_slab_test {
 namespace {
 
 using Access = SealedMemory::Access;
@@ -161,4 +161,4 @@ TEST(MappedSlabTest, IsMappedUntilTheLastHandleIsGone) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shared_slab_test

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/core/crc32c.h"
 
-namespace muster {
+namespace muster::wire_test {
 namespace {
 
 using Bytes = std::array<std::byte, WireHeader::kBytes>;
@@ -202,4 +202,4 @@ TEST(WireTest, EveryReasonHasAName) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::wire_test

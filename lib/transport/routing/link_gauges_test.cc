@@ -7,7 +7,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/core/transport.h"
 
-namespace muster {
+namespace muster::link_gauges_test {
 namespace {
 
 using testing::HasSubstr;
@@ -60,4 +60,4 @@ TEST(LinkGaugesTest, LinksDisappearWithTheLastJobThatHasThem) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::link_gauges_test

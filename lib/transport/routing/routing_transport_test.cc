@@ -25,7 +25,7 @@
 #include "lib/transport/tcp/data_port.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster {
+namespace muster::routing_transport_test {
 namespace {
 
 using testing::HasSubstr;
@@ -220,4 +220,4 @@ TEST(RoutingTransportTest, KindsOfLinksAreReadFromWords) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::routing_transport_test

@@ -20,7 +20,7 @@ ABSL_DECLARE_FLAG(std::string, data_checksum);
 ABSL_DECLARE_FLAG(int, connections_per_peer);
 ABSL_DECLARE_FLAG(std::string, poll);
 
-namespace muster {
+namespace muster::transport_flags_test {
 namespace {
 
 using testing::AllOf;
@@ -126,4 +126,4 @@ TEST_F(TransportFlagsTest, TransportsOfAProcessShareAPortAndStrangersAreExported
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::transport_flags_test

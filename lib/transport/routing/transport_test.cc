@@ -32,7 +32,7 @@
 #include "lib/transport/testing/postbox.h"
 #include "lib/transport/ucx/ucx_transport.h"
 
-namespace muster {
+namespace muster::transport_test {
 namespace {
 
 class Fabric {
@@ -945,4 +945,4 @@ TEST(InProcessNetworkTest, MessagesOfAllSendersArriveInTheOrderOfSending) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::transport_test

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::session_handshake_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -246,4 +246,4 @@ TEST_F(SessionHandshakeTest, AHalfOpenHandshakeIsSmall) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::session_handshake_test

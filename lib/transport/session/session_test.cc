@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::session_test {
 namespace {
 
 absl::Span<const std::byte> BytesOf(absl::string_view text) {
@@ -80,4 +80,4 @@ TEST(SessionTableTest, RemembersWhoCameBeforeTheGenerationThatIsOpen) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::session_test

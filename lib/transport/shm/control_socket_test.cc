@@ -21,7 +21,7 @@
 #include "lib/transport/shm/local_address.h"
 #include "lib/transport/testing/no_descriptors_left.h"
 
-namespace muster {
+namespace muster::control_socket_test {
 namespace {
 
 using Kind = ControlPacket::Kind;
@@ -184,4 +184,4 @@ TEST(ControlSocketTest, WhoHasNoDescriptorLeftForAFileDoesNotBlameItsSender) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::control_socket_test

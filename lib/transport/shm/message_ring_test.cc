@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/core/wire.h"
 
-namespace muster {
+namespace muster::message_ring_test {
 namespace {
 
 using namespace message_ring;
@@ -327,4 +327,4 @@ TEST_F(MessageRingTest, NoBytesInTheMemoryLeadOutOfIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::message_ring_test

@@ -42,7 +42,7 @@ void* realloc(void* memory, size_t size) {
 }
 }
 
-namespace muster {
+namespace muster::shared_memory_allocation_test {
 namespace {
 
 // Places every payload in the same memory or, where it may, reads it in place; as a shard does.
@@ -105,4 +105,4 @@ TEST(SharedMemoryAllocationTest, MessagesBetweenConnectedTransportsAllocateNothi
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shared_memory_allocation_test

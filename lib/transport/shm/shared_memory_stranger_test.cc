@@ -22,7 +22,7 @@
 #include "lib/transport/testing/child_process.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster {
+namespace muster::shared_memory_stranger_test {
 namespace {
 
 enum End { kTurnedAway = 0, kTakenForLocal = 1, kNoSocket = 2, kHeard = 3, kStaysRoot = 4 };
@@ -71,7 +71,7 @@ TEST(SharedMemoryStrangerTest, AnotherUserIsTurnedAway) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shared_memory_stranger_test
 
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);

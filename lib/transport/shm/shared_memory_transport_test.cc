@@ -50,7 +50,7 @@
 #include "lib/transport/testing/no_descriptors_left.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster {
+namespace muster::shared_memory_transport_test {
 namespace {
 
 using Kind = ControlPacket::Kind;
@@ -1329,7 +1329,7 @@ TEST_F(ForgerTest, AStrangerCannotAnswerForWhoWasDialled) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shared_memory_transport_test
 
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::connect_attempts_test {
 namespace {
 
 SocketAddress At(const std::string& host, uint16_t port) {
@@ -65,4 +65,4 @@ TEST(ConnectAttemptsTest, NothingIsTriedAfterAStop) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::connect_attempts_test

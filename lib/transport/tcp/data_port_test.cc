@@ -34,7 +34,7 @@
 #include "lib/transport/session/session_handshake.h"
 #include "lib/transport/tcp/tcp_socket.h"
 
-namespace muster {
+namespace muster::data_port_test {
 namespace {
 
 using Stranger = DataPort::Stranger;
@@ -574,4 +574,4 @@ TEST(HasVanishedTest, AMachineThatAnswersOrHasNothingToAnswerIsThere) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::data_port_test

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::gcm_provider_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -140,4 +140,4 @@ TEST_F(GcmProviderTest, AnIvServesOnce) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::gcm_provider_test

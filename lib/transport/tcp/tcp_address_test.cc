@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "lib/transport/core/address_envelope.h"
 
-namespace muster {
+namespace muster::tcp_address_test {
 namespace {
 
 const TcpAddress kAddress = {
@@ -51,4 +51,4 @@ TEST(TcpAddressTest, AnAddressOfAnotherTransportIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tcp_address_test

@@ -40,7 +40,7 @@ void* realloc(void* memory, size_t size) {
 }
 }
 
-namespace muster {
+namespace muster::tcp_allocation_test {
 namespace {
 
 // Places every payload in the same memory, as a shard does.
@@ -100,4 +100,4 @@ TEST(TcpAllocationTest, MessagesBetweenConnectedTransportsAllocateNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tcp_allocation_test

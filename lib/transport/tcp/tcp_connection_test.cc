@@ -19,7 +19,7 @@
 #include "lib/transport/tcp/data_port.h"
 #include "lib/transport/tcp/tcp_socket.h"
 
-namespace muster {
+namespace muster::tcp_connection_test {
 namespace {
 
 // The two ends of one connection, and the port between them, on one thread.
@@ -146,4 +146,4 @@ TEST(TcpConnectionTest, AnEndOfTheStreamIsKnownBeforeItIsRead) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tcp_connection_test

@@ -30,7 +30,7 @@
 #include "lib/transport/testing/faulty_relay.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster {
+namespace muster::tcp_faults_test {
 namespace {
 
 using Direction = RelayFault::Direction;
@@ -315,4 +315,4 @@ INSTANTIATE_TEST_SUITE_P(Securities, TcpFaultsTest,
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tcp_faults_test

@@ -32,7 +32,7 @@
 #include "lib/transport/testing/postbox.h"
 #endif
 
-namespace muster {
+namespace muster::tcp_fuzz_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -402,4 +402,4 @@ bool FuzzOne(absl::string_view bytes) { return FuzzBytes(bytes); }
 std::vector<std::string> FuzzSeeds() { return Seeds(); }
 #endif
 
-}  // namespace muster
+}  // namespace muster::tcp_fuzz_test

@@ -42,7 +42,7 @@
 #include "lib/transport/tcp/tls_stream.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster {
+namespace muster::tcp_transport_test {
 namespace {
 
 std::shared_ptr<DataPort> OpenPort(DataPortOptions options = {.bind_host = "127.0.0.1"}) {
@@ -930,4 +930,4 @@ TEST(TcpTransportTest, WhoDiesWhileWaitingForATurnHoldsUpNobody) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tcp_transport_test

@@ -19,7 +19,7 @@
 #include "lib/transport/core/file_descriptor.h"
 #include "lib/transport/session/session.h"
 
-namespace muster {
+namespace muster::tls_stream_test {
 namespace {
 
 using Progress = TlsStream::Progress;
@@ -298,4 +298,4 @@ TEST_F(TlsStreamTest, AnEmptySocketIsNoEnd) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::tls_stream_test

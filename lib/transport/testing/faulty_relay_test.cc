@@ -10,7 +10,7 @@
 #include "lib/transport/core/file_descriptor.h"
 #include "lib/transport/tcp/tcp_socket.h"
 
-namespace muster {
+namespace muster::faulty_relay_test {
 namespace {
 
 using Direction = RelayFault::Direction;
@@ -94,4 +94,4 @@ TEST(FaultyRelayTest, WhatIsDelayedComesLaterAndWhole) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::faulty_relay_test

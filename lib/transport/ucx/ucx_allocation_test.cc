@@ -47,7 +47,7 @@ void* realloc(void* memory, size_t size) {
 }
 }
 
-namespace muster {
+namespace muster::ucx_allocation_test {
 namespace {
 
 // Places every payload in the same memory, as a shard does.
@@ -108,4 +108,4 @@ TEST(UcxAllocationTest, MessagesBetweenConnectedTransportsAllocateNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ucx_allocation_test

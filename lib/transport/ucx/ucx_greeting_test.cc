@@ -6,7 +6,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::ucx_greeting_test {
 namespace {
 
 const LinkIdentity kWho = {
@@ -86,4 +86,4 @@ TEST(UcxGreetingTest, AWordBesidesAWelcomeEndsInZeros) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ucx_greeting_test

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::ucx_library_test {
 namespace {
 
 bool UcxIsInThisProcess() {
@@ -38,4 +38,4 @@ TEST(UcxLibraryTest, WhereItIsNotTheErrorSaysWhatToInstall) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ucx_library_test

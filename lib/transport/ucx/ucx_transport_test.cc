@@ -52,7 +52,7 @@
 #include "lib/transport/testing/postbox.h"
 #include "lib/transport/ucx/rdma_carrier.h"
 
-namespace muster {
+namespace muster::ucx_transport_test {
 namespace {
 
 using Networks = UcxTransportOptions::Networks;
@@ -776,7 +776,7 @@ TEST(UcxTransportTest, AnEnvironmentThatAsksForTcpDoesNotBringItBack) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ucx_transport_test
 
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);

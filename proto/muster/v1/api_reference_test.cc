@@ -16,7 +16,7 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::api_reference_test {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -150,4 +150,4 @@ TEST(ApiReferenceTest, ThePageSaysWhatTheProtosSay) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::api_reference_test

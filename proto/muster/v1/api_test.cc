@@ -28,7 +28,7 @@
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 
-namespace muster {
+namespace muster::api_test {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -231,4 +231,4 @@ TEST(ApiTest, EveryMethodSaysWhatItDoesAndWhatARetryDoes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::api_test

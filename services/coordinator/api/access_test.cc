@@ -39,7 +39,7 @@
 #include "services/coordinator/testing/raw_call.h"
 #include "services/coordinator/testing/served_methods.h"
 
-namespace muster {
+namespace muster::access_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -436,4 +436,4 @@ TEST_F(AccessTest, RenewedCertificatesCostNoCall) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::access_test

@@ -25,7 +25,7 @@
 #include "services/coordinator/api/member_service.h"
 #include "services/coordinator/coordinator.h"
 
-namespace muster {
+namespace muster::services_test {
 namespace {
 
 using ::testing::Contains;
@@ -480,4 +480,4 @@ TEST_F(ServicesTest, GarbageAtThePortKillsNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::services_test

@@ -18,7 +18,7 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/store/sqlite_store.h"
 
-namespace muster {
+namespace muster::token_table_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -162,4 +162,4 @@ TEST_F(TokenTableTest, FaultyWishesAreAnsweredWithEveryFault) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::token_table_test

@@ -10,7 +10,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::checkpoint_files_test {
 namespace {
 
 class CheckpointFilesTest : public ::testing::Test {
@@ -70,4 +70,4 @@ TEST_F(CheckpointFilesTest, ADownloadGoesOnWhereItBroke) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_files_test

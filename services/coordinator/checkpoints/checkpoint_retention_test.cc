@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::checkpoint_retention_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -63,4 +63,4 @@ TEST(RetainedStepsTest, WhatIsNotEvaluatedYetStays) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_retention_test

@@ -4,7 +4,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::checkpoint_rounds_test {
 namespace {
 
 // Rounds that are never opened touch no disk.
@@ -93,4 +93,4 @@ TEST(CheckpointRoundsTest, RoundsThatAreNotWantedAnyMoreEnd) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_rounds_test

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 
-namespace muster {
+namespace muster::initial_values_test {
 namespace {
 
 using ::testing::Each;
@@ -47,4 +47,4 @@ TEST(InitialValuesTest, ValuesAreTheModelsAndSlotsAreZeroInEveryMode) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::initial_values_test

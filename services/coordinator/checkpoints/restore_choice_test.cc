@@ -26,7 +26,7 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   return -1;
 }
 
-namespace muster {
+namespace muster::restore_choice_test {
 namespace {
 
 using ::testing::AllOf;
@@ -237,4 +237,4 @@ TEST_F(RestoreChoiceTest, AStopIsNoVerdict) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::restore_choice_test

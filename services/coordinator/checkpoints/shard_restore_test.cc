@@ -9,7 +9,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/known_checkpoint.h"
 
-namespace muster {
+namespace muster::shard_restore_test {
 namespace {
 
 // A ps that is told so tries again: see CheckpointClient.
@@ -39,4 +39,4 @@ TEST(ShardRestoreTest, WithoutDescriptorsItIsToBeTriedAgain) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shard_restore_test

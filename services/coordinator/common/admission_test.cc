@@ -8,7 +8,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::admission_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -66,4 +66,4 @@ TEST(AdmissionTest, EveryKindHasALimit) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::admission_test

@@ -21,7 +21,7 @@
 #include "lib/fleet/log_ring.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
-namespace muster {
+namespace muster::answer_watch_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -114,4 +114,4 @@ TEST_F(AnswerWatchTest, AStreamOfReflectionThatSaysNothingEnds) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::answer_watch_test

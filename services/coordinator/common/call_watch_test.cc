@@ -4,7 +4,7 @@
 
 #include "absl/synchronization/notification.h"
 
-namespace muster {
+namespace muster::call_watch_test {
 namespace {
 
 TEST(CallWatchTest, ACallThatStandsStillIsCancelledOnce) {
@@ -40,4 +40,4 @@ TEST(CallWatchTest, PatienceMayEndEarlierOrLater) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::call_watch_test

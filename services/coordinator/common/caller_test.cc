@@ -6,7 +6,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::caller_test {
 namespace {
 
 TEST(CallerStamp, IsReadByWhoWroteIt) {
@@ -48,4 +48,4 @@ TEST(CheckSpeaksAs, OnlyAsItself) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::caller_test

@@ -8,7 +8,7 @@
 
 #include "lib/concurrency/steady_wait.h"
 
-namespace muster {
+namespace muster::opening_guard_test {
 namespace {
 
 using ::testing::ExitedWithCode;
@@ -47,4 +47,4 @@ TEST(OpeningGuardDeathTest, WhoIsToldToStopEnds) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::opening_guard_test

@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
-namespace muster {
+namespace muster::state_disk_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -45,4 +45,4 @@ TEST(StateDiskTest, TheFullestOfItsFileSystemsIsTold) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::state_disk_test

@@ -7,7 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
-namespace muster {
+namespace muster::ticker_test {
 namespace {
 
 TEST(TickerTest, TicksAtEveryInterval) {
@@ -40,4 +40,4 @@ TEST(TickerTest, WhoAsksForADispatchDoesNotWaitForATick) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ticker_test

@@ -13,7 +13,7 @@
 #include "services/coordinator/diagnostics/clock_offset.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster {
+namespace muster::job_traces_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -246,4 +246,4 @@ TEST_F(JobTracesTest, AJobThatDoesNotRunAndWrongNumbersAreRefused) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_traces_test

@@ -9,7 +9,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::member_logs_test {
 namespace {
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
@@ -112,4 +112,4 @@ TEST_F(MemberLogsTest, SoManyQuestionsWaitAtOnce) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::member_logs_test

@@ -21,7 +21,7 @@
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster {
+namespace muster::dispatcher_test {
 namespace {
 
 using ::testing::AllOf;
@@ -1673,4 +1673,4 @@ TEST_F(BackupsDispatcherTest, AJobIsNotHaltedForBackupsWhileAPsIsGivenToAnotherO
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::dispatcher_test

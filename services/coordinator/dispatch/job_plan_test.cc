@@ -4,7 +4,7 @@
 
 #include <map>
 
-namespace muster {
+namespace muster::job_plan_test {
 namespace {
 
 v1::Hello MemberOn(const std::string& name, const std::string& host, int threads = 0) {
@@ -171,4 +171,4 @@ TEST(JobPlanTest, WithReplicationEveryShardHasABackupOnAnotherPs) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_plan_test

@@ -6,7 +6,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::checkpoint_policy_test {
 namespace {
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
@@ -216,4 +216,4 @@ TEST_F(CheckpointPolicyTest, AFullDiskIsWaitedForAndAnyOtherFaultOfTheLastOneIsN
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_policy_test

@@ -9,7 +9,7 @@
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/testing/job_fixture.h"
 
-namespace muster {
+namespace muster::job_deadlines_test {
 namespace {
 
 using ::testing::AllOf;
@@ -313,4 +313,4 @@ TEST_F(JobDeadlinesTest, WhyAJobIsStoppedIsToldInWholeSeconds) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_deadlines_test

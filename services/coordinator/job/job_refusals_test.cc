@@ -6,7 +6,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::job_refusals_test {
 namespace {
 
 class JobRefusalsTest : public ::testing::Test {
@@ -93,4 +93,4 @@ TEST_F(JobRefusalsTest, AShardIsOneOfThePlan) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_refusals_test

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster {
+namespace muster::job_state_test {
 namespace {
 
 TEST(JobStateTest, StatesMoveOnlyAlongTheTable) {
@@ -29,4 +29,4 @@ TEST(JobStateTest, StatesMoveOnlyAlongTheTable) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_state_test

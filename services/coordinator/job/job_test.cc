@@ -16,7 +16,7 @@
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/testing/job_fixture.h"
 
-namespace muster {
+namespace muster::job_test {
 namespace {
 
 using ::testing::Contains;
@@ -818,4 +818,4 @@ TEST_F(JobTest, MembersThatNeverGetReadyFailItInTheEnd) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_test

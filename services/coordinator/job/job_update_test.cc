@@ -5,7 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::job_update_test {
 namespace {
 
 TEST(JobUpdateTest, TakesOverWhatIsNamedAndDescribesIt) {
@@ -35,4 +35,4 @@ TEST(JobUpdateTest, TakesOverWhatIsNamedAndDescribesIt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_update_test

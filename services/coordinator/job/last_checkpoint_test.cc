@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::last_checkpoint_test {
 namespace {
 
 TEST(LastCheckpointTest, AJobGoesOnFromItAndAnotherMayToo) {
@@ -24,4 +24,4 @@ TEST(LastCheckpointTest, AJobWithoutOneGoesBackToItsBeginning) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::last_checkpoint_test

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace muster {
+namespace muster::non_finite_watch_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -153,4 +153,4 @@ TEST_F(NonFiniteWatchTest, AStepBeforeTheCheckpointWasMadeAndItsBatchStays) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::non_finite_watch_test

@@ -15,7 +15,7 @@
 #include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/testing/job_fixture.h"
 
-namespace muster {
+namespace muster::recovering_job_test {
 namespace {
 
 using ::testing::AllOf;
@@ -2025,4 +2025,4 @@ TEST_F(RecoveringJobTest, AJobThatIsAboutToEndTakesNobody) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::recovering_job_test

@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 
-namespace muster {
+namespace muster::wanted_directive_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -156,4 +156,4 @@ TEST_F(WantedDirectiveTest, WhatIsHaltedIsSavedByWhoHasTheBackupOfAShardThatIsGo
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::wanted_directive_test

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/message_differencer.h"
 
-namespace muster {
+namespace muster::directive_buffer_test {
 namespace {
 
 std::string BytesOf(const grpc::ByteBuffer& buffer) {
@@ -75,4 +75,4 @@ TEST(DirectiveBuffer, OneWithoutAPlanIsTheMessageItself) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::directive_buffer_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::fleet_clock_test {
 namespace {
 
 class FleetClockTest : public ::testing::Test {
@@ -47,4 +47,4 @@ TEST_F(FleetClockTest, FollowsAWallClockThatDrifts) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fleet_clock_test

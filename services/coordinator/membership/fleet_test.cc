@@ -4,7 +4,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::fleet_test {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(5);
@@ -141,4 +141,4 @@ TEST(FleetTest, AMemberThatComesAgainHasItsOrdinalAlready) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fleet_test

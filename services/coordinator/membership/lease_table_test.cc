@@ -8,7 +8,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::lease_table_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -252,4 +252,4 @@ TEST_F(DeafTest, WhoeverIsHeardShowsThatTheNetworkIsThere) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::lease_table_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::watch_hub_test {
 namespace {
 
 TEST(WatchHubTest, AWatchIsDueAtOnceAndAgainAfterEachChangeOfItsJob) {
@@ -62,4 +62,4 @@ TEST(WatchHubTest, WatchesOfJobsThatNobodyWakesDoNotPileUp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::watch_hub_test

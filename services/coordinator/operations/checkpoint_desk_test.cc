@@ -22,7 +22,7 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster {
+namespace muster::checkpoint_desk_test {
 namespace {
 
 using ::testing::AllOf;
@@ -730,4 +730,4 @@ TEST_F(DirectCheckpointTest, WhoSendsInsteadOfWritingIsNamedOnce) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::checkpoint_desk_test

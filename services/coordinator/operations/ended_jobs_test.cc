@@ -24,7 +24,7 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   return -1;
 }
 
-namespace muster {
+namespace muster::ended_jobs_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -185,4 +185,4 @@ TEST_F(EndedJobsTest, ADamagedJobIsLeftToBeLookedAt) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ended_jobs_test

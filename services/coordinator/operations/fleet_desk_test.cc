@@ -11,7 +11,7 @@
 #include "services/coordinator/operations/checkpoint_desk.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster {
+namespace muster::fleet_desk_test {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(5);  // of the fixture's fleet
@@ -172,4 +172,4 @@ TEST_F(FleetDeskTest, AMemberIsToldToForgetAJobThatNobodyKnows) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fleet_desk_test

@@ -6,7 +6,7 @@
 
 #include "absl/synchronization/notification.h"
 
-namespace muster {
+namespace muster::import_gate_test {
 namespace {
 
 bool Stays() { return false; }
@@ -37,4 +37,4 @@ TEST(ImportGateTest, WhoFindsNoSlotWaitsForOneAndStopsWhenItsCallerIsGone) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::import_gate_test

@@ -5,7 +5,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::job_filter_test {
 namespace {
 
 v1::Job JobIn(v1::JobState state) {
@@ -38,4 +38,4 @@ TEST(JobFilterTest, StatesThatDoNotExistMatchNothing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_filter_test

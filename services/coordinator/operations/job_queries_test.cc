@@ -15,7 +15,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster {
+namespace muster::job_queries_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -220,4 +220,4 @@ TEST_F(JobQueriesTest, OnlyAJobThatRunsHasLinks) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_queries_test

@@ -18,7 +18,7 @@
 #include "proto/third_party/onnx/onnx.pb.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster {
+namespace muster::user_operations_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -519,4 +519,4 @@ TEST_F(UserOperationsTest, AWatcherThatIsUpToDateNeedsNoStore) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::user_operations_test

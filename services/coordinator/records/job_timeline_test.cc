@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::job_timeline_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -97,4 +97,4 @@ TEST_F(JobTimelineTest, AJobThatEndsHasNotRecovered) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_timeline_test

@@ -17,7 +17,7 @@
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/progress_ledger.h"
 
-namespace muster {
+namespace muster::metric_series_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -254,4 +254,4 @@ TEST(MetricPyramidTest, RowsAreNeitherLostNorCountedTwiceWhereBucketsAreMerged) 
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::metric_series_test

@@ -19,7 +19,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/records/progress_ledger.h"
 
-namespace muster {
+namespace muster::metrics_log_test {
 namespace {
 
 std::string FreshFile() {
@@ -221,4 +221,4 @@ TEST(MetricsLogTest, AWriteThatTheDiskDoesNotTakeLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::metrics_log_test

@@ -11,7 +11,7 @@
 #include "lib/concurrency/mailbox.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::metrics_writer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST_F(MetricsWriterTest, DiscardingDropsWhatTheDiskDoesNotTake) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::metrics_writer_test

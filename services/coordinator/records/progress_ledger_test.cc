@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "services/coordinator/common/proto_time.h"
 
-namespace muster {
+namespace muster::progress_ledger_test {
 namespace {
 
 constexpr int kBatch = 8;
@@ -347,4 +347,4 @@ TEST_F(ClosedGenerationTest, AnEvaluationOfTheNextGenerationsFirstVersionIsMadeA
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::progress_ledger_test

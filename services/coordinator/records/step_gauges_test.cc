@@ -10,7 +10,7 @@
 #include "lib/telemetry/metrics.h"
 #include "services/coordinator/common/proto_time.h"
 
-namespace muster {
+namespace muster::step_gauges_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST_F(StepGaugesTest, SeriesGoWithTheWorkerAndWithTheJob) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::step_gauges_test

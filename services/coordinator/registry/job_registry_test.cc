@@ -33,7 +33,7 @@ extern "C" int fdatasync(int file) {
   return static_cast<int>(syscall(SYS_fdatasync, file));
 }
 
-namespace muster {
+namespace muster::job_registry_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -300,4 +300,4 @@ TEST_F(JobRegistryTest, StepsThatTheDiskDoesNotTakeAreSaidAndAcknowledgedOnceItD
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_registry_test

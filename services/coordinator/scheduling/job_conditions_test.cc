@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "services/coordinator/common/proto_time.h"
 
-namespace muster {
+namespace muster::job_conditions_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST(JobConditionsTest, WhatNobodyHasKeptHasNoTimeUntilItChanges) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_conditions_test

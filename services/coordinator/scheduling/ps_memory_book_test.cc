@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace muster {
+namespace muster::ps_memory_book_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -123,4 +123,4 @@ TEST(PsMemoryBookTest, WhoWaitsForNothingOrForOthersNeedsNothingThatIsKnown) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::ps_memory_book_test

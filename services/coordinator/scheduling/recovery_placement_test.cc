@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::recovery_placement_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -230,4 +230,4 @@ TEST(RecoveryPlacementTest, NothingIsKeptForAJobWhosePsAreNotThereOrTooSmall) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::recovery_placement_test

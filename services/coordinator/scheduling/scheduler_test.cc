@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::scheduler_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -217,4 +217,4 @@ TEST(SchedulerTest, WhoWaitsIsToldForWhatAndWhere) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::scheduler_test

@@ -17,7 +17,7 @@
 #include "lib/security/tls_folder.h"
 #include "services/coordinator/testing/coordinator_process.h"
 
-namespace muster {
+namespace muster::served_page_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -57,4 +57,4 @@ TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndAsksForATokenOnLoopbackToo
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::served_page_test

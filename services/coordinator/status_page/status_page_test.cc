@@ -19,7 +19,7 @@
 #include "nlohmann/json.hpp"
 #include "services/coordinator/status_page/fake_status.h"
 
-namespace muster {
+namespace muster::status_page_test {
 namespace {
 
 using nlohmann::json;
@@ -478,4 +478,4 @@ TEST(ChangeFeedTest, WhoDoesNotReadIsHungUpOnAndALongStreamEnds) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::status_page_test

@@ -23,7 +23,7 @@
 #include "services/coordinator/store/store_choice.h"
 #include "services/coordinator/testing/store_conformance.h"
 
-namespace muster {
+namespace muster::backup_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -321,4 +321,4 @@ TEST_F(BackupTest, OneOfANewerMusterSaysSo) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::backup_test

@@ -11,7 +11,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::commit_queue_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -162,4 +162,4 @@ TEST(CommitQueueEndTest, AFullDiskDoesNotKeepTheQueueFromGoing) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::commit_queue_test

@@ -32,7 +32,7 @@
 #include "services/coordinator/testing/etcd_server.h"
 #include "services/coordinator/testing/store_conformance.h"
 
-namespace muster {
+namespace muster::etcd_store_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -644,4 +644,4 @@ TEST(EtcdClientTest, BehindAPrefixIsTheFirstKeyThatDoesNotBeginSo) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::etcd_store_test

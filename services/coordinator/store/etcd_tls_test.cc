@@ -34,7 +34,7 @@
 ABSL_DECLARE_FLAG(std::string, store);
 ABSL_DECLARE_FLAG(std::string, store_tls);
 
-namespace muster {
+namespace muster::etcd_tls_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST_F(EtcdTlsTest, AFileThatIsMissingIsNamedWithTheFlag) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::etcd_tls_test

@@ -11,7 +11,7 @@
 
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::jobs_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ TEST_F(JobsFolderTest, AStateFolderThatWasLostTakesTheIdOfItsJobsOver) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::jobs_folder_test

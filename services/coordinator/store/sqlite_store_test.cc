@@ -15,7 +15,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/testing/store_conformance.h"
 
-namespace muster {
+namespace muster::sqlite_store_test {
 namespace {
 
 std::string NewPath() {
@@ -152,4 +152,4 @@ TEST_F(SqliteStoreTest, SaysWhereItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::sqlite_store_test

@@ -10,7 +10,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/testing/recorded_disk.h"
 
-namespace muster {
+namespace muster::state_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,4 +104,4 @@ TEST(StateFolderTest, APathThatCannotBeMadeIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::state_folder_test

@@ -15,7 +15,7 @@
 
 ABSL_DECLARE_FLAG(bool, adopt_state_dir);
 
-namespace muster {
+namespace muster::store_choice_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -107,4 +107,4 @@ TEST_F(JobsOfAStoreTest, ARestoredStoreHasTheFolderThatIsThere) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::store_choice_test

@@ -12,7 +12,7 @@
 #include "lib/graph/shape_inference.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::fusion_test {
 namespace {
 
 using ::testing::Contains;
@@ -489,4 +489,4 @@ TEST(FuseAttentionTest, NotWhereProbabilitiesAreReadOrTheMaskIsAnotherShape) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::fusion_test

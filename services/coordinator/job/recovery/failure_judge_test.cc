@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace muster {
+namespace muster::failure_judge_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -239,4 +239,4 @@ TEST_F(FailureJudgeTest, WhoDoesNotHaltIsNamed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::failure_judge_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace muster {
+namespace muster::interruption_test {
 namespace {
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
@@ -187,4 +187,4 @@ TEST_F(InterruptionTest, APsThatIsStillBehindIsBroughtAlongWithWhatThisGeneratio
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::interruption_test

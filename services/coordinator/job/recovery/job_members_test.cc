@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
 
-namespace muster {
+namespace muster::job_members_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -213,4 +213,4 @@ TEST_F(JobMembersTest, WhoShowsNothingNewWhilePreparingHasStalled) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::job_members_test

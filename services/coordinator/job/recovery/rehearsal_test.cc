@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace muster {
+namespace muster::rehearsal_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -158,4 +158,4 @@ TEST_F(RehearsalTest, WhoShowsNoProgressIsGivenUp) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::rehearsal_test

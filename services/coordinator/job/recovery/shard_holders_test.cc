@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-namespace muster {
+namespace muster::shard_holders_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -272,4 +272,4 @@ TEST(PlaceBackupsTest, WithOnePsThereIsNone) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::shard_holders_test

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::steps_to_train_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -123,4 +123,4 @@ TEST_F(StepsToTrainTest, AJobThatHasMadeAllItsStepsMayBeginToEnd) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::steps_to_train_test
