@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+constexpr absl::Duration kStatePollInterval = absl::Milliseconds(20);
 // Who serves no job has ended by then.
 constexpr absl::Duration kLeaveMax = absl::Seconds(2);
 constexpr int kLogTailLines = 12;
@@ -60,7 +60,7 @@ bool Poll(absl::Duration timeout, const std::function<bool()>& done) {
   const absl::Duration deadline = SteadyNow() + timeout;
   while (!done()) {
     if (SteadyNow() >= deadline) return false;
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kStatePollInterval);
   }
   return true;
 }

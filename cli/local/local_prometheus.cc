@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 constexpr int kPortWanted = 9090;
 constexpr absl::Duration kStartTimeout = absl::Seconds(20);
 constexpr absl::Duration kStopGrace = absl::Seconds(10);
-constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+constexpr absl::Duration kReadyPollInterval = absl::Milliseconds(20);
 
 // A local job may be over in seconds.
 constexpr char kConfig[] = R"(global: {scrape_interval: 2s, evaluation_interval: 5s}
@@ -158,7 +158,7 @@ absl::Status LocalPrometheus::Start() const {
   const absl::Duration deadline = SteadyNow() + kStartTimeout;
   while (process.alive() && SteadyNow() < deadline) {
     if (TryPort(*port, Use::kConnect)) return absl::OkStatus();
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(kReadyPollInterval);
   }
   StopProcesses({process}, kStopGrace);
   return absl::UnavailableError(

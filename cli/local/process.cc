@@ -21,7 +21,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr absl::Duration kPollInterval = absl::Milliseconds(10);
+constexpr absl::Duration kExitPollInterval = absl::Milliseconds(10);
 
 struct ProcessStat {
   char state = 0;            // field 3 of /proc/<pid>/stat
@@ -149,7 +149,7 @@ absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeo
         return absl::DeadlineExceededError(absl::StrCat(
             "process ", process.pid, " still runs after ", absl::FormatDuration(timeout)));
       }
-      absl::SleepFor(kPollInterval);
+      absl::SleepFor(kExitPollInterval);
     }
     waitpid(process.pid, nullptr, WNOHANG);  // fails harmlessly for what is no child
   }

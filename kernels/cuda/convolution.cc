@@ -63,7 +63,7 @@ ConvolutionMethod MethodOf(cudnnConvolutionBwdFilterAlgo_t algorithm) {
   }
 }
 
-cudnnDataType_t DataType(Type type) {
+cudnnDataType_t ConvolutionDataType(Type type) {
   switch (type) {
     case Type::kBf16:
       return CUDNN_DATA_BFLOAT16;
@@ -111,7 +111,7 @@ Convolution::~Convolution() {
 
 cudnnStatus_t Convolution::Describe() {
   const ConvolutionShape& s = shape_;
-  const cudnnDataType_t type = DataType(s.type);
+  const cudnnDataType_t type = ConvolutionDataType(s.type);
   const cudnnTensorFormat_t format =
       s.order == ChannelOrder::kLast ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
   const auto i = [](int64_t n) { return static_cast<int>(n); };

@@ -50,7 +50,7 @@ int64_t RowBytes(const AttentionShape& shape, int64_t columns) {
   return Aligned(shape.batch * shape.heads * shape.queries * columns * int64_t{sizeof(float)});
 }
 
-cudnnDataType_t DataType(Type type) {
+cudnnDataType_t AttentionDataType(Type type) {
   return type == Type::kBf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
@@ -92,7 +92,7 @@ class FusedAttention::Graph {
   using Sizes = std::array<int64_t, 4>;
 
   Graph(const AttentionShape& shape, const AttentionMaskShape& mask)
-      : s_(shape), mask_(mask), type_(DataType(shape.type)) {}
+      : s_(shape), mask_(mask), type_(AttentionDataType(shape.type)) {}
 
   cudnnStatus_t status() const { return status_; }
 

@@ -25,7 +25,7 @@ Failure FailureOf(cudaError_t error) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-cudaDataType_t DataType(Type type) {
+cudaDataType_t MatMulDataType(Type type) {
   switch (type) {
     case Type::kBf16:
       return CUDA_R_16BF;
@@ -46,7 +46,7 @@ const char* Name(Type type) {
 cublasStatus_t MakeLayout(cublasLtMatrixLayout_t& layout, Type type, int64_t rows, int64_t columns,
                           int64_t row, int64_t batch, int64_t stride) {
   MUSTER_RETURN_IF_CUBLAS_ERROR(
-      cublasLtMatrixLayoutCreate(&layout, DataType(type), static_cast<uint64_t>(columns),
+      cublasLtMatrixLayoutCreate(&layout, MatMulDataType(type), static_cast<uint64_t>(columns),
                                  static_cast<uint64_t>(rows), row == 0 ? columns : row));
   const auto count = static_cast<int32_t>(batch);
   MUSTER_RETURN_IF_CUBLAS_ERROR(cublasLtMatrixLayoutSetAttribute(
@@ -129,7 +129,7 @@ cublasStatus_t MatMul::Describe() {
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, of_a));
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(s)));
   if (UsesBias(s)) {
-    const auto type = static_cast<int32_t>(DataType(s.operands));
+    const auto type = static_cast<int32_t>(MatMulDataType(s.operands));
     MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type));
   }
   if (UsesPreactivation(s)) {

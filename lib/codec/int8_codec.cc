@@ -14,7 +14,7 @@ namespace {
 constexpr float kLargestCode = 127;
 constexpr uint32_t kSmallestScaled = 0x03800000;  // 2^-120: its scale's inverse is finite
 
-int64_t Blocks(int64_t elements) { return (elements + kInt8Block - 1) / kInt8Block; }
+int64_t Int8Blocks(int64_t elements) { return (elements + kInt8Block - 1) / kInt8Block; }
 
 class Int8Encoder final : public FeedbackEncoder {
  public:
@@ -23,7 +23,7 @@ class Int8Encoder final : public FeedbackEncoder {
  private:
   bool Pack(const float* gradient, float* sum, std::byte* payload) override {
     float* scales = reinterpret_cast<float*>(payload);
-    int8_t* codes = reinterpret_cast<int8_t*>(scales + Blocks(format().elements));
+    int8_t* codes = reinterpret_cast<int8_t*>(scales + Int8Blocks(format().elements));
     bool finite = true;
     for (int64_t at = 0; at < format().elements; at += kInt8Block) {
       const int64_t n = std::min(kInt8Block, format().elements - at);
@@ -45,7 +45,7 @@ class Int8Encoder final : public FeedbackEncoder {
 
 }  // namespace
 
-int64_t Int8Bytes(int64_t elements) { return Blocks(elements) * sizeof(float) + elements; }
+int64_t Int8Bytes(int64_t elements) { return Int8Blocks(elements) * sizeof(float) + elements; }
 
 std::unique_ptr<ChunkEncoder> MakeInt8Encoder(const WireFormat& format) {
   return std::make_unique<Int8Encoder>(format);
@@ -53,7 +53,7 @@ std::unique_ptr<ChunkEncoder> MakeInt8Encoder(const WireFormat& format) {
 
 absl::Status DecodeInt8(const WireFormat& format, const std::byte* payload, float* gradient) {
   const float* scales = reinterpret_cast<const float*>(payload);
-  const int8_t* codes = reinterpret_cast<const int8_t*>(scales + Blocks(format.elements));
+  const int8_t* codes = reinterpret_cast<const int8_t*>(scales + Int8Blocks(format.elements));
   for (int64_t at = 0; at < format.elements; at += kInt8Block) {
     const int64_t n = std::min(kInt8Block, format.elements - at);
     const float scale = scales[at / kInt8Block];

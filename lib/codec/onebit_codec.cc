@@ -15,7 +15,7 @@ struct Means {
   float negative;
 };
 
-int64_t Blocks(int64_t elements) { return (elements + kOneBitBlock - 1) / kOneBitBlock; }
+int64_t OneBitBlocks(int64_t elements) { return (elements + kOneBitBlock - 1) / kOneBitBlock; }
 int64_t BitBytes(int64_t elements) { return (elements + 7) / 8; }
 
 Means MeansOf(const kernels::SignSums& sums, int64_t n) {
@@ -31,7 +31,7 @@ class OneBitEncoder final : public FeedbackEncoder {
  private:
   bool Pack(const float* gradient, float* sum, std::byte* payload) override {
     Means* means = reinterpret_cast<Means*>(payload);
-    uint8_t* bits = reinterpret_cast<uint8_t*>(means + Blocks(format().elements));
+    uint8_t* bits = reinterpret_cast<uint8_t*>(means + OneBitBlocks(format().elements));
     bool finite = true;
     for (int64_t at = 0; at < format().elements; at += kOneBitBlock) {
       const int64_t n = std::min(kOneBitBlock, format().elements - at);
@@ -51,7 +51,7 @@ class OneBitEncoder final : public FeedbackEncoder {
 }  // namespace
 
 int64_t OneBitBytes(int64_t elements) {
-  return Blocks(elements) * sizeof(Means) + BitBytes(elements);
+  return OneBitBlocks(elements) * sizeof(Means) + BitBytes(elements);
 }
 
 std::unique_ptr<ChunkEncoder> MakeOneBitEncoder(const WireFormat& format) {
@@ -61,7 +61,7 @@ std::unique_ptr<ChunkEncoder> MakeOneBitEncoder(const WireFormat& format) {
 absl::Status DecodeOneBit(const WireFormat& format, const std::byte* payload, float* gradient) {
   const int64_t elements = format.elements;
   const Means* means = reinterpret_cast<const Means*>(payload);
-  const uint8_t* bits = reinterpret_cast<const uint8_t*>(means + Blocks(elements));
+  const uint8_t* bits = reinterpret_cast<const uint8_t*>(means + OneBitBlocks(elements));
   if (elements % 8 != 0 && bits[BitBytes(elements) - 1] >> elements % 8 != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("onebit: a bit is set beyond ", elements, " elements"));

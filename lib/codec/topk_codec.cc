@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kSamples = 4096;
 constexpr int64_t kCandidatesMin = 2 * kSamples;
 
-int64_t Blocks(int64_t elements) { return (elements + kTopKBlock - 1) / kTopKBlock; }
+int64_t TopKBlocks(int64_t elements) { return (elements + kTopKBlock - 1) / kTopKBlock; }
 
 uint32_t MagnitudeOf(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFF; }
 
@@ -38,7 +38,7 @@ template <typename Byte, typename U32, typename U16>
 struct Parts {
   Parts(const WireFormat& format, Byte* payload)
       : counts(reinterpret_cast<U32*>(payload)),
-        positions(reinterpret_cast<U16*>(counts + Blocks(format.elements))),
+        positions(reinterpret_cast<U16*>(counts + TopKBlocks(format.elements))),
         values(positions + format.kept) {}
 
   U32* counts;
@@ -136,7 +136,7 @@ class TopKEncoder final : public FeedbackEncoder {
   bool Pack(const float* gradient, float* sum, std::byte* payload) override {
     const PartsToWrite parts(format(), payload);
     const bool finite = Loops().accumulate(sum, gradient, format().elements) < kNotFinite;
-    std::fill_n(parts.counts, Blocks(format().elements), 0);
+    std::fill_n(parts.counts, TopKBlocks(format().elements), 0);
     const uint32_t* indices = Select(sum);
     for (int64_t i = 0; i < format().kept; ++i) {
       float& element = sum[indices[i]];
@@ -185,7 +185,7 @@ absl::Status DecodeBlock(const PartsToRead& parts, int64_t block, int64_t i, int
 }  // namespace
 
 int64_t TopKBytes(int64_t elements, int64_t kept) {
-  return Blocks(elements) * sizeof(uint32_t) + kept * 2 * sizeof(uint16_t);
+  return TopKBlocks(elements) * sizeof(uint32_t) + kept * 2 * sizeof(uint16_t);
 }
 
 int64_t KeptElements(double ratio, int64_t elements) {
@@ -200,7 +200,7 @@ absl::Status DecodeTopK(const WireFormat& format, const std::byte* payload, floa
   const PartsToRead parts(format, payload);
   std::fill_n(gradient, format.elements, 0.0f);
   int64_t done = 0;
-  for (int64_t block = 0; block < Blocks(format.elements); ++block) {
+  for (int64_t block = 0; block < TopKBlocks(format.elements); ++block) {
     const int64_t begin = block * kTopKBlock;
     const int64_t n = std::min(kTopKBlock, format.elements - begin);
     const int64_t count = parts.counts[block];

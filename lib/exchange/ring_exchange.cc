@@ -23,7 +23,7 @@ constexpr int64_t kFloatsPerLine = 16;  // 64 bytes
 // Beyond the urgency of every value.
 constexpr int64_t kUrgencyOfSums = int64_t{1} << 40;
 
-absl::Span<std::byte> BytesOf(absl::Span<float> elements) {
+absl::Span<std::byte> BytesOfFloats(absl::Span<float> elements) {
   return {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(float)};
 }
 
@@ -352,7 +352,7 @@ void RingExchange::AddIncoming(ChunkId c) {
 // SendTo(), inside PushArrived().
 void RingExchange::GiveToShard(ChunkId c) {
   ParameterShard& shard = options_.shard->parameters();
-  const absl::Span<const std::byte> sum = BytesOf(GradientOf(c));
+  const absl::Span<const std::byte> sum = BytesOfFloats(GradientOf(c));
   WireHeader push = HeaderOf(MessageKind::kPush);
   push.dtype = WireDType::kF32;
   push.step = chunks_[c].version.load(std::memory_order_relaxed);
@@ -368,7 +368,7 @@ void RingExchange::GiveToShard(ChunkId c) {
 void RingExchange::SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                           Transport::SendDone done) {
   const auto c = ChunkId(header.chunk);
-  const absl::Span<std::byte> values = BytesOf(ValuesOf(c));
+  const absl::Span<std::byte> values = BytesOfFloats(ValuesOf(c));
   CHECK_EQ(values.size(), payload.size()) << NameOfChunk(c);
   std::memcpy(values.data(), payload.data(), payload.size());
   ValueHere(c, header);
@@ -431,7 +431,7 @@ void RingExchange::SendReady() {
     }
     next_link_->sent_bytes.Increment(static_cast<double>(entry->bytes));
     transport_->Send(peers_[next()], header,
-                     BytesOf(payload == Payload::kSum ? GradientOf(c) : ValuesOf(c)),
+                     BytesOfFloats(payload == Payload::kSum ? GradientOf(c) : ValuesOf(c)),
                      [this, c, payload](const absl::Status& status) { Sent(c, payload, status); });
   }
   if (open_) waits_.Settle();
@@ -521,14 +521,14 @@ PayloadPlace RingExchange::PlaceSum(const WireHeader& header) {
     return {};
   }
   chunk.incoming = Incoming::kPlacing;
-  return {BytesOf(absl::MakeSpan(chunk.slab, Planned(c).elements())), /*in_place=*/true};
+  return {BytesOfFloats(absl::MakeSpan(chunk.slab, Planned(c).elements())), /*in_place=*/true};
 }
 
 PayloadPlace RingExchange::PlaceValue(const WireHeader& header) {
   const auto c = ChunkId(header.chunk);
   if (Rank(header.rank) != previous() || !chunks_.Has(c)) return {};
   if (Owns(c) || !AwaitsValue(c, header.step) || !IsWhole(header, c)) return {};
-  return BytesOf(ValuesOf(c));
+  return BytesOfFloats(ValuesOf(c));
 }
 
 // A value of step s + 1 has this worker's gradient of step s in it.

@@ -199,7 +199,7 @@ struct GradTensors {
   }
 };
 
-struct Backward {
+struct RecurrentBackward {
   Cell cell;
   Sizes s;
   MatMul to_hidden;           // f32[B, H] = rows of the gates' gradients times r
@@ -289,7 +289,7 @@ template <Cell kCell>
 absl::StatusOr<PlannedNode> PlanBackward(const CudaNode& node) {
   const Sizes s = kCell == Cell::kLstm ? SizesOf(node, 3, 5, kCell) : SizesOf(node, 2, 4, kCell);
   Products products{node.context};
-  Backward backward{.cell = kCell, .s = s, .stream = node.context.stream};
+  RecurrentBackward backward{.cell = kCell, .s = s, .stream = node.context.stream};
   backward.to_hidden = products.Add({.rows = s.batch,
                                      .columns = s.hidden,
                                      .inner = s.row(),

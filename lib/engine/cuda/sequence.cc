@@ -50,11 +50,11 @@ cuda::AttentionShape SelfAttentionShapeOf(const CudaNode& node, const Shape& qkv
 }
 
 // q, k and v, or their gradients, in qkv.
-struct Parts {
+struct QkvParts {
   std::byte *q, *k, *v;
 };
 
-Parts PartsOf(std::byte* qkv, const cuda::AttentionShape& shape) {
+QkvParts PartsOf(std::byte* qkv, const cuda::AttentionShape& shape) {
   const int64_t bytes = shape.q_row / 3 * cuda::Bytes(shape.type);
   return {qkv, qkv + bytes, qkv + 2 * bytes};
 }

@@ -42,18 +42,19 @@ struct Call {
   bool Has(size_t i) const { return i < in.size() && in[i] != nullptr; }
 };
 
-absl::Status Invalid(absl::string_view what) { return absl::InvalidArgumentError(what); }
+absl::Status CannotFold(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
 // Sizes multiply without overflow, those of nothing too: [2^62, 2^62, 0] has no elements.
 absl::Status CheckShape(const Shape& shape) {
   int64_t places = 1;
   for (int64_t size : shape) {
-    if (size < 0 || size > kPlacesMax / places) return Invalid("has a constant of impossible size");
+    if (size < 0 || size > kPlacesMax / places)
+      return CannotFold("has a constant of impossible size");
     places *= std::max<int64_t>(size, 1);
   }
   if (std::ssize(shape) <= kDimensionsMax) return absl::OkStatus();
-  return Invalid(absl::StrCat("has a constant of ", shape.size(), " dimensions, at most ",
-                              kDimensionsMax, " are possible"));
+  return CannotFold(absl::StrCat("has a constant of ", shape.size(), " dimensions, at most ",
+                                 kDimensionsMax, " are possible"));
 }
 
 bool HasAll(const Call& call) {
@@ -62,7 +63,8 @@ bool HasAll(const Call& call) {
 
 // The first number of input i.
 absl::StatusOr<double> First(const Call& call, size_t i) {
-  if (!call.Has(i) || call.in[i]->values.empty()) return Invalid(absl::StrCat("has no input ", i));
+  if (!call.Has(i) || call.in[i]->values.empty())
+    return CannotFold(absl::StrCat("has no input ", i));
   return call.in[i]->values[0];
 }
 
@@ -110,11 +112,12 @@ absl::StatusOr<Shape> Broadcast(Shape a, Shape b) {
   if (a.size() < b.size()) std::swap(a, b);
   b.insert(b.begin(), a.size() - b.size(), 1);
   for (size_t d = 0; d < a.size(); ++d) {
-    if (a[d] < 0 || b[d] < 0) return Invalid("has a negative size");
-    if (a[d] != b[d] && a[d] != 1 && b[d] != 1) return Invalid("has shapes that do not broadcast");
+    if (a[d] < 0 || b[d] < 0) return CannotFold("has a negative size");
+    if (a[d] != b[d] && a[d] != 1 && b[d] != 1)
+      return CannotFold("has shapes that do not broadcast");
     if (a[d] == 1) a[d] = b[d];
   }
-  if (ElementsOf(a) > kElementsMax) return Invalid("makes a constant that is too large");
+  if (ElementsOf(a) > kElementsMax) return CannotFold("makes a constant that is too large");
   RETURN_IF_ERROR(CheckShape(a));
   return a;
 }
@@ -131,7 +134,7 @@ NumberArray Repeat(const NumberArray& x, const Shape& shape) {
 
 absl::StatusOr<int64_t> Axis(int64_t axis, int64_t rank) {
   if (axis < 0) axis += rank;
-  if (axis < 0 || axis >= rank) return Invalid("has an axis outside its input");
+  if (axis < 0 || axis >= rank) return CannotFold("has an axis outside its input");
   return axis;
 }
 
@@ -141,7 +144,7 @@ absl::StatusOr<Shape> Axes(Shape axes, int64_t rank) {
     ASSIGN_OR_RETURN(axis, Axis(axis, rank));
   }
   std::ranges::sort(axes);
-  if (std::ranges::adjacent_find(axes) != axes.end()) return Invalid("names a dimension twice");
+  if (std::ranges::adjacent_find(axes) != axes.end()) return CannotFold("names a dimension twice");
   return axes;
 }
 
@@ -163,7 +166,7 @@ absl::StatusOr<Result> FromTensor(const OnnxFile& file, const TensorProto& tenso
   Result result{.floating = IsFloating(tensor.data_type())};
   result.array.shape.assign(tensor.dims().begin(), tensor.dims().end());
   if (ElementsOf(tensor) == 0) return result;
-  if (ElementsOf(tensor) > kElementsMax) return Invalid("holds a constant that is too large");
+  if (ElementsOf(tensor) > kElementsMax) return CannotFold("holds a constant that is too large");
   if (result.floating) {
     ASSIGN_OR_RETURN(const std::vector<float> numbers, file.Floats(tensor));
     result.array.values.assign(numbers.begin(), numbers.end());
@@ -175,7 +178,7 @@ absl::StatusOr<Result> FromTensor(const OnnxFile& file, const TensorProto& tenso
 }
 
 Results Constant(const Call& call) {
-  if (call.node.attribute_size() != 1) return Invalid("holds more or less than one value");
+  if (call.node.attribute_size() != 1) return CannotFold("holds more or less than one value");
   const onnx::AttributeProto& attribute = call.node.attribute(0);
   if (attribute.name() == "value") {
     ASSIGN_OR_RETURN(Result result, FromTensor(call.file, attribute.t()));
@@ -193,19 +196,19 @@ Results Constant(const Call& call) {
     return One(true,
                {{attribute.floats_size()}, {attribute.floats().begin(), attribute.floats().end()}});
   }
-  return Invalid(absl::StrCat("holds a '", attribute.name(), "'"));
+  return CannotFold(absl::StrCat("holds a '", attribute.name(), "'"));
 }
 
 Results ConstantOfShape(const Call& call) {
   Result value{.floating = true, .array = {{1}, {0}}};
   if (const onnx::AttributeProto* attribute = FindAttribute(call.node, "value")) {
     ASSIGN_OR_RETURN(value, FromTensor(call.file, attribute->t()));
-    if (value.array.values.empty()) return Invalid("fills with nothing");
+    if (value.array.values.empty()) return CannotFold("fills with nothing");
   }
   const Shape shape = Listed(*call.in[0]);
   if (std::ranges::any_of(shape, [](int64_t size) { return size < 0; }) ||
       ElementsOf(shape) > kElementsMax) {
-    return Invalid("has an impossible size");
+    return CannotFold("has an impossible size");
   }
   NumberArray y{.shape = shape};
   y.values.assign(ElementsOf(shape), value.array.values[0]);
@@ -217,7 +220,7 @@ Results Range(const Call& call) {
   ASSIGN_OR_RETURN(const double limit, First(call, 1));
   ASSIGN_OR_RETURN(const double step, First(call, 2));
   const double count = std::max(0.0, std::ceil((limit - start) / step));
-  if (!(count <= kElementsMax)) return Invalid("has impossible bounds");
+  if (!(count <= kElementsMax)) return CannotFold("has impossible bounds");
   NumberArray y{.shape = {static_cast<int64_t>(count)}};
   for (int64_t i = 0; i < y.shape[0]; ++i)
     y.values.push_back(start + static_cast<double>(i) * step);
@@ -226,7 +229,7 @@ Results Range(const Call& call) {
 
 Results EyeLike(const Call& call) {
   NumberArray y = *call.in[0];
-  if (y.rank() != 2) return Invalid("needs a matrix");
+  if (y.rank() != 2) return CannotFold("needs a matrix");
   const int64_t diagonal = Integer(call.node, "k", 0);
   for (int64_t i = 0; i < std::ssize(y.values); ++i) {
     y.values[i] = i % y.shape[1] - i / y.shape[1] == diagonal;
@@ -352,7 +355,7 @@ bool IsComparison(absl::string_view op) {
 
 // Max, Min and Sum take any number of inputs.
 Results Binary(const Call& call) {
-  if (!HasAll(call)) return Invalid("lacks an input");
+  if (!HasAll(call)) return CannotFold("lacks an input");
   const absl::string_view op = call.node.op_type();
   const bool floating = call.floating[0];
   BinaryFunction function = FindBinary(op);
@@ -367,7 +370,7 @@ Results Binary(const Call& call) {
     const NumberArray x = Repeat(*call.in[i], shape);
     for (size_t e = 0; e < y.values.size(); ++e) {
       if (op == "Div" && !floating) {
-        if (x.values[e] == 0) return Invalid("divides by zero");
+        if (x.values[e] == 0) return CannotFold("divides by zero");
         y.values[e] = std::trunc(y.values[e] / x.values[e]);
       } else {
         y.values[e] = function(y.values[e], x.values[e]);
@@ -431,7 +434,8 @@ Results Reshape(const Call& call) {
   RETURN_IF_ERROR(CheckShape(known));
   const auto elements = static_cast<int64_t>(y.values.size());
   std::ranges::replace(shape, -1, ElementsOf(known) == 0 ? 0 : elements / ElementsOf(known));
-  if (ElementsOf(shape) != elements) return Invalid("reshapes a constant to what it does not have");
+  if (ElementsOf(shape) != elements)
+    return CannotFold("reshapes a constant to what it does not have");
   y.shape = std::move(shape);
   return One(call.floating[0], std::move(y));
 }
@@ -440,7 +444,7 @@ Results Flatten(const Call& call) {
   NumberArray y = *call.in[0];
   int64_t axis = Integer(call.node, "axis", 1);
   if (axis < 0) axis += y.rank();
-  if (axis < 0 || axis > y.rank()) return Invalid("has an axis outside its input");
+  if (axis < 0 || axis > y.rank()) return CannotFold("has an axis outside its input");
   const int64_t rows = ElementsOf({y.shape.begin(), y.shape.begin() + axis});
   const int64_t columns = ElementsOf({y.shape.begin() + axis, y.shape.end()});
   y.shape = {rows, columns};
@@ -454,7 +458,7 @@ Results Squeeze(const Call& call) {
   Shape shape;
   for (int64_t d = 0; d < y.rank(); ++d) {
     const bool named = std::ranges::binary_search(axes, d);
-    if (named && y.shape[d] != 1) return Invalid("squeezes a dimension that is not 1");
+    if (named && y.shape[d] != 1) return CannotFold("squeezes a dimension that is not 1");
     if (!(named || (all && y.shape[d] == 1))) shape.push_back(y.shape[d]);
   }
   y.shape = std::move(shape);
@@ -464,7 +468,7 @@ Results Squeeze(const Call& call) {
 Results Unsqueeze(const Call& call) {
   NumberArray y = *call.in[0];
   const absl::optional<Shape> given = List(call, 1, "axes");
-  if (!given) return Invalid("lacks its axes");
+  if (!given) return CannotFold("lacks its axes");
   ASSIGN_OR_RETURN(const Shape axes, Axes(*given, y.rank() + std::ssize(*given)));
   RETURN_IF_ERROR(CheckShape(Shape(y.rank() + axes.size(), 1)));
   for (int64_t axis : axes) y.shape.insert(y.shape.begin() + axis, 1);
@@ -478,7 +482,8 @@ Results Transpose(const Call& call) {
   const Shape permutation = Integers(call.node, "perm").value_or(reversed);
   const Shape strides = Strides(x.shape);
   const absl::StatusOr<Shape> axes = Axes(permutation, x.rank());
-  if (!axes.ok() || std::ssize(*axes) != x.rank()) return Invalid("has an impossible permutation");
+  if (!axes.ok() || std::ssize(*axes) != x.rank())
+    return CannotFold("has an impossible permutation");
   Shape shape, taken;
   for (int64_t d : permutation) {
     shape.push_back(x.shape[d]);
@@ -497,7 +502,7 @@ Results Tile(const Call& call) {
   const Shape repeats = Listed(*call.in[1]);
   if (std::ssize(repeats) != x.rank() ||
       std::ranges::any_of(repeats, [](int64_t times) { return times < 0; })) {
-    return Invalid("repeats other dimensions than it has");
+    return CannotFold("repeats other dimensions than it has");
   }
   // [2, 3] twice along each: [2, 2, 2, 3] with strides of 0, joined again.
   const Shape own = Strides(x.shape);
@@ -506,29 +511,30 @@ Results Tile(const Call& call) {
     split.insert(split.end(), {repeats[d], x.shape[d]});
     strides.insert(strides.end(), {0, own[d]});
     if (ElementsOf({repeats[d], x.shape[d]}) > kElementsMax) {
-      return Invalid("makes a constant that is too large");
+      return CannotFold("makes a constant that is too large");
     }
     shape.push_back(repeats[d] * x.shape[d]);
   }
-  if (ElementsOf(shape) > kElementsMax) return Invalid("makes a constant that is too large");
+  if (ElementsOf(shape) > kElementsMax) return CannotFold("makes a constant that is too large");
   NumberArray y = View(x, std::move(split), strides);
   y.shape = std::move(shape);
   return One(call.floating[0], std::move(y));
 }
 
 Results Concat(const Call& call) {
-  if (!HasAll(call)) return Invalid("lacks an input");
+  if (!HasAll(call)) return CannotFold("lacks an input");
   const NumberArray& first = *call.in[0];
   ASSIGN_OR_RETURN(const int64_t axis, Axis(Integer(call.node, "axis", 0), first.rank()));
   NumberArray y{.shape = first.shape};
   y.shape[axis] = 0;
   for (const NumberArray* x : call.in) {
-    if (x->rank() != y.rank()) return Invalid("joins constants that do not fit");
+    if (x->rank() != y.rank()) return CannotFold("joins constants that do not fit");
     for (int64_t d = 0; d < y.rank(); ++d) {
-      if (d != axis && x->shape[d] != y.shape[d]) return Invalid("joins constants that do not fit");
+      if (d != axis && x->shape[d] != y.shape[d])
+        return CannotFold("joins constants that do not fit");
     }
     y.shape[axis] += x->shape[axis];
-    if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
+    if (ElementsOf(y.shape) > kElementsMax) return CannotFold("makes a constant that is too large");
   }
   if (ElementsOf(y.shape) == 0) return One(call.floating[0], std::move(y));
   const int64_t outer = ElementsOf({y.shape.begin(), y.shape.begin() + axis});
@@ -563,7 +569,7 @@ Results Split(const Call& call) {
   if (std::ssize(*sizes) != call.node.output_size() ||
       std::ranges::any_of(*sizes, [&](int64_t size) { return size < 0 || size > x.shape[axis]; }) ||
       std::accumulate(sizes->begin(), sizes->end(), int64_t{0}) != x.shape[axis]) {
-    return Invalid("splits into parts that do not fit");
+    return CannotFold("splits into parts that do not fit");
   }
   std::vector<Result> parts;
   int64_t begin = 0;
@@ -577,7 +583,7 @@ Results Split(const Call& call) {
 Results Slice(const Call& call) {
   const NumberArray& x = *call.in[0];
   const absl::optional<Shape> starts = List(call, 1, "starts"), ends = List(call, 2, "ends");
-  if (!starts || !ends || starts->size() != ends->size()) return Invalid("lacks starts or ends");
+  if (!starts || !ends || starts->size() != ends->size()) return CannotFold("lacks starts or ends");
   absl::optional<Shape> axes = List(call, 3, "axes");
   const Shape steps = List(call, 4, "steps").value_or(Shape(starts->size(), 1));
   if (!axes) {
@@ -585,15 +591,15 @@ Results Slice(const Call& call) {
     std::iota(axes->begin(), axes->end(), 0);
   }
   if (axes->size() != starts->size() || steps.size() != starts->size()) {
-    return Invalid("has lists of different lengths");
+    return CannotFold("has lists of different lengths");
   }
   Shape shape = x.shape, strides = Strides(x.shape), seen;
   int64_t first = 0;
   for (size_t i = 0; i < axes->size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t axis, Axis((*axes)[i], x.rank()));
-    if (std::ranges::count(seen, axis) > 0) return Invalid("cuts a dimension twice");
+    if (std::ranges::count(seen, axis) > 0) return CannotFold("cuts a dimension twice");
     seen.push_back(axis);
-    if (steps[i] == 0) return Invalid("has a step of 0");
+    if (steps[i] == 0) return CannotFold("has a step of 0");
     // A step past the end is one to it.
     const int64_t size = x.shape[axis], farthest = std::max<int64_t>(size, 1);
     const int64_t step = std::clamp(steps[i], -farthest, farthest);
@@ -612,7 +618,7 @@ Results Slice(const Call& call) {
 Results Pad(const Call& call) {
   const NumberArray& x = *call.in[0];
   if (Word(call.node, "mode", "constant") != "constant") {
-    return Invalid("pads a constant with other than a constant");
+    return CannotFold("pads a constant with other than a constant");
   }
   const absl::optional<Shape> pads = List(call, 1, "pads");
   absl::optional<Shape> axes;
@@ -621,19 +627,20 @@ Results Pad(const Call& call) {
     axes.emplace(x.rank());
     std::iota(axes->begin(), axes->end(), 0);
   }
-  if (!pads || pads->size() != 2 * axes->size()) return Invalid("lacks its pads");
+  if (!pads || pads->size() != 2 * axes->size()) return CannotFold("lacks its pads");
   NumberArray y{.shape = x.shape};
   Shape before(x.rank(), 0);
   for (size_t i = 0; i < axes->size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t axis, Axis((*axes)[i], x.rank()));
     const int64_t begin = (*pads)[i], end = (*pads)[axes->size() + i];
-    if (begin < 0 || end < 0) return Invalid("cuts by padding");
+    if (begin < 0 || end < 0) return CannotFold("cuts by padding");
     before[axis] = begin;
-    if (std::max(begin, end) > kElementsMax) return Invalid("makes a constant that is too large");
+    if (std::max(begin, end) > kElementsMax)
+      return CannotFold("makes a constant that is too large");
     y.shape[axis] += begin + end;
   }
   RETURN_IF_ERROR(CheckShape(y.shape));
-  if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
+  if (ElementsOf(y.shape) > kElementsMax) return CannotFold("makes a constant that is too large");
   double filling = 0;
   if (call.Has(2)) {
     ASSIGN_OR_RETURN(filling, First(call, 2));
@@ -650,7 +657,7 @@ Results Pad(const Call& call) {
 
 absl::StatusOr<int64_t> Within(double index, int64_t size) {
   const int64_t i = ToInteger(index) < 0 ? ToInteger(index) + size : ToInteger(index);
-  if (i < 0 || i >= size) return Invalid("picks an element outside its input");
+  if (i < 0 || i >= size) return CannotFold("picks an element outside its input");
   return i;
 }
 
@@ -662,7 +669,7 @@ Results Gather(const Call& call) {
   NumberArray y{.shape = {x.shape.begin(), x.shape.begin() + axis}};
   y.shape.insert(y.shape.end(), index.shape.begin(), index.shape.end());
   y.shape.insert(y.shape.end(), x.shape.begin() + axis + 1, x.shape.end());
-  if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
+  if (ElementsOf(y.shape) > kElementsMax) return CannotFold("makes a constant that is too large");
   Shape picks;
   for (double pick : index.values) {
     ASSIGN_OR_RETURN(picks.emplace_back(), Within(pick, x.shape[axis]));
@@ -689,7 +696,7 @@ bool IndexFits(const NumberArray& x, const NumberArray& index, int64_t axis) {
 Results GatherElements(const Call& call) {
   const NumberArray &x = *call.in[0], &index = *call.in[1];
   ASSIGN_OR_RETURN(const int64_t axis, Axis(Integer(call.node, "axis", 0), x.rank()));
-  if (!IndexFits(x, index, axis)) return Invalid("has an index that does not fit");
+  if (!IndexFits(x, index, axis)) return CannotFold("has an index that does not fit");
   const Shape strides = Strides(x.shape);
   Shape others = strides;
   others[axis] = 0;
@@ -707,17 +714,17 @@ Results GatherElements(const Call& call) {
 // Where each row of an index of GatherND or ScatterND begins, and how many elements it has.
 absl::StatusOr<std::pair<Shape, int64_t>> Rows(const NumberArray& x, const NumberArray& index,
                                                int64_t batch_dims) {
-  if (index.rank() == 0) return Invalid("has an index without dimensions");
+  if (index.rank() == 0) return CannotFold("has an index without dimensions");
   const int64_t depth = index.shape.back();
   if (depth < 1 || batch_dims < 0 || batch_dims >= x.rank() || batch_dims + depth > x.rank()) {
-    return Invalid("has an index that does not fit");
+    return CannotFold("has an index that does not fit");
   }
   const Shape strides = Strides(x.shape);
   const int64_t size = ElementsOf({x.shape.begin() + batch_dims + depth, x.shape.end()});
   const int64_t batches = ElementsOf({x.shape.begin(), x.shape.begin() + batch_dims});
   const int64_t rows = depth == 0 ? 0 : std::ssize(index.values) / depth;
   if (rows > 0 && (batches == 0 || rows % batches != 0)) {
-    return Invalid("has an index that does not fit");
+    return CannotFold("has an index that does not fit");
   }
   const int64_t batch_stride = ElementsOf({x.shape.begin() + batch_dims, x.shape.end()});
   Shape begins;
@@ -739,7 +746,7 @@ Results GatherNd(const Call& call) {
   ASSIGN_OR_RETURN(const auto rows, Rows(x, index, batch_dims));
   NumberArray y{.shape = {index.shape.begin(), index.shape.end() - 1}};
   y.shape.insert(y.shape.end(), x.shape.begin() + batch_dims + index.shape.back(), x.shape.end());
-  if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
+  if (ElementsOf(y.shape) > kElementsMax) return CannotFold("makes a constant that is too large");
   for (int64_t begin : rows.first) {
     y.values.insert(y.values.end(), x.values.begin() + begin,
                     x.values.begin() + begin + rows.second);
@@ -750,11 +757,11 @@ Results GatherNd(const Call& call) {
 Results ScatterNd(const Call& call) {
   const NumberArray &index = *call.in[1], &updates = *call.in[2];
   const std::string reduction = Word(call.node, "reduction", "none");
-  if (reduction != "none" && reduction != "add") return Invalid("reduces by other than add");
+  if (reduction != "none" && reduction != "add") return CannotFold("reduces by other than add");
   NumberArray y = *call.in[0];
   ASSIGN_OR_RETURN(const auto rows, Rows(y, index, 0));
   if (std::ssize(rows.first) * rows.second != std::ssize(updates.values)) {
-    return Invalid("has updates that do not fit");
+    return CannotFold("has updates that do not fit");
   }
   int64_t from = 0;
   for (int64_t begin : rows.first) {
@@ -769,11 +776,11 @@ Results ScatterNd(const Call& call) {
 Results ScatterElements(const Call& call) {
   const NumberArray &index = *call.in[1], &updates = *call.in[2];
   const std::string reduction = Word(call.node, "reduction", "none");
-  if (reduction != "none" && reduction != "add") return Invalid("reduces by other than add");
+  if (reduction != "none" && reduction != "add") return CannotFold("reduces by other than add");
   NumberArray y = *call.in[0];
   ASSIGN_OR_RETURN(const int64_t axis, Axis(Integer(call.node, "axis", 0), y.rank()));
   if (!IndexFits(y, index, axis) || updates.shape != index.shape) {
-    return Invalid("has an index that does not fit");
+    return CannotFold("has an index that does not fit");
   }
   const Shape strides = Strides(y.shape);
   Shape others = strides;
@@ -797,7 +804,7 @@ Results NonZero(const Call& call) {
   const NumberArray& x = *call.in[0];
   const Shape strides = Strides(x.shape);
   const auto count = std::ssize(x.values) - std::ranges::count(x.values, 0);
-  if (count * x.rank() > kElementsMax) return Invalid("makes a constant that is too large");
+  if (count * x.rank() > kElementsMax) return CannotFold("makes a constant that is too large");
   RETURN_IF_ERROR(call.budget.Work(count * x.rank()));
   std::vector<std::vector<double>> places(x.rank());
   for (int64_t i = 0; i < std::ssize(x.values); ++i) {
@@ -819,11 +826,11 @@ Results OneHot(const Call& call) {
   const int64_t depth = ToInteger(wanted);
   const int64_t given = Integer(call.node, "axis", -1);
   if (given != -1 && given != index.rank())
-    return Invalid("is hot along another axis than the last");
+    return CannotFold("is hot along another axis than the last");
   NumberArray y{.shape = index.shape};
   y.shape.push_back(depth);
   if (depth < 1 || ElementsOf(y.shape) > kElementsMax || call.in[2]->values.size() != 2) {
-    return Invalid("has an impossible depth or other than two values");
+    return CannotFold("has an impossible depth or other than two values");
   }
   for (double value : index.values) {
     const int64_t hot = ToInteger(value) < 0 ? ToInteger(value) + depth : ToInteger(value);
@@ -834,7 +841,7 @@ Results OneHot(const Call& call) {
 
 Results Trilu(const Call& call) {
   NumberArray y = *call.in[0];
-  if (y.rank() < 2) return Invalid("needs a matrix");
+  if (y.rank() < 2) return CannotFold("needs a matrix");
   double diagonal = 0;
   if (call.Has(1)) {
     ASSIGN_OR_RETURN(diagonal, First(call, 1));
@@ -881,7 +888,7 @@ Results Reduce(const Call& call) {
   }
   Shape kept = x.shape;
   for (int64_t axis : axes) kept[axis] = 1;
-  if (ElementsOf(kept) > kElementsMax) return Invalid("makes a constant that is too large");
+  if (ElementsOf(kept) > kElementsMax) return CannotFold("makes a constant that is too large");
   NumberArray y{.shape = kept};
   const double start = op == "ReduceMax"    ? -std::numeric_limits<double>::infinity()
                        : op == "ReduceMin"  ? std::numeric_limits<double>::infinity()
@@ -923,9 +930,9 @@ Results Reduce(const Call& call) {
 
 Results MatMul(const Call& call) {
   const NumberArray &a = *call.in[0], &b = *call.in[1];
-  if (a.rank() < 2 || b.rank() < 2) return Invalid("multiplies a vector");
+  if (a.rank() < 2 || b.rank() < 2) return CannotFold("multiplies a vector");
   const int64_t m = a.shape[a.rank() - 2], k = a.shape.back(), n = b.shape.back();
-  if (b.shape[b.rank() - 2] != k) return Invalid("multiplies matrices that do not fit");
+  if (b.shape[b.rank() - 2] != k) return CannotFold("multiplies matrices that do not fit");
   ASSIGN_OR_RETURN(Shape outer, Broadcast({a.shape.begin(), a.shape.end() - 2},
                                           {b.shape.begin(), b.shape.end() - 2}));
   Shape of_a = outer, of_b = outer;
@@ -934,7 +941,7 @@ Results MatMul(const Call& call) {
   Shape work = outer;
   work.insert(work.end(),
               {std::max<int64_t>(m, 1), std::max<int64_t>(n, 1), std::max<int64_t>(k, 1)});
-  if (ElementsOf(work) > (int64_t{1} << 28)) return Invalid("is too much to compute");
+  if (ElementsOf(work) > (int64_t{1} << 28)) return CannotFold("is too much to compute");
   RETURN_IF_ERROR(call.budget.Work(ElementsOf(work)));
   const NumberArray x = Repeat(a, of_a), w = Repeat(b, of_b);
   NumberArray y{.shape = outer};
@@ -1028,13 +1035,13 @@ absl::Status FoldBudget::Work(int64_t operations) {
 
 absl::Status FoldBudget::Check() const {
   if (numbers_ > kNumbersMax) {
-    return Invalid(absl::StrCat("makes the file's constants take more than the limit of ",
-                                kNumbersMax, " numbers in memory: export it with smaller ones"));
+    return CannotFold(absl::StrCat("makes the file's constants take more than the limit of ",
+                                   kNumbersMax, " numbers in memory: export it with smaller ones"));
   }
   if (operations_ > kOperationsMax) {
-    return Invalid(absl::StrCat("makes the file's constants take more than the limit of ",
-                                kOperationsMax,
-                                " operations to compute: export it with smaller ones"));
+    return CannotFold(absl::StrCat("makes the file's constants take more than the limit of ",
+                                   kOperationsMax,
+                                   " operations to compute: export it with smaller ones"));
   }
   return absl::OkStatus();
 }

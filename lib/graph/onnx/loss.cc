@@ -14,7 +14,7 @@ namespace {
 
 using onnx::NodeProto;
 
-absl::Status Invalid(absl::string_view what) {
+absl::Status InvalidLoss(absl::string_view what) {
   return WithReason(absl::InvalidArgumentError(what), "MODEL_INVALID");
 }
 
@@ -28,12 +28,13 @@ absl::StatusOr<std::string> OnnxImporter::LossTensor(const v1::OnnxModel& model)
   std::string name = model.logits();
   if (name.empty() && outputs.size() == 1) name = outputs.front();
   if (std::ranges::count(outputs, name) == 0) {
-    return Invalid(
+    return InvalidLoss(
         absl::StrCat("logits: ", name.empty() ? "must name" : absl::StrCat("'", name, "' is not"),
                      " one of the file's outputs: ", absl::StrJoin(outputs, ", ")));
   }
   if (const auto alias = alias_.find(name); alias != alias_.end()) return alias->second;
-  if (!types_[0].contains(name)) return Invalid(absl::StrCat("output '", name, "' is a constant"));
+  if (!types_[0].contains(name))
+    return InvalidLoss(absl::StrCat("output '", name, "' is a constant"));
   return name;
 }
 
@@ -41,7 +42,7 @@ absl::StatusOr<std::string> OnnxImporter::LossTensor(const v1::OnnxModel& model)
 absl::Status OnnxImporter::AddOwnLoss(const std::string& loss) {
   if (types_[0].at(loss).shape.size() > 1 || types_[0].at(loss).elements() != 1 ||
       types_[0].at(loss).dtype != v1::DTYPE_F32) {
-    return Invalid(
+    return InvalidLoss(
         absl::StrCat("loss: output '", loss, "' is ", types_[0].at(loss).ToString(),
                      ": with \"output\" it must be one number, the mean over the batch"));
   }
@@ -61,7 +62,8 @@ absl::Status OnnxImporter::AddLabels(const std::string& labels, bool of_classes,
   const auto existing = std::ranges::find_if(
       graph_.inputs(), [&](const v1::GraphInput& input) { return input.name() == labels; });
   if (existing != graph_.inputs().end()) return absl::OkStatus();
-  if (names_.contains(labels)) return Invalid(absl::StrCat("labels: '", labels, "' is a tensor"));
+  if (names_.contains(labels))
+    return InvalidLoss(absl::StrCat("labels: '", labels, "' is a tensor"));
   v1::GraphInput& input = *graph_.add_inputs();
   input.set_name(labels);
   input.set_dtype(of_classes ? v1::DTYPE_I32 : v1::DTYPE_F32);
@@ -77,15 +79,15 @@ absl::Status OnnxImporter::AddLoss(const v1::OnnxModel& model) {
   const bool of_classes = model.loss().empty() || model.loss() == "softmax_cross_entropy";
   const bool sigmoid = model.loss() == "sigmoid_cross_entropy";
   if (!of_classes && !sigmoid && model.loss() != "mean_squared_error") {
-    return Invalid(absl::StrCat("loss: '", model.loss(),
-                                "' is unknown; there are softmax_cross_entropy, "
-                                "sigmoid_cross_entropy, mean_squared_error and output"));
+    return InvalidLoss(absl::StrCat("loss: '", model.loss(),
+                                    "' is unknown; there are softmax_cross_entropy, "
+                                    "sigmoid_cross_entropy, mean_squared_error and output"));
   }
   ASSIGN_OR_RETURN(const std::vector<Extent> extents, ShapeOf(logits));
   if (extents.empty() || extents[0] != Extent{1, true} || (of_classes && shape.size() < 2)) {
-    return Invalid(absl::StrCat("output '", logits, "' is ", types_[0].at(logits).ToString(),
-                                " for a batch of 2: a loss needs the batch first",
-                                of_classes ? " and the classes last" : ""));
+    return InvalidLoss(absl::StrCat("output '", logits, "' is ", types_[0].at(logits).ToString(),
+                                    " for a batch of 2: a loss needs the batch first",
+                                    of_classes ? " and the classes last" : ""));
   }
   const std::string labels = model.labels().empty() ? "target" : model.labels();
   RETURN_IF_ERROR(AddLabels(labels, of_classes, shape));

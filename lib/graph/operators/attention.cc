@@ -13,13 +13,13 @@ namespace {
 constexpr double kHeadsMax = 1 << 20;
 
 template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
+absl::Status InvalidAttention(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
 absl::Status RelateHeads(int64_t heads, absl::string_view word, Dimensions& dimensions) {
   if (dimensions[word] % heads == 0) return absl::OkStatus();
-  return Invalid(heads, " heads do not divide ", dimensions[word], " ", word, "s");
+  return InvalidAttention(heads, " heads do not divide ", dimensions[word], " ", word, "s");
 }
 
 // A mask is [B or 1, H or 1, T or 1, S], where there is one.
@@ -28,7 +28,8 @@ absl::Status RelateMask(Dimensions& dimensions) {
     const std::string own = absl::StrCat("mask ", word);
     if (!dimensions.contains(own) || dimensions[own] == 1) continue;
     if (dimensions[own] != dimensions[word]) {
-      return Invalid(own, " dimension ", dimensions[own], " is neither 1 nor ", dimensions[word]);
+      return InvalidAttention(own, " dimension ", dimensions[own], " is neither 1 nor ",
+                              dimensions[word]);
     }
   }
   return absl::OkStatus();
@@ -36,7 +37,8 @@ absl::Status RelateMask(Dimensions& dimensions) {
 
 absl::Status RelateSelfAttention(const v1::Node& node, Dimensions& dimensions) {
   const int64_t triple = dimensions["triple"];
-  if (triple % 3 != 0) return Invalid("the last dimension ", triple, " is not 3 x channels");
+  if (triple % 3 != 0)
+    return InvalidAttention("the last dimension ", triple, " is not 3 x channels");
   const int64_t heads = IntegerAttribute(node, "heads");
   RETURN_IF_ERROR(dimensions.Bind("channel", triple / 3));
   RETURN_IF_ERROR(RelateHeads(heads, "channel", dimensions));
@@ -50,8 +52,8 @@ absl::Status RelateAttention(const v1::Node& node, Dimensions& dimensions) {
   RETURN_IF_ERROR(RelateHeads(heads, "value channel", dimensions));
   RETURN_IF_ERROR(dimensions.Bind("head", heads));
   if (IntegerAttribute(node, "causal") != 0 && dimensions["source"] < dimensions["time"]) {
-    return Invalid("causal: the first of ", dimensions["time"], " queries see none of ",
-                   dimensions["source"], " keys");
+    return InvalidAttention("causal: the first of ", dimensions["time"], " queries see none of ",
+                            dimensions["source"], " keys");
   }
   return RelateMask(dimensions);
 }

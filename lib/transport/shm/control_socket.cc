@@ -23,24 +23,24 @@ using Refusal = ControlPacket::Refusal;
 constexpr int kBacklog = 1024;
 
 // Where each field begins; control_socket.h has the widths.
-enum Offset : size_t {
+enum PacketOffset : size_t {
   kMagicAt = 0,
   kVersionAt = 4,
   kKindAt = 6,
   kRoleAt = 7,
-  kNumberAt = 8,  // slab, refusal, index
+  kPacketNumberAt = 8,  // slab, refusal, index
   kGenerationAt = 12,
   kBytesAt = 16,  // or job
   kTokenAt = 24,
 };
 
 template <typename T>
-void Put(std::array<std::byte, ControlPacket::kBytes>& bytes, Offset at, const T& value) {
+void Put(std::array<std::byte, ControlPacket::kBytes>& bytes, PacketOffset at, const T& value) {
   std::memcpy(bytes.data() + at, &value, sizeof(value));
 }
 
 template <typename T>
-T Get(absl::Span<const std::byte> bytes, Offset at) {
+T Get(absl::Span<const std::byte> bytes, PacketOffset at) {
   T value;
   std::memcpy(&value, bytes.data() + at, sizeof(value));
   return value;
@@ -126,7 +126,7 @@ std::array<std::byte, ControlPacket::kBytes> EncodePacket(const ControlPacket& p
       break;
     case Kind::kIntroduce: {
       Put(bytes, kRoleAt, packet.who.role);
-      Put(bytes, kNumberAt, packet.who.index);
+      Put(bytes, kPacketNumberAt, packet.who.index);
       Put(bytes, kGenerationAt, packet.who.generation);
       Put(bytes, kBytesAt, packet.who.job);
       const std::string token = packet.token.ToBytes();
@@ -134,14 +134,14 @@ std::array<std::byte, ControlPacket::kBytes> EncodePacket(const ControlPacket& p
       break;
     }
     case Kind::kRefused:
-      Put(bytes, kNumberAt, packet.refusal);
+      Put(bytes, kPacketNumberAt, packet.refusal);
       break;
     case Kind::kSlab:
-      Put(bytes, kNumberAt, packet.slab);
+      Put(bytes, kPacketNumberAt, packet.slab);
       Put(bytes, kBytesAt, packet.bytes);
       break;
     case Kind::kWithdraw:
-      Put(bytes, kNumberAt, packet.slab);
+      Put(bytes, kPacketNumberAt, packet.slab);
       break;
     case Kind::kBell:
     case Kind::kBye:
@@ -169,18 +169,18 @@ absl::StatusOr<ControlPacket> DecodePacket(absl::Span<const std::byte> bytes) {
     packet.who = {.job = Get<uint64_t>(bytes, kBytesAt),
                   .generation = Get<uint32_t>(bytes, kGenerationAt),
                   .role = role,
-                  .index = Get<uint32_t>(bytes, kNumberAt)};
+                  .index = Get<uint32_t>(bytes, kPacketNumberAt)};
     packet.token = *SessionToken::FromBytes(absl::string_view(
         reinterpret_cast<const char*>(bytes.data()) + kTokenAt, SessionToken::kBytes));
   } else if (packet.kind == Kind::kRefused) {
-    const auto refusal = Get<uint32_t>(bytes, kNumberAt);
+    const auto refusal = Get<uint32_t>(bytes, kPacketNumberAt);
     if (refusal != static_cast<uint32_t>(Refusal::kNotLetIn) &&
         refusal != static_cast<uint32_t>(Refusal::kFull)) {
       return absl::InvalidArgumentError(absl::StrCat("control packet: unknown refusal ", refusal));
     }
     packet.refusal = static_cast<Refusal>(refusal);
   } else {
-    packet.slab = Get<uint32_t>(bytes, kNumberAt);
+    packet.slab = Get<uint32_t>(bytes, kPacketNumberAt);
     packet.bytes = Get<uint64_t>(bytes, kBytesAt);
   }
   // The rest are constants: whatever else differs is no packet of this version.

@@ -18,7 +18,7 @@ static_assert(kReturnsAt + kReturns * sizeof(uint64_t) <= kAreaAt && kAreaAt % 4
 static_assert(std::atomic_ref<uint64_t>::is_always_lock_free);
 
 // Where the two sides' words begin, each side's in a cache line of its own.
-enum Offset : size_t {
+enum WordOffset : size_t {
   kWriterSleepsAt = 0,
   kTakenAt = 64,
   kReleasedAt = 72,

@@ -39,7 +39,7 @@ constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr auto kLingerLook = absl::Milliseconds(10);
 constexpr std::chrono::milliseconds kLinkLook = std::chrono::seconds(2);
 
-bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
@@ -441,7 +441,7 @@ int TcpTransport::Read(Connection& connection) {
     for (int i = 0; i < pieces; ++i) asked += room[i].iov_len;
     const ssize_t size = connection.ReadInto(absl::MakeConstSpan(room).first(pieces));
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && IsRetry(errno)) {
+    if (size < 0 && WouldBlock(errno)) {
       connection.readable = false;
       break;
     }
@@ -520,7 +520,7 @@ void TcpTransport::Flush(Connection& connection) {
     for (int i = 0; i < count; ++i) asked += pieces[i].iov_len;
     const ssize_t size = connection.WriteFrom(absl::MakeSpan(pieces).first(count));
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && IsRetry(errno)) {
+    if (size < 0 && WouldBlock(errno)) {
       // Where only a part of encrypted records has gone nothing is told of them, and the messages
       // in that part may arrive.
       connection.carried |= connection.encrypted();

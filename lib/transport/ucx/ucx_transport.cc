@@ -36,8 +36,8 @@ constexpr absl::string_view kAddressMark = "MUX1";
 constexpr absl::string_view kNotLetIn =
     "not let in: no such session is open there, or the token is another";
 
-constexpr size_t kTagBytes = sizeof(LinkTag);
-constexpr size_t kMessageBytes = WireHeader::kBytes + kTagBytes;
+constexpr size_t kLinkTagBytes = sizeof(LinkTag);
+constexpr size_t kMessageBytes = WireHeader::kBytes + kLinkTagBytes;
 constexpr size_t kHeaderBytesMax = std::max({UcxJoin::kBytes, UcxControl::kBytes, kMessageBytes});
 
 }  // namespace
@@ -134,7 +134,7 @@ struct UcxTransport::Callbacks {
     const absl::StatusOr<WireHeader> decoded = DecodeHeader(bytes.first(WireHeader::kBytes));
     if (!decoded.ok() || decoded->length != length) return Malformed(transport);
     LinkTag tag;
-    std::memcpy(tag.data(), bytes.data() + WireHeader::kBytes, kTagBytes);
+    std::memcpy(tag.data(), bytes.data() + WireHeader::kBytes, kLinkTagBytes);
     Peer* const peer = transport->FindLink(tag);
     if (peer == nullptr || !peer->greeted) return Stray(transport);
     transport->NoteReady(*peer);
@@ -365,7 +365,7 @@ UcxTransport::Peer& UcxTransport::Add(const LinkIdentity& identity, const Sessio
   const PeerId id{peers_made_++};
   std::unique_ptr<Peer>& peer = peers_[id] = std::make_unique<Peer>(
       Peer{.transport = this, .id = id, .identity = identity, .token = token});
-  CHECK_EQ(RAND_bytes(reinterpret_cast<unsigned char*>(peer->tag.data()), kTagBytes), 1)
+  CHECK_EQ(RAND_bytes(reinterpret_cast<unsigned char*>(peer->tag.data()), kLinkTagBytes), 1)
       << "no entropy";
   links_[peer->tag] = peer.get();
   return *peer;
@@ -453,7 +453,7 @@ void UcxTransport::NoteReady(Peer& peer) {
   peer.ready = true;
   if (!peer.open()) return;
   for (Outgoing* outgoing : std::exchange(peer.held, {})) {
-    std::memcpy(outgoing->header.data() + WireHeader::kBytes, peer.to.data(), kTagBytes);
+    std::memcpy(outgoing->header.data() + WireHeader::kBytes, peer.to.data(), kLinkTagBytes);
     if (Post(peer.endpoint, outgoing)) continue;
     outgoing->sent = true;
     sent_.push_back(outgoing);
@@ -473,7 +473,7 @@ void UcxTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   outgoing->header_bytes = kMessageBytes;
   const auto encoded = EncodeHeader(header);
   std::memcpy(outgoing->header.data(), encoded.data(), encoded.size());
-  std::memcpy(outgoing->header.data() + WireHeader::kBytes, peer.to.data(), kTagBytes);
+  std::memcpy(outgoing->header.data() + WireHeader::kBytes, peer.to.data(), kLinkTagBytes);
   if (peer.ready && !Post(peer.endpoint, outgoing)) {
     const absl::Status status = outgoing->status;
     free_outgoing_.push_back(outgoing);

@@ -31,7 +31,7 @@ constexpr int kStepColumns = 5;
 constexpr int kEvaluationColumns = 2;
 constexpr int kColumns = kStepColumns + kEvaluationColumns;
 constexpr int kEvaluationLoss = kStepColumns;
-constexpr int64_t kBlockBytes = 1 << 20;
+constexpr int64_t kReadBytes = 1 << 20;
 
 // Of one line; what it does not have is absent, what is no number NaN.
 struct Row {
@@ -49,7 +49,7 @@ int ColumnOf(absl::string_view name) {
 
 // What MetricsLog writes: an object of names and numbers, null or true, without spaces. A general
 // parser would take ten times as long, and this is what a long log's first reading consists of.
-std::optional<Row> Parse(absl::string_view line) {
+std::optional<Row> ParseLine(absl::string_view line) {
   Row row;
   if (!absl::ConsumePrefix(&line, "{")) return std::nullopt;
   while (absl::ConsumePrefix(&line, "\"")) {
@@ -88,7 +88,7 @@ absl::Status FileError(const std::string& path) {
 // is no line of ours and is passed over.
 absl::StatusOr<int64_t> VisitLines(int file, const std::string& path, int64_t begin, int64_t end,
                                    absl::FunctionRef<bool(int64_t, absl::string_view)> visit) {
-  std::string block(std::min(kBlockBytes, end - begin), '\0');
+  std::string block(std::min(kReadBytes, end - begin), '\0');
   while (begin < end) {
     const int64_t wanted = std::min(std::ssize(block), end - begin);
     const ssize_t got = pread(file, block.data(), wanted, begin);
@@ -233,7 +233,7 @@ class MetricSeries::Log {
   Log(std::string path, ino_t inode) : path_(std::move(path)), inode_(inode) {}
 
   void Take(int64_t offset, absl::string_view line) {
-    const std::optional<Row> row = Parse(line);
+    const std::optional<Row> row = ParseLine(line);
     if (!row) return;
     std::array<double, kColumns> values;
     for (int column = 0; column < kColumns; ++column) {
@@ -261,7 +261,7 @@ class MetricSeries::Log {
     const MetricPyramid::Bucket& first = steps_.buckets()[slice.begin];
     return VisitLines(file, path_, first.offset, read_,
                       [&](int64_t offset, absl::string_view line) {
-                        const std::optional<Row> row = Parse(line);
+                        const std::optional<Row> row = ParseLine(line);
                         if (!row || row->is_evaluation() || *row->step < request.from) return true;
                         if (*row->step > request.to) return false;
                         std::array<double, kStepColumns> values;

@@ -14,7 +14,7 @@ std::string Counted(int count, absl::string_view one, absl::string_view more) {
   return absl::StrCat(count, " ", count == 1 ? one : more);
 }
 
-std::string Workers(int count) { return Counted(count, "worker", "workers"); }
+std::string CountOfWorkers(int count) { return Counted(count, "worker", "workers"); }
 
 // What it needs, what there is, and what to do about it where waiting does not help.
 void Explain(const Wait& wait, v1::JobWaiting& waiting) {
@@ -22,7 +22,7 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
     case WaitCause::kWorkers:
       waiting.set_reason("WAITS_FOR_WORKERS");
       waiting.set_message(absl::StrCat(
-          "needs ", Workers(wait.workers_needed), ", ", wait.workers_free, " free of the ",
+          "needs ", CountOfWorkers(wait.workers_needed), ", ", wait.workers_free, " free of the ",
           wait.workers_attached, " attached",
           wait.workers_attached < wait.workers_needed ? ": start more, or submit it with fewer "
                                                         "(resources.workers.min)"

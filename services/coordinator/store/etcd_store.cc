@@ -32,7 +32,7 @@ constexpr int kPage = 32;  // values of kInlineBytesMax at most: what a slow lin
 constexpr int kEventsPage = 256;  // few of them are long
 
 constexpr char kLeader[] = "leader";
-constexpr char kSchema[] = "meta/schema";
+constexpr char kEtcdSchema[] = "meta/schema";
 constexpr char kCluster[] = "meta/cluster";
 constexpr char kTerm[] = "meta/term";
 constexpr char kJobs[] = "meta/jobs";
@@ -179,7 +179,7 @@ absl::Status EtcdStore::Lead() {
   }
   const bool is_new = term_revision == 0;
   if (!is_new) {
-    ASSIGN_OR_RETURN(const uint64_t schema, NumberIn(kSchema, meta[kSchema]));
+    ASSIGN_OR_RETURN(const uint64_t schema, NumberIn(kEtcdSchema, meta[kEtcdSchema]));
     if (schema > kSchemaVersion) {
       return WithReason(absl::FailedPreconditionError(absl::StrCat(
                             "schema version ", schema, " is newer than this program's ",
@@ -240,7 +240,7 @@ absl::Status EtcdStore::Lead() {
   put_meta(kTerm, absl::StrCat(term + 1));
   put_meta(kWriting, absl::StrCat(term + 1, "/0"));
   if (is_new) {
-    put_meta(kSchema, absl::StrCat(kSchemaVersion));
+    put_meta(kEtcdSchema, absl::StrCat(kSchemaVersion));
     put_meta(kCluster, cluster_);
     put_meta(kJobs, "0");
   }

@@ -29,7 +29,7 @@
 namespace muster {
 namespace {
 
-constexpr char kSchema[] = R"sql(
+constexpr char kSqliteSchema[] = R"sql(
   CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
   INSERT INTO counters VALUES ('term', 0), ('jobs', 0);
   CREATE TABLE jobs(number INTEGER PRIMARY KEY, record BLOB NOT NULL, restore TEXT NOT NULL,
@@ -202,7 +202,7 @@ constexpr const char* kSuffixes[] = {"", "-wal", "-shm"};
 // The store that Replace() makes. Where it lies alone, a restore has not ended.
 std::string RestoringOf(const std::string& path) { return path + ".restoring"; }
 
-bool Exists(const std::string& path) {
+bool FileExists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
 }
@@ -232,8 +232,8 @@ absl::Status PutAside(const std::string& path) {
   std::string kept;
   do {
     kept = absl::StrCat(path, ".before-restore-", now++);
-  } while (Exists(kept));
-  const bool was_there = Exists(path);
+  } while (FileExists(kept));
+  const bool was_there = FileExists(path);
   for (const char* suffix : kSuffixes) {
     RETURN_IF_ERROR(Rename(path + suffix, kept + suffix));
   }
@@ -264,8 +264,8 @@ absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name)
 absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(const std::string& path) {
   ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
   const std::string restoring = RestoringOf(path);
-  if (Exists(restoring)) {
-    if (!Exists(path)) {
+  if (FileExists(restoring)) {
+    if (!FileExists(path)) {
       close(lock_file);
       return WithReason(
           absl::DataLossError(absl::StrCat(path,
@@ -294,7 +294,7 @@ absl::Status SqliteStore::Replace(const std::string& path,
   }
   if (!filled.ok()) {
     // Where there is no store it says so to whoever comes, and is left.
-    if (Exists(path)) RemoveDatabase(restoring).IgnoreError();
+    if (FileExists(path)) RemoveDatabase(restoring).IgnoreError();
     return filled;
   }
   RETURN_IF_ERROR(SyncFolder(ParentOf(path)));  // it lies there before the old one goes
@@ -370,7 +370,7 @@ absl::Status SqliteStore::Initialize(const std::string& path) {
   }
   return InTransaction([&]() -> absl::Status {
     if (version == 0) {
-      RETURN_IF_ERROR(Execute(database_, kSchema));
+      RETURN_IF_ERROR(Execute(database_, kSqliteSchema));
     } else if (version == 1) {
       RETURN_IF_ERROR(Execute(database_, kGraphColumn));
     }

@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-constexpr int kState = 4;  // output of BatchNorm
+constexpr int kStateOfNorm = 4;  // output of BatchNorm
 
 // The operand of the sum that a BatchNorm makes for it alone; -1 without.
 int NormOperand(const v1::Node& add, const GraphEdit& edit) {
@@ -70,7 +70,7 @@ void FuseBatchNormAddRelu(const TensorTypes& types, v1::Graph& graph) {
     const int own = NormOperand(add, edit);
     if (!edit.Is(relu, "Relu") || own < 0) continue;
     const int norm = edit.Maker(add.inputs(own));
-    const std::string y = edit.node(relu).outputs(0), state = edit.node(norm).outputs(kState);
+    const std::string y = edit.node(relu).outputs(0), state = edit.node(norm).outputs(kStateOfNorm);
 
     v1::Node fused = edit.node(norm);
     fused.set_op("BatchNormAddRelu");
