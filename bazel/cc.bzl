@@ -9,7 +9,7 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 # How many sources one compilation has, and one program of tests. A group of eight takes half of the processor time of eight
 # compilations. Larger groups save little more, and an edit compiles a whole group again.
-_GROUP = 1
+_GROUP = 8
 _TESTS_IN_PROGRAM = 4
 
 # The first of these that a target depends on names its precompiled header, in //bazel/precompiled.
@@ -80,11 +80,37 @@ def _pieces(items, size):
     count = (len(items) + size - 1) // size
     return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
 
-def _grouped(name, srcs, group):
-    """What to compile instead of `srcs`: groups of up to `group` sources, except with --config=single."""
+def _header_alone_impl(ctx):
+    ctx.actions.write(ctx.outputs.out, '#include "%s"\n' % ctx.file.hdr.path)
+
+_header_alone = rule(
+    implementation = _header_alone_impl,
+    attrs = {
+        "hdr": attr.label(allow_single_file = [".h"]),
+        "out": attr.output(mandatory = True),
+    },
+)
+
+def _headers_alone(srcs, hdrs):
+    """A source for each header that no source X.cc of its own includes first: it compiles if the header is complete."""
+    sources = []
+    for hdr in hdrs:
+        if hdr.endswith(".h") and not hdr.startswith((":", "//")) and hdr[:-len(".h")] + ".cc" not in srcs:
+            out = hdr[:-len(".h")] + ".alone.cc"
+            _header_alone(name = out + "_source", hdr = hdr, out = out, tags = ["manual"])
+            sources.append(out)
+    return sources
+
+def _grouped(name, srcs, hdrs, group):
+    """What to compile instead of `srcs`: groups of up to `group` sources. With --config=single every source by itself, with
+    --config=alone every header too."""
     sources = [src for src in srcs if src.endswith(".cc")]
+    alone = srcs + _headers_alone(srcs, hdrs)
     if group < 2 or len(sources) < 2:
-        return srcs
+        return select({
+            "//bazel:alone": alone,
+            "//conditions:default": srcs,
+        }) if len(alone) > len(srcs) else srcs
     others = [src for src in srcs if not src.endswith(".cc")]
     groups = []
     for piece in _pieces(sources, group):
@@ -94,12 +120,13 @@ def _grouped(name, srcs, group):
         groups.append(out)
     return select({
         "//bazel:single": srcs,
+        "//bazel:alone": alone,
         "//conditions:default": others + groups,
     })
 
-def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = [], group = 1):
+def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = [], hdrs = [], group = 1):
     header = _precompiled_for(srcs, deps)
-    srcs = _grouped(name, srcs, group)
+    srcs = _grouped(name, srcs, hdrs, group)
     deps = deps + more_deps
     copts = _copts() + copts
     if header:
@@ -113,9 +140,10 @@ def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = [],
         })
     rule(name = name, srcs = srcs, deps = deps, copts = copts, **attributes)
 
-def cc_library(name, srcs = [], deps = [], copts = [], group = _GROUP, **attributes):
+def cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], group = _GROUP, **attributes):
     """`group`: how many sources are compiled as one; 1 for those whose time in a training step counts, or whose names clash."""
-    _with_precompiled(native.cc_library, name, srcs, deps, copts, attributes, group = group)
+    checked = [] if attributes.get("testonly") else hdrs
+    _with_precompiled(native.cc_library, name, srcs, deps, copts, dict(attributes, hdrs = hdrs), hdrs = checked, group = group)
 
 def cc_binary(name, srcs = [], deps = [], copts = [], **attributes):
     _with_precompiled(native.cc_binary, name, srcs, deps, copts, attributes)
