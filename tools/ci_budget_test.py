@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -156,6 +157,14 @@ printf '#!/bin/bash\\nfor ((i = 0; i < 20000; i++)); do :; done\\n' >"$2"; chmod
         self.assertGreaterEqual(float(clock), 0.2)
         self.assertLess(float(sleep), 0.2)
         self.assertGreater(float(computing), 2 * float(sleep))
+
+    def test_the_document_has_a_budget_for_each_lane(self):
+        shutil.copy(TREE / "docs/testing.md", self.root / "docs")
+        lanes = re.findall(r"ci_budget\.sh lap \S+ ([a-z]+)", (TREE / ".ci/run").read_text(encoding="utf-8"))
+        self.assertEqual(lanes, ["clang", "fuzz", "format", "tests"])
+        check = self.run_lanes(**{lane: 4 for lane in lanes})
+        self.assertEqual(check.returncode, 0, check.stderr)
+        self.assertEqual(len(self.logged()), len(lanes))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,11 @@ case $1 in
   *) exit "${OTHER_STATUS:-0}" ;;
 esac
 """
+# Writes down how it was called; `check` has the status that a test asks for.
+CI_BUDGET = """#!/bin/bash
+echo "$1 ${*:3}" >>budget_calls
+[ "$1" != check ] || exit "${CHECK_STATUS:-0}"
+"""
 GTEST = '<testcase name="A" />\n<testcase name="B">\n<skipped message="no" />\n</testcase>'
 FAILED = '<testcase name="A">\n<failure message="no" />\n</testcase>'
 SCRIPT = '<testcase name="script" />'
@@ -33,6 +38,7 @@ class LanesTest(unittest.TestCase):
         for program in ("tools/setup.sh", "tools/kubectl.sh", "tools/format.sh", "bin/python3"):
             self.program(program, "#!/bin/bash\n")
         self.program("bin/bazel", BAZEL)
+        self.program("tools/ci_budget.sh", CI_BUDGET)
         (self.root / "testlogs").mkdir()
         self.printed = ""
 
@@ -80,6 +86,31 @@ class LanesTest(unittest.TestCase):
         self.program("tools/format.sh", "#!/bin/bash\nexit 1\n")
         ran = self.run_(".ci/run", OTHER_STATUS="1")  # the clang lane and the fuzzers are Bazel's
         self.assertEqual(ran.stdout.splitlines()[-1], "1 passed, 3 failed, 0 skipped")
+        self.assertEqual(ran.returncode, 1)
+
+    def test_a_lane_over_its_budget_is_one_failed(self):
+        self.ran("script", "PASSED in 1.0s", SCRIPT)
+        ran = self.run_(".ci/run", CHECK_STATUS="2")
+        self.assertEqual(ran.stdout.splitlines()[-1], "1 passed, 2 failed, 0 skipped")
+        self.assertEqual(ran.returncode, 1)
+        calls = (self.root / "budget_calls").read_text(encoding="utf-8").splitlines()
+        self.assertEqual(calls, ["begin ", "lap clang", "lap fuzz", "lap format", "lap tests", "check "])
+
+    def test_a_budget_that_could_not_be_measured_is_one_failed(self):
+        self.ran("script", "PASSED in 1.0s", SCRIPT)
+        self.assertEqual(self.last_line(".ci/run", CHECK_STATUS="100"), "1 passed, 1 failed, 0 skipped")
+
+    def test_the_count_is_the_last_line_and_the_only_one(self):
+        self.ran("script", "PASSED in 1.0s", SCRIPT)
+        self.printed += "\nlast words\n"
+        ran = self.run_(".ci/run", CHECK_STATUS="1")
+        self.assertEqual(ran.stdout.splitlines()[-3:], ["", "last words", "1 passed, 1 failed, 0 skipped"])
+        self.assertEqual(ran.stdout.count(" passed, "), 1)
+
+    def test_tests_without_a_count_are_one_failed(self):
+        self.program("tools/test.sh", "#!/bin/bash\necho killed\nexit 137\n")
+        ran = self.run_(".ci/run")
+        self.assertEqual(ran.stdout.splitlines()[-2:], ["killed", "0 passed, 1 failed, 0 skipped"])
         self.assertEqual(ran.returncode, 1)
 
     def test_each_night_has_seeds_of_its_own(self):

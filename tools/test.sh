@@ -2,7 +2,6 @@
 # Installs what is missing, builds everything and runs every test. Ends with one line: N passed, N failed, N skipped.
 # `--fast`: unit tests only, of those that take seconds; builds what they need. A test that starts a cluster is tagged
 # "cluster", one that must run alone "exclusive", one that takes longer "slow" (docs/testing.md).
-# FAILED_LANES counts as failed too: what .ci/run has seen fail before.
 # Other arguments go to `bazel test` (--config=asan, a target, ...).
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -54,7 +53,6 @@ done < <(xmls)
 # A target that failed without saying which case (did not build, crashed, timed out) counts as one.
 silent=$(grep -cE '^//[^ ]+ +(FAILED TO BUILD|TIMEOUT|NO STATUS)' "$log" || true)
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && [ "$silent" -eq 0 ]; then silent=1; fi
-silent=$((silent + ${FAILED_LANES:-0}))
 # gtest prints "FILE:LINE: Skipped" and the reason below it.
 tr '\n' '\0' <"$log.ran" | xargs -0 -r grep -rhA1 --include=test.log ': Skipped$' 2>/dev/null | grep -vE ': Skipped$|^--$' | sort -u | sed 's/^/skipped: /'
 echo "$((total - skipped - failed)) passed, $((failed + silent)) failed, $skipped skipped"
