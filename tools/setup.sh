@@ -10,15 +10,15 @@ if [ "$machine" != x86_64 ]; then
 fi
 
 packages=(
-  # build
-  bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc
+  # build; Python for tools/build_progress.py
+  bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc python3
   # libraries; of UCX the build needs the headers, the library is loaded where there is RDMA
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
 )
 # What only tests use: the second compiler with its checks, the faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
 # store, Python for the tests that open our files with other people's libraries.
-if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3 python3-numpy python3-pip python3-yaml iproute2 nftables); fi
+if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-yaml iproute2 nftables); fi
 
 if [ ! -r /etc/debian_version ]; then
   echo "setup: this is not Debian; install the equivalents of: ${packages[*]}" >&2
@@ -35,10 +35,20 @@ if [ "$(id -u)" != 0 ]; then
   command -v sudo >/dev/null || { echo "setup: ${#missing[@]} packages are missing and neither root nor sudo is at hand: ${missing[*]}" >&2; exit 1; }
   sudo=sudo
 fi
-echo "setup: installing ${#missing[@]} packages: ${missing[*]}" >&2
+echo "setup: Muster needs ${#missing[@]} Debian packages that this machine lacks (compiler, Bazel, libraries); apt installs them now" >&2
+echo "setup: the packages: ${missing[*]}" >&2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-install() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1; }
+install() { $sudo env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get install --no-install-recommends "$@" "${missing[@]}"; }
 # The list may be old or absent: refresh it first; an unreachable mirror matters only if the install then fails.
 $sudo apt-get update >"$log" 2>&1 || true
-install || { tail -n 20 "$log" >&2; echo "setup: apt-get install failed; the lines above say why" >&2; exit 1; }
+size=$(install --assume-no 2>/dev/null | sed -nE 's/^Need to get ([0-9.,]+ [kMG]?B).*/\1/p') || true
+echo "setup: downloading ${size:-the packages} with everything they depend on, and installing; this takes a minute or two" >&2
+SECONDS=0
+install -y >"$log" 2>&1 || {
+  tail -n 20 "$log" >&2
+  echo "setup: apt-get install failed; the lines above are its last words" >&2
+  echo "setup: check the network and apt's sources (/etc/apt/sources.list.d), then run the same command again" >&2
+  exit 1
+}
+echo "setup: installed in $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) min" >&2
