@@ -14,8 +14,6 @@ if [ "${1:-}" = --cuda ]; then
   shift
 fi
 tools/setup.sh
-SECONDS=0
-echo "quickstart: building; five minutes on two cores the first time" >&2
-bazel build "${config[@]}" --ui_event_filters=-info //:coordinator //:ps //:worker //:muster
-echo "quickstart: built in $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) minutes" >&2
+[ -x bazel-bin/cli/muster ] || echo "quickstart: compiling the four programs; the first time takes about five minutes on two cores" >&2
+tools/build_progress.py quickstart "${config[@]}" //:coordinator //:ps //:worker //:muster
 exec bazel-bin/cli/muster run examples/char_gpt.yaml "$@"
