@@ -39,6 +39,7 @@ class LanesTest(unittest.TestCase):
             self.program(program, "#!/bin/bash\n")
         self.program("bin/bazel", BAZEL)
         self.program("tools/ci_budget.sh", CI_BUDGET)
+        self.program("tools/clang_lane.sh", '#!/bin/bash\nexit "${OTHER_STATUS:-0}"\n')
         (self.root / "testlogs").mkdir()
         self.printed = ""
 
@@ -122,6 +123,66 @@ class LanesTest(unittest.TestCase):
         self.assertIn("--test_env=CHAOS_SEED=2 ", self.run_("tools/nightly.sh", "--dry-run", "chaos", CHAOS_SEED="2").stdout)
         self.assertEqual(self.run_("tools/nightly.sh", "--dry-run", NIGHT="today").returncode, 2)
         self.assertIn("NIGHT=7\n", self.run_("tools/nightly.sh", "chaos", NIGHT="7").stdout)
+
+    def test_a_night_compiles_every_package_alone(self):
+        self.assertIn("tools/clang_lane.sh --all", self.run_("tools/nightly.sh", "--dry-run", "alone").stdout)
+
+
+class ClangLaneTest(unittest.TestCase):
+    """Which packages tools/clang_lane.sh compiles alone, in a repository with two of them."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.write("tools/clang_lane.sh", (TREE / "tools/clang_lane.sh").read_text(encoding="utf-8"), 0o755)
+        self.write("bin/bazel", """#!/bin/bash
+if [ "$1" = query ]; then printf '//lib/a:a\\n//lib/b:b\\n'; exit; fi
+for argument; do case $argument in --target_pattern_file=*) file=${argument#*=} ;; --config=alone) alone=alone ;; esac; done
+echo "${alone:-groups}:" $(cat "$file")
+exit "${BUILD_STATUS:-0}"
+""", 0o755)
+        for package in ("a", "b"):
+            self.write(f"lib/{package}/BUILD.bazel")
+            self.write(f"lib/{package}/inner/part.h")
+        self.git("init", "-q")
+        self.commit("2026-01-01T00:00:00Z")
+
+    def write(self, name, text="", mode=0o644):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(mode)
+
+    def git(self, *arguments, **environment):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=self.root, check=True,
+                       env=dict(os.environ, **environment))
+
+    def commit(self, date):
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "t: t", GIT_AUTHOR_DATE=date, GIT_COMMITTER_DATE=date)
+
+    def lane(self, *arguments, **environment):
+        environment["PATH"] = f"{self.root}/bin:{os.environ['PATH']}"
+        return subprocess.run(["tools/clang_lane.sh", *arguments], cwd=self.root, capture_output=True, text=True,
+                              env=dict(os.environ, **environment))
+
+    def test_a_package_that_changed_within_a_day_is_compiled_alone(self):
+        self.write("lib/b/inner/part.h", "// changed\n")
+        self.commit("2026-03-01T00:00:00Z")
+        self.assertEqual(self.lane().stdout.splitlines(), ["alone: //lib/b:b", "groups: //lib/a:a"])
+
+    def test_every_package_is_compiled_alone_if_the_rules_changed_or_if_asked(self):
+        self.write("lib/b/inner/part.h", "// changed\n")
+        self.commit("2026-03-01T00:00:00Z")
+        self.assertEqual(self.lane("--all").stdout.splitlines(), ["alone: //lib/a:a //lib/b:b"])
+        self.write("bazel/cc.bzl", "# changed\n")
+        self.commit("2026-03-01T01:00:00Z")
+        self.assertEqual(self.lane().stdout.splitlines(), ["alone: //lib/a:a //lib/b:b"])
+
+    def test_a_library_that_does_not_compile_fails_the_lane(self):
+        self.assertEqual(self.lane(BUILD_STATUS="1").returncode, 1)
+        self.assertEqual(self.lane().returncode, 0)
 
 
 if __name__ == "__main__":

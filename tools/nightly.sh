@@ -2,6 +2,7 @@
 # What CI has no time for: `tools/nightly.sh` runs every lane, `tools/nightly.sh fuzz chaos` those two.
 # Ends with a table of the lanes and their results; its status is 0 if all are good.
 #   asan tsan        the tests under sanitizers; NIGHTLY_TARGETS: others than docs/testing.md names
+#   alone            every source and every header compiled by itself with clang
 #   fuzz             every libFuzzer target for FUZZ_SECONDS (600); FUZZERS: only these
 #   disk             DISK_FAULTS (20,000) calls to the disk that fail
 #   chaos            CHAOS_STRIKES (1,000) members killed or stopped
@@ -14,7 +15,7 @@
 # `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-lanes=(asan tsan fuzz disk chaos simulation hostile soak page)
+lanes=(asan tsan alone fuzz disk chaos simulation hostile soak page)
 fuzzers=(//tests/fuzz:{checkpoint,directive,job_file,onnx}_fuzzer //lib/codec:decoder_fuzzer //lib/transport/tcp:tcp_fuzzer)
 tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
   //lib/transport/... //lib/shard/core:parameter_shard_test)
@@ -65,6 +66,7 @@ lane() {
   case $1 in
     asan) tests --config=asan "${targets[@]-}" ;;
     tsan) tests --config=tsan "${targets[@]-}" ;;
+    alone) run tools/clang_lane.sh --all ;;
     fuzz)
       local fuzzer corpus some=() options=()
       read -ra some <<<"${FUZZERS-${fuzzers[*]}}"
