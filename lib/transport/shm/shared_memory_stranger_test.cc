@@ -76,7 +76,8 @@ TEST(SharedMemoryStrangerTest, AnotherUserIsTurnedAway) {
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
-  if (argc > 1 && std::string(argv[1]) == "--stranger") return muster::Stranger();
+  if (argc > 1 && std::string(argv[1]) == "--stranger")
+    return muster::shared_memory_stranger_test::Stranger();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

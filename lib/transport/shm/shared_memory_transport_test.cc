@@ -1335,10 +1335,10 @@ int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
   const std::string role = argc > 1 ? argv[1] : "";
-  if (role == "--echo") return muster::Echo();
-  if (role == "--hold") return muster::Hold();
-  if (role == "--lend") return muster::Lend();
-  if (role == "--pour") return muster::Pour();
+  if (role == "--echo") return muster::shared_memory_transport_test::Echo();
+  if (role == "--hold") return muster::shared_memory_transport_test::Hold();
+  if (role == "--lend") return muster::shared_memory_transport_test::Lend();
+  if (role == "--pour") return muster::shared_memory_transport_test::Pour();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

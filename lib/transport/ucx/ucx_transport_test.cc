@@ -782,8 +782,8 @@ int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
   const std::string role = argc > 1 ? argv[1] : "";
-  if (role == "--echo") return muster::Echo();
-  if (role == "--loopback") return muster::MeetOnLoopbackOnly();
+  if (role == "--echo") return muster::ucx_transport_test::Echo();
+  if (role == "--loopback") return muster::ucx_transport_test::MeetOnLoopbackOnly();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
