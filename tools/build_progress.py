@@ -86,7 +86,8 @@ class BuildProgress:
             return "compiling"
         now = self.clock()
         rate = self.done / max(self.report_time - self.compile_start, 1)
-        done = self.done + rate * min(now - self.report_time, EXTRAPOLATION_S)
+        # A slow action may be the next: at most half of the remaining actions are assumed to be done.
+        done = self.done + min(rate * min(now - self.report_time, EXTRAPOLATION_S), (self.total - self.done) / 2)
         self.share = max(self.share, min(done / self.total, 0.99))
         words = f"compiling {int(100 * self.share)} %"
         elapsed = now - self.compile_start
