@@ -30,7 +30,7 @@ if [ -z "$since" ]; then
     since=$(git rev-list -1 --before="$(($(git log -1 --format=%ct 2>/dev/null || echo 0) - 86400))" HEAD 2>/dev/null)
   fi
 fi
-# Without history, or if the build rules themselves have changed, every package counts as changed.
+# Every package counts as changed if there is no history, or if the build rules themselves have changed.
 if [ $all = 1 ] || [ -z "$since" ] || ! git diff --quiet "$since" -- bazel .bazelrc 2>/dev/null; then
   cp "$folder/targets" "$folder/changed"
 else
