@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpcpp/client_context.h"
@@ -202,6 +204,14 @@ std::string TrainingCluster::Logs() const {
                     log.size() > kTail ? log.substr(log.size() - kTail) : log);
   }
   return text;
+}
+
+int Lengthened(int count) {
+  const char* const text = std::getenv("TEST_LENGTH");
+  int length = 1;
+  CHECK(text == nullptr || (absl::SimpleAtoi(text, &length) && length > 0))
+      << "TEST_LENGTH=" << text;
+  return count * length;
 }
 
 int64_t CheckpointStepOf(const v1::Job& job) {

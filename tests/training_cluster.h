@@ -76,6 +76,10 @@ class TrainingCluster {
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
 };
 
+// Returns `count` times the variable TEST_LENGTH (1). A test multiplies its steps or epochs by it,
+// so that the night can run what is too long for a commit.
+int Lengthened(int count);
+
 // Of the newest checkpoint of a job; 0: it has none.
 int64_t CheckpointStepOf(const v1::Job& job);
 
