@@ -26,7 +26,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 400;
+const int kSteps = Lengthened(130);
 
 std::string Job(int workers, int ps, const std::string& checkpoint = "{}") {
   return absl::Substitute(R"(
@@ -51,9 +51,9 @@ namespace counting {
 
 constexpr int kSamples = 512;
 constexpr int kBatch = 8;
-constexpr int kEpochs = 480;  // of some ten milliseconds
+const int kEpochs = Lengthened(160);  // of some ten milliseconds
 constexpr int kStepsPerEpoch = kSamples / kBatch;
-constexpr int kSteps = kEpochs * kStepsPerEpoch;
+const int kSteps = kEpochs * kStepsPerEpoch;
 constexpr float kTarget = 1024;
 
 void WriteNpy(const std::string& path, int columns, const std::vector<float>& values) {
@@ -106,7 +106,7 @@ class ResumeTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     cluster_ = new TrainingCluster({.ps = 3, .workers = 3, .ps_threads = 2});
-    undisturbed_ = cluster_->Run(Job(2, 2, "{every_steps: 100, keep_last: 0}"));
+    undisturbed_ = cluster_->Run(Job(2, 2, "{every_steps: 40, keep_last: 0}"));
   }
   static void TearDownTestSuite() { delete cluster_; }
 
@@ -281,8 +281,8 @@ TEST_F(ResumeTest, FromADamagedCheckpointTheJobFallsBackToTheOneBeforeAndTheBits
 
 TEST_F(ResumeTest, ANewJobContinuesFromAnotherJobsCheckpoint) {
   for (const auto& [from, step] : std::map<std::string, int64_t>{
-           {absl::StrCat(undisturbed_, "@200"), 200},
-           {cluster_->checkpoint_directory(undisturbed_) + "/step-00000300", 300}}) {
+           {absl::StrCat(undisturbed_, "@80"), 80},
+           {cluster_->checkpoint_directory(undisturbed_) + "/step-00000120", 120}}) {
     const std::string job = cluster_->Run(Job(2, 3, absl::StrCat("{resume_from: \"", from, "\"}")));
 
     EXPECT_EQ(cluster_->Parameters(job, kSteps), cluster_->Parameters(undisturbed_, kSteps))
