@@ -1,6 +1,7 @@
 // What a commit leaves behind when it dies or fails at any system call.
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -129,7 +130,16 @@ class CommitTest : public testing::Test {
  protected:
   void SetUp() override {
     calls = {};
-    folder_ = TestFolder();
+    // The folder is in memory, because the tests write thousands of checkpoints.
+    root_ = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : testing::TempDir();
+    root_ += "/muster-commit-XXXXXX";
+    ASSERT_NE(mkdtemp(root_.data()), nullptr);
+    folder_ = root_ + "/checkpoints";
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override {
+    calls = {};
+    std::filesystem::remove_all(root_);
   }
 
   struct Expectation {
@@ -199,6 +209,7 @@ class CommitTest : public testing::Test {
   }
 
   const v1::JobPlan plan_ = KnownPlan({{200}, {}});
+  std::string root_;
   std::string folder_;
 };
 
