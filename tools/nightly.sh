@@ -1,11 +1,13 @@
 #!/bin/bash
-# What CI has no time for: `tools/nightly.sh` runs every lane, `tools/nightly.sh fuzz chaos` those two.
-# Ends with a table of the lanes and their results; its status is 0 if all are good.
+# Runs what takes too long for CI. `tools/nightly.sh` runs every lane, `tools/nightly.sh fuzz chaos` those two.
+# The output ends with a table of the lanes and their results. The status is 0 if all passed. The lanes:
+#
 #   asan tsan        the tests under sanitizers; NIGHTLY_TARGETS: others than docs/testing.md names
 #   alone            every source and every header compiled by itself with clang
 #   fuzz             every libFuzzer target for FUZZ_SECONDS (600); FUZZERS: only these
-#   disk             DISK_FAULTS (20,000) calls to the disk that fail
-#   chaos            CHAOS_STRIKES (1,000) members killed or stopped
+#   disk             DISK_FAULTS (20,000) calls to the disk that fail, POWER_CUTS (20,000) of the power
+#   long             whole-system tests with TEST_LENGTH (3) times the steps and epochs of CI
+#   chaos            CHAOS_STRIKES (1,000) members killed, CHAOS_STOPS (100) stopped beyond their lease
 #   simulation       SEEDS (100,000) fleets in simulated time
 #   hostile          HOSTILE_TIME (10m) of floods, SIEGE_STEPS (50,000), STRANGERS (100,000), REQUESTS (100,000)
 #   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
@@ -15,7 +17,7 @@
 # `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-lanes=(asan tsan alone fuzz disk chaos simulation hostile soak page)
+lanes=(asan tsan alone fuzz disk long chaos simulation hostile soak page)
 fuzzers=(//tests/fuzz:{checkpoint,directive,job_file,onnx}_fuzzer //lib/codec:decoder_fuzzer //lib/transport/tcp:tcp_fuzzer)
 tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
   //lib/transport/... //lib/shard/core:parameter_shard_test)
@@ -81,8 +83,17 @@ lane() {
           "$fuzzer" -- "$corpus" "${options[@]}" || status=1
       done
       return $status ;;
-    disk) sized DISK_FAULTS=20000 POWER_SEED="$night" -- --test_filter='Failing*' //services/coordinator:power_cut_test ;;
-    chaos) sized CHAOS_STRIKES=1000 CHAOS_SEED="$night" -- --test_filter='*Killed*' //tests/chaos:chaos_test ;;
+    disk)
+      sized DISK_FAULTS=20000 POWER_CUTS=20000 POWER_SEED="$night" -- \
+        --test_filter='Failing*:*WhateverOf*' //services/coordinator:power_cut_test ;;
+    long)
+      sized TEST_LENGTH=3 -- \
+        //tests:{allreduce,consistency,learning,mode_recovery,recovery,resume,two_jobs}_test ;;
+    chaos)
+      sized CHAOS_STRIKES=1000 CHAOS_SEED="$night" -- --test_filter='*Killed*' //tests/chaos:chaos_test || status=1
+      CHAOS_STRIKES=${CHAOS_STOPS-100} sized CHAOS_STRIKES= CHAOS_SEED="$night" -- --test_filter='*StandsStill*' //tests/chaos:chaos_test || status=1
+      CHAOS_STRIKES=12 sized CHAOS_STRIKES= CHAOS_SEED="$night" -- --test_filter='*EveryCheckpoint*' //tests/chaos:chaos_test || status=1
+      return $status ;;
     simulation) sized SEEDS=100000 FIRST_SEED=$((night * 100000)) -- //tests/sim:fleet_simulation_test ;;
     hostile)
       sized HOSTILE_TIME=10m SIEGE_STEPS=50000 STRANGERS=100000 REQUESTS=100000 -- \
