@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/member_exit.h"
+#include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
 namespace muster::mode_recovery_test {
@@ -19,8 +20,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 8000;  // of a millisecond
-constexpr int kCheckpointSteps = 500;
+const int kSteps = Lengthened(3000);  // of a millisecond
+constexpr int kCheckpointSteps = 240;
 
 struct Mode {
   std::string name;
@@ -36,7 +37,7 @@ Mode Compressed(const std::string& codec) {
           .worker_costs_one_step = true};
 }
 
-std::string JobFile(const Mode& mode, int steps = kSteps) {
+std::string JobFile(const Mode& mode, int steps = kSteps, int every_steps = kCheckpointSteps) {
   return absl::Substitute(R"(
 name: $0
 model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32, dropout: 0.1}}}
@@ -46,7 +47,7 @@ sync: $2
 resources: {workers: {min: 3, max: 3}, ps: 2}
 checkpoint: {every_steps: $3, keep_last: 0}
 )",
-                          mode.name, steps, mode.sync, kCheckpointSteps);
+                          mode.name, steps, mode.sync, every_steps);
 }
 
 class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
@@ -55,6 +56,12 @@ class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
     cluster_ = new TrainingCluster({.ps = 2, .workers = 3, .ps_threads = 1});
   }
   static void TearDownTestSuite() { delete cluster_; }
+
+  // Waits until the job has a checkpoint of `step` or later, and has trained on from there.
+  static void AwaitCheckpoint(const std::string& job, int64_t step) {
+    cluster_->Await(job, [&](const v1::Job& seen) { return CheckpointStepOf(seen) >= step; });
+    AwaitMoreSteps(*cluster_, job, 50);
+  }
 
   // The job once it runs again.
   static v1::Job Strike(const std::string& job, const std::string& member, int recoveries) {
@@ -91,7 +98,7 @@ TrainingCluster* ModeRecoveryTest::cluster_ = nullptr;
 TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
   const Mode& mode = GetParam();
   const std::string job = cluster_->Submit(JobFile(mode));
-  cluster_->AwaitStep(job, kCheckpointSteps + 100);
+  AwaitCheckpoint(job, kCheckpointSteps);
 
   const v1::Job after_worker = Strike(job, "worker-1", 1);
 
@@ -101,7 +108,7 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
   } else {
     ExpectWentBackToACheckpoint(after_worker);
   }
-  cluster_->AwaitStep(job, 2 * kCheckpointSteps + 250);
+  AwaitCheckpoint(job, 2 * kCheckpointSteps);
   ExpectWentBackToACheckpoint(Strike(job, "ps-0", 2));
   EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).recovery().count(), 2) << cluster_->Logs();
   ExpectAsPromised(job, kSteps);
@@ -112,23 +119,26 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
 class ModeLeavingTest : public ModeRecoveryTest {};
 
 TEST_P(ModeLeavingTest, AWorkerAndAPsAreToldToStopAndTheJobEndsAsPromised) {
-  constexpr int kEnough = 6000;  // seconds are left after both, on a fast machine too
+  constexpr int kEnough = 6000;  // a leave takes a second, and local_sgd 2,000 steps meanwhile
   const Mode& mode = GetParam();
-  const std::string job = cluster_->Submit(JobFile(mode, kEnough));
-  int64_t step = 700;
+  const std::string job = cluster_->Submit(JobFile(mode, kEnough, /*every_steps=*/0));
+  int64_t saved = 0;
   for (const std::string member : {"worker-1", "ps-0"}) {
     SCOPED_TRACE(member);
-    step = cluster_->AwaitStep(job, step).progress().step();
+    AwaitMoreSteps(*cluster_, job, 200);
+    const int64_t step = cluster_->Get(job).progress().step();
     const absl::Time begin = absl::Now();
     ExpectOrderlyExit(*cluster_, member);
     EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
     const v1::Job left = cluster_->AwaitState(job, v1::RECOVERING, absl::Seconds(10));
     EXPECT_THAT(left.message(), HasSubstr(member));
     if (member == "ps-0" || !mode.worker_costs_one_step) {
+      EXPECT_GT(CheckpointStepOf(left), saved) << "it left none";
       EXPECT_GE(CheckpointStepOf(left), step) << left.checkpoint();
+      saved = CheckpointStepOf(left);
     }
     ASSERT_TRUE(cluster_->members().Restart(member).ok());
-    step = cluster_->AwaitState(job, v1::RUNNING, absl::Seconds(60)).progress().step() + 300;
+    cluster_->AwaitState(job, v1::RUNNING, absl::Seconds(60));
   }
   EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).recovery().count(), 0) << cluster_->Logs();
   ExpectAsPromised(job, kEnough);

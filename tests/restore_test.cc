@@ -16,7 +16,7 @@
 namespace muster::restore_test {
 namespace {
 
-constexpr int kSteps = 4000;
+constexpr int kSteps = 2400;
 
 std::string Job() {
   return absl::Substitute(R"(
@@ -25,7 +25,7 @@ model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32, 
 data: {text: {path: examples/data/licences}, batch_size: 6, seed: 1}
 training: {steps: $0, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
 resources: {workers: {min: 2, max: 2}, ps: 2}
-checkpoint: {every_steps: 500, keep_last: 0}
+checkpoint: {every_steps: 250, keep_last: 0}
 )",
                           kSteps);
 }
@@ -40,11 +40,11 @@ TEST(RestoreTest, AJobGoesOnFromACheckpointThatTheBackupDoesNotKnow) {
   const std::string undisturbed = cluster.Run(Job());
   const std::string job = cluster.Submit(Job());
   const std::string file = ::testing::TempDir() + "/backup.muster";
-  cluster.AwaitStep(job, 600);
+  cluster.Await(job, [](const v1::Job& seen) { return CheckpointStepOf(seen) >= 250; });
   ASSERT_EQ(Muster(absl::StrCat("--server ", cluster.members().address(), " admin backup ", file)),
             0);
   const v1::Job later =
-      cluster.Await(job, [](const v1::Job& seen) { return CheckpointStepOf(seen) >= 1500; });
+      cluster.Await(job, [](const v1::Job& seen) { return CheckpointStepOf(seen) >= 1250; });
 
   ASSERT_TRUE(cluster.members().Kill("coordinator", SIGKILL).ok());
   const std::vector<std::string> members = {"ps-0", "ps-1", "worker-0", "worker-1"};
@@ -58,7 +58,7 @@ TEST(RestoreTest, AJobGoesOnFromACheckpointThatTheBackupDoesNotKnow) {
   ASSERT_TRUE(cluster.members().Restart("coordinator").ok()) << cluster.Logs();
   for (const auto& end : ends) end->Expect(77);
   const v1::Job restored = cluster.Await(job, [](const v1::Job&) { return true; });
-  EXPECT_LT(restored.progress().step(), 1500) << "it knows as much as the backup";
+  EXPECT_LT(restored.progress().step(), 1250) << "it knows as much as the backup";
   for (const std::string& member : members) {
     ASSERT_TRUE(cluster.members().Restart(member).ok()) << member;
   }
