@@ -59,7 +59,7 @@ constexpr int64_t kMemberDescriptorsMore = 4 * kHeldElsewhere + 128;
 
 // In CI few; docs/testing.md has the command for more.
 int Steps() {
-  int steps = 3000;
+  int steps = 1500;
   if (const char* wanted = std::getenv("SIEGE_STEPS")) {
     EXPECT_TRUE(absl::SimpleAtoi(wanted, &steps)) << "SIEGE_STEPS=" << wanted;
   }

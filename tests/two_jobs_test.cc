@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
 namespace muster::two_jobs_test {
@@ -16,8 +17,8 @@ namespace {
 using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
 
-constexpr int kSteps = 3000;
-constexpr int kCheckpointSteps = 300;
+const int kSteps = Lengthened(1200);
+constexpr int kCheckpointSteps = 150;
 
 std::string Job() {
   return absl::Substitute(R"(
@@ -35,7 +36,10 @@ TEST(TwoJobsTest, APsIsLostByBothAndAWorkerByOneOfThem) {
   TrainingCluster cluster({.ps = 2, .workers = 4, .ps_threads = 1});
   const std::string alone = cluster.Run(Job());
   const std::vector<std::string> jobs = {cluster.Submit(Job()), cluster.Submit(Job())};
-  for (const std::string& job : jobs) cluster.AwaitStep(job, kCheckpointSteps + 100);
+  for (const std::string& job : jobs) {
+    cluster.Await(job,
+                  [](const v1::Job& seen) { return CheckpointStepOf(seen) >= kCheckpointSteps; });
+  }
   const v1::Job struck = cluster.Get(jobs[0]), other = cluster.Get(jobs[1]);
   ASSERT_THAT(struck.ps(), UnorderedElementsAreArray(other.ps()));
   for (const std::string& worker : struck.workers()) {
@@ -52,9 +56,7 @@ TEST(TwoJobsTest, APsIsLostByBothAndAWorkerByOneOfThem) {
     EXPECT_GE(again.recovery().resumed_step(), kCheckpointSteps);
     EXPECT_EQ(again.recovery().resumed_step() % kCheckpointSteps, 0);
   }
-  for (const std::string& job : jobs) {
-    cluster.AwaitStep(job, cluster.Get(job).recovery().resumed_step() + 200);
-  }
+  for (const std::string& job : jobs) AwaitMoreSteps(cluster, job, 100);
   ASSERT_EQ(cluster.Get(jobs[0]).state(), v1::RUNNING);
   ASSERT_EQ(cluster.Get(jobs[1]).state(), v1::RUNNING);
   ASSERT_TRUE(cluster.members().Kill(struck.workers(0), SIGKILL).ok());

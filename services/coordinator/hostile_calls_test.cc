@@ -34,7 +34,7 @@ constexpr int64_t kThreadsMax = limits::kServerThreadsMax + 64;  // calls that b
 constexpr int kClientsOfEachKind = 4;
 
 absl::Duration Siege() {
-  absl::Duration siege = absl::Seconds(12);
+  absl::Duration siege = absl::Seconds(6);
   if (const char* wanted = std::getenv("HOSTILE_TIME")) {
     EXPECT_TRUE(absl::ParseDuration(wanted, &siege)) << "HOSTILE_TIME=" << wanted;
   }
