@@ -91,7 +91,9 @@ void AddPaths(const google::protobuf::Descriptor& message, const std::string& pa
     paths.push_back(path.empty() ? field.name() : absl::StrCat(path, ".", field.name()));
     const auto* inner = field.message_type();
     if (field.is_map()) continue;  // keys are anybody's
-    if (inner != nullptr && inner->file() == message.file()) AddPaths(*inner, paths.back(), paths);
+    if (inner == nullptr || inner->file() != message.file()) continue;
+    AddPaths(*inner, std::string(paths.back()),
+             paths);  // a copy, because `paths` moves its elements
   }
 }
 

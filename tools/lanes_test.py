@@ -119,7 +119,7 @@ class LanesTest(unittest.TestCase):
         ran = self.run_("tools/nightly.sh", "--dry-run", *lanes, NIGHT="26331")
         for seed in ("POWER_SEED=26331", "CHAOS_SEED=26331", "FIRST_SEED=2633100000", "SOAK_SEED=26331"):
             self.assertIn(f"--test_env={seed} ", ran.stdout)
-        self.assertEqual(ran.stdout.count("--nocache_test_results"), len(lanes))
+        self.assertEqual(ran.stdout.count("--nocache_test_results"), len(lanes) + 2)  # disk and chaos have two commands
         self.assertIn("--test_env=CHAOS_SEED=2 ", self.run_("tools/nightly.sh", "--dry-run", "chaos", CHAOS_SEED="2").stdout)
         self.assertEqual(self.run_("tools/nightly.sh", "--dry-run", NIGHT="today").returncode, 2)
         self.assertIn("NIGHT=7\n", self.run_("tools/nightly.sh", "chaos", NIGHT="7").stdout)

@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 import judge  # noqa: E402
 import recipes  # noqa: E402
 
-REPLAY = os.path.join(HERE, "..", "..", "lib", "engine", "onnx_replay_main")
+REPLAY = os.path.join(HERE, "..", "..", "lib", "engine", "replay", "onnx_replay_main")
 GOLDENS = os.path.join(HERE, "..", "goldens", "onnx")
 
 
