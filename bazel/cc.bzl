@@ -116,7 +116,7 @@ def _grouped(name, srcs, hdrs, group):
         # The flags of generated code go by the name (.bazelrc).
         out = "%s.group%d%s" % (name, len(groups), ".pb.cc" if piece[0].endswith(".pb.cc") else ".cc")
         _source_group(name = out + "_sources", srcs = piece, out = out, tags = ["manual"])
-        groups.append(out)
+        groups.append(":" + out + "_sources")
     return select({
         "//bazel:single": srcs,
         "//bazel:alone": alone,
