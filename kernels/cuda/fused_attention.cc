@@ -40,7 +40,7 @@ constexpr float kUnseenValue = -std::numeric_limits<float>::infinity();
 constexpr int64_t kVersionMin = 91100;
 constexpr int64_t kRowsMultiple = 128;
 // GPT-2 of 1,024 tokens needs 25 MB a sample to be deterministic.
-constexpr int64_t kWorkspaceBytesMax = int64_t{2} << 30;
+constexpr int64_t kFusedWorkspaceBytesMax = int64_t{2} << 30;
 
 // Parts of a workspace begin at a multiple of this.
 int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -438,7 +438,7 @@ Failure FusedAttention::Plan(Graph& graph, const char* absent_device) {
                                         CUDNN_TYPE_INT64, 1, &count, &bytes);
     }
     failure = FailureOf(status);
-    if (failure == nullptr && own_bytes_ + bytes > kWorkspaceBytesMax) {
+    if (failure == nullptr && own_bytes_ + bytes > kFusedWorkspaceBytesMax) {
       failure = "it wants more than 2 GiB of workspace";
     }
     if (failure != nullptr) continue;

@@ -15,7 +15,7 @@ namespace {
   } while (false)
 
 // What NVIDIA advises for Hopper; the planner of memory shares it among all products.
-constexpr uint64_t kWorkspaceBytesMax = 32 << 20;
+constexpr uint64_t kMatMulWorkspaceBytesMax = 32 << 20;
 
 Failure FailureOf(cublasStatus_t status) {
   return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasLtGetStatusString(status);
@@ -166,7 +166,7 @@ cublasStatus_t MatMul::FindAlgorithms() {
   };
   const auto find = [&] {
     MUSTER_RETURN_IF_CUBLAS_ERROR(
-        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytesMax));
+        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMatMulWorkspaceBytesMax));
     for (auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
