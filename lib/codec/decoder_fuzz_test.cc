@@ -192,10 +192,11 @@ TEST(DecoderFuzzTest, APayloadOfAnotherFormatIsTakenOrRefused) {
 #endif
 
 }  // namespace
+}  // namespace muster::decoder_fuzz_test
 
 #ifdef MUSTER_LIBFUZZER
-bool FuzzOne(absl::string_view bytes) { return FuzzBytes(bytes); }
-std::vector<std::string> FuzzSeeds() { return Seeds(); }
+namespace muster {
+bool FuzzOne(absl::string_view bytes) { return decoder_fuzz_test::FuzzBytes(bytes); }
+std::vector<std::string> FuzzSeeds() { return decoder_fuzz_test::Seeds(); }
+}  // namespace muster
 #endif
-
-}  // namespace muster::decoder_fuzz_test

@@ -396,10 +396,11 @@ TEST(TcpFuzzTest, MutatedStreamsGiveWhatWasSentAndThenAFault) {
 #endif
 
 }  // namespace
+}  // namespace muster::tcp_fuzz_test
 
 #ifdef MUSTER_LIBFUZZER
-bool FuzzOne(absl::string_view bytes) { return FuzzBytes(bytes); }
-std::vector<std::string> FuzzSeeds() { return Seeds(); }
+namespace muster {
+bool FuzzOne(absl::string_view bytes) { return tcp_fuzz_test::FuzzBytes(bytes); }
+std::vector<std::string> FuzzSeeds() { return tcp_fuzz_test::Seeds(); }
+}  // namespace muster
 #endif
-
-}  // namespace muster::tcp_fuzz_test
