@@ -17,7 +17,7 @@ esac
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Tests would be half of its time. Of a source for several instruction sets, clang sees the first.
+# Tests are left out, because they are half of the sources. A source for several instruction sets is compiled once.
 bazel query --ui_event_filters=-info --noshow_progress --repo_env=MUSTER_CUDA=0 'kind("cc_(library|binary) rule", //...)
   except attr(testonly, 1, //...) except //proto/... except filter("_(avx2|avx512)$", //...)' | sort >"$folder/targets" || exit 1
 [ -s "$folder/targets" ] || { echo "clang_lane: bazel query names no targets; see the message above" >&2; exit 1; }
