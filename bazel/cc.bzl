@@ -7,8 +7,8 @@ Sources include what they use all the same: the clang lane (--define=precompiled
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-# How many sources one compilation has, and one program of tests. A group of eight takes half of the processor time of eight
-# compilations. Larger groups save little more, and an edit compiles a whole group again.
+# The largest number of sources in one compilation, and in one program of tests. An edit compiles its whole group again.
+# docs/testing.md has the measured times ("Build time").
 _GROUP = 8
 _TESTS_IN_PROGRAM = 4
 
@@ -101,7 +101,7 @@ def _headers_alone(srcs, hdrs):
     return sources
 
 def _grouped(name, srcs, hdrs, group):
-    """What to compile instead of `srcs`: groups of up to `group` sources. With --config=single every source by itself, with
+    """Returns the sources to compile instead of `srcs`: groups of up to `group`. With --config=single every source by itself, with
     --config=alone every header too."""
     sources = [src for src in srcs if src.endswith(".cc")]
     alone = srcs + _headers_alone(srcs, hdrs)
@@ -149,8 +149,8 @@ def cc_binary(name, srcs = [], deps = [], copts = [], **attributes):
 
 def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
     """Compiles the test's own sources with -Og: half of what is compiled is tests, each runs about once per compilation, and
-    -Og takes 30 % less time than -O1. Its warnings about uninitialized values are guesses. What a test links is compiled as
-    the programs are. ThreadSanitizer is told of Abseil's mutex."""
+    -Og takes 30 % less time than -O1. Its warnings about uninitialized values are guesses. The libraries of a test are
+    compiled as those of the programs. ThreadSanitizer is told of Abseil's mutex."""
     _with_precompiled(native.cc_test, name, srcs, deps, select({
         "//bazel:precompiled_off": ["-O1"],
         "//conditions:default": ["-Og", "-Wno-maybe-uninitialized"],
