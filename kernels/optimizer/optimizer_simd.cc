@@ -119,9 +119,10 @@ T* At(T* array, int64_t i) {
   return array == nullptr ? nullptr : array + i;
 }
 
-// f(part) for each vector of a group.
+// f(part) for each vector of a group. Unrolled, because `part` selects a register of Squares.
 template <typename F>
 inline void ForGroup(F f) {
+#pragma GCC unroll 8
   for (int part = 0; part < kGroup; part += kLanes) f(part);
 }
 
