@@ -48,8 +48,9 @@ TEST(FieldHelpTest, ValuesAreWrittenAsInAJobFile) {
 TEST(FieldHelpTest, AnObjectListsItsFields) {
   EXPECT_THAT(
       Explained("checkpoint"),
-      AllOf(HasSubstr("checkpoint  (object)\n  default: one checkpoint, at the end\nFields\n"
-                      "  every_steps  (whole number)\n      0: only at the end\n"),
+      AllOf(HasSubstr("checkpoint  (object)\n  default: every 5 minutes, after each tenth of the "
+                      "steps, and at the end\nFields\n"),
+            HasSubstr("  every_steps  (whole number)\n      Steps between checkpoints."),
             HasSubstr("  keep_last  (whole number)\n")));
   EXPECT_THAT(Explained("training.optimizer"), HasSubstr("  sgd  (object; one kind)\n"));
   EXPECT_THAT(Explained(""),

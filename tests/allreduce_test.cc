@@ -292,7 +292,7 @@ TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
 // Its shard goes into a checkpoint first: nothing is computed again.
 TEST(AllreduceFailureTest, AWorkerThatIsToldToStopIsLetGoWithoutLosingAStep) {
   TrainingCluster cluster({.ps = 0, .workers = 2});
-  const Gpt shape{.workers = 2, .steps = 500, .checkpoint = "{every_steps: 0, keep_last: 0}"};
+  const Gpt shape{.workers = 2, .steps = 500, .checkpoint = "{every: 0s, keep_last: 0}"};
   const std::string undisturbed = cluster.Run(shape.yaml());
   const std::string job = cluster.Submit(shape.yaml());
   AwaitMoreSteps(cluster, job, 60);

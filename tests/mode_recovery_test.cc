@@ -45,7 +45,7 @@ data: {text: {path: examples/data/licences}, batch_size: 6, seed: 1}
 training: {steps: $1, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
 sync: $2
 resources: {workers: {min: 3, max: 3}, ps: 2}
-checkpoint: {every_steps: $3, keep_last: 0}
+checkpoint: {every_steps: $3, every: 0s, keep_last: 0}
 )",
                           mode.name, steps, mode.sync, every_steps);
 }

@@ -50,8 +50,8 @@ std::string WithSteps(const std::string& job, int steps) {
 
 // The same job with a checkpoint after its last step alone.
 std::string WithoutCheckpoints(const std::string& job) {
-  return absl::StrReplaceAll(
-      job, {{absl::StrCat("{every_steps: ", kCheckpointSteps), "{every_steps: 0"}});
+  return absl::StrReplaceAll(job,
+                             {{absl::StrCat("{every_steps: ", kCheckpointSteps), "{every: 0s"}});
 }
 
 // All that a job that has ended has told.

@@ -86,7 +86,8 @@ std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec, std::vector<std::s
     faults.push_back(ModelFault(spec.model(), model.status()));
     return faults;
   }
-  warnings = std::move(model->warnings);
+  warnings = WarningsOf(spec);
+  std::ranges::move(model->warnings, std::back_inserter(warnings));
   const v1::Graph& graph = model->graph;
   if (auto fault = GraphSizeFault(spec.model(), graph)) faults.push_back(*std::move(fault));
   if (!HasFaultUnder(faults, "chunk_bytes")) {

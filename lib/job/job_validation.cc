@@ -13,6 +13,7 @@
 #include "lib/job/labels.h"
 #include "lib/job/model_check.h"
 #include "lib/job/resource_name.h"
+#include "lib/job/spec_duration.h"
 #include "lib/job/spec_names.h"
 #include "lib/job/sync_check.h"
 #include "lib/job/training_check.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr int kPriorityMax = 1000;
 constexpr int kMaxRestartsMax = 1000;
 constexpr int kKeepBestMax = 1000;
+constexpr int64_t kPartsOfRun = 10;  // a checkpoint after each is often enough
 constexpr absl::Duration kBackoffMax = absl::Hours(1);
 constexpr absl::Duration kTimeMax = absl::Hours(24 * 1000);
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
@@ -106,7 +108,8 @@ void CheckRetention(const v1::JobSpec& spec, FieldChecks& faults) {
 void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   faults.AtLeast("checkpoint.every_steps", checkpoint.every_steps(), 0,
-                 "0 writes one checkpoint, at the end");
+                 "0 writes one after each tenth of the steps");
+  faults.Time("checkpoint.every", checkpoint.every(), absl::ZeroDuration(), kTimeMax);
   const int64_t every = spec.sync().every();
   if (spec.sync().mode() == v1::LOCAL_SGD && every > 0 && checkpoint.every_steps() % every != 0) {
     faults.Add("checkpoint.every_steps",
@@ -185,6 +188,27 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
   CheckLabels("labels", spec.labels(), faults);
   CheckAnnotations("annotations", spec.annotations(), faults);
   return std::move(faults).Take();
+}
+
+std::vector<std::string> WarningsOf(const v1::JobSpec& spec) {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+  const absl::Duration every =
+      checkpoint.has_every() ? SpecDuration(checkpoint.every()) : kCheckpointEveryDefault;
+  const int64_t steps = spec.training().steps();
+  std::string lost;
+  if (every == absl::ZeroDuration() && checkpoint.every_steps() == 0) {
+    lost = "all its steps";
+  } else if (every == absl::ZeroDuration() && steps > 0 &&
+             checkpoint.every_steps() > steps / kPartsOfRun) {
+    lost = absl::StrCat(checkpoint.every_steps(), " of its ", steps, " steps");
+  } else if (every > kCheckpointEveryDefault && checkpoint.every_steps() == 0) {
+    lost = absl::StrCat(absl::FormatDuration(every), " of training");
+  }
+  if (lost.empty()) return {};
+  return {absl::StrCat("checkpoint.every: without a checkpoint in between, the loss of a ps or of ",
+                       "the whole cluster costs the job up to ", lost,
+                       "; remove the field for a checkpoint every ",
+                       absl::FormatDuration(kCheckpointEveryDefault))};
 }
 
 }  // namespace muster

@@ -644,6 +644,7 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(spec.resources().ps(), 1);
   EXPECT_EQ(spec.resources().ps_replication(), 1);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
+  EXPECT_EQ(spec.checkpoint().every().seconds(), 300);
   EXPECT_EQ(spec.restart().max_restarts(), 10);
   EXPECT_EQ(spec.restart().backoff().seconds(), 1);
   EXPECT_EQ(spec.on_non_finite(), v1::NON_FINITE_FAIL);
@@ -679,6 +680,24 @@ TEST(JobValidationTest, FillsTheDefaultsOfItsModeCodecAndOptimizer) {
   EXPECT_EQ(spec.training().optimizer().lars().epsilon(), 1e-8);
 }
 
+TEST(JobValidationTest, WarnsOfAJobThatCanLoseMoreThanTheDefaultAllows) {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_training()->set_steps(1000);
+  spec.mutable_checkpoint()->set_every_steps(0);
+  EXPECT_THAT(WarningsOf(spec), ::testing::IsEmpty());
+  spec.mutable_checkpoint()->set_every_steps(900);
+  EXPECT_THAT(WarningsOf(spec), ::testing::IsEmpty()) << "the default writes in between";
+
+  spec.mutable_checkpoint()->mutable_every();
+  EXPECT_THAT(WarningsOf(spec), ::testing::ElementsAre(HasSubstr("up to 900 of its 1000 steps")));
+  spec.mutable_checkpoint()->set_every_steps(100);
+  EXPECT_THAT(WarningsOf(spec), ::testing::IsEmpty());
+  spec.mutable_checkpoint()->set_every_steps(0);
+  EXPECT_THAT(WarningsOf(spec), ::testing::ElementsAre(HasSubstr("up to all its steps")));
+  spec.mutable_checkpoint()->mutable_every()->set_seconds(3600);
+  EXPECT_THAT(WarningsOf(spec), ::testing::ElementsAre(HasSubstr("up to 1h of training")));
+}
+
 TEST(JobValidationTest, HalfPrecisionGetsALossScale) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_training()->set_precision(v1::FP16);
@@ -695,6 +714,7 @@ TEST(JobValidationTest, HalfPrecisionGetsALossScale) {
 TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_checkpoint()->set_keep_last(0);
+  spec.mutable_checkpoint()->mutable_every();
   spec.mutable_restart()->set_max_restarts(0);
   spec.mutable_restart()->mutable_backoff();
   spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
@@ -705,6 +725,7 @@ TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
   FillDefaults(spec);
 
   EXPECT_EQ(spec.checkpoint().keep_last(), 0);
+  EXPECT_EQ(spec.checkpoint().every().seconds(), 0);
   EXPECT_EQ(spec.restart().max_restarts(), 0);
   EXPECT_EQ(spec.restart().backoff().seconds(), 0);
   EXPECT_EQ(spec.on_non_finite(), v1::NON_FINITE_IGNORE);

@@ -102,6 +102,9 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.on_non_finite() == v1::ON_NON_FINITE_UNSPECIFIED) {
     spec.set_on_non_finite(v1::NON_FINITE_FAIL);
   }
+  if (!spec.checkpoint().has_every()) {
+    *spec.mutable_checkpoint()->mutable_every() = SpecDuration(kCheckpointEveryDefault);
+  }
   if (!spec.checkpoint().has_keep_last()) spec.mutable_checkpoint()->set_keep_last(3);
   if (spec.checkpoint().mode() == v1::CHECKPOINT_MODE_UNSPECIFIED) {
     spec.mutable_checkpoint()->set_mode(v1::CHECKPOINT_MODE_STREAM);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
+#include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {
@@ -15,12 +16,17 @@ constexpr size_t kFailuresHeldMax = 16;
 
 }  // namespace
 
-void CheckpointPolicy::Begin(const v1::JobPlan& plan) {
+void CheckpointPolicy::Begin(const v1::JobPlan& plan, absl::Time now) {
   const v1::SyncSpec& sync = plan.spec().sync();
   first_step_ = plan.first_step();
   every_steps_ = plan.spec().checkpoint().every_steps();
   round_steps_ = sync.mode() == v1::LOCAL_SGD ? std::max<int64_t>(1, sync.every()) : 1;
+  every_ = FromProto(plan.spec().checkpoint().every());
   misses_ = final_failures_ = halted_attempts_ = 0;
+  // Shards that go on in place have steps that are not saved: their time has begun before.
+  if (plan.carries() > 0 && attempt_time_ != absl::InfinitePast()) return;
+  attempt_step_ = first_step_;
+  attempt_time_ = now;
 }
 
 void CheckpointPolicy::Stop() {
@@ -31,6 +37,15 @@ void CheckpointPolicy::Stop() {
 bool CheckpointPolicy::IsPeriodic(int64_t step, int64_t total_steps) const {
   return step > first_step_ &&
          (step == total_steps || (every_steps_ > 0 && step % every_steps_ == 0));
+}
+
+bool CheckpointPolicy::IsDue(const Pace& pace, absl::Time now) const {
+  if (every_ <= absl::ZeroDuration()) return false;
+  const absl::Duration passed = now - attempt_time_;
+  if (passed >= every_) return pace.newest_step > attempt_step_;
+  const int64_t steps = pace.newest_step - attempt_step_;
+  return every_steps_ == 0 && passed >= kPartsApart && steps > 0 &&
+         steps >= pace.total_steps / kParts;
 }
 
 std::optional<v1::Snapshot> CheckpointPolicy::WantedOf(const absl::btree_set<int>& shards) const {
@@ -130,7 +145,9 @@ absl::Status CheckpointPolicy::Admit(const v1::WriteShardHeader& header, int64_t
       "STALE_SNAPSHOT");
 }
 
-bool CheckpointPolicy::Committed(int64_t step) {
+bool CheckpointPolicy::Committed(int64_t step, absl::Time now) {
+  attempt_step_ = step;
+  attempt_time_ = now;
   if (snapshot_ && snapshot_->step <= step) snapshot_.reset();
   if (step < committed_step_) return false;
   committed_step_ = step;
@@ -147,6 +164,8 @@ bool CheckpointPolicy::Failed(int64_t step, uint64_t snapshot, int64_t total_ste
   }
   not_before_ = now + kPatience;
   awaited_since_ = now;
+  attempt_step_ = step;
+  attempt_time_ = now;
   const bool can_wait = ReasonOf(why) == "STORAGE_FULL";
   return step == total_steps && !can_wait && ++final_failures_ == kFinalAttempts;
 }

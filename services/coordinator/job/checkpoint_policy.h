@@ -27,6 +27,10 @@ class CheckpointPolicy {
   static constexpr int kFinalAttempts = 3;
   // At one of shards that are halted, before a job that is stopped goes without it.
   static constexpr int kHaltedAttempts = 3;
+  // Without `checkpoint.every_steps` a job is saved after each such part of its steps, but not
+  // sooner than this after the save before.
+  static constexpr int kParts = 10;
+  static constexpr absl::Duration kPartsApart = absl::Seconds(10);
 
   // `first_snapshot`: ids count from it. `committed_step`: of the job's last checkpoint; -1: none.
   CheckpointPolicy(uint64_t first_snapshot, int64_t committed_step)
@@ -40,7 +44,7 @@ class CheckpointPolicy {
   };
 
   // A new generation, or one that goes on after a restart.
-  void Begin(const v1::JobPlan& plan);
+  void Begin(const v1::JobPlan& plan, absl::Time now);
   // The generation is over: nothing is wanted of it any more.
   void Stop();
 
@@ -51,6 +55,11 @@ class CheckpointPolicy {
     return every_steps_ > 0 && step >= every_steps_ &&
            committed_step_ < step / every_steps_ * every_steps_;
   }
+
+  // Whether the running job is to be saved now, by the time since the last save
+  // (`checkpoint.every`), or by the steps since then. A failed attempt counts as a save: the next
+  // one comes after the same time.
+  bool IsDue(const Pace& pace, absl::Time now) const;
 
   // ---- one on demand
   bool asking() const { return snapshot_.has_value(); }
@@ -101,14 +110,14 @@ class CheckpointPolicy {
   // What was committed after `step` cannot be used any more; `step` itself is the last one then.
   void FallBackTo(int64_t step) { committed_step_ = step; }
   // True if no later one has been committed before.
-  bool Committed(int64_t step);
+  bool Committed(int64_t step, absl::Time now);
   // True when the final one has failed kFinalAttempts times. A disk that is full is waited for: it
   // does not count.
   bool Failed(int64_t step, uint64_t snapshot, int64_t total_steps, const absl::Status& why,
               absl::Time now);
 
   // Time has passed. `writing`: some shard's stream is open. `needs_one`: the job waits for one on
-  // demand while members run.
+  // demand while members run, or one is due.
   bool Tick(bool writing, bool needs_one, const Pace& pace, absl::Time now);
 
  private:
@@ -125,6 +134,7 @@ class CheckpointPolicy {
   int64_t first_step_ = 0;
   int64_t every_steps_ = 0;  // 0: none but the last
   int64_t round_steps_ = 1;  // shards have versions at their ends only (local SGD)
+  absl::Duration every_ = absl::ZeroDuration();  // zero: none by time
 
   uint64_t next_snapshot_;
   int64_t committed_step_;
@@ -137,6 +147,9 @@ class CheckpointPolicy {
   std::optional<int64_t> awaited_step_;
   absl::Time awaited_since_;                      // or since shards that are halted were asked
   absl::Time not_before_ = absl::InfinitePast();  // the next attempt
+  // Of the last attempt that ended, or of the first step of what no attempt has saved.
+  int64_t attempt_step_ = 0;
+  absl::Time attempt_time_ = absl::InfinitePast();
 };
 
 }  // namespace muster

@@ -17,7 +17,7 @@ const absl::Status kFault = absl::UnavailableError("disk");
 
 class CheckpointPolicyTest : public ::testing::Test {
  protected:
-  CheckpointPolicyTest() { policy_.Begin(Plan()); }
+  CheckpointPolicyTest() { policy_.Begin(Plan(), kStart); }
 
   static v1::JobPlan Plan() {
     v1::JobPlan plan;
@@ -82,7 +82,7 @@ TEST_F(CheckpointPolicyTest, AfterAFewAttemptsWhatIsHaltedIsTakenNotToBeSaved) {
     policy_.TickHalted(/*writing=*/false, now);
   });
   EXPECT_EQ(policy_.HaltedOutcome().message(), "nobody has written it for 10s");
-  policy_.Begin(Plan());
+  policy_.Begin(Plan(), kStart);
   EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "another generation";
 }
 
@@ -122,7 +122,7 @@ TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfOne) {
   v1::JobPlan plan = Plan();
   plan.mutable_spec()->mutable_sync()->set_mode(v1::LOCAL_SGD);
   plan.mutable_spec()->mutable_sync()->set_every(8);
-  policy_.Begin(plan);
+  policy_.Begin(plan, kStart);
 
   ASSERT_TRUE(policy_.Ask(kPace));
 
@@ -196,11 +196,11 @@ TEST_F(CheckpointPolicyTest, AttemptsAtOneCheckpointAreOneRequestWhoseFailureIsR
 
 TEST_F(CheckpointPolicyTest, ACommitAnswersWhatWasAskedForUpToItsStep) {
   ASSERT_TRUE(policy_.Ask(kPace));
-  EXPECT_TRUE(policy_.Committed(14));
+  EXPECT_TRUE(policy_.Committed(14, kStart));
   EXPECT_TRUE(policy_.asking());
-  EXPECT_TRUE(policy_.Committed(15));
+  EXPECT_TRUE(policy_.Committed(15, kStart));
   EXPECT_FALSE(policy_.asking());
-  EXPECT_FALSE(policy_.Committed(14)) << "an older one";
+  EXPECT_FALSE(policy_.Committed(14, kStart)) << "an older one";
   EXPECT_EQ(policy_.committed_step(), 15);
 }
 
@@ -213,6 +213,71 @@ TEST_F(CheckpointPolicyTest, AFullDiskIsWaitedForAndAnyOtherFaultOfTheLastOneIsN
     EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
   }
   EXPECT_TRUE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
+}
+
+class SavesByTimeTest : public ::testing::Test {
+ protected:
+  SavesByTimeTest() { Begin(/*every_steps=*/0); }
+
+  void Begin(int64_t every_steps, uint32_t carries = 0) {
+    v1::JobPlan plan;
+    plan.set_first_step(100);
+    plan.set_carries(carries);
+    plan.mutable_spec()->mutable_checkpoint()->set_every_steps(every_steps);
+    plan.mutable_spec()->mutable_checkpoint()->mutable_every()->set_seconds(300);
+    policy_.Begin(plan, kStart);
+  }
+  bool IsDue(int64_t step, absl::Duration after) const {
+    return policy_.IsDue({.newest_step = step, .steps_per_second = 1, .total_steps = 1000},
+                         kStart + after);
+  }
+
+  CheckpointPolicy policy_{/*first_snapshot=*/7, /*committed_step=*/-1};
+};
+
+TEST_F(SavesByTimeTest, AfterTheTimeWhateverTheSteps) {
+  EXPECT_FALSE(IsDue(101, absl::Seconds(299)));
+  EXPECT_TRUE(IsDue(101, absl::Seconds(300)));
+  EXPECT_FALSE(IsDue(100, absl::Seconds(300))) << "nothing was trained";
+}
+
+TEST_F(SavesByTimeTest, AfterATenthOfTheStepsButNotAllTheTime) {
+  EXPECT_TRUE(IsDue(200, absl::Seconds(10)));
+  EXPECT_FALSE(IsDue(200, absl::Seconds(9)));
+  EXPECT_FALSE(IsDue(199, absl::Seconds(10)));
+}
+
+TEST_F(SavesByTimeTest, EachSaveBeginsTheTimeAndTheStepsAgain) {
+  policy_.Committed(200, kStart + absl::Seconds(20));
+  EXPECT_FALSE(IsDue(299, absl::Seconds(310)));
+  EXPECT_TRUE(IsDue(300, absl::Seconds(30)));
+  EXPECT_TRUE(IsDue(201, absl::Seconds(320)));
+}
+
+TEST_F(SavesByTimeTest, AFailedSaveIsNotRepeatedAtOnce) {
+  policy_.Failed(200, /*snapshot=*/0, /*total_steps=*/1000, kFault, kStart + absl::Seconds(20));
+  EXPECT_FALSE(IsDue(299, absl::Seconds(310)));
+  EXPECT_TRUE(IsDue(299, absl::Seconds(320)));
+}
+
+TEST_F(SavesByTimeTest, ShardsThatGoOnInPlaceKeepTheirTime) {
+  policy_.Committed(200, kStart - absl::Seconds(299));
+  Begin(/*every_steps=*/0, /*carries=*/1);
+  EXPECT_TRUE(IsDue(201, absl::Seconds(1)));
+  Begin(/*every_steps=*/0);
+  EXPECT_FALSE(IsDue(101, absl::Seconds(1))) << "it went back to what is saved";
+}
+
+TEST_F(SavesByTimeTest, WithStepsOfItsOwnTheTimeCountsAlone) {
+  Begin(/*every_steps=*/500);
+  EXPECT_FALSE(IsDue(250, absl::Seconds(20)));
+  EXPECT_TRUE(IsDue(250, absl::Seconds(300)));
+}
+
+TEST(SavesByTimeOffTest, WithoutATimeNothingIsDue) {
+  CheckpointPolicy policy(/*first_snapshot=*/7, /*committed_step=*/-1);
+  policy.Begin(v1::JobPlan(), kStart);
+  EXPECT_FALSE(policy.IsDue({.newest_step = 999, .total_steps = 1000}, kStart + absl::Hours(9)));
 }
 
 }  // namespace

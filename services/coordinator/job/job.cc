@@ -92,7 +92,7 @@ Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
 void Job::Enlist(absl::Time now) {
   members_.Enlist(*plan_, now);
   senders_noted_.clear();
-  checkpoints_.Begin(*plan_);
+  checkpoints_.Begin(*plan_, now);
   // A step may have been recorded just before the suspension that repeats it.
   ledger_.Begin(*plan_, std::max(plan_->first_step(), ledger_.steps_before()));
 }
@@ -980,7 +980,7 @@ std::string Job::WriterOf(int shard) const {
 
 void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) {
   storage_full_noted_ = false;
-  if (checkpoints_.Committed(checkpoint.step())) record_.set_checkpoint(checkpoint.name());
+  if (checkpoints_.Committed(checkpoint.step(), now)) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
   if (state() == v1::RECOVERING) return LetLeave(now);
@@ -1101,7 +1101,8 @@ void Job::Tick(bool writing, absl::Time now) {
   // The last attempt failed, or the coordinator was restarted.
   const bool suspending = state() == v1::RUNNING && record_.suspend_requested() &&
                           SuspendsAtSnapshot(*plan_) && !suspend_at_;
-  const bool needs_one = suspending || leaves_at_.has_value();
+  const bool due = state() == v1::RUNNING && checkpoints_.IsDue(Pace(), now);
+  const bool needs_one = suspending || leaves_at_.has_value() || due;
   if (checkpoints_.Tick(writing, needs_one, Pace(), now)) SendWantedToAll(now);
 }
 

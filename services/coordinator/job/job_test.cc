@@ -172,6 +172,21 @@ TEST_F(LocalSgdJobTest, SnapshotsAreTakenAtTheEndOfARound) {
   EXPECT_GT(asked->step, 10);
 }
 
+TEST_F(JobTest, IsSavedWhenItsTimeHasPassed) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_checkpoint()->mutable_every()->set_seconds(60);
+  job_ = Job(record, nullptr, /*term=*/1, now_);
+  Run();
+  Pass(absl::Seconds(59));
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, /*next_step=*/7);
+  EXPECT_THAT(Sent(), IsEmpty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  Commit(snapshot_.step());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), IsEmpty());
+}
+
 TEST_F(JobTest, ScheduledItPreparesEveryMember) {
   Schedule();
 

@@ -23,7 +23,7 @@ class WantedDirectiveTest : public ::testing::Test {
     plan_.mutable_shards(1)->mutable_backup()->set_member("p-0");
     for (int shard = 0; shard < 2; ++shard) plan_.add_chunks()->set_shard(shard);
     members_.Enlist(plan_, kNow);
-    checkpoints_.Begin(plan_);
+    checkpoints_.Begin(plan_, kNow);
   }
 
   void Report(const std::string& name, v1::MemberJobState state, const std::string& address = "") {

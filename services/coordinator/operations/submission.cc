@@ -216,6 +216,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     const bool only_request_id = faults.size() == 1 && faults[0].field == "request_id";
     return FaultsToStatus(faults, only_request_id ? "INVALID_REQUEST" : "INVALID_SPEC");
   }
+  std::ranges::move(WarningsOf(spec), std::back_inserter(checked.warnings));
   FillDefaults(checked.spec);
   std::ranges::move(model->warnings, std::back_inserter(checked.warnings));
   checked.graph = std::make_shared<const v1::Graph>(std::move(model->graph));
