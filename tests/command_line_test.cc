@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
@@ -336,6 +338,71 @@ TEST(RunCommandTest, TrainsWithoutAClusterAndLeavesNoProcessBehind) {
   // "[/]" so that the shell that runs pgrep does not match.
   EXPECT_NE(system(absl::StrCat("pgrep -f '[/]", dir.substr(1), "' >/dev/null").c_str()), 0)
       << "a process of the run is left";
+}
+
+// The step behind `phrase` in `text`; -1: it is not there.
+int64_t StepAfter(const std::string& text, const std::string& phrase) {
+  const size_t at = text.find(phrase);
+  return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + phrase.size());
+}
+
+constexpr char kLongJob[] =
+    "examples/char_gpt.yaml --set training.steps=1000000 --set model.zoo.args.layers=1 "
+    "--set model.zoo.args.channels=32 --set resources.workers.max=1 --set resources.ps=1 "
+    "--set checkpoint.every_steps=0";
+
+TEST(RunCommandTest, InterruptedItSavesTheJobAndSaysHowToGoOn) {
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/interrupted.", getpid());
+  const std::string command = absl::StrCat("run ", kLongJob, " --dir ", dir);
+  // The signal comes once a step was trained, as the coordinator's log of steps tells.
+  const std::string log = dir + "/state/jobs/char-gpt-1/metrics.jsonl";
+  const std::string run = absl::StrCat("cli/muster ", command, " >", dir, ".out 2>&1 </dev/null");
+  ASSERT_EQ(system(absl::StrCat("sh -c '", run, " & ", "until [ -s ", log, " ]; do kill -0 $! || ",
+                                "exit 9; done; kill -INT $!; wait $!'")
+                       .c_str()) >>
+                8,
+            130)
+      << ReadAll(dir + ".out");
+  const std::string text = ReadAll(dir + ".out");
+  const int64_t step = StepAfter(text, "interrupted at step ");
+  EXPECT_GT(step, 0) << text;
+  const std::string path = text.substr(text.find("checkpoint.resume_from=") + 23);
+  const Outcome resumed =
+      Muster(absl::StrCat(command, "-2 --set training.steps=", step + 200,
+                          " --set training.evaluate_every_steps=0 --set checkpoint.resume_from=",
+                          path.substr(0, path.find('\n'))));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr(absl::StrCat(step + 200, " steps")));
+}
+
+TEST(LocalCommandTest, DownSavesTheJobThatRunsAndUpGoesOnFromThere) {
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/saved.", getpid());
+  const Outcome up = Muster("local up --ps 1 --workers 1 --dir " + dir);
+  ASSERT_EQ(up.exit_code, 0) << up.err;
+  const auto on_it = [](const Outcome& up) {
+    return "MUSTER_SERVER=" + up.out.substr(0, up.out.find('\n'));
+  };
+  ASSERT_EQ(Muster(absl::StrCat("submit ", kLongJob), on_it(up)).exit_code, 0);
+  const std::string log = dir + "/state/jobs/char-gpt-1/metrics.jsonl";
+  ASSERT_EQ(system(absl::StrCat("until [ -s ", log, " ]; do :; done").c_str()), 0);
+
+  const Outcome down = Muster("local down --dir " + dir);
+  EXPECT_EQ(down.exit_code, 0) << down.err;
+  EXPECT_THAT(down.err, HasSubstr("char-gpt-1 is at step "));
+  const int64_t saved = StepAfter(down.err, "char-gpt-1 is saved at step ");
+  EXPECT_GT(saved, 0) << down.err;
+
+  const Outcome again = Muster("local up --dir " + dir);
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  // It recovers in its second generation.
+  Outcome events;
+  const absl::Time end = absl::Now() + absl::Minutes(1);
+  while (!absl::StrContains(events.out, "generation 2 on") && absl::Now() < end) {
+    events = Muster("events char-gpt-1", on_it(again));
+  }
+  EXPECT_EQ(StepAfter(events.out, "generation 2 on 1 workers and 1 ps, from step "), saved)
+      << events.out << events.err;
+  EXPECT_EQ(Muster("local down --dir " + dir).exit_code, 0);
 }
 
 TEST(LocalCommandTest, UpStatusDown) {

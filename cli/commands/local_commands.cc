@@ -7,11 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands/session.h"
+#include "cli/framework/coordinator_client.h"
 #include "cli/framework/exit_code.h"
 #include "cli/local/cluster_lock.h"
 #include "cli/local/local_cluster.h"
 #include "cli/local/local_prometheus.h"
 #include "cli/text/output.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {
@@ -29,7 +32,8 @@ struct UpOptions {
 constexpr int kPsDefault = 2;
 constexpr int kWorkersDefault = 2;
 constexpr absl::Duration kAttachTimeout = absl::Seconds(60);
-constexpr absl::Duration kStopGrace = absl::Seconds(15);
+// The coordinator saves running jobs for 20 s at most, and ends.
+constexpr absl::Duration kStopGrace = absl::Seconds(35);
 
 std::string SizeText(const LocalCluster& cluster) {
   return absl::StrCat(cluster.options().ps, " ps and ", cluster.options().workers,
@@ -109,12 +113,53 @@ absl::Status Up(const UpOptions& options) {
                     "ALREADY_RUNNING");
 }
 
+std::string DirFlag(const std::string& dir) {
+  return dir == DefaultLocalDir() ? "" : absl::StrCat(" --dir ", dir);
+}
+
+// The jobs that the cluster trains; none if its coordinator does not answer.
+std::vector<v1::Job> ActiveJobs(const LocalCluster& cluster) {
+  if (!cluster.running("coordinator")) return {};
+  CoordinatorClient client(cluster.target());
+  v1::ListJobsRequest request;
+  for (const v1::JobState state : {v1::PREPARING, v1::RUNNING, v1::RECOVERING}) {
+    request.add_states(state);
+  }
+  auto jobs = client.ListJobs(request);
+  if (!jobs.ok()) return {};
+  return {jobs->jobs().begin(), jobs->jobs().end()};
+}
+
+// Prints the newest checkpoint of each job, read from the folder of the stopped cluster.
+void TellWhatIsSaved(const LocalCluster& cluster, const std::vector<v1::Job>& jobs) {
+  for (const v1::Job& job : jobs) {
+    const std::string id = JobIdOf(job.name());
+    const auto steps =
+        ListCheckpointSteps(absl::StrCat(cluster.dir(), "/state/jobs/", id, "/checkpoints"));
+    if (steps.ok() && !steps->empty()) {
+      std::fprintf(stderr, "%s is saved at step %lld; muster local up%s goes on from there\n",
+                   id.c_str(), static_cast<long long>(steps->back()),
+                   DirFlag(cluster.dir()).c_str());
+    } else {
+      std::fprintf(stderr, "%s has no checkpoint: muster local up%s begins it at its first step\n",
+                   id.c_str(), DirFlag(cluster.dir()).c_str());
+    }
+  }
+}
+
 absl::Status Down(const std::string& dir) {
   ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
   ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(dir, "muster local down"));
   ASSIGN_OR_RETURN(cluster, LocalCluster::Open(dir));  // as it is now
   LocalPrometheus(dir).Stop();
+  const std::vector<v1::Job> jobs = ActiveJobs(*cluster);
+  for (const v1::Job& job : jobs) {
+    std::fprintf(stderr, "%s is at step %lld of %lld: saving it\n", JobIdOf(job.name()).c_str(),
+                 static_cast<long long>(job.progress().step()),
+                 static_cast<long long>(job.progress().total_steps()));
+  }
   cluster->Shutdown(kStopGrace);
+  TellWhatIsSaved(*cluster, jobs);
   std::fprintf(stderr, "the local cluster is down; its state stays in %s\n", dir.c_str());
   return absl::OkStatus();
 }

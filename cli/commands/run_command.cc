@@ -20,6 +20,8 @@
 namespace muster::cli {
 namespace {
 
+constexpr absl::Duration kSaveTimeout = absl::Minutes(2);
+
 std::string MetricsText(const LocalCluster& cluster) {
   auto fleet = cluster.ListMembers();
   if (!fleet.ok()) return "";
@@ -48,7 +50,8 @@ std::string SampleFrom(const std::string& directory) {
                       "\n-----------------------------------------\n");
 }
 
-// Watches until the job ends; a signal cancels it first.
+// Watches until the job ends. After a signal it is suspended, which saves its last step; the
+// program ends at once after a second one.
 absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id, Session& session) {
   ProgressDisplay display(Terminal::Of(fileno(stderr)));
   v1::Job last;
@@ -58,12 +61,27 @@ absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id,
     return CoordinatorClient::WatchStep::kContinue;
   };
   absl::Status status = client.Watch(id, {.interrupt = session.interrupt}, on_update);
-  if (session.SignalExitCode() != 0) {
-    display.Say("cancelling; once more to end at once");
-    client.CancelJob(id).status().IgnoreError();
+  if (session.SignalExitCode() == 0) {
+    RETURN_IF_ERROR(status);
+    return last;
   }
-  RETURN_IF_ERROR(status);
+  display.Say("saving the job; once more to end at once");
+  RETURN_IF_ERROR(client.SuspendJob(id).status());
+  const auto until_saved = [&](const v1::WatchJobResponse& update) {
+    last = update.job();
+    return last.state() == v1::SUSPENDED ? CoordinatorClient::WatchStep::kStop
+                                         : CoordinatorClient::WatchStep::kContinue;
+  };
+  RETURN_IF_ERROR(client.Watch(id, {.deadline = absl::Now() + kSaveTimeout}, until_saved));
   return last;
+}
+
+std::string AdviceToGoOn(const std::string& file, const v1::Job& job,
+                         const std::string& checkpoint) {
+  if (checkpoint.empty()) return "interrupted before the first step was trained\n";
+  return absl::StrCat("interrupted at step ", job.progress().step(), " of ",
+                      job.progress().total_steps(), "; to go on from there:\n  muster run ", file,
+                      " --set checkpoint.resume_from=", checkpoint, "\n");
 }
 
 absl::Status RunJob(const JobClusterOptions& options, Session& session) {
@@ -97,7 +115,10 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
   } else {
     session.Print(job, JobSummary(job, directory), absl::StrCat(id, "\n"));
   }
-  if (!TrainedWell(job)) {
+  if (session.SignalExitCode() != 0) {
+    session.exit_code = session.SignalExitCode();
+    std::fputs(AdviceToGoOn(options.file, job, directory).c_str(), stderr);
+  } else if (!TrainedWell(job)) {
     std::fprintf(stderr, "%s: %s\n%s", job.reason().c_str(), job.message().c_str(),
                  LogPaths(cluster).c_str());
     session.exit_code = kExitJobFailed;

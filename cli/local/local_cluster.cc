@@ -144,6 +144,7 @@ absl::Status LocalCluster::StartAll() {
           absl::StrCat("--address_file=", AddressPath(options_.dir)),
           "--data_visible=true",
           absl::StrCat("--lease=", absl::FormatDuration(options_.lease))};
+  if (options_.lifetime == Lifetime::kWithParent) argv.push_back("--drain_timeout=0s");
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   RETURN_IF_ERROR(StartCoordinator());
   argv[1] = absl::StrCat("--listen=", address());  // where members look for it from now on

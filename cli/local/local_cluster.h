@@ -92,8 +92,8 @@ class LocalCluster {
   absl::StatusOr<v1::ListMembersResponse> ListMembers() const;
 
   // The coordinator first, then workers and ps: SIGTERM, and SIGKILL for what runs after `grace`.
-  // Jobs that run are not waited for: they lose the steps since their last checkpoints. The record
-  // of a detached cluster is removed.
+  // The coordinator of a detached cluster saves the jobs that run before it ends; in other clusters
+  // they lose the steps since their last checkpoints. The record of a detached cluster is removed.
   void Shutdown(absl::Duration grace = absl::Seconds(10));
 
  private:

@@ -126,6 +126,7 @@ class Coordinator {
   absl::StatusOr<Job::CheckpointRequest> RequestCheckpoint(const std::string& job) {
     return checkpoints_.Request(job);
   }
+  void SaveRunningJobs(absl::Duration timeout) { checkpoints_.SaveRunningJobs(timeout); }
   absl::StatusOr<std::optional<v1::Checkpoint>> AwaitCheckpoint(
       const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
     return checkpoints_.Await(job, request, timeout);

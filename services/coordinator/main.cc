@@ -85,6 +85,8 @@ ABSL_FLAG(
     absl::Duration, connection_age, muster::limits::kConnectionAgeMax,
     "with --tls: how long a connection lives, so that its client proves anew who it is; calls "
     "under way have a sixth of it more; at least 1s");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
+          "how long it saves the jobs that run, after SIGTERM and before it ends; 0: not at all");
 ABSL_FLAG(int64_t, ended_jobs_keep, muster::limits::kEndedJobsKept,
           "how many jobs that have ended are kept, the newest; 0: all");
 ABSL_FLAG(absl::Duration, ended_jobs_ttl, muster::limits::kEndedJobsKeptFor,
@@ -383,7 +385,8 @@ int Main() {
       [&] { (*coordinator)->Dispatch(); });
   stop.Await();
 
-  LOG(INFO) << "stopping";
+  LOG(INFO) << "stopping; jobs that run are saved first";
+  (*coordinator)->SaveRunningJobs(absl::GetFlag(FLAGS_drain_timeout));
   ticker.Stop();
   (*health)->Leave();
   server->GetHealthCheckService()->SetServingStatus(false);

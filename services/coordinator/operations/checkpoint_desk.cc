@@ -253,6 +253,31 @@ absl::StatusOr<Job::CheckpointRequest> CheckpointDesk::Request(const std::string
   return request;
 }
 
+void CheckpointDesk::SaveRunningJobs(absl::Duration timeout) {
+  const absl::Duration end = SteadyNow() + timeout;
+  std::vector<std::pair<std::string, Job::CheckpointRequest>> asked;
+  {
+    JobRegistry::Turn turn(registry_);
+    for (JobRegistry::Entry* const entry : turn.Active()) {
+      const auto request = entry->job.RequestCheckpoint(registry_->Now());
+      if (!request.ok()) continue;  // it does not run: its shards stay as they are
+      asked.emplace_back(entry->job.record().name(), *request);
+      turn.Perform(*entry);
+    }
+  }
+  for (const auto& [job, request] : asked) {
+    const auto saved = Await(job, request, std::max(end - SteadyNow(), absl::ZeroDuration()));
+    if (!saved.ok()) {
+      LOG(WARNING) << job << " is not saved: " << saved.status().message();
+    } else if (!*saved) {
+      LOG(WARNING) << job << " is not saved: no checkpoint of step " << request.step << " within "
+                   << timeout;
+    } else {
+      LOG(INFO) << job << " is saved at step " << (*saved)->step();
+    }
+  }
+}
+
 absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
     const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
   std::string newest_name;

@@ -78,6 +78,10 @@ class CheckpointDesk {
                                                       const Job::CheckpointRequest& request,
                                                       absl::Duration timeout);
 
+  // Saves every running job: each has a checkpoint of a step that it had not reached at the call,
+  // or has ended, or none came of it, which is logged. Blocks for up to `timeout`.
+  void SaveRunningJobs(absl::Duration timeout);
+
   // ---- shards
   // `certificate`, where there is one, must be that of the member that has the shard; else
   // CheckSpeaksAs() says why not.
