@@ -59,6 +59,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
 
 void Job::Restore(const MetricsHistory& history) {
   v1::JobProgress& progress = *record_.mutable_progress();
+  const v1::JobProgress stored = progress;
   const int64_t batch_size = record_.spec().data().batch_size();
   if (!history.edges.empty()) progress.clear_update_time();
   for (const StepSummary& step : history.edges) {
@@ -75,8 +76,11 @@ void Job::Restore(const MetricsHistory& history) {
   if (active()) {
     if (logged > plan_->first_step()) non_finite_.Restore(history.edges.back());
     ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
+    // The job may have gone back and be behind the log: its workers will tell.
+    position_known_ = false;
   } else {
     ledger_.SkipKnownStepsBefore(logged);
+    if (stored.has_update_time() && stored.step() < logged) progress = stored;
   }
   ledger_.SetDurable(ledger_.known());
 }
@@ -446,7 +450,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   }
   if (members_.Take(name, report, now).is_worker()) {
     TakeRecords(name, *report, now);
-    FollowStepsMadeAgain();
+    FollowStepsMadeAgain(now);
   }
   if (report->state() == v1::MEMBER_FAILED) {
     if (state() == v1::RECOVERING) return SendWanted(name, now);
@@ -825,12 +829,23 @@ void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl
   if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
 }
 
-// Their records are known, so that none of them moves the progress.
-void Job::FollowStepsMadeAgain() {
+// Steps that are made again are shown, but they move no record: those are in the log.
+void Job::FollowStepsMadeAgain(absl::Time now) {
+  const std::optional<StepSummary> step = ledger_.TakeStepMadeAgain();
+  const std::optional<EvaluationSummary> evaluation = ledger_.TakeEvaluationMadeAgain();
   if (state() != v1::RUNNING) return;
   const int64_t made = std::min(ledger_.steps_before(), members_.OldestStep());
   v1::JobProgress& progress = *record_.mutable_progress();
-  if (made > progress.step()) ApplyPosition(made, progress);
+  const bool is_first = !position_known_ && made > 0;
+  if (is_first) position_known_ = true;
+  if (step && (is_first || step->step + 1 > progress.step())) {
+    ApplyStep(*step, record_.spec().data().batch_size(), now, progress);
+  }
+  if (is_first || made > progress.step()) ApplyPosition(made, progress);
+  if (evaluation && evaluation->step > progress.evaluation_step() &&
+      evaluation->step <= progress.step()) {
+    ApplyEvaluation(*evaluation, progress);
+  }
 }
 
 void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,

@@ -257,7 +257,7 @@ class Job {
   void SendWantedToAll(absl::Time now);
 
   v1::Directive AcknowledgeDirective() const;
-  void FollowStepsMadeAgain();
+  void FollowStepsMadeAgain(absl::Time now);
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   bool IsSpare(const std::string& name) const;
   void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
@@ -292,6 +292,7 @@ class Job {
   // one, is awaited.
   std::optional<int64_t> leaves_at_;
   std::optional<int64_t> suspend_at_;           // that checkpoint is committed; records are awaited
+  bool position_known_ = true;  // false: the log was read, and no report has come since
   bool storage_full_noted_ = false;             // since the last checkpoint
   absl::btree_set<std::string> senders_noted_;  // members, in this generation
 };

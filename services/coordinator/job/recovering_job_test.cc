@@ -682,6 +682,45 @@ TEST_F(RecoveringJobTest, ProgressFollowsStepsThatAreMadeAgain) {
   EXPECT_EQ(job_.record().progress().step(), 58);
 }
 
+TEST_F(RecoveringJobTest, TheLossShownIsThatOfTheStepsThatAreMadeAgain) {
+  RunTo(60);
+  Commit(50);
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 60);
+  Report("w-1", v1::MEMBER_HALTED, 60);
+  Run(50, "jobs/net-1/checkpoints/50");
+  for (const char* name : {"w-0", "w-1"}) {
+    v1::JobReport report = Steps(v1::MEMBER_RUNNING, 50, 3);
+    for (v1::StepRecord& step : *report.mutable_steps()) step.set_loss_share(0.25 * step.step());
+    Tell(name, report);
+  }
+  EXPECT_EQ(job_.record().progress().step(), 53);
+  EXPECT_DOUBLE_EQ(job_.record().progress().loss(), 26);
+  EXPECT_THAT(TakeEffects().steps, IsEmpty()) << "they are in the log";
+}
+
+TEST_F(RecoveringJobTest, ARestartedCoordinatorShowsWhereTheJobIsAndNotWhereItsLogEnds) {
+  RunTo(60);
+  Commit(50);
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 60);
+  Report("w-1", v1::MEMBER_HALTED, 60);
+  Run(50, "jobs/net-1/checkpoints/50");
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  job_.Restore({.edges = {{.step = 0, .loss = 4}, {.step = 59, .loss = 2}}});
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 50, 3));
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 50, 3));
+  EXPECT_EQ(job_.record().progress().step(), 53);
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 53, 2));
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 53, 2));
+  EXPECT_EQ(job_.record().progress().step(), 55);
+
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  job_ = Job(job_.record(), nullptr, /*term=*/3, now_);
+  job_.Restore({.edges = {{.step = 0, .loss = 4}, {.step = 59, .loss = 2}}});
+  EXPECT_EQ(job_.record().progress().step(), 55);
+}
+
 // Its shards hold what the step made, and are halted like any others.
 TEST_F(RecoveringJobTest, ARollbackIsOneForARestartedCoordinatorToo) {
   v1::Job record = Record();

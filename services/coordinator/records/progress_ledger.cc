@@ -17,6 +17,11 @@ bool AllPresent(const std::vector<std::optional<T>>& parts) {
   return std::ranges::all_of(parts, [](const auto& part) { return part.has_value(); });
 }
 
+template <typename Parts>
+void DropOldest(std::map<int64_t, Parts>& by_step) {
+  while (by_step.size() > limits::kStepRecordsHeldMax) by_step.erase(by_step.begin());
+}
+
 }  // namespace
 
 void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
@@ -30,6 +35,8 @@ void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
   lost_.clear();
   steps_.clear();
   evaluations_.clear();
+  steps_again_.clear();
+  evaluations_again_.clear();
   last_time_ = absl::InfinitePast();
   if (were_durable) durable_ = known();
 }
@@ -63,23 +70,29 @@ void ProgressLedger::Take(int rank, const v1::JobReport& report) {
     SkipEvaluationsWithout(rank, report.evaluations(0).step());
   }
   for (const v1::StepRecord& record : report.steps()) {
-    if (record.step() < steps_before_) continue;
     if (record.step() - steps_before_ >= limits::kStepRecordsHeldMax) continue;
-    TakeStep(rank, record);
+    const bool is_known = record.step() < steps_before_;
+    TakeStep(rank, record, (is_known ? steps_again_ : steps_)[record.step()]);
   }
   for (const v1::EvaluationRecord& record : report.evaluations()) {
-    if (record.step() < evaluations_before_) continue;
     if (evaluations_.size() >= limits::kStepRecordsHeldMax) break;
-    EvaluationParts& parts = evaluations_[record.step()];
-    parts.ranks.resize(batch_shares_.size());
-    parts.ranks[rank] = record;
+    const bool is_known = record.step() < evaluations_before_;
+    TakeEvaluation(rank, record, (is_known ? evaluations_again_ : evaluations_)[record.step()]);
   }
+  // What one rank alone repeats is never complete.
+  DropOldest(steps_again_);
+  DropOldest(evaluations_again_);
+}
+
+void ProgressLedger::TakeEvaluation(int rank, const v1::EvaluationRecord& record,
+                                    EvaluationParts& parts) const {
+  parts.ranks.resize(batch_shares_.size());
+  parts.ranks[rank] = record;
 }
 
 // A worker that missed the step knows nothing of it but that; one that was overtaken in it does not
 // know the norm. What comes again is the same.
-void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record) {
-  StepParts& parts = steps_[record.step()];
+void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
   parts.loss_shares.resize(batch_shares_.size());
   if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
   parts.loss_shares[rank] = record.loss_share();
@@ -139,45 +152,79 @@ std::vector<StepSummary> ProgressLedger::TakeSteps(bool may_be_given_up) {
     // One that somebody has gone on from was made: its gradients came to no number.
     const bool is_newest = std::next(it) == steps_.end();
     if (may_be_given_up && is_newest && std::isnan(parts.gradient_norm)) break;
-    StepSummary& summary = complete.emplace_back();
-    summary.step = it->first;
-    for (const auto& share : parts.loss_shares) summary.loss += *share;
-    if (parts.is_missed_by_some && parts.batch_share > 0) summary.loss /= parts.batch_share;
-    summary.gradient_norm = parts.gradient_norm;
-    summary.learning_rate = parts.learning_rate;
-    summary.samples_per_second = Smooth(parts);
-    summary.loss_scale = parts.loss_scale;
-    summary.skipped = parts.skipped;
-    if (parts.time > absl::UnixEpoch()) summary.time = parts.time;  // else nobody has told
+    complete.push_back(SummaryOf(it->first, parts));
   }
   return complete;
+}
+
+StepSummary ProgressLedger::SummaryOf(int64_t step, const StepParts& parts) {
+  StepSummary summary;
+  summary.step = step;
+  for (const auto& share : parts.loss_shares) summary.loss += *share;
+  if (parts.is_missed_by_some && parts.batch_share > 0) summary.loss /= parts.batch_share;
+  summary.gradient_norm = parts.gradient_norm;
+  summary.learning_rate = parts.learning_rate;
+  summary.samples_per_second = Smooth(parts);
+  summary.loss_scale = parts.loss_scale;
+  summary.skipped = parts.skipped;
+  if (parts.time > absl::UnixEpoch()) summary.time = parts.time;  // else nobody has told
+  return summary;
+}
+
+std::optional<StepSummary> ProgressLedger::TakeStepMadeAgain() {
+  std::optional<StepSummary> newest;
+  for (auto it = steps_again_.begin(); it != steps_again_.end();) {
+    if (!AllPresent(it->second.loss_shares)) {
+      ++it;
+      continue;
+    }
+    newest = SummaryOf(it->first, it->second);
+    it = steps_again_.erase(steps_again_.begin(), std::next(it));
+  }
+  return newest;
 }
 
 std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
   std::vector<EvaluationSummary> complete;
   while (!evaluations_.empty() && AllPresent(evaluations_.begin()->second.ranks)) {
     const auto& [step, parts] = *evaluations_.begin();
-    double loss_sum = 0, correct = 0, samples = 0;
-    bool has_accuracy = false;
-    absl::Time time = absl::InfinitePast();
-    for (const auto& record : parts.ranks) {
-      if (record->has_time()) time = std::max(time, FromProto(record->time()));
-      loss_sum += record->loss_sum();
-      correct += record->correct();
-      samples += static_cast<double>(record->samples());
-      has_accuracy |= record->has_accuracy();
-    }
     evaluations_before_ = step + 1;
-    if (samples > 0) {
-      EvaluationSummary& summary = complete.emplace_back();
-      summary.step = step;
-      summary.loss = loss_sum / samples;
-      summary.time = time;
-      if (has_accuracy) summary.accuracy = correct / samples;
-    }
+    if (auto summary = SummaryOf(step, parts)) complete.push_back(*summary);
     evaluations_.erase(evaluations_.begin());
   }
   return complete;
+}
+
+std::optional<EvaluationSummary> ProgressLedger::TakeEvaluationMadeAgain() {
+  std::optional<EvaluationSummary> newest;
+  for (auto it = evaluations_again_.begin(); it != evaluations_again_.end();) {
+    if (!AllPresent(it->second.ranks)) {
+      ++it;
+      continue;
+    }
+    if (auto summary = SummaryOf(it->first, it->second)) newest = summary;
+    it = evaluations_again_.erase(evaluations_again_.begin(), std::next(it));
+  }
+  return newest;
+}
+
+// None of an evaluation without samples.
+std::optional<EvaluationSummary> ProgressLedger::SummaryOf(int64_t step,
+                                                           const EvaluationParts& parts) {
+  double loss_sum = 0, correct = 0, samples = 0;
+  bool has_accuracy = false;
+  absl::Time time = absl::InfinitePast();
+  for (const auto& record : parts.ranks) {
+    if (record->has_time()) time = std::max(time, FromProto(record->time()));
+    loss_sum += record->loss_sum();
+    correct += record->correct();
+    samples += static_cast<double>(record->samples());
+    has_accuracy |= record->has_accuracy();
+  }
+  if (samples <= 0) return std::nullopt;
+  EvaluationSummary summary{.step = step, .loss = loss_sum / samples, .time = time};
+  if (has_accuracy) summary.accuracy = correct / samples;
+  return summary;
 }
 
 std::vector<StepSummary> ProgressLedger::CloseSteps(int64_t step) {
@@ -234,6 +281,11 @@ void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progr
 
 void ApplyPosition(int64_t step, v1::JobProgress& progress) {
   progress.set_step(step);
+  if (progress.evaluation_step() > step) {
+    progress.clear_evaluation_loss();
+    progress.clear_evaluation_accuracy();
+    progress.clear_evaluation_step();
+  }
   if (progress.total_steps() <= 0) return;
   progress.set_progress_percentage(100.0 * static_cast<double>(step) /
                                    static_cast<double>(progress.total_steps()));

@@ -71,6 +71,10 @@ class ProgressLedger {
   // the newest one, if nobody knows its norm. It may be made again, and is left to CloseSteps().
   std::vector<StepSummary> TakeSteps(bool may_be_given_up = false);
   std::vector<EvaluationSummary> TakeEvaluations();
+  // The newest step, and the newest evaluation, before the known ones that every rank has told of
+  // again: a job that went back makes them again. They are shown, and not recorded a second time.
+  std::optional<StepSummary> TakeStepMadeAgain();
+  std::optional<EvaluationSummary> TakeEvaluationMadeAgain();
   // This worker is lost: what it has not told of steps that were made is not waited for. Until the
   // next Begin().
   void Lose(int rank) { lost_.insert(rank); }
@@ -117,7 +121,10 @@ class ProgressLedger {
 
   void SkipStepsBefore(int64_t step);
   void SkipEvaluationsWithout(int rank, int64_t before);
-  void TakeStep(int rank, const v1::StepRecord& record);
+  void TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const;
+  void TakeEvaluation(int rank, const v1::EvaluationRecord& record, EvaluationParts& parts) const;
+  StepSummary SummaryOf(int64_t step, const StepParts& parts);
+  static std::optional<EvaluationSummary> SummaryOf(int64_t step, const EvaluationParts& parts);
   double Smooth(const StepParts& parts);
   void LeaveOutTheLost();
 
@@ -129,6 +136,8 @@ class ProgressLedger {
   absl::btree_set<int> lost_;  // ranks
   std::map<int64_t, StepParts> steps_;
   std::map<int64_t, EvaluationParts> evaluations_;
+  std::map<int64_t, StepParts> steps_again_;  // before steps_before_
+  std::map<int64_t, EvaluationParts> evaluations_again_;
   std::optional<StepGap> gap_;
   absl::Time last_time_ = absl::InfinitePast();
   double seconds_per_step_ = 0;  // smoothed; 0: unknown
@@ -141,7 +150,7 @@ void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress);
 void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress);
 // The job has come to this step, of which nothing new is known: it has gone back, or makes steps
-// again.
+// again. An evaluation of a later step is not the present run's.
 void ApplyPosition(int64_t step, v1::JobProgress& progress);
 
 }  // namespace muster

@@ -63,6 +63,29 @@ TEST_F(ProgressLedgerTest, WhatLiesMoreThanAFewSecondsBackIsForgotten) {
   EXPECT_NEAR(rate, kBatch / 0.1, 0.5);
 }
 
+TEST_F(ProgressLedgerTest, AnEvaluationThatIsMadeAgainIsShownAndNotTakenTwice) {
+  v1::JobReport report;
+  v1::EvaluationRecord& record = *report.add_evaluations();
+  record.set_step(20);
+  record.set_loss_sum(6);
+  record.set_samples(4);
+  ledger_.SkipEvaluationsBefore(40);
+  ledger_.Take(0, report);
+  EXPECT_TRUE(ledger_.TakeEvaluations().empty());
+  const auto again = ledger_.TakeEvaluationMadeAgain();
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->step, 20);
+  EXPECT_DOUBLE_EQ(again->loss, 1.5);
+  EXPECT_FALSE(ledger_.TakeEvaluationMadeAgain().has_value());
+
+  v1::JobProgress progress;
+  ApplyEvaluation(*again, progress);
+  ApplyPosition(20, progress);
+  EXPECT_TRUE(progress.has_evaluation_loss());
+  ApplyPosition(19, progress);
+  EXPECT_FALSE(progress.has_evaluation_loss()) << "it is of a later step";
+}
+
 TEST_F(ProgressLedgerTest, WhatIsDurableStaysSoThroughTheNextGeneration) {
   EXPECT_TRUE(ledger_.all_durable());
   Step(1);
