@@ -117,7 +117,9 @@ std::string Ports(const Role& role) {
   }
   return absl::StrCat(ports, "    - {name: health, containerPort: 9410}\n",
                       "  livenessProbe:\n    grpc: {port: 9410}\n    initialDelaySeconds: 10\n",
-                      "    timeoutSeconds: 5\n    failureThreshold: 6\n");
+                      "    timeoutSeconds: 5\n    failureThreshold: 6\n",
+                      // A process that hangs ignores SIGTERM: the kubelet need not wait for it.
+                      "    terminationGracePeriodSeconds: 10\n");
 }
 
 struct Volume {

@@ -100,7 +100,9 @@ class Container:
                         self.ready_since = None
                         self.pod.cluster.route()
                 elif failed and deadline is None:
-                    os.kill(self.pid, signal.SIGKILL)
+                    # The kubelet kills it after the grace period of the probe, not of the pod.
+                    deadline = now + self.spec[name].get("terminationGracePeriodSeconds", self.pod.grace_s)
+                    os.kill(self.pid, signal.SIGTERM)
                 elif name == "startupProbe" and failures[name] == 0:
                     started = True
             time.sleep(LOOK_S)

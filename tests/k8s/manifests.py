@@ -2,6 +2,7 @@
 selector that selects nothing, or a flag that the program does not have. Every check returns faults as sentences."""
 
 import json
+import math
 import re
 
 import yaml
@@ -11,6 +12,7 @@ STRANGERS = ("muster.io/client", "k8s-app")
 # Secrets that a site makes, and docs/kubernetes.md says how.
 SITE_SECRETS = ("muster-etcd-tls",)
 HEADROOM_S = 10  # of a pod's grace period, after the drain
+HUNG_GRACE_MAX_S = 10  # a process that hangs does not answer SIGTERM
 PRIMITIVES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "scalar": (str, int, float)}
 
 
@@ -453,6 +455,13 @@ class Semantics:
         liveness = container.get("livenessProbe", {})
         if liveness.get("periodSeconds", 10) * liveness.get("failureThreshold", 3) < 30:
             self.fault("livenessProbe: kills what is only busy")
+        self.check_grace_of_probes(container)
+
+    def check_grace_of_probes(self, container):
+        """How long the kubelet waits for a process whose probe failed: without the field, for the grace period of the pod."""
+        for name in ("startupProbe", "livenessProbe"):
+            if name in container and not 1 <= container[name].get("terminationGracePeriodSeconds", math.inf) <= HUNG_GRACE_MAX_S:
+                self.fault(f"{name}: terminationGracePeriodSeconds must be 1 to {HUNG_GRACE_MAX_S}: a process that hangs does not drain")
 
     def selected(self, selector, also=()):
         return [workload for workload in self.workloads if selects(selector, labels_of(workload))]

@@ -298,6 +298,10 @@ FAULTS = [
     ("whoever reaches the port", DEV, MAP, "muster-settings", settings("links.flags", "auth", "none")),
     ("readinessProbe must ask", DEV, SET, "muster-ps", container(put("worker", "readinessProbe", "grpc", "service"))),
     ("livenessProbe must ask", DEV, SET, "muster-ps", container(put(9401, "livenessProbe", "grpc", "port"))),
+    *((f"{probe}: terminationGracePeriodSeconds", DEV, SET, f"muster-{role}", container(delete(probe, "terminationGracePeriodSeconds")))
+      for role in PROGRAMS for probe in ("startupProbe", "livenessProbe")),
+    ("livenessProbe: terminationGracePeriodSeconds", DEV, SET, "muster-ps",
+     container(put(300, "livenessProbe", "terminationGracePeriodSeconds"))),
     ("kills what is only busy", DEV, SET, "muster-ps", container(put(1, "livenessProbe", "failureThreshold"))),
     ("selects the pods of 0 workloads", DEV, "Service", "muster-ps", put({"app": "ps"}, "spec", "selector")),
     ("the pods have no port", DEV, "Service", "muster-ps", put("grpc", "spec", "ports", 0, "targetPort")),

@@ -77,6 +77,7 @@ class Kubernetes(unittest.TestCase):
         checker = manifests.Semantics([], "")
         checker.where = role
         checker.check_security({"spec": {"template": {"spec": pod}}})
+        checker.check_grace_of_probes(container)
         self.assertEqual(checker.faults, [])
         self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
         variables = {variable["name"] for variable in container.get("env", [])} | {"VC_TASK_INDEX"}
