@@ -4,7 +4,7 @@
 #   tools/images.sh [OPTIONS] [TARGET...]      targets: coordinator ps worker cli ps-rdma worker-cuda; default: the first four
 #
 #   --programs DIR     takes the programs from DIR, a bazel-bin built on Debian 12, instead of building them in a container
-#   --base IMAGE       Debian 12, to build in (default debian:12-slim)
+#   --base IMAGE       Debian 12, to build in (default debian:12-slim); not used with --programs
 #   --debootstrap      makes that base from Debian's packages, without a registry: needs root, debootstrap and buildah
 #   --prefix PREFIX    before the names: registry.example.com/team/
 #   --tool TOOL        docker, podman or buildah
@@ -36,6 +36,14 @@ roots() { # bin, destination
     --to "$2/worker-cuda/sbom.spdx.json"
 }
 
+# Prints the stage of a target alone, as a Dockerfile with the root of the image as its context: without BuildKit a builder runs
+# every stage before the target.
+stage_of() { # target
+  awk -v target="$1" '
+    $1 == "FROM" { stages = 1; is_target = $NF == target }
+    is_target || (!stages && $1 == "ARG")' Dockerfile | sed -E 's|^COPY --from=build /roots/[^ ]+|COPY .|'
+}
+
 programs='' base='' debootstrap='' prefix='' tool='' save=''
 targets=()
 while [ $# -gt 0 ]; do
@@ -64,8 +72,8 @@ commit=$(git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null) ||
 work=$(mktemp -d "${TMPDIR:-/tmp}/muster-images.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-if [ -n "$debootstrap" ]; then
-  [ $tool = buildah ] || { say "--debootstrap goes with --tool buildah"; exit 2; }
+if [ -n "$debootstrap" ] && [ -z "$programs" ]; then
+  [ "$tool" = buildah ] || { say "--debootstrap goes with --tool buildah"; exit 2; }
   base=localhost/muster-debian:12
   if ! buildah inspect $base >/dev/null 2>&1; then
     say "making $base by debootstrap"
@@ -82,17 +90,10 @@ if [ -n "$debootstrap" ]; then
   fi
 fi
 
-arguments=(--build-arg "BASE=${base:-debian:12-slim}")
 if [ -n "$programs" ]; then
   say "taking the programs from $programs"
-  mkdir "$work/context"
-  roots "$programs" "$work/context/roots"
-  cp Dockerfile "$work/context/"
-  arguments+=(--build-arg ROOTS=prebuilt)
-  # Nothing runs in these stages: the base need be none.
-  [ -n "$base" ] || arguments+=(--build-arg BASE=scratch)
+  roots "$programs" "$work/roots"
 else
-  arguments+=(--build-arg ROOTS=build) # buildah does not see which stages a default needs
   # What is committed, so that the programs can say which commit they are.
   git clone --quiet . "$work/context"
 fi
@@ -102,9 +103,15 @@ if [ "$tool" = buildah ]; then build=(buildah build --isolation "${BUILDAH_ISOLA
 for target in "${targets[@]}"; do
   image=${prefix}muster-$target:$version
   say "building $image with $tool"
-  "${build[@]}" "${arguments[@]}" --target "$target" --tag "$image" \
-    --build-arg VERSION="$version" --build-arg COMMIT="$commit" \
-    "$work/context" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; exit 1; }
+  if [ -n "$programs" ]; then
+    [ -d "$work/roots/$target" ] || { say "$target: no root was made of it; --help lists the targets"; exit 69; }
+    stage_of "$target" >"$work/Dockerfile"
+    source=(--file "$work/Dockerfile" "$work/roots/$target")
+  else
+    source=(--build-arg "BASE=${base:-debian:12-slim}" "$work/context")
+  fi
+  "${build[@]}" --target "$target" --tag "$image" --build-arg VERSION="$version" --build-arg COMMIT="$commit" \
+    "${source[@]}" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; exit 1; }
   [ -n "$save" ] || continue
   case $tool in
     buildah) buildah push --quiet "$image" "docker-archive:$work/image.tar:$image" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; } ;;
@@ -113,7 +120,7 @@ for target in "${targets[@]}"; do
   gzip -c "$work/image.tar" >"$save/muster-$target.tar.gz"
   rm -f "$work/image.tar"
   # Built in a container, it is in the image alone.
-  for sbom in "$work/context/roots/$target"/{usr/share/muster/,}sbom.spdx.json; do
+  for sbom in "$work/roots/$target"/{usr/share/muster/,}sbom.spdx.json; do
     [ ! -e "$sbom" ] || cp "$sbom" "$save/muster-$target.spdx.json"
   done
   echo "$image $(stat -c %s "$save/muster-$target.tar.gz") bytes compressed"
