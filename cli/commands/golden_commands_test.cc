@@ -502,6 +502,8 @@ TEST_F(GoldenCommandsTest, SubmitPrintsTheJobAndWithWaitHowItEnded) {
   jobs_.watched_state = v1::FAILED;
   EXPECT_EQ(Run({"submit", file, "--wait"}), absl::StrCat("FAILED", kEnd, "exit 1\n"));
   EXPECT_EQ(Run({"submit", file, "--set", "priority=high"}), "exit 2\n");
+  EXPECT_EQ(Run({"submit", file, "--wait-for-coordinator", "1m", "-o", "name"}), "line-2\n");
+  EXPECT_EQ(Run({"submit", file, "--wait-for-coordinator", "soon"}), "exit 2\n");
 }
 
 TEST_F(GoldenCommandsTest, Validate) {

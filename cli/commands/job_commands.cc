@@ -83,13 +83,18 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& name) {
                                    : absl::StrCat("did you mean '", nearest, "'?")));
 }
 
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& option, const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " ", text, ": expects a duration such as 90s, 10m or 2h"));
+  }
+  return duration;
+}
+
 absl::StatusOr<absl::Time> DeadlineIn(const std::string& timeout) {
   if (timeout.empty()) return absl::InfiniteFuture();
-  absl::Duration duration;
-  if (!absl::ParseDuration(timeout, &duration) || duration <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--timeout ", timeout, ": expects a duration such as 90s, 10m or 2h"));
-  }
+  ASSIGN_OR_RETURN(const absl::Duration duration, ParseDuration("--timeout", timeout));
   return absl::Now() + duration;
 }
 
@@ -135,6 +140,7 @@ struct SubmitOptions {
   std::string file;
   std::vector<std::string> settings;
   std::string request_id;
+  std::string coordinator_wait;  // "": none
   bool wait = false;
 };
 
@@ -144,8 +150,18 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
   v1::CreateJobRequest request;
   ASSIGN_OR_RETURN(*request.mutable_spec(), ParseJobFile(text, options.file, overrides));
   request.set_request_id(options.request_id);
-  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  auto job = client.CreateJob(request);
+  CoordinatorClient::CreateOptions create;
+  if (!options.coordinator_wait.empty()) {
+    ASSIGN_OR_RETURN(create.away_max,
+                     ParseDuration("--wait-for-coordinator", options.coordinator_wait));
+    create.on_outage = [&](const absl::Status& outage) {
+      std::fprintf(stderr, "%s; trying again for up to %s\n", std::string(outage.message()).c_str(),
+                   options.coordinator_wait.c_str());
+    };
+  }
+  ASSIGN_OR_RETURN(const CoordinatorTarget target, session.Target());
+  CoordinatorClient client(target);
+  const absl::StatusOr<v1::Job> job = client.CreateJob(request, create);
   if (!job.ok()) return LocateFaults(job.status(), text, options.file, overrides);
   std::fputs(WarningLines({job->warnings().begin(), job->warnings().end()}).c_str(), stderr);
   if (!options.wait) {
@@ -624,6 +640,8 @@ void AddSubmit(Command program, Session& session) {
   submit.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
   submit.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's").OneValueEach();
   submit.AddOption("--request-id", options->request_id, "Submitting twice makes one job");
+  submit.AddOption("--wait-for-coordinator", options->coordinator_wait,
+                   "5m: keep trying while none answers");
   submit.AddFlag("--wait", options->wait, "Until it ends; exit code 1 if it fails");
   submit.SetAction([options, &session] { session.Fail(Submit(*options, session)); });
 }

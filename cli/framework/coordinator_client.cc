@@ -24,6 +24,7 @@
 #include "grpcpp/client_context.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/fleet/leader.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
@@ -187,15 +188,30 @@ CoordinatorClient::CoordinatorClient(CoordinatorTarget target, absl::Duration st
   access_ = v1::AccessService::NewStub(channel);
 }
 
-absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(v1::CreateJobRequest request) {
+absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(v1::CreateJobRequest request,
+                                                     const CreateOptions& options) {
+  // The coordinator may have made the job before the connection broke: the id tells it so.
   if (request.request_id().empty()) request.set_request_id(RandomRequestId());
+  const absl::Time give_up = absl::Now() + options.away_max;
   absl::Duration backoff = kBackoffMin;
   for (int attempt = 1;; ++attempt) {
-    auto job = Call(*jobs_, &v1::JobService::Stub::CreateJob, request, address_, kCreateTimeout);
-    if (!absl::IsUnavailable(job.status()) || attempt == kCreateAttempts) return job;
-    absl::SleepFor(backoff);
-    backoff *= 2;
+    absl::StatusOr<v1::Job> job = CreateJobOnce(request);
+    if (!absl::IsUnavailable(job.status())) return job;
+    const absl::Duration left = give_up - absl::Now();
+    if (attempt >= kCreateAttempts && left <= absl::ZeroDuration()) return job;
+    if (attempt == 1 && options.on_outage) options.on_outage(job.status());
+    absl::SleepFor(attempt < kCreateAttempts ? backoff : std::min(backoff, left));
+    backoff = std::min(2 * backoff, kBackoffMax);
   }
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::CreateJobOnce(const v1::CreateJobRequest& request) {
+  RETURN_IF_ERROR(FindLeader(target_));
+  // A channel that has found no name asks for it again after longer and longer waits, so each
+  // attempt has one of its own.
+  const std::string& address = target_.address();
+  const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
+  return Call(*jobs, &v1::JobService::Stub::CreateJob, request, address, kCreateTimeout);
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::GetJob(const std::string& job) {

@@ -29,9 +29,16 @@ class CoordinatorClient {
   // A download of which nothing came for `stall_max` is given up.
   explicit CoordinatorClient(CoordinatorTarget target, absl::Duration stall_max = absl::Minutes(1));
 
-  // Up to 10 min: the coordinator imports the model and opens the data. Where the connection breaks
-  // it is tried again, and makes one job all the same: a request without an id is given one.
-  absl::StatusOr<v1::Job> CreateJob(v1::CreateJobRequest request);
+  struct CreateOptions {
+    absl::Duration away_max;  // how long the coordinator may be away; zero: three attempts
+    std::function<void(const absl::Status&)>
+        on_outage;  // called once, before the wait; may be empty
+  };
+  // Makes one job even if it asks several times: a request without an id gets one. Asks again only
+  // after UNAVAILABLE: a name that does not resolve, a refused connection, a coordinator that does
+  // not lead. Blocks for up to 10 min an attempt: the coordinator imports the model and opens data.
+  absl::StatusOr<v1::Job> CreateJob(v1::CreateJobRequest request,
+                                    const CreateOptions& options = {});
   absl::StatusOr<v1::Job> GetJob(const std::string& job);
   // All pages.
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
@@ -88,6 +95,8 @@ class CoordinatorClient {
                         const std::function<WatchStep(const v1::WatchJobsResponse&)>& on_update);
 
  private:
+  absl::StatusOr<v1::Job> CreateJobOnce(const v1::CreateJobRequest& request);
+
   // Opens streams one after the other until `end` says that it is over, or the coordinator is away
   // for too long. `read` opens one and reads it; the status of its end, and whether anything came.
   struct Reading {

@@ -27,7 +27,7 @@ class BreakingJobs final : public v1::JobService::Service {
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* request,
                          v1::Job* response) override {
     request_ids.push_back(request->request_id());
-    if (std::ssize(request_ids) <= breaks) return {grpc::StatusCode::UNAVAILABLE, "broken"};
+    if (std::ssize(request_ids) <= breaks) return {code, "broken"};
     response->set_name("jobs/line-1");
     return grpc::Status::OK;
   }
@@ -43,6 +43,7 @@ class BreakingJobs final : public v1::JobService::Service {
   }
 
   int breaks = 0;
+  grpc::StatusCode code = grpc::StatusCode::UNAVAILABLE;
   std::vector<std::string> request_ids;
   absl::Notification gone;
 };
@@ -68,16 +69,18 @@ class OneFileCheckpoints final : public v1::CheckpointService::Service {
 
 class CoordinatorClientTest : public ::testing::Test {
  protected:
-  CoordinatorClientTest() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&jobs_);
-    builder.RegisterService(&checkpoints_);
-    server_ = builder.BuildAndStart();
-  }
+  CoordinatorClientTest() { Serve("127.0.0.1:0"); }
   ~CoordinatorClientTest() override {
     if (!checkpoints_.cancelled.HasBeenNotified()) checkpoints_.cancelled.Notify();
     jobs_.gone.Notify();
+  }
+  void Serve(const std::string& at) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(at, grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&jobs_);
+    builder.RegisterService(&checkpoints_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr) << at;
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
@@ -116,6 +119,57 @@ TEST_F(CoordinatorClientTest, ACoordinatorThatIsNeverThereIsNamed) {
   const auto job = client.CreateJob({});
   EXPECT_TRUE(absl::IsUnavailable(job.status()));
   EXPECT_THAT(std::string(job.status().message()), HasSubstr(address()));
+}
+
+TEST_F(CoordinatorClientTest, ACreateThatMayWaitTriesAgainForLonger) {
+  jobs_.breaks = 3;
+  int outages = 0;
+  CoordinatorClient client(address());
+
+  const auto job = client.CreateJob(
+      {}, {.away_max = absl::Minutes(5), .on_outage = [&](const absl::Status&) { ++outages; }});
+
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_EQ(jobs_.request_ids.size(), 4);
+  EXPECT_THAT(jobs_.request_ids, ::testing::Each(jobs_.request_ids[0]));
+  EXPECT_EQ(outages, 1);
+}
+
+TEST_F(CoordinatorClientTest, ARequestThatIsRefusedIsNotTriedAgain) {
+  jobs_.breaks = 100;
+  jobs_.code = grpc::StatusCode::INVALID_ARGUMENT;
+  CoordinatorClient client(address());
+
+  const auto job = client.CreateJob({}, {.away_max = absl::Minutes(5)});
+
+  EXPECT_TRUE(absl::IsInvalidArgument(job.status())) << job.status();
+  EXPECT_EQ(jobs_.request_ids.size(), 1);
+}
+
+TEST_F(CoordinatorClientTest, ACoordinatorThatListensLaterIsWaitedFor) {
+  server_->Shutdown();
+  CoordinatorClient client(address());
+
+  const auto job = client.CreateJob(
+      {}, {.away_max = absl::Minutes(5), .on_outage = [&](const absl::Status& refused) {
+             EXPECT_THAT(std::string(refused.message()), HasSubstr("refused"));
+             Serve(address());
+           }});
+
+  EXPECT_TRUE(job.ok()) << job.status();
+}
+
+// The name is none that DNS could have: no server is asked.
+TEST_F(CoordinatorClientTest, ANameThatDoesNotResolveIsWaitedFor) {
+  absl::Status outage;
+  CoordinatorClient client("coordinator..fleet:7070");
+
+  const auto job =
+      client.CreateJob({}, {.away_max = absl::Seconds(1),
+                            .on_outage = [&](const absl::Status& status) { outage = status; }});
+
+  EXPECT_TRUE(absl::IsUnavailable(job.status())) << job.status();
+  EXPECT_THAT(std::string(outage.message()), HasSubstr("coordinator..fleet"));
 }
 
 TEST_F(CoordinatorClientTest, AWatchInWhichNothingHappensEndsWhenItIsStopped) {

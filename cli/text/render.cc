@@ -93,10 +93,15 @@ std::vector<Role> RolesOf(const v1::JobSpec& job, const RenderOptions& options) 
                               options.gpus),
        .grace_seconds = 30,
        .data_port = 9500});
-  // The same request makes the same job: this pod may be tried again.
+  // The same request makes the same job: this pod may be tried again. All pods start together, and
+  // the coordinator has no name before its own does.
   std::vector<std::string> submit = {
-      absl::StrCat("--server=", CoordinatorHost(job, options.target), ":7070"), "submit", "--wait",
-      absl::StrCat("--request-id=", job.name()), "/etc/muster/job/job.yaml"};
+      absl::StrCat("--server=", CoordinatorHost(job, options.target), ":7070"),
+      "submit",
+      "--wait",
+      absl::StrCat("--request-id=", job.name()),
+      "--wait-for-coordinator=5m",
+      "/etc/muster/job/job.yaml"};
   if (!options.insecure) submit.insert(submit.begin(), "--tls=/etc/muster/tls");
   roles.push_back({.name = "submit",
                    .count = 1,

@@ -84,7 +84,7 @@ class Kubernetes(unittest.TestCase):
         self.assertLessEqual(set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))), variables)
         flags = {re.sub("=.*", "", word).lstrip("-") for word in container["args"] if word.startswith("--")}
         if role == "submit":
-            self.assertEqual(flags - {"tls"}, {"server", "wait", "request-id"})
+            self.assertEqual(flags - {"tls"}, {"server", "wait", "request-id", "wait-for-coordinator"})
             return
         self.assertEqual("--insecure" in container["args"], insecure)
         program = os.path.join(ROOT, "services", role, "main")
