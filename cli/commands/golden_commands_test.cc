@@ -286,6 +286,7 @@ class FakeJobs final : public v1::JobService::Service {
 class FakeFleet final : public v1::FleetService::Service {
  public:
   bool insecure = false;
+  std::string metrics_url = "http://127.0.0.1:9402/metrics";
 
   grpc::Status ReadMemberLog(grpc::ServerContext*, const v1::ReadMemberLogRequest* request,
                              v1::ReadMemberLogResponse* log) override {
@@ -308,7 +309,7 @@ class FakeFleet final : public v1::FleetService::Service {
     member.set_pid(42);
     member.add_jobs("line-1");
     member.mutable_report_time()->set_seconds(absl::ToUnixSeconds(absl::Now()) - 3600 * 5);
-    member.set_metrics_url("http://here:9402/metrics");
+    member.set_metrics_url(metrics_url);
     list->set_term(3);
     member.set_insecure(insecure);
     list->set_coordinator_insecure(insecure);
@@ -725,8 +726,17 @@ TEST_F(GoldenCommandsTest, WatchDrawsTheCurveOnATerminal) {
 TEST_F(GoldenCommandsTest, Members) {
   EXPECT_EQ(Run({"members"}),
             "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
-            "worker-0  worker  here  42   line-1  5h    http://here:9402/metrics\n");
+            "worker-0  worker  here  42   line-1  5h    http://127.0.0.1:9402/metrics\n");
   EXPECT_EQ(Run({"members", "-o", "name"}), "worker-0\n");
+}
+
+TEST_F(GoldenCommandsTest, MembersOfPodsHaveAnAddressForPortForward) {
+  fleet_.metrics_url = "http://muster-worker-0:9402/metrics";
+  EXPECT_EQ(Run({"members"}),
+            "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
+            "worker-0  worker  here  42   line-1  5h    muster-worker-0:9402\n");
+  EXPECT_EQ(Run({"members", "-o", "jsonpath={.members[0].metrics_url}"}),
+            "http://muster-worker-0:9402/metrics\n");
 }
 
 TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
@@ -734,7 +744,7 @@ TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
   EXPECT_EQ(
       Run({"members"}),
       "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
-      "worker-0  worker  here  42   line-1  5h    http://here:9402/metrics\n"
+      "worker-0  worker  here  42   line-1  5h    http://127.0.0.1:9402/metrics\n"
       "--insecure: the coordinator, 1 of 1 members; whoever reaches a port may do everything\n");
 }
 

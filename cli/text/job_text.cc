@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
 
@@ -150,6 +152,17 @@ void AddRecoveries(const v1::Job& job, std::string& text) {
           absl::StrCat(line, "; ", recovery.steps_again(), " steps were made again in all"));
 }
 
+// A URL that opens, or HOST:PORT. A process that listens everywhere says its host's own name, which
+// need not resolve elsewhere: that of a pod is what `kubectl port-forward` takes.
+std::string MetricsAddress(const std::string& url) {
+  absl::string_view address = url;
+  absl::ConsumePrefix(&address, "http://");
+  address = address.substr(0, address.find('/'));
+  const bool opens = address.find_first_not_of("0123456789.:") == address.npos ||
+                     absl::StartsWith(address, "[") || absl::StartsWith(address, "localhost:");
+  return opens ? url : std::string(address);
+}
+
 }  // namespace
 
 bool IsTerminal(v1::JobState state) {
@@ -257,7 +270,8 @@ std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now) {
                absl::StrCat(member.pid()),
                absl::StrCat(member.jobs().empty() ? "-" : absl::StrJoin(member.jobs(), ","),
                             member.leaving() ? " (leaving)" : ""),
-               FormatAge(now - ToTime(member.report_time())), member.metrics_url()});
+               FormatAge(now - ToTime(member.report_time())),
+               MetricsAddress(member.metrics_url())});
   }
   return table.ToString();
 }
