@@ -50,8 +50,26 @@ def pulls(instance, late, steps):
             f'muster_worker_step_duration_seconds_count{{instance="{instance}"}}': steps}
 
 
-# By alert: series, one value a minute, with which it fires at `minute` for what has the labels of `fires` and for nothing else, having
-# been silent at `before`; and others with which it is silent until then and a little longer.
+def serving(*instances):
+    return {f'muster_worker_job_info{{instance="{instance}",job="j"}}': "1x90" for instance in instances}
+
+
+def until(minute, values):
+    """Values of promtool, without those from `minute` on, and then a marker that the series has ended."""
+    told = []
+    for word in values.split():
+        first, change, count = re.fullmatch(r"([^+x-]+)(?:([+-][\d.]+))?(?:x(\d+))?", word).groups()
+        times = 1 if count is None else int(count) + (first != "_")
+        told += [first if first in ("_", "stale") else float(first) + i * float(change or 0) for i in range(times)]
+    return " ".join(map(str, told[:minute])) + " stale"
+
+
+RUNNING = job("muster_job_running", "1x90", "1x90")
+RECOVERING = job("muster_job_running", "0x90", "0x90")
+
+# For each alert, `series` has one value a minute. The alert is silent at `before`, and fires at `minute` for the labels of `fires` and
+# for nothing else. With the series of `silent` it does not fire at all. Series with a job end after `minute`; then the alert fires for
+# `after_end` alone.
 CASES = {
     "MusterCoordinatorDown": dict(series={f"muster_coordinator_term{{{COORDINATOR}}}": "1x5 stale"}, minute=9, before=6, fires=[""],
                                   silent={f"muster_coordinator_term{{{COORDINATOR}}}": "1x90"}),
@@ -123,8 +141,9 @@ CASES = {
         minute=78, before=70, fires=['job="sick"'],
         silent={**job("muster_job_running", "1x90", "0x90"), **job("muster_job_samples_per_second", "100x60 80x30", "100x60 1x30")}),
     "MusterStraggler": dict(
-        series={**job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",')}, minute=19, before=9,
-        fires=['job="sick",worker="worker-1"'], silent=job("muster_ps_gate_wait_seconds_total", "0+6x90", "0x90", 'worker="worker-1",')),
+        series={**RUNNING, **job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",')}, minute=19, before=9,
+        fires=['job="sick",worker="worker-1"'],
+        silent={**RUNNING, **job("muster_ps_gate_wait_seconds_total", "0+6x90", "0x90", 'worker="worker-1",')}),
     "MusterWorkerSlow": dict(
         series={**steps("sick", 0.1, a=0.2, b=0.2, c=0.35), **steps("two", 0.1, a=0.2, b=0.35), **steps("well", 0.1, a=0.2, b=0.2, c=0.28)},
         minute=6, before=4, fires=['job="sick",worker="c"', 'job="two",worker="b"'],
@@ -132,22 +151,24 @@ CASES = {
                 **steps("with-ps", 0.1, a=0.2, b=0.2, c=0.9),
                 'muster_ps_gate_wait_seconds_total{instance="ps-0",job="with-ps",worker="c"}': "0x90"}),
     "MusterPullSlow": dict(  # steps of two seconds, of which one in a hundred gets its parameters late
-        series={**pulls("a", late=1, steps="0+30x90"), **pulls("b", late=0, steps="0+30x90"), **pulls("long-steps", late=1, steps="0+6x90")},
-        minute=22, before=9, fires=['instance="a"'], silent=pulls("a", late=0, steps="0+30x90")),
+        series={**pulls("a", late=1, steps="0+30x90"), **pulls("b", late=0, steps="0+30x90"), **pulls("long-steps", late=1, steps="0+6x90"),
+                **serving("a", "b", "long-steps")},
+        minute=22, before=9, fires=['instance="a"'], silent={**pulls("a", late=0, steps="0+30x90"), **serving("a")}),
     "MusterSendQueueFull": dict(
         series={'muster_worker_send_queue_full_seconds_total{instance="a"}': "0+58x90",
-                'muster_worker_send_queue_full_seconds_total{instance="b"}': "0+40x90"}, minute=26, before=14, fires=['instance="a"'],
-        silent={'muster_worker_send_queue_full_seconds_total{instance="a"}': "0+50x90"}),
+                'muster_worker_send_queue_full_seconds_total{instance="b"}': "0+40x90", **serving("a", "b")},
+        minute=26, before=14, fires=['instance="a"'],
+        silent={'muster_worker_send_queue_full_seconds_total{instance="a"}': "0+50x90", **serving("a")}),
     "MusterJobFailed": dict(
         series={'muster_jobs{state="failed"}': "1x20 2x70", 'muster_jobs{state="succeeded"}': "0+1x90"}, minute=22, before=20,
         fires=['state="failed"'], silent={'muster_jobs{state="failed"}': "4x50 3x40"}),
     "MusterJobRecovering": dict(series={'muster_jobs{state="recovering"}': "0x20 1x60"}, minute=32, before=30, fires=['state="recovering"'],
                                 silent={'muster_jobs{state="recovering"}': "0x20 2x8 0x60"}),
-    "MusterRestartLoop": dict(series={**job("muster_job_recoveries_total", "0x5 1 2 3x82", "0x10 1x80", 'lost="ps",reason="MEMBER_LOST",'),
+    "MusterRestartLoop": dict(series={**RECOVERING, **job("muster_job_recoveries_total", "0x5 1 2 3x82", "0x10 1x80", 'lost="ps",reason="MEMBER_LOST",'),
                                       **job("muster_job_recoveries_total", "0x8 1 2x80", "0x90", 'lost="worker",reason="MEMBER_LOST",')},
                               minute=12, before=6,
                               fires=['job="sick"'],
-                              silent={**job("muster_job_recoveries_total", "40x90", "0x40 1x40"),
+                              silent={**RECOVERING, **job("muster_job_recoveries_total", "40x90", "0x40 1x40"),
                                       **job("muster_job_recoveries_total", "0x5 1 3 4x82", "0x90", 'lost="worker",reason="MEMBER_LEAVES",'),
                                       **job("muster_job_recoveries_total", "0x5 1 3 4x82", "0x90", 'lost="none",reason="WORKERS_JOIN",')}),
     "MusterRecoverySlow": dict(series=histogram("muster_recovery_duration_seconds", sick=True, fast="60", slow="1800"), minute=10, before=0,
@@ -167,9 +188,9 @@ CASES = {
                                   silent={'muster_ps_refused_messages_total{instance="ps-0",reason="UNKNOWN_JOB"}': "0+9x90",
                                           'muster_ps_refused_messages_total{instance="ps-0",reason="WRONG_STEP"}': "4x90"}),
     "MusterGpuIdle": dict(
-        series={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.02x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90",
+        series={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.02x90", **serving("a"),
                 'muster_gpu_utilization_ratio{instance="free",gpu="0"}': "0x90"}, minute=16, before=14, fires=['instance="a",gpu="0"'],
-        silent={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.9x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90"}),
+        silent={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.9x90", **serving("a")}),
     "MusterGpuFault": dict(
         series={'DCGM_FI_DEV_XID_ERRORS{Hostname="a",gpu="0"}': "0x20 79x70", 'DCGM_FI_DEV_XID_ERRORS{Hostname="b",gpu="0"}': "0x90"},
         minute=22, before=20, fires=['Hostname="a",gpu="0"'],
@@ -187,10 +208,11 @@ CASES = {
         series={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="STORAGE_FULL"}}': "0x10 1x80",
                 f'muster_checkpoint_failures_total{{{COORDINATOR},reason="SNAPSHOT_FAILED"}}': "0x10 1x80",
                 f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "0x90",
-                **job("muster_job_checkpoint_failures_total", "0x10 1x80", "0x90", COORDINATOR + ',reason="STORAGE_FULL",')},
+                **RUNNING, **job("muster_job_checkpoint_failures_total", "0x10 1x80", "0x90", COORDINATOR + ',reason="STORAGE_FULL",')},
+        after_end=[COORDINATOR + ',reason="SNAPSHOT_FAILED"'],  # of no job
         minute=11, before=10, fires=[COORDINATOR + ',job="sick",reason="STORAGE_FULL"', COORDINATOR + ',reason="SNAPSHOT_FAILED"'],
         silent={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "3x90",
-                **job("muster_job_checkpoint_failures_total", "3x90", "0x90", COORDINATOR + ',reason="OTHER",')}),
+                **RUNNING, **job("muster_job_checkpoint_failures_total", "3x90", "0x90", COORDINATOR + ',reason="OTHER",')}),
     "MusterCheckpointDamaged": dict(
         series={f"muster_checkpoint_damaged_total{{{COORDINATOR}}}": "0x10 1x80",
                 'muster_checkpoint_damaged_total{instance="met-at-its-start"}': "_x11 1x79"}, minute=12, before=10,
@@ -204,7 +226,7 @@ def alerts():
 
 
 def unit_tests(name, case):
-    """Two tests of promtool's."""
+    """Two tests of promtool's, and a third where the alert is about a job: it ends with the job."""
     def firing(minute, of):
         return {"expr": f'count without (alertname, alertstate, severity) (ALERTS{{alertname="{name}",alertstate="firing"}})',
                 "eval_time": f"{minute}m", "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in of]}
@@ -213,8 +235,14 @@ def unit_tests(name, case):
         return {"interval": "1m", "input_series": [{"series": name, "values": values} for name, values in series.items()],
                 "promql_expr_test": what}
 
-    return [test(case["series"], [firing(case["before"], []), firing(case["minute"], case["fires"])]),
-            test(case["silent"], [firing(minute, []) for minute in (5, case["minute"] // 2, case["minute"], case["minute"] + 3)])]
+    tests = [test(case["series"], [firing(case["before"], []), firing(case["minute"], case["fires"])]),
+             test(case["silent"], [firing(minute, []) for minute in (5, case["minute"] // 2, case["minute"], case["minute"] + 3)])]
+    if any('job="' in series for series in case["series"]):
+        end = case["minute"] + 1
+        ended = {series: until(end, values) if 'job="' in series else values for series, values in case["series"].items()}
+        tests.append(test(ended, [firing(case["minute"], case["fires"])] +
+                          [firing(end + later, case.get("after_end", [])) for later in (0, 1, 5, 10)]))
+    return tests
 
 
 @unittest.skipUnless(shutil.which("promtool"), "no promtool: the rules were not tried")
