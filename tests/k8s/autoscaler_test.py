@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What `kubectl apply` does to the number of workers of a fleet that gets an autoscaler or loses it. kubectl is real; the API server is
-a stand-in (api_server.py)."""
+"""The commands of docs/kubernetes.md by which a fleet that runs gets an autoscaler, and loses it, keep the number of its workers. They
+run with a real kubectl; the API server is a stand-in (api_server.py)."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -24,6 +25,13 @@ HAS_KUBECTL = shutil.which(KUBECTL) is not None and "v5" in subprocess.run(
 APPLY = "kubectl apply -k my-overlay"
 # The name of the autoscaler and the rendered file that has it, for each component. The page has the name of the first.
 SCALERS = {"keda": ("scaledobject/muster-worker", "scaled"), "hpa": ("hpa/muster-worker", "scaled_hpa")}
+
+
+def commands(heading):
+    """Those of one section of the page."""
+    with open(os.path.join(ROOT, "docs", "kubernetes.md"), encoding="utf-8") as file:
+        section = re.search(rf"^### {heading}\n(.*?)(?=^#)", file.read(), re.M | re.S)[1]
+    return re.findall(r"^    (kubectl .*)", section, re.M)
 
 
 @unittest.skipUnless(HAS_KUBECTL, "no kubectl with kustomize 5")
@@ -62,7 +70,40 @@ class Autoscaler(unittest.TestCase):
     def workers(self):
         return self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"]
 
-    def test_an_apply_alone_changes_the_number(self):
+    def test_added_keeps_the_number_of_workers(self):
+        prepare, apply = commands("Adding it to a fleet that runs")
+        self.assertEqual(apply, APPLY)
+        for component in SCALERS:
+            with self.subTest(component=component):
+                self.start(component)
+                self.overlay(replicas=3)
+                self.run_command(APPLY)
+                self.overlay(component)
+                self.run_command(prepare)
+                self.run_command(apply)
+                self.assertEqual(self.workers(), 3)
+                self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"] = 7  # the autoscaler's
+                self.run_command(APPLY)
+                self.assertEqual(self.workers(), 7)
+
+    def test_removed_keeps_the_number_of_workers(self):
+        *prepare, apply = commands("Removing it")
+        self.assertEqual(apply, APPLY)
+        for component in SCALERS:
+            with self.subTest(component=component):
+                self.start(component)
+                self.overlay(component)
+                self.run_command(APPLY)
+                self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"] = 7  # the autoscaler's
+                told = [self.run_command(command) for command in prepare][-1]
+                self.assertEqual(told, "7")
+                self.overlay(replicas=told)
+                self.run_command(apply)
+                self.assertEqual(self.workers(), 7)
+                kinds = {thing["kind"] for thing in self.api.stored.values()}
+                self.assertFalse(kinds & {"ScaledObject", "HorizontalPodAutoscaler"})
+
+    def test_an_apply_alone_changes_the_number_as_the_page_warns(self):
         self.start("hpa")
         self.overlay(replicas=3)
         self.run_command(APPLY)
