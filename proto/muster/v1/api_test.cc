@@ -16,9 +16,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
 #include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/admin.pb.h"
@@ -161,6 +163,22 @@ TEST(ApiTest, FilesAreOfOnePackageAndLieWhereItSays) {
     EXPECT_EQ(file->package(), "muster.v1") << file->name();
     EXPECT_TRUE(absl::StartsWith(file->name(), "proto/muster/v1/")) << file->name();
     EXPECT_EQ(file->syntax(), FileDescriptor::SYNTAX_PROTO3) << file->name();
+  }
+}
+
+// protoc-gen-go refuses a file without go_package; AIP-191 asks for the Java options.
+TEST(ApiTest, EveryFileTellsGeneratorsOfOtherLanguagesWhereItsCodeGoes) {
+  google::protobuf::FileDescriptorSet files;
+  ASSERT_TRUE(files.ParseFromString(ReadAll("proto/muster/v1/all.descriptors")));
+  ASSERT_GE(files.file_size(), 9);
+  for (const auto& file : files.file()) {
+    const google::protobuf::FileOptions& options = file.options();
+    EXPECT_EQ(options.go_package(), "muster.io/proto/muster/v1;musterv1") << file.name();
+    EXPECT_EQ(options.java_package(), "io.muster.v1") << file.name();
+    EXPECT_TRUE(options.java_multiple_files()) << file.name();
+    std::string stem = file.name().substr(file.name().rfind('/') + 1);
+    stem[0] = absl::ascii_toupper(stem[0]);
+    EXPECT_EQ(options.java_outer_classname(), absl::StrReplaceAll(stem, {{".proto", "Proto"}}));
   }
 }
 
