@@ -13,24 +13,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
+struct Ended {
+  int code = -1;
+  std::string output;
+};
+
+// Runs the program until it ends by itself. `environment`: "NAME=VALUE", or nothing.
+Ended RunMain(const std::string& environment, const std::string& program,
+              const std::string& flags) {
+  FILE* const pipe = popen(
+      absl::StrCat(environment, " services/", program, "/main ", flags, " 2>&1").c_str(), "r");
+  Ended ended;
+  char buffer[4096];
+  while (const size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) {
+    ended.output.append(buffer, bytes);
+  }
+  ended.code = WEXITSTATUS(pclose(pipe));
+  return ended;
+}
+
 class MemberFlagsTest : public ::testing::TestWithParam<const char*> {
  protected:
-  struct Ended {
-    int code = -1;
-    std::string output;
-  };
-  // Runs the program until it ends by itself.
-  Ended Run(const std::string& flags) {
-    FILE* const pipe =
-        popen(absl::StrCat("services/", GetParam(), "/main ", flags, " 2>&1").c_str(), "r");
-    Ended ended;
-    char buffer[4096];
-    while (const size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) {
-      ended.output.append(buffer, bytes);
-    }
-    ended.code = WEXITSTATUS(pclose(pipe));
-    return ended;
-  }
+  static Ended Run(const std::string& flags) { return RunMain("", GetParam(), flags); }
 };
 
 INSTANTIATE_TEST_SUITE_P(, MemberFlagsTest, ::testing::Values("ps", "worker"),
@@ -51,6 +55,15 @@ TEST_P(MemberFlagsTest, AnAddressThatIsNotHereMayBeTriedAgain) {
 
   EXPECT_EQ(ended.code, 200) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("cannot serve metrics on 192.0.2.1:9401"));
+}
+
+// It says so before it looks for a coordinator, of which there is none.
+TEST(WorkerFlagsTest, GpusThatAreNotThereEndItForGood) {
+  const Ended ended = RunMain("CUDA_VISIBLE_DEVICES=-1", "worker", "--devices=cuda:0");
+
+  EXPECT_EQ(ended.code, 78) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("--devices: 'cuda:0' asks for a GPU, but "));
+  EXPECT_THAT(ended.output, HasSubstr("or compute on the CPU with cpu"));
 }
 
 }  // namespace

@@ -9,13 +9,12 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 absl::StatusOr<int> TwoGpus() { return 2; }
 absl::StatusOr<int> NoGpu() { return absl::UnavailableError("no GPU is visible (no driver)"); }
 
 std::vector<std::string> Names(absl::string_view text) {
-  return ParseDeviceList(text, TwoGpus).value().names;
+  return ParseDeviceList(text, TwoGpus).value();
 }
 
 TEST(DeviceListTest, CountsCpuDevices) {
@@ -32,11 +31,13 @@ TEST(DeviceListTest, NamesGpus) {
   EXPECT_THAT(Names("cuda:0,cuda:1"), ElementsAre("cuda:0", "cuda:1"));
 }
 
-TEST(DeviceListTest, UsesTheCpuAndSaysWhyWhereNoGpuIsVisible) {
-  const DeviceList list = ParseDeviceList("cuda:0,1", NoGpu).value();
-  EXPECT_THAT(list.names, ElementsAre("cpu:0"));
-  EXPECT_EQ(list.substitution, "cuda:0,1, but no GPU is visible (no driver): using cpu");
-  EXPECT_THAT(ParseDeviceList("cuda:0", TwoGpus).value().substitution, IsEmpty());
+TEST(DeviceListTest, RefusesGpusAndSaysWhyIfNoneIsVisible) {
+  for (const char* gpus : {"cuda", "cuda:0,1", "cuda:all"}) {
+    const absl::Status status = ParseDeviceList(gpus, NoGpu).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("no GPU is visible (no driver)"));
+    EXPECT_THAT(status.message(), HasSubstr("or compute on the CPU with cpu"));
+  }
 }
 
 TEST(DeviceListTest, LooksForGpusOnlyWhenAskedFor) {

@@ -98,13 +98,12 @@ int Main() {
     LOG(ERROR) << "--name: '" << name << "' is no valid name";
     return kExitConfig;
   }
-  const absl::StatusOr<DeviceList> list = ParseDeviceList(absl::GetFlag(FLAGS_devices));
+  const auto list = ParseDeviceList(absl::GetFlag(FLAGS_devices));
   if (!list.ok()) {
     LOG(ERROR) << "--devices: " << list.status().message();
     return kExitConfig;
   }
-  LOG_IF(WARNING, !list->substitution.empty()) << "--devices: " << list->substitution;
-  const std::vector<std::string>& devices = list->names;
+  const std::vector<std::string>& devices = *list;
   int threads = absl::GetFlag(FLAGS_threads_per_device);
   if (threads < 0) {
     LOG(ERROR) << "--threads_per_device: must not be negative (is " << threads << ")";

@@ -235,12 +235,6 @@ def worker_totals(metrics):
     return {"steps": steps, "seconds": seconds, **totals}
 
 
-def substituted_device(log):
-    """A worker's complaint that it computes on something else than it was told to; None where there is none."""
-    found = re.search(r"--devices: (.*: using .*)$", log, re.MULTILINE)
-    return found.group(1) if found else None
-
-
 def steady_step(first, last):
     """Means of a step between two samples of worker_totals(); ValueError where there is none."""
     steps = last["steps"] - first["steps"]

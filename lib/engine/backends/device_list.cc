@@ -27,7 +27,7 @@ absl::Status TooMany(absl::string_view text) {
       absl::StrCat("'", text, "' are more than ", kDevicesMax, " devices"));
 }
 
-absl::StatusOr<DeviceList> CpuDevices(absl::string_view text) {
+absl::StatusOr<std::vector<std::string>> CpuDevices(absl::string_view text) {
   int count = 0;
   for (absl::string_view part : absl::StrSplit(text, ',')) {
     int of_part = 1;
@@ -39,9 +39,9 @@ absl::StatusOr<DeviceList> CpuDevices(absl::string_view text) {
     count += std::min(of_part, kDevicesMax + 1);
     if (count > kDevicesMax) return TooMany(text);
   }
-  DeviceList list;
-  for (int i = 0; i < count; ++i) list.names.push_back(absl::StrCat("cpu:", i));
-  return list;
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("cpu:", i));
+  return names;
 }
 
 // The numbers of the GPUs named; empty for all.
@@ -71,30 +71,31 @@ absl::StatusOr<std::vector<int>> GpuNumbers(absl::string_view text) {
 
 absl::StatusOr<int> CountGpus() { return CountCudaDevices(); }
 
-absl::StatusOr<DeviceList> ParseDeviceList(absl::string_view text,
-                                           const std::function<absl::StatusOr<int>()>& count_gpus) {
+absl::StatusOr<std::vector<std::string>> ParseDeviceList(
+    absl::string_view text, const std::function<absl::StatusOr<int>()>& count_gpus) {
   if (!absl::StartsWith(text, "cuda")) return CpuDevices(text);
   ASSIGN_OR_RETURN(std::vector<int> numbers, GpuNumbers(text));
   const absl::StatusOr<int> visible = count_gpus();
   if (absl::IsUnavailable(visible.status())) {
-    return DeviceList{
-        .names = {"cpu:0"},
-        .substitution = absl::StrCat(text, ", but ", visible.status().message(), ": using cpu")};
+    return absl::UnavailableError(absl::StrCat(
+        "'", text, "' asks for a GPU, but ", visible.status().message(),
+        ". Make one visible (nvidia-smi lists them, CUDA_VISIBLE_DEVICES may hide them; 'muster "
+        "doctor' examines the host), use a build with CUDA, or compute on the CPU with cpu"));
   }
   RETURN_IF_ERROR(visible.status());
   if (numbers.empty()) {
     for (int i = 0; i < *visible; ++i) numbers.push_back(i);
   }
-  DeviceList list;
+  std::vector<std::string> names;
   for (int number : numbers) {
     if (number >= *visible) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", text, "' names GPU ", number, ", but ", *visible, *visible == 1 ? " is" : " are",
           " visible: write cuda:all, or numbers below ", *visible));
     }
-    list.names.push_back(absl::StrCat("cuda:", number));
+    names.push_back(absl::StrCat("cuda:", number));
   }
-  return list;
+  return names;
 }
 
 }  // namespace muster
