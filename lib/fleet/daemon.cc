@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -20,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "lib/fleet/flag_suggestions.h"
 #include "lib/security/core_dumps.h"
 #include "lib/version/build.h"
 
@@ -47,9 +49,13 @@ void NameWithUnderscores(char* argument) {
 
 bool reading_flags = false;
 
-// abseil ends the process with 1 for a faulty flag, which tells a supervisor nothing.
-void EndWithUsage(int status, void* /*unused*/) {
+// abseil ends the process with 1 for a faulty flag, which tells a supervisor nothing. It has named
+// the flag on stderr. `arguments`: the command line, std::vector<std::string>.
+void EndWithUsage(int status, void* arguments) {
   if (!reading_flags || status != 1) return;
+  for (const std::string& line : SuggestFlags(*static_cast<std::vector<std::string>*>(arguments))) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+  }
   std::fflush(nullptr);
   _exit(kExitUsage);
 }
@@ -104,7 +110,9 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   reading_flags = std::none_of(argv + 1, argv + argc, [](const char* argument) {
     return absl::StartsWith(argument, "--help");
   });
-  on_exit(EndWithUsage, nullptr);
+  static std::vector<std::string>& arguments = *new std::vector<std::string>;  // outlives exit()
+  arguments.assign(argv + 1, argv + argc);
+  on_exit(EndWithUsage, &arguments);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   reading_flags = false;
   if (!absl::GetFlag(FLAGS_core_dumps)) ForbidCoreDumps();

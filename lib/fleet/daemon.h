@@ -28,7 +28,7 @@ enum ExitCode : int {
 // Reads flags and turns logging to stderr on, and core dumps off unless --core_dumps. kExitOk, or
 // kExitUsage when something is left that is no flag. abseil itself ends the process for a flag it
 // does not know, or cannot read, which becomes kExitUsage, and after --help (1) and --version (0;
-// lib/version/build.h).
+// lib/version/build.h). For a mistyped flag stderr has the nearest one, too.
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage);
 
 // SIGTERM and SIGINT, taken by waiting for the first of them. Make it before the first thread: all

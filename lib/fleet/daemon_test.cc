@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,21 @@ TEST(DaemonDeathTest, AFaultyCommandLineEndsTheProcessForGood) {
   EXPECT_EXIT(Parse({"argument"}), ExitedWithCode(kExitUsage), "unexpected argument 'argument'");
   EXPECT_EXIT(Parse({"--help"}), ExitedWithCode(1), "");
   EXPECT_EXIT(Parse({}), ExitedWithCode(kExitOk), "");
+}
+
+TEST(DaemonDeathTest, AMistypedFlagIsAnsweredWithTheNearestOne) {
+  using ::testing::ExitedWithCode;
+  const char kMeant[] = "--off_the_test: did you mean --of_the_test\\?";
+  EXPECT_EXIT(Parse({"--off_the_test=1"}), ExitedWithCode(kExitUsage), kMeant);
+  EXPECT_EXIT(Parse({"--off-the-test", "1"}), ExitedWithCode(kExitUsage), kMeant);
+
+  const std::string file = ::testing::TempDir() + "/daemon_test.flags";
+  std::ofstream(file) << "# settings\n  --off_the_test=1\n";
+  EXPECT_EXIT(Parse({"--flagfile=" + file}), ExitedWithCode(kExitUsage), kMeant);
+  EXPECT_EXIT(Parse({"--flagfile", file}), ExitedWithCode(kExitUsage), kMeant);
+  // Nothing is near, or the flag is known and its value is wrong.
+  EXPECT_EXIT(Parse({"--zzz=1"}), ExitedWithCode(kExitUsage), "'zzz'\n$");
+  EXPECT_EXIT(Parse({"--of_the_test=high"}), ExitedWithCode(kExitUsage), "high[^?]*$");
 }
 
 rlim_t CoreBytesMax() {

@@ -1,0 +1,15 @@
+// "did you mean" for mistyped flags of a daemon.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace muster {
+
+// Returns a line such as "--adress_file: did you mean --address_file?" for each argument that is no
+// flag of this process but close to one. Looks into the files of --flagfile as well.
+std::vector<std::string> SuggestFlags(absl::Span<const std::string> arguments);
+
+}  // namespace muster
