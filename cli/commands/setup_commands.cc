@@ -17,6 +17,7 @@
 #include "cli/framework/exit_code.h"
 #include "cli/job_template.h"
 #include "google/protobuf/struct.pb.h"
+#include "lib/fleet/address.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 
@@ -103,6 +104,7 @@ absl::Status AddContext(const std::string& name, const Session& session) {
   if (session.server.empty()) {
     return absl::InvalidArgumentError("where is it? --server HOST:PORT");
   }
+  RETURN_IF_ERROR(CheckAddresses(session.server));
   const std::string path = ContextsPath();
   ASSIGN_OR_RETURN(Contexts contexts, ReadContexts(path));
   contexts.by_name[name] = {session.server, session.tls, session.token_file};

@@ -20,6 +20,7 @@
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "lib/fleet/address.h"
 #include "lib/limits/limits.h"
 #include "lib/security/certificate.h"
 #include "lib/security/tls_folder.h"
@@ -109,6 +110,7 @@ void CoordinatorTarget::PassOver(const std::string& address) const {
 
 absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
                                                const ClientSecurity& security) {
+  RETURN_IF_ERROR(CheckAddresses(addresses));
   if (security.tls.empty()) {
     if (security.token_file.empty()) return CoordinatorTarget(addresses);
     return WithReason(absl::InvalidArgumentError(

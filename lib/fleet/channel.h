@@ -57,9 +57,9 @@ class CoordinatorTarget {
   std::shared_ptr<grpc::ChannelCredentials> credentials_;      // null: plaintext
 };
 
-// INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or "TOKEN_FILE"): a file that is
-// missing, is named and what is wrong with it. Once per process: it watches the files on a thread
-// of its own.
+// The errors of CheckAddresses(). INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or
+// "TOKEN_FILE"): a file is missing or faulty; the message names it. Once per process: it watches
+// the files on a thread of its own.
 absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
                                                const ClientSecurity& security);
 
