@@ -25,6 +25,8 @@
 namespace muster {
 namespace {
 
+constexpr size_t kNamesakesMax = 5;  // that an error lists
+
 // Everything but the spec, of which it has what tells jobs apart.
 const google::protobuf::FieldMask& BasicFields() {
   static const auto* const kFields = [] {
@@ -347,11 +349,30 @@ JobRegistry::Turn::~Turn() {
   }
 }
 
+std::string JobRegistry::Turn::JobsNamed(const std::string& name) const {
+  registry_->mu_.AssertHeld();
+  std::vector<std::string> ids;
+  int64_t more = 0;
+  for (auto it = registry_->jobs_.rbegin(); it != registry_->jobs_.rend(); ++it) {
+    const v1::Job& record = it->second->job.record();
+    if (record.spec().name() != name) continue;
+    if (ids.size() == kNamesakesMax) {
+      ++more;
+    } else {
+      ids.push_back(JobIdOf(record.name()));
+    }
+  }
+  if (ids.empty()) return "";
+  return absl::StrCat("; jobs of this name: ", absl::StrJoin(ids, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " older") : "");
+}
+
 absl::StatusOr<JobRegistry::Entry*> JobRegistry::Turn::Find(const std::string& name) const {
   registry_->mu_.AssertHeld();
   auto number = registry_->number_by_id_.find(JobIdOf(name));
   if (number == registry_->number_by_id_.end()) {
-    return WithReason(absl::NotFoundError(absl::StrCat("no job '", JobIdOf(name), "'")),
+    const std::string id = JobIdOf(name);
+    return WithReason(absl::NotFoundError(absl::StrCat("no job '", id, "'", JobsNamed(id))),
                       "JOB_NOT_FOUND");
   }
   return registry_->jobs_.at(number->second).get();

@@ -155,7 +155,8 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  // By "jobs/ID" or "ID". NOT_FOUND (reason "JOB_NOT_FOUND").
+  // By "jobs/ID" or "ID". NOT_FOUND (reason "JOB_NOT_FOUND"): where jobs have "ID" as their name,
+  // the message has the ids of the newest.
   absl::StatusOr<Entry*> Find(const std::string& name) const;
   Entry* FindNumber(uint64_t number) const;  // or null
   const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
@@ -197,6 +198,9 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   }
 
  private:
+  // "; jobs of this name: line-7, line-6 and 2 older", or "".
+  std::string JobsNamed(const std::string& name) const;
+
   JobRegistry* const registry_;
   std::vector<std::shared_ptr<StreamWaker>> to_wake_;
   std::vector<Job::Outgoing> to_send_;

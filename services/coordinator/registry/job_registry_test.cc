@@ -222,6 +222,16 @@ TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {
   EXPECT_EQ(events, 2) << "submitted and cancelled";
 }
 
+TEST_F(JobRegistryTest, AJobThatIsAskedForByItsNameIsNamedByItsId) {
+  for (int i = 0; i < 7; ++i) AddJob();
+  JobRegistry::Turn turn(registry_.get());
+
+  EXPECT_EQ(turn.Find("line").status().message(),
+            "no job 'line'; jobs of this name: line-7, line-6, line-5, line-4, line-3 and 2 older");
+  EXPECT_EQ(turn.Find("jobs/lin").status().message(), "no job 'lin'");
+  EXPECT_TRUE(turn.Find("line-7").ok());
+}
+
 TEST_F(JobRegistryTest, AJobThatStopsRunningEndsItsRounds) {
   const uint64_t number = AddJob();
   std::shared_ptr<CheckpointRound> round;
