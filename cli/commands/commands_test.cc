@@ -111,6 +111,9 @@ TEST(CommandsTest, ExitCodesAreStable) {
   EXPECT_EQ(ExitOf({"update", "a-1", "--label", "team", "--server", "127.0.0.1:1"}), 2);
   EXPECT_EQ(ExitOf({"doctor", "--server", "127.0.0.1:1"}), 1);
   EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3);
+  EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1"}), 2);
+  EXPECT_EQ(ExitOf({"context", "add", "x", "--server", "127.0.0.1"}), 2);
+  EXPECT_EQ(ExitOf({"local", "up", "--dir", "/proc/nope"}), 2);
 }
 
 TEST(CommandsTest, AContextOfTheCommandLineGoesBeforeTheEnvironment) {

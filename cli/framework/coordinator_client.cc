@@ -49,6 +49,14 @@ constexpr int kPageSize = 500;
 absl::Status Explained(const grpc::Status& status, const std::string& address) {
   absl::Status result = FromGrpc(status);
   if (!absl::IsUnavailable(result)) return result;
+  if (absl::StrContains(result.message(), "http1.x server")) {  // gRPC has no code for it
+    return Annotate(
+        absl::InvalidArgumentError(result.message()),
+        absl::StrCat(address,
+                     " is the port of a status page or of metrics, not of the coordinator's calls: "
+                     "type --server with the port of its --listen (usually 7070; of a local "
+                     "cluster it is the first line of muster local status)"));
+  }
   if (absl::StrContains(absl::AsciiStrToLower(result.message()), "handshake")) {
     return Annotate(result,
                     absl::StrCat(address,

@@ -23,7 +23,7 @@
 namespace muster::cli {
 
 // Every call blocks for at most 15 s unless it says otherwise; UNAVAILABLE says which address was
-// tried. Thread-safe.
+// tried. INVALID_ARGUMENT if that is the port of a status page or of metrics. Thread-safe.
 class CoordinatorClient {
  public:
   // A download of which nothing came for `stall_max` is given up.

@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "lib/http/http_server.h"
 #include "lib/transport/core/crc32c.h"
 
 namespace muster::cli::coordinator_client_test {
@@ -170,6 +171,19 @@ TEST_F(CoordinatorClientTest, ANameThatDoesNotResolveIsWaitedFor) {
 
   EXPECT_TRUE(absl::IsUnavailable(job.status())) << job.status();
   EXPECT_THAT(std::string(outage.message()), HasSubstr("coordinator..fleet"));
+}
+
+TEST(CoordinatorClientPortTest, ThePortOfAStatusPageIsNamedAsSuch) {
+  const auto page = HttpServer::Start(
+      {.address = "127.0.0.1:0"}, [](const HttpRequest&) { return HttpResponse{.body = "{}"}; });
+  ASSERT_TRUE(page.ok()) << page.status();
+  const std::string address = "127.0.0.1:" + std::to_string((*page)->port());
+
+  const absl::Status status = CoordinatorClient(address).GetServerInfo().status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << "to try again does not help: " << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(address + " is the port of a status page or of metrics"));
 }
 
 TEST_F(CoordinatorClientTest, AWatchInWhichNothingHappensEndsWhenItIsStopped) {

@@ -22,16 +22,25 @@ std::string Holder(int file) {
   return bytes > 0 ? std::string(text, bytes) : "another process";
 }
 
+// A full disk may have room later. Every other error stays until the folder is another one.
+absl::Status CannotUse(const std::string& dir, int error) {
+  const std::string message = absl::StrCat(
+      "the folder ", dir, " of a local cluster cannot be made or written: ", strerror(error));
+  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(message);
+  return absl::InvalidArgumentError(absl::StrCat(message, "; choose another one with --dir"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClusterLock>> ClusterLock::Take(const std::string& dir,
                                                                const std::string& purpose) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
+  if (error) return CannotUse(dir, error.value());
   const std::string path = dir + "/lock";
   // Not inherited: members of the cluster outlive who has started them.
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0) return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
+  if (file < 0) return CannotUse(dir, errno);
   if (flock(file, LOCK_EX | LOCK_NB) != 0) {
     const int failure = errno;
     const std::string holder = Holder(file);
@@ -50,7 +59,7 @@ absl::StatusOr<std::unique_ptr<ClusterLock>> ClusterLock::Take(const std::string
   if (ftruncate(file, 0) != 0 || pwrite(file, self.data(), self.size(), 0) < 0) {
     const int failure = errno;
     close(file);
-    return absl::UnavailableError(absl::StrCat(path, ": ", strerror(failure)));
+    return CannotUse(dir, failure);
   }
   return absl::WrapUnique(new ClusterLock(file));
 }

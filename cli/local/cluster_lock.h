@@ -13,7 +13,8 @@ namespace muster::cli {
 class ClusterLock {
  public:
   // Makes the folder if it is missing. FAILED_PRECONDITION (reason "CLUSTER_BUSY"), naming the
-  // process that holds it and what that does; UNAVAILABLE where the folder cannot be written.
+  // process that holds it and what that does; INVALID_ARGUMENT if the folder cannot be made or
+  // written, RESOURCE_EXHAUSTED if the disk is full.
   // `purpose`: what this program does with it, "muster local up".
   static absl::StatusOr<std::unique_ptr<ClusterLock>> Take(const std::string& dir,
                                                            const std::string& purpose);

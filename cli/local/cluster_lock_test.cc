@@ -27,8 +27,14 @@ TEST(ClusterLockTest, WhoComesSecondIsToldWhoIsThere) {
   EXPECT_TRUE(ClusterLock::Take(dir, "muster local up").ok()) << "it is free again";
 }
 
-TEST(ClusterLockTest, AFolderThatCannotBeMadeIsAnError) {
-  EXPECT_TRUE(absl::IsUnavailable(ClusterLock::Take("/proc/no/such", "x").status()));
+TEST(ClusterLockTest, AFolderThatCannotBeMadeIsAFaultOfTheCommandLine) {
+  const absl::Status status = ClusterLock::Take("/proc/no/such", "x").status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << "to try again does not help";
+  EXPECT_EQ(
+      status.message(),
+      "the folder /proc/no/such of a local cluster cannot be made or written: No such file or "
+      "directory; choose another one with --dir");
 }
 
 }  // namespace
