@@ -388,7 +388,7 @@ TEST(LocalCommandTest, DownSavesTheJobThatRunsAndUpGoesOnFromThere) {
 
   const Outcome down = Muster("local down --dir " + dir);
   EXPECT_EQ(down.exit_code, 0) << down.err;
-  EXPECT_THAT(down.err, HasSubstr("char-gpt-1 is at step "));
+  EXPECT_THAT(down.err, HasSubstr("char-gpt-1 is RUNNING at step "));
   const int64_t saved = StepAfter(down.err, "char-gpt-1 is saved at step ");
   EXPECT_GT(saved, 0) << down.err;
 
@@ -410,6 +410,7 @@ TEST(LocalCommandTest, UpStatusDown) {
   const Outcome up = Muster("local up --dir " + dir);
   ASSERT_EQ(up.exit_code, 0) << up.err;
   EXPECT_THAT(up.out + up.err, HasSubstr("127.0.0.1:"));
+  EXPECT_THAT(up.err, HasSubstr("\n  muster local down --dir " + dir + "\n"));
   const Outcome status = Muster("local status --dir " + dir);
   EXPECT_EQ(status.exit_code, 0);
   // How wide columns are depends on the numbers of processes.

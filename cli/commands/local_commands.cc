@@ -12,6 +12,7 @@
 #include "cli/local/cluster_lock.h"
 #include "cli/local/local_cluster.h"
 #include "cli/local/local_prometheus.h"
+#include "cli/text/job_text.h"
 #include "cli/text/output.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/job/resource_name.h"
@@ -66,16 +67,20 @@ absl::Status StartNew(const UpOptions& options) {
                                         .workers = options.workers.value_or(kWorkersDefault),
                                         .devices = options.devices.value_or("cpu"),
                                         .lifetime = Lifetime::kDetached}));
+  // Commands find only the cluster in the default folder by themselves.
+  const std::string export_line =
+      options.dir == DefaultLocalDir()
+          ? ""
+          : absl::StrCat("  export MUSTER_SERVER=", cluster->address(), "\n");
   std::printf("%s\n", cluster->address().c_str());
   std::fprintf(stderr,
                "%s are up; state and logs in %s\n"
+               "%s"
                "  muster submit examples/linear.yaml --wait\n"
-               "  muster local down\n"
+               "  %s\n"
                "  Status page: %s\n",
-               SizeText(*cluster).c_str(), cluster->dir().c_str(), cluster->page().c_str());
-  if (options.dir != DefaultLocalDir()) {
-    std::fprintf(stderr, "  export MUSTER_SERVER=%s\n", cluster->address().c_str());
-  }
+               SizeText(*cluster).c_str(), cluster->dir().c_str(), export_line.c_str(),
+               LocalCommand("down", options.dir).c_str(), cluster->page().c_str());
   Observe(*cluster, options.observe);
   return absl::OkStatus();
 }
@@ -107,14 +112,11 @@ absl::Status Up(const UpOptions& options) {
   }
   if (IsAsWanted(**cluster, options)) return Heal(**cluster, options.observe);
   if (!(*cluster)->any_running()) return StartNew(options);
-  return WithReason(absl::AlreadyExistsError(absl::StrCat(
-                        "a local cluster with ", SizeText(**cluster), " runs already at ",
-                        (*cluster)->address(), "; muster local down stops it")),
-                    "ALREADY_RUNNING");
-}
-
-std::string DirFlag(const std::string& dir) {
-  return dir == DefaultLocalDir() ? "" : absl::StrCat(" --dir ", dir);
+  return WithReason(
+      absl::AlreadyExistsError(absl::StrCat("a local cluster with ", SizeText(**cluster),
+                                            " runs already at ", (*cluster)->address(), "; ",
+                                            LocalCommand("down", options.dir), " stops it")),
+      "ALREADY_RUNNING");
 }
 
 // The jobs that the cluster trains; none if its coordinator does not answer.
@@ -122,6 +124,7 @@ std::vector<v1::Job> ActiveJobs(const LocalCluster& cluster) {
   if (!cluster.running("coordinator")) return {};
   CoordinatorClient client(cluster.target());
   v1::ListJobsRequest request;
+  request.set_view(v1::JOB_VIEW_BASIC);
   for (const v1::JobState state : {v1::PREPARING, v1::RUNNING, v1::RECOVERING}) {
     request.add_states(state);
   }
@@ -136,13 +139,12 @@ void TellWhatIsSaved(const LocalCluster& cluster, const std::vector<v1::Job>& jo
     const std::string id = JobIdOf(job.name());
     const auto steps =
         ListCheckpointSteps(absl::StrCat(cluster.dir(), "/state/jobs/", id, "/checkpoints"));
+    const std::string up = LocalCommand("up", cluster.dir());
     if (steps.ok() && !steps->empty()) {
-      std::fprintf(stderr, "%s is saved at step %lld; muster local up%s goes on from there\n",
-                   id.c_str(), static_cast<long long>(steps->back()),
-                   DirFlag(cluster.dir()).c_str());
+      std::fprintf(stderr, "%s is saved at step %lld; %s goes on from there\n", id.c_str(),
+                   static_cast<long long>(steps->back()), up.c_str());
     } else {
-      std::fprintf(stderr, "%s has no checkpoint: muster local up%s begins it at its first step\n",
-                   id.c_str(), DirFlag(cluster.dir()).c_str());
+      std::fprintf(stderr, "%s has no checkpoint; %s begins it again\n", id.c_str(), up.c_str());
     }
   }
 }
@@ -154,9 +156,8 @@ absl::Status Down(const std::string& dir) {
   LocalPrometheus(dir).Stop();
   const std::vector<v1::Job> jobs = ActiveJobs(*cluster);
   for (const v1::Job& job : jobs) {
-    std::fprintf(stderr, "%s is at step %lld of %lld: saving it\n", JobIdOf(job.name()).c_str(),
-                 static_cast<long long>(job.progress().step()),
-                 static_cast<long long>(job.progress().total_steps()));
+    std::fprintf(stderr, "%s is %s at step %s: saving it\n", JobIdOf(job.name()).c_str(),
+                 v1::JobState_Name(job.state()).c_str(), StepText(job.progress()).c_str());
   }
   cluster->Shutdown(kStopGrace);
   TellWhatIsSaved(*cluster, jobs);
@@ -181,7 +182,9 @@ absl::Status PrintStatus(const std::string& dir, Session& session) {
   if (const auto url = LocalPrometheus(dir).url()) {
     std::fprintf(stderr, "Prometheus: %s\n", url->c_str());
   }
-  if (!all_run) std::fprintf(stderr, "muster local up starts what has ended again\n");
+  if (!all_run) {
+    std::fprintf(stderr, "%s starts what has ended again\n", LocalCommand("up", dir).c_str());
+  }
   if (!cluster->running("coordinator")) session.exit_code = kExitUnavailable;
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,12 @@
 #include "cli/commands/session.h"
 #include "cli/framework/interrupt.h"
 #include "cli/local/cluster_lock.h"
+#include "cli/local/local_cluster.h"
 #include "cli/local/process.h"
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
 
 namespace muster::cli::local_commands_test {
 namespace {
@@ -33,6 +37,33 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
+// A coordinator with one job that runs.
+class OneRunningJob final : public v1::JobService::Service {
+ public:
+  OneRunningJob() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
+                        v1::ListJobsResponse* list) override {
+    v1::Job& job = *list->add_jobs();
+    job.set_name("jobs/line-1");
+    job.set_state(v1::RUNNING);
+    job.mutable_progress()->set_step(120);
+    job.mutable_progress()->set_total_steps(200);
+    return grpc::Status::OK;
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
 class LocalCommandsTest : public ::testing::Test {
  protected:
   LocalCommandsTest() {
@@ -48,15 +79,16 @@ class LocalCommandsTest : public ::testing::Test {
   ~LocalCommandsTest() override { StopProcesses({member_}, absl::ZeroDuration()); }
 
   // With the record of a cluster that has nothing else.
-  void StartCoordinator(bool whole) {
+  void StartCoordinator(bool whole, const std::string& address = "127.0.0.1:1") {
     auto member = StartProcess({.argv = {"/bin/sleep", "600"},
                                 .log_path = dir_ + "/log",
                                 .lifetime = Lifetime::kDetached});
     if (member.ok()) member_ = *member;
     std::ofstream(dir_ + "/cluster.json") << absl::StrCat(
-        R"({"address": "127.0.0.1:1", "directory": ")", dir_, R"(", "devices": "cpu", "whole": )",
-        whole ? "true" : "false", R"(, "members": [{"name": "coordinator", "pid": )", member_.pid,
-        R"(, "start_ticks": )", member_.start_ticks, R"(, "argv": ["/bin/sleep", "600"]}]})");
+        R"({"address": ")", address, R"(", "directory": ")", dir_,
+        R"(", "devices": "cpu", "whole": )", whole ? "true" : "false",
+        R"(, "members": [{"name": "coordinator", "pid": )", member_.pid, R"(, "start_ticks": )",
+        member_.start_ticks, R"(, "argv": ["/bin/sleep", "600"]}]})");
   }
 
   // The exit code of `muster words...`, and what it says.
@@ -87,6 +119,28 @@ TEST_F(LocalCommandsTest, UpStopsWhatAnInterruptedOneHasLeftAndBeginsAnew) {
   EXPECT_FALSE(member_.alive()) << said_;
   EXPECT_THAT(said_, HasSubstr("what an interrupted muster local up has left is stopped"));
   EXPECT_THAT(said_, HasSubstr("the coordinator did not open its port"));
+}
+
+TEST_F(LocalCommandsTest, DownNamesTheJobsThatRun) {
+  const OneRunningJob coordinator;
+  StartCoordinator(/*whole=*/true, coordinator.address());
+
+  EXPECT_EQ(Run({"local", "down", "--dir", dir_}), 0);
+
+  EXPECT_THAT(said_, HasSubstr("line-1 is RUNNING at step 120/200: saving it\n"));
+  EXPECT_THAT(said_, HasSubstr(absl::StrCat("line-1 has no checkpoint; muster local up --dir ",
+                                            dir_, " begins it again\n")));
+  EXPECT_FALSE(member_.alive());
+}
+
+TEST_F(LocalCommandsTest, CommandsThatAreSuggestedNameTheFolder) {
+  EXPECT_EQ(Run({"local", "down", "--dir", dir_}), 3);
+  EXPECT_THAT(said_, HasSubstr(absl::StrCat("muster local up --dir ", dir_, " starts one")));
+
+  StartCoordinator(/*whole=*/true);
+  EXPECT_EQ(Run({"local", "up", "--dir", dir_, "--ps", "5"}), 6);
+  EXPECT_THAT(said_, HasSubstr(absl::StrCat("muster local down --dir ", dir_, " stops it")));
+  EXPECT_EQ(LocalCommand("down", DefaultLocalDir()), "muster local down");
 }
 
 TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesOneThatRunsInItsFolderAlone) {

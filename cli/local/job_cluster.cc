@@ -29,7 +29,7 @@ absl::Status CheckNothingRunsIn(const std::string& dir) {
   if (!(*other)->any_running()) return absl::OkStatus();
   return WithReason(absl::AlreadyExistsError(absl::StrCat(
                         "a local cluster runs in ", dir, " already; use another folder (--dir), ",
-                        "or stop it: muster local down --dir ", dir)),
+                        "or stop it: ", LocalCommand("down", dir))),
                     "ALREADY_RUNNING");
 }
 

@@ -98,6 +98,12 @@ std::string DefaultLocalDir() {
   return absl::StrCat(home == nullptr ? "." : home, "/.muster/local");
 }
 
+std::string LocalCommand(const std::string& verb, const std::string& dir) {
+  auto normal = [](const std::string& path) { return fs::absolute(path).lexically_normal(); };
+  const bool is_default = normal(dir) == normal(DefaultLocalDir());
+  return absl::StrCat("muster local ", verb, is_default ? "" : absl::StrCat(" --dir ", dir));
+}
+
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options& options) {
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(options));
   const absl::Status status = cluster->StartAll();
@@ -362,7 +368,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
   const std::string path = RecordPath(dir);
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return absl::NotFoundError(absl::StrCat("no local cluster in ", dir, "; muster local up"));
+    return absl::NotFoundError(
+        absl::StrCat("no local cluster in ", dir, "; ", LocalCommand("up", dir), " starts one"));
   }
   std::unique_ptr<LocalCluster> cluster(
       new LocalCluster({.dir = fs::absolute(dir).lexically_normal().string(),

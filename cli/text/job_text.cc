@@ -41,11 +41,6 @@ const char* ColorOf(v1::JobState state) {
   }
 }
 
-std::string StepText(const v1::JobProgress& progress) {
-  if (progress.total_steps() == 0) return absl::StrCat(progress.step());
-  return absl::StrCat(progress.step(), "/", progress.total_steps());
-}
-
 std::string LossText(double loss) {
   return std::isfinite(loss) ? absl::StrFormat("%.4g", loss)
                              : absl::StrFormat("%.4g (not finite)", loss);
@@ -164,6 +159,11 @@ std::string MetricsAddress(const std::string& url) {
 }
 
 }  // namespace
+
+std::string StepText(const v1::JobProgress& progress) {
+  if (progress.total_steps() == 0) return absl::StrCat(progress.step());
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
 
 bool IsTerminal(v1::JobState state) {
   return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;

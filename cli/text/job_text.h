@@ -16,6 +16,9 @@ namespace muster::cli {
 
 bool IsTerminal(v1::JobState state);
 
+// "860/2000", or "860" while the number of steps is not known.
+std::string StepText(const v1::JobProgress& progress);
+
 // "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  2/2 workers 2/2
 // ps", without the rightmost parts that `width` has no room for. With `color` the state is coloured
 // (which takes no width).
