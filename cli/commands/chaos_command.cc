@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/chaos/chaos.h"
+#include "cli/commands/evaluations.h"
 #include "cli/commands/session.h"
 #include "cli/framework/exit_code.h"
 #include "cli/local/cluster_lock.h"
@@ -251,7 +252,7 @@ absl::StatusOr<std::string> Submit(CoordinatorClient& client, const v1::JobSpec&
 absl::Status RunUndisturbed(CoordinatorClient& client, const v1::JobSpec& spec,
                             const Session& session, Outcome& outcome) {
   ASSIGN_OR_RETURN(outcome.undisturbed, Submit(client, spec));
-  ProgressDisplay display(Terminal::Of(fileno(stderr)));
+  ProgressDisplay display(Terminal::Of(fileno(stderr)), EvaluationsOf(client, outcome.undisturbed));
   display.Say(absl::StrCat(outcome.undisturbed, " is the undisturbed run to compare with"));
   v1::Job last;
   RETURN_IF_ERROR(client.Watch(outcome.undisturbed, {.interrupt = session.interrupt},

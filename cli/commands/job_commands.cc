@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "cli/commands/evaluations.h"
 #include "cli/commands/session.h"
 #include "cli/framework/exit_code.h"
 #include "cli/local/job_check.h"
@@ -103,7 +104,7 @@ absl::StatusOr<absl::Time> DeadlineIn(const std::string& timeout) {
 absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
                               const std::string& id, absl::Time deadline,
                               const std::function<bool(const v1::WatchJobResponse&)>& done) {
-  ProgressDisplay display(Terminal::Of(fileno(stderr)));
+  ProgressDisplay display(Terminal::Of(fileno(stderr)), EvaluationsOf(client, id));
   v1::Job last;
   const absl::Status status =
       client.Watch(id,
@@ -334,7 +335,7 @@ std::string LossCurve(CoordinatorClient& client, const std::string& id, const Te
 absl::Status Watch(const std::string& id, Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   const Terminal terminal = Terminal::Of(fileno(stderr));
-  ProgressDisplay display(terminal);
+  ProgressDisplay display(terminal, EvaluationsOf(client, id));
   absl::Time curve_due = absl::InfinitePast();
   v1::Job last;
   RETURN_IF_ERROR(client.Watch(id,

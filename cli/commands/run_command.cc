@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/commands/evaluations.h"
 #include "cli/commands/session.h"
 #include "cli/commands/text_sampler.h"
 #include "cli/framework/exit_code.h"
@@ -53,7 +54,7 @@ std::string SampleFrom(const std::string& directory) {
 // Watches until the job ends. After a signal it is suspended, which saves its last step; the
 // program ends at once after a second one.
 absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id, Session& session) {
-  ProgressDisplay display(Terminal::Of(fileno(stderr)));
+  ProgressDisplay display(Terminal::Of(fileno(stderr)), EvaluationsOf(client, id));
   v1::Job last;
   auto on_update = [&](const v1::WatchJobResponse& update) {
     last = update.job();

@@ -13,15 +13,7 @@ constexpr absl::Duration kPlainInterval = absl::Seconds(5);
 }
 
 void ProgressDisplay::Update(const v1::Job& job, absl::Time now) {
-  const v1::JobProgress& progress = job.progress();
-  if (progress.has_evaluation_loss() && progress.evaluation_step() != last_evaluation_step_) {
-    last_evaluation_step_ = progress.evaluation_step();
-    Say(absl::StrFormat(
-        "step %d: evaluation loss %.4f%s", progress.evaluation_step(), progress.evaluation_loss(),
-        progress.has_evaluation_accuracy()
-            ? absl::StrFormat(", accuracy %.2f %%", 100 * progress.evaluation_accuracy())
-            : ""));
-  }
+  SayEvaluations(job.progress());
   if (terminal_.interactive) {
     Clear();
     // One column stays free: a full line would wrap.
@@ -34,6 +26,20 @@ void ProgressDisplay::Update(const v1::Job& job, absl::Time now) {
     last_line_ = now;
   }
   last_state_ = job.state();
+}
+
+// The last one may be known before it is recorded: a later update says it then. A job ends only
+// after all of them are recorded.
+void ProgressDisplay::SayEvaluations(const v1::JobProgress& progress) {
+  if (!progress.has_evaluation_loss() || progress.evaluation_step() < evaluations_before_) return;
+  for (const Evaluation& evaluation : evaluations_(evaluations_before_)) {
+    if (evaluation.step < evaluations_before_) continue;
+    evaluations_before_ = evaluation.step + 1;
+    Say(absl::StrFormat("step %d: evaluation loss %.4g%s", evaluation.step, evaluation.loss,
+                        evaluation.accuracy
+                            ? absl::StrFormat(", accuracy %.2f %%", 100 * *evaluation.accuracy)
+                            : ""));
+  }
 }
 
 void ProgressDisplay::Say(const std::string& line) {
