@@ -89,13 +89,14 @@ TEST_F(FullDiskTest, AJobWaitsForRoomAndLosesNothing) {
 
   Fill();
   const v1::Job stuck = cluster_->Await(job, [](const v1::Job& now) {
-    return absl::StrContains(now.message(), "cannot write to its state folder");
+    return absl::StrContains(now.trouble().message(), "cannot write to its state folder");
   });
   EXPECT_EQ(stuck.state(), v1::RUNNING);
-  EXPECT_THAT(stuck.message(), HasSubstr("goes on when there is room"));
+  EXPECT_THAT(stuck.trouble().message(), HasSubstr("goes on when there is room"));
 
   MakeRoom();
   ExpectTheSameEnd(job);
+  EXPECT_FALSE(cluster_->Get(job).has_trouble());
 }
 
 TEST_F(FullDiskTest, ASaveThatIsRefusedDoesNotHurtTheLastOneAndTheNextOneIsMade) {

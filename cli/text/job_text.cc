@@ -76,6 +76,26 @@ std::string WaitingText(const v1::Job& job) {
           : "");
 }
 
+// Why a job does not move, or its last reason.
+std::string WhyText(const v1::Job& job) {
+  if (job.has_waiting()) return WaitingText(job);
+  return job.has_trouble() ? job.trouble().message() : job.reason();
+}
+
+// A job that starts from a checkpoint is at a step before it has a loss.
+bool HasLoss(const v1::JobProgress& progress) {
+  return progress.step() > 0 && (progress.has_update_time() || progress.loss() != 0);
+}
+
+std::string StateText(const v1::Job& job) {
+  const std::string& state = v1::JobState_Name(job.state());
+  return job.has_trouble() ? absl::StrCat(state, " (", job.trouble().reason(), ")") : state;
+}
+
+std::string LastLossText(const v1::Job& job) {
+  return HasLoss(job.progress()) ? LossText(job.progress().loss()) : "-";
+}
+
 // What a bound leaves: "1h2m of 12h".
 std::string TimeOf(absl::Duration passed, const google::protobuf::Duration& bound) {
   return absl::StrCat(absl::FormatDuration(absl::Trunc(passed, absl::Seconds(1))), " of ",
@@ -178,9 +198,11 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
     parts.push_back(absl::StrFormat(
         " %3d%% step %s", 100 * progress.step() / progress.total_steps(), StepText(progress)));
   }
-  if (progress.step() > 0) {
+  // The line is cut behind it: it says why nothing moves.
+  if (job.has_trouble()) parts.push_back(absl::StrCat("  TROUBLE: ", job.trouble().message()));
+  if (HasLoss(progress)) {
     parts.push_back(std::isfinite(progress.loss())
-                        ? absl::StrFormat("  loss %.3f", progress.loss())
+                        ? absl::StrCat("  loss ", LossText(progress.loss()))
                         : absl::StrCat("  LOSS NOT FINITE (", progress.loss(), ")"));
   }
   if (job.state() == v1::RUNNING && progress.samples_per_second() > 0) {
@@ -196,9 +218,14 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
   std::string line = color ? absl::StrCat(id, " ", ColorOf(job.state()), state, "\033[0m")
                            : absl::StrCat(id, " ", state);
   for (const std::string& part : parts) {
+    const int room = width - used;
     used += static_cast<int>(part.size());
-    if (used > width) break;
-    line += part;
+    if (used <= width) {
+      line += part;
+    } else {
+      if (job.has_trouble() && room > 0) line += part.substr(0, room);
+      break;
+    }
   }
   return line;
 }
@@ -206,9 +233,8 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
 std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now) {
   Table table({"NAME", "STATE", "STEP", "LOSS", "WORKERS", "PS", "AGE"});
   for (const v1::Job& job : jobs) {
-    table.Add({JobIdOf(job.name()), v1::JobState_Name(job.state()), StepText(job.progress()),
-               job.progress().step() > 0 ? LossText(job.progress().loss()) : "-", WorkerText(job),
-               PsText(job), FormatAge(now - ToTime(job.create_time()))});
+    table.Add({JobIdOf(job.name()), StateText(job), StepText(job.progress()), LastLossText(job),
+               WorkerText(job), PsText(job), FormatAge(now - ToTime(job.create_time()))});
   }
   return table.ToString();
 }
@@ -224,12 +250,11 @@ std::string WideJobTable(absl::Span<const v1::Job> jobs, absl::Time now) {
                "CHECKPOINT", "WHY"});
   for (const v1::Job& job : jobs) {
     const auto checkpoint = ParseCheckpointRef(job.checkpoint());
-    table.Add({JobIdOf(job.name()), v1::JobState_Name(job.state()), StepText(job.progress()),
-               job.progress().step() > 0 ? LossText(job.progress().loss()) : "-", WorkerText(job),
-               PsText(job), FormatAge(now - ToTime(job.create_time())),
+    table.Add({JobIdOf(job.name()), StateText(job), StepText(job.progress()), LastLossText(job),
+               WorkerText(job), PsText(job), FormatAge(now - ToTime(job.create_time())),
                absl::StrCat(job.spec().priority()), LabelText(job),
                checkpoint && checkpoint->step ? absl::StrCat("@", *checkpoint->step) : "-",
-               job.has_waiting() ? WaitingText(job) : job.reason()});
+               WhyText(job)});
   }
   return table.ToString();
 }
@@ -313,6 +338,7 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
       absl::StrCat(v1::JobState_Name(job.state()), job.reason().empty() ? "" : " (", job.reason(),
                    job.reason().empty() ? "" : ")", job.suspend_requested() ? ", suspending" : ""));
   AddLine(text, "Message", job.message());
+  AddLine(text, "Trouble", job.trouble().message());
   if (job.has_waiting()) AddLine(text, "Waits", WaitingText(job));
   if (!job.spec().labels().empty()) AddLine(text, "Labels", LabelText(job));
   AddLine(text, "Created",
@@ -327,7 +353,7 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
           job.spec().sync().mode() == v1::ALLREDUCE ? "none: workers own the parameters (allreduce)"
                                                     : absl::StrJoin(job.ps(), ", "));
   AddLine(text, "Step", StepText(progress));
-  if (progress.step() > 0) {
+  if (HasLoss(progress)) {
     AddLine(
         text, "Loss",
         absl::StrCat(LossText(progress.loss()), " (first ", LossText(progress.first_loss()), ")"));
@@ -376,7 +402,7 @@ std::string JobSummary(const v1::Job& job, const std::string& checkpoint) {
     absl::StrAppend(&text, " in ", FormatClock(ToTime(job.end_time()) - ToTime(job.start_time())));
   }
   absl::StrAppend(&text, "\n");
-  if (progress.step() > 0) {
+  if (HasLoss(progress)) {
     AddLine(text, "first loss", LossText(progress.first_loss()));
     AddLine(text, "last loss", LossText(progress.loss()));
   }

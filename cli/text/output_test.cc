@@ -74,6 +74,26 @@ TEST(OutputTest, ProgressLineOfAWaitingJobSaysWhatItWaitsFor) {
   EXPECT_EQ(ProgressLine(job, 80), "char-gpt-1 QUEUED  0/2 workers 0/2 ps");
 }
 
+TEST(OutputTest, TroubleIsInTheLineOfProgressAndInTheTable) {
+  v1::Job job = RunningJob();
+  job.mutable_trouble()->set_reason("STORAGE_FULL");
+  job.mutable_trouble()->set_message("the checkpoint of step 860 could not be written: disk full");
+  EXPECT_EQ(ProgressLine(job, 60), "char-gpt-1 RUNNING  43% step 860/2000  TROUBLE: the checkpoi");
+  EXPECT_THAT(ProgressLine(job, 200), HasSubstr("written: disk full  loss 1.734"));
+  EXPECT_THAT(JobTable({job}, absl::UnixEpoch()), HasSubstr("RUNNING (STORAGE_FULL)"));
+  EXPECT_THAT(DescribeJob(job, {}, absl::UnixEpoch()),
+              HasSubstr("\nTrouble            the checkpoint of step 860 could not"));
+}
+
+TEST(OutputTest, ALossIsShownOnceThereIsOneAndWithItsDigits) {
+  v1::Job job = RunningJob();
+  job.mutable_progress()->set_loss(5.6e-5);
+  EXPECT_THAT(ProgressLine(job, 200), HasSubstr("  loss 5.6e-05  "));
+  job.set_state(v1::QUEUED);  // it starts from the checkpoint of another job
+  job.mutable_progress()->set_loss(0);
+  EXPECT_THAT(ProgressLine(job, 200), testing::Not(HasSubstr("loss")));
+}
+
 TEST(OutputTest, JobTable) {
   v1::Job queued;
   queued.set_name("jobs/line-12");

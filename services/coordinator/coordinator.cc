@@ -246,7 +246,9 @@ void Coordinator::ExportMetrics() {
   CoordinatorMetrics::Workers wanted;
   for (const JobRegistry::Entry* entry : turn.Active()) {
     const v1::Job& record = entry->job.record();
-    metrics_->SetJob(JobIdOf(record.name()), record, entry->origin.first_step);
+    const bool has_trouble = entry->job.trouble() || !registry_.changes().trouble().ok() ||
+                             !registry_.MetricsTrouble(record.number()).ok();
+    metrics_->SetJob(JobIdOf(record.name()), record, entry->origin.first_step, has_trouble);
     metrics_->SetSteps(JobIdOf(record.name()), entry->job.Timing());
   }
   for (const auto& [number, entry] : turn.jobs()) {

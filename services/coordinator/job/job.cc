@@ -131,6 +131,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     ReleaseAll();
     rehearsal_.Forget();
   }
+  if (!IsActive(to)) trouble_.reset();
   JobDeadlines::Move(record_, to, now);
   record_.set_state(to);
   record_.set_reason(reason);
@@ -995,6 +996,7 @@ std::string Job::WriterOf(int shard) const {
 
 void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) {
   storage_full_noted_ = false;
+  trouble_.reset();
   if (checkpoints_.Committed(checkpoint.step(), now)) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
@@ -1016,6 +1018,11 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
   if (!full || !std::exchange(storage_full_noted_, true)) {
     Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
   }
+  trouble_.emplace();
+  trouble_->set_reason(ReasonOf(why));
+  trouble_->set_message(
+      Printable(absl::StrCat("the checkpoint of step ", step,
+                             " could not be written: ", why.message(), "; the job tries again")));
   const bool for_good = checkpoints_.Failed(step, snapshot, total_steps(), why, now);
   if (for_good && state() == v1::RUNNING) {
     Fail("CHECKPOINT_FAILED",

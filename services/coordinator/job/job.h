@@ -199,6 +199,9 @@ class Job {
   void CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
                             absl::Time now);
 
+  // Unset: there is none.
+  const std::optional<v1::JobTrouble>& trouble() const { return trouble_; }
+
   // Where the time of its steps goes, by rank; empty while it does not run.
   std::vector<v1::MemberTiming> Timing() const;
   // What its workers have told of their links; nothing unless it runs.
@@ -294,6 +297,7 @@ class Job {
   std::optional<int64_t> suspend_at_;           // that checkpoint is committed; records are awaited
   bool position_known_ = true;  // false: the log was read, and no report has come since
   bool storage_full_noted_ = false;             // since the last checkpoint
+  std::optional<v1::JobTrouble> trouble_;       // a checkpoint failed, and none came since
   absl::btree_set<std::string> senders_noted_;  // members, in this generation
 };
 

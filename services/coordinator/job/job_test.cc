@@ -187,6 +187,20 @@ TEST_F(JobTest, IsSavedWhenItsTimeHasPassed) {
   EXPECT_THAT(Sent(), IsEmpty());
 }
 
+TEST_F(JobTest, ACheckpointThatFailsIsTroubleUntilOneIsWritten) {
+  Run();
+  EXPECT_FALSE(job_.trouble().has_value());
+  job_.CheckpointFailed(50, /*snapshot=*/0,
+                        WithReason(absl::ResourceExhaustedError("disk full"), "STORAGE_FULL"),
+                        now_);
+  ASSERT_TRUE(job_.trouble().has_value());
+  EXPECT_EQ(job_.trouble()->reason(), "STORAGE_FULL");
+  EXPECT_EQ(job_.trouble()->message(),
+            "the checkpoint of step 50 could not be written: disk full; the job tries again");
+  Commit(50);
+  EXPECT_FALSE(job_.trouble().has_value());
+}
+
 TEST_F(JobTest, ScheduledItPreparesEveryMember) {
   Schedule();
 

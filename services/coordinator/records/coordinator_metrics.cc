@@ -172,7 +172,8 @@ prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* he
   return *gauge;
 }
 
-void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, int64_t first_step) {
+void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, int64_t first_step,
+                                bool has_trouble) {
   const v1::JobProgress& progress = record.progress();
   absl::MutexLock lock(&mu_);
   // From 0, so that an alert sees the first.
@@ -181,6 +182,9 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
   JobGauge("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
            job)
       .Set(record.state() == v1::RUNNING);
+  JobGauge("muster_job_trouble",
+           "1 while something keeps the job from going on, or from being saved.", job)
+      .Set(has_trouble);
   JobGauge("muster_job_workers", "Workers of the job.", job).Set(record.workers_size());
   if (const int64_t every = record.spec().checkpoint().every_steps(); every > 0) {
     JobGauge("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.", job)

@@ -43,7 +43,8 @@ class CoordinatorMetrics {
   };
   void SetWorkersWanted(const Workers& workers);
   // Of a job that has members. `first_step`: where it began, with another job's checkpoint perhaps.
-  void SetJob(const std::string& job, const v1::Job& record, int64_t first_step)
+  // `has_trouble`: as v1::Job.trouble.
+  void SetJob(const std::string& job, const v1::Job& record, int64_t first_step, bool has_trouble)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Where the time of its workers' steps went; see StepGauges::Show().
   void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings)

@@ -421,9 +421,10 @@ v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
   const absl::Status unrecorded = registry_->metrics_.Trouble(view.number());
   const absl::Status unstored = registry_->changes_.trouble();
   const absl::Status& trouble = unstored.ok() ? unrecorded : unstored;
+  if (entry.job.trouble()) *view.mutable_trouble() = *entry.job.trouble();
   if (!trouble.ok() && !IsTerminal(view.state())) {
-    view.set_message(absl::StrCat(
-        view.message(), view.message().empty() ? "" : "; ",
+    view.mutable_trouble()->set_reason("STATE_UNWRITABLE");
+    view.mutable_trouble()->set_message(absl::StrCat(
         "the coordinator cannot write to its state folder (", trouble.message(),
         "): training pauses once ", limits::kStepRecordsHeldMax,
         " steps wait to be recorded, and goes on when there is room; nothing is lost"));

@@ -291,7 +291,7 @@ TEST_F(JobRegistryTest, StepsThatTheDiskDoesNotTakeAreSaidAndAcknowledgedOnceItD
     turn.Perform(entry);
   }
   registry_->Settle();
-  EXPECT_THAT(View(number).message(), HasSubstr("cannot write to its state folder"));
+  EXPECT_THAT(View(number).trouble().message(), HasSubstr("cannot write to its state folder"));
   for (const MemberDirective& told : worker->TakeDirectives()) {
     EXPECT_FALSE(told.directive.has_acknowledge());
   }

@@ -109,7 +109,9 @@ let olderToken = '';
 let live = null;              // the stream of changes
 let signedOut = false;
 
-const why = (job) => (job.waiting && job.waiting.message) || job.message || '';
+const why = (job) => (job.trouble && job.trouble.message) || (job.waiting && job.waiting.message) || job.message || '';
+// A job that trains needs no explanation, unless it has trouble.
+const explains = (job) => !!job.trouble || (job.state !== 'RUNNING' && job.state !== 'SUCCEEDED');
 
 function progressOf(job) {
   const progress = job.progress || {};
@@ -238,7 +240,7 @@ function makeRow(job) {
   let shown = '', drawn = 0, drawing = false;
   const update = (now) => {
     const progress = progressOf(now);
-    const text_now = JSON.stringify([now.state, now.message, now.progress]);
+    const text_now = JSON.stringify([now.state, now.message, now.progress, now.trouble]);
     if (text_now !== shown) {
       shown = text_now;
       state.replaceChildren(badge(now));
@@ -248,7 +250,7 @@ function makeRow(job) {
         : (progress.step ? `step ${count(progress.step)}` : 'not begun');
       loss.textContent = figure(progress.loss);
       rate.textContent = now.state === 'RUNNING' ? figure(progress.rate) : '–';
-      reason.replaceChildren(now.state === 'SUCCEEDED' || now.state === 'RUNNING' ? '' : foreign(why(now)));
+      reason.replaceChildren(explains(now) ? foreign(why(now)) : '');
     }
     // A running job's curve grows; an ended one's is drawn once.
     if (!drawing && progress.step > 0 && (drawn === 0 || (isActive(now) && Date.now() - drawn > 10000))) {
@@ -470,10 +472,11 @@ function renderJob() {
     ? `step ${count(progress.step)} of ${count(progress.total)} · ${Math.floor(progress.share * 100)} %` : `step ${count(progress.step)}`;
 
   const message = byId('job-message');
-  const words = job.state === 'RUNNING' || job.state === 'SUCCEEDED' ? '' : why(job);
+  const words = explains(job) ? why(job) : '';
   message.hidden = !words;
-  message.className = `callout ${job.state === 'FAILED' ? 'bad' : job.state === 'RECOVERING' ? 'warn' : ''}`;
-  message.replaceChildren(job.reason ? el('b', {}, foreign(job.reason), ': ') : '', foreign(words));
+  message.className = `callout ${job.state === 'FAILED' ? 'bad' : job.state === 'RECOVERING' || job.trouble ? 'warn' : ''}`;
+  const reason = (job.trouble && job.trouble.reason) || job.reason;
+  message.replaceChildren(reason ? el('b', {}, foreign(reason), ': ') : '', foreign(words));
 
   const start = moment(job.start_time), end = moment(job.end_time);
   const facts = [
