@@ -394,6 +394,10 @@ TEST(LocalCommandTest, DownSavesTheJobThatRunsAndUpGoesOnFromThere) {
 
   const Outcome again = Muster("local up --dir " + dir);
   ASSERT_EQ(again.exit_code, 0) << again.err;
+  const auto page_of = [](const Outcome& up) {
+    return up.err.substr(up.err.find("Status page: "));
+  };
+  EXPECT_EQ(page_of(again), page_of(up)) << "a browser's tab finds it again";
   // It recovers in its second generation.
   Outcome events;
   const absl::Time end = absl::Now() + absl::Minutes(1);

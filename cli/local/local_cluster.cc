@@ -1,6 +1,9 @@
 #include "cli/local/local_cluster.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +17,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -54,6 +58,29 @@ std::string AddressPath(const std::string& dir) { return dir + "/coordinator.add
 std::string PagePath(const std::string& dir) { return dir + "/page.address"; }
 
 std::string PortFlag(const char* name) { return absl::StrCat("--", name, "=127.0.0.1:0"); }
+
+// Of "http://127.0.0.1:40121"; 0: none.
+int PortOf(const std::string& page) {
+  int port = 0;
+  return absl::SimpleAtoi(page.substr(page.rfind(':') + 1), &port) ? port : 0;
+}
+
+// The port that the status page had before, if nothing listens there now; else 0, a free one.
+int PagePort(const std::string& page) {
+  const int port = PortOf(page);
+  if (port == 0) return 0;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int reuse = 1;
+  setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
+  const bool is_free =
+      bind(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  close(probe);
+  return is_free ? port : 0;
+}
 
 // Polls until `done` or the deadline; false at the deadline.
 bool Poll(absl::Duration timeout, const std::function<bool()>& done) {
@@ -144,7 +171,7 @@ absl::Status LocalCluster::StartAll() {
   argv = {coordinator,
           PortFlag("listen"),
           PortFlag("metrics"),
-          PortFlag("http"),
+          absl::StrCat("--http=127.0.0.1:", PagePort(page())),
           absl::StrCat("--http_file=", PagePath(options_.dir)),
           absl::StrCat("--state_dir=", options_.dir, "/state"),
           absl::StrCat("--address_file=", AddressPath(options_.dir)),
@@ -154,6 +181,7 @@ absl::Status LocalCluster::StartAll() {
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   RETURN_IF_ERROR(StartCoordinator());
   argv[1] = absl::StrCat("--listen=", address());  // where members look for it from now on
+  argv[3] = absl::StrCat("--http=127.0.0.1:", PortOf(page()));  // open tabs look there
   auto add = [&](const std::string& name, std::vector<std::string> argv,
                  const std::vector<std::string>& extra) {
     argv.push_back(absl::StrCat("--coordinator=", address()));

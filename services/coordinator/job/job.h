@@ -199,6 +199,10 @@ class Job {
   void CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
                             absl::Time now);
 
+  // The members that a recovering job waits for, because they have not stopped yet.
+  std::vector<std::string> StoppingMembers() const {
+    return state() == v1::RECOVERING ? members_.NotStopped() : std::vector<std::string>();
+  }
   // Unset: there is none.
   const std::optional<v1::JobTrouble>& trouble() const { return trouble_; }
 

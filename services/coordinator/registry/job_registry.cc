@@ -429,7 +429,7 @@ v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
         "): training pauses once ", limits::kStepRecordsHeldMax,
         " steps wait to be recorded, and goes on when there is room; nothing is lost"));
   }
-  AddWhatFollows(entry.wait, view);
+  AddWhatFollows(entry.wait, view, entry.job.StoppingMembers());
   return view;
 }
 

@@ -1,9 +1,12 @@
 #include "services/coordinator/scheduling/job_conditions.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "services/coordinator/common/proto_time.h"
 
@@ -51,12 +54,26 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
   }
 }
 
-void AddWaiting(const std::optional<Wait>& wait, v1::Job& job) {
+// "ps-0, worker-0, worker-1 and 5 more".
+std::string NamesOf(const std::vector<std::string>& members) {
+  constexpr size_t kNamedMax = 4;
+  const size_t named = std::min(members.size(), kNamedMax);
+  std::string names = absl::StrJoin(members.begin(), members.begin() + named, ", ");
+  if (members.size() > named) absl::StrAppend(&names, " and ", members.size() - named, " more");
+  return names;
+}
+
+void AddWaiting(const std::optional<Wait>& wait, v1::Job& job,
+                const std::vector<std::string>& stopping) {
   v1::JobWaiting& waiting = *job.mutable_waiting();
   if (job.state() == v1::RECOVERING) {
     const bool told = absl::StartsWith(job.reason(), "WAITS_FOR_");
     waiting.set_reason(told ? job.reason() : "STARTING");
-    waiting.set_message(told ? job.message() : "its members stop, and are given the next plan");
+    waiting.set_message(told ? job.message()
+                        : stopping.empty()
+                            ? "all members have stopped; the next plan is being made"
+                            : absl::StrCat("waits until ", NamesOf(stopping),
+                                           " stop; then all members get the next plan"));
     return;
   }
   if (!wait) {
@@ -116,9 +133,10 @@ void UpdateConditions(std::optional<absl::Time> now, v1::Job& job) {
   }
 }
 
-void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job) {
+void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
+                    const std::vector<std::string>& stopping) {
   job.clear_waiting();
-  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) AddWaiting(wait, job);
+  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) AddWaiting(wait, job, stopping);
   UpdateConditions(/*now=*/std::nullopt, job);
   for (v1::JobCondition& condition : *job.mutable_conditions()) {
     condition.clear_reason();

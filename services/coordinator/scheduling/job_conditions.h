@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "proto/muster/v1/job.pb.h"
@@ -17,7 +19,9 @@ void UpdateConditions(std::optional<absl::Time> now, v1::Job& job);
 
 // Sets job.waiting, and what conditions have besides, from the rest of the job: told when somebody
 // asks for it, and never stored. `wait`: what the scheduler saw last of a job that is QUEUED; none:
-// it has not looked yet, or the job has been given members. Pure.
-void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job);
+// it has not looked yet, or the job has been given members. `stopping`: the members that a
+// recovering job waits for. Pure.
+void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
+                    const std::vector<std::string>& stopping = {});
 
 }  // namespace muster

@@ -86,6 +86,14 @@ TEST(JobConditionsTest, ConditionsFollowTheState) {
   EXPECT_EQ(recovering.waiting().reason(), "WAITS_FOR_MEMBERS");
   EXPECT_EQ(recovering.waiting().position(), 0);
 
+  v1::Job stopping = JobIn(v1::RECOVERING, "MEMBER_LOST");
+  AddWhatFollows(std::nullopt, stopping, {"ps-0", "worker-0", "worker-1", "worker-2", "worker-3"});
+  EXPECT_EQ(stopping.waiting().message(),
+            "waits until ps-0, worker-0, worker-1, worker-2 and 1 more stop; then all members get "
+            "the next plan");
+  AddWhatFollows(std::nullopt, stopping);
+  EXPECT_EQ(stopping.waiting().message(), "all members have stopped; the next plan is being made");
+
   v1::Job cancelled = JobIn(v1::CANCELLED, "CANCELLED");
   AddWhatFollows(WaitFor(WaitCause::kWorkers), cancelled);
   EXPECT_FALSE(cancelled.has_waiting());

@@ -196,6 +196,14 @@ bool JobMembers::AllStopped() const {
                              [](const auto& entry) { return entry.second.has_stopped(); });
 }
 
+std::vector<std::string> JobMembers::NotStopped() const {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : members_) {
+    if (!member.has_stopped()) names.push_back(name);
+  }
+  return names;
+}
+
 std::vector<std::string> JobMembers::Leaving() const {
   std::vector<std::string> names;
   for (const auto& [name, member] : members_) {

@@ -129,6 +129,7 @@ class JobMembers {
   // The first step that some worker has not finished.
   int64_t OldestStep() const;
   bool AllStopped() const;
+  std::vector<std::string> NotStopped() const;
   // Somebody without a stream whom a ps has lost as well; null: nobody.
   const std::string* FirstLostByAll() const;
   // The versions that the shards of a ps can all be had at, and those of its backup of a shard,

@@ -106,6 +106,7 @@ const idOf = (job) => job.name.replace(/^jobs\//, '');
 const jobs = new Map();       // by name
 let members = [];
 let olderToken = '';
+let loaded = false;           // the jobs have come once
 let live = null;              // the stream of changes
 let signedOut = false;
 
@@ -291,7 +292,7 @@ function renderJobs() {
     if (body.children[i] !== known.row) body.insertBefore(known.row, body.children[i] || null);
   });
   byId('jobs').hidden = order.length === 0;
-  byId('no-jobs').hidden = order.length > 0;
+  byId('no-jobs').hidden = order.length > 0 || !loaded;
   byId('more-jobs').hidden = !olderToken;
   renderComparison();
 }
@@ -536,7 +537,7 @@ function rowsOf(chart) {
     const middle = smooth(points, weight);
     curves.push({job: i, dots: Boolean(chart.dots), points: points.map((p, k) => [p[1], p[2] ?? null, middle[k], p[3] ?? null])});
     const marks = chart.evaluation ? series.get(chart.evaluation) || [] : [];
-    if (marks.length) curves.push({job: i, dots: true, points: marks.map((p) => [p[1], p[4], p[4], p[4]])});
+    if (marks.length) curves.push({job: i, dots: true, rings: true, points: marks.map((p) => [p[1], p[4], p[4], p[4]])});
   });
   const byStep = new Map();
   curves.forEach((curve, k) => {
@@ -591,7 +592,10 @@ function drawChart(chart) {
     labels, customBars: true, legend: 'never', connectSeparatedPoints: true, strokeWidth: 2, fillAlpha: 0.16, drawGapEdgePoints: true,
     logscale: byId('logarithmic').checked, includeZero: Boolean(chart.floor) && !byId('logarithmic').checked, dateWindow: view.range || null,
     axisLabelFontSize: 12, axisLineColor: style('--edge'), gridLineColor: style('--grid'), highlightCircleSize: 4, xRangePad: 4, yRangePad: 8,
-    series: Object.fromEntries(curves.map((curve, i) => [`c${i}`, {color: style(`--c${curve.job}`),
+    series: Object.fromEntries(curves.map((curve, i) => [`c${i}`, {
+      // Evaluations of one job have a color of their own; of several jobs the color says which.
+      color: style(curve.rings && route.names.length === 1 ? '--c1' : `--c${curve.job}`),
+      ...(curve.rings ? {drawPointCallback: drawRing, drawHighlightPointCallback: drawRing} : {}),
       ...(curve.dots ? {strokeWidth: chart.dots ? 1.5 : 0, drawPoints: true, pointSize: 4} : rows.length < 3 ? {drawPoints: true, pointSize: 3} : {})}])),
     axes: {x: {axisLabelFormatter: (value) => short.format(value), valueFormatter: (value) => `step ${count(value)}`, pixelsPerLabel: 70},
       y: {axisLabelFormatter: (value) => (Math.abs(value) >= 10000 ? short.format(value) : figure(value)), axisLabelWidth: 58}},
@@ -614,6 +618,25 @@ function drawChart(chart) {
   }
 }
 
+// A ring shows the curve through it.
+function drawRing(plot, name, context, x, y, color, size) {
+  context.save();
+  context.strokeStyle = color;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.arc(x, y, size, 0, 2 * Math.PI);
+  context.stroke();
+  context.restore();
+}
+
+// The steps from which the job went on after a recovery, as its events tell.
+function resumedSteps(events) {
+  return events.filter((event) => event.reason === 'SCHEDULED')
+    .map((event) => /^generation (\d+) .*, from step (\d+)$/.exec(event.message || ''))
+    .filter((found) => found && Number(found[1]) > 1)
+    .map((found) => Number(found[2]));
+}
+
 // What lies between steps: checkpoints, and where the job had to begin again.
 function drawMarks(context, area, plot) {
   const line = (step, color, dashes) => {
@@ -630,8 +653,7 @@ function drawMarks(context, area, plot) {
   };
   if (!view || route.names.length > 1) return;
   for (const checkpoint of view.checkpoints) line(checkpoint.step || 0, style('--c2'), [3, 4]);
-  const job = view.details.get(route.names[0]);
-  if (job && job.recovery) line(job.recovery.step || 0, style('--bad'), []);
+  for (const step of resumedSteps(view.events)) line(step, style('--bad'), []);
 }
 
 let zooming = 0;
@@ -766,11 +788,24 @@ function loadMembers() {
   return ask('members').then((fleet) => { members = fleet.members || []; render(); });
 }
 
+// All jobs that have not ended: the numbers above the table count them.
+async function loadActive() {
+  const active = [];
+  let token = '';
+  do {
+    const page = await ask(`jobs?page_size=200&states=${ACTIVE.join(',')}${token ? `&page_token=${encodeURIComponent(token)}` : ''}`);
+    active.push(...page.jobs);
+    token = page.next_page_token;
+  } while (token);
+  return active;
+}
+
 async function loadJobs() {
-  const [newest, going] = await Promise.all([ask('jobs?page_size=50'), ask(`jobs?page_size=200&states=${ACTIVE.join(',')}`)]);
+  const [newest, active] = await Promise.all([ask('jobs?page_size=50'), loadActive()]);
   jobs.clear();
-  for (const job of [...newest.jobs, ...going.jobs]) jobs.set(job.name, job);
+  for (const job of [...newest.jobs, ...active]) jobs.set(job.name, job);
   olderToken = newest.next_page_token;
+  loaded = true;
   render();
 }
 
