@@ -208,7 +208,7 @@ TEST_F(AuditTest, EveryChangeIsOneLineOfWhoWhatFromWhereAndItsResult) {
 
 TEST_F(AuditTest, SoIsEveryRefusal) {
   const Somebody eve = WithToken("eve", v1::TOKEN_READ);
-  const Somebody nobody = As("somebody", {.tls = certificates_.FolderOfNobody(), .token_file = ""});
+  const Somebody nobody = As("anonymous", {.tls = certificates_.FolderOfNobody(), .token_file = ""});
   const Somebody worker =
       As("worker", {.tls = certificates_.Folder(Role::kWorker).path, .token_file = ""});
   struct Fault {

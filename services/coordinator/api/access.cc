@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -177,7 +178,12 @@ void Access::AuditRefusal(const Caller& caller, absl::string_view method,
     left_out = Take(SteadyNow(), refusals_[ReasonOf(why)]);
   }
   if (!left_out) return;
-  LOG(WARNING) << "audit: " << method << " by " << caller.ToString() << ": " << ReasonOf(why)
+  const std::string result = ReasonOf(why);
+  const LogScope scope({.method = std::string(method),
+                        .caller = caller.Name(),
+                        .address = caller.address,
+                        .result = result});
+  LOG(WARNING) << "audit: " << method << " by " << caller.ToString() << ": " << result
                << LeftOut(*left_out, "refusals for this reason");
 }
 
@@ -191,9 +197,15 @@ void Access::Audit(const Caller& caller, absl::string_view method, absl::string_
     left_out = Take(now, failures_[WhoOf(caller)]);
   }
   if (!left_out) return;
-  LOG(INFO) << "audit: " << method << " " << absl::CEscape(object.substr(0, kObjectBytesMax))
-            << " by " << caller.ToString() << ": " << (outcome.ok() ? "OK" : ReasonOf(outcome))
-            << LeftOut(*left_out, "failures of this caller");
+  const absl::string_view resource = object.substr(0, kObjectBytesMax);
+  const std::string result = outcome.ok() ? "OK" : ReasonOf(outcome);
+  const LogScope scope({.method = std::string(method),
+                        .resource = std::string(resource),
+                        .caller = caller.Name(),
+                        .address = caller.address,
+                        .result = result});
+  LOG(INFO) << "audit: " << method << " " << absl::CEscape(resource) << " by " << caller.ToString()
+            << ": " << result << LeftOut(*left_out, "failures of this caller");
 }
 
 }  // namespace muster

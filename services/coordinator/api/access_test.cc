@@ -335,7 +335,7 @@ TEST(OpenAccessTest, TheAuditLogSaysFromWhereCallsCome) {
       CallRaw(stub, "/muster.v1.JobService/CancelJob", request.SerializeAsString());
   EXPECT_EQ(ReasonOf(status), "JOB_NOT_FOUND");
   EXPECT_THAT(coordinator.End(),
-              ContainsRegex("audit: CancelJob none-7 by somebody from 127.0.0.1:[0-9]+: JOB_NOT"));
+              ContainsRegex("audit: CancelJob none-7 by anonymous from 127.0.0.1:[0-9]+: JOB_NOT"));
 }
 
 // A job that is gone is asked for again and again by a program that nobody looks after.
@@ -402,7 +402,7 @@ TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
   int64_t written = 0, left_out = 0;
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   for (const std::string& line : lines) {
-    EXPECT_THAT(line, HasSubstr("audit: CancelJob by somebody: NO_CREDENTIALS"));
+    EXPECT_THAT(line, HasSubstr("audit: CancelJob by anonymous: NO_CREDENTIALS"));
     ++written;
     const size_t more = line.find("; ");
     if (more != std::string::npos) left_out += std::atoll(line.c_str() + more + 2);

@@ -21,11 +21,13 @@ constexpr size_t kKeyBytes = 32;
 
 }  // namespace
 
+std::string Caller::Name() const {
+  if (!token.empty()) return absl::StrCat("token ", token);
+  return certificate.has_value() ? muster::ToString(*certificate) : "anonymous";
+}
+
 std::string Caller::ToString() const {
-  const std::string who = !token.empty()            ? absl::StrCat("token ", token)
-                          : certificate.has_value() ? muster::ToString(*certificate)
-                                                    : "somebody";
-  return address.empty() ? who : absl::StrCat(who, " from ", address);
+  return address.empty() ? Name() : absl::StrCat(Name(), " from ", address);
 }
 
 CallerStamp::CallerStamp() : key_(kKeyBytes, '\0') {

@@ -16,8 +16,9 @@ struct Caller {
   std::string address;                  // "10.1.2.3:40812"; "" in a process of its own
   std::string token;                    // "t-4f2a91c0 (ann)", of the call; "": none
 
-  // For logs: "worker/w-1 from 10.1.2.3:40812", "token t-4f2a91c0 (ann) from ...", "somebody from
-  // ...".
+  // "worker/w-1", "token t-4f2a91c0 (ann)"; "anonymous" if it has shown neither.
+  std::string Name() const;
+  // The same and the address: "worker/w-1 from 10.1.2.3:40812".
   std::string ToString() const;
 };
 

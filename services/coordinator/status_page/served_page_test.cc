@@ -52,7 +52,7 @@ TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndAsksForATokenOnLoopbackToo
   EXPECT_THAT(jobs.body, HasSubstr("NO_CREDENTIALS"));
   EXPECT_EQ(FetchOverTls(port, "/", {.authority = theirs}), "") << "not the authority's";
   EXPECT_EQ(Fetch(port, "/").status, 0) << "in the clear there is no answer";
-  EXPECT_THAT(coordinator.End(), HasSubstr("audit: GET /api/v1/jobs by somebody from the status "
+  EXPECT_THAT(coordinator.End(), HasSubstr("audit: GET /api/v1/jobs by anonymous from the status "
                                            "page: NO_CREDENTIALS"));
 }
 
