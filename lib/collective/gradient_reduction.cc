@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -47,7 +48,10 @@ GradientReduction::GradientReduction(Options options)
     }
   }
   for (int device = 0; device < devices(); ++device) {
-    lanes_[device]->thread = std::jthread([this, device] { ReduceBuckets(device); });
+    lanes_[device]->thread = std::jthread([this, device, fields = LogScope::Current()] {
+      const LogScope scope(fields);
+      ReduceBuckets(device);
+    });
   }
 }
 

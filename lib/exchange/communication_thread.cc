@@ -4,6 +4,7 @@
 
 #include "absl/time/time.h"
 #include "lib/concurrency/short_slices.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -17,7 +18,10 @@ CommunicationThread::CommunicationThread(TransportFactory transport, size_t post
 
 absl::Status CommunicationThread::Start(std::vector<absl::Span<std::byte>> memory) {
   memory_ = std::move(memory);
-  thread_ = std::jthread([this] { Run(); });
+  thread_ = std::jthread([this, fields = LogScope::Current()] {
+    const LogScope scope(fields);
+    Run();
+  });
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&opened_));
   return open_error_;

@@ -15,6 +15,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/member.grpc.pb.h"
@@ -213,6 +214,7 @@ class FleetClient::Session {
       } else if (directive.has_trace_order()) {
         if (options_.traces != nullptr) options_.traces->Handle(directive);
       } else {
+        const LogScope scope({.job = directive.job(), .generation = directive.generation()});
         absl::MutexLock lock(&member_mu_);
         member_->Handle(directive);
       }

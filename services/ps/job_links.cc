@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "lib/log/log_scope.h"
 #include "services/ps/installed_shard.h"
 
 namespace muster {
@@ -110,6 +111,7 @@ void JobLinks::CutOff(const InstalledShard& shard) {
     links.push_back(&link);
   }
   if (links.empty()) return;  // it was done before
+  const LogScope scope({.job = shard.plan().job(), .generation = shard.plan().generation()});
   LOG(WARNING) << shard.plan().job() << ", shard " << shard.number()
                << ": was released and still sends to or receives from one of "
                << absl::StrJoin(members, ", ") << "; disconnecting them";

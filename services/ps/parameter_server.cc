@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -120,6 +121,7 @@ void ParameterServer::Release(const std::string& job, uint32_t generation) {
     return served->plan().job() == job && served->plan().generation() <= generation;
   });
   if (found == jobs_.end()) return;
+  const LogScope scope({.job = job, .generation = (*found)->plan().generation()});
   LOG(INFO) << options_.member << ": releasing " << job << ", generation "
             << (*found)->plan().generation();
   (*found)->Release();

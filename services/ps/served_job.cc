@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/chunks/plan_credentials.h"
 #include "lib/shard/core/plan_check.h"
@@ -99,6 +100,7 @@ bool ServedJob::IsCarried(const LocalShard& shard) const {
 // ---------------------------------------------------------------- the job's thread
 
 void ServedJob::Run(const std::stop_token& stop) {
+  const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
   const absl::Status prepared = found_.ok() ? Prepare(stop) : found_;
   if (!prepared.ok() && !stop.stop_requested()) Fail(prepared);
   bool halts = false;
@@ -222,7 +224,12 @@ absl::Status ServedJob::InstallShards(const std::stop_token& stop) {
       shards_.size(), plan_->restore().empty() ? environment_.threads.size() : kReadersMax);
   {
     std::vector<std::jthread> others;
-    for (size_t i = 1; i < side_by_side; ++i) others.emplace_back(install_some);
+    for (size_t i = 1; i < side_by_side; ++i) {
+      others.emplace_back([&, fields = LogScope::Current()] {
+        const LogScope scope(fields);
+        install_some();
+      });
+    }
     install_some();
   }
   absl::Status fault;
@@ -534,6 +541,7 @@ void ServedJob::SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
 
 // Of a job that was halted or released it is nobody's concern any more.
 void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
+  const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
   {
     absl::MutexLock lock(&mu_);
     if (released_ || halting_) return;

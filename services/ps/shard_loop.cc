@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/chunks/plan_credentials.h"
 #include "lib/shard/replication/shard_backup.h"
@@ -547,6 +548,7 @@ void ShardLoop::PeerLost(PeerId peer, const absl::Status& why) {
   if (shard == nullptr) return;
   InstalledShard& installed = *shard;
   const v1::JobPlan& plan = installed.plan();
+  const LogScope scope({.job = plan.job(), .generation = plan.generation()});
   const std::string member = MemberOf(who, installed);
   const std::string name =
       who.role == LinkRole::kWorker  ? absl::StrCat(member, " (rank ", who.index, ")")

@@ -25,6 +25,7 @@ DeviceTeam::~DeviceTeam() { barrier_.Abort(absl::CancelledError("the team is dis
 
 absl::Status DeviceTeam::Run(Task task) {
   task_ = &task;
+  log_scope_ = LogScope::Innermost();
   // Met twice: the devices have seen the task when they begin, and their results are seen here when
   // all of them are done.
   CHECK(barrier_.Await().ok());
@@ -38,7 +39,10 @@ absl::Status DeviceTeam::Run(Task task) {
 
 void DeviceTeam::Drive(int device) {
   while (barrier_.Await().ok()) {
-    results_[device] = (*task_)(device);
+    {
+      const LogScope scope(log_scope_);
+      results_[device] = (*task_)(device);
+    }
     if (!barrier_.Await().ok()) return;
   }
 }

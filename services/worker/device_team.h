@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "lib/collective/barrier.h"
+#include "lib/log/log_scope.h"
 
 namespace muster {
 
@@ -28,7 +29,8 @@ class DeviceTeam {
 
   std::vector<absl::Status> results_;
   const Task* task_ = nullptr;
-  Barrier barrier_;  // met before and after every task
+  const LogScope* log_scope_ = nullptr;  // of the thread that runs the task
+  Barrier barrier_;                      // met before and after every task
   std::vector<std::jthread> threads_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/data/sample_order.h"
+#include "lib/log/log_scope.h"
 #include "lib/plan/batch_order.h"
 #include "lib/status/status.h"
 
@@ -70,7 +71,10 @@ absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options opt
   }
   auto pipeline = absl::WrapUnique(new InputPipeline(std::move(options), std::move(memory)));
   pipeline->Place(row_bytes, target_bytes, std::move(whole_memory));
-  pipeline->reader_ = std::jthread([p = pipeline.get()] { p->Read(); });
+  pipeline->reader_ = std::jthread([p = pipeline.get(), fields = LogScope::Current()] {
+    const LogScope scope(fields);
+    p->Read();
+  });
   return pipeline;
 }
 

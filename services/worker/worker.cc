@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "glog/logging.h"
+#include "lib/log/log_scope.h"
 
 namespace muster {
 namespace {
@@ -45,6 +46,8 @@ void Worker::Serve() {
       current_ = std::exchange(next_, nullptr);
       job = current_;
     }
+    // The threads that are started for the job inherit it.
+    const LogScope scope({.job = job->job(), .generation = job->generation()});
     trainer = job->Run(std::move(trainer));
     LOG(INFO) << job->job() << " generation " << job->generation() << ": released";
     bool goes_on = false;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/chunks/optimizer_settings.h"
@@ -898,6 +899,7 @@ void ParameterShard::StateArrived(const WireHeader& header) {
   filling_->Arrived(header);
   if (retired_ || !filling_->complete()) return;
   if (const absl::Status restored = RestoreState(filling_->update_state()); !restored.ok()) {
+    const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
     LOG(ERROR) << plan_->job() << ", backup of shard " << shard_ << ": " << restored;
   }
   UpdateAllReady();
@@ -1038,6 +1040,7 @@ void ParameterShard::PassOverSnapshots(absl::FunctionRef<Clock::time_point()> cl
         absl::StrCat("passed over, for training would wait for it: the one of step ",
                      snapshots_.current()->step, " is still being written after ",
                      absl::FormatDuration(absl::FromChrono(kWriteHoldsUpMax)), " and more");
+    const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
     LOG(WARNING) << plan_->job() << ", shard " << shard_ << ": the snapshot of step "
                  << passed->step << " is " << why;
     output_->SnapshotDeclined(passed->id, passed->step, v1::SNAPSHOT_MISSED, why);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/utf8.h"
 
 namespace muster {
@@ -107,6 +108,7 @@ void SnapshotWriter::Run(const std::stop_token& stop) {
 
 void SnapshotWriter::Write(const ShardSnapshot& snapshot, const std::stop_token& stop) {
   const v1::JobPlan& plan = *options_.plan;
+  const LogScope scope({.job = plan.job(), .generation = plan.generation()});
   const auto begin = std::chrono::steady_clock::now();
   absl::Status written = CheckFinite(plan, snapshot);
   if (written.ok() && !snapshot.pieces.empty()) {

@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include "absl/strings/str_cat.h"
+#include "lib/log/log_scope.h"
 
 namespace muster {
 namespace {
@@ -44,6 +45,7 @@ void LinkGauges::Show(absl::string_view job, absl::string_view peer, const LinkD
     }
     Drop(job, peer, labels);
   }
+  const LogScope scope({.job = std::string(job)});
   LOG(INFO) << (job.empty() ? "" : absl::StrCat(job, ": ")) << "the link to " << peer << " is "
             << InWords(link);
 }

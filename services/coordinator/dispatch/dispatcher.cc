@@ -14,6 +14,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
@@ -803,6 +804,7 @@ void Dispatcher::Carry(const Start& start) {
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
   if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
   if (absl::IsResourceExhausted(fault)) {  // the next Dispatch() tries again
+    const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
     LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << fault;
     return;
   }

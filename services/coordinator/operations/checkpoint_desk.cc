@@ -11,6 +11,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
@@ -417,6 +418,8 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
     } else if (entry.rounds.Abandon({snapshot.step(), 0},
                                     WithReason(why, "SNAPSHOT_PASSED_OVER"))) {
       // Nothing has failed: the job trains on instead of waiting.
+      const LogScope scope(
+          {.member = member, .job = report.job(), .generation = report.generation()});
       LOG(WARNING) << entry.job.record().name() << ": no checkpoint of step " << snapshot.step()
                    << ": " << why.message();
     }
@@ -480,6 +483,7 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
 
 void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   const std::string& job = round.plan().job();
+  const LogScope scope({.job = job, .generation = round.plan().generation()});
   std::vector<int64_t> needed;
   v1::CheckpointSpec spec = round.plan().spec().checkpoint();
   {
@@ -551,6 +555,7 @@ absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string&
 // start finds it in the job's folder.
 void CheckpointDesk::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
   const absl::Status late = registry_->changes().Await(change, limits::kChangeWaitMax);
+  const LogScope scope({.job = job});
   if (!late.ok()) LOG(ERROR) << JobName(job) << ": " << late;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job_state.h"
@@ -86,6 +87,7 @@ bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
 void EndedJobs::Sweep() {
   for (const auto& [id, with_checkpoints] : FindSurplus()) {
     if (stopping()) return;
+    const LogScope scope({.job = id});
     if (!with_checkpoints && HasCheckpointsOnDisk(id)) continue;
     const absl::Status deleted = options_.users->DeleteJob(id);
     const bool is_of_its_folder = ReasonOf(deleted) == "STATE_DIR_FAILED";

@@ -9,6 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 #include "services/coordinator/common/proto_time.h"
@@ -84,6 +85,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
         turn.Perform(*entry);
       }
     }
+    const LogScope scope({.member = hello.member()});
     LOG(INFO) << hello.member() << " attached (" << v1::Role_Name(hello.role()) << ", "
               << Printable(hello.host()) << ", pid " << hello.pid() << ")";
     for (JobRegistry::Entry* entry : turn.Active()) {
@@ -138,6 +140,7 @@ absl::Status FleetDesk::Drain(const std::string& member) {
                                                          "lists those that are")),
                         "MEMBER_NOT_FOUND");
     }
+    const LogScope scope({.member = member});
     LOG(INFO) << member << " is drained";
     turn.SendLater(member, LeaveDirective());
     LetLeave(turn, member);
@@ -168,6 +171,7 @@ void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
 
 void FleetDesk::LoseMember(JobRegistry::Turn& turn, const std::string& member,
                            const std::string& why) {
+  const LogScope scope({.member = member});
   LOG(WARNING) << member << " lost: " << why;
   options_.metrics->ForgetMember(member);
   for (JobRegistry::Entry* entry : turn.Active()) {
@@ -184,6 +188,7 @@ bool FleetDesk::IsUsed(const JobRegistry::Turn& turn, const std::string& member)
 
 void FleetDesk::Detach(const Attachment& attachment, Fleet::Departure departure) {
   const std::string& member = attachment.member();
+  const LogScope scope({.member = member});
   JobRegistry::Turn turn(&registry());
   switch (options_.fleet->Detach(attachment, departure)) {
     case Fleet::Loss::kMember:

@@ -25,6 +25,7 @@
 #include "lib/job/labels.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
@@ -232,6 +233,7 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
     JobRegistry::Turn turn(&registry());
     turn.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
   }
+  const LogScope scope({.job = JobIdOf(record.name())});
   LOG(INFO) << record.name() << " QUEUED SUBMITTED";
   options_.watches->Wake({record.number()});
   return record;
@@ -452,6 +454,7 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
     turn.PutBack(std::move(doomed));
     return deleted;
   }
+  const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
   LOG(INFO) << record.name() << " deleted";
   options_.watches->Wake({record.number()});
   if (BroughtItsValues(*doomed)) {

@@ -15,6 +15,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/status/status.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job_state.h"
@@ -70,6 +71,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
                                                               Store& store,
                                                               CoordinatorMetrics& metrics) {
   const std::string id = JobIdOf(record.name());
+  const LogScope scope({.job = id, .generation = record.generation()});
   if (absl::Status finished = FinishReplacements(folder.checkpoints(id)); !finished.ok()) {
     LOG(ERROR) << record.name() << ": " << finished;
   }
@@ -196,6 +198,7 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
   v1::Job& record = stored.record;
   const bool readable = !record.name().empty();
   if (!readable) record.set_name(JobName(absl::StrCat("damaged-", record.number())));
+  const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
   LOG(ERROR) << record.name() << " is damaged: " << damage;
   if (!IsTerminal(record.state())) {
     record.set_state(v1::FAILED);
@@ -301,6 +304,7 @@ void JobRegistry::Settle() {
 }
 
 void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Change& change) {
+  const LogScope scope({.job = JobIdOf(before.name()), .generation = change.record->generation()});
   v1::JobState state = before.state();
   for (const v1::JobEvent& event : change.events) {
     LOG(INFO) << before.name() << " " << v1::JobState_Name(event.state()) << " " << event.reason()
