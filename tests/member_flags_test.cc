@@ -57,6 +57,13 @@ TEST_P(MemberFlagsTest, AnAddressThatIsNotHereMayBeTriedAgain) {
   EXPECT_THAT(ended.output, HasSubstr("cannot serve metrics on 192.0.2.1:9401"));
 }
 
+TEST_P(MemberFlagsTest, ALogFormatThatIsNoneEndsItForGood) {
+  const Ended ended = Run("--log_format=xml");
+
+  EXPECT_EQ(ended.code, 64) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("'xml' specified for flag 'log_format'; it must be text or"));
+}
+
 // It says so before it looks for a coordinator, of which there is none.
 TEST(WorkerFlagsTest, GpusThatAreNotThereEndItForGood) {
   const Ended ended = RunMain("CUDA_VISIBLE_DEVICES=-1", "worker", "--devices=cuda:0");

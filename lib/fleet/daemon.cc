@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "lib/fleet/flag_suggestions.h"
+#include "lib/log/json_log.h"
 #include "lib/security/core_dumps.h"
 #include "lib/version/build.h"
 
@@ -29,6 +30,10 @@ ABSL_FLAG(
     bool, core_dumps, false,
     "leave a core dump after a crash, as far as the system lets it (ulimit -c): it has tokens, "
     "keys, parameters and samples in it");
+
+ABSL_FLAG(muster::LogFormat, log_format, muster::LogFormat::kText,
+          "how the log is written to stderr: text, a line with a prefix; or json, an object a line "
+          "with the fields that docs/operations.md lists");
 
 namespace muster {
 namespace {
@@ -80,10 +85,7 @@ void EndIfToldAgain(int number, siginfo_t* signal, void* /*context*/) {
   int64_t first = 0;
   if (told_to_stop.compare_exchange_strong(first, now)) return;
   if (now - first < StopSignal::kOneStop / std::chrono::nanoseconds(1)) return;
-  constexpr char kWhy[] = "told to stop again: ending at once\n";
-  if (write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1) < 0) {
-    // Nobody is told.
-  }
+  LogInSignalHandler("told to stop again: ending at once");
   _exit(128 + number);
 }
 
@@ -115,6 +117,7 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   on_exit(EndWithUsage, &arguments);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   reading_flags = false;
+  SetLogFormat(absl::GetFlag(FLAGS_log_format), argv[0]);
   if (!absl::GetFlag(FLAGS_core_dumps)) ForbidCoreDumps();
   if (rest.size() > 1) {
     LOG(ERROR) << "unexpected argument '" << rest[1] << "': flags begin with --";

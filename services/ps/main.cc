@@ -23,6 +23,7 @@
 #include "lib/fleet/trace_teller.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/security/identity.h"
 #include "lib/shard/chunks/memory_budget.h"
 #include "lib/telemetry/metrics.h"
@@ -75,6 +76,7 @@ int Main() {
     LOG(ERROR) << "--name: '" << name << "' is no valid name";
     return kExitConfig;
   }
+  LogScope::SetProcessMember(name);
   int threads = absl::GetFlag(FLAGS_threads);
   if (threads < 0 || threads > limits::kShardThreadsMax) {
     LOG(ERROR) << "--threads: must be in [0, " << limits::kShardThreadsMax << "] (is " << threads

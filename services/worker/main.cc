@@ -25,6 +25,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/log/log_scope.h"
 #include "lib/security/identity.h"
 #include "lib/telemetry/gpu_metrics.h"
 #include "lib/telemetry/metrics.h"
@@ -98,6 +99,7 @@ int Main() {
     LOG(ERROR) << "--name: '" << name << "' is no valid name";
     return kExitConfig;
   }
+  LogScope::SetProcessMember(name);
   const auto list = ParseDeviceList(absl::GetFlag(FLAGS_devices));
   if (!list.ok()) {
     LOG(ERROR) << "--devices: " << list.status().message();
