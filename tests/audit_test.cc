@@ -42,10 +42,13 @@ using ::testing::UnorderedElementsAreArray;
 // What changes nothing, and what members do, whose jobs have their own events. Any other method is
 // taken for a change, so whoever adds one to the API names it here or calls it below.
 const std::set<std::string> kNoChange = {
-    "GetJob",         "ListJobs",      "WatchJob",     "WatchJobs",     "ListEvents",
-    "ReadJobMetrics", "ReadJobTiming", "ReadJobLinks", "TraceJob",      "GetServerInfo",
-    "ListMembers",    "ReadMemberLog", "ListTokens",   "GetCheckpoint", "ListCheckpoints",
-    "ReadCheckpoint", "Attach",        "WriteShard",   "ReadShard",     "WriteShardDirect"};
+    "GetJob",         "ListJobs",         "WatchJob",
+    "WatchJobs",      "ListEvents",       "ReadJobMetrics",
+    "ReadJobTiming",  "ReadJobLinks",     "TraceJob",
+    "GetServerInfo",  "ListMembers",      "ReadMemberLog",
+    "ListTokens",     "GetCheckpoint",    "ListCheckpoints",
+    "ReadCheckpoint", "Attach",           "WriteShard",
+    "ReadShard",      "WriteShardDirect", "ServerReflectionInfo"};
 
 // By its name.
 std::map<std::string, const google::protobuf::MethodDescriptor*> Changes() {
@@ -208,7 +211,8 @@ TEST_F(AuditTest, EveryChangeIsOneLineOfWhoWhatFromWhereAndItsResult) {
 
 TEST_F(AuditTest, SoIsEveryRefusal) {
   const Somebody eve = WithToken("eve", v1::TOKEN_READ);
-  const Somebody nobody = As("anonymous", {.tls = certificates_.FolderOfNobody(), .token_file = ""});
+  const Somebody nobody =
+      As("anonymous", {.tls = certificates_.FolderOfNobody(), .token_file = ""});
   const Somebody worker =
       As("worker", {.tls = certificates_.Folder(Role::kWorker).path, .token_file = ""});
   struct Fault {

@@ -11,16 +11,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/impl/server_builder_option.h"
-#include "grpcpp/impl/server_builder_plugin.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
 #include "lib/door/front_door.h"
@@ -36,6 +34,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
 #include "lib/version/build.h"
+#include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 #include "services/coordinator/api/access.h"
 #include "services/coordinator/api/access_service.h"
 #include "services/coordinator/api/admin_service.h"
@@ -43,6 +42,7 @@
 #include "services/coordinator/api/fleet_service.h"
 #include "services/coordinator/api/job_service.h"
 #include "services/coordinator/api/member_service.h"
+#include "services/coordinator/api/reflection_service.h"
 #include "services/coordinator/api/token_table.h"
 #include "services/coordinator/api/unknown_methods.h"
 #include "services/coordinator/common/answer_watch.h"
@@ -78,7 +78,8 @@ ABSL_FLAG(bool, data_visible, false,
 ABSL_FLAG(std::string, data_roots, "",
           "folders, with commas between them, in which files that jobs name must lie; empty: any "
           "file that this user may read");
-ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, for grpcurl and the like");
+ABSL_FLAG(bool, reflection, true,
+          "serve gRPC reflection (v1alpha), for grpcurl and the like, to callers that may read");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "how long a member may be silent before it counts as lost; at least 1s");
 ABSL_FLAG(
@@ -154,17 +155,6 @@ std::string AdvertisedAddress(const std::string& listen, int port) {
              << ReasonOf(why) << "]";
   std::_Exit(kExitUnavailable);
 }
-
-// Linking the reflection library is enough for gRPC to serve it everywhere: this takes it out
-// again.
-class WithoutReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins,
-                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
-  }
-};
 
 // Whoever interrupts it ends it at once: the store says that a restore has begun and not ended.
 int Restore() {
@@ -257,7 +247,6 @@ int Main() {
   if (tls != nullptr) age = {.most = connection_age, .grace = connection_age / kGracePartOfAge};
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder standby_builder;
-  standby_builder.SetOption(std::make_unique<WithoutReflection>());
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
@@ -347,16 +336,15 @@ int Main() {
   UnknownMethods unknown;
   AnswerWatch answers({.name = [&access](const auto& context) { return access.NameOf(context); },
                        .crowded = &crowded});
-  RpcMetrics calls(
-      metrics, {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
-                v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name(),
-                v1::AccessService::service_full_name(), v1::AdminService::service_full_name()});
+  std::vector<std::string> services = {
+      v1::JobService::service_full_name(),        v1::FleetService::service_full_name(),
+      v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name(),
+      v1::AccessService::service_full_name(),     v1::AdminService::service_full_name()};
+  RpcMetrics calls(metrics, services);
+  services.push_back(grpc::health::v1::Health::service_full_name());
+  services.push_back(grpc::reflection::v1alpha::ServerReflection::service_full_name());
+  ReflectionService reflection(std::move(services), &admission, &access, &watch);
   grpc::ServerBuilder builder;
-  if (absl::GetFlag(FLAGS_reflection)) {
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  } else {
-    builder.SetOption(std::make_unique<WithoutReflection>());
-  }
   ConfigureServer(builder, age);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(calls.Interceptors());
@@ -368,6 +356,7 @@ int Main() {
   builder.RegisterService(&members);
   builder.RegisterService(&people);
   builder.RegisterService(&administration);
+  if (absl::GetFlag(FLAGS_reflection)) builder.RegisterService(&reflection);
   builder.RegisterCallbackGenericService(&unknown);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";

@@ -87,6 +87,7 @@ const std::map<std::string, std::string> kNeeds = {
     {"AccessService.ListTokens", "admin"},
     {"AccessService.RevokeToken", "admin"},
     {"AdminService.Backup", "admin"},
+    {"ServerReflection.ServerReflectionInfo", "read"},
 };
 
 constexpr size_t kMemberMethods = 4;

@@ -10,9 +10,15 @@
 namespace muster {
 namespace {
 
-constexpr const char* kNames[kCallKinds] = {
-    "CreateJob", "WatchJob",   "ReadCheckpoint", "SaveCheckpoint",
-    "Attach",    "WriteShard", "ReadShard",      "lists, ReadJobMetrics, ReadJobLinks"};
+constexpr const char* kNames[kCallKinds] = {"CreateJob",
+                                            "WatchJob",
+                                            "ReadCheckpoint",
+                                            "SaveCheckpoint",
+                                            "Attach",
+                                            "WriteShard",
+                                            "ReadShard",
+                                            "lists, ReadJobMetrics, ReadJobLinks",
+                                            "ServerReflectionInfo"};
 
 }  // namespace
 
@@ -31,6 +37,7 @@ Admission::LimitsByKind Admission::DefaultLimits() {
   set(CallKind::kRestore, limits::kShardCallsMax, limits::kShardCallsMax / 4);
   // As downloads: a disk serves no more at once.
   set(CallKind::kQuery, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
+  set(CallKind::kReflection, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   return limits;
 }
 

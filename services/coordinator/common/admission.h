@@ -25,8 +25,9 @@ enum class CallKind : uint8_t {
   kUpload,    // WriteShard, WriteShardDirect
   kRestore,   // ReadShard
   kQuery,     // lists, metrics, links: read files and the store, or copy much
+  kReflection,
 };
-inline constexpr int kCallKinds = 8;
+inline constexpr int kCallKinds = 9;
 
 // Thread-safe; outlives its tickets.
 class Admission {

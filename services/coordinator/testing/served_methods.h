@@ -10,6 +10,7 @@
 #include "proto/muster/v1/admin.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "proto/third_party/grpc/reflection/v1alpha/reflection.pb.h"
 
 namespace muster {
 
@@ -19,6 +20,7 @@ inline std::vector<const google::protobuf::MethodDescriptor*> ServedMethods() {
   for (const auto* file :
        {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
         v1::AccessToken::descriptor()->file(), v1::BackupRequest::descriptor()->file(),
+        grpc::reflection::v1alpha::ServerReflectionRequest::descriptor()->file(),
         google::protobuf::DescriptorPool::generated_pool()->FindFileByName(
             "proto/muster/v1/member.proto")}) {
     for (int i = 0; i < file->service_count(); ++i) {

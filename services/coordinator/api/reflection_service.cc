@@ -1,0 +1,171 @@
+#include "services/coordinator/api/reflection_service.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "lib/status/grpc_status.h"
+#include "proto/third_party/google/rpc/error_details.pb.h"
+
+namespace muster {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using google::protobuf::FileDescriptorProto;
+
+const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
+
+void SetError(grpc::StatusCode code, const std::string& message,
+              ReflectionService::Response& response) {
+  response.mutable_error_response()->set_error_code(code);
+  response.mutable_error_response()->set_error_message(message);
+}
+
+// Imports come before what imports them.
+void Append(const FileDescriptor* file, absl::flat_hash_set<const FileDescriptor*>& appended,
+            grpc::reflection::v1alpha::FileDescriptorResponse& files) {
+  if (!appended.insert(file).second) return;
+  for (int i = 0; i < file->dependency_count(); ++i) Append(file->dependency(i), appended, files);
+  FileDescriptorProto text;
+  file->CopyTo(&text);
+  files.add_file_descriptor_proto(text.SerializeAsString());
+}
+
+}  // namespace
+
+// One stream: a message is read, answered, and the next one is read. Deletes itself when gRPC is
+// done with it.
+class ReflectionService::Stream final : public grpc::ServerBidiReactor<Request, Response> {
+ public:
+  Stream(const ReflectionService* service, grpc::CallbackServerContext* context,
+         absl::StatusOr<Admission::Ticket> ticket)
+      : service_(*service),
+        ticket_(std::move(ticket)),
+        guard_(service->watch_, service->watch_->stall_max(), [context] { context->TryCancel(); }) {
+    if (ticket_.ok()) {
+      StartRead(&request_);
+    } else {
+      Finish(ToGrpc(ticket_.status()));
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);  // it has asked all, or is gone
+    response_ = service_.Answer(request_);
+    StartWrite(&response_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    StartRead(&request_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const ReflectionService& service_;
+  const absl::StatusOr<Admission::Ticket> ticket_;
+  Request request_;
+  Response response_;
+  CallWatch::Guard guard_;  // never advanced: the whole stream has this time
+};
+
+ReflectionService::ReflectionService(std::vector<std::string> services, Admission* admission,
+                                     const Access* access, CallWatch* watch)
+    : services_(std::move(services)), admission_(admission), access_(access), watch_(watch) {
+  for (const std::string& service : services_) {
+    const auto* const descriptor = Pool().FindServiceByName(service);
+    CHECK(descriptor != nullptr) << service << " is not linked in";
+    Tell(descriptor->file());
+  }
+  // Clients print the details of errors by it, which no method's messages name.
+  Tell(google::rpc::ErrorInfo::descriptor()->file());
+}
+
+void ReflectionService::Tell(const File* file) {
+  if (!told_.insert(file).second) return;
+  for (int i = 0; i < file->dependency_count(); ++i) Tell(file->dependency(i));
+}
+
+grpc::ServerBidiReactor<ReflectionService::Request, ReflectionService::Response>*
+ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext* context) {
+  const auto caller = access_->Check(*context, "ServerReflectionInfo", Permission::kRead);
+  return new Stream(this, context,
+                    caller.ok() ? admission_->Enter(CallKind::kReflection, context->peer())
+                                : absl::StatusOr<Admission::Ticket>(caller.status()));
+}
+
+ReflectionService::Response ReflectionService::Answer(const Request& request) const {
+  Response response;
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  switch (request.message_request_case()) {
+    case Request::kFileByFilename: {
+      const std::string& name = request.file_by_filename();
+      AnswerFile(Pool().FindFileByName(name), absl::StrCat("file '", name, "'"), response);
+      break;
+    }
+    case Request::kFileContainingSymbol: {
+      const std::string& name = request.file_containing_symbol();
+      AnswerFile(Pool().FindFileContainingSymbol(name), absl::StrCat("symbol '", name, "'"),
+                 response);
+      break;
+    }
+    case Request::kFileContainingExtension: {
+      const auto& wanted = request.file_containing_extension();
+      const Descriptor* const type = Pool().FindMessageTypeByName(wanted.containing_type());
+      const FieldDescriptor* const field =
+          type == nullptr ? nullptr : Pool().FindExtensionByNumber(type, wanted.extension_number());
+      AnswerFile(field == nullptr ? nullptr : field->file(),
+                 absl::StrCat("extension ", wanted.extension_number(), " of '",
+                              wanted.containing_type(), "'"),
+                 response);
+      break;
+    }
+    case Request::kAllExtensionNumbersOfType: {
+      const std::string& name = request.all_extension_numbers_of_type();
+      const Descriptor* const type = Pool().FindMessageTypeByName(name);
+      if (type == nullptr || !told_.contains(type->file())) {
+        SetError(grpc::StatusCode::NOT_FOUND, absl::StrCat("no type '", name, "' is served"),
+                 response);
+        break;
+      }
+      response.mutable_all_extension_numbers_response()->set_base_type_name(name);
+      std::vector<const FieldDescriptor*> extensions;
+      Pool().FindAllExtensions(type, &extensions);
+      for (const FieldDescriptor* extension : extensions) {
+        if (!told_.contains(extension->file())) continue;
+        response.mutable_all_extension_numbers_response()->add_extension_number(
+            extension->number());
+      }
+      break;
+    }
+    case Request::kListServices:
+      for (const std::string& service : services_) {
+        response.mutable_list_services_response()->add_service()->set_name(service);
+      }
+      break;
+    case Request::MESSAGE_REQUEST_NOT_SET:
+      SetError(grpc::StatusCode::INVALID_ARGUMENT,
+               "the request asks nothing: set one field of message_request", response);
+      break;
+  }
+  return response;
+}
+
+void ReflectionService::AnswerFile(const File* file, const std::string& what,
+                                   Response& response) const {
+  if (file == nullptr || !told_.contains(file)) {
+    return SetError(grpc::StatusCode::NOT_FOUND, absl::StrCat("no ", what, " is served"), response);
+  }
+  absl::flat_hash_set<const FileDescriptor*> appended;
+  Append(file, appended, *response.mutable_file_descriptor_response());
+}
+
+}  // namespace muster
