@@ -14,8 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/ext/health_check_service_server_builder_option.h"
-#include "grpcpp/impl/server_builder_option.h"
-#include "grpcpp/impl/server_builder_plugin.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
@@ -46,15 +44,6 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 
 int Milliseconds(absl::Duration time) { return static_cast<int>(absl::ToInt64Milliseconds(time)); }
 
-// What is linked into the program, reflection for one, stays off this port.
-class WithoutPlugins final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->clear();
-  }
-};
-
 absl::Status CheckAddress(absl::string_view address) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;
@@ -77,7 +66,6 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
 
   absl::Status Listen(const std::string& address, const Limits& limits) {
     grpc::ServerBuilder builder;
-    builder.SetOption(std::make_unique<WithoutPlugins>());
     // The one that gRPC brings cannot be alone on a server.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetMaxReceiveMessageSize(kRequestBytesMax);

@@ -23,7 +23,6 @@ using grpc::experimental::ServerRpcInfo;
 constexpr absl::string_view kOurs = "/muster.";
 // Its answer of some megabytes holds no thread, and a slow link has it in more than a minute.
 constexpr absl::string_view kTraceJob = "/muster.v1.JobService/TraceJob";
-constexpr absl::string_view kReflection = "/grpc.reflection.";
 
 // Without the watch's lock: gRPC may end other calls' business on this thread.
 void Cancel(grpc_call* call) {
@@ -37,14 +36,15 @@ void Cancel(grpc_call* call) {
 // Destroyed when the call is over and its thread is free.
 class AnswerWatch::Call : public Interceptor {
  public:
-  Call(AnswerWatch* watch, ServerRpcInfo* info, InterceptionHookPoints from)
-      : watch_(*watch), info_(*info), method_(info->method()), from_(from) {}
+  Call(AnswerWatch* watch, ServerRpcInfo* info)
+      : watch_(*watch), info_(*info), method_(info->method()) {}
   ~Call() override {
     if (entered_) watch_.Leave(*this);
   }
 
   void Intercept(InterceptorBatchMethods* batch) override {
-    if (batch->QueryInterceptionHookPoint(from_) && !std::exchange(entered_, true)) {
+    if (batch->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS) &&
+        !std::exchange(entered_, true)) {
       watch_.Enter(*this);
     }
     batch->Proceed();
@@ -61,7 +61,6 @@ class AnswerWatch::Call : public Interceptor {
   AnswerWatch& watch_;
   ServerRpcInfo& info_;
   const std::string method_;  // of a method that is not known it goes before the call does
-  const InterceptionHookPoints from_;
   bool entered_ = false;
 };
 
@@ -72,10 +71,7 @@ class AnswerWatch::Factory : public ServerInterceptorFactoryInterface {
   Interceptor* CreateServerInterceptor(ServerRpcInfo* info) override {
     const absl::string_view method = info->method();
     if (absl::StartsWith(method, kOurs) && method != kTraceJob) {
-      return new Call(watch_, info, InterceptionHookPoints::PRE_SEND_STATUS);
-    }
-    if (absl::StartsWith(method, kReflection)) {
-      return new Call(watch_, info, InterceptionHookPoints::POST_RECV_INITIAL_METADATA);
+      return new Call(watch_, info);
     }
     return nullptr;  // what holds no thread
   }

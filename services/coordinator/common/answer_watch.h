@@ -24,9 +24,6 @@ namespace muster {
 // could look at its clock. So whoever waits longer than `patience` is cancelled; while more than
 // `most` wait, who has waited longest.
 //
-// gRPC's reflection, which lets strangers hold streams open that say nothing, counts from the
-// beginning of its streams.
-//
 // Thread-safe; outlives the server.
 class AnswerWatch {
  public:

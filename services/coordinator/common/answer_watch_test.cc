@@ -1,7 +1,6 @@
 #include "services/coordinator/common/answer_watch.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
@@ -44,7 +43,6 @@ class AnswerWatchTest : public ::testing::Test {
                              .patience = patience,
                              .most = most,
                              .interval = absl::Milliseconds(10)});
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota;
     quota.SetMaxThreads(64);
@@ -91,26 +89,6 @@ TEST_F(AnswerWatchTest, WhenTooManyWaitTheOldestIsCancelled) {
   const HostileClient client({.address = address(), .attacks = {Attack::kNoWindow}});
 
   EXPECT_THAT(AwaitLine("too many others"), HasSubstr("somebody has not read"));
-}
-
-TEST_F(AnswerWatchTest, AStreamOfReflectionThatSaysNothingEnds) {
-  Serve(absl::Milliseconds(50), 100);
-  grpc::GenericStub stub(grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoSeconds(kPatience));
-  grpc::CompletionQueue queue;
-  const auto stream = stub.PrepareCall(
-      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  stream->StartCall(nullptr);
-  queue.Next(&tag, &ok);
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  queue.Next(&tag, &ok);
-
-  EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
-  EXPECT_FALSE(status.ok());
 }
 
 }  // namespace
