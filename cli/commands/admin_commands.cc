@@ -52,7 +52,8 @@ absl::Status WriteAll(int file, const std::string& path, absl::string_view bytes
 
 // Whole or not at all; nobody else may read it, for there are secrets in it.
 absl::Status Backup(const std::string& path, Session& session) {
-  ASSIGN_OR_RETURN(const CoordinatorTarget target, session.Target());
+  ASSIGN_OR_RETURN(const Session::Destination destination, session.Find());
+  const CoordinatorTarget& target = destination.target;
   RETURN_IF_ERROR(FindLeader(target));
   const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
   const int file = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

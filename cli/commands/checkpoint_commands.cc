@@ -42,6 +42,9 @@ absl::Status List(const std::string& job, const Session& session) {
     absl::StrAppend(&names, checkpoint.name(), "\n");
   }
   session.Print(response, CheckpointTable(checkpoints, absl::Now()), names);
+  if (checkpoints.empty()) {
+    session.TellEmpty(job.empty() ? "checkpoints" : absl::StrCat("checkpoints of ", job), client);
+  }
   return absl::OkStatus();
 }
 

@@ -25,6 +25,7 @@ absl::Status Members(const Session& session) {
   std::string names;
   for (const v1::Member& member : members) absl::StrAppend(&names, member.name(), "\n");
   session.Print(response, MemberTable(members, absl::Now()) + InsecureNotice(response), names);
+  if (members.empty()) session.TellEmpty("members", client);
   return absl::OkStatus();
 }
 

@@ -120,6 +120,7 @@ class FakeJobs final : public v1::JobService::Service {
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
                         v1::ListJobsResponse* list) override {
     selector = request->selector();
+    if (is_empty) return grpc::Status::OK;
     *list->add_jobs() = Waiting();
     *list->add_jobs() = Trained();
     return grpc::Status::OK;
@@ -270,6 +271,7 @@ class FakeJobs final : public v1::JobService::Service {
   }
 
   std::string selector;
+  bool is_empty = false;  // lists no jobs
   v1::JobState watched_state = v1::SUCCEEDED;
   std::optional<v1::WatchJobResponse> later;  // of the job that is looked at
   grpc::Status job_watch_end;
@@ -431,9 +433,15 @@ class GoldenCommandsTest : public ::testing::Test {
     server_ = builder.BuildAndStart();
   }
 
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
   // What `muster words...` prints, and its exit code behind it where that is not 0.
   std::string Run(std::vector<std::string> words, Interrupt* interrupt = nullptr) {
-    words.insert(words.begin(), {"muster", "--server", absl::StrCat("127.0.0.1:", port_)});
+    words.insert(words.begin(), {"--server", address()});
+    return RunAnywhere(std::move(words), interrupt);
+  }
+  std::string RunAnywhere(std::vector<std::string> words, Interrupt* interrupt = nullptr) {
+    words.insert(words.begin(), "muster");
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     Session session;
@@ -968,19 +976,34 @@ TEST_F(GoldenCommandsTest, ADownloadThatIsInterruptedLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-TEST_F(GoldenCommandsTest, AContextIsUsedUnlessAServerIsNamed) {
-  EXPECT_EQ(Run({"context", "add", "here"}), "here is in use\n");
-  EXPECT_EQ(absl::StrReplaceAll(Run({"context", "list"}), {{absl::StrCat(port_), "PORT"}}),
-            "   NAME  SERVER           TLS  TOKEN FILE\n*  here  127.0.0.1:PORT  -    -\n");
-  Session session;
-  session.context = "here";
-  EXPECT_TRUE(session.Connect().ok());
-  std::string name = "muster", list = "list", output = "-o", ids = "name";
-  char* argv[] = {name.data(), list.data(), output.data(), ids.data()};
-  Session by_context;
-  ::testing::internal::CaptureStdout();
-  EXPECT_EQ(RunCommandLine(4, argv, by_context), 0);
-  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "line-2\nline-1\n");
+TEST_F(GoldenCommandsTest, AContextIsUsedOnceItIsChosenUnlessAServerIsNamed) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"context", "add", "here"}), "here\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "muster context use here talks to it from now on\n");
+  EXPECT_THAT(Run({"context", "list"}), HasSubstr(absl::StrCat("\n  here  ", address(), " ")));
+
+  EXPECT_EQ(RunAnywhere({"context", "use", "here"}), "here is in use\n");
+  EXPECT_THAT(Run({"context", "list"}), HasSubstr("\n*  here  "));
+
+  EXPECT_EQ(RunAnywhere({"list", "-o", "name"}), "line-2\nline-1\n");
+  EXPECT_EQ(RunAnywhere({"list", "-o", "name", "--server", "127.0.0.1:1"}), "exit 7\n");
+}
+
+TEST_F(GoldenCommandsTest, WhereNothingIsFoundTheCoordinatorIsNamed) {
+  ASSERT_EQ(Run({"context", "add", "prod"}), "prod\n");
+  const std::string where = absl::StrCat(address(), " (context prod)");
+  jobs_.is_empty = true;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(RunAnywhere({"list", "--context", "prod"}),
+            "NAME  STATE  STEP  LOSS  WORKERS  PS  AGE\n");
+  EXPECT_EQ(RunAnywhere({"list", "--context", "prod", "--state", "failed"}),
+            "NAME  STATE  STEP  LOSS  WORKERS  PS  AGE\n");
+  EXPECT_EQ(RunAnywhere({"list", "--context", "prod", "-o", "name"}), "");
+  EXPECT_EQ(RunAnywhere({"get", "line-9", "--context", "prod"}), "exit 3\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            absl::StrCat("no jobs at ", where, "\nno jobs like that at ", where,
+                         "\nmuster: ", where, ": no job 'line-9' [JOB_NOT_FOUND]\n"));
 }
 
 }  // namespace

@@ -160,8 +160,8 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
                    options.coordinator_wait.c_str());
     };
   }
-  ASSIGN_OR_RETURN(const CoordinatorTarget target, session.Target());
-  CoordinatorClient client(target);
+  ASSIGN_OR_RETURN(const Session::Destination destination, session.Find());
+  CoordinatorClient client(destination.target, destination.where);
   const absl::StatusOr<v1::Job> job = client.CreateJob(request, create);
   if (!job.ok()) return LocateFaults(job.status(), text, options.file, overrides);
   std::fputs(WarningLines({job->warnings().begin(), job->warnings().end()}).c_str(), stderr);
@@ -264,6 +264,10 @@ absl::Status List(const ListOptions& options, Session& session) {
   }
   session.Print(response, JobTable(jobs, absl::Now()), NamesOf(jobs),
                 WideJobTable(jobs, absl::Now()));
+  if (jobs.empty()) {
+    const bool is_filtered = !options.states.empty() || !options.selector.empty();
+    session.TellEmpty(is_filtered ? "jobs like that" : "jobs", client);
+  }
   return absl::OkStatus();
 }
 

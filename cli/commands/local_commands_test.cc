@@ -91,6 +91,15 @@ class LocalCommandsTest : public ::testing::Test {
         member_.start_ticks, R"(, "argv": ["/bin/sleep", "600"]}]})");
   }
 
+  // The cluster is the one that commands find by themselves.
+  void MakeDefault() {
+    const std::string home = dir_ + "/home";
+    setenv("HOME", home.c_str(), 1);
+    setenv("XDG_CONFIG_HOME", (home + "/config").c_str(), 1);
+    fs::create_directories(home + "/.muster");
+    fs::create_directory_symlink(dir_, DefaultLocalDir());
+  }
+
   // The exit code of `muster words...`, and what it says.
   int Run(std::vector<std::string> words) {
     words.insert(words.begin(), "muster");
@@ -140,6 +149,32 @@ TEST_F(LocalCommandsTest, CommandsThatAreSuggestedNameTheFolder) {
   EXPECT_EQ(Run({"local", "up", "--dir", dir_, "--ps", "5"}), 6);
   EXPECT_THAT(said_, HasSubstr(absl::StrCat("muster local down --dir ", dir_, " stops it")));
   EXPECT_EQ(LocalCommand("down", DefaultLocalDir()), "muster local down");
+}
+
+TEST_F(LocalCommandsTest, ACoordinatorOfTheLocalClusterThatHasEndedIsMissed) {
+  MakeDefault();
+  StartCoordinator(/*whole=*/true);
+  StopProcesses({member_}, absl::ZeroDuration());
+
+  EXPECT_EQ(Run({"list"}), 7);
+  EXPECT_THAT(said_, HasSubstr("the coordinator of the local cluster in "));
+  EXPECT_THAT(said_, HasSubstr("/logs/coordinator.log): muster local up starts it again"));
+  EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "it is in the way";
+}
+
+TEST_F(LocalCommandsTest, AContextThatIsAddedDoesNotHideTheLocalCluster) {
+  MakeDefault();
+  const OneRunningJob coordinator;
+  StartCoordinator(/*whole=*/true, coordinator.address());
+
+  EXPECT_EQ(Run({"context", "add", "far", "--server", "127.0.0.1:1"}), 0);
+  EXPECT_EQ(Run({"list"}), 0) << said_;
+
+  EXPECT_EQ(Run({"context", "use", "far"}), 0);
+  EXPECT_EQ(Run({"list"}), 7);
+  EXPECT_THAT(said_, HasSubstr("no coordinator answers at 127.0.0.1:1 (context far; muster context "
+                               "use none asks the local cluster)"));
+  EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "a context in use was chosen";
 }
 
 TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesOneThatRunsInItsFolderAlone) {

@@ -152,6 +152,7 @@ absl::Status Events(const EventOptions& options, Session& session) {
   }
   ASSIGN_OR_RETURN(const std::vector<v1::JobEvent> events, ReadEvents(client, options));
   PrintEvents(session, events, true);
+  if (events.empty()) session.TellEmpty("events", client);
   if (!options.watch) return absl::OkStatus();
   std::map<std::string, uint64_t> known;
   for (const v1::JobEvent& event : events) {
@@ -443,7 +444,9 @@ absl::Status Top(const TopOptions& options, Session& session) {
                       jobs.size() > 1 ? absl::StrCat(job, "\n") : "", TimingText(job, shown));
       before[job] = *now;
     }
-    if (jobs.empty()) text = "no job runs; muster list has those that wait\n";
+    if (jobs.empty()) {
+      text = absl::StrCat("no job runs at ", client.where(), "; muster list has those that wait\n");
+    }
     if (!once) std::fputs("\033[H\033[J", stdout);
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);

@@ -87,34 +87,54 @@ OutputFormat Session::output() const {
   return OutputFormat::kTable;
 }
 
-absl::StatusOr<CoordinatorTarget> Session::Target() const {
+absl::StatusOr<Session::Destination> Session::Find() const {
   if (!server.empty() && !context.empty()) {
     return absl::InvalidArgumentError(
         "--server and --context both say where the coordinator is: give one of them");
   }
-  std::string address = server;
   ClientSecurity security{.tls = tls, .token_file = token_file};
-  if (address.empty()) {
-    ASSIGN_OR_RETURN(const Contexts contexts, ReadContexts(ContextsPath()));
-    ASSIGN_OR_RETURN(const Context chosen, FindContext(contexts, context));
-    address = chosen.server;
-    if (security.tls.empty()) security.tls = chosen.tls;
-    if (security.token_file.empty()) security.token_file = chosen.token_file;
+  if (!server.empty()) {
+    ASSIGN_OR_RETURN(CoordinatorTarget target, SecureTarget(server, security));
+    return Destination{std::move(target), server};
   }
-  if (address.empty()) {
-    auto local = LocalCluster::Open(DefaultLocalDir());
-    if (local.ok() && (*local)->whole() && (*local)->running("coordinator")) {
-      return CoordinatorTarget((*local)->address());
-    }
-    address = kDefaultServer;
+  ASSIGN_OR_RETURN(const Contexts contexts, ReadContexts(ContextsPath()));
+  ASSIGN_OR_RETURN(const Context chosen, FindContext(contexts, context));
+  if (security.tls.empty()) security.tls = chosen.tls;
+  if (security.token_file.empty()) security.token_file = chosen.token_file;
+  const auto local = LocalCluster::Open(DefaultLocalDir());
+  const bool is_local = local.ok() && (*local)->whole();
+  if (!chosen.server.empty()) {
+    ASSIGN_OR_RETURN(CoordinatorTarget target, SecureTarget(chosen.server, security));
+    const bool hides_local = is_local && context.empty();
+    return Destination{
+        std::move(target),
+        absl::StrCat(chosen.server, " (context ", context.empty() ? contexts.current : context,
+                     hides_local ? "; muster context use none asks the local cluster" : "", ")")};
   }
-  return SecureTarget(address, security);
+  if (!is_local) {
+    ASSIGN_OR_RETURN(CoordinatorTarget target, SecureTarget(kDefaultServer, security));
+    return Destination{std::move(target), kDefaultServer, /*is_chosen=*/false};
+  }
+  if (!(*local)->running("coordinator")) {
+    return absl::UnavailableError(
+        absl::StrCat("the coordinator of the local cluster in ", DefaultLocalDir(),
+                     " has ended (its log: ", (*local)->log_path("coordinator"),
+                     "): muster local up starts it again, muster local down "
+                     "forgets it"));
+  }
+  return Destination{CoordinatorTarget((*local)->address()),
+                     absl::StrCat((*local)->address(), " (the local cluster)")};
 }
 
 absl::StatusOr<CoordinatorClient> Session::Connect() const {
-  ASSIGN_OR_RETURN(const CoordinatorTarget target, Target());
-  RETURN_IF_ERROR(FindLeader(target));
-  return CoordinatorClient(target);
+  ASSIGN_OR_RETURN(const Destination destination, Find());
+  RETURN_IF_ERROR(FindLeader(destination.target));
+  return CoordinatorClient(destination.target, destination.where);
+}
+
+void Session::TellEmpty(const std::string& what, const CoordinatorClient& client) const {
+  if (output() != OutputFormat::kTable && output() != OutputFormat::kWide) return;
+  std::fprintf(stderr, "no %s at %s\n", what.c_str(), client.where().c_str());
 }
 
 void Session::Print(const google::protobuf::Message& message, const std::string& table,

@@ -27,12 +27,22 @@ struct Session {
   int exit_code = 0;
 
   OutputFormat output() const;
-  // The server, else that of the context, else a local cluster that runs, else 127.0.0.1:7070. The
-  // errors of Target() and FindLeader().
+  // The errors of Find() and FindLeader().
   absl::StatusOr<CoordinatorClient> Connect() const;
-  // Where Connect() goes. INVALID_ARGUMENT: both a server and a context are given; else the errors
-  // of SecureTarget(), ReadContexts() and FindContext().
-  absl::StatusOr<CoordinatorTarget> Target() const;
+
+  struct Destination {
+    CoordinatorTarget target;
+    std::string where;      // for people: "host:7070 (context prod)"
+    bool is_chosen = true;  // false: 127.0.0.1:7070, because nothing else is known
+  };
+  // Where Connect() goes: the server, else that of the context, else the local cluster, else
+  // 127.0.0.1:7070. INVALID_ARGUMENT: both a server and a context are given. UNAVAILABLE: the
+  // coordinator of the local cluster has ended. Else the errors of SecureTarget(), ReadContexts()
+  // and FindContext().
+  absl::StatusOr<Destination> Find() const;
+
+  // Tells people that the coordinator has nothing to list: "no jobs at host:7070 (context prod)".
+  void TellEmpty(const std::string& what, const CoordinatorClient& client) const;
 
   // Data, on stdout: `message` as JSON or YAML, or one of the texts. `wide`: a table with more
   // columns; "": there is none.

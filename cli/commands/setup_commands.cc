@@ -26,10 +26,10 @@ namespace {
 
 // ---------------------------------------------------------------- doctor
 
-// Nobody needs a coordinator to look at a machine: where none was named, that none answers is no
+// A machine can be looked at without a coordinator: if none was chosen, that none answers is no
 // fault.
-Finding Unreachable(const absl::Status& why, bool named) {
-  if (!named && absl::IsUnavailable(why)) {
+Finding Unreachable(const absl::Status& why, bool is_chosen) {
+  if (!is_chosen && absl::IsUnavailable(why)) {
     return {"coordinator", Finding::kNote, std::string(why.message()), ""};
   }
   return {"coordinator", Finding::kFault, std::string(why.message()),
@@ -38,22 +38,26 @@ Finding Unreachable(const absl::Status& why, bool named) {
 
 // Who answers, with what security, and how its clock differs.
 std::vector<Finding> ExamineCoordinator(const Session& session) {
-  const bool named = !session.server.empty() || !session.context.empty();
-  auto client = session.Connect();
-  if (!client.ok() && !absl::IsUnavailable(client.status())) {
-    return {{"coordinator", Finding::kFault, std::string(client.status().message()),
-             "see --tls, --token-file and --context in muster --help"}};
+  const auto destination = session.Find();
+  if (!destination.ok()) {
+    const bool has_ended = absl::IsUnavailable(destination.status());
+    return {{"coordinator", Finding::kFault, std::string(destination.status().message()),
+             has_ended ? "muster local up"
+                       : "see --server, --tls, --token-file and --context in muster --help"}};
   }
-  if (!client.ok()) return {Unreachable(client.status(), named)};
+  const bool is_chosen = destination->is_chosen;
+  auto client = session.Connect();
+  if (!client.ok()) return {Unreachable(client.status(), is_chosen)};
   const absl::Time asked = absl::Now();
   const auto info = client->GetServerInfo();
   const absl::Time answered = absl::Now();
-  if (!info.ok()) return {Unreachable(info.status(), named)};
+  if (!info.ok()) return {Unreachable(info.status(), is_chosen)};
   std::vector<Finding> findings;
-  findings.push_back({"coordinator", Finding::kFine,
-                      absl::StrCat("version ", info->version(), ", ", info->security(), ", store ",
-                                   info->store(), ", start number ", info->term(), ", up ",
-                                   absl::FormatDuration(absl::Seconds(info->uptime().seconds())))});
+  findings.push_back(
+      {"coordinator", Finding::kFine,
+       absl::StrCat(client->where(), ": version ", info->version(), ", ", info->security(),
+                    ", store ", info->store(), ", start number ", info->term(), ", up ",
+                    absl::FormatDuration(absl::Seconds(info->uptime().seconds())))});
   if (const std::string mine = ThisBuild().version; info->version() != mine) {
     findings.push_back({"version", Finding::kWarning,
                         absl::StrCat("this is ", mine, ", the coordinator ", info->version()),
@@ -108,9 +112,11 @@ absl::Status AddContext(const std::string& name, const Session& session) {
   const std::string path = ContextsPath();
   ASSIGN_OR_RETURN(Contexts contexts, ReadContexts(path));
   contexts.by_name[name] = {session.server, session.tls, session.token_file};
-  if (contexts.current.empty()) contexts.current = name;
   RETURN_IF_ERROR(WriteContexts(path, contexts));
-  std::printf("%s%s\n", name.c_str(), contexts.current == name ? " is in use" : "");
+  std::printf("%s\n", name.c_str());
+  if (contexts.current != name) {
+    std::fprintf(stderr, "muster context use %s talks to it from now on\n", name.c_str());
+  }
   return absl::OkStatus();
 }
 

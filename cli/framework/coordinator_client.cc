@@ -46,25 +46,26 @@ constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 constexpr int kPageSize = 500;
 
 // Where a plaintext client comes to a coordinator with TLS it is hung up on without a word.
-absl::Status Explained(const grpc::Status& status, const std::string& address) {
+absl::Status Explained(const grpc::Status& status, const std::string& where) {
   absl::Status result = FromGrpc(status);
+  if (absl::IsNotFound(result)) return Annotate(result, where);  // another one may have it
   if (!absl::IsUnavailable(result)) return result;
   if (absl::StrContains(result.message(), "http1.x server")) {  // gRPC has no code for it
     return Annotate(
         absl::InvalidArgumentError(result.message()),
-        absl::StrCat(address,
+        absl::StrCat(where,
                      " is the port of a status page or of metrics, not of the coordinator's calls: "
                      "type --server with the port of its --listen (usually 7070; of a local "
                      "cluster it is the first line of muster local status)"));
   }
   if (absl::StrContains(absl::AsciiStrToLower(result.message()), "handshake")) {
     return Annotate(result,
-                    absl::StrCat(address,
+                    absl::StrCat(where,
                                  ": TLS fails: is it the coordinator of your --tls folder's "
                                  "ca.crt, and does its certificate have this name?"));
   }
   return Annotate(result,
-                  absl::StrCat("no coordinator answers at ", address,
+                  absl::StrCat("no coordinator answers at ", where,
                                " (muster local up starts one; --server names another; if it has "
                                "certificates, --tls says whom to believe)"));
 }
@@ -73,12 +74,12 @@ absl::Status Explained(const grpc::Status& status, const std::string& address) {
 template <typename Response, typename Stub, typename Request>
 absl::StatusOr<Response> Call(
     Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request, const std::string& address, absl::Duration timeout = kCallTimeout) {
+    const Request& request, const std::string& where, absl::Duration timeout = kCallTimeout) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   Response response;
   const grpc::Status status = (stub.*method)(&context, request, &response);
-  if (!status.ok()) return Explained(status, address);
+  if (!status.ok()) return Explained(status, where);
   return response;
 }
 
@@ -187,8 +188,11 @@ std::string RandomRequestId() {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(CoordinatorTarget target, absl::Duration stall_max)
-    : target_(std::move(target)), address_(target_.address()), stall_max_(stall_max) {
+CoordinatorClient::CoordinatorClient(CoordinatorTarget target, std::string where,
+                                     absl::Duration stall_max)
+    : target_(std::move(target)),
+      where_(where.empty() ? target_.address() : std::move(where)),
+      stall_max_(stall_max) {
   auto channel = DialCoordinator(target_);
   jobs_ = v1::JobService::NewStub(channel);
   fleet_ = v1::FleetService::NewStub(channel);
@@ -217,13 +221,12 @@ absl::StatusOr<v1::Job> CoordinatorClient::CreateJobOnce(const v1::CreateJobRequ
   RETURN_IF_ERROR(FindLeader(target_));
   // A channel that has found no name asks for it again after longer and longer waits, so each
   // attempt has one of its own.
-  const std::string& address = target_.address();
   const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
-  return Call(*jobs, &v1::JobService::Stub::CreateJob, request, address, kCreateTimeout);
+  return Call(*jobs, &v1::JobService::Stub::CreateJob, request, where_, kCreateTimeout);
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::GetJob(const std::string& job) {
-  return Call(*jobs_, &v1::JobService::Stub::GetJob, Named<v1::GetJobRequest>(job), address_);
+  return Call(*jobs_, &v1::JobService::Stub::GetJob, Named<v1::GetJobRequest>(job), where_);
 }
 
 absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
@@ -233,7 +236,7 @@ absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
   page.set_page_size(kPageSize);
   do {
     ASSIGN_OR_RETURN(v1::ListJobsResponse response,
-                     Call(*jobs_, &v1::JobService::Stub::ListJobs, page, address_));
+                     Call(*jobs_, &v1::JobService::Stub::ListJobs, page, where_));
     page.set_page_token(response.next_page_token());
     all.MergeFrom(response);
   } while (!page.page_token().empty());
@@ -242,112 +245,111 @@ absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::CancelJob(const std::string& job) {
-  return Call(*jobs_, &v1::JobService::Stub::CancelJob, Named<v1::CancelJobRequest>(job), address_);
+  return Call(*jobs_, &v1::JobService::Stub::CancelJob, Named<v1::CancelJobRequest>(job), where_);
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::SuspendJob(const std::string& job) {
-  return Call(*jobs_, &v1::JobService::Stub::SuspendJob, Named<v1::SuspendJobRequest>(job),
-              address_);
+  return Call(*jobs_, &v1::JobService::Stub::SuspendJob, Named<v1::SuspendJobRequest>(job), where_);
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::ResumeJob(const v1::ResumeJobRequest& request) {
-  return Call(*jobs_, &v1::JobService::Stub::ResumeJob, request, address_);
+  return Call(*jobs_, &v1::JobService::Stub::ResumeJob, request, where_);
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::UpdateJob(const v1::UpdateJobRequest& request) {
-  return Call(*jobs_, &v1::JobService::Stub::UpdateJob, request, address_);
+  return Call(*jobs_, &v1::JobService::Stub::UpdateJob, request, where_);
 }
 
 absl::StatusOr<v1::ListEventsResponse> CoordinatorClient::ListEvents(
     const v1::ListEventsRequest& request) {
-  return Call(*jobs_, &v1::JobService::Stub::ListEvents, request, address_);
+  return Call(*jobs_, &v1::JobService::Stub::ListEvents, request, where_);
 }
 
 absl::StatusOr<v1::ReadJobMetricsResponse> CoordinatorClient::ReadJobMetrics(
     const v1::ReadJobMetricsRequest& request) {
-  return Call(*jobs_, &v1::JobService::Stub::ReadJobMetrics, request, address_);
+  return Call(*jobs_, &v1::JobService::Stub::ReadJobMetrics, request, where_);
 }
 
 absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorClient::ReadJobTiming(const std::string& job) {
   return Call(*jobs_, &v1::JobService::Stub::ReadJobTiming, Named<v1::ReadJobTimingRequest>(job),
-              address_);
+              where_);
 }
 
 absl::StatusOr<v1::ReadJobLinksResponse> CoordinatorClient::ReadJobLinks(const std::string& job) {
   return Call(*jobs_, &v1::JobService::Stub::ReadJobLinks, Named<v1::ReadJobLinksRequest>(job),
-              address_);
+              where_);
 }
 
 absl::StatusOr<v1::TraceJobResponse> CoordinatorClient::TraceJob(
     const v1::TraceJobRequest& request) {
   const absl::Duration timeout = request.has_timeout() ? absl::Seconds(request.timeout().seconds())
                                                        : limits::kTraceTimeoutDefault;
-  return Call(*jobs_, &v1::JobService::Stub::TraceJob, request, address_, timeout + kTraceSlack);
+  return Call(*jobs_, &v1::JobService::Stub::TraceJob, request, where_, timeout + kTraceSlack);
 }
 
 absl::StatusOr<v1::ServerInfo> CoordinatorClient::GetServerInfo() {
-  return Call(*jobs_, &v1::JobService::Stub::GetServerInfo, v1::GetServerInfoRequest(), address_);
+  return Call(*jobs_, &v1::JobService::Stub::GetServerInfo, v1::GetServerInfoRequest(), where_);
 }
 
 absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorClient::ReadMemberLog(
     const v1::ReadMemberLogRequest& request) {
-  return Call(*fleet_, &v1::FleetService::Stub::ReadMemberLog, request, address_);
+  return Call(*fleet_, &v1::FleetService::Stub::ReadMemberLog, request, where_);
 }
 
 absl::Status CoordinatorClient::DeleteJob(const std::string& job) {
-  return Call(*jobs_, &v1::JobService::Stub::DeleteJob, Named<v1::DeleteJobRequest>(job), address_)
+  return Call(*jobs_, &v1::JobService::Stub::DeleteJob, Named<v1::DeleteJobRequest>(job), where_)
       .status();
 }
 
 absl::Status CoordinatorClient::DrainMember(const std::string& member) {
   v1::DrainMemberRequest request;
   request.set_name(member);
-  return Call(*fleet_, &v1::FleetService::Stub::DrainMember, request, address_).status();
+  return Call(*fleet_, &v1::FleetService::Stub::DrainMember, request, where_).status();
 }
 
 absl::StatusOr<v1::ListMembersResponse> CoordinatorClient::ListMembers() {
-  return Call(*fleet_, &v1::FleetService::Stub::ListMembers, v1::ListMembersRequest(), address_);
+  return Call(*fleet_, &v1::FleetService::Stub::ListMembers, v1::ListMembersRequest(), where_);
 }
 
 absl::StatusOr<v1::CreateTokenResponse> CoordinatorClient::CreateToken(
     const v1::CreateTokenRequest& request) {
-  return Call(*access_, &v1::AccessService::Stub::CreateToken, request, address_);
+  return Call(*access_, &v1::AccessService::Stub::CreateToken, request, where_);
 }
 
 absl::StatusOr<v1::ListTokensResponse> CoordinatorClient::ListTokens() {
-  return Call(*access_, &v1::AccessService::Stub::ListTokens, v1::ListTokensRequest(), address_);
+  return Call(*access_, &v1::AccessService::Stub::ListTokens, v1::ListTokensRequest(), where_);
 }
 
 absl::StatusOr<v1::AccessToken> CoordinatorClient::RevokeToken(const std::string& id) {
   v1::RevokeTokenRequest request;
   request.set_id(id);
-  return Call(*access_, &v1::AccessService::Stub::RevokeToken, request, address_);
+  return Call(*access_, &v1::AccessService::Stub::RevokeToken, request, where_);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> CoordinatorClient::ListCheckpoints(
     const std::string& job) {
   v1::ListCheckpointsRequest request;
   if (!job.empty()) request.set_parent(JobName(JobIdOf(job)));
-  return Call(*checkpoints_, &v1::CheckpointService::Stub::ListCheckpoints, request, address_);
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::ListCheckpoints, request, where_);
 }
 
 absl::StatusOr<v1::Checkpoint> CoordinatorClient::GetCheckpoint(const std::string& name) {
   v1::GetCheckpointRequest request;
   request.set_name(name);
-  return Call(*checkpoints_, &v1::CheckpointService::Stub::GetCheckpoint, request, address_);
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::GetCheckpoint, request, where_);
 }
 
 absl::Status CoordinatorClient::DeleteCheckpoint(const std::string& name) {
   v1::DeleteCheckpointRequest request;
   request.set_name(name);
-  return Call(*checkpoints_, &v1::CheckpointService::Stub::DeleteCheckpoint, request, address_)
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::DeleteCheckpoint, request, where_)
       .status();
 }
 
 absl::StatusOr<v1::Checkpoint> CoordinatorClient::SaveCheckpoint(const std::string& job) {
   v1::SaveCheckpointRequest request;
   request.set_job(JobIdOf(job));
-  return Call(*checkpoints_, &v1::CheckpointService::Stub::SaveCheckpoint, request, address_,
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::SaveCheckpoint, request, where_,
               kSaveTimeout);
 }
 
@@ -387,10 +389,10 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   }
   if (status.ok() && guard.stalled()) {
     status = absl::DeadlineExceededError(absl::StrCat(
-        name, ": nothing came from the coordinator at ", address_, " for ",
+        name, ": nothing came from the coordinator at ", where_, " for ",
         absl::FormatDuration(stall_max_), "; is its disk or the network stuck? Try again"));
   }
-  if (status.ok()) status = finished.ok() ? download.Finish() : Explained(finished, address_);
+  if (status.ok()) status = finished.ok() ? download.Finish() : Explained(finished, where_);
   if (status.ok()) {
     fs::rename(partial, whole, error);
     if (error) status = absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
@@ -474,16 +476,16 @@ absl::Status CoordinatorClient::KeepReading(
     }
     if (options.stop.stop_requested()) return absl::CancelledError("the watch was stopped");
     if (!finished.ok() && (!answered || finished.error_code() != grpc::StatusCode::UNAVAILABLE)) {
-      return Explained(finished, address_);
+      return Explained(finished, where_);
     }
     // The coordinator is away or ends the stream because it goes: the job goes on without it.
     const absl::Time now = absl::Now();
     if (away_since == absl::InfiniteFuture()) {
       away_since = now;
-      if (options.on_outage && !finished.ok()) options.on_outage(Explained(finished, address_));
+      if (options.on_outage && !finished.ok()) options.on_outage(Explained(finished, where_));
     }
     if (now >= options.deadline) return absl::DeadlineExceededError("the deadline has passed");
-    if (now - away_since > options.away_max) return Explained(finished, address_);
+    if (now - away_since > options.away_max) return Explained(finished, where_);
     if (options.interrupt == nullptr) {
       absl::SleepFor(backoff);
     } else if (options.interrupt->WaitFor(backoff)) {

@@ -22,12 +22,17 @@
 
 namespace muster::cli {
 
-// Every call blocks for at most 15 s unless it says otherwise; UNAVAILABLE says which address was
-// tried. INVALID_ARGUMENT if that is the port of a status page or of metrics. Thread-safe.
+// Every call blocks for at most 15 s unless it says otherwise. UNAVAILABLE and NOT_FOUND name the
+// coordinator that was asked. INVALID_ARGUMENT: the port is that of a status page or of metrics.
+// Thread-safe.
 class CoordinatorClient {
  public:
-  // A download of which nothing came for `stall_max` is given up.
-  explicit CoordinatorClient(CoordinatorTarget target, absl::Duration stall_max = absl::Minutes(1));
+  // `where` names the coordinator in messages, "host:7070 (context prod)"; "": its address. A
+  // download stops with an error after `stall_max` without a byte.
+  explicit CoordinatorClient(CoordinatorTarget target, std::string where = "",
+                             absl::Duration stall_max = absl::Minutes(1));
+
+  const std::string& where() const { return where_; }
 
   struct CreateOptions {
     absl::Duration away_max;  // how long the coordinator may be away; zero: three attempts
@@ -108,7 +113,7 @@ class CoordinatorClient {
                            const std::function<Reading(grpc::ClientContext&)>& read);
 
   CoordinatorTarget target_;
-  std::string address_;  // its
+  std::string where_;
   absl::Duration stall_max_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::FleetService::Stub> fleet_;

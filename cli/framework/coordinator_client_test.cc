@@ -204,7 +204,7 @@ TEST_F(CoordinatorClientTest, AWatchInWhichNothingHappensEndsWhenItIsStopped) {
 TEST_F(CoordinatorClientTest, ADownloadThatIsStuckIsGivenUpAndLeavesNothing) {
   std::string folder = ::testing::TempDir() + "/download-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  CoordinatorClient client(address(), absl::Milliseconds(20));
+  CoordinatorClient client(address(), "", absl::Milliseconds(20));
 
   const absl::Status status = client.DownloadCheckpoint("jobs/a/checkpoints/1", folder + "/to");
 
