@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/flags/flag.h"

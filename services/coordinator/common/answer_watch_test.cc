@@ -1,7 +1,6 @@
 #include "services/coordinator/common/answer_watch.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
 #include <gtest/gtest.h>
