@@ -119,7 +119,7 @@ TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
   EXPECT_EQ(Muster("submit examples/linear.yaml --wait -o name").output, "linear-1\n");
   EXPECT_EQ(Muster("list --state succeeded -o name").output, "linear-1\n");
   EXPECT_THAT(Muster("describe linear-1").output, HasSubstr("CHECKPOINT_COMMITTED"));
-  EXPECT_EQ(Muster("checkpoint list linear-1 -o name").output, "jobs/linear-1/checkpoints/640\n");
+  EXPECT_EQ(Muster("checkpoint list linear-1 -o name").output, "linear-1@640\n");
   EXPECT_EQ(Muster("checkpoint verify linear-1@640").exit_code, 0);
   EXPECT_EQ(Muster("suspend linear-1").exit_code, 6);
   EXPECT_EQ(Muster("delete linear-1").exit_code, 0);

@@ -79,6 +79,11 @@ TEST_F(CommandLineTest, AJobsWholeLife) {
   ASSERT_TRUE(record.is_object()) << get.out;
   EXPECT_EQ(record["state"], "SUCCEEDED");
 
+  const std::string again = absl::StrCat(::testing::TempDir(), "/again-", job, ".yaml");
+  std::ofstream(again) << OnCluster("get " + job + " -o spec").out;
+  const Outcome same = OnCluster("submit --wait -o name " + again);
+  EXPECT_EQ(same.exit_code, 0) << same.err << ReadAll(again);
+
   EXPECT_THAT(OnCluster("list").out, HasSubstr(job));
   EXPECT_THAT(OnCluster("describe " + job).out, HasSubstr("CHECKPOINT_COMMITTED"));
   EXPECT_EQ(OnCluster("watch " + job).exit_code, 0);

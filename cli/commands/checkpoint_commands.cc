@@ -39,7 +39,7 @@ absl::Status List(const std::string& job, const Session& session) {
                                                 response.checkpoints().end());
   std::string names;
   for (const v1::Checkpoint& checkpoint : checkpoints) {
-    absl::StrAppend(&names, checkpoint.name(), "\n");
+    absl::StrAppend(&names, CheckpointIdOf(checkpoint.name()), "\n");
   }
   session.Print(response, CheckpointTable(checkpoints, absl::Now()), names);
   if (checkpoints.empty()) {
@@ -52,7 +52,7 @@ absl::Status Save(const std::string& job, const Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, client.SaveCheckpoint(job));
   session.Print(checkpoint, CheckpointTable({checkpoint}, absl::Now()),
-                absl::StrCat(checkpoint.name(), "\n"));
+                absl::StrCat(CheckpointIdOf(checkpoint.name()), "\n"));
   return absl::OkStatus();
 }
 

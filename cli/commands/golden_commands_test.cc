@@ -498,6 +498,18 @@ TEST_F(GoldenCommandsTest, Get) {
             "line-1  RUNNING  120/200  0.25  1/1      1/1  5h\n");
 }
 
+TEST_F(GoldenCommandsTest, GetPrintsAJobFileThatSubmitAccepts) {
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
+  const std::string spec = Run({"get", "line-1", "-o", "spec"});
+  EXPECT_THAT(spec, StartsWith("name: line\nmodel:\n  zoo:\n"));
+  const std::string file = absl::StrCat(::testing::TempDir(), "/again-", getpid(), ".yaml");
+  std::ofstream(file) << spec;
+  EXPECT_EQ(Run({"submit", file, "-o", "name"}), "line-2\n");
+  EXPECT_EQ(jobs_.created.SerializeAsString(), jobs_.spec->SerializeAsString());
+  EXPECT_EQ(Run({"get", "line-1", "line-2", "-o", "spec"}), absl::StrCat(spec, "---\n", spec));
+  EXPECT_EQ(Run({"list", "-o", "spec"}), "exit 2\n") << "a list has no whole specs";
+}
+
 TEST_F(GoldenCommandsTest, SubmitPrintsTheJobAndWithWaitHowItEnded) {
   const std::string file = absl::StrCat(::testing::TempDir(), "/line-", getpid(), ".yaml");
   std::ofstream(file) << kJobFile;
@@ -810,14 +822,14 @@ TEST_F(GoldenCommandsTest, CheckpointList) {
   EXPECT_EQ(Run({"checkpoint", "list", "line-1"}),
             "JOB     STEP  SIZE     AGE  DIRECTORY\n"
             "line-1  100   2.0 KiB  5h   /state/100\n");
-  EXPECT_EQ(Run({"checkpoint", "list", "line-1", "-o", "name"}), "jobs/line-1/checkpoints/100\n");
+  EXPECT_EQ(Run({"checkpoint", "list", "line-1", "-o", "name"}), "line-1@100\n");
 }
 
 TEST_F(GoldenCommandsTest, CheckpointSave) {
   EXPECT_EQ(Run({"checkpoint", "save", "line-1"}),
             "JOB     STEP  SIZE     AGE  DIRECTORY\n"
             "line-1  100   2.0 KiB  5h   /state/100\n");
-  EXPECT_EQ(Run({"checkpoint", "save", "line-1", "-o", "name"}), "jobs/line-1/checkpoints/100\n");
+  EXPECT_EQ(Run({"checkpoint", "save", "line-1", "-o", "name"}), "line-1@100\n");
   EXPECT_EQ(Run({"checkpoint", "save", "line-9"}), "exit 3\n");
 }
 

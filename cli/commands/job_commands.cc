@@ -60,6 +60,13 @@ void PrintJobs(const Session& session, const std::vector<v1::Job>& jobs) {
   session.Print(list, JobTable(jobs, absl::Now()), NamesOf(jobs), WideJobTable(jobs, absl::Now()));
 }
 
+// Prints each job as a job file, a document of one YAML stream.
+void PrintSpecs(const Session&, const std::vector<v1::Job>& jobs) {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    std::fputs(absl::StrCat(i > 0 ? "---\n" : "", ToYaml(jobs[i].spec())).c_str(), stdout);
+  }
+}
+
 absl::Status PrintJobOr(const Session& session, const absl::StatusOr<v1::Job>& job) {
   if (job.ok()) PrintJob(session, *job);
   return job.status();
@@ -129,7 +136,8 @@ absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
 
 // Prints how the job ended and makes anything but a job that trained well a failure of the command.
 void PrintEnd(Session& session, const v1::Job& job) {
-  session.Print(job, JobSummary(job, job.checkpoint()), absl::StrCat(JobIdOf(job.name()), "\n"));
+  session.Print(job, JobSummary(job, CheckpointIdOf(job.checkpoint())),
+                absl::StrCat(JobIdOf(job.name()), "\n"));
   if (TrainedWell(job)) return;
   std::fprintf(stderr, "%s: %s\n", job.reason().c_str(), job.message().c_str());
   session.exit_code = kExitJobFailed;
@@ -282,7 +290,8 @@ absl::Status Describe(const std::string& id, const Session& session) {
                                                            : WatchStep::kStop;
       }));
   const std::vector<v1::JobEvent> events(first.events().begin(), first.events().end());
-  session.Print(first, DescribeJob(first.job(), events, absl::Now()), absl::StrCat(id, "\n"));
+  session.Print(first, DescribeJob(first.job(), events, absl::Now()),
+                absl::StrCat(JobIdOf(id), "\n"));
   return absl::OkStatus();
 }
 
@@ -291,7 +300,7 @@ absl::Status Delete(const std::vector<std::string>& jobs, Session& session) {
   absl::Status first;
   for (const std::string& job : jobs) {
     const absl::Status deleted = client.DeleteJob(job);
-    if (deleted.ok()) std::fprintf(stderr, "%s deleted\n", job.c_str());
+    if (deleted.ok()) std::fprintf(stderr, "%s deleted\n", JobIdOf(job).c_str());
     if (!first.ok()) session.Fail(deleted);
     first.Update(deleted);
   }
@@ -624,10 +633,7 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
     return created;
   };
   if (!options.print) return ForEach(session, options.jobs, submit);
-  return ForEach(session, options.jobs, submit,
-                 [](const Session&, const std::vector<v1::Job>& jobs) {
-                   for (const v1::Job& job : jobs) std::fputs(ToYaml(job.spec()).c_str(), stdout);
-                 });
+  return ForEach(session, options.jobs, submit, PrintSpecs);
 }
 
 // A command with one argument, the job's id.
@@ -673,10 +679,14 @@ void AddReading(Command program, Session& session) {
   list.SetAction([options, &session] { session.Fail(List(*options, session)); });
 
   auto jobs = std::make_shared<std::vector<std::string>>();
-  AddJobsCommand(program, "get", "Jobs by their ids", "muster get char-gpt-7 -o json", *jobs)
-      .SetAction([jobs, &session] {
-        session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::GetJob)));
-      });
+  Command get = AddJobsCommand(program, "get", "Jobs by their ids",
+                               "muster get char-gpt-7 -o spec > job.yaml", *jobs);
+  get.AddOption("-o,--output", session.output_name, "spec: job files; else as muster --help")
+      .Check([](const std::string& name) { return name == kSpecOutput ? "" : OutputFault(name); });
+  get.SetAction([jobs, &session] {
+    session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::GetJob),
+                         session.output() == OutputFormat::kSpec ? PrintSpecs : PrintJobs));
+  });
   auto job = std::make_shared<std::string>();
   AddJobCommand(program, "describe", "Everything about a job", "muster describe char-gpt-7", *job)
       .SetAction([job, &session] { session.Fail(Describe(*job, session)); });

@@ -31,18 +31,6 @@ constexpr char kFooter[] =
     "muster COMMAND --help explains one.";
 constexpr absl::string_view kJsonPathPrefix = "jsonpath=";
 
-// What is wrong with an argument of -o; "": nothing.
-std::string OutputFault(const std::string& name) {
-  for (const char* known : {"table", "wide", "json", "yaml", "name"}) {
-    if (name == known) return "";
-  }
-  absl::string_view expression = name;
-  if (absl::ConsumePrefix(&expression, kJsonPathPrefix)) {
-    return std::string(CheckJsonPath(expression).message());
-  }
-  return absl::StrCat("-o ", name, ": there are table, wide, json, yaml, name and jsonpath=PATH");
-}
-
 // The program's own help has its commands by group, many in a line: all fit the screen.
 std::string GroupedCommands(Command program) {
   constexpr size_t kIndent = 11, kWidth = 79;
@@ -78,11 +66,24 @@ void SetGroup(Command program, const char* group, std::initializer_list<const ch
 
 }  // namespace
 
+std::string OutputFault(const std::string& name) {
+  for (const char* known : {"table", "wide", "json", "yaml", "name"}) {
+    if (name == known) return "";
+  }
+  absl::string_view expression = name;
+  if (absl::ConsumePrefix(&expression, kJsonPathPrefix)) {
+    return std::string(CheckJsonPath(expression).message());
+  }
+  return absl::StrCat("-o ", name, ": there are table, wide, json, yaml, name and jsonpath=PATH",
+                      name == kSpecOutput ? "; spec is for muster get" : "");
+}
+
 OutputFormat Session::output() const {
   if (output_name == "json") return OutputFormat::kJson;
   if (output_name == "yaml") return OutputFormat::kYaml;
   if (output_name == "name") return OutputFormat::kName;
   if (output_name == "wide") return OutputFormat::kWide;
+  if (output_name == kSpecOutput) return OutputFormat::kSpec;
   if (absl::StartsWith(output_name, kJsonPathPrefix)) return OutputFormat::kJsonPath;
   return OutputFormat::kTable;
 }
@@ -148,6 +149,7 @@ void Session::Print(const google::protobuf::Message& message, const std::string&
                      .c_str(),
                  stdout);
       return;
+    case OutputFormat::kSpec:  // an error before the command began, but for muster get
     case OutputFormat::kTable:
       std::fputs(table.c_str(), stdout);
       return;

@@ -69,6 +69,11 @@ void AddChaosCommand(Command program, Session& session);
 void AddRenderCommand(Command program, Session& session);
 void AddSetupCommands(Command program, Session& session);
 
+// -o spec: of muster get alone.
+inline constexpr char kSpecOutput[] = "spec";
+// The fault of an argument of -o, as every command has it; "": none.
+std::string OutputFault(const std::string& name);
+
 // Adds every command and the options they share. `session` outlives its CommandLine.
 void BuildCommandLine(Command program, Session& session);
 

@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "lib/job/job_validation.h"
 #include "lib/status/field_fault.h"
 
 namespace muster::cli::job_check_test {
@@ -55,6 +57,20 @@ TEST(JobCheckTest, ExamplesAreGood) {
   EXPECT_GE(files.size(), 15);
   for (const std::string& file : files) {
     EXPECT_EQ(Check(file), absl::OkStatus()) << file;
+  }
+}
+
+TEST(JobCheckTest, ExamplesWrittenAsJobFilesAgainAreTheSame) {
+  for (const std::string& file : YamlFiles("examples")) {
+    SCOPED_TRACE(file);
+    v1::JobSpec spec = *ParseJobFile(*ReadJobFile(file), file);
+    FillDefaults(spec);  // as a coordinator does
+    const std::string text = ToYaml(spec);
+
+    const auto again = CheckJobFile(text, "again.yaml", {});
+
+    ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(again->spec, spec)) << text;
   }
 }
 

@@ -249,12 +249,10 @@ std::string WideJobTable(absl::Span<const v1::Job> jobs, absl::Time now) {
   Table table({"NAME", "STATE", "STEP", "LOSS", "WORKERS", "PS", "AGE", "PRIORITY", "LABELS",
                "CHECKPOINT", "WHY"});
   for (const v1::Job& job : jobs) {
-    const auto checkpoint = ParseCheckpointRef(job.checkpoint());
     table.Add({JobIdOf(job.name()), StateText(job), StepText(job.progress()), LastLossText(job),
                WorkerText(job), PsText(job), FormatAge(now - ToTime(job.create_time())),
                absl::StrCat(job.spec().priority()), LabelText(job),
-               checkpoint && checkpoint->step ? absl::StrCat("@", *checkpoint->step) : "-",
-               WhyText(job)});
+               job.checkpoint().empty() ? "-" : CheckpointIdOf(job.checkpoint()), WhyText(job)});
   }
   return table.ToString();
 }
@@ -376,7 +374,7 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
     }
   }
   AddRecoveries(job, text);
-  AddLine(text, "Checkpoint", job.checkpoint());
+  AddLine(text, "Checkpoint", CheckpointIdOf(job.checkpoint()));
   for (const std::string& warning : job.warnings()) AddLine(text, "Warning", warning);
   absl::StrAppend(&text, "Spec\n", Indented(ToYaml(job.spec())));
   absl::StrAppend(&text, "Events\n");

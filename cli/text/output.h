@@ -12,7 +12,8 @@
 
 namespace muster::cli {
 
-enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kJsonPath };
+// kSpec: of jobs alone, as job files.
+enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kJsonPath, kSpec };
 
 // Left-aligned columns, two spaces apart, no trailing spaces, a line break at the end.
 class Table {

@@ -188,6 +188,16 @@ TEST(JobFileTest, ReadsAndWritesHowWorkersAgree) {
   EXPECT_EQ(sync("{compression: {kind: powersgd, rank: 8}}").compression().rank(), 8);
 }
 
+TEST(JobFileTest, SaysWhatPrintsAJobFileWhereItIsGivenTheApisForm) {
+  EXPECT_EQ(FaultsIn("name: jobs/a-1\nspec:\n  name: a\nstate: RUNNING\n"),
+            "job.yaml:2: spec: this is a job as the API has it, not a job file; muster get JOB -o "
+            "spec prints a job file");
+  EXPECT_THAT(FaultsIn(With("{mode: bsp}", "{mode: BSP, values: VALUES_FP32}")),
+              AllOf(HasSubstr("sync.mode: \"BSP\": is the API's name of 'bsp' (muster get JOB -o "
+                              "spec prints a job file)"),
+                    HasSubstr("sync.values: \"VALUES_FP32\": is the API's name of 'fp32'")));
+}
+
 TEST(JobFileTest, TakesAKindAloneForItsMessage) {
   const std::map<std::string, v1::CompressionKind> kinds = {
       {"none", v1::COMPRESSION_NONE},        {"fp16", v1::COMPRESSION_FP16},

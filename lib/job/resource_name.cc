@@ -35,6 +35,16 @@ std::string CheckpointName(absl::string_view job, int64_t step) {
   return absl::StrCat("jobs/", job, "/checkpoints/", step);
 }
 
+std::string CheckpointId(absl::string_view job, int64_t step) {
+  return absl::StrCat(job, "@", step);
+}
+
+std::string CheckpointIdOf(absl::string_view name) {
+  const auto reference = ParseCheckpointRef(name);
+  return reference && reference->step ? CheckpointId(reference->job, *reference->step)
+                                      : std::string(name);
+}
+
 std::optional<CheckpointRef> ParseCheckpointRef(absl::string_view text) {
   std::vector<absl::string_view> parts;
   if (absl::StartsWith(text, "jobs/")) {

@@ -13,6 +13,11 @@ std::string JobName(absl::string_view job);   // "jobs/" + id
 std::string JobIdOf(absl::string_view name);  // from "jobs/X" or "X"
 std::string CheckpointName(absl::string_view job, int64_t step);
 
+// Messages and tables have this form, and users type it: "char-gpt-7@1000". CheckpointIdOf() takes
+// a CheckpointName(), and returns any other text as it is.
+std::string CheckpointId(absl::string_view job, int64_t step);
+std::string CheckpointIdOf(absl::string_view name);
+
 struct CheckpointRef {
   std::string job;
   std::optional<int64_t> step;  // none: the last one

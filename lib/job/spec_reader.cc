@@ -33,6 +33,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::OneofDescriptor;
 
+constexpr char kSpecHint[] = "muster get JOB -o spec prints a job file";
 constexpr double kExactIntegerMax = 9007199254740992;  // 2^53: beyond, a double skips integers
 
 // Proto fields whose 0 means "unset" and which nobody means to set to 0.
@@ -57,6 +58,16 @@ std::string UnknownName(absl::string_view what, absl::string_view name,
     return absl::StrCat("unknown ", what, "; did you mean '", nearest, "'?");
   }
   return absl::StrCat("unknown ", what, "; known: ", absl::StrJoin(known, ", "));
+}
+
+std::string UnknownValue(const google::protobuf::EnumDescriptor& type, const std::string& text,
+                         const std::map<std::string, int>& names) {
+  if (const auto* value = type.FindValueByName(text); value != nullptr && value->number() != 0) {
+    return absl::StrCat("is the API's name of '", EnumName(*value), "' (", kSpecHint, ")");
+  }
+  std::vector<std::string> known;
+  for (const auto& [name, number] : names) known.push_back(name);
+  return UnknownName("value", text, known);
 }
 
 class SpecReader {
@@ -192,10 +203,9 @@ class SpecReader {
         const std::map<std::string, int> names = EnumNames(*field.enum_type());
         auto found = names.find(value.text);
         if (found == names.end()) {
-          std::vector<std::string> known;
-          for (const auto& [name, number] : names) known.push_back(name);
           Add(value.place, path,
-              absl::StrCat(Quoted(value.text), ": ", UnknownName("value", value.text, known)));
+              absl::StrCat(Quoted(value.text), ": ",
+                           UnknownValue(*field.enum_type(), value.text, names)));
           return;
         }
         reflection.SetEnumValue(&message, &field, found->second);
@@ -392,9 +402,20 @@ std::optional<LocatedFault> ZeroPsFault(const YamlValue& root, const v1::JobSpec
                        "ps by sync: {mode: allreduce}"}};
 }
 
+// The output of -o yaml or -o json holds the spec of a job, with the names of the API.
+std::optional<LocatedFault> JobOfApiFault(const YamlValue& root) {
+  std::string place, unused;
+  const YamlValue* const spec = Find(root, "spec", place);
+  if (spec == nullptr || Find(root, "state", unused) == nullptr) return std::nullopt;
+  return LocatedFault{
+      place,
+      {"spec", absl::StrCat("this is a job as the API has it, not a job file; ", kSpecHint)}};
+}
+
 }  // namespace
 
 std::vector<LocatedFault> ReadSpec(const YamlValue& root, v1::JobSpec& spec) {
+  if (auto fault = JobOfApiFault(root)) return {*fault};
   SpecReader reader;
   reader.ReadMessage(root, "", spec);
   if (auto fault = ZeroPsFault(root, spec)) reader.faults.push_back(*fault);

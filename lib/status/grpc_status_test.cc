@@ -102,6 +102,13 @@ TEST(GrpcStatusTest, GarbageInDetailsIsIgnored) {
   EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
 }
 
+TEST(ResourceNameTest, PeopleReadACheckpointAsTheyTypeIt) {
+  EXPECT_EQ(CheckpointId("a-1", 20), "a-1@20");
+  EXPECT_EQ(CheckpointIdOf(CheckpointName("a-1", 20)), "a-1@20");
+  EXPECT_EQ(CheckpointIdOf("/mnt/old/step-00000020"), "/mnt/old/step-00000020");
+  EXPECT_EQ(CheckpointIdOf(""), "");
+}
+
 TEST(ResourceNameTest, CheckpointRefsAreReadInEveryForm) {
   EXPECT_EQ(ParseCheckpointRef("jobs/a-1/checkpoints/20"), (CheckpointRef{"a-1", 20}));
   EXPECT_EQ(ParseCheckpointRef("a-1@20"), (CheckpointRef{"a-1", 20}));
