@@ -255,8 +255,8 @@ TEST_F(ResumeTest, EverySampleIsTrainedOncePerEpochWhoeverDies) {
 TEST_F(ResumeTest, FromADamagedCheckpointTheJobFallsBackToTheOneBeforeAndTheBitsStayTheSame) {
   const std::string job = cluster_->Submit(Job(2, 2, "{every_steps: 10, keep_last: 0}"));
   const int64_t stopped_at = Suspend(job);
-  const std::string checkpoints = absl::StrCat("jobs/", job, "/checkpoints/");
-  ASSERT_EQ(cluster_->Get(job).checkpoint(), absl::StrCat(checkpoints, stopped_at));
+  ASSERT_EQ(cluster_->Get(job).checkpoint(),
+            absl::StrCat("jobs/", job, "/checkpoints/", stopped_at));
   const std::string name =
       absl::StrFormat("/step-%08d/optimizer-00001-of-00001.safetensors", stopped_at);
   const std::string file = cluster_->checkpoint_directory(job) + name;
@@ -274,7 +274,7 @@ TEST_F(ResumeTest, FromADamagedCheckpointTheJobFallsBackToTheOneBeforeAndTheBits
   const int64_t sound = (stopped_at - 1) / 10 * 10;
   const std::string event = MessageOfEvent(job, "CHECKPOINT_DAMAGED");
   EXPECT_THAT(event, HasSubstr(name));
-  EXPECT_THAT(event, HasSubstr(absl::StrCat(checkpoints, sound, " is used instead")));
+  EXPECT_THAT(event, HasSubstr(absl::StrCat(job, "@", sound, " is used instead")));
   EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed_));
   EXPECT_EQ(cluster_->Hashes(job, kSteps), cluster_->Hashes(undisturbed_, kSteps));
 }

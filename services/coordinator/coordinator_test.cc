@@ -598,8 +598,7 @@ TEST_F(CoordinatorTest, ADamagedCheckpointThatSomebodyChoseIsRefusedAndTheSoundO
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->progress().step(), 4);
   ASSERT_EQ(job->warnings_size(), 1);
-  EXPECT_THAT(job->warnings(0),
-              AllOf(HasSubstr(file), HasSubstr("jobs/line-1/checkpoints/4 is used instead")));
+  EXPECT_THAT(job->warnings(0), AllOf(HasSubstr(file), HasSubstr("line-1@4 is used instead")));
   for (int i = 0; i < 3; ++i) Exchange();
   EXPECT_EQ(members_.at("w-0").plans.at("line-2").first_step(), 4);
   EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_checkpoint_damaged_total 2\n"))
@@ -1062,7 +1061,7 @@ TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
 
   ASSERT_TRUE(coordinator_->DeleteJob("line-1").ok());
 
-  EXPECT_EQ(coordinator_->NextOf(**watch).status().message(), "jobs/line-1 was deleted");
+  EXPECT_EQ(coordinator_->NextOf(**watch).status().message(), "line-1 was deleted");
 
   EXPECT_TRUE(absl::IsNotFound(coordinator_->DeleteJob("line-1")));
   EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
@@ -1099,13 +1098,13 @@ TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) 
 
   const absl::Status refused = coordinator_->DeleteJob("line-1");
   EXPECT_EQ(ReasonOf(refused), "CHECKPOINT_NEEDED");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("jobs/line-2 (QUEUED)"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("line-2 (QUEUED)"));
   Restart();
   EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "CHECKPOINT_NEEDED");
 
   ASSERT_TRUE(coordinator_->CancelJob("line-2").ok());
   EXPECT_THAT(std::string(coordinator_->DeleteJob("line-1").message()),
-              HasSubstr("jobs/line-3 (QUEUED)"));
+              HasSubstr("line-3 (QUEUED)"));
   ASSERT_TRUE(coordinator_->CancelJob("line-3").ok());
   EXPECT_TRUE(coordinator_->DeleteJob("line-1").ok());
 }

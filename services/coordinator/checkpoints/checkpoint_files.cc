@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -33,8 +34,8 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const v1::Checkpoint& chec
   std::vector<std::string> names = NamesOf(checkpoint);
   if (!request.file().empty()) {
     if (!std::ranges::count(names, request.file())) {
-      return WithReason(absl::NotFoundError(
-                            absl::StrCat(checkpoint.name(), " has no file '", request.file(), "'")),
+      return WithReason(absl::NotFoundError(absl::StrCat(CheckpointIdOf(checkpoint.name()),
+                                                         " has no file '", request.file(), "'")),
                         "FILE_NOT_FOUND");
     }
     names = {request.file()};
@@ -46,9 +47,9 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const v1::Checkpoint& chec
     absl::StatusOr<DiskFile> content =
         DiskFile::OpenToRead(absl::StrCat(checkpoint.directory(), "/", name));
     if (absl::IsNotFound(content.status())) {
-      return WithReason(
-          absl::NotFoundError(absl::StrCat(checkpoint.name(), ": ", content.status().message())),
-          "CHECKPOINT_NOT_FOUND");
+      return WithReason(absl::NotFoundError(absl::StrCat(CheckpointIdOf(checkpoint.name()), ": ",
+                                                         content.status().message())),
+                        "CHECKPOINT_NOT_FOUND");
     }
     RETURN_IF_ERROR(content.status());
     ASSIGN_OR_RETURN(const int64_t bytes, content->Size());

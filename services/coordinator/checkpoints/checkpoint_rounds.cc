@@ -3,16 +3,15 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
 namespace muster {
 
 absl::Status CheckpointNotWanted(const CheckpointRound& round) {
-  return WithReason(absl::FailedPreconditionError(
-                        absl::StrCat(JobName(round.plan().job()), ": the checkpoint of step ",
-                                     round.step(), " is not wanted any more")),
-                    "STALE_SNAPSHOT");
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat(round.plan().job(), ": the checkpoint of step ",
+                                                 round.step(), " is not wanted any more")),
+      "STALE_SNAPSHOT");
 }
 
 void CheckpointRounds::Begin() {

@@ -89,7 +89,7 @@ TEST(CheckpointRoundsTest, RoundsThatAreNotWantedAnyMoreEnd) {
 
   rounds.Clear();
   EXPECT_EQ(rounds.TakeEnded().at(0).outcome.message(),
-            "jobs/line-1: the checkpoint of step 4 is not wanted any more");
+            "line-1: the checkpoint of step 4 is not wanted any more");
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin&
   const std::string path = PathOfRestore(origin.restore, folder);
   const absl::Status verified = Verify(path, watch);
   if (absl::IsDataLoss(verified)) {
-    return Damaged(absl::StrCat("what ", record.name(), " starts from is damaged: ",
+    return Damaged(absl::StrCat("what ", JobIdOf(record.name()), " starts from is damaged: ",
                                 verified.message(), SoundOnesBeside(path, watch.stop),
                                 ". Submit the job again, with checkpoint.resume_from for one that "
                                 "is sound"));
@@ -92,8 +92,8 @@ absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrig
     }
     choice.passed_over.push_back({.step = step, .what = std::string(verified.message())});
   }
-  const std::string none = absl::StrCat("none of the ", choice.passed_over.size(),
-                                        " checkpoints of ", record.name(), " is sound");
+  const std::string none =
+      absl::StrCat("none of the ", choice.passed_over.size(), " checkpoints of ", id, " is sound");
   if (!unreadable.ok()) {
     return Annotate(unreadable, absl::StrCat(none, ", and this one cannot be read now"));
   }

@@ -138,7 +138,7 @@ TEST_F(RestoreChoiceTest, WhereNoneCanBeReadNothingIsTouched) {
 
   EXPECT_EQ(ReasonOf(status), "STORAGE_FAILED") << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("none of the 3 checkpoints of jobs/known-1 is sound"),
+              AllOf(HasSubstr("none of the 3 checkpoints of known-1 is sound"),
                     HasSubstr(FileOf(20) + ": open: too many levels of symbolic links")));
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
@@ -176,9 +176,9 @@ TEST_F(RestoreChoiceTest, WhereNoneIsSoundNothingIsTouched) {
   EXPECT_EQ(damaged, 3);
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("none of the 3 checkpoints of jobs/known-1 is sound"),
-                    HasSubstr(FileOf(30))));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("none of the 3 checkpoints of known-1 is sound"), HasSubstr(FileOf(30))));
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
 
@@ -202,7 +202,7 @@ TEST_F(RestoreChoiceTest, OneThatSomebodyChoseIsNotReplacedByAnother) {
     EXPECT_EQ(damaged, 1);
     EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("what jobs/other-2 starts from is damaged: " + FileOf(20)),
+                AllOf(HasSubstr("what other-2 starts from is damaged: " + FileOf(20)),
                       HasSubstr("; sound beside it: step 30.")));
   }
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));

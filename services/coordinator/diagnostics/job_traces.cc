@@ -125,10 +125,11 @@ absl::StatusOr<JobTraces::Running> JobTraces::Begin(const v1::TraceJobRequest& r
     ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
     const v1::Job& job = *entry->published;
     if (job.state() != v1::RUNNING) {
-      return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                            job.name(), " is not running (", v1::JobState_Name(job.state()),
-                            "): a trace shows what members do now, not what they have done")),
-                        "JOB_NOT_RUNNING");
+      return WithReason(
+          absl::FailedPreconditionError(
+              absl::StrCat(JobIdOf(job.name()), " is not running (", v1::JobState_Name(job.state()),
+                           "): a trace shows what members do now, not what they have done")),
+          "JOB_NOT_RUNNING");
     }
     running.job = JobIdOf(job.name());
     names.assign(job.workers().begin(), job.workers().end());

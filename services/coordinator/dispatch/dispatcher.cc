@@ -229,7 +229,7 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waitin
   if (entry.wait && entry.wait->kept_for != 0) {
     const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->kept_for);
     absl::StrAppend(&lacks, "; what comes free is kept for job number ", entry.wait->kept_for, " (",
-                    first->job.record().name(), "), which goes before it");
+                    JobIdOf(first->job.record().name()), "), which goes before it");
   }
   entry.job.StopWaiting(lacks, now);
   turn.Perform(entry);
@@ -805,7 +805,7 @@ void Dispatcher::Carry(const Start& start) {
   if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
   if (absl::IsResourceExhausted(fault)) {  // the next Dispatch() tries again
     const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
-    LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << fault;
+    LOG_EVERY_N(ERROR, 300) << JobIdOf(record.name()) << " cannot be started yet: " << fault;
     return;
   }
   if (!fault.ok()) {

@@ -384,7 +384,7 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
   const auto event = std::ranges::find_if(
       *events, [](const auto& event) { return event.reason() == "CHECKPOINT_DAMAGED"; });
   ASSERT_NE(event, events->end());
-  EXPECT_THAT(event->message(), AllOf(HasSubstr(damaged), HasSubstr("/checkpoints/4 is used")));
+  EXPECT_THAT(event->message(), AllOf(HasSubstr(damaged), HasSubstr("line-1@4 is used")));
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
   JobRegistry::Turn turn(registry_.get());
   const Job& started = turn.FindNumber(job)->job;
@@ -411,7 +411,7 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointCannotBeReadNowStartsFromTheOneBef
       *events, [](const auto& event) { return event.reason() == "CHECKPOINT_UNREADABLE"; });
   ASSERT_NE(event, events->end());
   EXPECT_THAT(event->message(), AllOf(HasSubstr(manifest + ": open: too many levels"),
-                                      HasSubstr("/checkpoints/4 is used")));
+                                      HasSubstr("line-1@4 is used")));
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 0\n"));
 }
 
@@ -1355,10 +1355,11 @@ TEST_F(ShortDispatcherTest, WhoIsGivenUpMeanwhileIsToldForWhomWorkersAreKept) {
   now_ += absl::Seconds(60);
   Dispatch();
   EXPECT_EQ(View(queued).state(), v1::FAILED);
-  EXPECT_THAT(View(queued).message(),
-              AllOf(HasSubstr("1 workers are free of 4"),
-                    HasSubstr(absl::StrCat("what comes free is kept for job number ", job_, " (",
-                                           View(job_).name(), "), which goes before it"))));
+  EXPECT_THAT(
+      View(queued).message(),
+      AllOf(HasSubstr("1 workers are free of 4"),
+            HasSubstr(absl::StrCat("what comes free is kept for job number ", job_, " (",
+                                   JobIdOf(View(job_).name()), "), which goes before it"))));
 }
 
 // w-2 and w-3 were given up because they do not halt, and go on to say that they serve the job.

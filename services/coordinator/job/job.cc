@@ -984,7 +984,7 @@ void Job::AwaitCheckpoint(int64_t step, absl::Time now) {
 absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
   const bool is_halted = state() == v1::RECOVERING && Wants(header.snapshot());
   RETURN_IF_ERROR(CheckTakesShard(record_, plan_.get(), is_halted, header));
-  return checkpoints_.Admit(header, total_steps(), record_.name());
+  return checkpoints_.Admit(header, total_steps(), JobIdOf(record_.name()));
 }
 
 std::string Job::WriterOf(int shard) const {
@@ -999,7 +999,8 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
   trouble_.reset();
   if (checkpoints_.Committed(checkpoint.step(), now)) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
-       absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
+       absl::StrCat(CheckpointIdOf(checkpoint.name()), ", ", checkpoint.size_bytes(), " bytes"),
+       now);
   if (state() == v1::RECOVERING) return LetLeave(now);
   if (state() != v1::RUNNING) return;
   if (record_.suspend_requested() && SuspendsAtSnapshot(*plan_) && !checkpoints_.asking() &&
@@ -1046,7 +1047,7 @@ void Job::CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_
                             absl::Time now) {
   const std::string used = FallBackTo(sound_step, step);
   Note("CHECKPOINT_DAMAGED",
-       absl::StrCat(CheckpointName(JobIdOf(record_.name()), step), " is damaged and set aside (",
+       absl::StrCat(CheckpointId(JobIdOf(record_.name()), step), " is damaged and set aside (",
                     what, "); ", used),
        now);
 }
@@ -1055,17 +1056,17 @@ void Job::CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sou
                                absl::Time now) {
   const std::string used = FallBackTo(sound_step, step);
   Note("CHECKPOINT_UNREADABLE",
-       absl::StrCat(CheckpointName(JobIdOf(record_.name()), step),
+       absl::StrCat(CheckpointId(JobIdOf(record_.name()), step),
                     " cannot be used and stays where it is (", what, "); ", used),
        now);
 }
 
 std::string Job::FallBackTo(int64_t sound_step, int64_t step) {
-  const std::string sound = CheckpointName(JobIdOf(record_.name()), sound_step);
-  record_.set_checkpoint(sound);
+  const std::string id = JobIdOf(record_.name());
+  record_.set_checkpoint(CheckpointName(id, sound_step));
   checkpoints_.FallBackTo(sound_step);
-  return absl::StrCat(sound, " is used instead: steps ", sound_step, " to ", step,
-                      " are trained again");
+  return absl::StrCat(CheckpointId(id, sound_step), " is used instead: steps ", sound_step, " to ",
+                      step, " are trained again");
 }
 
 std::string Job::WhoOwesSnapshot() const {

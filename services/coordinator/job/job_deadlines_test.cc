@@ -257,7 +257,7 @@ TEST_F(JobDeadlinesTest, WhatCannotBeSavedIsGivenUpWithTheReasonAndTheCause) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
   EXPECT_THAT(job_.record().message(), AllOf(HasSubstr("could not be saved (bad sector)"),
-                                             HasSubstr("goes back to jobs/net-1/checkpoints/4")));
+                                             HasSubstr("goes back to net-1@4")));
 }
 
 TEST_F(JobDeadlinesTest, AtItsDeadlineAJobThatWaitsIsSavedAndFails) {

@@ -42,7 +42,7 @@ TEST_F(JobRefusalsTest, NothingBecomesOfAJobThatHasEnded) {
     EXPECT_EQ(ReasonOf(CheckTakesShard(record_, nullptr, /*is_halted=*/false, header_)),
               "JOB_NOT_RUNNING");
   }
-  EXPECT_EQ(CheckNotEnded(record_).message(), "jobs/net-1 has ended already (CANCELLED)");
+  EXPECT_EQ(CheckNotEnded(record_).message(), "net-1 has ended already (CANCELLED)");
   In(v1::SUSPENDED);
   EXPECT_TRUE(CheckNotEnded(record_).ok());
 }
@@ -59,7 +59,7 @@ TEST_F(JobRefusalsTest, AJobResumesOnceItIsSuspendedAndOnItsOwnResourcesAtAnyTim
     EXPECT_EQ(ReasonOf(CheckResumes(record_, &other)), "JOB_NOT_SUSPENDED");
   }
   EXPECT_EQ(CheckResumes(record_, &other).message(),
-            "jobs/net-1 is RECOVERING: it takes other resources only while it is SUSPENDED");
+            "net-1 is RECOVERING: it takes other resources only while it is SUSPENDED");
   In(v1::SUSPENDED);
   EXPECT_TRUE(CheckResumes(record_, &other).ok());
 }
@@ -69,9 +69,9 @@ TEST_F(JobRefusalsTest, OnlyAJobThatRunsOnMakesACheckpointOnDemand) {
   In(v1::RUNNING, /*suspend_requested=*/true);
   EXPECT_EQ(ReasonOf(CheckMakesCheckpoint(record_)), "JOB_NOT_RUNNING");
   EXPECT_EQ(CheckMakesCheckpoint(record_).message(),
-            "jobs/net-1 is not running (RUNNING, being suspended)");
+            "net-1 is not running (RUNNING, being suspended)");
   In(v1::RECOVERING);
-  EXPECT_EQ(CheckMakesCheckpoint(record_).message(), "jobs/net-1 is not running (RECOVERING)");
+  EXPECT_EQ(CheckMakesCheckpoint(record_).message(), "net-1 is not running (RECOVERING)");
 }
 
 TEST_F(JobRefusalsTest, AShardIsTakenOfTheGenerationThatRunsOrIsSavedWhileItIsHalted) {

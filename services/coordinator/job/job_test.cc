@@ -699,8 +699,8 @@ TEST_F(JobTest, WhereItsLastCheckpointIsDamagedTheOneBeforeIsItsLast) {
   ASSERT_EQ(effects.events.size(), 1);
   EXPECT_EQ(effects.events[0].reason(), "CHECKPOINT_DAMAGED");
   EXPECT_EQ(effects.events[0].message(),
-            "jobs/net-1/checkpoints/50 is damaged and set aside (step-00000050/manifest.json: is "
-            "odd); jobs/net-1/checkpoints/30 is used instead: steps 30 to 50 are trained again");
+            "net-1@50 is damaged and set aside (step-00000050/manifest.json: is "
+            "odd); net-1@30 is used instead: steps 30 to 50 are trained again");
   Run(30, "jobs/net-1/checkpoints/30");
   Commit(40);
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/40");
@@ -722,8 +722,8 @@ TEST_F(JobTest, WhereItsLastCheckpointCannotBeReadTheOneBeforeIsItsLast) {
   ASSERT_EQ(effects.events.size(), 1);
   EXPECT_EQ(effects.events[0].reason(), "CHECKPOINT_UNREADABLE");
   EXPECT_EQ(effects.events[0].message(),
-            "jobs/net-1/checkpoints/50 cannot be used and stays where it is (manifest.json: open: "
-            "stale file handle); jobs/net-1/checkpoints/30 is used instead: steps 30 to 50 are "
+            "net-1@50 cannot be used and stays where it is (manifest.json: open: "
+            "stale file handle); net-1@30 is used instead: steps 30 to 50 are "
             "trained again");
 }
 

@@ -11,7 +11,7 @@ int64_t CommittedStep(const v1::Job& record) {
 }
 
 std::string WhereItGoesOn(const v1::Job& record) {
-  return record.checkpoint().empty() ? "where it began" : record.checkpoint();
+  return record.checkpoint().empty() ? "where it began" : CheckpointIdOf(record.checkpoint());
 }
 
 std::string AdviceToResume(const v1::Job& record) {

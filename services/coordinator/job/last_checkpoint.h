@@ -11,7 +11,8 @@ namespace muster {
 // Its step; -1: the job has none.
 int64_t CommittedStep(const v1::Job& record);
 
-// Where the job goes on once what its shards hold is gone: "jobs/net-1/checkpoints/50".
+// The checkpoint at which the job goes on after its shards were lost, "net-1@50", or "where it
+// began".
 std::string WhereItGoesOn(const v1::Job& record);
 
 // Of a job that has ended, how another one goes on where it was, to follow a sentence's last word;

@@ -10,7 +10,7 @@ TEST(LastCheckpointTest, AJobGoesOnFromItAndAnotherMayToo) {
   record.set_name("jobs/net-1");
   record.set_checkpoint("jobs/net-1/checkpoints/50");
   EXPECT_EQ(CommittedStep(record), 50);
-  EXPECT_EQ(WhereItGoesOn(record), "jobs/net-1/checkpoints/50");
+  EXPECT_EQ(WhereItGoesOn(record), "net-1@50");
   EXPECT_EQ(AdviceToResume(record),
             ". To go on, submit it again with --set checkpoint.resume_from=net-1@50");
 }

@@ -121,7 +121,7 @@ TEST_F(NonFiniteWatchTest, AJobThatDoesNotRollBackHasFailed) {
   const NonFiniteWatch::Ruling ruling = RuleAt(57);
   EXPECT_FALSE(ruling.rollback.has_value());
   EXPECT_THAT(ruling.message,
-              AllOf(HasSubstr("it is nan; the last checkpoint is jobs/net-1/checkpoints/50. To go"),
+              AllOf(HasSubstr("it is nan; the last checkpoint is net-1@50. To go"),
                     HasSubstr("checkpoint.resume_from=net-1@50, with a lower learning rate")));
 }
 
@@ -129,8 +129,7 @@ TEST_F(NonFiniteWatchTest, EachRollbackLeavesTheBatchOfItsStepOut) {
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   record_.mutable_recovery()->set_resumed_step(50);
   Set(v1::NON_FINITE_ROLLBACK);
-  EXPECT_EQ(RuleAt(57).message,
-            "it is nan; goes back to jobs/net-1/checkpoints/50, without batch 57 of the data");
+  EXPECT_EQ(RuleAt(57).message, "it is nan; goes back to net-1@50, without batch 57 of the data");
   EXPECT_FALSE(record_.recovery().has_resumed_step());
   EXPECT_THAT(RuleAt(57).message, HasSubstr("without batch 58")) << "57 was left out";
   RuleAt(51);
@@ -148,7 +147,7 @@ TEST_F(NonFiniteWatchTest, EachRollbackLeavesTheBatchOfItsStepOut) {
 TEST_F(NonFiniteWatchTest, AStepBeforeTheCheckpointWasMadeAndItsBatchStays) {
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   Set(v1::NON_FINITE_ROLLBACK);
-  EXPECT_EQ(RuleAt(49).message, "it is nan; goes back to jobs/net-1/checkpoints/50");
+  EXPECT_EQ(RuleAt(49).message, "it is nan; goes back to net-1@50");
   EXPECT_THAT(record_.recovery().left_out_batches(), IsEmpty());
 }
 

@@ -616,7 +616,7 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteEndsTheJobAndNamesItsLastCheckpoin
   EXPECT_EQ(job_.record().reason(), "LOSS_NOT_FINITE");
   EXPECT_THAT(job_.record().message(),
               AllOf(HasSubstr("the loss of step 57 is nan; not finite are the gradients of"),
-                    HasSubstr("the last checkpoint is jobs/net-1/checkpoints/50"),
+                    HasSubstr("the last checkpoint is net-1@50"),
                     HasSubstr("--set checkpoint.resume_from=net-1@50")));
 }
 
@@ -635,7 +635,7 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFew
   ASSERT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "LOSS_NOT_FINITE");
   EXPECT_THAT(job_.record().message(),
-              HasSubstr("goes back to jobs/net-1/checkpoints/50, without batch 57 of the data"));
+              HasSubstr("goes back to net-1@50, without batch 57 of the data"));
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
   EXPECT_EQ(job_.record().recovery().count(), 0) << "nobody was lost";
@@ -1196,7 +1196,7 @@ TEST_F(WaitingJobTest, APsThatLeavesIsLetGoOnceWhatIsHaltedIsInACheckpoint) {
   Commit(5);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/5");
-  EXPECT_EQ(job_.record().message(), "p-1 leaves; the job goes on from jobs/net-1/checkpoints/5");
+  EXPECT_EQ(job_.record().message(), "p-1 leaves; the job goes on from net-1@5");
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
   EXPECT_FALSE(job_.KeepsShards());
@@ -1391,7 +1391,7 @@ TEST_F(WaitingJobTest, WhatNobodyHoldsOrModesDoNotCarryHoldsNoSuspensionUp) {
   job_.MemberLost("p-0", "gone", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
-  EXPECT_THAT(job_.record().message(), HasSubstr("it goes on from jobs/net-1/checkpoints/4"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("it goes on from net-1@4"));
 
   for (const auto mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::BSP}) {
     v1::Job record = Record();
@@ -1449,7 +1449,7 @@ TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsAgainAndAgainGoesBackToTheCheckp
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().message(),
             "suspended without what its shards held, for step 5 could not be saved (no space "
-            "left): it goes back to jobs/net-1/checkpoints/4");
+            "left): it goes back to net-1@4");
   EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
 }
 
@@ -1501,7 +1501,7 @@ TEST_F(WaitingJobTest, WhoDiesWhileASuspensionIsSavedSendsItBackToTheCheckpoint)
     EXPECT_EQ(job_.state(), v1::SUSPENDED);
     EXPECT_EQ(job_.record().message(),
               "suspended without what its shards held, for that is held no more: it goes back to "
-              "jobs/net-1/checkpoints/4");
+              "net-1@4");
   }
 }
 
@@ -1554,7 +1554,7 @@ TEST_F(WaitingJobTest, ASuspensionWhoseShardsDoNotComeBackToTheRestartedCoordina
   Pass(FailureJudge::kRestartGrace);
   for (int i = 0; i < 4; ++i) Pass(absl::Milliseconds(200));
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
-  EXPECT_THAT(job_.record().message(), HasSubstr("it goes back to jobs/net-1/checkpoints/4"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("it goes back to net-1@4"));
 }
 
 // Who is left has told all that will ever be known of them.

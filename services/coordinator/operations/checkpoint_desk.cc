@@ -135,7 +135,7 @@ absl::StatusOr<CheckpointDesk::Pinned> CheckpointDesk::FindAndPin(const Checkpoi
     };
     if (!AwaitFor(&mu_, absl::Condition(&still), 2 * limits::kChangeWaitMax)) {
       return WithReason(
-          absl::DeadlineExceededError(absl::StrCat(JobName(reference.job),
+          absl::DeadlineExceededError(absl::StrCat(reference.job,
                                                    ": its older checkpoints are being pruned: the "
                                                    "coordinator's disk is slow; try again")),
           "STORE_SLOW");
@@ -168,7 +168,7 @@ absl::Status CheckpointDesk::CheckUnneeded(const JobRegistry::Turn& turn,
   const std::string id = JobIdOf(entry.published->name());
   auto needed = [&](absl::string_view by) {
     return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          entry.published->name(), " has the checkpoint that ", by,
+                          id, " has the checkpoint that ", by,
                           " starts from: wait until that has one of its own, or cancel it first")),
                       "CHECKPOINT_NEEDED");
   };
@@ -183,7 +183,7 @@ absl::Status CheckpointDesk::CheckUnneeded(const JobRegistry::Turn& turn,
     if (source.empty()) continue;
     const auto reference = ParseCheckpointRef(source);
     if (reference && reference->job == id) {
-      return needed(absl::StrCat(other->published->name(), " (",
+      return needed(absl::StrCat(JobIdOf(other->published->name()), " (",
                                  v1::JobState_Name(other->published->state()), ")"));
     }
   }
@@ -214,7 +214,7 @@ absl::Status CheckpointDesk::Delete(const std::string& name) {
   const int64_t step = *reference->step;
   auto needed = [&](absl::string_view why) {
     return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(CheckpointName(job, step), " ", why)),
+        absl::FailedPreconditionError(absl::StrCat(CheckpointId(job, step), " ", why)),
         "CHECKPOINT_NEEDED");
   };
   {
@@ -304,14 +304,14 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
       const absl::Status why = entry->job.OutcomeOf(request.request);
       if (!why.ok()) {
         return WithReason(
-            absl::AbortedError(absl::StrCat(record.name(), ": the checkpoint of step ",
+            absl::AbortedError(absl::StrCat(JobIdOf(record.name()), ": the checkpoint of step ",
                                             request.step, " failed: ", why.message())),
             "CHECKPOINT_FAILED");
       }
-      return WithReason(
-          absl::AbortedError(absl::StrCat(record.name(), " stopped before step ", request.step,
-                                          " (", v1::JobState_Name(record.state()), ")")),
-          "JOB_NOT_RUNNING");
+      return WithReason(absl::AbortedError(absl::StrCat(JobIdOf(record.name()),
+                                                        " stopped before step ", request.step, " (",
+                                                        v1::JobState_Name(record.state()), ")")),
+                        "JOB_NOT_RUNNING");
     }
     newest_name = record.checkpoint();
   }
@@ -420,8 +420,8 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
       // Nothing has failed: the job trains on instead of waiting.
       const LogScope scope(
           {.member = member, .job = report.job(), .generation = report.generation()});
-      LOG(WARNING) << entry.job.record().name() << ": no checkpoint of step " << snapshot.step()
-                   << ": " << why.message();
+      LOG(WARNING) << JobIdOf(entry.job.record().name()) << ": no checkpoint of step "
+                   << snapshot.step() << ": " << why.message();
     }
   }
 }
@@ -507,13 +507,13 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   };
   const auto retained = Retained(job, spec);
   if (!retained.ok()) {
-    LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << retained.status();
+    LOG(ERROR) << job << ": older checkpoints are left over: " << retained.status();
     return;
   }
   needed.insert(needed.end(), retained->begin(), retained->end());
   Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job), spec.keep_last(), needed);
   if (!pruned.status.ok()) {
-    LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << pruned.status;
+    LOG(ERROR) << job << ": older checkpoints are left over: " << pruned.status;
   }
   if (pruned.steps.empty()) return;
   CommitQueue::Ticket stored = 0;
@@ -535,7 +535,7 @@ absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string&
         series_->Read(registry_->folder().metrics_log(job),
                       {.names = {"evaluation_loss"}, .from = step, .to = step, .points = 1});
     if (!log.ok()) {
-      LOG(WARNING) << JobName(job) << ": whether step " << step
+      LOG(WARNING) << job << ": whether step " << step
                    << " is among the best is not known: " << log.status();
       return {.kind = StepEvaluation::kToCome};
     }
@@ -556,7 +556,7 @@ absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string&
 void CheckpointDesk::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
   const absl::Status late = registry_->changes().Await(change, limits::kChangeWaitMax);
   const LogScope scope({.job = job});
-  if (!late.ok()) LOG(ERROR) << JobName(job) << ": " << late;
+  if (!late.ok()) LOG(ERROR) << job << ": " << late;
 }
 
 absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
@@ -567,16 +567,16 @@ absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
     ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.job()));
     const Job& job = entry->job;
     if (!job.active() || job.record().generation() != request.generation()) {
-      return WithReason(absl::FailedPreconditionError(
-                            absl::StrCat(job.record().name(), ": generation ", request.generation(),
-                                         " is not the current one (", job.record().generation(),
-                                         ", ", v1::JobState_Name(job.state()), ")")),
+      return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                            JobIdOf(job.record().name()), ": generation ", request.generation(),
+                            " is not the current one (", job.record().generation(), ", ",
+                            v1::JobState_Name(job.state()), ")")),
                         "STALE_GENERATION");
     }
     RETURN_IF_ERROR(CheckHasShard(certificate, job, request.shard()));
     plan = job.plan();
   }
-  const std::string name = JobName(plan->job());
+  const std::string& name = plan->job();
   if (request.shard() < 0 || request.shard() >= plan->shards_size()) {
     return WithReason(
         absl::InvalidArgumentError(absl::StrCat(name, ": no shard ", request.shard(), " (",

@@ -93,7 +93,7 @@ void EndedJobs::Sweep() {
     const bool is_of_its_folder = ReasonOf(deleted) == "STATE_DIR_FAILED";
     if (deleted.ok() || absl::IsNotFound(deleted)) continue;
     if (absl::IsFailedPrecondition(deleted) && !is_of_its_folder) continue;
-    LOG(ERROR) << JobName(id) << " ended long ago and cannot be deleted: " << deleted;
+    LOG(ERROR) << id << " ended long ago and cannot be deleted: " << deleted;
     if (!is_of_its_folder) return;  // the store's trouble is the next job's too
   }
 }

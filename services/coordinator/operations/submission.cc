@@ -145,7 +145,7 @@ absl::StatusOr<SubmissionContext::Found> FindSoundCheckpoint(const std::string& 
       auto earlier = context.find_checkpoint(*reference);
       if (!earlier.ok()) continue;
       warnings.push_back(absl::StrCat("checkpoint.resume_from: ", verified.message(), "; ",
-                                      earlier->name, " is used instead"));
+                                      CheckpointIdOf(earlier->name), " is used instead"));
       return earlier;
     }
   }

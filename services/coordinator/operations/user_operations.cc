@@ -88,9 +88,9 @@ void NoteDropped(uint64_t events, v1::JobEvent& oldest_kept) {
 }
 
 absl::Status NotFinished(const v1::Job& record) {
-  return WithReason(absl::FailedPreconditionError(absl::StrCat(record.name(), " has not ended (",
-                                                               v1::JobState_Name(record.state()),
-                                                               "): cancel it first")),
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrCat(JobIdOf(record.name()), " has not ended (",
+                                     v1::JobState_Name(record.state()), "): cancel it first")),
                     "JOB_NOT_FINISHED");
 }
 
@@ -135,9 +135,9 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
   ASSIGN_OR_RETURN(const auto earlier, registry().store().FindRequest(request.request_id()));
   if (!earlier) return std::nullopt;
   if (earlier->fingerprint != Fingerprint(request.spec())) {
-    return WithReason(absl::AlreadyExistsError(
-                          absl::StrCat("request_id '", request.request_id(), "' was used for ",
-                                       JobName(earlier->job), " with another spec")),
+    return WithReason(absl::AlreadyExistsError(absl::StrCat("request_id '", request.request_id(),
+                                                            "' was used for ", earlier->job,
+                                                            " with another spec")),
                       "REQUEST_ID_REUSED");
   }
   return GetJob(earlier->job);
@@ -174,9 +174,9 @@ void UserOperations::TakeOverLeftOut(const JobOrigin& origin, v1::Job& record) {
     return;
   }
   *record.mutable_recovery()->mutable_left_out_batches() = batches;
-  record.add_warnings(absl::StrCat("checkpoint.resume_from: without batches ",
-                                   absl::StrJoin(batches, ", "),
-                                   " of the data, which were left out of ", before.name()));
+  record.add_warnings(
+      absl::StrCat("checkpoint.resume_from: without batches ", absl::StrJoin(batches, ", "),
+                   " of the data, which were left out of ", JobIdOf(before.name())));
 }
 
 absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& request,
@@ -234,7 +234,7 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
     turn.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
   }
   const LogScope scope({.job = JobIdOf(record.name())});
-  LOG(INFO) << record.name() << " QUEUED SUBMITTED";
+  LOG(INFO) << JobIdOf(record.name()) << " QUEUED SUBMITTED";
   options_.watches->Wake({record.number()});
   return record;
 }
@@ -313,7 +313,7 @@ absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextO
     JobRegistry::Turn turn(&registry());
     const JobRegistry::Entry* const entry = turn.FindNumber(watch.number());
     if (entry == nullptr) {
-      return WithReason(absl::NotFoundError(absl::StrCat(watch.name(), " was deleted")),
+      return WithReason(absl::NotFoundError(absl::StrCat(JobIdOf(watch.name()), " was deleted")),
                         "JOB_NOT_FOUND");
     }
     if (!due) return std::nullopt;
@@ -409,9 +409,9 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     const v1::Job& record = entry->job.record();
     if (request.revision() != 0 && request.revision() != record.revision()) {
       return WithReason(
-          absl::AbortedError(absl::StrCat(record.name(), " has changed since: its revision is ",
-                                          record.revision(), " and not ", request.revision(),
-                                          "; get it again and decide anew")),
+          absl::AbortedError(absl::StrCat(
+              JobIdOf(record.name()), " has changed since: its revision is ", record.revision(),
+              " and not ", request.revision(), "; get it again and decide anew")),
           "JOB_CHANGED");
     }
     v1::JobSpec spec = record.spec();
@@ -455,7 +455,7 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
     return deleted;
   }
   const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
-  LOG(INFO) << record.name() << " deleted";
+  LOG(INFO) << JobIdOf(record.name()) << " deleted";
   options_.watches->Wake({record.number()});
   if (BroughtItsValues(*doomed)) {
     RemoveInitialValues(registry().folder().models(), doomed->origin.restore);

@@ -73,7 +73,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
   const std::string id = JobIdOf(record.name());
   const LogScope scope({.job = id, .generation = record.generation()});
   if (absl::Status finished = FinishReplacements(folder.checkpoints(id)); !finished.ok()) {
-    LOG(ERROR) << record.name() << ": " << finished;
+    LOG(ERROR) << JobIdOf(record.name()) << ": " << finished;
   }
   JobRegistry::CheckpointsFound found;
   ASSIGN_OR_RETURN(found.on_disk, ListCheckpointSteps(folder.checkpoints(id)));
@@ -92,8 +92,9 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
     }
   }
   if (!gone.empty()) {
-    LOG(WARNING) << record.name() << ": the checkpoints of steps " << absl::StrJoin(gone, ", ")
-                 << " are not in " << folder.checkpoints(id) << " any more and are forgotten";
+    LOG(WARNING) << JobIdOf(record.name()) << ": the checkpoints of steps "
+                 << absl::StrJoin(gone, ", ") << " are not in " << folder.checkpoints(id)
+                 << " any more and are forgotten";
     RETURN_IF_ERROR(store.Commit({.record = &record, .checkpoints_removed = gone}));
   }
   std::erase_if(found.on_disk, [&](int64_t step) {
@@ -104,7 +105,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
       return false;
     }
     if (absl::IsDataLoss(reader.status())) metrics.checkpoints_damaged.Increment();
-    LOG(ERROR) << record.name() << ": checkpoint of step " << step
+    LOG(ERROR) << JobIdOf(record.name()) << ": checkpoint of step " << step
                << " left alone: " << reader.status();
     return true;
   });
@@ -141,7 +142,7 @@ absl::Status JobRegistry::Load(const std::function<void()>& loaded_one) {
     if (found.ok()) {
       last = std::max(last, Enter(std::move(job), *std::move(found)));
     } else if (IsOfTheDisk(found.status())) {
-      return Annotate(found.status(), absl::StrCat(job.record.name(), " cannot be read"));
+      return Annotate(found.status(), absl::StrCat(JobIdOf(job.record.name()), " cannot be read"));
     } else {
       RETURN_IF_ERROR(EnterDamaged(std::move(job), found.status()));
     }
@@ -199,7 +200,7 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
   const bool readable = !record.name().empty();
   if (!readable) record.set_name(JobName(absl::StrCat("damaged-", record.number())));
   const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
-  LOG(ERROR) << record.name() << " is damaged: " << damage;
+  LOG(ERROR) << JobIdOf(record.name()) << " is damaged: " << damage;
   if (!IsTerminal(record.state())) {
     record.set_state(v1::FAILED);
     record.set_reason("JOB_DAMAGED");
@@ -307,8 +308,8 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
   const LogScope scope({.job = JobIdOf(before.name()), .generation = change.record->generation()});
   v1::JobState state = before.state();
   for (const v1::JobEvent& event : change.events) {
-    LOG(INFO) << before.name() << " " << v1::JobState_Name(event.state()) << " " << event.reason()
-              << ": " << event.message();
+    LOG(INFO) << JobIdOf(before.name()) << " " << v1::JobState_Name(event.state()) << " "
+              << event.reason() << ": " << event.message();
     if (event.state() != state) {
       options_.metrics->CountTransition(state, event.state(), event.reason());
     }

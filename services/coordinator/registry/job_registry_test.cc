@@ -196,7 +196,7 @@ TEST_F(JobRegistryTest, AJobThatTheDiskCannotReadStopsTheStartAndIsNotDamaged) {
   const absl::Status failed = TryToReopen();
   logs_fail = false;
 
-  EXPECT_THAT(failed.ToString(), HasSubstr("jobs/line-1 cannot be read"));
+  EXPECT_THAT(failed.ToString(), HasSubstr("line-1 cannot be read"));
   EXPECT_THAT(failed.ToString(), HasSubstr("metrics.jsonl"));
   Reopen();
   EXPECT_EQ(View(number).state(), v1::PREPARING);

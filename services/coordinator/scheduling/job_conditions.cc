@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "lib/job/resource_name.h"
 #include "services/coordinator/common/proto_time.h"
 
 namespace muster {
@@ -143,7 +144,7 @@ void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
     condition.clear_message();
     // Why it is so, and for a job that has no members why it has none.
     if (condition.type() == v1::JOB_CONDITION_TYPE_CHECKPOINTED) {
-      condition.set_message(job.checkpoint());
+      condition.set_message(CheckpointIdOf(job.checkpoint()));
     } else if (condition.type() == v1::JOB_CONDITION_TYPE_SCHEDULED && job.has_waiting()) {
       condition.set_reason(job.waiting().reason());
       condition.set_message(job.waiting().message());
