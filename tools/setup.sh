@@ -17,9 +17,8 @@ packages=(
   libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
 )
 # What only tests use: the second compiler with its checks, the faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
-# store, Python for the tests that open our files with other people's libraries, Go for the client of docs/api_clients.md.
-if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-yaml iproute2 nftables
-  golang-go protoc-gen-go protoc-gen-go-grpc golang-google-grpc-dev golang-github-golang-protobuf-1-5-dev); fi
+# store, Python for the tests that open our files with other people's libraries.
+if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-yaml iproute2 nftables); fi
 
 if [ ! -r /etc/debian_version ]; then
   echo "setup: this is not Debian; install the equivalents of: ${packages[*]}" >&2

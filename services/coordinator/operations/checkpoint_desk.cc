@@ -266,8 +266,10 @@ void CheckpointDesk::SaveRunningJobs(absl::Duration timeout) {
       turn.Perform(*entry);
     }
   }
-  for (const auto& [job, request] : asked) {
-    const auto saved = Await(job, request, std::max(end - SteadyNow(), absl::ZeroDuration()));
+  for (const auto& [name, request] : asked) {
+    const std::string job = JobIdOf(name);
+    const LogScope scope({.job = job});
+    const auto saved = Await(name, request, std::max(end - SteadyNow(), absl::ZeroDuration()));
     if (!saved.ok()) {
       LOG(WARNING) << job << " is not saved: " << saved.status().message();
     } else if (!*saved) {
