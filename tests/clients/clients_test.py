@@ -179,7 +179,7 @@ class PythonTest(RetryingClientTest, unittest.TestCase):
 GO_IS_THERE = all(map(shutil.which, ("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc"))) and os.path.isdir(f"{GO_PACKAGES}/src/google.golang.org/grpc")
 
 
-@unittest.skipUnless(GO_IS_THERE, "Debian's packages of Go are not there (tools/setup.sh --tests): the Go client did not run")
+@unittest.skipUnless(GO_IS_THERE, "Debian's packages of Go are not there (golang-go, protoc-gen-go, protoc-gen-go-grpc, golang-google-grpc-dev): the Go client did not run")
 class GoTest(RetryingClientTest, unittest.TestCase):
     @classmethod
     def make(cls):

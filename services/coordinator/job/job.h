@@ -298,10 +298,10 @@ class Job {
   // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
   // one, is awaited.
   std::optional<int64_t> leaves_at_;
-  std::optional<int64_t> suspend_at_;           // that checkpoint is committed; records are awaited
-  bool position_known_ = true;  // false: the log was read, and no report has come since
-  bool storage_full_noted_ = false;             // since the last checkpoint
-  std::optional<v1::JobTrouble> trouble_;       // a checkpoint failed, and none came since
+  std::optional<int64_t> suspend_at_;      // that checkpoint is committed; records are awaited
+  bool position_known_ = true;             // false: the log was read, and no report has come since
+  bool storage_full_noted_ = false;        // since the last checkpoint
+  std::optional<v1::JobTrouble> trouble_;  // a checkpoint failed, and none came since
   absl::btree_set<std::string> senders_noted_;  // members, in this generation
 };
 
