@@ -20,9 +20,9 @@ struct Outcome {
   std::string output;
 };
 
-// Runs `muster arguments` and returns its stdout, with stderr where the arguments redirect it.
-Outcome Muster(const std::string& arguments) {
-  FILE* pipe = popen(absl::StrCat("cli/muster ", arguments).c_str(), "r");
+// Runs `command` in a shell and returns its stdout.
+Outcome Shell(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
   Outcome outcome;
   char buffer[4096];
   for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
@@ -30,6 +30,9 @@ Outcome Muster(const std::string& arguments) {
   outcome.exit_code = WEXITSTATUS(pclose(pipe));
   return outcome;
 }
+
+// `muster arguments`, with stderr where the arguments redirect it.
+Outcome Muster(const std::string& arguments) { return Shell("cli/muster " + arguments); }
 
 std::string Folder(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
@@ -42,10 +45,21 @@ TEST(MusterTest, RunTrainsAJobAndSaysHowItWent) {
   EXPECT_THAT(run.output, HasSubstr("SUCCEEDED  linear-1  640 steps"));
   EXPECT_THAT(run.output, HasSubstr("last loss"));
   EXPECT_THAT(run.output, HasSubstr("/checkpoints/step-00000640"));
-  EXPECT_THAT(run.output, HasSubstr("/metrics  worker-1"));
+  EXPECT_THAT(run.output, Not(HasSubstr("/metrics"))) << "the processes are gone by then";
   const Outcome verify = Muster(absl::StrCat("checkpoint verify ", Folder("run"),
                                              "/state/jobs/linear-1/checkpoints/step-00000640"));
   EXPECT_EQ(verify.exit_code, 0) << verify.output;
+}
+
+TEST(MusterTest, RunKeepsItsStateInTheWorkingDirectory) {
+  const std::string temporary = Folder("tmp"), folder = Folder("work");
+  const std::string command =
+      absl::StrCat("mkdir -p ", temporary, " ", folder, " && cd ", folder, " && TMPDIR=", temporary,
+                   " $OLDPWD/cli/muster run $OLDPWD/examples/linear.yaml");
+
+  EXPECT_THAT(Shell(command).output, HasSubstr("/work/muster-runs/linear-1/state/jobs/linear-1/"));
+  EXPECT_THAT(Shell(command).output, HasSubstr("/work/muster-runs/linear-2/state/jobs/linear-1/"));
+  EXPECT_EQ(Shell("ls -A " + temporary).output, "") << "nothing is left where nobody looks";
 }
 
 TEST(MusterTest, RunOfATextModelEndsWithASample) {

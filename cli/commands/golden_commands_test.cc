@@ -209,6 +209,15 @@ class FakeJobs final : public v1::JobService::Service {
       event.set_message("trained 200 steps");
       return grpc::Status::OK;
     }
+    for (int i = checkpoints; i > 0; --i) {  // newest first
+      v1::JobEvent& event = *list->add_events();
+      event.set_job("line-1");
+      event.set_revision(i + 2);
+      event.mutable_time()->set_seconds(1'800'000'099 + i);
+      event.set_state(v1::RUNNING);
+      event.set_reason("CHECKPOINT_COMMITTED");
+      event.set_message(absl::StrCat("line-1@", 10 * i));
+    }
     for (int i = 1; i >= 0; --i) {
       v1::JobEvent& event = *list->add_events();
       event.set_job("line-1");
@@ -272,6 +281,7 @@ class FakeJobs final : public v1::JobService::Service {
 
   std::string selector;
   bool is_empty = false;  // lists no jobs
+  int checkpoints = 0;    // events of so many
   v1::JobState watched_state = v1::SUCCEEDED;
   std::optional<v1::WatchJobResponse> later;  // of the job that is looked at
   grpc::Status job_watch_end;
@@ -285,6 +295,8 @@ class FakeJobs final : public v1::JobService::Service {
   v1::JobSpec created;
 };
 
+constexpr char kLogPrefix[] = "I20261129 02:11:46.746656  2376 trainer.cc:99] ";
+
 class FakeFleet final : public v1::FleetService::Service {
  public:
   bool insecure = false;
@@ -293,7 +305,8 @@ class FakeFleet final : public v1::FleetService::Service {
   grpc::Status ReadMemberLog(grpc::ServerContext*, const v1::ReadMemberLogRequest* request,
                              v1::ReadMemberLogResponse* log) override {
     if (request->has_offset()) return ReadOn(*request, *log);
-    log->set_text(absl::StrCat("one\ntwo\n", request->name(), " three\n"));
+    log->set_text(absl::StrCat("one\n", kLogPrefix, "line-2: of another job\ntwo\n", kLogPrefix,
+                               "line-1: two\n", request->name(), " three\n"));
     log->set_next_offset(23);
     return grpc::Status::OK;
   }
@@ -699,10 +712,11 @@ TEST_F(GoldenCommandsTest, Describe) {
   }
 }
 
+constexpr char kEvents[] =
+    "2027-01-15 08:00:00 UTC  QUEUED  SUBMITTED  waits for members\n"
+    "2027-01-15 08:00:01 UTC  RUNNING  STARTED  steps 0 to 200\n";
+
 TEST_F(GoldenCommandsTest, WatchPrintsEventsAndEndsWithTheJob) {
-  constexpr char kEvents[] =
-      "2027-01-15 08:00:00 UTC  QUEUED  SUBMITTED  waits for members\n"
-      "2027-01-15 08:00:01 UTC  RUNNING  STARTED  steps 0 to 200\n";
   EXPECT_EQ(Run({"watch", "line-1"}), kEvents);
   jobs_.watched_state = v1::FAILED;
   EXPECT_EQ(Run({"watch", "line-1"}), absl::StrCat(kEvents, "exit 1\n"));
@@ -733,6 +747,19 @@ class TerminalOnStandardError {
   int before_;
   int master_ = -1;
 };
+
+TEST_F(GoldenCommandsTest, WatchThatIsInterruptedSaysThatTheJobGoesOn) {
+  Interrupt::Registration registration(*process_interrupt, [] {});
+  if (process_interrupt->signal() == 0) kill(getpid(), SIGINT);
+  ASSERT_TRUE(process_interrupt->WaitFor(absl::Minutes(1)));
+  for (const char* command : {"watch", "wait"}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Run({command, "line-1"}, process_interrupt), "exit 130\n");
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("line-1 goes on without this command; muster watch line-1 shows it again "
+                          "[INTERRUPTED]"));
+  }
+}
 
 TEST_F(GoldenCommandsTest, WatchDrawsTheCurveOnATerminal) {
   TerminalOnStandardError terminal;
@@ -849,6 +876,22 @@ TEST_F(GoldenCommandsTest, Events) {
             "    job: line-1\n");
 }
 
+TEST_F(GoldenCommandsTest, EventsOfCheckpointsAreFoldedForPeople) {
+  jobs_.checkpoints = 3;
+  const std::string last =
+      "2027-01-15 08:01:42 UTC  line-1  RUNNING  CHECKPOINT_COMMITTED  line-1@30; 2 checkpoints "
+      "before it\n";
+  EXPECT_THAT(Run({"events"}), ::testing::EndsWith(last));
+  EXPECT_THAT(Run({"events", "line-1"}), Not(HasSubstr("line-1@20")));
+  EXPECT_EQ(Run({"events", "line-1", "-o", "jsonpath={.events[*].message}"}),
+            "waits for members steps 0 to 200 line-1@10 line-1@20 line-1@30\n");
+  EXPECT_EQ(Run({"watch", "line-1"}),
+            absl::StrCat(kEvents,
+                         "2027-01-15 08:01:42 UTC  RUNNING  CHECKPOINT_COMMITTED  line-1@30; 2 "
+                         "checkpoints before it\n"));
+  EXPECT_THAT(Run({"describe", "line-1"}), HasSubstr("line-1@30; 2 checkpoints before it\n"));
+}
+
 TEST_F(GoldenCommandsTest, EventsThatAreWatched) {
   const std::string before = Run({"events"});
   EXPECT_EQ(Run({"events", "line-1", "-w"}), before) << "until the job has ended";
@@ -866,7 +909,10 @@ TEST_F(GoldenCommandsTest, LogsThatAreFollowedEndWithAnErrorThatStays) {
 }
 
 TEST_F(GoldenCommandsTest, Logs) {
-  EXPECT_EQ(Run({"logs", "--member", "worker-0", "--lines", "2"}), "two\nworker-0 three\n");
+  const std::string own = absl::StrCat(kLogPrefix, "line-1: two\nworker-0 three\n");
+  EXPECT_EQ(Run({"logs", "--member", "worker-0", "--lines", "2"}), own);
+  EXPECT_EQ(Run({"logs", "line-1", "--member", "worker-0"}), absl::StrCat("one\n", own))
+      << "without the lines of line-2";
   EXPECT_EQ(Run({"logs", "line-1", "--lines", "1"}),
             "ps-0 | ps-0 three\nworker-0 | worker-0 three\n");
   EXPECT_EQ(Run({"logs", "line-1", "--member", "worker-7"}), "exit 3\n");

@@ -24,6 +24,7 @@
 #include "cli/framework/exit_code.h"
 #include "cli/local/job_check.h"
 #include "cli/text/curve.h"
+#include "cli/text/event_fold.h"
 #include "cli/text/job_text.h"
 #include "cli/text/progress_display.h"
 #include "google/protobuf/map.h"
@@ -106,6 +107,18 @@ absl::StatusOr<absl::Time> DeadlineIn(const std::string& timeout) {
   return absl::Now() + duration;
 }
 
+// A signal has ended this command, and not the job.
+absl::Status GoesOn(const std::string& job, const v1::Job& last) {
+  const std::string id = JobIdOf(job);
+  const std::string state = last.name().empty()
+                                ? ""
+                                : absl::StrCat(" (", v1::JobState_Name(last.state()), " at step ",
+                                               StepText(last.progress()), ")");
+  return WithReason(absl::CancelledError(absl::StrCat(id, " goes on without this command", state,
+                                                      "; muster watch ", id, " shows it again")),
+                    "INTERRUPTED");
+}
+
 // Waits with a progress display until `done` holds of an update or the job has ended; the job as it
 // was last seen.
 absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
@@ -130,6 +143,7 @@ absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
     return absl::DeadlineExceededError(
         absl::StrCat(id, " is still ", v1::JobState_Name(last.state())));
   }
+  if (session.SignalExitCode() != 0 && absl::IsCancelled(status)) return GoesOn(id, last);
   RETURN_IF_ERROR(status);
   return last;
 }
@@ -351,29 +365,37 @@ absl::Status Watch(const std::string& id, Session& session) {
   ProgressDisplay display(terminal, EvaluationsOf(client, id));
   absl::Time curve_due = absl::InfinitePast();
   v1::Job last;
-  RETURN_IF_ERROR(client.Watch(id,
-                               {.on_outage =
-                                    [&](const absl::Status& outage) {
-                                      display.Say(absl::StrCat(outage.message(), "; trying again"));
-                                    },
-                                .interrupt = session.interrupt},
-                               [&](const v1::WatchJobResponse& update) {
-                                 last = update.job();
-                                 display.Clear();
-                                 std::string events;
-                                 for (const v1::JobEvent& event : update.events()) {
-                                   absl::StrAppend(&events, EventLine(event), "\n");
-                                 }
-                                 session.Print(update, events, events);
-                                 std::fflush(stdout);
-                                 const absl::Time now = absl::Now();
-                                 if (terminal.interactive && now >= curve_due) {
-                                   display.SetAbove(LossCurve(client, id, terminal));
-                                   curve_due = now + kCurveInterval;
-                                 }
-                                 display.Update(last, now);
-                                 return WatchStep::kContinue;
-                               }));
+  EventFold fold;
+  auto print = [&](const v1::WatchJobResponse& update, absl::Span<const v1::JobEvent> events) {
+    std::string lines;
+    for (const v1::JobEvent& event : events) absl::StrAppend(&lines, EventLine(event), "\n");
+    session.Print(update, lines, lines);
+    std::fflush(stdout);
+  };
+  const absl::Status status = client.Watch(
+      id,
+      {.on_outage =
+           [&](const absl::Status& outage) {
+             display.Say(absl::StrCat(outage.message(), "; trying again"));
+           },
+       .interrupt = session.interrupt},
+      [&](const v1::WatchJobResponse& update) {
+        last = update.job();
+        display.Clear();
+        const std::vector<v1::JobEvent> events(update.events().begin(), update.events().end());
+        print(update, fold.Take(events));
+        const absl::Time now = absl::Now();
+        if (terminal.interactive && now >= curve_due) {
+          display.SetAbove(LossCurve(client, id, terminal));
+          curve_due = now + kCurveInterval;
+        }
+        display.Update(last, now);
+        return WatchStep::kContinue;
+      });
+  display.Clear();
+  if (session.is_for_people() || session.output() == OutputFormat::kName) print({}, fold.Rest());
+  if (session.SignalExitCode() != 0 && absl::IsCancelled(status)) return GoesOn(id, last);
+  RETURN_IF_ERROR(status);
   if (last.state() != v1::SUCCEEDED) session.exit_code = kExitJobFailed;
   return absl::OkStatus();
 }

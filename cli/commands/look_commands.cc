@@ -22,8 +22,10 @@
 #include "absl/time/clock.h"
 #include "cli/commands/session.h"
 #include "cli/text/curve.h"
+#include "cli/text/event_fold.h"
 #include "cli/text/job_text.h"
 #include "cli/text/links_text.h"
+#include "cli/text/member_log.h"
 #include "cli/text/tfevents.h"
 #include "cli/text/timing_text.h"
 #include "cli/text/trace_json.h"
@@ -69,17 +71,40 @@ std::string EventTable(const std::vector<v1::JobEvent>& events, bool with_header
 }
 
 void PrintEvents(const Session& session, std::vector<v1::JobEvent> events, bool with_header) {
-  std::ranges::stable_sort(
-      events, [](const auto& a, const auto& b) { return ToTime(a.time()) < ToTime(b.time()); });
+  SortByTime(events);
   v1::ListEventsResponse list;
   list.mutable_events()->Assign(events.begin(), events.end());
   session.Print(list, EventTable(events, with_header), EventTable(events, false));
   std::fflush(stdout);
 }
 
+// Prints events as they come. For people it folds those of checkpoints; programs get all.
+class EventPrinter {
+ public:
+  EventPrinter(const Session& session, bool with_header)
+      : session_(session), folds_(session.is_for_people()), with_header_(with_header) {}
+
+  void Take(const std::vector<v1::JobEvent>& events) {
+    Print(folds_ ? fold_.Take(events) : events);
+  }
+  // Nothing follows.
+  void Finish() { Print(fold_.Rest()); }
+
+ private:
+  void Print(std::vector<v1::JobEvent> events) {
+    if (events.empty()) return;
+    PrintEvents(session_, std::move(events), std::exchange(with_header_, false));
+  }
+
+  const Session& session_;
+  const bool folds_;
+  bool with_header_;
+  EventFold fold_;
+};
+
 // The newest `limit` events of a job, or those of the newest jobs.
 absl::StatusOr<std::vector<v1::JobEvent>> ReadEvents(CoordinatorClient& client,
-                                                     const EventOptions& options) {
+                                                     const EventOptions& options, bool folds) {
   std::vector<v1::JobEvent> events;
   v1::ListEventsRequest request;
   if (!options.job.empty()) request.set_parent(JobName(JobIdOf(options.job)));
@@ -91,9 +116,9 @@ absl::StatusOr<std::vector<v1::JobEvent>> ReadEvents(CoordinatorClient& client,
     const bool enough = options.job.empty() && std::ssize(events) >= options.limit;
     if (enough) break;
   } while (!request.page_token().empty());
+  SortByTime(events);
+  if (folds) events = Folded(events);
   if (std::ssize(events) > options.limit) {
-    std::ranges::stable_sort(
-        events, [](const auto& a, const auto& b) { return ToTime(a.time()) < ToTime(b.time()); });
     events.erase(events.begin(), events.end() - options.limit);
   }
   return events;
@@ -103,6 +128,7 @@ absl::Status FollowEvents(CoordinatorClient& client, const Session& session,
                           std::map<std::string, uint64_t> known) {
   absl::Status failure;
   bool listing = true;
+  EventPrinter printer(session, /*with_header=*/false);
   const absl::Status ended = client.WatchAll(
       {}, {.interrupt = session.interrupt}, [&](const v1::WatchJobsResponse& update) {
         std::vector<v1::JobEvent> news;
@@ -126,9 +152,10 @@ absl::Status FollowEvents(CoordinatorClient& client, const Session& session,
           if (!page->events().empty()) revision = page->events().rbegin()->revision();
         }
         listing = listing && !update.complete();
-        if (!news.empty()) PrintEvents(session, std::move(news), false);
+        printer.Take(news);
         return WatchStep::kContinue;
       });
+  printer.Finish();
   RETURN_IF_ERROR(failure);
   return absl::IsCancelled(ended) ? absl::OkStatus() : ended;
 }
@@ -136,21 +163,21 @@ absl::Status FollowEvents(CoordinatorClient& client, const Session& session,
 absl::Status Events(const EventOptions& options, Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   if (!options.job.empty() && options.watch) {
-    bool is_first = true;
+    EventPrinter printer(session, /*with_header=*/true);
     const absl::Status ended = client.Watch(
         options.job, {.interrupt = session.interrupt}, [&](const v1::WatchJobResponse& update) {
           std::vector<v1::JobEvent> events(update.events().begin(), update.events().end());
           for (v1::JobEvent& event : events) event.set_job(JobIdOf(update.job().name()));
-          if (!events.empty()) {
-            PrintEvents(session, std::move(events), std::exchange(is_first, false));
-          }
+          printer.Take(events);
           return WatchStep::kContinue;
         });
+    printer.Finish();
     if (!absl::IsCancelled(ended)) RETURN_IF_ERROR(ended);
     session.exit_code = session.SignalExitCode();
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const std::vector<v1::JobEvent> events, ReadEvents(client, options));
+  ASSIGN_OR_RETURN(const std::vector<v1::JobEvent> events,
+                   ReadEvents(client, options, session.is_for_people()));
   PrintEvents(session, events, true);
   if (events.empty()) session.TellEmpty("events", client);
   if (!options.watch) return absl::OkStatus();
@@ -200,8 +227,10 @@ struct LogPosition {
   std::string incarnation;
 };
 
-absl::Status PrintNewLines(CoordinatorClient& client, const std::string& member, bool named,
-                           int lines, LogPosition& position) {
+// `job`: "", or other jobs' lines are left out.
+absl::Status PrintNewLines(CoordinatorClient& client, const std::string& job,
+                           const std::string& member, bool named, int lines,
+                           LogPosition& position) {
   v1::ReadMemberLogRequest request;
   request.set_name(member);
   if (position.offset) request.set_offset(*position.offset);
@@ -212,7 +241,9 @@ absl::Status PrintNewLines(CoordinatorClient& client, const std::string& member,
   }
   const bool is_first = !position.offset;
   position = {.offset = part.next_offset(), .incarnation = part.incarnation()};
-  PrintLog(member, named, is_first ? LastLines(part.text(), lines) : part.text());
+  const std::string text =
+      job.empty() ? part.text() : WithoutOtherJobs(part.text(), JobIdOf(job), member);
+  PrintLog(member, named, is_first ? LastLines(text, lines) : text);
   return absl::OkStatus();
 }
 
@@ -241,8 +272,8 @@ absl::Status Logs(const LogOptions& options, Session& session) {
   bool any = false;
   absl::Status first;
   for (const std::string& member : members) {
-    const absl::Status printed =
-        PrintNewLines(client, member, members.size() > 1, options.lines, positions[member]);
+    const absl::Status printed = PrintNewLines(client, options.job, member, members.size() > 1,
+                                               options.lines, positions[member]);
     any = any || printed.ok();
     if (!printed.ok() && members.size() > 1) {
       std::fprintf(stderr, "%s: %s\n", member.c_str(), std::string(printed.message()).c_str());
@@ -253,8 +284,8 @@ absl::Status Logs(const LogOptions& options, Session& session) {
   while (options.follow && Wait(session, kPollInterval)) {
     for (const std::string& member : members) {
       // Who is away for a while, or was replaced, is followed again when it is back.
-      const absl::Status printed =
-          PrintNewLines(client, member, members.size() > 1, options.lines, positions[member]);
+      const absl::Status printed = PrintNewLines(client, options.job, member, members.size() > 1,
+                                                 options.lines, positions[member]);
       if (!printed.ok() && !absl::IsNotFound(printed) && !absl::IsUnavailable(printed)) {
         return printed;
       }
@@ -487,7 +518,7 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 
 // What happened to the job meanwhile is no reason to lose a trace.
 std::vector<v1::JobEvent> EventsOf(CoordinatorClient& client, const std::string& job) {
-  auto events = ReadEvents(client, {.job = job, .limit = limits::kPageSizeMax});
+  auto events = ReadEvents(client, {.job = job, .limit = limits::kPageSizeMax}, /*folds=*/false);
   return events.ok() ? *std::move(events) : std::vector<v1::JobEvent>();
 }
 
@@ -533,7 +564,7 @@ void AddLookCommands(Command program, Session& session) {
   auto logs = std::make_shared<LogOptions>();
   command = program.AddCommand("logs", "The last lines that members have logged",
                                "muster logs char-gpt-7 -f\n  muster logs --member ps-0 --lines 20");
-  command.AddOption("JOB", logs->job, "All its members; each line begins with whose it is");
+  command.AddOption("JOB", logs->job, "Of its members, without the lines of other jobs");
   command.AddOption("--member", logs->members, "Only this one; may be repeated").OneValueEach();
   command.AddFlag("-f,--follow", logs->follow, "And what comes");
   command.AddOption("--lines", logs->lines, "Of each, at first; default 100").Positive();

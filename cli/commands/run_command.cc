@@ -111,7 +111,7 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
     }
   }
   if (job.state() == v1::SUCCEEDED) {
-    session.Print(job, absl::StrCat(JobSummary(job, directory), metrics, SampleFrom(directory)),
+    session.Print(job, absl::StrCat(JobSummary(job, directory), SampleFrom(directory)),
                   absl::StrCat(id, "\n"));
   } else {
     session.Print(job, JobSummary(job, directory), absl::StrCat(id, "\n"));
@@ -135,7 +135,7 @@ void AddRunCommand(Command program, Session& session) {
                                    "muster run examples/char_gpt.yaml --set training.steps=200");
   run.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
   run.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's").OneValueEach();
-  run.AddOption("--dir", options->dir, "State and logs; default: a new folder");
+  run.AddOption("--dir", options->dir, "State and logs; default: ./muster-runs/NAME-N");
   run.AddOption("--ps", options->ps, "Parameter servers; default: the job's").Within(1, 64);
   run.AddOption("--workers", options->workers, "Workers; default: the job's most").Within(1, 64);
   run.AddOption("--devices", options->devices, "Of each worker: cpu, cpu:2");

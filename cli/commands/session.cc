@@ -88,6 +88,10 @@ OutputFormat Session::output() const {
   return OutputFormat::kTable;
 }
 
+bool Session::is_for_people() const {
+  return output() == OutputFormat::kTable || output() == OutputFormat::kWide;
+}
+
 absl::StatusOr<Session::Destination> Session::Find() const {
   if (!server.empty() && !context.empty()) {
     return absl::InvalidArgumentError(
@@ -134,7 +138,7 @@ absl::StatusOr<CoordinatorClient> Session::Connect() const {
 }
 
 void Session::TellEmpty(const std::string& what, const CoordinatorClient& client) const {
-  if (output() != OutputFormat::kTable && output() != OutputFormat::kWide) return;
+  if (!is_for_people()) return;
   std::fprintf(stderr, "no %s at %s\n", what.c_str(), client.where().c_str());
 }
 

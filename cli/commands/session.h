@@ -27,6 +27,7 @@ struct Session {
   int exit_code = 0;
 
   OutputFormat output() const;
+  bool is_for_people() const;  // a table, which may leave out what programs want
   // The errors of Find() and FindLeader().
   absl::StatusOr<CoordinatorClient> Connect() const;
 

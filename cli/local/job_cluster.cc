@@ -12,14 +12,19 @@
 namespace muster::cli {
 namespace {
 
+constexpr char kRunsFolder[] = "muster-runs";
+
+// A new folder where the user will look for it: "muster-runs/linear-3".
 absl::StatusOr<std::string> FolderFor(const std::string& job) {
   std::error_code error;
-  std::string pattern = absl::StrCat(std::filesystem::temp_directory_path(error).string(),
-                                     "/muster-", job, "-XXXXXX");
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat(pattern, ": cannot make the folder; try --dir"));
+  std::filesystem::create_directories(kRunsFolder, error);
+  for (int number = 1; !error; ++number) {
+    const std::string folder = absl::StrCat(kRunsFolder, "/", job, "-", number);
+    if (std::filesystem::create_directory(folder, error)) return folder;
   }
-  return pattern;
+  return absl::InvalidArgumentError(absl::StrCat("cannot make a folder in ./", kRunsFolder, ": ",
+                                                 error.message(),
+                                                 "; choose another one with --dir"));
 }
 
 absl::Status CheckNothingRunsIn(const std::string& dir) {

@@ -15,7 +15,7 @@ namespace muster::cli {
 struct JobClusterOptions {
   std::string file;                   // the job's
   std::vector<std::string> settings;  // FIELD=VALUE instead of the file's
-  std::string dir;                    // state and logs; "": a new folder
+  std::string dir;                    // state and logs; "": a new folder in ./muster-runs
   int ps = 0;                         // 0: the job's
   int workers = 0;                    // 0: the job's most
   std::string devices = "cpu";        // of each worker

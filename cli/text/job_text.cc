@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "cli/text/event_fold.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
 
@@ -378,7 +379,9 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
   for (const std::string& warning : job.warnings()) AddLine(text, "Warning", warning);
   absl::StrAppend(&text, "Spec\n", Indented(ToYaml(job.spec())));
   absl::StrAppend(&text, "Events\n");
-  for (const v1::JobEvent& event : events) absl::StrAppend(&text, "  ", EventLine(event), "\n");
+  for (const v1::JobEvent& event : Folded(events)) {
+    absl::StrAppend(&text, "  ", EventLine(event), "\n");
+  }
   return text;
 }
 

@@ -5,8 +5,6 @@
 namespace muster {
 namespace {
 
-constexpr char kTheJob[] = "";  // a worker has one at a time
-
 constexpr char kSentBytes[] = "muster_worker_link_sent_bytes_total";
 constexpr char kReceivedBytes[] = "muster_worker_link_received_bytes_total";
 constexpr char kInflightBytes[] = "muster_worker_link_inflight_bytes";
@@ -36,14 +34,15 @@ prometheus::Histogram& ExchangeMetrics::PullDuration(const std::string& transpor
                             {{"transport", transport}});
 }
 
-void ExchangeMetrics::ShowLink(const std::string& peer, const LinkDescription& link) {
-  links_.Show(kTheJob, peer, link);
+void ExchangeMetrics::ShowLink(const std::string& job, const std::string& peer,
+                               const LinkDescription& link) {
+  links_.Show(job, peer, link);
   absl::MutexLock lock(&mu_);
   shown_[peer] = link;
 }
 
-void ExchangeMetrics::ForgetLinks() {
-  links_.Forget(kTheJob);
+void ExchangeMetrics::ForgetLinks(const std::string& job) {
+  links_.Forget(job);
   absl::MutexLock lock(&mu_);
   shown_.clear();
 }

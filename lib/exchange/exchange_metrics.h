@@ -31,10 +31,11 @@ class ExchangeMetrics {
  public:
   explicit ExchangeMetrics(Metrics& metrics);
 
-  // What carries the messages to `peer` ("ps-0/1": the member and which of its shard threads).
-  // Logs it once.
-  void ShowLink(const std::string& peer, const LinkDescription& link) ABSL_LOCKS_EXCLUDED(mu_);
-  void ForgetLinks() ABSL_LOCKS_EXCLUDED(mu_);  // they are closed
+  // Shows the link that carries the messages of `job` to `peer` ("ps-0/1": the member and the
+  // number of its shard thread). Logs it once.
+  void ShowLink(const std::string& job, const std::string& peer, const LinkDescription& link)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void ForgetLinks(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);  // they are closed
   // The links that are shown; those beyond limits::kLinksReportedMax are counted.
   void AddLinksTo(v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mu_);
   // From the sending of a chunk's gradient, or a fetch, until its parameters are here, over links

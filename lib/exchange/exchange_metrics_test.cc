@@ -41,12 +41,13 @@ TEST(ExchangeMetricsTest, LinksAreReportedWithWhatCarriesThemAndWhatTheyMoved) {
   ExchangeMetrics exchange(metrics);
   const LinkMetrics link = exchange.Link("ps-0/1");
   const LinkMetrics unconnected = exchange.Link("ps-1/0");
-  exchange.ShowLink("ps-0/1", {.transport = "tcp",
-                               .network = "tls",
-                               .device = "eth0",
-                               .security = "encrypt",
-                               .fallback = "one host, but another user"});
-  exchange.ShowLink("worker-0", {.transport = "shm", .security = "host"});
+  exchange.ShowLink("line-1", "ps-0/1",
+                    {.transport = "tcp",
+                     .network = "tls",
+                     .device = "eth0",
+                     .security = "encrypt",
+                     .fallback = "one host, but another user"});
+  exchange.ShowLink("line-1", "worker-0", {.transport = "shm", .security = "host"});
   link.sent_bytes.Increment(3e9);
   link.received_bytes.Increment(5);
 
@@ -63,7 +64,7 @@ TEST(ExchangeMetricsTest, LinksAreReportedWithWhatCarriesThemAndWhatTheyMoved) {
   EXPECT_EQ(report.links_left_out(), 0);
   EXPECT_THAT(metrics.Render(), Not(HasSubstr("peer=\"worker-0\"} 0"))) << "nor is it counted now";
 
-  exchange.ForgetLinks();
+  exchange.ForgetLinks("line-1");
   v1::JobReport after;
   exchange.AddLinksTo(after);
   EXPECT_EQ(after.links_size(), 0);
@@ -73,7 +74,7 @@ TEST(ExchangeMetricsTest, ManyLinksAreNotAllReported) {
   Metrics metrics;
   ExchangeMetrics exchange(metrics);
   for (int i = 0; i < limits::kLinksReportedMax + 7; ++i) {
-    exchange.ShowLink(absl::StrCat("ps-", i, "/0"), {.transport = "tcp"});
+    exchange.ShowLink("line-1", absl::StrCat("ps-", i, "/0"), {.transport = "tcp"});
   }
   v1::JobReport report;
   exchange.AddLinksTo(report);

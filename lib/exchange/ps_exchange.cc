@@ -122,7 +122,7 @@ absl::Status PsExchange::AllocatePayloads() {
 PsExchange::~PsExchange() {
   thread_.Close();
   for (const Link& link : links_) link.metrics.inflight_bytes.Set(0);
-  options_.metrics->ForgetLinks();
+  options_.metrics->ForgetLinks(plan_.job());
 }
 
 absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) {
@@ -529,7 +529,7 @@ void PsExchange::Greeted(ShardIndex shard) {
   if (failed() || greeted_[shard].exchange(true)) return;
   const bool all = ++greetings_ == plan_.shards_size();
   if (all) board_.SetConnected();
-  options_.metrics->ShowLink(NameOfLink(plan_.shards(ToInt(shard))),
+  options_.metrics->ShowLink(plan_.job(), NameOfLink(plan_.shards(ToInt(shard))),
                              transport_->Describe(links_[shard].peer));
   for (const ChunkId c : chunks_.numbers()) {
     if (ShardOf(c) == shard) Fetch(c, plan_.first_step());

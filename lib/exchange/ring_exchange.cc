@@ -104,7 +104,7 @@ absl::Status RingExchange::AllocateSlab() {
 
 RingExchange::~RingExchange() {
   thread_.Close();
-  options_.metrics->ForgetLinks();
+  options_.metrics->ForgetLinks(plan_.job());
 }
 
 absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string> addresses) {
@@ -299,7 +299,7 @@ void RingExchange::OpenIfAnswered() {
   open_ = true;
   for (const Rank rank : peers_.numbers()) {
     if (!IsPeer(rank)) continue;
-    options_.metrics->ShowLink(MemberOf(rank), transport_->Describe(peers_[rank]));
+    options_.metrics->ShowLink(plan_.job(), MemberOf(rank), transport_->Describe(peers_[rank]));
   }
   LOG(INFO) << plan_.job() << ": rank " << options_.rank << " of a ring of " << ranks()
             << " exchanges " << chunks_.size() << " chunks over " << transport_->name();

@@ -97,8 +97,7 @@ void ParameterServer::Prepare(const v1::JobPlan& plan) {
     trace = job->trace();
     Release(plan.job(), job->plan().generation());
   }
-  LOG(INFO) << options_.member << ": preparing " << plan.job() << ", generation "
-            << plan.generation();
+  LOG(INFO) << plan.job() << ", generation " << plan.generation() << ": preparing";
   jobs_.push_back(std::make_unique<ServedJob>(std::make_shared<const v1::JobPlan>(plan),
                                               &environment_, std::move(held), std::move(trace)));
   options_.report_soon();
@@ -122,8 +121,7 @@ void ParameterServer::Release(const std::string& job, uint32_t generation) {
   });
   if (found == jobs_.end()) return;
   const LogScope scope({.job = job, .generation = (*found)->plan().generation()});
-  LOG(INFO) << options_.member << ": releasing " << job << ", generation "
-            << (*found)->plan().generation();
+  LOG(INFO) << job << ", generation " << (*found)->plan().generation() << ": releasing";
   (*found)->Release();
   metrics_.ForgetJob(job);
   leaving_.push_back(std::move(*found));

@@ -214,8 +214,8 @@ absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSn
   for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
     bytes += static_cast<int64_t>(piece.elements.size() * sizeof(float));
   }
-  const std::string what = absl::StrCat("writing shard ", ToInt(snapshot.shard), " of ", plan.job(),
-                                        ", step ", snapshot.step);
+  const std::string what =
+      absl::StrCat(plan.job(), ": writing shard ", ToInt(snapshot.shard), ", step ", snapshot.step);
   v1::WriteShardHeader header = HeaderOf(plan, snapshot);
   if (plan.spec().checkpoint().mode() == v1::CHECKPOINT_MODE_DIRECT) {
     std::string trouble =
