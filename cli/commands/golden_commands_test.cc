@@ -650,6 +650,21 @@ TEST_F(GoldenCommandsTest, ScaleSuspendsAndGoesOnWithOtherMembers) {
   EXPECT_EQ(jobs_.resumed.size(), 1);
 }
 
+TEST_F(GoldenCommandsTest, ScaleBeyondTheFleetWarnsThatTheJobWillWait) {
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
+  jobs_.spec->mutable_sync()->set_mode(v1::ALLREDUCE);
+  jobs_.spec->mutable_resources()->set_ps(0);
+  jobs_.watched_state = v1::SUSPENDED;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"scale", "line-1", "--workers", "4", "-o", "name"}), "line-1\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("warning: line-1 needs 4 workers, and 1 is attached: it waits in the queue "
+                        "until 3 more come; start them, or muster scale line-1 to fewer\n"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"scale", "line-1", "--workers", "1", "-o", "name"}), "line-1\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("warning")));
+}
+
 TEST_F(GoldenCommandsTest, ScaleToWhatCannotBeStopsNothing) {
   jobs_.watched_state = v1::SUSPENDED;
   jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();

@@ -519,6 +519,32 @@ std::string CommandToResume(const std::string& id, const ResumeOptions& options)
   return words;
 }
 
+// The warning that the job `id` will wait, because fewer members of a role are attached than it
+// needs; "" if there are enough.
+std::string TooFew(const std::string& id, const std::string& role, int needed, int attached) {
+  if (attached >= needed) return "";
+  return absl::StrCat("warning: ", id, " needs ", needed, " ", role, ", and ", attached,
+                      attached == 1 ? " is" : " are", " attached: it waits in the queue until ",
+                      needed - attached, " more come; start them, or muster scale ", id,
+                      " to fewer\n");
+}
+
+// Warns of members that the job needs and the fleet does not have. Says nothing if the fleet cannot
+// be read.
+void WarnOfMissingMembers(CoordinatorClient& client, const v1::Job& job) {
+  const auto fleet = client.ListMembers();
+  if (!fleet.ok()) return;
+  int workers = 0, ps = 0;
+  for (const v1::Member& member : fleet->members()) {
+    if (!member.leaving()) ++(member.role() == v1::PS ? ps : workers);
+  }
+  const std::string id = JobIdOf(job.name());
+  const v1::ResourceSpec& resources = job.spec().resources();
+  const bool has_ps = job.spec().sync().mode() != v1::ALLREDUCE;
+  std::fputs(TooFew(id, "workers", resources.workers().min(), workers).c_str(), stderr);
+  if (has_ps) std::fputs(TooFew(id, "ps", resources.ps(), ps).c_str(), stderr);
+}
+
 // A job's members are chosen when it starts: it is stopped at a checkpoint, and goes on with
 // others.
 absl::Status Scale(ScaleOptions options, Session& session) {
@@ -536,6 +562,7 @@ absl::Status Scale(ScaleOptions options, Session& session) {
   if (const auto faults = ValidateJobSpec(job.spec()); !faults.empty()) {
     return FaultsToStatus(faults);
   }
+  WarnOfMissingMembers(client, job);
   RETURN_IF_ERROR(client.SuspendJob(options.job).status());
   // From here on the job stands still unless somebody resumes it.
   auto in_state = [&](const absl::Status& why, const char* state) {
