@@ -59,7 +59,7 @@ std::string PagePath(const std::string& dir) { return dir + "/page.address"; }
 
 std::string PortFlag(const char* name) { return absl::StrCat("--", name, "=127.0.0.1:0"); }
 
-// Of "http://127.0.0.1:40121"; 0: none.
+// The port of a URL such as "http://127.0.0.1:40121"; 0 if `page` has none.
 int PortOf(const std::string& page) {
   int port = 0;
   return absl::SimpleAtoi(page.substr(page.rfind(':') + 1), &port) ? port : 0;

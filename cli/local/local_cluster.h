@@ -125,8 +125,7 @@ absl::StatusOr<std::string> FindBinary(const std::string& role);
 // $HOME/.muster/local
 std::string DefaultLocalDir();
 
-// What to type for the cluster in `dir`: "muster local down", with "--dir" unless it is the
-// default.
+// The command for the cluster in `dir`: "muster local down", with "--dir" unless it is the default.
 std::string LocalCommand(const std::string& verb, const std::string& dir);
 
 }  // namespace muster::cli

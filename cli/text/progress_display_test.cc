@@ -11,7 +11,7 @@ namespace {
 
 class ProgressDisplayTest : public ::testing::Test {
  protected:
-  // What is printed when the newest evaluation that is known is that of `step`.
+  // Returns the lines that an update prints. Its newest evaluation is that of `step`.
   std::string Update(int64_t step, v1::JobState state = v1::RUNNING) {
     v1::Job job;
     job.set_name("jobs/net-1");

@@ -87,7 +87,8 @@ ABSL_FLAG(
     "with --tls: how long a connection lives, so that its client proves anew who it is; calls "
     "under way have a sixth of it more; at least 1s");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
-          "how long it saves the jobs that run, after SIGTERM and before it ends; 0: not at all");
+          "how long the coordinator saves running jobs after SIGTERM, before it ends; 0: it does "
+          "not save them");
 ABSL_FLAG(int64_t, ended_jobs_keep, muster::limits::kEndedJobsKept,
           "how many jobs that have ended are kept, the newest; 0: all");
 ABSL_FLAG(absl::Duration, ended_jobs_ttl, muster::limits::kEndedJobsKeptFor,
@@ -374,7 +375,7 @@ int Main() {
       [&] { (*coordinator)->Dispatch(); });
   stop.Await();
 
-  LOG(INFO) << "stopping; jobs that run are saved first";
+  LOG(INFO) << "stopping";
   (*coordinator)->SaveRunningJobs(absl::GetFlag(FLAGS_drain_timeout));
   ticker.Stop();
   (*health)->Leave();

@@ -255,6 +255,7 @@ absl::StatusOr<Job::CheckpointRequest> CheckpointDesk::Request(const std::string
 }
 
 void CheckpointDesk::SaveRunningJobs(absl::Duration timeout) {
+  if (timeout <= absl::ZeroDuration()) return;
   const absl::Duration end = SteadyNow() + timeout;
   std::vector<std::pair<std::string, Job::CheckpointRequest>> asked;
   {

@@ -79,7 +79,8 @@ class CheckpointDesk {
                                                       absl::Duration timeout);
 
   // Saves every running job: each has a checkpoint of a step that it had not reached at the call,
-  // or has ended, or none came of it, which is logged. Blocks for up to `timeout`.
+  // or has ended, or none came of it, which is logged. Blocks for up to `timeout`; zero: does
+  // nothing.
   void SaveRunningJobs(absl::Duration timeout);
 
   // ---- shards

@@ -42,8 +42,8 @@ class CoordinatorMetrics {
     int64_t max = 0;  // that they could use
   };
   void SetWorkersWanted(const Workers& workers);
-  // Of a job that has members. `first_step`: where it began, with another job's checkpoint perhaps.
-  // `has_trouble`: as v1::Job.trouble.
+  // Sets the gauges of a job that has members. `first_step` is 0, or the step of the checkpoint
+  // that the job began with. `has_trouble`: v1::Job.trouble is set.
   void SetJob(const std::string& job, const v1::Job& record, int64_t first_step, bool has_trouble)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Where the time of its workers' steps went; see StepGauges::Show().

@@ -79,7 +79,7 @@ void ProgressLedger::Take(int rank, const v1::JobReport& report) {
     const bool is_known = record.step() < evaluations_before_;
     TakeEvaluation(rank, record, (is_known ? evaluations_again_ : evaluations_)[record.step()]);
   }
-  // What one rank alone repeats is never complete.
+  // A record that only one rank repeats never becomes complete.
   DropOldest(steps_again_);
   DropOldest(evaluations_again_);
 }
