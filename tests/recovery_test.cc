@@ -28,6 +28,8 @@ const int kSteps = Lengthened(1200);  // of three milliseconds
 constexpr int kCheckpointSteps = 250;
 constexpr int kEarly = 100;   // before the first checkpoint
 constexpr int kMiddle = 320;  // after the first checkpoint, and seconds before the last step
+// A worker counts a step before the ps agree on it. So a job that is halted may compute one again.
+constexpr int kKept = kMiddle - 1;
 
 // Adam has slots and dropout random numbers: both have to be where they were.
 std::string Job(const std::string& name, int workers_min = 2, const std::string& more = "") {
@@ -271,7 +273,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
   const v1::Job left = cluster_.Get(job);
   EXPECT_EQ(left.recovery().count(), 0) << "it did not die";
   const int64_t saved = CheckpointStepOf(left);
-  EXPECT_GE(saved, kMiddle);
+  EXPECT_GE(saved, kKept);
   Restart("ps-0");
   cluster_.AwaitStep(job, saved + 10);
   Cancel(job);
@@ -288,7 +290,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatI
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10)) << "half of its drain";
   const v1::Job left = cluster_.Get(job);
   const int64_t step = CheckpointStepOf(left);
-  EXPECT_GE(step, kMiddle);
+  EXPECT_GE(step, kKept);
   EXPECT_GE(step, left.progress().step() - 1) << "one is computed again at most";
 
   for (const char* member : {"ps-0", "worker-0", "worker-1"}) Restart(member);
@@ -310,7 +312,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   EXPECT_FALSE(suspended.suspend_requested());
   const int64_t step = CheckpointStepOf(suspended);
   EXPECT_EQ(suspended.message(), absl::StrCat("suspended at step ", step));
-  EXPECT_GE(step, kMiddle);
+  EXPECT_GE(step, kKept);
   EXPECT_GE(step, suspended.progress().step() - 1) << "one is computed again at most";
 
   for (const char* worker : {"worker-0", "worker-1"}) Restart(worker);
@@ -337,7 +339,7 @@ TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   cluster_.AwaitState(job, v1::SUCCEEDED);
   const std::vector<int64_t> first_steps = FirstSteps(Events(cluster_, job));
   ASSERT_EQ(first_steps.size(), 2u);
-  EXPECT_GE(first_steps[1], kMiddle);
+  EXPECT_GE(first_steps[1], kKept);
   EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
 }
 
