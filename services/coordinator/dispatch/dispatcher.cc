@@ -378,16 +378,14 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
     return known->second.leaving && !is_kept ? "" : member;
   };
   const v1::WorkerCount& workers = record.spec().resources().workers();
-  RecoveringJob job{
-      .number = record.number(),
-      .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
-      .workers_max = static_cast<int>(std::max<int64_t>(
-          workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
-      .settle_for_fewer = now - resumption.since >= kGatherTime &&
-                          now - start_ >= limits::kAttachBackoffMax + kConnectTime,
-      // A job that is to be stopped is rather stopped without anybody.
-      .tries_refused = !entry.job.RecoversToStop(),
-      .keeps_ps = resumption.carries};
+  RecoveringJob job{.number = record.number(),
+                    .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
+                    .workers_max = entry.job.WorkersMax(),
+                    .settle_for_fewer = now - resumption.since >= kGatherTime &&
+                                        now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+                    // A job that is to be stopped is rather stopped without anybody.
+                    .tries_refused = !entry.job.RecoversToStop(),
+                    .keeps_ps = resumption.carries};
   const auto has_refused = [&](const std::string& name) {
     return entry.job.rehearsal().WhyRefused(name) != nullptr;
   };
@@ -403,6 +401,10 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   for (const std::string& worker : record.workers()) {
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
     if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // it was being tried
+  }
+  // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.
+  if (record.reason() == Job::kWorkersYield && std::ssize(job.workers) > job.workers_max) {
+    job.workers.resize(job.workers_max);
   }
   std::vector<std::string> holders(record.ps().begin(), record.ps().end());
   const v1::ResourceSpec& resources = record.spec().resources();
@@ -543,13 +545,11 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     if (!entry->job.TakesMoreWorkers(now)) continue;
     const v1::Job& record = entry->job.record();
     const Rehearsal& rehearsal = entry->job.rehearsal();
-    RecoveringJob job{
-        .workers = {record.workers().begin(), record.workers().end()},
-        .workers_min = record.workers_size(),
-        .workers_max = static_cast<int>(std::min<int64_t>(record.spec().resources().workers().max(),
-                                                          record.spec().data().batch_size())),
-        .ps = {record.ps().begin(), record.ps().end()},
-        .keeps_ps = true};
+    RecoveringJob job{.workers = {record.workers().begin(), record.workers().end()},
+                      .workers_min = record.workers_size(),
+                      .workers_max = entry->job.WorkersMax(),
+                      .ps = {record.ps().begin(), record.ps().end()},
+                      .keeps_ps = true};
     AddNeeds(turn, *entry, members, job);
     FreeMembers able = free;
     std::erase_if(able.workers, [&](const auto& name) { return rehearsal.Refused(name); });
@@ -583,6 +583,43 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     }
   }
   return rehearsals;
+}
+
+// The autoscaler and jobs that end come first: only a job that has waited for kReserveAfter takes
+// workers from others. The freed workers go to it, because it is the first in the queue.
+void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
+                                 const Decision& decision, const FreeMembers& free) {
+  if (free.kept_for != 0 || decision.waits.empty()) return;
+  const Wait& first = decision.waits.front();
+  const WaitingJob& job = *std::ranges::find(waiting, first.number, &WaitingJob::number);
+  if (first.cause != WaitCause::kWorkers || !job.reserves) return;
+  if (std::ssize(free.ps) < job.ps || FitOf(job, free.ps) != MemoryFit::kFits) return;
+  // Workers that an earlier job yielded become free within a step.
+  if (!letting_go_.empty()) return;
+
+  const absl::Time now = registry_->Now();
+  std::vector<JobRegistry::Entry*> givers;
+  int spare = 0;
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    if (entry->job.state() == v1::RECOVERING) return;
+    const int workers = entry->job.WorkersToYield(now);
+    if (workers == 0 || entry->job.record().spec().priority() > job.priority) continue;
+    givers.push_back(entry);
+    spare += workers;
+  }
+  int lacking = first.workers_needed - first.workers_free;
+  if (spare < lacking) return;
+  std::ranges::stable_sort(givers, std::greater<>(), [now](const JobRegistry::Entry* entry) {
+    return entry->job.WorkersToYield(now);
+  });
+  const std::string id = JobIdOf(turn.FindNumber(job.number)->job.record().name());
+  for (JobRegistry::Entry* entry : givers) {
+    if (lacking <= 0) return;
+    const int workers = std::min(lacking, entry->job.WorkersToYield(now));
+    entry->job.YieldWorkers(workers, id, now);
+    turn.Perform(*entry);
+    lacking -= workers;
+  }
 }
 
 // Who goes on with them as it would if the job were halted now. Where a ps is about to be given to
@@ -673,6 +710,7 @@ void Dispatcher::Dispatch() {
       for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
       starts.push_back(std::move(start));
     }
+    LetWorkersYield(turn, waiting, decision, free);
     if (free.kept_for == 0 && placements.size() == waiting.size()) {
       for (auto& rehearsal : LetFreeWorkersJoin(turn, placements, members, free)) {
         if (!starting.contains(rehearsal->number)) starts.push_back(std::move(rehearsal));

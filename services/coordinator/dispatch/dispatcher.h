@@ -114,6 +114,9 @@ class Dispatcher {
   std::vector<std::shared_ptr<const Start>> LetFreeWorkersJoin(
       JobRegistry::Turn& turn, const std::vector<Placement>& placements,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free);
+  // Halts jobs that have more workers than their minimum, for the first job that waits for workers.
+  void LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
+                       const Decision& decision, const FreeMembers& free);
   // For jobs whose shards have no backup where a ps could have it. `starts`: those under way.
   std::vector<std::shared_ptr<const Start>> LookForBackups(
       const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,

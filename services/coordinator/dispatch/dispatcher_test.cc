@@ -779,6 +779,52 @@ TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
 }
 
+TEST_F(DispatcherTest, RunningJobYieldsWorkersAboveItsMinimumToAJobThatWaitsForLong) {
+  const uint64_t job = AddElasticJob();
+  for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
+  Dispatch();
+  ASSERT_EQ(View(job).workers_size(), 2);
+  const auto tell_all = [&](v1::MemberJobState state, const std::vector<const char*>& members) {
+    for (const char* member : members) Tell(job, member, state);
+  };
+  tell_all(v1::MEMBER_PREPARED, {"w-0", "w-1", "p-0"});
+  now_ += Job::kJoinAfter;
+  const uint64_t waiting = AddElasticJob();
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "the other job has only just come";
+  now_ += absl::Minutes(1);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RECOVERING);
+  EXPECT_EQ(View(job).reason(), "WORKERS_YIELD");
+  EXPECT_THAT(View(job).message(), HasSubstr("continues with 1 of 2 workers"));
+  EXPECT_FALSE(View(job).has_recovery()) << "no member failed";
+
+  tell_all(v1::MEMBER_HALTED, {"w-0", "w-1", "p-0"});
+  Dispatch();
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-0"));
+  tell_all(v1::MEMBER_PREPARED, {"w-0", "p-0"});
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING);
+  EXPECT_THAT(View(waiting).workers(), ElementsAre("w-1"));
+}
+
+TEST_F(DispatcherTest, RunningJobKeepsItsWorkersFromAJobOfLowerPriority) {
+  v1::JobSpec urgent;
+  urgent.set_priority(1);
+  urgent.mutable_resources()->mutable_workers()->set_min(1);
+  urgent.mutable_resources()->mutable_workers()->set_max(2);
+  urgent.mutable_resources()->set_ps(1);
+  const uint64_t job = AddJob(/*graph=*/nullptr, urgent);
+  for (const char* name : {"p-0", "w-0", "w-1"}) attached_.push_back(Attach(name));
+  Dispatch();
+  ASSERT_EQ(View(job).workers_size(), 2);
+  for (const char* member : {"w-0", "w-1", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
+  AddElasticJob();
+  now_ += absl::Hours(1);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING);
+}
+
 // Each of many who come one after the other would have the others begin anew.
 TEST_F(DispatcherTest, WhoComesWhileOthersRehearseIsOfTheNextOnes) {
   const uint64_t job = RunElasticJob(/*workers_max=*/3);

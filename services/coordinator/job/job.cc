@@ -637,12 +637,23 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
 
 // ---------------------------------------------------------------- coming and going
 
-bool Job::TakesMoreWorkers(absl::Time now) const {
-  const int64_t max = std::min<int64_t>(record_.spec().resources().workers().max(),
-                                        record_.spec().data().batch_size());
-  return state() == v1::RUNNING && Interruption::CanCarry(*plan_) && plan_->workers_size() < max &&
+bool Job::MayChangeWorkers(absl::Time now) const {
+  return state() == v1::RUNNING && Interruption::CanCarry(*plan_) &&
          now - running_since_ >= kJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
          !members_.AnyWorkerDone();
+}
+
+int Job::WorkersMax() const {
+  if (state() == v1::RECOVERING && record_.reason() == kWorkersYield && workers_kept_ > 0) {
+    return workers_kept_;
+  }
+  const v1::WorkerCount& workers = record_.spec().resources().workers();
+  const int64_t max = std::min<int64_t>(workers.max(), record_.spec().data().batch_size());
+  return static_cast<int>(std::max<int64_t>(workers.min(), max));
+}
+
+bool Job::TakesMoreWorkers(absl::Time now) const {
+  return MayChangeWorkers(now) && plan_->workers_size() < WorkersMax();
 }
 
 void Job::Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
@@ -659,6 +670,20 @@ void Job::LetWorkersJoin(absl::Time now) {
   CHECK(TakesMoreWorkers(now));
   HaltGeneration({.carries = true}, kWorkersJoin,
                  absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
+                 now);
+}
+
+int Job::WorkersToYield(absl::Time now) const {
+  if (!MayChangeWorkers(now)) return 0;
+  return std::max(0, plan_->workers_size() - record_.spec().resources().workers().min());
+}
+
+void Job::YieldWorkers(int workers, const std::string& beneficiary, absl::Time now) {
+  CHECK(workers > 0 && workers <= WorkersToYield(now)) << workers;
+  workers_kept_ = plan_->workers_size() - workers;
+  HaltGeneration({.carries = true}, kWorkersYield,
+                 absl::StrCat("continues with ", workers_kept_, " of ", plan_->workers_size(),
+                              " workers, so that ", beneficiary, " can start"),
                  now);
 }
 

@@ -39,6 +39,7 @@ class Job {
   static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
   // And of one that is halted for workers who have rehearsed.
   static constexpr char kWorkersJoin[] = "WORKERS_JOIN";
+  static constexpr char kWorkersYield[] = "WORKERS_YIELD";
   // A generation runs so long before it is halted for more workers: who comes, mostly comes with
   // others.
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
@@ -113,6 +114,14 @@ class Job {
   const Rehearsal& rehearsal() const { return rehearsal_; }
   // Halts it for its next generation, which is to have them.
   void LetWorkersJoin(absl::Time now);
+  // Number of workers that the job can release for another job: those above workers.min, if the job
+  // can continue with the others in place and its generation has lasted for kJoinAfter. Else 0.
+  int WorkersToYield(absl::Time now) const;
+  // Halts the job for a generation without its last `workers` workers, which `beneficiary` waits
+  // for. Requires: workers is in 1..WorkersToYield(now).
+  void YieldWorkers(int workers, const std::string& beneficiary, absl::Time now);
+  // Number of workers that the next generation has at most, or the spec's maximum.
+  int WorkersMax() const;
   // Whether some of its shards have no backup though they should, and it has run for long enough to
   // be interrupted for them.
   bool TakesBackups(absl::Time now) const;
@@ -236,6 +245,8 @@ class Job {
   };
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
+  // Whether an interruption for other workers is worth it now.
+  bool MayChangeWorkers(absl::Time now) const;
   void LetLeave(absl::Time now);
   void LetHaltedLeave(absl::Time now);
   void SaveHalted(int64_t step, absl::Time now);
@@ -298,6 +309,7 @@ class Job {
   // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
   // one, is awaited.
   std::optional<int64_t> leaves_at_;
+  int workers_kept_ = 0;                   // when kWorkersYield halted the job; 0: it yielded none
   std::optional<int64_t> suspend_at_;      // that checkpoint is committed; records are awaited
   bool position_known_ = true;             // false: the log was read, and no report has come since
   bool storage_full_noted_ = false;        // since the last checkpoint
