@@ -1,13 +1,13 @@
 #!/bin/bash
 # Formats every C++ file with clang-format 14 (.clang-format), as CI demands.
 #
-#   tools/format.sh                       formats
-#   tools/format.sh --check               names the files that differ, runs clang-tidy (.clang-tidy) over the changed files;
-#                                         exit code 1 if there was anything
+#   tools/format.sh                       formats.
+#   tools/format.sh --check               names files that differ, and comments and paragraphs that break a rule of tools/prose.py.
+#                                         Runs clang-tidy (.clang-tidy) over the changed files. Exit code 1: it found something.
 #   tools/format.sh --check --since REV   changed since REV. Default: since HEAD left origin/main; on main itself, in the
-#                                         last commit. What is not committed always counts. `--since ''`: no clang-tidy.
-#   tools/format.sh --check --most N      clang-tidy over the N files with the most changed lines alone (seven seconds of a
-#                                         core for a file: CI has no time for hundreds); says how many are left out
+#                                         last commit. Changes without a commit always count. `--since ''`: no clang-tidy.
+#   tools/format.sh --check --most N      clang-tidy over the N files with the most changed lines. A file takes seven seconds
+#                                         of a core. The script says how many files it leaves out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
@@ -48,6 +48,11 @@ fi
 if [ -z "${since+set}" ]; then
   since=$(git merge-base HEAD origin/main 2>/dev/null) || since=
   if [ -z "$since" ] || [ "$since" = "$(git rev-parse HEAD 2>/dev/null)" ]; then since=$(git rev-parse --verify -q HEAD~1 2>/dev/null) || since=; fi
+fi
+# A tarball has no list of the files.
+if git rev-parse -q --verify HEAD >/dev/null 2>&1 && ! tools/prose.py --check ${since:+--since "$since"} >&2; then
+  echo "format: write these in plain words (tools/prose.py --help)" >&2
+  status=1
 fi
 if [ -z "$since" ]; then
   echo "format: clang-tidy was not asked: nothing to tell changed files by" >&2

@@ -378,14 +378,15 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
     return known->second.leaving && !is_kept ? "" : member;
   };
   const v1::WorkerCount& workers = record.spec().resources().workers();
-  RecoveringJob job{.number = record.number(),
-                    .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
-                    .workers_max = entry.job.WorkersMax(),
-                    .settle_for_fewer = now - resumption.since >= kGatherTime &&
-                                        now - start_ >= limits::kAttachBackoffMax + kConnectTime,
-                    // A job that is to be stopped is rather stopped without anybody.
-                    .tries_refused = !entry.job.RecoversToStop(),
-                    .keeps_ps = resumption.carries};
+  RecoveringJob job{
+      .number = record.number(),
+      .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
+      .workers_max = entry.job.WorkersMax(),
+      .settle_for_fewer = now - resumption.since >= kGatherTime &&
+                          now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+      // A job that recovers only to stop does not need an excluded worker: it stops without one.
+      .tries_refused = !entry.job.RecoversToStop(),
+      .keeps_ps = resumption.carries};
   const auto has_refused = [&](const std::string& name) {
     return entry.job.rehearsal().WhyRefused(name) != nullptr;
   };
