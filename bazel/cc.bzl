@@ -162,7 +162,7 @@ def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
 def cc_tests(name, srcs, **attributes):
     """The tests of a package in few programs: `name`_1 and so on, of a few sources each, and `name` for all of them.
 
-    Each source X.cc also has the name X, for the program that it is in. A test file has a namespace of its own, named like
+    `bazel test PACKAGE:X` runs the program that has X.cc. A test file has a namespace of its own, named like
     the file. A test that replaces functions, needs files or runs long is a cc_test by itself."""
     programs = []
     for piece in _pieces(srcs, _TESTS_IN_PROGRAM):
@@ -170,7 +170,8 @@ def cc_tests(name, srcs, **attributes):
         cc_test(name = program, srcs = piece, **attributes)
         programs.append(":" + program)
         for src in piece:
-            native.alias(name = src.rsplit("/", 1)[-1][:-len(".cc")], actual = ":" + program, tags = ["manual"])
+            # `bazel test` finds no test behind an alias.
+            native.test_suite(name = src.rsplit("/", 1)[-1][:-len(".cc")], tests = [":" + program], tags = ["manual"])
     native.test_suite(name = name, tests = programs, tags = ["manual"])
 
 def _precompiled_header_impl(ctx):
