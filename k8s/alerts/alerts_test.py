@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every alert fires when it should, stays silent when it should, and has an entry in docs/operations.md."""
+"""Every alert fires when it should, stays silent when it should, and has a section in docs/alerts.md."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import prometheus_rule  # noqa: E402
 
 RULES = HERE / "muster.rules.yaml"
 COMPONENT = HERE / ".." / "components" / "prometheus-operator" / "rules.yaml"
-OPERATIONS = HERE / ".." / ".." / "docs" / "operations.md"
+RUNBOOK = HERE / ".." / ".." / "docs" / "alerts.md"
 
 COORDINATOR = 'instance="coordinator"'
 
@@ -271,23 +271,59 @@ class Operator(unittest.TestCase):
                          "run k8s/alerts/prometheus_rule.py, then k8s/render.sh")
 
 
+def rules_by_alert():
+    """The text of each rule."""
+    rules = re.split(r"- alert: ", RULES.read_text(encoding="utf-8"))[1:]
+    return {rule.split("\n", 1)[0]: rule for rule in rules}
+
+
+def severity(rule):
+    return re.search(r"severity: (\w+)", rule)[1]
+
+
 class Runbook(unittest.TestCase):
-    def test_every_alert_has_an_entry_and_every_entry_an_alert(self):
-        text = OPERATIONS.read_text(encoding="utf-8")
-        entries = re.findall(r"^#### (Muster\w+)\n\n(.*?)(?=\n#|\Z)", text, re.M | re.S)
-        self.assertEqual(sorted(name for name, _ in entries), sorted(alerts()))
-        for name, entry in entries:
-            for part in ("**Means**", "**Look**", "**Do**"):
-                self.assertIn(part, entry, name)
+    PARTS = ("Meaning", "Time", "Commands", "Branches", "Verify", "Inform")
+
+    def setUp(self):
+        self.text = RUNBOOK.read_text(encoding="utf-8")
+
+    def test_every_alert_has_a_section_of_the_same_form(self):
+        sections = re.findall(r"^### (Muster\w+)\n\n(.*?)(?=^### |\Z)", self.text, re.M | re.S)
+        self.assertEqual(sorted(name for name, _ in sections), sorted(alerts()))
+        for name, section in sections:
+            with self.subTest(name):
+                self.assertEqual(tuple(re.findall(r"^\*\*(\w+)\.\*\*", section, re.M)), self.PARTS)
+                commands = re.search(r"^```\n(.*?)^```$", section, re.M | re.S)[1].splitlines()
+                self.assertTrue(commands[0].startswith("$ "))
+                self.assertEqual(sum(line.startswith("$ ") for line in commands), 3)
+                for line, after in zip(commands, [*commands[1:], "$ "]):
+                    if line.startswith("$ "):
+                        self.assertFalse(after.startswith("$ "), f"{line}: the expected output is missing")
+                    if line.startswith("$ kubectl "):
+                        self.assertIn("# bare metal: ", line)
+                self.assertGreaterEqual(len(re.findall(r"^- ", section, re.M)), 2, "branches")
+
+    def test_the_index_has_every_alert_with_its_severity(self):
+        index = re.findall(r"^\| [^|]+ \| \[(Muster\w+)\]\(#(\w+)\) \| (\w+) \|$", self.text, re.M)
+        self.assertEqual(sorted((name, anchor, level) for name, anchor, level in index),
+                         sorted((name, name.lower(), severity(rule)) for name, rule in rules_by_alert().items()))
 
     def test_every_alert_says_what_it_needs(self):
-        rules = re.split(r"- alert: ", RULES.read_text(encoding="utf-8"))[1:]
-        for rule in rules:
-            name = rule.split("\n", 1)[0]
-            self.assertRegex(rule, r"severity: (critical|warning|info)\b", name)
-            self.assertIn(f"runbook_url: docs/operations.md#{name.lower()}", rule)
-            for part in ("summary", "description"):
-                self.assertIn(f"{part}: ", rule, name)
+        for name, rule in rules_by_alert().items():
+            with self.subTest(name):
+                self.assertRegex(rule, r"severity: (critical|warning|info)\b")
+                self.assertIn(f"runbook_url: {prometheus_rule.runbook_url(name)}\n", rule + "\n",
+                              "run k8s/alerts/prometheus_rule.py, then k8s/render.sh")
+                for part in ("summary", "description"):
+                    self.assertIn(f"{part}: ", rule)
+
+    def test_runbooks_are_absolute(self):
+        self.assertRegex(prometheus_rule.RUNBOOKS, r"^https?://[^/\s]+/\S+$")
+
+    def test_one_job_wakes_no_person(self):
+        for name, rule in rules_by_alert().items():
+            if severity(rule) == "critical":
+                self.assertNotRegex(rule, r"muster_(job|worker|ps)_", f"{name}: a job file can cause it")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the PrometheusRule of the component prometheus-operator: muster.rules.yaml as the operator wants it. Then run k8s/render.sh."""
+"""Writes the address of the runbook into muster.rules.yaml, and the PrometheusRule of the component prometheus-operator from that file.
+
+Run it after a change of RUNBOOKS or of the rules. Then run k8s/render.sh.
+"""
 
 import pathlib
+import re
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Where docs/alerts.md is published. Every alert's runbook_url is this address and the alert's name.
+RUNBOOKS = "https://muster.example/docs/alerts.html"
+RULES = HERE / "muster.rules.yaml"
 COMPONENT = HERE.parent / "components" / "prometheus-operator" / "rules.yaml"
 HEAD = """# Made by k8s/alerts/prometheus_rule.py from muster.rules.yaml there.
 apiVersion: monitoring.coreos.com/v1
@@ -14,10 +21,22 @@ spec:
 """
 
 
+def runbook_url(alert):
+    return f"{RUNBOOKS}#{alert.lower()}"
+
+
+def with_runbooks(rules):
+    """The rules with the address of every alert's section."""
+    return re.sub(r"(- alert: (\w+)\n(?:(?!- alert: ).*\n)*? +runbook_url: ).*", lambda rule: rule[1] + runbook_url(rule[2]), rules)
+
+
 def text(rules):
+    """The PrometheusRule that has these rules."""
     lines = [line for line in rules.splitlines() if not line.startswith("#")]
     return HEAD + "".join(f"  {line}\n" if line else "\n" for line in lines)
 
 
 if __name__ == "__main__":
-    COMPONENT.write_text(text((HERE / "muster.rules.yaml").read_text(encoding="utf-8")), encoding="utf-8")
+    rules = with_runbooks(RULES.read_text(encoding="utf-8"))
+    RULES.write_text(rules, encoding="utf-8")
+    COMPONENT.write_text(text(rules), encoding="utf-8")
