@@ -1,4 +1,4 @@
-// docs/operations.md explains every reason that the programs can give, and no other; and
+// docs/operations/reasons.md explains every reason that the programs can give, and no other; and
 // docs/reference/errors.md is its index.
 #include <filesystem>
 #include <fstream>
@@ -22,6 +22,8 @@ namespace muster::operations_test {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kPage[] = "docs/operations/reasons.md";
 
 std::string ReadAll(const fs::path& path) {
   std::ifstream file(path);
@@ -100,7 +102,7 @@ const Places& ReasonsInTheCode() {
 std::set<std::string> ReasonsInTheDocument() {
   static const std::regex kRow("\n\\| ((?:`[A-Z][A-Z0-9_]+`(?:, )?)+) \\|");
   static const std::regex kCell("`([A-Z0-9_]+)`");
-  const std::string text = ReadAll("docs/operations.md");
+  const std::string text = ReadAll(kPage);
   std::set<std::string> reasons;
   for (std::sregex_iterator row(text.begin(), text.end(), kRow), end; row != end; ++row) {
     const std::string cells = (*row)[1];
@@ -125,7 +127,7 @@ TEST(OperationsTest, EveryReasonThatTheProgramsGiveIsExplained) {
   ASSERT_GE(code.size(), 60) << "the sources were not found";
   for (const auto& [reason, file] : code) {
     EXPECT_TRUE(document.contains(reason))
-        << file << " says \"" << reason << "\": give it a row in docs/operations.md, or, if it is "
+        << file << " says \"" << reason << "\": give it a row in " << kPage << ", or, if it is "
         << "no reason, name it in IsSomethingElse()";
   }
 }
@@ -135,7 +137,7 @@ TEST(OperationsTest, EveryReasonThatIsExplainedCanBeGiven) {
   const std::set<std::string> canonical = CanonicalCodes();
   for (const std::string& reason : ReasonsInTheDocument()) {
     EXPECT_TRUE(code.contains(reason) || canonical.contains(reason))
-        << "docs/operations.md explains " << reason << ", which no program says";
+        << kPage << " explains " << reason << ", which no program says";
   }
 }
 
@@ -144,11 +146,11 @@ TEST(OperationsTest, EveryCanonicalCodeIsExplained) {
   for (const std::string& code : CanonicalCodes()) EXPECT_TRUE(document.contains(code)) << code;
 }
 
-// By reason, the headings of operations.md under which its row stands.
+// By reason, the heading of the page under which its row stands.
 std::map<std::string, std::string> HeadingsOfReasons() {
   static const std::regex kHeadingOrRow("\n#+ ([^\n]+)|\n\\| ((?:`[A-Z][A-Z0-9_]+`(?:, )?)+) \\|");
   static const std::regex kCell("`([A-Z0-9_]+)`");
-  const std::string text = ReadAll("docs/operations.md");
+  const std::string text = ReadAll(kPage);
   std::map<std::string, std::string> headings;
   std::string heading;
   for (std::sregex_iterator it(text.begin(), text.end(), kHeadingOrRow), end; it != end; ++it) {
@@ -170,15 +172,15 @@ TEST(OperationsTest, TheIndexHasEveryReason) {
   std::string page =
       "# Errors\n\n"
       "Every reason in the order of the alphabet, with the part of "
-      "[operations.md](../operations.md)"
+      "[reasons.md](../operations/reasons.md)"
       " that says what it means and what to do.\n"
       "A reason comes in the brackets at the end of a message of `muster` (`[JOB_NOT_FOUND]`), in "
       "the `google.rpc.ErrorInfo` of a call, in a job's `reason` and in its events.\n"
-      "Exit codes: [operations.md](../operations.md#exit-codes). Made by "
+      "Exit codes: [troubleshooting.md](../operations/troubleshooting.md#exit-codes). Made by "
       "`//docs:operations_test`.\n\n| reason | explained under |\n|---|---|\n";
   for (const auto& [reason, heading] : HeadingsOfReasons()) {
-    absl::StrAppend(&page, "| `", reason, "` | [", heading, "](../operations.md#", Anchor(heading),
-                    ") |\n");
+    absl::StrAppend(&page, "| `", reason, "` | [", heading, "](../operations/reasons.md#",
+                    Anchor(heading), ") |\n");
   }
   ExpectReferencePage("errors.md", page, "//docs:operations_test");
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes one relocatable tarball for machines without containers: the four programs with their libraries, examples, documents,
-# systemd units, alerts and dashboards. It makes /opt/muster, as docs/operations.md ("On bare machines") says; any other place
-# will do without systemd.
+# systemd units, alerts and dashboards. It makes /opt/muster, as docs/operations/run.md ("On bare machines") says. Without
+# systemd any other place works too.
 #
 #   tools/tarball.sh FILE.tar.gz [BIN]        BIN: where the built programs are (bazel-bin)
 set -euo pipefail
@@ -13,9 +13,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$here/tools/bundle.sh" "$work/muster" muster="$bin/cli/muster" coordinator="$bin/services/coordinator/main" \
   ps="$bin/services/ps/main" worker="$bin/services/worker/main"
-mkdir "$work/muster/docs"
+mkdir -p "$work/muster/docs/operations"
 cp -rL "$here/examples" "$here/LICENSE" "$here/VERSION" "$work/muster/"
 cp -L "$here"/docs/*.md "$work/muster/docs/"
+cp -L "$here"/docs/operations/*.md "$work/muster/docs/operations/"
 cp -rL "$here/tools/systemd" "$work/muster/systemd"
 mkdir -p "$work"/muster/k8s/{alerts,dashboards} # where the documents name them
 cp -L "$here/k8s/alerts/muster.rules.yaml" "$work/muster/k8s/alerts/"

@@ -65,7 +65,7 @@ class Tarball(unittest.TestCase):
                 self.assertEqual(member.mode & 0o011, 0o011, f"{member.name}: {member.mode:o}")
 
     def test_what_the_document_installs_is_there(self):
-        with open(os.path.join(self.muster, "docs", "operations.md"), encoding="utf-8") as file:
+        with open(os.path.join(self.muster, "docs", "operations", "run.md"), encoding="utf-8") as file:
             section = re.search(r"^## On bare machines\n(.*?)^## ", file.read(), re.MULTILINE | re.DOTALL)[1]
         named = {path.replace("$role", role) for path in re.findall(r"/opt/(muster/[\w./$-]+)", section) for role in ROLES}
         self.assertGreater(len(named), 2 * len(ROLES))
