@@ -146,7 +146,7 @@ TEST(OperationsTest, EveryCanonicalCodeIsExplained) {
   for (const std::string& code : CanonicalCodes()) EXPECT_TRUE(document.contains(code)) << code;
 }
 
-// By reason, the heading of the page under which its row stands.
+// Returns for each reason the heading of the page above its row.
 std::map<std::string, std::string> HeadingsOfReasons() {
   static const std::regex kHeadingOrRow("\n#+ ([^\n]+)|\n\\| ((?:`[A-Z][A-Z0-9_]+`(?:, )?)+) \\|");
   static const std::regex kCell("`([A-Z0-9_]+)`");

@@ -8,7 +8,7 @@ import pathlib
 import re
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Where docs/alerts.md is published. Every alert's runbook_url is this address and the alert's name.
+# The address of the published docs/alerts.md. Every alert's runbook_url is this address and the alert's name.
 RUNBOOKS = "https://muster.example/docs/alerts.html"
 RULES = HERE / "muster.rules.yaml"
 COMPONENT = HERE.parent / "components" / "prometheus-operator" / "rules.yaml"
