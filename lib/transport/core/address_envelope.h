@@ -1,5 +1,5 @@
-// How a transport's address travels: marked and checked, because what is inside is not fit to be
-// read when it is something else.
+// The format in which a transport's address travels. It has a mark and a checksum, because the code
+// that reads the address cannot handle other bytes.
 #pragma once
 
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace muster {
 
-// `mark` (4 letters), the CRC-32C of `address` (4 bytes, little-endian), `address`.
+// Returns `mark` (4 letters), the CRC-32C of `address` (4 bytes, little-endian), and `address`.
 std::string SealAddress(absl::string_view mark, absl::string_view address);
 
-// What SealAddress sealed, a part of `sealed`. INVALID_ARGUMENT for any other bytes, also for an
-// empty address; `what` names it in the message ("UCX address").
+// Returns the address inside `sealed`, as a view of it. Returns INVALID_ARGUMENT for any bytes that
+// SealAddress did not make, and for an empty address. `what` names the address in the message, for
+// example "UCX address".
 absl::StatusOr<absl::string_view> OpenAddress(absl::string_view mark, absl::string_view sealed,
                                               absl::string_view what);
 

@@ -1,4 +1,4 @@
-// What transports over one kind of link have in common.
+// The common base of the transports that use one kind of link.
 #pragma once
 
 #include <glog/logging.h>
@@ -9,7 +9,8 @@
 
 namespace muster {
 
-// Alone on its thread, or one of several below a RoutingTransport that share one EventLoop.
+// A transport backend. It is alone on its thread, or one of several behind a RoutingTransport that
+// share one EventLoop.
 class Carrier : public Transport, public EventLoop::Sleeper {
  public:
   int Progress() final {
@@ -19,7 +20,7 @@ class Carrier : public Transport, public EventLoop::Sleeper {
   void Wait(absl::Duration timeout) final { loop_->Wait(*this, timeout); }
   void Wake() final { loop_->Wake(); }
 
-  // Progress() but for the look at descriptors, which was taken.
+  // Progress() without its look at the descriptors, which the caller has done.
   virtual int Advance() = 0;
 
  protected:
@@ -28,7 +29,7 @@ class Carrier : public Transport, public EventLoop::Sleeper {
 
  private:
   EventLoop* const loop_;  // outlives the carrier
-  int events_ = 0;         // of the last Advance()
+  int events_ = 0;         // events handled by the last Advance()
 };
 
 }  // namespace muster

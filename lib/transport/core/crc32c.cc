@@ -50,12 +50,14 @@ uint32_t ExtendByTable(uint32_t crc, const std::byte* bytes, size_t size) {
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles, and another one can begin in each: three parts of a block are
-// summed side by side and joined. The sum of two parts is that of the first, moved on by as many
-// zero bytes as the second has, with that of the second; moving on is a multiplication in
-// GF(2)[x] / P, here by tables.
+// The instruction takes three cycles, and the processor can start one in each cycle. So the code
+// sums three parts of a block side by side and joins the sums.
+//
+// To join two parts, the first sum is moved on by as many zero bytes as the second part has, then
+// XORed with the second sum. Moving a sum on is a multiplication in GF(2)[x] / P, done here with
+// tables.
 
-// a * b modulo P, both reflected: bit 31 is x^0.
+// Returns a * b modulo P, both reflected: bit 31 is x^0.
 constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (int bit = 31; bit >= 0; --bit) {
@@ -65,7 +67,7 @@ constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// The effect of `zeros` zero bytes behind a sum, for each byte of that.
+// Tables that move a sum on by `zeros` zero bytes, one table for each byte of the sum.
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
 constexpr ShiftTable MakeShift(size_t zeros) {
   uint32_t factor = 0x80000000;  // 1

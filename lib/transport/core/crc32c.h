@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli, RFC 3720 appendix B.4): of wire headers and of checkpoint slices.
+// CRC-32C (Castagnoli, RFC 3720 appendix B.4) for wire headers and checkpoint slices.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,12 @@
 
 namespace muster {
 
-// `seed`: the value of the bytes before, 0 to begin. Uses the processor's instruction where there
-// is one.
+// `seed` is the checksum of the preceding bytes, or 0. Uses the processor's CRC instruction if it
+// has one.
 uint32_t Crc32c(absl::Span<const std::byte> bytes, uint32_t seed = 0);
 
-// The same without the instruction: what other processors run, and what the test compares with.
+// Computes the same value without the instruction. For other processors, and for comparison in the
+// test.
 uint32_t Crc32cByTable(absl::Span<const std::byte> bytes, uint32_t seed = 0);
 
 }  // namespace muster

@@ -45,7 +45,7 @@ TEST(Crc32cTest, EqualsTheVectorsOfRfc3720) {
   }
 }
 
-TEST(Crc32cTest, OfNothingIsTheSeed) {
+TEST(Crc32cTest, EmptyInputReturnsTheSeed) {
   EXPECT_EQ(Crc32c({}), 0u);
   EXPECT_EQ(Crc32c({}, 0x12345678), 0x12345678u);
 }
@@ -75,7 +75,7 @@ TEST(Crc32cTest, TableAndInstructionAgreeAroundTheEndsOfParts) {
   }
 }
 
-TEST(Crc32cTest, OfTwoPiecesIsThatOfTheWhole) {
+TEST(Crc32cTest, TwoPiecesGiveTheChecksumOfTheWhole) {
   const std::vector<std::byte> bytes = Ramp(3, 5);
   const absl::Span<const std::byte> whole(bytes);
   for (size_t cut = 0; cut <= whole.size(); ++cut) {

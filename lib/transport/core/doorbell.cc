@@ -35,19 +35,20 @@ absl::StatusOr<Doorbell> Doorbell::Create() {
 
 absl::StatusOr<Doorbell> Doorbell::Adopt(FileDescriptor file) {
   if (!file) return absl::InvalidArgumentError("doorbell: no file");
-  if (!IsEventFd(file.get())) return absl::InvalidArgumentError("doorbell: it is no eventfd");
+  if (!IsEventFd(file.get()))
+    return absl::InvalidArgumentError("doorbell: the descriptor is no eventfd");
   if ((fcntl(file.get(), F_GETFL) & O_NONBLOCK) == 0) {
     return absl::InvalidArgumentError("doorbell: it blocks");
   }
   return Doorbell(std::move(file));
 }
 
-// A counter at its end, which 2^64 - 2 rings would bring there or whoever wants to, takes no more
-// and is no edge: it begins anew.
+// A full counter accepts no more rings and makes no edge, so Ring() resets it. It takes 2^64 - 2
+// rings to fill it, or one write by a hostile process.
 void Doorbell::Ring() const {
   uint64_t count = 1;
   while (write(fd(), &count, sizeof(count)) < 0 && errno == EAGAIN) {
-    if (read(fd(), &count, sizeof(count)) < 0) return;  // somebody else did
+    if (read(fd(), &count, sizeof(count)) < 0) return;  // another thread or process has reset it
     count = 1;
   }
 }

@@ -1,4 +1,4 @@
-// How one process wakes another that sleeps in poll() or epoll_wait().
+// Wakes another process that sleeps in poll() or epoll_wait().
 #pragma once
 
 #include <utility>
@@ -9,16 +9,18 @@
 namespace muster {
 
 // An eventfd. Its owner watches fd() for edges (EPOLLIN | EPOLLET) and never reads it: every Ring()
-// is an edge. Others get the descriptor over a Unix socket and ring. A ring costs half of what a
-// packet does, and nobody has to take it out again.
+// is an edge. Other processes receive the descriptor over a Unix socket and ring. A ring costs half
+// as much as a packet, and its receiver does not have to read anything.
 class Doorbell {
  public:
-  // RESOURCE_EXHAUSTED: no file descriptors are left.
+  // Returns RESOURCE_EXHAUSTED if there are no file descriptors left.
   static absl::StatusOr<Doorbell> Create();
-  // One that another process handed over. INVALID_ARGUMENT: it is no eventfd, or one that blocks.
+  // Takes a descriptor from another process. Returns INVALID_ARGUMENT if it is no eventfd, or if it
+  // blocks.
   static absl::StatusOr<Doorbell> Adopt(FileDescriptor file);
 
-  // Any thread. Does not block, unless a process that has the bell too makes it blocking and full.
+  // Thread-safe. Does not block, unless another process that has the bell makes it blocking and
+  // fills its counter.
   void Ring() const;
   int fd() const { return file_.get(); }
 

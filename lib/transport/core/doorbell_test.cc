@@ -15,7 +15,7 @@
 namespace muster::doorbell_test {
 namespace {
 
-// Whether `events` has an edge; it is used up then.
+// Returns whether `events` has an edge, and consumes it.
 bool HasEdge(const FileDescriptor& events) {
   epoll_event event;
   return epoll_wait(events.get(), &event, 1, 0) == 1;
@@ -28,7 +28,7 @@ FileDescriptor Watch(const Doorbell& bell) {
   return events;
 }
 
-TEST(DoorbellTest, EveryRingIsAnEdgeThoughNobodyReads) {
+TEST(DoorbellTest, EveryRingIsAnEdgeWithoutAnyRead) {
   const Doorbell bell = *Doorbell::Create();
   const FileDescriptor events = Watch(bell);
   EXPECT_FALSE(HasEdge(events));
@@ -41,7 +41,7 @@ TEST(DoorbellTest, EveryRingIsAnEdgeThoughNobodyReads) {
   }
 }
 
-TEST(DoorbellTest, ACounterThatIsFullIsNoReasonToBlockOrToStaySilent) {
+TEST(DoorbellTest, RingingAFullCounterNeitherBlocksNorIsLost) {
   const Doorbell bell = *Doorbell::Create();
   const FileDescriptor events = Watch(bell);
   const uint64_t all = std::numeric_limits<uint64_t>::max() - 1;
@@ -51,7 +51,7 @@ TEST(DoorbellTest, ACounterThatIsFullIsNoReasonToBlockOrToStaySilent) {
   EXPECT_TRUE(HasEdge(events));
 }
 
-TEST(DoorbellTest, OnlyWhatCannotBlockIsAdopted) {
+TEST(DoorbellTest, AdoptAcceptsOnlyAnEventFdThatCannotBlock) {
   EXPECT_TRUE(absl::IsInvalidArgument(Doorbell::Adopt(FileDescriptor()).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
       Doorbell::Adopt(FileDescriptor(open("/dev/null", O_WRONLY | O_NONBLOCK))).status()));

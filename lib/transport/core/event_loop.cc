@@ -14,9 +14,9 @@
 namespace muster {
 namespace {
 
-// A look at descriptors is a system call, one at shared memory a few loads.
+// Looking at descriptors is a system call. Looking at shared memory takes a few loads.
 constexpr int kTurnsPerLook = 16;
-// Descriptors that became ready while the thread polls memory alone are seen this soon.
+// The longest delay for a descriptor that becomes ready while the thread polls only memory.
 constexpr std::chrono::nanoseconds kPollWithoutSleep = std::chrono::milliseconds(1);
 constexpr absl::Duration kSleepMax = absl::Hours(24);
 
@@ -52,8 +52,8 @@ void EventLoop::Change(int fd, uint32_t events, Handler* handler) {
   CHECK_EQ(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event), 0) << std::strerror(errno);
 }
 
-// Not left to close(): a child of fork() may still hold the descriptor, and its events name the
-// handler.
+// Unwatch() does not leave this to close(): a forked child may still have the descriptor open, and
+// its events would still name the handler.
 void EventLoop::Unwatch(int fd, Handler* handler) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   for (int i = 0; i < ready_count_; ++i) {
@@ -71,7 +71,7 @@ bool EventLoop::LookIsDue() {
   return descriptors_active_ || ++turns_without_look_ >= kTurnsPerLook;
 }
 
-// How many descriptors are ready, the bell among them.
+// Returns the number of ready descriptors, including the bell.
 int EventLoop::Dispatch(absl::Duration timeout) {
   turns_without_look_ = 0;
   int milliseconds = static_cast<int>(
@@ -89,13 +89,13 @@ int EventLoop::Dispatch(absl::Duration timeout) {
     }
     count = std::exchange(ready_count_, 0);
     handled += count;
-  } while (count == size);  // there may be more
+  } while (count == size);  // a full array: more may be ready
   return handled;
 }
 
-// Looked at first, because an exchange takes the cache line from who wakes. The look may be
-// relaxed: a wake that it misses is found by a later one, at the latest by Wait()'s before it
-// sleeps.
+// A load comes first because an exchange takes the cache line from the thread that wakes this one.
+// The load may be relaxed: if it misses a wake, a later load finds it, at the latest the one in
+// Wait() before the thread sleeps.
 bool EventLoop::TakeWake() {
   return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
 }
@@ -109,24 +109,27 @@ void EventLoop::Wait(Sleeper& sleeper, absl::Duration timeout) {
   const PollBudget::Time end = regardless_ ? PollBudget::Clock::now() + limit : PollBudget::Time();
   do {
     if (budget_.PollUntil(news, std::min(limit, kPollWithoutSleep))) return;
-    // Sequentially consistent, as in Wake(): either this thread sees woken_, or the other one
+    // Sequentially consistent, as in Wake(): either this thread sees woken_, or the waking thread
     // sees sleeping_ and rings.
     sleeping_.store(true);
     const bool sleep = !woken_.load() && sleeper.PrepareToSleep();
     const int ready = sleep ? Dispatch(regardless_ ? absl::ZeroDuration() : timeout) : 1;
-    // Relaxed: a Wake() that does not see it yet rings for nobody, and one sleep ends too early.
+    // Relaxed: a Wake() that does not see it yet rings in vain, and one later sleep ends too early.
     sleeping_.store(false, std::memory_order_relaxed);
     if (ready > 0) break;
   } while (regardless_ && PollBudget::Clock::now() < end);
-  // It was this Wait() that ended. The flag is taken and not just lowered: a Wake() that came after
-  // the last look at it is read here, and so what its caller had written before (a flag of news,
-  // say) is seen by whoever looks after this Wait(). Lowered unread, the wake would be lost and
-  // that, on processors that let a later load overtake a store, not be seen either.
+  // The wake ended this Wait(), so it is consumed here. The exchange reads the flag instead of only
+  // clearing it. A Wake() may arrive after the last load above. Its caller wrote something first,
+  // for example a flag of news; the exchange makes that write visible after this Wait().
+  //
+  // A plain store would lose the wake. On processors that let a later load overtake a store, the
+  // thread would not see the news either.
   woken_.exchange(false, std::memory_order_acquire);
 }
 
-// An exchange, as is every lowering: who takes the flag reads the last of several wakes, and the
-// earlier ones' callers are seen with it only as links of one chain of exchanges.
+// Wake() uses an exchange, and so does every place that clears the flag. If several threads wake
+// this one, it reads only the last flag value. The chain of exchanges makes the earlier threads'
+// writes visible too.
 void EventLoop::Wake() {
   woken_.exchange(true);
   if (sleeping_.load()) bell_.Ring();

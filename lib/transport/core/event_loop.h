@@ -1,4 +1,4 @@
-// The one place where a transport's thread looks at descriptors and sleeps.
+// The event loop of a thread's transports: it polls descriptors and puts the thread to sleep.
 #pragma once
 
 #include <sys/epoll.h>
@@ -18,58 +18,61 @@
 
 namespace muster {
 
-// One epoll instance, of one thread; the transports that the thread uses put their descriptors into
-// it. Only Wake() and bell() are for other threads and processes.
+// An epoll instance that belongs to one thread. The transports of that thread register their
+// descriptors here. Only Wake() and bell() may be used by other threads and processes.
 class EventLoop {
  public:
-  // Of one or more descriptors. Called from Look() and Wait(): it takes a note for Progress() and
-  // returns; it watches and unwatches nothing and calls no receiver.
+  // Receives the events of one or more descriptors. Called from Look() and Wait(). Ready() only
+  // records the event for Progress(): it must not watch or unwatch a descriptor, or call a
+  // receiver.
   class Handler {
    public:
     virtual ~Handler() = default;
     virtual void Ready(uint32_t events) = 0;  // EPOLLIN, ...
   };
 
-  // What a waiting thread minds besides its descriptors.
+  // A waiting thread's sources of work besides its descriptors.
   class Sleeper {
    public:
     virtual ~Sleeper() = default;
-    // Whether Progress() would do something. No system call.
+    // Whether Progress() would do something. Makes no system call.
     virtual bool HasNews() const = 0;
-    // The thread has nothing to do: whoever sleeps until it does what it did is woken.
+    // Called when the thread has nothing to do. Wakes the peers that sleep until this thread has
+    // done its part.
     virtual void WakePeers() {}
-    // The thread is about to sleep. False: there is news. After true, what becomes news makes a
-    // descriptor ready.
+    // Called when the thread is about to sleep. Returns false if there is news. After it returned
+    // true, any news makes a descriptor ready.
     virtual bool PrepareToSleep() { return !HasNews(); }
-    // Progress() is due after this time, whatever happens.
+    // The longest time until Progress() must run, even if nothing happens.
     virtual absl::Duration SleepMax() const { return absl::InfiniteDuration(); }
   };
 
-  // UNAVAILABLE where the kernel gives no descriptor.
+  // Returns UNAVAILABLE if the kernel provides no descriptor.
   static absl::StatusOr<std::unique_ptr<EventLoop>> Create(PollBudgetOptions polling = {});
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // As epoll_ctl(2); `events` as there. RESOURCE_EXHAUSTED: the kernel or the user has no more.
+  // Calls epoll_ctl(2) with the same `events`. Returns RESOURCE_EXHAUSTED if the kernel's or the
+  // user's limit is reached.
   absl::Status Watch(int fd, uint32_t events, Handler* handler);
   void Change(int fd, uint32_t events, Handler* handler);
-  // Before the descriptor is closed. `handler` hears nothing any more.
+  // Call before closing the descriptor. `handler` is not called again.
   void Unwatch(int fd, Handler* handler);
 
-  // Calls the handlers of what is ready. How many.
+  // Calls the handlers of all ready descriptors. Returns their number.
   int Look();
-  // Look(), where that is due: looking is a system call, so a thread whose descriptors are idle
-  // does so now and then. At the beginning of every Progress(); `events`: what the one before
-  // handled.
+  // Calls Look() if it is due. Looking is a system call, so a thread with idle descriptors looks
+  // only now and then. Call this at the start of each Progress(), with the number of `events` that
+  // the previous Progress() handled.
   void LookIfDue(int events);
 
-  // Until `sleeper` has news, a descriptor is ready, Wake() was called or `timeout` passed: polls
-  // while the budget allows, then sleeps.
+  // Blocks until `sleeper` has news, a descriptor is ready, Wake() is called or `timeout` passes.
+  // Polls while the budget allows it, then sleeps.
   void Wait(Sleeper& sleeper, absl::Duration timeout);
 
-  // Ends the current or next Wait(). Any thread.
+  // Ends the current or the next Wait(). Thread-safe.
   void Wake();
-  // Ringing it ends a sleep; not a Wait() that has not begun. For other processes.
+  // Ringing the bell ends a sleep, but not a Wait() that has not begun. For other processes.
   const Doorbell& bell() const { return bell_; }
 
  private:
@@ -81,14 +84,15 @@ class EventLoop {
 
   const FileDescriptor epoll_;
   const Doorbell bell_;
-  const bool regardless_;  // of what polling costs
+  const bool regardless_;  // polls whatever it costs
   PollBudget budget_;
   std::array<epoll_event, 64> ready_;
-  int ready_count_ = 0;             // while they are being handled
-  bool descriptors_active_ = true;  // more so, lately, than what needs no system call
+  int ready_count_ = 0;  // nonzero only while handlers are being called
+  bool descriptors_active_ =
+      true;  // descriptors, and not only memory, had recent events: look in every turn
   int turns_without_look_ = 0;
   std::atomic<bool> woken_ = false;
-  std::atomic<bool> sleeping_ = false;  // Wake() has to ring
+  std::atomic<bool> sleeping_ = false;  // Wake() must ring the bell
 };
 
 }  // namespace muster

@@ -55,7 +55,8 @@ class Idle : public EventLoop::Sleeper {
   absl::Duration sleep_max = absl::InfiniteDuration();
 };
 
-class EventLoopTest : public testing::TestWithParam<bool> {  // whether it polls
+class EventLoopTest
+    : public testing::TestWithParam<bool> {  // the parameter: whether the loop polls
  protected:
   EventLoopTest() {
     auto made = EventLoop::Create({.regardless = GetParam()});
@@ -65,7 +66,7 @@ class EventLoopTest : public testing::TestWithParam<bool> {  // whether it polls
   std::unique_ptr<EventLoop> loop_;
 };
 
-TEST_P(EventLoopTest, HandlersHearOfTheirDescriptors) {
+TEST_P(EventLoopTest, HandlersReceiveTheEventsOfTheirDescriptors) {
   Pipe first, second;
   Notes one, two;
   ASSERT_TRUE(loop_->Watch(first.out.get(), EPOLLIN, &one).ok());
@@ -80,8 +81,8 @@ TEST_P(EventLoopTest, HandlersHearOfTheirDescriptors) {
   EXPECT_EQ(loop_->Look(), 0);
 }
 
-TEST_P(EventLoopTest, AsManyDescriptorsAsAreReadyAreHeardInOneLook) {
-  for (const int count : {63, 64, 65, 128, 150}) {  // 64 fit into one call of the kernel
+TEST_P(EventLoopTest, OneLookHandlesAllReadyDescriptors) {
+  for (const int count : {63, 64, 65, 128, 150}) {  // one call of the kernel returns 64
     std::vector<Pipe> pipes(count);
     std::vector<Notes> notes(count);
     for (int i = 0; i < count; ++i) {
@@ -114,7 +115,7 @@ TEST_P(EventLoopTest, WakeEndsTheCurrentOrTheNextWaitAndNoOther) {
   loop_->Wait(idle, absl::InfiniteDuration());
   waker.join();
   const auto begin = std::chrono::steady_clock::now();
-  loop_->Wait(idle, absl::Milliseconds(20));  // may end at once by the bell of the last Wake()
+  loop_->Wait(idle, absl::Milliseconds(20));  // the bell of the last Wake() may end it at once
   loop_->Wait(idle, absl::Milliseconds(20));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
 }
@@ -131,8 +132,8 @@ TEST_P(EventLoopTest, WakesOfManyThreadsAreNeverMissed) {
   while (posted.load() < 20'000) loop_->Wait(idle, absl::InfiniteDuration());
 }
 
-// Calls `before_sleep` where a thread that waits has looked for wakes and is about to sleep, which
-// it then does not do.
+// Calls `before_sleep` when a waiting thread has checked for wakes and is about to sleep. The
+// thread then does not sleep.
 class Restless : public EventLoop::Sleeper {
  public:
   explicit Restless(std::function<void()> before_sleep) : before_sleep_(std::move(before_sleep)) {}
@@ -146,10 +147,11 @@ class Restless : public EventLoop::Sleeper {
   const std::function<void()> before_sleep_;
 };
 
-// ThreadSanitizer sees it: no processor that tests run on loses anything here (--config=tsan).
-TEST_P(EventLoopTest, WhatWasWrittenBeforeWakesIsSeenAfterTheWaitThatTheyEnd) {
+// Only ThreadSanitizer can fail this test (--config=tsan): the processors that run the tests do not
+// reorder these accesses.
+TEST_P(EventLoopTest, WritesBeforeAWakeAreVisibleAfterTheWaitThatItEnds) {
   int first = 0, second = 0;
-  std::atomic<int> woken = 0;  // tells of the wakes, but is no order: relaxed
+  std::atomic<int> woken = 0;  // counts the wakes; relaxed, so that it orders nothing
   const auto await = [&woken](int wakes) {
     while (woken.load(std::memory_order_relaxed) < wakes) std::this_thread::yield();
   };
@@ -177,17 +179,17 @@ TEST_P(EventLoopTest, WhatWasWrittenBeforeWakesIsSeenAfterTheWaitThatTheyEnd) {
   EXPECT_EQ(second, 1);
 }
 
-TEST_P(EventLoopTest, NewsNeedNoDescriptor) {
+TEST_P(EventLoopTest, NewsEndAWaitWithoutADescriptor) {
   Idle idle;
   idle.news = true;
   loop_->Wait(idle, absl::InfiniteDuration());
   idle.news = false;
-  idle.may_sleep = false;  // it comes while the thread prepares to sleep
+  idle.may_sleep = false;  // the news arrive while the thread prepares to sleep
   loop_->Wait(idle, absl::InfiniteDuration());
   EXPECT_GE(idle.prepared, 1);
 }
 
-TEST_P(EventLoopTest, NobodySleepsLongerThanProgressIsDue) {
+TEST_P(EventLoopTest, NoSleepLastsLongerThanSleepMax) {
   Idle idle;
   idle.sleep_max = absl::Milliseconds(2);
   loop_->Wait(idle, absl::InfiniteDuration());

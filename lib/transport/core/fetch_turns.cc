@@ -6,14 +6,14 @@
 namespace muster {
 namespace {
 
-constexpr size_t kSendersMax = 256;  // more only while they send
+constexpr size_t kSendersMax = 256;  // exceeded only while more senders are active
 
 }  // namespace
 
 struct FetchTurns::Sender {
-  uint64_t bytes_begun = 0;  // to be fetched, ever
+  uint64_t bytes_begun = 0;  // bytes whose fetch was started, in total
   int fetching = 0;
-  Payload* first = nullptr;  // that waits
+  Payload* first = nullptr;  // of the waiting payloads
   Payload* last = nullptr;
 
   bool idle() const { return fetching == 0 && first == nullptr; }
@@ -25,7 +25,8 @@ FetchTurns::~FetchTurns() = default;
 
 void FetchTurns::Wait(Payload* payload, PeerId peer, size_t bytes) {
   Sender& sender = Find(peer);
-  // Nobody saves up turns while he sends nothing.
+  // An idle sender saves up no turns: it starts level with the active sender that has had the
+  // least.
   if (sender.idle()) sender.bytes_begun = std::max(sender.bytes_begun, LeastBegun());
   payload->sender_ = &sender;
   payload->bytes_ = bytes;

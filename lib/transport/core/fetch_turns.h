@@ -1,4 +1,4 @@
-// Whose large payload a receiver fetches next.
+// Decides which sender's large payload a receiver fetches next.
 #pragma once
 
 #include <chrono>
@@ -12,34 +12,38 @@
 
 namespace muster {
 
-// Connections share a network card unevenly, by a factor of two and more. So of several senders the
-// one of whom least has been fetched is next, and little is fetched at the same time: their
-// payloads arrive side by side, and a shard has the last gradient of a chunk soon after the first.
-// A sender is a peer. What one sends is fetched in order.
+// Connections share a network card unevenly, by a factor of two and more. FetchTurns balances the
+// senders: it picks the sender from which the fewest bytes were fetched, and limits how much is
+// fetched at once. So the senders' payloads arrive side by side, and a shard receives the last
+// gradient of a chunk soon after the first.
 //
-// Thread-compatible. Allocates for a sender that it has not seen, and while more is being fetched
-// than ever before.
+// A sender is a peer. Payloads of one sender are fetched in order.
+//
+// Thread-compatible. Allocates for a new sender, and when more payloads than ever before are being
+// fetched.
 class FetchTurns {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   struct Options {
-    // Fetched at the same time, but this many payloads at least: more than is on its way while word
-    // goes to the sender that memory is named, behind all that this side sends.
+    // The bytes being fetched at once, but at least `fetches_min` payloads. This must cover what is
+    // on its way while the sender learns where its memory goes, because that message queues behind
+    // everything this side sends.
     size_t bytes_max = 1 << 20;
     size_t fetches_min = 4;
-    // A payload that takes longer is not waited for: its sender is slow, and not only out of turn.
+    // A payload that takes longer does not hold back the others: its sender is slow, not only out
+    // of turn.
     std::chrono::nanoseconds patience = std::chrono::milliseconds(100);
   };
 
   struct Sender;
-  // A payload, from Wait() to End() or Abandon().
+  // A payload. Must stay valid from Wait() to End(), Leave() or Abandon().
   class Payload {
    private:
     friend class FetchTurns;
     Sender* sender_ = nullptr;
     size_t bytes_ = 0;
-    Payload* next_ = nullptr;  // of its sender, waiting
+    Payload* next_ = nullptr;  // the next waiting payload of the same sender
     Time begin_;
   };
 
@@ -49,15 +53,16 @@ class FetchTurns {
   FetchTurns& operator=(const FetchTurns&) = delete;
   ~FetchTurns();
 
-  // It is there to be fetched.
+  // Adds a payload that is ready to be fetched.
   void Wait(Payload* payload, PeerId sender, size_t bytes);
-  // The one that is fetched from `now` on; null: none waits, or none may be fetched yet.
+  // Returns the payload to fetch from `now` on. Null if none waits, or if none may start yet.
   Payload* Begin(Time now);
-  // It was fetched, or cannot be.
+  // The payload was fetched, or cannot be.
   void End(Payload* payload);
-  // It waits, and never will be fetched.
+  // Removes a waiting payload that will never be fetched.
   void Leave(Payload* payload);
-  // One that waits, of `sender`, and never will be fetched; null: there is none.
+  // Removes and returns a waiting payload of `sender` that will never be fetched. Null if there is
+  // none.
   Payload* Abandon(PeerId sender);
 
   bool waiting() const { return waiting_ > 0; }
@@ -73,7 +78,7 @@ class FetchTurns {
   const Options options_;
   absl::flat_hash_map<PeerId, std::unique_ptr<Sender>> senders_;
   int waiting_ = 0;
-  std::vector<const Payload*> fetching_;  // but those that take too long
+  std::vector<const Payload*> fetching_;  // without those that take too long
 };
 
 }  // namespace muster

@@ -17,7 +17,7 @@ constexpr size_t kBytes = 100;
 
 class FetchTurnsTest : public testing::Test {
  protected:
-  // A payload that remembers whose it is.
+  // A payload that remembers its sender's rank.
   struct Ranked : FetchTurns::Payload {
     int32_t rank = 0;
   };
@@ -30,7 +30,7 @@ class FetchTurnsTest : public testing::Test {
     }
   }
 
-  // Ranks of all that may begin now.
+  // Starts all payloads that may start now. Returns their ranks.
   std::vector<int> Begin() {
     std::vector<int> ranks;
     while (auto* payload = static_cast<Ranked*>(turns_.Begin(now_))) {
@@ -51,7 +51,7 @@ class FetchTurnsTest : public testing::Test {
   std::deque<Ranked*> fetching_;
 };
 
-TEST_F(FetchTurnsTest, ThePayloadsOfSendersAlternateWhoeverCameFirst) {
+TEST_F(FetchTurnsTest, PayloadsOfSendersAlternateWhicheverCameFirst) {
   Wait(7, 3);
   EXPECT_THAT(Begin(), ElementsAre(7, 7));
   Wait(8, 3);
@@ -60,19 +60,19 @@ TEST_F(FetchTurnsTest, ThePayloadsOfSendersAlternateWhoeverCameFirst) {
     EndOldest();
     for (const int rank : Begin()) ranks.push_back(rank);
   }
-  // The newcomer is not owed what the other one has had, and does not push it back either: both
-  // have had the same, one of them is next, and then the other.
+  // The new sender gets no credit for what the other one has had, and does not hold it back either.
+  // Both have had the same, so either may be next, and then the other.
   EXPECT_THAT(ranks, testing::AnyOf(ElementsAre(7, 8, 8, 8), ElementsAre(8, 7, 8, 8)));
 }
 
-TEST_F(FetchTurnsTest, WhileOneIsSlowTheOthersDoNotRunAhead) {
+TEST_F(FetchTurnsTest, WhileOneSenderIsSlowTheOthersDoNotRunAhead) {
   Wait(1, 4);
   Wait(2, 4);
   Begin();
   std::map<int, int> begun = {{1, 0}, {2, 0}};
   for (const Ranked* payload : fetching_) ++begun[payload->rank];
   EXPECT_THAT(begun, ElementsAre(testing::Pair(1, 1), testing::Pair(2, 1)));
-  // Rank 2's goes on and on; the other's are done at once.
+  // Rank 2's fetches never end; those of the other rank end at once.
   for (int turn = 0; turn < 6; ++turn) {
     for (size_t i = 0; i < fetching_.size(); ++i) {
       if (fetching_[i]->rank != 1) continue;
@@ -85,7 +85,7 @@ TEST_F(FetchTurnsTest, WhileOneIsSlowTheOthersDoNotRunAhead) {
   EXPECT_LE(begun[1], 3);
 }
 
-TEST_F(FetchTurnsTest, WhoIsSlowIsNotWaitedForLongerThanPatience) {
+TEST_F(FetchTurnsTest, ASlowSenderHoldsTheOthersBackOnlyForPatience) {
   Wait(1, 2);
   EXPECT_THAT(Begin(), ElementsAre(1, 1));
   Wait(2, 2);
@@ -93,11 +93,11 @@ TEST_F(FetchTurnsTest, WhoIsSlowIsNotWaitedForLongerThanPatience) {
   EXPECT_THAT(Begin(), ElementsAre());
   now_ += milliseconds(1);
   EXPECT_THAT(Begin(), ElementsAre(2, 2));
-  EndOldest();  // that was not counted any more
+  EndOldest();  // its payload was no longer counted
   EXPECT_FALSE(turns_.waiting());
 }
 
-TEST_F(FetchTurnsTest, NobodySavesUpTurnsWhileHeSendsNothing) {
+TEST_F(FetchTurnsTest, AnIdleSenderSavesUpNoTurns) {
   Wait(1, 1);
   Wait(2, 10);
   Begin();
@@ -115,10 +115,10 @@ TEST_F(FetchTurnsTest, NobodySavesUpTurnsWhileHeSendsNothing) {
     EndOldest();
     for (const int rank : Begin()) ranks.push_back(rank);
   }
-  EXPECT_GE(std::ranges::count(ranks, 2), 3) << "rank 1 had nine turns less before";
+  EXPECT_GE(std::ranges::count(ranks, 2), 3) << "rank 1 had nine turns fewer before";
 }
 
-TEST_F(FetchTurnsTest, WhoeverLeavesHasNoTurnAndTheOthersKeepTheirOrder) {
+TEST_F(FetchTurnsTest, ASenderThatLeavesHasNoTurnAndTheOthersKeepTheirOrder) {
   for (const size_t leaves : {0, 1, 3}) {
     FetchTurns turns({.bytes_max = 1, .fetches_min = 4});
     std::deque<FetchTurns::Payload> payloads(4);
@@ -135,7 +135,7 @@ TEST_F(FetchTurnsTest, WhoeverLeavesHasNoTurnAndTheOthersKeepTheirOrder) {
   }
 }
 
-TEST_F(FetchTurnsTest, AFewAreFetchedHoweverLargeTheyAre) {
+TEST_F(FetchTurnsTest, AFewPayloadsAreFetchedHoweverLargeTheyAre) {
   FetchTurns turns({.bytes_max = 1, .fetches_min = 3});
   std::deque<FetchTurns::Payload> payloads(5);
   for (auto& payload : payloads) turns.Wait(&payload, PeerId(1), kBytes);
@@ -144,7 +144,7 @@ TEST_F(FetchTurnsTest, AFewAreFetchedHoweverLargeTheyAre) {
   EXPECT_EQ(begun, 3);
 }
 
-TEST_F(FetchTurnsTest, WhatIsAbandonedIsThatOfOneSender) {
+TEST_F(FetchTurnsTest, AbandonReturnsOnlyPayloadsOfTheGivenSender) {
   Wait(1, 5);
   Wait(2, 1);
   Begin();

@@ -1,4 +1,4 @@
-// An open file that closes itself.
+// A file descriptor that closes itself.
 #pragma once
 
 #include <unistd.h>
@@ -9,7 +9,7 @@ namespace muster {
 
 class FileDescriptor {
  public:
-  FileDescriptor() = default;  // none
+  FileDescriptor() = default;  // no file
   explicit FileDescriptor(int fd) : fd_(fd) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
@@ -20,7 +20,7 @@ class FileDescriptor {
     if (fd_ >= 0) close(fd_);
   }
 
-  int get() const { return fd_; }  // -1: none
+  int get() const { return fd_; }  // -1 if there is no file
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

@@ -1,4 +1,4 @@
-// Another process's slab, mapped for as long as anybody needs it.
+// A slab of another process, mapped until its last handle is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,9 @@
 
 namespace muster {
 
-// A shared handle, empty or not. All handles of one slab belong to one thread, so they are counted
-// in an ordinary integer: an atomic one has the processor write out all its pending stores first,
-// those to cache lines that the other process holds among them, and every payload that is lent
-// counts twice.
+// A shared handle, possibly empty. All handles of one slab belong to one thread, so the count is a
+// plain integer. An atomic count would make the processor finish all its pending stores first, also
+// stores to cache lines that the other process holds. Every lent payload changes the count twice.
 class MappedSlab {
  public:
   MappedSlab() = default;
@@ -29,7 +28,7 @@ class MappedSlab {
     if (slab_ != nullptr && --slab_->handles == 0) delete slab_;
   }
 
-  // Of a handle that is not empty.
+  // Requires: the handle is not empty.
   absl::Span<std::byte> memory() const { return slab_->memory.memory(); }
 
  private:

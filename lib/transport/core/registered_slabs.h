@@ -1,4 +1,4 @@
-// The slabs that a shared-memory transport may lend payloads from.
+// The slabs from which a shared-memory transport may lend payloads.
 #pragma once
 
 #include <cstddef>
@@ -12,34 +12,36 @@
 
 namespace muster {
 
-// Slabs by address and by number. Few, looked up for every message. Thread-compatible. Empty slabs
-// cannot be registered.
+// Finds slabs by address and by number. There are few slabs, and each message looks one up.
+// Thread-compatible. Empty slabs cannot be registered.
 class RegisteredSlabs {
  public:
   struct Slab {
     std::shared_ptr<SharedSlab> slab;
-    uint32_t number = 0;    // from 1, never reused: peers know it by this
-    int registrations = 0;  // not yet taken back
+    uint32_t number = 0;    // from 1, never reused: peers identify the slab by it
+    int registrations = 0;  // those that have not ended
   };
 
   size_t size() const { return slabs_.size(); }
-  // The slab that holds all of `payload`; null if none does. Valid until the next registration or
-  // the end of one.
+  // Returns the slab that contains all of `payload`; null if none does. Valid until the next
+  // Register() or Unregister().
   const Slab* Holding(absl::Span<const std::byte> payload) const;
-  // Null: not registered any more.
+  // Returns null if the slab is no longer registered.
   const Slab* Numbered(uint32_t number) const;
 
-  // Once more; a slab has one number as long as it is registered. Returns it.
+  // Adds one registration and returns the slab's number. The number stays the same as long as the
+  // slab is registered.
   uint32_t Register(const std::shared_ptr<SharedSlab>& slab);
-  // Takes back one registration.
+  // Ends one registration.
   void Unregister(uint32_t number);
 
-  // Peers may know a slab that is no more. Remind() says so again, where they could not be told.
+  // TakeWithdrawn() returns whether peers must be told that a slab is gone. Remind() sets that
+  // again if some peer could not be told.
   bool TakeWithdrawn() { return std::exchange(withdrawn_, false); }
   void Remind() { withdrawn_ = true; }
 
  private:
-  std::vector<Slab> slabs_;  // by address
+  std::vector<Slab> slabs_;  // sorted by address
   uint32_t made_ = 0;
   bool withdrawn_ = false;
 };

@@ -17,7 +17,7 @@ class RegisteredSlabsTest : public ::testing::Test {
  protected:
   std::shared_ptr<SharedSlab> MakeSlab() { return *SharedSlab::Allocate(kBytes); }
 
-  // 0: of no slab.
+  // Returns 0 if no slab contains it.
   uint32_t NumberHolding(absl::Span<const std::byte> payload) {
     const RegisteredSlabs::Slab* found = slabs_.Holding(payload);
     return found == nullptr ? 0 : found->number;
@@ -27,7 +27,7 @@ class RegisteredSlabsTest : public ::testing::Test {
 };
 
 TEST_F(RegisteredSlabsTest, FindsTheSlabThatHoldsAllOfAPayload) {
-  // Neighbours in memory or not, in whatever order.
+  // The slabs may or may not be adjacent in memory, in any order.
   const auto a = MakeSlab(), b = MakeSlab(), c = MakeSlab();
   for (const auto& slab : {b, c, a}) {
     const uint32_t number = slabs_.Register(slab);
@@ -42,7 +42,7 @@ TEST_F(RegisteredSlabsTest, FindsTheSlabThatHoldsAllOfAPayload) {
   EXPECT_EQ(NumberHolding(elsewhere), 0u);
 }
 
-TEST_F(RegisteredSlabsTest, ASlabIsThereUntilItsLastRegistrationEnds) {
+TEST_F(RegisteredSlabsTest, ASlabStaysUntilItsLastRegistrationEnds) {
   const auto slab = MakeSlab();
   const uint32_t number = slabs_.Register(slab);
   EXPECT_EQ(slabs_.Register(slab), number);
@@ -65,7 +65,7 @@ TEST_F(RegisteredSlabsTest, NumbersAreNeverReused) {
   EXPECT_EQ(slabs_.Numbered(first), nullptr);
 }
 
-TEST_F(RegisteredSlabsTest, AReminderIsAWithdrawal) {
+TEST_F(RegisteredSlabsTest, RemindSetsTheWithdrawalAgain) {
   EXPECT_FALSE(slabs_.TakeWithdrawn());
   slabs_.Remind();
   EXPECT_TRUE(slabs_.TakeWithdrawn());

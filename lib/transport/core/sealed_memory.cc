@@ -37,8 +37,9 @@ absl::Status NotSealed(const char* what, int64_t found, int64_t wanted) {
       absl::StrCat("a peer's shared memory has ", what, " ", found, " instead of ", wanted));
 }
 
-// A file on a real file system may be truncated, one of huge pages may run out of them: reading
-// either can kill the reader. F_SEAL_SHRINK exists on memory files alone.
+// Only a sealed memory file is safe to read. A file on a real file system may be truncated, and a
+// file of huge pages may run out of them: reading either can kill the reader. Only memory files
+// support F_SEAL_SHRINK.
 absl::Status CheckSealed(int file, uint64_t bytes) {
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
@@ -82,8 +83,8 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(const char* name, int64_t byte
   if (memory == MAP_FAILED) return Exhausted("mmap", bytes);
   SealedMemory sealed({static_cast<std::byte*>(memory), static_cast<size_t>(bytes)},
                       std::move(file));
-  madvise(memory, bytes, MADV_HUGEPAGE);  // a wish; most kernels are set up to ignore it
-  // Last, because it also ends new writable mappings of our own.
+  madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; most kernels are configured to ignore it
+  // The seals come last because they also forbid new writable mappings by this process.
   const int last = F_SEAL_SEAL | kSizeSeals;
   if (others == Others::kRead && fcntl(sealed.file(), F_ADD_SEALS, last | F_SEAL_FUTURE_WRITE) == 0)
     return sealed;

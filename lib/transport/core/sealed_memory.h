@@ -1,4 +1,4 @@
-// Memory that processes hand to each other and nobody can take away from under a reader.
+// Memory that processes share and that no process can shrink while another reads it.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace muster {
 
-// A mapped memory file (memfd_create) whose size is sealed: an access within it cannot fault,
-// whatever the other processes do. Move-only; unmaps itself. The pages live as long as any mapping.
+// A mapped memory file (memfd_create) with a sealed size: an access within it cannot fault,
+// whatever other processes do. Move-only; unmaps itself. The pages live until the last mapping
+// ends.
 class SealedMemory {
  public:
-  // What the processes that get the file may do. Where the kernel is older than 5.1, kRead is a
-  // request.
+  // The access that other processes get with the file. Kernels older than 5.1 do not enforce kRead.
   enum class Others { kRead, kWrite };
 
   SealedMemory() = default;  // empty
@@ -23,12 +23,12 @@ class SealedMemory {
   SealedMemory& operator=(SealedMemory&& other) noexcept;
   ~SealedMemory();
 
-  // Zeroed pages that take no memory until they are written. `name` is what /proc shows. bytes > 0.
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED".
+  // Allocates zeroed pages that take no memory until they are written. /proc shows `name`. Returns
+  // RESOURCE_EXHAUSTED with reason "MEMORY_EXHAUSTED" if there is no memory. Requires: bytes > 0.
   static absl::StatusOr<SealedMemory> Create(const char* name, int64_t bytes, Others others);
 
-  // Maps another process's memory. INVALID_ARGUMENT unless `file` is a memory file of `bytes` bytes
-  // that can never shrink. The result has no file().
+  // Maps another process's memory. The result has no file(). Returns INVALID_ARGUMENT unless `file`
+  // is a memory file of exactly `bytes` bytes that can never shrink.
   enum class Access { kRead, kReadWrite };
   static absl::StatusOr<SealedMemory> Map(const FileDescriptor& file, uint64_t bytes,
                                           Access access);

@@ -15,7 +15,7 @@
 namespace muster {
 namespace {
 
-// Every slab of this process by its first byte.
+// All slabs of this process, keyed by their first byte.
 class SlabTable {
  public:
   void Insert(const std::shared_ptr<SharedSlab>& slab) {
@@ -29,12 +29,13 @@ class SlabTable {
   }
 
   std::shared_ptr<SharedSlab> Find(absl::Span<const std::byte> memory) {
-    std::shared_ptr<SharedSlab> slab;  // let go after the lock: it may be the last reference
+    std::shared_ptr<SharedSlab> slab;  // declared before the lock: this may be the last reference,
+                                       // whose destructor takes the lock
     absl::MutexLock lock(&mu_);
     auto after = slabs_.upper_bound(memory.data());
     if (after == slabs_.begin()) return nullptr;
     slab = std::prev(after)->second.lock();
-    if (slab == nullptr) return nullptr;  // being destroyed
+    if (slab == nullptr) return nullptr;  // it is being destroyed
     const size_t offset = memory.data() - slab->memory().data();
     const size_t size = slab->memory().size();
     if (offset >= size || memory.size() > size - offset) return nullptr;
@@ -47,7 +48,7 @@ class SlabTable {
 };
 
 SlabTable& Table() {
-  static auto& table = *new SlabTable;  // never destroyed: slabs may outlive main()
+  static auto& table = *new SlabTable;  // never destroyed, because slabs may outlive main()
   return table;
 }
 
@@ -63,7 +64,7 @@ absl::StatusOr<std::shared_ptr<SharedSlab>> SharedSlab::Allocate(int64_t bytes) 
   return slab;
 }
 
-// Erased before its addresses are free for the next slab.
+// The slab leaves the table before its addresses are unmapped, because the next slab may get them.
 SharedSlab::~SharedSlab() {
   if (!memory().empty()) Table().Erase(memory().data());
 }

@@ -1,5 +1,5 @@
-// Memory that other processes of this host can map: what crosses a shared-memory link without a
-// copy.
+// Memory that other processes of this host can map, so that it crosses a shared-memory link without
+// a copy.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,27 @@
 
 namespace muster {
 
-// Zeroed pages of a sealed memory file, untouched until written, in huge pages where the kernel
-// gives them (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise). Other processes that get
-// the file can read it. Immutable but for its contents; freed with the last reference here and the
-// last mapping elsewhere. Not inherited in any useful way by fork().
+// Zeroed pages of a sealed memory file. They take no memory until they are written. They are huge
+// pages if the kernel provides them (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise).
+//
+// A process that receives the file can read the pages. The slab is immutable except for its
+// contents. The memory is freed with the last reference in this process and the last mapping in
+// others. Not usable after fork().
 class SharedSlab {
  public:
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED". bytes >= 0; 0 is an empty slab.
+  // Returns RESOURCE_EXHAUSTED with reason "MEMORY_EXHAUSTED" if there is no memory. Requires:
+  // bytes >= 0. 0 makes an empty slab.
   static absl::StatusOr<std::shared_ptr<SharedSlab>> Allocate(int64_t bytes);
   SharedSlab(const SharedSlab&) = delete;
   SharedSlab& operator=(const SharedSlab&) = delete;
   ~SharedSlab();
 
   absl::Span<std::byte> memory() const { return sealed_.memory(); }
-  int fd() const { return sealed_.file(); }  // -1 when empty
+  int fd() const { return sealed_.file(); }  // -1 if the slab is empty
 
-  // The slab of this process that holds all of `memory`; null if none does, or if `memory` is
-  // empty. Any thread. Takes a lock: call it when memory is registered, not for every message.
+  // Returns the slab of this process that contains all of `memory`; null if there is none or
+  // `memory` is empty. Thread-safe. Takes a lock: call it when registering memory, not for each
+  // message.
   static std::shared_ptr<SharedSlab> Find(absl::Span<const std::byte> memory);
 
  private:

@@ -58,7 +58,8 @@ TEST(SharedSlabTest, FindNamesTheSlabThatHoldsAllOfTheMemory) {
     EXPECT_EQ(SharedSlab::Find(memory.last(1)), slab);
     EXPECT_EQ(SharedSlab::Find({memory.data() + 1, memory.size()}), nullptr);
     EXPECT_EQ(SharedSlab::Find({memory.data() - 1, 2}), nullptr);
-    EXPECT_NE(SharedSlab::Find({memory.data() + memory.size(), 1}), slab);  // the other, perhaps
+    EXPECT_NE(SharedSlab::Find({memory.data() + memory.size(), 1}),
+              slab);  // it may be the other slab
   }
   EXPECT_EQ(SharedSlab::Find(elsewhere), nullptr);
 }
@@ -70,7 +71,7 @@ TEST(SharedSlabTest, AFreedSlabIsNotFound) {
   EXPECT_EQ(SharedSlab::Find(memory), nullptr);
 }
 
-TEST(SharedSlabTest, ThreadsMakeFindAndFreeSlabsTogether) {
+TEST(SharedSlabTest, ThreadsAllocateFindAndFreeSlabsConcurrently) {
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([] {
@@ -82,7 +83,7 @@ TEST(SharedSlabTest, ThreadsMakeFindAndFreeSlabsTogether) {
   }
 }
 
-TEST(SharedSlabTest, WhoGetsTheFileSeesTheMemoryAndCannotWriteIt) {
+TEST(SharedSlabTest, AProcessWithTheFileSeesTheMemoryAndCannotWriteIt) {
   const auto slab = MakeSlab(4096);
   auto mapped = SealedMemory::Map(Duplicate(slab->fd()), 4096, Access::kRead);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
@@ -102,7 +103,7 @@ TEST(SharedSlabTest, AMappingOutlivesTheSlab) {
   EXPECT_EQ(mapped->memory()[0], std::byte{7});
 }
 
-TEST(SealedMemoryTest, MemoryThatOthersMayWriteIsWrittenByBoth) {
+TEST(SealedMemoryTest, WritableMemoryIsSharedInBothDirections) {
   auto ours = SealedMemory::Create("test", 4096, Others::kWrite);
   ASSERT_TRUE(ours.ok()) << ours.status();
   auto theirs = SealedMemory::Map(Duplicate(ours->file()), 4096, Access::kReadWrite);
@@ -111,7 +112,7 @@ TEST(SealedMemoryTest, MemoryThatOthersMayWriteIsWrittenByBoth) {
   EXPECT_EQ(ours->memory()[1], std::byte{9});
 }
 
-TEST(SealedMemoryTest, WhatCouldBeTakenAwayIsNotMapped) {
+TEST(SealedMemoryTest, MemoryThatCouldShrinkIsNotMapped) {
   FileDescriptor unsealed(memfd_create("test", MFD_ALLOW_SEALING | MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(unsealed.get(), 4096), 0);
   FileDescriptor half_sealed(memfd_create("test", MFD_ALLOW_SEALING | MFD_CLOEXEC));
@@ -125,7 +126,7 @@ TEST(SealedMemoryTest, WhatCouldBeTakenAwayIsNotMapped) {
   EXPECT_FALSE(SealedMemory::Map(FileDescriptor(), 4096, Access::kRead).ok());
 }
 
-TEST(SealedMemoryTest, ASizeThatIsNotTheFilesIsRefused) {
+TEST(SealedMemoryTest, AWrongSizeIsRefused) {
   const auto slab = MakeSlab(8192);
   for (uint64_t bytes : {uint64_t{0}, uint64_t{4096}, uint64_t{8193}, ~uint64_t{0}}) {
     EXPECT_EQ(SealedMemory::Map(Duplicate(slab->fd()), bytes, Access::kRead).status().code(),
@@ -134,7 +135,7 @@ TEST(SealedMemoryTest, ASizeThatIsNotTheFilesIsRefused) {
   }
 }
 
-TEST(SealedMemoryTest, MoreThanThereAreAddressesIsExhaustion) {
+TEST(SealedMemoryTest, AllocatingMoreThanTheAddressSpaceIsResourceExhausted) {
   auto slab = SharedSlab::Allocate(int64_t{1} << 62);
   ASSERT_EQ(slab.status().code(), absl::StatusCode::kResourceExhausted) << slab.status();
   EXPECT_EQ(ReasonOf(slab.status()), "MEMORY_EXHAUSTED");

@@ -25,12 +25,14 @@ enum class PeerId : int32_t { kNone = -1 };
 
 class Transport;
 
-// The right to read a payload where its sender has it. Until it is destroyed the sender's `done`
-// waits. Move-only; destroyed on the transport's thread and before the transport, also after the
-// peer was lost: the memory outlives the peer. Allocates nothing.
+// A lease on a payload that the receiver reads in the sender's memory. The sender's `done` callback
+// waits until the lease is destroyed.
+//
+// Move-only. Requires: destroyed on the transport's thread, before the transport. The memory stays
+// mapped after the peer is lost. Allocates nothing.
 class PayloadLease {
  public:
-  PayloadLease() = default;  // of nothing
+  PayloadLease() = default;  // empty: leases nothing
   PayloadLease(Transport* transport, uint64_t loan) : transport_(transport), loan_(loan) {}
   PayloadLease(PayloadLease&& other) noexcept
       : transport_(std::exchange(other.transport_, nullptr)), loan_(other.loan_) {}
@@ -48,124 +50,132 @@ class PayloadLease {
   uint64_t loan_ = 0;
 };
 
-// Where a payload is to go.
+// The memory that a payload is received into.
 struct PayloadPlace {
-  // Who takes so many bytes in each step, and reads each of them once before the next, finds them
-  // in no cache: a sender on the same host has two versions of them there and reads as many.
+  // A receiver that reads this many bytes once in each step finds none of them in its cache: they
+  // were evicted. A sender on the same host makes it worse: it keeps two versions of them in memory
+  // and reads as many bytes itself.
   static constexpr int64_t kUncachedBytesMin = int64_t{8} << 20;
 
-  PayloadPlace() = default;                                          // nowhere: drop it
+  PayloadPlace() = default;                                          // no memory: drops the payload
   PayloadPlace(absl::Span<std::byte> memory, bool in_place = false)  // NOLINT: a span is a place
       : memory(memory), in_place(in_place) {}
 
   absl::Span<std::byte> memory;
-  // Where the transport can lend the sender's own memory, it may stay there.
+  // The payload may stay in the sender's memory if the transport can lend that.
   bool in_place = false;
-  // It is read later, when caches would have lost it: a copy may go past them.
+  // The payload is read only after caches would have evicted it: a copy may bypass the caches.
   bool past_caches = false;
 };
 
-// What a Transport calls, on its own thread, from inside Progress().
+// The callbacks of a Transport. Called on the transport's thread, from inside Progress().
 class MessageReceiver {
  public:
   virtual ~MessageReceiver() = default;
 
-  // Somebody connected to this transport and has proved to be `who`: a member of a session that is
-  // open here. What comes from `peer` comes from him, and he may be sent to. Whether there is such
-  // a rank or shard is the receiver's to judge; whom it does not know it disconnects.
+  // A peer connected to this transport and proved that it is `who`, a member of a session that is
+  // open here. Every message from `peer` comes from that member, and the receiver may send to it.
+  // The receiver decides whether such a rank or shard exists, and disconnects a peer that it does
+  // not know.
   virtual void PeerJoined(PeerId peer, const LinkIdentity& who) = 0;
 
-  // A header arrived from `from` and is well formed. Returns where its payload (header.length
-  // bytes, > 0) is to be placed, or nowhere to drop it (nothing more is heard of it then). The
-  // memory must stay valid until Received or PayloadLost, exactly one of which follows unless the
-  // receiver disconnects `from`. May not call the transport. Registered memory (RegisterMemory) is
-  // fastest. Not called when length is 0.
+  // A well-formed header arrived from `from`. Returns the memory for its payload (header.length
+  // bytes, > 0), or an empty place to drop the payload without another callback.
+  //
+  // The memory must stay valid until Received or PayloadLost. Exactly one of them follows, unless
+  // the receiver disconnects `from`. Registered memory (RegisterMemory) is fastest. Not called if
+  // length is 0. Must not call the transport.
   virtual PayloadPlace PlacePayload(PeerId from, const WireHeader& header) = 0;
 
-  // A whole message is here. `payload` is the memory that PlacePayload named (empty when length is
-  // 0); or, only where that said in_place, memory of the sender, 64-byte aligned where the sender's
-  // is, that `lease` keeps. What the sender's process does wrong may still change it: read it once
-  // or live with that.
+  // A whole message has arrived. `payload` is the memory that PlacePayload returned, or empty if
+  // length is 0.
+  //
+  // If the place had in_place set, `payload` may be the sender's memory, which `lease` keeps valid.
+  // It is 64-byte aligned if the sender's payload is. A faulty sender may still change it: read
+  // each byte only once, or tolerate a change.
   virtual void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                         PayloadLease lease) = 0;
 
-  // A payload for which PlacePayload named memory will not arrive. The memory may hold a part of
-  // it, and nothing is written there any more.
+  // A payload for which PlacePayload returned memory will not arrive. The memory may contain a part
+  // of the payload; the transport no longer writes to it.
   virtual void PayloadLost(PeerId from, const WireHeader& header) = 0;
 
-  // The peer is gone, has disconnected, or could not be reached: sends to it were or will be
-  // completed with an error. Once per peer, as the last that is heard of it; what the transport
-  // keeps of it, so that sends to it fail, is kept until the receiver disconnects it.
+  // The peer is gone, has disconnected, or could not be reached. Sends to it were or will be
+  // completed with an error. Called once for each peer, as its last callback. The transport keeps
+  // the peer's entry, so that sends to it fail, until the receiver calls Disconnect().
   virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
 };
 
-// What carries the messages to one peer; for logs, muster_transport_info and JobReports.
+// Describes the link to one peer. For logs, muster_transport_info and JobReports.
 struct LinkDescription {
   std::string transport;  // "tcp", "shm", "rdma", "inprocess"
-  std::string network;    // "tcp", "rc_mlx5", ...; "" where there is none
-  std::string device;     // "eth0", "mlx5_0:1", ...; "" where unknown
+  std::string network;    // "tcp", "rc_mlx5", ...; "" if there is none
+  std::string device;     // "eth0", "mlx5_0:1", ...; "" if unknown
   int connections = 1;
-  bool device_memory = false;  // GPU buffers go out directly
-  // As NameOf(DataSecurity); "host" where nothing leaves the host and the kernel says whose process
-  // it is; "" for "inprocess".
+  bool device_memory = false;  // GPU buffers are sent without a copy to the host
+  // NameOf(DataSecurity); "host" if nothing leaves the host and the kernel identifies the peer
+  // process; "" for "inprocess".
   std::string security;
-  // Why it is not the faster one that both ends have; "" unless this end connected and knows.
+  // The reason for not using the faster transport that both ends have. "" unless this end connected
+  // and knows the reason.
   std::string fallback;
 
-  // The peer is on this host and reads payloads where they lie.
+  // Whether the peer is on this host and reads payloads in place.
   bool shares_memory() const { return transport == "shm"; }
 };
 
-// Thread-compatible: one thread creates, uses and destroys it; only Wake() may be called from
-// others.
+// Thread-compatible: one thread creates, uses and destroys a Transport. Only Wake() may be called
+// from other threads.
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  virtual void SetReceiver(MessageReceiver* receiver) = 0;  // before the first Progress()
+  virtual void SetReceiver(MessageReceiver* receiver) = 0;  // call before the first Progress()
 
-  // Opaque bytes by which others Connect() to this transport. Constant.
+  // Opaque bytes that other transports pass to Connect(). Constant.
   virtual std::string address() const = 0;
 
   // For metrics and logs: "shm+tcp", "inprocess".
   virtual std::string name() const = 0;
 
-  // Lets in, from now on, who connects and proves to know `token` as a member of this job's
-  // generation. Sessions of several jobs may be open, of each job one: opening another generation,
-  // or the same one with another token, lets nobody in any more who means the one before. Those who
-  // are in stay.
+  // Accepts members of this job's generation that prove to know `token`. Sessions of several jobs
+  // may be open at once, but only one for each job. Opening another generation of a job, or the
+  // same one with another token, replaces the job's session. Members that were accepted before stay
+  // connected.
   virtual void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) = 0;
-  // Lets nobody in any more; those who are in stay. Does nothing where another generation of the
-  // job is open.
+  // Accepts no more members; those that are connected stay. No-op if another generation of the job
+  // is open.
   virtual void CloseSession(uint64_t job, uint32_t generation) = 0;
 
-  // Starts a connection, as the member of a session that `credentials` name, to a transport in
-  // which that session is open; messages may be sent at once. Failure to reach the peer, or to be
-  // let in, comes later as PeerLost. INVALID_ARGUMENT for bytes that are no address. The peer
-  // answers on the same link: two members need one between them.
+  // Starts a connection as the member that `credentials` name, to a transport in which that session
+  // is open. Messages may be sent at once. Returns INVALID_ARGUMENT if `address` is no address.
+  //
+  // If the peer cannot be reached or refuses the member, PeerLost follows later. The peer answers
+  // on the same link: two members need one link between them.
   virtual absl::StatusOr<PeerId> Connect(absl::string_view address,
                                          const LinkCredentials& credentials) = 0;
-  // Also of one that joined. Payloads that were being received from it are dropped: when this
-  // returns their memory is free, and nothing is heard of the peer any more.
+  // Ends a link, whichever side connected. Drops payloads that are being received from the peer:
+  // when this returns, their memory is free. No callback for the peer follows.
   virtual void Disconnect(PeerId peer) = 0;
-  // Likewise, and waits for nothing that the peer still reads here in place: he may stand still,
-  // and reads what comes there next. For peers whose session is over, so that what they make of it
-  // is refused.
+  // Disconnects without waiting until the peer has finished reading this side's memory in place.
+  // The peer may hang, and it may read whatever is written there next. Use it if the peer's session
+  // is over: its results are refused.
   virtual void CutOff(PeerId peer) { Disconnect(peer); }
 
-  // Complete once a message has come or gone.
+  // Complete only after the first message was sent or received.
   virtual LinkDescription Describe(PeerId /*peer*/) const { return {.transport = name()}; }
 
-  // Starts sending. The header is copied; `payload` must stay valid and unchanged until `done` (may
-  // be empty function) is called, with OK once the memory may be reused or with the error. `done`
-  // may run inside Send(). Messages to one peer may overtake each other. No allocation of payload
-  // size.
+  // Starts sending. Copies the header. Messages to one peer may overtake each other. Allocates
+  // nothing of the payload's size.
+  //
+  // `payload` must stay valid and unchanged until `done` is called: with OK when the memory may be
+  // reused, or with the error. `done` may be empty, and may run inside Send().
   using SendDone = absl::AnyInvocable<void(const absl::Status&)>;
   virtual void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
                     SendDone done) = 0;
 
-  // Registers memory for fast transfers for the life of the Transport or until the handle is
-  // destroyed. The default is a handle that does nothing.
+  // Registers memory for fast transfers until the handle is destroyed or the Transport ends. The
+  // default handle does nothing.
   class MemoryRegistration {
    public:
     virtual ~MemoryRegistration() = default;
@@ -173,20 +183,20 @@ class Transport {
   virtual absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
       absl::Span<std::byte> memory) = 0;
 
-  // Sends and receives what is possible now; calls the receiver. Returns how many events it
+  // Sends and receives what is possible now, and calls the receiver. Returns the number of events
   // handled.
   virtual int Progress() = 0;
 
-  // Waits until Progress() would do something, Wake() was called or `timeout` passed: polls briefly
-  // where there are cores to spare, then blocks on the transport's event file descriptor.
+  // Blocks until Progress() would do something, Wake() is called or `timeout` passes. Polls briefly
+  // if there are idle cores, then sleeps on the transport's event file descriptor.
   virtual void Wait(absl::Duration timeout) = 0;
 
-  // Ends the current or next Wait() at once. Any thread.
+  // Ends the current or the next Wait() at once. Thread-safe.
   virtual void Wake() = 0;
 
  private:
   friend class PayloadLease;
-  // A lease ended. Only of transports that lend.
+  // Ends a lease. Called only on transports that lend payloads.
   virtual void Return(uint64_t /*loan*/) {}
 };
 
@@ -194,7 +204,7 @@ inline PayloadLease::~PayloadLease() {
   if (transport_ != nullptr) transport_->Return(loan_);
 }
 
-// Makes a thread's transport; called on that thread.
+// Makes the transport of a thread. Called on that thread.
 using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<Transport>>()>;
 
 }  // namespace muster

@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-// Where each field begins; wire.h has the widths.
+// The offset of each field; wire.h has the widths.
 enum Offset : size_t {
   kMagicAt = 0,
   kVersionAt = 4,
@@ -30,7 +30,7 @@ enum Offset : size_t {
   kChecksumAt = 60,
 };
 
-// Both directions go byte by byte, which compilers turn into one move on little-endian machines.
+// Put and Get work byte by byte. On little-endian machines, compilers turn them into one move.
 template <typename T>
 void Put(std::byte* bytes, Offset at, T value) {
   static_assert(std::is_unsigned_v<T>);
@@ -107,7 +107,8 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
         absl::StrCat("wire header: ", span.size(), " bytes instead of ", WireHeader::kBytes));
   }
   const std::byte* bytes = span.data();
-  // Magic and version first: they say whether the rest means what is written here.
+  // Magic and version come first: they decide whether the other fields have the meaning assumed
+  // here.
   const uint32_t magic = Get<uint32_t>(bytes, kMagicAt);
   if (magic != WireHeader::kMagic) return Wrong("magic", magic);
   const uint16_t version = Get<uint16_t>(bytes, kVersionAt);

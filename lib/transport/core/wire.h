@@ -11,37 +11,38 @@
 namespace muster {
 
 enum class MessageKind : uint8_t {
-  kHello = 1,    // worker -> ps, which answers kHello; between workers of a ring: was started
-  kPush = 2,     // worker -> ps: gradient of `chunk` for `step`
-  kParams = 3,   // ps -> worker: value of `chunk` at version `step`
-  kFetch = 4,    // worker -> ps: asks for `chunk` at version `step`; answered by kParams
-  kRefused = 5,  // ps -> worker: `reason`; step and chunk as in what was refused
-  kSquares = 6,  // shard -> shard 0: sum of squares of each of its chunks' gradients of `step`
-  kVerdict = 7,  // shard 0 -> shard: `scalar`: of the whole gradient of `step`
+  kHello = 1,    // worker -> ps, which answers kHello; in a ring: worker -> next worker, once it is
+                 // started
+  kPush = 2,     // worker -> ps: the gradient of `chunk` for `step`
+  kParams = 3,   // ps -> worker: the value of `chunk` at version `step`
+  kFetch = 4,    // worker -> ps: requests `chunk` at version `step`; the answer is kParams
+  kRefused = 5,  // ps -> worker: `reason`; step and chunk are those of the refused message
+  kSquares = 6,  // shard -> shard 0: the sum of squares of each of its chunks' gradients of `step`
+  kVerdict = 7,  // shard 0 -> shard: `scalar` is that of the whole gradient of `step`
   kArrived =
-      8,  // shard -> shard 0: a bit per rank: all of its gradients of `step` are on this shard
-  kClosed = 9,  // shard 0 -> shard: a bit per rank: `step` is these ranks' gradients
-  kNorms = 10,  // shard -> shard 0: what the trust ratios of `step` need of it
-  kTrust = 11,  // shard 0 -> shard: f64 trust ratio of every parameter
-  kState = 12,  // shard -> its backup: an array of `chunk` at version `step`
-  kHeld = 13,   // backup -> shard -> shard 0: `step` is held; shard 0 -> shard: everywhere
+      8,  // shard -> shard 0: one bit per rank: this shard has all the rank's gradients of `step`
+  kClosed = 9,  // shard 0 -> shard: one bit per rank: `step` is the sum of these ranks' gradients
+  kNorms = 10,  // shard -> shard 0: this shard's part of the trust ratios of `step`
+  kTrust = 11,  // shard 0 -> shard: the trust ratio of every parameter, as f64
+  kState = 12,  // shard -> its replica: one array of `chunk` at version `step`
+  kHeld = 13,  // replica -> shard -> shard 0: it has `step`; shard 0 -> shard: every replica has it
 };
 
 enum class WireDType : uint8_t { kNone = 0, kF32 = 1, kF16 = 2, kBf16 = 3 };
-// How a gradient is packed: lib/codec has the formats. All but kRaw have the dtype kNone.
+// The packing of a gradient; lib/codec defines the formats. All except kRaw have the dtype kNone.
 enum class WireCodec : uint8_t { kRaw = 0, kInt8 = 1, kTopK = 2, kOneBit = 3, kPowerSgd = 4 };
 
 enum class RefusalReason : uint16_t {
   kNone = 0,
-  kUnknownJob = 1,  // released, or not prepared yet
+  kUnknownJob = 1,  // the job was released, or is not prepared yet
   kOldGeneration = 2,
-  kWrongChunk = 3,  // no such chunk on this shard
+  kWrongChunk = 3,  // this shard has no such chunk
   kWrongLength = 4,
   kWrongRank = 5,
   kWrongStep = 6,   // neither the shard's step nor the one before
-  kNotGreeted = 7,  // no HELLO before it
+  kNotGreeted = 7,  // no HELLO came before it
   kBadHeader = 8,
-  kBadPayload = 9,  // bytes that no encoder of the codec makes
+  kBadPayload = 9,  // no encoder of the codec makes these bytes
 };
 const char* RefusalReasonName(RefusalReason reason);
 
@@ -58,11 +59,11 @@ struct WireHeader {
   uint64_t job = 0;  // JobPlan.job_number
   int64_t step = 0;
   uint32_t chunk = 0;
-  uint32_t rank = 0;     // of the worker, in both directions; between shards: the sending shard
-  uint64_t length = 0;   // payload bytes
-  double scalar = 0;     // kParams: sum of squares of the step's summed gradient of this chunk;
-                         // kVerdict: of all chunks; else 0
-  float loss_scale = 0;  // kParams of an fp16 job: for the gradient of step `step`; else 0
+  uint32_t rank = 0;    // of the worker, in both directions; between shards: of the sending shard
+  uint64_t length = 0;  // of the payload, in bytes
+  double scalar = 0;    // kParams: sum of squares of this chunk's summed gradient; kVerdict: of all
+                        // chunks; else 0
+  float loss_scale = 0;  // kParams of an fp16 job: the scale for the gradient of `step`; else 0
 
   friend bool operator==(const WireHeader&, const WireHeader&) = default;
 };
@@ -72,8 +73,8 @@ struct WireHeader {
 // loss_scale 56,4  crc32c(0..59) 60,4
 std::array<std::byte, WireHeader::kBytes> EncodeHeader(const WireHeader& header);
 
-// INVALID_ARGUMENT on a wrong size, magic, version, kind or dtype; DATA_LOSS on a checksum
-// mismatch. Touches only `bytes`.
+// Returns INVALID_ARGUMENT for a wrong size, magic, version, kind or dtype, and DATA_LOSS for a
+// checksum mismatch. Reads only `bytes`.
 absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> bytes);
 
 }  // namespace muster

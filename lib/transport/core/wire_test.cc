@@ -27,7 +27,7 @@ std::string Hex(const Bytes& bytes) {
       absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-// "4d 55 53 54 ..." as docs/protocol.md writes it.
+// Removes the spaces of "4d 55 53 54 ...", the notation of docs/protocol.md.
 std::string WithoutSpaces(absl::string_view text) {
   std::string hex;
   for (char c : text) {
@@ -47,7 +47,7 @@ WireHeader Push() {
           .length = 4194304};
 }
 
-// Puts the right checksum under whatever was done to the other bytes.
+// Recomputes the checksum after other bytes were changed.
 void Seal(Bytes& bytes) {
   const uint32_t crc = Crc32c(absl::MakeConstSpan(bytes).first(60));
   for (int i = 0; i < 4; ++i) bytes[60 + i] = static_cast<std::byte>(crc >> (8 * i));
@@ -61,7 +61,7 @@ absl::Status SealedWith(size_t offset, uint8_t value) {
 }
 
 // The worked example of docs/protocol.md.
-TEST(WireTest, APushHasTheBytesThatTheProtocolPageShows) {
+TEST(WireTest, APushHasTheBytesOfTheProtocolPage) {
   EXPECT_EQ(Hex(EncodeHeader(Push())), WithoutSpaces("4d 55 53 54  02 00  02  01  00  00  00 00"
                                                      "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                      "e8 03 00 00 00 00 00 00"
@@ -71,7 +71,7 @@ TEST(WireTest, APushHasTheBytesThatTheProtocolPageShows) {
                                                      "00 00 00 00  fd 2a 84 18"));
 }
 
-TEST(WireTest, ItsAnswerHasTheBytesThatTheProtocolPageShows) {
+TEST(WireTest, AnAnswerHasTheBytesOfTheProtocolPage) {
   WireHeader params = Push();
   params.kind = MessageKind::kParams;
   params.step = 1001;
@@ -85,7 +85,7 @@ TEST(WireTest, ItsAnswerHasTheBytesThatTheProtocolPageShows) {
                                                      "00 00 00 00  7e 0e ce 59"));
 }
 
-TEST(WireTest, ARefusalHasTheBytesThatTheProtocolPageShows) {
+TEST(WireTest, ARefusalHasTheBytesOfTheProtocolPage) {
   WireHeader refused = Push();
   refused.kind = MessageKind::kRefused;
   refused.dtype = WireDType::kNone;
@@ -123,7 +123,7 @@ TEST(WireTest, EveryHeaderComesBackAsItWas) {
   }
 }
 
-TEST(WireTest, ANotANumberScalarIsCarried) {
+TEST(WireTest, ANanScalarSurvives) {
   WireHeader header = Push();
   header.scalar = std::nan("");
   auto decoded = DecodeHeader(EncodeHeader(header));
@@ -131,13 +131,13 @@ TEST(WireTest, ANotANumberScalarIsCarried) {
   EXPECT_TRUE(std::isnan(decoded->scalar));
 }
 
-TEST(WireTest, EverySingleFlippedBitIsNoticed) {
+TEST(WireTest, EveryFlippedBitIsDetected) {
   const Bytes good = EncodeHeader(Push());
   for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
     Bytes bad = good;
     bad[bit / 8] ^= std::byte{1} << (bit % 8);
     const absl::Status status = DecodeHeader(bad).status();
-    // Magic and version are judged before the checksum.
+    // Magic and version are checked before the checksum.
     EXPECT_EQ(status.code(),
               bit < 6 * 8 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kDataLoss)
         << "bit " << bit << ": " << status;
@@ -156,7 +156,7 @@ TEST(WireTest, AnyOtherSizeIsRefused) {
   }
 }
 
-TEST(WireTest, UnknownValuesUnderARightChecksumAreRefused) {
+TEST(WireTest, UnknownValuesWithAValidChecksumAreRefused) {
   struct Case {
     size_t offset;
     uint8_t value;
@@ -186,7 +186,7 @@ TEST(WireTest, RandomBytesAreRefused) {
       const uint64_t word = random();
       std::memcpy(bytes.data() + at, &word, 8);
     }
-    if (i % 2 == 1) {  // half of them get past the magic and version
+    if (i % 2 == 1) {  // half of them have the right magic and version
       const Bytes good = EncodeHeader(Push());
       std::memcpy(bytes.data(), good.data(), 6);
     }

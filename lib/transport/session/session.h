@@ -1,4 +1,4 @@
-// Who is at the other end of a link, and how he proves it.
+// The identity of the peer at the other end of a link, and how it proves that identity.
 #pragma once
 
 #include <array>
@@ -13,36 +13,36 @@
 
 namespace muster {
 
-// The secret that the members of a job share, for one generation or several: it comes with the
-// plan, over the control plane, and is never printed. The coordinator's store keeps it, with the
-// plan.
+// The secret that the members of a job share, for one or more generations. It comes with the plan
+// over the control plane. It is never printed. The coordinator's store keeps it with the plan.
 class SessionToken {
  public:
   static constexpr size_t kBytes = 16;
   using Proof = std::array<std::byte, 32>;
 
-  SessionToken() = default;  // all zero: of nobody, for tests
-  // A new one of the machine's entropy.
+  SessionToken() = default;  // all zero: the token of no job, for tests
+  // Returns a new token from the machine's entropy.
   static SessionToken Random();
-  // `bytes` as in JobPlan.session_token. INVALID_ARGUMENT for another size.
+  // `bytes` is JobPlan.session_token. Returns INVALID_ARGUMENT for another size.
   static absl::StatusOr<SessionToken> FromBytes(absl::string_view bytes);
 
   std::string ToBytes() const;
-  // HMAC-SHA256 (RFC 2104) of `message` with this token as the key.
+  // Returns the HMAC-SHA256 (RFC 2104) of `message` with this token as the key.
   Proof Prove(absl::Span<const std::byte> message) const;
-  // Whether `proof` is that of `message`. Takes as long for every wrong proof.
+  // Whether `proof` is the proof of `message`. Takes the same time for every wrong proof.
   bool Believes(absl::Span<const std::byte> message, absl::Span<const std::byte> proof) const;
-  // Takes as long for every other token.
+  // Takes the same time for every other token.
   bool operator==(const SessionToken& other) const;
 
  private:
   std::array<std::byte, kBytes> bytes_ = {};
 };
 
-// A backup is what its shard connects to: nobody introduces himself as one.
+// Shards connect to their replicas, and a replica connects to no peer. So no peer introduces itself
+// as kBackup.
 enum class LinkRole : uint8_t { kWorker = 1, kShard = 2, kBackup = 3 };
 
-// Who speaks on a link: a worker or a shard of one generation of a job.
+// The member that sends on a link: a worker or a shard of one generation of a job.
 struct LinkIdentity {
   uint64_t job = 0;  // JobPlan.job_number
   uint32_t generation = 0;
@@ -55,24 +55,24 @@ struct LinkIdentity {
 // "rank 3 of job 42, generation 1"
 std::string NameOf(const LinkIdentity& identity);
 
-// With what a member introduces itself when it connects.
+// The identity and secret with which a member introduces itself when it connects.
 struct LinkCredentials {
   LinkIdentity self;
   SessionToken token;
 };
 
-// The sessions in which a transport takes part: whoever connects must prove to be of one of them.
-// Of a job at most one generation is open. Thread-compatible.
+// The sessions in which a transport takes part. A connecting peer must prove that it belongs to one
+// of them. At most one generation of a job is open. Thread-compatible.
 class SessionTable {
  public:
-  // Replaces one of the same job, of whichever generation.
+  // Replaces an open session of the same job, whatever its generation.
   void Open(uint64_t job, uint32_t generation, const SessionToken& token);
-  // Does nothing where another generation of the job is open.
+  // No-op if another generation of the job is open.
   void Close(uint64_t job, uint32_t generation);
-  // Null: that generation is not open. Valid until the next change.
+  // Returns null if that generation is not open. Valid until the next change.
   const SessionToken* Find(uint64_t job, uint32_t generation) const;
-  // Likewise, but also where a later generation is open: for what belongs to a link that was let in
-  // before that.
+  // Finds the session of `generation` or of a later one. For connections of a link that was
+  // accepted before the later generation was opened.
   const SessionToken* FindSince(uint64_t job, uint32_t generation) const;
 
  private:

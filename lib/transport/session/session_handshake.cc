@@ -17,7 +17,7 @@ constexpr uint32_t kAcceptorMagic = 0x4253554d;   // "MUSB"
 constexpr uint32_t kVerdictMagic = 0x5653554d;    // "MUSV"
 constexpr uint16_t kVersion = 1;
 
-// Where each field begins. A prologue begins hello and challenge alike.
+// The offset of each field. Hello and challenge both start with a prologue.
 enum Offset : size_t {
   kMagicAt = 0,
   kVersionAt = 4,
@@ -72,10 +72,10 @@ void PutPrologue(std::byte* bytes, uint32_t magic, DataSecurity security, bool c
   Put(bytes, kChecksumsAt, static_cast<uint8_t>(checksums));
 }
 
-// Of the other end, as `them` says it.
+// Checks the prologue of the other end.
 absl::Status CheckPrologue(const std::byte* bytes, uint32_t magic, DataSecurity security) {
   if (Get<uint32_t>(bytes, kMagicAt) != magic) {
-    return absl::InvalidArgumentError("what is there does not speak as a Muster data port does");
+    return absl::InvalidArgumentError("the peer is no Muster data port");
   }
   if (const auto version = Get<uint16_t>(bytes, kVersionAt); version != kVersion) {
     return absl::FailedPreconditionError(
@@ -198,7 +198,7 @@ void HandshakeConnector::TakePrologue() {
   }
   checksums_ = std::to_integer<int>(bytes[kChecksumsAt]) == 1;
   if (std::to_integer<int>(bytes[kChecksumsAt]) > 1 || (checksums_wanted_ && !checksums_)) {
-    return Fail(absl::InvalidArgumentError("the data port there leaves the checksums out"));
+    return Fail(absl::InvalidArgumentError("the data port there offers no checksums"));
   }
   Append(record());
   Expect(kChallengeBytes - kPrologueBytes);
@@ -225,7 +225,7 @@ void HandshakeConnector::TakeVerdict() {
   const std::byte* bytes = record().data();
   const auto verdict = Get<uint32_t>(bytes, kVerdictAt);
   if (Get<uint32_t>(bytes, kMagicAt) != kVerdictMagic || verdict > 1) {
-    return Fail(absl::InvalidArgumentError("the data port there gives a verdict that is none"));
+    return Fail(absl::InvalidArgumentError("the data port there sent an invalid verdict"));
   }
   if (verdict != 0) return Fail(NotLetIn());
   Expect(0);
@@ -254,7 +254,8 @@ void HandshakeAcceptor::Take(absl::Span<const std::byte> bytes, FindSession find
 
 void HandshakeAcceptor::TakePrologue() {
   absl::Status fits = CheckPrologue(record().data(), kConnectorMagic, security_);
-  if (absl::IsFailedPrecondition(fits)) Challenge(/*proves=*/false);  // says what is here
+  if (absl::IsFailedPrecondition(fits))
+    Challenge(/*proves=*/false);  // so that the connector can report what this end has
   if (!fits.ok()) return Fail(std::move(fits));
   const int wish = std::to_integer<int>(record()[kChecksumsAt]);
   if (wish > 1) return Fail(absl::InvalidArgumentError("a hello with an unknown checksum"));
@@ -267,8 +268,9 @@ void HandshakeAcceptor::TakePrologue() {
 
 void HandshakeAcceptor::TakeHello(FindSession find) {
   const std::byte* bytes = record().data();
-  constexpr size_t kBefore = kPrologueBytes;                  // taken already
-  const auto role = Get<uint32_t>(bytes, kRoleAt - kBefore);  // with the zeros behind it
+  constexpr size_t kBefore = kPrologueBytes;  // those bytes were taken before
+  const auto role =
+      Get<uint32_t>(bytes, kRoleAt - kBefore);  // including the three zero bytes behind it
   if ((role != static_cast<uint8_t>(LinkRole::kWorker) &&
        role != static_cast<uint8_t>(LinkRole::kShard)) ||
       Get<uint32_t>(bytes, kConnectionAt + 4 - kBefore) != 0) {
@@ -283,7 +285,8 @@ void HandshakeAcceptor::TakeHello(FindSession find) {
   hello_.connection = Get<uint32_t>(bytes, kConnectionAt - kBefore);
   std::copy_n(bytes + kLinkAt - kBefore, hello_.link.size(), hello_.link.begin());
   Append(record());
-  // A session that is not open gets a proof like any other, made with a key that nobody has.
+  // If the session is not open, the proof is made with a random key. So the peer cannot tell
+  // whether the session exists.
   const SessionToken nobodys = SessionToken::Random();
   const std::optional<SessionToken> token = find(hello_);
   known_ = token.has_value();

@@ -1,5 +1,5 @@
-// How the two ends of a connection between data ports prove to each other that they are of one
-// session, before anything else is said. docs/protocol.md has the bytes.
+// The handshake in which two data ports prove to each other that they belong to one session, before
+// they exchange anything else. docs/protocol.md has the bytes.
 #pragma once
 
 #include <array>
@@ -17,31 +17,32 @@
 
 namespace muster {
 
-// What protects the data plane. Both ends of a connection must have the same.
+// The protection of the data plane. Both ends of a connection must use the same.
 enum class DataSecurity : uint8_t {
-  kNone = 0,     // nothing: whoever reaches the port is believed
-  kAuth = 1,     // both ends prove that they know the session's token; the data travels as it is
-  kEncrypt = 2,  // besides, TLS 1.3 with a key of that token
+  kNone = 0,     // no protection: every peer that reaches the port is believed
+  kAuth = 1,     // both ends prove that they know the session's token; data travel in clear
+  kEncrypt = 2,  // as kAuth, and TLS 1.3 with a key derived from the token
 };
 absl::string_view NameOf(DataSecurity security);  // "none", "auth", "encrypt"
 
-// What a connector says of itself and of what it wants.
+// The identity and wishes that a connector sends.
 struct LinkHello {
   LinkIdentity who;
-  uint64_t port = 0;                 // id of the data port that it believes to talk to
+  uint64_t port = 0;                 // id of the data port that it intends to reach
   uint32_t transport = 0;            // number of a transport behind that port
-  std::array<std::byte, 16> link{};  // chosen at random: connections with the same are one link
-  uint32_t connection = 0;           // of the link
-  bool checksums = false;            // wanted behind each payload
+  std::array<std::byte, 16> link{};  // random: connections with the same value form one link
+  uint32_t connection = 0;           // number of this connection in the link
+  bool checksums = false;            // the connector wants a checksum behind each payload
 
   friend bool operator==(const LinkHello&, const LinkHello&) = default;
 };
 
-// PERMISSION_DENIED, with one text whatever the reason: a stranger learns nothing by it.
+// PERMISSION_DENIED, with the same text for every reason: an unauthenticated peer must learn
+// nothing.
 absl::Status NotLetIn();
 
-// Both sides take bytes and give bytes; they know no socket and no clock. The owner reads no more
-// than wants() bytes, so that what follows the handshake stays in the socket.
+// Both sides take bytes and return bytes; they know no socket and no clock. The owner reads at most
+// wants() bytes, so that the bytes after the handshake stay in the socket.
 //
 //   connector            acceptor
 //   hello (96)      ->                  nonce of the connector
@@ -49,8 +50,8 @@ absl::Status NotLetIn();
 //   proof (32)      ->
 //                   <-   verdict (8)
 //
-// A proof is HMAC-SHA256, with the token as key, of a label of its own and of all that was said
-// before: it fits neither another handshake nor the other direction.
+// A proof is HMAC-SHA256 of a label and of all bytes exchanged before, with the token as the key.
+// Each side has its own label. So a proof fits no other handshake and not the other direction.
 class SessionHandshake {
  public:
   static constexpr size_t kPrologueBytes = 8;
@@ -59,23 +60,26 @@ class SessionHandshake {
   static constexpr size_t kProofBytes = 32;
   static constexpr size_t kVerdictBytes = 8;
 
-  // How many more bytes it can use now; 0: none.
+  // The number of bytes that it can take now; 0 if none.
   size_t wants() const { return wanted_ - have_; }
-  // What is to be sent now; empty: nothing. Gives it once; valid until the next call of anything.
+  // Returns the bytes to send now, or an empty span. Returns them only once. Valid until the next
+  // call.
   absl::Span<const std::byte> TakeReply();
-  // OK until it failed. Nothing more is to be read then; a reply may be left to be sent.
+  // OK until the handshake fails. After a failure read nothing more, but send the reply if there is
+  // one.
   const absl::Status& fault() const { return fault_; }
-  // Whether payloads are followed by a checksum. Known after the challenge.
+  // Whether a checksum follows each payload. Known after the challenge.
   bool checksums() const { return checksums_; }
-  // A key that only these two ends know, and only of this connection. After both have proved.
+  // A key that only these two ends know, different for each connection. Requires: both ends have
+  // sent their proofs.
   SessionToken::Proof TlsKey() const;
 
  protected:
   explicit SessionHandshake(DataSecurity security) : security_(security) {}
   void Fail(absl::Status fault);
-  // Adds to the record that is being read; whether it is whole.
+  // Adds `bytes` to the current record. Returns whether the record is complete.
   bool Gather(absl::Span<const std::byte>& bytes);
-  void Expect(size_t bytes);  // the next record
+  void Expect(size_t bytes);  // starts the next record
   absl::Span<const std::byte> record() const { return absl::MakeConstSpan(record_).first(have_); }
   void Append(absl::Span<const std::byte> bytes);  // to the transcript
   SessionToken::Proof Prove(absl::string_view label) const;
@@ -99,10 +103,10 @@ class SessionHandshake {
 
 class HandshakeConnector : public SessionHandshake {
  public:
-  // The first reply is there at once.
+  // TakeReply() returns the hello at once.
   HandshakeConnector(const LinkHello& hello, const SessionToken& token, DataSecurity security);
 
-  // At most wants() bytes.
+  // Requires: at most wants() bytes.
   void Take(absl::Span<const std::byte> bytes);
   bool let_in() const { return state_ == State::kLetIn; }
 
@@ -119,28 +123,31 @@ class HandshakeConnector : public SessionHandshake {
 
 class HandshakeAcceptor : public SessionHandshake {
  public:
-  // The token of the session that it names; none: no such session is open, or not at that
-  // transport or port.
+  // Returns the token of the session that the hello names. Returns none if that session is not
+  // open, or not at that transport or port.
   using FindSession = absl::FunctionRef<std::optional<SessionToken>(const LinkHello&)>;
 
-  // Checksums are used where one of the two ends wants them.
+  // Checksums are used if either end wants them.
   HandshakeAcceptor(DataSecurity security, bool checksums);
 
-  // At most wants() bytes. fault() is INVALID_ARGUMENT for what is no hello, FAILED_PRECONDITION
-  // for another version or security, PERMISSION_DENIED for a wrong proof.
+  // Requires: at most wants() bytes. Sets fault() to:
+  // - INVALID_ARGUMENT if the bytes are no hello;
+  // - FAILED_PRECONDITION for another version or security;
+  // - PERMISSION_DENIED for a wrong proof.
   void Take(absl::Span<const std::byte> bytes, FindSession find);
-  // Whether the connector has proved to be who hello() says. The owner then calls LetIn().
+  // Whether the connector has proved its identity, hello().who. The owner then calls LetIn() or
+  // TurnAway().
   bool proven() const { return state_ == State::kProven; }
-  void LetIn();     // the reply is the good verdict
-  void TurnAway();  // the reply is that of a wrong proof
+  void LetIn();     // the reply is a positive verdict
+  void TurnAway();  // the reply is the same as for a wrong proof
 
-  // Whether it waits for a proof that nobody can give: the connector named no session that is open.
+  // Whether it waits for a proof that cannot exist: the connector named no open session.
   bool awaits_no_proof() const { return state_ == State::kProof && !known_; }
-  // Whether it waits for one of who named a session that is open, as members alone can.
+  // Whether it waits for the proof of a connector that named an open session, as only members can.
   bool awaits_proof() const { return state_ == State::kProof && known_; }
-  // After the challenge was made.
+  // Valid after the challenge was made.
   const LinkHello& hello() const { return hello_; }
-  // That of the session, of which the connector has proved to be.
+  // The token of the session to which the connector has proved to belong.
   const SessionToken& token() const { return token_; }
 
  private:
@@ -154,7 +161,7 @@ class HandshakeAcceptor : public SessionHandshake {
 
   State state_ = State::kPrologue;
   const bool checksums_wanted_;
-  bool known_ = false;  // the session
+  bool known_ = false;  // the hello names an open session
   LinkHello hello_;
 };
 

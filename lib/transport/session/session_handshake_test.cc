@@ -27,7 +27,7 @@ class SessionHandshakeTest : public testing::Test {
     if (hello.who.job != 7 || hello.transport != 3) return std::nullopt;
     return token_;
   }
-  // Gives all of `bytes` to the acceptor, or what it wants of them.
+  // Gives `bytes` to the acceptor until it wants no more of them.
   void Give(HandshakeAcceptor& acceptor, absl::Span<const std::byte> bytes) const {
     while (!bytes.empty() && acceptor.wants() > 0) {
       const size_t size = std::min(bytes.size(), acceptor.wants());
@@ -60,7 +60,7 @@ class SessionHandshakeTest : public testing::Test {
   };
 };
 
-TEST_F(SessionHandshakeTest, WhoKnowsTheTokenIsLetInAsWhoHeIs) {
+TEST_F(SessionHandshakeTest, AMemberThatKnowsTheTokenIsLetIn) {
   for (DataSecurity security : {DataSecurity::kAuth, DataSecurity::kEncrypt, DataSecurity::kNone}) {
     HandshakeConnector connector(hello_, token_, security);
     HandshakeAcceptor acceptor(security, /*checksums=*/false);
@@ -73,7 +73,7 @@ TEST_F(SessionHandshakeTest, WhoKnowsTheTokenIsLetInAsWhoHeIs) {
   }
 }
 
-TEST_F(SessionHandshakeTest, BothEndsMakeTheSameKeyAndEveryConnectionAnother) {
+TEST_F(SessionHandshakeTest, BothEndsDeriveTheSameKeyAndEachConnectionAnother) {
   HandshakeConnector one(hello_, token_, DataSecurity::kEncrypt);
   HandshakeAcceptor other(DataSecurity::kEncrypt, false);
   Run(one, other);
@@ -84,7 +84,7 @@ TEST_F(SessionHandshakeTest, BothEndsMakeTheSameKeyAndEveryConnectionAnother) {
   EXPECT_NE(one.TlsKey(), two.TlsKey());
 }
 
-TEST_F(SessionHandshakeTest, OneWishIsEnoughForChecksums) {
+TEST_F(SessionHandshakeTest, ChecksumsAreUsedIfEitherEndWantsThem) {
   for (const bool connectors : {false, true}) {
     for (const bool acceptors : {false, true}) {
       LinkHello hello = hello_;
@@ -110,7 +110,7 @@ TEST_F(SessionHandshakeTest, AHandshakeWorksByteByByte) {
   EXPECT_TRUE(connector.let_in()) << connector.fault();
 }
 
-// The connector notices first: the acceptor cannot prove itself either.
+// The connector fails first, because the acceptor cannot prove that it knows the token either.
 TEST_F(SessionHandshakeTest, AWrongTokenAnUnknownSessionAndAnUnknownTransportLookTheSame) {
   LinkHello unknown = hello_, elsewhere = hello_;
   unknown.who.job = 8;
@@ -122,13 +122,13 @@ TEST_F(SessionHandshakeTest, AWrongTokenAnUnknownSessionAndAnUnknownTransportLoo
     Run(connector, acceptor);
     EXPECT_FALSE(acceptor.proven());
     EXPECT_EQ(connector.fault(), NotLetIn());
-    EXPECT_TRUE(Take(connector).empty()) << "proved itself to a stranger";
+    EXPECT_TRUE(Take(connector).empty()) << "sent its proof to an unauthenticated peer";
   }
 }
 
-// Whoever answers whatever the challenge is gets the same bytes for a session that is there and
-// for one that is not.
-TEST_F(SessionHandshakeTest, AStrangersProofIsAnsweredAlikeWhetherTheSessionIsOpenOrNot) {
+// A peer that sends a proof whatever the challenge says gets the same bytes for an open session and
+// for one that is not open.
+TEST_F(SessionHandshakeTest, AWrongProofGetsTheSameAnswerWhetherTheSessionIsOpenOrNot) {
   std::vector<Bytes> verdicts;
   for (const uint64_t job : {7, 8}) {
     LinkHello hello = hello_;
@@ -154,7 +154,7 @@ TEST_F(SessionHandshakeTest, WithoutSecurityAnUnknownSessionIsStillTurnedAway) {
   EXPECT_EQ(connector.fault(), NotLetIn());
 }
 
-TEST_F(SessionHandshakeTest, ARecordingDoesNotLetInAgain) {
+TEST_F(SessionHandshakeTest, AReplayedHandshakeIsNotLetIn) {
   HandshakeConnector connector(hello_, token_, DataSecurity::kAuth);
   HandshakeAcceptor acceptor(DataSecurity::kAuth, false);
   const Bytes hello = Take(connector);
@@ -170,8 +170,8 @@ TEST_F(SessionHandshakeTest, ARecordingDoesNotLetInAgain) {
   EXPECT_EQ(again.fault(), NotLetIn());
 }
 
-// The acceptor's own proof is no proof of the connector, though both are made with one key.
-TEST_F(SessionHandshakeTest, AReflectedProofDoesNotLetIn) {
+// The acceptor's own proof is no proof of the connector, though both use the same key.
+TEST_F(SessionHandshakeTest, AReflectedProofIsNotLetIn) {
   HandshakeConnector stranger(hello_, SessionToken::Random(), DataSecurity::kAuth);
   HandshakeAcceptor acceptor(DataSecurity::kAuth, false);
   Give(acceptor, Take(stranger));
@@ -180,7 +180,7 @@ TEST_F(SessionHandshakeTest, AReflectedProofDoesNotLetIn) {
   EXPECT_EQ(acceptor.fault(), NotLetIn());
 }
 
-TEST_F(SessionHandshakeTest, AnotherSecurityIsNamedOnBothSides) {
+TEST_F(SessionHandshakeTest, BothSidesReportADifferenceInSecurity) {
   HandshakeConnector connector(hello_, token_, DataSecurity::kAuth);
   HandshakeAcceptor acceptor(DataSecurity::kEncrypt, false);
   Run(connector, acceptor);
@@ -191,7 +191,7 @@ TEST_F(SessionHandshakeTest, AnotherSecurityIsNamedOnBothSides) {
   }
 }
 
-TEST_F(SessionHandshakeTest, AnotherVersionIsNamedOnBothSides) {
+TEST_F(SessionHandshakeTest, BothSidesReportADifferenceInVersion) {
   HandshakeConnector connector(hello_, token_, DataSecurity::kAuth);
   Bytes hello = Take(connector);
   hello[4] = std::byte{9};
@@ -199,14 +199,14 @@ TEST_F(SessionHandshakeTest, AnotherVersionIsNamedOnBothSides) {
   Give(acceptor, hello);
   EXPECT_TRUE(absl::StrContains(acceptor.fault().message(), "1 here, 9 there")) << acceptor.fault();
   Bytes challenge = Take(acceptor);
-  challenge[4] = std::byte{9};  // as a port of that version would say
+  challenge[4] = std::byte{9};  // the reply of a port with that version
   Give(connector, challenge);
   EXPECT_TRUE(absl::StrContains(connector.fault().message(), "1 here, 9 there"))
       << connector.fault();
 }
 
-// Every bit of every record is covered by a proof or must be what it is.
-TEST_F(SessionHandshakeTest, AChangedBitAnywhereKeepsOut) {
+// A proof covers every bit of every record, or the bit must have a fixed value.
+TEST_F(SessionHandshakeTest, AFlippedBitAnywhereIsNotLetIn) {
   constexpr size_t kSizes[] = {SessionHandshake::kHelloBytes, SessionHandshake::kChallengeBytes,
                                SessionHandshake::kProofBytes, SessionHandshake::kVerdictBytes};
   for (int record = 0; record < 4; ++record) {
@@ -229,7 +229,7 @@ TEST_F(SessionHandshakeTest, AChangedBitAnywhereKeepsOut) {
   }
 }
 
-TEST_F(SessionHandshakeTest, WhatIsNoHelloIsToldNothing) {
+TEST_F(SessionHandshakeTest, BytesThatAreNoHelloGetNoAnswer) {
   for (const char* text : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
                            "MUST"
                            "MUST"}) {

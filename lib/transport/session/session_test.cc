@@ -15,7 +15,7 @@ absl::Span<const std::byte> BytesOf(absl::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
-TEST(SessionTokenTest, ItsProofIsThatOfHmacSha256) {
+TEST(SessionTokenTest, ItsProofIsHmacSha256) {
   // openssl dgst -sha256 -mac HMAC -macopt hexkey:30313233343536373839616263646566
   const auto token = SessionToken::FromBytes("0123456789abcdef");
   ASSERT_TRUE(token.ok()) << token.status();
@@ -25,7 +25,7 @@ TEST(SessionTokenTest, ItsProofIsThatOfHmacSha256) {
             "1b4db876046c4047260fcd253c9a86b90b0023ff3d56aea6371f4cb8d839d604");
 }
 
-TEST(SessionTokenTest, BelievesTheProofOfThisMessageWithThisTokenAlone) {
+TEST(SessionTokenTest, BelievesOnlyTheProofOfThisMessageWithThisToken) {
   const SessionToken token = SessionToken::Random(), other = SessionToken::Random();
   SessionToken::Proof proof = token.Prove(BytesOf("who I am"));
   EXPECT_TRUE(token.Believes(BytesOf("who I am"), proof));
@@ -37,7 +37,7 @@ TEST(SessionTokenTest, BelievesTheProofOfThisMessageWithThisTokenAlone) {
   EXPECT_FALSE(token.Believes(BytesOf("who I am"), proof));
 }
 
-TEST(SessionTokenTest, IsSixteenBytesThatTravel) {
+TEST(SessionTokenTest, ConvertsToSixteenBytesAndBack) {
   const SessionToken token = SessionToken::Random();
   EXPECT_FALSE(token == SessionToken::Random());
   EXPECT_TRUE(*SessionToken::FromBytes(token.ToBytes()) == token);
@@ -46,7 +46,7 @@ TEST(SessionTokenTest, IsSixteenBytesThatTravel) {
   }
 }
 
-TEST(SessionTableTest, OfAJobOneGenerationIsOpen) {
+TEST(SessionTableTest, OneGenerationOfAJobIsOpen) {
   SessionTable table;
   const SessionToken first = SessionToken::Random(), second = SessionToken::Random();
   EXPECT_EQ(table.Find(1, 1), nullptr);
@@ -66,7 +66,7 @@ TEST(SessionTableTest, OfAJobOneGenerationIsOpen) {
   EXPECT_NE(table.Find(2, 1), nullptr);
 }
 
-TEST(SessionTableTest, RemembersWhoCameBeforeTheGenerationThatIsOpen) {
+TEST(SessionTableTest, FindSinceFindsGenerationsBeforeTheOpenOne) {
   SessionTable table;
   const SessionToken token = SessionToken::Random();
   EXPECT_EQ(table.FindSince(1, 1), nullptr);
