@@ -107,7 +107,7 @@ absl::string_view NameOf(DataSecurity security) {
 
 absl::Status NotLetIn() {
   return absl::PermissionDeniedError(
-      "not let in: no such session is open there, or the token is another");
+      "not let in: no such session is open there, or its token differs");
 }
 
 absl::Span<const std::byte> SessionHandshake::TakeReply() {

@@ -22,7 +22,7 @@ using Refusal = ControlPacket::Refusal;
 
 constexpr int kBacklog = 1024;
 
-// Where each field begins; control_socket.h has the widths.
+// The offset of each field; control_socket.h has the widths.
 enum PacketOffset : size_t {
   kMagicAt = 0,
   kVersionAt = 4,
@@ -54,7 +54,7 @@ absl::Status SocketError(const char* call) {
     case ENOMEM:
     case EMFILE:
     case ENFILE:
-    case ETOOMANYREFS:  // too many files are on their way to processes of this user
+    case ETOOMANYREFS:  // too many files are in transit to processes of this user
       return absl::ResourceExhaustedError(what);
     default:
       return absl::UnavailableError(what);
@@ -88,13 +88,13 @@ union FileBuffer {
   cmsghdr aligned;
 };
 
-// As many as the kernel lets anybody send at once (SCM_MAX_FD): where not all are received it is
-// not for want of room here.
+// The kernel's limit for one message (SCM_MAX_FD). So if files are missing, this buffer was not too
+// small.
 constexpr int kFilesReceivedMax = 253;
 
 struct ReceivedFiles {
   FileDescriptor first;
-  int count = 0;  // the others are closed again
+  int count = 0;  // the others are closed at once
 };
 
 ReceivedFiles FilesOf(msghdr& message) {
@@ -183,7 +183,7 @@ absl::StatusOr<ControlPacket> DecodePacket(absl::Span<const std::byte> bytes) {
     packet.slab = Get<uint32_t>(bytes, kPacketNumberAt);
     packet.bytes = Get<uint64_t>(bytes, kBytesAt);
   }
-  // The rest are constants: whatever else differs is no packet of this version.
+  // The remaining bytes are constants. Bytes that differ are no packet of this version.
   if (absl::MakeConstSpan(EncodePacket(packet)) != bytes) {
     return absl::InvalidArgumentError("control packet: wrong magic, version or reserved bytes");
   }
@@ -251,7 +251,8 @@ absl::Status ControlSocket::Send(const ControlPacket& packet, int file) {
     std::memcpy(CMSG_DATA(header), &file, sizeof(file));
   }
   if (sendmsg(fd(), &message, MSG_NOSIGNAL) >= 0) return absl::OkStatus();
-  // The socket may be writable all the while, so nobody must wait for that.
+  // The kernel lacks memory or file slots while the socket may be writable all the time. So the
+  // caller must not wait until it is writable, and gets another code.
   const bool full = errno == EAGAIN;
   absl::Status why = SocketError("sendmsg");
   if (full || !absl::IsResourceExhausted(why)) return why;
@@ -259,7 +260,8 @@ absl::Status ControlSocket::Send(const ControlPacket& packet, int file) {
 }
 
 absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() {
-  std::array<std::byte, ControlPacket::kBytes + 1> bytes;  // shows a packet that is too long
+  std::array<std::byte, ControlPacket::kBytes + 1>
+      bytes;  // one byte more, to detect a packet that is too long
   iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
   FileBuffer<kFilesReceivedMax> buffer;
   msghdr message{};
@@ -268,19 +270,21 @@ absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() 
   message.msg_control = buffer.bytes;
   message.msg_controllen = sizeof(buffer.bytes);
   ssize_t size = recvmsg(fd(), &message, MSG_CMSG_CLOEXEC);
-  // The other side closed without reading all that it was told: said before what it said itself.
+  // ECONNRESET means that the other side closed before it had read everything. The kernel reports
+  // it before the packets that the other side sent, so read again.
   if (size < 0 && errno == ECONNRESET) size = recvmsg(fd(), &message, MSG_CMSG_CLOEXEC);
   if (size < 0 && errno == EAGAIN) return std::nullopt;
-  if (size < 0) return absl::UnavailableError(absl::StrCat("its socket: ", std::strerror(errno)));
+  if (size < 0)
+    return absl::UnavailableError(absl::StrCat("the peer's socket: ", std::strerror(errno)));
   ReceivedFiles files = FilesOf(message);
-  if (size == 0) return absl::UnavailableError("its process closed the connection or ended");
+  if (size == 0) return absl::UnavailableError("the peer's process closed the connection or ended");
   if (files.count > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("control packet: ", files.count, " files instead of at most one"));
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     return absl::ResourceExhaustedError(
-        "control socket: this process has no file descriptor left for what the peer hands over: "
+        "control socket: this process has no file descriptor left for the file that the peer sent: "
         "raise its limit (ulimit -n)");
   }
   ASSIGN_OR_RETURN(ControlPacket packet,

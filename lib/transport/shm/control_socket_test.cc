@@ -55,7 +55,7 @@ ControlPacket PacketOf(Kind kind) {
   return packet;
 }
 
-TEST(ControlPacketTest, WhatIsEncodedIsDecodedAndNothingElse) {
+TEST(ControlPacketTest, EncodedPacketsAreDecodedAndChangedOnesRefused) {
   const uint32_t seed = 5;
   std::mt19937_64 random(seed);
   for (const Kind kind : {Kind::kHello, Kind::kIntroduce, Kind::kBell, Kind::kRefused, Kind::kSlab,
@@ -82,7 +82,7 @@ TEST(ControlPacketTest, WhatIsEncodedIsDecodedAndNothingElse) {
   EXPECT_FALSE(DecodePacket({}).ok());
 }
 
-TEST(ControlPacketTest, WhatAKindDoesNotHaveIsZero) {
+TEST(ControlPacketTest, FieldsThatAKindDoesNotUseMustBeZero) {
   const auto refused = [](Kind kind, std::initializer_list<size_t> places) {
     for (size_t at : places) {
       auto wrong = EncodePacket(PacketOf(kind));
@@ -128,7 +128,7 @@ struct SocketPair {
   ControlSocket listening = std::move(**listener.Accept());
 };
 
-TEST(ControlSocketTest, WhatWasSaidIsHeardThoughTheSpeakerClosedWithoutListening) {
+TEST(ControlSocketTest, PacketsArriveThoughTheirSenderClosedWithoutReading) {
   SocketPair sockets;
   ASSERT_TRUE(sockets.listening.Send({.kind = Kind::kBell}).ok());
   for (uint32_t slab = 1; slab <= 2; ++slab) {
@@ -144,7 +144,7 @@ TEST(ControlSocketTest, WhatWasSaidIsHeardThoughTheSpeakerClosedWithoutListening
   EXPECT_TRUE(absl::IsUnavailable(sockets.listening.Receive().status()));
 }
 
-TEST(ControlSocketTest, APacketWithMoreFilesThanOneIsRefusedAndLeaksNone) {
+TEST(ControlSocketTest, APacketWithSeveralFilesIsRefusedAndLeaksNone) {
   SocketPair sockets;
   for (const size_t count : {2, 3, 100, 253}) {
     auto bytes = EncodePacket({.kind = Kind::kBell});
@@ -169,7 +169,7 @@ TEST(ControlSocketTest, APacketWithMoreFilesThanOneIsRefusedAndLeaksNone) {
   }
 }
 
-TEST(ControlSocketTest, WhoHasNoDescriptorLeftForAFileDoesNotBlameItsSender) {
+TEST(ControlSocketTest, AMissingDescriptorIsNotBlamedOnTheSender) {
   SocketPair sockets;
   ASSERT_TRUE(sockets.speaker.Send({.kind = Kind::kBell}, STDERR_FILENO).ok());
   ASSERT_TRUE(sockets.speaker.Send({.kind = Kind::kWithdraw, .slab = 1}).ok());

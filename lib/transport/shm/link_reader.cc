@@ -18,8 +18,8 @@ absl::Status LinkReader::Map(const FileDescriptor& file) {
 
 absl::Status LinkReader::AddSlab(uint32_t number, uint64_t bytes, const FileDescriptor& file) {
   if (number == 0 || slabs_.size() >= kSlabsMax || slabs_.contains(number)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slab ", number, " is known, or 0, or one of more than ", kSlabsMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slab ", number, " is 0, is already known, or exceeds the limit of ", kSlabsMax));
   }
   ASSIGN_OR_RETURN(SealedMemory slab, SealedMemory::Map(file, bytes, SealedMemory::Access::kRead));
   slabs_[number] = MappedSlab(std::move(slab));
@@ -28,7 +28,7 @@ absl::Status LinkReader::AddSlab(uint32_t number, uint64_t bytes, const FileDesc
 
 absl::Status LinkReader::RemoveSlab(uint32_t number) {
   if (slabs_.erase(number) == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("it withdraws unknown slab ", number));
+  return absl::InvalidArgumentError(absl::StrCat("the peer withdrew unknown slab ", number));
 }
 
 absl::Status LinkReader::Take(const RingDescriptor& descriptor, PeerId from,
@@ -51,10 +51,10 @@ std::optional<WireHeader> LinkReader::DropArriving() {
 absl::Status LinkReader::TakeFragment(const RingDescriptor& fragment, PeerId from,
                                       MessageReceiver& receiver) {
   const WireHeader& header = fragment.header;
-  // Compared as bytes: a scalar may be NaN.
+  // The headers are compared as bytes because a scalar may be NaN.
   if (fragment.position != (arriving_ ? arrived_ : 0) ||
       (arriving_ && EncodeHeader(header) != EncodeHeader(header_))) {
-    return absl::InvalidArgumentError("a fragment that is not the next of its message");
+    return absl::InvalidArgumentError("a fragment is out of order in its message");
   }
   if (!arriving_) {
     arriving_ = true;
@@ -70,8 +70,8 @@ absl::Status LinkReader::TakeFragment(const RingDescriptor& fragment, PeerId fro
   ring_.Release(fragment);
   arrived_ += fragment.length;
   if (arrived_ < header.length) return absl::OkStatus();
-  // The message is over before the receiver hears of it: who disconnects the peer when he does has
-  // DropArriving() called, which is to find nothing.
+  // The message ends before Received() is called. If the receiver disconnects the peer in that
+  // call, DropArriving() runs and must find no message.
   arriving_ = false;
   if (place_.size() == header.length) receiver.Received(from, header, place_, {});
   return absl::OkStatus();
@@ -79,9 +79,11 @@ absl::Status LinkReader::TakeFragment(const RingDescriptor& fragment, PeerId fro
 
 absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId from,
                                       MessageReceiver& receiver, Lend lend, CopyCrew& crew) {
-  // The entry is free, as its bytes were copied; what it names is so once the loan is returned.
+  // The ring entry can be reused, because its bytes were copied. The payload itself stays lent
+  // until Return(loan).
   ring_.Release(descriptor);
-  if (arriving_) return absl::InvalidArgumentError("a message amid another's fragments");
+  if (arriving_)
+    return absl::InvalidArgumentError("a message arrived between the fragments of another");
   const auto found = slabs_.find(descriptor.slab);
   if (found == slabs_.end()) {
     return absl::InvalidArgumentError(absl::StrCat("unknown slab ", descriptor.slab));
@@ -102,8 +104,8 @@ absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId f
     crew.Copy(place.memory, payload,
               place.past_caches ? CopyCrew::Stores::kPastCaches : CopyCrew::Stores::kCached);
   }
-  // The copy is all that is needed of it. Returned first: what the receiver does, an answer
-  // perhaps, then comes to a sender whose memory is his again.
+  // The payload is returned after the copy, before Received() is called. The receiver may send an
+  // answer in that call; the sender then owns its memory again when the answer arrives.
   ring_.Return(descriptor.loan);
   if (!place.memory.empty()) receiver.Received(from, descriptor.header, place.memory, {});
   return absl::OkStatus();

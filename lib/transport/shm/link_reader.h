@@ -1,4 +1,4 @@
-// The way in of a shared-memory link: what the other side sends.
+// The receiving direction of a shared-memory link.
 #pragma once
 
 #include <array>
@@ -22,19 +22,19 @@
 
 namespace muster {
 
-// Maps the other side's memory and believes nothing that lies there. Thread-compatible.
+// Maps the other side's memory and trusts nothing in it. Thread-compatible.
 class LinkReader {
  public:
-  // What a peer can make us map.
+  // The number of slabs that a peer can make this process map.
   static constexpr size_t kSlabsMax = 4096;
-  // Makes the lease of a payload in `slab`, which is to end with Return(loan).
+  // Makes the lease of a payload in `slab`. The lease must end with Return(loan).
   using Lend = absl::FunctionRef<PayloadLease(uint32_t loan, MappedSlab slab)>;
 
   LinkReader() = default;
   LinkReader(const LinkReader&) = delete;
   LinkReader& operator=(const LinkReader&) = delete;
 
-  // What the peer hands over on the socket. INVALID_ARGUMENT for what it may not.
+  // Take what the peer sends over the socket. Return INVALID_ARGUMENT if the protocol forbids it.
   absl::Status Map(const FileDescriptor& file);
   absl::Status AddSlab(uint32_t number, uint64_t bytes, const FileDescriptor& file);
   absl::Status RemoveSlab(uint32_t number);
@@ -43,20 +43,21 @@ class LinkReader {
   bool Knows(uint32_t slab) const { return slabs_.contains(slab); }
 
   bool HasMessage() const { return ring_.HasMessage(); }
-  // The bytes of the next descriptor. False: there is none.
+  // Copies the bytes of the next descriptor. Returns false if there is none.
   bool Next(std::array<std::byte, RingDescriptor::kBytes>& bytes) { return ring_.Take(bytes); }
-  // Gives its message, or fragment, to `receiver`. What lies in a slab and is not lent is copied by
-  // `crew`. INVALID_ARGUMENT: no writer publishes that.
+  // Delivers the message or fragment to `receiver`. `crew` copies a payload that is in a slab and
+  // is not lent. Returns INVALID_ARGUMENT if no correct writer publishes `descriptor`.
   absl::Status Take(const RingDescriptor& descriptor, PeerId from, MessageReceiver& receiver,
                     Lend lend, CopyCrew& crew);
-  // Gives it back unread.
+  // Returns the message to the sender unread.
   void Drop(const RingDescriptor& descriptor);
   void Return(uint32_t loan) { ring_.Return(loan); }
 
-  // The rest of the message that is arriving will not come: its header, if it has a place.
+  // Drops the message that is partly received, because the rest will not come. Returns its header
+  // if it has a place.
   std::optional<WireHeader> DropArriving();
 
-  // As the ring's.
+  // See MessageRingReader.
   void SetSleeps(bool sleeps) { ring_.SetSleeps(sleeps); }
   bool TakeWriterSleeps() { return ring_.TakeWriterSleeps(); }
 
@@ -68,10 +69,10 @@ class LinkReader {
   SealedMemory memory_;
   MessageRingReader ring_;
   absl::flat_hash_map<uint32_t, MappedSlab> slabs_;
-  // The message whose fragments arrive.
+  // The message of which fragments are arriving.
   bool arriving_ = false;
   WireHeader header_;
-  absl::Span<std::byte> place_;  // empty: drop it
+  absl::Span<std::byte> place_;  // empty: drop the payload
   uint64_t arrived_ = 0;
 };
 

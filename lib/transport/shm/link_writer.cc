@@ -26,8 +26,8 @@ void LinkWriter::Add(PendingSend* send) {
   last_ = send;
 }
 
-// Copied where everything that can be lent is: a loan may come back only when a later message of
-// this link has arrived.
+// If all loan numbers are in use, the payload is copied. Waiting for a loan could be a deadlock:
+// the reader may return one only after a later message of this link has arrived.
 bool LinkWriter::MayLend(const PendingSend& send) const {
   return send.copied == 0 && send.payload.size() > kCopiedBytesMax && !free_loans_.empty();
 }
@@ -40,7 +40,7 @@ LinkWriter::Published LinkWriter::Publish(ControlSocket& socket) {
   return published;
 }
 
-// The same conditions as Publish()'s.
+// Must test the same conditions as Publish().
 bool LinkWriter::CanPublish(bool socket_full) const {
   if (first_ == nullptr || !ring_.HasRoom()) return false;
   if (MayLend(*first_) && slabs_->Holding(first_->payload) != nullptr) return !socket_full;
@@ -83,7 +83,7 @@ LinkWriter::Published LinkWriter::Copy(PendingSend& send) {
   return Published::kAll;
 }
 
-// Hands the slab to the peer before the first payload in it, and counts one payload more.
+// Sends the slab to the peer before the first payload in it, and counts one more loan of the slab.
 absl::Status LinkWriter::Announce(uint32_t number, ControlSocket& socket) {
   auto known = std::find_if(announced_.begin(), announced_.end(),
                             [number](const Announced& known) { return known.slab == number; });
@@ -117,7 +117,7 @@ absl::StatusOr<int> LinkWriter::TakeReturns() {
     if (!loan.has_value()) break;
     if (*loan >= loans_.size() || loans_[*loan] == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("it returned ", *loan, ", which it does not have"));
+          absl::StrCat("the peer returned loan ", *loan, ", which it does not have"));
     }
     PendingSend* send = std::exchange(loans_[*loan], nullptr);
     free_loans_.push_back(*loan);

@@ -1,4 +1,4 @@
-// The way out of a shared-memory link: what this side sends.
+// The sending direction of a shared-memory link.
 #pragma once
 
 #include <cstddef>
@@ -17,52 +17,52 @@
 
 namespace muster {
 
-// Owns the memory of one direction, the queue of what waits for room there, and the list of what
-// the reader has been lent. Thread-compatible.
+// Owns the memory of one direction, the queue of messages that wait for room, and the list of
+// payloads lent to the reader. Thread-compatible.
 class LinkWriter {
  public:
-  // Larger payloads in a registered slab are not copied.
+  // Payloads in a registered slab are copied up to this size, and lent above it.
   static constexpr size_t kCopiedBytesMax = 512;
 
-  // Both outlive it.
+  // Requires: both outlive this object.
   LinkWriter(RegisteredSlabs* slabs, PendingSends* sends) : slabs_(slabs), sends_(sends) {}
   LinkWriter(const LinkWriter&) = delete;
   LinkWriter& operator=(const LinkWriter&) = delete;
 
-  // Before anything is published. RESOURCE_EXHAUSTED.
+  // Call before anything is published. Returns RESOURCE_EXHAUSTED if there is no memory.
   absl::Status MakeMemory();
   bool has_memory() const { return !memory_.memory().empty(); }
   int file() const { return memory_.file(); }
 
   void Add(PendingSend* send);
-  PendingSend* first() const { return first_; }  // null: nothing waits
+  PendingSend* first() const { return first_; }  // null: no message waits
 
-  // Publishes what there is room for of the first that waits.
+  // Publishes the first waiting message, or as much of it as there is room for.
   enum class Published {
-    kAll,         // it waits no more: to be finished unless it was lent (`slab`)
-    kPart,        // or nothing: there is no room
-    kSocketFull,  // a slab can be announced when the socket is writable
-    kTryLater,    // or some time: the kernel has no room for it
-    kSocketDead,  // or never
+    kAll,         // removed from the queue: the caller finishes it, unless it was lent (`slab`)
+    kPart,        // a part, or nothing: there is no room
+    kSocketFull,  // the slab can be announced when the socket is writable
+    kTryLater,    // the kernel has no room for the slab's file; nothing reports when it has
+    kSocketDead,  // the slab can never be announced
   };
   Published Publish(ControlSocket& socket);
-  // Whether that would do something, unless it has to be tried later.
+  // Whether Publish() would do something now, unless its last result was kTryLater.
   bool CanPublish(bool socket_full) const;
 
   int loans_out() const;
   bool HasReturn() const { return loans_out() > 0 && ring_.HasReturn(); }
-  // Finishes (later) what the reader has let go. How many; INVALID_ARGUMENT: it returned what it
-  // does not have.
+  // Takes the loans that the reader returned; their sends finish later. Returns their number, or
+  // INVALID_ARGUMENT if the reader returned a loan that it does not have.
   absl::StatusOr<int> TakeReturns();
 
-  // Takes back the slabs that nobody registers any more, once no payload in them is out.
+  // Withdraws slabs that are no longer registered, if no payload in them is lent.
   void Withdraw(ControlSocket& socket);
 
-  // Finish (later) what waits, and what is lent.
+  // Finish (later) the waiting sends, and the lent ones.
   void CancelWaiting(const absl::Status& why);
   void EndLoans(const absl::Status& why);
 
-  // As the ring's.
+  // See MessageRingWriter.
   void SetSleeps(bool sleeps) { ring_.SetSleeps(sleeps); }
   bool TakeReaderSleeps() { return ring_.TakeReaderSleeps(); }
 
@@ -84,7 +84,7 @@ class LinkWriter {
   PendingSend* first_ = nullptr;
   PendingSend* last_ = nullptr;
   std::vector<Announced> announced_;
-  std::vector<PendingSend*> loans_;  // by their numbers; null: free
+  std::vector<PendingSend*> loans_;  // indexed by loan number; null: free
   std::vector<uint32_t> free_loans_;
 };
 

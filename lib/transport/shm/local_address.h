@@ -1,4 +1,4 @@
-// Where a SharedMemoryTransport is found, by those who share its host.
+// The address of a SharedMemoryTransport, for processes on the same host.
 #pragma once
 
 #include <array>
@@ -11,18 +11,20 @@
 
 namespace muster {
 
-// The bytes, in an envelope (address_envelope.h) marked "MSM3": boot id (36 characters), the
-// network namespace's device and inode (8 + 8), user id (4), nonce (16); numbers little-endian.
+// Encoded in an envelope (address_envelope.h) with the mark "MSM3": boot id (36 characters), device
+// and inode of the network namespace (8 + 8), user id (4), nonce (16). Numbers are little-endian.
 struct LocalAddress {
-  std::string boot_id;          // of this boot of this kernel: a host's name that nobody chose
-  uint64_t network_device = 0;  // abstract sockets are seen within a network namespace
+  std::string boot_id;  // of this boot of this kernel: identifies the host without configuration
+  uint64_t network_device = 0;  // abstract sockets are visible only within a network namespace
   uint64_t network_inode = 0;
   uint32_t user = 0;
-  std::array<std::byte, 16> nonce = {};  // random: names the socket; nobody guesses it
+  std::array<std::byte, 16> nonce =
+      {};  // random: names the socket, so that no process can guess it
 
-  // Of this thread, with a fresh nonce. UNAVAILABLE where /proc does not say.
+  // Makes the address of this thread, with a new nonce. Returns UNAVAILABLE if /proc does not have
+  // the values.
   static absl::StatusOr<LocalAddress> Make();
-  // INVALID_ARGUMENT for bytes that Encode() does not make.
+  // Returns INVALID_ARGUMENT for bytes that Encode() does not make.
   static absl::StatusOr<LocalAddress> Decode(absl::string_view bytes);
 
   std::string Encode() const;
@@ -30,8 +32,8 @@ struct LocalAddress {
   std::string SocketName() const;
   // Whether shared memory can connect the two: same host, network namespace and user.
   bool Reaches(const LocalAddress& other) const;
-  // Why not, of two on one host: "another network namespace", "another user". "": it can, or they
-  // are on two.
+  // The reason why two addresses on one host cannot be connected: "another network namespace" or
+  // "another user". Returns "" if they can be, or if they are on different hosts.
   absl::string_view ObstacleTo(const LocalAddress& other) const;
 };
 

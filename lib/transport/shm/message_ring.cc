@@ -17,7 +17,7 @@ using namespace message_ring;
 static_assert(kReturnsAt + kReturns * sizeof(uint64_t) <= kAreaAt && kAreaAt % 4096 == 0);
 static_assert(std::atomic_ref<uint64_t>::is_always_lock_free);
 
-// Where the two sides' words begin, each side's in a cache line of its own.
+// The offset of each side's words. Each side has a cache line of its own.
 enum WordOffset : size_t {
   kWriterSleepsAt = 0,
   kTakenAt = 64,
@@ -25,7 +25,7 @@ enum WordOffset : size_t {
   kReaderSleepsAt = 128,
 };
 
-// Of a descriptor.
+// The offset of each field of a descriptor.
 enum Field : size_t {
   kHeaderAt = 0,
   kNumberAt = 64,
@@ -44,7 +44,7 @@ std::atomic_ref<T> Word(std::byte* memory, size_t at) {
 uint64_t Load(std::byte* memory, size_t at) {
   return Word<uint64_t>(memory, at).load(std::memory_order_acquire);
 }
-// After everything that was written or read before.
+// Ordered after all earlier reads and writes.
 void Store(std::byte* memory, size_t at, uint64_t value) {
   Word<uint64_t>(memory, at).store(value, std::memory_order_release);
 }
@@ -59,11 +59,11 @@ size_t EntryOf(uint64_t number) {
 
 size_t ReturnOf(uint64_t returned) { return kReturnsAt + returned % kReturns * sizeof(uint64_t); }
 
-// The upper half of the return number `returned`, counted from 0.
+// The upper half of return number `returned`, counted from 0.
 uint32_t LapOf(uint64_t returned) { return static_cast<uint32_t>(returned / kReturns + 1); }
 
-// Its order against changes is Settle()'s; message_ring.h has the proof. Looked at first, because
-// an exchange takes the cache line from the other processor.
+// Settle() orders it against changes; message_ring.h has the proof. A load comes first, because an
+// exchange takes the cache line from the other processor.
 bool TakeFlag(std::byte* memory, size_t at) {
   auto flag = Word<uint32_t>(memory, at);
   return flag.load(std::memory_order_relaxed) != 0 &&
@@ -162,8 +162,8 @@ MessageRingWriter::MessageRingWriter(absl::Span<std::byte> memory) : memory_(mem
 }
 
 bool MessageRingWriter::HasRoom() const {
-  if (published_ - taken_ < kEntries) return true;  // without a look at the reader's cache line
-  // With acquire: the reader has copied what it has taken before that is overwritten.
+  if (published_ - taken_ < kEntries) return true;  // without touching the reader's cache line
+  // Acquire: the reader copied the entries that it has taken before this side overwrites them.
   taken_ = Load(memory_, kTakenAt);
   return published_ - taken_ < kEntries;
 }
@@ -172,8 +172,9 @@ uint64_t MessageRingWriter::Released() const {
   return std::max(Load(memory_, kReleasedAt), skipped_);
 }
 
-// An empty area is used from its beginning, which both processors then have in their caches. No
-// bytes fit into a full one, though its end, rounded up, is beyond what is free.
+// An empty area is filled from its start again, because both processors have those bytes in their
+// caches. A full area takes no bytes. A message without payload may still pass, although the area's
+// end, rounded up, is past the free bytes.
 std::optional<MessageRingWriter::Place> MessageRingWriter::PlaceInArea(size_t bytes) const {
   CHECK_LE(bytes, kFragmentBytesMax);
   if (!HasRoom()) return std::nullopt;
@@ -196,7 +197,8 @@ void MessageRingWriter::Publish(const RingDescriptor& descriptor) {
   constexpr size_t kAfterNumber = kNumberAt + sizeof(number);
   std::memcpy(entry, encoded.data(), kNumberAt);
   std::memcpy(entry + kAfterNumber, encoded.data() + kAfterNumber, encoded.size() - kAfterNumber);
-  // The number comes last, with release: who sees it sees the descriptor, and what that names.
+  // The number is stored last, with release: a reader that sees it also sees the descriptor and the
+  // bytes that it names.
   Store(entry, kNumberAt, number);
 }
 
@@ -235,7 +237,7 @@ absl::Span<const std::byte> MessageRingReader::InArea(const RingDescriptor& desc
 }
 
 void MessageRingReader::Release(const RingDescriptor& descriptor) {
-  // With release, after the last read of these bytes: the writer may put others there at once.
+  // Release: the writer may overwrite these bytes at once, so all reads of them must come before.
   if (descriptor.slab == 0) Store(memory_, kReleasedAt, descriptor.offset + descriptor.length);
   Store(memory_, kTakenAt, taken_);
 }

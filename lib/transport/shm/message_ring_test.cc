@@ -39,7 +39,7 @@ RingDescriptor InSlab() {
       .header = HeaderOf(4 << 20), .offset = 12'345, .length = 4 << 20, .slab = 3, .loan = 1023};
 }
 
-TEST(RingDescriptorTest, WhatIsEncodedIsDecoded) {
+TEST(RingDescriptorTest, DecodingAnEncodedDescriptorGivesTheSame) {
   RingDescriptor empty{.header = HeaderOf(0)};
   for (const RingDescriptor& descriptor : {Fragment(), InSlab(), empty}) {
     auto decoded = DecodeDescriptor(EncodeDescriptor(descriptor, 5));
@@ -73,7 +73,7 @@ TEST(RingDescriptorTest, ADescriptorHasTheBytesOfTheProtocol) {
   EXPECT_EQ(std::memcmp(bytes.data() + header.size(), expected, sizeof(expected)), 0);
 }
 
-TEST(RingDescriptorTest, WhatNoWriterWritesIsRefused) {
+TEST(RingDescriptorTest, DescriptorsThatNoWriterWritesAreRefused) {
   const auto refused = [](RingDescriptor descriptor) {
     return absl::IsInvalidArgument(DecodeDescriptor(EncodeDescriptor(descriptor, 1)).status());
   };
@@ -114,13 +114,13 @@ TEST(RingDescriptorTest, WhatNoWriterWritesIsRefused) {
   EXPECT_FALSE(DecodeDescriptor(absl::MakeConstSpan(good).first(127)).ok());
 }
 
-TEST(RingDescriptorTest, WhateverIsDecodedStaysWithinTheArea) {
+TEST(RingDescriptorTest, DecodedDescriptorsStayWithinTheArea) {
   const uint32_t seed = 20'240'731;
   std::mt19937_64 random(seed);
   int accepted = 0;
   for (int draw = 0; draw < 200'000; ++draw) {
     RingDescriptor descriptor = random() % 2 == 0 ? Fragment() : InSlab();
-    // A good header, so that the rest is looked at, and a few fields of anything.
+    // A valid header, so that the other fields are checked, and random values in a few fields.
     const auto anything = [&] { return random() >> random() % 64; };
     if (random() % 4 == 0) descriptor.header.length = anything();
     if (random() % 4 == 0) descriptor.length = anything();
@@ -147,7 +147,7 @@ TEST(RingDescriptorTest, WhateverIsDecodedStaysWithinTheArea) {
 
 class MessageRingTest : public testing::Test {
  protected:
-  // What the reader takes next, without releasing it.
+  // Takes the next descriptor without releasing it.
   std::optional<RingDescriptor> Take() {
     Bytes bytes;
     if (!reader_.Take(bytes)) return std::nullopt;
@@ -172,7 +172,7 @@ class MessageRingTest : public testing::Test {
   MessageRingReader reader_{memory_};
 };
 
-TEST_F(MessageRingTest, MessagesComeOutAsTheyWentInForManyLaps) {
+TEST_F(MessageRingTest, MessagesKeepTheirContentForManyLaps) {
   for (uint32_t i = 0; i < 5 * kEntries; ++i) {
     const size_t bytes = i * 997 % 100'000 + 1;
     ASSERT_TRUE(Write(bytes, static_cast<std::byte>(i)));
@@ -187,7 +187,7 @@ TEST_F(MessageRingTest, MessagesComeOutAsTheyWentInForManyLaps) {
   }
 }
 
-TEST_F(MessageRingTest, AFullRingTakesNoMoreUntilSomethingIsReleased) {
+TEST_F(MessageRingTest, AFullRingRejectsMessagesUntilOneIsReleased) {
   uint64_t written = 0;
   while (writer_.HasRoom()) {
     writer_.Publish({.header = HeaderOf(0)});
@@ -202,7 +202,7 @@ TEST_F(MessageRingTest, AFullRingTakesNoMoreUntilSomethingIsReleased) {
   EXPECT_TRUE(writer_.HasRoom());
 }
 
-TEST_F(MessageRingTest, AFullAreaTakesNoMoreUntilSomethingIsReleased) {
+TEST_F(MessageRingTest, AFullAreaRejectsMessagesUntilOneIsReleased) {
   uint64_t written = 0;
   while (Write(kFragmentBytesMax, std::byte{1})) ++written;
   EXPECT_EQ(written, kAreaBytes / kFragmentBytesMax);
@@ -213,11 +213,11 @@ TEST_F(MessageRingTest, AFullAreaTakesNoMoreUntilSomethingIsReleased) {
   EXPECT_FALSE(Write(1, std::byte{1}));
 }
 
-// Once round the area, equal payloads that are no multiple of the alignment fill it to its last
-// bytes: the place after them, rounded up, is beyond what is free.
-TEST_F(MessageRingTest, AMessageWithoutPayloadPassesAFullAreaAndHarmsNothing) {
+// After one lap, equal payloads whose size is no multiple of the alignment fill the area to its
+// last bytes. The place after them, rounded up, is past the free bytes.
+TEST_F(MessageRingTest, AMessageWithoutPayloadPassesAFullAreaWithoutHarm) {
   constexpr size_t kPayload = 10'000;
-  ASSERT_TRUE(Write(1, std::byte{1}));  // so that the rest does not begin at offset 0
+  ASSERT_TRUE(Write(1, std::byte{1}));  // so that the others do not start at offset 0
   reader_.Release(*Take());
   while (Write(kPayload, std::byte{1})) {
   }
@@ -233,7 +233,7 @@ TEST_F(MessageRingTest, AMessageWithoutPayloadPassesAFullAreaAndHarmsNothing) {
   }
 }
 
-TEST_F(MessageRingTest, ReturnsComeBackInTheirOrderForManyLaps) {
+TEST_F(MessageRingTest, ReturnsKeepTheirOrderForManyLaps) {
   EXPECT_FALSE(writer_.TakeReturn().has_value());
   for (uint32_t lap = 0; lap < 5; ++lap) {
     for (uint32_t i = 0; i < kReturns; ++i) reader_.Return((i * 7 + lap) % kReturns);
@@ -245,7 +245,7 @@ TEST_F(MessageRingTest, ReturnsComeBackInTheirOrderForManyLaps) {
   }
 }
 
-TEST_F(MessageRingTest, ASleeperIsToBeWokenOnce) {
+TEST_F(MessageRingTest, ASleeperIsWokenOnce) {
   EXPECT_FALSE(writer_.TakeReaderSleeps());
   reader_.SetSleeps(true);
   EXPECT_TRUE(writer_.TakeReaderSleeps());
@@ -258,9 +258,9 @@ TEST_F(MessageRingTest, ASleeperIsToBeWokenOnce) {
   EXPECT_FALSE(writer_.TakeReaderSleeps());
 }
 
-// Both do their part at the same moment, round after round. Without the fence in Settle() both
-// miss each other within some hundred rounds, where two processors are free for it.
-TEST_F(MessageRingTest, WhoFallsAsleepWhileSomethingIsPublishedSeesItOrIsWoken) {
+// Both sides act at the same moment, in many rounds. Without the fence in Settle() they miss each
+// other within some hundred rounds, if two processors are free.
+TEST_F(MessageRingTest, AReaderThatFallsAsleepDuringAPublishSeesItOrIsWoken) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   std::atomic<int> begun = 0, written = 0;
   std::atomic<bool> ended = false;
@@ -294,8 +294,9 @@ TEST_F(MessageRingTest, WhoFallsAsleepWhileSomethingIsPublishedSeesItOrIsWoken) 
   ended = true;
 }
 
-// Both sides, against memory that the other one scribbles over: they may come to a halt.
-TEST_F(MessageRingTest, NoBytesInTheMemoryLeadOutOfIt) {
+// Runs both sides against memory into which the other one writes random bytes. They may stop making
+// progress, but must stay within the memory.
+TEST_F(MessageRingTest, RandomBytesInTheMemoryNeverCauseAnAccessOutsideIt) {
   const uint32_t seed = 77;
   std::mt19937_64 random(seed);
   for (int draw = 0; draw < 3000; ++draw) {

@@ -1,4 +1,4 @@
-// The sends of a transport that are not done yet.
+// The unfinished sends of a transport.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@
 
 namespace muster {
 
-// `copied` bytes of it are in the link's own memory; or it is lent, from `slab`.
+// A send. Either `copied` bytes of its payload are in the link's memory, or it is lent from `slab`.
 struct PendingSend {
   WireHeader header;
   absl::Span<const std::byte> payload;
   size_t copied = 0;
   uint32_t slab = 0;
   Transport::SendDone done;
-  PendingSend* next = nullptr;  // in the queue of its link
+  PendingSend* next = nullptr;  // in the link's queue
 };
 
-// As large as the largest number that was under way together, so that a message allocates nothing.
-// Thread-compatible.
+// A pool that grows to the largest number of sends in progress at once, so that a message allocates
+// nothing. Thread-compatible.
 class PendingSends {
  public:
-  // Valid until it is finished.
+  // The result is valid until Finish() or FinishLater().
   PendingSend* Begin(const WireHeader& header, absl::Span<const std::byte> payload,
                      Transport::SendDone done) {
     if (free_.empty()) {
@@ -48,13 +48,14 @@ class PendingSends {
     if (done) done(status);
   }
 
-  // Where nothing may be called: CallFinished() calls `done`.
+  // Use it where callbacks must not run: the next CallFinished() calls `done`.
   void FinishLater(PendingSend* send, const absl::Status& status) {
     if (send->done) finished_.push_back({std::move(send->done), status});
     free_.push_back(send);
   }
   bool has_finished() const { return !finished_.empty(); }
-  // How many were. What they finish in turn is left for the next time.
+  // Calls the `done` callbacks and returns their number. Sends that they finish wait for the next
+  // call.
   int CallFinished() {
     calling_.swap(finished_);
     for (Finished& send : calling_) send.done(send.status);
@@ -63,7 +64,7 @@ class PendingSends {
     return count;
   }
 
-  // No `done` is called any more.
+  // Drops all `done` callbacks without calling them.
   void Forget() {
     for (auto& send : sends_) send->done = nullptr;
     finished_.clear();

@@ -1,4 +1,4 @@
-// The data path allocates nothing per message. A program of its own, because it replaces
+// The data path allocates nothing per message. This is a separate program because it replaces
 // malloc.
 #include <atomic>
 #include <cstddef>
@@ -45,7 +45,7 @@ void* realloc(void* memory, size_t size) {
 namespace muster::shared_memory_allocation_test {
 namespace {
 
-// Places every payload in the same memory or, where it may, reads it in place; as a shard does.
+// Receives every payload into the same memory, or reads it in place, as a shard does.
 class Reader : public MessageReceiver {
  public:
   explicit Reader(bool in_place) : in_place_(in_place) {}

@@ -19,8 +19,9 @@ namespace {
 using Kind = ControlPacket::Kind;
 using Refusal = ControlPacket::Refusal;
 
-constexpr int kOpeningPackets = 3;  // HELLO, INTRODUCE (of who dialled), BELL
-// Whoever is woken for less, on the only processor perhaps, would rather find all of the turn's.
+constexpr int kOpeningPackets = 3;  // HELLO, INTRODUCE (only from the dialling side), BELL
+// A wake for less would come too early: with one processor the reader should find all of the turn's
+// messages at once.
 constexpr uint64_t kWorthASwitch = 64 << 10;
 
 }  // namespace
@@ -78,7 +79,7 @@ SharedMemoryLink::~SharedMemoryLink() {
 // ---- Opening.
 
 absl::Status SharedMemoryLink::Watch() {
-  noted_ = commons_.sockets_due = true;  // it may have something already
+  noted_ = commons_.sockets_due = true;  // the socket may already have a packet
   return commons_.loop->Watch(socket_->fd(), EPOLLIN | EPOLLET, this);
 }
 
@@ -110,7 +111,7 @@ void SharedMemoryLink::GoOn(Time now) {
 }
 
 void SharedMemoryLink::TryLater(const absl::Status& why) {
-  LOG_EVERY_T(WARNING, 1) << "shared memory: a link has to wait: " << why;
+  LOG_EVERY_T(WARNING, 1) << "shared memory: a link must wait, and is tried again: " << why;
   retry_at_ = std::chrono::steady_clock::now() + LinkCommons::kRetryTime;
   commons_.retry_at = std::min(commons_.retry_at, *retry_at_);
 }
@@ -120,8 +121,8 @@ void SharedMemoryLink::Dial(Time now) {
   if (absl::IsResourceExhausted(socket.status())) {
     if (now < deadline_) return TryLater(socket.status());
     return GiveUp(absl::ResourceExhaustedError(
-        absl::StrCat("the peer could not be dialled for want of file descriptors or memory here, "
-                     "or because too many wait there: ",
+        absl::StrCat("the peer could not be dialled: no file descriptors or memory are left here, "
+                     "or too many connections wait there: ",
                      socket.status().message(), ": raise this process's limit (ulimit -n)")));
   }
   if (!socket.ok()) return End(socket.status());
@@ -154,17 +155,17 @@ void SharedMemoryLink::TurnAway(Refusal refusal) {
   commons_.ends_due = true;
 }
 
-// The kernel accepts for a process that is stopped or hangs: only its answer shows that it is
-// there.
+// The kernel accepts connections for a process that is stopped or hangs. Only an answer shows that
+// the process is alive.
 void SharedMemoryLink::GiveUpOpening() {
   const std::string time = absl::FormatDuration(commons_.greeting_time);
   GiveUp(said_ == kOpeningPackets
              ? absl::UnavailableError(
-                   absl::StrCat("the process there was dialled and did not answer within ", time,
-                                ": is it stopped, or does its thread hang?"))
+                   absl::StrCat("the peer was dialled and did not answer within ", time,
+                                ": its process may be stopped, or its thread may hang"))
              : absl::ResourceExhaustedError(absl::StrCat(
-                   "what opens the link could not be said within ", time,
-                   ", for want of memory or because too many files are on their way between this "
+                   "the packets that open the link could not be sent within ", time,
+                   ": no memory is left, or too many files are in transit between this "
                    "user's processes")));
 }
 
@@ -172,13 +173,15 @@ void SharedMemoryLink::GiveUpOpening() {
 
 void SharedMemoryLink::Ready(uint32_t) { noted_ = commons_.sockets_due = true; }
 
-// Not watched for otherwise: the peer's every look into its socket would wake us.
+// The socket is watched for room only while it is full: otherwise each read of the peer would wake
+// this thread.
 void SharedMemoryLink::WatchForRoom(bool watch) {
   if (std::exchange(socket_full_, watch) == watch) return;
   commons_.loop->Change(socket_->fd(), EPOLLIN | EPOLLET | (watch ? uint32_t{EPOLLOUT} : 0), this);
 }
 
-// Its other end is closed. What it said before that, and perhaps why, is still to be read.
+// The other end of the socket is closed. The packets sent before, perhaps with the reason, must
+// still be read.
 void SharedMemoryLink::Fail(const absl::Status& why) {
   failed_ = why;
   noted_ = commons_.sockets_due = true;
@@ -214,11 +217,12 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
     return reader_.Map(received.file);
   }
   if (packet.kind == Kind::kRefused) return HearRefusal(packet.refusal);
-  if (!reader_.mapped()) return absl::InvalidArgumentError("it speaks before its HELLO");
+  if (!reader_.mapped()) return absl::InvalidArgumentError("a packet before the HELLO");
   if (packet.kind == Kind::kIntroduce) return HearIntroduction(packet);
-  if (id_ == PeerId::kNone) return absl::InvalidArgumentError("it has not introduced itself");
+  if (id_ == PeerId::kNone) return absl::InvalidArgumentError("a packet before the introduction");
   if (packet.kind == Kind::kSlab || packet.kind == Kind::kWithdraw) {
-    if (gave_up_) return absl::OkStatus();  // of slabs, not all are known here any more
+    if (gave_up_)
+      return absl::OkStatus();  // some slabs were lost, so later packets about slabs mean nothing
     if (packet.kind == Kind::kWithdraw) return reader_.RemoveSlab(packet.slab);
     return reader_.AddSlab(packet.slab, packet.bytes, received.file);
   }
@@ -234,13 +238,14 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
   return absl::OkStatus();
 }
 
-// The socket is private to two processes of one user, or of root, as the kernel says: the token may
-// be said there as it is.
+// The token may be sent in clear: the kernel guarantees that only two processes of one user, or of
+// root, share the socket.
 absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
   if (id_ != PeerId::kNone) return absl::InvalidArgumentError("an introduction too many");
   credentials_ = {.self = packet.who, .token = packet.token};
   if (!IsLetIn()) {
-    LOG_EVERY_T(WARNING, 1) << "shared memory: " << NameOf(packet.who) << " is not let in";
+    LOG_EVERY_T(WARNING, 1) << "shared memory: " << NameOf(packet.who)
+                            << " is not let in: its session is not open here, or its token differs";
     TurnAway(Refusal::kNotLetIn);
     return absl::OkStatus();
   }
@@ -255,15 +260,15 @@ bool SharedMemoryLink::IsLetIn() const {
   return token != nullptr && *token == credentials_.token;
 }
 
-// The session may have been closed since he introduced himself: then he is left before anybody has
-// heard of him, and sees his socket closed.
+// The session may have been closed since the peer introduced itself. Then the link is left before
+// the receiver hears of it, and the peer sees its socket closed.
 void SharedMemoryLink::TellJoined() {
   if (IsLetIn()) {
     told_joined_ = true;
     return commons_.receiver->PeerJoined(id_, credentials_.self);
   }
   LOG_EVERY_T(WARNING, 1) << "shared memory: " << NameOf(credentials_.self)
-                          << " is not let in any more";
+                          << " is not let in: its session was closed meanwhile";
   commons_.turned_away.fetch_add(1, std::memory_order_relaxed);
   Disconnect();
 }
@@ -272,11 +277,11 @@ absl::Status SharedMemoryLink::HearRefusal(Refusal refusal) const {
   if (!dialled_ || reader_.mapped()) return absl::InvalidArgumentError("a refusal too late");
   if (refusal == Refusal::kFull) {
     return absl::ResourceExhaustedError(
-        "the peer takes no link more: it has too many, or no file descriptor or memory is left "
+        "the peer accepts no more links: it has too many, or no file descriptor or memory is left "
         "there");
   }
   return absl::PermissionDeniedError(
-      "not let in: no such session is open there, or the token is another");
+      "not let in: no such session is open there, or its token differs");
 }
 
 // ---- The end.
@@ -293,16 +298,18 @@ void SharedMemoryLink::Close(const absl::Status& why) {
   commons_.loop->Unwatch(socket_->fd(), this);
   socket_.reset();
   writer_.CancelWaiting(why);
-  (void)writer_.TakeReturns();  // what came back before the end
+  (void)writer_.TakeReturns();  // take what was returned before the end
   writer_.EndLoans(why);
 }
 
-// Of somebody who has not introduced himself nobody else hears; he hears that it was not his fault.
-// To close the socket is to give back all that is lent, and its owners would write there while it
-// is still read: while anything is lent, Settle() says BYE instead.
+// A peer that has not introduced itself is refused with kFull, because it is not at fault. The
+// receiver does not know it.
+//
+// Closing the socket returns everything that is lent. The owners would then write to memory that is
+// still being read. So while anything is lent the socket stays open, and Settle() sends BYE.
 void SharedMemoryLink::GiveUp(const absl::Status& why) {
   if (ungreeted()) {
-    LOG_EVERY_T(WARNING, 1) << "shared memory: who connected is turned away: " << why;
+    LOG_EVERY_T(WARNING, 1) << "shared memory: refused a connection: " << why;
     return TurnAway(Refusal::kFull);
   }
   End(why);
@@ -313,12 +320,13 @@ void SharedMemoryLink::GiveUp(const absl::Status& why) {
   }
 }
 
-// The other side hears of it by its closed socket, at once: what it lent, or was lent, may change
-// under the reader then, but whoever breaks the protocol can do that anyway.
+// The other side sees its socket closed, at once. Memory lent in either direction may then change
+// under its reader. A peer that breaks the protocol could change it anyway.
 void SharedMemoryLink::Break(const absl::Status& why) {
   commons_.malformed.fetch_add(1, std::memory_order_relaxed);
-  LOG_EVERY_T(WARNING, 1) << "shared memory: a peer breaks the protocol and is cut off: " << why;
-  End(absl::UnavailableError(absl::StrCat("the peer breaks the protocol: ", why.message())));
+  LOG_EVERY_T(WARNING, 1) << "shared memory: a peer broke the protocol and was disconnected: "
+                          << why;
+  End(absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", why.message())));
   broken_ = true;
   Close(why_ended_);
 }
@@ -339,8 +347,8 @@ void SharedMemoryLink::CutOff() {
 
 int SharedMemoryLink::TellEnd() {
   if (why_ended_.ok() || Muted()) return 0;
-  // What was published whole comes before the news of the end. The receiver may disconnect in each
-  // of these calls, and then hears nothing more.
+  // Fully published messages are delivered before the end is reported. The receiver may disconnect
+  // in any of these calls, and then gets no further callback.
   int events = Receive(message_ring::kEntries);
   const std::optional<WireHeader> lost = reader_.DropArriving();
   if (lost.has_value()) {
@@ -349,12 +357,12 @@ int SharedMemoryLink::TellEnd() {
   }
   if (Muted()) return events;
   told_end_ = true;
-  if (!told_joined_) return events;  // it came to nothing before anybody heard of it
+  if (!told_joined_) return events;  // it ended before the receiver knew it
   commons_.receiver->PeerLost(id_, why_ended_);
   return events + 1;
 }
 
-// Whom nothing is owed on either side is told by the closed socket alone.
+// If neither side holds a payload, closing the socket tells the peer; no BYE is needed.
 bool SharedMemoryLink::Settle() {
   if (!Muted()) return id_ == PeerId::kNone && !connected();
   if (!connected()) return true;
@@ -387,13 +395,13 @@ bool SharedMemoryLink::MaySend() const {
   return IsOpen() && failed_.ok() && why_ended_.ok() && !left_ && !retry_at_.has_value();
 }
 
-// `done` may send more, and disconnect.
+// `done` may send more messages, and may disconnect.
 void SharedMemoryLink::SendWaiting() {
   while (writer_.first() != nullptr && MaySend()) {
     PendingSend* send = writer_.first();
     const LinkWriter::Published published = writer_.Publish(*socket_);
-    MarkPublished();                    // of a fragment as well
-    const bool lent = send->slab != 0;  // then it ends when the reader returns it
+    MarkPublished();                    // a fragment counts too
+    const bool lent = send->slab != 0;  // a lent payload ends when the reader returns it
     if (send->header.length >= kWorthASwitch) RingForReader();
     switch (published) {
       case LinkWriter::Published::kAll:
@@ -405,10 +413,10 @@ void SharedMemoryLink::SendWaiting() {
         return WatchForRoom(true);
       case LinkWriter::Published::kTryLater:
         return TryLater(
-            absl::AbortedError("too many files are on their way between this user's processes, or "
+            absl::AbortedError("too many files are in transit between this user's processes, or "
                                "no memory is left: a slab cannot be handed over yet"));
       case LinkWriter::Published::kSocketDead:
-        return Fail(absl::UnavailableError("its socket takes nothing any more"));
+        return Fail(absl::UnavailableError("the peer's socket is closed"));
     }
   }
 }
@@ -436,7 +444,7 @@ void SharedMemoryLink::Withdraw() {
 
 // ---- Receiving.
 
-// What the other side left when it closed its socket needs no bell any more.
+// The messages of a side that closed its socket can be read even if its bell never came.
 bool SharedMemoryLink::Readable() const {
   if (broken_ || id_ == PeerId::kNone) return false;
   return connected() ? open_ : reader_.mapped();
@@ -462,8 +470,9 @@ int SharedMemoryLink::Receive(int messages_max) {
 absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
   MarkReturned();
   const bool in_slab = descriptor.slab != 0;
-  if (in_slab && !reader_.Knows(descriptor.slab)) ReadSocket();  // announced before it was used
-  // Whoever closed the socket may have its payloads for his own again.
+  if (in_slab && !reader_.Knows(descriptor.slab))
+    ReadSocket();  // the announcement came before the descriptor
+  // A peer that closed its socket may already reuse its payloads.
   if (in_slab && !connected()) return absl::OkStatus();
   if (Muted() || (in_slab && gave_up_)) {
     reader_.Drop(descriptor);
@@ -527,8 +536,9 @@ void SharedMemoryLink::RingForReader() {
   if (IsOpen() && writer_.TakeReaderSleeps()) Ring();
 }
 
-// One ring wakes the other side's thread, which then looks at both directions: it sees all that was
-// done here before, and may sleep again, waiting for more, before this side comes to look.
+// One ring wakes the other side's thread, which then checks both directions and sees all earlier
+// changes. The flags are cleared first, because the other side may fall asleep again before this
+// side checks.
 void SharedMemoryLink::Ring() {
   published_ = returned_ = false;
   bell_->Ring();

@@ -29,19 +29,19 @@ namespace muster {
 
 class SharedMemoryLink;
 
-// Payloads lent to the receiver, of all links of a transport. Numbers are used again, so that none
-// allocates. Thread-compatible.
+// The payloads that peers have lent to this transport's receiver, over all links. Numbers are
+// reused, so that no lease allocates. Thread-compatible.
 class LeaseTable {
  public:
   struct Lease {
-    SharedMemoryLink* link = nullptr;  // null: gone
-    uint32_t loan = 0;                 // the sender's number
-    MappedSlab slab;                   // that it lies in
+    SharedMemoryLink* link = nullptr;  // null: the link is gone
+    uint32_t loan = 0;                 // the sender's number of the loan
+    MappedSlab slab;                   // contains the payload
   };
 
   uint64_t Add(Lease lease);
   Lease Take(uint64_t number);
-  // `link` is going.
+  // Call when `link` is being destroyed.
   void Forget(const SharedMemoryLink* link);
   bool empty() const { return leases_.size() == free_.size(); }
 
@@ -50,14 +50,14 @@ class LeaseTable {
   std::vector<uint32_t> free_;
 };
 
-// What the links of one transport have in common; used on its thread.
+// The state that the links of one transport share. Used on the transport's thread.
 struct LinkCommons {
   using Time = std::chrono::steady_clock::time_point;
-  // What fails for want of descriptors or memory is tried again after it: they come free when
-  // something else is closed, of which nobody tells.
+  // The delay before an attempt that lacked descriptors or memory is repeated. They become free
+  // when something else is closed, and nothing reports that.
   static constexpr std::chrono::milliseconds kRetryTime{100};
 
-  Transport* transport;  // that leases are of
+  Transport* transport;  // owns the leases
   EventLoop* loop;
   absl::Duration greeting_time;  // see SharedMemoryTransportOptions
   MessageReceiver* receiver = nullptr;
@@ -68,15 +68,17 @@ struct LinkCommons {
   std::shared_ptr<RegisteredSlabs> slabs = std::make_shared<RegisteredSlabs>();
   LeaseTable leases;
   CopyCrew crew{CopyCrew::HelpersFor(UsableCpus())};
-  std::atomic<int64_t> malformed = 0;    // any thread reads them
-  std::atomic<int64_t> turned_away = 0;  // of those who connected
+  std::atomic<int64_t> malformed = 0;    // read by any thread
+  std::atomic<int64_t> turned_away = 0;  // connections that were refused
 
-  // What the transport has to look after.
-  bool sockets_due = false;                  // a link's socket may have something
-  Time retry_at = Time::max();               // some link is to GoOn() then
-  bool ends_due = false;                     // a link has ended, or has nothing left to wait for
-  std::vector<SharedMemoryLink*> published;  // their readers may be asleep and wait for that
-  std::vector<SharedMemoryLink*> returned;   // likewise their writers, for room and returns
+  // The transport's pending work.
+  bool sockets_due = false;     // a socket of some link may have a packet
+  Time retry_at = Time::max();  // when some link must GoOn()
+  bool ends_due = false;        // a link has ended, or no longer waits for anything
+  std::vector<SharedMemoryLink*>
+      published;  // links with readers that may sleep and wait for messages
+  std::vector<SharedMemoryLink*>
+      returned;  // links with writers that may sleep and wait for room and returns
 
   PeerId NewPeer(SharedMemoryLink* link) {
     const PeerId id{peers_made++};
@@ -85,81 +87,86 @@ struct LinkCommons {
   }
 };
 
-// One end of it: a socket, and a ring for each direction. docs/protocol.md has what is said.
+// One end of a link: a socket, and a ring for each direction. docs/protocol.md has the protocol.
 //
-//   opening   until each side has the other's ring and bell; nothing is published before
-//   open      messages go both ways
-//   ended     the other side has left, its socket has been closed, or we have given the link up:
-//             what it had published whole still arrives, then PayloadLost and PeerLost are told,
-//             and nothing comes any more
-//   left      our caller has disconnected: nothing of it is heard any more
+//   opening   until each side has the other's ring and bell; nothing is published before.
+//   open      messages travel in both directions.
+//   ended     the other side has left, its socket was closed, or this side gave the link up:
+//             fully published messages still arrive, then PayloadLost and PeerLost are called,
+//             and nothing more arrives
+//   left      our caller has disconnected: it gets no more callbacks for this link
 //
-// After the last two the socket stays until neither side holds a payload of the other. Thread-
-// compatible; calls the receiver from Receive() and TellEnd() only, `done` also from Send() and
-// Pump(). It may call Send() and Disconnect() here then.
+// The socket stays open in the last two states until neither side holds a payload of the other.
+//
+// Thread-compatible. Calls the receiver only from Receive() and TellEnd(), and `done` also from
+// Send() and Pump(). These callbacks may call Send() and Disconnect().
 class SharedMemoryLink : public EventLoop::Handler {
  public:
   using Time = LinkCommons::Time;
 
-  // Dials `to`, as `credentials` say: where no descriptor is left for it, again and again until the
-  // greeting time is over. Who was dialled has that time to answer. `commons` outlives the link.
+  // Dials `to` with `credentials`. If this process has no descriptor left, it dials again until the
+  // greeting time is over. The dialled peer then has the greeting time to answer. `commons` must
+  // outlive the link.
   SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials, Time now);
-  // Somebody dialled us, and has the greeting time to introduce himself.
+  // A peer dialled this process. It must introduce itself within the greeting time.
   SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time now);
   ~SharedMemoryLink() override;
 
-  // kNone: of somebody who has not introduced himself.
+  // kNone for a peer that has not introduced itself.
   PeerId id() const { return id_; }
   bool dialled() const { return dialled_; }
-  // Whether the receiver has heard of it, or our caller dialled: only they can disconnect it.
+  // Whether the receiver knows the link, or our caller dialled it. Only such links can be
+  // disconnected.
   bool known() const { return told_joined_; }
   bool left() const { return left_; }
-  // Somebody who has not introduced himself.
+  // The peer connected and has not introduced itself.
   bool ungreeted() const { return id_ == PeerId::kNone && connected(); }
-  // Whom we dialled, and who has not answered.
+  // This side dialled, and the peer has not answered.
   bool unanswered() const { return dialled_ && connected() && !open_ && why_ended_.ok() && !left_; }
-  Time deadline() const { return deadline_; }  // of both
+  Time deadline() const { return deadline_; }  // for ungreeted() and unanswered()
   const absl::Status& why_ended() const { return why_ended_; }
 
-  // Of one that was accepted, before anything else. RESOURCE_EXHAUSTED: it cannot be.
+  // Call first on an accepted link. Returns RESOURCE_EXHAUSTED if the socket cannot be watched.
   absl::Status Watch();
-  // Says what opens the link, as far as that is possible now; for the rest it is to be called again
-  // from commons.retry_at on.
+  // Sends the packets that open the link, as far as possible now. Call it again from
+  // commons.retry_at on for the rest.
   void GoOn(Time now);
-  // The socket has something, perhaps.
+  // Whether the socket may have a packet.
   bool noted() const { return noted_; }
   void ReadSocket();
-  // Of somebody who has not introduced himself. kNone: without a word.
+  // Refuses a peer that has not introduced itself. kNone closes without a packet.
   void TurnAway(ControlPacket::Refusal refusal);
-  // Of an unanswered() one, whose time is over.
+  // Gives up an unanswered() link after its deadline.
   void GiveUpOpening();
 
   void Send(PendingSend* send);
   void Disconnect();
-  // And closes it now, whatever the peer still reads.
+  // Disconnects and closes the socket now, although the peer may still read payloads.
   void CutOff();
-  // Ends it because of `why`, which is nobody's fault. Where payloads are lent, on either side, the
-  // socket stays until they have come back.
+  // Ends the link because of `why`, without blaming the peer. If either side has lent payloads, the
+  // socket stays open until they have been returned.
   void GiveUp(const absl::Status& why);
 
-  // At most so many messages or fragments. How many.
+  // Takes at most `messages_max` messages or fragments. Returns the number of events.
   int Receive(int messages_max);
-  // Returns taken, and more sent where there is room. How many returns.
+  // Takes incoming returns and sends waiting messages as far as there is room. Returns the number
+  // of returns.
   int Pump();
   void Withdraw();
-  // Of an ended link, once: what is left arrives, PayloadLost, PeerLost. How many events.
+  // Reports the end of an ended link, once: delivers the remaining messages, then calls PayloadLost
+  // and PeerLost. Returns the number of events.
   int TellEnd();
-  // Of a link that has ended or was left: closes it when nobody holds a payload any more. True: it
-  // may go.
+  // Closes an ended or left link when neither side holds a payload any more. Returns true when the
+  // link may be destroyed.
   bool Settle();
-  // A lease has ended.
+  // Ends a lease.
   void Return(uint32_t loan);
   int loans_out() const { return writer_.loans_out(); }
 
   bool HasNews() const;
   void SetSleeps();
   void StayAwake();
-  // Wakes the other side if it sleeps; see message_ring::Settle().
+  // Both wake the other side if it sleeps; see message_ring::Settle().
   void WakeReader();
   void WakeWriter();
 
@@ -181,7 +188,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   absl::Status HearIntroduction(const ControlPacket& packet);
   bool IsLetIn() const;
   void TellJoined();
-  // Never OK.
+  // Never returns OK.
   absl::Status HearRefusal(ControlPacket::Refusal refusal) const;
   void WatchForRoom(bool watch);
   void Fail(const absl::Status& why);
@@ -199,32 +206,34 @@ class SharedMemoryLink : public EventLoop::Handler {
   void Break(const absl::Status& why);
 
   LinkCommons& commons_;
-  const bool dialled_;  // by us
+  const bool dialled_;  // by this side
   const std::optional<LocalAddress> to_;
-  Time deadline_;  // for the introduction of who dialled us; or for our dialling, then its answer
+  Time deadline_;  // of ungreeted(): for the introduction; of unanswered(): for dialling, then for
+                   // the answer
   PeerId id_;
-  LinkCredentials credentials_;  // of who dialled: ours, or those that he introduced himself with
+  LinkCredentials
+      credentials_;  // of the dialling side: ours, or those with which the peer introduced itself
 
   std::optional<ControlSocket> socket_;
-  std::optional<Doorbell> bell_;  // the other side's
+  std::optional<Doorbell> bell_;  // belongs to the other side
   LinkWriter writer_;
   LinkReader reader_;
 
-  int said_ = 0;  // of what opens the link
+  int said_ = 0;  // the number of opening packets sent
   bool open_ = false;
   bool told_joined_;
   bool noted_ = false;
-  std::optional<Time> retry_at_;  // what could not be said, or sent, waits until then
+  std::optional<Time> retry_at_;  // unsent packets and messages wait until then
   bool socket_full_ = false;
-  absl::Status failed_;     // the socket takes nothing any more; what it brings says why
-  absl::Status why_ended_;  // OK: it has not
+  absl::Status failed_;     // the socket accepts nothing more; packets still to be read may say why
+  absl::Status why_ended_;  // OK: the link has not ended
   bool told_end_ = false;
-  bool broken_ = false;  // nothing that lies in its ring is believed any more
+  bool broken_ = false;  // nothing in the peer's ring is trusted any more
   bool left_ = false;
-  bool gave_up_ = false;  // though the socket is open: something that came over it was lost
+  bool gave_up_ = false;  // although the socket is open: something that came over it was lost
   bool said_bye_ = false;
   bool heard_bye_ = false;
-  // Since the other side was rung for last: it may be asleep and wait for that.
+  // Changes since the last ring: the other side may sleep and wait for them.
   bool published_ = false;
   bool returned_ = false;
   bool listed_published_ = false;  // in commons_.published

@@ -1,5 +1,5 @@
-// Shared memory is for processes of one user. (Bazel's sandbox has one user only: this runs outside
-// of it.)
+// Shared memory is only for processes of one user. This test runs outside Bazel's sandbox, which
+// has only one user.
 #include <glog/logging.h>
 #include <grp.h>
 #include <poll.h>
@@ -27,7 +27,7 @@ namespace {
 
 enum End { kTurnedAway = 0, kTakenForLocal = 1, kNoSocket = 2, kHeard = 3, kStaysRoot = 4 };
 
-// The role of this program when it starts itself: tries to connect as another user.
+// The child process: tries to connect as another user.
 int Stranger() {
   std::string line;
   std::getline(std::cin, line);
@@ -47,7 +47,7 @@ int Stranger() {
   return absl::IsUnavailable(heard.status()) ? kTurnedAway : kHeard;
 }
 
-TEST(SharedMemoryStrangerTest, AnotherUserIsTurnedAway) {
+TEST(SharedMemoryStrangerTest, AnotherUserIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   Postbox postbox;
   const std::unique_ptr<EventLoop> loop = *EventLoop::Create();

@@ -20,12 +20,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
-constexpr int kMessagesPerTurn = 16;  // of one link, before the next has its turn
-constexpr int kBusyTurnsMax = 8;      // that a writer who waits for room sleeps on
+constexpr int kMessagesPerTurn = 16;  // of one link, before the next link has its turn
+constexpr int kBusyTurnsMax =
+    8;  // turns during which a writer that waits for room may be left asleep
 
 }  // namespace
 
-// Keeps the slabs beyond the transport, if need be.
+// Keeps the slab table alive if the handle outlives the transport.
 class SharedMemoryTransport::SlabRegistration : public MemoryRegistration {
  public:
   SlabRegistration(std::shared_ptr<RegisteredSlabs> slabs, uint32_t number)
@@ -57,7 +58,7 @@ SharedMemoryTransport::SharedMemoryTransport(EventLoop* loop, LocalAddress addre
       listener_(std::move(listener)),
       commons_{.transport = this, .loop = loop, .greeting_time = options.greeting_time} {}
 
-// What is lent is waited for, because its owner will take it for his own again.
+// The destructor waits for lent payloads, because their owner will reuse the memory after it.
 SharedMemoryTransport::~SharedMemoryTransport() {
   CHECK(commons_.leases.empty()) << "a lease outlives its transport";
   commons_.sends.Forget();
@@ -96,7 +97,7 @@ std::string SharedMemoryTransport::ObstacleTo(absl::string_view address) {
   return other.ok() && here.ok() ? std::string(here->ObstacleTo(*other)) : "";
 }
 
-// ---- What its caller does.
+// ---- Calls of the owner.
 
 void SharedMemoryTransport::OpenSession(uint64_t job, uint32_t generation,
                                         const SessionToken& token) {
@@ -117,7 +118,7 @@ absl::StatusOr<PeerId> SharedMemoryTransport::Connect(absl::string_view address,
   SharedMemoryLink& link = *links_.back();
   if (!reached) {
     link.GiveUp(
-        absl::UnavailableError("the address is of another host, network namespace or user"));
+        absl::UnavailableError("the address belongs to another host, network namespace or user"));
   } else {
     link.GoOn(now);
   }
@@ -174,9 +175,9 @@ void SharedMemoryTransport::Return(uint64_t loan) {
 
 // ---- Progress.
 
-// Links are only added while it goes through them, also by those whom it calls.
+// Callbacks may add links during these loops, but none is removed: so the loops use indices.
 int SharedMemoryTransport::Advance() {
-  CHECK(commons_.receiver != nullptr) << "SetReceiver comes before Progress";
+  CHECK(commons_.receiver != nullptr) << "SetReceiver() must be called before Progress()";
   StayAwake();
   if (commons_.sockets_due || accept_due_ || next_deadline_ != Time::max() ||
       commons_.retry_at != Time::max()) {
@@ -203,7 +204,7 @@ int SharedMemoryTransport::TellEnds() {
   return events;
 }
 
-// Frees the links that nothing needs any more: where nobody goes through them.
+// Destroys links that are no longer needed. Call it only while nothing iterates over the links.
 void SharedMemoryTransport::Settle() {
   leaving_ = false;
   std::erase_if(links_, [this](const std::unique_ptr<SharedMemoryLink>& link) {
@@ -233,7 +234,7 @@ void SharedMemoryTransport::LookAtSockets() {
   for (auto& link : links_) {
     if (!link->ungreeted() && !link->unanswered()) continue;
     if (now >= link->deadline()) {
-      // What we did not look at while this thread stood still is not the other side's silence.
+      // The packet may have arrived while this thread was held up. Read it before blaming the peer.
       link->ReadSocket();
       link->GoOn(now);
       if (!link->ungreeted() && !link->unanswered()) continue;
@@ -244,7 +245,7 @@ void SharedMemoryTransport::LookAtSockets() {
       link->GiveUpOpening();
     } else {
       LOG_EVERY_T(WARNING, 1)
-          << "shared memory: who connected does not say who he is and is turned away";
+          << "shared memory: refused a connection that did not introduce itself in time";
       link->TurnAway(ControlPacket::Refusal::kNone);
     }
   }
@@ -255,22 +256,23 @@ int SharedMemoryTransport::CountUngreeted() const {
                                         [](const auto& link) { return link->ungreeted(); }));
 }
 
-// The listener announces newcomers only (EPOLLET): until nobody waits there, somebody is due.
+// The listener reports only new connections (EPOLLET). So accept_due_ stays set until Accept()
+// finds none.
 void SharedMemoryTransport::AcceptSome(Time now) {
   for (int accepts = 0; CountUngreeted() < kUngreetedMax; ++accepts) {
     if (accepts == kAcceptsMax) {
-      commons_.sockets_due = true;  // the others in the next turn, which comes at once
+      commons_.sockets_due = true;  // accept the others in the next turn, which comes at once
       return;
     }
     absl::StatusOr<std::optional<ControlSocket>> accepted = listener_.Accept();
     if (absl::IsPermissionDenied(accepted.status())) {
       commons_.turned_away.fetch_add(1, std::memory_order_relaxed);
-      LOG_EVERY_T(WARNING, 1) << "shared memory: who connected is turned away: "
-                              << accepted.status();
+      LOG_EVERY_T(WARNING, 1) << "shared memory: refused a connection: " << accepted.status();
       continue;
     }
     if (!accepted.ok()) {
-      LOG_EVERY_T(WARNING, 1) << "shared memory: nobody can connect: " << accepted.status();
+      LOG_EVERY_T(WARNING, 1) << "shared memory: cannot accept connections, trying again: "
+                              << accepted.status();
       accept_at_ = now + LinkCommons::kRetryTime;
       return;
     }
@@ -285,7 +287,7 @@ void SharedMemoryTransport::AcceptSome(Time now) {
     if (kept >= options_.accepted_max)
       taken = absl::ResourceExhaustedError("there are too many links");
     if (!taken.ok()) {
-      LOG_EVERY_T(WARNING, 1) << "shared memory: who connected is turned away: " << taken;
+      LOG_EVERY_T(WARNING, 1) << "shared memory: refused a connection: " << taken;
       link->TurnAway(ControlPacket::Refusal::kFull);
       continue;
     }
@@ -329,7 +331,8 @@ void SharedMemoryTransport::WakePeers() {
   WakeWriters();
 }
 
-// Those who fell asleep while something was published for them: one barrier for all.
+// Wakes readers that fell asleep while messages were published for them. One fence serves all
+// links.
 void SharedMemoryTransport::WakeReaders() {
   if (commons_.published.empty()) return;
   message_ring::Settle();
@@ -337,7 +340,8 @@ void SharedMemoryTransport::WakeReaders() {
   commons_.published.clear();
 }
 
-// For what was returned and released. Late, as an answer that is still to come wakes as well.
+// Wakes writers that wait for returned payloads and released bytes. This may be late, because an
+// answer that follows also wakes them.
 void SharedMemoryTransport::WakeWriters() {
   busy_turns_ = 0;
   if (commons_.returned.empty()) return;

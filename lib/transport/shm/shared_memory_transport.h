@@ -1,5 +1,5 @@
-// The data plane between processes of one host: shared memory, and a Unix socket that notices
-// death.
+// The data plane between processes of one host: shared memory, with a Unix socket that detects the
+// peer's death.
 #pragma once
 
 #include <chrono>
@@ -27,60 +27,66 @@
 namespace muster {
 
 struct SharedMemoryTransportOptions {
-  // Who connects has to introduce himself within it, and who was dialled to answer: he is lost
-  // then, with UNAVAILABLE. So long Connect() dials again where no descriptor is left here; the
-  // peer is lost then, with RESOURCE_EXHAUSTED.
+  // The time for a connecting peer to introduce itself, and for a dialled peer to answer. A peer
+  // that takes longer is lost with UNAVAILABLE. If this process has no descriptor left, Connect()
+  // dials again for this time; then the peer is lost with RESOURCE_EXHAUSTED.
   absl::Duration greeting_time = absl::Seconds(5);
-  // Links of those who connected that are kept; more hear that there are too many.
+  // The limit of links that peers opened. Further peers are told that there are too many.
   int accepted_max = 1024;
 };
 
 // A link is a Unix socket, which the kernel closes when either process dies, and a ring of message
-// descriptors for each direction, in memory that both sides map. Over the socket they hand each
-// other that memory, the slabs that they send from and their doorbells. docs/protocol.md has the
+// descriptors for each direction, in memory that both sides map. Over the socket the sides exchange
+// that memory, the slabs from which they send, and their doorbells. docs/protocol.md has the
 // formats.
 //
-// A payload in a registered SharedSlab (RegisterMemory) stays where it is: the receiver reads the
-// sender's pages, in place where PlacePayload says so, else with one copy to the place. The
-// sender's `done` comes when it has. Payloads of up to kCopiedBytesMax, and all that lie elsewhere,
-// are copied through the link's memory, 1 MiB at a time; their `done` comes when the last of it is
-// there, inside Send() where there is room. Messages on one link keep their order; until the other
-// side has let this one in they wait here. Nothing is allocated per message. A receiver that sleeps
-// may be woken only by Progress() or Wait() here: once for all that was sent before. A sender that
-// sleeps until a payload or room comes back is woken by Wait(), an idle Progress(), or the eighth
-// busy one.
+// Payloads:
+// - A payload in a registered SharedSlab (RegisterMemory) is not copied by the sender. The receiver
+// reads the sender's pages: in place if PlacePayload allows it, else with one copy to the place.
+// The sender's `done` runs after that.
+// - Payloads of up to kCopiedBytesMax, and payloads in other memory, are copied through the link's
+// memory, 1 MiB at a time. Their `done` runs when the last byte is there, inside Send() if there is
+// room.
 //
-// A peer is a process of the same user or of root; others are turned away. What a peer writes is
-// checked before it is believed; one that breaks the protocol loses its link and kills nobody.
+// Messages on one link keep their order. They wait here until the other side has accepted this one.
+// No message allocates.
 //
-// The receiver's calls, except PlacePayload, and `done` may call anything here but Progress() and
-// the destructor. PlacePayload only names memory.
+// Only Progress() or Wait() may wake a sleeping receiver, once for all messages sent before. A
+// sender that sleeps until a payload or room comes back is woken by Wait(), by an idle Progress(),
+// or by the eighth busy one.
 //
-// Disconnect() lets arrive what is done and what a receiver may already have seen; the `done` of
-// the latter comes when it has let go, until when the payload belongs to it. What was still waiting
-// here ends with CANCELLED. The destructor does so for every peer, for at most 0.2 s, and calls
-// nothing any more. A process that is stopped, when its link is open, is not dead: its messages
-// wait.
+// A peer must be a process of the same user or of root; others are refused. Everything that a peer
+// writes is checked before use. A peer that breaks the protocol loses its link and kills no
+// process.
+//
+// Callbacks of the receiver, except PlacePayload, and `done` may call everything here except
+// Progress() and the destructor. PlacePayload only returns memory.
+//
+// Disconnect() still delivers completed sends, and sends that the receiver may already have seen.
+// The latter belong to the receiver until it lets go; then their `done` runs. Sends that still wait
+// here end with CANCELLED. The destructor does the same for every peer, for at most 0.2 s, and
+// calls no callbacks. A stopped process with an open link is not dead: its messages wait.
 class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
  public:
-  // Larger payloads in a registered slab are not copied to the link.
+  // Payloads in a registered slab are copied to the link up to this size.
   static constexpr size_t kCopiedBytesMax = LinkWriter::kCopiedBytesMax;
-  // Of those who connected and have not introduced themselves; more wait to be accepted.
+  // The limit of connected peers that have not introduced themselves. Others wait to be accepted.
   static constexpr int kUngreetedMax = 64;
-  // That one Progress() accepts: who knocks without end holds up nobody else.
+  // The limit of connections that one Progress() accepts, so that a flood of them delays no other
+  // link.
   static constexpr int kAcceptsMax = 64;
 
-  // `loop` outlives it. UNAVAILABLE where the kernel lacks what this needs (Linux 3.17, /proc),
-  // RESOURCE_EXHAUSTED where it has no descriptor left.
+  // Requires: `loop` outlives the transport. Returns UNAVAILABLE if the kernel lacks a feature
+  // (Linux 3.17, /proc), and RESOURCE_EXHAUSTED if there is no descriptor left.
   static absl::StatusOr<std::unique_ptr<SharedMemoryTransport>> Create(
       EventLoop* loop, SharedMemoryTransportOptions options = {});
   ~SharedMemoryTransport() override;
 
-  // Whether `address` is that of a transport on this host that a process of this user, in this
-  // network namespace, can reach. False for bytes that are no address of ours. Any thread.
+  // Whether `address` is that of a transport on this host that processes of this user can reach in
+  // this network namespace. False for bytes that are no such address. Thread-safe.
   static bool IsLocal(absl::string_view address);
-  // Why a transport on this very host is not local in that sense, in words; "": it is, or it is on
-  // another host. Any thread.
+  // The reason why a transport on this host is not local in that sense. Returns "" if it is local
+  // or on another host. Thread-safe.
   static std::string ObstacleTo(absl::string_view address);
 
   void SetReceiver(MessageReceiver* receiver) override { commons_.receiver = receiver; }
@@ -95,9 +101,9 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   LinkDescription Describe(PeerId peer) const override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;
-  // Memory in a SharedSlab becomes readable for every peer that is sent a payload in it, all of the
-  // slab, until the handle is destroyed and no lease is left. For other memory, and beyond 4,096
-  // slabs: nothing happens, and payloads there are copied.
+  // Memory in a SharedSlab becomes readable for every peer that is sent a payload in it: the whole
+  // slab, until the handle is destroyed and no lease is left. Other memory, and slabs beyond 4,096,
+  // are not registered: payloads there are copied.
   absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
       absl::Span<std::byte> memory) override;
 
@@ -107,14 +113,14 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   bool PrepareToSleep() override;
   absl::Duration SleepMax() const override;
 
-  // Messages, and descriptors of messages, that no Muster process sends. Any thread.
+  // The number of messages and descriptors that no correct Muster process sends. Thread-safe.
   int64_t malformed_messages() const { return commons_.malformed.load(std::memory_order_relaxed); }
-  // Of those who connected: of another user, not let in, silent, or too many. Logged at most once a
-  // second. Any thread.
+  // The number of refused connections: of another user, not let in, silent, or too many. Logged at
+  // most once a second. Thread-safe.
   int64_t turned_away() const { return commons_.turned_away.load(std::memory_order_relaxed); }
 
  private:
-  // That is about to be left; null: it has ended already.
+  // Finds a link that is about to be left; null if it has ended already.
   SharedMemoryLink* FindLeaving(PeerId peer);
   using Time = SharedMemoryLink::Time;
   class SlabRegistration;
@@ -140,15 +146,15 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   ControlSocket listener_;
   LinkCommons commons_;
   std::vector<std::unique_ptr<SharedMemoryLink>> links_;
-  // Of those who were told as lost, until they are disconnected.
+  // Links that were reported as lost, until they are disconnected.
   absl::flat_hash_map<PeerId, absl::Status> lost_;
 
-  bool asleep_ = false;               // the links say so
-  bool accept_due_ = false;           // somebody waits at the listener, perhaps
-  Time accept_at_ = {};               // not before
-  Time next_deadline_ = Time::max();  // of somebody who has not introduced himself, or answered
-  bool leaving_ = false;              // some links wait for payloads to come back
-  int busy_turns_ = 0;                // since writers were woken
+  bool asleep_ = false;               // the links have set their sleep flags
+  bool accept_due_ = false;           // a connection may wait at the listener
+  Time accept_at_ = {};               // accept no earlier than this
+  Time next_deadline_ = Time::max();  // of an ungreeted or unanswered peer
+  bool leaving_ = false;              // some links wait until payloads are returned
+  int busy_turns_ = 0;                // since the last WakeWriters()
 };
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// Shared memory between processes that die, and against those that mean it ill. What every
-// Transport must do is in transport_test.cc.
+// Shared memory between processes that die, and against hostile peers. transport_test.cc tests what
+// every Transport must do.
 #include "lib/transport/shm/shared_memory_transport.h"
 
 #include <glog/logging.h>
@@ -55,7 +55,7 @@ namespace {
 
 using Kind = ControlPacket::Kind;
 
-// A transport alone on its loop, with the session of the tests open.
+// A transport alone on its loop, with the tests' session open.
 class Member {
  public:
   explicit Member(MessageReceiver& receiver, SharedMemoryTransportOptions options = {})
@@ -74,7 +74,7 @@ class Member {
   PeerId Connect(const Member& to, uint32_t index = 0) const {
     return *transport_->Connect(to->address(), CredentialsOf(index));
   }
-  // Falls asleep as Wait() does. False: something keeps it awake.
+  // Prepares to sleep, as Wait() does. Returns false if something keeps the transport awake.
   bool FallAsleep() const {
     for (int tries = 0; tries < 100; ++tries) {
       if (transport_->PrepareToSleep() && loop_->Look() == 0) return true;
@@ -82,7 +82,7 @@ class Member {
     }
     return false;
   }
-  // Whether it would have slept on, had it been asleep.
+  // Whether a sleep would have ended.
   bool IsWoken() const { return loop_->Look() > 0; }
 
  private:
@@ -90,7 +90,7 @@ class Member {
   std::unique_ptr<SharedMemoryTransport> transport_;
 };
 
-// Two of them, one of which has connected to the other and been let in: the way is open.
+// Two transports, one of which has connected to the other and been accepted: the link is open.
 struct Pair {
   Pair() : to_b(a.Connect(b)) {
     CHECK(ProgressUntil({a.get(), b.get()}, [&] { return !b_box.joined.empty(); }));
@@ -116,8 +116,8 @@ struct RegisteredSlab {
   std::unique_ptr<Transport::MemoryRegistration> registration;
 };
 
-// ---- Roles of this program when it starts itself. Each prints its address, waits for the one that
-// connects to it, and ends with stdin.
+// ---- Roles of this program when it starts itself. Each prints its address, waits until the parent
+// connects, and ends when stdin closes.
 
 constexpr size_t kLentBytes = 3 << 20;
 
@@ -153,7 +153,7 @@ class Role {
   std::atomic<bool> ended = false;
 };
 
-// Sends every message back, reading those in slabs in place.
+// Sends every message back. Reads payloads in slabs in place.
 int Echo() {
   Role role;
   role.postbox.read_in_place = true;
@@ -164,7 +164,7 @@ int Echo() {
   return role.RunUntilStdinEnds();
 }
 
-// Keeps every payload that it is lent.
+// Keeps the lease of every payload.
 int Hold() {
   Role role;
   role.postbox.read_in_place = true;
@@ -174,7 +174,7 @@ int Hold() {
   return role.RunUntilStdinEnds();
 }
 
-// Sends its slab.
+// Sends a payload in its slab.
 int Lend() {
   Role role;
   RegisteredSlab slab(*role.transport, kLentBytes);
@@ -182,7 +182,7 @@ int Lend() {
   return role.RunUntilStdinEnds();
 }
 
-// Sends more than a ring holds from the heap.
+// Sends a payload from the heap that is larger than the ring.
 int Pour() {
   Role role;
   const std::vector<std::byte> payload = PatternOf(1, 64 << 20);
@@ -215,7 +215,7 @@ class BetweenProcessesTest : public testing::Test {
   int dones_ = 0, failures_ = 0;
 };
 
-TEST_F(BetweenProcessesTest, MessagesOfEverySizeComeBackWholeFromHeapAndSlab) {
+TEST_F(BetweenProcessesTest, MessagesOfEverySizeComeBackFromHeapAndSlab) {
   Start("--echo");
   const RegisteredSlab slab(*transport_, 64 << 20);
   uint32_t number = 0;
@@ -249,7 +249,7 @@ TEST_F(BetweenProcessesTest, SleepersWakeEachOther) {
   }
 }
 
-TEST_F(BetweenProcessesTest, AKilledPeerIsLostOnceAndSendsUnderWayEnd) {
+TEST_F(BetweenProcessesTest, AKilledPeerIsLostOnceAndPendingSendsEnd) {
   Start("--echo");
   const std::vector<std::byte> heap = PatternOf(1, 32 << 20);
   const RegisteredSlab slab(*transport_, 32 << 20);
@@ -285,7 +285,7 @@ TEST_F(BetweenProcessesTest, AnIdlePeerThatIsKilledWakesItsSleepingPeer) {
   EXPECT_EQ(postbox_.losses.size(), 1u);
 }
 
-TEST_F(BetweenProcessesTest, WhatAKilledSenderLentStaysReadable) {
+TEST_F(BetweenProcessesTest, APayloadLentByAKilledSenderStaysReadable) {
   postbox_.read_in_place = true;
   Start("--lend");
   ASSERT_TRUE(Progress([&] { return !postbox_.messages.empty(); }));
@@ -299,7 +299,7 @@ TEST_F(BetweenProcessesTest, WhatAKilledSenderLentStaysReadable) {
   }
 }
 
-TEST_F(BetweenProcessesTest, WhatAKilledReaderHeldIsGivenBackWithAnError) {
+TEST_F(BetweenProcessesTest, APayloadHeldByAKilledReaderIsReturnedWithAnError) {
   Start("--hold");
   const RegisteredSlab slab(*transport_, 1 << 20);
   for (uint32_t i = 0; i < 3; ++i) Send(HeaderOf(i, 1 << 20), slab.slab->memory());
@@ -311,7 +311,7 @@ TEST_F(BetweenProcessesTest, WhatAKilledReaderHeldIsGivenBackWithAnError) {
   EXPECT_EQ(postbox_.losses.size(), 1u);
 }
 
-TEST_F(BetweenProcessesTest, AMessageCutOffByDeathIsNeverDelivered) {
+TEST_F(BetweenProcessesTest, AMessageCutShortByDeathIsNeverDelivered) {
   bool begun = false;
   class Beginning : public Postbox {
    public:
@@ -355,7 +355,7 @@ TEST_F(BetweenProcessesTest, AStoppedPeerIsNotLost) {
 
 // ---- Addresses and memory.
 
-TEST(SharedMemoryTransportTest, AnAddressSaysWhetherItIsLocal) {
+TEST(SharedMemoryTransportTest, AnAddressTellsWhetherItIsLocal) {
   Postbox postbox;
   const Member transport(postbox);
   const std::string address = transport->address();
@@ -388,7 +388,7 @@ int MappingsOfSlabs() {
   return count;
 }
 
-TEST(SharedMemoryTransportTest, ASlabThatIsNotRegisteredAnyMoreIsUnmappedByItsReaders) {
+TEST(SharedMemoryTransportTest, ReadersUnmapASlabThatIsNoLongerRegistered) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
   const PeerId to_b = a.Connect(b);
@@ -405,7 +405,7 @@ TEST(SharedMemoryTransportTest, ASlabThatIsNotRegisteredAnyMoreIsUnmappedByItsRe
   ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [] { return MappingsOfSlabs() == 0; }));
 }
 
-TEST(SharedMemoryTransportTest, ASlabIsWithdrawnOnlyOnceItsLastLeaseHasEnded) {
+TEST(SharedMemoryTransportTest, ASlabIsWithdrawnOnlyAfterItsLastLeaseEnded) {
   Pair pair;
   pair.b_box.read_in_place = true;
   {
@@ -422,7 +422,7 @@ TEST(SharedMemoryTransportTest, ASlabIsWithdrawnOnlyOnceItsLastLeaseHasEnded) {
   ASSERT_TRUE(pair.Progress([] { return MappingsOfSlabs() == 0; }));
 }
 
-TEST(SharedMemoryTransportTest, WhoSharesItsLoopWithOthersHearsOfEverything) {
+TEST(SharedMemoryTransportTest, ATransportThatSharesItsLoopMissesNoEvent) {
   class Other : public EventLoop::Handler {
    public:
     void Ready(uint32_t) override { ++readies; }
@@ -458,7 +458,7 @@ TEST(SharedMemoryTransportTest, WhoSharesItsLoopWithOthersHearsOfEverything) {
   EXPECT_TRUE(b.IsWoken());
 }
 
-TEST(SharedMemoryTransportTest, WaitingTwiceWithoutProgressDoesNotSleepOverWhatTheFirstSaw) {
+TEST(SharedMemoryTransportTest, ASecondWaitWithoutProgressStillSeesTheNewsOfTheFirst) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
   ASSERT_TRUE(b.FallAsleep());
@@ -469,7 +469,7 @@ TEST(SharedMemoryTransportTest, WaitingTwiceWithoutProgressDoesNotSleepOverWhatT
   EXPECT_EQ(b_box.joined.size(), 1u);
 }
 
-TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutAnAnswer) {
+TEST(SharedMemoryTransportTest, ASleepingWriterIsWokenByAReturnWithoutAnAnswer) {
   Postbox a_box, b_box;
   b_box.read_in_place = true;
   const Member a(a_box), b(b_box);
@@ -487,7 +487,7 @@ TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutA
   EXPECT_TRUE(done);
 }
 
-TEST(SharedMemoryTransportTest, WhoIsWokenByAnAnswerIsNotWokenAgainForWhatWasReturnedBefore) {
+TEST(SharedMemoryTransportTest, AWriterWokenByAnAnswerIsNotWokenAgainForEarlierReturns) {
   Pair pair;
   pair.b_box.read_in_place = true;
   pair.b_box.on_message = [&](const Postbox::Message& message) {
@@ -510,9 +510,9 @@ TEST(SharedMemoryTransportTest, WhoIsWokenByAnAnswerIsNotWokenAgainForWhatWasRet
   EXPECT_FALSE(pair.a.IsWoken());
 }
 
-// ---- Who is there.
+// ---- Joining.
 
-TEST(SharedMemoryTransportTest, WhoConnectsIsKnownBeforeItsFirstMessageAndIsAnsweredOnTheSameLink) {
+TEST(SharedMemoryTransportTest, APeerIsKnownBeforeItsFirstMessageAndAnsweredOnTheSameLink) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
   bool known = false;
@@ -533,7 +533,7 @@ TEST(SharedMemoryTransportTest, WhoConnectsIsKnownBeforeItsFirstMessageAndIsAnsw
   EXPECT_TRUE(a_box.messages[0].payload == absl::MakeConstSpan(payload));
 }
 
-TEST(SharedMemoryTransportTest, WhoHasAnotherTokenOrSessionIsNotLetInAndHearsTheSame) {
+TEST(SharedMemoryTransportTest, AWrongTokenAndAnUnknownSessionAreRefusedAlike) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
   LinkCredentials wrong_token = CredentialsOf(0), wrong_job = wrong_token,
@@ -551,7 +551,7 @@ TEST(SharedMemoryTransportTest, WhoHasAnotherTokenOrSessionIsNotLetInAndHearsThe
     EXPECT_EQ(a_box.losses[0].first, peer);
     EXPECT_EQ(a_box.losses[0].second,
               absl::PermissionDeniedError("shared memory: not let in: no such session is open "
-                                          "there, or the token is another"));
+                                          "there, or its token differs"));
     a_box.losses.clear();
   }
   EXPECT_EQ(failed, 3);
@@ -561,7 +561,7 @@ TEST(SharedMemoryTransportTest, WhoHasAnotherTokenOrSessionIsNotLetInAndHearsThe
   EXPECT_TRUE(b_box.losses.empty());
 }
 
-TEST(SharedMemoryTransportTest, AClosedSessionLetsNobodyInAndThrowsNobodyOut) {
+TEST(SharedMemoryTransportTest, AClosedSessionAcceptsNoPeerAndDropsNone) {
   Pair pair;
   pair.b->CloseSession(1, 1);
   pair.a.Connect(pair.b);
@@ -571,7 +571,7 @@ TEST(SharedMemoryTransportTest, AClosedSessionLetsNobodyInAndThrowsNobodyOut) {
   EXPECT_EQ(pair.b_box.joined.size(), 1u);
 }
 
-TEST(SharedMemoryTransportTest, WhoIsNotKnownMayBeDisconnectedAtOnce) {
+TEST(SharedMemoryTransportTest, AnUnknownPeerMayBeDisconnectedInPeerJoined) {
   class Bouncer : public Postbox {
    public:
     void PeerJoined(PeerId peer, const LinkIdentity& who) override {
@@ -593,7 +593,7 @@ TEST(SharedMemoryTransportTest, WhoIsNotKnownMayBeDisconnectedAtOnce) {
 
 // ---- The end of a link.
 
-TEST(SharedMemoryTransportTest, TheOtherSideHearsOfADisconnectAfterWhatWasSentBefore) {
+TEST(SharedMemoryTransportTest, ADisconnectIsReportedAfterTheMessagesSentBefore) {
   for (const bool by_who_dialled : {true, false}) {
     Pair pair;
     const Member& leaver = by_who_dialled ? pair.a : pair.b;
@@ -618,7 +618,7 @@ TEST(SharedMemoryTransportTest, TheOtherSideHearsOfADisconnectAfterWhatWasSentBe
   }
 }
 
-TEST(SharedMemoryTransportTest, WhoHoldsAPayloadHearsAtOnceThatItsSenderHasLeft) {
+TEST(SharedMemoryTransportTest, APeerThatHoldsAPayloadLearnsAtOnceThatItsSenderLeft) {
   Pair pair;
   pair.b_box.read_in_place = true;
   const RegisteredSlab slab(*pair.a, 100'000);
@@ -639,7 +639,7 @@ TEST(SharedMemoryTransportTest, WhoHoldsAPayloadHearsAtOnceThatItsSenderHasLeft)
   EXPECT_TRUE(pair.a_box.losses.empty());
 }
 
-TEST(SharedMemoryTransportTest, WhoIsCutOffHoldsNothingUp) {
+TEST(SharedMemoryTransportTest, APeerThatIsCutOffHoldsNothingUp) {
   Pair pair;
   pair.b_box.read_in_place = true;
   const RegisteredSlab slab(*pair.a, 100'000);
@@ -649,9 +649,10 @@ TEST(SharedMemoryTransportTest, WhoIsCutOffHoldsNothingUp) {
   ASSERT_TRUE(pair.Progress([&] { return pair.b_box.messages.size() == 1; }));
   pair.a->CutOff(pair.to_b);
   ASSERT_TRUE(ProgressUntil({pair.a.get()}, [&] { return !absl::IsUnknown(done); }))
-      << "though the other side stands still";
+      << "although the other side makes no progress";
   EXPECT_FALSE(done.ok());
-  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.losses.size() == 1; })) << "and wakes up";
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.losses.size() == 1; }))
+      << "after it makes progress again";
   pair.b_box.leases.clear();
   for (int i = 0; i < 100; ++i) {
     pair.a->Progress();
@@ -661,8 +662,8 @@ TEST(SharedMemoryTransportTest, WhoIsCutOffHoldsNothingUp) {
   EXPECT_EQ(pair.a->malformed_messages() + pair.b->malformed_messages(), 0);
 }
 
-// Each waits for the other to let go of what it will never look at.
-TEST(SharedMemoryTransportTest, TwoWhoLeaveEachOtherAtOnceBothGetTheirPayloadsBack) {
+// Each side would wait for the other to return a payload that it will never look at.
+TEST(SharedMemoryTransportTest, TwoPeersThatLeaveAtOnceBothGetTheirPayloadsBack) {
   Pair pair;
   const RegisteredSlab slab(*pair.a, 100'000);
   const auto registration = *pair.b->RegisterMemory(slab.slab->memory());
@@ -692,7 +693,7 @@ TEST(SharedMemoryTransportTest, AMessageHalfReceivedWhenItsSenderLeavesIsLost) {
   EXPECT_EQ(pair.b_box.lost_payloads[0].second, HeaderOf(1, payload.size()));
 }
 
-TEST(SharedMemoryTransportTest, NothingIsHeardOfWhomOneHasLeft) {
+TEST(SharedMemoryTransportTest, NoCallbackFollowsADisconnect) {
   Pair pair;
   const std::vector<std::byte> payload = PatternOf(1, 8 << 20);
   pair.a->Send(pair.to_b, HeaderOf(1, payload.size()), payload, nullptr);
@@ -705,7 +706,7 @@ TEST(SharedMemoryTransportTest, NothingIsHeardOfWhomOneHasLeft) {
   EXPECT_TRUE(pair.b_box.losses.empty());
 }
 
-TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForASlabLosesTheLinkAndSaysWhy) {
+TEST(SharedMemoryTransportTest, APeerWithoutADescriptorForASlabLosesTheLinkAndReportsWhy) {
   Pair pair;
   const RegisteredSlab slab(*pair.a, 100'000);
   absl::Status sent;
@@ -722,8 +723,8 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForASlabLosesTheLinkAndSay
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
 }
 
-// As many files on their way between this user's sockets as the kernel allows a process without
-// privileges, as long as it lives.
+// Puts as many files in transit between this user's sockets as the kernel allows an unprivileged
+// process, for the lifetime of the object.
 class FilesUnderWay {
  public:
   FilesUnderWay() {
@@ -746,11 +747,11 @@ class FilesUnderWay {
     const std::vector<int> files(kFiles, STDERR_FILENO);
     std::memcpy(CMSG_DATA(header), files.data(), kFiles * sizeof(int));
     CHECK_EQ(sendmsg(from_.get(), &message, MSG_NOSIGNAL), 1) << std::strerror(errno);
-    // The limit is that of open files: all that are open stay open.
+    // The limit counts open files, so all of them stay open.
     none_.emplace();
     refuses_ = sendmsg(from_.get(), &message, MSG_NOSIGNAL) < 0 && errno == ETOOMANYREFS;
   }
-  // False: the kernel lets this process send more, whatever the limit.
+  // Returns false if the kernel lets this process send more despite the limit.
   bool refuses_more() const { return refuses_; }
 
  private:
@@ -760,8 +761,8 @@ class FilesUnderWay {
   bool refuses_;
 };
 
-// The socket is writable all the while.
-TEST(SharedMemoryTransportTest, WhoCannotHandOverASlabYetSleepsAndTriesAgain) {
+// The socket stays writable all the time.
+TEST(SharedMemoryTransportTest, ASenderThatCannotSendASlabYetSleepsAndTriesAgain) {
   Pair pair;
   const RegisteredSlab slab(*pair.a, 100'000);
   {
@@ -777,8 +778,8 @@ TEST(SharedMemoryTransportTest, WhoCannotHandOverASlabYetSleepsAndTriesAgain) {
   EXPECT_TRUE(pair.a_box.losses.empty());
 }
 
-// The memory of a payload belongs to its reader until he lets go, whatever becomes of the link.
-TEST(SharedMemoryTransportTest, WhatIsLentStaysLentWhenALinkIsGivenUp) {
+// A payload's memory belongs to its reader until the reader lets go, whatever happens to the link.
+TEST(SharedMemoryTransportTest, PayloadsStayLentWhenALinkIsGivenUp) {
   Pair pair;
   pair.a_box.read_in_place = pair.b_box.read_in_place = true;
   const RegisteredSlab of_a(*pair.a, 100'000), of_b(*pair.b, 100'000);
@@ -821,9 +822,9 @@ TEST(SharedMemoryTransportTest, WhatIsLentStaysLentWhenALinkIsGivenUp) {
   EXPECT_EQ(pair.a_box.losses.size() + pair.b_box.losses.size(), 2u);
 }
 
-// ---- Against those who speak the protocol to break it.
+// ---- Peers that break the protocol.
 
-// Connects to a transport by hand.
+// Connects to a transport and speaks the protocol by hand.
 class Forger {
  public:
   explicit Forger(const SharedMemoryTransport& transport)
@@ -833,7 +834,7 @@ class Forger {
         slab_(*SharedSlab::Allocate(100'000)) {}
 
   void Say(const ControlPacket& packet, int file = -1) {
-    (void)socket_.Send(packet, file);  // may be cut off already
+    (void)socket_.Send(packet, file);  // the link may be closed already
   }
   void SayHello() {
     SayMemory();
@@ -849,7 +850,7 @@ class Forger {
   void SaySlab(uint32_t number) {
     Say({.kind = Kind::kSlab, .slab = number, .bytes = slab_->memory().size()}, slab_->fd());
   }
-  // Puts `bytes` where the next descriptor is expected.
+  // Writes `bytes` to the next ring entry.
   void Publish(std::array<std::byte, RingDescriptor::kBytes> bytes) {
     const uint64_t number = ++published_;
     std::byte* entry = memory_.memory().data() + message_ring::kEntriesAt +
@@ -859,7 +860,7 @@ class Forger {
   }
   void Publish(const RingDescriptor& descriptor) { Publish(EncodeDescriptor(descriptor, 0)); }
 
-  // Listens until nothing is left to hear.
+  // Reads until no packet is left. Returns whether the link is closed.
   bool IsCutOff() {
     while (true) {
       const auto heard = socket_.Receive();
@@ -877,7 +878,7 @@ class Forger {
 
 class ForgerTest : public testing::Test {
  protected:
-  // Whether the transport cuts off who does this, and counts it once.
+  // Whether the transport closes the link of a peer that does this, and counts it once.
   bool IsCutOff(const std::function<void(Forger&)>& attack) {
     const int64_t before = transport_->malformed_messages();
     Forger forger(*transport_);
@@ -887,7 +888,7 @@ class ForgerTest : public testing::Test {
     return cut_off && transport_->malformed_messages() == before + 1;
   }
 
-  // The transport still serves those who behave.
+  // Checks that the transport still serves correct peers.
   void ExpectService() {
     Postbox client_box;
     const Member client(client_box);
@@ -909,7 +910,7 @@ class ForgerTest : public testing::Test {
   Member transport_{postbox_};
 };
 
-TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
+TEST_F(ForgerTest, APeerThatMisusesTheSocketIsCutOff) {
   const auto unsealed = [](uint64_t bytes) {
     FileDescriptor file(memfd_create("unsealed", MFD_CLOEXEC));
     CHECK_EQ(ftruncate(file.get(), static_cast<int64_t>(bytes)), 0);
@@ -986,8 +987,8 @@ TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
   ExpectService();
 }
 
-// Its socket says ECONNRESET before it says what came.
-TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedWithoutReadingTheBell) {
+// The kernel reports ECONNRESET before the packets that arrived.
+TEST_F(ForgerTest, MessagesArriveThoughTheirSenderDiedWithoutReadingTheBell) {
   {
     Forger forger(*transport_);
     forger.SayMemory();
@@ -1000,7 +1001,7 @@ TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedWithoutReadingTheBell) {
   EXPECT_EQ(transport_->malformed_messages(), 0);
 }
 
-TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedBeforeItsOwnBell) {
+TEST_F(ForgerTest, MessagesArriveThoughTheirSenderDiedBeforeItsOwnBell) {
   {
     Forger forger(*transport_);
     forger.SayMemory();
@@ -1011,7 +1012,7 @@ TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedBeforeItsOwnBell) {
   EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return postbox_.messages.size() == 1; }));
 }
 
-TEST_F(ForgerTest, OfWhoIsCutOffBeforeAnybodyHeardOfHimNothingIsKept) {
+TEST_F(ForgerTest, NothingIsKeptOfAPeerThatIsCutOffBeforeItJoined) {
   EXPECT_TRUE(IsCutOff([](Forger& f) {
     f.SayMemory();
     f.SayWho();
@@ -1022,7 +1023,7 @@ TEST_F(ForgerTest, OfWhoIsCutOffBeforeAnybodyHeardOfHimNothingIsKept) {
   EXPECT_DEATH(transport_->Disconnect(PeerId{0}), "no peer 0");
 }
 
-TEST_F(ForgerTest, WhoIsNotThereYetWhenItsSessionIsClosedIsNotLetInAnyMore) {
+TEST_F(ForgerTest, APeerIsRefusedIfItsSessionClosesBeforeItJoins) {
   Forger forger(*transport_);
   forger.SayMemory();
   forger.SayWho();
@@ -1037,7 +1038,7 @@ TEST_F(ForgerTest, WhoIsNotThereYetWhenItsSessionIsClosedIsNotLetInAnyMore) {
   EXPECT_EQ(transport_->malformed_messages(), 0);
 }
 
-TEST_F(ForgerTest, WhoPublishesWhatCannotBeIsCutOff) {
+TEST_F(ForgerTest, APeerThatPublishesInvalidDescriptorsIsCutOff) {
   const auto published = [&](const RingDescriptor& descriptor) {
     return IsCutOff([&](Forger& f) {
       f.SayHello();
@@ -1053,7 +1054,7 @@ TEST_F(ForgerTest, WhoPublishesWhatCannotBeIsCutOff) {
   EXPECT_TRUE(published({.header = HeaderOf(1, 200), .length = 100, .position = 100}));
 }
 
-TEST_F(ForgerTest, WhoChangesAMessageBetweenItsFragmentsIsCutOff) {
+TEST_F(ForgerTest, APeerThatChangesAMessageBetweenItsFragmentsIsCutOff) {
   const auto second = [&](const RingDescriptor& descriptor) {
     return IsCutOff([&](Forger& f) {
       f.SayHello();
@@ -1070,7 +1071,7 @@ TEST_F(ForgerTest, WhoChangesAMessageBetweenItsFragmentsIsCutOff) {
   ExpectService();
 }
 
-TEST_F(ForgerTest, RandomBytesInTheRingAndOnTheSocketKillNothing) {
+TEST_F(ForgerTest, RandomBytesInTheRingAndOnTheSocketDoNoHarm) {
   const uint32_t seed = 815;
   std::mt19937_64 random(seed);
   for (int round = 0; round < 300; ++round) {
@@ -1104,7 +1105,7 @@ TEST_F(ForgerTest, RandomBytesInTheRingAndOnTheSocketKillNothing) {
   ExpectService();
 }
 
-// The other side of a link: somebody who was dialled.
+// The other side of a link: a peer that was dialled.
 class ForgedListener {
  public:
   PeerId BeDialled(const Member& by) {
@@ -1112,7 +1113,7 @@ class ForgedListener {
     socket_ = std::move(**listener_.Accept());
     return peer;
   }
-  // The ring of who dialled.
+  // Returns the ring of the dialling side.
   SealedMemory HearHello() {
     const auto heard = socket_->Receive();
     CHECK(heard.ok() && heard->has_value()) << heard.status();
@@ -1135,7 +1136,7 @@ class ForgedListener {
   const Doorbell bell_ = *Doorbell::Create();
 };
 
-TEST_F(ForgerTest, AReaderThatReturnsWhatItWasNotLentIsLost) {
+TEST_F(ForgerTest, AReaderThatReturnsAnUnknownLoanIsLost) {
   ForgedListener listener;
   listener.BeDialled(transport_);
   const RegisteredSlab slab(*transport_, 100'000);
@@ -1156,7 +1157,7 @@ TEST_F(ForgerTest, AReaderThatReturnsWhatItWasNotLentIsLost) {
   ExpectService();
 }
 
-TEST_F(ForgerTest, NothingIsSentToWhoWasDialledButHasNotAnswered) {
+TEST_F(ForgerTest, NothingIsSentToADialledPeerBeforeItAnswers) {
   ForgedListener listener;
   const PeerId peer = listener.BeDialled(transport_);
   absl::Status sent;
@@ -1169,7 +1170,7 @@ TEST_F(ForgerTest, NothingIsSentToWhoWasDialledButHasNotAnswered) {
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
 }
 
-TEST_F(ForgerTest, WhoSaysNothingHoldsUpNobodyForLong) {
+TEST_F(ForgerTest, SilentPeersHoldUpOthersOnlyBriefly) {
   std::vector<std::unique_ptr<Forger>> silent;
   for (int i = 0; i < SharedMemoryTransport::kUngreetedMax; ++i) {
     silent.push_back(std::make_unique<Forger>(*transport_));
@@ -1184,7 +1185,7 @@ TEST_F(ForgerTest, WhoSaysNothingHoldsUpNobodyForLong) {
   EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return !postbox_.joined.empty(); }));
 }
 
-TEST(SharedMemoryTransportTest, WhoDoesNotIntroduceHimselfInTimeIsTurnedAway) {
+TEST(SharedMemoryTransportTest, APeerThatDoesNotIntroduceItselfInTimeIsRefused) {
   Postbox box;
   const Member member(box, {.greeting_time = absl::Milliseconds(20)});
   Forger silent(*member);
@@ -1201,7 +1202,7 @@ TEST(SharedMemoryTransportTest, WhoDoesNotIntroduceHimselfInTimeIsTurnedAway) {
   EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
 }
 
-TEST(SharedMemoryTransportTest, WhoIsDialledAndDoesNotAnswerInTimeIsLost) {
+TEST(SharedMemoryTransportTest, ADialledPeerThatDoesNotAnswerInTimeIsLost) {
   Postbox box;
   const Member member(box, {.greeting_time = absl::Milliseconds(20)});
   ForgedListener silent;
@@ -1222,7 +1223,7 @@ TEST(SharedMemoryTransportTest, WhoIsDialledAndDoesNotAnswerInTimeIsLost) {
   EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
 }
 
-TEST(SharedMemoryTransportTest, WhoConnectsWhenThereAreTooManyLinksHearsIt) {
+TEST(SharedMemoryTransportTest, APeerIsToldThatThereAreTooManyLinks) {
   Postbox box, client_box;
   const Member member(box, {.accepted_max = 2}), client(client_box);
   for (uint32_t i = 0; i < 3; ++i) client.Connect(member, i);
@@ -1238,7 +1239,7 @@ TEST(SharedMemoryTransportTest, WhoConnectsWhenThereAreTooManyLinksHearsIt) {
   EXPECT_TRUE(ProgressUntil({member.get(), client.get()}, [&] { return box.joined.size() == 3; }));
 }
 
-TEST(SharedMemoryTransportTest, ManyWhoKnockAtOnceAreTurnedAwaySomeInEveryTurn) {
+TEST(SharedMemoryTransportTest, ManyConnectionsAtOnceAreRefusedOverSeveralTurns) {
   constexpr int kKnocks = 3 * SharedMemoryTransport::kAcceptsMax / 2;
   Postbox box;
   const Member member(box, {.accepted_max = 0});
@@ -1247,19 +1248,19 @@ TEST(SharedMemoryTransportTest, ManyWhoKnockAtOnceAreTurnedAwaySomeInEveryTurn) 
 
   member->Progress();
   EXPECT_EQ(member->turned_away(), SharedMemoryTransport::kAcceptsMax);
-  EXPECT_TRUE(member->HasNews());  // nothing tells of those who wait already
+  EXPECT_TRUE(member->HasNews());  // waiting connections cause no further event
   member->Progress();
   EXPECT_EQ(member->turned_away(), kKnocks);
   EXPECT_TRUE(member.FallAsleep());
   EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
 }
 
-TEST(SharedMemoryTransportTest, WhoIsTurnedAwayForWantOfDescriptorsHearsSo) {
+TEST(SharedMemoryTransportTest, APeerRefusedForLackOfDescriptorsIsToldSo) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
   a.Connect(b);
   {
-    const NoDescriptorsLeft none(/*but=*/1);  // for the socket, not for the ring that it brings
+    const NoDescriptorsLeft none(/*but=*/1);  // for the socket, not for the ring that comes with it
     EXPECT_TRUE(b.FallAsleep());
   }
   ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return a_box.losses.size() == 1; }));
@@ -1268,7 +1269,7 @@ TEST(SharedMemoryTransportTest, WhoIsTurnedAwayForWantOfDescriptorsHearsSo) {
   EXPECT_EQ(b->malformed_messages(), 0);
 }
 
-TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForAPeerSleepsAndTriesAgain) {
+TEST(SharedMemoryTransportTest, ALackOfDescriptorsForAPeerIsTriedAgainAfterASleep) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
   a.Connect(b);
@@ -1287,7 +1288,7 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForAPeerSleepsAndTriesAgai
   EXPECT_EQ(b->SleepMax(), absl::InfiniteDuration());
 }
 
-TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftToDialTriesAgainLaterAndGivesUpInTheEnd) {
+TEST(SharedMemoryTransportTest, ALackOfDescriptorsToDialIsTriedAgainAndGivenUpInTheEnd) {
   Postbox a_box, b_box, hasty_box;
   const Member a(a_box), b(b_box), hasty(hasty_box, {.greeting_time = absl::Milliseconds(20)});
   {
@@ -1310,8 +1311,8 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftToDialTriesAgainLaterAndGi
   EXPECT_TRUE(a_box.losses.empty());
 }
 
-// What answers a link comes over the socket that was dialled: there is no other way to claim it.
-TEST_F(ForgerTest, AStrangerCannotAnswerForWhoWasDialled) {
+// An answer must come over the dialled socket, so another process cannot answer in its place.
+TEST_F(ForgerTest, AnotherProcessCannotAnswerForADialledPeer) {
   ForgedListener listener;
   listener.BeDialled(transport_);
   const SealedMemory memory = listener.HearHello();

@@ -169,7 +169,7 @@ std::string NoticedBy(const Station& connector, const Station& acceptor) {
   if (absl::IsPermissionDenied(why)) return "a proof of the handshake";
   if (absl::IsFailedPrecondition(why)) return "version or security in the handshake";
   if (says("data port there")) return "another field of the handshake";
-  if (says("speak as a Muster")) return "another field of the handshake";
+  if (says("no Muster data port")) return "another field of the handshake";
   if (says("wire header: checksum")) return "the checksum of a header";
   if (says("wire header")) return "another field of a header";
   if (absl::IsDataLoss(why)) return "the checksum of a payload";

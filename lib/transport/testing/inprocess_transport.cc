@@ -295,8 +295,8 @@ class InProcessTransport : public Transport {
 
  private:
   static absl::Status NotLetIn(absl::string_view address) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        address, ": not let in: no such session is open there, or the token is another"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(address, ": not let in: no such session is open there, or its token differs"));
   }
 
   LinkEnd EndOf(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {

@@ -34,7 +34,7 @@ constexpr auto kFetchEndMax = std::chrono::seconds(60);
 constexpr absl::string_view kAddressMark = "MUX1";
 
 constexpr absl::string_view kNotLetIn =
-    "not let in: no such session is open there, or the token is another";
+    "not let in: no such session is open there, or its token differs";
 
 constexpr size_t kLinkTagBytes = sizeof(LinkTag);
 constexpr size_t kMessageBytes = WireHeader::kBytes + kLinkTagBytes;

@@ -188,7 +188,7 @@ TEST(UcxLinkTest, AWrongTokenAndASessionThatIsNotOpenAreRefusedAlike) {
   ASSERT_TRUE(ProgressUntil({client.get(), server.get()},
                             [&] { return client_box.losses.size() == 2 && sent.size() == 6; }));
   const absl::Status expected = absl::PermissionDeniedError(
-      "not let in: no such session is open there, or the token is another");
+      "not let in: no such session is open there, or its token differs");
   for (const auto& [peer, why] : client_box.losses) EXPECT_EQ(why, expected);
   for (const absl::Status& status : sent) EXPECT_EQ(status, expected);
   EXPECT_EQ(server->refused_joins(), 2);
