@@ -213,7 +213,7 @@ TEST_F(MessageRingTest, AFullAreaRejectsMessagesUntilOneIsReleased) {
   EXPECT_FALSE(Write(1, std::byte{1}));
 }
 
-// After one lap, equal payloads whose size is no multiple of the alignment fill the area to its
+// Equal payloads with a size that is no multiple of the alignment fill the area, in one lap, to its
 // last bytes. The place after them, rounded up, is past the free bytes.
 TEST_F(MessageRingTest, AMessageWithoutPayloadPassesAFullAreaWithoutHarm) {
   constexpr size_t kPayload = 10'000;

@@ -1,4 +1,4 @@
-// Where a peer that has several addresses is tried next, and what those before have said.
+// Chooses the next address of a peer that has several, and collects the errors of earlier attempts.
 #pragma once
 
 #include <deque>
@@ -10,37 +10,40 @@
 
 namespace muster {
 
-// Of one side that connects: pure, it knows no socket and no clock. Thread-compatible.
+// The attempts of a connecting side. Pure: it knows no socket and no clock. Thread-compatible.
 class ConnectAttempts {
  public:
-  // Of an address that was crowded: so often in all it is tried again.
+  // The total number of repeats for addresses that hung up.
   static constexpr int kRepeatsMax = 3;
 
-  ConnectAttempts() = default;  // none
+  ConnectAttempts() = default;  // no address to try
   explicit ConnectAttempts(const std::vector<Endpoint>& endpoints)
       : endpoints_(endpoints.begin(), endpoints.end()) {}
 
-  // An address to be dialled; or a name to be resolved, which ends with Resolved() or Failed(); or,
-  // when all were tried in vain, why. The order is that of the endpoints, and the addresses of a
-  // name come in its place.
+  // Returns the next thing to try:
+  // - an address to dial;
+  // - a name to resolve, which ends with Resolved() or Failed();
+  // - a status, after all attempts failed.
+  //
+  // The order is that of the endpoints. The addresses of a name take the place of the name.
   using Next = absl::variant<SocketAddress, Endpoint, absl::Status>;
   Next Take();
   void Resolved(const std::vector<SocketAddress>& addresses);
 
-  // What was tried, or its name, is of no use. Of what several have said the status in the end
-  // holds what tells most (somebody who turned us away was there), and all of it that tells as
-  // much.
+  // Reports that the last address or name is of no use. The final status is the most informative
+  // one: a refusal by a peer that was there outranks an unreachable address. Equally informative
+  // messages are joined.
   void Failed(const absl::Status& why);
-  // Somebody hung up there without a word: whether `address` comes next once more. False when that
-  // was done kRepeatsMax times.
+  // The peer at `address` hung up without a message. Returns whether Take() returns the address
+  // once more; false after kRepeatsMax repeats.
   bool Repeat(const SocketAddress& address);
 
-  // Nothing more is to be tried.
+  // Drops all remaining addresses and names.
   void Stop();
 
  private:
   std::deque<Endpoint> endpoints_;
-  std::deque<SocketAddress> addresses_;  // before those
+  std::deque<SocketAddress> addresses_;  // come before the endpoints
   absl::Status fault_;
   int repeats_ = 0;
 };

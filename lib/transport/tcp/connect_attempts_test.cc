@@ -13,7 +13,8 @@ SocketAddress At(const std::string& host, uint16_t port) {
   return *SocketAddress::Numeric(host, port);
 }
 
-// "127.0.0.1:1" to be dialled, "name ps:2" to be resolved, or the status in the end.
+// Returns "127.0.0.1:1" for an address to dial, "name ps:2" for a name to resolve, or the final
+// status.
 std::string NextOf(ConnectAttempts& attempts) {
   const ConnectAttempts::Next next = attempts.Take();
   if (const auto* address = absl::get_if<SocketAddress>(&next)) return address->ToString();
@@ -21,7 +22,7 @@ std::string NextOf(ConnectAttempts& attempts) {
   return absl::get<absl::Status>(next).ToString();
 }
 
-TEST(ConnectAttemptsTest, TheAddressesOfANameComeInItsPlace) {
+TEST(ConnectAttemptsTest, TheAddressesOfANameTakeItsPlace) {
   ConnectAttempts attempts({{"127.0.0.1", 1}, {"ps", 2}, {"127.0.0.3", 3}});
   EXPECT_EQ(NextOf(attempts), "127.0.0.1:1");
   EXPECT_EQ(NextOf(attempts), "name ps:2");
@@ -33,7 +34,7 @@ TEST(ConnectAttemptsTest, TheAddressesOfANameComeInItsPlace) {
   EXPECT_EQ(NextOf(attempts), "UNAVAILABLE: nobody there");
 }
 
-TEST(ConnectAttemptsTest, WhatTellsMostIsToldAndWhatTellsAsMuchTogether) {
+TEST(ConnectAttemptsTest, TheMostInformativeStatusWinsAndEqualOnesAreJoined) {
   ConnectAttempts attempts;
   attempts.Failed(absl::UnavailableError("a: refused"));
   attempts.Failed(absl::UnavailableError("b: refused"));

@@ -19,11 +19,11 @@ namespace {
 
 constexpr int kBacklog = 256;
 constexpr auto kListenerPause = std::chrono::milliseconds(200);
-// Nobody is crowded out sooner: what an honest handshake takes at most, two round trips of far away
-// and a busy processor.
+// No connection is crowded out earlier. An honest handshake takes at most this: two round trips
+// over a long distance on a busy processor.
 constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
-// Of one that has named no open session, from an address of which such a one was crowded out not
-// long ago: that sat still.
+// The time for a connection that has named no open session, if another one from its address, which
+// also named none, was crowded out recently.
 constexpr auto kIdlersTime = std::chrono::milliseconds(50);
 constexpr auto kHeldAgainst = std::chrono::seconds(10);
 constexpr size_t kIdlersMax = 1024;
@@ -38,7 +38,7 @@ absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
   if (address.family() == AF_INET6) {
     setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  SizeReceiveBuffer(listener.get());  // accepted sockets have the same
+  SizeReceiveBuffer(listener.get());  // accepted sockets inherit the size
   if (bind(listener.get(), address.data(), address.size()) != 0 ||
       listen(listener.get(), kBacklog) != 0) {
     return absl::UnavailableError(
@@ -70,10 +70,11 @@ absl::StatusOr<FileDescriptor> ListenInRange(const DataPortOptions& options) {
     if (listener.ok()) return listener;
     fault = listener.status();
   }
-  return Annotate(fault, options.port_last > options.port_first
-                             ? absl::StrCat("no data port from ", options.port_first, " to ",
-                                            options.port_last, " can be had (a wider range?)")
-                             : "the data port cannot be had");
+  return Annotate(
+      fault, options.port_last > options.port_first
+                 ? absl::StrCat("no data port from ", options.port_first, " to ", options.port_last,
+                                " is free; use a wider range of ports")
+                 : "cannot open the data port");
 }
 
 uint64_t RandomId() {
@@ -106,7 +107,8 @@ struct DataPort::HalfOpen {
   HandshakeAcceptor handshake;
 };
 
-// Announce() is called with the lock held, for doors that the port knows: after this, never again.
+// Announce() is called with the lock held, for doors that the port knows. So it is never called
+// after this destructor.
 DataPort::Door::~Door() {
   absl::MutexLock lock(&port_->mu_);
   port_->doors_.erase(number_);
@@ -145,7 +147,7 @@ void DataPort::Door::CancelResolve(int64_t request) {
 
 DataPort::Door::News DataPort::Door::Take() {
   absl::MutexLock lock(&port_->mu_);
-  // Relaxed, and no exchange: Announce() has the same lock, so that nothing comes in between.
+  // A relaxed store is enough: Announce() takes the same lock, so no news can arrive in between.
   has_news_.store(false, std::memory_order_relaxed);
   return std::exchange(news_, {});
 }
@@ -155,8 +157,8 @@ void DataPort::Door::Announce() {
   wake_();
 }
 
-// One more connection of a link names the generation with which the link was let in, and the link
-// may have outlived it. Whether there is such a link is for the transport to see.
+// An additional connection of a link names the generation with which the link was accepted, and the
+// link may have outlived that generation. The transport checks whether such a link exists.
 const SessionToken* DataPort::Door::TokenFor(const LinkHello& hello) const {
   const LinkIdentity& who = hello.who;
   return hello.connection > 0 ? sessions_.FindSince(who.job, who.generation)
@@ -165,7 +167,7 @@ const SessionToken* DataPort::Door::TokenFor(const LinkHello& hello) const {
 
 absl::StatusOr<std::shared_ptr<DataPort>> DataPort::Open(DataPortOptions options) {
   if (options.security == DataSecurity::kNone) {
-    LOG_FIRST_N(WARNING, 1) << "the data port lets in whoever names a session that is open here, "
+    LOG_FIRST_N(WARNING, 1) << "the data port accepts every peer that names an open session, "
                                "without proof (security: none)";
   }
   ASSIGN_OR_RETURN(FileDescriptor listener, ListenInRange(options));
@@ -194,7 +196,7 @@ absl::StatusOr<std::vector<Endpoint>> DataPort::EndpointsOf(const DataPortOption
   std::vector<Endpoint> endpoints;
   for (std::string& host : hosts) {
     if (endpoints.size() == kEndpointsMax) break;
-    // A listener of IPv4 alone is not to be found at other addresses.
+    // A listener for IPv4 alone cannot be reached at IPv6 addresses.
     const auto numeric = SocketAddress::Numeric(host, 0);
     if (everywhere && numeric && numeric->family() == AF_INET6 && bound.family() == AF_INET) {
       continue;
@@ -204,9 +206,9 @@ absl::StatusOr<std::vector<Endpoint>> DataPort::EndpointsOf(const DataPortOption
   }
   if (!endpoints.empty()) return endpoints;
   return absl::UnavailableError(absl::StrCat(
-      "others cannot reach the data port, which listens at ", bound.ToString(), ", at: ", all,
-      " (does this host allow IPv6? Else say with --advertise by which ", "name of at most ",
-      Endpoint::kHostBytesMax, " bytes or IPv4 address it can be ", "reached)"));
+      "other hosts cannot reach the data port, which listens at ", bound.ToString(), ", at: ", all,
+      " (if this host has no IPv6, set ", "--advertise to a name of at most ",
+      Endpoint::kHostBytesMax, " bytes or to an IPv4 address ", "of this host)"));
 }
 
 DataPort::DataPort(DataPortOptions options, FileDescriptor listener,
@@ -226,7 +228,7 @@ DataPort::~DataPort() {
     stopping_ = true;
     resolver = std::move(resolver_);
   }
-  // Joined without the lock, which both threads take on their way out.
+  // The threads are joined without the lock, because both take it on their way out.
   bell_.Ring();
   thread_.join();
   if (resolver.joinable()) resolver.join();
@@ -251,7 +253,7 @@ int64_t DataPort::strangers() const {
   return sum;
 }
 
-// The bell rings once, at the end.
+// The loop ends when the destructor rings the bell.
 void DataPort::Run() {
   std::vector<pollfd> polled;
   polled.reserve(2 + kHalfOpenMax);
@@ -284,14 +286,15 @@ void DataPort::Run() {
         std::swap(halves_[kept++], halves_[i]);
       }
     }
-    if (crowded && kept < halves_.size()) accept_from_ = now;  // there is room
+    if (crowded && kept < halves_.size()) accept_from_ = now;  // a place became free
     halves_.resize(kept);
-    if (polled[1].revents != 0) Accept();  // last: halves_ were in the places that `polled` has
+    if (polled[1].revents != 0)
+      Accept();  // last, because `polled` refers to the old places in halves_
   }
 }
 
-// Of the address that has most of them, which is not whoever came from elsewhere: the oldest that
-// may be a stranger, or else the oldest.
+// Chooses from the address that has the most half-open connections, so peers at other addresses are
+// spared. There it prefers the oldest that may be unauthenticated to the oldest of all.
 size_t DataPort::NextToGo() const {
   struct Of {
     int count = 0;
@@ -324,8 +327,8 @@ DataPort::Clock::time_point DataPort::UndisturbedUntil(const HalfOpen& half,
   return half.begin + (sat_still ? kIdlersTime : kUndisturbedTime);
 }
 
-// As many as may be, and who would have to go has not had its time: the others wait in the kernel's
-// queue.
+// Whether all places are taken, and the connection that must go next has not had its time. New
+// connections then wait in the kernel's queue.
 bool DataPort::IsCrowded(Clock::time_point now) const {
   return halves_.size() >= kHalfOpenMax && now < UndisturbedUntil(*halves_[NextToGo()], now);
 }
@@ -350,15 +353,15 @@ void DataPort::GiveUpLate(Clock::time_point now) {
   }
 }
 
-// At most as many at a time as there is room for, so that handshakes go on under a flood.
+// Accepts at most kHalfOpenMax connections at once, so that handshakes progress during a flood.
 void DataPort::Accept() {
   for (int i = 0; i < kHalfOpenMax && !IsCrowded(Clock::now()); ++i) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      // No descriptors or no memory: whoever waits goes on waiting in the kernel's queue, and
-      // looking again at once would find nothing else.
+      // There are no descriptors or no memory left. The connections wait in the kernel's queue. An
+      // immediate retry would fail again, so the listener pauses.
       LOG_EVERY_N(WARNING, 50) << "the data port cannot accept a connection: "
                                << std::strerror(errno) << " (ulimit -n?)";
       accept_from_ = Clock::now() + kListenerPause;
@@ -407,13 +410,14 @@ bool DataPort::Continue(HalfOpen& half) {
 void DataPort::CountHangUp(const HalfOpen& half) {
   if (half.handshake.awaits_no_proof()) {
     return Count(Stranger::kNotProven, half,
-                 absl::PermissionDeniedError("it named a session that is not open here"));
+                 absl::PermissionDeniedError("the peer named a session that is not open here"));
   }
   Count(Stranger::kHungUp, half,
-        absl::UnavailableError("hung up during the handshake (another token there?)"));
+        absl::UnavailableError("the peer hung up during the handshake (its token may differ)"));
 }
 
-// A fresh socket has room for the few bytes of a reply.
+// A new socket has room for the few bytes of a reply, so a partial send means that the peer is
+// gone.
 bool DataPort::Reply(HalfOpen& half) {
   const auto reply = half.handshake.TakeReply();
   if (reply.empty()) return true;
@@ -423,7 +427,7 @@ bool DataPort::Reply(HalfOpen& half) {
   return false;
 }
 
-// The verdict goes first: nothing of the transport's may overtake it.
+// The verdict is sent before the hand-over, so that no message of the transport overtakes it.
 void DataPort::HandOver(HalfOpen& half) {
   half.handshake.LetIn();
   if (!Reply(half)) return;
@@ -437,7 +441,7 @@ void DataPort::HandOver(HalfOpen& half) {
   Door* door = FindDoor(member.hello);
   if (door == nullptr) return;
   const SessionToken* open = door->TokenFor(member.hello);
-  // Closed meanwhile, or opened with another token: the connection is cut off.
+  // The session was closed meanwhile, or opened with another token: drop the connection.
   if (open == nullptr || !(*open == member.token)) return;
   door->news_.members.push_back(std::move(member));
   members_.fetch_add(1);
@@ -475,7 +479,7 @@ void DataPort::Count(Stranger why, const HalfOpen& half, const absl::Status& fau
   const auto now = Clock::now();
   if (now < log_from_) return;
   log_from_ = now + kLogInterval;
-  LOG(WARNING) << "data port " << port_ << " turned away "
+  LOG(WARNING) << "data port " << port_ << " refused "
                << SocketAddress::RemoteOf(half.socket.get()).ToString() << ": " << fault.message()
                << (unlogged_ > 1 ? absl::StrCat(" (and ", unlogged_ - 1, " others before)") : "");
   unlogged_ = 0;

@@ -1,4 +1,4 @@
-// The one TCP port of a process on which its transports are reached, and its guard.
+// The TCP port of a process at which peers reach its transports, and the check of connecting peers.
 #pragma once
 
 #include <array>
@@ -30,68 +30,69 @@
 namespace muster {
 
 enum class Checksums {
-  // Of payloads that leave this host. Its memory is trusted; cards and switches are known to change
-  // bits, and TCP's own sum of 16 bits misses some of that. Not of encrypted ones, which cannot
-  // change unnoticed.
+  // Checksums for payloads that leave this host. Its memory is trusted, but network cards and
+  // switches are known to change bits, and TCP's 16-bit checksum misses some of that. Encrypted
+  // payloads need none, because a change is always detected.
   kAuto,
   kOn,
   kOff,  // unless the other end wants them
 };
 
 struct DataPortOptions {
-  // A name or an address of this host: connections come in there only. "": at all of them.
+  // A name or an address of this host: the port listens only there. "": at all its addresses.
   std::string bind_host;
-  // The first free one of this range; 0: any that the kernel gives.
+  // The first free port of this range. 0: any port that the kernel assigns.
   uint16_t port_first = 0;
   uint16_t port_last = 0;
-  // A name or an address under which others reach this host. "": its own addresses.
+  // A name or an address at which other hosts reach this one. "": this host's own addresses.
   std::string advertise_host;
   DataSecurity security = DataSecurity::kAuth;
   Checksums checksums = Checksums::kAuto;
 
-  // Hears of everybody who is turned away, by NameOf(Stranger): on the port's thread.
+  // Called for every refused peer with NameOf(Stranger), on the port's thread.
   std::function<void(absl::string_view why)> turned_away;
 
-  // Hears of every frame or encrypted record of a member that was changed on its way, which has
-  // cost the link: on the thread of any transport.
+  // Called for every frame or encrypted record that was changed in transit, which ends the link.
+  // Called on the thread of any transport.
   std::function<void()> damaged_frame;
 
-  // The name service: asked on a thread of its own, for one name at a time.
+  // The name service. Called on a separate thread, for one name at a time.
   std::function<absl::StatusOr<std::vector<SocketAddress>>(const std::string& host, uint16_t port)>
       resolve = SocketAddress::Resolve;
 
-  // How long a stranger may take to become a member.
+  // The time that an unauthenticated peer has to prove its identity.
   std::chrono::milliseconds handshake_time_max = std::chrono::seconds(5);
 };
 
-// Listens, and lets in who proves to be of a session that is open behind one of the doors: one
-// thread for all handshakes, which hands each proven connection to the transport that it asks for.
+// Listens, and accepts peers that prove to belong to an open session of a door. One thread does all
+// handshakes, and hands each proven connection to the transport that it names.
 //
-// Of half-open connections there are at most kHalfOpenMax. Where one more wants in, one of the
-// address that has most has to go, the oldest that has not named an open session or else the
-// oldest, once it has had half a second; until then the newcomer waits in the kernel's queue. So
-// members who all come at once are let in one after another, and whoever sits still keeps those at
-// other addresses out for half a second once, and for a twentieth of one as long as he goes on.
+// There are at most kHalfOpenMax half-open connections. If one more arrives, one must go, after it
+// had half a second. It is chosen from the address that has the most: the oldest that has named no
+// open session, or else the oldest. Until then the new connection waits in the kernel's queue.
+//
+// So members that all connect at once are accepted one after another. Idle connections keep peers
+// at other addresses out for half a second once, and then for 50 ms each time.
 //
 // Thread-safe.
 class DataPort : public std::enable_shared_from_this<DataPort> {
  public:
   static constexpr int kHalfOpenMax = 128;
 
-  // Why somebody was turned away. A member checks the challenge before it proves anything, and
-  // hangs up where that is not made with its token.
+  // The reason for refusing a peer. A member checks the challenge before it proves anything, and
+  // hangs up if the challenge was not made with its token.
   enum class Stranger {
-    kNotMuster,  // what it said is no hello
+    kNotMuster,  // its bytes are no hello
     kDiffers,    // another version or security
-    kNotProven,  // a wrong proof, or none after it had named no session that is open here
-    kHungUp,     // before it had finished, as a member with another token does
+    kNotProven,  // a wrong proof, or no proof after naming a session that is not open here
+    kHungUp,     // before the handshake ended, as a member with another token does
     kTooSlow,
-    kCrowdedOut,  // by newer ones
+    kCrowdedOut,  // pushed out by newer connections
   };
   static constexpr int kStrangerKinds = 6;
   static absl::string_view NameOf(Stranger why);  // "not_muster", ...: for metrics
 
-  // A connection that has been let in.
+  // A connection that has been accepted.
   struct Member {
     FileDescriptor socket;
     LinkHello hello;
@@ -100,16 +101,16 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     SessionToken::Proof tls_key = {};
   };
 
-  // What became of a name.
+  // The result of resolving a name.
   struct Resolved {
     int64_t request;
     absl::StatusOr<std::vector<SocketAddress>> addresses;
   };
 
-  // A transport behind the port. Of one thread, but HasNews().
+  // A transport behind the port. Used on one thread, except HasNews().
   class Door {
    public:
-    // Nobody comes in any more, and `wake` is not called any more.
+    // Accepts no more connections for this transport. `wake` is not called again.
     ~Door();
     Door(const Door&) = delete;
     Door& operator=(const Door&) = delete;
@@ -118,15 +119,16 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     uint32_t number() const { return number_; }
     void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token);
     void CloseSession(uint64_t job, uint32_t generation);
-    // Whether that session is open, and with this token.
+    // Whether that session is open with this token.
     bool IsOpen(uint64_t job, uint32_t generation, const SessionToken& token) const;
 
-    // The answer comes as news. The name service may take long, and other names wait meanwhile.
+    // Starts to resolve a name. The result arrives as news. The name service may be slow, and other
+    // names wait for it.
     void Resolve(int64_t request, const Endpoint& endpoint);
-    // Nobody waits for the answer any more, which may come all the same.
+    // Cancels a request. Its result may still arrive.
     void CancelResolve(int64_t request);
 
-    // Any thread; no lock.
+    // Thread-safe; takes no lock.
     bool HasNews() const { return has_news_.load(std::memory_order_acquire); }
     struct News {
       std::vector<Member> members;
@@ -138,44 +140,47 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     friend class DataPort;
     Door(std::shared_ptr<DataPort> port, uint32_t number, absl::AnyInvocable<void()> wake)
         : port_(std::move(port)), number_(number), wake_(std::move(wake)) {}
-    // Both with the port's lock held.
+    // Both are called with the port's lock held.
     void Announce();
-    // Of the session that it names: null, where it is not let in.
+    // Returns the token of the session that the hello names; null if the peer must be refused.
     const SessionToken* TokenFor(const LinkHello& hello) const;
 
     const std::shared_ptr<DataPort> port_;
     const uint32_t number_;
     absl::AnyInvocable<void()> wake_;
     std::atomic<bool> has_news_ = false;
-    SessionTable sessions_;  // guarded by port_->mu_, as is news_
+    SessionTable sessions_;  // guarded by port_->mu_, like news_
     News news_;
   };
 
-  // UNAVAILABLE, with what to try, where no port of the range can be had, or where others could not
-  // find it: it has no endpoints().
+  // Opens a port. Returns UNAVAILABLE, with advice, if no port of the range is free, or if the port
+  // would have no endpoints() at which other hosts find it.
   static absl::StatusOr<std::shared_ptr<DataPort>> Open(DataPortOptions options = {});
-  // Waits for a name that is being resolved.
+  // Blocks until a name that is being resolved has been answered.
   ~DataPort();
   DataPort(const DataPort&) = delete;
   DataPort& operator=(const DataPort&) = delete;
 
-  // `wake` is called when there is news, on another thread and with a lock held: it only wakes.
+  // `wake` is called when there is news, on another thread and with a lock held: it must only wake
+  // a thread.
   std::unique_ptr<Door> MakeDoor(absl::AnyInvocable<void()> wake);
 
   const DataPortOptions& options() const { return options_; }
-  uint64_t id() const { return id_; }  // at random: tells this port from those of other processes
+  uint64_t id() const {
+    return id_;
+  }  // random: distinguishes this port from those of other processes
   uint16_t port() const { return port_; }
-  // Where others may try to reach it, the most likely first; 1 to 8.
+  // The addresses at which others may reach the port, the most likely first; 1 to 8.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
-  // What endpoints() are of a port that listens at `bound` on a host with these addresses.
+  // Returns the endpoints() of a port that listens at `bound` on a host with these addresses.
   static absl::StatusOr<std::vector<Endpoint>> EndpointsOf(const DataPortOptions& options,
                                                            const SocketAddress& bound,
                                                            std::vector<std::string> own_hosts);
-  // Whether checksums are wanted on this connection.
+  // Whether this end wants checksums on the connection.
   bool WantsChecksums(int socket) const;
 
   int64_t strangers(Stranger why) const { return strangers_[static_cast<int>(why)].load(); }
-  int64_t strangers() const;  // of all kinds
+  int64_t strangers() const;  // the total of all kinds
   int64_t members() const { return members_.load(); }
 
  private:
@@ -192,7 +197,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   bool IsCrowded(Clock::time_point now) const;
   void CrowdOut(size_t place, Clock::time_point now);
   void GiveUpLate(Clock::time_point now);
-  // Whether it is to be kept.
+  // Returns whether to keep the connection.
   bool Continue(HalfOpen& half);
   bool Reply(HalfOpen& half);
   void HandOver(HalfOpen& half);
@@ -220,12 +225,13 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     Endpoint endpoint;
   };
   std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
-  std::thread resolver_ ABSL_GUARDED_BY(mu_);  // started for the first name
+  std::thread resolver_ ABSL_GUARDED_BY(mu_);  // started when the first name is to be resolved
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Of the thread.
-  std::vector<std::unique_ptr<HalfOpen>> halves_;  // the oldest first
-  // Of whom a stranger was crowded out, by address, and until when strangers there have less time.
+  // Used only by the port's thread.
+  std::vector<std::unique_ptr<HalfOpen>> halves_;  // oldest first
+  // Addresses of peers that were crowded out. Until the given time, unauthenticated peers there
+  // have less time.
   absl::flat_hash_map<std::string, Clock::time_point> idlers_;
   Clock::time_point accept_from_;
   Clock::time_point log_from_;

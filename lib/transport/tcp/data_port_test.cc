@@ -55,7 +55,7 @@ FileDescriptor SocketAt(const char* host) {
   return made;
 }
 
-// A blocking socket to the port.
+// A blocking connection to the port.
 class Visitor {
  public:
   explicit Visitor(const DataPort& port)
@@ -77,14 +77,14 @@ class Visitor {
   void Say(absl::string_view text) const {
     Say({reinterpret_cast<const std::byte*>(text.data()), text.size()});
   }
-  // All that is said until the port hangs up.
+  // Returns all bytes until the port hangs up.
   Bytes HearAll() const {
     Bytes heard;
     std::byte byte;
     while (recv(socket_.get(), &byte, 1, 0) == 1) heard.push_back(byte);
     return heard;
   }
-  // Nothing where the port hangs up before.
+  // Returns nothing if the port hangs up before `size` bytes.
   Bytes Hear(size_t size) const {
     Bytes heard(size);
     if (size == 0) return heard;
@@ -92,7 +92,7 @@ class Visitor {
     heard.resize(std::max<ssize_t>(0, got));
     return heard;
   }
-  // Ends when it is let in, or not.
+  // Runs the handshake until it is accepted or refused.
   void Shake(HandshakeConnector& handshake) const {
     while (true) {
       Say(handshake.TakeReply());
@@ -142,7 +142,7 @@ class DataPortTest : public testing::Test {
     return door_->Take();
   }
 
-  // The one that has been let in.
+  // Waits for the accepted connection.
   DataPort::Member TakeMember() {
     DataPort::Door::News news = AwaitNews();
     EXPECT_EQ(news.members.size(), 1u);
@@ -172,7 +172,7 @@ class DataPortTest : public testing::Test {
   std::unique_ptr<DataPort::Door> door_;
 };
 
-TEST_F(DataPortTest, AMemberIsHandedOverWithAllThatItSaysAfterTheHandshake) {
+TEST_F(DataPortTest, AMemberIsHandedOverWithTheBytesAfterTheHandshake) {
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
   visitor.Shake(handshake);
@@ -184,7 +184,7 @@ TEST_F(DataPortTest, AMemberIsHandedOverWithAllThatItSaysAfterTheHandshake) {
   EXPECT_EQ(member.tls_key, handshake.TlsKey());
   EXPECT_FALSE(member.checksums) << "over loopback";
   std::array<char, 17> text;
-  // The socket does not block; what was said is on its way.
+  // The socket does not block, and the text is on its way.
   ssize_t size = 0;
   while ((size = recv(member.socket.get(), text.data(), text.size(), MSG_PEEK)) < 17) {
   }
@@ -193,7 +193,7 @@ TEST_F(DataPortTest, AMemberIsHandedOverWithAllThatItSaysAfterTheHandshake) {
   EXPECT_EQ(port_->strangers(), 0);
 }
 
-TEST_F(DataPortTest, AnHonestHandshakeMayComeByteByByte) {
+TEST_F(DataPortTest, AHandshakeMayArriveByteByByte) {
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
   while (true) {
@@ -207,7 +207,7 @@ TEST_F(DataPortTest, AnHonestHandshakeMayComeByteByByte) {
   TakeMember();
 }
 
-TEST_F(DataPortTest, WhoDoesNotProveToBeOfASessionThatIsOpenIsNotLetIn) {
+TEST_F(DataPortTest, APeerThatDoesNotProveAnOpenSessionIsRefused) {
   LinkHello elsewhere{.who = {.job = 1, .generation = 1}, .port = port_->id(), .transport = 99};
   LinkHello other_port{
       .who = {.job = 1, .generation = 1}, .port = port_->id() + 1, .transport = door_->number()};
@@ -219,7 +219,7 @@ TEST_F(DataPortTest, WhoDoesNotProveToBeOfASessionThatIsOpenIsNotLetIn) {
     const Visitor visitor(*port_);
     visitor.Shake(handshake);
     EXPECT_EQ(handshake.fault(), NotLetIn());
-    // A real stranger does not give up, but answers something.
+    // A real attacker does not give up, but answers something.
     const Bytes nonsense(SessionHandshake::kProofBytes);
     visitor.Say(nonsense);
     EXPECT_EQ(visitor.HearAll().size(), SessionHandshake::kVerdictBytes);
@@ -229,8 +229,8 @@ TEST_F(DataPortTest, WhoDoesNotProveToBeOfASessionThatIsOpenIsNotLetIn) {
   ExpectTheHonestToBeLetIn();
 }
 
-// A member checks first: it never proves anything to a port that has not proved itself.
-TEST_F(DataPortTest, AMemberOfNoOpenSessionIsCountedAsNotProvenAndOneOfAnotherTokenAsHangingUp) {
+// A member checks first: it never proves anything to a port that has not proved its own identity.
+TEST_F(DataPortTest, AnUnknownSessionCountsAsNotProvenAndAnotherTokenAsHungUp) {
   {
     HandshakeConnector handshake = MakeHandshake(token_, /*job=*/2);
     Visitor(*port_).Shake(handshake);
@@ -244,7 +244,7 @@ TEST_F(DataPortTest, AMemberOfNoOpenSessionIsCountedAsNotProvenAndOneOfAnotherTo
   EXPECT_EQ(port_->strangers(), 2);
 }
 
-TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayHaveMoreConnections) {
+TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayOpenMoreConnections) {
   door_->OpenSession(1, 2, token_);
   const auto shake = [this](uint32_t generation, uint32_t connection) {
     HandshakeConnector handshake({.who = {.job = 1, .generation = generation, .index = 5},
@@ -261,7 +261,7 @@ TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayHaveMoreConnections) {
   EXPECT_TRUE(shake(/*generation=*/2, /*connection=*/0));
 }
 
-TEST_F(DataPortTest, AClosedSessionLetsNobodyIn) {
+TEST_F(DataPortTest, AClosedSessionAcceptsNoPeer) {
   door_->CloseSession(1, 1);
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
@@ -269,7 +269,7 @@ TEST_F(DataPortTest, AClosedSessionLetsNobodyIn) {
   EXPECT_EQ(handshake.fault(), NotLetIn());
 }
 
-TEST_F(DataPortTest, WhatIsNoHelloIsHungUpOnWithoutAnAnswer) {
+TEST_F(DataPortTest, APeerThatSendsNoHelloIsHungUpOnWithoutAnAnswer) {
   const int before = OpenDescriptors();
   std::mt19937 random(7);
   int64_t count = 0;
@@ -281,7 +281,8 @@ TEST_F(DataPortTest, WhatIsNoHelloIsHungUpOnWithoutAnAnswer) {
   };
   offer("GET / HTTP/1.1\r\nHost: ps\r\n\r\n");
   offer(absl::string_view("\x16\x03\x01\x00\xf4\x01\x00\x00\xf0\x03\x03", 11));  // TLS
-  offer(absl::string_view("\xef\xbe\xfe\xca\x00\x00\x00\x00\x01\x00", 10));      // as UCX begins
+  offer(
+      absl::string_view("\xef\xbe\xfe\xca\x00\x00\x00\x00\x01\x00", 10));  // the first bytes of UCX
   for (int i = 0; i < 100; ++i) {
     std::string bytes(8 + random() % 300, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
@@ -291,7 +292,7 @@ TEST_F(DataPortTest, WhatIsNoHelloIsHungUpOnWithoutAnAnswer) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-TEST_F(DataPortTest, ARecordingOfAHandshakeLetsNobodyIn) {
+TEST_F(DataPortTest, AReplayedHandshakeIsRefused) {
   Bytes recorded;
   {
     const Visitor visitor(*port_);
@@ -312,7 +313,7 @@ TEST_F(DataPortTest, ARecordingOfAHandshakeLetsNobodyIn) {
   EXPECT_EQ(answer.size(), SessionHandshake::kChallengeBytes + SessionHandshake::kVerdictBytes);
   EXPECT_EQ(port_->strangers(Stranger::kNotProven), 1);
 
-  // And so with any of its bytes changed.
+  // The replay is also refused if any byte is changed.
   std::mt19937 random(11);
   for (int i = 0; i < 200; ++i) {
     Bytes changed = recorded;
@@ -326,7 +327,7 @@ TEST_F(DataPortTest, ARecordingOfAHandshakeLetsNobodyIn) {
   EXPECT_EQ(port_->members(), 2);
 }
 
-TEST_F(DataPortTest, ManyWhoSitStillKeepNobodyOutAndTheOldestHaveToGo) {
+TEST_F(DataPortTest, IdleConnectionsKeepNoPeerOutAndTheOldestMustGo) {
   const int before = OpenDescriptors();
   {
     std::vector<std::unique_ptr<Visitor>> idle;
@@ -336,14 +337,15 @@ TEST_F(DataPortTest, ManyWhoSitStillKeepNobodyOutAndTheOldestHaveToGo) {
     }
     ExpectTheHonestToBeLetIn();
     AwaitStrangers(Stranger::kCrowdedOut, 41);
-    EXPECT_TRUE(idle.front()->HearAll().empty()) << "was let go";
+    EXPECT_TRUE(idle.front()->HearAll().empty()) << "the port hung up on it";
   }
   AwaitStrangers(Stranger::kHungUp, DataPort::kHalfOpenMax - 1);
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-// Whoever fills all places goes first, also where somebody at another address came before.
-TEST_F(DataPortTest, WhoSitsStillAtAnotherAddressCrowdsNobodyOut) {
+// Connections from the address that fills all places go first, even if a peer at another address
+// came earlier.
+TEST_F(DataPortTest, IdleConnectionsDoNotCrowdOutPeersAtOtherAddresses) {
   const Visitor early(*port_);
   HandshakeConnector handshake = MakeHandshake();
   std::vector<std::unique_ptr<Visitor>> idle;
@@ -356,8 +358,9 @@ TEST_F(DataPortTest, WhoSitsStillAtAnotherAddressCrowdsNobodyOut) {
   TakeMember();
 }
 
-// At one address, as of a network that has one: those who have named their session stay.
-TEST_F(DataPortTest, WhoSitsStillAtAMembersAddressDoesNotCrowdItOut) {
+// All are at one address, as behind a shared gateway: connections that have named their session
+// stay.
+TEST_F(DataPortTest, IdleConnectionsDoNotCrowdOutMembersAtTheSameAddress) {
   const Visitor early(*port_);
   HandshakeConnector handshake = MakeHandshake();
   early.Say(handshake.TakeReply());
@@ -372,9 +375,10 @@ TEST_F(DataPortTest, WhoSitsStillAtAMembersAddressDoesNotCrowdItOut) {
   TakeMember();
 }
 
-// As at the start of a job with many workers: all have said hello before the first is answered.
-TEST_F(DataPortTest, MembersWhoAllComeAtOnceAreAllLetIn) {
-  constexpr int kMembers = 2 * DataPort::kHalfOpenMax;  // the others wait in the kernel
+// This happens when a job with many workers starts: all have sent a hello before the first is
+// answered.
+TEST_F(DataPortTest, MembersThatConnectAllAtOnceAreAllAccepted) {
+  constexpr int kMembers = 2 * DataPort::kHalfOpenMax;  // the others wait in the kernel's queue
   std::vector<std::unique_ptr<Visitor>> visitors;
   std::vector<HandshakeConnector> handshakes;
   for (int i = 0; i < kMembers; ++i) {
@@ -389,14 +393,14 @@ TEST_F(DataPortTest, MembersWhoAllComeAtOnceAreAllLetIn) {
   EXPECT_EQ(port_->strangers(Stranger::kCrowdedOut), 0);
 }
 
-TEST_F(DataPortTest, WhoTakesTooLongIsHungUpOn) {
+TEST_F(DataPortTest, APeerThatTakesTooLongIsHungUpOn) {
   Open({.handshake_time_max = std::chrono::milliseconds(30)});
   const Visitor silent(*port_);
   EXPECT_TRUE(silent.HearAll().empty());
   EXPECT_EQ(port_->strangers(Stranger::kTooSlow), 1);
 }
 
-TEST_F(DataPortTest, AnotherSecurityIsToldWhatIsHere) {
+TEST_F(DataPortTest, APeerWithAnotherSecurityIsToldOfThisOne) {
   Open({.security = DataSecurity::kEncrypt});
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
@@ -406,8 +410,8 @@ TEST_F(DataPortTest, AnotherSecurityIsToldWhatIsHere) {
   EXPECT_EQ(port_->strangers(Stranger::kDiffers), 1);
 }
 
-// Whoever waits in the kernel's queue is let in later.
-TEST_F(DataPortTest, WithoutDescriptorsItWaitsAndDoesNotSpin) {
+// Connections in the kernel's queue are accepted later.
+TEST_F(DataPortTest, APortWithoutDescriptorsWaitsAndDoesNotSpin) {
   FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -428,7 +432,7 @@ TEST_F(DataPortTest, WithoutDescriptorsItWaitsAndDoesNotSpin) {
   TakeMember();
 }
 
-TEST_F(DataPortTest, NamesAreResolvedElsewhere) {
+TEST_F(DataPortTest, NamesAreResolvedOnAnotherThread) {
   door_->Resolve(17, {.host = "localhost", .port = 99});
   const DataPort::Door::News news = AwaitNews();
   ASSERT_EQ(news.resolved.size(), 1u);
@@ -438,9 +442,9 @@ TEST_F(DataPortTest, NamesAreResolvedElsewhere) {
   EXPECT_EQ(news.resolved[0].addresses->front().port(), 99);
 }
 
-TEST_F(DataPortTest, NamesThatNobodyWaitsForAreNotResolved) {
+TEST_F(DataPortTest, CancelledNamesAreNotResolved) {
   absl::Notification asked, answered;
-  std::vector<std::string> names;  // of the resolver's thread until it has ended
+  std::vector<std::string> names;  // used by the resolver's thread until it has ended
   Open({.resolve = [&](const std::string& host, uint16_t) {
     names.push_back(host);
     if (host == "slow") {
@@ -453,7 +457,7 @@ TEST_F(DataPortTest, NamesThatNobodyWaitsForAreNotResolved) {
   asked.WaitForNotification();
   {
     const auto other = port_->MakeDoor([] {});
-    other->Resolve(1, {.host = "of a door that is gone"});
+    other->Resolve(1, {.host = "requested by a destroyed door"});
     door_->Resolve(2, {.host = "cancelled"});
     door_->Resolve(3, {.host = "wanted"});
     door_->CancelResolve(2);
@@ -471,7 +475,7 @@ TEST_F(DataPortTest, NamesThatNobodyWaitsForAreNotResolved) {
   EXPECT_EQ(names, (std::vector<std::string>{"slow", "wanted"}));
 }
 
-TEST_F(DataPortTest, APortThatIsTakenIsPassedOverInARange) {
+TEST_F(DataPortTest, APortInUseIsSkippedInARange) {
   const uint16_t taken = port_->port();
   const DataPortOptions only{.bind_host = "127.0.0.1", .port_first = taken, .port_last = taken};
   const auto none = DataPort::Open(only);
@@ -486,7 +490,7 @@ TEST_F(DataPortTest, APortThatIsTakenIsPassedOverInARange) {
   EXPECT_NE((*next)->port(), taken);
 }
 
-TEST_F(DataPortTest, ItIsFoundWhereItListensOrIsSaidToBe) {
+TEST_F(DataPortTest, EndpointsAreWhereItListensOrIsAdvertised) {
   EXPECT_EQ(port_->endpoints(), (std::vector<Endpoint>{{"127.0.0.1", port_->port()}}));
   const auto named = DataPort::Open({.advertise_host = "ps-0.muster"});
   ASSERT_TRUE(named.ok()) << named.status();
@@ -499,7 +503,7 @@ TEST_F(DataPortTest, ItIsFoundWhereItListensOrIsSaidToBe) {
   }
 }
 
-TEST_F(DataPortTest, APortThatNobodyCanFindIsNotOpened) {
+TEST_F(DataPortTest, APortThatNoHostCanReachIsNotOpened) {
   const std::vector<std::string> v6 = {"fd00::2"}, both = {"fd00::2", "192.0.2.2"};
   const SocketAddress v4_alone = SocketAddress::AnyV4(7000);
   const auto unfindable = DataPort::EndpointsOf({}, v4_alone, v6);
@@ -515,7 +519,7 @@ TEST_F(DataPortTest, APortThatNobodyCanFindIsNotOpened) {
   EXPECT_TRUE(absl::IsUnavailable(longer.status())) << longer.status();
 }
 
-TEST(SocketAddressTest, AddressesOfBothKindsAreWrittenAsPeopleDo) {
+TEST(SocketAddressTest, AddressesOfBothKindsAreWrittenInUsualNotation) {
   EXPECT_EQ(SocketAddress::Numeric("192.0.2.2", 7000)->ToString(), "192.0.2.2:7000");
   EXPECT_EQ(SocketAddress::Numeric("fd00::2", 7000)->ToString(), "[fd00::2]:7000");
   EXPECT_EQ(SocketAddress::Numeric("::ffff:192.0.2.2", 7000)->ToString(), "192.0.2.2:7000");
@@ -526,7 +530,7 @@ TEST(SocketAddressTest, AddressesOfBothKindsAreWrittenAsPeopleDo) {
   EXPECT_FALSE(SocketAddress::Numeric("192.0.2.2", 1)->is_loopback());
 }
 
-TEST(SocketAddressTest, WhoeverHasOneAddressOfAnIpv6NetworkHasThemAll) {
+TEST(SocketAddressTest, AddressesOfOneIpv6NetworkHaveOneSource) {
   auto source = [](const char* host) { return SocketAddress::Numeric(host, 7000)->source(); };
   EXPECT_EQ(source("fd00:1:2:3::4"), source("fd00:1:2:3:5:6:7:8"));
   EXPECT_NE(source("fd00:1:2:3::4"), source("fd00:1:2:4::4"));
@@ -534,7 +538,7 @@ TEST(SocketAddressTest, WhoeverHasOneAddressOfAnIpv6NetworkHasThemAll) {
   EXPECT_NE(source("::ffff:192.0.2.2"), source("::ffff:192.0.2.3"));
 }
 
-TEST(HasVanishedTest, AMachineIsGoneThatNeitherAcknowledgesNorAnswersProbesForSeconds) {
+TEST(HasVanishedTest, AMachineThatAnswersNothingForSecondsHasVanished) {
   tcp_info unacknowledged = {};
   unacknowledged.tcpi_unacked = 3;
   unacknowledged.tcpi_retransmits = 4;
@@ -549,7 +553,7 @@ TEST(HasVanishedTest, AMachineIsGoneThatNeitherAcknowledgesNorAnswersProbesForSe
   }
 }
 
-TEST(HasVanishedTest, AMachineThatAnswersOrHasNothingToAnswerIsThere) {
+TEST(HasVanishedTest, AMachineThatAnswersOrHasNothingToAnswerHasNotVanished) {
   tcp_info idle = {};
   idle.tcpi_last_ack_recv = 3'600'000;
   EXPECT_FALSE(HasVanished(idle));
@@ -558,7 +562,7 @@ TEST(HasVanishedTest, AMachineThatAnswersOrHasNothingToAnswerIsThere) {
   sent_just_now.tcpi_unacked = 1;
   EXPECT_FALSE(HasVanished(sent_just_now));
 
-  // The window has been closed for minutes, and probes are as far apart; the last one is on its
+  // The window has been closed for minutes, so probes are minutes apart. The last one is on its
   // way.
   tcp_info does_not_read = idle;
   does_not_read.tcpi_probes = 1;

@@ -28,7 +28,8 @@ uint32_t LoadChecksum(const std::byte* bytes) {
 FrameReader::FrameReader(bool checksums)
     : checksums_(checksums), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {}
 
-// What is read behind a payload: where that is large, just enough to know what comes next.
+// Bytes to read behind a payload. If payloads are large, only enough for the next header: more
+// would be a part of the next payload, which would then have to be copied.
 size_t FrameReader::tail_bytes() const {
   if (!large_) return kBufferBytes;
   return (checksums_ ? kChecksumBytes : 0) + WireHeader::kBytes;
@@ -66,7 +67,7 @@ void FrameReader::Took(size_t bytes) {
   end_ += bytes;
 }
 
-// The payload has `size` bytes more, which lie at `bytes`.
+// The payload gets `size` more bytes, located at `bytes`.
 void FrameReader::Advance(const std::byte* bytes, size_t size) {
   if (checksums_) crc_ = Crc32c({bytes, size}, crc_);
   received_ += size;
@@ -113,7 +114,7 @@ FrameReader::Event FrameReader::Next() {
         return Event::kHeader;
       }
       case State::kUnplaced:
-        LOG(FATAL) << "nobody has said where the payload goes";
+        LOG(FATAL) << "Next() was called before Place()";
       case State::kPayload: {
         const auto size =
             static_cast<size_t>(std::min<uint64_t>(buffered(), header_.length - received_));
@@ -131,9 +132,10 @@ FrameReader::Event FrameReader::Next() {
         if (buffered() < kChecksumBytes) return Event::kMore;
         const uint32_t told = LoadChecksum(bytes);
         if (told != crc_) {
-          return Break(absl::DataLossError(absl::StrCat(
-              "a payload of ", header_.length, " bytes has the checksum ", absl::Hex(crc_),
-              " and was sent with ", absl::Hex(told), ": the network or a card's memory errs")));
+          return Break(absl::DataLossError(
+              absl::StrCat("a payload of ", header_.length, " bytes has the checksum ",
+                           absl::Hex(crc_), " and was sent with ", absl::Hex(told),
+                           ": the network or a network card corrupts data")));
         }
         begin_ += kChecksumBytes;
         break;

@@ -1,4 +1,4 @@
-// Cuts a stream of bytes into messages: a header, its payload and, where agreed, its checksum.
+// Splits a stream of bytes into messages: a header, its payload and, if agreed, its checksum.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,17 +14,19 @@
 
 namespace muster {
 
-//   stream  = *frame
-//   frame   = header payload [crc]     ; crc only behind a payload, and only where agreed
-//   header  = 64 OCTET                 ; wire.h
-//   payload = header.length OCTET
+// The grammar of the stream. The crc follows only a payload, and only if checksums were agreed:
+//   stream  = *frame.
+//   frame   = header payload [crc].
+//   header  = 64 OCTET                 ; wire.h.
+//   payload = header.length OCTET.
 //   crc     = 4 OCTET                  ; CRC-32C of the payload, little-endian
 //
-// Its owner reads: asks Room() where, says Took() how many bytes came, and calls Next() until that
-// wants more. Small messages come many at a time through a buffer; a large payload goes straight to
-// where it belongs, and with its end the next header, which tells where the next one goes.
+// The owner reads the bytes: it calls Room() for memory, Took() with the number of bytes read, and
+// Next() until that returns kMore. Small messages share a buffer, many in one read. A large payload
+// is read directly into its memory. The same read ends with the next header, which decides where
+// the next payload goes.
 //
-// Thread-compatible. Allocates its buffer and nothing else.
+// Thread-compatible. Allocates only its buffer.
 class FrameReader {
  public:
   static constexpr size_t kLargeBytes = 16 << 10;
@@ -34,25 +36,27 @@ class FrameReader {
     kMore,     // bytes are missing: read into Room()
     kHeader,   // of a message with a payload: call Place() next
     kMessage,  // a whole message that was not dropped: header(), payload()
-    kBroken,   // fault(): nothing that comes after it means anything
+    kBroken,   // see fault(): the bytes after it mean nothing
   };
 
   explicit FrameReader(bool checksums);
 
-  // Where the next bytes go, in one or two pieces; the number of pieces. Only after kMore.
+  // Returns the memory for the next bytes, in one or two pieces; the result is their number.
+  // Requires: Next() returned kMore.
   int Room(std::array<iovec, 2>& room);
   void Took(size_t bytes);
   Event Next();
-  // Memory for the payload of header(), of its length; empty: it is dropped.
+  // Sets the memory for the payload of header(). Requires: its length is header().length, or it is
+  // empty, which drops the payload.
   void Place(absl::Span<std::byte> memory);
 
   const WireHeader& header() const { return header_; }
   absl::Span<const std::byte> payload() const { return {memory_, placed() ? header_.length : 0}; }
-  // Memory was placed for a payload, and the message has not come as a whole.
+  // Whether memory was placed for a payload and the message is not complete.
   bool receiving() const { return receiving_; }
-  // Bytes of the payload under way that have not been read from the socket.
+  // The number of bytes of the current payload that were not read from the socket yet.
   uint64_t missing() const;
-  // In the middle of a message.
+  // Whether a part of a message was read.
   bool inside() const { return state_ != State::kHeader || end_ > begin_; }
   const absl::Status& fault() const { return fault_; }
 
@@ -67,15 +71,15 @@ class FrameReader {
 
   const bool checksums_;
   const std::unique_ptr<std::byte[]> buffer_;
-  size_t begin_ = 0, end_ = 0;  // in the buffer, of what is not understood yet
+  size_t begin_ = 0, end_ = 0;  // range of the buffer that was not parsed yet
   State state_ = State::kHeader;
   WireHeader header_;
   std::byte* memory_ = nullptr;
   bool dropping_ = false;
   bool receiving_ = false;
-  uint64_t received_ = 0;  // of the payload
-  uint32_t crc_ = 0;       // of that
-  bool large_ = false;     // the last payload: the next one is likely to be so too
+  uint64_t received_ = 0;  // bytes of the payload
+  uint32_t crc_ = 0;       // of the received payload bytes
+  bool large_ = false;     // the last payload was large, so the next one is likely to be large too
   absl::Status fault_;
 };
 

@@ -7,7 +7,8 @@
 namespace muster {
 namespace {
 
-// Summed just before it is written, so that the kernel copies it from the cache.
+// The checksum is computed just before the bytes are written, so that the kernel copies them from
+// the cache. This is the most that is summed ahead.
 constexpr size_t kSummedAhead = 256 << 10;
 
 }  // namespace
@@ -26,7 +27,7 @@ void FrameWriter::Push(OutgoingMessage* message) {
   bytes_ += FrameBytes(*message);
 }
 
-// Up to `end` bytes of the payload.
+// Extends the checksum to the first `end` bytes of the payload.
 void FrameWriter::Sum(OutgoingMessage& message, size_t end) {
   message.crc = Crc32c(message.payload.subspan(message.summed, end - message.summed), message.crc);
   message.summed = end;
@@ -39,7 +40,7 @@ int FrameWriter::Pieces(std::array<iovec, kPiecesMax>& pieces) {
   int count = 0;
   size_t skip = written_;
   size_t ahead = kSummedAhead;
-  // Of `part`, what has not been written; the first message alone has a part that was.
+  // Adds the unwritten bytes of `part`. Only the first message can be partly written.
   const auto add = [&](const std::byte* part, size_t size) {
     const size_t skipped = std::min(skip, size);
     skip -= skipped;

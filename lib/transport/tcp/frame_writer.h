@@ -1,4 +1,4 @@
-// The messages that wait to go out on one connection, as what writev() takes.
+// The queue of outgoing messages of one connection, in the form that writev() takes.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// A message from Send() to `done`.
+// A message, from Send() to its `done`.
 struct OutgoingMessage {
   std::array<std::byte, WireHeader::kBytes> header;
   absl::Span<const std::byte> payload;
@@ -23,12 +23,12 @@ struct OutgoingMessage {
   OutgoingMessage* next = nullptr;
 
   std::array<std::byte, 4> checksum;
-  uint32_t crc = 0;  // of the first `summed` bytes of the payload
+  uint32_t crc = 0;  // of the first `summed` payload bytes
   size_t summed = 0;
 };
 
-// First in, first out; FrameReader says what the bytes are. Owns none of the messages.
-// Thread-compatible; allocates nothing.
+// First in, first out. FrameReader defines the bytes. Does not own the messages. Thread-compatible;
+// allocates nothing.
 class FrameWriter {
  public:
   static constexpr int kPiecesMax = 64;
@@ -37,17 +37,17 @@ class FrameWriter {
 
   void Push(OutgoingMessage* message);
   bool empty() const { return first_ == nullptr; }
-  // Of messages that have not gone as a whole.
+  // The bytes of all messages that were not written completely.
   size_t bytes() const { return bytes_; }
 
-  // What is to be written next; the number of pieces.
+  // Returns the bytes to write next; the result is the number of pieces.
   int Pieces(std::array<iovec, kPiecesMax>& pieces);
-  // So much of that was written.
+  // Call after writing `bytes` bytes of the pieces.
   void Wrote(size_t bytes);
-  // A message that has gone as a whole; null: no more.
+  // Returns a message that was written completely; null if there is none.
   OutgoingMessage* TakeGone();
-  // Any message, the next to go first; null: there is none. A message of which a part has gone may
-  // be among them: nothing can be written after that.
+  // Removes the first message, whether written or not; null if there is none. It may be partly
+  // written: then nothing more may be written.
   OutgoingMessage* TakeAny();
 
  private:
@@ -57,7 +57,7 @@ class FrameWriter {
   const bool checksums_;
   OutgoingMessage* first_ = nullptr;
   OutgoingMessage* last_ = nullptr;
-  size_t written_ = 0;  // of those in the queue
+  size_t written_ = 0;  // of the messages in the queue
   size_t bytes_ = 0;
 };
 

@@ -26,7 +26,8 @@ namespace {
 
 constexpr size_t kKeyBytes = 16, kIvBytes = 12, kTagBytes = 16;
 
-// What intel-ipsec-mb.h declares, in larger memory, and of this version alone: no other is called.
+// Mirrors the declarations of intel-ipsec-mb.h, with larger memory. Valid only for this version of
+// the library, so no other version is called.
 constexpr unsigned kVersion = 0x10300;
 struct alignas(64) ExpandedKey {  // gcm_key_data: 15 round keys, and powers of the hash key
   std::array<std::byte, 4096> bytes;
@@ -57,7 +58,7 @@ bool HasWideAes() {
 #endif
 }
 
-// Why not; null: `library` may be called.
+// Returns the reason why the library cannot be used; null if `library` may be called.
 const char* LoadLibrary() {
   if (!HasWideAes()) return "the processor has no VAES and AVX-512";
   void* const handle = dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -76,8 +77,8 @@ const char* LoadLibrary() {
   return found ? nullptr : "libIPSec_MB.so.1 is not version 1.3";
 }
 
-// As provider-cipher(7) has it: the functions return 0 where OpenSSL is to fail. Everything but the
-// sizes of TLS is refused.
+// Implements provider-cipher(7): functions return 0 if OpenSSL must fail. Only the sizes that TLS
+// uses are accepted.
 struct Cipher {
   enum class State { kNoIv, kIv, kAad, kText };
 
@@ -150,7 +151,7 @@ int StartTo(void* self, const unsigned char* key, size_t key_bytes, const unsign
   return Start(cipher, {key, key_bytes}, {iv, iv_bytes}, params);
 }
 
-// Without `out` the additional data, all at once and before the text.
+// If `out` is null, `in` is the additional data. It comes in one call, before the text.
 int Update(void* self, unsigned char* out, size_t* written, size_t room, const unsigned char* in,
            size_t size) {
   auto& cipher = *static_cast<Cipher*>(self);
@@ -170,7 +171,7 @@ int Update(void* self, unsigned char* out, size_t* written, size_t room, const u
   return 1;
 }
 
-// No IV serves twice.
+// Finish() drops the IV, so that none is used twice.
 int Finish(void* self, unsigned char*, size_t* written, size_t) {
   auto& cipher = *static_cast<Cipher*>(self);
   if (cipher.state < Cipher::State::kAad || (!cipher.encrypts && !cipher.has_tag)) return 0;

@@ -1,18 +1,19 @@
-// AES-128-GCM with the wide instructions of newer processors, for OpenSSL 3.0, which has none.
+// AES-128-GCM with wide instructions of newer processors, for OpenSSL 3.0, which does not use them.
 #pragma once
 
 #include <openssl/types.h>
 
 namespace muster {
 
-// OpenSSL 3.0 does AES-GCM with instructions of 128 bits, OpenSSL 3.1 and later with those of 512
-// (VAES) where the processor has them, four times as fast. So does Intel's libIPSec_MB 1.3 (Debian
-// 12: libipsec-mb1), and it is loaded where all of this is so; nobody needs to install it.
+// OpenSSL 3.0 computes AES-GCM with 128-bit instructions. OpenSSL 3.1 and later use 512-bit ones
+// (VAES) if the processor has them, and are four times as fast. Intel's libIPSec_MB 1.3 (Debian 12:
+// libipsec-mb1) also uses them. Muster loads it if it is installed, OpenSSL is 3.0 and the
+// processor has the instructions.
 //
-// A library context of OpenSSL, of which kFastGcmProperties fetch that AES-128-GCM and everything
-// else from OpenSSL's own; null, which stands for OpenSSL's default context, where OpenSSL is newer
-// or processor or library are missing. Made once, for the life of the process; the first call says
-// in the log what it is. Thread-safe.
+// Returns an OpenSSL library context. With kFastGcmProperties it provides this AES-128-GCM, and
+// everything else from OpenSSL's own provider. Returns null, which means OpenSSL's default context,
+// if OpenSSL is newer or processor or library are missing. The context is made once and lives as
+// long as the process. The first call logs the choice. Thread-safe.
 OSSL_LIB_CTX* FastGcmContext();
 
 inline constexpr char kFastGcmProperties[] = "?provider=muster_gcm";

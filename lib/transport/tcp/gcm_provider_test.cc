@@ -24,7 +24,7 @@ struct Deleter {
   void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
 };
 
-// One key of one implementation, as TLS uses it: the key first, then an IV for each text.
+// One key of one implementation, used as TLS does: the key first, then an IV for each text.
 class Gcm {
  public:
   enum class Direction { kDecrypt, kEncrypt };
@@ -39,7 +39,7 @@ class Gcm {
     EXPECT_EQ(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, key.data(), nullptr, -1), 1);
   }
 
-  // The text and its tag.
+  // Returns the ciphertext and its tag.
   Bytes Encrypt(Bytes iv, const Bytes& aad, const Bytes& text) {
     Bytes sealed = text;
     EXPECT_EQ(Run(iv, aad, absl::MakeSpan(sealed)), 1);
@@ -57,7 +57,7 @@ class Gcm {
   }
 
  private:
-  // In place, and in two parts where it is long enough.
+  // Works in place, and in two parts if the text is long enough.
   int Run(const Bytes& iv, const Bytes& aad, absl::Span<uint8_t> text) {
     EVP_CIPHER_CTX* context = context_.get();
     int size = 0;
@@ -96,7 +96,7 @@ class GcmProviderTest : public testing::Test {
   std::mt19937 random_{1};
 };
 
-TEST_F(GcmProviderTest, SealsAndOpensWhatOpenSslDoes) {
+TEST_F(GcmProviderTest, SealsAndOpensLikeOpenSsl) {
   const Bytes key = RandomBytes(16);
   Gcm fast_out(FastGcmContext(), key, Gcm::Direction::kEncrypt);
   Gcm fast_in(FastGcmContext(), key, Gcm::Direction::kDecrypt);
@@ -125,7 +125,7 @@ TEST_F(GcmProviderTest, OpensNothingThatWasChanged) {
   EXPECT_NE(in.Decrypt(iv, aad, sealed), std::nullopt);
 }
 
-TEST_F(GcmProviderTest, AnIvServesOnce) {
+TEST_F(GcmProviderTest, AnIvIsUsedOnlyOnce) {
   EVP_CIPHER* cipher = EVP_CIPHER_fetch(FastGcmContext(), "AES-128-GCM", kFastGcmProperties);
   EVP_CIPHER_CTX* context = EVP_CIPHER_CTX_new();
   const Bytes key = RandomBytes(16), iv = RandomBytes(12);

@@ -1,4 +1,4 @@
-// How a TcpTransport's address travels: which port of which process it is, and where to find that.
+// The address of a TcpTransport: the port of a process, and the endpoints at which it may be found.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@
 
 namespace muster {
 
-// Encoded it is what SealAddress("MUT1") makes of: port id (8), transport (4), then of each
-// endpoint its port (2), the length of its host (1) and the host; numbers little-endian.
+// Encoded by SealAddress("MUT1"): port id (8), transport (4), then for each endpoint its port (2),
+// the length of its host (1) and the host. Numbers are little-endian.
 struct TcpAddress {
   static constexpr size_t kEndpointsMax = 8;
 
   uint64_t port = 0;                // DataPort::id()
   uint32_t transport = 0;           // DataPort::Door::number()
-  std::vector<Endpoint> endpoints;  // to be tried in this order; 1 to kEndpointsMax
+  std::vector<Endpoint> endpoints;  // in the order to try them; 1 to kEndpointsMax
 
   friend bool operator==(const TcpAddress&, const TcpAddress&) = default;
 };
 
 std::string EncodeTcpAddress(const TcpAddress& address);
 
-// INVALID_ARGUMENT for bytes that EncodeTcpAddress does not make.
+// Returns INVALID_ARGUMENT for bytes that EncodeTcpAddress does not make.
 absl::StatusOr<TcpAddress> DecodeTcpAddress(absl::string_view sealed);
 
 }  // namespace muster

@@ -14,19 +14,19 @@ const TcpAddress kAddress = {
     .transport = 9,
     .endpoints = {{.host = "ps-0", .port = 7000}, {.host = "fd00::2", .port = 65535}}};
 
-TEST(TcpAddressTest, ReadsWhatItHasWritten) {
+TEST(TcpAddressTest, DecodesWhatItEncodes) {
   const auto decoded = DecodeTcpAddress(EncodeTcpAddress(kAddress));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(*decoded, kAddress);
 }
 
-TEST(TcpAddressTest, TheBytesAreThoseOfTheHeader) {
+TEST(TcpAddressTest, TheBytesAreThoseOfTheHeaderComment) {
   const TcpAddress address = {.port = 1, .transport = 2, .endpoints = {{.host = "a", .port = 3}}};
   EXPECT_EQ(EncodeTcpAddress(address),
             SealAddress("MUT1", std::string("\1\0\0\0\0\0\0\0\2\0\0\0\3\0\1a", 16)));
 }
 
-TEST(TcpAddressTest, APartOfAnAddressIsRefusedWhereverItIsCut) {
+TEST(TcpAddressTest, ATruncatedAddressIsRefused) {
   const std::string whole("\1\0\0\0\0\0\0\0\2\0\0\0\3\0\2ab", 17);
   ASSERT_TRUE(DecodeTcpAddress(SealAddress("MUT1", whole)).ok());
   for (size_t bytes = 1; bytes < whole.size(); ++bytes) {

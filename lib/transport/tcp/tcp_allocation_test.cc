@@ -1,4 +1,5 @@
-// The data path allocates nothing per message. A program of its own, because it replaces malloc.
+// The data path allocates nothing per message. This is a separate program because it replaces
+// malloc.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +44,7 @@ void* realloc(void* memory, size_t size) {
 namespace muster::tcp_allocation_test {
 namespace {
 
-// Places every payload in the same memory, as a shard does.
+// Receives every payload into the same memory, as a shard does.
 class Reader : public MessageReceiver {
  public:
   void PeerJoined(PeerId peer, const LinkIdentity&) override { joined = peer; }
@@ -77,7 +78,7 @@ TEST(TcpAllocationTest, MessagesBetweenConnectedTransportsAllocateNothing) {
   const PeerId to_a = b_reader.joined;
   const std::vector<std::byte> payload(4 << 20);
   int rounds = 0;
-  // Two at a time each way: one is written at once, the other waits for the next turn.
+  // Two messages each way: one is written at once, the other waits for the next turn.
   const auto exchange = [&](size_t size) {
     rounds += 2;
     int dones = 0;

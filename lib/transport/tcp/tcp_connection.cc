@@ -83,7 +83,8 @@ absl::StatusOr<bool> TcpConnection::ShakeHands() {
   }
   while (true) {
     const auto reply = handshake_->TakeReply();
-    // A fresh socket has room for the few bytes of a reply.
+    // A new socket has room for the few bytes of a reply, so a partial send means that the peer is
+    // gone.
     if (!reply.empty() && send(socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL) !=
                               static_cast<ssize_t>(reply.size())) {
       return HungUp();
@@ -108,7 +109,7 @@ absl::StatusOr<bool> TcpConnection::ShakeHands() {
 
 void TcpConnection::Encrypt(TlsStream::Side side, const SessionToken::Proof& key) {
   state = State::kEncrypting;
-  readable = writable = true;  // to be found out
+  readable = writable = true;  // assume so, and let the first calls find out
   if (port_->options().security != DataSecurity::kEncrypt) return;
   tls_ = std::make_unique<TlsStream>(side, key, socket.get());
 }
@@ -136,7 +137,8 @@ void TcpConnection::Open() {
   state = State::kOpen;
   reader.emplace(checksums_);
   writer.emplace(checksums_);
-  // To be found out: the handshake has used up the edges, and none comes for what is there already.
+  // Assume both, and let the first calls find out. The handshake has consumed the edges, and bytes
+  // that are already there cause no new one.
   readable = writable = true;
 }
 

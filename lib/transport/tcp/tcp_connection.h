@@ -1,5 +1,5 @@
-// One socket of a TCP link: it connects or was accepted, proves itself, encrypts, carries messages
-// and lingers until what was sent has arrived.
+// One socket of a TCP link. It connects or was accepted, does the handshake, encrypts, and carries
+// messages. At the end it lingers until the sent bytes have arrived.
 #pragma once
 
 #include <sys/types.h>
@@ -27,15 +27,14 @@ namespace muster {
 
 struct TcpLink;
 
-// What its owner knows and notes of a connection is in fields that the owner changes as well: the
-// socket is the owner's to watch and to close, and reading and writing frames is its business.
-// Thread-compatible: of the thread of its event loop.
+// The state is in public fields that the owner also changes: the owner watches and closes the
+// socket, and reads and writes the frames. Thread-compatible: used on the thread of its event loop.
 struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   using Clock = std::chrono::steady_clock;
 
   class Owner {
    public:
-    // `connection` has work. Called from the event loop: it takes a note, as a Handler does.
+    // `connection` has work. Called from the event loop: like a Handler, it must only record that.
     virtual void Activate(TcpConnection& connection) = 0;
 
    protected:
@@ -45,19 +44,20 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   enum class State { kConnecting, kShaking, kEncrypting, kOpen, kLingering, kClosed };
   enum class Turn { kNone, kWaiting, kReading };  // of the payload that is being received
 
-  // Begins to connect. `hello`: who joins, and which connection of which link this one is; whether
-  // checksums are wanted is found out. UNAVAILABLE with the address where that cannot be begun.
+  // Begins to connect. `hello` names the joining member, the link, and this connection's number in
+  // it; Dial() decides whether checksums are wanted. Returns UNAVAILABLE with the address if the
+  // attempt cannot begin.
   static absl::StatusOr<std::unique_ptr<TcpConnection>> Dial(const SocketAddress& address,
                                                              const LinkHello& hello,
                                                              const SessionToken& token,
                                                              const DataPort& port, Owner* owner);
-  // Takes over one that the port has let in.
+  // Takes over a connection that the port has accepted.
   static std::unique_ptr<TcpConnection> Accept(DataPort::Member member, const DataPort& port,
                                                Owner* owner);
 
-  // Connects, proves and encrypts, as far as that goes now: whether it is done, so that Open() may
-  // come. An error ends the attempt: UNAVAILABLE where nobody is there or the other end has hung
-  // up, else that of the handshake.
+  // Continues to connect, to do the handshake and to encrypt, as far as possible now. Returns true
+  // when all is done; then call Open(). An error ends the attempt: UNAVAILABLE if no peer is there
+  // or the peer hung up, else the error of the handshake.
   absl::StatusOr<bool> Shake();
   void Open();
 
@@ -65,44 +65,45 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   bool HasWork() const;
   bool open() const { return state == State::kOpen; }
   bool encrypted() const { return tls_ != nullptr; }
-  // An end of what comes in is known, and may not be announced once more.
+  // Whether the end of the incoming stream is known, and may not be announced again.
   bool end_is_near() const { return hung_up || (tls_ != nullptr && tls_->ended()); }
-  // What came was encrypted, and changed on its way: nothing more is read.
+  // Whether an incoming encrypted record was changed in transit: nothing more can be read.
   bool damaged() const { return tls_ != nullptr && tls_->damaged(); }
-  // Its link loses nothing with it.
+  // Whether the link loses nothing with this connection.
   bool dispensable() const { return number > 0 && !carried; }
 
-  // As readv(2) and writev(2), encrypted or not.
+  // Like readv(2) and writev(2), encrypted or not.
   ssize_t ReadInto(absl::Span<const iovec> room) const;
   ssize_t WriteFrom(absl::Span<iovec> pieces) const;
 
-  // While it lingers: reads and throws away. Whether the socket may be closed: all that was sent
-  // has arrived, or the other end reads no more.
+  // Call on a lingering connection. Reads and drops bytes. Returns whether the socket may be
+  // closed: all sent bytes have arrived, or the peer no longer reads.
   bool Drain();
-  // Whether the other host has all that was sent.
+  // Whether the other host has acknowledged all sent bytes.
   bool AllAcknowledged() const;
 
-  // To be asked at intervals, while it is open: how many times before now the same encrypted record
-  // was unfinished. A connection whose turn has not come is not read, and its records may wait.
+  // Call at intervals while the connection is open. Returns how many earlier calls found the same
+  // encrypted record unfinished. A connection that waits for its turn is not read, so its records
+  // do not count.
   int LooksAtUnfinishedRecord();
 
   Owner* owner = nullptr;
   TcpLink* link = nullptr;  // null while lingering and closed
   FileDescriptor socket;
   SocketAddress remote;
-  uint32_t number = 0;  // in its link
+  uint32_t number = 0;  // number of the connection in its link
   State state = State::kConnecting;
   Turn turn = Turn::kNone;
-  bool active = false;    // the owner has noted that it has work
-  bool readable = false;  // as far as is known; likewise writable
+  bool active = false;    // the owner has recorded that it has work
+  bool readable = false;  // as far as known, like writable
   bool writable = false;
-  bool hung_up = false;  // an end is in the stream: to be read up to it
+  bool hung_up = false;  // the end is in the stream: read up to it
   bool write_failed = false;
-  bool ending = false;   // another of its link has ended
-  bool carried = false;  // a byte, in either direction
+  bool ending = false;   // another connection of the link has ended
+  bool carried = false;  // at least one byte was sent or received
   int64_t sent_in_turn = -1;
   Clock::time_point deadline;
-  std::optional<FrameReader> reader;  // of an open one; likewise writer
+  std::optional<FrameReader> reader;  // only while open, like writer
   std::optional<FrameWriter> writer;
 
  private:
@@ -111,13 +112,13 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   void Encrypt(TlsStream::Side side, const SessionToken::Proof& key);
 
   const DataPort* port_ = nullptr;
-  LinkHello hello_;     // while it connects
-  SessionToken token_;  // likewise
+  LinkHello hello_;  // only while connecting, like token_
+  SessionToken token_;
   std::unique_ptr<HandshakeConnector> handshake_;
   std::unique_ptr<TlsStream> tls_;  // null: not encrypted
   bool tls_wants_write_ = false;
   bool checksums_ = false;
-  std::optional<int64_t> unfinished_record_;  // as it was when that was last asked
+  std::optional<int64_t> unfinished_record_;  // the result of the last look
   int looks_at_record_ = 0;
 };
 

@@ -48,7 +48,7 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
     dialled = Watched(TcpConnection::Dial(address, hello, token, *port_, this).value());
   }
 
-  // Until both ends are open, or the one that dials has failed.
+  // Runs until both ends are open, or the dialling end has failed.
   absl::Status Meet() {
     while (!dialled->open() || accepted == nullptr || !accepted->open()) {
       if (accepted == nullptr && door_->HasNews()) {
@@ -68,7 +68,7 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
     return absl::OkStatus();
   }
 
-  // Until `end` has something to read.
+  // Waits until `end` has bytes to read.
   void AwaitReadable(const TcpConnection& end) {
     while (!end.readable) loop_->Wait(*this, absl::Seconds(10));
   }
@@ -124,9 +124,9 @@ TEST(TcpConnectionTest, AnotherTokenIsRefused) {
   EXPECT_TRUE(absl::IsPermissionDenied(meeting.Meet()));
 }
 
-TEST(TcpConnectionTest, NobodyThereIsUnavailable) {
+TEST(TcpConnectionTest, AnAddressWithoutAListenerIsUnavailable) {
   Meeting meeting(DataSecurity::kAuth);
-  // Bound and not listening: nobody else gets the port meanwhile.
+  // The socket is bound but does not listen, so that no other process gets the port meanwhile.
   const FileDescriptor taken(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const SocketAddress any = *SocketAddress::Numeric("127.0.0.1", 0);
   ASSERT_EQ(bind(taken.get(), any.data(), any.size()), 0);
@@ -134,7 +134,7 @@ TEST(TcpConnectionTest, NobodyThereIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(meeting.Meet()));
 }
 
-TEST(TcpConnectionTest, AnEndOfTheStreamIsKnownBeforeItIsRead) {
+TEST(TcpConnectionTest, TheEndOfAStreamIsKnownBeforeItIsRead) {
   Meeting meeting(DataSecurity::kAuth);
   meeting.Dial(meeting.address(), meeting.token());
   ASSERT_EQ(meeting.Meet(), absl::OkStatus());

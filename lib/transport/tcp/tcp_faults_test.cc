@@ -1,5 +1,5 @@
-// Two transports with a faulty stretch of TCP between them: a bit that flips, wherever that is, is
-// noticed or changes nothing that is delivered. Likewise a stream that is cut, reset or delayed.
+// Two transports with a faulty stretch of TCP between them. A flipped bit, wherever it is, is
+// detected or changes no delivered message. Streams that are cut, reset or delayed are tested too.
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -39,27 +39,27 @@ using Kind = RelayFault::Kind;
 constexpr uint32_t kSeed = 20261125;
 constexpr int kOtherFaults = 30;  // of each kind and each security
 
-// Of plain and of encrypted links together, which have a third of them. More by hand:
-// docs/testing.md.
+// Bit flips on plain and encrypted links together; encrypted links get a third. docs/testing.md
+// tells how to run more.
 int Flips() {
   const char* const wanted = std::getenv("FLIPS");
   return wanted != nullptr ? std::atoi(wanted) : 200;
 }
 
-// Of the messages in each direction, in this order: a header alone, small ones, and ones that are
-// read straight into their memory. Behind the last one nothing comes.
+// The sizes of the messages in each direction, in order: a header alone, small payloads, and
+// payloads that are read directly into their memory. Nothing follows the last one.
 constexpr std::array<size_t, 8> kSizes = {0, 1, 1000, 0, 20'000, 64, 70'000, 0};
 constexpr size_t kHandshakeThere = SessionHandshake::kHelloBytes + SessionHandshake::kProofBytes;
 constexpr size_t kHandshakeBack =
     SessionHandshake::kChallengeBytes + SessionHandshake::kVerdictBytes;
 constexpr size_t kChecksumBytes = 4;
-// Of an encrypted stream: TLS's own handshake and the records of the first messages; the header and
-// the whole of the last record, which is the last message's.
+// Parts of an encrypted stream: TLS's handshake and the records of the first messages; the header
+// and the whole of the last record, which is the last message.
 constexpr int64_t kTlsBegin = 1500;
 constexpr int64_t kTlsHeader = 5, kTlsLastRecord = kTlsHeader + WireHeader::kBytes + 1 + 16;
 
 std::shared_ptr<DataPort> OpenPort(DataSecurity security) {
-  // As between hosts: links of one host have no checksums unless that is said.
+  // Checksums are on as between hosts: links within one host have none by default.
   const Checksums checksums =
       security == DataSecurity::kEncrypt ? Checksums::kAuto : Checksums::kOn;
   auto port =
@@ -68,7 +68,7 @@ std::shared_ptr<DataPort> OpenPort(DataSecurity security) {
   return *std::move(port);
 }
 
-// A length that was changed is waited for: not as long as usual.
+// A changed length is detected by a time limit, so this is shorter than usual.
 TcpTransportOptions OptionsFor(std::shared_ptr<DataPort> port, Kind fault) {
   TcpTransportOptions options{.port = std::move(port)};
   if (fault != Kind::kFlip) return options;
@@ -77,7 +77,7 @@ TcpTransportOptions OptionsFor(std::shared_ptr<DataPort> port, Kind fault) {
   return options;
 }
 
-// One end: it sends every message once, and judges what comes.
+// One end: sends every message once and checks the messages that arrive.
 class Station {
  public:
   Station(const TcpTransportOptions& options, uint32_t first_chunk) : first_chunk_(first_chunk) {
@@ -94,7 +94,8 @@ class Station {
     }
   }
 
-  // Sends what is due: the last message when all but the other's last one are here.
+  // Sends the messages that are due. The last one is due when all messages except the other end's
+  // last have arrived.
   void Send(PeerId peer) {
     const size_t due = kSizes.size() - (postbox.messages.size() < kSizes.size() - 1 ? 1 : 0);
     for (; sent_ < due && !lost(); ++sent_) {
@@ -107,7 +108,7 @@ class Station {
   bool lost() const { return !postbox.losses.empty(); }
   bool has_all() const { return postbox.messages.size() >= kSizes.size(); }
 
-  // Every message that came is one that `other` has sent, to the bit, and came once.
+  // Every message that arrived was sent by `other`, is equal to the bit, and arrived once.
   void ExpectOnlyWhatWasSentBy(const Station& other) const {
     std::vector<int> seen(kSizes.size());
     for (const Postbox::Message& message : postbox.messages) {
@@ -129,7 +130,7 @@ class Station {
 
   TcpTransport& transport() { return *transport_; }
 
-  Postbox postbox;  // outlives the transport
+  Postbox postbox;  // must outlive the transport
 
  private:
   const uint32_t first_chunk_;
@@ -139,7 +140,7 @@ class Station {
   std::unique_ptr<TcpTransport> transport_;
 };
 
-// Where `station` is to be found by who goes through the relay.
+// The address of `station` for peers that connect through the relay.
 std::string AddressThrough(const FaultyRelay& relay, Station& station) {
   auto address = DecodeTcpAddress(station.transport().address());
   EXPECT_TRUE(address.ok()) << address.status();
@@ -147,17 +148,16 @@ std::string AddressThrough(const FaultyRelay& relay, Station& station) {
   return EncodeTcpAddress(*address);
 }
 
-// How messages share encrypted records depends on the moment: one session may be shorter than the
-// other.
+// Timing decides how messages share encrypted records, so one session may be shorter than another.
 constexpr char kNotReached[] = "the session was over before";
 
-// What showed that something was wrong, or "harmless".
+// Returns the check that detected the fault, or "harmless".
 std::string NoticedBy(const Station& connector, const Station& acceptor) {
   absl::Status why;
   for (const Station* station : {&connector, &acceptor}) {
     if (!station->lost()) continue;
     const absl::Status& told = station->postbox.losses[0].second;
-    // The other end hears only that the connection was closed.
+    // The other end only sees that the connection was closed.
     const bool says_more = !absl::IsUnavailable(told) || absl::StrContains(told.message(), "TLS") ||
                            absl::StrContains(told.message(), "Bad message") ||
                            absl::StrContains(told.message(), "no answer in time") ||
@@ -183,7 +183,8 @@ struct Stretch {
   int64_t begin, size;
 };
 
-// Where the messages of kSizes lie in a plain stream of which `begin` bytes are the handshake.
+// The positions of the messages of kSizes in a plain stream that starts with `begin` handshake
+// bytes.
 enum class Part : uint8_t { kHandshake, kHeader, kPayload, kChecksum };
 std::vector<Stretch> StretchesOf(Part part, int64_t begin) {
   if (part == Part::kHandshake) return {{0, begin}};
@@ -203,8 +204,8 @@ std::vector<Stretch> StretchesOf(Part part, int64_t begin) {
 
 class TcpFaultsTest : public ::testing::TestWithParam<DataSecurity> {
  protected:
-  // A session with this fault: in the end everything is there, or both ends know that the link is
-  // lost. What showed that.
+  // Runs a session with this fault. At the end all messages have arrived, or both ends know that
+  // the link is lost. Returns what detected the fault.
   std::string Run(const RelayFault& fault) {
     Station connector(OptionsFor(connecting_port_, fault.kind), /*first_chunk=*/100);
     Station acceptor(OptionsFor(accepting_port_, fault.kind), /*first_chunk=*/200);
@@ -235,8 +236,8 @@ class TcpFaultsTest : public ::testing::TestWithParam<DataSecurity> {
     return NoticedBy(connector, acceptor);
   }
 
-  // A place in the stream of a session: in handshakes and small fields as often as in payloads,
-  // which are nearly all of the bytes.
+  // Returns a random place in the stream of a session. Handshakes and small fields are as likely as
+  // payloads, which are nearly all of the bytes.
   int64_t RandomPlace(Direction direction) {
     const bool there = direction == Direction::kThere;
     const auto handshake = static_cast<int64_t>(there ? kHandshakeThere : kHandshakeBack);
@@ -255,9 +256,9 @@ class TcpFaultsTest : public ::testing::TestWithParam<DataSecurity> {
     return stretch.begin + static_cast<int64_t>(random_() % stretch.size);
   }
 
-  // How often what was noticed.
+  // Returns how often each check detected a fault.
   std::map<std::string, int> RunAtRandomPlaces(Kind kind, int count) {
-    EXPECT_EQ(Run({}), "harmless") << "and it says how many bytes there are";
+    EXPECT_EQ(Run({}), "harmless") << "a run without a fault, which also counts the bytes";
     std::map<std::string, int> noticed;
     for (int i = 0; i < count && !HasFailure(); ++i) {
       RelayFault fault{.kind = kind, .direction = Direction(random_() % 2)};
@@ -280,7 +281,7 @@ class TcpFaultsTest : public ::testing::TestWithParam<DataSecurity> {
   std::array<int64_t, 2> undisturbed_ = {};  // bytes of a session without a fault, by direction
 };
 
-TEST_P(TcpFaultsTest, ABitThatFlipsIsNoticedOrHarmless) {
+TEST_P(TcpFaultsTest, AFlippedBitIsDetectedOrHarmless) {
   const bool plain = GetParam() == DataSecurity::kAuth;
   const int count = plain ? Flips() - Flips() / 3 : Flips() / 3;
   auto noticed = RunAtRandomPlaces(Kind::kFlip, count);
@@ -291,21 +292,21 @@ TEST_P(TcpFaultsTest, ABitThatFlipsIsNoticedOrHarmless) {
   } else {
     EXPECT_GT(noticed["TLS"], 0);
   }
-  // Only a member that was turned away without a word tries again, and then all is well.
+  // A flip is harmless only if it makes the port hang up silently: then the member tries again.
   EXPECT_LT(noticed["harmless"], count / 5);
 }
 
-TEST_P(TcpFaultsTest, AStreamThatIsCutIsNoticedOrConnectedAnew) {
+TEST_P(TcpFaultsTest, ACutStreamIsDetectedOrConnectedAgain) {
   auto noticed = RunAtRandomPlaces(Kind::kCut, kOtherFaults);
   EXPECT_GT(noticed["the end of the connection"], 0);
 }
 
-TEST_P(TcpFaultsTest, AConnectionThatIsResetIsNoticedOrMadeAnew) {
+TEST_P(TcpFaultsTest, AResetConnectionIsDetectedOrConnectedAgain) {
   auto noticed = RunAtRandomPlaces(Kind::kReset, kOtherFaults);
   EXPECT_GT(noticed["the end of the connection"], 0);
 }
 
-TEST_P(TcpFaultsTest, WhatComesLateComesWhole) {
+TEST_P(TcpFaultsTest, DelayedBytesArriveComplete) {
   auto noticed = RunAtRandomPlaces(Kind::kDelay, kOtherFaults);
   EXPECT_EQ(noticed["harmless"] + noticed[kNotReached], kOtherFaults);
 }

@@ -1,7 +1,9 @@
-// The handshake takes bytes from strangers, the frame reader from members. Whatever those are, each
-// reads and writes only its own memory and what was placed (sanitizers watch both), lets nobody in
-// who has no token, and either gives messages or a fault. Built with -DMUSTER_LIBFUZZER and clang's
-// -fsanitize=fuzzer, the same checks follow coverage.
+// The handshake reads bytes of unauthenticated peers; the frame reader reads bytes of members.
+// Whatever the bytes are, each:
+// - accesses only its own memory and the placed memory (sanitizers watch both).
+// - accepts no peer without a token.
+// - returns messages or a fault.
+// If built with -DMUSTER_LIBFUZZER and clang's -fsanitize=fuzzer, coverage guides the same checks.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -37,7 +39,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Pieces of the sizes that `random` gives.
+// Cuts bytes into pieces with sizes given by `random`.
 class Pieces {
  public:
   Pieces(absl::Span<const std::byte> bytes, uint32_t seed) : bytes_(bytes), random_(seed) {}
@@ -56,7 +58,7 @@ class Pieces {
   std::mt19937 random_;
 };
 
-// Whether it got as far as a proof that was not believed.
+// Returns whether the handshake got as far as a proof that was not believed.
 bool AcceptSafely(absl::Span<const std::byte> bytes, uint32_t seed,
                   DataSecurity security = DataSecurity::kAuth) {
   HandshakeAcceptor acceptor(security, /*checksums=*/seed % 2 == 0);
@@ -65,7 +67,7 @@ bool AcceptSafely(absl::Span<const std::byte> bytes, uint32_t seed,
     acceptor.Take(pieces.Next(acceptor.wants()), [](const LinkHello& hello) {
       return hello.who.job % 2 == 0 ? std::optional(SessionToken::Random()) : std::nullopt;
     });
-    CHECK(!acceptor.proven()) << "without the token";
+    CHECK(!acceptor.proven()) << "accepted a peer without the token";
     CHECK_LE(acceptor.TakeReply().size(), SessionHandshake::kHelloBytes);
     CHECK(acceptor.fault().ok() || acceptor.wants() == 0);
     CHECK(acceptor.fault().ok() || !acceptor.fault().message().empty());
@@ -80,8 +82,8 @@ bool ConnectSafely(absl::Span<const std::byte> bytes, uint32_t seed,
   Pieces pieces(bytes, seed);
   while (!pieces.empty() && connector.wants() > 0) {
     connector.Take(pieces.Next(connector.wants()));
-    CHECK(!connector.let_in()) << "by somebody without the token";
-    CHECK(connector.TakeReply().empty()) << "proves itself to a stranger";
+    CHECK(!connector.let_in()) << "accepted by an acceptor without the token";
+    CHECK(connector.TakeReply().empty()) << "sent a proof to an unauthenticated peer";
   }
   return absl::IsPermissionDenied(connector.fault());
 }
@@ -91,7 +93,8 @@ struct Message {
   Bytes payload;
 };
 
-// Reads the stream as the transport does, with memory of its own for each payload. What came of it.
+// Reads the stream as the transport does, with separate memory for each payload. Returns the
+// messages.
 std::vector<Message> ReadSafely(absl::Span<const std::byte> bytes, uint32_t seed, bool checksums,
                                 absl::Status* fault = nullptr) {
   constexpr uint64_t kPlacedMax = 1 << 20;
@@ -139,7 +142,7 @@ std::vector<Message> ReadSafely(absl::Span<const std::byte> bytes, uint32_t seed
   }
 }
 
-// What the two ends of a handshake that succeeds say.
+// The bytes of both ends of a successful handshake.
 struct Handshake {
   Bytes said, answered;
 };
@@ -168,9 +171,11 @@ Handshake RecordHandshake(DataSecurity security) {
 
 #ifdef MUSTER_LIBFUZZER
 
-// What no fuzzer finds: checksums that are right. Every frame gets them, and a header that is one
-// but for a field or two, unless its byte 9, which is 0 in a right one, says: 1: the header's
-// checksum stays, 2: the payload's, 3: as 1, and the payload may be longer than what is left.
+// Fuzzers do not find correct checksums, so this computes them. Every frame gets a valid header,
+// except for a field or two. Byte 9, which is 0 in a valid header, selects a fault:
+// - 1: the header's checksum stays.
+// - 2: the payload's checksum stays.
+// - 3: as 1, and the payload may be longer than the remaining bytes.
 void Repair(Bytes& stream, bool checksums) {
   const auto load = [](const std::byte* from) {
     uint64_t value = 0;
@@ -180,7 +185,7 @@ void Repair(Bytes& stream, bool checksums) {
   const auto store = [](std::byte* to, auto value) { std::memcpy(to, &value, sizeof(value)); };
   for (size_t at = 0; stream.size() - at >= WireHeader::kBytes;) {
     std::byte* header = stream.data() + at;
-    const int faults = std::to_integer<int>(header[9]) % 16;  // mostly none
+    const int faults = std::to_integer<int>(header[9]) % 16;  // none in most cases
     const size_t rest = stream.size() - at - WireHeader::kBytes;
     const uint64_t length = load(header + 40) % (faults == 3 ? 1 << 18 : rest + 1);
     store(header, WireHeader::kMagic);
@@ -207,7 +212,7 @@ void Repair(Bytes& stream, bool checksums) {
   }
 }
 
-// The first byte says what reads the rest, the second in which pieces.
+// The first byte selects the reader of the rest, the second the sizes of the pieces.
 enum Reader { kAcceptor, kConnector, kRawStream, kStream };
 
 std::string Input(int reader, const Bytes& bytes) {
@@ -291,7 +296,7 @@ Bytes Mutated(Bytes bytes, std::mt19937& random) {
   return bytes;
 }
 
-TEST(TcpFuzzTest, NobodyIsLetInByMutatedRecordingsOfAHandshake) {
+TEST(TcpFuzzTest, MutatedHandshakeRecordingsAreNeverAccepted) {
   std::mt19937 random(20261123);
   const auto [said, answered] = RecordHandshake(DataSecurity::kAuth);
   int accepted_far = 0, connected_far = 0;
@@ -351,7 +356,7 @@ struct Stream {
   size_t gone = 0;
 };
 
-TEST(TcpFuzzTest, WhatIsWrittenInAnyPiecesIsReadInAnyOthers) {
+TEST(TcpFuzzTest, AStreamWrittenInAnyPiecesIsReadInAnyOthers) {
   std::mt19937 random(20261125);
   for (int i = 0; i < 400; ++i) {
     const bool checksums = i % 2 == 0;
@@ -372,7 +377,7 @@ TEST(TcpFuzzTest, WhatIsWrittenInAnyPiecesIsReadInAnyOthers) {
   }
 }
 
-TEST(TcpFuzzTest, MutatedStreamsGiveWhatWasSentAndThenAFault) {
+TEST(TcpFuzzTest, MutatedStreamsGiveSentMessagesAndThenAFault) {
   std::mt19937 random(20261126);
   int faults = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -381,7 +386,7 @@ TEST(TcpFuzzTest, MutatedStreamsGiveWhatWasSentAndThenAFault) {
     const auto read =
         ReadSafely(Mutated(stream.bytes, random), random(), /*checksums=*/true, &fault);
     faults += !fault.ok();
-    // In order, and nothing that was not sent. A payload that is dropped may hide a change.
+    // Messages must be in order and must have been sent. A dropped payload may hide a change.
     size_t sent = 0;
     for (const Message& message : read) {
       while (sent < stream.headers.size() && stream.headers[sent] != message.header) ++sent;

@@ -1,4 +1,4 @@
-// One link over TCP: its connections, who is at its other end, and what waits to be sent.
+// A link over TCP: its connections, the peer, and the messages that wait to be sent.
 #pragma once
 
 #include <chrono>
@@ -18,26 +18,26 @@ namespace muster {
 
 struct TcpConnection;
 
-// Owned and changed by a TcpTransport, which owns the connections too. Thread-compatible.
+// Owned and changed by a TcpTransport, which also owns the connections. Thread-compatible.
 struct TcpLink {
   PeerId id;
-  std::string name;    // for errors: who it is, where known
-  LinkHello hello;     // its own or, where this side has connected, ours
-  SessionToken token;  // of the session, as it was proved or is to be
+  std::string name;    // for errors: the peer's identity, if known
+  LinkHello hello;     // the peer's; or ours, if this side connected
+  SessionToken token;  // of the session, as it was proved or will be
   std::vector<TcpConnection*> connections;
-  absl::Status lost;  // OK while it is not
+  absl::Status lost;  // OK until the link is lost
   std::vector<WireHeader> payloads_lost;
-  bool incoming = false;     // the other end has connected
-  bool joins = false;        // the receiver has not heard of it yet
+  bool incoming = false;     // the other end connected
+  bool joins = false;        // the receiver does not know it yet
   ConnectAttempts attempts;  // of this side, until it is connected
   std::chrono::steady_clock::time_point open_more_from =
       std::chrono::steady_clock::time_point::max();
   uint32_t connections_made = 0;
-  FrameWriter waiting{/*checksums=*/false};  // until the connection is open
+  FrameWriter waiting{/*checksums=*/false};  // until a connection is open
 
-  // The open connection with the least under way; null: none is open. Who was connected to speaks
-  // on an additional one when he has heard something there: until then he does not know whether the
-  // other end has it.
+  // Returns the open connection with the fewest unsent bytes; null if none is open. The accepting
+  // side sends on an additional connection only after it received something there: until then it
+  // cannot know whether the other end has accepted it as part of the link.
   TcpConnection* LeastBusy() const;
 };
 

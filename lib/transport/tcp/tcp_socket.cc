@@ -24,14 +24,14 @@
 namespace muster {
 namespace {
 
-// What a sender may have in this host's memory when his turn has not come. Large enough for 25
-// Gbit/s over a round trip of 0.3 ms; small, because it is what he has in advance of the others.
+// The bytes that a sender may have in this host's memory before its turn comes. Large enough for 25
+// Gbit/s over a round trip of 0.3 ms. Small, because it is the sender's lead over the others.
 constexpr int kReceiveBufferBytes = 1 << 20;
-// Unsent bytes in the kernel: so long an urgent message waits behind others, 0.2 ms at 10 Gbit/s.
-// From 128 KiB to 1 MiB no difference in speed could be measured on loopback.
+// Unsent bytes in the kernel. An urgent message waits behind them: 0.2 ms at 10 Gbit/s. Sizes from
+// 128 KiB to 1 MiB made no measurable difference in speed on loopback.
 constexpr int kUnsentBytes = 256 << 10;
 
-// An idle connection to a machine that vanished is noticed after 3 s + 3 * 1 s.
+// The loss of an idle connection's machine is detected after 3 s + 3 * 1 s.
 constexpr int kKeepaliveIdleSeconds = 3;
 constexpr int kKeepaliveIntervalSeconds = 1;
 constexpr int kKeepaliveProbes = 3;
@@ -39,7 +39,7 @@ constexpr uint32_t kSilenceMaxMilliseconds = 8000;
 
 void Set(int socket, int level, int option, int value, const char* name) {
   if (setsockopt(socket, level, option, &value, sizeof(value)) != 0) {
-    LOG_FIRST_N(WARNING, 1) << "the kernel does not take " << name << ": " << std::strerror(errno);
+    LOG_FIRST_N(WARNING, 1) << "the kernel rejects " << name << ": " << std::strerror(errno);
   }
 }
 
@@ -77,7 +77,7 @@ bool IsLinkLocal(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&V6(address)->sin6_addr);
 }
 
-// Interfaces whose addresses are often the same on every host.
+// Such interfaces often have the same addresses on every host.
 bool IsBridge(absl::string_view name) {
   for (absl::string_view prefix : {"docker", "br-", "virbr", "veth", "cni", "podman", "lxc"}) {
     if (absl::StartsWith(name, prefix)) return true;
@@ -225,8 +225,8 @@ std::string InterfaceOf(const SocketAddress& address) {
   return name;
 }
 
-// Where the kernel gives less than what is wanted (net.core.rmem_max), its own sizing is better:
-// a little unfair on a busy card, but not slow on a long way.
+// If the kernel grants less than the wanted size (net.core.rmem_max), its own sizing is better: a
+// little unfair on a busy card, but not slow over a long distance.
 void SizeReceiveBuffer(int socket) {
   static const bool granted = [] {
     const FileDescriptor scratch(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -234,7 +234,7 @@ void SizeReceiveBuffer(int socket) {
     socklen_t length = sizeof(size);
     return scratch && setsockopt(scratch.get(), SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)) == 0 &&
            getsockopt(scratch.get(), SOL_SOCKET, SO_RCVBUF, &size, &length) == 0 &&
-           size >= 2 * kReceiveBufferBytes;  // the kernel doubles it, for its own records
+           size >= 2 * kReceiveBufferBytes;  // the kernel doubles the size for its own bookkeeping
   }();
   if (granted) Set(socket, SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes, "SO_RCVBUF");
 }
@@ -248,8 +248,8 @@ void TuneLinkSocket(int socket) {
   Set(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes, "TCP_KEEPCNT");
 }
 
-// Not TCP_USER_TIMEOUT: that also ends a connection whose receiver is alive and acknowledges, but
-// has not read for so long.
+// TCP_USER_TIMEOUT is no alternative: it also ends a connection to a receiver that is alive and
+// acknowledges, but has not read for that time.
 bool HasVanished(int socket) {
   tcp_info info = {};
   socklen_t size = sizeof(info);
@@ -257,9 +257,9 @@ bool HasVanished(int socket) {
   return HasVanished(info);
 }
 
-// Behind a closed window everything that was sent is acknowledged, and the kernel sends probes
-// instead of keepalives. A receiver that is alive answers them whether it reads or not, and its
-// answer sets their count back. One probe may be lost.
+// A closed window means that all sent bytes are acknowledged, and that the kernel sends probes
+// instead of keepalives. A live receiver answers them whether it reads or not, and its answer
+// resets their count. One probe may be lost.
 bool HasVanished(const tcp_info& info) {
   const bool unacknowledged = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
   const bool unanswered = info.tcpi_probes >= 2;

@@ -1,4 +1,4 @@
-// Addresses and options of the TCP sockets that data ports use.
+// Addresses and options of TCP sockets that data ports use.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,7 +17,7 @@ struct tcp_info;
 
 namespace muster {
 
-// Where a data port listens, as others are told: an address or a name, and a port.
+// The place where a data port listens, as other hosts see it: an address or a name, and a port.
 struct Endpoint {
   static constexpr size_t kHostBytesMax = 255;
 
@@ -31,10 +31,10 @@ std::string ToString(const Endpoint& endpoint);  // "ps-0:7000", "[fd00::2]:7000
 // An IPv4 or IPv6 address and a port.
 class SocketAddress {
  public:
-  // Nothing where `host` is a name.
+  // Returns nothing if `host` is a name.
   static std::optional<SocketAddress> Numeric(const std::string& host, uint16_t port);
-  // All that a name or an address stands for. Blocks as long as the name service does. UNAVAILABLE
-  // where that knows nothing.
+  // Returns all addresses of a name or an address. Blocks as long as the name service does. Returns
+  // UNAVAILABLE if that does not know the name.
   static absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host, uint16_t port);
   static SocketAddress AnyV6(uint16_t port);
   static SocketAddress AnyV4(uint16_t port);
@@ -45,10 +45,10 @@ class SocketAddress {
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const { return size_; }
   uint16_t port() const;
-  std::string host() const;      // an IPv4 address in an IPv6 one as IPv4
+  std::string host() const;      // an IPv4 address mapped into IPv6 is written as IPv4
   std::string ToString() const;  // "192.0.2.2:7000"
-  // Whose it is, where places are shared: of IPv6 the network of 64 bits, since whoever has one
-  // address of it has them all.
+  // The owner of the address, for sharing places fairly. For IPv6 this is the network of 64 bits,
+  // because a host with one of its addresses can use all of them.
   std::string source() const;
   bool is_loopback() const;
 
@@ -57,23 +57,23 @@ class SocketAddress {
   socklen_t size_ = 0;
 };
 
-// Whether both ends of a connection are on this host: what they say crosses no wire.
+// Whether both ends of a connection are on this host, so that its bytes cross no network.
 bool StaysOnHost(int socket);
 
-// The addresses under which other hosts may reach this one, the most likely first: those of
-// interfaces that are up, no loopback or link-local ones, those of bridges of virtual machines and
-// containers last. Loopback ones where there are no others.
+// Returns the addresses at which other hosts may reach this one, the most likely first. They belong
+// to interfaces that are up, and are not loopback or link-local. Bridges of virtual machines and
+// containers come last. Returns loopback addresses if there are no others.
 std::vector<std::string> AddressesOfThisHost();
-// The interface that has this address; "" where none has.
+// Returns the interface that has this address, or "".
 std::string InterfaceOf(const SocketAddress& address);
 
-// Of listeners and connectors, before they listen or connect.
+// Call on listeners and connectors before they listen or connect.
 void SizeReceiveBuffer(int socket);
-// Of a connection that is to carry messages.
+// Call on a connection that will carry messages.
 void TuneLinkSocket(int socket);
 
-// Whether the other host has been silent for so long, though it was to acknowledge something or to
-// answer the probes of its closed window, that it must be gone. Keepalive sees to connections that
+// Whether the other host has been silent for so long that it must be gone, although it had to
+// acknowledge bytes or to answer the probes of its closed window. Keepalive covers connections that
 // wait for nothing.
 bool HasVanished(int socket);
 bool HasVanished(const tcp_info& info);

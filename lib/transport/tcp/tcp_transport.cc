@@ -23,17 +23,17 @@
 namespace muster {
 namespace {
 
-// One payload at a time, however small: what others send meanwhile already waits in the receive
-// buffers of their sockets, and a connection that is always read is never out of turn.
+// One payload at a time, however small. Bytes that others send meanwhile already wait in the
+// receive buffers of their sockets. A connection that is always read never waits for a turn.
 constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 1};
 
-// So much under way on every connection of a link is reason to open another.
+// If every connection of a link has this much to send, another one is opened.
 constexpr size_t kBusyBytes = 1 << 20;
 
-// Read from one connection before others get a turn.
+// The most to read from one connection before others get a turn.
 constexpr size_t kReadMax = 2 << 20;
 constexpr auto kLingerTime = std::chrono::seconds(5);
-// When one connection of a link has ended, for what is on its way in the others.
+// The time for bytes in transit on other connections of a link, after one connection has ended.
 constexpr auto kEndTime = std::chrono::seconds(2);
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr auto kLingerLook = absl::Milliseconds(10);
@@ -59,14 +59,14 @@ TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
       turns_(kTurns) {}
 
 TcpTransport::~TcpTransport() {
-  questions_.clear();  // the door takes its own away
-  // The door goes before the links end: from here on nobody is let in any more, and the port's
-  // thread, which may live longer than the loop, wakes it no more.
+  questions_.clear();  // the door drops its requests itself
+  // The door must go before the links end: from here on no peer is accepted. The port's thread may
+  // live longer than the loop, and no longer wakes it.
   door_.reset();
   while (!peers_.empty()) Disconnect(peers_.begin()->first);
   const auto end = Clock::now() + kGoodbyeTime;
   while (true) {
-    // What is left are those that linger; a closed one is no longer among them.
+    // Only lingering connections are left; a closed one is no longer in the list.
     for (size_t i = timed_.size(); i-- > 0;) Discard(*timed_[i]);
     if (timed_.empty() || Clock::now() >= end) break;
     std::vector<pollfd> polled;
@@ -137,7 +137,7 @@ void TcpTransport::Resolve(Peer& peer, const Endpoint& endpoint) {
   door_->Resolve(number, endpoint);
 }
 
-// One that comes too late was given up.
+// A late result belongs to a question that this side has dropped.
 void TcpTransport::TakeResolved(DataPort::Resolved resolved) {
   const auto question = std::ranges::find(questions_, resolved.request, &Question::number);
   if (question == questions_.end()) return;
@@ -180,13 +180,13 @@ void TcpTransport::Shake(Connection& connection) {
 void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.link;
   const absl::Status fault = Annotate(why, connection.remote.ToString());
-  // A port that is crowded, or that was about to be taken over, hangs up without a word.
+  // A port that is crowded or about to be taken over hangs up without a message. So try again.
   const bool again = connection.state == Connection::State::kShaking && absl::IsUnavailable(why) &&
                      !peer.joins && connection.number == 0 &&
                      peer.attempts.Repeat(connection.remote);
   Close(connection);
   if (again) return Approach(peer);
-  if (connection.number > 0) return PauseOpening(peer);  // the link does without it
+  if (connection.number > 0) return PauseOpening(peer);  // the link continues without it
   if (peer.joins) {
     LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
     return Forget(peer);
@@ -197,7 +197,7 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
 
 void TcpTransport::OpenConnection(Connection& connection) {
   Peer& peer = *connection.link;
-  // It has proved that before it came here, or began to encrypt.
+  // The session was open when the peer proved its identity, but it may have been closed since.
   if (peer.joins && !door_->IsOpen(peer.hello.who.job, peer.hello.who.generation, peer.token)) {
     LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
                  << " cannot be let in: its session was closed meanwhile";
@@ -215,7 +215,7 @@ void TcpTransport::OpenConnection(Connection& connection) {
   Activate(connection);
   if (!std::exchange(peer.joins, false)) return;
   peer.name = absl::StrCat(NameOf(peer.hello.who), " at ", peer.name);
-  // Copies: the receiver may disconnect the peer.
+  // Copies, because the receiver may disconnect the peer.
   const PeerId id = peer.id;
   const LinkIdentity who = peer.hello.who;
   receiver_->PeerJoined(id, who);
@@ -235,15 +235,16 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   auto connection = TcpConnection::Accept(std::move(member), door_->port(), this);
   Connection& added = *connection;
   const std::string remote = connection->remote.ToString();
-  const absl::Status taken = peer == nullptr
-                                 ? absl::FailedPreconditionError("its connection is of no link")
-                                 : Add(*peer, std::move(connection));
+  const absl::Status taken =
+      peer == nullptr ? absl::FailedPreconditionError("its connection belongs to no open link")
+                      : Add(*peer, std::move(connection));
   if (taken.ok()) return Shake(added);
   LOG(WARNING) << NameOf(who) << " at " << remote << " cannot be let in: " << taken.message();
   if (peer != nullptr && peer->connections.empty()) Forget(*peer);
 }
 
-// The peer of whose link the connection is: a new one for the first. Null: there is none.
+// Returns the peer to whose link the connection belongs; a new one for the first connection. Null
+// if there is no such link.
 TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
   const LinkHello& hello = member.hello;
   const auto known = links_.find(hello.link);
@@ -261,7 +262,7 @@ TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
   return &peer;
 }
 
-// Of which nothing is heard any more.
+// Destroys a peer; no callback for it follows.
 void TcpTransport::Forget(Peer& peer) {
   while (!peer.connections.empty()) Close(*peer.connections.back());
   if (peer.incoming) links_.erase(peer.hello.link);
@@ -286,8 +287,8 @@ LinkDescription TcpTransport::Describe(PeerId id) const {
   return link;
 }
 
-// The least busy one, and another one for later messages where all have enough to do. Null: none
-// is open yet.
+// Returns the least busy connection; null if none is open. If all are busy, dials another one for
+// later messages.
 TcpTransport::Connection* TcpTransport::ConnectionFor(Peer& peer) {
   Connection* const least = peer.LeastBusy();
   if (least == nullptr || least->writer->bytes() < kBusyBytes ||
@@ -309,7 +310,7 @@ void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   CHECK_EQ(header.length, payload.size());
   Peer& peer = Find(id);
   if (!peer.lost.ok()) {
-    const absl::Status lost = peer.lost;  // which `done` may disconnect
+    const absl::Status lost = peer.lost;  // a copy, because `done` may disconnect the peer
     if (done) done(lost);
     return;
   }
@@ -329,7 +330,8 @@ void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   }
   Flush(*connection);
   if (finished_.empty() || finished_.back() != message) return;
-  // It has gone at once, so that this call says so. The message is free before: `done` may send.
+  // The message was written at once, so this call reports it. The message is returned to the pool
+  // first, because `done` may send.
   finished_.pop_back();
   SendDone finished = std::move(message->done);
   const absl::Status status = message->status;
@@ -358,11 +360,12 @@ void TcpTransport::Finish(OutgoingMessage* message, const absl::Status& status) 
 }
 
 int TcpTransport::Advance() {
-  CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+  CHECK(receiver_ != nullptr) << "SetReceiver() must be called before Progress()";
   ++turn_;
   int events = TakeDoorNews();
-  // Aside: receivers may send, and what that activates is for the next turn. They may also close
-  // any connection: it stays where it is, closed, until Bury().
+  // The list is swapped out, because receivers may send, and connections activated by that wait for
+  // the next turn. Receivers may also close any connection: it stays in the list, closed, until
+  // Bury().
   stepping_.swap(active_);
   for (Connection* connection : stepping_) connection->active = false;
   for (Connection* connection : stepping_) {
@@ -430,7 +433,7 @@ int TcpTransport::Step(Connection& connection) {
   return 0;
 }
 
-// Reads what is there, but no more than kReadMax, and not while the connection waits for its turn.
+// Reads the available bytes, but at most kReadMax, and not while the connection waits for its turn.
 int TcpTransport::Read(Connection& connection) {
   int events = Deliver(connection);
   size_t total = 0;
@@ -456,8 +459,8 @@ int TcpTransport::Read(Connection& connection) {
     connection.carried = true;
     total += size;
     ++events;
-    // A short read has emptied the socket: what comes later announces itself. Not so an end of the
-    // stream that was announced before, or that was found behind the last good record.
+    // A short read has emptied the socket, and later bytes cause a new event. An end of the stream
+    // causes none if it was announced before, or was found behind the last good record.
     if (static_cast<size_t>(size) < asked && !connection.end_is_near()) {
       connection.readable = false;
     }
@@ -467,7 +470,7 @@ int TcpTransport::Read(Connection& connection) {
   return events;
 }
 
-// Hands out what has been read, until more is needed or a payload has to wait for its turn.
+// Delivers the read messages until more bytes are needed or a payload must wait for its turn.
 int TcpTransport::Deliver(Connection& connection) {
   int events = 0;
   while (connection.open() && connection.turn != Connection::Turn::kWaiting) {
@@ -521,15 +524,14 @@ void TcpTransport::Flush(Connection& connection) {
     const ssize_t size = connection.WriteFrom(absl::MakeSpan(pieces).first(count));
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && WouldBlock(errno)) {
-      // Where only a part of encrypted records has gone nothing is told of them, and the messages
-      // in that part may arrive.
+      // If only a part of the encrypted records was sent, Write() reports none of them, but the
+      // messages in that part may arrive.
       connection.carried |= connection.encrypted();
       connection.writable = false;
       return;
     }
     if (size < 0) {
-      // What the other end sent before may still be there to be read; the end of that ends the
-      // link.
+      // The bytes that the other end sent before may still be readable. Their end ends the link.
       const absl::Status why = Annotate(absl::UnavailableError(std::strerror(errno)),
                                         absl::StrCat("sending to ", connection.link->name));
       connection.write_failed = connection.hung_up = connection.readable = true;
@@ -545,7 +547,7 @@ void TcpTransport::Flush(Connection& connection) {
     writer.Wrote(size);
     while (OutgoingMessage* gone = writer.TakeGone()) finished_.push_back(gone);
     if (static_cast<size_t>(size) < asked) {
-      connection.writable = false;  // the kernel says when there is room
+      connection.writable = false;  // the kernel reports when there is room again
       return;
     }
   }
@@ -572,7 +574,8 @@ void TcpTransport::EndTurn(Connection& connection) {
 }
 
 int TcpTransport::FinishSends() {
-  finishing_.swap(finished_);  // `done` may send, and what ends by that waits for the next turn
+  finishing_.swap(
+      finished_);  // `done` may send; messages that finish by that wait for the next turn
   for (OutgoingMessage* message : finishing_) {
     SendDone done = std::move(message->done);
     const absl::Status status = std::move(message->status);
@@ -584,11 +587,11 @@ int TcpTransport::FinishSends() {
   return finished;
 }
 
-// The other end has not opened it, or let it in, as a part of the link.
+// The other end has not opened the connection, or has not accepted it as part of the link.
 void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.link;
   LOG(WARNING) << "the link with " << peer.name
-               << " does without another connection: " << why.message();
+               << " continues without an additional connection: " << why.message();
   Close(connection);
   PauseOpening(peer);
   Connection* const other = peer.LeastBusy();
@@ -597,8 +600,8 @@ void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
   if (other != nullptr && other->HasWork()) Activate(*other);
 }
 
-// What the other end sent before over other connections of the link is still handed out, for a
-// while: it closes them as well, or hears from this side.
+// Messages that the other end sent before, over other connections of the link, are still delivered
+// for a while: the other end closes those connections too, or this side ends them.
 void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.link;
   if (connection.dispensable() && peer.lost.ok()) return DoWithout(connection, why);
@@ -624,7 +627,7 @@ void TcpTransport::BreakLink(Connection& connection, const absl::Status& why) {
   EndLink(peer, Annotate(why, absl::StrCat("the link with ", peer.name)));
 }
 
-// PeerLost and what goes before it are called at the end of the turn.
+// PeerLost and the callbacks before it are called at the end of the turn.
 void TcpTransport::EndLink(Peer& peer, const absl::Status& why) {
   peer.lost = why;
   FailSends(peer, why);
@@ -657,8 +660,8 @@ void TcpTransport::Disconnect(PeerId id) {
   Forget(peer);
 }
 
-// What was sent is acknowledged before the socket is closed: closing one with unread bytes makes
-// the kernel throw away what has not gone out.
+// Sent bytes must be acknowledged before the socket is closed: closing a socket with unread bytes
+// makes the kernel drop unsent ones.
 void TcpTransport::Linger(Connection& connection) {
   EndTurn(connection);
   shutdown(connection.socket.get(), SHUT_WR);
@@ -671,7 +674,7 @@ void TcpTransport::Linger(Connection& connection) {
   Activate(connection);
 }
 
-// Closes the socket at its end, or when all that was sent has arrived.
+// Closes the socket at the end of its stream, or when all sent bytes have arrived.
 void TcpTransport::Discard(Connection& connection) {
   if (connection.Drain()) Close(connection);
 }
@@ -692,7 +695,7 @@ void TcpTransport::Close(Connection& connection) {
   connections_.pop_back();
 }
 
-// Those that there are now: a receiver may connect again, in vain, at once.
+// Reports only the present losses: a receiver may connect again at once, and fail again.
 int TcpTransport::ReportLosses() {
   int reported = 0;
   for (size_t left = losses_.size(); left > 0 && !losses_.empty(); --left) {
@@ -721,7 +724,7 @@ void TcpTransport::LookAtClock() {
       std::erase(timed_, &connection);
       FailAttempt(connection, absl::UnavailableError("no answer in time"));
     }
-    // Who was dealt with is out of the list, and another one in its place.
+    // If the connection was removed from the list, another one is in its place now.
     if (i < timed_.size() && timed_[i] == &connection) ++i;
   }
   while (!questions_.empty() && now >= questions_.front().deadline) {
@@ -729,9 +732,9 @@ void TcpTransport::LookAtClock() {
     questions_.erase(questions_.begin());
     door_->CancelResolve(late.number);
     Peer& peer = Find(late.peer);
-    peer.attempts.Failed(absl::UnavailableError(
-        absl::StrCat("the name '", late.host, "' is not resolved in time (is the name service ",
-                     "there? The other end's --advertise may be an address)")));
+    peer.attempts.Failed(absl::UnavailableError(absl::StrCat(
+        "the name '", late.host, "' was not resolved in time (check the name service; ",
+        "the other end can also set --advertise to an address)")));
     Approach(peer);
   }
   if (now >= look_at_links_) LookAtLinks(now);
@@ -741,20 +744,21 @@ std::chrono::milliseconds TcpTransport::LinkLook() const {
   return std::min(kLinkLook, options_.record_time_max);
 }
 
-// A record's age is counted in looks: a process that stood still itself has not waited for it.
+// The age of a record is counted in looks, because a process that was held up itself has not waited
+// for the record.
 void TcpTransport::LookAtLinks(Clock::time_point now) {
   look_at_links_ = now + LinkLook();
   for (size_t i = 0; i < connections_.size();) {
     Connection& connection = *connections_[i];
     absl::Status fault;
     if (connection.open() && HasVanished(connection.socket.get())) {
-      fault = absl::UnavailableError("its machine does not answer any more");
+      fault = absl::UnavailableError("its machine no longer answers");
     } else if (connection.open() &&
                connection.LooksAtUnfinishedRecord() * LinkLook() >= options_.record_time_max) {
-      fault = absl::UnavailableError(absl::StrCat(
-          "an encrypted record has been unfinished for ",
-          absl::FormatDuration(absl::FromChrono(options_.record_time_max)),
-          ": the other end stands still, or the record's length was changed on the way"));
+      fault = absl::UnavailableError(
+          absl::StrCat("an encrypted record has been unfinished for ",
+                       absl::FormatDuration(absl::FromChrono(options_.record_time_max)),
+                       ": the other end hangs, or the record's length was changed in transit"));
     }
     if (fault.ok()) {
       ++i;
@@ -764,7 +768,7 @@ void TcpTransport::LookAtLinks(Clock::time_point now) {
   }
 }
 
-// At the end of a turn: nothing but active_ can still name a closed connection then.
+// Called at the end of a turn: only active_ can still refer to a closed connection then.
 void TcpTransport::Bury() {
   if (closed_.empty()) return;
   std::erase_if(active_, [](const Connection* connection) {

@@ -30,44 +30,46 @@
 namespace muster {
 
 struct TcpTransportOptions {
-  // Where this process is reached; its security and checksums are those of the links.
+  // The port at which this process is reached. Its security and checksums apply to the links.
   std::shared_ptr<DataPort> port;
 
-  // Most connections to each peer that this side connects to; the next one is opened when all have
-  // 1 MiB to send. For networks that one connection does not fill.
+  // The most connections to each peer that this side connects to. The next one is opened when all
+  // have 1 MiB to send. Use more than one if one connection does not fill the network.
   int connections = 1;
 
-  // For each of the addresses under which a peer may be found, to be connected and let in, and for
-  // each name, to be resolved. So long no additional connection of a link is tried after one that
-  // failed.
+  // The time limit for connecting and the handshake at each of a peer's addresses, and for
+  // resolving each name. It is also the pause after an additional connection of a link failed.
   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5);
 
-  // How long an encrypted record may stay unfinished while nothing else comes. Its length is not
-  // encrypted: where that was changed on the way, the two ends would wait for each other.
+  // How long an encrypted record may stay unfinished while nothing else arrives. The record's
+  // length is not encrypted: if it was changed in transit, the two ends would wait for each other.
   std::chrono::milliseconds record_time_max = std::chrono::minutes(1);
 };
 
-// Small payloads come with their header through a buffer and are copied once. From
-// FrameReader::kLargeBytes on a payload is read straight into the memory that PlacePayload names,
-// when its sender has his turn (FetchTurns): a connection whose turn has not come is not read, and
-// TCP's own window holds the sender back.
+// Small payloads are read with their header through a buffer and copied once. A payload of
+// FrameReader::kLargeBytes or more is read directly into the memory that PlacePayload returned,
+// when its sender has its turn (FetchTurns). A connection that waits for its turn is not read, and
+// TCP's window holds the sender back.
 //
-// The first message of a turn (from one Progress() to the next) is written at once, inside Send();
-// others of the turn go together, with one system call, in the next Progress(). `done` comes when
-// the kernel has the last byte. It may run inside Send(); all else is called from Progress() and
-// may call anything here but Progress() and the destructor.
+// The first message of a turn (from one Progress() to the next) is written at once, inside Send().
+// Later messages of the turn are written together in the next Progress(), with one system call.
+// `done` is called when the kernel has the last byte. It may run inside Send(). All other callbacks
+// run in Progress() and may call everything here except Progress() and the destructor.
 //
-// Disconnect() lets go out what is done; sends that are not end with CANCELLED in the next
-// Progress(). The destructor does so for every peer, for at most 0.2 s, and calls nothing any more.
+// Disconnect() still sends what is done; sends that are not end with CANCELLED in the next
+// Progress(). The destructor does the same for every peer, for at most 0.2 s, and calls no
+// callbacks.
 //
-// A peer whose bytes are no message is lost, as is one whose machine is silent for about 8 s though
-// it had something to acknowledge, or 6 s while nothing is sent, and one that leaves an encrypted
-// record unfinished.
+// A peer is lost in these cases:
+// - Its bytes are no message.
+// - Its machine is silent for about 8 s although it had something to acknowledge, or for 6 s while
+// nothing is sent.
+// - It leaves an encrypted record unfinished.
 class TcpTransport : public Carrier, private TcpConnection::Owner {
  public:
-  static constexpr int kConnectionsMax = 16;  // of TcpTransportOptions::connections
+  static constexpr int kConnectionsMax = 16;  // limit of TcpTransportOptions::connections
 
-  // `loop` outlives it. UNAVAILABLE where a resource of the machine is missing.
+  // Requires: `loop` outlives the transport. Returns UNAVAILABLE if the machine lacks a resource.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(EventLoop* loop,
                                                               TcpTransportOptions options);
   ~TcpTransport() override;
@@ -90,7 +92,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   bool HasNews() const override;
   absl::Duration SleepMax() const override;
 
-  // Links that were closed because what came over them was no message.
+  // The number of links that were closed because their bytes were no message.
   int64_t malformed_links() const { return malformed_; }
 
  private:
@@ -116,7 +118,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   Peer& Find(PeerId id) const;
   Peer& AddPeer();
 
-  // Becoming connected.
+  // Connecting.
   int TakeDoorNews();
   void TakeMember(DataPort::Member member);
   void Approach(Peer& peer);  // tries the next address
@@ -131,12 +133,12 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
 
   // Moving messages.
   Connection* ConnectionFor(Peer& peer);
-  void PauseOpening(Peer& peer);  // more connections
+  void PauseOpening(Peer& peer);  // pauses opening additional connections
   void Activate(Connection& connection) override;
   int Step(Connection& connection);
   int Read(Connection& connection);
   int Deliver(Connection& connection);
-  void TellDamage() const;  // to who counts it
+  void TellDamage() const;  // reports it to the owner of the port
   void Flush(Connection& connection);
   void BeginFetches();
   void EndTurn(Connection& connection);
@@ -144,7 +146,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   void Finish(OutgoingMessage* message, const absl::Status& status);
   int FinishSends();
 
-  // Parting.
+  // Disconnecting.
   void DoWithout(Connection& connection, const absl::Status& why);
   void EndStream(Connection& connection, const absl::Status& why);
   void BreakLink(Connection& connection, const absl::Status& why);
@@ -156,7 +158,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   void Close(Connection& connection);
   int ReportLosses();
   void LookAtClock();
-  std::chrono::milliseconds LinkLook() const;  // how often links are looked at
+  std::chrono::milliseconds LinkLook() const;  // the interval between two checks of the links
   void LookAtLinks(Clock::time_point now);
   void Bury();
 
@@ -168,20 +170,20 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
 
   int32_t peers_made_ = 0;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  absl::flat_hash_map<std::array<std::byte, 16>, PeerId> links_;  // of those that joined
+  absl::flat_hash_map<std::array<std::byte, 16>, PeerId> links_;  // of peers that joined
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::vector<std::unique_ptr<Connection>> closed_;  // until nothing refers to them
-  // Those with something to do, in the next turn and in this one.
+  std::vector<std::unique_ptr<Connection>> closed_;  // kept until nothing refers to them
+  // Connections with work: in the next turn, and in this one.
   std::vector<Connection*> active_, stepping_;
-  std::vector<Connection*> timed_;  // those with a deadline
+  std::vector<Connection*> timed_;  // connections with a deadline
   int64_t questions_asked_ = 0;
-  std::vector<Question> questions_;  // the oldest first
+  std::vector<Question> questions_;  // oldest first
   Clock::time_point look_at_links_;
   int64_t turn_ = 0;
 
   FetchTurns turns_;
 
-  // As large as the largest number of messages that were under way together.
+  // A pool as large as the largest number of messages in progress at once.
   std::vector<std::unique_ptr<OutgoingMessage>> outgoing_;
   std::vector<OutgoingMessage*> free_outgoing_;
   std::vector<OutgoingMessage*> finished_, finishing_;

@@ -51,7 +51,7 @@ std::shared_ptr<DataPort> OpenPort(DataPortOptions options = {.bind_host = "127.
   return *std::move(port);
 }
 
-// Faster than ==, which a sanitizer watches byte by byte.
+// Faster than ==, which a sanitizer checks byte by byte.
 bool Same(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
@@ -101,7 +101,7 @@ struct Station {
     return *peer;
   }
 
-  Inbox postbox;  // outlives the transport
+  Inbox postbox;  // must outlive the transport
   std::shared_ptr<DataPort> port;
   std::unique_ptr<EventLoop> loop;
   std::unique_ptr<TcpTransport> transport;
@@ -112,7 +112,7 @@ bool Until(Station& a, Station& b, const Condition& condition) {
   return ProgressUntil({a.transport.get(), b.transport.get()}, condition);
 }
 
-// A member that speaks by hand.
+// A member that speaks the protocol by hand.
 class Impostor {
  public:
   explicit Impostor(const Station& station, bool checksums = false, uint32_t connection = 0,
@@ -142,7 +142,8 @@ class Impostor {
     }
   }
 
-  // Where the links are encrypted: whether the other end is through with that as well.
+  // Call it if the links are encrypted. Returns whether the other end has also finished the TLS
+  // handshake.
   bool Encrypt() {
     const TlsStream::Progress progress = tls_->Shake();
     EXPECT_NE(progress, TlsStream::Progress::kFailed) << tls_->fault();
@@ -196,7 +197,7 @@ class TcpLinkTest : public testing::TestWithParam<Setting> {
   }
 };
 
-TEST_P(TcpLinkTest, MessagesOfEverySizeArriveWholeInBothDirectionsOfOneLink) {
+TEST_P(TcpLinkTest, MessagesOfEverySizeArriveInBothDirectionsOfOneLink) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = a->Connect(*b);
   ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.joined.empty(); }));
@@ -227,7 +228,7 @@ TEST_P(TcpLinkTest, MessagesOfEverySizeArriveWholeInBothDirectionsOfOneLink) {
   }
 }
 
-TEST_P(TcpLinkTest, ManyMessagesOfManyPeersArriveOnceEachAndInOrder) {
+TEST_P(TcpLinkTest, ManyMessagesOfManyPeersArriveOnceAndInOrder) {
   constexpr uint32_t kMessages = 100;
   auto server = MakeStation();
   std::vector<std::unique_ptr<Station>> clients;
@@ -264,7 +265,7 @@ TEST_P(TcpLinkTest, ManyMessagesOfManyPeersArriveOnceEachAndInOrder) {
   }
 }
 
-TEST_P(TcpLinkTest, APayloadThatIsNotWantedIsThrownAwayAndTheNextOneArrives) {
+TEST_P(TcpLinkTest, ADroppedPayloadDoesNotStopTheNextOne) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = a->Connect(*b);
   for (const size_t size : {100, 20'000, 3'000'000}) {
@@ -284,13 +285,13 @@ TEST_P(TcpLinkTest, APayloadThatIsNotWantedIsThrownAwayAndTheNextOneArrives) {
   EXPECT_TRUE(b->postbox.lost_payloads.empty());
 }
 
-TEST_P(TcpLinkTest, WhatWasSentBeforeADisconnectArrivesBeforeTheLoss) {
+TEST_P(TcpLinkTest, MessagesSentBeforeADisconnectArriveBeforeTheLoss) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = a->Connect(*b);
   ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.joined.empty(); }));
   const PeerId to_a = b->postbox.joined[0].first;
   const std::vector<std::byte> payload = PatternOf(1, 30'000);
-  // Unread bytes at the one that parts would make its kernel reset the connection.
+  // Unread bytes at the disconnecting end would make its kernel reset the connection.
   const std::vector<std::byte> unread = PatternOf(2, 1000);
   b->transport->Send(to_a, HeaderOf(9, unread.size()), unread, nullptr);
   int dones = 0;
@@ -304,10 +305,10 @@ TEST_P(TcpLinkTest, WhatWasSentBeforeADisconnectArrivesBeforeTheLoss) {
   EXPECT_EQ(b->postbox.messages.size(), 8u);
   EXPECT_EQ(b->postbox.losses[0].first, to_a);
   EXPECT_TRUE(absl::IsUnavailable(b->postbox.losses[0].second)) << b->postbox.losses[0].second;
-  EXPECT_TRUE(a->postbox.losses.empty()) << "whoever disconnects is told nothing";
+  EXPECT_TRUE(a->postbox.losses.empty()) << "the disconnecting side gets no callback";
 }
 
-TEST_P(TcpLinkTest, ASendUnderWayEndsWithADisconnectAndItsReceiverIsTold) {
+TEST_P(TcpLinkTest, ASendInProgressEndsWithADisconnectAndItsReceiverIsTold) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = a->Connect(*b);
   const std::vector<std::byte> payload = PatternOf(1, 12 << 20);
@@ -317,7 +318,7 @@ TEST_P(TcpLinkTest, ASendUnderWayEndsWithADisconnectAndItsReceiverIsTold) {
   ASSERT_TRUE(Until(*a, *b, [&] { return b->postbox.placed == 1; }));
   ASSERT_TRUE(dones.empty());
   a->transport->Disconnect(to_b);
-  EXPECT_TRUE(dones.empty()) << "called from inside Disconnect";
+  EXPECT_TRUE(dones.empty()) << "`done` was called from inside Disconnect";
   ASSERT_TRUE(Until(*a, *b, [&] { return !dones.empty() && !b->postbox.losses.empty(); }));
   EXPECT_TRUE(absl::IsCancelled(dones[0])) << dones[0];
   ASSERT_EQ(b->postbox.lost_payloads.size(), 1u);
@@ -344,7 +345,7 @@ TEST_P(TcpLinkTest, ADestroyedPeerIsReportedOnceAndSendsEndWithItsError) {
   EXPECT_EQ(a->postbox.losses.size(), 1u);
 }
 
-TEST_P(TcpLinkTest, ATransportReachesItselfAsTwoPeers) {
+TEST_P(TcpLinkTest, ATransportThatConnectsToItselfHasTwoPeers) {
   auto a = MakeStation();
   const PeerId out = a->Connect(*a);
   const std::vector<std::byte> payload = PatternOf(1, 100'000);
@@ -358,7 +359,7 @@ TEST_P(TcpLinkTest, ATransportReachesItselfAsTwoPeers) {
   EXPECT_EQ(a->postbox.messages[1].from, out);
 }
 
-TEST_P(TcpLinkTest, TwoThreadsExchangeMessagesByWaitingOnly) {
+TEST_P(TcpLinkTest, TwoThreadsExchangeMessagesWithWaitOnly) {
   constexpr int kRounds = 300;
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = a->Connect(*b);
@@ -398,7 +399,7 @@ INSTANTIATE_TEST_SUITE_P(
                 /*connections=*/3}),
     [](const auto& info) { return info.param.name; });
 
-// Kept apart: the address makes no difference to what travels.
+// A separate test, because the address makes no difference to the messages.
 TEST(TcpTransportTest, APeerIsFoundByAddressesOfBothKindsAndByName) {
   for (const DataPortOptions& options :
        {DataPortOptions{}, DataPortOptions{.bind_host = "::1"},
@@ -436,7 +437,7 @@ TEST(TcpTransportTest, AWrongTokenAndAnUnknownSessionAreRefusedWithOneText) {
   EXPECT_TRUE(b.postbox.joined.empty());
 }
 
-TEST(TcpTransportTest, ASessionThatWasClosedLetsNobodyInAndKeepsWhoIsIn) {
+TEST(TcpTransportTest, AClosedSessionAcceptsNoPeerAndKeepsConnectedOnes) {
   Station a, b;
   const PeerId in = a.Connect(b);
   ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.joined.empty(); }));
@@ -448,8 +449,9 @@ TEST(TcpTransportTest, ASessionThatWasClosedLetsNobodyInAndKeepsWhoIsIn) {
   ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.messages.empty(); }));
 }
 
-// The data port has let it in, and the transport has not heard of it or still shakes hands.
-TEST(TcpTransportTest, WhoIsNotInWhenItsSessionEndsOrChangesStaysOut) {
+// The data port has accepted the peer, but the transport has not seen it yet, or is in the TLS
+// handshake.
+TEST(TcpTransportTest, APeerIsRefusedIfItsSessionEndsOrChangesBeforeItJoins) {
   for (const DataSecurity security : {DataSecurity::kAuth, DataSecurity::kEncrypt}) {
     for (const bool changes : {false, true}) {
       Station server(OpenPort({.bind_host = "127.0.0.1", .security = security}));
@@ -474,7 +476,8 @@ TEST(TcpTransportTest, WhoIsNotInWhenItsSessionEndsOrChangesStaysOut) {
   }
 }
 
-// What a receiver is given outlives the peer that it disconnects meanwhile (a sanitizer looks).
+// The arguments of a callback stay valid if the receiver disconnects the peer meanwhile. A
+// sanitizer checks it.
 TEST(TcpTransportTest, AReceiverMayDisconnectAPeerThatJoinsOrIsLost) {
   Station a, b;
   b.postbox.on_joined = [&b](PeerId peer) { b.transport->Disconnect(peer); };
@@ -490,7 +493,7 @@ TEST(TcpTransportTest, AReceiverMayDisconnectAPeerThatJoinsOrIsLost) {
   EXPECT_EQ(told, a.postbox.losses[0].second);
 }
 
-TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
+TEST(TcpTransportTest, AnAddressWithoutAListenerIsALossThatNamesIt) {
   Station a;
   auto b = std::make_unique<Station>();
   const std::string address = b->transport->address();
@@ -498,7 +501,7 @@ TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
   b.reset();
   auto peer = a.transport->Connect(address, CredentialsOf(1));
   ASSERT_TRUE(peer.ok()) << peer.status();
-  EXPECT_TRUE(a.postbox.losses.empty()) << "called from inside Connect";
+  EXPECT_TRUE(a.postbox.losses.empty()) << "PeerLost was called from inside Connect";
   ASSERT_TRUE(ProgressUntil({a.transport.get()}, [&] { return !a.postbox.losses.empty(); }));
   EXPECT_TRUE(absl::IsUnavailable(a.postbox.losses[0].second));
   EXPECT_TRUE(
@@ -509,7 +512,7 @@ TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
 TEST(TcpTransportTest, ANameThatIsNotResolvedInTimeIsALossThatNamesIt) {
   absl::Notification over;
   Station b(OpenPort({.bind_host = "127.0.0.1", .advertise_host = "ps-0.muster"}));
-  // Lets go of the name service before its port waits for that.
+  // The test ends the lookup before the port's destructor waits for it.
   Station a(OpenPort({.bind_host = "127.0.0.1",
                       .resolve =
                           [&over](const std::string&, uint16_t port) {
@@ -529,7 +532,7 @@ TEST(TcpTransportTest, ANameThatIsNotResolvedInTimeIsALossThatNamesIt) {
       << a.postbox.losses[0].second;
 }
 
-TEST(TcpTransportTest, AnotherSecurityIsALossThatNamesBoth) {
+TEST(TcpTransportTest, ADifferenceInSecurityIsALossThatNamesBoth) {
   Station a, b(OpenPort({.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}));
   a.Connect(b);
   ASSERT_TRUE(Until(a, b, [&] { return !a.postbox.losses.empty(); }));
@@ -547,7 +550,7 @@ TEST(TcpTransportTest, BytesThatAreNoAddressAreRefused) {
   }
 }
 
-TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
+TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenTheOthersAreBusy) {
   constexpr uint32_t kMessages = 40;
   const auto port = OpenPort();
   Station a(port, /*spin=*/false, /*connections=*/3), b;
@@ -562,7 +565,7 @@ TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
 
   const int before = OpenDescriptors();
   uint32_t dones = 0, sent = 0;
-  // A busy machine may have carried some before a connection has been opened.
+  // A busy machine may send the messages before a connection has been opened.
   while (sent < kMessages ||
          (a.transport->Describe(to_b).connections < 3 && sent < 4 * kMessages)) {
     a.transport->Send(to_b, HeaderOf(sent++, large.size()), large,
@@ -573,7 +576,7 @@ TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
   ASSERT_TRUE(Until(a, b, [&] { return b.postbox.messages.size() == sent; }));
   EXPECT_EQ(a.transport->Describe(to_b).connections, 3);
   EXPECT_EQ(b.transport->Describe(to_a).connections, 3);
-  EXPECT_EQ(OpenDescriptors(), before + 4) << "two at each end";
+  EXPECT_EQ(OpenDescriptors(), before + 4) << "two more at each end";
   EXPECT_EQ(b.postbox.joined.size(), 1u);
   std::vector<int> seen(sent);
   for (const Postbox::Message& message : b.postbox.messages) {
@@ -582,7 +585,8 @@ TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
     EXPECT_TRUE(Same(message.payload, large));
   }
 
-  // All that is done when a peer leaves arrives, over whichever connection, before the one loss.
+  // All messages that were done when a peer leaves arrive, over any connection, before the single
+  // loss.
   b.postbox.messages.clear();
   dones = 0;
   for (uint32_t i = 0; i < 6; ++i) {
@@ -598,7 +602,7 @@ TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
   EXPECT_EQ(OpenDescriptors(), before - 2);
 }
 
-TEST(TcpTransportTest, WhoDoesNotEncryptIsNotHeardAndLetGo) {
+TEST(TcpTransportTest, APeerThatDoesNotEncryptIsIgnoredAndDropped) {
   Station server(OpenPort({.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}),
                  /*spin=*/false, /*connections=*/1, std::chrono::milliseconds(50));
   const int before = OpenDescriptors();
@@ -607,15 +611,15 @@ TEST(TcpTransportTest, WhoDoesNotEncryptIsNotHeardAndLetGo) {
     const Impostor silent(server, false, 0, DataSecurity::kEncrypt);
     plain.Say(EncodeHeader(HeaderOf(1, 0)));
     ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return silent.IsHungUpOn(); }));
-    EXPECT_EQ(OpenDescriptors(), before + 2) << "those of the impostors";
+    EXPECT_EQ(OpenDescriptors(), before + 2) << "only those of the impostors are open";
   }
   EXPECT_TRUE(server.postbox.joined.empty());
   EXPECT_TRUE(server.postbox.messages.empty());
   EXPECT_TRUE(server.postbox.losses.empty());
 }
 
-// One look at the socket finds both records, and nothing more comes that would call for another.
-TEST(TcpTransportTest, AnEncryptedLinkEndsWithTheFirstBadRecordAfterWhatCameBefore) {
+// One look at the socket finds both records, and no further byte causes another look.
+TEST(TcpTransportTest, AnEncryptedLinkDeliversGoodRecordsAndEndsAtTheFirstBadOne) {
   constexpr DataSecurity kEncrypt = DataSecurity::kEncrypt;
   int damaged = 0;
   Station server(OpenPort(
@@ -636,7 +640,7 @@ TEST(TcpTransportTest, AnEncryptedLinkEndsWithTheFirstBadRecordAfterWhatCameBefo
   EXPECT_EQ(damaged, 1);
 }
 
-// Its header promises more than comes, as one does whose length was changed on the way.
+// The record's header promises more bytes than arrive, like one with a length changed in transit.
 TEST(TcpTransportTest, AnEncryptedRecordThatStaysUnfinishedEndsTheLink) {
   constexpr DataSecurity kEncrypt = DataSecurity::kEncrypt;
   Station server(OpenPort({.bind_host = "127.0.0.1", .security = kEncrypt}),
@@ -650,21 +654,21 @@ TEST(TcpTransportTest, AnEncryptedRecordThatStaysUnfinishedEndsTheLink) {
   impostor.Say(std::array<std::byte, 7>{std::byte{23}, std::byte{3}, std::byte{3}, std::byte{1}});
   ASSERT_TRUE(
       ProgressUntil({server.transport.get()}, [&] { return !server.postbox.losses.empty(); }));
-  EXPECT_EQ(server.postbox.messages.size(), 1u) << "what came before is good";
+  EXPECT_EQ(server.postbox.messages.size(), 1u) << "the message before it is good";
   EXPECT_TRUE(absl::IsUnavailable(server.postbox.losses[0].second));
   EXPECT_TRUE(absl::StrContains(server.postbox.losses[0].second.message(), "unfinished"))
       << server.postbox.losses[0].second;
 }
 
-// A stranger to the link, though a member of the session.
-TEST(TcpTransportTest, AConnectionOfNoLinkIsHungUpOn) {
+// The peer is a member of the session, but has no such link.
+TEST(TcpTransportTest, AConnectionOfAnUnknownLinkIsHungUpOn) {
   Station server;
   const Impostor impostor(server, /*checksums=*/false, /*connection=*/1);
   EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.IsHungUpOn(); }));
   EXPECT_TRUE(server.postbox.joined.empty());
 }
 
-// Its connector gave it up when it had been let in already.
+// Its connecting side gave it up after it had been accepted.
 TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedNothingIsLostAlone) {
   Station server;
   const std::string link = SessionToken::Random().ToBytes();
@@ -682,7 +686,7 @@ TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedNothingIsLostAlone) {
                              [&dones](const absl::Status& status) { dones += status.ok(); });
     }
     ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return dones == 3; }));
-    EXPECT_FALSE(second.HasHeard()) << "perhaps nobody listens there";
+    EXPECT_FALSE(second.HasHeard()) << "the other end may not listen there";
   }
   ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return connections() == 1; }));
   first.Say(EncodeHeader(HeaderOf(1, 0)));
@@ -706,8 +710,9 @@ TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedSomethingEndsItsLink) {
   EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return first.IsHungUpOn(); }));
 }
 
-// As where the other end could not watch it: the message that found it gone goes over another.
-TEST(TcpTransportTest, WhatAnAdditionalConnectionDidNotTakeGoesOverAnother) {
+// The other end could not keep the connection. The message whose write failed is sent over another
+// one.
+TEST(TcpTransportTest, MessagesOfALostAdditionalConnectionAreSentOverAnother) {
   const auto port = OpenPort();
   const auto door = port->MakeDoor([] {});
   door->OpenSession(1, 1, SessionToken());
@@ -754,7 +759,7 @@ TEST(TcpTransportTest, WhatAnAdditionalConnectionDidNotTakeGoesOverAnother) {
   EXPECT_TRUE(a.postbox.losses.empty());
 }
 
-TEST(TcpTransportTest, AnAdditionalConnectionThatWasTurnedAwayIsTriedAgainLater) {
+TEST(TcpTransportTest, ARefusedAdditionalConnectionIsTriedAgainLater) {
   Station a(OpenPort(), /*spin=*/false, /*connections=*/2, std::chrono::seconds(1)), b;
   const PeerId to_b = a.Connect(b);
   ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.joined.empty(); }));
@@ -780,8 +785,8 @@ TEST(TcpTransportTest, AnAdditionalConnectionThatWasTurnedAwayIsTriedAgainLater)
   EXPECT_TRUE(a.postbox.losses.empty());
 }
 
-// The ranks of two senders in the order in which their payloads come. They have sent as much as the
-// kernels take before anything is read.
+// Returns the ranks of two senders in the order in which their payloads arrive. Both have sent as
+// much as the kernels accept before anything is read.
 std::vector<uint32_t> RanksOfTwoSenders(size_t bytes, size_t each) {
   Station server, eager, late;
   const PeerId from_eager = eager.Connect(server, 1), from_late = late.Connect(server, 2);
@@ -804,7 +809,7 @@ std::vector<uint32_t> RanksOfTwoSenders(size_t bytes, size_t each) {
   return ranks;
 }
 
-TEST(TcpTransportTest, TheOneOfWhomLeastHasComeIsReadNext) {
+TEST(TcpTransportTest, TheSenderWithTheFewestFetchedBytesIsReadNext) {
   int ahead = 0;
   for (const uint32_t rank : RanksOfTwoSenders(2 << 20, 12)) {
     ahead += rank == 1 ? 1 : -1;
@@ -812,16 +817,16 @@ TEST(TcpTransportTest, TheOneOfWhomLeastHasComeIsReadNext) {
   }
 }
 
-// Payloads of which several at once would be little. One sender alone is read for 2 MiB before the
-// other is looked at: that he is ahead at the beginning and the other ends alone.
-TEST(TcpTransportTest, TurnsAreKeptOfSmallPayloadsToo) {
+// Several such payloads at once would be little. A lone sender is read for 2 MiB before the other
+// is looked at, so one is ahead at the start and the other is alone at the end.
+TEST(TcpTransportTest, SendersOfSmallPayloadsAlternateToo) {
   const std::vector<uint32_t> ranks = RanksOfTwoSenders(64 << 10, 300);
   int turns = 0;
   for (size_t i = 1; i < ranks.size(); ++i) turns += ranks[i] != ranks[i - 1];
   EXPECT_GT(turns, static_cast<int>(ranks.size()) / 2);
 }
 
-TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoes) {
+TEST(TcpTransportTest, AMemberThatSendsInvalidMessagesLosesOnlyItsOwnLink) {
   int damaged = 0;
   Station honest;
   Station server(OpenPort({.bind_host = "127.0.0.1", .damaged_frame = [&] { ++damaged; }}));
@@ -838,10 +843,10 @@ TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoe
     server.postbox.losses.clear();
     ASSERT_TRUE(Until(honest, server, [&] { return !server.postbox.losses.empty(); })) << at;
     EXPECT_EQ(server.postbox.losses[0].first, server.postbox.joined.back().first);
-    EXPECT_EQ(server.postbox.messages.size(), at + 1) << "what came before is good";
+    EXPECT_EQ(server.postbox.messages.size(), at + 1) << "the message before it is good";
   }
   EXPECT_EQ(server.transport->malformed_links(), 64);
-  EXPECT_EQ(damaged, 64 - 6) << "of another magic or version nothing says that it was changed";
+  EXPECT_EQ(damaged, 64 - 6) << "a wrong magic or version does not count as damage";
   EXPECT_EQ(OpenDescriptors(), before);
   const std::vector<std::byte> payload = PatternOf(1, 100'000);
   honest.transport->Send(to_server, HeaderOf(7, payload.size()), payload, nullptr);
@@ -849,7 +854,7 @@ TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoe
   EXPECT_TRUE(honest.postbox.losses.empty());
 }
 
-TEST(TcpTransportTest, AMemberThatDiesInAPayloadLosesItBeforeItIsLost) {
+TEST(TcpTransportTest, AMemberThatDiesDuringAPayloadLosesItBeforeItIsLost) {
   for (const size_t size : {1000, 100'000}) {
     int damaged = 0;
     Station server(OpenPort({.bind_host = "127.0.0.1", .damaged_frame = [&] { ++damaged; }}));
@@ -869,7 +874,7 @@ TEST(TcpTransportTest, AMemberThatDiesInAPayloadLosesItBeforeItIsLost) {
   }
 }
 
-TEST(TcpTransportTest, APayloadThatChangedOnItsWayIsDataLossAndEndsTheLink) {
+TEST(TcpTransportTest, APayloadChangedInTransitIsDataLossAndEndsTheLink) {
   for (const size_t size : {1000, 100'000}) {
     int damaged = 0;
     Station server(OpenPort({.bind_host = "127.0.0.1", .damaged_frame = [&] { ++damaged; }}));
@@ -893,7 +898,7 @@ TEST(TcpTransportTest, APayloadThatChangedOnItsWayIsDataLossAndEndsTheLink) {
   }
 }
 
-TEST(TcpTransportTest, AMessageMayComeByteByByte) {
+TEST(TcpTransportTest, AMessageMayArriveByteByByte) {
   Station server;
   const std::vector<std::byte> payload = PatternOf(1, 20'000);
   const Impostor impostor(server);
@@ -910,8 +915,8 @@ TEST(TcpTransportTest, AMessageMayComeByteByByte) {
   EXPECT_TRUE(Same(server.postbox.messages[0].payload, payload));
 }
 
-// A connection that waits for its turn and dies takes its place in the row with it.
-TEST(TcpTransportTest, WhoDiesWhileWaitingForATurnHoldsUpNobody) {
+// A connection that dies while it waits for its turn leaves the queue.
+TEST(TcpTransportTest, APeerThatDiesWhileWaitingForATurnHoldsUpNoOther) {
   Station server, honest;
   const PeerId to_server = honest.Connect(server);
   ASSERT_TRUE(Until(honest, server, [&] { return server.postbox.joined.size() == 1; }));
@@ -926,7 +931,7 @@ TEST(TcpTransportTest, WhoDiesWhileWaitingForATurnHoldsUpNobody) {
   server.transport->Disconnect(server.postbox.joined[2].first);
   honest.transport->Send(to_server, HeaderOf(7, part.size()), part, nullptr);
   ASSERT_TRUE(Until(honest, server, [&] { return server.postbox.messages.size() == 1; }));
-  EXPECT_TRUE(server.postbox.lost_payloads.empty()) << "whoever disconnects is told nothing";
+  EXPECT_TRUE(server.postbox.lost_payloads.empty()) << "the disconnecting side gets no callback";
 }
 
 }  // namespace

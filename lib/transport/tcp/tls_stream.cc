@@ -24,7 +24,7 @@ static_assert(TlsStream::kRecordsPerKey <= kAesGcmRecordsMax / 2);
 
 TlsStream* StreamOf(SSL* ssl) { return static_cast<TlsStream*>(SSL_get_app_data(ssl)); }
 
-// Takes OpenSSL's errors of this thread away.
+// Removes OpenSSL's errors of this thread and returns the first.
 std::string TakeErrors() {
   std::string text;
   while (const unsigned long error = ERR_get_error()) {
@@ -35,8 +35,8 @@ std::string TakeErrors() {
   return text.empty() ? "the connection was closed" : text;
 }
 
-// Whether OpenSSL could not read what came. Other than an alert, by which the other end says that
-// it could not.
+// Whether OpenSSL could not read the incoming bytes. An alert is different: the other end sends it
+// if it could not read.
 bool IsDamage(unsigned long error) {
   const bool alert =
       ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET;
@@ -76,7 +76,7 @@ struct TlsStream::Callbacks {
       *written = size;
       return 1;
     }
-    // What reading gives rise to, an alert say, comes behind the records that wait.
+    // A write caused by reading, for example an alert, comes behind the waiting records.
     *written = 0;
     if (!stream->Flush()) {
       BIO_set_retry_write(bio);
@@ -141,7 +141,7 @@ struct TlsStream::Callbacks {
     return 1;
   }
 
-  // One for each side, for the life of the process.
+  // One context for each side, which lives as long as the process.
   static SSL_CTX* Context(Side side) {
     static SSL_CTX* const contexts[] = {MakeContext(Side::kConnector),
                                         MakeContext(Side::kAcceptor)};
@@ -157,11 +157,12 @@ struct TlsStream::Callbacks {
     CHECK_EQ(SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256"), 1) << TakeErrors();
     SSL_CTX_set_num_tickets(context, 0);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    // An end without a goodbye is one: a message that it cuts is known by its length.
+    // A stream may end without a TLS goodbye: a message cut short by that is detected by its
+    // length.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     if (side == Side::kConnector) {
-      SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);  // no certificate is good enough
+      SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);  // no certificate is accepted
       SSL_CTX_set_psk_use_session_callback(context, UsePsk);
     } else {
       SSL_CTX_set_psk_find_session_callback(context, FindPsk);
@@ -198,7 +199,7 @@ TlsStream::Progress TlsStream::Shake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result == 1) {
-    if (SSL_session_reused(ssl_.get()) == 1) return Progress::kDone;  // the key was used
+    if (SSL_session_reused(ssl_.get()) == 1) return Progress::kDone;  // the shared key was used
     fault_ = "TLS: the other end does not use the session's key";
     return Progress::kFailed;
   }
@@ -260,7 +261,7 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
 }
 
 std::optional<int64_t> TlsStream::UnfinishedRecord() const {
-  // "RB": OpenSSL has a record's header and reads its body.
+  // "RB" is OpenSSL's state after a record's header: it reads the body.
   if (absl::string_view(SSL_rstate_string(ssl_.get())) != "RB") return std::nullopt;
   return bytes_read_;
 }
@@ -307,8 +308,8 @@ size_t TlsStream::Seal(absl::Span<const iovec> pieces, size_t skip, int& result)
   return sealed;
 }
 
-// At once: left to OpenSSL, the message would go out with the next call of any kind, and one that
-// reads may meet a full socket.
+// The key update is sent at once. Otherwise OpenSSL would send it with the next call of any kind,
+// and a reading call may find the socket full.
 bool TlsStream::ChangeKey(int& result) {
   ERR_clear_error();
   errno = 0;
@@ -324,7 +325,7 @@ bool TlsStream::ChangeKey(int& result) {
 ssize_t TlsStream::Write(absl::Span<const iovec> pieces) {
   size_t offered = 0;
   for (const iovec& piece : pieces) offered += piece.iov_len;
-  CHECK_GE(offered, untold_) << "what was not taken is not offered again";
+  CHECK_GE(offered, untold_) << "Write() must be offered the untaken bytes again";
   if (sealed_ == nullptr) sealed_ = std::make_unique_for_overwrite<std::byte[]>(kSealedBytes);
   size_t told = 0;
   while (told + untold_ < offered || untold_ > 0) {

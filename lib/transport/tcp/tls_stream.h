@@ -1,4 +1,4 @@
-// TLS 1.3 over a connection whose two ends have already proved themselves and share a key.
+// TLS 1.3 over a connection of two ends that have already proved their identity and share a key.
 #pragma once
 
 #include <sys/types.h>
@@ -18,21 +18,21 @@ struct ssl_st;
 
 namespace muster {
 
-// The key is an external PSK (RFC 8446, 4.2.11), of one connection, and besides it there is an
-// ephemeral Diffie-Hellman exchange: who learns the session's token later cannot read what was
-// recorded. No certificates, no tickets, one cipher: TLS_AES_128_GCM_SHA256.
+// The key is an external PSK (RFC 8446, 4.2.11) of one connection. There is also an ephemeral
+// Diffie-Hellman exchange: a party that learns the session's token later cannot decrypt recorded
+// bytes. There are no certificates and no tickets, and only one cipher: TLS_AES_128_GCM_SHA256.
 //
-// Over a socket that does not block and that it does not own. Thread-compatible. OpenSSL allocates
-// a little for each record of 16 KiB. Several records go to the socket with one system call, and
-// come from it so: a receiver that is woken for each of them is slower.
+// Requires a nonblocking socket, which it does not own. Thread-compatible. OpenSSL allocates a
+// little for each record of 16 KiB. Several records share one system call in both directions: a
+// receiver that is woken for each record is slower.
 class TlsStream {
  public:
   enum class Side { kConnector, kAcceptor };
   enum class Progress { kDone, kWantsRead, kWantsWrite, kFailed };
 
-  // An end encrypts this many records with one key, 128 GiB where all are full, and then goes over
-  // to the next: for AES-GCM RFC 8446, 5.5 allows 2^24.5, five minutes of a fast link. Each end
-  // counts what it sends itself and asks for nothing of the other.
+  // An end encrypts this many records with one key, 128 GiB if all are full, and then switches to
+  // the next key. For AES-GCM, RFC 8446, 5.5 allows 2^24.5 records, five minutes of a fast link.
+  // Each end counts its own records and requests nothing from the other.
   static constexpr int64_t kRecordsPerKey = int64_t{1} << 23;
 
   TlsStream(Side side, const SessionToken::Proof& key, int socket,
@@ -41,49 +41,50 @@ class TlsStream {
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
-  // The handshake, as far as it goes now. After kFailed, fault() says why.
+  // Continues the handshake as far as possible now. After kFailed, fault() has the reason.
   Progress Shake();
   const std::string& fault() const { return fault_; }
 
-  // As readv(2): fewer bytes than there is room for mean that the socket is empty, or that reading
-  // has ended().
+  // Like readv(2). Fewer bytes than there is room for mean that the socket is empty, or that
+  // reading has ended().
   ssize_t Read(absl::Span<const iovec> room);
-  // Nothing more will be read: what every further Read() returns is the end of the stream or an
-  // error, of which the socket tells nothing.
+  // Whether reading has ended: every further Read() returns the end of the stream or an error. The
+  // socket does not announce that.
   bool ended() const { return end_.has_value(); }
-  // It has ended because what came was changed on its way. The other end, which is told of that,
-  // fails as well, but has nothing to complain of.
+  // Whether reading ended because the incoming bytes were changed in transit. The other end gets an
+  // alert and fails too, but is not damaged().
   bool damaged() const { return damaged_; }
-  // A record has begun to come and is not whole: how many bytes had been read before it. Nothing:
-  // no record has. Its length comes in the clear, and nothing tells that it was changed on its way
-  // before as many bytes are here.
+  // Returns how many bytes had been read before a record that has begun to arrive and is not
+  // complete; nothing if there is no such record. A record's length is not encrypted. A change of
+  // it is detected only when that many bytes have arrived.
   std::optional<int64_t> UnfinishedRecord() const;
-  // As writev(2). What was not taken comes first in the next call: it may have been encrypted
-  // already. What was taken has gone to the socket, so that nothing waits for another call.
+  // Like writev(2). The next call must offer the untaken bytes first, because they may have been
+  // encrypted already. Taken bytes are in the socket, so nothing waits for another call.
   ssize_t Write(absl::Span<const iovec> pieces);
 
  private:
   static constexpr size_t kRecordBytes = 16 << 10;
-  // Of records that go together: seven, 112 KiB. They leave the second of two segments on loopback
-  // three quarters full; eight (or four) begin another one for a few bytes, and the sender takes
-  // a seventh longer, the receiver a twelfth. Fifteen bring nothing more.
+  // The buffer of records that are sent together: seven, 112 KiB. They leave the second of two
+  // segments on loopback three quarters full. Eight (or four) start another segment for a few
+  // bytes: then the sender takes a seventh longer, and the receiver a twelfth. Fifteen gain nothing
+  // more.
   static constexpr size_t kSealedBytes = 128 << 10;
-  static constexpr size_t kArrivedBytes = 128 << 10;              // likewise, that come
+  static constexpr size_t kArrivedBytes = 128 << 10;              // of incoming records
   static constexpr size_t kSealedRecordMax = kRecordBytes + 256;  // RFC 8446, 5.2
-  static constexpr size_t kKeyUpdateBytes = 27;                   // likewise 4.6.3, sealed
+  static constexpr size_t kKeyUpdateBytes = 27;                   // RFC 8446, 4.6.3, encrypted
 
-  struct Callbacks;  // what OpenSSL calls
+  struct Callbacks;  // the functions that OpenSSL calls
   struct Deleter {
     void operator()(ssl_st* ssl) const;
   };
 
-  // -1 and errno, of a call that did not go through.
+  // Returns -1 and sets errno for a call that failed.
   ssize_t Explain(int result);
-  // Encrypts the next record of `pieces`, from byte `skip` on: how many bytes of them; 0: see
-  // `result`.
+  // Encrypts the next record of `pieces`, starting at byte `skip`. Returns how many bytes it took;
+  // if 0, `result` has the reason.
   size_t Seal(absl::Span<const iovec> pieces, size_t skip, int& result);
-  // Has what follows encrypted with the next key, and tells the other end behind what was sealed.
-  // False: see `result`.
+  // Switches to the next key, and tells the other end behind the encrypted records. If false,
+  // `result` has the reason.
   bool ChangeKey(int& result);
   // Whether the socket has taken all records.
   bool Flush();
@@ -91,20 +92,21 @@ class TlsStream {
   const SessionToken::Proof key_;
   const int socket_;
   const int64_t records_per_key_;
-  int64_t records_ = 0;  // that were sealed with this key
+  int64_t records_ = 0;  // encrypted with this key
   int64_t bytes_read_ = 0;
-  std::optional<int> end_;  // of reading: errno; 0: the other end has closed
-  bool damaged_ = false;    // which is because of what came
-  int write_error_ = 0;     // the end of writing; OpenSSL does not hear of it, so as to read on
+  std::optional<int> end_;  // how reading ended: errno; 0: the other end closed the stream
+  bool damaged_ = false;    // the end was caused by incoming bytes
+  int write_error_ = 0;     // why writing ended; hidden from OpenSSL, so that reading can continue
   std::string fault_;
   std::unique_ptr<ssl_st, Deleter> ssl_;
-  std::array<std::byte, kRecordBytes> record_;  // of several pieces
-  // Records from the socket that OpenSSL has not asked for: it asks for the 5 bytes of a record's
-  // header, and then for the rest. Left to its own buffer (read_ahead), OpenSSL 3.0 would move all
-  // that is in it for each record.
+  std::array<std::byte, kRecordBytes> record_;  // joins several pieces
+  // Records from the socket that OpenSSL has not requested yet: it requests the 5 bytes of a
+  // record's header and then the rest. With its own buffer (read_ahead), OpenSSL 3.0 would move the
+  // whole buffer for each record.
   const std::unique_ptr<std::byte[]> arrived_;
   size_t arrived_begin_ = 0, arrived_end_ = 0;
-  // Records on their way to the socket, and how many bytes of their text no Write() has told of.
+  // Records on their way to the socket. untold_ is how many bytes of their text no Write() has
+  // reported.
   std::unique_ptr<std::byte[]> sealed_;
   size_t sealed_begin_ = 0, sealed_end_ = 0;
   size_t untold_ = 0;

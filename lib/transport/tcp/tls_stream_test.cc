@@ -32,10 +32,10 @@ struct Wire {
     middle = FileDescriptor(ends[1]);
   }
   FileDescriptor end, middle;
-  std::string overheard;  // what has passed from `end`
+  std::string overheard;  // bytes that passed from `end`
 };
 
-// The sizes of the texts in TLS 1.3 records of AES-GCM.
+// Returns the sizes of the texts in TLS 1.3 records of AES-GCM.
 std::vector<int> TextSizes(absl::string_view records) {
   constexpr int kHeaderBytes = 5, kTypeBytes = 1, kTagBytes = 16;
   std::vector<int> sizes;
@@ -47,7 +47,7 @@ std::vector<int> TextSizes(absl::string_view records) {
   return sizes;
 }
 
-// Two ends, and between them somebody who reads along and may change what passes.
+// Two ends, and between them an eavesdropper that may change the bytes.
 class TlsStreamTest : public testing::Test {
  protected:
   static SessionToken::Proof KeyOf(int number) {
@@ -98,7 +98,7 @@ class TlsStreamTest : public testing::Test {
   Progress connected_ = Progress::kWantsRead, accepted_ = Progress::kWantsRead;
 };
 
-TEST_F(TlsStreamTest, WhatIsWrittenIsReadAtTheOtherEndAndNowhereElse) {
+TEST_F(TlsStreamTest, WrittenBytesAreReadAtTheOtherEndOnly) {
   Start(7, 7);
   ASSERT_EQ(connected_, Progress::kDone) << connector_->fault();
   ASSERT_EQ(accepted_, Progress::kDone) << acceptor_->fault();
@@ -116,7 +116,7 @@ TEST_F(TlsStreamTest, WhatIsWrittenIsReadAtTheOtherEndAndNowhereElse) {
   }
 }
 
-TEST_F(TlsStreamTest, TheRecordsThatLieInTheSocketAreFetchedAtOnce) {
+TEST_F(TlsStreamTest, RecordsInTheSocketAreFetchedAtOnce) {
   Start(7, 7);
   const std::string text(60'000, 't');
   ASSERT_EQ(Write(*connector_, {text}), text.size());
@@ -128,7 +128,7 @@ TEST_F(TlsStreamTest, TheRecordsThatLieInTheSocketAreFetchedAtOnce) {
   EXPECT_EQ(Read(*acceptor_, 100'000).size(), text.size() - 2);
 }
 
-TEST_F(TlsStreamTest, RecordsMayComeInAnyPieces) {
+TEST_F(TlsStreamTest, RecordsMayArriveInAnyPieces) {
   Start(7, 7);
   std::string text(60'000, ' '), read;
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 5);
@@ -141,7 +141,7 @@ TEST_F(TlsStreamTest, RecordsMayComeInAnyPieces) {
   EXPECT_EQ(read, text);
 }
 
-TEST_F(TlsStreamTest, AnEmptySocketIsToBeTriedAgainAndAClosedOneIsTheEnd) {
+TEST_F(TlsStreamTest, AnEmptySocketMeansTryAgainAndAClosedOneTheEnd) {
   Start(7, 7);
   std::array<char, 10> bytes;
   const iovec room = {bytes.data(), bytes.size()};
@@ -153,8 +153,8 @@ TEST_F(TlsStreamTest, AnEmptySocketIsToBeTriedAgainAndAClosedOneIsTheEnd) {
   EXPECT_EQ(errno, EPIPE);
 }
 
-// The rest of a full socket's record is offered again, with more behind it.
-TEST_F(TlsStreamTest, WhatAFullSocketDidNotTakeIsWrittenLater) {
+// The rest of a record that a full socket did not take is offered again, with more bytes behind it.
+TEST_F(TlsStreamTest, BytesThatAFullSocketDidNotTakeAreWrittenLater) {
   Start(7, 7);
   std::string text(4 << 20, ' ');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 5);
@@ -178,8 +178,8 @@ TEST_F(TlsStreamTest, WhatAFullSocketDidNotTakeIsWrittenLater) {
   EXPECT_EQ(read.size(), text.size());
 }
 
-// A key update has a text of 5 bytes, which no other record here has.
-TEST_F(TlsStreamTest, EachEndChangesItsKeyBeforeItIsWornOutAlsoWhereTheSocketIsFull) {
+// A key update has a text of 5 bytes, which no other record in this test has.
+TEST_F(TlsStreamTest, EachEndChangesItsKeyInTimeEvenIfTheSocketIsFull) {
   constexpr int kRecordsPerKey = 4, kKeyUpdateBytes = 5;
   Start(7, 7, kRecordsPerKey);
   left_.overheard.clear();
@@ -229,7 +229,7 @@ TEST_F(TlsStreamTest, EachEndChangesItsKeyBeforeItIsWornOutAlsoWhereTheSocketIsF
   }
 }
 
-TEST_F(TlsStreamTest, AnotherKeyEndsTheHandshake) {
+TEST_F(TlsStreamTest, ADifferentKeyEndsTheHandshake) {
   Start(7, 8);
   EXPECT_NE(connected_, Progress::kDone);
   EXPECT_EQ(accepted_, Progress::kFailed);
@@ -247,13 +247,13 @@ TEST_F(TlsStreamTest, AChangedByteIsNotRead) {
   EXPECT_TRUE(acceptor_->damaged());
 
   Pass(right_, left_);
-  EXPECT_EQ(connector_->Read({&room, 1}), -1) << "it is told";
+  EXPECT_EQ(connector_->Read({&room, 1}), -1) << "the alert ends reading";
   EXPECT_EQ(errno, EBADMSG);
-  EXPECT_FALSE(connector_->damaged()) << "what it has read was good";
+  EXPECT_FALSE(connector_->damaged()) << "the bytes it read were good";
 }
 
-// The third and fourth byte of a record say how long the rest is.
-TEST_F(TlsStreamTest, ARecordWhoseLengthWasChangedIsUnfinishedUntilAsManyBytesHaveCome) {
+// The third and fourth byte of a record are the length of the rest.
+TEST_F(TlsStreamTest, ARecordWithAChangedLengthStaysUnfinishedUntilThatManyBytesArrive) {
   Start(7, 7);
   Write(*connector_, {"a message"});
   Pass(left_, right_);
@@ -270,14 +270,14 @@ TEST_F(TlsStreamTest, ARecordWhoseLengthWasChangedIsUnfinishedUntilAsManyBytesHa
   EXPECT_TRUE(acceptor_->ended());
 }
 
-TEST_F(TlsStreamTest, WhatCameBeforeAChangedByteIsReadAndTheErrorIsRemembered) {
+TEST_F(TlsStreamTest, BytesBeforeAChangedByteAreReadAndTheErrorIsRemembered) {
   Start(7, 7);
   Write(*connector_, {"a message"});
   Pass(left_, right_);
   Write(*connector_, {"another"});
   Pass(left_, right_, /*change=*/8);
   EXPECT_EQ(Read(*acceptor_, 100), "a message");
-  EXPECT_TRUE(acceptor_->ended()) << "nothing more announces itself";
+  EXPECT_TRUE(acceptor_->ended()) << "no further event would announce the end";
   std::array<char, 10> bytes;
   const iovec room = {bytes.data(), bytes.size()};
   for (int i = 0; i < 2; ++i) {
@@ -286,7 +286,7 @@ TEST_F(TlsStreamTest, WhatCameBeforeAChangedByteIsReadAndTheErrorIsRemembered) {
   }
 }
 
-TEST_F(TlsStreamTest, AnEmptySocketIsNoEnd) {
+TEST_F(TlsStreamTest, AnEmptySocketIsNotTheEnd) {
   Start(7, 7);
   Write(*connector_, {"a message"});
   Pass(left_, right_);
