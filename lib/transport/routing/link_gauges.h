@@ -1,4 +1,4 @@
-// Says which transport carries each link: in the log, and as muster_transport_info at /metrics.
+// Reports the transport of each link: in the log, and as muster_transport_info at /metrics.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,16 @@
 
 namespace muster {
 
-// A gauge that is always 1, with labels peer, transport, network, device, connections,
-// device_memory and fallback: as many as the jobs of this process have peers. Thread-safe;
-// `metrics` outlives it.
+// A gauge per peer of this process's jobs, with the value 1 and the labels peer, transport,
+// network, device, connections, device_memory and fallback. Thread-safe. `metrics` must outlive it.
 class LinkGauges {
  public:
   explicit LinkGauges(Metrics& metrics) : metrics_(metrics) {}
 
-  // What carries `job`'s messages to `peer` from now on. Logs it once.
+  // Sets the link that carries `job`'s messages to `peer` from now on. Logs each link once.
   void Show(absl::string_view job, absl::string_view peer, const LinkDescription& link)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The job's links are closed; gauges that no other job shows disappear.
+  // Call when the job's links are closed. Removes gauges that no other job shows.
   void Forget(absl::string_view job) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -34,7 +33,8 @@ class LinkGauges {
     std::set<std::string, std::less<>> jobs;
   };
 
-  // Takes `job` off every gauge of `peer` ("": of any) but the one with `kept`.
+  // Removes `job` from every gauge of `peer` ("" means every peer) except the gauge with the labels
+  // `kept`.
   void Drop(absl::string_view job, absl::string_view peer, const MetricLabels& kept)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

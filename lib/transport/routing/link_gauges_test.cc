@@ -17,7 +17,7 @@ const LinkDescription kTcp = {
     .transport = "tcp", .network = "tcp", .device = "eth0", .connections = 4};
 const LinkDescription kShared = {.transport = "shm"};
 
-TEST(LinkGaugesTest, ALinkIsShownWithAllThatIsKnownOfIt) {
+TEST(LinkGaugesTest, ALinkIsShownWithAllItsLabels) {
   Metrics metrics;
   LinkGauges gauges(metrics);
   gauges.Show("job", "ps-0/1", kTcp);
@@ -26,7 +26,7 @@ TEST(LinkGaugesTest, ALinkIsShownWithAllThatIsKnownOfIt) {
                                           "peer=\"ps-0/1\",transport=\"tcp\"} 1"));
 }
 
-TEST(LinkGaugesTest, ALinkThatFellBackSaysWhy) {
+TEST(LinkGaugesTest, ALinkThatFellBackShowsTheReason) {
   Metrics metrics;
   LinkGauges gauges(metrics);
   LinkDescription link = kTcp;
@@ -35,7 +35,7 @@ TEST(LinkGaugesTest, ALinkThatFellBackSaysWhy) {
   EXPECT_THAT(metrics.Render(), HasSubstr("fallback=\"one host, but another user\""));
 }
 
-TEST(LinkGaugesTest, APeerThatIsReachedInAnotherWayIsShownOnce) {
+TEST(LinkGaugesTest, APeerWhoseTransportChangesIsShownOnce) {
   Metrics metrics;
   LinkGauges gauges(metrics);
   gauges.Show("job", "ps-0/1", kTcp);

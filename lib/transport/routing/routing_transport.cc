@@ -20,7 +20,7 @@ namespace {
 constexpr absl::string_view kAddressMark = "MUR2";
 constexpr int kWayBits = 2;
 
-// A carrier's part of an address.
+// The address of one backend inside the address.
 struct Part {
   LinkKind kind;
   absl::string_view address;
@@ -37,7 +37,7 @@ char LetterOf(LinkKind kind) {
     case LinkKind::kAuto:
       break;
   }
-  LOG(FATAL) << "no carrier is of this kind";
+  LOG(FATAL) << "no transport backend has this kind";
 }
 
 absl::string_view NameOf(LinkKind links) {
@@ -54,7 +54,8 @@ absl::string_view NameOf(LinkKind links) {
   return "";
 }
 
-// Sealed: of each part its letter, its length (2 bytes, little-endian) and its bytes.
+// The address is sealed. For each part it has a letter, its length (2 bytes, little-endian) and its
+// bytes.
 void Append(std::string& address, LinkKind kind, absl::string_view part) {
   CHECK_LT(part.size(), 1u << 16);
   absl::StrAppend(&address, std::string(1, LetterOf(kind)),
@@ -62,7 +63,7 @@ void Append(std::string& address, LinkKind kind, absl::string_view part) {
                   std::string(1, static_cast<char>(part.size() >> 8)), part);
 }
 
-// Parts of kinds that this version does not know are left out.
+// Parts of kinds that this version does not know are skipped.
 absl::StatusOr<std::vector<Part>> Split(absl::string_view address) {
   ASSIGN_OR_RETURN(absl::string_view rest,
                    OpenAddress(kAddressMark, address, "address of a Muster transport"));
@@ -140,7 +141,8 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     } else if (options.links == LinkKind::kSharedMemory) {
       return Annotate(made.status(), "--transport=shm");
     } else {
-      LOG(WARNING) << "peers on this host are reached like others: " << made.status();
+      LOG(WARNING) << "no shared memory; peers on this host are reached like all others: "
+                   << made.status();
     }
   }
   if (options.links == LinkKind::kAuto || options.links == LinkKind::kTcp) {
@@ -198,7 +200,7 @@ void RoutingTransport::CloseSession(uint64_t job, uint32_t generation) {
 absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
                                                  const LinkCredentials& credentials) {
   ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
-  std::string obstacle;  // to shared memory, which both have
+  std::string obstacle;  // the obstacle to shared memory, if both sides have it
   for (int i = 0; i < std::ssize(ways_); ++i) {
     const Way& way = ways_[i];
     const auto part = std::ranges::find(parts, way.kind, &Part::kind);
@@ -282,7 +284,8 @@ void RoutingTransport::WakePeers() {
   for (const Way& way : ways_) way.carrier->WakePeers();
 }
 
-// What one carrier has prepared before another has news is undone by its next Advance().
+// Some backends may have prepared to sleep before another one has news. Their next Advance() undoes
+// that.
 bool RoutingTransport::PrepareToSleep() {
   return std::ranges::all_of(ways_, [](const Way& way) { return way.carrier->PrepareToSleep(); });
 }

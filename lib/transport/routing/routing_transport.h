@@ -1,4 +1,5 @@
-// One transport over several: shared memory to peers on this host, TCP or RDMA to all others.
+// A transport over several backends: shared memory to peers on this host, TCP or RDMA to all
+// others.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +22,35 @@
 
 namespace muster {
 
-// What links may run over.
+// The backends that links may use.
 enum class LinkKind {
   kAuto,          // shared memory to peers on this host, TCP to others
   kSharedMemory,  // peers on other hosts are refused
   kTcp,           // also to peers on this host
-  kRdma,          // likewise, by UCX
+  kRdma,          // with UCX, also to peers on this host
 };
 
-// "auto", "shm", "tcp", "rdma"; INVALID_ARGUMENT for another word.
+// Parses "auto", "shm", "tcp" or "rdma". Returns INVALID_ARGUMENT for any other word.
 absl::StatusOr<LinkKind> ParseLinkKind(absl::string_view word);
 
 struct RoutingTransportOptions {
   LinkKind links = LinkKind::kAuto;
   PollBudgetOptions polling;
-  std::shared_ptr<DataPort> port;  // for kAuto and kTcp: where this process is reached
+  std::shared_ptr<DataPort> port;  // for kAuto and kTcp: the port at which this process is reached
   int connections = 1;             // of TCP to each peer, see TcpTransportOptions
 };
 
-// Its address holds those of all of its carriers, so that whoever connects chooses, by what both
-// sides have: shared memory where the peer's process can be reached on this host (same host, user
-// and network namespace), else TCP; or RDMA, where both were told to use it.
+// The address contains the addresses of all backends. The connecting side chooses by what both
+// sides have:
+// - shared memory, if it can reach the peer's process on this host (same host, user and network
+// namespace);
+// - else TCP;
+// - RDMA, if both sides were told to use it.
 //
-// All carriers are on one EventLoop: the thread looks at descriptors and sleeps in one place.
+// All backends share one EventLoop, so the thread polls descriptors and sleeps in one place.
 class RoutingTransport : public Carrier {
  public:
-  // UNAVAILABLE where what `links` asks for cannot be had.
+  // Returns UNAVAILABLE if this machine lacks what `links` requires.
   static absl::StatusOr<std::unique_ptr<RoutingTransport>> Create(RoutingTransportOptions options);
   ~RoutingTransport() override;
 
@@ -56,7 +60,7 @@ class RoutingTransport : public Carrier {
   std::string name() const override;
   void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) override;
   void CloseSession(uint64_t job, uint32_t generation) override;
-  // FAILED_PRECONDITION, besides, for a peer that nothing in common reaches.
+  // Returns FAILED_PRECONDITION if the two sides have no backend in common that reaches the peer.
   absl::StatusOr<PeerId> Connect(absl::string_view address,
                                  const LinkCredentials& credentials) override;
   void Disconnect(PeerId peer) override;
@@ -74,25 +78,25 @@ class RoutingTransport : public Carrier {
   absl::Duration SleepMax() const override;
 
  private:
-  class CarrierReceiver;  // what a carrier calls: knows its peers by our names
-  struct Way {            // to some of the peers
+  class CarrierReceiver;  // the receiver of a backend: translates its peer ids to ours
+  struct Way {            // a backend, which reaches some of the peers
     LinkKind kind;        // kSharedMemory, kTcp or kRdma
-    std::unique_ptr<CarrierReceiver> receiver;  // outlives the carrier
+    std::unique_ptr<CarrierReceiver> receiver;  // must outlive the carrier
     std::unique_ptr<Carrier> carrier;
   };
 
   RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop, std::vector<Way> ways);
 
-  // Which way a peer is on is its id's lowest two bits.
+  // The lowest two bits of a PeerId are the index of its way.
   static PeerId Outer(PeerId inner, int way);
   static PeerId Inner(PeerId peer);
   Carrier& CarrierOf(PeerId peer) const;
 
   const LinkKind links_;
   const std::unique_ptr<EventLoop> loop_;
-  const std::vector<Way> ways_;  // the best first; never empty
+  const std::vector<Way> ways_;  // in order of preference; never empty
   const std::string address_;
-  absl::flat_hash_map<PeerId, std::string> fallbacks_;  // of peers that have one
+  absl::flat_hash_map<PeerId, std::string> fallbacks_;  // only of peers that have one
 };
 
 }  // namespace muster

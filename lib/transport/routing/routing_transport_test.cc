@@ -1,5 +1,5 @@
-// Which way a peer is reached, and both ways at once. What every Transport must do is in
-// transport_test.cc.
+// The choice of the backend for each peer, and several backends at once. transport_test.cc tests
+// what every Transport must do.
 #include "lib/transport/routing/routing_transport.h"
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct Station {
     OpenTestSession(*transport);
   }
 
-  Postbox postbox;  // outlives the transport
+  Postbox postbox;  // must outlive the transport
   std::unique_ptr<RoutingTransport> transport;
 };
 
@@ -51,7 +51,7 @@ PeerId Connect(Station& from, Station& to) {
   return *peer;
 }
 
-// Sends a payload of `size` and waits until it is there.
+// Sends a payload of `size` bytes and waits until it has arrived.
 void ExpectArrival(Station& from, PeerId peer, Station& to, size_t size) {
   const std::vector<std::byte> payload = PatternOf(size, size);
   const size_t before = to.postbox.messages.size();
@@ -66,7 +66,7 @@ void ExpectArrival(Station& from, PeerId peer, Station& to, size_t size) {
   EXPECT_TRUE(to.postbox.messages.back().payload == absl::MakeConstSpan(payload)) << size;
 }
 
-TEST(RoutingTransportTest, PeersOnOneHostMeetOverSharedMemory) {
+TEST(RoutingTransportTest, PeersOnOneHostUseSharedMemory) {
   Station a(LinkKind::kAuto), b(LinkKind::kAuto);
   const PeerId to_b = Connect(a, b);
   for (size_t size : {size_t{1}, size_t{4096}, size_t{4} << 20}) ExpectArrival(a, to_b, b, size);
@@ -76,17 +76,18 @@ TEST(RoutingTransportTest, PeersOnOneHostMeetOverSharedMemory) {
   EXPECT_EQ(link.fallback, "");
 }
 
-// The peer's address, as if it lived somewhere else on this host.
+// Returns the peer's address as if the peer were in another place on this host.
 std::string Moved(absl::string_view address, void (*move)(LocalAddress&)) {
   std::string parts(*OpenAddress("MUR2", address, "address"));
-  const size_t bytes = static_cast<uint8_t>(parts[1]);  // of shared memory's part, the first
+  const size_t bytes =
+      static_cast<uint8_t>(parts[1]);  // of the first part, the address for shared memory
   LocalAddress moved = *LocalAddress::Decode(parts.substr(3, bytes));
   move(moved);
   parts.replace(3, bytes, moved.Encode());
   return SealAddress("MUR2", parts);
 }
 
-TEST(RoutingTransportTest, WhatKeepsPeersOfOneHostFromSharedMemoryIsSaid) {
+TEST(RoutingTransportTest, TheObstacleToSharedMemoryOnOneHostIsReported) {
   Station a(LinkKind::kAuto), b(LinkKind::kAuto);
   const auto fallback = [&](void (*move)(LocalAddress&)) {
     auto to_b = a.transport->Connect(Moved(b.transport->address(), move), CredentialsOf(0));
@@ -102,10 +103,10 @@ TEST(RoutingTransportTest, WhatKeepsPeersOfOneHostFromSharedMemoryIsSaid) {
             "one host, but another network namespace");
   EXPECT_EQ(fallback([](LocalAddress& address) { ++address.user; }), "one host, but another user");
   EXPECT_EQ(fallback([](LocalAddress& address) { address.boot_id[0] ^= 1; }), "")
-      << "another host has no other way";
+      << "a peer on another host needs no fallback";
 }
 
-TEST(RoutingTransportTest, WhoeverDoesNotWantSharedMemoryIsReachedOverTcp) {
+TEST(RoutingTransportTest, APeerWithoutSharedMemoryIsReachedOverTcp) {
   for (auto [mine, theirs] :
        {std::pair(LinkKind::kAuto, LinkKind::kTcp), std::pair(LinkKind::kTcp, LinkKind::kAuto)}) {
     Station a(mine), b(theirs);
@@ -115,7 +116,7 @@ TEST(RoutingTransportTest, WhoeverDoesNotWantSharedMemoryIsReachedOverTcp) {
     EXPECT_EQ(link.transport, "tcp");
     EXPECT_EQ(link.connections, 1);
     EXPECT_THAT(a.transport->name(), HasSubstr("tcp"));
-    // Back on the same link, whatever the other side would have chosen.
+    // The answer uses the same link, whatever the other side would have chosen.
     const PeerId back = b.postbox.joined[0].first;
     EXPECT_EQ(b.transport->Describe(back).transport, "tcp");
     ExpectArrival(b, back, a, 100'000);
@@ -135,14 +136,14 @@ TEST(RoutingTransportTest, PeersWithNothingInCommonAreToldWhatToTry) {
   EXPECT_THAT(std::string(to_shared.message()), HasSubstr("the peer has shm"));
 }
 
-TEST(RoutingTransportTest, RdmaThatIsNotThereIsAnErrorThatSaysWhatToTry) {
+TEST(RoutingTransportTest, RdmaThatIsMissingIsAnErrorWithAdvice) {
   const auto made = RoutingTransport::Create({.links = LinkKind::kRdma});
   if (made.ok()) GTEST_SKIP() << "this machine has RDMA: " << (*made)->name();
   EXPECT_EQ(made.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(made.status().message()), HasSubstr("--transport=rdma"));
 }
 
-TEST(RoutingTransportTest, BothWaysAtOnceKeepTheirPeersApart) {
+TEST(RoutingTransportTest, PeersOfBothBackendsAreKeptApart) {
   Station hub(LinkKind::kAuto), near(LinkKind::kAuto), far(LinkKind::kTcp);
   const PeerId to_near = Connect(hub, near), to_far = Connect(hub, far);
   EXPECT_NE(to_near, to_far);
@@ -172,7 +173,7 @@ TEST(RoutingTransportTest, BusySharedMemoryDoesNotStarveTheNetwork) {
     there |= message.header.chunk == 7;
   };
   int turns = 0;
-  for (; !there && turns < 1'000'000; ++turns) {  // the hub always has something from near
+  for (; !there && turns < 1'000'000; ++turns) {  // the hub always has messages from near
     near.transport->Send(near_to_hub, HeaderOf(1, 0), {}, nullptr);
     near.transport->Progress();
     far.transport->Progress();
@@ -181,7 +182,7 @@ TEST(RoutingTransportTest, BusySharedMemoryDoesNotStarveTheNetwork) {
   EXPECT_TRUE(there) << "after " << turns << " turns";
 }
 
-TEST(RoutingTransportTest, ASleeperIsWokenByEitherWay) {
+TEST(RoutingTransportTest, ASleeperIsWokenByEitherBackend) {
   Station sleeper(LinkKind::kAuto), near(LinkKind::kAuto), far(LinkKind::kTcp);
   const PeerId near_peer = Connect(near, sleeper), far_peer = Connect(far, sleeper);
   for (auto [from, peer] : {std::pair(&near, near_peer), std::pair(&far, far_peer)}) {
@@ -198,7 +199,7 @@ TEST(RoutingTransportTest, ASleeperIsWokenByEitherWay) {
   }
 }
 
-TEST(RoutingTransportTest, RegisteredSlabsServeBothWays) {
+TEST(RoutingTransportTest, RegisteredSlabsWorkWithBothBackends) {
   Station a(LinkKind::kAuto), near(LinkKind::kAuto), far(LinkKind::kTcp);
   auto slab = SharedSlab::Allocate(1 << 20);
   ASSERT_TRUE(slab.ok()) << slab.status();
@@ -211,7 +212,7 @@ TEST(RoutingTransportTest, RegisteredSlabsServeBothWays) {
   }
 }
 
-TEST(RoutingTransportTest, KindsOfLinksAreReadFromWords) {
+TEST(RoutingTransportTest, LinkKindsAreParsedFromWords) {
   EXPECT_EQ(*ParseLinkKind("auto"), LinkKind::kAuto);
   EXPECT_EQ(*ParseLinkKind("shm"), LinkKind::kSharedMemory);
   EXPECT_EQ(*ParseLinkKind("tcp"), LinkKind::kTcp);

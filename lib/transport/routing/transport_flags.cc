@@ -23,23 +23,24 @@
 
 ABSL_FLAG(std::string, transport, "auto",
           "auto: shared memory to members on this host, TCP to others; shm: shared memory only; "
-          "tcp: TCP only; rdma: RDMA only, by UCX");
+          "tcp: TCP only; rdma: RDMA only, with UCX");
 ABSL_FLAG(
     std::string, data_port, "0",
-    "where members on other hosts reach this process over TCP: [HOST:]PORT or "
+    "the port at which members on other hosts reach this process over TCP: [HOST:]PORT or "
     "[HOST:]FIRST-LAST, the first free one; 0: any port. With a HOST (a name or an address of "
-    "this machine; [::1] for IPv6) connections come in there only");
+    "this machine; [::1] for IPv6) the port listens only there");
 ABSL_FLAG(std::string, advertise, "",
-          "the name or address under which others reach this machine, where that is none of its "
+          "the name or address at which others reach this machine, if that is none of its "
           "own addresses (NAT, a load balancer)");
 ABSL_FLAG(std::string, data_security, "auth",
-          "of TCP links: auth: both sides prove that they belong to the job; encrypt: TLS 1.3 as "
-          "well; none: whoever reaches the port is believed. The same for all members");
+          "security of TCP links: auth: both sides prove that they belong to the job; encrypt: TLS "
+          "1.3 as well; none: every peer that reaches the port is believed. Set the same for all "
+          "members");
 ABSL_FLAG(std::string, data_checksum, "auto",
           "whether payloads over TCP carry a CRC-32C: auto (between hosts), on, off");
 ABSL_FLAG(
     int, connections_per_peer, 1,
-    "most TCP connections of a thread to each peer that it connects to; more than 1 where one "
+    "the most TCP connections of a thread to each peer that it connects to; more than 1 if one "
     "does not fill the network");
 ABSL_FLAG(std::string, poll, "auto",
           "whether threads that wait for messages poll before they sleep: auto (while processors "
@@ -63,7 +64,7 @@ absl::Status ParsePorts(absl::string_view text, DataPortOptions& options) {
   return absl::OkStatus();
 }
 
-// A name or an address and nothing besides: the port is that of --data_port.
+// Checks that `host` is only a name or an address: the port is that of --data_port.
 absl::Status CheckAdvertised(const std::string& host) {
   const bool is_address = SocketAddress::Numeric(host, /*port=*/1).has_value();
   if (host.size() <= 255 && (is_address || host.find_first_of(":[]/ ") == std::string::npos)) {

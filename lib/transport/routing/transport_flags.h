@@ -1,4 +1,4 @@
-// The command-line flags of ps and worker that choose how they reach their peers.
+// The command-line flags of ps and worker that select how they reach their peers.
 #pragma once
 
 #include <string>
@@ -12,27 +12,28 @@
 
 namespace muster {
 
-// Of a process in which `pollers` threads each have a transport and `busy_threads` others compute.
+// The threads of a process: `pollers` threads have a transport each, and `busy_threads` others
+// compute.
 struct TransportThreads {
   int pollers = 1;
   int busy_threads = 0;
 };
 
-// Whom the data port is for, where --data_port names no host.
+// The peers that must reach the data port if --data_port names no host.
 enum class DataReach { kAnywhere, kThisHost };
 
-// What --transport, --poll and the flags of the data port say; opens the port, which all transports
-// of the factory share, where they use TCP, and exports who is turned away there. `metrics`
-// outlives the factory. INVALID_ARGUMENT names the flag that is wrong, UNAVAILABLE the port that
-// cannot be had.
+// Reads --transport, --poll and the flags of the data port. If TCP is used, opens the port, which
+// all transports of the factory share, and exports the number of refused connections. `metrics`
+// must outlive the factory. Returns INVALID_ARGUMENT with the name of a wrong flag, or UNAVAILABLE
+// if the port cannot be opened.
 absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics,
                                                     DataReach reach = DataReach::kAnywhere);
 
-// What --data_port means: [HOST:]PORT or [HOST:]FIRST-LAST, an IPv6 host in brackets; the first
-// free one of a range, 0: any. INVALID_ARGUMENT, without the flag's name.
+// Parses --data_port: [HOST:]PORT or [HOST:]FIRST-LAST, with an IPv6 host in brackets. A range
+// means its first free port, 0 any port. Returns INVALID_ARGUMENT without the flag's name.
 absl::Status ParseDataPort(absl::string_view text, DataPortOptions& options);
 
-// What --transport says, for introducing this process to others.
+// The value of --transport, with which this process introduces itself to others.
 std::string TransportWord();
 
 }  // namespace muster

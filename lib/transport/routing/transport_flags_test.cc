@@ -83,7 +83,7 @@ TEST_F(TransportFlagsTest, AFaultyFlagIsNamed) {
   expect_named("--transport");
 }
 
-TEST_F(TransportFlagsTest, APortThatIsTakenIsNamedWithWhatToTry) {
+TEST_F(TransportFlagsTest, APortInUseIsNamedWithAdvice) {
   const auto taken = DataPort::Open({.bind_host = "127.0.0.1"});
   ASSERT_TRUE(taken.ok()) << taken.status();
   absl::SetFlag(&FLAGS_data_port, "127.0.0.1:" + std::to_string((*taken)->port()));
@@ -92,8 +92,8 @@ TEST_F(TransportFlagsTest, APortThatIsTakenIsNamedWithWhatToTry) {
   EXPECT_THAT(std::string(fault.message()), HasSubstr("--data_port"));
 }
 
-// A TCP transport's address has in it, as text, where it listens, where that is one address.
-TEST_F(TransportFlagsTest, APortForThisHostListensOnLoopbackAlone) {
+// A TCP transport's address contains, as text, the address where it listens, if there is only one.
+TEST_F(TransportFlagsTest, APortForThisHostListensOnlyOnLoopback) {
   absl::SetFlag(&FLAGS_transport, "tcp");
   const auto expect_at = [this](const std::string& data_port, const std::string& host) {
     absl::SetFlag(&FLAGS_data_port, data_port);
@@ -113,7 +113,7 @@ TEST_F(TransportFlagsTest, APortForThisHostListensOnLoopbackAlone) {
   }
 }
 
-TEST_F(TransportFlagsTest, TransportsOfAProcessShareAPortAndStrangersAreExported) {
+TEST_F(TransportFlagsTest, TransportsOfAProcessShareAPortAndRefusedPeersAreExported) {
   absl::SetFlag(&FLAGS_data_port, "127.0.0.1:0");
   const auto factory = TransportFromFlags({}, metrics_);
   ASSERT_TRUE(factory.ok()) << factory.status();

@@ -1,4 +1,4 @@
-// What every Transport must do, asked of each of them.
+// Tests what every Transport must do, with each kind of transport.
 #include "lib/transport/core/transport.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class InProcessFabric : public Fabric {
   InProcessNetwork network_;
 };
 
-// Of one kind of carrier, each with an event loop of its own.
+// Transports of one backend, each with its own event loop.
 class CarrierFabric : public Fabric {
  public:
   using Make = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EventLoop*)>;
@@ -68,12 +68,12 @@ class CarrierFabric : public Fabric {
  private:
   const bool spin_;
   const Make make_;
-  std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the transports
+  std::vector<std::unique_ptr<EventLoop>> loops_;  // must outlive the transports
 };
 
 using Made = absl::StatusOr<std::unique_ptr<Transport>>;
 
-// Every transport behind a port of its own, as those of different processes.
+// Gives every transport its own port, as if they were in different processes.
 std::unique_ptr<Fabric> Tcp(bool spin, DataPortOptions options = {}) {
   options.bind_host = "127.0.0.1";
   return std::make_unique<CarrierFabric>(spin, [options](EventLoop* loop) -> Made {
@@ -101,7 +101,7 @@ class RoutingFabric : public Fabric {
     auto port = DataPort::Open({.bind_host = "127.0.0.1"});
     EXPECT_TRUE(port.ok()) << port.status();
     RoutingTransportOptions options = options_;
-    options.port = *std::move(port);  // dies with its transport
+    options.port = *std::move(port);  // destroyed with its transport
     auto transport = RoutingTransport::Create(std::move(options));
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
@@ -118,13 +118,13 @@ std::unique_ptr<Fabric> Routing(RoutingTransportOptions options) {
 struct FabricCase {
   std::string name;
   std::function<std::unique_ptr<Fabric>()> make;
-  bool lends = true;  // payloads in slabs, to those who read in place
+  bool lends = true;  // whether payloads in slabs are lent to receivers that read in place
 };
 
 class TransportTest : public testing::TestWithParam<FabricCase> {
  protected:
   struct Station {
-    Postbox postbox;  // outlives the transport
+    Postbox postbox;  // must outlive the transport
     std::unique_ptr<Transport> transport;
   };
 
@@ -144,7 +144,7 @@ class TransportTest : public testing::TestWithParam<FabricCase> {
     return *peer;
   }
 
-  // What `to` calls the peer that connected last.
+  // Waits for a peer to join, and returns the id of the last one at `to`.
   static PeerId AwaitJoin(Station& from, Station& to) {
     const size_t before = to.postbox.joined.size();
     EXPECT_TRUE(ProgressUntil({from.transport.get(), to.transport.get()},
@@ -158,7 +158,7 @@ class TransportTest : public testing::TestWithParam<FabricCase> {
 const size_t kSizes[] = {0,     1,     63,    64,    4096,    8100,    8192,    12000,
                          16383, 16384, 16385, 65536, 1000003, 4 << 20, 64 << 20};
 
-TEST_P(TransportTest, MessagesOfEverySizeArriveWholeInBothDirections) {
+TEST_P(TransportTest, MessagesOfEverySizeArriveInBothDirections) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
   uint32_t number = 0;
@@ -188,7 +188,7 @@ TEST_P(TransportTest, MessagesOfEverySizeArriveWholeInBothDirections) {
   }
 }
 
-TEST_P(TransportTest, ManyMessagesInFlightArriveOnceEach) {
+TEST_P(TransportTest, ManyMessagesInFlightArriveOnce) {
   constexpr uint32_t kMessages = 600;
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
@@ -223,7 +223,7 @@ TEST_P(TransportTest, ManyMessagesInFlightArriveOnceEach) {
   }
 }
 
-TEST_P(TransportTest, APayloadThatIsNotWantedIsDroppedAndTheNextOneArrives) {
+TEST_P(TransportTest, ADroppedPayloadDoesNotStopTheNextOne) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = Connect(*a, *b);
   for (size_t size : {size_t{100}, size_t{3'000'000}}) {
@@ -249,7 +249,7 @@ TEST_P(TransportTest, APayloadThatIsNotWantedIsDroppedAndTheNextOneArrives) {
   }
 }
 
-TEST_P(TransportTest, AScalarThatIsNoNumberArrivesAsItIs) {
+TEST_P(TransportTest, ANanScalarArrivesUnchanged) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = Connect(*a, *b);
   for (size_t size : {0, 100, 1'000'000}) {
@@ -265,7 +265,7 @@ TEST_P(TransportTest, AScalarThatIsNoNumberArrivesAsItIs) {
   }
 }
 
-TEST_P(TransportTest, WhoConnectsIsKnownAndIsAnsweredOnTheSameLink) {
+TEST_P(TransportTest, AConnectingPeerIsKnownAndAnsweredOnTheSameLink) {
   auto client = MakeStation(), server = MakeStation();
   const std::vector<std::byte> answer = PatternOf(5, 200'000);
   server->postbox.on_message = [&](const Postbox::Message& message) {
@@ -287,7 +287,7 @@ TEST_P(TransportTest, WhoConnectsIsKnownAndIsAnsweredOnTheSameLink) {
   EXPECT_TRUE(client->postbox.joined.empty());
 }
 
-TEST_P(TransportTest, SeveralPeersAreToldApart) {
+TEST_P(TransportTest, SeveralPeersAreDistinguished) {
   auto server = MakeStation();
   std::vector<std::unique_ptr<Station>> clients;
   std::vector<PeerId> peers;
@@ -324,7 +324,7 @@ TEST_P(TransportTest, SeveralPeersAreToldApart) {
   }
 }
 
-TEST_P(TransportTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
+TEST_P(TransportTest, APeerWithoutTheTokenIsRefused) {
   auto stranger = MakeStation(), server = MakeStation(), member = MakeStation();
   LinkCredentials wrong_token = CredentialsOf(0), wrong_job = wrong_token,
                   wrong_generation = wrong_token;
@@ -353,7 +353,7 @@ TEST_P(TransportTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
   EXPECT_TRUE(server->postbox.joined.empty());
   EXPECT_TRUE(server->postbox.messages.empty());
 
-  // A member comes and goes on, also when the session is closed behind it.
+  // A member connects, and continues when the session is closed behind it.
   const PeerId to_server = Connect(*member, *server);
   AwaitJoin(*member, *server);
   server->transport->CloseSession(1, 1);
@@ -367,12 +367,12 @@ TEST_P(TransportTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
   EXPECT_EQ(server->postbox.joined.size(), 1u);
 }
 
-TEST_P(TransportTest, ALinkOutlivesTheGenerationThatLetItIn) {
+TEST_P(TransportTest, ALinkOutlivesTheGenerationThatAcceptedIt) {
   auto client = MakeStation(), server = MakeStation(), late = MakeStation();
   const PeerId to_server = Connect(*client, *server), to_client = AwaitJoin(*client, *server);
   server->transport->OpenSession(1, 2, SessionToken());
 
-  // Both ways, with payloads large and small.
+  // Messages in both directions, with large and small payloads.
   for (const size_t size : {size_t{0}, size_t{100}, size_t{1'000'000}}) {
     const std::vector<std::byte> payload = PatternOf(size, size);
     server->postbox.messages.clear();
@@ -386,7 +386,7 @@ TEST_P(TransportTest, ALinkOutlivesTheGenerationThatLetItIn) {
     EXPECT_TRUE(client->postbox.messages[0].payload == absl::MakeConstSpan(payload));
   }
 
-  // Who comes now has to mean the new one, also once somebody closes the old one.
+  // Peers that connect now must name the new generation, even after a call closes the old one.
   server->transport->CloseSession(1, 1);
   Connect(*late, *server);
   ASSERT_TRUE(ProgressUntil({late->transport.get(), server->transport.get()},
@@ -402,7 +402,7 @@ TEST_P(TransportTest, ALinkOutlivesTheGenerationThatLetItIn) {
   EXPECT_TRUE(client->postbox.losses.empty());
 }
 
-TEST_P(TransportTest, BothSidesHearOfADisconnectAndWhatWasDoneArrivesFirst) {
+TEST_P(TransportTest, ADisconnectIsReportedAfterDoneMessagesArrived) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
   const std::vector<std::byte> payload = PatternOf(1, 5000);
@@ -419,7 +419,7 @@ TEST_P(TransportTest, BothSidesHearOfADisconnectAndWhatWasDoneArrivesFirst) {
   EXPECT_EQ(b->postbox.losses[0].first, to_a);
   EXPECT_EQ(b->postbox.losses[0].second.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(a->postbox.losses.empty());
-  // The one who was connected to may leave as well.
+  // The accepting side may disconnect too.
   const PeerId again = Connect(*a, *b), back = AwaitJoin(*a, *b);
   b->transport->Disconnect(back);
   ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
@@ -428,7 +428,7 @@ TEST_P(TransportTest, BothSidesHearOfADisconnectAndWhatWasDoneArrivesFirst) {
   EXPECT_EQ(b->postbox.losses.size(), 1u);
 }
 
-TEST_P(TransportTest, ATransportReachesItself) {
+TEST_P(TransportTest, ATransportCanConnectToItself) {
   auto a = MakeStation();
   const PeerId to_a = Connect(*a, *a);
   const std::vector<std::byte> payload = PatternOf(1, 100'000);
@@ -474,7 +474,7 @@ TEST_P(TransportTest, ADeadAddressIsALostPeerEvenIfNothingIsSent) {
   EXPECT_EQ(a->postbox.losses.size(), 1u);
 }
 
-TEST_P(TransportTest, ADestroyedPeerIsReportedOnceAndSendsUnderWayEndWithAnError) {
+TEST_P(TransportTest, ADestroyedPeerIsReportedOnceAndPendingSendsFail) {
   constexpr int kMessages = 20;
   auto a = MakeStation(), b = MakeStation(), bystander = MakeStation();
   const PeerId to_b = Connect(*a, *b);
@@ -503,7 +503,7 @@ TEST_P(TransportTest, ADestroyedPeerIsReportedOnceAndSendsUnderWayEndWithAnError
   EXPECT_EQ(a->postbox.losses[0].first, to_b);
 }
 
-TEST_P(TransportTest, DisconnectEndsSendsUnderWayAndIsNoLossForItsCaller) {
+TEST_P(TransportTest, DisconnectEndsPendingSendsAndIsNoLossForItsCaller) {
   constexpr int kMessages = 20;
   auto a = MakeStation(), b = MakeStation();
   const PeerId first = Connect(*a, *b);
@@ -568,7 +568,7 @@ TEST_P(TransportTest, WaitEndsAtItsTimeout) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(19));
 }
 
-TEST_P(TransportTest, TwoThreadsExchangeMessagesByWaitingOnly) {
+TEST_P(TransportTest, TwoThreadsExchangeMessagesWithWaitOnly) {
   constexpr uint32_t kRounds = 300;
   auto client = MakeStation(), server = MakeStation();
   const PeerId to_server = Connect(*client, *server);
@@ -604,11 +604,11 @@ TEST_P(TransportTest, RegisteredMemoryMayOutliveTheTransport) {
   registration->reset();
 }
 
-// ---- Payloads in slabs, some of which stay there.
+// ---- Payloads in slabs, some of which are read in place.
 
 class SlabTest : public TransportTest {
  protected:
-  // A slab of `size` bytes of PatternOf(1) that `station` has registered.
+  // A slab of `size` bytes of PatternOf(1), registered with `station`.
   struct Registered {
     std::shared_ptr<SharedSlab> slab;
     std::unique_ptr<Transport::MemoryRegistration> registration;
@@ -629,7 +629,7 @@ class SlabTest : public TransportTest {
   std::unique_ptr<Station> a_ = MakeStation(), b_ = MakeStation();
 };
 
-TEST_P(SlabTest, PayloadsInASlabArriveWhole) {
+TEST_P(SlabTest, PayloadsInASlabArriveComplete) {
   const PeerId to_b = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 5 << 20);
   const struct {
@@ -655,7 +655,7 @@ TEST_P(SlabTest, PayloadsInASlabArriveWhole) {
   }
 }
 
-TEST_P(SlabTest, ALeaseIsTheSendersOwnMemoryAndItsEndIsTheSendersDone) {
+TEST_P(SlabTest, ALeaseIsTheSendersMemoryAndItsEndIsTheSendersDone) {
   if (!GetParam().lends) GTEST_SKIP() << "this transport copies";
   const PeerId to_b = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 300'000);
@@ -671,7 +671,7 @@ TEST_P(SlabTest, ALeaseIsTheSendersOwnMemoryAndItsEndIsTheSendersDone) {
   const absl::Span<const std::byte> lent = b_->postbox.messages[0].payload;
   EXPECT_EQ(reinterpret_cast<uintptr_t>(lent.data()) % 64, 0u);
   for (size_t at : {size_t{0}, payload.size() / 2, payload.size() - 1}) {
-    payload[at] ^= std::byte{0xff};  // nothing was copied: the reader sees it
+    payload[at] ^= std::byte{0xff};  // the reader sees the change, because nothing was copied
     EXPECT_EQ(lent[at], payload[at]);
   }
   for (int i = 0; i < 1000; ++i) a_->transport->Progress();
@@ -706,7 +706,7 @@ TEST_P(SlabTest, LeasesEndInAnyOrder) {
   }
 }
 
-TEST_P(SlabTest, APayloadThatMayNotStayIsCopiedAndDone) {
+TEST_P(SlabTest, APayloadThatIsNotReadInPlaceIsCopiedAndDone) {
   const PeerId to_b = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 100'000);
   int dones = 0;
@@ -716,7 +716,7 @@ TEST_P(SlabTest, APayloadThatMayNotStayIsCopiedAndDone) {
   EXPECT_FALSE(b_->postbox.leases[0]);
 }
 
-TEST_P(SlabTest, APayloadInASlabThatIsNotWantedIsDroppedAndDone) {
+TEST_P(SlabTest, ADroppedPayloadInASlabIsDone) {
   const PeerId to_b = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 100'000);
   b_->postbox.refuse_payloads = true;
@@ -727,7 +727,7 @@ TEST_P(SlabTest, APayloadInASlabThatIsNotWantedIsDroppedAndDone) {
   EXPECT_TRUE(b_->postbox.messages.empty());
 }
 
-TEST_P(SlabTest, MemoryOutsideASlabIsCopiedAlsoForThoseWhoWouldReadInPlace) {
+TEST_P(SlabTest, MemoryOutsideASlabIsCopiedEvenForInPlaceReaders) {
   const PeerId to_b = Connect(*a_, *b_);
   const std::vector<std::byte> payload = PatternOf(2, 300'000);
   b_->postbox.read_in_place = true;
@@ -739,7 +739,7 @@ TEST_P(SlabTest, MemoryOutsideASlabIsCopiedAlsoForThoseWhoWouldReadInPlace) {
   EXPECT_TRUE(b_->postbox.messages[0].payload == absl::MakeConstSpan(payload));
 }
 
-TEST_P(SlabTest, WhatIsLentStaysReadableWhenItsSenderIsGone) {
+TEST_P(SlabTest, ALentPayloadStaysReadableWhenItsSenderIsGone) {
   const PeerId to_b = Connect(*a_, *b_), to_a = AwaitJoin(*a_, *b_);
   Registered slab = MakeSlab(*a_, 200'000);
   b_->postbox.read_in_place = true;
@@ -757,7 +757,7 @@ TEST_P(SlabTest, WhatIsLentStaysReadableWhenItsSenderIsGone) {
   }
 }
 
-TEST_P(SlabTest, DisconnectLeavesWhatIsLentToItsReader) {
+TEST_P(SlabTest, DisconnectLeavesLentPayloadsToTheirReader) {
   const PeerId first = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 200'000);
   b_->postbox.read_in_place = true;
@@ -780,7 +780,7 @@ TEST_P(SlabTest, DisconnectLeavesWhatIsLentToItsReader) {
   EXPECT_TRUE(a_->postbox.losses.empty());
 }
 
-TEST_P(SlabTest, AThousandRandomMessagesArriveOnceEach) {
+TEST_P(SlabTest, AThousandRandomMessagesArriveOnce) {
   constexpr uint32_t kMessages = 1000;
   constexpr size_t kSlabBytes = 1 << 20;
   const uint32_t seed = 2024;
@@ -825,7 +825,7 @@ TEST_P(SlabTest, AThousandRandomMessagesArriveOnceEach) {
   ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 2 * kMessages; }));
 }
 
-TEST_P(SlabTest, MoreSendsThanThereIsRoomForWaitForIt) {
+TEST_P(SlabTest, SendsBeyondTheAvailableRoomWait) {
   constexpr uint32_t kMessages = 5000;
   const PeerId to_b = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 1 << 20);
@@ -908,7 +908,7 @@ TEST(InProcessNetworkTest, AFaultDropsDuplicatesAndHoldsMessages) {
   }
 }
 
-TEST(InProcessNetworkTest, AFaultLosesAPayloadOnItsWay) {
+TEST(InProcessNetworkTest, AFaultLosesAPayloadInTransit) {
   InProcessNetwork network;
   auto a = network.MakeTransport(), b = network.MakeTransport();
   Postbox inbox_a, inbox_b;

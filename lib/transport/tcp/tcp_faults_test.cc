@@ -281,7 +281,7 @@ class TcpFaultsTest : public ::testing::TestWithParam<DataSecurity> {
   std::array<int64_t, 2> undisturbed_ = {};  // bytes of a session without a fault, by direction
 };
 
-TEST_P(TcpFaultsTest, AFlippedBitIsDetectedOrHarmless) {
+TEST_P(TcpFaultsTest, ABitThatFlipsIsDetectedOrHarmless) {
   const bool plain = GetParam() == DataSecurity::kAuth;
   const int count = plain ? Flips() - Flips() / 3 : Flips() / 3;
   auto noticed = RunAtRandomPlaces(Kind::kFlip, count);

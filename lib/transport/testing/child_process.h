@@ -1,4 +1,4 @@
-// For tests of what happens between processes: this program, started again in another role.
+// Starts this program again in another role, for tests between processes.
 #pragma once
 
 #include <glog/logging.h>
@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Runs ProgramPath() with `role` as its only argument; main() is to look at it. Killed, where it
-// still lives, with this object.
+// Runs ProgramPath() with `role` as its only argument; main() must handle it. The destructor kills
+// the process if it still runs.
 class ChildProcess {
  public:
   explicit ChildProcess(const char* role) {
@@ -58,7 +58,7 @@ class ChildProcess {
 
   void Signal(int signal) { kill(pid_, signal); }
   void Kill() { Signal(SIGKILL); }
-  // The exit status, or minus the signal.
+  // Blocks until the process ends. Returns the exit status, or minus the signal.
   int Wait() {
     int status = 0;
     waitpid(std::exchange(pid_, -1), &status, 0);

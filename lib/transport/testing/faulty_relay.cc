@@ -49,15 +49,15 @@ bool IsForLater() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == E
 
 }  // namespace
 
-// Two sockets, and what has come from one and not gone to the other.
+// Two sockets, and the bytes that arrived at one and were not sent to the other.
 struct FaultyRelay::Connection {
   struct Way {
     int from, to;
-    std::vector<std::byte> held;  // from `sent` on
+    std::vector<std::byte> held;  // valid from `sent` on
     size_t sent = 0;
-    bool ended = false;           // nothing more comes
-    bool told = false;            // and the other end knows
-    Clock::time_point from_then;  // nothing goes before
+    bool ended = false;           // nothing more arrives
+    bool told = false;            // the other end knows that
+    Clock::time_point from_then;  // nothing is sent before this time
   };
 
   Connection(FileDescriptor client, FileDescriptor server)
@@ -66,7 +66,7 @@ struct FaultyRelay::Connection {
     ways[static_cast<size_t>(Direction::kBack)] = {this->server.get(), this->client.get()};
   }
 
-  // Both ends hear of a reset when the sockets are closed.
+  // Both ends see a reset when the sockets are closed.
   void Reset() const {
     ResetOnClose(client.get());
     ResetOnClose(server.get());
@@ -127,7 +127,7 @@ void FaultyRelay::Accept() {
   connections_.emplace_back(std::move(client), std::move(server));
 }
 
-// False: it is over.
+// Returns false when the connection is over.
 bool FaultyRelay::Move(Connection& connection) {
   if (!MoveOneWay(connection, Direction::kThere) || !MoveOneWay(connection, Direction::kBack)) {
     return false;
@@ -145,7 +145,7 @@ bool FaultyRelay::MoveOneWay(Connection& connection, Direction direction) {
   return true;
 }
 
-// The fault is done to what has come, before any of it goes on.
+// The fault is applied to arrived bytes before any of them is sent on.
 bool FaultyRelay::Receive(Connection& connection, Direction direction) {
   Connection::Way& way = connection.ways[static_cast<size_t>(direction)];
   std::vector<std::byte> bytes(kHeldBytesMax);

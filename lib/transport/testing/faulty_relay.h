@@ -1,4 +1,4 @@
-// A stretch of TCP between a test's two ends, which does one thing wrong.
+// A stretch of TCP between the two ends of a test, with one fault.
 #pragma once
 
 #include <array>
@@ -15,17 +15,17 @@
 
 namespace muster {
 
-// What goes wrong, and where: before the byte number `place` of all that has come in `direction`,
-// over whichever connections, counted from 0.
+// A fault and its place: before byte number `place` of all bytes that arrive in `direction`, over
+// any connection, counted from 0.
 struct RelayFault {
   enum class Kind : uint8_t {
     kNone,
-    kFlip,   // of bit `bit` of that byte
-    kCut,    // that byte and what follows do not come: the connection is closed on both sides
-    kReset,  // likewise, with a reset
-    kDelay,  // that byte, what comes with it and what follows come `delay` later
+    kFlip,   // bit `bit` of that byte flips
+    kCut,    // that byte and all later ones are dropped: the connection is closed on both sides
+    kReset,  // like kCut, with a reset
+    kDelay,  // that byte, those read with it and all later ones arrive `delay` later
   };
-  enum class Direction : uint8_t { kThere, kBack };  // from who connects; to him
+  enum class Direction : uint8_t { kThere, kBack };  // from the connecting side; to it
 
   Kind kind = Kind::kNone;
   Direction direction = Direction::kThere;
@@ -34,19 +34,19 @@ struct RelayFault {
   std::chrono::milliseconds delay{0};
 };
 
-// Listens on loopback and connects whoever comes to another port of loopback. The fault happens
-// once. Thread-safe; a thread of its own moves the bytes.
+// Listens on loopback and relays each connection to another loopback port. The fault happens once.
+// Thread-safe; its own thread moves the bytes.
 class FaultyRelay {
  public:
   FaultyRelay(uint16_t to_port, const RelayFault& fault);
-  ~FaultyRelay();  // hangs up
+  ~FaultyRelay();  // closes all connections
   FaultyRelay(const FaultyRelay&) = delete;
   FaultyRelay& operator=(const FaultyRelay&) = delete;
 
   uint16_t port() const { return port_; }
   // Whether the fault has happened.
   bool happened() const { return happened_; }
-  // How many bytes have come in this direction.
+  // The number of bytes that arrived in this direction.
   int64_t bytes(RelayFault::Direction direction) const {
     return bytes_[static_cast<size_t>(direction)];
   }
@@ -69,8 +69,8 @@ class FaultyRelay {
   const uint16_t port_;
   std::atomic<bool> happened_ = false;
   std::array<std::atomic<int64_t>, 2> bytes_ = {};  // by direction
-  std::list<Connection> connections_;               // the thread's
-  std::thread thread_;                              // last: it uses the others
+  std::list<Connection> connections_;               // used only by the thread
+  std::thread thread_;                              // last, because it uses the others
 };
 
 }  // namespace muster

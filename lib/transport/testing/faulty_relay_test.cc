@@ -36,7 +36,8 @@ class Conversation {
     server_ = FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   }
 
-  // Says something in this direction and then no more: what comes, and how it ends.
+  // Sends `text` in this direction and then ends the stream. Returns the received bytes and how the
+  // stream ended.
   std::string Pass(Direction direction, const std::string& text) {
     const bool there = direction == Direction::kThere;
     const int from = (there ? client_ : server_).get(), to = (there ? server_ : client_).get();
@@ -57,7 +58,7 @@ class Conversation {
   FileDescriptor server_;
 };
 
-TEST(FaultyRelayTest, WithoutAFaultBothDirectionsComeAsTheyAre) {
+TEST(FaultyRelayTest, BothDirectionsPassUnchangedWithoutAFault) {
   Conversation conversation({});
   EXPECT_EQ(conversation.Pass(Direction::kThere, "abc"), "abc");
   EXPECT_EQ(conversation.Pass(Direction::kBack, "defg"), "defg");
@@ -66,7 +67,7 @@ TEST(FaultyRelayTest, WithoutAFaultBothDirectionsComeAsTheyAre) {
   EXPECT_EQ(conversation.relay().bytes(Direction::kBack), 4);
 }
 
-TEST(FaultyRelayTest, OneBitFlipsAndNoOther) {
+TEST(FaultyRelayTest, OnlyOneBitFlips) {
   Conversation conversation(
       {.kind = Kind::kFlip, .direction = Direction::kBack, .place = 2, .bit = 1});
   EXPECT_EQ(conversation.Pass(Direction::kThere, "abcd"), "abcd");
@@ -75,17 +76,17 @@ TEST(FaultyRelayTest, OneBitFlipsAndNoOther) {
   EXPECT_TRUE(conversation.relay().happened());
 }
 
-TEST(FaultyRelayTest, WhatIsBehindACutDoesNotCome) {
+TEST(FaultyRelayTest, BytesBehindACutDoNotArrive) {
   Conversation conversation({.kind = Kind::kCut, .place = 2});
   EXPECT_EQ(conversation.Pass(Direction::kThere, "abcd"), "ab");
 }
 
-TEST(FaultyRelayTest, AResetIsHeardOfAsOne) {
+TEST(FaultyRelayTest, AResetArrivesAsAReset) {
   Conversation conversation({.kind = Kind::kReset, .place = 0});
   EXPECT_EQ(conversation.Pass(Direction::kThere, "abcd"), "reset");
 }
 
-TEST(FaultyRelayTest, WhatIsDelayedComesLaterAndWhole) {
+TEST(FaultyRelayTest, DelayedBytesArriveLaterAndComplete) {
   constexpr auto kDelay = std::chrono::milliseconds(30);
   Conversation conversation({.kind = Kind::kDelay, .place = 3, .delay = kDelay});
   const auto begin = std::chrono::steady_clock::now();

@@ -32,16 +32,16 @@ constexpr int64_t kNobody = -1;
 
 // One side's end of a link.
 struct LinkEnd {
-  int64_t number = kNobody;     // of the other side's transport; kNobody: lost
-  PeerId peer = PeerId::kNone;  // what the other side calls this one
+  int64_t number = kNobody;     // of the other side's transport; kNobody: the link is lost
+  PeerId peer = PeerId::kNone;  // this side's id at the other side
 };
 
-// Somebody who joined, or a message on its way. `payload` is the sender's memory, or that of `kept`
-// where the sender has its memory back.
+// A join, or a message in transit. `payload` is the sender's memory, or that of `kept` if the
+// sender has its memory back.
 struct Arrival {
   int64_t from;     // number of the sender's transport
-  PeerId receiver;  // what the sender calls the receiver
-  PeerId sender;    // what the receiver calls the sender
+  PeerId receiver;  // the receiver's id at the sender
+  PeerId sender;    // the sender's id at the receiver
   std::optional<LinkIdentity> joined;
   std::array<std::byte, WireHeader::kBytes> header = {};
   absl::Span<const std::byte> payload;
@@ -50,7 +50,7 @@ struct Arrival {
   Transport::SendDone done;
 };
 
-// A payload lent to a receiver, with what keeps its memory.
+// A payload lent to a receiver, with the object that keeps its memory alive.
 struct Loan {
   int64_t from = kNobody;
   Transport::SendDone done;
@@ -79,7 +79,7 @@ struct InProcessNetwork::Inbox {
     if (done) finished.push_back({std::move(done), std::move(status)});
   }
 
-  // Takes out what `from` sent to the peer it calls `receiver` (kNone: any).
+  // Removes the messages from `from` to the peer that it calls `receiver` (kNone: to all peers).
   std::vector<Arrival> Withdraw(int64_t from, PeerId receiver) {
     std::vector<Arrival> withdrawn;
     for (std::deque<Arrival>* queue : {&arrivals, &held}) {
@@ -97,22 +97,22 @@ struct InProcessNetwork::Inbox {
   std::vector<FinishedSend> finished;
   std::deque<Loss> losses;
   bool woken = false;
-  // Whose payload is being copied without the lock; its owner waits before it takes the memory
-  // back.
+  // The sender of the payload that is being copied without the lock. It waits for that before it
+  // reuses the memory.
   int64_t copying_from = kNobody;
   int32_t peers_made = 0;
   absl::flat_hash_map<PeerId, LinkEnd> peers;
   SessionTable sessions;
 };
 
-// Its state is its Inbox, guarded by the network's mutex.
+// The state is in its Inbox, guarded by the network's mutex.
 class InProcessTransport : public Transport {
  public:
   InProcessTransport(InProcessNetwork* network, InProcessNetwork::Inbox* inbox, int64_t number)
       : network_(network), inbox_(inbox), number_(number) {}
 
   ~InProcessTransport() override {
-    CHECK_EQ(loans_.size(), free_loans_.size()) << "a lease outlives its transport";
+    CHECK_EQ(loans_.size(), free_loans_.size()) << "a lease must end before its transport";
     absl::MutexLock lock(&network_->mu_);
     auto nobody_copies = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
       for (const auto& [number, inbox] : network_->inboxes_) {
@@ -130,7 +130,8 @@ class InProcessTransport : public Transport {
     network_->inboxes_.erase(number_);
     for (auto& [number, other] : network_->inboxes_) {
       for (const Arrival& arrival : other->Withdraw(number_, PeerId::kNone)) {
-        if (arrival.joined.has_value()) other->peers.erase(arrival.sender);  // it never knew
+        if (arrival.joined.has_value())
+          other->peers.erase(arrival.sender);  // the receiver never knew the peer
       }
       for (auto& [peer, end] : other->peers) {
         if (end.number != number_) continue;
@@ -197,7 +198,8 @@ class InProcessTransport : public Transport {
     network_->mu_.Await(absl::Condition(&not_copied));
     if (InProcessNetwork::Inbox* other = network_->Find(end.number)) {
       for (Arrival& arrival : other->Withdraw(number_, peer)) {
-        if (arrival.joined.has_value()) other->peers.erase(end.peer);  // it never knew
+        if (arrival.joined.has_value())
+          other->peers.erase(end.peer);  // the receiver never knew the peer
         inbox_->Finish(std::move(arrival.done), absl::CancelledError("disconnected"));
       }
       const absl::Status why = absl::UnavailableError(absl::StrCat(address(), " has disconnected"));
@@ -255,7 +257,7 @@ class InProcessTransport : public Transport {
   }
 
   int Progress() override {
-    CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+    CHECK(receiver_ != nullptr) << "SetReceiver() must be called before Progress()";
     std::vector<FinishedSend> finished;
     std::optional<Arrival> arrival;
     {
@@ -273,7 +275,8 @@ class InProcessTransport : public Transport {
       ++events;
     }
     for (FinishedSend& send : finished) send.done(send.status);
-    // One by one: what is called may disconnect another peer, which must then not be reported.
+    // The losses are reported one by one, because a callback may disconnect another peer, which
+    // must then not be reported.
     while (std::optional<Loss> loss = TakeLoss()) {
       receiver_->PeerLost(loss->peer, loss->why);
       ++events;
@@ -331,7 +334,7 @@ class InProcessTransport : public Transport {
     }
   }
 
-  // False where the payload's memory is not such that it could outlive its sender.
+  // Returns false if the payload's memory cannot outlive its sender.
   bool DeliverInPlace(const WireHeader& header, Arrival& arrival) {
     std::shared_ptr<SharedSlab> slab = SharedSlab::Find(arrival.payload);
     if (slab == nullptr && arrival.kept.empty()) return false;
@@ -355,7 +358,7 @@ class InProcessTransport : public Transport {
     Complete(returned.from, std::move(returned.done));
   }
 
-  // Nothing of the sender's memory is being copied any more.
+  // Call when no memory of the sender is being copied any more.
   void LetGo(int64_t sender, SendDone done) {
     absl::MutexLock lock(&network_->mu_);
     inbox_->copying_from = kNobody;
@@ -387,7 +390,7 @@ InProcessNetwork::InProcessNetwork() = default;
 
 InProcessNetwork::~InProcessNetwork() {
   absl::MutexLock lock(&mu_);
-  CHECK(inboxes_.empty()) << "a network outlives its transports";
+  CHECK(inboxes_.empty()) << "a network must outlive its transports";
 }
 
 InProcessNetwork::Inbox* InProcessNetwork::Find(int64_t number) {

@@ -1,5 +1,4 @@
-// A network inside one process: transports for tests and simulations, and the faults to try them
-// with.
+// A network inside one process: transports for tests and simulations, with injected faults.
 #pragma once
 
 #include <atomic>
@@ -15,24 +14,25 @@
 
 namespace muster {
 
-// The hub that its transports meet on. Thread-safe; outlives its transports.
+// The hub of its transports. Thread-safe. Must outlive its transports.
 //
-// Each transport delivers what arrives in the order in which it was sent, over all its peers. A
-// payload is copied once, from the sender's memory to where the receiver places it, by the
-// receiver's Progress(); the sender's `done` runs in the sender's next Progress(). As over shared
-// memory, a payload in a SharedSlab is lent instead where it may be read in place. Destroying a
-// transport is the death of a peer: what it had sent and what had not been delivered to it is lost,
-// and everyone connected to it hears PeerLost.
+// Each transport delivers messages in the order in which they were sent, over all its peers. The
+// receiver's Progress() copies a payload once, from the sender's memory to its place. The sender's
+// `done` runs in the sender's next Progress(). A payload in a SharedSlab is lent if it may be read
+// in place, as over shared memory.
+//
+// Destroying a transport simulates the death of a peer: messages from and to it that were not
+// delivered are lost, and every connected peer gets PeerLost.
 class InProcessNetwork {
  public:
-  // What becomes of one message. Unless it is delivered or breaks, the sender's `done` hears OK at
-  // once.
+  // The fate of one message. The sender's `done` runs at once with OK, except for kDeliver and
+  // kBreak.
   enum class Fate {
     kDeliver,
     kDrop,
     kDuplicate,  // delivered twice in a row
     kHold,       // delivered after ReleaseHeld()
-    kBreak,      // its payload is lost after the receiver has named memory (PayloadLost)
+    kBreak,      // lost after the receiver has placed it (PayloadLost)
   };
   using Fault = absl::AnyInvocable<Fate(const WireHeader&)>;
 
@@ -41,18 +41,19 @@ class InProcessNetwork {
   InProcessNetwork& operator=(const InProcessNetwork&) = delete;
   ~InProcessNetwork();
 
-  // Its address is "inprocess:<number>".
+  // The transport's address is "inprocess:<number>".
   std::unique_ptr<Transport> MakeTransport() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Decides the fate of every message sent from now on; nullptr delivers all. Called one message at
-  // a time, from the sending threads; must not call back into the network.
+  // Sets the function that decides the fate of every message sent from now on; nullptr delivers
+  // all. It is called for one message at a time, on the sending threads. It must not call the
+  // network.
   void SetFault(Fault fault) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Delivers what is held, in the order in which it was sent.
+  // Delivers the held messages in the order in which they were sent.
   void ReleaseHeld() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Payloads whose receivers wanted them past the caches (PayloadPlace), where they are all the
-  // same to this network.
+  // The number of payloads with past_caches set in their PayloadPlace. This network treats them
+  // like all others.
   int64_t placed_past_caches() const { return placed_past_caches_; }
 
  private:

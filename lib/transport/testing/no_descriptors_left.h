@@ -1,4 +1,4 @@
-// For tests of what happens to a process at its limit of file descriptors.
+// Puts a process at its limit of file descriptors, for tests.
 #pragma once
 
 #include <glog/logging.h>
@@ -12,7 +12,7 @@
 
 namespace muster {
 
-// This process can open nothing more, or only so many, as long as it lives.
+// This process can open no file descriptor, or only `but` of them, while the object lives.
 class NoDescriptorsLeft {
  public:
   explicit NoDescriptorsLeft(size_t but = 0) {

@@ -1,4 +1,4 @@
-// A receiver for tests: keeps all that arrives.
+// A receiver for tests that keeps everything that arrives.
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,8 @@ class Postbox : public MessageReceiver {
   std::vector<std::pair<PeerId, LinkIdentity>> joined;
   std::vector<Message> messages;
   std::vector<std::pair<PeerId, WireHeader>> lost_payloads;
-  std::vector<PayloadLease> leases;  // of each message; let go before the transport is
+  std::vector<PayloadLease>
+      leases;  // one for each message; clear it before the transport is destroyed
   std::vector<std::pair<PeerId, absl::Status>> losses;
   bool refuse_payloads = false;
   bool read_in_place = false;
@@ -60,14 +61,14 @@ class Postbox : public MessageReceiver {
   std::vector<std::unique_ptr<std::byte[]>> memory_;
 };
 
-// Of a session that every test transport has open: OpenTestSession().
+// Credentials for the session that every test transport opens with OpenTestSession().
 inline LinkCredentials CredentialsOf(uint32_t index, LinkRole role = LinkRole::kWorker) {
   return {.self = {.job = 1, .generation = 1, .role = role, .index = index}, .token = {}};
 }
 
 inline void OpenTestSession(Transport& transport) { transport.OpenSession(1, 1, SessionToken()); }
 
-// Bytes that tell messages and positions apart.
+// Returns bytes that differ between messages and positions.
 inline std::vector<std::byte> PatternOf(uint64_t seed, size_t size) {
   std::vector<std::byte> bytes(size);
   uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
@@ -82,7 +83,8 @@ inline WireHeader HeaderOf(uint32_t chunk, size_t length) {
   return {.kind = MessageKind::kPush, .dtype = WireDType::kF32, .chunk = chunk, .length = length};
 }
 
-// Progresses `transports` from this thread until `condition` holds. False after `limit`.
+// Calls Progress() of `transports` on this thread until `condition` holds. Returns false after
+// `limit`.
 template <typename Condition>
 bool ProgressUntil(std::initializer_list<Transport*> transports, const Condition& condition,
                    std::chrono::seconds limit = std::chrono::seconds(30)) {

@@ -1,4 +1,4 @@
-// What carries links over RDMA.
+// The transport backend for RDMA.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace muster {
 
-// UCX over rc, dc and ud, and no other network (lib/transport/ucx/ucx_transport.h). `loop` outlives
-// the carrier. UNAVAILABLE, with what to install or to mount, where there is no UCX or no RDMA
-// device.
+// Makes a backend that uses UCX over rc, dc and ud and no other network
+// (lib/transport/ucx/ucx_transport.h). `loop` must outlive it. Returns UNAVAILABLE, with what to
+// install or mount, if there is no UCX or no RDMA device.
 absl::StatusOr<std::unique_ptr<Carrier>> MakeRdmaCarrier(EventLoop* loop);
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// The data path allocates nothing per message. A program of its own, because it replaces
+// The data path allocates nothing per message. This is a separate program because it replaces
 // malloc.
 #include <atomic>
 #include <cstddef>
@@ -50,7 +50,7 @@ void* realloc(void* memory, size_t size) {
 namespace muster::ucx_allocation_test {
 namespace {
 
-// Places every payload in the same memory, as a shard does.
+// Receives every payload into the same memory, as a shard does.
 class FixedPlace : public MessageReceiver {
  public:
   void PeerJoined(PeerId peer, const LinkIdentity&) override { joined = peer; }

@@ -22,11 +22,11 @@
 namespace muster {
 namespace {
 
-// UCX warns of what is as it should be: that it finds not all networks that it is asked to look
-// for, and that a worker ends with unfinished requests.
+// Set while UCX logs expected warnings: it does not find every network that it is asked to look
+// for, or a worker ends with unfinished requests.
 thread_local bool warnings_are_expected = false;
 
-// UCX writes to stdout by itself, which belongs to the program.
+// UCX would write to stdout, which belongs to the program.
 ucs_log_func_rc_t LogToGlog(const char* file, unsigned line, const char*, ucs_log_level_t level,
                             const ucs_log_component_config_t*, const char* format,
                             va_list arguments) {
@@ -47,7 +47,7 @@ bool IsRdma(absl::string_view network) {
   return false;
 }
 
-// Besides these a transport needs what reaches itself, and what knows GPU memory.
+// A transport also needs UCX's loopback ("self") and its GPU memory support ("cuda").
 constexpr const char* kRdmaNetworks = "rc,dc,ud,self,cuda";
 
 bool OpensNoSocket(absl::string_view network) {
@@ -57,13 +57,14 @@ bool OpensNoSocket(absl::string_view network) {
   return IsRdma(network);
 }
 
-// UCX_TLS, a list of what UCX may use ("rc,cuda_copy"), or with ^ of what it may not.
+// The value of UCX_TLS: a list of the networks that UCX may use ("rc,cuda_copy"), or with ^ those
+// that it may not use.
 absl::string_view WantedNetworks() {
   const char* value = std::getenv("UCX_TLS");
   return value == nullptr ? "" : value;
 }
 
-// The user may choose among the RDMA networks, and not leave them.
+// The user may choose among the RDMA networks, but not add others.
 bool WantsRdmaOnly() {
   for (absl::string_view network : absl::StrSplit(WantedNetworks(), ',')) {
     if (!OpensNoSocket(network)) return false;
@@ -72,29 +73,30 @@ bool WantsRdmaOnly() {
 }
 
 struct Setting {
-  const char* variable;  // the user's, which wins
-  const char* name;      // UCX 1.13 takes those of a transport without the transport's prefix
+  const char* variable;  // the user's variable, which takes precedence
+  const char* name;      // UCX 1.13 accepts a transport's setting without the transport's prefix
   const char* value;
 };
 
 constexpr Setting kSettings[] = {
-    // The default connects blockingly: one unreachable peer would stop a shard thread for minutes.
+    // UCX's default is a blocking connect: one unreachable peer would stop a shard thread for
+    // minutes.
     {"UCX_TCP_CONN_NB", "CONN_NB", "y"},
-    // An idle connection to a machine that vanished is noticed within about 6 s instead of 16 s.
+    // The loss of an idle connection's machine is detected within about 6 s instead of 16 s.
     {"UCX_TCP_KEEPIDLE", "KEEPIDLE", "3s"},
-    // Above one segment an eager message is assembled in freshly allocated memory; rendezvous
-    // places it at once.
+    // UCX assembles an eager message of several segments in newly allocated memory. Rendezvous
+    // writes it directly to its place.
     {"UCX_RNDV_THRESH", "RNDV_THRESH", "16k"},
-    // With peer error handling UCX 1.13 moves large payloads over TCP in segments of this size,
-    // each
-    // a wake-up where the receiver sleeps. On loopback 64 MiB messages went from 1.7 GB/s with the
-    // default of 64k to 2.8 with 256k and 4.2 with 512k; 1m is no better, it falls out of caches.
+    // UCX 1.13 with peer error handling moves large payloads over TCP in segments of this size.
+    // Each segment wakes a sleeping receiver. On loopback, 64 MiB messages went from 1.7 GB/s with
+    // the default of 64k to 2.8 with 256k and 4.2 with 512k. 1m is no better, because it exceeds
+    // the caches.
     {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
-    // Lets a message just below that threshold travel in one segment.
+    // A message just below that threshold can then travel in one segment.
     {"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "32k"},
 };
 
-// What UCX prints of itself; it has no other way to ask, as of 1.13.
+// Returns what UCX prints about an object. UCX 1.13 has no other way to ask.
 template <typename Print>
 std::string PrintedBy(const Print& print) {
   char* text = nullptr;
@@ -107,7 +109,7 @@ std::string PrintedBy(const Print& print) {
   return std::string(text, size);
 }
 
-// It has a line for each network: "resource 2  :  md 1  dev 2  flags -- tcp/eth0".
+// UCX prints a line for each network: "resource 2  :  md 1  dev 2  flags -- tcp/eth0".
 bool HasRdma(ucp_context_h context) {
   const std::string printed =
       PrintedBy([context](FILE* stream) { ucp_context_print_info(context, stream); });
@@ -125,8 +127,8 @@ absl::Status NoRdma(absl::string_view why) {
   return absl::UnavailableError(absl::StrCat(
       "no RDMA device that UCX can use", why,
       ": `ucx_info -d` must list an rc, dc or ud transport (", "UCX_TLS='", WantedNetworks(),
-      "', UCX_NET_DEVICES may leave it out). It takes the drivers of ",
-      "the card (Debian: rdma-core, ibverbs-providers, libucx0); in a container also "
+      "' or UCX_NET_DEVICES may exclude it). Install the drivers of ",
+      "the card (Debian: rdma-core, ibverbs-providers, libucx0); in a container also provide "
       "/dev/infiniband ",
       "and unlimited locked memory. Without RDMA: --transport=auto"));
 }
@@ -159,13 +161,14 @@ absl::StatusOr<std::shared_ptr<ucp_context>> MakeUcxContext(UcxNetworks networks
     if (std::getenv(setting.variable) != nullptr) continue;
     status = ucp_config_modify(config, setting.name, setting.value);
     LOG_IF(WARNING, status != UCS_OK)
-        << "UCX does not take " << setting.variable << ": " << UcxStatus(status);
+        << "UCX rejects " << setting.variable << ": " << UcxStatus(status);
   }
   if (rdma_only && (WantedNetworks().empty() || !WantsRdmaOnly())) {
     static std::once_flag warn_once;
     if (!WantedNetworks().empty()) {
       std::call_once(warn_once, [] {
-        LOG(WARNING) << "UCX_TLS=" << WantedNetworks() << " names more than RDMA: " << kRdmaNetworks
+        LOG(WARNING) << "UCX_TLS=" << WantedNetworks()
+                     << " includes other networks than RDMA: " << kRdmaNetworks
                      << " is used instead";
       });
     }
@@ -214,7 +217,7 @@ void DestroyUcxWorker(ucp_worker* worker) {
   warnings_are_expected = false;
 }
 
-// UCX prints of an endpoint's lanes: "lane[0]:  1:tcp/lo.0 md[1]  -> md[1]/...".
+// UCX prints the lanes of an endpoint: "lane[0]:  1:tcp/lo.0 md[1]  -> md[1]/...".
 UcxLanes LanesOf(ucp_ep* endpoint) {
   const std::string printed =
       PrintedBy([endpoint](FILE* stream) { ucp_ep_print_info(endpoint, stream); });
@@ -228,7 +231,7 @@ UcxLanes LanesOf(ucp_ep* endpoint) {
     if (slash == absl::string_view::npos) continue;
     lanes.networks.emplace(resource.substr(0, slash));
     const absl::string_view device = resource.substr(slash + 1);
-    lanes.devices.emplace(device.substr(0, device.rfind('.')));  // ".0": the path on it
+    lanes.devices.emplace(device.substr(0, device.rfind('.')));  // ".0" is the path on the device
   }
   return lanes;
 }

@@ -1,4 +1,4 @@
-// UCX as this process uses it: which networks, with which settings, and what it says of them.
+// UCX as this process uses it: its networks and settings, and what it reports about them.
 #pragma once
 
 #include <cstddef>
@@ -19,34 +19,34 @@ namespace muster {
 
 enum class UcxNetworks {
   kRdmaOnly,  // rc, dc and ud; no TCP socket is opened
-  kAny,       // what UCX_TLS allows, TCP too; for tests, which have no other network
+  kAny,  // every network that UCX_TLS allows, including TCP; for tests, which have no other network
 };
 
-// Every UCX_* variable that is set wins over what is tuned here, but for a UCX_TLS that names other
-// networks than `networks`. What UCX logs goes to our log. UNAVAILABLE, with what to try, where UCX
-// is not installed or finds no such network. Thread-safe.
+// Every UCX_* variable that is set takes precedence over the settings here, except a UCX_TLS that
+// names other networks than `networks`. UCX's log messages go to our log. Returns UNAVAILABLE, with
+// advice, if UCX is not installed or finds no such network. Thread-safe.
 absl::StatusOr<std::shared_ptr<ucp_context>> MakeUcxContext(UcxNetworks networks);
 
-// OK, CANCELLED, or UNAVAILABLE with UCX's own words. `status`: a ucs_status_t.
+// Returns OK, CANCELLED, or UNAVAILABLE with UCX's message. `status` is a ucs_status_t.
 absl::Status UcxStatus(int status);
 
-// The worker's own address, as other processes' UCX reads it.
+// Returns the worker's own address, in UCX's format.
 absl::StatusOr<std::string> UcxAddressOf(ucp_worker* worker);
 
-// Ends a worker, whatever is left unfinished.
+// Destroys a worker, even if requests are unfinished.
 void DestroyUcxWorker(ucp_worker* worker);
 
-// What carries an endpoint.
+// The networks and devices that an endpoint uses.
 struct UcxLanes {
   std::set<std::string> networks;  // "tcp"
   std::set<std::string> devices;   // "lo"
 };
 UcxLanes LanesOf(ucp_ep* endpoint);
 
-// Whether UCX reads and writes GPU memory by itself.
+// Whether UCX can read and write GPU memory directly.
 bool TakesDeviceMemory(ucp_context* context);
 
-// UNAVAILABLE where UCX does not take it. The registration keeps the context.
+// Returns UNAVAILABLE if UCX cannot register the memory. The registration keeps the context alive.
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RegisterWithUcx(
     std::shared_ptr<ucp_context> context, absl::Span<std::byte> memory);
 

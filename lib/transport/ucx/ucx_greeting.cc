@@ -32,7 +32,7 @@ void PutIdentity(std::byte* to, const LinkIdentity& identity) {
   PutNumber(to + 16, static_cast<uint64_t>(identity.role), 8);
 }
 
-// Nothing where they are not those of an identity.
+// Returns nothing if the bytes are no identity.
 std::optional<LinkIdentity> GetIdentity(const std::byte* from) {
   const uint64_t role = GetNumber(from + 16, 8);
   if (role != static_cast<uint64_t>(LinkRole::kWorker) &&
@@ -53,8 +53,8 @@ absl::string_view TextOf(absl::Span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// What the proof of a JOIN is of: `join` without the proof, and both addresses, which have their
-// length in front so that no two pairs look alike.
+// The text that the proof of a JOIN covers: `join` without the proof, and both addresses. `from`
+// has its length in front, so that no two pairs of addresses give the same text.
 std::string JoinStatement(absl::Span<const std::byte> join, absl::string_view from,
                           absl::string_view to) {
   std::byte length[8];

@@ -1,5 +1,5 @@
-// What the two ends of a link over RDMA say to each other besides messages: the headers of UCX's
-// active messages, and their proofs. docs/protocol.md has the bytes.
+// The control messages between the two ends of an RDMA link: the headers of UCX's active messages,
+// and their proofs. docs/protocol.md has the bytes.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace muster {
 
-// Which link of its receiver something belongs to. The receiver has made it up, of random bytes,
-// and told it to nobody but the sender.
+// Identifies a link at its receiver. The receiver makes it of random bytes and reveals it only to
+// the sender.
 using LinkTag = std::array<std::byte, 16>;
 
-// "I am `identity`, and what you send to me is to have this tag." Comes with the sealed address of
-// the connector as its payload.
+// The connecting side's message: "I am `identity`; put this tag on everything you send me." Its
+// payload is the sealed address of the connecting side.
 struct UcxJoin {
   static constexpr size_t kBytes = 72;
   using Bytes = std::array<std::byte, kBytes>;
@@ -26,22 +26,22 @@ struct UcxJoin {
   LinkTag tag = {};
   LinkIdentity identity;
 
-  // With the proof that `token` is known to who is at the address `from`, for who is at `to`: it
-  // fits no other pair.
+  // Includes the proof that the peer at the address `from` knows `token`, addressed to the peer at
+  // `to`. The proof fits no other pair of addresses.
   Bytes Encode(const SessionToken& token, absl::string_view from, absl::string_view to) const;
-  // Nothing: these bytes are none.
+  // Returns nothing if the bytes are no UcxJoin.
   static std::optional<UcxJoin> Decode(absl::Span<const std::byte> bytes);
-  // Whether `bytes`, which Decode() took, have the proof.
+  // Whether `bytes`, which Decode() accepted, contain the proof.
   static bool IsProven(absl::Span<const std::byte> bytes, const SessionToken& token,
                        absl::string_view from, absl::string_view to);
 };
 
-// A word about a link.
+// A control message about a link.
 struct UcxControl {
   enum class Kind : uint64_t {
-    kWelcome = 1,  // to a connector, with the acceptor's tag and proof
+    kWelcome = 1,  // to a connecting side, with the accepting side's tag and proof
     kRefused = 2,
-    kReady = 3,  // to an acceptor: messages may come
+    kReady = 3,  // to an accepting side: it may send messages now
     kBye = 4,
   };
   static constexpr size_t kBytes = 72;
@@ -49,15 +49,16 @@ struct UcxControl {
 
   LinkTag to = {};
   Kind kind;
-  LinkTag own = {};                // of a WELCOME, else zeros; likewise the proof
+  LinkTag own = {};                // in a WELCOME, else zeros; the proof too
   SessionToken::Proof proof = {};  // see ProveWelcome()
 
   Bytes Encode() const;
-  // Nothing: these bytes are none. `kind` may be one that does not exist.
+  // Returns nothing if the bytes have the wrong size. `kind` may be an unknown one.
   static std::optional<UcxControl> Decode(absl::Span<const std::byte> bytes);
 };
 
-// That an acceptor knows `token` and lets in `identity`, on the link with these tags.
+// The proof that an accepting side knows `token` and accepts `identity`, on the link with these
+// tags.
 SessionToken::Proof ProveWelcome(const SessionToken& token, const LinkIdentity& identity,
                                  const LinkTag& connector, const LinkTag& acceptor);
 bool IsWelcomeProven(const SessionToken::Proof& proof, const SessionToken& token,

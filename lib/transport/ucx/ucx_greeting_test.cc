@@ -14,7 +14,7 @@ const LinkIdentity kWho = {
 const LinkTag kTag = {std::byte{7}, std::byte{8}};
 const LinkTag kOther = {std::byte{9}};
 
-TEST(UcxGreetingTest, AJoinIsReadAsItWasWritten) {
+TEST(UcxGreetingTest, DecodingAnEncodedJoinGivesTheSame) {
   const UcxJoin join = {.tag = kTag, .identity = kWho};
   const auto bytes = join.Encode(SessionToken(), "from", "to");
   const auto decoded = UcxJoin::Decode(bytes);
@@ -23,7 +23,7 @@ TEST(UcxGreetingTest, AJoinIsReadAsItWasWritten) {
   EXPECT_EQ(decoded->identity, kWho);
 }
 
-TEST(UcxGreetingTest, TheFieldsOfAJoinLieWhereTheProtocolSays) {
+TEST(UcxGreetingTest, TheFieldsOfAJoinAreWhereTheProtocolSays) {
   const UcxJoin join = {.tag = kTag, .identity = kWho};
   const auto bytes = join.Encode(SessionToken(), "from", "to");
   EXPECT_EQ(bytes[0], std::byte{7});
@@ -34,7 +34,7 @@ TEST(UcxGreetingTest, TheFieldsOfAJoinLieWhereTheProtocolSays) {
   EXPECT_EQ(bytes[32], std::byte{2});  // role
 }
 
-TEST(UcxGreetingTest, AJoinIsProvenByItsTokenBetweenItsTwoAddressesAlone) {
+TEST(UcxGreetingTest, TheProofOfAJoinFitsOnlyItsTokenAndItsTwoAddresses) {
   const SessionToken token = SessionToken::Random();
   const UcxJoin join = {.tag = kTag, .identity = kWho};
   auto bytes = join.Encode(token, "from", "to");
@@ -59,7 +59,7 @@ TEST(UcxGreetingTest, BytesOfAnotherSizeOrRoleAreNoJoin) {
   EXPECT_FALSE(UcxJoin::Decode(bytes).has_value());
 }
 
-TEST(UcxGreetingTest, AWelcomeIsReadAsItWasWrittenAndProvenForItsLinkAlone) {
+TEST(UcxGreetingTest, AWelcomeIsDecodedAndItsProofFitsOnlyItsLink) {
   const SessionToken token = SessionToken::Random();
   const UcxControl welcome = {.to = kTag,
                               .kind = UcxControl::Kind::kWelcome,
@@ -78,7 +78,7 @@ TEST(UcxGreetingTest, AWelcomeIsReadAsItWasWrittenAndProvenForItsLinkAlone) {
   EXPECT_FALSE(IsWelcomeProven(decoded->proof, token, another, kTag, kOther));
 }
 
-TEST(UcxGreetingTest, AWordBesidesAWelcomeEndsInZeros) {
+TEST(UcxGreetingTest, ControlMessagesOtherThanWelcomeEndInZeros) {
   const auto bytes = UcxControl{.to = kTag, .kind = UcxControl::Kind::kBye}.Encode();
   EXPECT_EQ(bytes[16], std::byte{4});
   for (size_t at = 17; at < bytes.size(); ++at) EXPECT_EQ(bytes[at], std::byte{0}) << at;

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-// Each function of UCX that is used is a jump through a pointer that LoadUcx() sets.
+// Each UCX function in use is a jump through a pointer that LoadUcx() sets.
 #define UCX_FUNCTIONS(F)            \
   F(ucp_am_data_release)            \
   F(ucp_am_recv_data_nbx)           \
@@ -60,7 +60,7 @@ constexpr Symbol kSymbols[] = {UCX_FUNCTIONS(SYMBOL)};
 absl::Status NotLoaded(absl::string_view why) {
   return absl::UnavailableError(absl::StrCat(
       "RDMA needs UCX, which cannot be loaded: ", why,
-      "; install UCX 1.13 or newer (Debian: libucx0), or do without RDMA: --transport=auto"));
+      "; install UCX 1.13 or newer (Debian: libucx0), or run without RDMA: --transport=auto"));
 }
 
 }  // namespace

@@ -19,14 +19,14 @@ bool UcxIsInThisProcess() {
   return absl::StrContains(text, "/libucp.") || absl::StrContains(text, "/libucs.");
 }
 
-TEST(UcxLibraryTest, ItIsThereOnceItIsAskedForAndNotBefore) {
+TEST(UcxLibraryTest, UcxIsLoadedOnlyWhenItIsRequested) {
   EXPECT_FALSE(UcxIsInThisProcess());
   ASSERT_TRUE(LoadUcx().ok()) << LoadUcx();
   EXPECT_TRUE(UcxIsInThisProcess());
   EXPECT_STREQ(ucs_status_string(UCS_ERR_NO_DEVICE), "No such device");
 }
 
-TEST(UcxLibraryTest, WhereItIsNotTheErrorSaysWhatToInstall) {
+TEST(UcxLibraryTest, TheErrorOfAMissingLibraryNamesWhatToInstall) {
   const absl::Status missing = LoadUcxFrom("libno_ucx.so.0");
   EXPECT_EQ(missing.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(absl::StrContains(missing.message(), "libno_ucx.so.0")) << missing;

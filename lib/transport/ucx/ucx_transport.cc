@@ -20,17 +20,17 @@
 namespace muster {
 namespace {
 
-// Our kinds of active messages.
+// The ids of our active messages.
 constexpr unsigned kMessageId = 0;
 constexpr unsigned kJoinId = 1;
 constexpr unsigned kControlId = 2;
 
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
-// What is being written when a peer is disconnected may come to its end for so long.
+// The time that a write may take to finish after its peer was disconnected.
 constexpr auto kFetchEndTime = std::chrono::milliseconds(20);
 constexpr auto kFetchEndMax = std::chrono::seconds(60);
 
-// UCX does not survive unpacking bytes that are no address of its own.
+// The mark protects UCX, which crashes when it unpacks bytes that are no address of its own.
 constexpr absl::string_view kAddressMark = "MUX1";
 
 constexpr absl::string_view kNotLetIn =
@@ -42,13 +42,14 @@ constexpr size_t kHeaderBytesMax = std::max({UcxJoin::kBytes, UcxControl::kBytes
 
 }  // namespace
 
-// A send under way, or one that waits for its link. UCX reads `header` until it is sent.
+// A send in progress, or one that waits for its link. UCX reads `header` until the send has
+// finished.
 struct UcxTransport::Outgoing {
   UcxTransport* transport;
-  Peer* peer = nullptr;  // null: free, of no link, or cut off without waiting for UCX
-  size_t index = 0;      // in peer->under_way
-  bool posted = false;   // UCX has it
-  bool sent = false;     // it was sent, or never will be; `status` says how it went
+  Peer* peer = nullptr;  // null: free, of no link, or its peer was cut off before UCX finished it
+  size_t index = 0;      // position in peer->under_way
+  bool posted = false;   // UCX has not finished it
+  bool sent = false;     // it was sent or never will be; `status` has the result
   unsigned id = kMessageId;
   unsigned flags = 0;
   absl::Span<const std::byte> payload;
@@ -63,16 +64,16 @@ struct UcxTransport::Outgoing {
   }
 };
 
-// A large payload being received, or to be.
+// A large payload that is being received or waits for its turn.
 struct UcxTransport::Incoming : FetchTurns::Payload {
   explicit Incoming(UcxTransport* transport) : transport(transport) {}
 
   UcxTransport* const transport;
   Arrival arrival;
-  void* data = nullptr;  // what UCX knows it by
+  void* data = nullptr;  // UCX's handle
 };
 
-// Somebody has proved to be `identity`, and is to be answered.
+// A peer that has proved to be `identity` and waits for an answer.
 struct UcxTransport::JoinRequest {
   LinkIdentity identity;
   SessionToken token;
@@ -80,29 +81,29 @@ struct UcxTransport::JoinRequest {
   std::string ucx_address;
 };
 
-// Lives until UCX has closed its endpoint, because UCX's error callback points here.
+// A peer lives until UCX has closed its endpoint, because UCX's error callback refers to it.
 struct UcxTransport::Peer {
   bool open() const { return endpoint != nullptr; }
-  bool Closed();  // UCX has closed its endpoint
+  bool Closed();  // whether UCX has closed its endpoint
 
   UcxTransport* transport;
   PeerId id;
-  LinkIdentity identity;  // of the connector
+  LinkIdentity identity;  // of the connecting side
   SessionToken token;
-  LinkTag tag;                  // of what comes from it
-  LinkTag to = {};              // of what goes to it, once `greeted`
-  bool greeted = false;         // it has told its tag
-  bool ready = false;           // it takes messages
-  ucp_ep_h endpoint = nullptr;  // null once closing, or if UCX made none
+  LinkTag tag;                  // of incoming messages
+  LinkTag to = {};              // of outgoing messages, once `greeted`
+  bool greeted = false;         // the peer has sent its tag
+  bool ready = false;           // the peer accepts messages
+  ucp_ep_h endpoint = nullptr;  // null while closing, or if UCX made none
   void* close_request = nullptr;
-  bool broken = false;  // UCX has given the endpoint up
+  bool broken = false;  // UCX has given up the endpoint
   bool disconnected = false;
-  absl::Status lost;    // why, once it is
-  absl::Status unsent;  // what sends hear that closing cuts off
+  absl::Status lost;    // the reason, once it is lost
+  absl::Status unsent;  // the status of sends that closing cuts off
   Clock::time_point close_by;
-  int fetches = 0;  // of its payloads, at this moment
+  int fetches = 0;  // number of its payloads being received now
   std::vector<Outgoing*> under_way;
-  std::vector<Outgoing*> held;  // of these, those that wait until it is ready
+  std::vector<Outgoing*> held;  // those in under_way that wait until the peer is ready
 };
 
 struct UcxTransport::Callbacks {
@@ -124,7 +125,8 @@ struct UcxTransport::Callbacks {
     outgoing->transport->sent_.push_back(outgoing);
   }
 
-  // A payload of which nothing else is said is dropped, also where it is still at the sender.
+  // UCX drops a payload if this returns OK without placing it, even if the payload is still at the
+  // sender.
   static ucs_status_t OnMessage(void* argument, const void* header, size_t header_bytes, void* data,
                                 size_t length, const ucp_am_recv_param_t* param) {
     auto* transport = static_cast<UcxTransport*>(argument);
@@ -154,7 +156,7 @@ struct UcxTransport::Callbacks {
     return UCS_OK;
   }
 
-  // UCS_OK: UCX need not keep `data`.
+  // Returns UCS_OK if UCX need not keep `data`.
   static ucs_status_t Place(UcxTransport* transport, Peer* peer, const WireHeader& header,
                             void* data, bool at_sender) {
     const absl::Span<std::byte> place = transport->receiver_->PlacePayload(peer->id, header).memory;
@@ -189,7 +191,7 @@ struct UcxTransport::Callbacks {
     const absl::string_view address(static_cast<const char*>(data), length);
     const SessionToken* const token =
         transport->sessions_.Find(decoded->identity.job, decoded->identity.generation);
-    // Nothing of the address is read before it is known who has sent it.
+    // The address is parsed only after the proof shows that a member sent it.
     if (token == nullptr || !UcxJoin::IsProven(join, *token, address, transport->address_)) {
       transport->refused_.fetch_add(1, std::memory_order_relaxed);
       Reply(transport, param, UcxControl::Kind::kRefused, decoded->tag);
@@ -213,7 +215,7 @@ struct UcxTransport::Callbacks {
     if (!control.has_value() || length != 0) return Malformed(transport);
     Peer* const peer = transport->FindLink(control->to);
     if (peer == nullptr) {
-      // It was disconnected before it could be told so.
+      // The link was disconnected before this side could tell the peer.
       if (control->kind == UcxControl::Kind::kWelcome) {
         Reply(transport, param, UcxControl::Kind::kBye, control->own);
       }
@@ -237,8 +239,8 @@ struct UcxTransport::Callbacks {
     }
   }
 
-  // To its sender a payload that is dropped has arrived. Where the transport ends it has not: UCX
-  // is not told that it is dropped.
+  // For the sender, a dropped payload has arrived. While the transport is being destroyed it must
+  // not count as arrived, so UCX is not told that it is dropped.
   static ucs_status_t Ignore(uint64_t attributes) {
     return (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 ? UCS_OK : UCS_INPROGRESS;
   }
@@ -253,7 +255,7 @@ struct UcxTransport::Callbacks {
     return UCS_OK;
   }
 
-  // To somebody with whom there is no link.
+  // Answers a peer with which there is no link.
   static void Reply(UcxTransport* transport, const ucp_am_recv_param_t* param,
                     UcxControl::Kind kind, const LinkTag& to) {
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return;
@@ -310,7 +312,7 @@ UcxTransport::UcxTransport(EventLoop* loop, std::shared_ptr<ucp_context> context
 
 UcxTransport::~UcxTransport() {
   if (watched_) loop().Unwatch(event_fd_, this);
-  receiver_ = nullptr;  // from here on messages are dropped
+  receiver_ = nullptr;  // messages are dropped from here on
   links_.clear();
   lost_.clear();
   for (auto& [id, peer] : peers_) {
@@ -325,7 +327,7 @@ UcxTransport::~UcxTransport() {
     FinishSends();
     ReapClosed();
   }
-  // UCX insists that nobody waits any longer for the closing of an endpoint that it destroys.
+  // UCX requires that the close requests of the endpoints are freed before it destroys them.
   for (Peer* peer : closing_) {
     if (peer->close_request != nullptr) ucp_request_free(peer->close_request);
   }
@@ -371,7 +373,7 @@ UcxTransport::Peer& UcxTransport::Add(const LinkIdentity& identity, const Sessio
   return *peer;
 }
 
-// A peer to which UCX has no way is lost.
+// A peer for which UCX makes no endpoint is lost.
 void UcxTransport::Open(Peer& peer, absl::string_view ucx_address) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -438,7 +440,8 @@ int UcxTransport::AnswerJoins() {
 void UcxTransport::Welcomed(Peer& peer, const UcxControl& welcome) {
   if (peer.greeted || !peer.lost.ok()) return;
   if (!IsWelcomeProven(welcome.proof, peer.token, peer.identity, peer.tag, welcome.own)) {
-    Lose(peer, absl::PermissionDeniedError("who answers there does not know the session's token"));
+    Lose(peer, absl::PermissionDeniedError(
+                   "the process that answered does not know the session's token"));
     return;
   }
   peer.to = welcome.own;
@@ -447,7 +450,7 @@ void UcxTransport::Welcomed(Peer& peer, const UcxControl& welcome) {
   NoteReady(peer);
 }
 
-// Neither side sends before the other one knows its tag: a message may overtake another.
+// Neither side may send before the other knows its tag, because a message may overtake another.
 void UcxTransport::NoteReady(Peer& peer) {
   if (peer.ready || !peer.greeted) return;
   peer.ready = true;
@@ -487,7 +490,7 @@ void UcxTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   peer.under_way.push_back(outgoing);
 }
 
-// Whether UCX still has it; else `status` says how it went.
+// Returns whether UCX still has the send. If not, `status` has its result.
 bool UcxTransport::Post(ucp_ep* endpoint, Outgoing* outgoing) {
   ucp_request_param_t param{};
   param.op_attr_mask =
@@ -503,7 +506,7 @@ bool UcxTransport::Post(ucp_ep* endpoint, Outgoing* outgoing) {
   return outgoing->posted;
 }
 
-// Nobody is told how it went: where it does not arrive the endpoint fails.
+// Sends without reporting the result: if the message does not arrive, the endpoint fails.
 void UcxTransport::PostUnheeded(ucp_ep* endpoint, Outgoing* outgoing) {
   if (!Post(endpoint, outgoing)) free_outgoing_.push_back(outgoing);
 }
@@ -524,7 +527,7 @@ absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> UcxTransport::Reg
 void UcxTransport::Ready(uint32_t) { signalled_ = true; }
 
 int UcxTransport::Advance() {
-  CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+  CHECK(receiver_ != nullptr) << "SetReceiver() must be called before Progress()";
   PlaceDeferred();
   int events = static_cast<int>(ucp_worker_progress(worker_));
   if (signalled_ && events == 0) signalled_ = ucp_worker_arm(worker_) != UCS_OK;
@@ -550,7 +553,7 @@ bool UcxTransport::HoldsNews() const {
 
 bool UcxTransport::PrepareToSleep() { return !HoldsNews() && ucp_worker_arm(worker_) == UCS_OK; }
 
-// The end of a close shows in its request only; UCX announces no event for it.
+// The end of a close shows only in its request. UCX makes no event for it, so the thread must look.
 absl::Duration UcxTransport::SleepMax() const {
   if (!closing_.empty() || !leaving_.empty() || !lost_.empty()) return absl::Milliseconds(10);
   return turns_.waiting() ? absl::FromChrono(turns_.patience()) : absl::InfiniteDuration();
@@ -582,7 +585,7 @@ UcxTransport::Outgoing* UcxTransport::TakeOutgoing() {
   return outgoing;
 }
 
-// Takes a send from its peer.
+// Removes a send from its peer.
 Transport::SendDone UcxTransport::Detach(Outgoing* outgoing) {
   std::vector<Outgoing*>& under_way = std::exchange(outgoing->peer, nullptr)->under_way;
   under_way.back()->index = outgoing->index;
@@ -634,7 +637,7 @@ void UcxTransport::EndFetch(Incoming* incoming, int status) {
   free_incoming_.push_back(incoming);
 }
 
-// Those of its payloads that wait for their turn.
+// Abandons the peer's payloads that wait for their turn.
 void UcxTransport::AbandonFetches(Peer& peer) {
   while (auto* incoming = static_cast<Incoming*>(turns_.Abandon(peer.id))) {
     ucp_am_data_release(worker_, incoming->data);
@@ -644,15 +647,15 @@ void UcxTransport::AbandonFetches(Peer& peer) {
   }
 }
 
-// Until nothing of it is being written here: a peer that does not let it come to its end is cut
-// off.
+// Blocks until none of the peer's payloads is being written here. If that takes too long, the
+// endpoint is closed.
 void UcxTransport::AwaitFetches(Peer& peer) {
   const auto start = Clock::now();
   deferring_ = true;
   while (peer.fetches > 0) {
     ucp_worker_progress(worker_);
     const auto waited = Clock::now() - start;
-    CHECK(waited < kFetchEndMax) << "UCX goes on fetching from an endpoint that it has closed";
+    CHECK(waited < kFetchEndMax) << "UCX still receives from an endpoint that it has closed";
     if (waited > kFetchEndTime && peer.open()) Close(peer, absl::CancelledError("disconnected"));
   }
   deferring_ = false;
@@ -681,13 +684,13 @@ void UcxTransport::Disconnect(PeerId id) {
   }
 }
 
-// The other side may see nothing of an endpoint that closes, for as long as it says nothing itself.
+// A peer may not notice a closed endpoint as long as it sends nothing itself, so it is told.
 void UcxTransport::SayGoodbye(Peer& peer) {
   if (!peer.open() || !peer.greeted || !peer.lost.ok()) return;
   PostControl(peer.endpoint, {.to = peer.to, .kind = UcxControl::Kind::kBye});
 }
 
-// Closes once what was sent is out, or when the time is over.
+// Closes the endpoint when all sends have finished, or when the time is over.
 void UcxTransport::LetGo(Peer& peer, std::chrono::nanoseconds time) {
   for (Outgoing* outgoing : std::exchange(peer.held, {})) {
     outgoing->sent = true;
@@ -698,8 +701,9 @@ void UcxTransport::LetGo(Peer& peer, std::chrono::nanoseconds time) {
   leaving_.push_back(&peer);
 }
 
-// With nothing under way UCX may take its time to send what it has buffered; otherwise, or with
-// nobody there to receive, closing cuts that off. Either way UCX answers later.
+// If nothing is in progress, UCX may take time to send what it has buffered. Otherwise, or if no
+// peer is there to receive, closing cuts everything off. In both cases UCX finishes the close
+// later.
 void UcxTransport::Close(Peer& peer, absl::Status unsent) {
   const bool gently = !peer.broken && peer.under_way.empty() && peer.fetches == 0;
   peer.unsent = std::move(unsent);
@@ -714,7 +718,7 @@ void UcxTransport::Close(Peer& peer, absl::Status unsent) {
 int UcxTransport::Deliver() {
   delivering_.swap(arrived_);
   for (const Arrival& arrival : delivering_) {
-    if (arrival.peer->disconnected) continue;  // by what was called for those before
+    if (arrival.peer->disconnected) continue;  // disconnected by the callback of an earlier arrival
     if (arrival.whole) {
       receiver_->Received(arrival.peer->id, arrival.header, arrival.payload, {});
     } else {
@@ -733,7 +737,7 @@ int UcxTransport::FinishSends() {
       free_outgoing_.push_back(outgoing);
       continue;
     }
-    // The first error names the cause; UCX's own is then only that the send was cancelled.
+    // The first error names the cause. UCX's own status then only says that the send was cancelled.
     const absl::Status& unsent = outgoing->peer->unsent;
     const absl::Status status = outgoing->status.ok() || unsent.ok() ? outgoing->status : unsent;
     SendDone done = Detach(outgoing);
@@ -745,8 +749,9 @@ int UcxTransport::FinishSends() {
   return finished;
 }
 
-// One by one: what is called may disconnect another peer, which must then not be reported. A peer
-// whose payloads are still being written here, or were and are not handed out, waits.
+// The losses are reported one by one, because a callback may disconnect another peer, which must
+// then not be reported. A peer waits if its payloads are still being written here, or were not
+// delivered yet.
 int UcxTransport::ReportLosses() {
   const auto done_with = [this](const Peer* peer) {
     return peer->fetches == 0 &&
@@ -786,15 +791,15 @@ void UcxTransport::ReapClosed() {
       ++i;
       continue;
     }
-    CutOffPeer(*peer);  // may call Disconnect, which looks for the peer in closing_
+    CutOffPeer(*peer);  // may call Disconnect, which searches closing_ for the peer
     closing_[i] = closing_.back();
     closing_.pop_back();
     if (peer->disconnected) peers_.erase(peer->id);
   }
 }
 
-// The endpoint is closed. UCX 1.13 does not complete every send of a closed endpoint, so what is
-// left is completed here; what UCX says of it later only returns it to the pool.
+// The endpoint is closed. UCX 1.13 does not complete every send of a closed endpoint, so the
+// remaining sends are completed here. A later callback of UCX only returns them to the pool.
 void UcxTransport::CutOffPeer(Peer& peer) {
   peer.held.clear();
   while (!peer.under_way.empty()) {

@@ -1,4 +1,4 @@
-// The data plane over RDMA: UCX active messages.
+// The data plane over RDMA, with UCX active messages.
 #pragma once
 
 #include <atomic>
@@ -35,30 +35,32 @@ struct UcxTransportOptions {
   Networks networks = Networks::kRdmaOnly;
 };
 
-// Small payloads travel with their header and are copied once at the receiver. From 16 KiB on they
-// wait at the sender until PlacePayload has named memory and the sender has his turn, and UCX puts
-// them there. Nothing of payload size is allocated or stands in between.
+// Small payloads travel with their header, and the receiver copies them once. Payloads of 16 KiB or
+// more wait at the sender until PlacePayload has returned memory and the sender has its turn. UCX
+// then writes them directly to that memory. No memory of payload size is allocated.
 //
-// Every UCX_* variable that is set wins over what is tuned here, but for a UCX_TLS that names other
-// networks than the options. Endpoints notice a dead peer, which rules out UCX's shared memory.
+// Every UCX_* variable that is set takes precedence over the settings here, except a UCX_TLS that
+// names other networks than the options. Endpoints detect a dead peer, which excludes UCX's shared
+// memory.
 //
-// Device memory (of a GPU) may be sent, placed and registered only where Describe() says
-// device_memory; elsewhere the caller stages it through host memory.
+// Device memory (of a GPU) may be sent, placed and registered only if Describe() sets
+// device_memory. Otherwise the caller must copy it through host memory.
 //
-// The receiver's calls, except PlacePayload, and `done` run outside UCX and may call anything here
-// but Progress() and the destructor. PlacePayload only names memory; Wait() may call it too.
-// Disconnect() waits for what is being written to memory here at this moment.
+// The receiver's calls, except PlacePayload, and `done` run outside UCX. They may call everything
+// here except Progress() and the destructor. PlacePayload only returns memory, and Wait() may call
+// it too. Disconnect() blocks until nothing is being written to memory here.
 //
-// Disconnect() lets go out what was sent and is done, and gives what is not done 0.2 s; then it
-// ends with CANCELLED. The destructor does so for every peer and calls nothing any more.
+// Disconnect() still sends what is done, and gives unfinished sends 0.2 s; then they end with
+// CANCELLED. The destructor does the same for every peer and calls no callbacks.
 //
-// Who may connect is settled above UCX (docs/protocol.md): messages that are none of ours, or of no
-// link, are dropped and counted. Below that an RDMA fabric is trusted: there is no encryption, and
-// whoever speaks UCX's own protocol can end this process or write to its memory. Keep others away
-// from the fabric.
+// Peers are authenticated above UCX (docs/protocol.md): messages of another format, or of no link,
+// are dropped and counted. Below that, an RDMA fabric is trusted. There is no encryption, and every
+// process that speaks UCX's own protocol can end this process or write to its memory. Keep others
+// off the fabric.
 class UcxTransport : public Carrier, private EventLoop::Handler {
  public:
-  // `loop` outlives the transport. UNAVAILABLE where UCX is not installed or finds no such network.
+  // `loop` must outlive the transport. Returns UNAVAILABLE if UCX is not installed or finds no such
+  // network.
   static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(EventLoop* loop,
                                                               UcxTransportOptions options = {});
   ~UcxTransport() override;
@@ -78,22 +80,23 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
       absl::Span<std::byte> memory) override;
 
   int Advance() override;
-  // Takes in what the network has, which over RDMA needs no system call.
+  // Also polls the network, which over RDMA needs no system call.
   bool HasNews() const override;
   bool PrepareToSleep() override;
   absl::Duration SleepMax() const override;
 
-  // Messages that were malformed or did not fit their size. Any thread.
+  // The number of messages that were malformed or did not match their size. Thread-safe.
   int64_t malformed_messages() const { return malformed_.load(std::memory_order_relaxed); }
-  // Those of no link: also what was under way when a peer was disconnected. Any thread.
+  // The number of messages of no link, including those in transit when a peer was disconnected.
+  // Thread-safe.
   int64_t stray_messages() const { return stray_.load(std::memory_order_relaxed); }
-  // Those who connected and were not let in. Any thread.
+  // The number of peers that connected and were refused. Thread-safe.
   int64_t refused_joins() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Callbacks;  // what UCX calls
+  struct Callbacks;  // the functions that UCX calls
   struct Outgoing;
   struct Incoming;
   struct Peer;
@@ -102,9 +105,10 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
     Peer* peer;
     WireHeader header;
     absl::Span<const std::byte> payload;
-    bool whole = true;  // else it was lost
+    bool whole = true;  // false: the payload was lost
   };
-  // A payload that has no place yet: here, or with its sender where UCX knows it.
+  // A payload without a place yet. It is copied here, or it is still at the sender and UCX has a
+  // handle.
   struct Deferred {
     Peer* peer;
     WireHeader header;
@@ -117,7 +121,7 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
 
   void Ready(uint32_t events) override;
 
-  bool HoldsNews() const;  // taken in already
+  bool HoldsNews() const;  // news that was received already
   Peer& Find(PeerId id) const;
   Peer* FindLink(const LinkTag& tag) const;  // null: there is none
   Peer& Add(const LinkIdentity& identity, const SessionToken& token);
@@ -137,7 +141,7 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
   void PostControl(ucp_ep* endpoint, const UcxControl& control);
   void SendJoin(Peer& peer, absl::string_view to);
 
-  void Fetch(void* data, const Arrival& arrival);  // receives a large payload, in its turn
+  void Fetch(void* data, const Arrival& arrival);  // receives a large payload when its turn comes
   void FetchNext();
   void BeginFetch(Incoming* incoming);
   void EndFetch(Incoming* incoming, int status);
@@ -155,7 +159,7 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
 
   const std::shared_ptr<ucp_context> context_;  // shared with the memory registrations
   ucp_worker* const worker_;
-  const int event_fd_;  // the worker's
+  const int event_fd_;  // belongs to the worker
   const std::string address_;
   MessageReceiver* receiver_ = nullptr;
   SessionTable sessions_;
@@ -167,23 +171,23 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
 
   int32_t peers_made_ = 0;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  absl::flat_hash_map<LinkTag, Peer*> links_;  // of which messages may come
+  absl::flat_hash_map<LinkTag, Peer*> links_;  // links on which messages may arrive
   std::vector<Peer*> leaving_, closing_;
-  std::vector<Peer*> lost_;  // to be reported; none that is disconnected
+  std::vector<Peer*> lost_;  // to be reported; contains no disconnected peer
 
   FetchTurns turns_;
 
-  // While Disconnect() waits for UCX the receiver is not asked for places.
+  // Set while Disconnect() waits for UCX: the receiver must not be asked for places then.
   bool deferring_ = false;
   std::vector<Deferred> deferred_;
 
-  // Pools: as large as the largest number of messages that were under way together.
+  // Pools as large as the largest number of messages in progress at once.
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::vector<Outgoing*> free_outgoing_;
   std::vector<std::unique_ptr<Incoming>> incoming_;
   std::vector<Incoming*> free_incoming_;
 
-  // UCX's callbacks fill the first of each pair; what the second holds is being handed out.
+  // UCX's callbacks fill the first of each pair; the second is being processed.
   std::vector<Arrival> arrived_, delivering_;
   std::vector<Outgoing*> sent_, finishing_;
   std::vector<JoinRequest> joins_, answering_;

@@ -1,5 +1,5 @@
-// UCX between processes, and against those that mean it ill. What every Transport must do is in
-// transport_test.cc.
+// UCX between processes, and against hostile peers. transport_test.cc tests what every Transport
+// must do.
 #include "lib/transport/ucx/ucx_transport.h"
 
 #include <arpa/inet.h>
@@ -57,7 +57,7 @@ namespace {
 
 using Networks = UcxTransportOptions::Networks;
 
-// A transport with a loop of its own, and the test session open.
+// A transport with its own loop, and the test session open.
 class Station {
  public:
   explicit Station(MessageReceiver& receiver) {
@@ -88,8 +88,8 @@ class Station {
 
 constexpr int kSkipped = 77;
 
-// Sends every message back to whom it is from. Its address, in hex, is the first line on stdout.
-// Ends with stdin.
+// Sends every message back to its sender. The first line on stdout is its address in hex. Ends when
+// stdin closes.
 int Echo() {
   Postbox postbox;
   Station station(postbox);
@@ -110,7 +110,7 @@ int Echo() {
   return 0;
 }
 
-// Two transports meet where there is no network but loopback.
+// Connects two transports in a network namespace that has only loopback.
 int MeetOnLoopbackOnly() {
   if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kSkipped;
   const int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -130,7 +130,7 @@ int MeetOnLoopbackOnly() {
 
 // ---- Links.
 
-TEST(UcxLinkTest, WhoConnectsIsKnownAndIsAnsweredOnTheSameLink) {
+TEST(UcxLinkTest, AConnectingPeerIsKnownAndAnsweredOnTheSameLink) {
   Postbox client_box, server_box;
   Station client(client_box), server(server_box);
   const LinkCredentials self = CredentialsOf(7, LinkRole::kShard);
@@ -149,10 +149,10 @@ TEST(UcxLinkTest, WhoConnectsIsKnownAndIsAnsweredOnTheSameLink) {
       ProgressUntil({client.get(), server.get()}, [&] { return !client_box.messages.empty(); }));
   EXPECT_EQ(client_box.messages[0].from, to_server);
   EXPECT_TRUE(client_box.messages[0].payload == absl::MakeConstSpan(payload));
-  EXPECT_TRUE(client_box.joined.empty()) << "who connects knows whom he has asked for";
+  EXPECT_TRUE(client_box.joined.empty()) << "the connecting side gets no PeerJoined";
 }
 
-TEST(UcxLinkTest, WhoJoinsMayBeSentToAtOnceAndNeedNotSayAnything) {
+TEST(UcxLinkTest, AJoiningPeerMayBeSentToBeforeItSendsAnything) {
   Postbox client_box;
   struct : Postbox {
     void PeerJoined(PeerId peer, const LinkIdentity&) override { joined(peer); }
@@ -200,7 +200,7 @@ TEST(UcxLinkTest, AWrongTokenAndASessionThatIsNotOpenAreRefusedAlike) {
       ProgressUntil({client.get(), server.get()}, [&] { return !server_box.joined.empty(); }));
 }
 
-TEST(UcxLinkTest, AClosedSessionLetsNobodyInAndKeepsThoseWhoAreIn) {
+TEST(UcxLinkTest, AClosedSessionAcceptsNoPeerAndKeepsConnectedOnes) {
   Postbox client_box, server_box;
   Station client(client_box), server(server_box);
   const PeerId in = client.Connect(server);
@@ -216,7 +216,7 @@ TEST(UcxLinkTest, AClosedSessionLetsNobodyInAndKeepsThoseWhoAreIn) {
   EXPECT_EQ(server_box.joined.size(), 1u);
 }
 
-TEST(UcxLinkTest, WhoeverDisconnectsTheOtherHearsOfItAfterTheMessages) {
+TEST(UcxLinkTest, ADisconnectIsReportedToTheOtherSideAfterTheMessages) {
   const std::vector<std::byte> payload = PatternOf(1, 100'000);
   for (const bool connector_goes : {true, false}) {
     Postbox client_box, server_box;
@@ -242,11 +242,12 @@ TEST(UcxLinkTest, WhoeverDisconnectsTheOtherHearsOfItAfterTheMessages) {
     EXPECT_EQ(stays_box.messages.size(), 4u);
     EXPECT_EQ(stays_box.losses[0].first, connector_goes ? to_client : to_server);
     EXPECT_EQ(stays_box.losses[0].second.code(), absl::StatusCode::kUnavailable);
-    EXPECT_TRUE(client_box.losses.size() + server_box.losses.size() == 1) << "not who disconnects";
+    EXPECT_TRUE(client_box.losses.size() + server_box.losses.size() == 1)
+        << "the disconnecting side gets no PeerLost";
   }
 }
 
-TEST(UcxLinkTest, WhoDisconnectsBeforeHeIsLetInIsLostToTheOther) {
+TEST(UcxLinkTest, APeerThatDisconnectsBeforeItIsAcceptedIsLostToTheOther) {
   Postbox client_box, server_box;
   Station client(client_box), server(server_box);
   int dones = 0;
@@ -284,7 +285,7 @@ TEST(UcxLinkTest, ATransportThatConnectsToItselfHasTwoPeers) {
 
 // ---- Large payloads of several senders.
 
-TEST(UcxTurnsTest, SendersAreServedInTurnsWhoeverCameFirst) {
+TEST(UcxTurnsTest, SendersAreServedInTurnsWhicheverCameFirst) {
   constexpr int kMessages = 16;
   Postbox receiver_box, unused;
   Station receiver(receiver_box), first(unused), second(unused);
@@ -307,12 +308,12 @@ TEST(UcxTurnsTest, SendersAreServedInTurnsWhoeverCameFirst) {
   }
   ASSERT_TRUE(ProgressUntil({receiver.get(), first.get(), second.get()},
                             [&] { return arrived[1] == kMessages / 2; }));
-  EXPECT_LE(arrived[0], kMessages / 2 + 5) << "with four under way";
+  EXPECT_LE(arrived[0], kMessages / 2 + 5) << "four may be in progress";
   ASSERT_TRUE(ProgressUntil({receiver.get(), first.get(), second.get()},
                             [&] { return arrived[0] + arrived[1] == 2 * kMessages; }));
 }
 
-TEST(UcxTurnsTest, ASenderThatIsGoneBeforeItsTurnHarmsNobody) {
+TEST(UcxTurnsTest, ASenderThatIsGoneBeforeItsTurnHarmsNoOther) {
   constexpr int kMessages = 16;
   Postbox receiver_box, unused;
   Station receiver(receiver_box), dying(unused), living(unused);
@@ -337,7 +338,7 @@ TEST(UcxTurnsTest, ASenderThatIsGoneBeforeItsTurnHarmsNobody) {
   }));
 }
 
-// Counts what it named memory for and has heard no more of.
+// Counts the payloads that were placed and neither received nor lost yet.
 class Accounts : public Postbox {
  public:
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
@@ -350,17 +351,17 @@ class Accounts : public Postbox {
   void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override {
     if (!payload.empty()) --placed;
-    EXPECT_TRUE(losses.empty()) << "of a peer that is lost";
+    EXPECT_TRUE(losses.empty()) << "a payload of a peer that was reported as lost";
     Postbox::Received(from, header, payload, std::move(lease));
   }
   void PayloadLost(PeerId from, const WireHeader& header) override {
     --placed;
-    EXPECT_TRUE(losses.empty()) << "of a peer that is lost";
+    EXPECT_TRUE(losses.empty()) << "a payload of a peer that was reported as lost";
     Postbox::PayloadLost(from, header);
   }
 
   absl::Span<const std::byte> first_place() const { return places_[0]; }
-  // All that was ever named.
+  // Returns copies of all memory that was ever placed.
   std::vector<std::vector<std::byte>> CopyOfMemory() const {
     std::vector<std::vector<std::byte>> copies;
     for (absl::Span<const std::byte> place : places_) {
@@ -370,7 +371,8 @@ class Accounts : public Postbox {
   }
 
   int placed = 0;
-  bool disconnects = false;  // the receiver does, and is not to be asked for places
+  bool disconnects =
+      false;  // set while the receiver disconnects: it must not be asked for places then
 
  private:
   std::vector<absl::Span<std::byte>> places_;
@@ -401,7 +403,7 @@ TEST(UcxTurnsTest, EveryPayloadWithAPlaceIsReceivedOrLostBeforeItsPeerIs) {
   }
 }
 
-TEST(UcxTurnsTest, WhatWasBeingFetchedFromADisconnectedPeerIsNotWrittenAnyMore) {
+TEST(UcxTurnsTest, NothingIsWrittenForADisconnectedPeerAnyMore) {
   constexpr int kMessages = 8;
   Accounts accounts;
   Postbox sender_box;
@@ -414,7 +416,7 @@ TEST(UcxTurnsTest, WhatWasBeingFetchedFromADisconnectedPeerIsNotWrittenAnyMore) 
   ASSERT_TRUE(ProgressUntil({receiver.get(), sender.get()}, [&] {
     return accounts.placed > 0 && accounts.first_place()[100] == payload[100];
   }));
-  ASSERT_TRUE(accounts.messages.empty()) << "it is being written";
+  ASSERT_TRUE(accounts.messages.empty()) << "the payload is being written";
 
   const auto start = std::chrono::steady_clock::now();
   receiver->Disconnect(accounts.joined[0].first);
@@ -429,10 +431,10 @@ TEST(UcxTurnsTest, WhatWasBeingFetchedFromADisconnectedPeerIsNotWrittenAnyMore) 
   EXPECT_TRUE(accounts.losses.empty());
 }
 
-TEST(UcxTurnsTest, WhatComesWhileAPeerIsDisconnectedFindsItsPlaceLater) {
+TEST(UcxTurnsTest, APayloadThatArrivesDuringADisconnectIsPlacedLater) {
   Accounts accounts;
   Postbox unused;
-  // Still being sent when its sender ends, who needs it until then.
+  // The sender needs it until it is destroyed, because it is still being sent then.
   const std::vector<std::byte> payload = PatternOf(2, 8 << 20);
   Station receiver(accounts), leaving(unused), staying(unused);
   const PeerId from_leaving = leaving.Connect(receiver);
@@ -444,7 +446,8 @@ TEST(UcxTurnsTest, WhatComesWhileAPeerIsDisconnectedFindsItsPlaceLater) {
       ProgressUntil({receiver.get(), staying.get()}, [&] { return !accounts.messages.empty(); }));
   leaving->Send(from_leaving, HeaderOf(0, payload.size()), payload, nullptr);
   ASSERT_TRUE(ProgressUntil({receiver.get(), leaving.get()}, [&] { return accounts.placed > 0; }));
-  for (size_t size : {100, 0, 100'000}) {  // in the sockets of the receiver, who does not look
+  for (size_t size :
+       {100, 0, 100'000}) {  // they wait in the sockets of the receiver, which does not look
     staying->Send(from_staying, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size),
                   nullptr);
   }
@@ -477,7 +480,7 @@ class EchoTest : public testing::Test {
   PeerId peer_;
 };
 
-TEST_F(EchoTest, MessagesOfEverySizeComeBackWhole) {
+TEST_F(EchoTest, MessagesOfEverySizeComeBackComplete) {
   uint32_t number = 0;
   for (size_t size : {0, 1, 4096, 16383, 16384, 100'000, 4 << 20, 64 << 20}) {
     const std::vector<std::byte> payload = PatternOf(++number, size);
@@ -510,7 +513,7 @@ TEST_F(EchoTest, ManyLargeMessagesInBothDirectionsComeBackOnce) {
   }
 }
 
-TEST_F(EchoTest, AKilledPeerIsLostWithinSecondsAndSendsUnderWayEnd) {
+TEST_F(EchoTest, AKilledPeerIsLostWithinSecondsAndPendingSendsEnd) {
   constexpr int kMessages = 8;
   const std::vector<std::byte> payload = PatternOf(1, 32 << 20);
   int dones = 0;
@@ -539,14 +542,14 @@ TEST_F(EchoTest, AnIdlePeerThatIsKilledIsLostWithinSeconds) {
       {transport_.get()}, [&] { return !postbox_.losses.empty(); }, std::chrono::seconds(5)));
 }
 
-TEST(UcxTransportTest, LoopbackAloneIsNetworkEnough) {
+TEST(UcxTransportTest, LoopbackAloneIsEnoughNetwork) {
   ChildProcess child("--loopback");
   const int status = child.Wait();
   if (status == kSkipped) GTEST_SKIP() << "no network namespaces for this user here";
   EXPECT_EQ(status, 0);
 }
 
-// ---- Against garbage.
+// ---- Invalid bytes.
 
 std::vector<uint16_t> ListeningPortsOfThisProcess() {
   std::set<std::string> inodes;
@@ -590,7 +593,7 @@ class Intruder {
   bool connected_;
 };
 
-TEST(UcxTransportTest, GarbageAtTheDataPortKillsNothing) {
+TEST(UcxTransportTest, RandomBytesAtTheDataPortDoNoHarm) {
   Postbox a_box, b_box;
   Station a(a_box), b(b_box);
   const std::vector<uint16_t> ports = ListeningPortsOfThisProcess();
@@ -630,7 +633,7 @@ TEST(UcxTransportTest, GarbageAtTheDataPortKillsNothing) {
   EXPECT_TRUE(b_box.losses.empty());
 }
 
-// A peer that speaks UCX and sends what no Muster process would.
+// A peer that speaks UCX and sends messages that no Muster process sends.
 class Forger {
  public:
   explicit Forger(const std::string& address) {
@@ -643,7 +646,7 @@ class Forger {
     ucp_ep_params_t endpoint{};
     endpoint.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
     endpoint.address =
-        reinterpret_cast<const ucp_address_t*>(address.data() + 8);  // past our envelope
+        reinterpret_cast<const ucp_address_t*>(address.data() + 8);  // skips our envelope
     endpoint.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     CHECK_EQ(ucp_ep_create(worker_, &endpoint, &endpoint_), UCS_OK);
   }
@@ -652,7 +655,7 @@ class Forger {
     ucp_cleanup(context_);
   }
 
-  // `meanwhile` is called until the message is sent.
+  // Calls `meanwhile` until the message is sent.
   template <typename Meanwhile>
   void Send(unsigned id, absl::Span<const std::byte> header, absl::Span<const std::byte> payload,
             Meanwhile meanwhile) {
@@ -684,7 +687,7 @@ TEST(UcxTransportTest, MalformedAndStrayMessagesAreDroppedAndCounted) {
   const auto with_tag = [](const WireHeader& header) {
     const auto encoded = EncodeHeader(header);
     std::vector<std::byte> bytes(encoded.begin(), encoded.end());
-    bytes.resize(80, std::byte{7});  // of no link
+    bytes.resize(80, std::byte{7});  // of an unknown link
     return bytes;
   };
   const std::vector<std::byte> good = with_tag(HeaderOf(1, small.size()));
@@ -696,9 +699,10 @@ TEST(UcxTransportTest, MalformedAndStrayMessagesAreDroppedAndCounted) {
   forger.Send(0, absl::MakeConstSpan(good).first(64), small, progress);
   forger.Send(0, absl::MakeConstSpan(large).first(1000), small, progress);
   forger.Send(0, flipped, small, progress);
-  forger.Send(0, good, absl::MakeConstSpan(small).first(99), progress);  // length does not fit
+  forger.Send(0, good, absl::MakeConstSpan(small).first(99),
+              progress);  // the length does not match
   forger.Send(0, good, {}, progress);
-  forger.Send(0, flipped, large, progress);  // of the kind that is fetched from the sender
+  forger.Send(0, flipped, large, progress);  // large enough to be fetched from the sender
   ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->malformed_messages() == 8; }));
   EXPECT_EQ(station->stray_messages(), 0);
 
@@ -714,7 +718,7 @@ TEST(UcxTransportTest, MalformedAndStrayMessagesAreDroppedAndCounted) {
   EXPECT_TRUE(postbox.messages[0].payload == small);
 }
 
-TEST(UcxTransportTest, ForgedJoinsAndControlsLetNobodyInAndEndNothing) {
+TEST(UcxTransportTest, ForgedJoinsAndControlsAreRefusedAndEndNoLink) {
   constexpr unsigned kJoin = 1, kControl = 2;
   Postbox postbox, peer_box;
   Station station(postbox), peer(peer_box);
@@ -726,13 +730,13 @@ TEST(UcxTransportTest, ForgedJoinsAndControlsLetNobodyInAndEndNothing) {
   join[16] = join[24] = join[32] = std::byte{1};  // a worker of job 1, generation 1
   const std::vector<std::byte> large = PatternOf(1, 500'000);
   const auto address = absl::MakeConstSpan(large).first(300);
-  forger.Send(kJoin, join, address, progress);  // no proof
+  forger.Send(kJoin, join, address, progress);  // without a proof
   forger.Send(kJoin, join, {}, progress);
   ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->refused_joins() == 2; }));
   EXPECT_EQ(station->malformed_messages(), 0);
   forger.Send(kJoin, absl::MakeConstSpan(join).first(71), address, progress);
-  forger.Send(kJoin, join, large, progress);  // no address is as long
-  join[33] = std::byte{1};                    // no such role
+  forger.Send(kJoin, join, large, progress);  // too long for an address
+  join[33] = std::byte{1};                    // an unknown role
   forger.Send(kJoin, join, address, progress);
   ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->malformed_messages() == 3; }));
   for (uint8_t kind = 0; kind < 6; ++kind) {
@@ -752,9 +756,9 @@ TEST(UcxTransportTest, ForgedJoinsAndControlsLetNobodyInAndEndNothing) {
   EXPECT_TRUE(postbox.losses.empty());
 }
 
-// ---- What daemons get.
+// ---- The backend of the daemons.
 
-TEST(UcxTransportTest, RdmaAloneOpensNoTcpSocketAndSaysWhatIsMissing) {
+TEST(UcxTransportTest, RdmaOnlyOpensNoTcpSocketAndReportsWhatIsMissing) {
   const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
   const absl::StatusOr<std::unique_ptr<Carrier>> transport = MakeRdmaCarrier(loop.get());
   EXPECT_TRUE(ListeningPortsOfThisProcess().empty());
@@ -765,7 +769,7 @@ TEST(UcxTransportTest, RdmaAloneOpensNoTcpSocketAndSaysWhatIsMissing) {
   }
 }
 
-TEST(UcxTransportTest, AnEnvironmentThatAsksForTcpDoesNotBringItBack) {
+TEST(UcxTransportTest, UcxTlsInTheEnvironmentDoesNotEnableTcp) {
   for (const char* networks : {"tcp", "all", "^rc", "rc,tcp", ""}) {
     setenv("UCX_TLS", networks, /*overwrite=*/1);
     const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
