@@ -8,8 +8,8 @@
 namespace muster {
 namespace {
 
-// Shows each frame's header to `passes` and returns how many bytes may pass: up to the first
-// header that is not whole, or that may not.
+// Shows each frame's header to `passes`. Returns how many bytes may pass: up to the first header
+// that is incomplete or that `passes` rejects.
 template <typename Passes>
 size_t Pass(absl::string_view bytes, size_t& frame_left, Passes passes) {
   size_t passed = 0;
@@ -53,7 +53,7 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
         if (frame.type == Http2Frame::kData) {
           CountMessage(frame.stream, static_cast<int64_t>(frame.payload_bytes));
         }
-        // Headers of a call that is there already are its last.
+        // Headers of a known call are its trailers.
         if (frame.type != Http2Frame::kHeaders || frame.stream <= last_stream_) return true;
         waiting_ = !TryBegin(frame.stream, terms, now);
         return !waiting_;
@@ -62,7 +62,7 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
   return passed;
 }
 
-// A call that has to wait is looked at again as if it had not come yet.
+// A call that must wait is checked again as if it had not come yet.
 absl::Status CallCredit::CheckFields(const Http2Frame& frame) {
   const bool begins = frame.type == Http2Frame::kHeaders;
   if (begins && frame.stream % 2 == 0) {

@@ -55,14 +55,14 @@ TEST_F(CallCreditTest, ACallWithoutCreditWaitsForTime) {
   EXPECT_FALSE(credit_.waiting());
 }
 
-TEST_F(CallCreditTest, WhatTheClientAbandonsGivesNoCreditBack) {
+TEST_F(CallCreditTest, CallsAbandonedByTheClientGiveNoCreditBack) {
   const std::string calls = Begin(1) + Reset(1) + Begin(3) + Reset(3);
   EXPECT_EQ(Up(calls + Begin(5)), calls.size());
   EXPECT_EQ(credit_.open(), 0);
   EXPECT_TRUE(credit_.waiting());
 }
 
-TEST_F(CallCreditTest, WhatTheServerEndsGivesItsCreditBackAtOnce) {
+TEST_F(CallCreditTest, CallsEndedByTheServerGiveTheirCreditBackAtOnce) {
   for (uint32_t stream = 1; stream < 99; stream += 2) {
     EXPECT_EQ(Up(Begin(stream)), Begin(stream).size());
     EXPECT_EQ(Down(Trailers(stream)), Trailers(stream).size());
@@ -79,28 +79,28 @@ TEST_F(CallCreditTest, AServerThatEndsTooManyCallsGivesNoCreditBack) {
   EXPECT_EQ(Up(Begin(5) + Begin(7)), Begin(5).size());
 }
 
-TEST_F(CallCreditTest, NoMoreIsSavedUpThanTheMost) {
+TEST_F(CallCreditTest, SavedCreditIsLimited) {
   const absl::Duration later = kStart + absl::Hours(1);
   EXPECT_EQ(Up(Begin(1) + Begin(3) + Begin(5) + Begin(7), kTerms, later), 3 * Begin(1).size());
 }
 
-TEST_F(CallCreditTest, NoMoreCallsAreOpenThanTheTermsAllow) {
+TEST_F(CallCreditTest, OpenCallsAreLimitedByTheTerms) {
   EXPECT_EQ(Up(Begin(1) + Begin(3), {.open_max = 1}), Begin(1).size());
   Down(Trailers(1));
   EXPECT_EQ(Up(Begin(3), {.open_max = 1}), Begin(3).size());
 }
 
-TEST_F(CallCreditTest, InHardTimesOnlyWhoHasSavedMayBegin) {
+TEST_F(CallCreditTest, InHardTimesOnlyConnectionsWithSavedCreditMayBegin) {
   EXPECT_EQ(Up(Begin(1) + Begin(3), {.open_max = 100, .above = 1}), Begin(1).size());
 }
 
-TEST_F(CallCreditTest, EndsOfMessagesAndOfTheClientsSideAreNoEndsOfCalls) {
+TEST_F(CallCreditTest, EndsOfMessagesAndOfTheClientsSideDoNotEndCalls) {
   EXPECT_GT(Up(Begin(1) + Frame(0, 1, 1, "message") + Frame(1, 5, 1, "trailers")), 0);
   Down(Frame(1, 4, 1, "headers") + Frame(0, 0, 1, "message"));
   EXPECT_EQ(credit_.open(), 1);
 }
 
-TEST_F(CallCreditTest, CountsWhatOpenCallsHaveSentUpToAMessageEach) {
+TEST_F(CallCreditTest, CountsTheBytesOfOpenCallsUpToAMessageEach) {
   EXPECT_GT(Up(Begin(1) + Frame(0, 0, 1, "12345") + Begin(3) + Frame(0, 0, 3, "123456")), 0);
   EXPECT_EQ(credit_.message_bytes(), 11);
   EXPECT_GT(Up(Frame(0, 0, 3, "123456") + Frame(0, 0, 99, "of no call")), 0);
@@ -111,7 +111,7 @@ TEST_F(CallCreditTest, CountsWhatOpenCallsHaveSentUpToAMessageEach) {
   EXPECT_EQ(credit_.message_bytes(), 0);
 }
 
-TEST_F(CallCreditTest, BytesMayComeOneByOne) {
+TEST_F(CallCreditTest, BytesMayArriveOneByOne) {
   const std::string calls = Frame(4, 0, 0) + Begin(1) + Frame(0, 0, 1, "message") + Begin(3);
   CallCredit credit(kLimits, kStart);
   std::string held;
@@ -135,14 +135,14 @@ TEST_F(CallCreditTest, BytesMayComeOneByOne) {
   EXPECT_EQ(credit.open(), 0);
 }
 
-TEST(CallCreditGreetingTest, WhatDoesNotBeginAsHttp2DoesIsRefused) {
+TEST(CallCreditGreetingTest, AConnectionThatDoesNotStartLikeHttp2IsRefused) {
   CallCredit credit(kLimits, kStart);
   EXPECT_TRUE(credit.PassToServer("PRI * HT", kTerms, kStart).ok());
   EXPECT_FALSE(credit.greeted());
   EXPECT_TRUE(absl::IsInvalidArgument(credit.PassToServer("TP/1.1", kTerms, kStart).status()));
 }
 
-// gRPC takes an even number for no call at all, and what follows it for calls that are new.
+// gRPC takes a call of an even number for no call, and the frames after it for new calls.
 TEST_F(CallCreditTest, ACallOfAnEvenNumberEndsTheConnection) {
   for (const int stream : {0, 2, 0x7ffffffe}) {
     CallCredit credit({.first = 4, .most = 4, .per_second = 0}, absl::ZeroDuration());
@@ -169,8 +169,8 @@ TEST_F(CallCreditTest, HeaderFieldsWithoutEndEndTheConnection) {
   EXPECT_TRUE(absl::IsInvalidArgument(endless(0, 8))) << "too many frames";
 }
 
-// The server keeps them for a client that does not read.
-TEST_F(CallCreditTest, FloodsOfControlFramesAreRefusedAndAFewInASecondAreNot) {
+// The server keeps such frames for a client that does not read.
+TEST_F(CallCreditTest, FloodsOfControlFramesAreRefusedButAFewPerSecondAreNot) {
   const std::string begin = Begin(1);
   EXPECT_EQ(Up(begin), begin.size());
   const auto most = static_cast<int>(CallCredit::kControlFramesMax);

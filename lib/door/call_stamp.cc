@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-// HPACK, section 5.1 with a prefix of 7 bits, and 5.2 without Huffman's code.
+// HPACK, section 5.1 with a prefix of 7 bits, and 5.2 without Huffman code.
 void AppendText(absl::string_view text, std::string& block) {
   constexpr size_t kPrefixMax = 0x7f;
   if (text.size() < kPrefixMax) {
@@ -62,8 +62,8 @@ void CallStamp::Append(absl::string_view bytes, std::string& stamped) {
     bytes.remove_prefix(Http2Frame::kHeaderBytes);
     frame_left_ = frame.payload_bytes;
     stream_ = frame.stream;
-    // Header fields of a call that is there already are its trailers; those of a new one may go on
-    // in CONTINUATION frames, between which nothing else may come.
+    // Header fields of a known call are its trailers. Those of a new call may continue in
+    // CONTINUATION frames, and no other frame may come in between.
     const bool begins = frame.type == Http2Frame::kHeaders && frame.stream > last_stream_;
     if (begins) last_stream_ = frame.stream;
     in_fields_ = begins || (in_fields_ && frame.type == Http2Frame::kContinuation);

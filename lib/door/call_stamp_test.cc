@@ -31,7 +31,7 @@ std::string Data(uint32_t stream, const std::string& payload) {
   return Frame(Http2Frame::kData, 0, stream, payload);
 }
 
-// "field" and "value" as HPACK has them.
+// "field" and "value" in HPACK encoding.
 const std::string kLiteral = std::string("\x10") + "\x05" + "field" + "\x05" + "value";
 std::string Stamp(uint32_t stream) {
   return Continuation(Http2Frame::kEndHeaders, stream, kLiteral);
@@ -46,14 +46,14 @@ std::string Stamped(const std::string& bytes) {
   return stamped.substr(kPreface.size());
 }
 
-TEST(CallStamp, EachCallHasOneFieldMore) {
+TEST(CallStamp, EachCallHasOneMoreField) {
   EXPECT_EQ(
       Stamped(Headers(Http2Frame::kEndHeaders, 1) + Data(1, "one") +
               Headers(Http2Frame::kEndHeaders | Http2Frame::kEndStream, 3)),
       Headers(0, 1) + Stamp(1) + Data(1, "one") + Headers(Http2Frame::kEndStream, 3) + Stamp(3));
 }
 
-TEST(CallStamp, FieldsThatGoOnInOtherFramesAreStampedAtTheirEnd) {
+TEST(CallStamp, FieldsInSeveralFramesAreStampedAtTheirEnd) {
   EXPECT_EQ(Stamped(Headers(0, 1) + Continuation(0, 1, "more") +
                     Continuation(Http2Frame::kEndHeaders, 1, "")),
             Headers(0, 1) + Continuation(0, 1, "more") + Continuation(0, 1, "") + Stamp(1));
@@ -74,11 +74,11 @@ TEST(CallStamp, PaddingAndTrailersAreLeftAlone) {
             Headers(0, 5) + Stamp(5) + trailers);
 }
 
-// CallCredit lets pass whole headers of frames, and payloads in any pieces.
-TEST(CallStamp, ItDoesNotMatterInWhichPiecesBytesCome) {
+// CallCredit passes whole frame headers, and payloads in any pieces.
+TEST(CallStamp, TheSizesOfThePiecesDoNotMatter) {
   std::mt19937 random(20261123);
   std::string bytes = kPreface;
-  std::vector<size_t> headers;  // where those of frames begin
+  std::vector<size_t> headers;  // the positions of frame headers
   auto add = [&](const std::string& frame) {
     headers.push_back(bytes.size());
     bytes += frame;

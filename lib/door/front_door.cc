@@ -37,19 +37,19 @@ namespace {
 constexpr size_t kPieceBytes = TlsConnection::kRecordBytes;
 constexpr int kPiecesAtOnce = 8;  // of one connection, before others have their turn
 constexpr int kBacklog = 1024;
-constexpr int kAcceptsAtOnce = 64;             // before those who are in have their turn
-constexpr double kTurnedAwayPerSecond = 5000;  // a tenth of a processor, or less
+constexpr int kAcceptsAtOnce = 64;             // before open connections have their turn
+constexpr double kTurnedAwayPerSecond = 5000;  // costs a tenth of a processor, or less
 constexpr absl::Duration kTellInterval = absl::Seconds(1);
 constexpr absl::Duration kTick = absl::Milliseconds(20);
-constexpr absl::Duration kIdleTick = absl::Seconds(1);  // while nobody is there
-// So long a client may still read what a server that has hung up said last.
+constexpr absl::Duration kIdleTick = absl::Seconds(1);  // while there are no connections
+// The time that a client has to read the last bytes of a server that has closed its end.
 constexpr absl::Duration kFarewellMax = absl::Seconds(10);
 constexpr absl::Duration kReliefInterval = absl::Milliseconds(200);
 constexpr int kDescriptorsOfConnection = 3;
-constexpr int kOtherDescriptors = 512;  // of the store, checkpoints, logs
+constexpr int kOtherDescriptors = 512;  // for the store, checkpoints, logs
 
-// Keys of what is watched: a listener, what wakes the thread, or a connection's number, with a mark
-// for its server's side.
+// Keys of watched descriptors: a listener, the waker, or a connection's number with a mark for its
+// server's side.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kServerSide = uint64_t{1} << 63;
 constexpr uint64_t kWaker = kServerSide;
@@ -77,7 +77,8 @@ absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
 
 absl::StatusOr<std::vector<FileDescriptor>> ListenAtAll(const std::string& host, uint16_t port) {
   std::vector<FileDescriptor> listeners;
-  if (host == "0.0.0.0" || host == "::") {  // one that takes both, where the kernel has IPv6
+  if (host == "0.0.0.0" ||
+      host == "::") {  // one listener for both families, if the kernel has IPv6
     auto listener = ListenAt(SocketAddress::AnyV6(port));
     if (!listener.ok()) listener = ListenAt(SocketAddress::AnyV4(port));
     RETURN_IF_ERROR(listener.status());
@@ -85,14 +86,14 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenAtAll(const std::string& host,
     return listeners;
   }
   ASSIGN_OR_RETURN(const auto addresses, SocketAddress::Resolve(host, port));
-  absl::Status fault = absl::UnavailableError("it has no address");
+  absl::Status fault = absl::UnavailableError("the host has no address");
   for (const SocketAddress& address : addresses) {
     auto listener = ListenAt(address);
     if (!listener.ok()) {
       fault = listener.status();
     } else {
       listeners.push_back(*std::move(listener));
-      if (port == 0) break;  // at another address the same port need not be free
+      if (port == 0) break;  // the same port need not be free at another address
     }
   }
   if (listeners.empty()) return fault;
@@ -111,8 +112,8 @@ auto WriterOf(int socket, TlsConnection* tls) {
   };
 }
 
-// So many connections, or fewer: strangers must not take the descriptors that the rest of the
-// process needs. Where so many are not enough the limit is raised as far as this process may.
+// Returns `wanted` or fewer. Unauthenticated peers must not take the descriptors that the rest of
+// the process needs. If the limit is too low, it is raised as far as this process may.
 int ConnectionsFor(int wanted) {
   const int64_t needed = int64_t{wanted} * kDescriptorsOfConnection + kOtherDescriptors;
   rlimit limit;
@@ -143,11 +144,12 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& 
                                                static_cast<uint16_t>(port)));
   Options possible = options;
   possible.connections_max = ConnectionsFor(options.connections_max);
-  // A fifth at least, where there are few.
+  // It is at least a fifth, if there are few places.
   possible.unknown_max = std::min(options.unknown_max, std::max(1, possible.connections_max / 5));
   if (possible.connections_max < options.connections_max) {
-    LOG(WARNING) << "at most " << possible.connections_max << " connections, for want of file "
-                 << "descriptors: raise the limit (ulimit -n)";
+    LOG(WARNING) << "at most " << possible.connections_max
+                 << " connections, because of the limit of file "
+                 << "descriptors: raise it (ulimit -n)";
   }
   FileDescriptor events(epoll_create1(EPOLL_CLOEXEC)), waker(eventfd(0, EFD_CLOEXEC));
   epoll_event woken = {.events = EPOLLIN, .data = {.u64 = kWaker}};
@@ -186,7 +188,7 @@ FrontDoor::~FrontDoor() {
 }
 
 void FrontDoor::Open(std::function<void(int)> serve) {
-  CHECK(!thread_.joinable()) << "a door is opened once";
+  CHECK(!thread_.joinable()) << "Open() was called twice";
   serve_ = std::move(serve);
   thread_ = std::thread([this] { Run(); });
 }
@@ -246,8 +248,8 @@ void FrontDoor::Accept() {
           accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!client) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-          PLOG_EVERY_N(WARNING, 100) << "a connection cannot be accepted yet";
-          accepts_ = -options_.connections_per_second;  // others may hang up meanwhile
+          PLOG_EVERY_N(WARNING, 100) << "cannot accept a connection; trying again";
+          accepts_ = -options_.connections_per_second;  // another connection may end meanwhile
         }
         break;
       }
@@ -264,35 +266,36 @@ void FrontDoor::Accept() {
   }
 }
 
-// Some more than may come, so that who has his turn need not wait.
+// Accepts a few more than the limit allows, so that an address that has its turn need not wait.
 bool FrontDoor::may_accept() const {
   return accepts_ > -options_.connections_per_second && turns_away_ >= 1;
 }
 
-// While more come than may, each address has as many turns in a second as the others. Who has had
-// his is hung up on at once, which costs little: in the kernel's queue he would be in others' way.
+// If more connections arrive than the limit allows, each address gets the same number of turns per
+// second. A connection without a turn is closed at once, which costs little. In the kernel's queue
+// it would delay others.
 bool FrontDoor::HasTurn(const std::string& source) {
   const int came = ++came_[source];
   const double fair =
       std::max(1.0, options_.connections_per_second / static_cast<double>(came_.size() + 1));
   if (accepts_ < 1 && came > fair) {
     turns_away_ -= 1;
-    LOG_IF(WARNING, MayTell()) << "more connections come than may: one of " << source
-                               << ", which has had its turn, is hung up on";
+    LOG_IF(WARNING, MayTell()) << "too many new connections: closed one of " << source
+                               << ", which has had its turn";
     return false;
   }
   accepts_ -= 1;
   return true;
 }
 
-// What strangers do: they could fill the disk with it.
+// Limits log lines that unauthenticated peers cause: they could fill the disk.
 bool FrontDoor::MayTell() {
   if (now_ - told_ < kTellInterval) return false;
   told_ = now_;
   return true;
 }
 
-// Before others have to give way.
+// Makes room among the source's own connections before others are affected.
 bool FrontDoor::MakeRoomForSource(const std::string& source) {
   const auto counted = of_source_.find(source);
   if (counted == of_source_.end() || counted->second < of_source_max_) return true;
@@ -300,11 +303,11 @@ bool FrontDoor::MakeRoomForSource(const std::string& source) {
   LOG_IF(WARNING, MayTell()) << source << " has " << of_source_max_
                              << " connections, the most that it may have"
                              << (options_.tls != nullptr ? " without certificates" : "") << ": "
-                             << (made ? "its idlest is hung up on" : "one more is refused");
+                             << (made ? "closed its idlest one" : "refused one more");
   return made;
 }
 
-// Who has no calls open can come again.
+// Closing a connection without open calls does little harm: its client can connect again.
 bool FrontDoor::MakeRoom(absl::string_view source) {
   const Connections::value_type* idlest = nullptr;
   for (const auto& entry : connections_) {
@@ -317,10 +320,11 @@ bool FrontDoor::MakeRoom(absl::string_view source) {
   return true;
 }
 
-// A member has a connection or two, whoever has its certificate any number, with a call on each.
-// What a member's carries is never silent for long.
+// A member has a connection or two. A client with a member's certificate may have any number, with
+// a call on each. But a real member's connection is never silent for long, so the idlest one is
+// closed.
 bool FrontDoor::MakeRoomOfLargest(absl::string_view newcomer) {
-  // Strangers' places are strangers': the newcomer may be one more.
+  // Unauthenticated peers have their own places. The new connection may become one more of them.
   if (static_cast<int>(unknown_.size()) >= options_.unknown_max) {
     Close(*unknown_.begin());
     return true;
@@ -339,7 +343,7 @@ bool FrontDoor::MakeRoomOfLargest(absl::string_view newcomer) {
   }
   LOG_IF(WARNING, MayTell()) << "all " << connections_.size() << " connections have calls, "
                              << largest->second << " of them of " << largest->first
-                             << ": its idlest is hung up on";
+                             << ": closed its idlest one";
   Close(idlest->first);
   return true;
 }
@@ -377,7 +381,7 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
   switch (connection.tls->Shake()) {
     case TlsConnection::Progress::kFailed:
       LOG_IF(WARNING, MayTell()) << connection.address
-                                 << " does not come in: TLS: " << connection.tls->fault();
+                                 << " is refused: TLS: " << connection.tls->fault();
       return Close(number);
     case TlsConnection::Progress::kWantsWrite:
       events = EPOLLOUT;
@@ -395,12 +399,12 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
   const auto peer = connection.tls->peer();
   if (!peer.ok()) {
     LOG_IF(WARNING, MayTell()) << connection.address
-                               << " does not come in: its certificate: " << peer.status().message();
+                               << " is refused: its certificate: " << peer.status().message();
     return Close(number);
   }
   connection.certificate_ends = connection.tls->peer_ends();
-  // People may be many, and on machines that are nobody's to look after: a place is kept for who
-  // runs the cluster.
+  // Submitters may be many, on unmanaged machines. So places are kept for the members
+  // of the cluster.
   connection.known = peer->has_value() && (*peer)->role != Role::kSubmitter;
   if (connection.known) Uncount(connection);
   if (!Serve(number, connection, *peer)) return Close(number);
@@ -411,21 +415,21 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
   PassOn(number, connection, {.up = true});
 }
 
-// Who has only just come is the youngest.
+// The newest connection is the last in the order, so the oldest is closed.
 void FrontDoor::MakeRoomAmongUnknown() {
   if (static_cast<int>(unknown_.size()) <= options_.unknown_max) return;
   LOG_IF(WARNING, MayTell()) << "more than " << options_.unknown_max
-                             << " connections have shown no certificate: the oldest is hung up on";
+                             << " connections have shown no certificate: closed the oldest";
   Close(*unknown_.begin());
 }
 
-// From here on gRPC has the connection's other end.
+// gRPC has the connection's other end from here on.
 bool FrontDoor::Serve(uint64_t number, Connection& connection,
                       const std::optional<Identity>& client) {
-  if (!accepting_) return false;  // nobody is served any more
+  if (!accepting_) return false;  // no connection is served any more
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
-    PLOG_EVERY_N(WARNING, 100) << "a connection is refused";
+    PLOG_EVERY_N(WARNING, 100) << "refused a connection";
     return false;
   }
   connection.server = FileDescriptor(pair[0]);
@@ -444,7 +448,7 @@ bool FrontDoor::Serve(uint64_t number, Connection& connection,
 
 void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) {
   const auto found = connections_.find(number);
-  if (found == connections_.end()) return;  // closed by an event before this one
+  if (found == connections_.end()) return;  // closed by an earlier event
   Connection& connection = *found->second;
   connection.active = now_;
   const bool hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
@@ -459,7 +463,7 @@ void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) 
 
 void FrontDoor::PassOn(uint64_t number, Connection& connection, Ways ways) {
   const int before = connection.credit.open();
-  // First what ends calls.
+  // Downwards first, because that ends calls.
   bool stays = !ways.down || PassDown(connection) == Fate::kStays;
   ways.up |= connection.credit.waiting();
   if (stays && ways.up && !connection.server_gone) stays = PassUp(connection) == Fate::kStays;
@@ -512,7 +516,7 @@ FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write wri
       passed -= gone;
       piece.erase(0, gone);
     }
-    // What may not pass, but for a part of a header, is a call that waits for credit.
+    // If nothing may pass although a header is complete, a call waits for credit.
     if (passed > 0 || piece.size() >= Http2Frame::kHeaderBytes || pieces == kPiecesAtOnce) break;
     const size_t had = piece.size();
     piece.resize(had + kPieceBytes);
@@ -530,7 +534,8 @@ FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write wri
   return Fate::kStays;
 }
 
-// A client that takes nothing more is not listened to: what it asked for could only pile up.
+// The door does not read from a client that takes no answers: answers to its requests would pile
+// up.
 void FrontDoor::Watch(uint64_t number, Connection& connection) {
   auto watch = [&](const FileDescriptor& fd, uint64_t key, uint32_t events, uint32_t& watched) {
     if (std::exchange(watched, events) == events) return;
@@ -545,7 +550,7 @@ void FrontDoor::Watch(uint64_t number, Connection& connection) {
                 .out = down_stands || connection.server_gone}),
         connection.client_events);
   if (connection.server_gone) {
-    // Its hanging up would be news for ever.
+    // A closed descriptor would stay ready, so it is not watched any more.
     epoll_ctl(events_.get(), EPOLL_CTL_DEL, connection.server.get(), nullptr);
     return;
   }
@@ -594,8 +599,8 @@ void FrontDoor::LookAtClock() {
     const bool gone = connection->server_gone && now_ - connection->active > kFarewellMax;
     const bool ended = connection->certificate_ends < wall;
     if (ended) {
-      LOG(WARNING) << connection->address << ": its certificate has ended on "
-                   << absl::FormatTime(connection->certificate_ends) << ": hung up on";
+      LOG(WARNING) << connection->address << ": its certificate expired at "
+                   << absl::FormatTime(connection->certificate_ends) << ": closed its connection";
     }
     if (silent || gone || ended) {
       late.push_back(number);
@@ -611,7 +616,7 @@ void FrontDoor::LookAtMemory() {
   const int64_t most = options_.resident_bytes_max;
   memory_short_ = options_.resident_bytes() > most;
   if (!memory_short_ || now_ - relieved_ < kReliefInterval) return;
-  // What was freed counts as the process's until malloc gives it back.
+  // Freed memory counts as the process's until malloc returns it.
   malloc_trim(0);
   const int64_t resident = options_.resident_bytes();
   LOG_EVERY_T(WARNING, 1) << "short of memory: " << resident << " bytes of " << most << ", "
@@ -629,8 +634,8 @@ void FrontDoor::HangUpOnLargest(int64_t bytes) {
   std::sort(large.rbegin(), large.rend());
   for (size_t i = 0; i < large.size() && bytes > 0; ++i) {
     bytes -= large[i].first;
-    LOG_EVERY_T(WARNING, 1) << "short of memory: hung up on a connection with up to "
-                            << large[i].first << " bytes of messages under way";
+    LOG_EVERY_T(WARNING, 1) << "short of memory: closed a connection with up to " << large[i].first
+                            << " bytes of messages under way";
     Close(large[i].second);
   }
 }

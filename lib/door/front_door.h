@@ -1,5 +1,5 @@
-// A port that strangers reach: takes connections in and passes on what they carry, no faster than
-// the gRPC server behind it can clear it away.
+// A port for unauthenticated peers. It accepts connections and forwards their bytes, no faster than
+// the gRPC server behind it can handle.
 #pragma once
 
 #include <cstddef>
@@ -27,96 +27,105 @@
 
 namespace muster {
 
-// gRPC 1.51 bounds neither the calls that a client has abandoned and the server has not cleared
-// away yet, nor those of a client that acknowledges no settings, nor answers that nobody reads, nor
-// connections. Behind this door a connection has what its CallCredit allows, all together have
-// `calls_max` calls, and who does not read is not heard.
+// gRPC 1.51 has no limit for these:
+// - calls that a client has abandoned and the server has not cleared away.
+// - calls of a client that acknowledges no settings.
+// - answers that the client does not read.
+// - connections.
 //
-// With TLS it is the server's end of it, so that it sees what it counts. Every call can be stamped
-// with who its connection belongs to, as far as that is known, and from where it comes: gRPC behind
-// the door knows no client.
+// Behind this door, each connection is limited by its CallCredit, and all together have `calls_max`
+// calls. A client that does not read is not read either.
 //
-// One thread passes on what all connections carry. Of each it keeps one piece at most, and only
-// while the other side takes no more. Not thread-safe itself.
+// The door is also the server's end of TLS, because it must see the frames that it counts. It can
+// stamp every call with the identity of its client, if known, and with the client's address,
+// because gRPC behind the door knows no client.
+//
+// One thread forwards the bytes of all connections. It keeps at most one piece of each, and only
+// while the other side takes no more. Not thread-safe.
 class FrontDoor {
  public:
   struct Options {
     CallCredit::Limits credit = {.first = limits::kCallsOfNewConnectionMax,
                                  .most = limits::kStreamsOfConnectionMax + limits::kShardThreadsMax,
                                  .per_second = limits::kCallsOfConnectionPerSecond};
-    // Beyond these a connection may still have kCallsAlways. Calls of clients with a certificate do
-    // not count.
+    // A connection may have kCallsAlways calls beyond this limit. Calls of clients with a
+    // certificate do not count.
     int calls_max = limits::kCallsOpenMax;
-    // So many calls of all connections give their credit back when they end; as many as in kSaved
-    // at once.
+    // The number of calls, over all connections, that give their credit back when they end; up to
+    // the number of kSaved at once.
     double returns_per_second = limits::kCallsEndedPerSecond;
     int connections_max = limits::kConnectionsMax;
-    // Of them those whose client has shown no certificate, with TLS: who came first goes for who
-    // comes, so that members always find room.
+    // The limit of connections without a client certificate, with TLS. The oldest of them is closed
+    // for a new one, so that members always find room.
     int unknown_max = limits::kConnectionsMax - limits::kAttachedMembersMax;
-    // Of those places (of unknown_max with TLS, else of all) one address may have this part, an
-    // IPv6 network of 64 bits being one: its idlest connection goes for its next. With TLS who
-    // shakes hands counts, and who has shown a certificate does not.
+    // The share of the places (of unknown_max with TLS, else of all) that one address may have. An
+    // IPv6 network of 64 bits counts as one address. The address's idlest connection is closed for
+    // its next one. With TLS, connections in the handshake count, and those that have shown a
+    // certificate do not.
     double address_share = 0.8;
-    // When more come, addresses share them.
+    // If more connections arrive, the addresses share this rate.
     double connections_per_second = limits::kConnectionsPerSecond;
-    // While the process has more memory, only connections begin calls that have not lately begun
-    // many, and those are hung up on whose messages under way may have the most of it.
+    // If the process uses more memory than this, only connections that have not recently begun many
+    // calls may begin calls. The connections with the most memory for messages in progress are
+    // closed.
     int64_t resident_bytes_max = limits::kResidentBytesMax;
-    std::function<int64_t()> resident_bytes = ResidentBytes;  // often: must be cheap
-    int64_t spared_bytes = 2 * limits::kRequestBytesMax;      // nobody who has less is
-    // While it says so only connections begin calls that have not lately begun many, as when memory
-    // is short, and calls that end give no credit back at once. Asked often; null: never.
+    std::function<int64_t()> resident_bytes = ResidentBytes;  // called often, so it must be cheap
+    int64_t spared_bytes = 2 * limits::kRequestBytesMax;  // a connection with less is not closed
+    // If it returns true, only connections that have not recently begun many calls may begin
+    // calls, as if memory is short. Calls that end then give no credit back at once. Called often.
+    // Null: never.
     std::function<bool()> crowded = nullptr;
-    absl::Duration greeting_max = limits::kFirstMessageMax;  // the handshake included
-    TlsServer* tls = nullptr;  // null: connections are not encrypted; outlives the door
-    // The field of their headers that calls are stamped in, "" for none, and what is written there
-    // of a client, by its certificate or nobody known, and its address.
+    absl::Duration greeting_max = limits::kFirstMessageMax;  // includes the handshake
+    TlsServer* tls = nullptr;  // null: connections are not encrypted; must outlive the door
+    // The header field for the stamp of calls; "" for none. `stamp` makes its value from the
+    // client's certificate, if it has shown one, and its address.
     std::string stamp_field = "";
     std::function<std::string(const std::optional<Identity>&, absl::string_view)> stamp = nullptr;
   };
   static constexpr int kCallsAlways = 4;
-  // Of this process.
+  // The resident memory of this process.
   static int64_t ResidentBytes();
   static constexpr absl::Duration kSaved = absl::Seconds(4);
 
-  // Listens at host:port, where 0.0.0.0 and [::] are all addresses of this host and port 0 is one
-  // that is free. UNAVAILABLE: nobody can listen there; INVALID_ARGUMENT: no host:port.
+  // Listens at host:port. 0.0.0.0 and [::] mean all addresses of this host; port 0 means a free
+  // one. Returns UNAVAILABLE if the address cannot be used, and INVALID_ARGUMENT if it is no
+  // host:port.
   static absl::StatusOr<std::unique_ptr<FrontDoor>> Listen(const std::string& host_port,
                                                            const Options& options);
-  // Hangs up on everybody.
+  // Closes all connections.
   ~FrontDoor();
 
   int port() const { return port_; }
 
-  // Lets connections in. `serve` is given the server's end of each, a stream socket that does not
-  // block and is the server's own from then on; on the door's thread. Once.
+  // Starts to accept connections. Call it once. `serve` is called on the door's thread with the
+  // server's end of each connection: a nonblocking stream socket, which the server owns from then
+  // on.
   void Open(std::function<void(int socket)> serve);
-  // Lets nobody in any more; who is in stays. `serve` is not called once this has returned.
+  // Stops accepting connections; open ones stay. `serve` is not called after this has returned.
   void StopAccepting();
 
  private:
-  // What goes one way and could not go on.
+  // Bytes of one direction that could not be forwarded yet.
   struct Way {
     std::string held;
-    size_t passed = 0;  // so much of it waits for nothing but the other side
+    size_t passed = 0;  // bytes that wait only for the other side
   };
   struct Connection {
-    FileDescriptor client, server;  // no server while hands are shaken
-    std::string address;            // the client's
-    std::string from;               // it, or its network of IPv6
-    std::string source;             // what of it counts; "" where it does not count
+    FileDescriptor client, server;  // no server during the handshake
+    std::string address;            // of the client
+    std::string from;               // the address, or its IPv6 network
+    std::string source;             // the source that it counts for; "" if it does not count
     std::unique_ptr<TlsConnection> tls;
     bool shaking = false;
-    bool known = false;  // by a certificate, other than a submitter's
-    absl::Time certificate_ends = absl::InfiniteFuture();  // the client's, if it has shown one
+    bool known = false;                                    // by a certificate, except a submitter's
+    absl::Time certificate_ends = absl::InfiniteFuture();  // of the client, if it has shown one
     std::unique_ptr<CallStamp> stamp;
     CallCredit credit;
     absl::Duration opened;
-    absl::Duration active;  // when something last happened at it
+    absl::Duration active;  // the last time that something happened
     Way up = {}, down = {};
-    uint32_t client_events = 0, server_events = 0;  // that are watched
-    bool server_gone = false;                       // what it said last is still passed on
+    uint32_t client_events = 0, server_events = 0;  // the events that are watched
+    bool server_gone = false;                       // its last bytes are still forwarded
   };
   using Connections = absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>>;
   struct Ways {
@@ -128,20 +137,22 @@ class FrontDoor {
   FrontDoor(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events,
             FileDescriptor waker);
 
-  void Wake();  // the door's thread
+  void Wake();  // wakes the door's thread
 
-  // All of the door's thread.
+  // All of these run on the door's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Accept();
   bool may_accept() const;
   bool HasTurn(const std::string& source);
-  bool MayTell();  // of strangers, in the log
-  // Puts out the idlest connection without calls, of this source or of all; false: there is none.
+  bool MayTell();  // about unauthenticated peers, in the log
+  // Closes the idlest connection without calls, of this source or of all. Returns false if there is
+  // none.
   bool MakeRoom(absl::string_view source = "");
   bool MakeRoomForSource(const std::string& source);
-  // Where all have calls. Puts out the oldest connection without a certificate, where those have
-  // all places that are theirs; else the idlest one of the address that has the most, if that is
-  // more than a quarter of all places and not `newcomer`. False: there is none.
+  // Call if all connections have calls. If connections without a certificate occupy all places that
+  // are theirs, closes the oldest of these. Otherwise takes the address with the most connections,
+  // if it has more than a quarter of all places and is not `newcomer`, and closes its idlest one.
+  // Returns false if it closed none.
   bool MakeRoomOfLargest(absl::string_view newcomer);
   void Admit(FileDescriptor client, std::string source);
   void Uncount(Connection& connection);
@@ -171,28 +182,28 @@ class FrontDoor {
 
   absl::Mutex mu_;
   State wanted_ ABSL_GUARDED_BY(mu_) = State::kAccepting;
-  State is_ ABSL_GUARDED_BY(mu_) = State::kAccepting;  // as the thread knows it
+  State is_ ABSL_GUARDED_BY(mu_) = State::kAccepting;  // the state that the thread has seen
 
-  // All of the door's thread.
+  // Used only by the door's thread.
   Connections connections_;
   uint64_t next_number_ = 1;
-  int calls_ = 0;                      // open, of all connections whose calls count
-  absl::btree_set<uint64_t> unknown_;  // connections that have shaken hands and are not known
-  absl::flat_hash_map<std::string, int> of_source_;  // connections that count
+  int calls_ = 0;                      // open calls of all connections that count
+  absl::btree_set<uint64_t> unknown_;  // connections after their handshake that are not known
+  absl::flat_hash_map<std::string, int> of_source_;  // connections that count, by source
   absl::Duration now_;
   bool accepting_ = false;
   bool listening_ = false;
   bool memory_short_ = false;
   bool crowded_ = false;
   absl::Duration relieved_ = -absl::InfiniteDuration();
-  double accepts_, returns_, turns_away_;       // that are saved up
-  absl::Duration saved_;                        // until when they are
-  absl::flat_hash_map<std::string, int> came_;  // of each source, since counting_
+  double accepts_, returns_, turns_away_;       // saved up
+  absl::Duration saved_;                        // they include what came with time until then
+  absl::flat_hash_map<std::string, int> came_;  // by source, since counting_
   absl::Duration counting_;
-  absl::Duration told_ = -absl::InfiniteDuration();  // of strangers
+  absl::Duration told_ = -absl::InfiniteDuration();  // about unauthenticated peers
   std::string piece_, stamped_;
 
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the others
 };
 
 }  // namespace muster

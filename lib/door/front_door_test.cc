@@ -47,7 +47,7 @@ void Send(const FileDescriptor& socket, const std::string& bytes) {
   ASSERT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
 }
-// So many bytes, or fewer where the other end hangs up before.
+// Receives `bytes` bytes, or fewer if the other end hangs up before.
 std::string Receive(const FileDescriptor& socket, size_t bytes) {
   std::string received(bytes, 0);
   size_t have = 0;
@@ -76,7 +76,7 @@ class FrontDoorTest : public ::testing::Test {
       served_.emplace_back(socket);
     });
   }
-  // From 127.0.0.`host`.
+  // Connects from 127.0.0.`host`.
   FileDescriptor Connect(int host = 1) {
     FileDescriptor client(socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in from{.sin_family = AF_INET};
@@ -87,7 +87,7 @@ class FrontDoorTest : public ::testing::Test {
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     return client;
   }
-  // The server's end of the next connection.
+  // Returns the server's end of the next connection.
   FileDescriptor Served() {
     absl::MutexLock lock(&mu_);
     auto any = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !served_.empty(); };
@@ -103,7 +103,7 @@ class FrontDoorTest : public ::testing::Test {
   std::unique_ptr<FrontDoor> door_;
 };
 
-TEST_F(FrontDoorTest, PassesOnWhatBothSidesSay) {
+TEST_F(FrontDoorTest, ForwardsTheBytesOfBothSides) {
   Open();
   const FileDescriptor client = Connect(), server = Served();
   std::string message;
@@ -113,10 +113,11 @@ TEST_F(FrontDoorTest, PassesOnWhatBothSidesSay) {
   EXPECT_EQ(Receive(server, kPreface.size() + Begin(1).size() + message.size()),
             kPreface + Begin(1) + message);
   Send(server, message.substr(0, 50'000));
-  EXPECT_EQ(Receive(client, 49'991), message.substr(0, 49'991)) << "all but a part of a header";
+  EXPECT_EQ(Receive(client, 49'991), message.substr(0, 49'991))
+      << "all bytes except the incomplete header";
 }
 
-TEST_F(FrontDoorTest, ACallForWhichThereIsNoCreditWaitsUntilAnotherEnds) {
+TEST_F(FrontDoorTest, ACallWithoutCreditWaitsUntilAnotherEnds) {
   Open({.credit = {.first = 1, .most = 1, .per_second = 0}});
   const FileDescriptor client = Connect(), server = Served();
   Send(client, kPreface + Begin(1) + Begin(3));
@@ -128,7 +129,7 @@ TEST_F(FrontDoorTest, ACallForWhichThereIsNoCreditWaitsUntilAnotherEnds) {
   EXPECT_EQ(Receive(client, Trailers(1).size()), Trailers(1));
 }
 
-TEST_F(FrontDoorTest, WhoeverHangsUpIsHungUpOn) {
+TEST_F(FrontDoorTest, AClosedEndClosesTheOtherEnd) {
   Open();
   FileDescriptor client = Connect(), server = Served();
   client = FileDescriptor();
@@ -137,11 +138,11 @@ TEST_F(FrontDoorTest, WhoeverHangsUpIsHungUpOn) {
   FileDescriptor other = Connect(), its_server = Served();
   Send(its_server, Trailers(1));
   its_server = FileDescriptor();
-  EXPECT_EQ(Receive(other, Trailers(1).size()), Trailers(1)) << "what was said last";
+  EXPECT_EQ(Receive(other, Trailers(1).size()), Trailers(1)) << "the last bytes of the server";
   EXPECT_TRUE(HangsUp(other));
 }
 
-TEST_F(FrontDoorTest, WhoDoesNotSpeakHttp2IsHungUpOn) {
+TEST_F(FrontDoorTest, APeerThatDoesNotSpeakHttp2IsHungUpOn) {
   Open({.greeting_max = absl::ZeroDuration()});
   const FileDescriptor silent = Connect();
   EXPECT_TRUE(HangsUp(silent));
@@ -150,14 +151,14 @@ TEST_F(FrontDoorTest, WhoDoesNotSpeakHttp2IsHungUpOn) {
   EXPECT_TRUE(HangsUp(garbage));
 }
 
-TEST_F(FrontDoorTest, WhoDoesNotReadIsNotHeard) {
+TEST_F(FrontDoorTest, AClientThatDoesNotReadIsNotReadEither) {
   Open();
   const FileDescriptor client = Connect(), server = Served();
   Send(client, kPreface);
   EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
   const std::string answer = Frame(0, 0, 1, std::string(100, 'a'));
   size_t sent = 0;
-  // Until nothing has room for it for a while: the client's buffers and the door's own.
+  // Sends until neither the client's buffers nor the door's own have had room for a while.
   for (pollfd writable = {.fd = server.get(), .events = POLLOUT}; poll(&writable, 1, 1000) == 1;) {
     const ssize_t some = send(server.get(), answer.data() + sent % answer.size(),
                               answer.size() - sent % answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -172,7 +173,7 @@ TEST_F(FrontDoorTest, WhoDoesNotReadIsNotHeard) {
   EXPECT_EQ(Receive(server, Begin(1).size()), Begin(1));
 }
 
-TEST_F(FrontDoorTest, AFullDoorPutsOutWhoHasNoCallsAndElseRefuses) {
+TEST_F(FrontDoorTest, AFullDoorClosesAConnectionWithoutCallsOrRefuses) {
   Open({.connections_max = 2, .address_share = 1});
   const FileDescriptor idle = Connect(), idle_server = Served();
   const FileDescriptor busy = Connect(), busy_server = Served();
@@ -197,20 +198,24 @@ TEST_F(FrontDoorTest, OneAddressCannotTakeAllPlaces) {
   const FileDescriptor busy = Connect(2), busy_server = Served();
   begin(busy, busy_server);
   const FileDescriptor third = Connect(2), third_server = Served();
-  EXPECT_TRUE(HangsUp(idle)) << "goes for the next of its address, though there is room";
+  EXPECT_TRUE(HangsUp(idle))
+      << "closed for the next connection of its address, although there is room";
   begin(third, third_server);
-  for (int i = 0; i < 8; ++i) EXPECT_TRUE(HangsUp(Connect(2))) << "all of it have calls";
+  for (int i = 0; i < 8; ++i)
+    EXPECT_TRUE(HangsUp(Connect(2))) << "all connections of the address have calls";
 
   const FileDescriptor other = Connect(3), other_server = Served();
   begin(other, other_server);
   const FileDescriptor fourth = Connect(3), fourth_server = Served();
   begin(fourth, fourth_server);
   Send(busy, Frame(0, 0, 1, "message"));
-  EXPECT_EQ(Receive(busy_server, 16), Frame(0, 0, 1, "message")) << "nobody else was hung up on";
+  EXPECT_EQ(Receive(busy_server, 16), Frame(0, 0, 1, "message"))
+      << "no other connection was closed";
 }
 
-// One that connects and hangs up as fast as it can would else be all that the door looks at.
-TEST_F(FrontDoorTest, AFloodOfOneAddressMakesNobodyElseWait) {
+// A client that connects and hangs up as fast as it can would otherwise take all of the door's
+// time.
+TEST_F(FrontDoorTest, AFloodFromOneAddressDelaysNoOther) {
   Open({.connections_per_second = 5});
   for (int i = 0; i < 500; ++i) Connect(2);
 
@@ -220,13 +225,14 @@ TEST_F(FrontDoorTest, AFloodOfOneAddressMakesNobodyElseWait) {
   const absl::Time patience = absl::Now() + absl::Seconds(10);
   bool heard = false;
   while (!heard) {
-    ASSERT_LT(absl::Now(), patience) << "it waits behind the flood";
+    ASSERT_LT(absl::Now(), patience) << "the connection waits behind the flood";
     const FileDescriptor server = Served();
-    heard = Receive(server, kPreface.size()) == kPreface;  // or it was one who has hung up
+    heard = Receive(server, kPreface.size()) ==
+            kPreface;  // false if it was a connection of the flood that has hung up
   }
 }
 
-TEST_F(FrontDoorTest, AnAddressMayComeAgainWhenItHasLeft) {
+TEST_F(FrontDoorTest, AnAddressMayConnectAgainAfterItHasLeft) {
   Open({.connections_max = 2, .address_share = 0.5});
   for (int i = 0; i < 4; ++i) {
     FileDescriptor client = Connect(2), server = Served();
@@ -237,7 +243,7 @@ TEST_F(FrontDoorTest, AnAddressMayComeAgainWhenItHasLeft) {
   }
 }
 
-TEST_F(FrontDoorTest, BeyondTheCallsOfAllAConnectionHasAFew) {
+TEST_F(FrontDoorTest, AConnectionMayHaveAFewCallsBeyondTheLimitOfAll) {
   Open({.calls_max = 1});
   const FileDescriptor first = Connect(), first_server = Served();
   Send(first, kPreface + Begin(1));
@@ -252,7 +258,7 @@ TEST_F(FrontDoorTest, BeyondTheCallsOfAllAConnectionHasAFew) {
   EXPECT_EQ(Receive(second_server, Begin(99).size()), Begin(99));
 }
 
-TEST_F(FrontDoorTest, WhereAllHaveCallsTheIdlestOfWhoHasMostMakesRoomForAnother) {
+TEST_F(FrontDoorTest, TheIdlestConnectionOfTheLargestAddressMakesRoomIfAllHaveCalls) {
   Open({.connections_max = 4, .address_share = 1});
   struct Ends {
     FileDescriptor client, server;
@@ -264,9 +270,9 @@ TEST_F(FrontDoorTest, WhereAllHaveCallsTheIdlestOfWhoHasMostMakesRoomForAnother)
     return ends;
   };
   const Ends first = come(1), second = come(1), third = come(1), alone = come(2);
-  Send(first.client, Frame(0, 0, 1, "m"));  // the second is the idlest now
+  Send(first.client, Frame(0, 0, 1, "m"));  // now the second is the idlest
   EXPECT_EQ(Receive(first.server, Frame(0, 0, 1, "m").size()), Frame(0, 0, 1, "m"));
-  EXPECT_TRUE(HangsUp(Connect(1))) << "it would be its own loss";
+  EXPECT_TRUE(HangsUp(Connect(1))) << "an address does not displace its own connections";
 
   const Ends other = come(3);
 
@@ -277,7 +283,7 @@ TEST_F(FrontDoorTest, WhereAllHaveCallsTheIdlestOfWhoHasMostMakesRoomForAnother)
   }
 }
 
-TEST_F(FrontDoorTest, ShortOfMemoryAConnectionBeginsAFewCallsAndWaits) {
+TEST_F(FrontDoorTest, WhenMemoryIsShortAConnectionBeginsAFewCallsAndWaits) {
   std::atomic<int64_t> resident = 2;
   Open({.resident_bytes_max = 1, .resident_bytes = [&] { return resident.load(); }});
   const FileDescriptor client = Connect(), server = Served();
@@ -290,7 +296,7 @@ TEST_F(FrontDoorTest, ShortOfMemoryAConnectionBeginsAFewCallsAndWaits) {
   EXPECT_EQ(Receive(server, Begin(99).size()), Begin(99));
 }
 
-TEST_F(FrontDoorTest, InACrowdWhoBeginsManyCallsWaitsAndNoCreditComesBackAtOnce) {
+TEST_F(FrontDoorTest, InACrowdBusyConnectionsWaitAndNoCreditComesBackAtOnce) {
   std::atomic<bool> crowded = true;
   Open({.credit = {.first = 6, .most = 6, .per_second = 0},
         .crowded = [&] { return crowded.load(); }});
@@ -309,10 +315,11 @@ TEST_F(FrontDoorTest, InACrowdWhoBeginsManyCallsWaitsAndNoCreditComesBackAtOnce)
 
   EXPECT_EQ(Receive(busy_server, 2 * Begin(99).size()), Begin(99) + Begin(101));
   Send(busy_server, Trailers(7));
-  EXPECT_EQ(Receive(busy_server, Begin(103).size()), Begin(103)) << "as many as had credit before";
+  EXPECT_EQ(Receive(busy_server, Begin(103).size()), Begin(103))
+      << "as many calls as had credit before";
 }
 
-TEST_F(FrontDoorTest, ShortOfMemoryItHangsUpOnWhoHasMostOfIt) {
+TEST_F(FrontDoorTest, WhenMemoryIsShortTheLargestConnectionIsClosed) {
   std::atomic<int64_t> resident = 0;
   Open({.resident_bytes_max = 1000,
         .resident_bytes = [&] { return resident.load(); },
@@ -333,11 +340,11 @@ TEST_F(FrontDoorTest, ShortOfMemoryItHangsUpOnWhoHasMostOfIt) {
   EXPECT_EQ(Receive(small_server, message.size()), message);
 }
 
-TEST_F(FrontDoorTest, NobodyComesInWhenItStopsAcceptingAndWhoIsInStays) {
+TEST_F(FrontDoorTest, AfterStopAcceptingOnlyOpenConnectionsAreServed) {
   Open();
   const FileDescriptor client = Connect(), server = Served();
   door_->StopAccepting();
-  const FileDescriptor late = Connect();  // the kernel's queue takes it
+  const FileDescriptor late = Connect();  // the kernel's queue accepts it
   Send(client, kPreface);
   EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
   door_.reset();
@@ -347,7 +354,7 @@ TEST_F(FrontDoorTest, NobodyComesInWhenItStopsAcceptingAndWhoIsInStays) {
   EXPECT_TRUE(served_.empty());
 }
 
-// A client of OpenSSL's. Over a socket that blocks.
+// A client with OpenSSL, over a blocking socket.
 class TlsClient {
  public:
   TlsClient(FileDescriptor socket, const CertifiedKey* mine, const std::string& folder)
@@ -406,13 +413,13 @@ class FrontDoorTlsTest : public FrontDoorTest {
     return *IssueCertificate(authority_, order, absl::Now());
   }
   TlsClient Shake(const CertifiedKey* mine, int host = 1) { return {Connect(host), mine, folder_}; }
-  // The beginning of a handshake, and no more.
+  // Sends the start of a handshake and nothing more.
   FileDescriptor HalfShake(int host) {
     FileDescriptor client = Connect(host);
     send(client.get(), "\x16\x03\x01\x02\x00\x01", 6, MSG_NOSIGNAL);
     return client;
   }
-  // What the client says next comes out at the server's end, and the other way round.
+  // Checks that the client's bytes arrive at the server's end, and the server's at the client.
   static void Converse(TlsClient& client, const FileDescriptor& server, int stream) {
     ASSERT_TRUE(client.Say(Begin(stream)));
     EXPECT_EQ(Receive(server, Begin(stream).size()), Begin(stream));
@@ -426,14 +433,14 @@ class FrontDoorTlsTest : public FrontDoorTest {
   std::unique_ptr<TlsServer> tls_;
 };
 
-TEST_F(FrontDoorTlsTest, AHandshakeThatStandsStillIsHungUpOnAndTheServerNeverHearsOfIt) {
+TEST_F(FrontDoorTlsTest, AStalledHandshakeIsHungUpOnAndNeverReachesTheServer) {
   Open({.greeting_max = absl::Milliseconds(50), .tls = tls_.get()});
   EXPECT_TRUE(HangsUp(HalfShake(1)));
   absl::MutexLock lock(&mu_);
   EXPECT_TRUE(served_.empty());
 }
 
-TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromWhoHasACertificate) {
+TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromClientsWithACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .tls = tls_.get()});  // a fifth of them: 2
   TlsClient member = Shake(&worker_);
   const FileDescriptor server = Served();
@@ -441,7 +448,7 @@ TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromWhoHasACertificate) {
   EXPECT_EQ(Receive(server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
 
   std::vector<FileDescriptor> halves;
-  for (int i = 0; i < 40; ++i) halves.push_back(HalfShake(2 + i % 20));  // of many addresses
+  for (int i = 0; i < 40; ++i) halves.push_back(HalfShake(2 + i % 20));  // from many addresses
   TlsClient second = Shake(&worker_);
   const FileDescriptor second_server = Served();
   ASSERT_TRUE(second.Say(kPreface));
@@ -450,20 +457,20 @@ TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromWhoHasACertificate) {
   Converse(member, server, 3);
 }
 
-TEST_F(FrontDoorTlsTest, OfThoseWithoutACertificateTheOldestGoes) {
+TEST_F(FrontDoorTlsTest, TheOldestConnectionWithoutACertificateIsClosed) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
   TlsClient member = Shake(&worker_);
   const FileDescriptor server = Served();
   TlsClient first = Shake(nullptr), second = Shake(nullptr), third = Shake(nullptr);
   pollfd readable = {.fd = first.socket().get(), .events = POLLIN};
   EXPECT_EQ(poll(&readable, 1, kPatienceMs), 1);
-  EXPECT_EQ(first.Hear(1), "") << "two may be there at a time";
+  EXPECT_EQ(first.Hear(1), "") << "at most two may be open";
   ASSERT_TRUE(member.Say(kPreface));
   EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
   Converse(member, server, 1);
 }
 
-TEST_F(FrontDoorTlsTest, WhereAllHaveCallsStrangersMakeRoomInTheirOwnPlaces) {
+TEST_F(FrontDoorTlsTest, UnauthenticatedPeersMakeRoomInTheirOwnPlaces) {
   Open({.connections_max = 5, .unknown_max = 1, .address_share = 1, .tls = tls_.get()});
   std::vector<TlsClient> members;
   std::vector<FileDescriptor> servers;
@@ -476,25 +483,25 @@ TEST_F(FrontDoorTlsTest, WhereAllHaveCallsStrangersMakeRoomInTheirOwnPlaces) {
   for (int i = 0; i < 4; ++i) come(&worker_, 1);
   come(nullptr, 2);
   come(&worker_, 3);
-  EXPECT_EQ(members[4].Hear(1), "") << "the stranger goes";
+  EXPECT_EQ(members[4].Hear(1), "") << "the unauthenticated peer is closed";
   for (const int member : {0, 1, 2, 3, 5}) Converse(members[member], servers[member], 3);
 }
 
-// Whoever may submit jobs could keep members out with connections that say nothing.
+// A submitter could otherwise keep members out with silent connections.
 TEST_F(FrontDoorTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
   const CertifiedKey submitter = Issue(Role::kSubmitter);
   TlsClient first = Shake(&submitter), second = Shake(nullptr), third = Shake(&submitter);
   pollfd readable = {.fd = first.socket().get(), .events = POLLIN};
   EXPECT_EQ(poll(&readable, 1, kPatienceMs), 1);
-  EXPECT_EQ(first.Hear(1), "") << "two may be there at a time";
+  EXPECT_EQ(first.Hear(1), "") << "at most two may be open";
 }
 
-TEST_F(FrontDoorTlsTest, AnAddressHasItsPlacesForThoseWithoutACertificateAlone) {
+TEST_F(FrontDoorTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificate) {
   Open({.connections_max = 20, .unknown_max = 10, .address_share = 0.5, .tls = tls_.get()});
   std::vector<TlsClient> members;
   std::vector<FileDescriptor> servers;
-  for (int i = 0; i < 6; ++i) {  // as many as come
+  for (int i = 0; i < 6; ++i) {  // more than the limit
     members.push_back(Shake(&worker_));
     servers.push_back(Served());
   }
@@ -511,14 +518,14 @@ TEST_F(FrontDoorTlsTest, AnAddressHasItsPlacesForThoseWithoutACertificateAlone) 
   }
   hung_up.push_back({.fd = other.get(), .events = POLLIN});
   EXPECT_EQ(poll(hung_up.data(), hung_up.size(), kPatienceMs), 1)
-      << "of 127.0.0.1 two of four may shake hands";
-  EXPECT_EQ(hung_up.back().revents, 0) << "which is not 127.0.0.2's fault";
+      << "two of four connections from 127.0.0.1 may do the handshake";
+  EXPECT_EQ(hung_up.back().revents, 0) << "127.0.0.2 is not affected";
   Converse(members.front(), servers.front(), 1);
 }
 
-// Each asks the server for new keys and carries nothing. A read that did not come back after each
-// record would never come back.
-TEST_F(FrontDoorTlsTest, AFloodOfKeyUpdatesHoldsNobodyUp) {
+// Each asks the server for new keys and carries no data. A read that did not return after each
+// record would never return.
+TEST_F(FrontDoorTlsTest, AFloodOfKeyUpdatesDelaysNoOther) {
   Open({.tls = tls_.get()});
   TlsClient flood = Shake(nullptr, 2);
   const FileDescriptor flood_server = Served();
@@ -539,11 +546,11 @@ TEST_F(FrontDoorTlsTest, AFloodOfKeyUpdatesHoldsNobodyUp) {
   stopping = true;
   flooding.join();
   EXPECT_GT(updates, 100);
-  ASSERT_TRUE(flood.Say(kPreface)) << "and its own keys still fit";
+  ASSERT_TRUE(flood.Say(kPreface)) << "its own keys still fit";
   EXPECT_EQ(Receive(flood_server, kPreface.size()), kPreface);
 }
 
-TEST(FrontDoorListenTest, WhereNobodyCanListenIsSaid) {
+TEST(FrontDoorListenTest, AnAddressThatCannotBeUsedIsAnError) {
   const auto door = FrontDoor::Listen("127.0.0.1:0", {});
   ASSERT_TRUE(door.ok());
   const auto taken = FrontDoor::Listen(absl::StrCat("127.0.0.1:", (*door)->port()), {});

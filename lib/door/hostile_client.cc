@@ -28,9 +28,10 @@ namespace {
 
 constexpr int kCallsAtOnce = 64;
 constexpr int kSlowConnections = 32;
-constexpr int kUnreadCalls = 384;     // as the coordinator lets a connection have
+constexpr int kUnreadCalls = 384;     // the coordinator's limit for a connection
 constexpr uint8_t kAcknowledges = 1;  // a flag of pings and settings
-constexpr int kPauseMs = 20;          // between two bytes of who is slow, and looks at who is held
+constexpr int kPauseMs =
+    20;  // between two bytes of a slow client, and between looks at held connections
 constexpr absl::Duration kTurn = absl::Milliseconds(300);
 constexpr size_t kOversizedBytes = 8 << 20;
 constexpr char kWriteShard[] = "/muster.v1.MemberService/WriteShard";
@@ -48,7 +49,7 @@ std::string Greeting() {
   return bytes;
 }
 
-// Header fields of a call: HPACK, by indices of its static table where there is one.
+// Header fields of a call in HPACK, with indices of its static table if there is one.
 std::string FieldsOf(absl::string_view path) {
   auto text = [](absl::string_view value) {
     return absl::StrCat(std::string(1, static_cast<char>(value.size())), value);
@@ -64,13 +65,13 @@ absl::string_view HostileClient::NameOf(Attack attack) {
     case Attack::kResetCalls:
       return "calls that are reset";
     case Attack::kDeafness:
-      return "calls of who does not listen";
+      return "calls of a client that never reads";
     case Attack::kNoWindow:
       return "answers that are not read";
     case Attack::kCancelStreams:
-      return "streams that are cancelled";
+      return "cancelled streams";
     case Attack::kCancelCalls:
-      return "calls that are cancelled";
+      return "cancelled calls";
     case Attack::kHalfOpen:
       return "half-open connections";
     case Attack::kSlowHeaders:
@@ -100,7 +101,7 @@ int64_t HostileClient::strokes() const {
 }
 
 void HostileClient::Run() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);  // the test itself comes first
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);  // the test itself has priority
   for (size_t turn = 0; !stopping_; ++turn) {
     attack_ = options_.attacks[turn % options_.attacks.size()];
     turn_end_ = options_.attacks.size() > 1 ? SteadyNow() + kTurn : absl::InfiniteDuration();
@@ -148,7 +149,7 @@ int HostileClient::Connect() {
   sockaddr_in from{.sin_family = AF_INET};
   EXPECT_EQ(inet_pton(AF_INET, options_.source.c_str(), &from.sin_addr), 1) << options_.source;
   const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;  // the port is chosen when it connects: there are more of those
+  const int on = 1;  // the port is chosen at connect(): there are more of those
   setsockopt(connection, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
   EXPECT_EQ(bind(connection, reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
   const timeval patience = {.tv_usec = 200'000};
@@ -156,7 +157,7 @@ int HostileClient::Connect() {
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   if (connect(connection, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) return connection;
   close(connection);
-  poll(nullptr, 0, kPauseMs);  // too many have come already
+  poll(nullptr, 0, kPauseMs);  // too many connections have come already
   return -1;
 }
 
@@ -185,13 +186,13 @@ void HostileClient::CallByHand(absl::string_view path, bool reset) {
   close(connection);
 }
 
-// As many calls as a connection may have open, and another for each that the server ends.
+// Opens as many calls as a connection may have, and another one for each that the server ends.
 void HostileClient::LeaveAnswersUnread() {
   const int connection = Connect();
   if (connection < 0) return;
   const std::string fields = FieldsOf("/muster.v1.JobService/GetServerInfo");
   std::string bytes(Http2Frame::kPreface), heard;
-  AddFrame(Http2Frame::kSettings, 0, 0, {"\0\x04\0\0\0\0", 6}, bytes);  // windows of no byte
+  AddFrame(Http2Frame::kSettings, 0, 0, {"\0\x04\0\0\0\0", 6}, bytes);  // windows of zero bytes
   int open = 0;
   for (uint32_t stream = 1; Say(connection, bytes) && !turn_is_over();) {
     bytes.clear();
@@ -226,7 +227,7 @@ void HostileClient::LeaveAnswersUnread() {
 
 void HostileClient::OpenAndCancel(const std::vector<std::string>& methods) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a separate connection
   grpc::GenericStub stub(
       grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments));
   grpc::CompletionQueue queue;
@@ -257,7 +258,7 @@ void HostileClient::OpenAndCancel(const std::vector<std::string>& methods) {
   }
 }
 
-// Who is hung up on comes again.
+// Connects again if the port hangs up.
 void HostileClient::HoldHalfOpen() {
   std::vector<pollfd> held;
   while (!turn_is_over()) {
@@ -281,7 +282,7 @@ void HostileClient::HoldHalfOpen() {
 
 void HostileClient::SayHeadersSlowly() {
   std::string fields = Greeting();
-  AddFrame(Http2Frame::kHeaders, 0, 1, FieldsOf(kWriteShard), fields);  // not their end
+  AddFrame(Http2Frame::kHeaders, 0, 1, FieldsOf(kWriteShard), fields);  // not the end of the fields
   for (int i = 0; i < 64; ++i) AddFrame(Http2Frame::kContinuation, 0, 1, "\x40", fields);
   const std::array<std::string, 3> sayings = {
       fields, Greeting(),
@@ -301,7 +302,7 @@ void HostileClient::SayHeadersSlowly() {
     }
     poll(nullptr, 0, kPauseMs);
     std::erase_if(all, [&](Slow& slow) {
-      // The greeting of who is slow with header fields comes at once.
+      // A connection with slow header fields sends its greeting at once.
       const size_t bytes = slow.left.size() == fields.size() ? Greeting().size() + 20 : 1;
       if (!slow.left.empty() && Say(slow.connection, std::string(slow.left.substr(0, bytes)))) {
         slow.left.remove_prefix(std::min(bytes, slow.left.size()));
@@ -314,7 +315,7 @@ void HostileClient::SayHeadersSlowly() {
   for (const Slow& slow : all) close(slow.connection);
 }
 
-// Without regard to what the peer has room for.
+// Ignores the window that the peer has announced.
 void HostileClient::SendOversizedByHand() {
   const int connection = Connect();
   if (connection < 0) return;
@@ -355,7 +356,7 @@ void HostileClient::SendOversized() {
   Strike();
 }
 
-// First `bytes`, then `more` without end.
+// Sends `bytes` first, then `more` without end.
 void HostileClient::Flood(std::string bytes, const std::string& more) {
   const int connection = Connect();
   if (connection < 0) return;
@@ -399,7 +400,7 @@ void HostileClient::SayGarbage() {
       "EHLO x\r\n"};
   Say(connection, sayings[random_() % sayings.size()]);
   Strike();
-  // Every other one waits for the answer.
+  // Every other connection waits for the answer.
   if (char heard; random_() % 2 == 0) recv(connection, &heard, 1, 0);
   close(connection);
 }

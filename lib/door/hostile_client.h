@@ -1,4 +1,4 @@
-// A client that means harm to a port where HTTP/2 is spoken, for tests of who bears it.
+// A client that attacks an HTTP/2 port, for tests of what the port withstands.
 #pragma once
 
 #include <array>
@@ -14,23 +14,23 @@
 
 namespace muster {
 
-// What it does, as fast as it can, over and over.
+// The attacks. Each is repeated as fast as possible.
 enum class Attack : uint8_t {
   kResetCalls,     // by hand: opens calls and resets each at once
   kDeafness,       // by hand: opens calls, acknowledges no settings, reads nothing
-  kNoWindow,       // by hand: makes calls and has no room for their answers; polite otherwise
-  kCancelStreams,  // through gRPC: opens streams that do not end by themselves, and cancels them
-  kCancelCalls,    // through gRPC: opens calls that take a message, and cancels them without one
-  kHalfOpen,       // holds many connections that say nothing, or their greeting alone
-  kSlowHeaders,    // says header fields a byte at a time, without end: of HTTP/2, and of HTTP/1
-  kOversized,      // sends messages that are larger than anybody takes, or says that they are
-  kPings,          // floods of them; reads nothing
+  kNoWindow,       // by hand: makes calls and has no window for their answers; correct otherwise
+  kCancelStreams,  // with gRPC: opens streams that do not end by themselves, and cancels them
+  kCancelCalls,    // with gRPC: opens calls that take a message, and cancels them without one
+  kHalfOpen,       // holds many connections that send nothing, or only their greeting
+  kSlowHeaders,    // sends header fields a byte at a time, without end: of HTTP/2, and of HTTP/1
+  kOversized,      // sends messages that are larger than any server takes, or announces them
+  kPings,          // floods of pings; reads nothing
   kControlFrames,  // floods of settings, priorities, windows and empty frames; reads nothing
-  kGarbage,        // first bytes of other protocols, HTTP/1 among them, or of none
+  kGarbage,        // first bytes of other protocols, including HTTP/1, or random bytes
 };
 
-// One attacker of one port of this host, on a thread of its own that gives way to everybody else's.
-// With several attacks it makes each for a moment, in turn.
+// One attacker of one port of this host, on its own thread, which has a lower priority than all
+// others. If it has several attacks, it makes each for a moment, in turn.
 class HostileClient {
  public:
   static constexpr std::array kAttacks = {
@@ -42,15 +42,15 @@ class HostileClient {
   struct Options {
     std::string address;  // "127.0.0.1:7070"
     std::vector<Attack> attacks;
-    int held_connections = 256;  // at once, of kHalfOpen
-    // Where it comes from, but for what it does through gRPC: another address of 127.0.0.0/8 than
-    // everybody else's is another stranger's.
+    int held_connections = 256;  // held at once, for kHalfOpen
+    // The source address, except for attacks with gRPC. Another address of 127.0.0.0/8 than that of
+    // other clients makes it another unauthenticated peer.
     std::string source = "127.0.0.1";
   };
   explicit HostileClient(Options options);
-  ~HostileClient();  // stops, within half a second or so
+  ~HostileClient();  // stops the thread, within about half a second
 
-  // How often it has struck: calls, connections or frames, as the attack has them.
+  // The number of strokes so far: calls, connections or frames, depending on the attack.
   int64_t strokes(Attack attack) const { return strokes_[static_cast<size_t>(attack)]; }
   int64_t strokes() const;
 
@@ -58,12 +58,13 @@ class HostileClient {
   void Run();
   void Make(Attack attack);
   bool turn_is_over() const;
-  // Counts for the attack that is being made.
+  // Counts a stroke of the current attack.
   void Strike() { ++strokes_[static_cast<size_t>(attack_)]; }
 
-  // A connection on which nothing is waited for long; -1: nobody accepts.
+  // Connects. Reads and writes on the connection do not wait long. Returns -1 if the port does not
+  // accept.
   int Connect();
-  // Sends all of it, unless the peer hangs up (false) or the turn is over.
+  // Sends all bytes. Returns false if the peer hangs up. Stops early when the turn is over.
   bool Say(int connection, const std::string& bytes);
 
   void CallByHand(absl::string_view path, bool reset);
@@ -82,12 +83,12 @@ class HostileClient {
   std::atomic<bool> stopping_ = false;
   std::array<std::atomic<int64_t>, kAttacks.size()> strokes_ = {};
 
-  // All of its thread.
+  // Used only by the thread.
   Attack attack_;
   absl::Duration turn_end_;
   std::mt19937 random_;
 
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the others
 };
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// The header of an HTTP/2 frame (RFC 9113, sections 3.4, 4.1 and 6), of which the front door
-// understands as much as it needs.
+// The header of an HTTP/2 frame (RFC 9113, sections 3.4, 4.1 and 6), as far as the front door needs
+// it.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 namespace muster {
 
 struct Http2Frame {
-  // What a client says before its first frame.
+  // The bytes that a client sends before its first frame.
   static constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   static constexpr size_t kHeaderBytes = 9;
-  static constexpr size_t kPayloadBytesMin = 16 << 10;  // that every peer takes
+  static constexpr size_t kPayloadBytesMin = 16 << 10;  // the size that every peer takes
 
   // Types, and flags.
   static constexpr uint8_t kData = 0, kHeaders = 1, kPriority = 2, kReset = 3, kSettings = 4,

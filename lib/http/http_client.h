@@ -1,4 +1,4 @@
-// What a browser or a script does, for tests: a socket of loopback and what comes out of it.
+// An HTTP client for tests: a loopback socket and the bytes that it receives.
 #pragma once
 
 #include <arpa/inet.h>
@@ -16,8 +16,7 @@
 
 namespace muster {
 
-// One connection. Whatever lasts for 20 s is a failure.
-// To be hung up on is none.
+// One connection. A wait of 20 s is a failure; a connection closed by the server is not.
 class HttpClient {
  public:
   explicit HttpClient(int port, int receive_buffer_bytes = 0)
@@ -39,12 +38,12 @@ class HttpClient {
     return send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
-  // Reads until `text` has come, or the end; all that has come so far.
+  // Reads until `text` has arrived, or until the end. Returns all bytes so far.
   const std::string& ReadUntil(absl::string_view text) {
     char piece[4096];
     while (!absl::StrContains(read_, text)) {
       const ssize_t got = recv(socket_, piece, sizeof(piece), 0);
-      EXPECT_TRUE(got >= 0 || errno == ECONNRESET) << "nothing comes any more after: " << read_;
+      EXPECT_TRUE(got >= 0 || errno == ECONNRESET) << "no more bytes within 20 s after: " << read_;
       if (got <= 0) break;
       read_.append(piece, got);
     }
@@ -71,7 +70,7 @@ inline HttpAnswer ParseAnswer(const std::string& text) {
           .body = text.substr(end + 4)};
 }
 
-// `headers`: lines, each with its line break.
+// `headers` are lines, each with its line break.
 inline HttpAnswer Fetch(int port, absl::string_view path, absl::string_view headers = "",
                         absl::string_view method = "GET", absl::string_view body = "") {
   HttpClient client(port);

@@ -25,15 +25,15 @@
 namespace muster {
 namespace {
 
-// Where a connection to `host` reaches who listens there: without the brackets of an IPv6 address,
-// and on loopback where all addresses are meant.
+// Returns an address at which this process reaches a listener on `host`: without the brackets of an
+// IPv6 address, and loopback if `host` means all addresses.
 std::string Reachable(absl::string_view host) {
   host = absl::StripSuffix(absl::StripPrefix(host, "["), "]");
   if (host == "0.0.0.0" || host.empty()) return "127.0.0.1";
   return host == "::" ? "::1" : std::string(host);
 }
 
-// Connects to a port of this machine and hangs up; whether anybody answers is no matter.
+// Connects to a port of this machine and hangs up, whether the port answers or not.
 void Knock(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -82,8 +82,9 @@ absl::string_view TextOf(int status) {
   }
 }
 
-// The status to be refused with; 0: it is there. Byte by byte, for the library's time limit is that
-// of each read, and begins anew with whatever comes: who sends slowly would hold a thread for days.
+// Returns the status of a refusal, or 0 if the body is complete. The library's time limit applies
+// to each read and restarts with every byte: a slow sender would occupy a thread for days. So the
+// code reads byte by byte and checks the total time.
 int ReadBody(mg_connection* connection, absl::Duration timeout, std::string& body) {
   const absl::Duration begin = SteadyNow();
   for (char byte; mg_read(connection, &byte, 1) > 0;) {
@@ -128,7 +129,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, H
         absl::StrCat("'", address, "' is not host:port with a port of 0 to ", UINT16_MAX));
   }
   const std::string host = address.substr(0, colon);
-  // The library takes a port alone for all addresses.
+  // A port alone means, to the library, all addresses.
   const std::string ports = host.empty() ? address.substr(colon + 1) : address;
   auto server =
       absl::WrapUnique(new HttpServer(std::move(options), Reachable(host), std::move(handler)));
@@ -137,12 +138,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, H
   const char* const configuration[] = {
       "listening_ports", ports.c_str(), "num_threads", threads.c_str(), "connection_queue",
       threads.c_str(), "request_timeout_ms", timeout.c_str(),
-      // Else the library lets pages of any origin ask.
+      // The library would allow requests from pages of any origin.
       "access_control_allow_origin", "", "access_control_allow_methods", "",
       "access_control_allow_headers", "", nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = KeepMessage;
-  // What the library has to refuse.
+  // Called for requests that the library refuses.
   callbacks.http_error = [](mg_connection* connection, int status, const char*) {
     if (mg_get_user_connection_data(connection) != nullptr) return 0;  // it was answered
     static_cast<const HttpServer*>(mg_get_user_data(mg_get_context(connection)))
@@ -176,8 +177,9 @@ int HttpServer::Answer(mg_connection* connection) const {
   Send(connection, response,
        absl::string_view(mg_get_request_info(connection)->request_method) != "HEAD");
   if (response.status != 408 && response.status != 413) return response.status;
-  // The library would wait for the rest of the body, however long. Of what is not handled it does
-  // not, but has a page of its own, which is not sent where the connection is marked.
+  // The library would wait for the rest of the body without a limit. It does not if the request
+  // counts as not handled, but then it sends its own page. Marking the connection suppresses that
+  // page.
   mg_set_user_connection_data(connection, connection);
   return 0;
 }
@@ -225,8 +227,8 @@ void HttpServer::Send(mg_connection* connection, const HttpResponse& response,
   }
 }
 
-// The library's listener sees that it is to end when somebody connects, or after two seconds: a
-// process that stops would wait for them. So somebody connects, until it has seen it.
+// The library's listener notices the end only when a connection arrives, or after two seconds,
+// which would delay a process that stops. So a thread connects until the listener has noticed.
 HttpServer::~HttpServer() {
   if (context_ != nullptr) {
     std::atomic<bool> ended = false;

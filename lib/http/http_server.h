@@ -1,4 +1,4 @@
-// HTTP/1.1 for pages and scripts: one place that knows the library.
+// HTTP/1.1 for pages and scripts. The only code that uses the HTTP library.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct mg_context;
 namespace muster {
 
 struct HttpRequest {
-  std::string method;  // "GET"; HEAD comes as GET, and gets no body
+  std::string method;  // "GET"; HEAD is passed as GET, and the answer has no body
   std::string path;    // decoded, without the query, without ".."
-  std::string query;   // as it came
+  std::string query;   // not decoded
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;  // at most HttpServer::kBodyBytesMax
 
-  // "" where it is not there, or there twice: who asks for it wants to know one value.
+  // Returns "" if the header is missing or present twice: callers need exactly one value.
   absl::string_view Header(absl::string_view name) const;
 };
 
-// What is written as it comes to be known. Used by one thread.
+// Writes a body piece by piece. Used by one thread.
 class HttpStream {
  public:
   explicit HttpStream(mg_connection* connection) : connection_(connection) {}
-  // False: the client is gone, or has read nothing for HttpServer::Options::timeout_ms.
+  // Returns false if the client is gone, or has read nothing for HttpServer::Options::timeout_ms.
   bool Write(absl::string_view bytes);
 
  private:
@@ -44,33 +44,36 @@ struct HttpResponse {
   std::string content_type = "application/json; charset=utf-8";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
-  // Set: it writes the body, after the headers, and `body` is not looked at. -1: of unknown length.
+  // If set, it writes the body after the headers, and `body` is ignored. stream_bytes is its
+  // length, or -1 if unknown.
   std::function<void(HttpStream&)> stream = nullptr;
   int64_t stream_bytes = -1;
 };
 
-// Threads of its own answer, one connection each, one request per connection. Every bound is met by
-// the library before the handler is called: a request line with its headers of 16 KiB, and the time
-// that the whole of it may take to come. What it refuses by itself has no body.
+// Answers requests on its own threads: one connection per thread, one request per connection. The
+// library checks all limits before it calls the handler: 16 KiB for the request line with its
+// headers, and the time for the whole request. Answers with which the library refuses a request
+// have no body.
 class HttpServer {
  public:
   static constexpr int64_t kBodyBytesMax = 4 << 10;
 
   struct Options {
-    std::string address;  // "host:port", port 0 picks a free one
-    int threads = 2;      // so many requests at once; as many connections again may wait
+    std::string address;  // "host:port"; port 0 picks a free one
+    int threads = 2;      // requests at once; the same number of connections may wait
     int timeout_ms = 30'000;
-    // Go with every answer, those of the library's own included: "Name: value".
+    // Sent with every answer, including the library's own: "Name: value".
     std::vector<std::string> headers;
   };
   // Called by several threads at once.
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
 
-  // INVALID_ARGUMENT where it is no address, UNAVAILABLE when it cannot be bound.
+  // Returns INVALID_ARGUMENT if `address` is no host:port, UNAVAILABLE if it cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(Options options, Handler handler);
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
-  // Waits for requests that are being answered. Streams end by themselves, or when Write() says so.
+  // Blocks until requests in progress are answered. Streams end by themselves, or when Write()
+  // returns false.
   ~HttpServer();
 
   int port() const { return port_; }
@@ -83,13 +86,13 @@ class HttpServer {
   void Send(mg_connection* connection, const HttpResponse& response, bool with_body) const;
 
   const Options options_;
-  const std::string host_;  // as this process reaches it
+  const std::string host_;  // the address at which this process reaches it
   const Handler handler_;
   mg_context* context_ = nullptr;
   int port_ = 0;
 };
 
-// Of a query or a form: the value of `name`, its escapes undone; nullopt where there is none.
+// Returns the decoded value of `name` in a query or a form; nullopt if there is none.
 std::optional<std::string> FormValue(absl::string_view form, const std::string& name);
 
 }  // namespace muster

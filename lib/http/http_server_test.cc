@@ -38,7 +38,7 @@ HttpResponse Echo(const HttpRequest& request) {
                                request.Header("x-mine"), " ", request.body)};
 }
 
-TEST(HttpServerTest, ARequestComesWithItsPathQueryHeadersAndBody) {
+TEST(HttpServerTest, ARequestHasItsPathQueryHeadersAndBody) {
   const auto server = Serve(Echo);
   const HttpAnswer answer = Fetch(server->port(), "/a%20b?c=%41", "X-Mine: 7\r\n", "POST", "form");
   EXPECT_EQ(answer.status, 200);
@@ -48,7 +48,7 @@ TEST(HttpServerTest, ARequestComesWithItsPathQueryHeadersAndBody) {
   EXPECT_THAT(answer.head, HasSubstr("Connection: close\r\n"));
 }
 
-TEST(HttpServerTest, APathCannotClimb) {
+TEST(HttpServerTest, APathCannotLeaveItsRoot) {
   const auto server = Serve(Echo);
   EXPECT_THAT(Fetch(server->port(), "/a/../../b").body, Not(HasSubstr("..")));
   EXPECT_THAT(Fetch(server->port(), "/a/%2e%2e/b").body, Not(HasSubstr("..")));
@@ -62,13 +62,13 @@ TEST(HttpServerTest, AHeadRequestGetsNoBody) {
   EXPECT_THAT(answer.body, IsEmpty());
 }
 
-TEST(HttpServerTest, AHeaderThatCameTwiceHasNoValue) {
+TEST(HttpServerTest, AHeaderPresentTwiceHasNoValue) {
   HttpRequest request{.headers = {{"X-A", "1"}, {"x-a", "2"}, {"X-B", "3"}}};
   EXPECT_EQ(request.Header("x-a"), "");
   EXPECT_EQ(request.Header("x-b"), "3");
 }
 
-TEST(HttpServerTest, TooMuchIsRefusedBeforeTheHandlerSeesIt) {
+TEST(HttpServerTest, OversizedRequestsAreRefusedBeforeTheHandlerRuns) {
   std::atomic<int> calls = 0;
   const auto server = Serve([&](const HttpRequest&) {
     ++calls;
@@ -82,7 +82,7 @@ TEST(HttpServerTest, TooMuchIsRefusedBeforeTheHandlerSeesIt) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(HttpServerTest, ARequestThatDoesNotComeInTimeIsGivenUp) {
+TEST(HttpServerTest, ARequestThatTakesTooLongIsGivenUp) {
   const auto server = Serve(Echo, /*timeout_ms=*/200);
   HttpClient slow(server->port());
   slow.Write("GET / HTTP/1.1\r\nHost: lo");
@@ -90,17 +90,17 @@ TEST(HttpServerTest, ARequestThatDoesNotComeInTimeIsGivenUp) {
   EXPECT_EQ(Fetch(server->port(), "/").status, 200);
 }
 
-// Each byte comes in time, the whole would not in a day.
-TEST(HttpServerTest, ABodyThatComesSlowlyIsGivenUp) {
+// Each byte arrives in time, but the whole body would take longer than a day.
+TEST(HttpServerTest, ABodyThatArrivesSlowlyIsGivenUp) {
   const auto server = Serve(Echo, /*timeout_ms=*/200);
   HttpClient client(server->port());
   client.Write("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n");
   int sent = 0;
   while (client.Write("x") && ++sent < 3900) poll(nullptr, 0, /*timeout=*/10);
-  EXPECT_LT(sent, 3900) << "it was waited for";
+  EXPECT_LT(sent, 3900) << "the server waited for the whole body";
 }
 
-TEST(HttpServerTest, PagesOfOtherOriginsAreNotLetIn) {
+TEST(HttpServerTest, PagesOfOtherOriginsAreRefused) {
   const auto server = Serve(Echo);
   const HttpAnswer answer =
       Fetch(server->port(), "/",
@@ -108,7 +108,7 @@ TEST(HttpServerTest, PagesOfOtherOriginsAreNotLetIn) {
   EXPECT_THAT(answer.head, Not(HasSubstr("Access-Control-Allow-Origin: ")));
 }
 
-TEST(HttpServerTest, AStreamEndsWhoseReaderReadsNothing) {
+TEST(HttpServerTest, AStreamEndsIfItsReaderReadsNothing) {
   absl::Notification ended;
   const auto server = Serve(
       [&](const HttpRequest&) {
@@ -124,7 +124,7 @@ TEST(HttpServerTest, AStreamEndsWhoseReaderReadsNothing) {
   EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
 }
 
-TEST(HttpServerTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {
+TEST(HttpServerTest, InvalidAddressesAndPortsInUseAreErrors) {
   for (const char* address : {"nowhere", "9401", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1",
                               "127.0.0.1:http", "127.0.0.1:0s"}) {
     const absl::Status status = HttpServer::Start({.address = address}, Echo).status();

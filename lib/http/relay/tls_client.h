@@ -1,4 +1,4 @@
-// A browser's part over TLS, in tests.
+// An HTTPS client for tests.
 #pragma once
 
 #include <arpa/inet.h>
@@ -19,13 +19,13 @@
 namespace muster {
 
 struct TlsFetchOptions {
-  std::string authority;                       // file of the only authority that is believed
-  absl::string_view protocol = "\10http/1.1";  // as ALPN has it: a length and a name
-  std::string source = "127.0.0.1";            // where it comes from
+  std::string authority;                       // file of the only authority that the client accepts
+  absl::string_view protocol = "\10http/1.1";  // in ALPN's format: a length and a name
+  std::string source = "127.0.0.1";            // the client's address
 };
 
-// One connection to a port of loopback, by one who wants "localhost" in its certificate. Whatever
-// lasts for 20 s is a failure.
+// One connection to a loopback port. The client expects "localhost" in the certificate. A wait of
+// 20 s is a failure.
 class TlsClient {
  public:
   TlsClient(int port, const TlsFetchOptions& options)
@@ -56,7 +56,7 @@ class TlsClient {
   bool Write(absl::string_view bytes) {
     return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) == std::ssize(bytes);
   }
-  // Up to the end.
+  // Reads up to the end.
   std::string ReadAll() {
     std::string answer;
     char piece[16 << 10];
@@ -66,7 +66,7 @@ class TlsClient {
     return answer;
   }
 
-  // Waits until it is hung up on. False: something came, or nothing for 20 s.
+  // Blocks until the server hangs up. Returns false if a byte arrived, or nothing for 20 s.
   bool IsHungUpOn() {
     char byte;
     errno = 0;
@@ -80,7 +80,7 @@ class TlsClient {
   bool shaken_ = false;
 };
 
-// What it answers to a request for `path`. "": no connection came about.
+// Returns the answer to a request for `path`, or "" if there was no connection.
 inline std::string FetchOverTls(int port, absl::string_view path, const TlsFetchOptions& options) {
   TlsClient client(port, options);
   if (!client.shaken()) return "";

@@ -27,15 +27,15 @@
 namespace muster {
 namespace {
 
-// What one side has said and the other has not taken yet.
+// The limit of bytes from one side that the other has not taken yet.
 constexpr size_t kHeldBytesMax = 64 << 10;
-// Of a request, after which the target may say that it is too long.
+// A request with a longer header is passed to the target, which refuses it as too long.
 constexpr size_t kHeaderBytesMax = 16 << 10;
 constexpr int kBacklog = 64;
-// While somebody waits for a deadline.
+// The poll interval while a connection has a deadline.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
-// So long nobody has to make room for others, who has asked for nothing: an honest client needs two
-// round trips and little else.
+// A connection that has sent no request is not closed for others within this time: an honest client
+// needs two round trips and little else.
 constexpr absl::Duration kUndisturbed = absl::Milliseconds(500);
 
 bool IsForLater(ssize_t result) {
@@ -54,7 +54,7 @@ absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
   return listener;
 }
 
-// Of a port of loopback, where connecting is done at once, or refused. Nothing: it cannot be had.
+// Connects to a loopback port, which succeeds or fails at once. Returns no descriptor on failure.
 FileDescriptor Dial(int port) {
   FileDescriptor target(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const sockaddr_in address{.sin_family = AF_INET,
@@ -69,8 +69,8 @@ FileDescriptor Dial(int port) {
 
 }  // namespace
 
-// A client and, once it has asked for something, its connection to the target. The relay's
-// thread's.
+// A client and, after it has sent a request, its connection to the target. Used only by the relay's
+// thread.
 class TlsRelay::Connection {
  public:
   Connection(std::shared_ptr<SSL_CTX> context, FileDescriptor client, std::string source,
@@ -83,7 +83,7 @@ class TlsRelay::Connection {
 
   const std::string& source() const { return source_; }
 
-  // What it waits for now.
+  // The events that it waits for now.
   std::array<pollfd, 2> Wanted() const {
     short client = 0, target = 0;  // NOLINT(google-runtime-int): as poll has it
     if (!shaken_) {
@@ -98,10 +98,10 @@ class TlsRelay::Connection {
             pollfd{.fd = target == 0 ? -1 : target_.get(), .events = target}};
   }
 
-  // It has had its time and may be a stranger.
+  // It has had its time, and may be unauthenticated.
   bool MayBeHungUpOn(absl::Duration now) const { return !target_ && now - begun_ >= kUndisturbed; }
 
-  // False: it is over.
+  // Returns false when the connection is over.
   bool Move(absl::Duration now, const Options& options) {
     const size_t held = to_target_.size() + to_client_.size();
     moved_something_ = false;
@@ -139,12 +139,12 @@ class TlsRelay::Connection {
     if (!to_target_.empty()) {
       const ssize_t sent = send(target_.get(), to_target_.data(), to_target_.size(), MSG_NOSIGNAL);
       if (sent > 0) to_target_.erase(0, sent);
-      if (sent < 0 && !IsForLater(sent)) {  // it has answered, and does not want the rest
+      if (sent < 0 && !IsForLater(sent)) {  // the target has answered, and does not want the rest
         to_target_.clear();
         client_ended_ = true;
       }
     }
-    // A client may have said everything and wait for its answer.
+    // A client may close its direction and wait for the answer.
     if (client_ended_ && to_target_.empty() && !std::exchange(target_told_, true)) {
       shutdown(target_.get(), SHUT_WR);
     }
@@ -164,17 +164,17 @@ class TlsRelay::Connection {
   }
 
   const FileDescriptor client_;
-  const std::string source_;  // the client's address, or its network
-  FileDescriptor target_;     // none before the client has asked for something
+  const std::string source_;  // the client's address or its network
+  FileDescriptor target_;     // none until the client has sent a request
   const std::unique_ptr<TlsConnection> tls_;
   TlsConnection::Progress shake_ = TlsConnection::Progress::kWantsRead;
   bool shaken_ = false;
   bool client_ended_ = false, target_ended_ = false;
-  bool target_told_ = false;  // that nothing more comes
+  bool target_told_ = false;  // knows that nothing more arrives
   bool moved_something_ = false;
   std::string to_target_, to_client_;
   const absl::Duration begun_;  // of SteadyNow()
-  absl::Duration moved_;        // when it last did anything
+  absl::Duration moved_;        // when it last moved bytes
 };
 
 absl::StatusOr<std::unique_ptr<TlsRelay>> TlsRelay::Listen(Options options) {
@@ -189,7 +189,7 @@ absl::StatusOr<std::unique_ptr<TlsRelay>> TlsRelay::Listen(Options options) {
   ASSIGN_OR_RETURN(const auto addresses,
                    SocketAddress::Resolve(host.empty() ? "0.0.0.0" : std::string(host),
                                           static_cast<uint16_t>(port)));
-  absl::StatusOr<FileDescriptor> listener = absl::UnavailableError("it has no address");
+  absl::StatusOr<FileDescriptor> listener = absl::UnavailableError("the host has no address");
   for (size_t i = 0; i < addresses.size() && !listener.ok(); ++i) listener = ListenAt(addresses[i]);
   RETURN_IF_ERROR(listener.status());
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
@@ -211,7 +211,8 @@ TlsRelay::~TlsRelay() {
   thread_.join();
 }
 
-// The oldest of those that may, of this source or of all; end(): there is none.
+// Returns the oldest connection that may be closed, of this source or of all; end() if there is
+// none.
 std::list<TlsRelay::Connection>::iterator TlsRelay::NextToGo(absl::Duration now,
                                                              const std::string& source) {
   return std::ranges::find_if(connections_, [&](const Connection& connection) {
@@ -238,7 +239,8 @@ void TlsRelay::Run() {
     }
     if (looked_at[0].revents != 0) break;
     const absl::Duration now = SteadyNow();
-    // A client that is gone is said to be so again and again, whatever is waited for.
+    // poll() reports a client that is gone again and again, whatever events are requested. So it is
+    // closed.
     size_t i = 2;
     std::erase_if(connections_, [&](Connection& connection) {
       const bool gone = (looked_at[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
@@ -254,7 +256,7 @@ void TlsRelay::Run() {
 void TlsRelay::Accept() {
   const absl::Duration now = SteadyNow();
   auto goes = NextToGo(now);
-  if (is_full() && goes == connections_.end()) return;  // it has asked for something meanwhile
+  if (is_full() && goes == connections_.end()) return;  // the client has sent a request meanwhile
   FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!client) {
     starved_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
@@ -265,10 +267,10 @@ void TlsRelay::Accept() {
   if (of_source >= options_.of_address_max) {
     goes = NextToGo(now, source);
     if (goes == connections_.end()) {
-      LOG_EVERY_T(WARNING, 60) << "HTTPS turns connections from " << source << " away: it has "
+      LOG_EVERY_T(WARNING, 60) << "HTTPS refuses connections from " << source << ": it has "
                                << of_source
-                               << " that are in use (tunnels and proxies have one "
-                                  "address for all who come by them)";
+                               << " that are in use (all clients of a tunnel or proxy have one "
+                                  "address)";
       return;
     }
     connections_.erase(goes);

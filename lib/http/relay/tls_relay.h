@@ -1,4 +1,4 @@
-// TLS in front of a port of this host that speaks in the clear.
+// TLS in front of an unencrypted port of this host.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,35 @@
 
 namespace muster {
 
-// The HTTP library's own TLS looks for OpenSSL by a name that only development packages have, and
-// knows nothing of the folders that our processes read their certificates from. So connections end
-// here, and go on in the clear to a port of loopback, which must ask whoever comes for the same
-// proof: other processes of this host reach it too.
+// The HTTP library's own TLS looks for OpenSSL under a name that only development packages have. It
+// also cannot read the folders in which our processes have their certificates. So this relay ends
+// TLS and forwards connections unencrypted to a loopback port. That port must authenticate its
+// clients as well, because other processes of this host reach it too.
 //
-// One thread, whose every wait has an end: for the handshake, for a request, and for a side that
-// neither says nor takes anything. The target hears of nobody who has not asked for something: its
-// threads are fewer than the places here.
+// One thread. All its waits are limited: the handshake, the request, and a side that neither sends
+// nor takes bytes. A client reaches the target only after it has sent a request, because the target
+// has fewer threads than the relay has places.
 class TlsRelay {
  public:
   struct Options {
-    std::string address;  // "host:port", port 0 picks a free one
-    TlsServer* tls;       // outlives the relay
-    int target_port = 0;  // of loopback
-    // The next ones wait at the door until one has ended, or has asked for nothing in half a
-    // second.
+    std::string address;  // "host:port"; port 0 picks a free one
+    TlsServer* tls;       // must outlive the relay
+    int target_port = 0;  // a loopback port
+    // Further connections wait in the kernel's queue until one has ended, or has sent no request
+    // for half a second.
     int connections_max = 64;
-    // Of one address, an IPv6 network of 64 bits being one: its next one takes the place of one
-    // that has asked for nothing in half a second, or is hung up on.
+    // The limit for one address; an IPv6 network of 64 bits counts as one. Its next connection
+    // replaces one that has sent no request for half a second, or is closed.
     int of_address_max = 48;
     absl::Duration handshake_max = absl::Seconds(5);
-    absl::Duration request_max = absl::Seconds(10);  // until all of its header has come
+    absl::Duration request_max = absl::Seconds(10);  // until the whole header has arrived
     absl::Duration silence_max = absl::Seconds(60);
   };
-  // INVALID_ARGUMENT where it is no address, UNAVAILABLE when it cannot be bound.
+  // Returns INVALID_ARGUMENT if `address` is no host:port, UNAVAILABLE if it cannot be bound.
   static absl::StatusOr<std::unique_ptr<TlsRelay>> Listen(Options options);
   TlsRelay(const TlsRelay&) = delete;
   TlsRelay& operator=(const TlsRelay&) = delete;
-  ~TlsRelay();  // hangs up
+  ~TlsRelay();  // closes all connections
 
   int port() const { return port_; }
 
@@ -59,11 +59,11 @@ class TlsRelay {
 
   const Options options_;
   const FileDescriptor listener_;
-  const FileDescriptor wake_;  // readable: the relay is to end
+  const FileDescriptor wake_;  // readable: the relay must end
   const int port_;
-  std::list<Connection> connections_;  // the thread's
-  bool starved_ = false;               // likewise: there was no descriptor for another client
-  std::thread thread_;                 // last: it uses the others
+  std::list<Connection> connections_;  // used only by the thread
+  bool starved_ = false;  // there was no descriptor for another client; used only by the thread
+  std::thread thread_;    // last, because it uses the others
 };
 
 }  // namespace muster

@@ -71,27 +71,27 @@ class TlsRelayTest : public ::testing::Test {
   std::unique_ptr<TlsRelay> relay_;
 };
 
-TEST_F(TlsRelayTest, AnAnswerComesThroughWhole) {
+TEST_F(TlsRelayTest, AnAnswerArrivesComplete) {
   EXPECT_THAT(Get("/a"), HasSubstr("\r\n\r\nhello /a"));
   const std::string large = Get("/large");
   EXPECT_EQ(large.size() - large.find("\r\n\r\n") - 4, 3 << 20);
 }
 
-TEST_F(TlsRelayTest, WhoWantsHttp2IsRefused) {
+TEST_F(TlsRelayTest, AClientThatWantsHttp2IsRefused) {
   EXPECT_EQ(
       FetchOverTls(relay_->port(), "/a", {.authority = folder_.authority(), .protocol = "\2h2"}),
       "");
 }
 
-TEST_F(TlsRelayTest, WhoBelievesAnotherAuthorityAsksForNothing) {
+TEST_F(TlsRelayTest, AClientThatTrustsAnotherAuthoritySendsNoRequest) {
   const std::string theirs = folder_.path + "/theirs.crt";
   std::ofstream(theirs) << MakeAuthority("test", absl::Now(), absl::Hours(48))->certificate;
 
   EXPECT_EQ(FetchOverTls(relay_->port(), "/a", {.authority = theirs}), "");
 }
 
-// The old one has a name that nobody asks for.
-TEST_F(TlsRelayTest, ARenewedCertificateCountsForTheNextConnections) {
+// The old certificate has a name that no client asks for.
+TEST_F(TlsRelayTest, ARenewedCertificateIsUsedForNewConnections) {
   relay_.reset();
   Certify("elsewhere.example.org");
   tls_ = *TlsServer::Open(folder_, TlsServer::Clients::kBrowsers);
@@ -108,24 +108,24 @@ TEST_F(TlsRelayTest, ARenewedCertificateCountsForTheNextConnections) {
   EXPECT_THAT(answer, HasSubstr("hello /a"));
 }
 
-TEST_F(TlsRelayTest, WhoDoesNotShakeHandsIsHungUpOnAndOthersAreServed) {
+TEST_F(TlsRelayTest, AClientWithoutAHandshakeIsHungUpOnAndOthersAreServed) {
   Restart(/*handshake_max=*/absl::Milliseconds(100), /*connections_max=*/2);
   HttpClient silent(relay_->port()), plain(relay_->port());
   plain.Write("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));  // once there is room
+  EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));  // after a place has become free
   plain.ReadAll();
   silent.ReadAll();
 }
 
-TEST_F(TlsRelayTest, WhoDoesNotShakeHandsMakesRoomForOthersLongBeforeItsTimeIsOver) {
+TEST_F(TlsRelayTest, AClientWithoutAHandshakeMakesRoomForOthersEarly) {
   Restart(/*handshake_max=*/absl::Hours(1), /*connections_max=*/2);
   HttpClient silent(relay_->port()), silent_too(relay_->port());
   EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));
   silent.ReadAll();
 }
 
-// Shaking hands costs a stranger little. The target has two threads.
-TEST_F(TlsRelayTest, WhoAsksForNothingMakesRoomForOthersAndTheTargetNeverHearsOfThem) {
+// A handshake costs an unauthenticated peer little. The target has two threads.
+TEST_F(TlsRelayTest, ClientsWithoutARequestMakeRoomAndNeverReachTheTarget) {
   for (const absl::string_view said : {"", "GET / HTTP/1.1\r\nHost: "}) {
     Restart(/*handshake_max=*/absl::Seconds(20), /*connections_max=*/6);
     std::vector<std::unique_ptr<TlsClient>> idle;
@@ -140,7 +140,7 @@ TEST_F(TlsRelayTest, WhoAsksForNothingMakesRoomForOthersAndTheTargetNeverHearsOf
   }
 }
 
-TEST_F(TlsRelayTest, WhoDoesNotEndHisRequestIsHungUpOn) {
+TEST_F(TlsRelayTest, AClientThatDoesNotEndItsRequestIsHungUpOn) {
   Restart(absl::Hours(1), /*connections_max=*/64, /*of_address_max=*/48,
           /*request_max=*/absl::Milliseconds(100));
   TlsClient slow(relay_->port(), {.authority = folder_.authority()});
@@ -163,7 +163,7 @@ TEST_F(TlsRelayTest, OneAddressLeavesRoomForOthers) {
   std::thread first([&] { late = Get("/late"); });
   asked.WaitForNotification();
 
-  EXPECT_EQ(Get("/b"), "") << "of the same address";
+  EXPECT_EQ(Get("/b"), "") << "a connection of the same address";
   EXPECT_THAT(
       FetchOverTls(relay_->port(), "/c", {.authority = folder_.authority(), .source = "127.0.0.2"}),
       HasSubstr("hello /c"));
@@ -173,7 +173,7 @@ TEST_F(TlsRelayTest, OneAddressLeavesRoomForOthers) {
   EXPECT_THAT(late, HasSubstr("hello /late"));
 }
 
-TEST_F(TlsRelayTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {
+TEST_F(TlsRelayTest, InvalidAddressesAndPortsInUseAreErrors) {
   EXPECT_TRUE(
       absl::IsInvalidArgument(TlsRelay::Listen({.address = "x", .tls = tls_.get()}).status()));
   EXPECT_TRUE(absl::IsUnavailable(

@@ -243,7 +243,7 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   if (peer != nullptr && peer->connections.empty()) Forget(*peer);
 }
 
-// Returns the peer to whose link the connection belongs; a new one for the first connection. Null
+// Returns the peer of the connection's link; a new one for the first connection. Null
 // if there is no such link.
 TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
   const LinkHello& hello = member.hello;

@@ -710,8 +710,8 @@ TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedSomethingEndsItsLink) {
   EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return first.IsHungUpOn(); }));
 }
 
-// The other end could not keep the connection. The message whose write failed is sent over another
-// one.
+// The other end could not keep the connection. The message that it did not take is sent over
+// another one.
 TEST(TcpTransportTest, MessagesOfALostAdditionalConnectionAreSentOverAnother) {
   const auto port = OpenPort();
   const auto door = port->MakeDoor([] {});
@@ -817,8 +817,8 @@ TEST(TcpTransportTest, TheSenderWithTheFewestFetchedBytesIsReadNext) {
   }
 }
 
-// Several such payloads at once would be little. A lone sender is read for 2 MiB before the other
-// is looked at, so one is ahead at the start and the other is alone at the end.
+// Several such payloads at once would be little data. A lone sender is read for 2 MiB before the
+// other is looked at, so one is ahead at the start and the other is alone at the end.
 TEST(TcpTransportTest, SendersOfSmallPayloadsAlternateToo) {
   const std::vector<uint32_t> ranks = RanksOfTwoSenders(64 << 10, 300);
   int turns = 0;

@@ -239,8 +239,8 @@ struct UcxTransport::Callbacks {
     }
   }
 
-  // For the sender, a dropped payload has arrived. While the transport is being destroyed it must
-  // not count as arrived, so UCX is not told that it is dropped.
+  // To its sender, a dropped payload counts as arrived. While the transport is being destroyed it
+  // must not count as arrived, so UCX is not told that it is dropped.
   static ucs_status_t Ignore(uint64_t attributes) {
     return (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 ? UCS_OK : UCS_INPROGRESS;
   }
