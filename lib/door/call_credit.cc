@@ -49,6 +49,8 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
         fault = CheckFields(frame);
         if (fault.ok()) fault = CheckControl(frame, now);
         if (!fault.ok()) return false;
+        // A reset by the client gives no credit back, because the server may still work on the
+        // call.
         if (frame.type == Http2Frame::kReset) End(frame.stream);
         if (frame.type == Http2Frame::kData) {
           CountMessage(frame.stream, static_cast<int64_t>(frame.payload_bytes));

@@ -239,7 +239,7 @@ void FrontDoor::Run() {
   }
 }
 
-// ---------------------------------------------------------------- coming in
+// ---------------------------------------------------------------- accepting
 
 void FrontDoor::Accept() {
   for (const FileDescriptor& listener : listeners_) {
@@ -444,7 +444,7 @@ bool FrontDoor::Serve(uint64_t number, Connection& connection,
   return true;
 }
 
-// ---------------------------------------------------------------- passing on
+// ---------------------------------------------------------------- forwarding
 
 void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) {
   const auto found = connections_.find(number);
@@ -473,6 +473,8 @@ void FrontDoor::PassOn(uint64_t number, Connection& connection, Ways ways) {
 }
 
 FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
+  // If memory is short or the server is crowded, `above` lets only connections with much saved
+  // credit begin calls.
   const CallCredit::Terms terms = {
       .open_max =
           connection.known || calls_ < options_.calls_max ? options_.credit.most : kCallsAlways,
@@ -488,6 +490,7 @@ FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
   return Pass(connection.down, nullptr, ReaderOf(connection.server.get(), nullptr),
               WriterOf(connection.client.get(), connection.tls.get()),
               [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
+                // In a crowd, calls that end find no returns, so they give no credit back.
                 double none = 0;
                 return connection.credit.PassToClient(bytes, crowded_ ? none : returns_);
               });
@@ -495,6 +498,7 @@ FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
 
 template <typename Read, typename Write, typename Judge>
 FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write write, Judge judge) {
+  // All connections share one buffer. A direction keeps only the bytes that could not be forwarded.
   std::string& piece = piece_;
   piece = way.held;
   size_t passed = way.passed;
@@ -526,6 +530,7 @@ FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write wri
     if (none_yet) break;
     if (came <= 0) return Fate::kEnds;
   }
+  // A large buffer is freed when only a few bytes are left in it.
   if (way.held.capacity() > kPieceBytes / 16 && piece.size() < Http2Frame::kHeaderBytes) {
     way.held = {};
   }
@@ -592,6 +597,7 @@ void FrontDoor::LookAtClock() {
   WatchListeners(accepting_ && may_accept());
 
   const absl::Time wall = absl::Now();
+  // The loop only collects numbers, because Close() and PassOn() change connections_.
   std::vector<uint64_t> waiting, late;
   for (const auto& [number, connection] : connections_) {
     const bool silent =

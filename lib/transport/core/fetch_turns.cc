@@ -72,6 +72,8 @@ bool FetchTurns::MayBegin(Time now) {
   size_t bytes = 0;
   for (const Payload* payload : fetching_) bytes += payload->bytes_;
   if (fetching_.size() < options_.fetches_min || bytes < options_.bytes_max) return true;
+  // Payloads that take longer than the patience are no longer counted, so a slow sender does not
+  // block the others.
   const Time late = now - options_.patience;
   return std::erase_if(fetching_, [late](const Payload* p) { return p->begin_ < late; }) > 0;
 }
@@ -79,6 +81,7 @@ bool FetchTurns::MayBegin(Time now) {
 FetchTurns::Sender& FetchTurns::Find(PeerId peer) {
   const auto known = senders_.find(peer);
   if (known != senders_.end()) return *known->second;
+  // Idle senders can be forgotten: Wait() gives a returning sender no credit.
   if (senders_.size() >= kSendersMax) {
     absl::erase_if(senders_, [](const auto& sender) { return sender.second->idle(); });
   }

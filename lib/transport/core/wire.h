@@ -11,8 +11,7 @@
 namespace muster {
 
 enum class MessageKind : uint8_t {
-  kHello = 1,    // worker -> ps, which answers kHello; in a ring: worker -> next worker, once it is
-                 // started
+  kHello = 1,    // worker -> ps, which answers kHello; in a ring: the sender was started
   kPush = 2,     // worker -> ps: the gradient of `chunk` for `step`
   kParams = 3,   // ps -> worker: the value of `chunk` at version `step`
   kFetch = 4,    // worker -> ps: requests `chunk` at version `step`; the answer is kParams
@@ -61,8 +60,8 @@ struct WireHeader {
   uint32_t chunk = 0;
   uint32_t rank = 0;    // of the worker, in both directions; between shards: of the sending shard
   uint64_t length = 0;  // of the payload, in bytes
-  double scalar = 0;    // kParams: sum of squares of this chunk's summed gradient; kVerdict: of all
-                        // chunks; else 0
+  // kParams: the sum of squares of this chunk's summed gradient; kVerdict: of all chunks; else 0.
+  double scalar = 0;
   float loss_scale = 0;  // kParams of an fp16 job: the scale for the gradient of `step`; else 0
 
   friend bool operator==(const WireHeader&, const WireHeader&) = default;

@@ -201,6 +201,7 @@ absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
                                                  const LinkCredentials& credentials) {
   ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
   std::string obstacle;  // the obstacle to shared memory, if both sides have it
+  // The order of ways_ is the order of preference: the first backend that both sides have is used.
   for (int i = 0; i < std::ssize(ways_); ++i) {
     const Way& way = ways_[i];
     const auto part = std::ranges::find(parts, way.kind, &Part::kind);

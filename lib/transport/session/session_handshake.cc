@@ -209,6 +209,8 @@ void HandshakeConnector::TakeChallenge() {
   const auto nonce = record().first(kNonceBytes);
   const auto proof = record().subspan(kNonceBytes);
   Append(nonce);
+  // The acceptor proves itself first. The connector sends its own proof only to a port that knows
+  // the token.
   if (security_ != DataSecurity::kNone && !Believes(kAcceptorLabel, proof)) {
     return Fail(NotLetIn());
   }
@@ -302,6 +304,7 @@ void HandshakeAcceptor::Challenge(bool proves) {
   reply_bytes_ = kChallengeBytes;
   if (!proves) return;
   PutNonce(reply_.data() + kChallengeNonceAt);
+  // The nonce joins the transcript before the proof is made, so that the proof covers it.
   Append(absl::MakeConstSpan(reply_).first(kChallengeProofAt));
   if (security_ != DataSecurity::kNone) {
     std::ranges::copy(Prove(kAcceptorLabel), reply_.begin() + kChallengeProofAt);
@@ -311,6 +314,7 @@ void HandshakeAcceptor::Challenge(bool proves) {
 
 void HandshakeAcceptor::TakeProof() {
   const bool right = security_ == DataSecurity::kNone || Believes(kConnectorLabel, record());
+  // Without security every proof is accepted, but the session must still be open.
   if (!right || !known_) return TurnAway();
   Expect(0);
   state_ = State::kProven;

@@ -107,6 +107,7 @@ ReceivedFiles FilesOf(msghdr& message) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
       FileDescriptor file(fd);
+      // Other files are closed when `file` goes out of scope, so that none leaks.
       if (files.count++ == 0) files.first = std::move(file);
     }
   }

@@ -50,6 +50,7 @@ bool LinkWriter::CanPublish(bool socket_full) const {
 
 LinkWriter::Published LinkWriter::Lend(PendingSend& send, uint32_t number, ControlSocket& socket) {
   if (!ring_.HasRoom()) return Published::kPart;
+  // The announcement of a slab must be sent before the first descriptor that names it.
   const absl::Status announced = Announce(number, socket);
   if (!announced.ok()) {
     if (absl::IsResourceExhausted(announced)) return Published::kSocketFull;
@@ -102,6 +103,7 @@ void LinkWriter::Withdraw(ControlSocket& socket) {
   std::erase_if(announced_, [&](const Announced& announced) {
     if (announced.loans > 0 || slabs_->Numbered(announced.slab) != nullptr) return false;
     const absl::Status said = socket.Send({.kind = Kind::kWithdraw, .slab = announced.slab});
+    // If the socket has no room, the slab stays announced, and the next turn tries again.
     const bool later = absl::IsResourceExhausted(said) || absl::IsAborted(said);
     if (later) slabs_->Remind();
     return !later;
@@ -115,6 +117,7 @@ absl::StatusOr<int> LinkWriter::TakeReturns() {
   while (loans_out() > 0) {
     const std::optional<uint32_t> loan = ring_.TakeReturn();
     if (!loan.has_value()) break;
+    // The reader wrote this number, so it must be checked before use.
     if (*loan >= loans_.size() || loans_[*loan] == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("the peer returned loan ", *loan, ", which it does not have"));

@@ -208,6 +208,7 @@ bool MessageRingWriter::HasReturn() const {
 
 std::optional<uint32_t> MessageRingWriter::TakeReturn() {
   const uint64_t entry = Load(memory_, ReturnOf(returned_));
+  // An entry with an older lap has not been written again yet.
   if (entry >> 32 != LapOf(returned_)) return std::nullopt;
   ++returned_;
   return static_cast<uint32_t>(entry);

@@ -98,6 +98,7 @@ void SharedMemoryLink::GoOn(Time now) {
   if (socket_.has_value() && !writer_.has_memory()) {
     if (const absl::Status made = writer_.MakeMemory(); !made.ok()) GiveUp(made);
   }
+  // After a TryLater() the next call continues with the same packet, because said_ did not change.
   while (socket_.has_value() && !done()) {
     const absl::Status said = SayNext();
     if (absl::IsResourceExhausted(said) || absl::IsAborted(said)) return TryLater(said);
@@ -249,6 +250,7 @@ absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
     TurnAway(Refusal::kNotLetIn);
     return absl::OkStatus();
   }
+  // This side allocates its ring only for a peer that it has accepted.
   RETURN_IF_ERROR(writer_.MakeMemory());
   id_ = commons_.NewPeer(this);
   return absl::OkStatus();
@@ -336,6 +338,7 @@ void SharedMemoryLink::Disconnect() {
   const absl::Status why = absl::CancelledError("disconnected");
   writer_.CancelWaiting(why);
   (void)reader_.DropArriving();
+  // An open link may have payloads in use on either side, so Settle() closes it later.
   if (!open_) Close(why);
   commons_.ends_due = true;
 }
@@ -453,6 +456,7 @@ bool SharedMemoryLink::Readable() const {
 int SharedMemoryLink::Receive(int messages_max) {
   if (!Readable()) return 0;
   int events = 0;
+  // PeerJoined comes before the first message of the peer.
   if (!told_joined_ && !Muted()) {
     TellJoined();
     ++events;

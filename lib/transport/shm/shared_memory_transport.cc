@@ -192,6 +192,8 @@ int SharedMemoryTransport::Advance() {
   events += commons_.sends.CallFinished();
   if (commons_.ends_due || leaving_) events += TellEnds();
   WakeReaders();
+  // A busy thread wakes writers only now and then, because each wake costs a fence and perhaps a
+  // system call.
   if (events == 0 || ++busy_turns_ >= kBusyTurnsMax) WakeWriters();
   return events;
 }
@@ -212,6 +214,8 @@ void SharedMemoryTransport::Settle() {
       leaving_ |= link->left() || !link->why_ended().ok();
       return false;
     }
+    // The receiver has not disconnected this peer yet, so later sends to it must fail with its
+    // error.
     if (link->known() && !link->left()) lost_[link->id()] = link->why_ended();
     return true;
   });
@@ -307,6 +311,7 @@ bool SharedMemoryTransport::HasNews() const {
 
 bool SharedMemoryTransport::PrepareToSleep() {
   asleep_ = true;
+  // The order is: flags, fence, one more look for news. message_ring.h has the reason.
   for (auto& link : links_) link->SetSleeps();
   message_ring::Settle();
   if (HasNews()) StayAwake();

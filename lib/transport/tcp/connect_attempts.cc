@@ -7,6 +7,8 @@
 namespace muster {
 namespace {
 
+// The weight orders errors by how much they tell. A refusal outranks a wrong version, and both
+// outrank an address that cannot be reached.
 int Weight(const absl::Status& status) {
   return absl::IsPermissionDenied(status) ? 2 : absl::IsFailedPrecondition(status) ? 1 : 0;
 }

@@ -379,6 +379,8 @@ bool DataPort::Continue(HalfOpen& half) {
   std::array<std::byte, SessionHandshake::kHelloBytes> bytes;
   HandshakeAcceptor& handshake = half.handshake;
   while (true) {
+    // Reads no more than the handshake wants, so that later bytes stay in the socket for the
+    // transport.
     const ssize_t size = recv(half.socket.get(), bytes.data(), handshake.wants(), 0);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
@@ -477,6 +479,7 @@ void DataPort::Count(Stranger why, const HalfOpen& half, const absl::Status& fau
   if (options_.turned_away) options_.turned_away(NameOf(why));
   ++unlogged_;
   const auto now = Clock::now();
+  // Unauthenticated peers cause these lines, so there is at most one per second.
   if (now < log_from_) return;
   log_from_ = now + kLogInterval;
   LOG(WARNING) << "data port " << port_ << " refused "
@@ -497,6 +500,7 @@ void DataPort::ResolveNames() {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
+    // The lookup runs without the lock, because it may take long.
     auto addresses = options_.resolve(request.endpoint.host, request.endpoint.port);
     absl::MutexLock lock(&mu_);
     const auto door = doors_.find(request.door);

@@ -44,10 +44,12 @@ int FrameReader::Room(std::array<iovec, 2>& room) {
       room[0] = {buffer_.get(), kBufferBytes};
       return 1;
     }
+    // One read fills the rest of the payload and then the start of the next frame.
     room[0] = {memory_ + received_, header_.length - received_};
     room[1] = {buffer_.get(), tail_bytes()};
     return 2;
   }
+  // The unparsed bytes move to the front to make room for the rest of their frame.
   if (begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, buffered());
     end_ = buffered();

@@ -145,6 +145,7 @@ void TcpConnection::Open() {
 void TcpConnection::Ready(uint32_t events) {
   if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readable = true;
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) hung_up = true;
+  // A socket with a failed write is only read from then on.
   if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) writable = !write_failed;
   if (HasWork()) owner->Activate(*this);
 }
@@ -179,6 +180,7 @@ ssize_t TcpConnection::WriteFrom(absl::Span<iovec> pieces) const {
 }
 
 bool TcpConnection::Drain() {
+  // One call reads at most 64 pieces, so that a peer that keeps sending cannot hold the thread.
   std::array<std::byte, 16 << 10> nowhere;
   for (int i = 0; i < 64; ++i) {
     if (AllAcknowledged()) return true;
@@ -194,6 +196,7 @@ bool TcpConnection::Drain() {
 
 bool TcpConnection::AllAcknowledged() const {
   int bytes = 0;
+  // SIOCOUTQ counts the bytes that are unsent or unacknowledged.
   return ioctl(socket.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0;
 }
 

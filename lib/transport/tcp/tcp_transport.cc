@@ -435,6 +435,7 @@ int TcpTransport::Step(Connection& connection) {
 
 // Reads the available bytes, but at most kReadMax, and not while the connection waits for its turn.
 int TcpTransport::Read(Connection& connection) {
+  // The reader may still hold bytes of an earlier read, if the connection had to wait for its turn.
   int events = Deliver(connection);
   size_t total = 0;
   while (connection.open() && connection.turn != Connection::Turn::kWaiting && total < kReadMax) {
@@ -656,6 +657,7 @@ void TcpTransport::Disconnect(PeerId id) {
   for (Connection* connection : std::vector<Connection*>(peer.connections)) {
     if (connection->open()) Linger(*connection);
   }
+  // No callback for the peer may follow a Disconnect().
   std::erase_if(losses_, [id](const Loss& loss) { return loss.peer == id; });
   Forget(peer);
 }
@@ -690,6 +692,7 @@ void TcpTransport::Close(Connection& connection) {
   const auto owner =
       std::ranges::find(connections_, &connection, &std::unique_ptr<Connection>::get);
   CHECK(owner != connections_.end());
+  // The object lives until Bury(), because lists of this turn may still refer to it.
   closed_.push_back(std::move(*owner));
   *owner = std::move(connections_.back());
   connections_.pop_back();

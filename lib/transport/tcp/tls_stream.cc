@@ -219,6 +219,7 @@ ssize_t TlsStream::Explain(int result) {
     case SSL_ERROR_ZERO_RETURN:
       return 0;
     case SSL_ERROR_SYSCALL:
+      // A failure without a usable errno is reported as a reset.
       if (errno == 0 || errno == EAGAIN) errno = ECONNRESET;
       return -1;
     default:
@@ -242,6 +243,7 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
       errno = 0;
       const int result = SSL_read_ex(ssl_.get(), bytes + at, piece.iov_len - at, &size);
       if (result != 1) {
+        // Explain() removes the errors from OpenSSL's queue, so the check comes first.
         const bool damage = IsDamage(ERR_peek_error());
         const ssize_t why = Explain(result);
         if (why == 0) {
@@ -250,6 +252,8 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
           end_ = errno;
           damaged_ = damage && errno == EBADMSG;
         }
+        // Bytes that were read before an error are delivered first. `end_` makes the next call
+        // return the error.
         return total > 0 ? static_cast<ssize_t>(total) : why;
       }
       at += size;
@@ -328,6 +332,8 @@ ssize_t TlsStream::Write(absl::Span<const iovec> pieces) {
   CHECK_GE(offered, untold_) << "Write() must be offered the untaken bytes again";
   if (sealed_ == nullptr) sealed_ = std::make_unique_for_overwrite<std::byte[]>(kSealedBytes);
   size_t told = 0;
+  // The loop encrypts records until the buffer is full, then sends them. Bytes count as written
+  // only when the socket has taken all records in the buffer.
   while (told + untold_ < offered || untold_ > 0) {
     while (told + untold_ < offered &&
            kSealedBytes - sealed_end_ >= kKeyUpdateBytes + kSealedRecordMax) {

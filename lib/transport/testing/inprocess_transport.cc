@@ -266,6 +266,8 @@ class InProcessTransport : public Transport {
       if (!inbox_->arrivals.empty()) {
         arrival = std::move(inbox_->arrivals.front());
         inbox_->arrivals.pop_front();
+        // The payload is copied without the lock. The sender's Disconnect() and its destructor wait
+        // for that.
         inbox_->copying_from = arrival->from;
       }
     }

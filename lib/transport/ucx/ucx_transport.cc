@@ -483,6 +483,7 @@ void UcxTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
     if (done) done(status);
     return;
   }
+  // NoteReady() posts the held sends as soon as the peer's tag is known.
   if (!peer.ready) peer.held.push_back(outgoing);
   outgoing->peer = &peer;
   outgoing->index = peer.under_way.size();
@@ -530,6 +531,8 @@ int UcxTransport::Advance() {
   CHECK(receiver_ != nullptr) << "SetReceiver() must be called before Progress()";
   PlaceDeferred();
   int events = static_cast<int>(ucp_worker_progress(worker_));
+  // UCX's descriptor stays ready until the worker is armed, which succeeds only if no event is
+  // left.
   if (signalled_ && events == 0) signalled_ = ucp_worker_arm(worker_) != UCS_OK;
   events += AnswerJoins();
   for (Peer* peer : lost_) {
@@ -674,6 +677,7 @@ void UcxTransport::Disconnect(PeerId id) {
   std::erase(lost_, &peer);
   SayGoodbye(peer);
   AbandonFetches(peer);
+  // Nothing is written to the receiver's memory after this, as Disconnect() promises.
   AwaitFetches(peer);
   DropDeferred(peer);
   std::erase_if(arrived_, [&peer](const Arrival& arrival) { return arrival.peer == &peer; });
