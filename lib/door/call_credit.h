@@ -50,8 +50,7 @@ class CallCredit {
   // - A call has an even number. The server would take it for no call, and later ones for an older
   //   call.
   // - There is no end of header fields, or too many pings, settings or empty pieces of messages.
-  //   The
-  // server keeps them, and nothing else limits them.
+  //   The server keeps them, and nothing else limits them.
   absl::StatusOr<size_t> PassToServer(absl::string_view bytes, const Terms& terms,
                                       absl::Duration now);
   // Handles the bytes of the server in the same way, but stops only at an incomplete frame header.
@@ -91,8 +90,8 @@ class CallCredit {
   absl::Duration counted_;                     // credit_ includes what came with time until then
   double control_frames_ = kControlFramesMax;  // how many more may pass
   absl::Duration control_counted_;  // control_frames_ includes what came with time until then
-  absl::flat_hash_map<uint32_t, int64_t>
-      open_;  // open calls, and the share of message_bytes_ of each
+  // Open calls, and the share of message_bytes_ of each.
+  absl::flat_hash_map<uint32_t, int64_t> open_;
   int64_t message_bytes_ = 0;
   uint32_t last_stream_ = 0;
   bool in_fields_ = false;  // header fields continue in the next frame

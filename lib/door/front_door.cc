@@ -490,7 +490,7 @@ FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
   return Pass(connection.down, nullptr, ReaderOf(connection.server.get(), nullptr),
               WriterOf(connection.client.get(), connection.tls.get()),
               [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
-                // In a crowd, calls that end find no returns, so they give no credit back.
+                // Calls that end in a crowd find no returns, so they give no credit back.
                 double none = 0;
                 return connection.credit.PassToClient(bytes, crowded_ ? none : returns_);
               });

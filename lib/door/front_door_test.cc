@@ -227,8 +227,8 @@ TEST_F(FrontDoorTest, AFloodFromOneAddressDelaysNoOther) {
   while (!heard) {
     ASSERT_LT(absl::Now(), patience) << "the connection waits behind the flood";
     const FileDescriptor server = Served();
-    heard = Receive(server, kPreface.size()) ==
-            kPreface;  // false if it was a connection of the flood that has hung up
+    // False if it was a connection of the flood that has hung up.
+    heard = Receive(server, kPreface.size()) == kPreface;
   }
 }
 

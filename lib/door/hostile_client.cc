@@ -30,8 +30,8 @@ constexpr int kCallsAtOnce = 64;
 constexpr int kSlowConnections = 32;
 constexpr int kUnreadCalls = 384;     // the coordinator's limit for a connection
 constexpr uint8_t kAcknowledges = 1;  // a flag of pings and settings
-constexpr int kPauseMs =
-    20;  // between two bytes of a slow client, and between looks at held connections
+// The pause between two bytes of a slow client, and between looks at held connections.
+constexpr int kPauseMs = 20;
 constexpr absl::Duration kTurn = absl::Milliseconds(300);
 constexpr size_t kOversizedBytes = 8 << 20;
 constexpr char kWriteShard[] = "/muster.v1.MemberService/WriteShard";

@@ -88,8 +88,8 @@ class EventLoop {
   PollBudget budget_;
   std::array<epoll_event, 64> ready_;
   int ready_count_ = 0;  // nonzero only while handlers are being called
-  bool descriptors_active_ =
-      true;  // descriptors, and not only memory, had recent events: look in every turn
+  // Whether descriptors had recent events, and not only memory: then each turn looks at them.
+  bool descriptors_active_ = true;
   int turns_without_look_ = 0;
   std::atomic<bool> woken_ = false;
   std::atomic<bool> sleeping_ = false;  // Wake() must ring the bell

@@ -55,8 +55,8 @@ class Idle : public EventLoop::Sleeper {
   absl::Duration sleep_max = absl::InfiniteDuration();
 };
 
-class EventLoopTest
-    : public testing::TestWithParam<bool> {  // the parameter: whether the loop polls
+// The parameter: whether the loop polls.
+class EventLoopTest : public testing::TestWithParam<bool> {
  protected:
   EventLoopTest() {
     auto made = EventLoop::Create({.regardless = GetParam()});

@@ -29,8 +29,8 @@ class SlabTable {
   }
 
   std::shared_ptr<SharedSlab> Find(absl::Span<const std::byte> memory) {
-    std::shared_ptr<SharedSlab>
-        slab;  // declared before the lock: destroying the last reference takes the lock
+    // Declared before the lock: destroying the last reference takes the lock.
+    std::shared_ptr<SharedSlab> slab;
     absl::MutexLock lock(&mu_);
     auto after = slabs_.upper_bound(memory.data());
     if (after == slabs_.begin()) return nullptr;

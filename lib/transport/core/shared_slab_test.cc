@@ -58,8 +58,8 @@ TEST(SharedSlabTest, FindNamesTheSlabThatHoldsAllOfTheMemory) {
     EXPECT_EQ(SharedSlab::Find(memory.last(1)), slab);
     EXPECT_EQ(SharedSlab::Find({memory.data() + 1, memory.size()}), nullptr);
     EXPECT_EQ(SharedSlab::Find({memory.data() - 1, 2}), nullptr);
-    EXPECT_NE(SharedSlab::Find({memory.data() + memory.size(), 1}),
-              slab);  // it may be the other slab
+    // It may be the other slab.
+    EXPECT_NE(SharedSlab::Find({memory.data() + memory.size(), 1}), slab);
   }
   EXPECT_EQ(SharedSlab::Find(elsewhere), nullptr);
 }

@@ -43,7 +43,7 @@ struct RoutingTransportOptions {
 // The address contains the addresses of all backends. The connecting side chooses by what both
 // sides have:
 // - shared memory, if it can reach the peer's process on this host (same host, user and network
-// namespace);
+//   namespace);
 // - else TCP;
 // - RDMA, if both sides were told to use it.
 //

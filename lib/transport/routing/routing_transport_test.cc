@@ -79,8 +79,8 @@ TEST(RoutingTransportTest, PeersOnOneHostUseSharedMemory) {
 // Returns the peer's address as if the peer were in another place on this host.
 std::string Moved(absl::string_view address, void (*move)(LocalAddress&)) {
   std::string parts(*OpenAddress("MUR2", address, "address"));
-  const size_t bytes =
-      static_cast<uint8_t>(parts[1]);  // of the first part, the address for shared memory
+  // The first part is the address for shared memory.
+  const size_t bytes = static_cast<uint8_t>(parts[1]);
   LocalAddress moved = *LocalAddress::Decode(parts.substr(3, bytes));
   move(moved);
   parts.replace(3, bytes, moved.Encode());

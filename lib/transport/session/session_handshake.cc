@@ -256,8 +256,8 @@ void HandshakeAcceptor::Take(absl::Span<const std::byte> bytes, FindSession find
 
 void HandshakeAcceptor::TakePrologue() {
   absl::Status fits = CheckPrologue(record().data(), kConnectorMagic, security_);
-  if (absl::IsFailedPrecondition(fits))
-    Challenge(/*proves=*/false);  // so that the connector can report what this end has
+  // The connector can then report what this end has.
+  if (absl::IsFailedPrecondition(fits)) Challenge(/*proves=*/false);
   if (!fits.ok()) return Fail(std::move(fits));
   const int wish = std::to_integer<int>(record()[kChecksumsAt]);
   if (wish > 1) return Fail(absl::InvalidArgumentError("a hello with an unknown checksum"));
@@ -271,8 +271,8 @@ void HandshakeAcceptor::TakePrologue() {
 void HandshakeAcceptor::TakeHello(FindSession find) {
   const std::byte* bytes = record().data();
   constexpr size_t kBefore = kPrologueBytes;  // those bytes were taken before
-  const auto role =
-      Get<uint32_t>(bytes, kRoleAt - kBefore);  // including the three zero bytes behind it
+  // The role is read together with the three zero bytes behind it.
+  const auto role = Get<uint32_t>(bytes, kRoleAt - kBefore);
   if ((role != static_cast<uint8_t>(LinkRole::kWorker) &&
        role != static_cast<uint8_t>(LinkRole::kShard)) ||
       Get<uint32_t>(bytes, kConnectionAt + 4 - kBefore) != 0) {
@@ -314,7 +314,7 @@ void HandshakeAcceptor::Challenge(bool proves) {
 
 void HandshakeAcceptor::TakeProof() {
   const bool right = security_ == DataSecurity::kNone || Believes(kConnectorLabel, record());
-  // Without security every proof is accepted, but the session must still be open.
+  // Every proof is accepted if there is no security, but the session must still be open.
   if (!right || !known_) return TurnAway();
   Expect(0);
   state_ = State::kProven;

@@ -261,8 +261,8 @@ absl::Status ControlSocket::Send(const ControlPacket& packet, int file) {
 }
 
 absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() {
-  std::array<std::byte, ControlPacket::kBytes + 1>
-      bytes;  // one byte more, to detect a packet that is too long
+  // One byte more, to detect a packet that is too long.
+  std::array<std::byte, ControlPacket::kBytes + 1> bytes;
   iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
   FileBuffer<kFilesReceivedMax> buffer;
   msghdr message{};

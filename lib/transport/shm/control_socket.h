@@ -61,8 +61,7 @@ class ControlSocket {
   // Connects to `name`. Returns:
   // - UNAVAILABLE if no process listens there;
   // - RESOURCE_EXHAUSTED if too many connections wait there, or this process has no descriptor
-  //   left: try
-  // again;
+  //   left: try again;
   // - PERMISSION_DENIED if the listener belongs to another user.
   static absl::StatusOr<ControlSocket> Connect(absl::string_view name);
 
@@ -75,7 +74,7 @@ class ControlSocket {
   // Sends `packet` with `file`, or without a file if it is -1. Returns:
   // - RESOURCE_EXHAUSTED if the other side does not read: try again when the socket is writable.
   // - ABORTED if the kernel has no memory, or too many files of this user are in transit: try again
-  // later, nothing reports when;
+  //   later, nothing reports when;
   // - UNAVAILABLE if the other side is gone.
   absl::Status Send(const ControlPacket& packet, int file = -1);
 

@@ -18,8 +18,8 @@ struct LocalAddress {
   uint64_t network_device = 0;  // abstract sockets are visible only within a network namespace
   uint64_t network_inode = 0;
   uint32_t user = 0;
-  std::array<std::byte, 16> nonce =
-      {};  // random: names the socket, so that no process can guess it
+  // Random: names the socket, so that no process can guess it.
+  std::array<std::byte, 16> nonce = {};
 
   // Makes the address of this thread, with a new nonce. Returns UNAVAILABLE if /proc does not have
   // the values.

@@ -18,8 +18,8 @@ struct RingDescriptor {
   static constexpr size_t kBytes = 128;
 
   WireHeader header;  // of the message
-  uint64_t offset =
-      0;  // in the slab; in the area: the count of all bytes that ever went through it
+  // The offset in the slab. For the area, it counts all bytes that ever went through it.
+  uint64_t offset = 0;
   uint64_t length = 0;    // bytes at `offset`
   uint64_t position = 0;  // of these bytes in the payload of the message
   uint32_t slab = 0;
@@ -43,11 +43,10 @@ struct RingDescriptor {
 //   changing side:  c: store the change      F: fence   t: look at the flag, take it (exchange).
 //   sleeping side:  s: store the flag        G: fence   l: look for changes.
 // - F before G in that order: l sees c or something newer ([atomics.order] 4.4: c is sequenced
-//   before
-// F, and G before l).
+//   before F, and G before l).
 // - G before F: t sees s or something newer. If it sees the flag, it rings. If it sees 0, either
-// another thread took the flag and rings, or the sleeper cleared it. That sleeper is awake, and
-// checks again behind a later fence before it sleeps.
+//   another thread took the flag and rings, or the sleeper cleared it. That sleeper is awake, and
+//   checks again behind a later fence before it sleeps.
 //
 // An exchange reads the last value, so if two threads check, one of them rings. For this proof, the
 // accesses only have to be atomic. Release and acquire on a change's number make the bytes of the
@@ -67,8 +66,8 @@ namespace message_ring {
 inline constexpr uint64_t kEntries = 256;
 inline constexpr uint64_t kReturns = 1024;  // payloads in slabs that may be lent at once
 inline constexpr uint64_t kAreaBytes = 1 << 20;
-inline constexpr uint64_t kFragmentBytesMax =
-    128 << 10;  // small, so that writer and reader copy at the same time
+// Small, so that writer and reader copy at the same time.
+inline constexpr uint64_t kFragmentBytesMax = 128 << 10;
 inline constexpr uint64_t kAlignment = 64;  // of the data in the area
 inline constexpr uint64_t kEntriesAt = 4096;
 inline constexpr uint64_t kReturnsAt = kEntriesAt + kEntries * RingDescriptor::kBytes;

@@ -98,7 +98,7 @@ void SharedMemoryLink::GoOn(Time now) {
   if (socket_.has_value() && !writer_.has_memory()) {
     if (const absl::Status made = writer_.MakeMemory(); !made.ok()) GiveUp(made);
   }
-  // After a TryLater() the next call continues with the same packet, because said_ did not change.
+  // The next call after a TryLater() continues with the same packet, because said_ is unchanged.
   while (socket_.has_value() && !done()) {
     const absl::Status said = SayNext();
     if (absl::IsResourceExhausted(said) || absl::IsAborted(said)) return TryLater(said);
@@ -222,8 +222,8 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
   if (packet.kind == Kind::kIntroduce) return HearIntroduction(packet);
   if (id_ == PeerId::kNone) return absl::InvalidArgumentError("a packet before the introduction");
   if (packet.kind == Kind::kSlab || packet.kind == Kind::kWithdraw) {
-    if (gave_up_)
-      return absl::OkStatus();  // some slabs were lost, so later packets about slabs mean nothing
+    // Some slabs were lost, so later packets about slabs mean nothing.
+    if (gave_up_) return absl::OkStatus();
     if (packet.kind == Kind::kWithdraw) return reader_.RemoveSlab(packet.slab);
     return reader_.AddSlab(packet.slab, packet.bytes, received.file);
   }
@@ -474,8 +474,8 @@ int SharedMemoryLink::Receive(int messages_max) {
 absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
   MarkReturned();
   const bool in_slab = descriptor.slab != 0;
-  if (in_slab && !reader_.Knows(descriptor.slab))
-    ReadSocket();  // the announcement came before the descriptor
+  // The announcement came before the descriptor.
+  if (in_slab && !reader_.Knows(descriptor.slab)) ReadSocket();
   // A peer that closed its socket may already reuse its payloads.
   if (in_slab && !connected()) return absl::OkStatus();
   if (Muted() || (in_slab && gave_up_)) {

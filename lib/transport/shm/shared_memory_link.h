@@ -75,10 +75,10 @@ struct LinkCommons {
   bool sockets_due = false;     // a socket of some link may have a packet
   Time retry_at = Time::max();  // when some link must GoOn()
   bool ends_due = false;        // a link has ended, or no longer waits for anything
-  std::vector<SharedMemoryLink*>
-      published;  // links with readers that may sleep and wait for messages
-  std::vector<SharedMemoryLink*>
-      returned;  // links with writers that may sleep and wait for room and returns
+  // Links with readers that may sleep and wait for messages.
+  std::vector<SharedMemoryLink*> published;
+  // Links with writers that may sleep and wait for room and returns.
+  std::vector<SharedMemoryLink*> returned;
 
   PeerId NewPeer(SharedMemoryLink* link) {
     const PeerId id{peers_made++};
@@ -211,8 +211,8 @@ class SharedMemoryLink : public EventLoop::Handler {
   Time deadline_;  // of ungreeted(): for the introduction; of unanswered(): for dialling, then for
                    // the answer
   PeerId id_;
-  LinkCredentials
-      credentials_;  // of the dialling side: ours, or those with which the peer introduced itself
+  // The credentials of the dialling side: ours, or those with which the peer introduced itself.
+  LinkCredentials credentials_;
 
   std::optional<ControlSocket> socket_;
   std::optional<Doorbell> bell_;  // belongs to the other side

@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr int kMessagesPerTurn = 16;  // of one link, before the next link has its turn
-constexpr int kBusyTurnsMax =
-    8;  // turns during which a writer that waits for room may be left asleep
+// The number of turns during which a writer that waits for room may be left asleep.
+constexpr int kBusyTurnsMax = 8;
 
 }  // namespace
 

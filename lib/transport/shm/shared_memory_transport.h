@@ -42,11 +42,11 @@ struct SharedMemoryTransportOptions {
 //
 // Payloads:
 // - A payload in a registered SharedSlab (RegisterMemory) is not copied by the sender. The receiver
-// reads the sender's pages: in place if PlacePayload allows it, else with one copy to the place.
-// The sender's `done` runs after that.
+//   reads the sender's pages: in place if PlacePayload allows it, else with one copy to the place.
+//   The sender's `done` runs after that.
 // - Payloads of up to kCopiedBytesMax, and payloads in other memory, are copied through the link's
-// memory, 1 MiB at a time. Their `done` runs when the last byte is there, inside Send() if there is
-// room.
+//   memory, 1 MiB at a time. Their `done` runs when the last byte is there, inside Send() if there
+//   is room.
 //
 // Messages on one link keep their order. They wait here until the other side has accepted this one.
 // No message allocates.

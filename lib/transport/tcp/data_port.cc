@@ -288,8 +288,8 @@ void DataPort::Run() {
     }
     if (crowded && kept < halves_.size()) accept_from_ = now;  // a place became free
     halves_.resize(kept);
-    if (polled[1].revents != 0)
-      Accept();  // last, because `polled` refers to the old places in halves_
+    // Accept() comes last, because `polled` refers to the old places in halves_.
+    if (polled[1].revents != 0) Accept();
   }
 }
 

@@ -166,9 +166,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   std::unique_ptr<Door> MakeDoor(absl::AnyInvocable<void()> wake);
 
   const DataPortOptions& options() const { return options_; }
-  uint64_t id() const {
-    return id_;
-  }  // random: distinguishes this port from those of other processes
+  // Random: distinguishes this port from those of other processes.
+  uint64_t id() const { return id_; }
   uint16_t port() const { return port_; }
   // The addresses at which others may reach the port, the most likely first; 1 to 8.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }

@@ -3,6 +3,7 @@
 // - accesses only its own memory and the placed memory (sanitizers watch both).
 // - accepts no peer without a token.
 // - returns messages or a fault.
+//
 // If built with -DMUSTER_LIBFUZZER and clang's -fsanitize=fuzzer, coverage guides the same checks.
 #include <algorithm>
 #include <array>

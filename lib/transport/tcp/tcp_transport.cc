@@ -575,8 +575,8 @@ void TcpTransport::EndTurn(Connection& connection) {
 }
 
 int TcpTransport::FinishSends() {
-  finishing_.swap(
-      finished_);  // `done` may send; messages that finish by that wait for the next turn
+  // `done` may send; messages that finish by that wait for the next turn.
+  finishing_.swap(finished_);
   for (OutgoingMessage* message : finishing_) {
     SendDone done = std::move(message->done);
     const absl::Status status = std::move(message->status);

@@ -63,7 +63,7 @@ struct TcpTransportOptions {
 // A peer is lost in these cases:
 // - Its bytes are no message.
 // - Its machine is silent for about 8 s although it had something to acknowledge, or for 6 s while
-// nothing is sent.
+//   nothing is sent.
 // - It leaves an encrypted record unfinished.
 class TcpTransport : public Carrier, private TcpConnection::Owner {
  public:

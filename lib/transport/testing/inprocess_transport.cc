@@ -130,8 +130,8 @@ class InProcessTransport : public Transport {
     network_->inboxes_.erase(number_);
     for (auto& [number, other] : network_->inboxes_) {
       for (const Arrival& arrival : other->Withdraw(number_, PeerId::kNone)) {
-        if (arrival.joined.has_value())
-          other->peers.erase(arrival.sender);  // the receiver never knew the peer
+        // The receiver never knew the peer.
+        if (arrival.joined.has_value()) other->peers.erase(arrival.sender);
       }
       for (auto& [peer, end] : other->peers) {
         if (end.number != number_) continue;
@@ -198,8 +198,8 @@ class InProcessTransport : public Transport {
     network_->mu_.Await(absl::Condition(&not_copied));
     if (InProcessNetwork::Inbox* other = network_->Find(end.number)) {
       for (Arrival& arrival : other->Withdraw(number_, peer)) {
-        if (arrival.joined.has_value())
-          other->peers.erase(end.peer);  // the receiver never knew the peer
+        // The receiver never knew the peer.
+        if (arrival.joined.has_value()) other->peers.erase(end.peer);
         inbox_->Finish(std::move(arrival.done), absl::CancelledError("disconnected"));
       }
       const absl::Status why = absl::UnavailableError(absl::StrCat(address(), " has disconnected"));

@@ -49,8 +49,8 @@ class Postbox : public MessageReceiver {
   std::vector<std::pair<PeerId, LinkIdentity>> joined;
   std::vector<Message> messages;
   std::vector<std::pair<PeerId, WireHeader>> lost_payloads;
-  std::vector<PayloadLease>
-      leases;  // one for each message; clear it before the transport is destroyed
+  // One for each message; clear it before the transport is destroyed.
+  std::vector<PayloadLease> leases;
   std::vector<std::pair<PeerId, absl::Status>> losses;
   bool refuse_payloads = false;
   bool read_in_place = false;

@@ -371,8 +371,8 @@ class Accounts : public Postbox {
   }
 
   int placed = 0;
-  bool disconnects =
-      false;  // set while the receiver disconnects: it must not be asked for places then
+  // Set while the receiver disconnects: it must not be asked for places then.
+  bool disconnects = false;
 
  private:
   std::vector<absl::Span<std::byte>> places_;
@@ -446,8 +446,8 @@ TEST(UcxTurnsTest, APayloadThatArrivesDuringADisconnectIsPlacedLater) {
       ProgressUntil({receiver.get(), staying.get()}, [&] { return !accounts.messages.empty(); }));
   leaving->Send(from_leaving, HeaderOf(0, payload.size()), payload, nullptr);
   ASSERT_TRUE(ProgressUntil({receiver.get(), leaving.get()}, [&] { return accounts.placed > 0; }));
-  for (size_t size :
-       {100, 0, 100'000}) {  // they wait in the sockets of the receiver, which does not look
+  // They wait in the sockets of the receiver, which does not look.
+  for (size_t size : {100, 0, 100'000}) {
     staying->Send(from_staying, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size),
                   nullptr);
   }
@@ -699,8 +699,8 @@ TEST(UcxTransportTest, MalformedAndStrayMessagesAreDroppedAndCounted) {
   forger.Send(0, absl::MakeConstSpan(good).first(64), small, progress);
   forger.Send(0, absl::MakeConstSpan(large).first(1000), small, progress);
   forger.Send(0, flipped, small, progress);
-  forger.Send(0, good, absl::MakeConstSpan(small).first(99),
-              progress);  // the length does not match
+  // The length does not match.
+  forger.Send(0, good, absl::MakeConstSpan(small).first(99), progress);
   forger.Send(0, good, {}, progress);
   forger.Send(0, flipped, large, progress);  // large enough to be fetched from the sender
   ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->malformed_messages() == 8; }));
