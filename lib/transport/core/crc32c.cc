@@ -53,9 +53,9 @@ uint32_t ExtendByTable(uint32_t crc, const std::byte* bytes, size_t size) {
 // The instruction takes three cycles, and the processor can start one in each cycle. So the code
 // sums three parts of a block side by side and joins the sums.
 //
-// To join two parts, the first sum is moved on by as many zero bytes as the second part has, then
-// XORed with the second sum. Moving a sum on is a multiplication in GF(2)[x] / P, done here with
-// tables.
+// Two parts are joined in two steps. The first sum is moved on by as many zero bytes as the second
+// part has. It is then XORed with the second sum. Moving a sum on is a multiplication in GF(2)[x] /
+// P, done here with tables.
 
 // Returns a * b modulo P, both reflected: bit 31 is x^0.
 constexpr uint32_t Multiply(uint32_t a, uint32_t b) {

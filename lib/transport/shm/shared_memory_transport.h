@@ -35,10 +35,10 @@ struct SharedMemoryTransportOptions {
   int accepted_max = 1024;
 };
 
-// A link is a Unix socket, which the kernel closes when either process dies, and a ring of message
-// descriptors for each direction, in memory that both sides map. Over the socket the sides exchange
-// that memory, the slabs from which they send, and their doorbells. docs/protocol.md has the
-// formats.
+// A link is a Unix socket and a ring of message descriptors for each direction, in memory that both
+// sides map. The kernel closes the socket when either process dies. Over the socket the sides
+// exchange that memory, the slabs from which they send, and their doorbells. docs/protocol.md has
+// the formats.
 //
 // Payloads:
 // - A payload in a registered SharedSlab (RegisterMemory) is not copied by the sender. The receiver

@@ -72,9 +72,9 @@ void SizeReceiveBuffer(int socket);
 // Call on a connection that will carry messages.
 void TuneLinkSocket(int socket);
 
-// Whether the other host has been silent for so long that it must be gone, although it had to
-// acknowledge bytes or to answer the probes of its closed window. Keepalive covers connections that
-// wait for nothing.
+// Whether the other host must be gone: it has been silent for long, although it had to acknowledge
+// bytes or to answer the probes of its closed window. Keepalive covers connections that wait for
+// nothing.
 bool HasVanished(int socket);
 bool HasVanished(const tcp_info& info);
 

@@ -818,7 +818,7 @@ TEST(TcpTransportTest, TheSenderWithTheFewestFetchedBytesIsReadNext) {
 }
 
 // Several such payloads at once would be little data. A lone sender is read for 2 MiB before the
-// other is looked at, so one is ahead at the start and the other is alone at the end.
+// other is looked at. So one is ahead at the start, and the other is alone at the end.
 TEST(TcpTransportTest, SendersOfSmallPayloadsAlternateToo) {
   const std::vector<uint32_t> ranks = RanksOfTwoSenders(64 << 10, 300);
   int turns = 0;

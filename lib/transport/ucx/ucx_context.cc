@@ -22,8 +22,8 @@
 namespace muster {
 namespace {
 
-// Set while UCX logs expected warnings: it does not find every network that it is asked to look
-// for, or a worker ends with unfinished requests.
+// This is set while UCX logs expected warnings: it does not find every network that it is asked to
+// look for, or a worker ends with unfinished requests.
 thread_local bool warnings_are_expected = false;
 
 // UCX would write to stdout, which belongs to the program.
