@@ -106,6 +106,17 @@ class OnnxImporter {
   // Output i of the node under its own name; "" stands for one that nobody wants.
   std::string Output(const onnx::NodeProto& node, int i);
 
+  // Output 0 of the ONNX node is a sequence of these tensors. It exists during the import only:
+  // nodes that index it by a constant become aliases.
+  void SetSequence(const onnx::NodeProto& node, std::vector<std::string> tensors) {
+    sequences_.insert_or_assign(node.output(0), std::move(tensors));
+  }
+  // The tensors of the sequence that input 0 is. Null: it is no sequence that the import knows.
+  const std::vector<std::string>* Sequence(const onnx::NodeProto& node) const {
+    const auto found = sequences_.find(node.input(0));
+    return found == sequences_.end() ? nullptr : &found->second;
+  }
+
   const OnnxFile& file() const { return file_; }
   // The size that the file gives to the batch; 0 where it leaves it open.
   int64_t traced_batch() const { return traced_batch_; }
@@ -157,6 +168,7 @@ class OnnxImporter {
   FoldBudget budget_;                                     // of those, and of the graph's constants
   absl::flat_hash_set<std::string> truths_;               // ONNX values of type bool
   absl::flat_hash_map<std::string, std::string> alias_;   // ONNX value -> tensor of the graph
+  absl::flat_hash_map<std::string, std::vector<std::string>> sequences_;  // ONNX value -> tensors
   // ONNX value -> its Constant, exact or with 1 for the batch.
   absl::flat_hash_map<std::pair<std::string, bool>, std::string> materialized_;
   absl::flat_hash_set<std::string> names_;       // of tensors

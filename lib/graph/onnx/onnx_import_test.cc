@@ -781,6 +781,35 @@ TEST(OnnxImportTest, AConditionThatIsKnownChoosesItsBranch) {
   EXPECT_EQ(imported->graph.nodes(0).op(), "Tanh");
 }
 
+TEST(OnnxImportTest, SequencesThatAreSplitAndIndexedByConstantsAreParts) {
+  Model model;
+  model.Input("x", {0, 5}).Weight("w", {1, 2}).Integers("parts", {2, 2, 1}).Output("y");
+  for (const auto& [name, value] :
+       {std::pair("two", 2), {"first", 0}, {"last", -1}, {"third", 3}}) {
+    TensorProto& scalar = *model.proto().mutable_graph()->add_initializer();
+    scalar.set_name(name);
+    scalar.set_data_type(TensorProto::INT64);
+    scalar.add_int64_data(value);
+  }
+  model.Node("SplitToSequence", {"x", "two"}, {"equal"}, {{"axis", {1}}})
+      .Node("SplitToSequence", {"x", "parts"}, {"listed"}, {{"axis", {-1}}})
+      .Node("SequenceAt", {"equal", "first"}, {"a"})
+      .Node("SequenceAt", {"listed", "last"}, {"b"})
+      .Node("MatMul", {"b", "w"}, {"c"})
+      .Node("Add", {"a", "c"}, {"y"});
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(ShapeOf(imported->graph, "y", 4), (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(imported->graph.nodes(0).op(), "Split");
+
+  model.proto().mutable_graph()->mutable_node(3)->set_input(1, "third");
+  EXPECT_THAT(std::string(model.Import().status().message()),
+              testing::HasSubstr("takes part 3 of 3"));
+  model.proto().mutable_graph()->mutable_node(3)->set_input(0, "x");
+  EXPECT_THAT(std::string(model.Import().status().message()),
+              testing::HasSubstr("indexes a sequence that no split has made"));
+}
+
 TEST(OnnxImportTest, ConstantsWithTheBatchsSizeAreMadeForEachRun) {
   // A class token for each sample, in front of its rows; and the sample's own row by its number.
   Model model;

@@ -16,6 +16,8 @@ using onnx::NodeProto;
 using List = std::vector<int64_t>;
 
 constexpr int64_t kPaddedMax = int64_t{1} << 24;
+// Parts of a tensor that is split into a sequence: each becomes a tensor of the graph.
+constexpr int64_t kPartsMax = 4096;
 
 Extent Product(const std::vector<Extent>& shape) {
   Extent product{1};
@@ -131,14 +133,20 @@ absl::Status Concat(OnnxImporter& im, const NodeProto& node) {
                 {{"axis", IntegerValue(Integer(node, "axis", 0))}});
 }
 
-absl::Status Split(OnnxImporter& im, const NodeProto& node) {
-  ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
-  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
+// The dimension that Split and SplitToSequence cut, from 0.
+absl::StatusOr<int64_t> AxisToSplit(const NodeProto& node, const std::vector<Extent>& shape) {
   int64_t axis = Integer(node, "axis", 0);
   if (axis < 0) axis += std::ssize(shape);
   if (axis < 0 || axis >= std::ssize(shape) || shape[axis].of_batch) {
     return NodeFault(node, "splits along the batch, or outside its input");
   }
+  return axis;
+}
+
+absl::Status Split(OnnxImporter& im, const NodeProto& node) {
+  ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
+  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
+  ASSIGN_OR_RETURN(const int64_t axis, AxisToSplit(node, shape));
   ASSIGN_OR_RETURN(auto sizes, im.IntegersOf(node, 1, "split"));
   if (!sizes) {
     const int64_t parts = node.output_size();
@@ -150,6 +158,57 @@ absl::Status Split(OnnxImporter& im, const NodeProto& node) {
   for (int i = 0; i < node.output_size(); ++i) outputs.push_back(im.Output(node, i));
   return im.Add(node, "Split", {x}, outputs,
                 {{"axis", IntegerValue(axis)}, {"sizes", IntegersValue(*sizes)}});
+}
+
+// PyTorch's exporter writes torch.split() and chunk() as a sequence that constants index.
+absl::Status SplitToSequence(OnnxImporter& im, const NodeProto& node) {
+  ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
+  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
+  ASSIGN_OR_RETURN(const int64_t axis, AxisToSplit(node, shape));
+  const int64_t length = shape[axis].value;
+  ASSIGN_OR_RETURN(auto sizes, im.IntegersOf(node, 1, "split"));
+  // One number is the size of every part but the last. Without any, each part has one row.
+  const FoldedValue* split = im.Folded(node, 1);
+  if (!sizes || (split != nullptr && split->rank() == 0)) {
+    const int64_t each = sizes ? sizes->at(0) : 1;
+    if (each < 1 || length < 1 || (length - 1) / each >= kPartsMax) {
+      return NodeFault(node, absl::StrCat("splits ", length, " rows into parts of ", each,
+                                          "; there can be 1 to ", kPartsMax, " parts"));
+    }
+    sizes.emplace((length + each - 1) / each, each);
+    sizes->back() = length - each * (std::ssize(*sizes) - 1);
+  }
+  if (sizes->empty() || std::ssize(*sizes) > kPartsMax) {
+    return NodeFault(node, absl::StrCat("splits its input into ", sizes->size(),
+                                        " parts; there can be 1 to ", kPartsMax));
+  }
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < sizes->size(); ++i) parts.push_back(im.Intermediate(node, "part"));
+  RETURN_IF_ERROR(im.Add(node, "Split", {x}, parts,
+                         {{"axis", IntegerValue(axis)}, {"sizes", IntegersValue(*sizes)}}));
+  if (!HasInput(node, 1) && Integer(node, "keepdims", 1) == 0) {
+    for (std::string& part : parts) {
+      ASSIGN_OR_RETURN(part, im.Make(node, "Squeeze", {part}, {{"axes", IntegersValue({axis})}}));
+    }
+  }
+  im.SetSequence(node, std::move(parts));
+  return absl::OkStatus();
+}
+
+absl::Status SequenceAt(OnnxImporter& im, const NodeProto& node) {
+  const std::vector<std::string>* parts = im.Sequence(node);
+  if (parts == nullptr) return NodeFault(node, "indexes a sequence that no split has made");
+  const FoldedValue* position = im.Folded(node, 1);
+  if (position == nullptr || !position->Single()) {
+    return NodeFault(node, "indexes a sequence by what is computed while it runs");
+  }
+  const int64_t size = std::ssize(*parts);
+  const int64_t at = ToInteger(*position->Single());
+  if (at < -size || at >= size) {
+    return NodeFault(node, absl::StrCat("takes part ", at, " of ", size));
+  }
+  im.Alias(node, 0, (*parts)[at < 0 ? at + size : at]);
+  return absl::OkStatus();
 }
 
 // x with the rows along `axis` at these positions.
@@ -364,6 +423,8 @@ void AddShapeConverters(ConverterTable& table) {
   table["Reshape"] = Reshape;
   table["Slice"] = Slice;
   table["Split"] = Split;
+  table["SplitToSequence"] = SplitToSequence;
+  table["SequenceAt"] = SequenceAt;
   table["Squeeze"] = table["Unsqueeze"] = Squeeze;
   table["Tile"] = Tile;
   table["Transpose"] = Transpose;
