@@ -18,9 +18,9 @@ int ChunkStore::ArraysOf(const v1::JobPlan& plan) {
   return 1 + static_cast<int>(OptimizerSlotNames(plan.spec().training().optimizer()).size());
 }
 
-// A worker is sent no value before it has taken the last one: one that stands still is in the
-// middle of one version. Where the others go on without it there is a place for the version that
-// each of those who may stand still holds, beside the two of everybody else.
+// A worker gets no new value of a chunk before it has taken the last one, so a worker that stalls
+// holds exactly one version. If the other workers continue without it, the version that it holds
+// needs a buffer besides the two in use.
 int ChunkStore::ValueBuffersOf(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
   const bool asynchronous = sync.mode() == v1::SSP || sync.mode() == v1::ASP;
@@ -119,8 +119,8 @@ std::optional<LocalChunk> ChunkStore::Find(ChunkId id) const {
 
 // ---------------------------------------------------------------- where things are
 
-// In a chunk's memory: the slots of each version and of the snapshot, the snapshot's values, the
-// values of each version where they are not what goes out.
+// Layout of a chunk's memory: the slots of version 0, of version 1 and of the snapshot; the
+// snapshot's values; then, only if the outgoing form is not f32, the values of both versions.
 float* ChunkStore::Array(LocalChunk index, const Version& version, int array) const {
   const Chunk& chunk = chunks_[index];
   const int slots = arrays_ - 1;
@@ -139,6 +139,7 @@ float* ChunkStore::Array(LocalChunk index, const Version& version, int array) co
 
 void ChunkStore::Copy(LocalChunk index, const Version& from, const Version& to) {
   const int64_t stride = chunks_[index].stride;
+  // Strides include the padding to whole cache lines, so the slots are one contiguous block.
   std::memcpy(Array(index, to, 0), Array(index, from, 0), stride);
   if (arrays_ == 1) return;
   std::memcpy(Array(index, to, 1), Array(index, from, 1), (arrays_ - 1) * stride);
@@ -154,7 +155,7 @@ absl::Span<std::byte> ChunkStore::WireValues(LocalChunk index, const Version& ve
 
 void ChunkStore::Initialize(LocalChunk index, const Version& version) {
   const Chunk& chunk = chunks_[index];
-  if (chunk.first_slot != 0) return;  // zero as it is
+  if (chunk.first_slot != 0) return;  // its memory is zero already
   const v1::PlanChunk& planned = plan_->chunks(ToInt(chunk.id));
   FillInitialValues(plan_->graph().parameters(planned.parameter()).initializer(),
                     plan_->spec().training().seed(), planned.parameter(), planned.offset(),

@@ -19,51 +19,55 @@
 
 namespace muster {
 
-// Every chunk has several arrays: array 0 are the values, the next ones the optimizer's slots; in a
-// local_sgd job a chunk has one array, which is that of its slot. There are two versions of each,
-// and a copy that a snapshot holds. Of what goes out of a version, the values or, where they travel
-// in 16 bits, those, there are more than two (ValueBuffersOf), so that a receiver which stands
-// still in the middle of one does not hold up everybody else's next. Where pushes land is
-// GradientStore's.
+// Stores several arrays per chunk. Array 0 holds the values; the next arrays hold the optimizer's
+// slots. In a local_sgd job a chunk has a single array, because values and slots are chunks of
+// their own there.
 //
-// What goes out lies in a SharedSlab, which workers on this host read; slots are in memory that
-// nobody else sees. Pages that are never written cost nothing.
+// Every array exists in two versions, plus one copy that a snapshot holds. The outgoing form of a
+// version is what workers receive: the values themselves, or their 16-bit form. It may have more
+// than two buffers (see ValueBuffersOf), so that a receiver that stalls in the middle of one
+// version does not delay the next version for the others. GradientStore owns the memory that pushes
+// are received into.
 //
-// Thread-compatible; after Create() nothing is allocated.
+// The outgoing form is in a SharedSlab, which workers on this host read. The slots are in memory
+// private to this process. Pages that are never written cost nothing.
+//
+// Thread-compatible. Nothing is allocated after Create().
 class ChunkStore {
  public:
-  // Where a version lies.
+  // The buffers that hold one version.
   struct Version {
-    int values = 0;  // of value_buffers()
+    int values = 0;  // in [0, value_buffers())
     int slots = 0;   // 0 or 1
 
     friend bool operator==(const Version&, const Version&) = default;
   };
   static constexpr Version kHeld = {.values = -1, .slots = 2};  // the snapshot's copy
 
-  // The plan is good.
+  // Returns the memory that the shard needs, in bytes. Requires: the plan is valid.
   static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard);
-  // Values are zero. RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED".
+  // Creates the store; all values are zero. Returns RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED")
+  // if the memory cannot be allocated.
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(
       std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
       std::shared_ptr<MemoryBudget::Reservation> reservation);
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  // Of the next generation of the job, where the shard has the same chunks and their values travel
-  // alike; false, and nothing is changed, where it has not.
+  // Switches to the plan of the job's next generation. Returns false and changes nothing unless the
+  // shard has the same chunks there, with the same wire format for their values.
   bool PassOnTo(std::shared_ptr<const v1::JobPlan> plan);
 
   int size() const { return chunks_.size(); }
   NumbersBelow<LocalChunk> chunks() const { return chunks_.numbers(); }
   ChunkId id(LocalChunk index) const { return chunks_[index].id; }
-  // Nothing: the plan has no such chunk, or on another shard.
+  // Returns nullopt if the plan has no such chunk or assigns it to another shard.
   std::optional<LocalChunk> Find(ChunkId id) const;
   int64_t elements(LocalChunk index) const { return chunks_[index].elements; }
   int arrays() const { return arrays_; }
-  // What array `array` of the chunk is in a checkpoint: 0 for values.
+  // The slot number of array `array` of the chunk in a checkpoint; 0 means the values.
   int SlotOf(LocalChunk index, int array) const { return chunks_[index].first_slot + array; }
-  // What goes out of this many versions has a place.
+  // The number of buffers for the outgoing form of a chunk.
   int value_buffers() const { return value_buffers_; }
   const WireFormat& values_format(LocalChunk index) const { return chunks_[index].values_format; }
 
@@ -74,21 +78,23 @@ class ChunkStore {
   }
   void Copy(LocalChunk index, const Version& from, const Version& to);
 
-  // What goes out of a version: values_format(index).bytes, Array(index, version, 0) for f32.
+  // The outgoing form of a version, values_format(index).bytes long. For f32 this is Array(index,
+  // version, 0) itself.
   absl::Span<std::byte> WireValues(LocalChunk index, const Version& version) const;
 
-  // Fills values with initial ones, slots with zeros.
+  // Fills the values with their initial values and the slots with zeros.
   void Initialize(LocalChunk index, const Version& version);
-  // Begins a restore, also after one that broke off.
+  // Begins a restore, also after one that was abandoned.
   void BeginRestore();
-  // One slice of the checkpoint; those of a chunk's slot come in order. DATA_LOSS on a checksum
-  // mismatch, INVALID_ARGUMENT for a slice that does not belong here.
+  // Restores one slice of the checkpoint. The slices of one slot of a chunk must come in order.
+  // Returns DATA_LOSS on a checksum mismatch, INVALID_ARGUMENT for a slice that does not belong
+  // here.
   absl::Status RestoreSlice(const v1::ShardSlice& slice, const Version& version);
-  // DATA_LOSS naming the first chunk that is not complete.
+  // Returns DATA_LOSS, naming the first incomplete chunk, unless every array was restored.
   absl::Status FinishRestore() const;
 
   size_t bytes() const { return outgoing_->memory().size() + slab_->memory().size(); }
-  // What WireValues() are in, and what everything else is in.
+  // outgoing() contains all WireValues(); slab() contains everything else.
   absl::Span<std::byte> outgoing() const { return outgoing_->memory(); }
   const std::shared_ptr<Slab>& slab() const { return slab_; }
 
@@ -99,12 +105,12 @@ class ChunkStore {
     int64_t elements = 0;
     WireFormat values_format;
     int64_t stride = 0;           // bytes from one array to the next
-    int64_t outgoing_stride = 0;  // of what goes out of a version
-    int64_t bytes = 0;            // of all but that
+    int64_t outgoing_stride = 0;  // of the outgoing form
+    int64_t bytes = 0;            // of everything in `memory`
     std::byte* memory = nullptr;
     std::byte* outgoing = nullptr;
 
-    // The values of a version go out as they are.
+    // Whether the values are sent as they are, without conversion.
     bool sends_values() const { return values_format.dtype == WireDType::kF32; }
   };
 
@@ -130,7 +136,7 @@ class ChunkStore {
   const int arrays_;
   const int value_buffers_;
   NumberedVector<LocalChunk, Chunk> chunks_;
-  NumberedVector<ChunkId, LocalChunk> index_of_;  // kElsewhere: of another shard
+  NumberedVector<ChunkId, LocalChunk> index_of_;  // kElsewhere: on another shard
   std::vector<int64_t> restored_bytes_;           // [chunk, array]
 };
 

@@ -74,7 +74,7 @@ TEST_F(ChunkStoreTest, NothingOverlaps) {
   }
 }
 
-TEST_F(ChunkStoreTest, ItsSizeDoesNotFollowTheNumberOfWorkers) {
+TEST_F(ChunkStoreTest, SizeIsIndependentOfTheNumberOfWorkers) {
   const auto bytes_for = [](int workers) {
     TestPlanOptions options{.parameters = {35, 640}, .workers = workers};
     options.optimizer.mutable_adam()->set_learning_rate(1);
@@ -83,7 +83,7 @@ TEST_F(ChunkStoreTest, ItsSizeDoesNotFollowTheNumberOfWorkers) {
   EXPECT_EQ(bytes_for(8), bytes_for(1));
 }
 
-TEST_F(ChunkStoreTest, ValuesOfThirtyTwoBitsGoOutAsTheyAre) {
+TEST_F(ChunkStoreTest, F32ValuesAreSentWithoutConversion) {
   Make(v1::VALUES_FP32);
   for (const Version& version : {Version{0, 0}, Version{1, 1}, Version{3, 0}}) {
     EXPECT_EQ(RangeOf(store_->WireValues(LocalChunk(0), version)),

@@ -11,30 +11,32 @@
 
 namespace muster {
 
-// The same on every shard of a job: all hear the same verdicts. Thread-compatible.
+// Every shard of a job holds the same scale, because all shards receive the same verdicts.
+// Thread-compatible.
 class LossScale {
  public:
   static constexpr float kMin = 1;
-  // Beyond, only gradients that have vanished for other reasons do not overflow; and the scale of a
-  // long run stays finite.
+  // Above this scale only gradients that vanished for other reasons do not overflow. The bound also
+  // keeps the scale of a long run finite.
   static constexpr float kMax = 1 << 24;
 
-  // As at step 0, `training` with its defaults filled. A job of another precision has none: value()
-  // stays 0.
+  // Starts with the scale of step 0. Requires: the defaults of `training` are filled in. A job of
+  // another precision has no loss scale: value() stays 0.
   explicit LossScale(const v1::TrainingSpec& training);
 
-  // As `state` has it, where this job and that of the checkpoint both have one. INVALID_ARGUMENT
-  // for what no job can have written.
+  // Takes the scale from `state`, if both this job and the checkpoint's job have one. Returns
+  // INVALID_ARGUMENT for values that no job can have written.
   absl::Status Restore(const v1::UpdateState& state);
 
-  // What the next step's loss is multiplied by; 0: the job has no loss scale.
+  // The factor on the next step's loss. 0 means that the job has no loss scale.
   float value() const { return value_; }
-  // Since the scale changed last.
+  // The number of clean steps since the last change of the scale.
   int64_t clean_steps() const { return clean_steps_; }
 
-  // The last step's gradient was finite: doubles after growth_steps of these, up to kMax.
+  // Records that the last step's gradient was finite. Doubles the scale after growth_steps such
+  // steps, up to kMax.
   void StepWasClean();
-  // It was not: halves, down to kMin.
+  // Records that the last step's gradient was not finite. Halves the scale, down to kMin.
   void StepOverflowed();
 
  private:

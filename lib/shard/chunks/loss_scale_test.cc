@@ -25,7 +25,7 @@ TEST(LossScaleTest, DoublesAfterManyCleanSteps) {
   EXPECT_EQ(scale.clean_steps(), 0);
 }
 
-TEST(LossScaleTest, AnOverflowHalvesItAndTheCountBeginsAnew) {
+TEST(LossScaleTest, OverflowHalvesTheScaleAndRestartsTheCount) {
   LossScale scale(Fp16(1024, 3));
   scale.StepWasClean();
   scale.StepWasClean();
@@ -46,7 +46,7 @@ TEST(LossScaleTest, StaysBetweenOneAndItsMaximum) {
   EXPECT_EQ(scale.value(), LossScale::kMax);
 }
 
-TEST(LossScaleTest, OtherPrecisionsHaveNone) {
+TEST(LossScaleTest, OtherPrecisionsHaveNoLossScale) {
   v1::TrainingSpec training;
   training.set_precision(v1::BF16);
   LossScale scale(training);
@@ -60,7 +60,7 @@ TEST(LossScaleTest, OtherPrecisionsHaveNone) {
   EXPECT_EQ(scale.value(), 0);
 }
 
-TEST(LossScaleTest, GoesOnWhereACheckpointLeftOff) {
+TEST(LossScaleTest, ContinuesFromACheckpoint) {
   LossScale scale(Fp16(1024, 5));
   v1::UpdateState state;
   EXPECT_TRUE(scale.Restore(state).ok());

@@ -51,8 +51,9 @@ void MemoryBudget::Reservation::Retire() {
 absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> MemoryBudget::Reserve(
     int64_t bytes, absl::Duration patience, absl::Duration unannounced,
     const std::stop_token& stop) {
-  // Has the conditions below looked at again. Its end waits for a call of it that is under way, and
-  // so must not come before the lock's.
+  // Locking the mutex makes the waits below check their conditions again. The destructor of a
+  // stop_callback waits for a running call, which needs the mutex. So `wake` is declared before
+  // `lock` and destroyed after it.
   const std::stop_callback wake(stop, [this] { absl::MutexLock lock(&mu_); });
   absl::MutexLock lock(&mu_);
   auto granted = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -61,9 +62,11 @@ absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> MemoryBudget::Reserve
   auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return granted() || used_ - retiring_ + bytes > capacity_;
   };
+  // A holder may not know yet that it must give its memory back; `unannounced` allows for that. The
+  // second wait ends early if even all retired reservations would not free enough.
   if (bytes <= capacity_) AwaitFor(&mu_, absl::Condition(&granted), unannounced);
   AwaitFor(&mu_, absl::Condition(&decided), patience);
-  if (stop.stop_requested()) return absl::CancelledError("the memory is not needed any more");
+  if (stop.stop_requested()) return absl::CancelledError("stopped while waiting for memory");
   if (used_ + bytes > capacity_) {
     return Exhausted(absl::StrCat("the shards need ", bytes, " bytes; the budget of ", capacity_,
                                   " bytes (--memory_bytes) has ", capacity_ - used_, " left"));

@@ -1,4 +1,4 @@
-// How much memory the shards of this process may take together, and the memory itself.
+// Limits the memory of all shards of this process, and allocates it.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,17 @@
 
 namespace muster {
 
-// Half of what the machine has, or of the smallest limit of a cgroup that this process is in, where
-// that is less. `root`: where /proc and /sys lie, for tests.
+// Returns half of the machine's memory, or half of the smallest limit of this process's cgroups if
+// that is less. `root` is the folder that contains /proc and /sys; tests set it.
 int64_t DefaultMemoryBytes(const std::string& root = "");
 
-// Thread-safe. Outlives its reservations.
+// Counts the bytes that the shards of this process reserve. Thread-safe. Must outlive its
+// reservations.
 class MemoryBudget {
  public:
   explicit MemoryBudget(int64_t capacity_bytes) : capacity_(capacity_bytes) {}
 
-  // A job's share, given back by the destructor.
+  // One job's share of the budget. The destructor returns it.
   class Reservation {
    public:
     Reservation(MemoryBudget* budget, int64_t bytes) : budget_(budget), bytes_(bytes) {}
@@ -32,7 +33,8 @@ class MemoryBudget {
     Reservation& operator=(const Reservation&) = delete;
     ~Reservation();
 
-    // Announces that the memory comes back soon: whoever needs it waits instead of being refused.
+    // Announces that the memory will be returned soon. Reserve() then waits for it instead of
+    // failing.
     void Retire();
 
    private:
@@ -42,9 +44,10 @@ class MemoryBudget {
     bool retired_ = false;  // guarded by budget_->mu_
   };
 
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when there is no room. Waits up to `patience`
-  // where retired reservations would make room; before that, up to `unannounced`, where any that
-  // are given back would. CANCELLED, and nothing is taken: `stop` was requested.
+  // Reserves `bytes`. Waits up to `unannounced` for any reservation to end, then up to `patience`
+  // while retired reservations would free enough. Returns RESOURCE_EXHAUSTED (reason
+  // "MEMORY_EXHAUSTED") if there is still too little memory. Returns CANCELLED and reserves nothing
+  // if `stop` was requested.
   absl::StatusOr<std::shared_ptr<Reservation>> Reserve(
       int64_t bytes, absl::Duration patience, absl::Duration unannounced = absl::ZeroDuration(),
       const std::stop_token& stop = {}) ABSL_LOCKS_EXCLUDED(mu_);
@@ -59,17 +62,17 @@ class MemoryBudget {
   int64_t retiring_ ABSL_GUARDED_BY(mu_) = 0;  // part of used_
 };
 
-// Rounded up to whole cache lines, so that what follows in a slab begins at one.
+// Rounds up to whole cache lines, so that the next object in a slab begins at a cache line.
 constexpr int64_t RoundedToLines(int64_t bytes) {
   constexpr int64_t kLineBytes = 64;
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-// Zeroed memory straight from the operating system, page-aligned, in huge pages where there are
-// any. Holds its job's reservation, so that the budget has the memory back when it really is free.
+// Zeroed, page-aligned memory straight from the operating system, in huge pages if it has any.
+// Holds its job's reservation, so the budget gets the memory back only when it is really free.
 class Slab {
  public:
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED".
+  // Returns RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED") if the memory cannot be mapped.
   static absl::StatusOr<std::shared_ptr<Slab>> Allocate(
       int64_t bytes, std::shared_ptr<MemoryBudget::Reservation> reservation);
   Slab(const Slab&) = delete;

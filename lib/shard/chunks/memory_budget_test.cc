@@ -15,7 +15,7 @@
 namespace muster::memory_budget_test {
 namespace {
 
-// A file system with what the kernel would say.
+// A fake file system with the files that the kernel would provide.
 class DefaultMemoryBytesTest : public testing::Test {
  protected:
   ~DefaultMemoryBytesTest() override { std::filesystem::remove_all(root_); }
@@ -29,7 +29,7 @@ class DefaultMemoryBytesTest : public testing::Test {
       testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
-TEST_F(DefaultMemoryBytesTest, AreHalfOfTheMachineWhereNoGroupHasALimit) {
+TEST_F(DefaultMemoryBytesTest, HalfOfTheMachineIfNoCgroupHasALimit) {
   const int64_t machine = DefaultMemoryBytes(root_);
   EXPECT_GT(machine, 1 << 20);
   Write("/proc/self/cgroup", "0::/group\n");
@@ -37,7 +37,7 @@ TEST_F(DefaultMemoryBytesTest, AreHalfOfTheMachineWhereNoGroupHasALimit) {
   EXPECT_EQ(DefaultMemoryBytes(root_), machine);
 }
 
-TEST_F(DefaultMemoryBytesTest, AreHalfOfTheSmallestLimitOnTheWayToTheRoot) {
+TEST_F(DefaultMemoryBytesTest, HalfOfTheSmallestLimitUpToTheRoot) {
   Write("/proc/self/cgroup", "0::/system.slice/muster-ps.service\n");
   Write("/sys/fs/cgroup/system.slice/memory.max", "9000\n");
   EXPECT_EQ(DefaultMemoryBytes(root_), 4500);
@@ -45,14 +45,14 @@ TEST_F(DefaultMemoryBytesTest, AreHalfOfTheSmallestLimitOnTheWayToTheRoot) {
   EXPECT_EQ(DefaultMemoryBytes(root_), 500);
 }
 
-TEST_F(DefaultMemoryBytesTest, AreHalfOfTheLimitOfVersion1) {
+TEST_F(DefaultMemoryBytesTest, HalfOfTheLimitOfCgroupVersion1) {
   Write("/proc/self/cgroup", "4:memory:/slurm/job_7\n0::/\n");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   Write("/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "1000\n");
   EXPECT_EQ(DefaultMemoryBytes(root_), 500);
 }
 
-TEST(MemoryBudgetTest, RefusesWhatExceedsItAtOnce) {
+TEST(MemoryBudgetTest, RefusesAtOnceIfMemoryIsShort) {
   MemoryBudget budget(1000);
   auto first = budget.Reserve(600, absl::ZeroDuration());
   ASSERT_TRUE(first.ok());
@@ -62,7 +62,7 @@ TEST(MemoryBudgetTest, RefusesWhatExceedsItAtOnce) {
   EXPECT_TRUE(budget.Reserve(400, absl::ZeroDuration()).ok());
 }
 
-TEST(MemoryBudgetTest, WaitsForMemoryThatIsOnItsWayBack) {
+TEST(MemoryBudgetTest, WaitsForRetiredMemory) {
   MemoryBudget budget(1000);
   auto first = *budget.Reserve(600, absl::ZeroDuration());
   first->Retire();
@@ -70,18 +70,18 @@ TEST(MemoryBudgetTest, WaitsForMemoryThatIsOnItsWayBack) {
   EXPECT_TRUE(budget.Reserve(1000, absl::InfiniteDuration()).ok());
 }
 
-// Whoever has it may not have been told yet that it is to give it back.
-TEST(MemoryBudgetTest, WaitsAMomentForMemoryThatNobodyHasAnnounced) {
+// The holder may not know yet that it must give its memory back.
+TEST(MemoryBudgetTest, WaitsBrieflyForMemoryThatIsNotRetired) {
   MemoryBudget budget(1000);
   auto first = *budget.Reserve(600, absl::ZeroDuration());
   EXPECT_FALSE(budget.Reserve(1001, absl::InfiniteDuration(), absl::InfiniteDuration()).ok())
-      << "that never fits";
+      << "more than the capacity";
   std::jthread release([&] { first.reset(); });
   EXPECT_TRUE(budget.Reserve(1000, absl::ZeroDuration(), absl::InfiniteDuration()).ok());
 }
 
-// The memory that comes back is for the next generation.
-TEST(MemoryBudgetTest, WhoIsStoppedWhileItWaitsTakesNothing) {
+// Memory that becomes free is for the next generation.
+TEST(MemoryBudgetTest, StoppedWaiterReservesNothing) {
   MemoryBudget budget(1000);
   auto first = *budget.Reserve(600, absl::ZeroDuration());
   first->Retire();

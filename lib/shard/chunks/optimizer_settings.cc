@@ -54,7 +54,7 @@ OptimizerSettings OptimizerSettingsOf(const v1::Optimizer& optimizer) {
               .epsilon = lamb.has_epsilon() ? lamb.epsilon() : 1e-6,
               .weight_decay = lamb.weight_decay()};
     }
-    case v1::Optimizer::kLars: {  // sgd with a trust ratio
+    case v1::Optimizer::kLars: {  // SGD with a trust ratio
       const v1::Lars& lars = optimizer.lars();
       return {.rule = lars.momentum() == 0 ? OptimizerRule::kSgd : OptimizerRule::kSgdMomentum,
               .momentum = lars.momentum(),
@@ -63,7 +63,7 @@ OptimizerSettings OptimizerSettingsOf(const v1::Optimizer& optimizer) {
     case v1::Optimizer::KIND_NOT_SET:
       break;
   }
-  LOG(FATAL) << "a plan without optimizer";
+  LOG(FATAL) << "the plan names no optimizer; validation of the job should have refused it";
 }
 
 }  // namespace muster

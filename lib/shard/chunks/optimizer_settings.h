@@ -1,4 +1,4 @@
-// What the kernels need of a job's optimizer.
+// Converts a job's optimizer into the settings of the update kernels.
 #pragma once
 
 #include "kernels/optimizer/optimizer.h"
@@ -6,7 +6,8 @@
 
 namespace muster {
 
-// With the defaults of v1::Optimizer filled in. CHECKs that there is one.
+// Returns the settings with the defaults of v1::Optimizer filled in. Requires: `optimizer` names an
+// optimizer; the process dies otherwise.
 kernels::OptimizerSettings OptimizerSettingsOf(const v1::Optimizer& optimizer);
 
 }  // namespace muster

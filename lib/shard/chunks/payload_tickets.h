@@ -1,4 +1,4 @@
-// Counts the payloads that are on their way into somebody's memory or out of it.
+// Counts the payloads that are being received into a memory or sent from it.
 #pragma once
 
 #include <glog/logging.h>
@@ -8,16 +8,17 @@
 
 namespace muster {
 
-// Belongs to the owner of the memory. Whoever sees a payload through takes a ticket and keeps it as
-// long as the memory is in use: beside the place that a payload is received into, or inside the
-// `done` of a send. When all tickets are back the memory may go. No ticket outlives the owner.
+// The owner of the memory owns the tickets. Each transfer takes a ticket and keeps it as long as it
+// uses the memory: a receive keeps it next to the place of the payload, a send keeps it inside its
+// `done`. The memory may be freed when all tickets are back. No ticket may outlive the owner.
 //
-// A ticket is one word, allocates nothing and leads back to the owner: a `done` that consists of a
-// ticket and one more word fits into an AnyInvocable. Thread-compatible.
+// A ticket is one word, allocates nothing and leads back to the owner. A `done` that captures a
+// ticket and one more word therefore fits into an AnyInvocable without an allocation.
+// Thread-compatible.
 template <typename Owner>
 class PayloadTickets {
  public:
-  // Move-only; false once it was given back or moved from.
+  // A move-only ticket. It is false after GiveBack() and after it was moved from.
   class Ticket {
    public:
     Ticket() = default;
@@ -30,7 +31,7 @@ class PayloadTickets {
     ~Ticket() { GiveBack(); }
 
     explicit operator bool() const { return tickets_ != nullptr; }
-    // Of one that is held.
+    // Requires: the ticket is held.
     Owner& owner() const { return *tickets_->owner_; }
     void GiveBack() {
       if (tickets_ != nullptr) --std::exchange(tickets_, nullptr)->out_;
@@ -46,7 +47,9 @@ class PayloadTickets {
   explicit PayloadTickets(Owner* owner) : owner_(owner) {}
   PayloadTickets(const PayloadTickets&) = delete;
   PayloadTickets& operator=(const PayloadTickets&) = delete;
-  ~PayloadTickets() { CHECK_EQ(out_, 0) << "a payload is still under way"; }
+  ~PayloadTickets() {
+    CHECK_EQ(out_, 0) << "a payload is still under way while its owner is destroyed";
+  }
 
   Ticket Take() { return Ticket(this); }
   bool all_back() const { return out_ == 0; }

@@ -39,7 +39,7 @@ TEST(PayloadTicketsTest, TheOwnerIsIdleWhenAllTicketsAreBack) {
     EXPECT_FALSE(owner.tickets.all_back());
   }
   EXPECT_TRUE(owner.tickets.all_back());
-  first.GiveBack();  // once is enough
+  first.GiveBack();  // the second call does nothing
   EXPECT_TRUE(owner.tickets.all_back());
 }
 
@@ -54,10 +54,10 @@ TEST(PayloadTicketsTest, AMovedTicketCountsOnce) {
   second = owner.tickets.Take();
   second = owner.tickets.Take();
   second.GiveBack();
-  EXPECT_TRUE(owner.tickets.all_back()) << "what it held before went back";
+  EXPECT_TRUE(owner.tickets.all_back()) << "assignment returns the ticket held before";
 }
 
-TEST(PayloadTicketsTest, ATicketAndAWordTravelInADoneWithoutAllocation) {
+TEST(PayloadTicketsTest, DoneWithATicketAndAWordAllocatesNothing) {
   Owner owner;
   const int64_t before = allocations;
   absl::AnyInvocable<void()> done = [ticket = owner.tickets.Take(), add = int64_t{3}]() mutable {
@@ -74,7 +74,7 @@ TEST(PayloadTicketsTest, ATicketAndAWordTravelInADoneWithoutAllocation) {
   done = [ticket = owner.tickets.Take()] {};
   EXPECT_FALSE(owner.tickets.all_back());
   done = nullptr;
-  EXPECT_TRUE(owner.tickets.all_back()) << "also where it is never called";
+  EXPECT_TRUE(owner.tickets.all_back()) << "also if it is never called";
 }
 
 TEST(PayloadTicketsDeathTest, NoTicketOutlivesTheOwner) {

@@ -9,7 +9,8 @@ namespace muster {
 
 namespace {
 
-// Above the job's number: that it is a backup's, then one more than the shard.
+// A session number has three fields. From the lowest bit: 39 bits job number, 1 bit "is a replica",
+// then the shard's index plus one.
 constexpr uint64_t kOfBackup = kJobNumbersEnd;
 constexpr int kShardShift = 40;
 

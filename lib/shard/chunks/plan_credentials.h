@@ -1,4 +1,4 @@
-// In which session a shard is served, and how a member of a job introduces itself to the others.
+// Session numbers of shards, and the credentials of a job's members in these sessions.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace muster {
 
-// The number of the session of a shard. With one ps for each shard that is the job's; where a ps
-// may come to serve several shards on one thread (resources.ps_replication) each has a session of
-// its own, and so has its backup.
+// Returns the number of the session that serves a shard. Normally it is the job number. With
+// resources.ps_replication one ps thread may serve several shards of a job, so each shard has its
+// own session, and so does each replica of a shard.
 uint64_t SessionOf(const v1::JobPlan& plan, ShardIndex shard);
 uint64_t SessionOfBackup(const v1::JobPlan& plan, ShardIndex shard);
 bool IsSessionOfBackup(uint64_t session);
-// Job numbers end below this.
+// Job numbers are below this.
 inline constexpr uint64_t kJobNumbersEnd = uint64_t{1} << 39;
 
-// The plan as a shard sees it: its job number is that of its session.
+// Returns the plan as the shard sees it: its job number is the number of the shard's session.
 v1::JobPlan PlanOfShard(const v1::JobPlan& plan, ShardIndex shard);
 
-// As that worker or that shard of the plan's generation, with the plan's token. INVALID_ARGUMENT
-// (reason "BAD_PLAN") where the plan has no proper one.
+// Returns the credentials of that worker or shard in the plan's generation, with the plan's token.
+// Returns INVALID_ARGUMENT (reason "BAD_PLAN") if the plan's token is malformed.
 absl::StatusOr<LinkCredentials> CredentialsOf(const v1::JobPlan& plan, Rank rank);
 absl::StatusOr<LinkCredentials> CredentialsOf(const v1::JobPlan& plan, ShardIndex shard);
-// Likewise, to one who is served in that session.
+// Returns the same credentials for a link into session `session`.
 absl::StatusOr<LinkCredentials> CredentialsFor(uint64_t session, const v1::JobPlan& plan,
                                                Rank rank);
 absl::StatusOr<LinkCredentials> CredentialsFor(uint64_t session, const v1::JobPlan& plan,

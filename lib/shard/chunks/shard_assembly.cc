@@ -62,7 +62,7 @@ absl::Span<std::byte> ShardAssembly::Place(ShardIndex shard, uint64_t bytes) {
 }
 
 void ShardAssembly::Arrived(ShardIndex shard, int64_t step) {
-  if (!receiving_[shard]) return;  // given up by ShardLost
+  if (!receiving_[shard]) return;  // ShardLost() gave it up
   receiving_[shard].GiveBack();
   options_.arrived(shard, step);
 }

@@ -1,4 +1,5 @@
-// How the shards of a job come to one decision: each reports to shard 0, which tells everybody.
+// Carries the messages with which the shards of a job reach one decision: each shard reports to
+// shard 0, which sends the decision to all others.
 #pragma once
 
 #include <cstddef>
@@ -14,65 +15,67 @@
 
 namespace muster {
 
-// One shard's part in that: messages and the memory that they are in, not what they say. Of every
-// shard at most one report is under way at a time. What shard 0 reports it hears itself, without a
-// message.
+// One shard's part in this exchange. It handles the messages and the memory of their payloads, not
+// their meaning. At most one report of each shard is under way at a time. Shard 0 takes its own
+// report without a message.
 //
-// Thread-compatible; after construction nothing is allocated. What it calls, it calls from inside
-// its methods and from inside the `done` of its messages.
+// Thread-compatible. Nothing is allocated after construction. Callbacks run inside the methods of
+// this class and inside the `done` of its messages.
 class ShardAssembly {
  public:
-  // As ShardOutput::SendToShard().
+  // Like ShardOutput::SendToShard().
   using Send = std::function<void(ShardIndex shard, const WireHeader& header,
                                   absl::Span<const std::byte> payload, Transport::SendDone done)>;
   struct Options {
     MessageKind report = MessageKind::kSquares;
     MessageKind decision = MessageKind::kVerdict;
-    // Of shard 0: where each shard's report is to lie; empty for those without gradients,
-    // which report nothing and are told nothing.
+    // Only for shard 0: the memory for each shard's report. Empty for a shard without gradients,
+    // which neither reports nor gets the decision.
     NumberedVector<ShardIndex, absl::Span<std::byte>> places;
     Send send;
     std::function<void(ShardIndex shard, int64_t step)>
-        arrived;                             // of shard 0: a report is in its place
-    std::function<void()> reported = [] {};  // the report's memory is free again
-    std::function<void()> told = [] {};      // of shard 0: the decision's is
+        arrived;                             // shard 0 only: a report is in its place
+    std::function<void()> reported = [] {};  // the memory of the report is free again
+    std::function<void()> told = [] {};  // shard 0 only: the memory of the decision is free again
   };
 
-  // Of shard `shard` of the plan.
+  // Creates the part of shard `shard` of the plan.
   ShardAssembly(const v1::JobPlan& plan, ShardIndex shard, Options options);
 
   // ---- every shard
 
-  // `report` stays as it is while reporting(). Not while another is under way.
+  // Sends `report` to shard 0. Requires: !reporting(). `report` must not change while reporting().
   void Report(int64_t step, absl::Span<const std::byte> report);
   bool reporting() const { return reporting_; }
 
-  // Names `memory` for a decision that comes with a payload, unless one is being received already:
-  // then empty.
+  // Returns `memory` as the place for a decision with a payload. Returns an empty span if a
+  // decision is already being received.
   absl::Span<std::byte> PlaceDecision(absl::Span<std::byte> memory);
-  // It is there. False: it was given up before.
+  // Records that the decision is in its place. Returns false if DecisionLost() or ShardLost() came
+  // first.
   bool DecisionArrived();
   void DecisionLost() { receiving_decision_.GiveBack(); }
 
   // ---- shard 0
 
-  // Where the report of `shard` is to be placed; empty where none is wanted: no such shard, another
-  // size, or one is being placed already.
+  // Returns the place for the report of `shard`. Returns an empty span if there is no such shard,
+  // if the size is wrong, or if its report is already being received.
   absl::Span<std::byte> Place(ShardIndex shard, uint64_t bytes);
-  // It is there; ignored if it was given up before.
+  // Records that the report is in its place. Does nothing if Lost() or ShardLost() came first.
   void Arrived(ShardIndex shard, int64_t step);
-  // It will not arrive, and may come again.
+  // Records that the report will not arrive. The shard may send it again.
   void Lost(ShardIndex shard);
 
-  // Tells all other shards with gradients. A payload stays as it is while telling().
+  // Sends the decision to all other shards with gradients. `decision` must not change while
+  // telling().
   void Tell(int64_t step, double scalar, absl::Span<const std::byte> decision);
   bool telling() const { return telling_ > 0; }
 
-  // ---- life
+  // ---- shutdown
 
-  // What is under way from `shard` will not arrive.
+  // Gives up all messages under way from `shard`.
   void ShardLost(ShardIndex shard);
-  // No message is being received and none sent.
+  // True if no message is being received or sent.
   bool idle() const { return tickets_.all_back(); }
 
  private:
@@ -82,8 +85,8 @@ class ShardAssembly {
   WireHeader Header(MessageKind kind, int64_t step, size_t bytes) const;
 
   const Options options_;
-  const WireHeader header_;  // what all messages of the shard have in common
-  Tickets tickets_{this};    // outlives who holds them below
+  const WireHeader header_;  // the fields that all messages of the shard share
+  Tickets tickets_{this};    // declared first: it outlives the tickets below
   NumberedVector<ShardIndex, Tickets::Ticket> receiving_;  // reports
   Tickets::Ticket receiving_decision_;
   bool reporting_ = false;

@@ -47,7 +47,8 @@ PushFate BackupGate::Arrived(LocalChunk chunk, Rank rank) {
   seat.state = PushState::kIn;
   seat.last_step = seat.step;
   seat.answer_owed = true;
-  // No rank pushes a step before every chunk has its version, or it is no worker of ours.
+  // Every worker waits for a version of all chunks before it pushes that step, so a push of an open
+  // step belongs to the step that all chunks gather.
   if (seat.step == open_step_ && ++pushes_in_[rank] == trained_chunks_) {
     RankSet::Add(absl::MakeSpan(arrived_), rank);
   }
@@ -68,6 +69,7 @@ void BackupGate::CountLate(Seat& seat, int64_t step) {
   ++late_pushes_;
 }
 
+// Rejects a set that the pushes cannot satisfy: the decision arrives in a message.
 bool BackupGate::Close(int64_t step, absl::Span<const uint64_t> set) {
   if (step != open_step_ || closed_ || chunks_behind_ == 0) return false;
   const RankSet members(set), arrived(arrived_);
@@ -81,6 +83,7 @@ bool BackupGate::Close(int64_t step, absl::Span<const uint64_t> set) {
     samples += samples_[rank];
   }
   const auto batch = std::accumulate(samples_.begin(), samples_.end(), int64_t{0});
+  // The sum lacks the samples of late ranks; the factor scales it to the mean over the whole batch.
   factor_ = static_cast<double>(batch) / static_cast<double>(samples);
   closed_ = true;
   return true;
@@ -102,7 +105,7 @@ void BackupGate::Updated(LocalChunk chunk) {
     const bool in_set = member != set_.end() && *member == rank;
     if (in_set) ++member;
     Seat& seat = seats_(chunk, rank);
-    if (seat.state != PushState::kIn) continue;  // one that is still under way will be late
+    if (seat.state != PushState::kIn) continue;  // a push still under way will be late
     seat.state = PushState::kAwaited;
     if (!in_set) ++late_pushes_;
   }

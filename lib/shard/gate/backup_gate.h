@@ -9,22 +9,23 @@
 
 namespace muster {
 
-// A step closes with the gradients of some ranks, the same ones for all chunks of all shards:
-// StepClosing, on shard 0, says which. An update of a chunk takes the pushes of those, scaled to
-// the whole batch; pushes of the others are late, whether they are here already or come afterwards.
+// A step closes with the gradients of some ranks; StepClosing, on shard 0, chooses them. The set is
+// the same for all chunks of all shards. An update of a chunk takes the pushes of these ranks,
+// scaled to the whole batch. Pushes of other ranks are late, whether they are here already or
+// arrive later.
 //   Source: J. Chen et al., "Revisiting distributed synchronous SGD", 2016
 //
-// Answered at an update is who has pushed the step, or fetched the version, before; who pushes late
-// is answered with the version that there is.
+// An update answers every rank that has pushed the step or fetched the version before. A late push
+// is answered with the current version.
 //
-// No chunk of a job is more than one step ahead of another: a worker pushes a step when it has all
-// parameters of its version, and a step is not closed before that.
+// No chunk of a job is more than one step ahead of another. A worker pushes a step only when it has
+// all parameters of that version, and a step closes only after such pushes.
 class BackupGate : public Gate {
  public:
   struct Options {
     int chunks = 0;
-    int trained_chunks = 0;                 // with gradients
-    NumberedVector<Rank, int64_t> samples;  // of a batch
+    int trained_chunks = 0;                 // chunks with gradients
+    NumberedVector<Rank, int64_t> samples;  // per rank, of one batch
     int64_t first_step = 0;
   };
   explicit BackupGate(const Options& options);
@@ -33,13 +34,13 @@ class BackupGate : public Gate {
   PushFate Arrived(LocalChunk chunk, Rank rank) override;
   void Lost(LocalChunk chunk, Rank rank) override;
   bool IsPlacing(LocalChunk chunk, Rank rank) const override;
-  // None before Close().
+  // Returns no update before Close().
   ChunkUpdate NextUpdate(LocalChunk chunk) const override;
   void Updated(LocalChunk chunk) override;
   void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
   bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
-  // "At least": the version asked for where it is the chunk's or the one before, the current one
-  // for older ones, the next one for newer ones.
+  // Serves at least the requested version: the requested one if it is the current or the previous
+  // version, the current one if it is older, the next one if it is newer.
   FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
   int64_t AnswerStep(LocalChunk chunk, Rank /*rank*/) const override {
     return chunks_[chunk].version;
@@ -48,13 +49,14 @@ class BackupGate : public Gate {
   int64_t UpdatesUntil(int64_t version) const override { return version - first_step_; }
   int64_t late_pushes() const override { return late_pushes_; }
 
-  // The step that is being gathered, or closed and not yet applied to every chunk.
+  // The step that is being gathered, or that is closed and not yet applied to every chunk.
   int64_t open_step() const { return open_step_; }
-  // Ranks whose pushes of the open step are here, of all chunks, as a RankSet; grows.
+  // The ranks that have pushed the open step for all chunks, as a RankSet. It only grows during a
+  // step.
   absl::Span<const uint64_t> arrived() const { return arrived_; }
   bool closed() const { return closed_; }
-  // The open step is made of the ranks in `set`. False, and nothing happens, where that cannot be:
-  // another step, closed already, or a rank whose pushes are not all here.
+  // Closes the open step with the ranks in `set`. Returns false and does nothing if `step` is not
+  // the open step, is closed already, or if pushes of a rank in `set` are missing.
   bool Close(int64_t step, absl::Span<const uint64_t> set);
 
  private:
@@ -64,8 +66,8 @@ class BackupGate : public Gate {
     bool updated = false;  // since the last TakeAnswers()
   };
   struct Seat {
-    int64_t step = 0;        // of the push that is under way or in
-    int64_t last_step = -1;  // of a push that was taken or counted as late
+    int64_t step = 0;        // of the push that is under way or has arrived
+    int64_t last_step = -1;  // of the last push that was taken or counted as late
     PushState state = PushState::kAwaited;
     bool answer_owed = false;
   };
@@ -82,12 +84,12 @@ class BackupGate : public Gate {
   int64_t late_pushes_ = 0;
 
   int64_t open_step_;
-  int chunks_behind_;                    // that the open step is not yet applied to
-  NumberedVector<Rank, int> pushes_in_;  // chunks that have its push of the open step
+  int chunks_behind_;                    // chunks that lack the open step
+  NumberedVector<Rank, int> pushes_in_;  // chunks with the rank's push of the open step
   std::vector<uint64_t> arrived_;
   bool closed_ = false;
-  std::vector<Rank> set_;  // that the open step was closed with
-  double factor_ = 1;      // batch over samples of the set
+  std::vector<Rank> set_;  // the ranks of the closed step
+  double factor_ = 1;      // samples of the batch / samples of the set
 };
 
 }  // namespace muster

@@ -1,4 +1,5 @@
-// Bulk synchronous training: everybody's gradient, then the update, then everybody's answer.
+// Bulk synchronous training: a chunk is updated with the gradients of all ranks, then all ranks get
+// the new value.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,18 @@
 
 namespace muster {
 
-// An update of a chunk takes one push of every rank, of the step that is the chunk's version; the
-// value served at step s has seen exactly the pushes of the steps before s (I4).
+// An update of a chunk takes one push of every rank, for the step that equals the chunk's version.
+// The value served at step s contains exactly the pushes of the steps before s (I4).
 //
-// Versions are those of `rounds`: in local SGD a push of version v ends the round from v to the
-// next one, and bears all of its steps.
+// Versions follow `rounds`. In local SGD a push of version v ends the round that began at v and
+// carries the work of all its steps.
 //   Source of local SGD: S. Stich, "Local SGD converges fast and communicates little", ICLR 2019
 class BspGate : public Gate {
  public:
   struct Options {
     int chunks = 0;
     int ranks = 1;
-    RoundSchedule rounds;  // without the end, which comes with Start()
+    RoundSchedule rounds;  // without total_steps, which Start() sets
   };
   explicit BspGate(const Options& options);
 
@@ -32,7 +33,7 @@ class BspGate : public Gate {
   void Updated(LocalChunk chunk) override;
   void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
   bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
-  // The current version or the one before.
+  // Serves the current version or the one before.
   FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
   int64_t AnswerStep(LocalChunk chunk, Rank rank) const override;
   int64_t version(LocalChunk chunk) const override { return chunks_[chunk].version; }
@@ -44,12 +45,12 @@ class BspGate : public Gate {
   enum class PushState : uint8_t { kAwaited, kPlacing, kIn };
   struct Chunk {
     int64_t version = 0;
-    int64_t previous = -1;  // version; -1: none
+    int64_t previous = -1;  // the version before; -1: none
     int pushes_in = 0;
     bool answers_owed = false;
   };
 
-  // With the end.
+  // The schedule with total_steps.
   RoundSchedule rounds() const;
 
   const RoundSchedule rounds_;

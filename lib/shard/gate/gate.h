@@ -1,5 +1,5 @@
-// When pushes become updates and updates become answers: what tells one consistency mode from
-// another.
+// Decides when pushes become updates and when updates are answered. Each consistency mode has one
+// gate.
 #pragma once
 
 #include <cstdint>
@@ -14,82 +14,84 @@
 namespace muster {
 
 enum class PushFate : uint8_t {
-  kTake,       // its gradient is wanted
-  kRepeat,     // it was taken before
+  kTake,       // the gradient is wanted
+  kRepeat,     // the push was taken before
   kLate,       // its step was closed without it
-  kWrongStep,  // nobody who keeps to the protocol sends it
+  kWrongStep,  // violates the protocol
 };
 
 enum class FetchFate : uint8_t {
   kCurrent,   // answered with the chunk's value, as a PARAMS of AnswerStep()
   kPrevious,  // answered with the version before
-  kLater,     // answered when it is there
+  kLater,     // answered as soon as the version exists
   kWrongStep,
 };
 
-// An update of one chunk that is due.
+// A due update of one chunk.
 struct ChunkUpdate {
-  absl::Span<const Rank> ranks;  // whose gradients, ascending; empty: none is due
-  int64_t step = 0;              // that the gradients are of
-  double gradient_factor = 1;    // makes a mean over the whole batch of their sum
-  double share = 1;              // of a step that the update stands for
-  double rate_factor = 1;        // further, on the learning rate
-  int64_t staleness = 0;         // steps, see StalenessGate
+  // ranks that contribute gradients, ascending; empty: no update is due
+  absl::Span<const Rank> ranks;
+  int64_t step = 0;            // the step of the gradients
+  double gradient_factor = 1;  // turns their sum into the mean over the whole batch
+  double share = 1;            // share of a step that the update stands for
+  double rate_factor = 1;      // additional factor on the learning rate
+  int64_t staleness = 0;       // in steps, see StalenessGate
 };
 
-// Keeps account of the pushes for the chunks of one shard, and of who is owed an answer. Ranks and
-// chunks are good; steps are what a peer says. A push goes through Admit() and, where that says
-// kTake, either Arrived() or Lost().
+// Tracks the pushes for the chunks of one shard, and the ranks that are owed an answer. Requires:
+// ranks and chunks are valid. Steps come from peers and are checked here. A push goes through
+// Admit() and, if that returns kTake, through either Arrived() or Lost().
 //
-// (chunk, rank, step) identifies a push: no gate takes one twice (I2), and none forgets one that it
-// took (I1). Versions never go back (I7).
+// (chunk, rank, step) identifies a push. No gate takes a push twice (I2), and none forgets a push
+// that it took (I1). Versions never decrease (I7).
 //
-// Thread-compatible. No clock, no I/O, no lock; nothing is allocated after construction.
+// Thread-compatible. Has no clock, I/O or lock. Nothing is allocated after construction.
 class Gate {
  public:
   virtual ~Gate() = default;
 
-  // The length of the job; before, no update is due.
+  // Sets the length of the job. No update is due before.
   void Start(int64_t total_steps) { total_steps_ = total_steps; }
 
-  // What becomes of a push. kTake: its payload is under way.
+  // Decides about a push. kTake means that its payload is under way.
   virtual PushFate Admit(LocalChunk chunk, Rank rank, int64_t step) = 0;
-  // The payload of the push that was admitted is here. kTake or, where its step was closed
-  // meanwhile, kLate.
+  // Records that the payload of an admitted push is here. Returns kTake, or kLate if its step was
+  // closed in the meantime.
   virtual PushFate Arrived(LocalChunk chunk, Rank rank) = 0;
-  // It will not arrive, or is no gradient: it may come again.
+  // Records that the push will not arrive or is no gradient. The rank may send it again.
   virtual void Lost(LocalChunk chunk, Rank rank) = 0;
-  // A payload was admitted and has neither arrived nor got lost.
+  // True between Admit(), if it returned kTake, and Arrived() or Lost().
   virtual bool IsPlacing(LocalChunk chunk, Rank rank) const = 0;
 
-  // The next update of the chunk; valid until something is told to the gate.
+  // Returns the chunk's next update. It is valid until the next non-const call.
   virtual ChunkUpdate NextUpdate(LocalChunk chunk) const = 0;
-  // It was made.
+  // Records that the update returned by NextUpdate() was applied.
   virtual void Updated(LocalChunk chunk) = 0;
-  // Calls answer(rank) for everyone who is owed the chunk's value and may have it, as a PARAMS of
-  // AnswerStep(); they are not owed it any more.
+  // Calls answer(rank) for every rank that is owed the chunk's value and may have it now, as a
+  // PARAMS of AnswerStep(). These ranks are no longer owed an answer.
   virtual void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) = 0;
 
-  // Whether a push that was not taken is answered now; if not, its answer will come.
+  // Returns whether a push that was not taken is answered now. If false, its answer is still to
+  // come.
   virtual bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const = 0;
   virtual FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) = 0;
-  // Of the current value in the eyes of a rank.
+  // The step of the current value, as the rank counts steps.
   virtual int64_t AnswerStep(LocalChunk chunk, Rank rank) const = 0;
 
-  // Every rank's push of the steps before it is part of the chunk, unless its step was closed
-  // without it.
+  // The chunk contains every rank's pushes of all steps before this one, except pushes that came
+  // after their step was closed.
   virtual int64_t version(LocalChunk chunk) const = 0;
-  // The lowest version of the chunk that is still there: this one or the one before.
+  // The lowest version of the chunk that still exists: the current one or the one before.
   virtual int64_t oldest(LocalChunk chunk) const { return version(chunk); }
-  // Whether a chunk may stop at this version.
+  // Returns whether a chunk may stop at this version.
   virtual bool IsVersion(int64_t /*step*/) const { return true; }
-  // One past the last step whose push is part of the chunk.
+  // One past the last step that has a push in the chunk.
   virtual int64_t furthest(LocalChunk chunk) const { return version(chunk); }
-  // Updates of the chunk that `version` takes.
+  // Returns the number of updates that a chunk has had at `version`.
   virtual int64_t UpdatesUntil(int64_t version) const = 0;
-  // Updates that the chunk has had.
+  // Returns the number of updates that the chunk has had.
   virtual int64_t updates(LocalChunk chunk) const { return UpdatesUntil(version(chunk)); }
-  // Of steps that were closed without them.
+  // The number of pushes that came after their step was closed, or were not part of its set.
   virtual int64_t late_pushes() const { return 0; }
 
  protected:

@@ -1,4 +1,4 @@
-// Each gate alone: what becomes of pushes, and who is answered.
+// Tests each gate alone: its decisions about pushes, and the ranks that it answers.
 #include "lib/shard/gate/gate.h"
 
 #include <cstdint>
@@ -55,7 +55,7 @@ TEST(BspGateTest, AnUpdateTakesOnePushOfEveryRank) {
   EXPECT_EQ(gate.Admit(kChunk, Rank(1), 2), PushFate::kWrongStep);
 }
 
-TEST(BspGateTest, APushThatGotLostMayComeAgain) {
+TEST(BspGateTest, ALostPushMayComeAgain) {
   BspGate gate({.chunks = 1, .ranks = 1});
   gate.Start(10);
   ASSERT_EQ(gate.Admit(kChunk, Rank(0), 0), PushFate::kTake);
@@ -88,7 +88,7 @@ StalenessGate Stale(int64_t staleness, bool aware = false) {
   return gate;
 }
 
-TEST(StalenessGateTest, APushIsAnUpdateWeighedByItsShareOfTheBatch) {
+TEST(StalenessGateTest, EachPushIsAnUpdateWeightedByItsShareOfTheBatch) {
   StalenessGate gate = Stale(StalenessGate::kUnbounded);
   PushArrives(gate, Rank(0), 0);
   const ChunkUpdate update = gate.NextUpdate(kChunk);
@@ -97,15 +97,15 @@ TEST(StalenessGateTest, APushIsAnUpdateWeighedByItsShareOfTheBatch) {
   EXPECT_EQ(update.share, 0.25);
   EXPECT_EQ(update.rate_factor, 1);
   gate.Updated(kChunk);
-  EXPECT_EQ(Answered(gate), (Ranks{0})) << "nobody waits";
+  EXPECT_EQ(Answered(gate), (Ranks{0})) << "no rank waits for another";
   EXPECT_EQ(gate.AnswerStep(kChunk, Rank(0)), 1);
   EXPECT_EQ(gate.AnswerStep(kChunk, Rank(1)), 0);
-  EXPECT_EQ(gate.version(kChunk), 0) << "of the slowest";
+  EXPECT_EQ(gate.version(kChunk), 0) << "the version of the slowest rank";
   EXPECT_EQ(gate.furthest(kChunk), 1);
   EXPECT_EQ(gate.updates(kChunk), 1);
 }
 
-TEST(StalenessGateTest, AnAnswerWaitsUntilTheSlowestIsNearEnough) {
+TEST(StalenessGateTest, AnswerWaitsUntilTheSlowestRankIsCloseEnough) {
   StalenessGate gate = Stale(/*staleness=*/1);
   PushArrives(gate, Rank(0), 0);
   gate.Updated(kChunk);
@@ -113,7 +113,7 @@ TEST(StalenessGateTest, AnAnswerWaitsUntilTheSlowestIsNearEnough) {
   PushArrives(gate, Rank(0), 1);
   gate.Updated(kChunk);
   EXPECT_EQ(Answered(gate), Ranks{}) << "two would be too many";
-  EXPECT_EQ(gate.Admit(kChunk, Rank(0), 2), PushFate::kWrongStep) << "nobody can have computed it";
+  EXPECT_EQ(gate.Admit(kChunk, Rank(0), 2), PushFate::kWrongStep) << "no rank can have computed it";
   EXPECT_EQ(gate.Admit(kChunk, Rank(0), 1), PushFate::kRepeat);
   EXPECT_FALSE(gate.AnswersAgain(kChunk, Rank(0), 1)) << "its answer will come";
   EXPECT_EQ(gate.Fetch(kChunk, Rank(0), 2), FetchFate::kLater);
@@ -124,7 +124,7 @@ TEST(StalenessGateTest, AnAnswerWaitsUntilTheSlowestIsNearEnough) {
   EXPECT_EQ(gate.AnswerStep(kChunk, Rank(1)), 1);
 }
 
-TEST(StalenessGateTest, StalenessZeroWaitsForEverybody) {
+TEST(StalenessGateTest, StalenessZeroWaitsForAllRanks) {
   StalenessGate gate = Stale(/*staleness=*/0);
   PushArrives(gate, Rank(1), 0);
   gate.Updated(kChunk);
@@ -148,7 +148,7 @@ TEST(StalenessGateTest, StalenessCountsTheUpdatesSinceTheValueWasSent) {
   StalenessGate gate = Stale(StalenessGate::kUnbounded, /*aware=*/true);
   for (int64_t step = 0; step < 5; ++step) {
     PushArrives(gate, Rank(0), step);
-    EXPECT_EQ(gate.NextUpdate(kChunk).staleness, 0) << "of its own value";
+    EXPECT_EQ(gate.NextUpdate(kChunk).staleness, 0) << "no other rank has updated the chunk";
     EXPECT_EQ(gate.NextUpdate(kChunk).rate_factor, 1);
     gate.Updated(kChunk);
     Answered(gate);
@@ -177,21 +177,21 @@ bool Close(BackupGate& gate, int64_t step, const Ranks& ranks) {
   return gate.Close(step, {&word, 1});
 }
 
-TEST(BackupGateTest, ARankHasArrivedWithItsLastChunk) {
+TEST(BackupGateTest, RankArrivesWithItsLastChunk) {
   BackupGate gate = Backup(/*chunks=*/2, {1, 1, 1});
   PushArrives(gate, Rank(2), 0, LocalChunk(1));
   EXPECT_EQ(gate.arrived()[0], 0);
-  EXPECT_FALSE(Close(gate, 0, {2})) << "not all of it is here";
+  EXPECT_FALSE(Close(gate, 0, {2})) << "a push of rank 2 is missing";
   PushArrives(gate, Rank(2), 0, LocalChunk(0));
   EXPECT_EQ(gate.arrived()[0], Bits({2}));
 }
 
-TEST(BackupGateTest, AStepIsMadeOfThoseItWasClosedWith) {
+TEST(BackupGateTest, UpdateTakesExactlyTheRanksOfTheClosedStep) {
   BackupGate gate = Backup(/*chunks=*/1, {1, 2, 3});
   for (int rank : {0, 2, 1}) PushArrives(gate, Rank(rank), 0);
-  EXPECT_TRUE(gate.NextUpdate(kChunk).ranks.empty()) << "nobody has closed it";
+  EXPECT_TRUE(gate.NextUpdate(kChunk).ranks.empty()) << "the step is not closed";
   EXPECT_FALSE(Close(gate, 1, {0, 2})) << "another step";
-  EXPECT_FALSE(Close(gate, 0, {})) << "nobody's";
+  EXPECT_FALSE(Close(gate, 0, {})) << "an empty set";
   EXPECT_TRUE(Close(gate, 0, {0, 2}));
   EXPECT_FALSE(Close(gate, 0, {0, 1})) << "twice";
   EXPECT_EQ(RanksOf(gate.NextUpdate(kChunk)), (Ranks{0, 2}));
@@ -203,13 +203,13 @@ TEST(BackupGateTest, AStepIsMadeOfThoseItWasClosedWith) {
   EXPECT_EQ(gate.arrived()[0], 0);
 }
 
-TEST(BackupGateTest, ALatePushIsCountedOnceAndAnsweredWithWhatThereIs) {
+TEST(BackupGateTest, LatePushIsCountedOnceAndAnsweredWithTheCurrentVersion) {
   BackupGate gate = Backup(/*chunks=*/1, {1, 1});
   for (int64_t step : {0, 1, 2}) {
     PushArrives(gate, Rank(0), step);
     ASSERT_TRUE(Close(gate, step, {0}));
     gate.Updated(kChunk);
-    EXPECT_EQ(Answered(gate), (Ranks{0})) << "the other is not waiting";
+    EXPECT_EQ(Answered(gate), (Ranks{0})) << "rank 1 has not pushed";
   }
   EXPECT_EQ(gate.Admit(kChunk, Rank(1), 0), PushFate::kLate);
   EXPECT_TRUE(gate.AnswersAgain(kChunk, Rank(1), 0));
@@ -220,7 +220,7 @@ TEST(BackupGateTest, ALatePushIsCountedOnceAndAnsweredWithWhatThereIs) {
   PushArrives(gate, Rank(1), 3);
 }
 
-TEST(BackupGateTest, AStepMayCloseWhileAPushIsUnderWay) {
+TEST(BackupGateTest, StepMayCloseWhileAPushIsUnderWay) {
   BackupGate gate = Backup(/*chunks=*/1, {1, 1});
   ASSERT_EQ(gate.Admit(kChunk, Rank(1), 0), PushFate::kTake);
   PushArrives(gate, Rank(0), 0);
@@ -231,7 +231,7 @@ TEST(BackupGateTest, AStepMayCloseWhileAPushIsUnderWay) {
   EXPECT_EQ(gate.arrived()[0], 0) << "no part of the next step";
 }
 
-TEST(BackupGateTest, WhoFetchesAVersionThatIsToComeIsAnsweredWhenItIsThere) {
+TEST(BackupGateTest, FetchOfAFutureVersionIsAnsweredWhenItExists) {
   BackupGate gate = Backup(/*chunks=*/1, {1, 1});
   EXPECT_EQ(gate.Fetch(kChunk, Rank(1), 1), FetchFate::kLater);
   PushArrives(gate, Rank(0), 0);

@@ -1,4 +1,4 @@
-// A set of ranks in the words in which shards tell each other about it.
+// A set of ranks, in the format in which shards exchange it.
 #pragma once
 
 #include <bit>

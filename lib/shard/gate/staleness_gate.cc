@@ -38,7 +38,8 @@ bool StalenessGate::IsPlacing(LocalChunk chunk, Rank rank) const {
   return seats_(chunk, rank).state == PushState::kPlacing;
 }
 
-// A chunk has a push in only when one is due.
+// Prefers pushes that have arrived, then the lowest step. The result has a push only if pushes_in >
+// 0.
 Rank StalenessGate::RankOfNext(LocalChunk chunk) const {
   const absl::Span<const Seat> seats = seats_.row(chunk);
   const auto next = std::ranges::min_element(seats, {}, [](const Seat& seat) {

@@ -9,16 +9,18 @@
 
 namespace muster {
 
-// A push of rank r is applied to its chunk at once, as the gradient of r's own samples with a
-// learning rate that is r's share of the batch: so that one push of everybody moves a parameter as
-// far as one synchronous step. Its answer, the value for r's next step, waits until no rank is more
-// than `staleness` steps behind: the value served at step s has seen every push of the steps before
-// s - staleness (I3), and of r itself every one before s.
+// A push of rank r is applied to its chunk at once: as the gradient of r's own samples, with a
+// learning rate scaled by r's share of the batch. One push of every rank then moves a parameter as
+// far as one synchronous step.
 //
-// A chunk's version is the number of steps that every rank has pushed. The staleness of a push is
-// the number of updates of its chunk, in steps (one update per rank) and rounded down, since the
-// value was sent that it was computed from; where `aware`, the learning rate is divided by one
-// more.
+// The answer is the value for r's next step. It waits until no rank is more than `staleness` steps
+// behind. The value served at step s contains every push of the steps before s - staleness (I3),
+// and every push of r itself before s.
+//
+// A chunk's version is the number of steps that every rank has pushed. The staleness of a push
+// counts the updates of its chunk since the value was sent that the push was computed from. It is
+// measured in steps (one update per rank) and rounded down. If `aware`, the learning rate is
+// divided by the staleness plus one.
 //   Sources: Q. Ho et al., "More effective distributed ML via a stale synchronous parallel
 //   parameter server", NIPS 2013; W. Zhang et al., "Staleness-aware async-SGD", IJCAI 2016
 class StalenessGate : public Gate {
@@ -26,24 +28,24 @@ class StalenessGate : public Gate {
   static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();  // asynchronous
   struct Options {
     int chunks = 0;
-    NumberedVector<Rank, double> shares;  // of the batch
+    NumberedVector<Rank, double> shares;  // of the batch, per rank
     int64_t first_step = 0;
     int64_t staleness = kUnbounded;
     bool aware = false;
   };
   explicit StalenessGate(Options options);
 
-  // A push of step s before s was answered is kWrongStep: nobody can have computed it.
+  // Returns kWrongStep for a push of step s before s was answered: no rank can have computed it.
   PushFate Admit(LocalChunk chunk, Rank rank, int64_t step) override;
   PushFate Arrived(LocalChunk chunk, Rank rank) override;
   void Lost(LocalChunk chunk, Rank rank) override;
   bool IsPlacing(LocalChunk chunk, Rank rank) const override;
-  // Of the pushes that are in, that of the earliest step.
+  // Returns the arrived push with the lowest step.
   ChunkUpdate NextUpdate(LocalChunk chunk) const override;
   void Updated(LocalChunk chunk) override;
   void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
   bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
-  // Only the rank's own next step.
+  // Serves only the rank's own next step.
   FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
   int64_t AnswerStep(LocalChunk chunk, Rank rank) const override {
     return seats_(chunk, rank).step;
@@ -64,8 +66,8 @@ class StalenessGate : public Gate {
     int pushes_in = 0;
   };
   struct Seat {
-    int64_t step = 0;          // that the rank pushes next: it has pushed those before
-    int64_t updates_seen = 0;  // of the chunk, when the rank was sent its value
+    int64_t step = 0;          // the rank's next push; it has pushed all steps before
+    int64_t updates_seen = 0;  // the chunk's updates when the rank was sent its value
     PushState state = PushState::kAwaited;
     bool answer_owed = false;
   };

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kAnyVersion = std::numeric_limits<int64_t>::max();
 
-// What a shard's backup holds at the beginning.
+// Returns the version that each shard's replica holds at the start. A shard that never reports gets
+// the highest number, so that the minimum ignores it.
 NumberedVector<ShardIndex, int64_t> HeldAtFirst(const v1::JobPlan& plan) {
   NumberedVector<ShardIndex, int64_t> held;
   for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
@@ -56,7 +57,7 @@ bool BackupAgreement::Arrived(const WireHeader& header) {
   return true;
 }
 
-// Messages may overtake each other.
+// Messages may overtake each other, so an older report is ignored.
 bool BackupAgreement::Count(ShardIndex shard, int64_t version) {
   if (!held_.Has(shard) || held_[shard] >= version) return false;
   held_[shard] = version;

@@ -1,4 +1,4 @@
-// Where shards have backups: how all shards know which version every backup holds.
+// Tells all shards of a job which version every replica holds.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,32 @@
 
 namespace muster {
 
-// No chunk is brought from version s to s + 1 before every backup of the job holds version s. So
-// when somebody dies every chunk is, here and on backups, at one of two versions that follow each
-// other, m - 1 and m: every holder has m - 1, as its current version or as the one before. What
-// each shard knows of its own backup alone would not do for that: a chunk elsewhere may be a step
-// ahead of the shard, which is a step ahead of its backup.
+// No chunk goes from version s to s + 1 before every replica of the job holds version s. Every
+// chunk, here and on replicas, is then at one of two successive versions, m - 1 and m. Whichever
+// process dies, all remaining copies hold m - 1, as their current version or as the one before.
 //
-// Each shard reports to shard 0 what its backup holds of all its chunks; shard 0 tells all what is
-// held everywhere (HELD, without payload, in both directions). That goes on while the workers
-// compute the next gradients. Answers to workers do not wait for it.
+// It is not enough to wait for the shard's own replica. A chunk elsewhere may be a step ahead of
+// the shard, which is a step ahead of its replica.
 //
-// Thread-compatible; after construction nothing is allocated.
+// Each shard reports to shard 0 the version that its replica holds of all its chunks. Shard 0 tells
+// all shards the version that every replica holds. Both directions use HELD without payload. This
+// runs while the workers compute the next gradients; answers to workers do not wait for it.
+//
+// Thread-compatible. Nothing is allocated after construction.
 class BackupAgreement {
  public:
   using Send = std::function<void(ShardIndex shard, const WireHeader& header)>;
 
-  // Of shard `shard` of a plan in which some shard has a backup.
+  // Creates the part of shard `shard`. Requires: some shard of the plan has a replica.
   BackupAgreement(const v1::JobPlan& plan, ShardIndex shard, Send send);
 
-  // Whether a chunk of version `version` may be brought to the next one.
+  // Returns whether a chunk at `version` may go to the next one.
   bool Admits(int64_t version) const { return version <= everywhere_; }
 
-  // The shard's own backup holds it. True where that changed what is admitted.
+  // Records that the shard's own replica holds `version`. Returns true if Admits() changed.
   bool OwnHeld(int64_t version);
-  // A HELD of another shard: to shard 0 what its backup holds, from shard 0 what all do. Likewise.
+  // Handles a HELD of another shard: at shard 0 the version of that shard's replica, elsewhere the
+  // version of all replicas. Returns true if Admits() changed.
   bool Arrived(const WireHeader& header);
 
  private:
@@ -41,9 +43,9 @@ class BackupAgreement {
   WireHeader Held(int64_t version) const;
 
   const ShardIndex shard_;
-  const WireHeader header_;  // what all messages of the shard have in common
+  const WireHeader header_;  // the fields that all messages of the shard share
   const Send send_;
-  // Of shard 0: by shard; INT64_MAX for one without gradients or without a backup.
+  // Only used by shard 0. INT64_MAX for a shard without gradients or without a replica.
   NumberedVector<ShardIndex, int64_t> held_;
   int64_t everywhere_;
 };

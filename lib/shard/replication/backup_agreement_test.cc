@@ -13,7 +13,7 @@ using Told = std::vector<std::pair<ShardIndex, int64_t>>;
 
 constexpr ShardIndex kSecondShard{1}, kThirdShard{2};
 
-// Of three shards, of which the last has no backup.
+// A plan of three shards; the last one has no replica.
 v1::JobPlan Plan() {
   v1::JobPlan plan = MakeTestPlan({.parameters = {64, 64, 64}, .shards = 3, .first_step = 5});
   plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
@@ -38,19 +38,19 @@ class BackupAgreementTest : public testing::Test {
   Told told_;
 };
 
-TEST_F(BackupAgreementTest, TheFirstStepIsFreeAndTheNextWaitsForAllBackups) {
+TEST_F(BackupAgreementTest, FirstStepIsFreeAndTheNextWaitsForAllReplicas) {
   BackupAgreement first = Of(kFirstShard);
   EXPECT_TRUE(first.Admits(5));
   EXPECT_FALSE(first.Admits(6));
   EXPECT_FALSE(first.OwnHeld(6));
-  EXPECT_FALSE(first.Admits(6)) << "the other backup may be behind";
+  EXPECT_FALSE(first.Admits(6)) << "the other replica may be behind";
   EXPECT_TRUE(first.Arrived(Held(kSecondShard, 6)));
   EXPECT_TRUE(first.Admits(6));
   EXPECT_FALSE(first.Admits(7));
   EXPECT_EQ(told_, (Told{{kSecondShard, 6}, {kThirdShard, 6}}));
 }
 
-TEST_F(BackupAgreementTest, TheOthersReportToShardZeroAndBelieveIt) {
+TEST_F(BackupAgreementTest, OtherShardsReportToShardZeroAndFollowIt) {
   BackupAgreement second = Of(kSecondShard);
   EXPECT_FALSE(second.OwnHeld(6));
   EXPECT_EQ(told_, (Told{{kFirstShard, 6}}));
@@ -61,7 +61,7 @@ TEST_F(BackupAgreementTest, TheOthersReportToShardZeroAndBelieveIt) {
   EXPECT_TRUE(second.Admits(6));
 }
 
-TEST_F(BackupAgreementTest, WhatIsOldOrOfNobodyChangesNothing) {
+TEST_F(BackupAgreementTest, OldReportsAndUnknownShardsChangeNothing) {
   BackupAgreement first = Of(kFirstShard);
   EXPECT_FALSE(first.OwnHeld(6));
   EXPECT_FALSE(first.Arrived(Held(kThirdShard, 9)));
@@ -73,7 +73,7 @@ TEST_F(BackupAgreementTest, WhatIsOldOrOfNobodyChangesNothing) {
 
 TEST(BackupAgreementWithoutReportsTest, NothingIsHeldUp) {
   v1::JobPlan plan = MakeTestPlan({.parameters = {64}, .shards = 2});
-  plan.mutable_shards(1)->mutable_backup()->set_member("ps-1");  // of nothing
+  plan.mutable_shards(1)->mutable_backup()->set_member("ps-1");  // this shard has no chunks
   EXPECT_TRUE(BackupAgreement(plan, kFirstShard, nullptr).Admits(1'000'000));
 }
 

@@ -57,6 +57,7 @@ void BackupFeed::SendUpdateState(const v1::UpdateState& state) {
         [ticket = tickets_.Take()](const absl::Status&) mutable { ticket.GiveBack(); });
 }
 
+// Sums that were ready before the replica connected have waited.
 void BackupFeed::Connected() {
   connected_ = true;
   for (const LocalChunk chunk : chunks_.numbers()) {
@@ -79,6 +80,7 @@ void BackupFeed::SendSum(LocalChunk chunk) {
   header.chunk = static_cast<uint32_t>(c.id);
   header.length = c.next.elements.size() * sizeof(float);
   header.scalar = c.next.trust_ratio;
+  // The replica must apply exactly what the shard applied; NaN stands for a skipped step.
   header.loss_scale =
       c.next.skipped ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(c.next.factor);
   c.sum = SumState::kSending;

@@ -1,4 +1,4 @@
-// What a shard sends to its backup.
+// Sends a shard's state and updates to its replica.
 #pragma once
 
 #include <array>
@@ -16,50 +16,53 @@
 
 namespace muster {
 
-// STATE names an array of a chunk, of which 0 are the values; this is the shard's update state.
+// A STATE message names an array of a chunk; array 0 holds the values. This number names the
+// shard's update state instead.
 inline constexpr int kUpdateStateArray = -1;
 
-// First, where the backup has nothing yet, every array of every chunk at the plan's first step
-// (STATE), then the sum of every update (PUSH). A sum stays in its memory until it has gone out:
-// of a chunk one at a time is under way.
+// If the replica has nothing yet, the feed first sends every array of every chunk at the plan's
+// first step (STATE). Then it sends the sum of every update (PUSH). A sum stays in its memory until
+// it has been sent, so each chunk has at most one sum under way.
 //
-// Thread-compatible; after construction nothing is allocated. Calls what it is given from inside
-// its methods and from inside the `done` of its messages.
+// Thread-compatible. Nothing is allocated after construction. Callbacks run inside the methods of
+// this class and inside the `done` of its messages.
 class BackupFeed {
  public:
   using Send = std::function<void(const WireHeader& header, absl::Span<const std::byte> payload,
                                   Transport::SendDone done)>;
-  // Of a shard that has a backup, with these chunks. `sent`: memory of the chunk is free again.
+  // Requires: the shard has a replica, and `chunks` are its chunks. `sent` is called when memory of
+  // the chunk is free again.
   BackupFeed(const v1::JobPlan& plan, ShardIndex shard, NumberedVector<LocalChunk, ChunkId> chunks,
              Send send, std::function<void(LocalChunk)> sent);
 
-  // ---- the beginning
+  // ---- initial state
 
-  // The backup holds the first step: it needs no state.
+  // True if the replica holds the plan's first step and needs no state.
   bool is_filled() const { return is_filled_; }
-  // Once, when the backup is connected and before Connected(), where it needs them.
+  // Sends one array of a chunk. Called once per array, after the replica connected and before
+  // Connected(), unless is_filled().
   void SendArray(LocalChunk chunk, int array, absl::Span<const float> elements);
   void SendUpdateState(const v1::UpdateState& state);
-  // Sums may go out from here on.
+  // Sums may be sent from now on.
   void Connected();
 
   // ---- sums
 
-  // The sum of an update and how it became one, so that the backup does the same.
+  // The sum of an update, and how the shard applied it, so that the replica does the same.
   struct Sum {
     int64_t step = 0;
     absl::Span<const float> elements;
     bool skipped = false;
-    double factor = 1;  // on the sum
+    double factor = 1;  // applied to the sum
     double trust_ratio = 1;
   };
-  // Not while the last one is under way.
+  // Sends `sum`. Requires: !is_forwarding(chunk).
   void Forward(LocalChunk chunk, const Sum& sum);
   bool is_forwarding(LocalChunk chunk) const { return chunks_[chunk].sum != SumState::kNone; }
-  // Whether an array of the chunk is on its way.
+  // Returns whether an array of the chunk is being sent.
   bool is_sending_state(LocalChunk chunk) const { return chunks_[chunk].arrays_sending > 0; }
 
-  // No payload is being sent.
+  // True if no payload is being sent.
   bool idle() const { return tickets_.all_back(); }
 
  private:
@@ -74,14 +77,14 @@ class BackupFeed {
 
   void SendSum(LocalChunk chunk);
 
-  const WireHeader header_;  // what all messages have in common
+  const WireHeader header_;  // the fields that all messages share
   const Send send_;
   const std::function<void(LocalChunk)> sent_;
   const bool is_filled_;
   bool connected_ = false;
-  Tickets tickets_{this};  // outlives who holds them below
+  Tickets tickets_{this};  // declared first: it outlives the tickets below
   NumberedVector<LocalChunk, Chunk> chunks_;
-  std::array<double, 3> update_state_ = {};  // as it goes out
+  std::array<double, 3> update_state_ = {};  // the payload of SendUpdateState()
 };
 
 }  // namespace muster

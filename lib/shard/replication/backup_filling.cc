@@ -47,7 +47,7 @@ absl::Span<std::byte> BackupFilling::Place(const WireHeader& header) {
 
 void BackupFilling::Arrived(const WireHeader& header) {
   Piece& piece = *Find(header);
-  if (!piece.receiving) return;  // given up by AllLost()
+  if (!piece.receiving) return;  // AllLost() gave it up
   piece.receiving.GiveBack();
   piece.is_in = true;
   --missing_;
@@ -61,6 +61,8 @@ void BackupFilling::AllLost() {
 
 v1::UpdateState BackupFilling::update_state() const {
   v1::UpdateState state;
+  // The numbers come from a peer: a double outside the exact range of int64_t must not be
+  // converted.
   const auto whole = [](double number) {
     return std::abs(number) < 1e15 ? static_cast<int64_t>(number) : int64_t{-1};
   };

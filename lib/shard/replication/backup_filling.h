@@ -1,4 +1,4 @@
-// How a backup that has nothing gets what its shard has.
+// Receives the state of a shard at a replica that has nothing yet.
 #pragma once
 
 #include <array>
@@ -14,27 +14,27 @@
 
 namespace muster {
 
-// The receiver of BackupFeed's STATE messages: every array of every chunk, and the update state,
-// once each, in any order. They are received where they belong. Thread-compatible; after
-// construction nothing is allocated.
+// Receives BackupFeed's STATE messages: every array of every chunk and the update state, once each,
+// in any order. Payloads are received directly into the store. Thread-compatible. Nothing is
+// allocated after construction.
 class BackupFilling {
  public:
-  // Fills version ChunkStore::Version() of the store, which outlives this; of version `first_step`
-  // of the job.
+  // Fills version ChunkStore::Version() of the store with version `first_step` of the job. The
+  // store must outlive this object.
   BackupFilling(const ChunkStore& store, int64_t first_step);
 
-  // Where a message is to be placed; empty where it is not wanted. Then that it is there, or will
-  // not come.
+  // Returns the place for the payload of a message, or an empty span if it is not wanted. Each
+  // place is followed by Arrived() or Lost().
   absl::Span<std::byte> Place(const WireHeader& header);
   void Arrived(const WireHeader& header);
   void Lost(const WireHeader& header);
-  // None that is under way will.
+  // Records that no message under way will arrive.
   void AllLost();
 
   bool complete() const { return missing_ == 0; }
-  // Once complete.
+  // Requires: complete().
   v1::UpdateState update_state() const;
-  // No payload is being received.
+  // True if no payload is being received.
   bool idle() const { return tickets_.all_back(); }
 
  private:
@@ -44,12 +44,12 @@ class BackupFilling {
     bool is_in = false;
     Tickets::Ticket receiving;
   };
-  // Null: there is no such piece.
+  // Returns null if there is no such piece.
   Piece* Find(const WireHeader& header);
 
   const ChunkStore& store_;
   const int64_t first_step_;
-  Tickets tickets_{this};      // outlives who holds them below
+  Tickets tickets_{this};      // declared first: it outlives the tickets below
   std::vector<Piece> pieces_;  // [chunk, array], then the update state
   size_t missing_;
   std::array<double, 3> update_state_ = {};

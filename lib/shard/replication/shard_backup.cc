@@ -39,6 +39,7 @@ absl::Status CheckBackups(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
+// The shard pushes with the samples of the whole batch, so the replica applies a sum unchanged.
 v1::JobPlan PlanOfBackup(const v1::JobPlan& plan, ShardIndex shard) {
   v1::JobPlan view = plan;
   view.set_job_number(SessionOfBackup(plan, shard));
@@ -48,8 +49,8 @@ v1::JobPlan PlanOfBackup(const v1::JobPlan& plan, ShardIndex shard) {
   pusher.set_host(plan.shards(ToInt(shard)).host());
   pusher.set_samples(plan.spec().data().batch_size());
   for (v1::PlanShard& other : *view.mutable_shards()) other.clear_backup();
-  view.mutable_spec()->mutable_sync()->clear_compression();  // a sum travels as it is
-  view.mutable_spec()->clear_checkpoint();                   // the shard writes it
+  view.mutable_spec()->mutable_sync()->clear_compression();  // the sum is sent as it is
+  view.mutable_spec()->clear_checkpoint();                   // the shard writes the checkpoints
   return view;
 }
 

@@ -1,4 +1,4 @@
-// Backups of shards: who has one, and what the plan is in a backup's eyes.
+// Replicas of shards: which shards have one, and the plan as a replica sees it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,18 +7,19 @@
 
 namespace muster {
 
-// A backup is a ParameterShard like any other, on a shard thread of another ps, in a job of one
-// worker: its shard, which pushes the sum of every chunk's gradients. So it has a session of its
-// own, and a thread may have any number of them beside its own shard of the job.
+// A replica is an ordinary ParameterShard on a shard thread of another ps. It serves a job with one
+// worker: its shard, which pushes the sum of every chunk's gradients. It therefore has a session of
+// its own, and a thread may serve any number of replicas beside its own shard of the job.
 
-// Whether the plan gives the shard a backup, and whether it gives any shard one.
+// Returns whether the plan gives this shard, or any shard, a replica.
 bool HasBackup(const v1::JobPlan& plan, ShardIndex shard);
 bool IsReplicated(const v1::JobPlan& plan);
-// INVALID_ARGUMENT (reason "BAD_PLAN") where a backup cannot be where the plan has it, or the job's
-// mode has none.
+// Returns INVALID_ARGUMENT (reason "BAD_PLAN") if a replica is on an impossible member or the job's
+// mode has no replicas.
 absl::Status CheckBackups(const v1::JobPlan& plan);
 
-// The plan as the backup of `shard` sees it, see also PlanOfShard(); and whether it is such a one.
+// Returns the plan as the replica of `shard` sees it; compare PlanOfShard(). IsOfBackup() tells
+// such a plan from others.
 v1::JobPlan PlanOfBackup(const v1::JobPlan& plan, ShardIndex shard);
 bool IsOfBackup(const v1::JobPlan& plan);
 

@@ -1,4 +1,4 @@
-// Shards and their backups, joined by messages that the test delivers.
+// Tests shards and their replicas. The test delivers the messages between them.
 #include "lib/shard/replication/shard_backup.h"
 
 #include <algorithm>
@@ -45,10 +45,10 @@ v1::JobPlan Plan(TestPlanOptions options, bool carries = false) {
   return plan;
 }
 
-// What travels between two of them, in order.
+// Messages to one shard or replica, in order.
 using Messages = std::deque<std::function<void()>>;
 
-// A job: its shards, their backups, and workers that push whatever they are asked to.
+// A job with its shards and their replicas. The test plays the workers.
 class ReplicatedJob {
  public:
   explicit ReplicatedJob(const v1::JobPlan& plan, bool connected = true)
@@ -62,7 +62,7 @@ class ReplicatedJob {
     Start(connected);
   }
 
-  // Goes on with these holders of shards, and new backups.
+  // Continues with these copies of the shards and with new replicas.
   ReplicatedJob(const v1::JobPlan& plan, std::vector<std::unique_ptr<ParameterShard>> held)
       : plan_(std::make_shared<v1::JobPlan>(plan)) {
     for (const ShardIndex number : NumbersBelow<ShardIndex>(kShards)) {
@@ -94,7 +94,7 @@ class ReplicatedJob {
     message();
     return true;
   }
-  // Until nothing is under way; but nothing into `but`.
+  // Delivers until nothing is under way, except messages to `but`.
   void DeliverAll(const Messages* but = nullptr) {
     for (bool any = true; std::exchange(any, false);) {
       for (Messages* inbox : inboxes()) {
@@ -103,7 +103,7 @@ class ReplicatedJob {
     }
   }
 
-  // Every rank's gradient of `step` for the chunk; with a NaN where `broken`.
+  // Pushes every rank's gradient of `step` for the chunk; with `broken`, chunk 0 gets a NaN.
   void Push(int64_t step, int chunk, bool broken = false) {
     ParameterShard& shard = primary(ShardIndex(plan_->chunks(chunk).shard()));
     for (int rank = 0; rank < plan_->workers_size(); ++rank) {
@@ -152,7 +152,7 @@ class ReplicatedJob {
     }
   }
 
-  // As when the generation is halted.
+  // Stops all shards, as a halted generation does, and returns one of them.
   std::unique_ptr<ParameterShard> Take(ShardIndex shard, bool the_backup) {
     for (auto& node : nodes_) {
       if (node->shard != nullptr) node->shard->Retire();
@@ -173,7 +173,7 @@ class ReplicatedJob {
         : job(job), shard(std::move(owned)), is_backup(is_backup) {
       shard->set_output(this);
     }
-    // Answers to workers are dropped: the test's workers compute gradients from nothing.
+    // Drops answers to workers: the test's gradients do not depend on values.
     void SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                 Transport::SendDone done) override {
       if (!is_backup) return done(absl::OkStatus());
@@ -202,7 +202,8 @@ class ReplicatedJob {
         other.shard->ScalarsArrived(header);
       });
     }
-    // The payload is read when it is delivered, as in place: what is overwritten before is seen.
+    // Reads the payload at delivery, as a receiver in place does. The test so notices memory that
+    // was overwritten too early.
     void SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
                       Transport::SendDone done) override {
       Node& other = *job->nodes_[2 * ToInt(shard->shard()) + 1];
@@ -232,7 +233,7 @@ class ReplicatedJob {
     }
     void UpdateEnds(double) override {}
     void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {
-      EXPECT_FALSE(is_backup) << "nobody asks a backup for a snapshot";
+      EXPECT_FALSE(is_backup) << "no snapshot is requested of a replica";
     }
     void SnapshotDeclined(uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
 
@@ -246,7 +247,7 @@ class ReplicatedJob {
   std::shared_ptr<MemoryBudget::Reservation> Reserve(const v1::JobPlan& plan, ShardIndex number) {
     return *budget_.Reserve(ParameterShard::BytesNeeded(plan, number), absl::ZeroDuration());
   }
-  // Only shards have values to begin with.
+  // Only shards have initial values.
   std::unique_ptr<ParameterShard> Make(std::shared_ptr<const v1::JobPlan> plan, ShardIndex number) {
     auto reservation = Reserve(*plan, number);
     auto shard = *ParameterShard::Create(plan, number, std::move(reservation));
@@ -266,7 +267,7 @@ class ReplicatedJob {
 
   static inline MemoryBudget budget_{int64_t{1} << 30};
   const std::shared_ptr<const v1::JobPlan> plan_;
-  std::vector<std::unique_ptr<Node>> nodes_;  // of each shard itself, then its backup
+  std::vector<std::unique_ptr<Node>> nodes_;  // each shard, then its replica
   std::vector<StepVerdict> verdicts_;
 };
 
@@ -283,7 +284,8 @@ v1::Optimizer Lamb() {
   return optimizer;
 }
 
-// What a backup holds, slots and counts included, shows when it goes on in its shard's place.
+// Promotes a replica and expects the same bits. This compares everything that it holds, slots and
+// counts included.
 void ExpectPromotedBackupsGoOnAlike(const v1::JobPlan& plan, int broken_step = -1) {
   ReplicatedJob undisturbed(plan), job(plan);
   for (int64_t step = 0; step < kSteps; ++step) undisturbed.Step(step, step == broken_step);
@@ -302,18 +304,18 @@ void ExpectPromotedBackupsGoOnAlike(const v1::JobPlan& plan, int broken_step = -
   promoted.ExpectBackupsAreTheSame();
 }
 
-TEST(ShardBackupTest, APromotedBackupGoesOnToTheSameBits) {
+TEST(ShardBackupTest, PromotedReplicaContinuesToTheSameBits) {
   ExpectPromotedBackupsGoOnAlike(Plan({.optimizer = Adamw()}));
 }
 
-TEST(ShardBackupTest, WhatComesOutOfTheFirstStepsIsNotWhatComesOutLater) {
+TEST(ShardBackupTest, StepsChangeTheValues) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}));
   const auto before = job.AllValues();
   job.Step(0);
   EXPECT_NE(job.AllValues(), before);
 }
 
-TEST(ShardBackupTest, StepsThatAreJudgedArePassedOnAsTheyWereJudged) {
+TEST(ShardBackupTest, ReplicaFollowsTheVerdictsOfJudgedSteps) {
   const v1::JobPlan plan = Plan({.optimizer = Adamw(), .precision = v1::FP16, .clip_norm = 0.5});
   ExpectPromotedBackupsGoOnAlike(plan, /*broken_step=*/2);
   ReplicatedJob job(plan);
@@ -323,11 +325,11 @@ TEST(ShardBackupTest, StepsThatAreJudgedArePassedOnAsTheyWereJudged) {
   EXPECT_LT(job.verdicts()[3].loss_scale, job.verdicts()[1].loss_scale);
 }
 
-TEST(ShardBackupTest, TrustRatiosArePassedOn) {
+TEST(ShardBackupTest, ReplicaFollowsTrustRatios) {
   ExpectPromotedBackupsGoOnAlike(Plan({.optimizer = Lamb(), .clip_norm = 0.5}));
 }
 
-TEST(ShardBackupTest, AnswersDoNotWaitButTheStepAfterNextDoes) {
+TEST(ShardBackupTest, AnswersDoNotWaitForReplicasButTheStepAfterNextDoes) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}));
   job.DeliverAll();
   Messages& held_up = job.to_backup(ShardIndex(1));
@@ -346,14 +348,14 @@ TEST(ShardBackupTest, AnswersDoNotWaitButTheStepAfterNextDoes) {
   job.ExpectBackupsAreTheSame();
 }
 
-TEST(ShardBackupTest, ABackupIsFilledWhileTheFirstStepIsMade) {
+TEST(ShardBackupTest, ReplicaIsFilledDuringTheFirstStep) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}), /*connected=*/false);
   job.PushStep(0);
   job.DeliverAll();
   EXPECT_EQ(job.version(), 1);
   job.PushStep(1);
   job.DeliverAll();
-  EXPECT_EQ(job.version(), 1) << "it would be written over what the backup is filled with";
+  EXPECT_EQ(job.version(), 1) << "version 2 would overwrite what the replica is filled from";
   job.Connect(ShardIndex(0));
   job.DeliverAll();
   EXPECT_EQ(job.version(), 1);
@@ -363,7 +365,7 @@ TEST(ShardBackupTest, ABackupIsFilledWhileTheFirstStepIsMade) {
   job.ExpectBackupsAreTheSame();
 }
 
-TEST(ShardBackupTest, ABackupThatIsNotFilledHoldsNothing) {
+TEST(ShardBackupTest, IncompleteReplicaHoldsNoVersion) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}));
   ReplicatedJob::DeliverOne(job.to_backup(ShardIndex(0)));
   const auto held = job.backup(ShardIndex(0)).held_versions();
@@ -372,7 +374,7 @@ TEST(ShardBackupTest, ABackupThatIsNotFilledHoldsNothing) {
   EXPECT_EQ(job.backup(ShardIndex(0)).held_versions().newest, 0);
 }
 
-TEST(ShardBackupTest, WhateverIsLateWhoeverDiesTheOthersHaveAVersionInCommon) {
+TEST(ShardBackupTest, SurvivorsShareAVersionWhateverIsLateAndWhicheverDies) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
@@ -392,7 +394,7 @@ TEST(ShardBackupTest, WhateverIsLateWhoeverDiesTheOthersHaveAVersionInCommon) {
       const auto inboxes = job.inboxes();
       ReplicatedJob::DeliverOne(*inboxes[random() % inboxes.size()]);
     }
-    for (int dead = 0; dead <= 4; ++dead) {  // 4: nobody
+    for (int dead = 0; dead <= 4; ++dead) {  // 4: none
       int64_t oldest = 0, newest = std::numeric_limits<int64_t>::max();
       for (int holder = 0; holder < 4; ++holder) {
         if (holder == dead) continue;
@@ -409,7 +411,7 @@ TEST(ShardBackupTest, WhateverIsLateWhoeverDiesTheOthersHaveAVersionInCommon) {
   }
 }
 
-TEST(ShardBackupPlanTest, ABackupSeesAJobOfOneWorkerThatIsItsShard) {
+TEST(ShardBackupPlanTest, ReplicaSeesItsShardAsTheOnlyWorker) {
   v1::JobPlan plan = Plan({.workers = 3, .checkpoint_every = 7});
   plan.mutable_spec()->mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_INT8);
   const v1::JobPlan view = PlanOfBackup(plan, ShardIndex(1));
@@ -424,10 +426,10 @@ TEST(ShardBackupPlanTest, ABackupSeesAJobOfOneWorkerThatIsItsShard) {
   EXPECT_NE(view.job_number(), PlanOfShard(plan, ShardIndex(1)).job_number());
   EXPECT_EQ(PlanOfBackup(PlanOfShard(plan, ShardIndex(1)), ShardIndex(1)).job_number(),
             view.job_number())
-      << "both sides come to the same number";
+      << "both sides compute the same number";
 }
 
-TEST(ShardBackupPlanTest, ABackupBesideItsShardIsRefused) {
+TEST(ShardBackupPlanTest, ReplicaOnTheMemberOfItsShardIsRefused) {
   v1::JobPlan plan = Plan({});
   EXPECT_TRUE(CheckPlan(plan).ok());
   plan.mutable_shards(0)->mutable_backup()->set_member("ps-0");

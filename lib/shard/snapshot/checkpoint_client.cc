@@ -27,8 +27,9 @@ constexpr auto kBackoffMin = std::chrono::milliseconds(100);
 constexpr auto kBackoffMax = std::chrono::milliseconds(2000);
 constexpr auto kLook = std::chrono::milliseconds(100);
 
-// Not the coordinator's verdict, but the connection's, or that of a coordinator who is busy: its
-// own refusal, or gRPC's, which gives no reason.
+// Returns whether the error comes from the connection or from a busy coordinator, and not from the
+// coordinator's decision about the shard. A busy one refuses with TOO_MANY_CALLS; gRPC's own
+// refusal has no reason.
 bool CoordinatorAway(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   return absl::IsUnavailable(status) || absl::IsCancelled(status) || absl::IsAborted(status) ||
@@ -43,21 +44,21 @@ void PauseUnlessStopped(std::chrono::milliseconds time, const std::stop_token& s
   never.wait_for(lock, stop, time, [] { return false; });
 }
 
-// Waits for `time`, or until the coordinator is back. While it is away that is done in gRPC, which
-// goes on with its attempts to connect only where somebody waits in it: else the first call after
-// its return may come five seconds late.
+// Waits for `time`, or until the coordinator is back. While it is away, this waits inside gRPC.
+// gRPC continues its attempts to connect only during such a wait; otherwise the first call after
+// the coordinator's return may come five seconds late.
 void AwaitCoordinator(grpc::Channel& channel, std::chrono::milliseconds time,
                       const std::stop_token& stop) {
   if (channel.GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
-    return PauseUnlessStopped(time, stop);  // it is there, and busy
+    return PauseUnlessStopped(time, stop);  // connected, but the coordinator is busy
   }
   for (auto waited = kLook; waited <= time && !stop.stop_requested(); waited += kLook) {
     if (channel.WaitForConnected(std::chrono::system_clock::now() + kLook)) return;
   }
 }
 
-// So much is written between two syncs: what is told of it is then on the device, the coordinator
-// hears of a slow disk while it is slow, and the last sync has little left to do.
+// The number of bytes written between two syncs. Slices reported to the coordinator are then on the
+// device, the coordinator sees a slow disk while it is slow, and the last sync is short.
 constexpr int64_t kUnsyncedBytesMax = 64 << 20;
 
 v1::WriteShardHeader HeaderOf(const v1::JobPlan& plan, const ShardSnapshot& snapshot) {
@@ -76,13 +77,13 @@ absl::Span<const std::byte> BytesOf(const ShardSnapshot::Piece& piece) {
           piece.elements.size() * sizeof(float)};
 }
 
-// The snapshot into the files of `layout`, which are closed on return. `tell` is told of every
-// slice that is on the device; false ends it.
+// Writes the snapshot into the files of `layout`, which are closed on return. Calls `tell` for
+// every slice that is on the device; stops when it returns false.
 absl::Status WriteFiles(const SharedFiles::Options& options,
                         const v1::WriteShardDirectResponse& layout, const ShardSnapshot& snapshot,
                         absl::FunctionRef<bool(const v1::WrittenSlice&)> tell) {
   ASSIGN_OR_RETURN(SharedFiles files, SharedFiles::Open(options, layout));
-  absl::flat_hash_map<std::pair<int, int>, const v1::ChunkPlace*> places;  // by chunk and slot
+  absl::flat_hash_map<std::pair<int, int>, const v1::ChunkPlace*> places;  // key: chunk, slot
   for (const v1::ChunkPlace& place : layout.places()) {
     places[{place.chunk(), place.slot()}] = &place;
   }
@@ -155,7 +156,7 @@ absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, cons
                              << (late ? absl::StrCat(" has not ended after ",
                                                      absl::FormatDuration(timeout))
                                       : absl::StrCat(" broke off (", status.message(), ")"))
-                             << ", trying again from the beginning";
+                             << "; trying again from the beginning";
     if (target_.addresses().size() > 1) {
       target_.PassOver(connection.address);
       PauseUnlessStopped(backoff, stop);
@@ -219,7 +220,7 @@ absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSn
   v1::WriteShardHeader header = HeaderOf(plan, snapshot);
   if (plan.spec().checkpoint().mode() == v1::CHECKPOINT_MODE_DIRECT) {
     std::string trouble =
-        checkpoint_root_.empty() ? "it was started without --checkpoint_root" : "";
+        checkpoint_root_.empty() ? "this member was started without --checkpoint_root" : "";
     if (trouble.empty()) {
       const absl::Status written = Retry(
           what, bytes,
@@ -229,7 +230,8 @@ absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSn
           stop);
       if (trouble.empty() && ReasonOf(written) != "DIRECT_OFF") return written;
     }
-    LOG_IF(WARNING, !trouble.empty()) << what << ": sent to the coordinator: " << trouble;
+    LOG_IF(WARNING, !trouble.empty())
+        << what << ": cannot write it directly, sending it to the coordinator: " << trouble;
     header.set_not_direct_because(trouble);
   }
   return Retry(
@@ -261,14 +263,15 @@ absl::Status CheckpointClient::WriteOnce(Stub& stub, const v1::WriteShardHeader&
       open = writer->Write(request);
     }
   }
-  // A coordinator that has this checkpoint already answers before the end.
+  // A coordinator that has this shard already answers before the end.
   if (open) writer->WritesDone();
   const absl::Status status = FromGrpc(writer->Finish());
-  // Damaged on the way: our copy is good, send it again.
+  // DATA_LOSS means damage on the way. Our copy is good: ABORTED makes Retry() send it again.
   return absl::IsDataLoss(status) ? absl::AbortedError(status.message()) : status;
 }
 
-// What the coordinator says ends with the stream, so a stream that breaks is left to Finish().
+// The coordinator's status comes at the end of the stream, so after a broken read or write Finish()
+// returns the cause.
 absl::Status CheckpointClient::WriteDirectOnce(Stub& stub, const v1::WriteShardHeader& header,
                                                const ShardSnapshot& snapshot,
                                                grpc::ClientContext& context,

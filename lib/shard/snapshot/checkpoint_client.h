@@ -1,4 +1,5 @@
-// A shard's side of MemberService: reads what a shard starts from, writes what it keeps.
+// A shard's client of MemberService: reads the checkpoint that a shard starts from, writes its
+// snapshots.
 #pragma once
 
 #include <cstdint>
@@ -23,33 +24,33 @@
 
 namespace muster {
 
-// Thread-safe; calls block. While the coordinator is away (UNAVAILABLE, a call that it broke off or
-// that it did not end in time) both retry with back-off, from the beginning, for as long as it
-// takes; CANCELLED once `stop` is requested.
+// Calls block until they succeed or fail for good. While the coordinator is away, both calls retry
+// with back-off from the beginning, without a limit. It is away if a call ends with UNAVAILABLE,
+// was broken off, or missed its deadline. Returns CANCELLED once `stop` is requested. Thread-safe.
 class CheckpointClient {
  public:
-  // A call may take `call_max`, and what its bytes take at limits::kCheckpointBytesPerSecondMin.
-  // `checkpoint_root`: what the coordinator calls the folder of all jobs, here; "": this member
-  // writes no files itself.
+  // One attempt may take `call_max`, plus the time for its bytes at
+  // limits::kCheckpointBytesPerSecondMin. `checkpoint_root` is the path, on this member, of the
+  // coordinator's folder of all jobs; "" means that this member writes no files itself.
   explicit CheckpointClient(CoordinatorTarget target, std::string checkpoint_root = "",
                             absl::Duration call_max = limits::kCheckpointCallMax);
 
-  // Fills `shard` from the plan's checkpoint. DATA_LOSS when a slice's checksum is wrong or bytes
-  // are missing. `advanced` is told of bytes when they have come for the first time, whatever is
-  // read again; it may be null.
+  // Fills `shard` from the plan's checkpoint. Returns DATA_LOSS if a slice's checksum is wrong or
+  // bytes are missing. Calls `advanced`, if not null, with the number of bytes that have arrived
+  // for the first time; bytes read again by a retry do not count.
   absl::Status ReadShard(ParameterShard& shard, std::stop_token stop,
                          const std::function<void(int64_t bytes)>& advanced = nullptr);
 
-  // OK once the coordinator acknowledged. A job whose checkpoint.mode is direct has the shard's
-  // bytes written below the root; whatever goes wrong there, they are sent instead, and the
-  // coordinator is told why.
+  // Returns OK once the coordinator acknowledged the snapshot. If checkpoint.mode is direct, writes
+  // the shard's bytes below the root. If that fails, sends them to the coordinator instead and
+  // tells it the reason.
   absl::Status WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                           std::stop_token stop);
 
  private:
   using Stub = v1::MemberService::Stub;
   using Attempt = std::function<absl::Status(Stub&, grpc::ClientContext&)>;
-  // Of the address that is to be tried now.
+  // A connection to the address to try now.
   struct Connection {
     std::string address;
     std::shared_ptr<grpc::Channel> channel;
@@ -57,15 +58,15 @@ class CheckpointClient {
   };
   Connection Connect() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `what` of `bytes` bytes is tried, for the log.
+  // Runs `attempt` until it succeeds. `what` names it in the log; `bytes` extends its deadline.
   absl::Status Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
                      const std::stop_token& stop) const;
-  // `read` is told how many bytes of the shard have come by now.
+  // Calls `read` with the number of bytes of the shard that have arrived so far.
   absl::Status ReadOnce(Stub& stub, ParameterShard& shard, grpc::ClientContext& context,
                         absl::FunctionRef<void(int64_t bytes)> read);
   absl::Status WriteOnce(Stub& stub, const v1::WriteShardHeader& header,
                          const ShardSnapshot& snapshot, grpc::ClientContext& context);
-  // `trouble`: what went wrong on this side, if that is why it failed.
+  // Sets `trouble` to the local error if that is why the attempt failed.
   absl::Status WriteDirectOnce(Stub& stub, const v1::WriteShardHeader& header,
                                const ShardSnapshot& snapshot, grpc::ClientContext& context,
                                std::string& trouble) const;
@@ -74,7 +75,7 @@ class CheckpointClient {
   const std::string checkpoint_root_;
   const absl::Duration call_max_;
   mutable absl::Mutex mu_;
-  mutable Connection connection_ ABSL_GUARDED_BY(mu_);  // that was asked for last
+  mutable Connection connection_ ABSL_GUARDED_BY(mu_);  // the latest one
 };
 
 }  // namespace muster

@@ -48,7 +48,7 @@ std::vector<FakeMemberService::Written> FakeMemberService::AwaitWritten(size_t c
   absl::MutexLock lock(&mu_);
   auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return written_.size() >= count; };
   CHECK(AwaitFor(&mu_, absl::Condition(&enough), absl::Seconds(20)))
-      << written_.size() << " of " << count << " streams";
+      << written_.size() << " of " << count << " streams were written within 20 s";
   return written_;
 }
 
@@ -78,7 +78,8 @@ grpc::Status FakeMemberService::WriteShard(grpc::ServerContext* context,
   }
   absl::MutexLock lock(&mu_);
   if (std::exchange(stalls_, false)) {
-    const auto ended = [context] { return context->IsCancelled(); };  // which wakes nobody
+    // a cancelled call signals no mutex, so poll
+    const auto ended = [context] { return context->IsCancelled(); };
     while (!AwaitFor(&mu_, absl::Condition(&ended), absl::Milliseconds(1))) {
     }
   }
@@ -106,7 +107,8 @@ grpc::Status FakeMemberService::WriteShardDirect(
   if (!stream->Read(&request)) return grpc::Status::CANCELLED;
   written.header = request.header();
   if (layout.empty()) {
-    return ToGrpc(WithReason(absl::FailedPreconditionError("to be sent"), "DIRECT_OFF"));
+    return ToGrpc(WithReason(absl::FailedPreconditionError("direct writes are off: send the shard"),
+                             "DIRECT_OFF"));
   }
   for (const v1::WriteShardDirectResponse& message : layout) stream->Write(message);
   if (!fault.ok()) return fault;

@@ -1,4 +1,4 @@
-// A coordinator that only takes and gives shards, for tests.
+// A fake coordinator that only reads and writes shards, for tests.
 #pragma once
 
 #include <functional>
@@ -29,16 +29,17 @@ class FakeMemberService : public v1::MemberService::Service {
 
   const std::string& address() const { return address_; }
 
-  // The next calls fail with these, each after it has taken or given one message.
+  // Makes the next calls fail with these statuses, each after one message was read or written.
   void FailNext(std::vector<grpc::Status> statuses) ABSL_LOCKS_EXCLUDED(mu_);
-  // The next WriteShard takes everything and never answers.
+  // Makes the next WriteShard read everything and never answer.
   void StallNextWrite() ABSL_LOCKS_EXCLUDED(mu_);
-  // What WriteShardDirect answers the header with; unset: it refuses ("DIRECT_OFF").
+  // Sets the answer of WriteShardDirect to the header. Without a layout it refuses with
+  // "DIRECT_OFF".
   void SetLayout(std::vector<v1::WriteShardDirectResponse> layout) ABSL_LOCKS_EXCLUDED(mu_);
-  // What ReadShard gives.
+  // Sets the slices that ReadShard sends.
   void SetSlices(std::vector<v1::ShardSlice> slices) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits until `count` streams were written.
+  // Waits up to 20 s until `count` streams were written; the process dies otherwise.
   std::vector<Written> AwaitWritten(size_t count) ABSL_LOCKS_EXCLUDED(mu_);
   int calls() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -13,7 +13,7 @@
 namespace muster {
 
 struct TestPlanOptions {
-  std::vector<int64_t> parameters = {7};  // elements of each
+  std::vector<int64_t> parameters = {7};  // elements of each parameter
   int64_t chunk_bytes = 1024;
   int workers = 2;
   int shards = 1;  // all on `member`, shard i on thread i % threads
@@ -26,17 +26,17 @@ struct TestPlanOptions {
   std::string restore;
   v1::Optimizer optimizer = PlainSgd(0.5);
   v1::Precision precision = v1::FP32;
-  double clip_norm = 0;  // 0: none
-  v1::SyncSpec sync;     // local_sgd: a chunk per slot
+  double clip_norm = 0;  // 0: no clipping
+  v1::SyncSpec sync;     // local_sgd: every slot gets its own chunk
 
   static v1::Optimizer PlainSgd(double learning_rate);
 };
 
-// Workers "worker-0", ... of one sample each; parameters "p0", ... of normally distributed values,
-// without weight decay.
+// Makes a plan with workers "worker-0", ... of one sample each, and parameters "p0", ... with
+// normally distributed values and no weight decay.
 v1::JobPlan MakeTestPlan(const TestPlanOptions& options);
 
-// The header of a push of `rank`; its length is the chunk's.
+// Makes the header of a push of `rank`. Its length is the chunk's.
 WireHeader PushHeader(const v1::JobPlan& plan, int64_t step, int chunk, int rank);
 WireHeader FetchHeader(const v1::JobPlan& plan, int64_t step, int chunk, int rank);
 
