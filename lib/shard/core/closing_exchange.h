@@ -1,4 +1,4 @@
-// With backup workers: how the shards agree whose gradients a step is made of.
+// How the shards of a job with backup workers agree on the ranks that contribute to a step.
 #pragma once
 
 #include <cstddef>
@@ -17,35 +17,37 @@
 
 namespace muster {
 
-// A shard's part: it tells shard 0 whose pushes of the open step are all there, and again when
-// there are more (ARRIVED); shard 0 closes the step by the rules of StepClosing and tells with
-// whose gradients (CLOSED). One message of either kind is under way at a time: what changes
-// meanwhile is told when it is gone. The source is named at BackupGate.
+// One shard's part of this agreement. It tells shard 0 the ranks that have pushed all of the
+// shard's chunks of the open step, and again when there are more (ARRIVED). Shard 0 closes the step
+// by the rules of StepClosing and sends the chosen ranks to all shards (CLOSED). At most one
+// message of either kind is under way at a time. Changes in the meantime are sent when it is gone.
+// BackupGate names the source.
 //
-// Thread-compatible; after construction nothing is allocated.
+// Thread-compatible. Nothing is allocated after construction.
 class ClosingExchange {
  public:
-  // Of shard `shard` of the plan. `gate` is that shard's and outlives the exchange. `closed` is
-  // called when the gate's open step was closed.
+  // Creates the part of shard `shard` of the plan. `gate` belongs to that shard and must outlive
+  // the exchange. `closed` is called when the gate's open step was closed.
   ClosingExchange(const v1::JobPlan& plan, ShardIndex shard, BackupGate* gate,
                   ShardAssembly::Send send, std::function<void()> closed);
 
-  // To be called when a push has arrived.
+  // Called when a push has arrived.
   void TellArrived();
 
-  // What shard `header.rank` reports to shard 0: where it is to be placed, empty where it is not
-  // wanted; then that it is there, or will not come.
+  // Handles the report of shard `header.rank` at shard 0. Place() returns its place, or an empty
+  // span if it is not wanted. Each place is followed by Arrived() or Lost().
   absl::Span<std::byte> Place(const WireHeader& header);
   void Arrived(const WireHeader& header);
   void Lost(const WireHeader& header);
-  // From shard 0: the step is made of `ranks`. kWrongStep: not awaited; kWrongLength.
+  // Handles the decision of shard 0: the step takes `ranks`. Returns kWrongStep if it is not
+  // awaited, kWrongLength if the payload has the wrong size.
   RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
-  // What is under way from `shard` will not arrive.
+  // Gives up all messages under way from `shard`.
   void ShardLost(ShardIndex shard) { assembly_->ShardLost(shard); }
 
-  // No step is closed any more.
+  // No step is closed after this call.
   void Retire() { retired_ = true; }
-  // No message is being received and none sent.
+  // True if no message is being received or sent.
   bool idle() const { return assembly_->idle(); }
 
  private:
@@ -56,11 +58,11 @@ class ClosingExchange {
   const std::function<void()> closed_;
   const bool has_gradients_;
   bool retired_ = false;
-  // Messages are RankSets.
+  // The payloads of the messages, as RankSets.
   std::vector<uint64_t> arrived_;
-  int64_t arrived_step_ = -1;             // that `arrived_` is about
-  std::vector<uint64_t> set_;             // that the last step was closed with
-  std::unique_ptr<StepClosing> closing_;  // of shard 0
+  int64_t arrived_step_ = -1;             // the step of `arrived_`
+  std::vector<uint64_t> set_;             // the ranks of the last closed step
+  std::unique_ptr<StepClosing> closing_;  // only at shard 0
   std::unique_ptr<ShardAssembly> assembly_;
 };
 

@@ -30,7 +30,7 @@ struct Shard {
   int closed = 0;
 };
 
-// Two shards of a chunk each; a step waits for two workers of three.
+// Two shards with one chunk each. A step waits for two of three workers.
 class ClosingExchangeTest : public testing::Test {
  protected:
   ClosingExchangeTest() {
@@ -75,7 +75,7 @@ class ClosingExchangeTest : public testing::Test {
     sent_.pop_front();
     return message;
   }
-  // False where it is not wanted.
+  // Returns false if the message is not wanted.
   bool Deliver(const Message& message) {
     ClosingExchange& to = At(ToInt(message.to));
     if (message.header.kind == MessageKind::kClosed) {
@@ -99,12 +99,12 @@ class ClosingExchangeTest : public testing::Test {
   std::deque<Message> sent_;
 };
 
-TEST_F(ClosingExchangeTest, AStepIsClosedEverywhereWithTheRanksThatAllShardsHave) {
+TEST_F(ClosingExchangeTest, AllShardsCloseAStepWithTheRanksThatAllHave) {
   for (int rank : {2, 1}) Push(0, rank, 0);
-  EXPECT_TRUE(sent_.empty()) << "shard 0 tells itself without a message";
+  EXPECT_TRUE(sent_.empty()) << "shard 0 needs no message to itself";
   Push(1, 0, 0);
   DeliverAll();
-  EXPECT_EQ(shards_[0].closed, 0) << "no rank is everywhere";
+  EXPECT_EQ(shards_[0].closed, 0) << "no rank is complete on all shards";
   for (int rank : {1, 2}) Push(1, rank, 0);
   DeliverAll();
   for (int shard : {0, 1}) {
@@ -114,7 +114,7 @@ TEST_F(ClosingExchangeTest, AStepIsClosedEverywhereWithTheRanksThatAllShardsHave
   }
 }
 
-TEST_F(ClosingExchangeTest, WhatArrivesWhileAReportIsUnderWayIsToldWhenItIsGone) {
+TEST_F(ClosingExchangeTest, ArrivalsDuringAReportAreReportedAfterIt) {
   for (int rank : {0, 1, 2}) Push(1, rank, 0);
   ASSERT_EQ(sent_.size(), 1u);
   EXPECT_FALSE(At(1).idle());
@@ -132,7 +132,7 @@ TEST_F(ClosingExchangeTest, WhatArrivesWhileAReportIsUnderWayIsToldWhenItIsGone)
   EXPECT_TRUE(At(1).idle());
 }
 
-TEST_F(ClosingExchangeTest, AStepIsNotClosedWhileTheLastClosingIsUnderWay) {
+TEST_F(ClosingExchangeTest, StepIsNotClosedWhileTheLastDecisionIsUnderWay) {
   Message closed;
   for (int64_t step : {0, 1}) {
     for (int rank : {0, 1}) {
@@ -164,7 +164,7 @@ TEST_F(ClosingExchangeTest, ARetiredShardClosesNothing) {
   EXPECT_TRUE(At(0).idle());
 }
 
-TEST_F(ClosingExchangeTest, MessagesThatMakeNoSenseChangeNothing) {
+TEST_F(ClosingExchangeTest, InvalidMessagesChangeNothing) {
   for (int rank : {0, 1}) Push(1, rank, 0);
   Message arrived = TakeMessage();
   auto wants = [&](auto change) {
@@ -172,7 +172,7 @@ TEST_F(ClosingExchangeTest, MessagesThatMakeNoSenseChangeNothing) {
     change(header);
     return !At(0).Place(header).empty();
   };
-  EXPECT_FALSE(wants([](WireHeader& h) { h.step = 1; })) << "is not open";
+  EXPECT_FALSE(wants([](WireHeader& h) { h.step = 1; })) << "the step is not open";
   EXPECT_FALSE(wants([](WireHeader& h) { h.length = 16; }));
   EXPECT_FALSE(wants([](WireHeader& h) { h.rank = 2; }));
   EXPECT_FALSE(wants([](WireHeader& h) { h.rank = ~0u; }));
@@ -194,7 +194,7 @@ TEST_F(ClosingExchangeTest, MessagesThatMakeNoSenseChangeNothing) {
   EXPECT_EQ(shards_[1].closed, 1);
 }
 
-TEST_F(ClosingExchangeTest, AReportThatIsLostOnItsWayMayComeAgain) {
+TEST_F(ClosingExchangeTest, LostReportMayBeSentAgain) {
   Push(1, 0, 0);
   const Message arrived = TakeMessage();
   for (const bool whole_shard : {false, true}) {

@@ -1,10 +1,10 @@
-// Every consistency mode over random schedules: workers and shards whose messages are delayed,
-// reordered, duplicated and lost. What has to hold whatever happens are the invariants I1 to I7 of
-// docs/architecture.md.
+// Runs every consistency mode over random schedules: messages between workers and shards are
+// delayed, reordered, duplicated and lost. The invariants I1 to I7 of docs/architecture.md must
+// hold in each schedule.
 //
-// Every value tells which pushes it has seen. A push of rank r, step s is 2^s in element r of the
-// chunk and 0 elsewhere, and the learning rate is -1, so that element r of a value is a bit mask of
-// the steps of r in it; a push that counts twice makes a wrong mask, as one that is lost does.
+// Every value shows which pushes it contains. A push of rank r for step s is 2^s in element r of
+// the chunk and 0 elsewhere. The learning rate is -1, so element r of a value is a bit mask of the
+// steps of r in it. A push that is lost or counted twice makes a wrong mask.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ namespace muster::consistency_simulation_test {
 namespace {
 
 constexpr int kSchedules = 1000;
-constexpr int64_t kTotalStepsMax = 11;  // so that rounding does not reach a mask's lowest bit
+constexpr int64_t kTotalStepsMax = 11;  // rounding must not reach the lowest bit of a mask
 
 struct Mode {
   std::string name;
@@ -43,7 +43,7 @@ struct Mode {
 
 uint64_t StepsBefore(int64_t step) { return (uint64_t{1} << step) - 1; }
 
-// Things that happen later, in order of time.
+// Events in the order of their times.
 class EventQueue {
  public:
   void At(double time, std::function<void()> event) {
@@ -73,7 +73,7 @@ class EventQueue {
   double now_ = 0;
 };
 
-// Lends gradients, and spoils those that come back: nobody may read them any more.
+// Lends gradients, and spoils those that are returned, because a shard must not read them any more.
 class LendingTransport : public Transport {
  public:
   PayloadLease Lend(std::vector<float>* gradient) {
@@ -111,7 +111,7 @@ class LendingTransport : public Transport {
   std::map<uint64_t, std::vector<float>*> lent_;
 };
 
-// One job, one schedule.
+// One job and one schedule.
 class Simulation {
  public:
   Simulation(const Mode& mode, uint32_t seed) : mode_(mode), random_(seed), plan_(MakePlan()) {
@@ -125,7 +125,7 @@ class Simulation {
     }
   }
 
-  // Until nothing happens any more.
+  // Runs until no event is left.
   void Run() {
     for (auto& shard : shards_) {
       Soon([&shard, this] { shard->core->Start(total_steps_); });
@@ -141,7 +141,7 @@ class Simulation {
  private:
   using Values = std::vector<float>;
 
-  // ---- chance
+  // ---- randomness
 
   int64_t Pick(int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random_);
@@ -176,7 +176,8 @@ class Simulation {
     for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) {
       parameter.mutable_initializer()->set_constant(0);
     }
-    // What a step with backup workers is scaled by should not depend on who is in it.
+    // The scale of a step with backup workers must not depend on its ranks, so all have the same
+    // samples.
     for (auto& worker : *plan.mutable_workers()) {
       worker.set_samples(mode_.has_backup_workers ? 1 : Pick(1, 3));
     }
@@ -189,19 +190,19 @@ class Simulation {
     return std::min((version / every + 1) * every, total_steps_);
   }
 
-  // ---- what values say
+  // ---- the content of values
 
-  // Element `rank` of a value as the steps of that rank in it.
+  // Returns the steps of `rank` in element `rank` of a value, as a bit mask.
   uint64_t StepsIn(const Values& value, int rank) const {
     const int workers = plan_.workers_size();
     const double scale =
         static_cast<double>(workers - plan_.spec().sync().backup_workers()) / workers;
     const double mask = value[rank] * scale;
-    EXPECT_NEAR(mask, std::round(mask), 0.01) << "no sum of steps";
+    EXPECT_NEAR(mask, std::round(mask), 0.01) << "not a sum of steps";
     return static_cast<uint64_t>(std::llround(mask));
   }
 
-  // The value of a chunk after exactly the steps before `step`.
+  // Expects the value of a chunk after exactly the steps before `step`.
   void ExpectExactly(const Values& value, int64_t step, const std::string& where) {
     for (int rank = 0; rank < plan_.workers_size(); ++rank) {
       const uint64_t steps = StepsIn(value, rank);
@@ -219,7 +220,7 @@ class Simulation {
     }
   }
 
-  // What a worker is served.
+  // Checks a value that a worker is served.
   void CheckServed(const WireHeader& header, const Values& value) {
     const auto rank = static_cast<int>(header.rank);
     const std::string where =
@@ -227,14 +228,15 @@ class Simulation {
     if (!IsAsync()) return ExpectExactly(value, header.step, where);
     for (int other = 0; other < plan_.workers_size(); ++other) {
       const uint64_t steps = StepsIn(value, other);
-      EXPECT_EQ(steps & (steps + 1), 0) << where << ": steps without those before, " << steps;
+      EXPECT_EQ(steps & (steps + 1), 0)
+          << where << ": steps are missing before the last one, " << steps;
       EXPECT_LE(steps, StepsBefore(workers_[other]->pushed)) << where << ": never pushed";
       if (mode_.sync == v1::SSP) {
         const int64_t seen = std::max<int64_t>(0, header.step - mode_.staleness);
         EXPECT_GE(steps, StepsBefore(seen)) << where << ", I3: too little of rank " << other;
       }
       if (other == rank) {
-        EXPECT_EQ(steps, StepsBefore(header.step)) << where << ": of its own";
+        EXPECT_EQ(steps, StepsBefore(header.step)) << where << ": its own steps";
       }
     }
   }
@@ -258,7 +260,7 @@ class Simulation {
       auto shared_done = std::make_shared<Transport::SendDone>(std::move(done));
       sim.Soon([this, header, payload, sent = std::move(sent), shared_done] {
         EXPECT_EQ(std::memcmp(payload.data(), sent.data(), payload.size()), 0)
-            << "changed while it was sent";
+            << "the payload changed while it was sent";
         if (!sim.Chance(0.05)) sim.workers_[header.rank]->ParamsArrived(header, sent);
         (*shared_done)(absl::OkStatus());
       });
@@ -301,7 +303,7 @@ class Simulation {
       sim.CheckSnapshot(*snapshot);
       taken.insert({snapshot->step, snapshot->id});
       sim.Soon([this, snapshot] {
-        sim.CheckSnapshot(*snapshot);  // has not changed meanwhile
+        sim.CheckSnapshot(*snapshot);  // it must not have changed
         core->SnapshotWritten(snapshot->id, snapshot->step);
       });
     }
@@ -332,8 +334,7 @@ class Simulation {
       for (int c = 0; c < std::ssize(chunks); ++c) Ask(c, MessageKind::kFetch, 0, 0);
     }
 
-    // Sends until it is answered with version `awaited`, or a later one where there are backup
-    // workers.
+    // Sends until it gets version `awaited`, or a later one if there are backup workers.
     void Ask(int c, MessageKind kind, int64_t at, int64_t version) {
       Chunk& chunk = chunks[c];
       chunk.awaited = version;
@@ -352,7 +353,7 @@ class Simulation {
     Values GradientOf(int c, int64_t at) {
       Values gradient(sim.plan_.chunks(c).elements(), 0);
       if (sim.mode_.sync == v1::LOCAL_SGD) {
-        // Its own steps up to the end of the round, times its share of the average.
+        // The worker's own steps up to the end of the round, times its share of the average.
         const auto& worker = sim.plan_.workers(rank);
         int64_t batch = 0;
         for (const auto& other : sim.plan_.workers()) batch += other.samples();
@@ -385,7 +386,8 @@ class Simulation {
       Advance();
     }
 
-    // Everything is answered: the next step, or the values of those that others are ahead with.
+    // All answers are here: begins the next step, or fetches the values of chunks that others have
+    // moved ahead.
     void Advance() {
       const int64_t newest = std::ranges::max(chunks, {}, &Chunk::version).version;
       bool behind = false;
@@ -422,10 +424,10 @@ class Simulation {
 
   // ---- the network
 
-  // A message to the shard of its chunk. A push's payload comes a while after its header.
+  // Sends a message to the shard of its chunk. A push's payload arrives some time after its header.
   void Carry(const WireHeader& header, Values gradient) {
     Shard& shard = *shards_[ShardIndex(plan_.chunks(static_cast<int>(header.chunk)).shard())];
-    // Only what nobody waits for any more may be refused.
+    // The shard may refuse only messages that the worker no longer waits for.
     const Worker& worker = *workers_[header.rank];
     if (header.kind == MessageKind::kFetch) {
       const RefusalReason refusal = shard.core->Fetch(header);
@@ -456,7 +458,7 @@ class Simulation {
     });
   }
 
-  // A snapshot on demand, or a connection that breaks.
+  // Schedules a requested snapshot or a broken connection.
   void ScheduleTrouble() {
     const double when = 3.0 * static_cast<double>(Pick(0, 30));
     if (Chance(0.5)) {
@@ -517,16 +519,17 @@ class Simulation {
   std::vector<std::shared_ptr<Values>> lent_;
   NumberedVector<ShardIndex, std::unique_ptr<Shard>> shards_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  EventQueue queue_;  // messages under way are gone before the shards
-  std::map<std::pair<ShardIndex, Rank>, int64_t> connections_;  // which one it is
+  EventQueue queue_;  // destroyed before the shards, with the messages under way
+  // the number of the current connection
+  std::map<std::pair<ShardIndex, Rank>, int64_t> connections_;
   uint64_t snapshots_ = 0;
-  // By step and rank, with backup workers: whether the push is part of the step.
+  // Only with backup workers: whether the push of (step, rank) is part of the step.
   std::map<std::pair<int64_t, int>, bool> counted_;
 };
 
 class ConsistencySimulationTest : public testing::TestWithParam<Mode> {};
 
-TEST_P(ConsistencySimulationTest, KeepsItsPromisesOverRandomSchedules) {
+TEST_P(ConsistencySimulationTest, KeepsItsInvariantsOverRandomSchedules) {
   for (uint32_t seed = 1; seed <= kSchedules; ++seed) {
     Simulation(GetParam(), seed).Run();
     ASSERT_FALSE(HasFailure()) << GetParam().name << ", seed " << seed;

@@ -79,6 +79,8 @@ absl::Span<std::byte> GradientStore::PushMemory(LocalChunk index, Rank rank) con
   const Chunk& chunk = chunks_[index];
   const auto bytes = static_cast<size_t>(chunk.format.bytes);
   if (chunk.payload_stride == 0) {
+    // A 16-bit push is in the second half of its gradient, so the sum can be written from the front
+    // while the push is read.
     const absl::Span<float> gradient = Gradient(index, rank);
     auto* const end = reinterpret_cast<std::byte*>(gradient.data() + gradient.size());
     return {end - bytes, bytes};

@@ -1,4 +1,4 @@
-// Where the pushes for the chunks of one shard land: a gradient of every rank.
+// The memory into which pushes for the chunks of one shard are received: a gradient per rank.
 #pragma once
 
 #include <cstddef>
@@ -15,40 +15,41 @@
 
 namespace muster {
 
-// Its size follows the number of workers, that of the values and slots (ChunkStore) does not. For
-// each chunk and rank there are an f32 gradient and, where pushes are encoded, the bytes of one
-// push; a chunk that is frozen has none of this. Pages that are never written cost nothing: most
-// pushes are read where their sender has them. A shard that has a backup sends it the sums of
-// gradients, which have a place of their own.
+// Its size depends on the number of workers; that of values and slots (ChunkStore) does not. Each
+// chunk and rank has an f32 gradient and, if pushes are encoded, the bytes of one push. Frozen
+// chunks have neither. A shard with a replica also has a sum of gradients per chunk, from which it
+// sends.
 //
-// Thread-compatible; after Create() nothing is allocated.
+// Pages that are never written cost nothing, and most pushes are read in their sender's memory.
+//
+// Thread-compatible. Nothing is allocated after Create().
 class GradientStore {
  public:
-  // The plan is good.
+  // Returns the memory that Create() needs, in bytes. Requires: the plan is valid.
   static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard);
-  // Of it, what does not depend on the number of workers.
+  // The part of BytesNeeded() that does not depend on the number of workers.
   static int64_t SumBytesNeeded(const v1::JobPlan& plan, ShardIndex shard);
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED".
+  // Returns RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED") if the memory cannot be allocated.
   static absl::StatusOr<std::unique_ptr<GradientStore>> Create(
       const v1::JobPlan& plan, ShardIndex shard,
       std::shared_ptr<MemoryBudget::Reservation> reservation);
   GradientStore(const GradientStore&) = delete;
   GradientStore& operator=(const GradientStore&) = delete;
 
-  // Of pushes for the chunk.
+  // The wire format of pushes for the chunk.
   const WireFormat& format(LocalChunk index) const { return chunks_[index].format; }
   // f32[elements], 64-byte aligned: the shard's own copy of a rank's gradient.
   absl::Span<float> Gradient(LocalChunk index, Rank rank) const;
-  // Where the payload of a push lands: format(index).bytes. For an f32 push that is Gradient(), for
-  // one of 16 bits its second half.
+  // The memory that the payload of a push is received into: format(index).bytes. For an f32 push
+  // this is Gradient() itself, for a 16-bit push its second half.
   absl::Span<std::byte> PushMemory(LocalChunk index, Rank rank) const;
 
-  // f32[elements], 64-byte aligned: the sum that is on its way to the backup. Of a shard that has
-  // one.
+  // f32[elements], 64-byte aligned: the sum that is sent to the replica. Requires: the shard has a
+  // replica.
   absl::Span<float> Sum(LocalChunk index) const;
 
   absl::Span<std::byte> memory() const { return slab_->memory(); }
-  // What Sum() is in; empty without a backup.
+  // Contains all Sum(). Empty without a replica.
   absl::Span<std::byte> sums() const { return sums_->memory(); }
 
  private:

@@ -18,7 +18,7 @@ constexpr int kWorkers = 3;
 
 class GradientStoreTest : public testing::Test {
  protected:
-  // Of matrices, which may be compressed.
+  // The parameters are matrices, which may be compressed.
   void Make(v1::CompressionKind kind) {
     TestPlanOptions options{.parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = kWorkers};
     options.sync.mutable_compression()->set_kind(kind);
@@ -53,7 +53,7 @@ TEST_F(GradientStoreTest, NothingOverlaps) {
         ranges.push_back(RangeOf(store_->PushMemory(chunk, rank)));
       }
       EXPECT_EQ(SharedSlab::Find(store_->PushMemory(chunk, Rank(0))), nullptr)
-          << "nobody else sees it";
+          << "the memory is private to this process";
     }
     std::ranges::sort(ranges);
     for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
@@ -63,7 +63,7 @@ TEST_F(GradientStoreTest, NothingOverlaps) {
   }
 }
 
-TEST_F(GradientStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
+TEST_F(GradientStoreTest, SixteenBitPushIsPlacedSoThatItsSumMayOverwriteIt) {
   Make(v1::COMPRESSION_BF16);
   for (const LocalChunk chunk : NumbersBelow<LocalChunk>(2)) {
     const absl::Span<float> gradient = store_->Gradient(chunk, Rank(1));
@@ -72,8 +72,9 @@ TEST_F(GradientStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
   }
 }
 
-// Of a large model of which little is trained, each worker would take as much again as the model.
-TEST_F(GradientStoreTest, WhatIsFrozenTakesNothing) {
+// If a large model has few trained parameters, each worker would otherwise need the memory of the
+// whole model again.
+TEST_F(GradientStoreTest, FrozenChunksNeedNoMemory) {
   const TestPlanOptions options{
       .parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = kWorkers};
   v1::JobPlan plan = MakeTestPlan(options);

@@ -31,7 +31,8 @@ using kernels::FloatType;
 using kernels::OptimizerSettings;
 using kernels::Streaming;
 
-// A shard larger than this finds nothing of the last step in a cache but what it has just sent.
+// A larger shard finds only the values that it has just sent in a cache; everything else of the
+// last step has been evicted.
 constexpr size_t kCachedBytes = size_t{64} << 20;
 
 constexpr Rank kNobody{-1};
@@ -65,6 +66,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
     std::shared_ptr<MemoryBudget::Reservation> reservation,
     std::shared_ptr<MemoryBudget::Reservation> gradients) {
+  // Null: one reservation covers both stores.
   if (gradients == nullptr) gradients = reservation;
   ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, std::move(reservation)));
   ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(gradients)));
@@ -81,9 +83,10 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Continue(
     std::shared_ptr<MemoryBudget::Reservation> gradients) {
   const ShardIndex shard = before->shard_;
   auto refusal = [&](absl::string_view why) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          plan->job(), ", shard ", ToInt(shard), ": what generation ",
-                          before->plan_->generation(), " left cannot be carried on: ", why)),
+    return WithReason(absl::FailedPreconditionError(
+                          absl::StrCat(plan->job(), ", shard ", ToInt(shard),
+                                       ": cannot continue with the values of generation ",
+                                       before->plan_->generation(), ": ", why)),
                       "SHARDS_NOT_HELD");
   };
   if (!before->retired_ || !before->idle()) return refusal("it is still in use");
@@ -108,6 +111,8 @@ bool ParameterShard::TakeUp(const ParameterShard& before) {
     const Chunk& old = before.chunks_[index];
     const bool steps_back = before.HasAsPrevious(index, version);
     chunk.current = steps_back ? old.previous : old.current;
+    // A step back is a swap: `current` becomes the version before, and the next update overwrites
+    // the newer one.
     chunk.previous = steps_back ? old.current : old.previous;
     for (size_t i = 0; i < chunk.buffers.size(); ++i) {
       chunk.buffers[i].encoded = old.buffers[i].encoded;
@@ -154,7 +159,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
   }
   furthest_ = plan_->first_step();
   lowest_ = trained_chunks_ == 0 ? std::numeric_limits<int64_t>::max() : plan_->first_step();
-  // Without gradients there is nothing to wait for.
+  // A shard without gradients has nothing to wait for.
   highest_ = lowest_;
   chunks_at_lowest_ = trained_chunks_;
   const ShardAssembly::Send send = [this](ShardIndex to, const WireHeader& header,
@@ -164,7 +169,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
   };
   MakeGate(send);
   if (StepsAreJudged(plan_->spec().training()) && !is_backup_) {
-    JudgedShard* const judged = this;  // a base that is nobody else's business
+    JudgedShard* const judged = this;  // a private base class
     agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
   }
   if (IsReplicated(*plan_)) MakeBackupFeed();
@@ -286,7 +291,8 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
   switch (gate_->Admit(index, rank, header.step)) {
     case PushFate::kTake:
       PushOf(*chunk, rank).receiving = tickets_.Take();
-      // What has to be decoded is copied: its sender must not change it between check and use.
+      // A payload that must be decoded is copied first: its sender must not change it between check
+      // and use.
       return {.memory = pushed_->PushMemory(index, rank),
               .in_place = format.codec == WireCodec::kRaw};
     case PushFate::kRepeat:
@@ -306,7 +312,7 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
   const LocalChunk index = IndexOf(*chunk);
   const auto rank = Rank(header.rank);
   Push& push = PushOf(*chunk, rank);
-  if (!push.receiving) return RefusalReason::kNone;  // given up by RankLost
+  if (!push.receiving) return RefusalReason::kNone;  // RankLost() gave it up
   push.receiving.GiveBack();
   if (retired_ || !TakeGradient(*chunk, rank, payload, std::move(lease))) {
     gate_->Lost(index, rank);
@@ -327,7 +333,7 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
   return RefusalReason::kNone;
 }
 
-// Leaves the gradient where it is if it can be read there.
+// Leaves the gradient in its sender's memory if it can be read there: raw, and aligned for floats.
 bool ParameterShard::TakeGradient(const Chunk& chunk, Rank rank,
                                   absl::Span<const std::byte> payload, PayloadLease lease) {
   const LocalChunk index = IndexOf(chunk);
@@ -364,8 +370,8 @@ RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
-// A rank may ask faster than its link carries, and answers under way keep values from being
-// overwritten.
+// Allows one answer per rank and chunk under way. A rank may ask faster than its link carries
+// answers, and answers under way keep values from being overwritten.
 RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, Rank rank, int64_t step) {
   const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version* version = &chunk.current;
@@ -400,7 +406,8 @@ void ParameterShard::FetchAnswered(LocalChunk index, Rank rank) {
   Fetching& fetching = fetching_(index, rank);
   fetching.answering = false;
   const int64_t step = std::exchange(fetching.waiting, -1);
-  // What it waited for may be gone by now: then the rank has gone on as well.
+  // The requested version may be gone by now. Then the rank has moved on too, and ignoring the
+  // refusal is right.
   if (step >= 0 && !retired_) AnswerFetch(chunks_[index], rank, step);
 }
 
@@ -441,9 +448,9 @@ void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version
       .scalar = version == chunk.current ? SquaresFor(chunk, rank) : 0,
       .loss_scale = StateOfVersion(step).loss_scale.value(),
   };
-  // It is counted before it is sent: the send may end inside SendTo().
+  // Counted before it is sent, because the send may end inside SendTo().
   ++chunk.buffers[version.values].sending;
-  // Two words, which AnyInvocable keeps inside itself.
+  // The capture is two words, which AnyInvocable stores without allocating.
   output_->SendTo(rank, header, values,
                   [ticket = tickets_.Take(), index, buffer = static_cast<int16_t>(version.values),
                    fetcher = static_cast<int16_t>(ToInt(fetched ? rank : kNobody))](
@@ -454,7 +461,7 @@ void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version
                   });
 }
 
-// `fetcher`: the rank that is answered by them, or kNobody where they are no answer to a fetch.
+// `fetcher` is the rank that fetched the values, or kNobody if they do not answer a fetch.
 void ParameterShard::ValuesSent(LocalChunk index, int buffer, Rank fetcher) {
   Chunk& chunk = chunks_[index];
   if (--chunk.buffers[buffer].sending == 0) UpdateIfReady(chunk);
@@ -465,7 +472,8 @@ double ParameterShard::SquaresFor(const Chunk& chunk, Rank rank) {
   return pushes_are_updates_ ? PushOf(chunk, rank).sum_of_squares : chunk.sum_of_squares;
 }
 
-// The optimizer has rounded them on its way; of other values there are few.
+// Encodes values only if the optimizer has not stored them in the wire format already; this happens
+// for few values.
 absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
                                                        const ChunkStore::Version& version) {
   const LocalChunk index = IndexOf(chunk);
@@ -512,27 +520,27 @@ RefusalReason ParameterShard::StepClosed(const WireHeader& header,
 
 // ---------------------------------------------------------------- updates
 
-// But for snapshots.
+// Ready except for snapshots.
 bool ParameterShard::IsReady(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
   if (agreement_ != nullptr && !(agreement_->agreed() && chunk.summed)) return false;
   if (!BackupsAllow(chunk, update)) return false;
-  return FreeBuffer(chunk) >= 0;  // else all memory is still being read
+  return FreeBuffer(chunk) >= 0;  // -1: all buffers are being read
 }
 
 bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
   return IsReady(chunk, update) && update.step < snapshots_.Barrier(IndexOf(chunk));
 }
 
-// Whether its update waits for nothing but memory for the next snapshot. (Before the chunk has come
-// to that one's step, it is the snapshot's other pushes that are waited for.)
+// Returns whether the chunk's update waits only for memory for the next snapshot. Before the chunk
+// has reached that snapshot's step, it waits for other pushes that belong to the snapshot.
 bool ParameterShard::IsHeldUp(const Chunk& chunk) const {
   return VersionOf(chunk) >= snapshots_.next_step() &&
          IsReady(chunk, gate_->NextUpdate(IndexOf(chunk)));
 }
 
-// Where the values of the next version go; -1: nowhere yet. The version before stays where there is
-// another place: somebody may ask for it.
+// Returns the buffer for the values of the next version, or -1 if all are in use. Keeps the version
+// before if another buffer is free, because a rank may still fetch it.
 int ParameterShard::FreeBuffer(const Chunk& chunk) {
   int free = -1;
   for (int i = 0; i < std::ssize(chunk.buffers); ++i) {
@@ -543,7 +551,7 @@ int ParameterShard::FreeBuffer(const Chunk& chunk) {
 }
 
 void ParameterShard::UpdateIfReady(Chunk& chunk) {
-  if (std::exchange(chunk.updating, true)) return;  // sends may end inside of what follows
+  if (std::exchange(chunk.updating, true)) return;  // a send that ends in here calls this again
   while (true) {
     if (agreement_ != nullptr) SumIfReady(chunk);
     const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
@@ -568,6 +576,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   } else {
     Apply(chunk, update, next);
   }
+  // Built now, because BeginStep() below clears the judgement.
   const auto forwarded =
       feed_ == nullptr ? std::nullopt : std::optional(SumToForward(chunk, update));
   if (agreement_ != nullptr) chunk.sum_of_squares = agreement_->squares(chunk.number);
@@ -585,6 +594,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
     if (is_backup_) return;
     SendParams(chunk, chunk.current, rank, gate_->AnswerStep(index, rank));
   });
+  // Answers to workers go first.
   if (forwarded) feed_->Forward(index, *forwarded);
   if (is_backup_ && lowest_ > lowest_before) TellHeld();
   if (!snapshots_.current()) {
@@ -594,7 +604,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   } else if (IsWanted(chunk)) {
     copies_.push_back(index);
   }
-  if (step_ends) UpdateAllReady();  // what came early is summed now
+  if (step_ends) UpdateAllReady();  // sums the pushes that came early
 }
 
 void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
@@ -618,8 +628,8 @@ void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
   if (pushes_are_updates_) PushOf(chunk, update.ranks[0]).sum_of_squares = chunk.sum_of_squares;
 }
 
-// What a chunk adds to the square of the gradient's norm. A statistic is no part of it, but one
-// that is not finite must not get through.
+// Returns the chunk's part of the squared gradient norm. A statistic does not count, but a
+// non-finite statistic must make the norm non-finite.
 double ParameterShard::PartOfNorm(const Chunk& chunk, double sum_of_squares) {
   if (chunk.statistic_momentum == 0) return sum_of_squares;
   return std::isfinite(sum_of_squares) ? 0 : std::numeric_limits<double>::quiet_NaN();
@@ -634,7 +644,7 @@ void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& upda
   for (const Rank rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
 }
 
-// A statistic moves towards the mean of the contributions. Slots stay 0 in both buffers.
+// A statistic moves towards the mean of the contributions. Its slots stay 0 in both versions.
 double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
                                         const ChunkStore::Version& next) {
   const LocalChunk index = IndexOf(chunk);
@@ -711,13 +721,15 @@ int64_t ParameterShard::UpdatesBefore(const Chunk& chunk) {
          StateOfVersion(VersionOf(chunk)).skipped;
 }
 
-// Both versions have it: a step back would be a swap here as well.
+// Copies the current version, so that both versions have the values and a step back is a swap here
+// too.
 void ParameterShard::Skip(Chunk& chunk, const ChunkStore::Version& next) {
   store_->Copy(IndexOf(chunk), chunk.current, next);
   chunk.buffers[next.values].encoded = false;
 }
 
-// What a backup's shard has judged is told once for all of its chunks, as is what follows from it.
+// The first chunk of a step passes the shard's verdict on to the update state; the other chunks
+// only follow it.
 bool ParameterShard::SkipsNext(const Chunk& chunk, const ChunkUpdate& update) {
   if (agreement_ != nullptr) return agreement_->judgement()->skip;
   if (!is_backup_) return false;
@@ -727,7 +739,7 @@ bool ParameterShard::SkipsNext(const Chunk& chunk, const ChunkUpdate& update) {
   return skips;
 }
 
-// Of those summed, and of those that the step was closed without.
+// Returns the payloads that were summed, and late ones that the step was closed without.
 void ParameterShard::ReturnLeases(const Chunk& chunk, const ChunkUpdate& update) {
   if (pushes_are_updates_) {
     PushOf(chunk, update.ranks[0]).lease = {};
@@ -780,7 +792,7 @@ absl::Span<float> ParameterShard::SumPlace(const Chunk& chunk, const ChunkUpdate
   return feed_ == nullptr ? pushed_->Gradient(index, update.ranks[0]) : pushed_->Sum(index);
 }
 
-// Returns the sum of its squares.
+// Returns the sum of the squares of the sum's elements.
 double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
   GatherGradients(chunk, update);
   const absl::Span<float> sum = SumPlace(chunk, update);
@@ -794,7 +806,7 @@ double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
 void ParameterShard::SumIfReady(Chunk& chunk) {
   if (!started_ || chunk.summed || !agreement_->takes_sums() || VersionOf(chunk) != lowest_) return;
   const LocalChunk index = IndexOf(chunk);
-  if (feed_ != nullptr && feed_->is_forwarding(index)) return;  // the last sum is still there
+  if (feed_ != nullptr && feed_->is_forwarding(index)) return;  // the last sum is still being sent
   const ChunkUpdate update = gate_->NextUpdate(index);
   if (update.ranks.empty()) return;
   const double squares = Sum(chunk, update);
@@ -821,7 +833,7 @@ ParameterShard::VersionState& ParameterShard::AdvanceState(int64_t step, bool sk
   return StateOfVersion(step + 1) = next;
 }
 
-// A statistic has no direction.
+// A statistic has no direction: its squares stay 0.
 void ParameterShard::MeasureDirections(absl::Span<double> squares) {
   for (const Chunk& chunk : chunks_) {
     if (!chunk.trained) continue;
@@ -841,8 +853,8 @@ void ParameterShard::MeasureDirections(absl::Span<double> squares) {
 
 // ---------------------------------------------------------------- backups
 
-// A sum is written over the last one, and the version after the next over what the backup is filled
-// with.
+// A new sum overwrites the last one, so that must have been sent. The second update overwrites the
+// plan's first version, so that must have reached the replica.
 bool ParameterShard::BackupsAllow(const Chunk& chunk, const ChunkUpdate& update) const {
   if (filling_ != nullptr && !filling_->complete()) return false;
   if (backups_ != nullptr && !backups_->Admits(update.step)) return false;
@@ -863,7 +875,7 @@ BackupFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpda
   return sum;
 }
 
-// A chunk may have made its first step meanwhile, and no more: the next one waits for the backup.
+// A chunk may already have made its first step, but no more: the second one waits for the replica.
 void ParameterShard::BackupConnected() {
   if (!feed_->is_filled()) {
     for (const Chunk& chunk : chunks_) {
@@ -900,7 +912,8 @@ void ParameterShard::StateArrived(const WireHeader& header) {
   if (retired_ || !filling_->complete()) return;
   if (const absl::Status restored = RestoreState(filling_->update_state()); !restored.ok()) {
     const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
-    LOG(ERROR) << plan_->job() << ", backup of shard " << shard_ << ": " << restored;
+    LOG(ERROR) << plan_->job() << ", replica of shard " << shard_
+               << ": cannot restore the update state: " << restored;
   }
   UpdateAllReady();
 }
@@ -922,6 +935,7 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
   if (snapshots_.Knows(id)) return;
   auto decline = [&](v1::SnapshotOutcome outcome, const std::string& why) {
     snapshots_.Decline(id);
+    // A chunk beyond the step contains pushes that the snapshot must not have.
     output_->SnapshotDeclined(id, step, outcome, why);
   };
   if (furthest_ > step) {
@@ -944,7 +958,8 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
 void ParameterShard::BeginSnapshot() {
   if (!snapshots_.Begin(highest_)) return;
   writing_since_.reset();
-  // Now, that no chunk is beyond it: what is frozen may be copied steps later.
+  // No chunk is beyond the step yet, so its state is still there. Frozen chunks may be copied steps
+  // later.
   snapshot_state_ = UpdateStateAt(snapshots_.current()->step);
   if (chunks_.empty()) return SnapshotIsTaken();
   copies_.clear();
@@ -970,7 +985,7 @@ bool ParameterShard::CopyOne() {
   return false;
 }
 
-// Whether the snapshot that has begun is of the chunk as it is now.
+// Returns whether the current snapshot wants the chunk at its present version.
 bool ParameterShard::IsWanted(const Chunk& chunk) const {
   if (!snapshots_.current()) return false;
   const int64_t version = chunk.trained ? VersionOf(chunk) : snapshots_.current()->step;
@@ -1026,8 +1041,8 @@ std::shared_ptr<const ShardSnapshot> ParameterShard::MakeSnapshot(
   return snapshot;
 }
 
-// Nothing is held up where workers have paused at the step of the one that waits: they may be
-// waiting for that.
+// Passes over only snapshots that delay an update. If workers have paused at the step of the
+// waiting snapshot, no update waits, and they may be waiting for that snapshot.
 void ParameterShard::PassOverSnapshots(absl::FunctionRef<Clock::time_point()> clock) {
   if (!snapshots_.taken()) return;
   if (!writing_since_) writing_since_ = clock();
@@ -1037,9 +1052,9 @@ void ParameterShard::PassOverSnapshots(absl::FunctionRef<Clock::time_point()> cl
     const std::optional<SnapshotQueue::Request> passed = snapshots_.PassOver(highest_);
     if (!passed) return;
     const std::string why =
-        absl::StrCat("passed over, for training would wait for it: the one of step ",
+        absl::StrCat("passed over because training would wait for it: the snapshot of step ",
                      snapshots_.current()->step, " is still being written after ",
-                     absl::FormatDuration(absl::FromChrono(kWriteHoldsUpMax)), " and more");
+                     absl::FormatDuration(absl::FromChrono(kWriteHoldsUpMax)), " (the limit)");
     const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
     LOG(WARNING) << plan_->job() << ", shard " << shard_ << ": the snapshot of step "
                  << passed->step << " is " << why;

@@ -1,4 +1,4 @@
-// The chunks of one job that one thread owns: values, optimizer slots, and what becomes of a push.
+// The chunks of one job that one thread owns: values, optimizer slots, and the handling of pushes.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@
 
 namespace muster {
 
-// A shard's values and slots at one version. Does not change until the shard hears
-// SnapshotWritten(); keeps its memory.
+// A shard's values and slots at one version. Keeps its memory alive. The content does not change
+// until SnapshotWritten() is called.
 struct ShardSnapshot {
   struct Piece {
     ChunkId chunk;
@@ -47,207 +47,216 @@ struct ShardSnapshot {
     absl::Span<const float> elements;
   };
   ShardIndex shard{};
-  uint64_t id = 0;  // 0: periodic or final
+  uint64_t id = 0;  // 0: periodic or final; else the request's id
   int64_t step = 0;
   v1::UpdateState update_state;
   std::vector<Piece> pieces;
   std::shared_ptr<const Slab> memory;
 };
 
-// What became of a judged step, see StepsAreJudged().
+// The outcome of a judged step, see StepsAreJudged().
 struct StepVerdict {
   int64_t step = 0;
-  bool skipped = false;      // its gradient was not finite
-  int64_t skips_in_row = 0;  // up to and with this step
-  float loss_scale = 0;      // of the next step; 0: the job has none
+  bool skipped = false;      // the gradient was not finite
+  int64_t skips_in_row = 0;  // including this step
+  float loss_scale = 0;      // for the next step; 0: the job has none
 };
 
-// What a shard asks of the thread it lives on. Called from inside the shard's methods.
+// The services of the thread that runs a shard. Called from inside the shard's methods.
 class ShardOutput {
  public:
   virtual ~ShardOutput() = default;
-  // As Transport::Send, to the worker of that rank. Without a connection `done` gets an error at
-  // once.
+  // Sends to the worker of that rank, like Transport::Send. Without a connection, `done` gets an
+  // error at once.
   virtual void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
                       Transport::SendDone done) = 0;
-  // Likewise to another shard of the job.
+  // Sends to another shard of the job, in the same way.
   virtual void SendToShard(ShardIndex shard, const WireHeader& header,
                            absl::Span<const std::byte> payload, Transport::SendDone done) = 0;
-  // Likewise to its backup.
+  // Sends to the shard's replica, in the same way.
   virtual void SendToBackup(const WireHeader& /*header*/, absl::Span<const std::byte> /*payload*/,
                             Transport::SendDone done) {
-    done(absl::UnavailableError("there is none"));
+    done(absl::UnavailableError("the shard has no replica"));
   }
-  // Of every judged step, the same on every shard.
+  // Called for every judged step, with the same arguments on every shard.
   virtual void StepJudged(const StepVerdict& verdict) = 0;
-  // Around every optimizer update, of so many elements. Says how values are to be stored.
+  // Called around every optimizer update of `elements` elements. UpdateBegins() decides how the
+  // values are stored.
   virtual kernels::OutgoingStores UpdateBegins(int64_t elements) = 0;
   virtual void UpdateEnds(double sum_of_squares) = 0;
-  // Of every push that is an update of its own (ssp, asp): see StalenessGate.
+  // Called for every push that is an update of its own (ssp, asp), see StalenessGate.
   virtual void StalePushApplied(int64_t /*staleness*/) {}
-  // Every chunk is held at the snapshot's step. SnapshotWritten() is to follow.
+  // Called when every chunk is held at the snapshot's step. The receiver must call
+  // SnapshotWritten() later.
   virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
   virtual void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                                 const std::string& message) = 0;
 };
 
-// Every chunk has two versions of values and slots. An update reads the current one and writes the
-// next over the one before, or where else no value is being sent from (ChunkStore). Which pushes
-// make an update, and who is answered when, is the gate's to say: one class per consistency mode.
-// The gradients of an update are summed in rank order whatever their order of arrival, so under BSP
-// a run repeats to the bit.
+// Every chunk has two versions of values and slots. An update reads the current version and writes
+// the next one over the previous one, or into a spare values buffer that is not being sent
+// (ChunkStore). The gate decides which pushes make an update and when ranks are answered; each
+// consistency mode has one gate. Gradients are summed in rank order whatever their order of
+// arrival, so a BSP run repeats to the bit.
 //
-// Where steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as the gate has
-// an update, and applied, or skipped everywhere, when the shards have agreed on the step
-// (StepAgreement). With backup workers they also agree on whose pushes it is made of
+// If steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as the gate has an
+// update. The sum is applied, or skipped everywhere, when the shards have agreed on the step
+// (StepAgreement). With backup workers the shards also agree on the ranks that contribute
 // (ClosingExchange).
 //
-// A shard that has a backup (shard_backup.h) sums a chunk's gradients first, sends the sum there
-// (BackupFeed) and makes no version before all backups hold the one before (BackupAgreement). The
-// backup is a ParameterShard, too, created by PlanOfBackup(): its only rank is the shard, it
-// answers nothing but which version it holds, and what a judgement was it is told with each sum.
+// A shard with a replica (shard_backup.h) sums a chunk's gradients first and sends the sum to the
+// replica (BackupFeed). It makes no version before all replicas hold the previous one
+// (BackupAgreement). The replica is a ParameterShard too, created with the plan of PlanOfBackup().
+// Its only rank is the shard. It answers only with the version that it holds, and gets the verdict
+// of a judged step with each sum.
 //
-// Parameters that are frozen are fetched and never pushed: they have every version.
+// Frozen parameters are fetched and never pushed: they have every version.
 //
-// Thread-compatible. Time comes in; no I/O, no lock; after Create() nothing is allocated but for
-// snapshots.
+// Thread-compatible. Time is an argument. No I/O, no lock. After Create() only snapshots allocate.
 class ParameterShard : private JudgedShard {
  public:
   using Clock = std::chrono::steady_clock;
-  // A write of a snapshot that takes longer holds no update up any more. Workers wait for the
-  // values of a step for twice as long (limits::kAnswerWaitMax).
+  // The write of a snapshot delays updates for at most this time. Workers wait twice as long for
+  // the values of a step (limits::kAnswerWaitMax).
   static constexpr std::chrono::minutes kWriteHoldsUpMax{5};
 
-  // What Create() will allocate. The plan is good (CheckPlan).
+  // Returns the memory that Create() allocates, in bytes. Requires: the plan is valid (CheckPlan).
   static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
     return ChunkStore::BytesNeeded(plan, shard) + GradientBytesNeeded(plan, shard);
   }
-  // Of it, what depends on the number of workers.
+  // The part of BytesNeeded() that depends on the number of workers.
   static int64_t GradientBytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
     return GradientStore::BytesNeeded(plan, shard);
   }
 
-  // Allocates; values are zero until Initialize() or RestoreSlice(). The plan is good. `gradients`:
-  // the reservation of what depends on the number of workers, where that is apart from the rest.
+  // Allocates the shard. Values are zero until Initialize() or RestoreSlice(). Requires: the plan
+  // is valid. `gradients` is the reservation for GradientBytesNeeded(); null means that
+  // `reservation` contains it.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(
       std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
       std::shared_ptr<MemoryBudget::Reservation> reservation,
       std::shared_ptr<MemoryBudget::Reservation> gradients = nullptr);
-  // Goes on at plan->first_step() with what `before` holds of it, a shard of the same number in an
-  // earlier generation of the job, or its backup, that is retired and idle. Only the gradients'
-  // memory is allocated anew. FAILED_PRECONDITION (reason "SHARDS_NOT_HELD"): it is still in use,
-  // has other chunks, or not that version.
+  // Continues at plan->first_step() with the values that `before` holds. `before` is the same shard
+  // in an earlier generation of the job, or its replica; it must be retired and idle. Only the
+  // memory for gradients is allocated again. Returns FAILED_PRECONDITION (reason "SHARDS_NOT_HELD")
+  // if `before` is still in use, has other chunks, or lacks that version.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Continue(
       std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
       std::shared_ptr<MemoryBudget::Reservation> gradients);
   ParameterShard(const ParameterShard&) = delete;
   ParameterShard& operator=(const ParameterShard&) = delete;
 
-  // ---- before the first message, on any one thread
+  // ---- before the first message; any single thread may call these
 
-  // Fills a chunk with initial values.
+  // Fills a chunk with its initial values.
   void Initialize(LocalChunk index);
-  // Begins a restore, also after one that broke off.
+  // Begins a restore, also after one that was abandoned.
   void BeginRestore();
-  // One slice of the checkpoint; those of a chunk's slot come in order. DATA_LOSS on a checksum
-  // mismatch, INVALID_ARGUMENT for a slice that does not belong here.
+  // Restores one slice of the checkpoint. The slices of one slot of a chunk must come in order.
+  // Returns DATA_LOSS on a checksum mismatch, INVALID_ARGUMENT for a slice that does not belong
+  // here.
   absl::Status RestoreSlice(const v1::ShardSlice& slice);
-  // DATA_LOSS naming the first chunk that is not complete.
+  // Returns DATA_LOSS, naming the first incomplete chunk, unless every array was restored.
   absl::Status FinishRestore() const { return store_->FinishRestore(); }
 
-  // ---- messages; generation and rank of a header are already checked against this plan
+  // ---- messages; the caller has checked generation and rank of each header
 
-  // Where a push wants its payload, or why it wants none. Only names memory.
+  // The place for the payload of a push, or the reason why it has none. Only names memory.
   struct Placement {
     absl::Span<std::byte> memory;  // empty: drop the payload
-    bool in_place = false;         // it may stay with its sender
+    bool in_place = false;         // the payload may stay in the sender's memory
     RefusalReason refusal = RefusalReason::kNone;
-    bool repeat = false;  // taken before
+    bool repeat = false;  // the push was taken before
     bool late = false;    // its step was closed without it
   };
   Placement PlacePush(const WireHeader& header);
-  // The payload is where PlacePush() wanted it, or stays with its sender while the shard keeps
-  // `lease`: until the update that it is for, or the sum where steps are judged. May update the
-  // chunk and send its new value. kBadPayload: not what an encoder makes; the rank may push again.
+  // Records that the payload is in its place, or in the sender's memory. In the latter case the
+  // shard keeps `lease` until the update, or until the sum if steps are judged. May update the
+  // chunk and send its new value. Returns kBadPayload if no encoder makes such a payload; the rank
+  // may push again.
   RefusalReason PushArrived(const WireHeader& header, absl::Span<const std::byte> payload,
                             PayloadLease lease);
-  // After a Placement that is `repeat` or `late`: sends the value if it does not come anyhow.
+  // Called after a Placement that is `repeat` or `late`. Sends the value unless an answer is still
+  // to come.
   void AnswerRepeat(const WireHeader& header);
-  // Answers with version `header.step`, or as the gate says, now or when it is there. Of a chunk
-  // one answer at a time is under way to a rank; of what it asks for meanwhile the last is
-  // answered.
+  // Answers with version `header.step`, or as the gate decides, now or when that version exists.
+  // Each rank has at most one answer per chunk under way. Of further requests in the meantime only
+  // the last is answered.
   RefusalReason Fetch(const WireHeader& header);
-  // The payload of a push that PlacePush() wanted will not arrive: the rank may push it again.
+  // Records that the payload of a placed push will not arrive. The rank may push it again.
   void PushLost(const WireHeader& header);
-  // Payloads of this rank that are under way will not arrive; those lent stay.
+  // Gives up this rank's payloads under way. Lent payloads stay.
   void RankLost(Rank rank);
 
-  // Squares and norms of shard `header.rank` to shard 0, trust ratios from it (kSquares, kNorms,
-  // kTrust): where they want to be placed, empty where they are not wanted; then that they are
-  // there, or will not come.
+  // Handles squares and norms of shard `header.rank` at shard 0, and trust ratios from shard 0
+  // (kSquares, kNorms, kTrust). PlaceScalars() returns the place, or an empty span if the message
+  // is not wanted. Each place is followed by ScalarsArrived() or ScalarsLost().
   absl::Span<std::byte> PlaceScalars(const WireHeader& header);
   void ScalarsArrived(const WireHeader& header);
   void ScalarsLost(const WireHeader& header);
-  // Likewise what shard `header.rank` says about whose pushes have arrived, to shard 0.
+  // Handles, in the same way, the ranks that have arrived at shard `header.rank`. Only at shard 0.
   absl::Span<std::byte> PlaceRanks(const WireHeader& header);
   void RanksArrived(const WireHeader& header);
   void RanksLost(const WireHeader& header);
-  // A message of this shard that is under way will not arrive.
+  // Gives up all messages of this shard under way.
   void ShardLost(ShardIndex shard);
-  // From shard 0. kWrongStep: not awaited.
+  // Handles a verdict of shard 0. Returns kWrongStep if it is not awaited.
   RefusalReason VerdictArrived(const WireHeader& header);
-  // From shard 0: the step is made of `ranks`. kWrongStep: not awaited.
+  // Handles a decision of shard 0: the step takes `ranks`. Returns kWrongStep if it is not awaited.
   RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
 
-  // ---- backups
+  // ---- replicas
 
-  // Of a shard that has one: it is connected. Sends it what it lacks.
+  // Called when the replica of this shard is connected. Sends it the state that it lacks.
   void BackupConnected();
-  // Its backup says that it holds version `header.step` of all chunks; another shard says so of its
-  // own, or shard 0 of all.
+  // BackupHolds(): the replica reports that it holds version `header.step` of all chunks.
+  // BackupsHold(): another shard reports this for its own replica, or shard 0 for all.
   void BackupHolds(const WireHeader& header);
   void BackupsHold(const WireHeader& header);
-  // What the backup is known to hold.
+  // The version that the replica is known to hold.
   int64_t backup_version() const { return backup_version_; }
-  // Of a backup: what its shard sends of its state (kState), as PlaceScalars() and so on.
+  // Only for a replica: handles the state that its shard sends (kState), like PlaceScalars() and so
+  // on.
   absl::Span<std::byte> PlaceState(const WireHeader& header);
   void StateArrived(const WireHeader& header);
   void StateLost(const WireHeader& header);
 
-  // ---- life
+  // ---- lifetime
 
-  // From here on there are updates. Idempotent.
+  // Allows updates from now on. Idempotent.
   void Start(int64_t total_steps);
-  // Takes snapshot `id` > 0 when every chunk is at `step`; declines if one is beyond or never will
-  // be there. A known id is ignored, a new one supersedes one that still waits.
+  // Takes snapshot `id` > 0 when every chunk is at `step`. Declines it if a chunk is beyond `step`
+  // or can never be there. A known id is ignored. A new id supersedes one that still waits.
   void TakeSnapshot(uint64_t id, int64_t step);
-  // The snapshot that was taken is not needed any more: what waited for its memory goes on.
+  // Releases the memory of the snapshot that was taken. Work that waited for this memory continues.
   void SnapshotWritten(uint64_t id, int64_t step);
-  // To be called in every turn of its thread. Once a snapshot that was taken has been written for
-  // kWriteHoldsUpMax, the next ones are passed over (declined, SNAPSHOT_MISSED) that keep a chunk
-  // from an update. `clock` is asked once for each, and again where one waits.
+  // Called in every turn of the shard's thread. Once the current snapshot has been written for
+  // kWriteHoldsUpMax, further snapshots that delay the update of a chunk are passed over (declined
+  // with SNAPSHOT_MISSED). `clock` is called once per snapshot, and again while one waits.
   void PassOverSnapshots(absl::FunctionRef<Clock::time_point()> clock);
-  // From here on a chunk is copied for a snapshot by CopyOne(), or when its next update comes, and
-  // not as soon as it is there: workers wait for the values of the chunks behind it.
+  // Lets CopyOne() copy chunks for snapshots; a chunk is copied at the latest before its next
+  // update. Without this call, a chunk is copied as soon as it reaches the step. Workers are
+  // waiting for the values of the chunks behind it.
   void DeferCopies();
-  // Copies a chunk that a snapshot waits for; false: none is there. To be called when there is
-  // nothing else to do, and now and then where there always is: nobody else copies what is not
-  // updated any more.
+  // Copies one chunk that a snapshot waits for. Returns false if there is none. Called when the
+  // thread is otherwise idle, and regularly if it never is. Chunks without further updates are
+  // copied only here.
   bool CopyOne();
-  // No more updates or answers; gives back what is lent. The memory is still in use until idle().
-  // On the thread of the transport that lent it, while there is one.
+  // Stops updates and answers, and returns lent payloads. The memory stays in use until idle(). If
+  // the transport that lent them still exists, call this on its thread.
   void Retire();
-  // No payload is being received and none sent.
+  // True if no payload is being received or sent.
   bool idle() const;
-  // Of a retired shard that is idle: gives back what was pushed. All that it is good for then is to
-  // be continued.
+  // Frees the memory for pushes. Requires: retired and idle. Afterwards the shard can only be
+  // continued or saved.
   void DropGradients() { pushed_.reset(); }
-  // Likewise: a snapshot of a version that it holds, the same as one that was taken when every
-  // chunk was there; null of any other. Nothing is copied: the shard must be neither continued nor
-  // destroyed while that is read.
+  // Returns a snapshot of a version that the shard holds, or null if it does not hold it. Requires:
+  // retired and idle. The content equals a snapshot taken when every chunk had that version.
+  // Nothing is copied, so the shard must be neither continued nor destroyed while the snapshot is
+  // read.
   std::shared_ptr<const ShardSnapshot> SnapshotOfHeld(uint64_t id, int64_t version);
 
-  // All steps are part of all chunks.
+  // True if every chunk contains all steps of the job.
   bool finished() const { return started_ && lowest_ >= total_steps_; }
 
   void set_output(ShardOutput* output) { output_ = output; }
@@ -255,77 +264,78 @@ class ParameterShard : private JudgedShard {
   ShardIndex shard() const { return shard_; }
   int chunk_count() const { return store_->size(); }
   NumbersBelow<LocalChunk> chunks() const { return store_->chunks(); }
-  // All that payloads are sent from and received into.
+  // All memory that payloads are sent from or received into.
   std::array<absl::Span<std::byte>, 3> memory() const {
     return {store_->outgoing(), pushed_->memory(), pushed_->sums()};
   }
-  // Lowest version of the chunks with gradients; INT64_MAX without any.
+  // The lowest version of the chunks with gradients; INT64_MAX if there are none.
   int64_t lowest_version() const { return lowest_; }
-  // The versions that every chunk with gradients can be had at; all of them without any. Under BSP
-  // there is one at least, but none of a backup that has not yet got everything.
+  // The versions that every chunk with gradients can provide; all versions if there are no such
+  // chunks. Under BSP there is at least one, except for a replica that is not filled yet.
   struct HeldVersions {
     int64_t oldest = 0;
     int64_t newest = std::numeric_limits<int64_t>::max();
   };
   HeldVersions held_versions() const;
-  // Dropped because their step was closed without them.
+  // The number of pushes that were dropped because their step was closed without them.
   int64_t late_pushes() const { return gate_->late_pushes(); }
-  // Current value of a chunk, for tests and benchmarks.
+  // The current values of a chunk, for tests and benchmarks.
   absl::Span<const float> values(LocalChunk index) const;
 
  private:
   using Tickets = PayloadTickets<ParameterShard>;
 
-  // Of what goes out of a version.
+  // The outgoing form of one version.
   struct ValueBuffer {
     int sending = 0;       // payloads under way from it
-    bool encoded = false;  // up to date
+    bool encoded = false;  // up to date in the wire format
   };
   struct Chunk {
     bool trained = true;    // has gradients: not frozen
-    TrainedChunk number{};  // of one that is trained
+    TrainedChunk number{};  // only of a trained chunk
     int parameter = 0;
     double learning_rate_factor = 1;
     bool weight_decay = false;
     double statistic_momentum = 0;     // > 0: a statistic, not trained by the optimizer
-    ChunkStore::Version current;       // where it is
-    ChunkStore::Version previous;      // the one before
-    std::vector<ValueBuffer> buffers;  // of the values of these and older ones
-    bool updating = false;             // who finds it so need not do anything
-    bool summed = false;               // in SumPlace(): where steps are judged or there is a backup
+    ChunkStore::Version current;       // the buffers of the current version
+    ChunkStore::Version previous;      // the buffers of the version before
+    std::vector<ValueBuffer> buffers;  // by values buffer
+    bool updating = false;             // UpdateIfReady() is running for it
+    bool summed = false;  // the sum is in SumPlace(): steps are judged, or there is a replica
     double sum_of_squares = 0;
-    std::unique_ptr<ChunkEncoder> encoder;  // of values that go out in 16 bits
+    std::unique_ptr<ChunkEncoder> encoder;  // of values sent in 16 bits
   };
-  // A gradient that is in or under way.
+  // A gradient that has arrived or is under way.
   struct Push {
     Tickets::Ticket receiving;
     kernels::Gradient gradient;
     PayloadLease lease;
-    double sum_of_squares = 0;  // ssp, asp: of the rank's last one
-    // Of a backup: what its shard made of the sum.
+    double sum_of_squares = 0;  // ssp, asp: of the rank's last push
+    // Only at a replica: how its shard applied the sum.
     bool skipped = false;
     double factor = 1;
     double trust_ratio = 1;
   };
-  // What a rank asked for of a chunk.
+  // The fetches of a rank for one chunk.
   struct Fetching {
     bool answering = false;
-    int64_t waiting = -1;  // the version to be answered with next; -1: none
+    int64_t waiting = -1;  // the step of the next fetch to answer; -1: none
   };
-  // What belongs to a version beside values and slots.
+  // The state of a version besides values and slots.
   struct VersionState {
     LossScale loss_scale;
-    int64_t skipped = 0;  // steps before it that changed nothing
+    int64_t skipped = 0;  // skipped steps before it
   };
 
   ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
                  std::unique_ptr<ChunkStore> store, std::unique_ptr<GradientStore> pushed);
-  // Takes up chunks, which its own are, where `before` had them. False: not all had this version.
+  // Takes over the versions of `before`; the store already has its memory. Returns false if
+  // `before` does not hold plan_->first_step().
   bool TakeUp(const ParameterShard& before);
   bool Holds(int64_t version) const;
-  // Of a version that it holds: whether the chunk has it as the one before.
+  // Whether the chunk has a held version as the previous one. Requires: Holds(version).
   bool HasAsPrevious(LocalChunk index, int64_t version) const;
-  // And what closes the steps, where something does.
+  // Creates the gate, and the exchange that closes its steps if there are backup workers.
   void MakeGate(const ShardAssembly::Send& send);
 
   int ranks() const { return plan_->workers_size(); }
@@ -373,13 +383,13 @@ class ParameterShard : private JudgedShard {
   v1::UpdateState UpdateStateAt(int64_t version);
   VersionState& AdvanceState(int64_t step, bool skipped);
 
-  // Of backups.
+  // Replicas.
   void MakeBackupFeed();
   bool BackupsAllow(const Chunk& chunk, const ChunkUpdate& update) const;
   BackupFeed::Sum SumToForward(const Chunk& chunk, const ChunkUpdate& update) const;
   void TellHeld();
 
-  // Of judged steps.
+  // Judged steps.
   void SumIfReady(Chunk& chunk);
   void StepJudged(int64_t step, bool skipped, int64_t skips_in_row) override;
   void MeasureDirections(absl::Span<double> squares) override;
@@ -395,10 +405,10 @@ class ParameterShard : private JudgedShard {
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const ShardIndex shard_;
-  std::unique_ptr<ChunkStore> store_;  // given away to who continues this
+  std::unique_ptr<ChunkStore> store_;  // Continue() moves it to the next shard
   std::unique_ptr<GradientStore> pushed_;
   ShardOutput* output_ = nullptr;
-  Tickets tickets_{this};  // outlives who holds them below
+  Tickets tickets_{this};  // outlives the tickets below
   kernels::OptimizerSettings settings_;
   const bool is_backup_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
@@ -414,28 +424,29 @@ class ParameterShard : private JudgedShard {
   bool retired_ = false;
   bool defers_copies_ = false;
   int64_t total_steps_ = 0;
-  // Of the chunks with gradients.
+  // Over the chunks with gradients.
   int64_t lowest_ = 0;
   int64_t highest_ = 0;
-  int64_t furthest_ = 0;  // step one past the last push that is part of a chunk
+  int64_t furthest_ = 0;  // one past the last step with a push in a chunk
   int chunks_at_lowest_ = 0;
 
-  // Of the versions that a chunk may have, the one before and the next.
+  // Of the current, previous and next version of a chunk; index: version % 3.
   std::array<VersionState, 3> states_;
 
-  std::unique_ptr<StepAgreement> agreement_;  // where steps are judged
-  std::unique_ptr<ClosingExchange> closing_;  // with backup workers
+  std::unique_ptr<StepAgreement> agreement_;  // only if steps are judged
+  std::unique_ptr<ClosingExchange> closing_;  // only with backup workers
 
-  std::unique_ptr<BackupFeed> feed_;          // of a shard that has a backup
-  int64_t backup_version_ = 0;                // held there
-  std::unique_ptr<BackupAgreement> backups_;  // where some shard has one
-  std::unique_ptr<BackupFilling> filling_;    // of a backup that begins with nothing
+  std::unique_ptr<BackupFeed> feed_;          // only if the shard has a replica
+  int64_t backup_version_ = 0;                // held by the replica
+  std::unique_ptr<BackupAgreement> backups_;  // only if some shard has a replica
+  std::unique_ptr<BackupFilling> filling_;    // only at a replica that starts empty
 
   SnapshotQueue snapshots_;
-  std::optional<Clock::time_point> writing_since_;  // the current one; as far as anybody has looked
-  v1::UpdateState snapshot_state_;                  // of the current one's step
-  // Where copies are deferred: the chunks that have come to that step, in this order, and how many
-  // of them were looked at since.
+  // first call of PassOverSnapshots() since the current snapshot was taken
+  std::optional<Clock::time_point> writing_since_;
+  v1::UpdateState snapshot_state_;  // of the current snapshot's step
+  // Only if copies are deferred: the chunks that have reached the snapshot's step, in this order,
+  // and how many of them CopyOne() has seen.
   std::vector<LocalChunk> copies_;
   size_t copies_seen_ = 0;
 };

@@ -24,7 +24,7 @@ namespace {
 
 using Values = std::vector<float>;
 
-// -0 and 0 differ in them, and a NaN is itself.
+// Compares bits: -0 and 0 differ, and a NaN equals itself.
 uint32_t Bits(float value) { return std::bit_cast<uint32_t>(value); }
 
 struct Sent {
@@ -45,7 +45,7 @@ struct Declined {
   v1::SnapshotOutcome outcome;
 };
 
-// Keeps what the shard says. Sends are done at once, or when FinishSends() is called.
+// Records the output of the shard. Sends finish at once, or when FinishSends() is called.
 class FakeOutput : public ShardOutput {
  public:
   void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
@@ -96,7 +96,7 @@ class ParameterShardTest : public testing::Test {
     MakeShard(shard);
   }
 
-  // By plan_.
+  // Creates the shard from plan_.
   void MakeShard(ShardIndex shard = kFirstShard) {
     ASSERT_TRUE(CheckPlan(plan_).ok()) << CheckPlan(plan_);
     output_ = FakeOutput();
@@ -109,7 +109,7 @@ class ParameterShardTest : public testing::Test {
     for (const LocalChunk chunk : shard_->chunks()) shard_->Initialize(chunk);
   }
 
-  // False when the shard does not want it.
+  // Returns false if the shard refuses the push.
   bool Push(int64_t step, int chunk, int rank, const Values& gradient) {
     const WireHeader header = PushHeader(plan_, step, chunk, rank);
     const auto placement = shard_->PlacePush(header);
@@ -126,7 +126,7 @@ class ParameterShardTest : public testing::Test {
     }
   }
 
-  // The thread that the shard lives on has its next turn so much later.
+  // Runs the next turn of the shard's thread after `passed`.
   void TurnAfter(ParameterShard::Clock::duration passed) {
     now_ += passed;
     shard_->PassOverSnapshots([this] { return now_; });
@@ -152,14 +152,14 @@ class ParameterShardTest : public testing::Test {
   MemoryBudget budget_{int64_t{1} << 30};
   v1::JobPlan plan_;
   std::unique_ptr<ParameterShard> shard_;
-  FakeOutput output_;  // gone before the shard, as transports are
+  FakeOutput output_;  // destroyed before the shard, as transports are
   ParameterShard::Clock::time_point now_;
 };
 
-// Learning rate 0.5 and two gradients of 0.25: every update subtracts 0.25, exactly.
+// Learning rate 0.5 and two gradients of 0.25: every update subtracts exactly 0.25.
 constexpr float kUpdate = -0.25f;
 
-TEST_F(ParameterShardTest, UpdatesOnceEveryRankHasPushedAndAnswersAll) {
+TEST_F(ParameterShardTest, UpdatesAfterAllRanksHavePushedAndAnswersAll) {
   Make({});
   shard_->Start(10);
   const Values before = ValuesOf(0);
@@ -186,7 +186,7 @@ TEST_F(ParameterShardTest, UpdatesOnceEveryRankHasPushedAndAnswersAll) {
   EXPECT_EQ(shard_->lowest_version(), 1);
 }
 
-TEST_F(ParameterShardTest, PushesWaitForTheStartAndFetchesDoNot) {
+TEST_F(ParameterShardTest, PushesWaitForTheStartButFetchesDoNot) {
   Make({});
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 1)), RefusalReason::kNone);
   ASSERT_EQ(output_.sent.size(), 1);
@@ -197,7 +197,7 @@ TEST_F(ParameterShardTest, PushesWaitForTheStartAndFetchesDoNot) {
   EXPECT_EQ(output_.updates, 1);
 }
 
-TEST_F(ParameterShardTest, TheOrderOfArrivalDoesNotChangeABit) {
+TEST_F(ParameterShardTest, OrderOfArrivalDoesNotChangeABit) {
   constexpr int kWorkers = 5, kElements = 333;
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -218,7 +218,7 @@ TEST_F(ParameterShardTest, TheOrderOfArrivalDoesNotChangeABit) {
   }
 }
 
-TEST_F(ParameterShardTest, ChunksOfAnySizeHoldTheSameParameter) {
+TEST_F(ParameterShardTest, ChunkSizeDoesNotChangeTheParameter) {
   v1::Optimizer adamw;
   adamw.mutable_adamw()->set_learning_rate(0.1);
   adamw.mutable_adamw()->set_weight_decay(0.1);
@@ -249,7 +249,7 @@ TEST_F(ParameterShardTest, ChunksOfAnySizeHoldTheSameParameter) {
   }
 }
 
-TEST_F(ParameterShardTest, WeightDecayAppliesOnlyWhereTheParameterSaysSo) {
+TEST_F(ParameterShardTest, WeightDecayAppliesOnlyIfTheParameterHasIt) {
   TestPlanOptions options{.parameters = {3, 3}, .workers = 1};
   options.optimizer.mutable_sgd()->set_weight_decay(1);
   plan_ = MakeTestPlan(options);
@@ -267,7 +267,7 @@ TEST_F(ParameterShardTest, WeightDecayAppliesOnlyWhereTheParameterSaysSo) {
   EXPECT_EQ(ValuesOf(1), halved);
 }
 
-TEST_F(ParameterShardTest, ARepeatOfTheLastStepIsAnsweredAndNotApplied) {
+TEST_F(ParameterShardTest, RepeatOfTheLastStepIsAnsweredAndNotApplied) {
   Make({});
   shard_->Start(10);
   PushAll(0, 0);
@@ -284,7 +284,7 @@ TEST_F(ParameterShardTest, ARepeatOfTheLastStepIsAnsweredAndNotApplied) {
   EXPECT_EQ(output_.updates, 1);
 }
 
-TEST_F(ParameterShardTest, ARepeatOfTheCurrentStepIsIgnored) {
+TEST_F(ParameterShardTest, RepeatOfTheCurrentStepIsIgnored) {
   Make({});
   shard_->Start(10);
   const WireHeader header = PushHeader(plan_, 0, 0, 1);
@@ -296,7 +296,7 @@ TEST_F(ParameterShardTest, ARepeatOfTheCurrentStepIsIgnored) {
   EXPECT_TRUE(output_.sent.empty());
 }
 
-TEST_F(ParameterShardTest, RefusesWhatDoesNotFitThePlan) {
+TEST_F(ParameterShardTest, RefusesMessagesThatDoNotFitThePlan) {
   Make({.parameters = {7, 9}, .shards = 2});  // chunk 1 is on shard 0, chunk 0 on shard 1
   shard_->Start(1);
   const WireHeader good = PushHeader(plan_, 0, 1, 0);
@@ -337,7 +337,7 @@ TEST_F(ParameterShardTest, HoldsTwoVersions) {
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kWrongStep);
 }
 
-TEST_F(ParameterShardTest, OfWhatARankAsksForFasterThanItReadsOneAnswerIsUnderWay) {
+TEST_F(ParameterShardTest, RankThatFetchesFasterThanItReadsHasOneAnswerUnderWay) {
   Make({.workers = 2});
   shard_->Start(10);
   output_.hold_sends = true;
@@ -346,10 +346,10 @@ TEST_F(ParameterShardTest, OfWhatARankAsksForFasterThanItReadsOneAnswerIsUnderWa
   }
   EXPECT_EQ(output_.sent.size(), 1u);
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 1)), RefusalReason::kNone);
-  EXPECT_EQ(output_.sent.size(), 2u) << "others do not wait for it";
+  EXPECT_EQ(output_.sent.size(), 2u) << "other ranks do not wait for it";
 
   output_.FinishSends();
-  EXPECT_EQ(output_.sent.size(), 3u) << "it is answered once more";
+  EXPECT_EQ(output_.sent.size(), 3u) << "only the last fetch is answered";
   EXPECT_EQ(output_.sent[2].rank, Rank(0));
   output_.FinishSends();
   EXPECT_EQ(output_.sent.size(), 3u);
@@ -359,10 +359,10 @@ TEST_F(ParameterShardTest, OfWhatARankAsksForFasterThanItReadsOneAnswerIsUnderWa
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
   shard_->RankLost(Rank(0));
   output_.FinishSends();
-  EXPECT_EQ(output_.sent.size(), 4u) << "whoever is gone waits for nothing";
+  EXPECT_EQ(output_.sent.size(), 4u) << "a lost rank gets no answer";
 }
 
-TEST_F(ParameterShardTest, AValueThatIsStillBeingSentIsNotOverwritten) {
+TEST_F(ParameterShardTest, ValueIsNotOverwrittenWhileItIsSent) {
   Make({});
   shard_->Start(10);
   output_.hold_sends = true;
@@ -378,7 +378,7 @@ TEST_F(ParameterShardTest, AValueThatIsStillBeingSentIsNotOverwritten) {
   EXPECT_TRUE(shard_->idle());
 }
 
-TEST_F(ParameterShardTest, ALostWorkersUnfinishedPushMayComeAgain) {
+TEST_F(ParameterShardTest, UnfinishedPushOfALostWorkerMayComeAgain) {
   Make({});
   shard_->Start(10);
   ASSERT_FALSE(shard_->PlacePush(PushHeader(plan_, 0, 0, 1)).memory.empty());
@@ -390,7 +390,7 @@ TEST_F(ParameterShardTest, ALostWorkersUnfinishedPushMayComeAgain) {
   EXPECT_EQ(output_.updates, 1);
 }
 
-TEST_F(ParameterShardTest, APushThatIsLostOnItsWayMayComeAgainAtOnce) {
+TEST_F(ParameterShardTest, LostPushMayComeAgainAtOnce) {
   Make({});
   shard_->Start(10);
   const WireHeader push = PushHeader(plan_, 0, 0, 1);
@@ -398,13 +398,13 @@ TEST_F(ParameterShardTest, APushThatIsLostOnItsWayMayComeAgainAtOnce) {
   EXPECT_TRUE(shard_->PlacePush(push).repeat) << "its seat is taken";
   shard_->PushLost(push);
   EXPECT_TRUE(shard_->idle());
-  shard_->PushLost(push);  // once is enough
+  shard_->PushLost(push);  // the second call does nothing
   EXPECT_TRUE(shard_->idle());
   PushAll(0, 0);
   EXPECT_EQ(output_.updates, 1);
 }
 
-TEST_F(ParameterShardTest, ARetiredShardUpdatesNothing) {
+TEST_F(ParameterShardTest, RetiredShardUpdatesNothing) {
   Make({});
   shard_->Start(10);
   ASSERT_TRUE(Push(0, 0, 0, Values(7, 0.25f)));
@@ -426,8 +426,8 @@ Values Concatenated(const ShardSnapshot& snapshot, int slot) {
   return values;
 }
 
-// A job whose last worker is lost in the middle of a step, and goes on with one that has the same
-// rank: what it computes is what it would have computed.
+// A job that loses its last worker in the middle of a step and continues with one of the same rank.
+// It must compute what it would have computed without the loss.
 class ContinuedShardTest : public ParameterShardTest {
  protected:
   static TestPlanOptions Options() {
@@ -449,7 +449,7 @@ class ContinuedShardTest : public ParameterShardTest {
     }
   }
 
-  // The shard of the next generation, from this one.
+  // Replaces the shard by that of the next generation.
   absl::Status Continue(int64_t first_step) {
     shard_->Retire();
     plan_.set_generation(plan_.generation() + 1);
@@ -471,7 +471,7 @@ class ContinuedShardTest : public ParameterShardTest {
   }
 };
 
-TEST_F(ContinuedShardTest, GoesOnWhereTheStepThatAllHaveEnded) {
+TEST_F(ContinuedShardTest, ContinuesAtTheLastStepThatAllChunksHave) {
   Make(Options());
   shard_->Start(10);
   PushSteps(0, 10);
@@ -480,7 +480,7 @@ TEST_F(ContinuedShardTest, GoesOnWhereTheStepThatAllHaveEnded) {
   Make(Options());
   shard_->Start(10);
   PushSteps(0, 5);
-  PushStep(5, 0);  // chunk 0 is at version 6, chunk 1 has half of what it needs for that
+  PushStep(5, 0);  // chunk 0 is at version 6, chunk 1 has half of its pushes
   ASSERT_TRUE(Push(5, 1, 0, Values(plan_.chunks(1).elements(), 7)));
   EXPECT_EQ(shard_->held_versions().oldest, 5);
   EXPECT_EQ(shard_->held_versions().newest, 5);
@@ -488,15 +488,15 @@ TEST_F(ContinuedShardTest, GoesOnWhereTheStepThatAllHaveEnded) {
   EXPECT_EQ(shard_->lowest_version(), 5);
   shard_->Start(10);
   PushSteps(5, 7);
-  ASSERT_TRUE(Continue(6).ok()) << "and another death: here both chunks are stepped back";
-  EXPECT_EQ(shard_->held_versions().oldest, 6) << "of the version before nothing is known";
+  ASSERT_TRUE(Continue(6).ok()) << "a second loss: both chunks step back";
+  EXPECT_EQ(shard_->held_versions().oldest, 6) << "the version before is unknown";
   shard_->Start(10);
   PushSteps(6, 10);
 
   EXPECT_EQ(AllValues(), undisturbed);
 }
 
-TEST_F(ContinuedShardTest, ServesItsFirstVersionToWhoeverComes) {
+TEST_F(ContinuedShardTest, ServesItsFirstVersionToANewWorker) {
   Make(Options());
   shard_->Start(10);
   PushSteps(0, 3);
@@ -504,7 +504,7 @@ TEST_F(ContinuedShardTest, ServesItsFirstVersionToWhoeverComes) {
     EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 2, 0, 0)), RefusalReason::kNone);
     return output_.sent.back().payload;
   }();
-  plan_.mutable_workers()->RemoveLast();  // the one that was left
+  plan_.mutable_workers()->RemoveLast();  // only one is left
   plan_.mutable_workers(0)->set_samples(2);
   ASSERT_TRUE(Continue(2).ok());
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 2, 0, 0)), RefusalReason::kNone);
@@ -512,7 +512,7 @@ TEST_F(ContinuedShardTest, ServesItsFirstVersionToWhoeverComes) {
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 1, 0, 0)), RefusalReason::kWrongStep);
 }
 
-TEST_F(ContinuedShardTest, TheLossScaleStepsBackToo) {
+TEST_F(ContinuedShardTest, LossScaleStepsBackToo) {
   TestPlanOptions options{.parameters = {4}, .workers = 1};
   options.optimizer.mutable_adam()->set_learning_rate(1);
   options.precision = v1::FP16;
@@ -530,8 +530,8 @@ TEST_F(ContinuedShardTest, TheLossScaleStepsBackToo) {
   EXPECT_EQ(output_.sent.back().payload, version1);
 }
 
-// Whatever the version is to a chunk, the current one or the one before.
-TEST_F(ContinuedShardTest, ASnapshotOfWhatIsHeldIsTheOneThatWasTakenOnTheWay) {
+// Holds whether the version is a chunk's current one or the one before.
+TEST_F(ContinuedShardTest, SnapshotOfAHeldVersionEqualsOneTakenAtThatStep) {
   TestPlanOptions options = Options();
   options.precision = v1::FP16;  // with a loss scale
   std::vector<std::shared_ptr<const ShardSnapshot>> taken;
@@ -561,7 +561,7 @@ TEST_F(ContinuedShardTest, ASnapshotOfWhatIsHeldIsTheOneThatWasTakenOnTheWay) {
   }
 }
 
-TEST_F(ContinuedShardTest, ASnapshotOfChunksThatAreAStepApartIsAtTheStepOfAll) {
+TEST_F(ContinuedShardTest, SnapshotOfChunksOneStepApartIsAtTheirCommonStep) {
   Make(Options());
   shard_->Start(10);
   PushSteps(0, 5);
@@ -575,7 +575,7 @@ TEST_F(ContinuedShardTest, ASnapshotOfChunksThatAreAStepApartIsAtTheStepOfAll) {
   EXPECT_EQ(Concatenated(*held, 0), Joined(Joined(version5[0], version5[1]), version5[2]));
 }
 
-TEST_F(ContinuedShardTest, RefusesWhatItDoesNotHold) {
+TEST_F(ContinuedShardTest, RefusesToContinueWithoutTheVersion) {
   Make(Options());
   shard_->Start(10);
   PushSteps(0, 5);
@@ -587,7 +587,7 @@ TEST_F(ContinuedShardTest, RefusesWhatItDoesNotHold) {
   EXPECT_EQ(ReasonOf(other_chunks), "SHARDS_NOT_HELD") << other_chunks;
 }
 
-TEST_F(ParameterShardTest, TheLowestVersionIsThatOfTheSlowestChunk) {
+TEST_F(ParameterShardTest, LowestVersionIsThatOfTheSlowestChunk) {
   Make({.parameters = {3, 4, 5}});
   shard_->Start(10);
   EXPECT_EQ(shard_->lowest_version(), 0);
@@ -605,7 +605,7 @@ TEST_F(ParameterShardTest, TheLowestVersionIsThatOfTheSlowestChunk) {
 
 // ---------------------------------------------------------------- snapshots
 
-TEST_F(ParameterShardTest, PeriodicAndFinalSnapshotsHoldTheirStepWhileTrainingGoesOn) {
+TEST_F(ParameterShardTest, SnapshotsKeepTheirStepWhileTrainingContinues) {
   TestPlanOptions options{.parameters = {3, 4}, .checkpoint_every = 2};
   options.optimizer.mutable_sgd()->set_momentum(0.5);
   Make(options);
@@ -616,7 +616,7 @@ TEST_F(ParameterShardTest, PeriodicAndFinalSnapshotsHoldTheirStepWhileTrainingGo
     PushAll(step, 1);
     at_step[step + 1] = Joined(ValuesOf(0), ValuesOf(1));
   }
-  ASSERT_EQ(output_.snapshots.size(), 1) << "the final one waits for the memory";
+  ASSERT_EQ(output_.snapshots.size(), 1) << "the final snapshot waits for memory";
   EXPECT_EQ(output_.snapshots[0]->id, 0);
   EXPECT_EQ(output_.snapshots[0]->step, 2);
   EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), at_step[2]);
@@ -628,9 +628,9 @@ TEST_F(ParameterShardTest, PeriodicAndFinalSnapshotsHoldTheirStepWhileTrainingGo
   EXPECT_EQ(Concatenated(*output_.snapshots[1], 0), at_step[3]);
 }
 
-// Copied when there is nothing else to do, or before the next update of the chunk; the answers to
-// the workers go before it.
-TEST_F(ParameterShardTest, CopiesThatAreDeferredHoldTheirStepAllTheSame) {
+// A deferred copy is made when the thread is idle, or before the next update of the chunk. Answers
+// to the workers go first.
+TEST_F(ParameterShardTest, DeferredCopiesKeepTheirStep) {
   TestPlanOptions options{.parameters = {3, 4, 5}, .checkpoint_every = 2};
   options.optimizer.mutable_sgd()->set_momentum(0.5);
   Make(options);
@@ -645,7 +645,7 @@ TEST_F(ParameterShardTest, CopiesThatAreDeferredHoldTheirStepAllTheSame) {
   EXPECT_EQ(output_.updates, 6);
 
   PushAll(2, 1);
-  EXPECT_EQ(output_.updates, 7) << "nothing waits";
+  EXPECT_EQ(output_.updates, 7) << "no update waits";
   EXPECT_TRUE(shard_->CopyOne());
   EXPECT_TRUE(output_.snapshots.empty());
   EXPECT_TRUE(shard_->CopyOne());
@@ -656,7 +656,7 @@ TEST_F(ParameterShardTest, CopiesThatAreDeferredHoldTheirStepAllTheSame) {
   EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), at_step_2);
   EXPECT_EQ(Concatenated(*output_.snapshots[0], 1), Values(12, 0.75f));
 
-  // The final one has no update behind it, and waits for the memory.
+  // The final snapshot has no update after it, and waits for memory.
   PushAll(2, 0);
   PushAll(2, 2);
   for (const int chunk : {0, 1, 2}) PushAll(3, chunk);
@@ -667,7 +667,7 @@ TEST_F(ParameterShardTest, CopiesThatAreDeferredHoldTheirStepAllTheSame) {
   EXPECT_EQ(output_.snapshots[1]->step, 4);
 }
 
-TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackOnlyWhatWouldLeaveTheNextDueStep) {
+TEST_F(ParameterShardTest, UnwrittenSnapshotDelaysOnlyUpdatesBeyondTheNextDueStep) {
   Make({.checkpoint_every = 2});
   shard_->Start(100);
   for (int64_t step = 0; step < 5; ++step) PushAll(step, 0);
@@ -679,7 +679,7 @@ TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackOnlyWhatWouldLeaveTheNext
   EXPECT_EQ(output_.snapshots[1]->step, 4);
 }
 
-TEST_F(ParameterShardTest, WhatASaveHoldsUpForTooLongGoesOnWithoutTheSnapshotThatIsDue) {
+TEST_F(ParameterShardTest, SlowWriteCausesTheNextDueSnapshotToBePassedOver) {
   constexpr auto kLong = ParameterShard::kWriteHoldsUpMax;
   Make({.checkpoint_every = 2});
   shard_->Start(100);
@@ -690,7 +690,7 @@ TEST_F(ParameterShardTest, WhatASaveHoldsUpForTooLongGoesOnWithoutTheSnapshotTha
   ASSERT_EQ(output_.updates, 4);
   TurnAfter(std::chrono::nanoseconds(1));
   EXPECT_EQ(output_.updates, 5);
-  TurnAfter(kLong);  // nothing is held up
+  TurnAfter(kLong);  // no update waits
   ASSERT_EQ(output_.declined.size(), 1);
   EXPECT_EQ(output_.declined[0].id, 0);
   EXPECT_EQ(output_.declined[0].step, 4);
@@ -701,12 +701,12 @@ TEST_F(ParameterShardTest, WhatASaveHoldsUpForTooLongGoesOnWithoutTheSnapshotTha
   EXPECT_EQ(output_.snapshots[1]->step, 6);
   for (const int64_t step : {6, 7, 8}) PushAll(step, 0);
   TurnAfter(kLong);
-  EXPECT_EQ(output_.updates, 8) << "this write has its own time";
+  EXPECT_EQ(output_.updates, 8) << "this write has a time limit of its own";
   TurnAfter(kLong);
   EXPECT_EQ(output_.updates, 9);
 }
 
-TEST_F(ParameterShardTest, OneOnDemandHoldsUpNoUpdateForLongerThanAPeriodicOne) {
+TEST_F(ParameterShardTest, RequestedSnapshotDelaysUpdatesNoLongerThanAPeriodicOne) {
   Make({.checkpoint_every = 4});
   shard_->Start(100);
   for (const int64_t step : {0, 1, 2, 3}) PushAll(step, 0);
@@ -720,18 +720,18 @@ TEST_F(ParameterShardTest, OneOnDemandHoldsUpNoUpdateForLongerThanAPeriodicOne) 
   EXPECT_EQ(output_.declined[0].id, 7);
   EXPECT_EQ(output_.declined[0].step, 6);
   EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
-  shard_->TakeSnapshot(7, 6);  // a directive that comes again
+  shard_->TakeSnapshot(7, 6);  // a repeated directive
   shard_->TakeSnapshot(8, 8);
   for (const int64_t step : {7, 8}) PushAll(step, 0);
   TurnAfter({});
-  EXPECT_EQ(output_.updates, 9) << "the periodic one of that step as well";
+  EXPECT_EQ(output_.updates, 9) << "the periodic snapshot of that step is passed over as well";
   ASSERT_EQ(output_.declined.size(), 3);
   EXPECT_EQ(output_.declined[1].id, 8);
   EXPECT_EQ(output_.declined[2].id, 0);
 }
 
-// A job that is suspended waits for the very checkpoint of the step at which its workers stand.
-TEST_F(ParameterShardTest, WhereNoUpdateWaitsNoSnapshotIsPassedOver) {
+// A job that is suspended waits for the checkpoint of the step at which its workers have paused.
+TEST_F(ParameterShardTest, NoSnapshotIsPassedOverIfNoUpdateWaits) {
   Make({.checkpoint_every = 2});
   shard_->Start(100);
   for (const int64_t step : {0, 1, 2, 3}) PushAll(step, 0);
@@ -747,7 +747,7 @@ TEST_F(ParameterShardTest, WhereNoUpdateWaitsNoSnapshotIsPassedOver) {
   EXPECT_EQ(output_.snapshots[2]->step, 4);
 }
 
-TEST_F(ParameterShardTest, ASnapshotOnDemandIsTakenWhenEveryChunkReachesItsStep) {
+TEST_F(ParameterShardTest, RequestedSnapshotIsTakenWhenEveryChunkReachesItsStep) {
   Make({.parameters = {3, 4}});
   shard_->Start(10);
   shard_->TakeSnapshot(5, 1);
@@ -762,11 +762,11 @@ TEST_F(ParameterShardTest, ASnapshotOnDemandIsTakenWhenEveryChunkReachesItsStep)
   shard_->TakeSnapshot(5, 1);
   shard_->SnapshotWritten(5, 1);
   shard_->TakeSnapshot(5, 1);
-  EXPECT_EQ(output_.snapshots.size(), 1) << "a directive that comes again";
+  EXPECT_EQ(output_.snapshots.size(), 1) << "a repeated directive";
   EXPECT_TRUE(output_.declined.empty());
 }
 
-TEST_F(ParameterShardTest, ASnapshotOfAPassedStepIsMissed) {
+TEST_F(ParameterShardTest, SnapshotOfAPassedStepIsMissed) {
   Make({.parameters = {3, 4}});
   shard_->Start(10);
   PushAll(0, 0);
@@ -779,7 +779,7 @@ TEST_F(ParameterShardTest, ASnapshotOfAPassedStepIsMissed) {
   EXPECT_EQ(output_.snapshots[0]->id, 6);
 }
 
-TEST_F(ParameterShardTest, ASnapshotAtRestIsTakenAtOnce) {
+TEST_F(ParameterShardTest, SnapshotOfTheCurrentStepIsTakenAtOnce) {
   Make({.parameters = {3, 4}});
   shard_->Start(10);
   shard_->TakeSnapshot(9, 0);
@@ -787,14 +787,14 @@ TEST_F(ParameterShardTest, ASnapshotAtRestIsTakenAtOnce) {
   EXPECT_EQ(output_.snapshots[0]->step, 0);
 }
 
-TEST_F(ParameterShardTest, ANewSnapshotSupersedesOneThatStillWaits) {
+TEST_F(ParameterShardTest, NewRequestSupersedesAWaitingOne) {
   Make({.checkpoint_every = 1});
   shard_->Start(10);
-  PushAll(0, 0);  // snapshot of step 1 is not written
+  PushAll(0, 0);  // the snapshot of step 1 is not written
   shard_->TakeSnapshot(5, 1);
   shard_->TakeSnapshot(6, 2);
   PushAll(1, 0);
-  EXPECT_EQ(output_.updates, 2) << "nobody waits for 5";
+  EXPECT_EQ(output_.updates, 2) << "no snapshot waits for step 5";
   shard_->SnapshotWritten(0, 1);
   shard_->SnapshotWritten(6, 2);
   ASSERT_EQ(output_.snapshots.size(), 3);
@@ -802,14 +802,14 @@ TEST_F(ParameterShardTest, ANewSnapshotSupersedesOneThatStillWaits) {
   EXPECT_EQ(output_.snapshots[2]->id, 0);
 }
 
-TEST_F(ParameterShardTest, AJobThatIsResumedAtItsEndKeepsItsFinalSnapshot) {
+TEST_F(ParameterShardTest, JobResumedAtItsEndStillTakesItsFinalSnapshot) {
   Make({.first_step = 10});
   shard_->Start(10);
   ASSERT_EQ(output_.snapshots.size(), 1);
   EXPECT_EQ(output_.snapshots[0]->step, 10);
 }
 
-TEST_F(ParameterShardTest, AShardWithoutChunksAnswersEverySnapshotWithNothing) {
+TEST_F(ParameterShardTest, ShardWithoutChunksTakesEmptySnapshots) {
   Make({.parameters = {3}, .shards = 2}, ShardIndex(1));
   shard_->Start(10);
   shard_->TakeSnapshot(3, 4);
@@ -837,7 +837,7 @@ TEST_F(ParameterShardTest, RestoresValuesAndSlotsFromSlices) {
   Make(options);
   shard_->BeginRestore();
   ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 0, 0, {1, 2})).ok());
-  shard_->BeginRestore();  // broke off
+  shard_->BeginRestore();  // the first attempt was abandoned
   ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 0, 0, {1, 2})).ok());
   ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 1, 0, {4, 4, 4, 4})).ok());
   EXPECT_TRUE(absl::IsDataLoss(shard_->FinishRestore()));
@@ -848,7 +848,7 @@ TEST_F(ParameterShardTest, RestoresValuesAndSlotsFromSlices) {
   EXPECT_EQ(ValuesOf(0), (Values{0, 1, 2, 3})) << "minus 0.5 times half of the momentum 4";
 }
 
-TEST_F(ParameterShardTest, RestoresHowManyUpdatesWereAppliedAndTheLossScale) {
+TEST_F(ParameterShardTest, RestoresTheUpdateCountAndTheLossScale) {
   TestPlanOptions options{.parameters = {4}, .workers = 1, .first_step = 8};
   options.optimizer.mutable_adam()->set_learning_rate(1);
   options.precision = v1::FP16;
@@ -870,7 +870,7 @@ TEST_F(ParameterShardTest, RestoresHowManyUpdatesWereAppliedAndTheLossScale) {
   EXPECT_TRUE(absl::IsInvalidArgument(shard_->RestoreSlice(SliceOf(0, 0, 0, {1}))));
   Make(options);
   EXPECT_TRUE(absl::IsInvalidArgument(shard_->RestoreSlice(slice)))
-      << "more than so many workers can make in 8 steps";
+      << "more than the largest number of workers can make in 8 steps";
   slice.mutable_update_state()->set_updates(8);
   slice.mutable_update_state()->set_loss_scale(0.25);
   Make(options);
@@ -886,11 +886,11 @@ TEST_F(ParameterShardTest, ClippingByValueNeedsNoVerdict) {
   shard_->Start(10);
   for (int rank : {0, 1}) ASSERT_TRUE(Push(0, 0, rank, {1, -1, 0.1f, 0}));
   EXPECT_EQ(ValuesOf(0), (Values{-0.125f, 0.125f, -0.1f, 0}));
-  EXPECT_EQ(output_.updates, 1) << "the other chunk is not waited for";
+  EXPECT_EQ(output_.updates, 1) << "the chunk does not wait for the other one";
   EXPECT_TRUE(output_.verdicts.empty());
 }
 
-TEST_F(ParameterShardTest, AShardApartFromTheFirstAsksForAVerdictAndWaitsForIt) {
+TEST_F(ParameterShardTest, ShardOtherThanTheFirstReportsAndWaitsForTheVerdict) {
   Make({.parameters = {5, 4}, .shards = 2, .clip_norm = 1e9}, ShardIndex(1));
   shard_->Start(10);
   int chunk = 0;
@@ -919,7 +919,7 @@ TEST_F(ParameterShardTest, AShardApartFromTheFirstAsksForAVerdictAndWaitsForIt) 
   EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kWrongStep) << "a repeat";
 }
 
-TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackAStepThatIsJudgedAlready) {
+TEST_F(ParameterShardTest, UnwrittenSnapshotDelaysAJudgedStep) {
   Make({.checkpoint_every = 2, .clip_norm = 1e9});
   shard_->Start(100);
   for (int64_t step = 0; step < 5; ++step) PushAll(step, 0);
@@ -931,7 +931,7 @@ TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackAStepThatIsJudgedAlready)
   EXPECT_EQ(output_.snapshots[1]->update_state.updates(), 4);
 }
 
-TEST_F(ParameterShardTest, RefusesSlicesThatAreDamagedOrElsewhere) {
+TEST_F(ParameterShardTest, RefusesDamagedSlicesAndThoseOfOtherShards) {
   Make({.parameters = {4}});
   shard_->BeginRestore();
   v1::ShardSlice damaged = SliceOf(0, 0, 0, {1, 2});
@@ -967,7 +967,7 @@ TEST_F(ParameterShardTest, AsynchronousPushesMoveAsFarAsOneSynchronousStep) {
   for (int e = 0; e < 4; ++e) EXPECT_NEAR(values[0][e], values[1][e], 1e-6);
 }
 
-TEST_F(ParameterShardTest, AnAsynchronousPushIsAnsweredToItsRankAlone) {
+TEST_F(ParameterShardTest, AsynchronousPushIsAnsweredOnlyToItsRank) {
   Make({.sync = Sync(v1::ASP)});
   shard_->Start(10);
   const Values before = ValuesOf(0);
@@ -976,17 +976,17 @@ TEST_F(ParameterShardTest, AnAsynchronousPushIsAnsweredToItsRankAlone) {
   EXPECT_EQ(output_.sent[0].rank, Rank(1));
   EXPECT_EQ(output_.sent[0].header.step, 1);
   EXPECT_EQ(output_.sent[0].payload, Plus(before, -0.125f)) << "twice the gradient, half the rate";
-  EXPECT_EQ(output_.sent[0].header.scalar, 7 * 0.25) << "of the whole batch, had all pushed so";
+  EXPECT_EQ(output_.sent[0].header.scalar, 7 * 0.25) << "as if all ranks had pushed this gradient";
   EXPECT_EQ(shard_->lowest_version(), 0);
   ASSERT_TRUE(Push(1, 0, 1, Values(7, 0.25f)));
   ASSERT_TRUE(Push(0, 0, 0, Values(7, 0.25f)));
   EXPECT_EQ(output_.sent.back().rank, Rank(0));
   EXPECT_EQ(output_.sent.back().header.step, 1);
-  EXPECT_EQ(output_.sent.back().payload, Plus(before, -0.375f)) << "the newest there is";
+  EXPECT_EQ(output_.sent.back().payload, Plus(before, -0.375f)) << "the newest value";
   EXPECT_EQ(shard_->lowest_version(), 1);
 }
 
-TEST_F(ParameterShardTest, AStaleGradientMayCountForLess) {
+TEST_F(ParameterShardTest, StaleGradientMayCountLess) {
   v1::SyncSpec sync = Sync(v1::ASP);
   sync.set_staleness_aware(true);
   Make({.sync = sync});
@@ -998,7 +998,7 @@ TEST_F(ParameterShardTest, AStaleGradientMayCountForLess) {
   EXPECT_EQ(output_.stalenesses, (std::vector<int64_t>{0, 0, 0, 1}));
 }
 
-TEST_F(ParameterShardTest, AsynchronousStatisticsMoveByTheSharesOfTheBatch) {
+TEST_F(ParameterShardTest, AsynchronousStatisticsMoveByTheRanksShareOfTheBatch) {
   Make({.parameters = {3}, .sync = Sync(v1::ASP)});
   plan_.mutable_graph()->mutable_parameters(0)->set_statistic_momentum(0.5);
   plan_.mutable_graph()->mutable_parameters(0)->mutable_initializer()->set_constant(2);
@@ -1008,7 +1008,7 @@ TEST_F(ParameterShardTest, AsynchronousStatisticsMoveByTheSharesOfTheBatch) {
   EXPECT_EQ(ValuesOf(0), Values(3, 3.0f)) << "2 + 0.25 (6 - 2)";
 }
 
-TEST_F(ParameterShardTest, ASnapshotOfAnAsynchronousJobIsAnExactCut) {
+TEST_F(ParameterShardTest, SnapshotOfAnAsynchronousJobIsAnExactCut) {
   TestPlanOptions options{.checkpoint_every = 2, .sync = Sync(v1::ASP)};
   options.optimizer = TestPlanOptions::PlainSgd(1);
   Make(options);
@@ -1017,19 +1017,19 @@ TEST_F(ParameterShardTest, ASnapshotOfAnAsynchronousJobIsAnExactCut) {
   shard_->Start(100);
   for (int64_t step : {0, 1}) ASSERT_TRUE(Push(step, 0, 0, Values(7, 1.0f)));
   ASSERT_TRUE(Push(2, 0, 0, Values(7, 64.0f)));
-  EXPECT_EQ(output_.updates, 2) << "step 2 is none of the snapshot's";
+  EXPECT_EQ(output_.updates, 2) << "step 2 is not part of the snapshot";
   for (int64_t step : {0, 1}) ASSERT_TRUE(Push(step, 0, 1, Values(7, 1.0f)));
   ASSERT_EQ(output_.snapshots.size(), 1);
   EXPECT_EQ(output_.snapshots[0]->step, 2);
   EXPECT_EQ(output_.snapshots[0]->update_state.updates(), 4);
   EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), Values(7, -4));
-  EXPECT_EQ(output_.updates, 5) << "now it goes on";
+  EXPECT_EQ(output_.updates, 5) << "training continues after the snapshot";
   shard_->TakeSnapshot(1, 2);
-  ASSERT_EQ(output_.declined.size(), 1) << "rank 0 is beyond";
+  ASSERT_EQ(output_.declined.size(), 1) << "rank 0 is beyond the step";
   EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
 }
 
-TEST_F(ParameterShardTest, WhatWaitsForASlowWorkersPushesIsNotHeldUpByTheSave) {
+TEST_F(ParameterShardTest, UpdateThatWaitsForASlowWorkerIsNotDelayedByTheWrite) {
   Make({.parameters = {7, 7}, .checkpoint_every = 2, .sync = Sync(v1::ASP)});
   const Values gradient(7, 0.25f);
   shard_->Start(100);
@@ -1059,7 +1059,7 @@ TEST_F(ParameterShardTest, LocalSgdAveragesValuesAndSlotsAndAppliesNothing) {
   TestPlanOptions options{.parameters = {3}, .checkpoint_every = 8, .sync = sync};
   options.optimizer.mutable_sgd()->set_momentum(0.5);
   Make(options);
-  ASSERT_EQ(plan_.chunks_size(), 2) << "one for the momentum";
+  ASSERT_EQ(plan_.chunks_size(), 2) << "one chunk is for the momentum";
   EXPECT_EQ(ValuesOf(1), Values(3, 0.0f));
   shard_->Start(10);
   for (int64_t version : {0, 4, 8}) {
@@ -1081,7 +1081,7 @@ TEST_F(ParameterShardTest, LocalSgdAveragesValuesAndSlotsAndAppliesNothing) {
   }
 }
 
-TEST_F(ParameterShardTest, ASnapshotBetweenTwoAveragesIsMissed) {
+TEST_F(ParameterShardTest, SnapshotBetweenTwoAveragesIsMissed) {
   v1::SyncSpec sync = Sync(v1::LOCAL_SGD);
   sync.set_every(4);
   Make({.sync = sync});
@@ -1091,7 +1091,7 @@ TEST_F(ParameterShardTest, ASnapshotBetweenTwoAveragesIsMissed) {
   EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
 }
 
-TEST_F(ParameterShardTest, AStepWithBackupWorkersIsScaledToTheWholeBatch) {
+TEST_F(ParameterShardTest, StepWithBackupWorkersIsScaledToTheWholeBatch) {
   v1::SyncSpec sync = Sync(v1::BSP);
   sync.set_backup_workers(1);
   for (double clip_norm : {0.0, 1e9}) {  // judged or not
@@ -1103,8 +1103,8 @@ TEST_F(ParameterShardTest, AStepWithBackupWorkersIsScaledToTheWholeBatch) {
     const Values before = ValuesOf(0);
     ASSERT_TRUE(Push(0, 0, 2, Values(4, 0.5f)));
     ASSERT_TRUE(Push(0, 0, 0, Values(4, 0.5f)));
-    EXPECT_EQ(ValuesOf(0), Plus(before, -1)) << "the sum of 1 is that of half of the batch";
-    ASSERT_EQ(output_.sent.size(), 2) << "rank 1 waits for nothing";
+    EXPECT_EQ(ValuesOf(0), Plus(before, -1)) << "the sum of 1 covers half of the batch";
+    ASSERT_EQ(output_.sent.size(), 2) << "rank 1 is owed no answer";
     EXPECT_EQ(output_.sent[0].header.scalar, 4 * 4);
     EXPECT_FALSE(Push(0, 0, 1, Values(4, 0.5f)));
     EXPECT_EQ(shard_->late_pushes(), 1);
@@ -1114,8 +1114,8 @@ TEST_F(ParameterShardTest, AStepWithBackupWorkersIsScaledToTheWholeBatch) {
   }
 }
 
-// Its transport took none of the value: it was stopped, or its link is slow.
-TEST_F(ParameterShardTest, AWorkerThatStandsStillStopsNobodyElse) {
+// The worker's transport takes nothing of the value: the worker is stopped, or its link is slow.
+TEST_F(ParameterShardTest, StalledWorkerDoesNotStopTheOthers) {
   v1::SyncSpec backup = Sync(v1::BSP);
   backup.set_backup_workers(1);
   for (const v1::SyncSpec& sync : {backup, Sync(v1::ASP)}) {
@@ -1148,7 +1148,7 @@ TEST_F(ParameterShardTest, AWorkerThatStandsStillStopsNobodyElse) {
   }
 }
 
-TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedButNeverChange) {
+TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedAndNeverChange) {
   Make({.parameters = {3, 4}, .checkpoint_every = 2});
   plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p1");
   plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
@@ -1165,8 +1165,9 @@ TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedButNeverChange) {
   EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), Joined(ValuesOf(0), frozen));
 }
 
-// What is frozen has no update that would have it copied in time: steps may be judged before it is.
-TEST_F(ParameterShardTest, FrozenParametersThatAreCopiedLateComeWithTheStateOfTheirStep) {
+// A frozen chunk has no update that forces its copy, so later steps may be judged before it is
+// copied.
+TEST_F(ParameterShardTest, LateCopyOfFrozenParametersHasTheStateOfItsStep) {
   std::vector<std::string> states;
   for (const bool late : {false, true}) {
     Make({.parameters = {3, 4}, .workers = 1, .precision = v1::FP16});
@@ -1193,7 +1194,7 @@ TEST_F(ParameterShardTest, FrozenParametersThatAreCopiedLateComeWithTheStateOfTh
   EXPECT_EQ(states[0], states[1]);
 }
 
-TEST_F(ParameterShardTest, AShardOfFrozenParametersHasEverySnapshotAtOnce) {
+TEST_F(ParameterShardTest, ShardOfFrozenParametersTakesEverySnapshotAtOnce) {
   Make({.parameters = {3, 4}, .shards = 2, .checkpoint_every = 6}, ShardIndex(1));
   plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p0");
   plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
@@ -1208,7 +1209,7 @@ TEST_F(ParameterShardTest, AShardOfFrozenParametersHasEverySnapshotAtOnce) {
 
 // ---------------------------------------------------------------- payloads
 
-// Counts what was lent and has come back.
+// Counts the payloads that were lent and those that were returned.
 class LendingTransport : public Transport {
  public:
   PayloadLease Lend() {
@@ -1243,7 +1244,7 @@ absl::Span<const std::byte> BytesOf(const Values& values) {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)};
 }
 
-TEST_F(ParameterShardTest, GradientsAreReadWhereTheyAreAndGivenBackWithTheUpdate) {
+TEST_F(ParameterShardTest, GradientsAreReadInPlaceAndReturnedWithTheUpdate) {
   Make({});
   shard_->Start(10);
   LendingTransport transport;
@@ -1257,7 +1258,7 @@ TEST_F(ParameterShardTest, GradientsAreReadWhereTheyAreAndGivenBackWithTheUpdate
   EXPECT_EQ(ValuesOf(0), Plus(before, kUpdate));
 }
 
-TEST_F(ParameterShardTest, WhatIsJudgedIsGivenBackOnceItIsSummed) {
+TEST_F(ParameterShardTest, GradientsOfJudgedStepsAreReturnedWhenSummed) {
   Make({.parameters = {4, 3}, .clip_norm = 1e9});
   shard_->Start(10);
   LendingTransport transport;
@@ -1271,7 +1272,7 @@ TEST_F(ParameterShardTest, WhatIsJudgedIsGivenBackOnceItIsSummed) {
   EXPECT_EQ(output_.updates, 0) << "the other chunk is missing";
 }
 
-TEST_F(ParameterShardTest, ARetiredShardGivesBackWhatItWasLent) {
+TEST_F(ParameterShardTest, RetiredShardReturnsLentGradients) {
   Make({});
   shard_->Start(10);
   LendingTransport transport;
@@ -1310,7 +1311,7 @@ class CodedPushesTest : public ParameterShardTest {
     return header;
   }
 
-  // What arrives of a gradient, after it was packed into `payload`.
+  // Returns the gradient that the shard decodes from `payload`, which this function encodes.
   Values Pack(const Values& gradient, std::vector<std::byte>& payload) const {
     payload.resize(format_.bytes);
     ChunkEncoder::Create(format_, 1)->Encode(gradient, absl::MakeSpan(payload));
@@ -1322,7 +1323,7 @@ class CodedPushesTest : public ParameterShardTest {
   WireFormat format_;
 };
 
-TEST_F(CodedPushesTest, GradientsAreUnpackedBeforeTheyAreSummed) {
+TEST_F(CodedPushesTest, GradientsAreDecodedBeforeTheyAreSummed) {
   for (v1::CompressionKind kind :
        {v1::COMPRESSION_FP16, v1::COMPRESSION_BF16, v1::COMPRESSION_INT8, v1::COMPRESSION_TOPK,
         v1::COMPRESSION_ONEBIT, v1::COMPRESSION_POWERSGD}) {
@@ -1353,7 +1354,7 @@ TEST_F(CodedPushesTest, GradientsAreUnpackedBeforeTheyAreSummed) {
   }
 }
 
-TEST_F(CodedPushesTest, APushOfAnotherFormatIsRefusedAndGarbageMayBePushedAgain) {
+TEST_F(CodedPushesTest, WrongFormatIsRefusedAndGarbageMayBePushedAgain) {
   MakeWith(v1::COMPRESSION_TOPK, v1::VALUES_FP32);
   shard_->Start(10);
   EXPECT_EQ(RefusalOf(PushHeader(plan_, 0, 0, 0)), RefusalReason::kBadHeader);
@@ -1368,7 +1369,7 @@ TEST_F(CodedPushesTest, APushOfAnotherFormatIsRefusedAndGarbageMayBePushedAgain)
   EXPECT_FALSE(shard_->PlacePush(header).memory.empty());
 }
 
-TEST_F(CodedPushesTest, ValuesGoOutInSixteenBitsAndStayInThirtyTwo) {
+TEST_F(CodedPushesTest, ValuesAreSentInSixteenBitsAndKeptInThirtyTwo) {
   MakeWith(v1::COMPRESSION_NONE, v1::VALUES_BF16);
   shard_->Start(10);
   auto expect_rounded = [this] {

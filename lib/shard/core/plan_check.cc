@@ -17,7 +17,7 @@ namespace {
 absl::Status CheckMembers(const v1::JobPlan& plan) {
   if (plan.workers_size() < 1 || plan.workers_size() > limits::kWorkersMax) {
     return BadPlan(plan, absl::StrCat(plan.workers_size(), " workers; 1 to ", limits::kWorkersMax,
-                                      " are possible"));
+                                      " are allowed"));
   }
   if (plan.session_token().size() != SessionToken::kBytes) {
     return BadPlan(plan, absl::StrCat("a token of ", plan.session_token().size(), " bytes"));
@@ -50,7 +50,7 @@ absl::Status CheckStatistics(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// Shares of the batch divide gradients.
+// Gradients are divided by shares of the batch, so every share must be positive.
 absl::Status CheckSamples(const v1::JobPlan& plan) {
   for (int rank = 0; rank < plan.workers_size(); ++rank) {
     if (plan.workers(rank).samples() >= 1) continue;
@@ -60,7 +60,7 @@ absl::Status CheckSamples(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// What needs a verdict over all shards needs a step that all shards agree on.
+// A verdict needs one step that all shards agree on.
 absl::Status CheckUnjudged(const v1::JobPlan& plan, absl::string_view mode) {
   if (!StepsAreJudged(plan.spec().training())) return absl::OkStatus();
   return BadPlan(plan, absl::StrCat("sync mode ", mode,

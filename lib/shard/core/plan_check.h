@@ -1,4 +1,4 @@
-// Whether a plan that came from another process makes sense to a shard.
+// Checks a plan that came from another process before a shard uses it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// INVALID_ARGUMENT, reason "BAD_PLAN": the plan contradicts itself, exceeds a limit, or asks for
-// what its consistency mode cannot do.
+// Returns INVALID_ARGUMENT (reason "BAD_PLAN") if the plan contradicts itself, exceeds a limit, or
+// asks for something that its consistency mode cannot do.
 absl::Status CheckPlan(const v1::JobPlan& plan);
 
 }  // namespace muster

@@ -7,7 +7,7 @@
 namespace muster::plan_check_test {
 namespace {
 
-TEST(PlanCheckTest, APlanThatContradictsItselfIsRefused) {
+TEST(PlanCheckTest, ContradictoryPlanIsRefused) {
   auto refused = [](auto change) {
     v1::JobPlan plan = MakeTestPlan({});
     change(plan);
@@ -30,7 +30,7 @@ TEST(PlanCheckTest, APlanThatContradictsItselfIsRefused) {
     plan.mutable_spec()->mutable_training()->mutable_clip()->set_global_norm(1);
     plan.add_shards();
     plan.mutable_chunks(0)->set_shard(1);
-  })) << "shard 0 judges though it has nothing";
+  })) << "shard 0 judges, but has no chunks";
 }
 
 v1::SyncSpec Mode(v1::SyncMode mode) {
@@ -39,7 +39,7 @@ v1::SyncSpec Mode(v1::SyncMode mode) {
   return sync;
 }
 
-TEST(PlanCheckTest, AModeThatCannotDoWhatTheJobAsksForIsRefused) {
+TEST(PlanCheckTest, ModeThatLacksARequestedFeatureIsRefused) {
   auto refused = [](TestPlanOptions options, const v1::SyncSpec& sync) {
     options.sync = sync;
     const absl::Status status = CheckPlan(MakeTestPlan(options));
@@ -62,12 +62,12 @@ TEST(PlanCheckTest, AModeThatCannotDoWhatTheJobAsksForIsRefused) {
   sync.set_backup_workers(1);
   EXPECT_FALSE(refused({.clip_norm = 1}, sync));
   sync.set_backup_workers(2);
-  EXPECT_TRUE(refused({.workers = 2}, sync)) << "a step of nobody's gradients";
+  EXPECT_TRUE(refused({.workers = 2}, sync)) << "no gradient would be part of a step";
   sync.set_mode(v1::ASP);
-  EXPECT_TRUE(refused({.workers = 3}, sync)) << "nobody waits anyhow";
+  EXPECT_TRUE(refused({.workers = 3}, sync)) << "asp never waits for workers";
 
   sync = Mode(v1::LOCAL_SGD);
-  EXPECT_TRUE(refused({}, sync)) << "every so many steps?";
+  EXPECT_TRUE(refused({}, sync)) << "sync.every is missing";
   sync.set_every(4);
   EXPECT_FALSE(refused({.checkpoint_every = 8}, sync));
   EXPECT_TRUE(refused({.checkpoint_every = 6}, sync)) << "no average is made at step 6";
@@ -76,7 +76,7 @@ TEST(PlanCheckTest, AModeThatCannotDoWhatTheJobAsksForIsRefused) {
   EXPECT_TRUE(refused({}, sync));
 }
 
-TEST(PlanCheckTest, SharesOfTheBatchAreNeededWhereGradientsAreScaledByThem) {
+TEST(PlanCheckTest, SharesOfTheBatchAreRequiredIfGradientsAreScaledByThem) {
   v1::JobPlan plan = MakeTestPlan({.sync = Mode(v1::ASP)});
   plan.mutable_workers(1)->set_samples(0);
   EXPECT_FALSE(CheckPlan(plan).ok());

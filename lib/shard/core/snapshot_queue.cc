@@ -9,13 +9,13 @@ namespace muster {
 void SnapshotQueue::Start(int64_t first_step, int64_t total_steps) {
   due_.total_steps = total_steps;
   if (first_step == total_steps) {
-    waiting_.push_back({0, total_steps});  // resumed at its end
+    waiting_.push_back({0, total_steps});  // the job was resumed at its end
   } else {
     Plan(first_step);
   }
 }
 
-// At most one periodic or final one waits: those after it come later.
+// Begin() plans the next periodic or final snapshot, so at most one of them waits.
 void SnapshotQueue::Plan(int64_t after) {
   if (after < due_.total_steps) waiting_.push_back({0, due_.EndAfter(after)});
 }

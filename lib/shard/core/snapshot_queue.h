@@ -1,4 +1,4 @@
-// Which snapshots a shard owes, and which pushes have to wait for them.
+// The snapshots that a shard owes, and the pushes that must wait for them.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace muster {
 
-// A snapshot is an exact cut: a chunk of it is made of every push of the steps before its step, and
-// of no other. So a chunk is copied when its version is that step, and until then it must not see a
-// push of that step or a later one (Barrier).
+// A snapshot is an exact cut: each chunk contains every push of the steps before the snapshot's
+// step, and no other. So a chunk is copied when its version equals that step. Until then it must
+// not take a push of that step or a later one (Barrier).
 //
-// There is memory for one copy: requests are served by step, and the next one begins when the last
-// was written. Periodic snapshots and the final one come by themselves; one on demand waits until a
-// newer demand supersedes it. All but the final one may be passed over. Thread-compatible.
+// There is memory for one copy. Requests are served by step, and the next one begins when the last
+// was written. Periodic snapshots and the final one need no request. A requested one waits until a
+// newer request supersedes it. All except the final one may be passed over. Thread-compatible.
 class SnapshotQueue {
  public:
   struct Request {
@@ -26,44 +26,44 @@ class SnapshotQueue {
   };
   static constexpr int64_t kNoBarrier = std::numeric_limits<int64_t>::max();
 
-  // every_steps 0: no periodic ones.
+  // `every_steps` 0: no periodic snapshots.
   SnapshotQueue(int chunks, int64_t every_steps) : due_{.every = every_steps}, held_(chunks) {}
 
-  // The periodic ones after first_step and the final one are owed from here on.
+  // Makes the periodic snapshots after first_step and the final one due.
   void Start(int64_t first_step, int64_t total_steps);
 
-  // Asked for before, under this id.
+  // Returns whether a snapshot with this id was requested before.
   bool Knows(uint64_t id) const;
-  // id > 0, not known.
+  // Requests a snapshot. Requires: id > 0 and !Knows(id).
   void Demand(uint64_t id, int64_t step);
-  // Will not be taken; not known.
+  // Records that the snapshot will not be taken. Requires: !Knows(id).
   void Decline(uint64_t id) { last_answered_ = id; }
 
-  // The first step whose pushes chunk `index` may not see yet.
+  // Returns the first step that chunk `index` must not take pushes of yet.
   int64_t Barrier(LocalChunk index) const;
-  // Begins with the next one if the last was written and some chunk, at version `highest`, has come
-  // to it. True if it did.
+  // Begins the next snapshot if the last was written and some chunk has reached its step. `highest`
+  // is the highest version of all chunks. Returns true if a snapshot began.
   bool Begin(int64_t highest);
-  // Between Begin() and Written().
+  // The snapshot between Begin() and Written().
   const std::optional<Request>& current() const { return current_; }
-  // Whether the chunk, at this version, is to be copied now.
+  // Returns whether the chunk, at this version, must be copied now.
   bool Wants(LocalChunk index, int64_t version) const;
-  // It was copied. True when it was the last.
+  // Records that the chunk was copied. Returns true if it was the last one.
   bool Held(LocalChunk index);
-  // All chunks are held: what remains is to write.
+  // True if all chunks are copied, so that only the write remains.
   bool taken() const { return current_ && chunks_held_ == held_.size(); }
-  // The step of the next one that waits; kNoBarrier: none does.
+  // The step of the next waiting snapshot; kNoBarrier if none waits.
   int64_t next_step() const;
-  // The next one, to whose step some chunk, at version `highest`, has come, is not taken after all,
-  // while the one before is being written. Nothing: none has to wait for that, or it is the final
-  // one.
+  // Drops the next snapshot while the one before is being written, if some chunk (`highest` is the
+  // highest version) has reached its step. Returns the dropped request, or nullopt if no chunk
+  // waits for it or if it is the final one.
   std::optional<Request> PassOver(int64_t highest);
-  // The snapshot that was taken is not needed any more. False when it is another one.
+  // Frees the copy of the snapshot that was taken. Returns false if it is another snapshot.
   bool Written(uint64_t id, int64_t step);
 
  private:
   void Plan(int64_t after);
-  // Those on demand first: a user waits.
+  // Requested snapshots come first, because a user waits for them.
   static bool Before(const Request& a, const Request& b) {
     return a.step != b.step ? a.step < b.step : a.id > b.id;
   }

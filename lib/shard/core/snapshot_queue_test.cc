@@ -7,7 +7,7 @@
 namespace muster::snapshot_queue_test {
 namespace {
 
-TEST(SnapshotQueueTest, TheNextDueStepIsABarrierUntilTheChunkIsHeld) {
+TEST(SnapshotQueueTest, NextDueStepIsABarrierUntilTheChunkIsHeld) {
   SnapshotQueue queue(/*chunks=*/2, /*every_steps=*/4);
   EXPECT_EQ(queue.Barrier(LocalChunk(0)), SnapshotQueue::kNoBarrier)
       << "nothing is owed before the start";
@@ -16,28 +16,28 @@ TEST(SnapshotQueueTest, TheNextDueStepIsABarrierUntilTheChunkIsHeld) {
   EXPECT_FALSE(queue.Begin(/*highest=*/7));
   ASSERT_TRUE(queue.Begin(8));
   EXPECT_TRUE(queue.Wants(LocalChunk(0), 8));
-  EXPECT_FALSE(queue.Wants(LocalChunk(1), 7)) << "it is not there yet";
+  EXPECT_FALSE(queue.Wants(LocalChunk(1), 7)) << "the chunk has not reached the step";
   EXPECT_FALSE(queue.Held(LocalChunk(0)));
   EXPECT_EQ(queue.Barrier(LocalChunk(0)), 12);
   EXPECT_EQ(queue.Barrier(LocalChunk(1)), 8);
   EXPECT_TRUE(queue.Held(LocalChunk(1)));
   EXPECT_TRUE(queue.taken());
-  EXPECT_FALSE(queue.Begin(12)) << "there is memory for one";
-  EXPECT_FALSE(queue.Written(0, 12)) << "another one";
+  EXPECT_FALSE(queue.Begin(12)) << "there is memory for one snapshot";
+  EXPECT_FALSE(queue.Written(0, 12)) << "another snapshot";
   EXPECT_TRUE(queue.Written(0, 8));
   EXPECT_TRUE(queue.Begin(12));
   for (int chunk : {0, 1}) queue.Held(LocalChunk(chunk));
-  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 14) << "the final one";
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 14) << "the final snapshot";
 }
 
-TEST(SnapshotQueueTest, ADueOneIsPassedOverWhileTheOneBeforeIsWrittenButNotTheFinalOne) {
+TEST(SnapshotQueueTest, DueSnapshotIsPassedOverDuringAWriteExceptTheFinalOne) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
   queue.Start(/*first_step=*/0, /*total_steps=*/10);
   EXPECT_FALSE(queue.PassOver(4)) << "nothing is being written";
   ASSERT_TRUE(queue.Begin(4));
-  EXPECT_FALSE(queue.PassOver(8)) << "nor yet";
+  EXPECT_FALSE(queue.PassOver(8)) << "still nothing is being written";
   queue.Held(LocalChunk(0));
-  EXPECT_FALSE(queue.PassOver(7)) << "nobody is at step 8";
+  EXPECT_FALSE(queue.PassOver(7)) << "no chunk is at step 8";
   const auto passed = queue.PassOver(8);
   ASSERT_TRUE(passed);
   EXPECT_EQ(passed->id, 0);
@@ -49,7 +49,7 @@ TEST(SnapshotQueueTest, ADueOneIsPassedOverWhileTheOneBeforeIsWrittenButNotTheFi
   EXPECT_TRUE(queue.Begin(10));
 }
 
-TEST(SnapshotQueueTest, OneOnDemandIsPassedOverLikewiseAndNotTakenUpAgain) {
+TEST(SnapshotQueueTest, RequestedSnapshotIsPassedOverAndNotTakenLater) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
   queue.Start(/*first_step=*/0, /*total_steps=*/10);
   ASSERT_TRUE(queue.Begin(4));
@@ -60,12 +60,12 @@ TEST(SnapshotQueueTest, OneOnDemandIsPassedOverLikewiseAndNotTakenUpAgain) {
   ASSERT_TRUE(passed);
   EXPECT_EQ(passed->id, 7);
   EXPECT_EQ(passed->step, 6);
-  EXPECT_TRUE(queue.Knows(7)) << "a directive that comes again";
-  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 8) << "the periodic one still comes";
+  EXPECT_TRUE(queue.Knows(7)) << "a repeated directive";
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 8) << "the periodic snapshot is still due";
   EXPECT_FALSE(queue.PassOver(7));
 }
 
-TEST(SnapshotQueueTest, NothingIsOwedAfterTheEnd) {
+TEST(SnapshotQueueTest, NoSnapshotIsDueAfterTheEnd) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/0);
   queue.Start(0, 3);
   EXPECT_EQ(queue.Barrier(LocalChunk(0)), 3);
@@ -76,7 +76,7 @@ TEST(SnapshotQueueTest, NothingIsOwedAfterTheEnd) {
   EXPECT_EQ(queue.Barrier(LocalChunk(0)), SnapshotQueue::kNoBarrier);
 }
 
-TEST(SnapshotQueueTest, ADemandSupersedesTheLastAndComesBeforeAPeriodicOneOfItsStep) {
+TEST(SnapshotQueueTest, RequestSupersedesTheLastAndPrecedesAPeriodicSnapshot) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
   queue.Start(0, 100);
   queue.Demand(7, 2);
@@ -87,14 +87,14 @@ TEST(SnapshotQueueTest, ADemandSupersedesTheLastAndComesBeforeAPeriodicOneOfItsS
   ASSERT_TRUE(queue.Begin(4));
   EXPECT_EQ(queue.current()->id, 8);
   queue.Held(LocalChunk(0));
-  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 4) << "the periodic one";
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 4) << "the periodic snapshot";
   EXPECT_TRUE(queue.Written(8, 4));
-  EXPECT_TRUE(queue.Knows(8)) << "a directive that comes again";
+  EXPECT_TRUE(queue.Knows(8)) << "a repeated directive";
   ASSERT_TRUE(queue.Begin(4));
   EXPECT_EQ(queue.current()->id, 0);
 }
 
-TEST(SnapshotQueueTest, AShardWithoutChunksHasTakenWhatItBegins) {
+TEST(SnapshotQueueTest, ShardWithoutChunksTakesASnapshotAtOnce) {
   SnapshotQueue queue(/*chunks=*/0, /*every_steps=*/0);
   queue.Demand(3, 5);
   ASSERT_TRUE(queue.Begin(INT64_MAX));

@@ -83,8 +83,8 @@ void StepAgreement::SquaresArrived(ShardIndex shard) {
   if (!squares_.all->Accept(shard)) return;
   const int64_t step = squares_.all->step();
   const double total = squares_.all->Total();
-  // Awaited before anything is said: Judge() may end with this shard's own report of the norms, or
-  // of the next step.
+  // Await the next messages before anything is sent. Judge() may end with this shard's own report
+  // of the norms, or of the next step.
   squares_.all->Await(step + 1);
   if (has_trust() && std::isfinite(total)) norms_->all->Await(step);
   squares_.assembly->Tell(step, total, {});
@@ -121,7 +121,7 @@ void StepAgreement::NormsArrived(ShardIndex shard) {
   TellTrust();
 }
 
-// The message about the step before may still be under way.
+// Waits while the message about the last step is still being sent from `trust_`.
 void StepAgreement::TellTrust() {
   if (!trust_due_ || norms_->assembly->telling()) return;
   trust_due_ = false;

@@ -1,5 +1,5 @@
-// Judged steps: what becomes of a step is decided by the norm of its whole gradient, which lies on
-// many shards.
+// Judged steps: the norm of the whole gradient, which is spread over many shards, decides about a
+// step.
 #pragma once
 
 #include <cstddef>
@@ -18,85 +18,86 @@
 
 namespace muster {
 
-// The shard whose steps are judged. Called from inside the methods of its StepAgreement.
+// The shard that takes part. Called from inside the methods of its StepAgreement.
 class JudgedShard {
  public:
   virtual ~JudgedShard() = default;
-  // Of every step, before it goes on; the same on every shard.
+  // Called for every step before it is applied, with the same arguments on every shard.
   virtual void StepJudged(int64_t step, bool skipped, int64_t skips_in_row) = 0;
-  // With trust ratios: writes the squares of values and direction (kernels::MeasureDirection) of
-  // every chunk with gradients, in ascending order. The judgement is there.
+  // Only with trust ratios. Writes the squares of values and direction (kernels::MeasureDirection)
+  // of every chunk with gradients, in ascending order. judgement() is set.
   virtual void MeasureDirections(absl::Span<double> squares) = 0;
-  // The step is agreed on, or a report is gone: there may be something to sum or to apply.
+  // Called when the step is agreed on or a report was sent: the shard may be able to sum or apply
+  // more.
   virtual void GoOn() = 0;
 };
 
-// A shard's part in a step whose chunks it sums before they are applied:
+// One shard's part of the decision about a step. The shard sums its chunks before it applies them:
 //
-//   1. When it has summed all of its chunks it sends their sums of squares to shard 0 (SQUARES),
-//      which adds those of all shards up chunk by chunk and tells the total (VERDICT).
-//   2. All draw the same conclusion from it: a step that is not finite is skipped, of another the
-//      gradient is clipped to the global norm.
-//   3. With lamb and lars every shard then sends the norms of its chunks (NORMS) and gets the trust
-//      ratio of every parameter (TRUST).
+//   1. When all of its chunks are summed, it sends their sums of squares to shard 0 (SQUARES).
+//      Shard 0 adds the sums of all shards chunk by chunk and sends the total to all (VERDICT).
+//   2. All shards draw the same conclusion. A step with a non-finite total is skipped. Otherwise
+//      the gradient is clipped to the global norm.
+//   3. With lamb and lars every shard then sends the norms of its chunks (NORMS) and receives the
+//      trust ratio of every parameter (TRUST).
 //
-// One step at a time, beginning with plan.first_step. Without gradients a shard has no part in it,
-// but shard 0 does its own for the others.
-//   Sources: of clipping by the global norm, R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty
-//   of training recurrent neural networks", ICML 2013; of skipping, see LossScale; of trust ratios,
-//   see TrustRatios.
-// Thread-compatible; after construction nothing is allocated.
+// One step at a time, beginning with plan.first_step. A shard without gradients takes no part,
+// except that shard 0 still decides for the others.
+//   Sources: clipping by the global norm: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of
+//   training recurrent neural networks", ICML 2013; skipping: see LossScale; trust ratios: see
+//   TrustRatios.
+// Thread-compatible. Nothing is allocated after construction.
 class StepAgreement {
  public:
   struct Judgement {
     bool skip = false;
-    double factor = 1;     // on the gradient
+    double factor = 1;     // multiplies the gradient
     bool complete = true;  // no trust ratio is missing
   };
 
-  // Of shard `shard` of the plan. `judged` outlives the agreement.
+  // Creates the part of shard `shard` of the plan. `judged` must outlive the agreement.
   StepAgreement(const v1::JobPlan& plan, ShardIndex shard, ShardAssembly::Send send,
                 JudgedShard* judged);
 
   // ---- the step
 
-  // Whether the next chunk may be summed: reports about the step before are gone.
+  // Returns whether the next chunk may be summed: the reports about the last step were sent.
   bool takes_sums() const;
-  // A chunk is summed: its part of the squared norm.
+  // Records that a chunk is summed. `squares` is its part of the squared norm.
   void ChunkSummed(TrainedChunk chunk, double squares);
   double squares(TrainedChunk chunk) const { return squares_.report[ToInt(chunk)]; }
-  // Of the step, once there is one.
+  // The judgement of the step; nullopt before the verdict.
   const std::optional<Judgement>& judgement() const { return judgement_; }
-  // The step may be applied, or skipped.
+  // Returns whether the step may be applied or skipped.
   bool agreed() const { return judgement_ && judgement_->complete; }
   bool has_trust() const { return norms_ != nullptr; }
-  // Of a step that is agreed on and not skipped.
+  // Requires: the step is agreed on and not skipped.
   double trust_ratio(int parameter) const { return trust_[parameter]; }
-  // All chunks have the step: on with this one.
+  // Begins step `step`. Called when all chunks have the step before.
   void BeginStep(int64_t step);
 
   // ---- messages of other shards: SQUARES and NORMS to shard 0, VERDICT and TRUST from it
 
-  // Where a payload is to be placed, empty where it is not wanted; then that it is there, or will
-  // not come.
+  // Place() returns the place of a payload, or an empty span if it is not wanted. Each place is
+  // followed by Arrived() or Lost().
   absl::Span<std::byte> Place(const WireHeader& header);
   void Arrived(const WireHeader& header);
   void Lost(const WireHeader& header);
-  // kWrongStep: not awaited.
+  // Returns kWrongStep if the verdict is not awaited.
   RefusalReason VerdictArrived(const WireHeader& header);
-  // What is under way from `shard` will not arrive.
+  // Gives up all messages under way from `shard`.
   void ShardLost(ShardIndex shard);
 
-  // No message is being received and none sent.
+  // True if no message is being received or sent.
   bool idle() const;
 
  private:
-  // Reports of numbers for each chunk, and the decision that follows from all.
+  // The reports with numbers for each chunk, and the decision that follows from all of them.
   struct Round {
     Round(const v1::JobPlan& plan, ShardIndex shard, int sums_per_chunk);
 
     std::vector<double> report;
-    std::unique_ptr<GradientSquares> all;  // of shard 0
+    std::unique_ptr<GradientSquares> all;  // only at shard 0
     std::unique_ptr<ShardAssembly> assembly;
   };
 
@@ -111,7 +112,7 @@ class StepAgreement {
   void CompleteJudgement();
 
   const ShardIndex shard_;
-  const std::optional<double> global_norm_;  // clipped to
+  const std::optional<double> global_norm_;  // the norm to clip to
   JudgedShard* const judged_;
   int64_t step_;
   int chunks_summed_ = 0;
@@ -119,11 +120,11 @@ class StepAgreement {
   int64_t skips_in_row_ = 0;
   Round squares_;
 
-  // With lamb and lars.
+  // Only with lamb and lars.
   std::unique_ptr<Round> norms_;
-  std::vector<double> trust_;            // [parameter], told by shard 0
-  std::unique_ptr<TrustRatios> ratios_;  // of shard 0
-  bool trust_due_ = false;               // told when the last one is out of `trust_`
+  std::vector<double> trust_;            // [parameter], sent by shard 0
+  std::unique_ptr<TrustRatios> ratios_;  // only at shard 0
+  bool trust_due_ = false;               // sent when the last message has left `trust_`
 };
 
 }  // namespace muster

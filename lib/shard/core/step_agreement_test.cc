@@ -32,7 +32,7 @@ struct Judged {
   friend bool operator==(const Judged&, const Judged&) = default;
 };
 
-// Says of each of its chunks what it is told to.
+// A shard that reports the norms that the test gives it.
 struct FakeShard : JudgedShard {
   void StepJudged(int64_t step, bool skipped, int64_t skips_in_row) override {
     judged.push_back({step, skipped, skips_in_row});
@@ -49,7 +49,7 @@ struct FakeShard : JudgedShard {
   std::unique_ptr<StepAgreement> agreement;
 };
 
-// Three parameters of a chunk each, on three shards; the last one is frozen.
+// Three parameters of one chunk each, on three shards; the last one is frozen.
 class StepAgreementTest : public testing::Test {
  protected:
   void Make(TestPlanOptions options) {
@@ -87,7 +87,7 @@ class StepAgreementTest : public testing::Test {
     sent_.pop_front();
     return message;
   }
-  // False where it is not wanted.
+  // Returns false if the message is not wanted.
   bool Deliver(const Message& message) {
     StepAgreement& to = At(ToInt(message.to));
     if (message.payload.empty()) return to.VerdictArrived(message.header) == RefusalReason::kNone;
@@ -128,7 +128,7 @@ TEST_F(StepAgreementTest, AllShardsDrawTheSameConclusionFromTheWholeGradient) {
   MakeClipped();
   Sum(36, 64);
   EXPECT_FALSE(At(0).agreed());
-  ASSERT_EQ(sent_.size(), 1u) << "shard 0 tells itself without a message";
+  ASSERT_EQ(sent_.size(), 1u) << "shard 0 needs no message to itself";
   EXPECT_EQ(sent_[0].header, (WireHeader{.kind = MessageKind::kSquares,
                                          .generation = 1,
                                          .job = 7,
@@ -142,13 +142,13 @@ TEST_F(StepAgreementTest, AllShardsDrawTheSameConclusionFromTheWholeGradient) {
     EXPECT_EQ(At(shard).judgement()->factor, 0.5) << "to a norm of 5";
     EXPECT_EQ(shards_[shard].judged, (std::vector<Judged>{{0, false, 0}}));
   }
-  EXPECT_TRUE(shards_[2].judged.empty()) << "has no gradients";
+  EXPECT_TRUE(shards_[2].judged.empty()) << "shard 2 has no gradients";
   EXPECT_EQ(At(0).squares(TrainedChunk(0)), 36);
   EXPECT_EQ(At(1).squares(TrainedChunk(0)), 64);
   EXPECT_TRUE(AllIdle());
 }
 
-TEST_F(StepAgreementTest, AStepThatIsNotFiniteIsSkippedByAllAndCounted) {
+TEST_F(StepAgreementTest, AllSkipAndCountANonFiniteStep) {
   MakeClipped();
   for (int64_t step = 0; const double second : {kNaN, kNaN, 1.0}) {
     Sum(1, second);
@@ -161,14 +161,14 @@ TEST_F(StepAgreementTest, AStepThatIsNotFiniteIsSkippedByAllAndCounted) {
   }
 }
 
-TEST_F(StepAgreementTest, TrustRatiosAreWhatAStepThatIsNotSkippedWaitsFor) {
+TEST_F(StepAgreementTest, StepWaitsForTrustRatiosUnlessItIsSkipped) {
   MakeLamb();
   shards_[0].norms = {9, 4};
   shards_[1].norms = {16, 4};
   Sum(1, 1);
   Message squares = TakeMessage();
   EXPECT_TRUE(Deliver(squares));
-  EXPECT_FALSE(At(0).agreed()) << "judged, but there are no ratios yet";
+  EXPECT_FALSE(At(0).agreed()) << "judged, but the ratios are missing";
   ASSERT_TRUE(At(0).judgement());
   squares.done(absl::OkStatus());
   DeliverAll();
@@ -176,12 +176,12 @@ TEST_F(StepAgreementTest, TrustRatiosAreWhatAStepThatIsNotSkippedWaitsFor) {
     ASSERT_TRUE(At(shard).agreed());
     EXPECT_EQ(At(shard).trust_ratio(0), 1.5);
     EXPECT_EQ(At(shard).trust_ratio(1), 2);
-    EXPECT_EQ(At(shard).trust_ratio(2), 1) << "is frozen";
+    EXPECT_EQ(At(shard).trust_ratio(2), 1) << "parameter 2 is frozen";
   }
   BeginStep(1);
   Sum(1, kNaN);
   DeliverAll();
-  EXPECT_TRUE(At(0).agreed() && At(1).agreed()) << "a skipped step needs none";
+  EXPECT_TRUE(At(0).agreed() && At(1).agreed()) << "a skipped step needs no ratios";
   EXPECT_TRUE(AllIdle());
 }
 
@@ -202,7 +202,7 @@ TEST_F(StepAgreementTest, NothingIsSummedWhileAReportIsUnderWay) {
   EXPECT_TRUE(AllIdle());
 }
 
-TEST_F(StepAgreementTest, RatiosWaitUntilThoseOfTheStepBeforeAreOut) {
+TEST_F(StepAgreementTest, RatiosWaitUntilTheLastOnesAreSent) {
   MakeLamb();
   shards_[0].norms = shards_[1].norms = {9, 4};
   Message trust;
@@ -227,7 +227,7 @@ TEST_F(StepAgreementTest, RatiosWaitUntilThoseOfTheStepBeforeAreOut) {
   EXPECT_TRUE(At(0).agreed() && At(1).agreed());
 }
 
-TEST_F(StepAgreementTest, WhatIsNotAwaitedFindsNoPlace) {
+TEST_F(StepAgreementTest, UnexpectedMessagesGetNoPlace) {
   MakeLamb();
   Sum(1, 1);
   Message squares = TakeMessage();
@@ -236,7 +236,8 @@ TEST_F(StepAgreementTest, WhatIsNotAwaitedFindsNoPlace) {
     return !At(0).Place(header).empty();
   };
   EXPECT_FALSE(wants(squares.header, [](WireHeader& h) { h.step = 1; }));
-  EXPECT_FALSE(wants(squares.header, [](WireHeader& h) { h.rank = 2; })) << "has no gradients";
+  EXPECT_FALSE(wants(squares.header, [](WireHeader& h) { h.rank = 2; }))
+      << "shard 2 has no gradients";
   EXPECT_FALSE(wants(squares.header, [](WireHeader& h) { h.rank = 3; }));
   EXPECT_FALSE(wants(squares.header, [](WireHeader& h) { h.rank = ~0u; }));
   EXPECT_FALSE(wants(squares.header, [](WireHeader& h) { h.length = 16; }));
@@ -250,18 +251,19 @@ TEST_F(StepAgreementTest, WhatIsNotAwaitedFindsNoPlace) {
   EXPECT_TRUE(At(1).Place(trust).empty()) << "before the verdict";
   WireHeader verdict = squares.header;
   verdict.kind = MessageKind::kVerdict;
-  EXPECT_EQ(At(2).VerdictArrived(verdict), RefusalReason::kWrongStep) << "has no gradients";
-  EXPECT_EQ(At(0).VerdictArrived(verdict), RefusalReason::kWrongStep) << "gives them itself";
+  EXPECT_EQ(At(2).VerdictArrived(verdict), RefusalReason::kWrongStep) << "shard 2 has no gradients";
+  EXPECT_EQ(At(0).VerdictArrived(verdict), RefusalReason::kWrongStep)
+      << "shard 0 gives the verdicts";
   verdict.step = 1;
   EXPECT_EQ(At(1).VerdictArrived(verdict), RefusalReason::kWrongStep);
   squares.done(absl::OkStatus());
   EXPECT_TRUE(AllIdle());
   shards_[0].norms = shards_[1].norms = {1, 1};
-  EXPECT_TRUE(Deliver(squares)) << "nothing of that did harm";
+  EXPECT_TRUE(Deliver(squares)) << "the refused messages did no harm";
   EXPECT_FALSE(Deliver(squares)) << "a repeat";
 }
 
-TEST_F(StepAgreementTest, WhatIsLostOnItsWayMayComeAgain) {
+TEST_F(StepAgreementTest, LostMessageMayBeSentAgain) {
   MakeLamb();
   shards_[0].norms = shards_[1].norms = {1, 1};
   Sum(1, 1);

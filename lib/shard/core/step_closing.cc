@@ -44,6 +44,7 @@ void StepClosing::Accept(ShardIndex shard, int64_t step) {
     for (const Part& other : parts_) {
       if (other.awaited) everywhere &= other.arrived[word];
     }
+    // Each iteration takes the lowest bit of the newly complete ranks.
     for (uint64_t fresh = everywhere & ~complete_[word]; fresh != 0; fresh &= fresh - 1) {
       const int rank = static_cast<int>(word) * 64 + std::countr_zero(fresh);
       if (rank < ranks_) order_.push_back(Rank(rank));

@@ -1,4 +1,4 @@
-// Agrees which ranks a step of a job with backup workers is made of.
+// Chooses the ranks that contribute to a step of a job with backup workers.
 #pragma once
 
 #include <cstddef>
@@ -11,38 +11,40 @@
 
 namespace muster {
 
-// Belongs to shard 0, where a ShardAssembly places the messages. Every shard with gradients says
-// which ranks' pushes of the step are all there, again whenever there are more. The step is closed
-// with the first ranks that all shards have, all workers but sync.backup_workers; ranks that become
-// complete by the same message count in ascending order. A message is the ranks as a RankSet.
-// Thread-compatible; after construction nothing is allocated.
+// Belongs to shard 0, where a ShardAssembly receives the messages. Every shard with gradients
+// reports the ranks that have pushed all its chunks of the step, and reports again when there are
+// more. A message is a RankSet.
+//
+// The step closes with the first ranks that all shards have: as many as there are workers without
+// sync.backup_workers. Ranks that become complete with the same message count in ascending order.
+// Thread-compatible. Nothing is allocated after construction.
 class StepClosing {
  public:
-  // `shards`: which have gradients.
+  // `shards` tells which shards have gradients.
   StepClosing(const v1::JobPlan& plan, const NumberedVector<ShardIndex, bool>& shards);
 
-  // That is being gathered; plan.first_step at first.
+  // The step that is being gathered; plan.first_step at the start.
   int64_t step() const { return step_; }
-  // All workers but the backup ones are complete.
+  // True if enough ranks are complete.
   bool can_close() const { return static_cast<int>(order_.size()) >= wanted_; }
 
-  // Where the message of every shard lies; empty for one without gradients.
+  // The memory for every shard's message. Empty for a shard without gradients.
   NumberedVector<ShardIndex, absl::Span<std::byte>> places();
-  // Whether a message about `step` may be placed: not about one that is not open yet. One about a
-  // step that was closed meanwhile changes nothing.
+  // Returns whether a message about `step` may be received. A step that is not open yet is refused.
+  // A message about a closed step is accepted and changes nothing.
   bool Wants(int64_t step) const { return step <= step_; }
-  // The message of `shard`, about that step, is in its place.
+  // Records that the message of `shard` about `step` is in its place.
   void Accept(ShardIndex shard, int64_t step);
 
-  // The ranks of the step, as a RankSet, once it can be closed; the next step begins. Valid until
-  // the next call.
+  // Closes the step, returns its ranks as a RankSet, and begins the next step. Requires:
+  // can_close(). The result is valid until the next call.
   absl::Span<const uint64_t> Close();
 
  private:
   struct Part {
     bool awaited = false;
     std::vector<uint64_t> message;
-    std::vector<uint64_t> arrived;  // of the step
+    std::vector<uint64_t> arrived;  // for this step
   };
 
   const int ranks_;
@@ -50,7 +52,7 @@ class StepClosing {
   int64_t step_;
   NumberedVector<ShardIndex, Part> parts_;
   std::vector<uint64_t> complete_;  // ranks that all shards have
-  std::vector<Rank> order_;         // the same in the order in which they became so
+  std::vector<Rank> order_;         // these ranks in the order in which they became complete
   std::vector<uint64_t> set_;
 };
 

@@ -10,7 +10,7 @@
 namespace muster::step_closing_test {
 namespace {
 
-constexpr int kWorkers = 70;  // more than a word has bits
+constexpr int kWorkers = 70;  // more than 64, the bits of a word
 
 class StepClosingTest : public testing::Test {
  protected:
@@ -23,7 +23,7 @@ class StepClosingTest : public testing::Test {
     return MakeTestPlan(options);
   }
 
-  // False where the message is not wanted.
+  // Returns false if the message is not wanted.
   bool Tell(int64_t step, int shard, const std::vector<int>& ranks) {
     std::vector<uint64_t> message(RankSet::WordsFor(kWorkers));
     for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message), Rank(rank));
@@ -46,15 +46,15 @@ class StepClosingTest : public testing::Test {
   StepClosing closing_;
 };
 
-TEST_F(StepClosingTest, AStepIsClosedWithTheFirstRanksThatAllShardsHave) {
+TEST_F(StepClosingTest, StepClosesWithTheFirstRanksThatAllShardsHave) {
   EXPECT_TRUE(Tell(0, 0, {69}));
   EXPECT_TRUE(Tell(0, 0, {3, 69}));
   EXPECT_TRUE(Tell(0, 1, {3, 5}));
-  EXPECT_FALSE(closing_.can_close()) << "only rank 3 is everywhere";
+  EXPECT_FALSE(closing_.can_close()) << "only rank 3 is complete on all shards";
   EXPECT_TRUE(Tell(0, 0, {3, 5, 69}));
   EXPECT_TRUE(closing_.can_close());
   EXPECT_TRUE(Tell(0, 1, {0, 3, 5, 69}));
-  EXPECT_EQ(Close(), (std::vector<int>{3, 5})) << "69 came third";
+  EXPECT_EQ(Close(), (std::vector<int>{3, 5})) << "rank 69 was third";
   EXPECT_EQ(closing_.step(), 1);
   EXPECT_FALSE(closing_.can_close());
 }
@@ -65,7 +65,7 @@ TEST_F(StepClosingTest, RanksOfOneMessageCountInAscendingOrder) {
   EXPECT_EQ(Close(), (std::vector<int>{9, 64}));
 }
 
-TEST_F(StepClosingTest, WhatIsSaidAboutAClosedStepChangesNothing) {
+TEST_F(StepClosingTest, MessageAboutAClosedStepChangesNothing) {
   for (int shard : {0, 1}) EXPECT_TRUE(Tell(0, shard, {0, 1}));
   Close();
   EXPECT_TRUE(Tell(0, 0, {0, 1, 2}));
@@ -75,7 +75,7 @@ TEST_F(StepClosingTest, WhatIsSaidAboutAClosedStepChangesNothing) {
   EXPECT_EQ(Close(), (std::vector<int>{1, 2}));
 }
 
-TEST_F(StepClosingTest, OnlyShardsWithGradientsSpeakAndOnlyOfStepsThatAreOpenOrClosed) {
+TEST_F(StepClosingTest, OnlyOpenOrClosedStepsOfShardsWithGradientsAreWanted) {
   ASSERT_EQ(closing_.places().size(), 3u);
   EXPECT_EQ(closing_.places()[ShardIndex(1)].size(), 16u);
   EXPECT_TRUE(closing_.places()[ShardIndex(2)].empty());

@@ -1,4 +1,4 @@
-// How far each tensor moves in a step of lamb or lars: in proportion to its own norm.
+// The trust ratios of lamb and lars: each tensor moves in proportion to its own norm.
 //   Sources: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes",
 //   ICLR 2020, algorithm 2, with phi(x) = x; You, Gitman, Ginsburg, "Large batch training of
 //   convolutional networks", 2017, section 4.
@@ -15,20 +15,26 @@
 
 namespace muster {
 
-// Of one tensor whose weights w and whose direction have these squares (MeasureDirection):
+// Returns the trust ratio of one tensor with weights w. The squares are those of w and of its
+// direction, see MeasureDirection. The direction is u in lamb and g in lars.
+//
 //   lamb   |w| / |u|
 //   lars   trust |w| / (|g| + weight_decay |w| + epsilon)
-// 1 where either norm is 0, as in the papers' own code.
+//
+// Returns 1 if either norm is 0, like the papers' own code.
+// Returns 1 if either norm is 0, like the papers' own code.
 double TrustRatio(const v1::Optimizer& optimizer, const kernels::DirectionSquares& squares);
 
-// Of every parameter of a plan. Thread-compatible; allocates at construction only.
+// Computes the trust ratio of every parameter of a plan. Thread-compatible. Allocates only at
+// construction.
 class TrustRatios {
  public:
   explicit TrustRatios(const v1::JobPlan& plan);
 
-  // From the squares (values, direction) of all chunks: one per parameter. 1 for statistics, for
-  // frozen parameters and, as in the reference implementations, for those without weight decay
-  // (biases and norms, unless a group says otherwise). Valid until the next call.
+  // Returns one ratio per parameter, from the squares (values, direction) of all chunks. The ratio
+  // is 1 for statistics and frozen parameters. As in the reference implementations it is also 1 for
+  // parameters without weight decay (biases and norms, unless a group overrides this). Valid until
+  // the next call.
   absl::Span<const double> Compute(const GradientSquares& squares);
 
  private:

@@ -36,14 +36,14 @@ TEST(TrustRatioTest, LarsComparesTheWeightsWithGradientAndDecay) {
   EXPECT_DOUBLE_EQ(TrustRatio(lars, {.values = 9, .direction = 4}), 0.02 * 3 / (2 + 1.5 + 0.5));
 }
 
-TEST(TrustRatioTest, ATensorWithoutWeightsOrDirectionMovesAsWithoutARatio) {
+TEST(TrustRatioTest, RatioIsOneWithoutWeightsOrDirection) {
   for (const v1::Optimizer& optimizer : {Lamb(), Lars(0.1)}) {
     EXPECT_EQ(TrustRatio(optimizer, {.values = 0, .direction = 4}), 1);
     EXPECT_EQ(TrustRatio(optimizer, {.values = 4, .direction = 0}), 1);
   }
 }
 
-// Says for every chunk that its values' squares are its number + 1, and its direction's are 1.
+// Reports for every chunk: its index + 1 as the squares of its values, 1 as those of its direction.
 void Report(const v1::JobPlan& plan, GradientSquares& squares) {
   squares.Await(/*step=*/7);
   for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
@@ -64,12 +64,12 @@ void Report(const v1::JobPlan& plan, GradientSquares& squares) {
 
 std::vector<double> RatiosOf(const v1::JobPlan& plan, const GradientSquares& squares) {
   TrustRatios ratios(plan);
-  ratios.Compute(squares);  // leaves nothing behind
+  ratios.Compute(squares);  // a second call must give the same result
   const absl::Span<const double> again = ratios.Compute(squares);
   return {again.begin(), again.end()};
 }
 
-TEST(TrustRatioTest, TheChunksOfATensorCountTogetherWhateverShardHasThem) {
+TEST(TrustRatioTest, ChunksOfATensorAreAddedAcrossShards) {
   for (int shards : {1, 2, 3, 9}) {
     TestPlanOptions options{.parameters = {32, 8, 24}, .chunk_bytes = 64, .shards = shards};
     options.optimizer = Lamb();
@@ -88,7 +88,7 @@ TEST(TrustRatioTest, TheChunksOfATensorCountTogetherWhateverShardHasThem) {
   }
 }
 
-TEST(TrustRatioTest, TensorsWithoutWeightDecayStatisticsAndFrozenOnesHaveNone) {
+TEST(TrustRatioTest, RatioIsOneWithoutWeightDecayForStatisticsAndFrozenTensors) {
   TestPlanOptions options{.parameters = {8, 8, 8, 8}, .shards = 4};
   options.optimizer = Lamb();
   v1::JobPlan plan = MakeTestPlan(options);
@@ -102,7 +102,7 @@ TEST(TrustRatioTest, TensorsWithoutWeightDecayStatisticsAndFrozenOnesHaveNone) {
   frozen.set_frozen(true);
   GradientSquares squares(plan, /*sums_per_chunk=*/2);
   EXPECT_TRUE(squares.places()[ShardIndex(plan.chunks(2).shard())].empty())
-      << "has frozen chunks alone";
+      << "all chunks of the shard are frozen";
   Report(plan, squares);
   EXPECT_EQ(squares.Sum(ChunkId(2)), 0);
   EXPECT_EQ(RatiosOf(plan, squares), (std::vector<double>{1, 1, 1, 2}));

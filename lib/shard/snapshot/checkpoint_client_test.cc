@@ -82,7 +82,7 @@ TEST_F(CheckpointClientTest, WritesASnapshotInSlicesThatFitAMessage) {
   EXPECT_EQ(last.size(), 12);
 }
 
-TEST_F(CheckpointClientTest, ACoordinatorThatDoesNotAnswerInTimeIsAskedAgain) {
+TEST_F(CheckpointClientTest, RetriesIfTheCoordinatorDoesNotAnswerInTime) {
   CheckpointClient client(service_.address(), /*checkpoint_root=*/"",
                           /*call_max=*/absl::Milliseconds(200));
   service_.StallNextWrite();
@@ -92,7 +92,7 @@ TEST_F(CheckpointClientTest, ACoordinatorThatDoesNotAnswerInTimeIsAskedAgain) {
   EXPECT_EQ(service_.AwaitWritten(1).size(), 1);
 }
 
-TEST_F(CheckpointClientTest, WritesAgainFromTheBeginningWhenTheCoordinatorComesBack) {
+TEST_F(CheckpointClientTest, RewritesFromTheBeginningWhenTheCoordinatorIsBack) {
   service_.FailNext({kAway, kAway});
   const std::vector<float> values = {1, 2, 3};
   ASSERT_TRUE(client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, {}).ok());
@@ -100,7 +100,7 @@ TEST_F(CheckpointClientTest, WritesAgainFromTheBeginningWhenTheCoordinatorComesB
   EXPECT_EQ(service_.AwaitWritten(1)[0].slices.size(), 1);
 }
 
-TEST_F(CheckpointClientTest, GivesUpWhenTheCoordinatorDoesNotWantTheSnapshot) {
+TEST_F(CheckpointClientTest, GivesUpIfTheCoordinatorRefusesTheSnapshot) {
   service_.FailNext({{grpc::StatusCode::FAILED_PRECONDITION, "old generation"}});
   const std::vector<float> values = {1, 2, 3};
   const absl::Status status = client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, {});
@@ -120,7 +120,7 @@ TEST_F(CheckpointClientTest, StopsRetryingOnRequest) {
       client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, stop.get_token())));
 }
 
-TEST_F(CheckpointClientTest, RestoresAShardAlsoAfterABreak) {
+TEST_F(CheckpointClientTest, RestoresAShardAfterABrokenConnection) {
   service_.SetSlices({Slice(0, {1, 2}), Slice(8, {3, 4})});
   service_.FailNext({kAway});
   auto shard = MakeShard();
@@ -130,7 +130,7 @@ TEST_F(CheckpointClientTest, RestoresAShardAlsoAfterABreak) {
       (std::vector<float>{1, 2, 3, 4}));
 }
 
-TEST_F(CheckpointClientTest, TellsOfBytesThatAreReadForTheFirstTime) {
+TEST_F(CheckpointClientTest, CountsOnlyBytesThatAreReadForTheFirstTime) {
   int64_t told = 0;
   auto advanced = [&](int64_t bytes) { told += bytes; };
   auto shard = MakeShard();
@@ -152,7 +152,7 @@ TEST_F(CheckpointClientTest, RefusesADamagedOrIncompleteCheckpoint) {
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 
-// A job whose shards are to be written where the coordinator says.
+// A job that writes its shards directly into the coordinator's files.
 class DirectClientTest : public CheckpointClientTest {
  protected:
   DirectClientTest() {
@@ -195,11 +195,11 @@ class DirectClientTest : public CheckpointClientTest {
                                 .pieces = {{ChunkId(6), 0, first_}, {ChunkId(7), 0, second_}}};
 };
 
-TEST_F(DirectClientTest, WritesItsChunksWhereItIsToldAndTellsOfThemOnceTheyAreThere) {
+TEST_F(DirectClientTest, WritesChunksAtTheirPlacesAndThenReportsThem) {
   service_.FailNext({kAway});
   ASSERT_TRUE(Write(root_).ok());
 
-  EXPECT_EQ(service_.calls(), 2) << "from the beginning, after a break";
+  EXPECT_EQ(service_.calls(), 2) << "a broken attempt restarts from the beginning";
   const auto told = service_.AwaitWritten(1)[0];
   EXPECT_EQ(told.header.shard(), 3);
   EXPECT_EQ(told.header.step(), 40);
@@ -214,7 +214,7 @@ TEST_F(DirectClientTest, WritesItsChunksWhereItIsToldAndTellsOfThemOnceTheyAreTh
   EXPECT_EQ(Content(), expected);
 }
 
-TEST_F(DirectClientTest, WhatTheCoordinatorHasAlreadyIsNotWrittenAgain) {
+TEST_F(DirectClientTest, ShardThatTheCoordinatorHasIsNotWrittenAgain) {
   v1::WriteShardDirectResponse written;
   written.set_ready(true);
   written.set_written(true);
@@ -224,7 +224,7 @@ TEST_F(DirectClientTest, WhatTheCoordinatorHasAlreadyIsNotWrittenAgain) {
   EXPECT_EQ(Content(), std::string(kBytes, '.'));
 }
 
-TEST_F(DirectClientTest, SendsAndSaysWhyWhereItCannotWrite) {
+TEST_F(DirectClientTest, SendsWithTheReasonIfItCannotWrite) {
   std::filesystem::rename(root_, root_ + "-elsewhere");
   ASSERT_TRUE(Write(root_).ok());
   std::filesystem::remove_all(root_ + "-elsewhere");
@@ -243,7 +243,7 @@ TEST_F(DirectClientTest, SendsAndSaysWhyWhereItCannotWrite) {
   EXPECT_THAT(sent[2].header.not_direct_because(), HasSubstr("no place for chunk 7"));
 }
 
-TEST_F(DirectClientTest, SendsWithoutAWordWhereTheCoordinatorSaysSo) {
+TEST_F(DirectClientTest, SendsWithoutAReasonIfDirectWritesAreOff) {
   service_.SetLayout({});
   ASSERT_TRUE(Write(root_).ok());
   const auto sent = service_.AwaitWritten(1);
@@ -251,7 +251,7 @@ TEST_F(DirectClientTest, SendsWithoutAWordWhereTheCoordinatorSaysSo) {
   EXPECT_EQ(sent[0].slices.size(), 2);
 }
 
-TEST_F(DirectClientTest, AVerdictOfTheCoordinatorsIsFinal) {
+TEST_F(DirectClientTest, DecisionOfTheCoordinatorIsFinal) {
   service_.FailNext({{grpc::StatusCode::FAILED_PRECONDITION, "old generation"}});
   EXPECT_TRUE(absl::IsFailedPrecondition(Write(root_)));
   EXPECT_EQ(service_.calls(), 1);

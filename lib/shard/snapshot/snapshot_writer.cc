@@ -17,7 +17,8 @@
 namespace muster {
 namespace {
 
-// An exponent of all ones: infinity or not a number. Adding up lets the loop run in vectors.
+// An exponent of all ones means infinity or NaN. Counting without a branch lets the compiler
+// vectorize the loop.
 bool AllFinite(absl::Span<const float> elements) {
   constexpr uint32_t kExponent = 0x7f800000;
   uint32_t others = 0;
@@ -27,7 +28,7 @@ bool AllFinite(absl::Span<const float> elements) {
   return others == 0;
 }
 
-// Of a shard's answers of one kind the last is kept.
+// The writer keeps the last answer of each kind per shard.
 enum class Kind { kPeriodic, kPassedOver, kDemanded };
 
 Kind KindOf(uint64_t id, v1::SnapshotOutcome outcome) {
@@ -71,7 +72,7 @@ std::vector<v1::SnapshotReport> SnapshotWriter::reports() const {
   return reports_;
 }
 
-// Optimizer slots may overflow and harm nobody; values may not.
+// Infinite optimizer slots are harmless; infinite values are not.
 absl::Status SnapshotWriter::CheckFinite(const v1::JobPlan& plan, const ShardSnapshot& snapshot) {
   if (plan.spec().on_non_finite() == v1::NON_FINITE_IGNORE) return absl::OkStatus();
   for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
@@ -80,8 +81,8 @@ absl::Status SnapshotWriter::CheckFinite(const v1::JobPlan& plan, const ShardSna
     return absl::OutOfRangeError(
         absl::StrCat("parameter '", plan.graph().parameters(chunk.parameter()).name(),
                      "' has values, from its ", chunk.offset(),
-                     "th on, that are not finite: they are not to take the place of a "
-                     "checkpoint that is good"));
+                     "th on, that are not finite; the snapshot is discarded so that it "
+                     "cannot replace a good checkpoint"));
   }
   return absl::OkStatus();
 }
@@ -91,7 +92,8 @@ bool SnapshotWriter::reading() const {
   return reading_ > 0;
 }
 
-// Until Close(). Who counts as reading has not looked yet whether he is to stop.
+// Runs until Close(). Counts itself in `reading_` before it checks `stop`. So once Close() was
+// called and reading() is false, no snapshot is read any more.
 void SnapshotWriter::Run(const std::stop_token& stop) {
   const auto count = [this](int more) {
     absl::MutexLock lock(&mu_);
@@ -131,7 +133,7 @@ void SnapshotWriter::Note(ShardIndex shard, uint64_t id, int64_t step, v1::Snaps
       return ShardIndex(report.shard()) == shard &&
              KindOf(report.snapshot(), report.outcome()) == KindOf(id, outcome);
     });
-    if (same != reports_.end() && same->snapshot() > id) return;  // superseded
+    if (same != reports_.end() && same->snapshot() > id) return;  // a newer request superseded it
     v1::SnapshotReport& report = same != reports_.end() ? *same : reports_.emplace_back();
     report.set_shard(ToInt(shard));
     report.set_snapshot(id);

@@ -1,5 +1,5 @@
-// Writes the snapshots of a job's shards in this process to the coordinator and remembers what
-// became of each.
+// Writes the snapshots of a job's shards in this process to the coordinator and keeps the outcome
+// of each.
 #pragma once
 
 #include <cstdint>
@@ -22,38 +22,40 @@
 
 namespace muster {
 
-// A thread for each shard: a write ends when the whole checkpoint is committed, which needs the
-// other shards. Values that are not finite are not written, so that there is no checkpoint of them
-// (unless the job ignores that): what would resume from it, or be pruned for it, is worth more.
-// Thread-safe; no method waits for a write.
+// Each shard has a thread. A write ends only when the whole checkpoint is committed, which needs
+// the other shards. A snapshot with non-finite values is not written, unless the job ignores such
+// values. It could otherwise replace a good checkpoint. Thread-safe. No method waits for a write,
+// except Join() and the destructor.
 class SnapshotWriter {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
     CheckpointClient* checkpoints = nullptr;  // outlives the writer
-    int shards = 1;                           // here, each with at most one snapshot under way
-    // Called by the writer's threads when a write has ended, well or not: the shard does not need
-    // the snapshot any more (ParameterShard::SnapshotWritten). `took`: the write.
+    int shards = 1;  // in this process; each has at most one snapshot under way
+    // Called by the writer's threads when a write has ended, with or without success. The shard no
+    // longer needs the snapshot (ParameterShard::SnapshotWritten). `took` is the duration of the
+    // write.
     std::function<void(const ShardSnapshot& snapshot, absl::Duration took)> written;
-    std::function<void()> report_soon;  // reports() has changed
+    std::function<void()> report_soon;  // called when reports() has changed
   };
   explicit SnapshotWriter(Options options);
-  ~SnapshotWriter();  // Close(), then waits for the threads
+  ~SnapshotWriter();  // calls Join()
 
-  // From ShardOutput; never block.
+  // Called from ShardOutput. Never block.
   void Taken(std::shared_ptr<const ShardSnapshot> snapshot) ABSL_LOCKS_EXCLUDED(mu_);
   void Declined(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                 const std::string& message) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The last answer of every shard, apart for periodic and other snapshots; and the last periodic
-  // one that it has passed over (SNAPSHOT_MISSED), which is not what became of the one before.
+  // The last outcome of every shard, kept apart for periodic and for other snapshots. In addition,
+  // the last periodic snapshot that the shard passed over (SNAPSHOT_MISSED); it does not replace
+  // the outcome of the one before.
   std::vector<v1::SnapshotReport> reports() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Gives up what is being written and writes nothing more.
+  // Abandons running writes and starts no more.
   void Close();
-  // A snapshot is being read. Once it is not after Close(), none will be.
+  // True while a thread reads a snapshot. If false after Close(), no thread will read one again.
   bool reading() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Close(), then waits for the threads. Called once, if at all.
+  // Calls Close(), then waits for the threads. Call at most once.
   void Join();
 
  private:
@@ -64,7 +66,7 @@ class SnapshotWriter {
             const std::string& message = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  Mailbox<std::shared_ptr<const ShardSnapshot>> snapshots_;  // to be written
+  Mailbox<std::shared_ptr<const ShardSnapshot>> snapshots_;  // waiting to be written
   std::stop_source stop_;
   mutable absl::Mutex mu_;
   std::vector<v1::SnapshotReport> reports_ ABSL_GUARDED_BY(mu_);

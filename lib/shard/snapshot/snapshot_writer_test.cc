@@ -16,7 +16,7 @@ namespace {
 
 class SnapshotWriterTest : public ::testing::Test {
  protected:
-  // `slot_1`: with an optimizer's slot, in which everything is infinite.
+  // `slot_1` adds an optimizer slot with infinite elements.
   std::shared_ptr<const ShardSnapshot> Snapshot(ShardIndex shard, uint64_t id, int64_t step,
                                                 bool slot_1 = false) const {
     auto snapshot = std::make_shared<ShardSnapshot>(
@@ -57,7 +57,7 @@ class SnapshotWriterTest : public ::testing::Test {
   std::vector<int64_t> written_ ABSL_GUARDED_BY(mu_);
 };
 
-TEST_F(SnapshotWriterTest, WhatWasTakenIsWrittenAndReported) {
+TEST_F(SnapshotWriterTest, TakenSnapshotsAreWrittenAndReported) {
   auto writer = Make();
   writer->Taken(Snapshot(kFirstShard, /*id=*/5, /*step=*/40));
 
@@ -68,22 +68,22 @@ TEST_F(SnapshotWriterTest, WhatWasTakenIsWrittenAndReported) {
   EXPECT_EQ(service_.AwaitWritten(1)[0].header.step(), 40);
 }
 
-TEST_F(SnapshotWriterTest, AWriteThatTheCoordinatorRefusesIsReportedWithItsReason) {
+TEST_F(SnapshotWriterTest, RefusedWriteIsReportedWithItsReason) {
   service_.FailNext({grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "not wanted any more")});
   auto writer = Make();
   writer->Taken(Snapshot(kFirstShard, 5, 40));
 
-  AwaitWritten(1);  // the shard goes on all the same
+  AwaitWritten(1);  // the shard continues in any case
 
   EXPECT_EQ(writer->reports()[0].outcome(), v1::SNAPSHOT_FAILED);
   EXPECT_EQ(writer->reports()[0].message(), "not wanted any more");
 }
 
-TEST_F(SnapshotWriterTest, ValuesThatAreNotFiniteAreNotWrittenUnlessTheJobIgnoresThat) {
+TEST_F(SnapshotWriterTest, NonFiniteValuesAreNotWrittenUnlessTheJobIgnoresThem) {
   values_[1] = std::numeric_limits<float>::infinity();
   auto writer = Make();
   writer->Taken(Snapshot(kFirstShard, 5, 40));
-  AwaitWritten(1);  // the shard goes on all the same
+  AwaitWritten(1);  // the shard continues in any case
   EXPECT_EQ(writer->reports()[0].outcome(), v1::SNAPSHOT_FAILED);
   EXPECT_NE(writer->reports()[0].message().find("'p0'"), std::string::npos)
       << writer->reports()[0].message();
@@ -101,7 +101,7 @@ TEST_F(SnapshotWriterTest, ValuesThatAreNotFiniteAreNotWrittenUnlessTheJobIgnore
   EXPECT_EQ(other->reports()[0].outcome(), v1::SNAPSHOT_WRITTEN);
 }
 
-TEST_F(SnapshotWriterTest, TheLastAnswerOfEveryShardIsKeptApartForPeriodicSnapshots) {
+TEST_F(SnapshotWriterTest, LastOutcomesOfPeriodicAndOtherSnapshotsAreKeptApart) {
   auto writer = Make(2);
   writer->Declined(kFirstShard, /*id=*/7, 30, v1::SNAPSHOT_MISSED, "at version 31");
   writer->Declined(kFirstShard, /*id=*/6, 20, v1::SNAPSHOT_MISSED, "older: superseded");
@@ -118,7 +118,7 @@ TEST_F(SnapshotWriterTest, TheLastAnswerOfEveryShardIsKeptApartForPeriodicSnapsh
   EXPECT_EQ(reports[2].outcome(), v1::SNAPSHOT_WRITTEN);
 }
 
-TEST_F(SnapshotWriterTest, WhatIsPassedOverTakesNoPlaceOfWhatBecameOfTheOneBefore) {
+TEST_F(SnapshotWriterTest, PassedOverSnapshotDoesNotReplaceThePreviousOutcome) {
   service_.FailNext({grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "not wanted any more")});
   auto writer = Make();
   writer->Taken(Snapshot(kFirstShard, /*id=*/0, 40));
@@ -134,7 +134,7 @@ TEST_F(SnapshotWriterTest, WhatIsPassedOverTakesNoPlaceOfWhatBecameOfTheOneBefor
   EXPECT_EQ(reports[1].outcome(), v1::SNAPSHOT_MISSED);
 }
 
-TEST_F(SnapshotWriterTest, CloseGivesUpAWriteThatIsRetried) {
+TEST_F(SnapshotWriterTest, CloseAbandonsAWriteThatIsRetried) {
   service_.FailNext(std::vector<grpc::Status>(
       1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator restarts")));
   auto writer = Make();
