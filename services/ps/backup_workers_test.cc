@@ -1,5 +1,5 @@
-// Shards that agree whose gradients a step is made of. The agreement itself is tried out by
-// lib/shard's simulation; here it goes through threads and a network.
+// Shards agree on the ranks that contribute to a step. lib/shard's simulation tests the agreement
+// itself; here it runs through threads and a network.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ class BackupWorkersTest : public testing::Test {
  protected:
   BackupWorkersTest() : job_(PlanWithOneBackupWorker()) {}
 
-  // The one chunk of a shard.
+  // Returns the only chunk of a shard.
   int ChunkOf(int shard) const { return job_.plan().chunks(0).shard() == shard ? 0 : 1; }
 
   void Push(int64_t step, int rank, float gradient) {
@@ -33,9 +33,9 @@ class BackupWorkersTest : public testing::Test {
   JudgedJob job_;
 };
 
-TEST_F(BackupWorkersTest, AStepIsMadeOfThoseWhoAreThereOnEveryShard) {
+TEST_F(BackupWorkersTest, StepTakesTheRanksThatHavePushedToEveryShard) {
   const std::vector<Values> before = job_.Fetch(0);
-  job_.Worker(1, 0).Push(0, ChunkOf(0), 100);  // and not to the other shard
+  job_.Worker(1, 0).Push(0, ChunkOf(0), 100);  // but not to the other shard
   for (int rank : {2, 0}) Push(0, rank, 0.25f);
   for (int shard : {0, 1}) {
     for (int rank : {0, 2}) {
@@ -45,11 +45,11 @@ TEST_F(BackupWorkersTest, AStepIsMadeOfThoseWhoAreThereOnEveryShard) {
       EXPECT_FLOAT_EQ(answer.payload[0], value - 0.5f * 0.5f * 3 / 2);
     }
   }
-  EXPECT_EQ(Answer(1, 0).header.step, 1) << "its push was there, and was dropped";
+  EXPECT_EQ(Answer(1, 0).header.step, 1) << "its push had arrived and was dropped";
   EXPECT_EQ(job_.late(), 1);
 }
 
-TEST_F(BackupWorkersTest, ALatecomerIsAnsweredWithTheCurrentVersion) {
+TEST_F(BackupWorkersTest, LateWorkerIsAnsweredWithTheCurrentVersion) {
   for (int64_t step : {0, 1, 2}) {
     for (int rank : {0, 2}) Push(step, rank, 1);
     for (int shard : {0, 1}) {
@@ -63,12 +63,12 @@ TEST_F(BackupWorkersTest, ALatecomerIsAnsweredWithTheCurrentVersion) {
     EXPECT_EQ(answer.header.step, 3);
   }
   EXPECT_EQ(job_.late(), 2);
-  // Overtaken, it goes on with the others.
+  // The late worker continues with the others.
   for (int rank : {1, 2}) Push(3, rank, 1);
   for (int shard : {0, 1}) EXPECT_EQ(Answer(1, shard).header.step, 4);
 }
 
-TEST_F(BackupWorkersTest, AWorkerThatSpeaksForAShardIsCutOffAndClosesNothing) {
+TEST_F(BackupWorkersTest, WorkerThatImpersonatesAShardIsCutOffAndClosesNothing) {
   WireHeader arrived = FetchHeader(job_.plan(), 0, 0, /*rank=*/1);
   arrived.kind = MessageKind::kArrived;
   WireHeader closed = FetchHeader(job_.plan(), 0, 0, /*rank=*/0);

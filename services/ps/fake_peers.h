@@ -1,4 +1,4 @@
-// What stands around a shard thread in tests: a worker's end of the data plane, and a listener.
+// A worker's end of the data plane and a listener, for tests of shard threads.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class FakeWorker : private MessageReceiver {
     transport_->SetReceiver(this);
   }
 
-  // As that member of the plan's session, unless told otherwise.
+  // The credentials of that member of the plan's session.
   LinkCredentials Credentials() const {
     return {.self = {.job = plan_.job_number(),
                      .generation = plan_.generation(),
@@ -55,11 +55,11 @@ class FakeWorker : private MessageReceiver {
   void Connect(const std::string& address) { Connect(address, Credentials()); }
   void Connect(const std::string& address, const LinkCredentials& credentials) {
     lost_ = absl::OkStatus();
-    inbox_.clear();  // of the link before
+    inbox_.clear();  // messages of the link before
     peer_ = *transport_->Connect(address, credentials);
   }
 
-  // What it says from here on is said as `rank` of `plan`, on the link that it has.
+  // Later messages are sent as `rank` of `plan`, on the same link.
   void Become(const v1::JobPlan& plan, int rank) {
     plan_ = plan;
     rank_ = rank;
@@ -87,7 +87,7 @@ class FakeWorker : private MessageReceiver {
          {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
   }
 
-  // The next message, or one with `reason` kNone and job 0 after `patience`.
+  // Returns the next message, or one with `reason` kNone and job 0 after `patience`.
   Message Receive(absl::Duration patience = kPatience) {
     const absl::Time deadline = absl::Now() + patience;
     while (inbox_.empty() && absl::Now() < deadline) {
@@ -99,7 +99,7 @@ class FakeWorker : private MessageReceiver {
     return message;
   }
 
-  // OK while the other side is there.
+  // OK while the link is there.
   const absl::Status& lost() {
     transport_->Progress();
     return lost_;
@@ -141,10 +141,10 @@ class FakeWorker : private MessageReceiver {
   std::vector<std::byte> buffer_;
   std::vector<Message> inbox_;
   PeerId peer_ = PeerId::kNone;
-  absl::Status lost_;  // why, once it is
+  absl::Status lost_;  // OK until the link is lost
 };
 
-// Counts, and waits for what is to come.
+// Counts calls, and waits for expected ones.
 class FakeListener : public ShardListener {
  public:
   void ShardInstalled(ShardIndex, const absl::Status& status) override {
@@ -184,7 +184,7 @@ class FakeListener : public ShardListener {
   void AwaitReleased(int count) {
     Await([=, this] { return released_ >= count; });
   }
-  // From now on; those before are destroyed.
+  // Keeps shards that are released from now on; earlier ones were destroyed.
   void KeepReleasedShard() {
     absl::MutexLock lock(&mu_);
     keeps_shard_ = true;
@@ -238,7 +238,7 @@ class FakeListener : public ShardListener {
   std::vector<std::string> culprits_;  // of shards that failed
   std::vector<std::string> lost_links_;
   bool keeps_shard_ = false;
-  std::unique_ptr<ParameterShard> shard_;  // the one that was released last
+  std::unique_ptr<ParameterShard> shard_;  // the shard that was released last
   std::vector<std::shared_ptr<const ShardSnapshot>> snapshots_;
 };
 

@@ -1,4 +1,4 @@
-// Who held up a step.
+// Measures which worker delayed a step.
 #pragma once
 
 #include <chrono>
@@ -6,21 +6,22 @@
 
 namespace muster {
 
-// Of the gradients that a step waits for, how much later than all others the last one came. One
-// chunk stands for the step. Thread-compatible; nothing is allocated.
+// Measures how much later than all others the last gradient of a step arrives. One chunk stands for
+// the whole step. Thread-compatible. Allocates nothing.
 class GateWait {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Of so many workers.
+  // Requires: `ranks` is the number of workers that a step waits for.
   explicit GateWait(int ranks) : ranks_(ranks) {}
 
-  // Whether anybody can hold up another one: else there is nothing to measure.
+  // Returns whether a worker can delay another one; otherwise there is nothing to measure.
   bool measures() const { return ranks_ > 1; }
 
-  // Somebody's gradient of `step` came, for the first time. Zero unless it was the last one.
+  // Records the first arrival of a worker's gradient for `step`. Returns the delay if it was the
+  // last of the step, else zero.
   Clock::duration Arrived(int64_t step, Clock::time_point now) {
-    if (step < step_) return Clock::duration::zero();  // that one was closed without it
+    if (step < step_) return Clock::duration::zero();  // the step was closed without it
     if (step > step_) arrived_ = 0;
     step_ = step;
     const Clock::time_point before = last_;
@@ -31,7 +32,7 @@ class GateWait {
  private:
   int ranks_;
   int64_t step_ = -1;
-  int arrived_ = 0;  // of it
+  int arrived_ = 0;  // gradients of step_
   Clock::time_point last_;
 };
 

@@ -19,7 +19,7 @@ std::vector<std::string> WorkersOf(const v1::JobPlan& plan) {
   return workers;
 }
 
-// 0: steps wait for nobody.
+// Returns the number of ranks that a step waits for; 0 if steps wait for no rank.
 int RanksAwaited(const v1::JobPlan& plan) {
   const v1::SyncMode mode = plan.spec().sync().mode();
   return mode == v1::SSP || mode == v1::ASP ? 0 : plan.workers_size();
@@ -47,8 +47,9 @@ InstalledShard::InstalledShard(const Environment& environment,
   PublishVersion();
 }
 
-// The links hear of it first, so that nothing is routed here any more. The registrations end before
-// the listener has the shard: it may free the memory at once, or pass it on to the next generation.
+// The links are told first, so that no message is routed here any more. The registrations end
+// before the listener gets the shard, because the listener may free the memory at once or pass it
+// to the next generation.
 InstalledShard::~InstalledShard() {
   links_->ShardDestroyed(this);
   registrations_.clear();
@@ -65,6 +66,7 @@ void InstalledShard::CountPush(const WireHeader& header, size_t bytes) {
   counts_->pushes.Add(1);
   counts_->push_bytes.Add(static_cast<int64_t>(bytes));
   if (tracing()) TraceArrival(header);
+  // One chunk stands for the step, so the measurement restarts when a lower chunk number appears.
   if (header.chunk > gate_chunk_ || !gate_wait_.measures()) return;
   if (header.chunk < gate_chunk_) {
     gate_chunk_ = header.chunk;
@@ -84,8 +86,7 @@ InstalledShard::PushSpan::PushSpan(InstalledShard* shard, const WireHeader& head
   shard_->pushed_step_ = static_cast<int64_t>(header.step);
 }
 
-// A chunk is gathered from its first gradient of a step to the first answer: for the slowest of
-// those that the step waits for.
+// The trace shows a chunk as gathered from its first gradient of a step to the first answer.
 void InstalledShard::TraceArrival(const WireHeader& header) {
   const auto step = static_cast<int64_t>(header.step);
   const TraceArguments arguments = {{{"step", step},
@@ -100,7 +101,7 @@ void InstalledShard::TraceArrival(const WireHeader& header) {
   recorder_.trace->Mark(recorder_.track, "gather", "arrived", IdOf(header.chunk, step), arguments);
 }
 
-// The answer to a step's gradients has the version after it.
+// The answer to the gradients of step s has version s + 1.
 void InstalledShard::TraceAnswer(const WireHeader& header) {
   const int64_t step = static_cast<int64_t>(header.step) - 1;
   if (header.chunk >= gathering_.size() || gathering_[header.chunk] < 0 ||
@@ -171,14 +172,14 @@ std::vector<InstalledShard::Seated> InstalledShard::seated() const {
   return seated;
 }
 
-// ---------------------------------------------------------------- what the shard says
+// ---------------------------------------------------------------- output of the shard
 
 void InstalledShard::SendTo(Rank rank, const WireHeader& header,
                             absl::Span<const std::byte> payload, Transport::SendDone done) {
   PublishVersion();
   const PeerId peer = workers_[ToInt(rank)];
   if (peer == PeerId::kNone) {
-    if (done) done(absl::UnavailableError("not connected"));
+    if (done) done(absl::UnavailableError("the worker is not connected"));
     return;
   }
   environment_.counts->params_bytes.Add(static_cast<int64_t>(payload.size()));
@@ -195,7 +196,7 @@ void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
                                  absl::Span<const std::byte> payload, Transport::SendDone done) {
   const PeerId peer = shards_[ToInt(shard)];
   if (peer == PeerId::kNone) {
-    if (done) done(absl::UnavailableError("not connected"));
+    if (done) done(absl::UnavailableError("the shard is not connected"));
     return;
   }
   environment_.transport->Send(peer, header, payload, std::move(done));
@@ -204,7 +205,7 @@ void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
 void InstalledShard::SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
                                   Transport::SendDone done) {
   const PeerId peer = backup_[0];
-  if (peer == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  if (peer == PeerId::kNone) return done(absl::UnavailableError("the replica is not connected"));
   environment_.counts->forwarded_bytes.Add(static_cast<int64_t>(payload.size()));
   environment_.transport->Send(peer, header, payload, std::move(done));
 }
@@ -212,7 +213,7 @@ void InstalledShard::SendToBackup(const WireHeader& header, absl::Span<const std
 void InstalledShard::StepJudged(const StepVerdict& verdict) {
   progress_->loss_scale.store(verdict.loss_scale, std::memory_order_relaxed);
   progress_->skips_in_row.store(verdict.skips_in_row, std::memory_order_relaxed);
-  // By one shard, so that the sum over parameter servers is right.
+  // Only shard 0 counts, so that the sum over all parameter servers is right.
   if (verdict.skipped && shard_->shard() == kFirstShard) {
     environment_.metrics->skipped_steps.Increment();
     counts_->skipped_steps.Add(1);
@@ -227,7 +228,7 @@ kernels::OutgoingStores InstalledShard::UpdateBegins(int64_t elements) {
 void InstalledShard::UpdateEnds(double sum_of_squares) {
   const UpdateTimer::Sample sample = update_timer_.End();
   if (update_begin_ >= 0) {
-    // Of judged steps, updates follow the verdict and not a gradient.
+    // An update of a judged step follows the verdict and not a gradient.
     const int64_t step = pushed_step_ >= 0 ? pushed_step_ : shard_->lowest_version();
     recorder_.trace->Span(recorder_.track, "update", update_begin_, Trace::Now(),
                           {{{"step", step}}});
@@ -235,7 +236,7 @@ void InstalledShard::UpdateEnds(double sum_of_squares) {
   if (sample.updates > 0) {
     environment_.counts->apply_duration.Observe(sample.nanoseconds, sample.updates);
   }
-  // A backup repeats what its shard has counted.
+  // A replica repeats what its shard has counted already.
   if (!std::isfinite(sum_of_squares) && !IsOfBackup(plan())) {
     environment_.metrics->nonfinite_gradients.Increment();
     counts_->nonfinite_gradients.Add(1);

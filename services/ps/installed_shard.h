@@ -1,4 +1,4 @@
-// A shard on its shard thread.
+// A shard that is installed on its shard thread.
 #pragma once
 
 #include <cstddef>
@@ -26,27 +26,27 @@
 
 namespace muster {
 
-// A shard with all that the plan of its generation fixes: who of those who are connected has which
-// seat (the rank of a worker, the number of another shard, its backup), where its memory is
-// registered, and who hears of it. Sends what the shard has to say to whoever has the seat, and
-// counts.
+// A shard with everything that the plan of its generation fixes: which connected peer has which
+// seat, where the shard's memory is registered, and which listener is told. A seat is the rank of a
+// worker, the number of another shard, or the shard's replica. Sends the shard's messages to the
+// peer in the seat, and counts them.
 //
-// Of the transport's thread. Destroyed when the transport does not use the shard's memory any more:
-// after it, or when shard().idle().
+// Called on the transport's thread. Destroyed when the transport no longer uses the shard's memory:
+// after the transport, or when shard().idle().
 class InstalledShard : public ShardOutput {
  public:
   using Clock = JobLinks::Clock;
   using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
 
-  // What it has in common with the others of its thread. All outlive it but the transport.
+  // The objects shared by all shards of a thread. All except the transport must outlive the shard.
   struct Environment {
     Transport* transport;
     PsMetrics* metrics;
     ShardCounts* counts;
   };
 
-  // `registrations` are of the shard's memory. `listener` and `progress` outlive this; so do
-  // `links`.
+  // `registrations` are of the shard's memory. `listener`, `progress` and `links` must outlive this
+  // object.
   InstalledShard(const Environment& environment, std::unique_ptr<ParameterShard> shard,
                  ShardListener* listener, ShardProgress* progress, Registrations registrations,
                  JobLinks* links);
@@ -61,15 +61,16 @@ class InstalledShard : public ShardOutput {
     return plan().job_number() == job && plan().generation() == generation;
   }
 
-  // Its life ends: it takes and says nothing more, and waits to be idle.
+  // Ends the shard's work: it takes and sends nothing more, and waits to be idle.
   void Retire();
   bool retired() const { return retired_; }
-  JobLinks::Patience& patience() { return patience_; }  // with who holds up the end of its life
+  JobLinks::Patience& patience() { return patience_; }  // with the peers that delay its end
 
-  // A gradient of so many bytes, in its sender's generation. To be called before the shard is told.
+  // Counts a gradient of `bytes` bytes, with the header of its sender's generation. Called before
+  // the shard gets the gradient.
   void CountPush(const WireHeader& header, size_t bytes);
 
-  // While the shard is told of a gradient: its part of a trace.
+  // Traces a push while the shard handles it.
   class PushSpan {
    public:
     PushSpan(InstalledShard* shard, const WireHeader& header);
@@ -82,22 +83,23 @@ class InstalledShard : public ShardOutput {
     const TraceSpan span_;
   };
 
-  // The rank of a worker, the number of another shard; the backup's, 0.
+  // `index` is the rank of a worker, the number of another shard, or 0 for the replica.
   struct Seat {
     LinkRole role;
     uint32_t index;
   };
-  // The plan has such a member, who connects to this shard.
+  // Returns whether a member with this seat connects to the shard.
   bool HasSeat(const Seat& seat) const;
-  // Who has the seat; kNone: nobody.
+  // Returns the peer in the seat, or kNone.
   PeerId PeerAt(const Seat& seat) const;
-  // Gives `peer` a seat that nobody has.
+  // Gives `peer` the seat. Requires: the seat is empty.
   void Take(const Seat& seat, PeerId peer);
-  // Before `peer` is disconnected: nothing is sent to him any more. Returns the seat that he had.
+  // Called before `peer` is disconnected: nothing is sent to it any more. Returns the seat that it
+  // had.
   std::optional<Seat> Leave(PeerId peer);
-  // After who had the seat was disconnected: what was under way from him will not arrive.
+  // Called after the peer of the seat was disconnected: nothing under way from it will arrive.
   void Lost(const Seat& seat);
-  // Who has seats.
+  // The peers that have seats.
   struct Seated {
     PeerId peer;
     std::string member;
@@ -138,20 +140,21 @@ class InstalledShard : public ShardOutput {
   Registrations registrations_;
   JobLinks* const links_;
   std::vector<PeerId> workers_;  // by rank
-  std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
+  std::vector<PeerId> shards_;   // of the same job; by number
   std::vector<PeerId> backup_ = {PeerId::kNone};
   bool retired_ = false;
   JobLinks::Patience patience_;
   const std::shared_ptr<JobCounts> counts_;
   GateWait gate_wait_;
-  // Of those that are pushed, the first of the model: it is the last that a worker has ready.
+  // The lowest number of a chunk that was pushed: the model's first chunk is the last that a worker
+  // has ready.
   uint32_t gate_chunk_ = std::numeric_limits<uint32_t>::max();
   UpdateTimer update_timer_;
-  int64_t late_pushes_ = 0;  // counted in the metrics
-  // In the trace.
-  std::vector<int64_t> gathering_;  // by chunk: the step whose gradients are being awaited, or -1
-  int64_t pushed_step_ = -1;        // of the gradient that the shard is being told of, or -1
-  int64_t update_begin_ = -1;       // of the update under way; -1: it is not traced
+  int64_t late_pushes_ = 0;  // counted in the metrics so far
+  // Used by the trace.
+  std::vector<int64_t> gathering_;  // by chunk: the step whose gradients are awaited, or -1
+  int64_t pushed_step_ = -1;        // step of the gradient that the shard handles now, or -1
+  int64_t update_begin_ = -1;       // of the traced update under way, or -1
 };
 
 }  // namespace muster

@@ -15,7 +15,7 @@ namespace muster {
 JobLinks::JobLinks(Transport* transport, Index* index, uint64_t job, const SessionToken& token)
     : transport_(transport), index_(*index), job_(job), token_(token) {}
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- lifetime
 
 void JobLinks::Open(InstalledShard* shard) {
   if (shard_ != nullptr) shard_->Retire();
@@ -46,8 +46,8 @@ void JobLinks::Close() {
 
 // ---------------------------------------------------------------- links
 
-// Also where the job was released somebody is let in: he hears nothing, but he has not heard of the
-// release yet either.
+// A peer is admitted even after the job was released. It is told nothing, but it may not know of
+// the release yet.
 RefusalReason JobLinks::Join(PeerId peer, const LinkIdentity& who) {
   if (who.generation != generation_) return RefusalReason::kUnknownJob;
   if (!released()) {
@@ -69,8 +69,8 @@ void JobLinks::RemoveFrom(const LinkIdentity& who) {
   if (before != PeerId::kNone) Remove(links_.at(before));
 }
 
-// Nothing is sent to him from here on, also not from inside of Disconnect(). A shard of an earlier
-// generation may still be receiving what he has sent.
+// Nothing is sent to the peer from here on, even from inside Disconnect(). A shard of an earlier
+// generation may still be receiving payloads from it, so all shards are told.
 void JobLinks::Remove(const Link& link) { Remove(link, &Transport::Disconnect); }
 
 void JobLinks::Remove(const Link& link, void (Transport::*end)(PeerId)) {
@@ -87,6 +87,7 @@ void JobLinks::Remove(const Link& link, void (Transport::*end)(PeerId)) {
 
 void JobLinks::CutOffAll() {
   std::vector<const Link*> links;
+  // Collected first, because Remove() changes links_.
   for (const auto& [peer, link] : links_) {
     if (link.who.generation <= generation_) links.push_back(&link);
   }
@@ -110,10 +111,10 @@ void JobLinks::CutOff(const InstalledShard& shard) {
     members.push_back(seated.member);
     links.push_back(&link);
   }
-  if (links.empty()) return;  // it was done before
+  if (links.empty()) return;  // they were removed before
   const LogScope scope({.job = shard.plan().job(), .generation = shard.plan().generation()});
   LOG(WARNING) << shard.plan().job() << ", shard " << shard.number()
-               << ": was released and still sends to or receives from one of "
+               << ": was released, but still sends to or receives from "
                << absl::StrJoin(members, ", ") << "; disconnecting them";
   for (const Link* link : links) Remove(*link);
 }
@@ -141,7 +142,7 @@ InstalledShard& JobLinks::Placed(const WireHeader& header) const {
   const auto found = std::ranges::find_if(shards_, [&](const InstalledShard* shard) {
     return shard->plan().generation() == header.generation;
   });
-  CHECK(found != shards_.end()) << "a payload outlived its shard";
+  CHECK(found != shards_.end()) << "a payload outlived the shard that named its memory";
   return **found;
 }
 

@@ -1,4 +1,4 @@
-// Who is connected to a shard thread for one job.
+// The connections of one job at a shard thread.
 #pragma once
 
 #include <array>
@@ -21,29 +21,30 @@ namespace muster {
 
 class InstalledShard;
 
-// The links of one job at one shard thread and the session that lets their owners in. They outlive
-// the job's generations: what a plan fixes, such as who has which rank, is InstalledShard's.
+// The links of one job at one shard thread, and the session that admits peers. They outlive the
+// job's generations. InstalledShard holds what a plan fixes, such as the ranks of peers.
 //
-// The session is of one generation at a time, and whoever connects proves that he means that one.
-// Who is in stays in when the next one is opened; he is renamed when he says HELLO of it. When the
-// job is released here its links are kept until their owners leave: to them it would look like a
-// death.
+// The session admits one generation at a time, and a connecting peer proves that it means that
+// generation. Peers that are in stay in when the next generation is opened. A peer is renamed when
+// it says HELLO for the next generation. When the job is released here, its links are kept until
+// their peers leave: a peer would take an early end for a death.
 //
-// Of the transport's thread. The transport is not called by the destructor: it may be gone by then,
-// and has to be where links are left, since payloads may be under way into memory of this.
+// Called on the transport's thread. The destructor does not call the transport. If links are left,
+// the transport must be destroyed first, because payloads may be under way into memory of this
+// object.
 class JobLinks {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Who is at the other end of a link.
+  // A link and the peer at its other end.
   struct Link {
     JobLinks* job;
     PeerId peer;
-    LinkIdentity who;      // as he proved to be, or has said since in a HELLO
+    LinkIdentity who;      // proved when it connected, or said since in a HELLO
     bool greeted = false;  // has said HELLO
-    bool breach = false;   // said what is not his to say, and is about to be cut off
+    bool breach = false;   // sent a forbidden message, and will be cut off
   };
-  // Somebody is waited for, from when it is first asked whether that is for too long.
+  // Waits for peers. The wait begins with the first call of IsOver().
   class Patience {
    public:
     bool IsOver(Clock::duration wait, Clock::time_point now) {
@@ -54,10 +55,10 @@ class JobLinks {
    private:
     std::optional<Clock::time_point> since_;
   };
-  // The links of all jobs of a thread.
+  // The links of all jobs of a thread, by peer.
   using Index = absl::flat_hash_map<PeerId, Link*>;
 
-  // Keeps its links in `index` as well, which outlives it.
+  // Keeps its links in `index` too, which must outlive this object.
   JobLinks(Transport* transport, Index* index, uint64_t job, const SessionToken& token);
   JobLinks(const JobLinks&) = delete;
   JobLinks& operator=(const JobLinks&) = delete;
@@ -65,76 +66,77 @@ class JobLinks {
   uint64_t job() const { return job_; }
   const SessionToken& token() const { return token_; }
 
-  // ---- life
+  // ---- lifetime
 
-  // Lets in members of the shard's generation, and nobody any more who means the one before, whose
-  // shard is retired. Who has not come along to that one will not come to this one either, and is
-  // disconnected. The shard says when it is destroyed.
+  // Admits members of the shard's generation, and no longer those of the generation before; retires
+  // the shard of that generation. Disconnects peers that did not follow to the previous generation,
+  // because they will not follow to this one. The shard calls ShardDestroyed().
   void Open(InstalledShard* shard);
   void ShardDestroyed(InstalledShard* shard);
-  // The generation that was opened last, and its shard until that is retired.
+  // The generation that was opened last, and its shard until the shard is retired.
   uint32_t generation() const { return generation_; }
   InstalledShard* shard() const { return released() ? nullptr : shard_; }
-  // Some shard, perhaps of an earlier generation, is not yet destroyed.
+  // True if any shard, perhaps of an earlier generation, is not destroyed yet.
   bool has_shards() const { return !shards_.empty(); }
 
-  // Retires the shard. Members are let in as before, and hear nothing.
+  // Retires the shard. Members are still admitted, and are told nothing.
   void Release();
   bool released() const { return released_; }
-  Patience& patience() { return patience_; }  // of a job that is released, with those connected
-  // Lets nobody in any more.
+  Patience& patience() { return patience_; }  // of a released job, with connected peers
+  // Admits no more peers.
   void Close();
   bool open() const { return open_; }
 
-  // ---- links, which stay where they are until they are removed
+  // ---- links; their addresses are stable until they are removed
 
-  // Of one who connected; a second link of a member takes the place of the first. kUnknownJob,
-  // kWrongRank: there is no such member, and the caller disconnects him.
+  // Adds the link of a peer that connected. A second link of a member replaces the first. Returns
+  // kUnknownJob or kWrongRank if there is no such member; the caller then disconnects the peer.
   RefusalReason Join(PeerId peer, const LinkIdentity& who);
-  // Of a member to whom nobody is connected.
+  // Adds a link to a member. Requires: no peer has that member's seat.
   void Add(PeerId peer, const LinkIdentity& who);
-  // Disconnects. When this returns, memory that the peer was sending to is free.
+  // Disconnects the link. On return, memory that the peer was sending to is free.
   void Remove(const Link& link);
   void RemoveIf(absl::FunctionRef<bool(const Link&)> which);
-  // All of this generation and those before, also those of peers who stand still.
+  // Cuts off all links of this generation and earlier ones, including those of stalled peers.
   void CutOffAll();
   bool empty() const { return links_.empty(); }
-  // Removes those that hold up the end of `shard`. One who has gone on to a later generation is not
-  // cut off for that: if he stands still, he holds up that one as well.
+  // Removes the links that delay the end of `shard`. Keeps a peer that has followed to a later
+  // generation: if it has stalled, it delays that generation too.
   void CutOff(const InstalledShard& shard);
 
-  // ---- messages; `header` bears this job's number and the rank of its sender in its generation
+  // ---- messages; `header` has this job's number and its sender's rank in the header's generation
 
-  // Why the shard does not take a message of a worker; kNone: it is there and does.
+  // Returns why the shard refuses a worker's message, or kNone if the shard is there and takes it.
   RefusalReason Judge(const Link& link, const WireHeader& header) const;
-  // The shard, where somebody speaks to it in his own generation; else null.
+  // Returns the shard if the peer addresses it in the peer's own generation, else null.
   InstalledShard* Addressed(const Link& link, const WireHeader& header) const;
-  // The shard that has named memory for a payload: also one that was retired meanwhile, and waits
-  // for it.
+  // Returns the shard that has named memory for a payload. It may have been retired since, and
+  // waits for the payload.
   InstalledShard& Placed(const WireHeader& header) const;
-  // After a HELLO that is to be taken, see Judge(). If it is of a later generation than the link's,
-  // its owner comes along to that, and has the rank there that he says: who knows the job's token
-  // could as well have connected with it.
+  // Handles a HELLO that Judge() allows. If the HELLO is for a later generation than the link's,
+  // the peer follows to that generation and gets the rank that it states. This is safe: a peer that
+  // knows the job's token could also have connected with that rank.
   void Greet(Link& link, const WireHeader& hello);
 
-  // Where shard 0's decision of `bytes` bytes is to be placed; nowhere for more than any has.
-  // Decisions take turns in a few places: shard 0 makes the next one when all have had the last.
+  // Returns the place for a decision of shard 0 of `bytes` bytes, or an empty span if it is larger
+  // than any decision. Decisions rotate through a few places: shard 0 makes the next one only after
+  // all shards have received the last.
   absl::Span<std::byte> PlaceDecision(uint64_t bytes);
 
  private:
-  static constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;  // a bit for each rank
+  static constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;  // one bit per rank
   static constexpr size_t kDecisions = 4;
 
   void Remove(const Link& link, void (Transport::*end)(PeerId));
-  void RemoveFrom(const LinkIdentity& who);  // whoever has that member's seat
+  void RemoveFrom(const LinkIdentity& who);  // the peer in that member's seat
 
   Transport* const transport_;
   Index& index_;
   const uint64_t job_;
   const SessionToken token_;
   uint32_t generation_ = 0;
-  InstalledShard* shard_ = nullptr;      // of that generation, until it is destroyed
-  std::vector<InstalledShard*> shards_;  // it and earlier ones
+  InstalledShard* shard_ = nullptr;      // of generation_, until it is destroyed
+  std::vector<InstalledShard*> shards_;  // shard_ and earlier ones
   bool open_ = false;
   bool released_ = false;
   Patience patience_;

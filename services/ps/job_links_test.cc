@@ -31,7 +31,7 @@ namespace {
 
 constexpr PeerId kA{1}, kB{2};
 
-// Peers come and go as the test says; what is sent to them stays under way until they go.
+// Peers join and leave as the test says. Payloads to a peer stay under way until it leaves.
 class IdleTransport : public Transport {
  public:
   void SetReceiver(MessageReceiver*) override {}
@@ -60,7 +60,7 @@ class IdleTransport : public Transport {
   void Wait(absl::Duration) override {}
   void Wake() override {}
 
-  std::optional<uint32_t> open;  // the generation
+  std::optional<uint32_t> open;  // generation of the open session
   std::vector<PeerId> disconnected;
   std::map<PeerId, std::vector<SendDone>> sends;
 };
@@ -78,7 +78,7 @@ class JobLinksTest : public testing::Test {
     return installed;
   }
 
-  // As a worker of the first generation, that says HELLO.
+  // Joins as a worker of the first generation and says HELLO.
   JobLinks::Link& Join(PeerId peer, uint32_t rank) {
     EXPECT_EQ(links_.Join(peer, {.job = 7, .generation = 1, .index = rank}), RefusalReason::kNone);
     links_.Greet(*index_.at(peer), HelloOf(first_, rank));
@@ -92,14 +92,14 @@ class JobLinksTest : public testing::Test {
             .rank = rank};
   }
 
-  // Where a push of that rank begins to come in.
+  // Begins to receive a push of that rank, and returns its place.
   static absl::Span<std::byte> BeginPush(InstalledShard& shard, int rank) {
     const auto placement = shard.shard().PlacePush(PushHeader(shard.plan(), 0, 0, rank));
     EXPECT_FALSE(placement.memory.empty());
     return placement.memory;
   }
   void EndPush(InstalledShard& shard, int rank, absl::Span<std::byte> memory) {
-    std::memset(memory.data(), 0, memory.size());  // a sanitizer looks
+    std::memset(memory.data(), 0, memory.size());  // a sanitizer checks the access
     const WireHeader header = PushHeader(shard.plan(), 0, 0, rank);
     EXPECT_EQ(&links_.Placed(header), &shard);
     EXPECT_EQ(links_.Placed(header).shard().PushArrived(header, memory, {}), RefusalReason::kNone);
@@ -117,7 +117,7 @@ class JobLinksTest : public testing::Test {
   JobLinks links_{&transport_, &index_, 7, SessionToken()};
 };
 
-TEST_F(JobLinksTest, APushThatIsUnderWayAtTheChangeEndsInItsOwnGeneration) {
+TEST_F(JobLinksTest, PushUnderWayDuringTheChangeEndsInItsOwnGeneration) {
   auto first = Install(first_);
   JobLinks::Link& link = Join(kA, 0);
   const absl::Span<std::byte> memory = BeginPush(*first, 0);
@@ -131,7 +131,7 @@ TEST_F(JobLinksTest, APushThatIsUnderWayAtTheChangeEndsInItsOwnGeneration) {
   EXPECT_TRUE(transport_.disconnected.empty());
 }
 
-TEST_F(JobLinksTest, WhoIsRemovedLeavesTheGenerationsBeforeAsWell) {
+TEST_F(JobLinksTest, RemovedPeerLeavesEarlierGenerationsAsWell) {
   auto first = Install(first_);
   JobLinks::Link& link = Join(kA, 0);
   BeginPush(*first, 0);
@@ -147,7 +147,7 @@ TEST_F(JobLinksTest, WhoIsRemovedLeavesTheGenerationsBeforeAsWell) {
   EXPECT_TRUE(index_.empty());
 }
 
-TEST_F(JobLinksTest, WhoHasComeAlongIsNotCutOffForTheGenerationBefore) {
+TEST_F(JobLinksTest, PeerThatFollowedIsNotCutOffForTheLastGeneration) {
   auto first = Install(first_);
   JobLinks::Link& link = Join(kA, 0);
   Join(kB, 1);
@@ -164,8 +164,8 @@ TEST_F(JobLinksTest, WhoHasComeAlongIsNotCutOffForTheGenerationBefore) {
   EXPECT_EQ(transport_.disconnected, (std::vector<PeerId>{kB, kA}));
 }
 
-// The end of one answer begins the next one: not to somebody who is being disconnected.
-TEST_F(JobLinksTest, NothingIsSentToWhoIsBeingDisconnected) {
+// The end of one answer begins the next one, but not to a peer that is being disconnected.
+TEST_F(JobLinksTest, NothingIsSentToAPeerThatIsBeingDisconnected) {
   auto first = Install(first_);
   JobLinks::Link& link = Join(kA, 0);
   for (int i = 0; i < 2; ++i) {
@@ -176,7 +176,7 @@ TEST_F(JobLinksTest, NothingIsSentToWhoIsBeingDisconnected) {
   EXPECT_TRUE(first->shard().idle());
 }
 
-TEST_F(JobLinksTest, TheSessionIsOfTheGenerationThatWasOpenedLast) {
+TEST_F(JobLinksTest, SessionBelongsToTheGenerationOpenedLast) {
   auto first = Install(first_);
   EXPECT_EQ(transport_.open, 1);
   auto second = Install(second_);

@@ -1,4 +1,4 @@
-// A whole job on shard threads, for tests of steps that all shards decide together.
+// A whole job on shard threads, for tests of steps that all shards decide about together.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +26,14 @@
 
 namespace muster {
 
-// Element i of parameter p's gradient of `rank` at `step`.
+// Returns element i of the gradient of parameter p, from `rank` at `step`.
 using GradientOf = std::function<float(int64_t step, int rank, int p, int64_t i)>;
 
 inline float Wavy(int64_t step, int rank, int p, int64_t i) {
   return std::sin(static_cast<float>(3 * step + 7 * rank + 11 * p) + 0.37f * static_cast<float>(i));
 }
 
-// One job on shard threads that talk to each other; its workers are the test's thread. Frozen
+// One job on shard threads that talk to each other. The test's thread plays the workers. Frozen
 // parameters are not pushed.
 class JudgedJob {
  public:
@@ -57,8 +57,8 @@ class JudgedJob {
     Start();
   }
 
-  // From its first values on, in the next generation and on the links that there are. Every rank is
-  // another one there.
+  // Begins the next generation from its initial values, on the existing links. Every worker gets
+  // another rank there.
   void BeginNextGeneration() {
     plan_.set_generation(plan_.generation() + 1);
     Install();
@@ -73,7 +73,7 @@ class JudgedJob {
     Start();
   }
 
-  // The shard answers a fetch of that version.
+  // Expects that the shard answers a fetch of that version.
   void ExpectAlive(int shard, int64_t version) {
     const auto chunk = std::ranges::find(plan_.chunks(), shard, &v1::PlanChunk::shard);
     const auto index = static_cast<int>(chunk - plan_.chunks().begin());
@@ -81,13 +81,13 @@ class JudgedJob {
     EXPECT_EQ(Worker(0, shard).Receive().header.kind, MessageKind::kParams);
   }
 
-  // Returns when its memory is free.
+  // Releases the shard and waits until its memory is free.
   void ReleaseShard(int shard) {
     threads_[shard]->Release(plan_.job_number(), plan_.generation());
     listener_.AwaitReleased(++released_);
   }
 
-  // What the shards have at `version`.
+  // Returns the shards' values at `version`, by parameter.
   const std::vector<Values>& Fetch(int64_t version) {
     Clear();
     for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
@@ -98,7 +98,7 @@ class JudgedJob {
     return values_;
   }
 
-  // Runs one step and keeps what rank 0 is answered.
+  // Runs one step and keeps the answers to rank 0.
   void Step(int64_t step, const GradientOf& gradient_of) {
     for (int rank = plan_.workers_size() - 1; rank >= 0; --rank) {
       for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
@@ -131,13 +131,13 @@ class JudgedJob {
   }
 
   const v1::JobPlan& plan() const { return plan_; }
-  // By parameter, after the last step.
+  // The values after the last step, by parameter.
   const std::vector<Values>& values() const { return values_; }
   float loss_scale() const { return loss_scale_; }
-  // Its process dies, as far as the others see.
+  // Stops the shard's thread; to the other shards this looks like the death of its process.
   void StopShard(int shard) { threads_[shard]->Stop(); }
   FakeListener& listener() { return listener_; }
-  // As after its link was cut.
+  // Greets again, as a worker does after its link was cut.
   void GreetAgain(int rank, int shard) { Worker(rank, shard).Greet(threads_[shard]->address()); }
   double squares() const { return squares_; }
   double skipped() { return ps_metrics_.skipped_steps.Value(); }

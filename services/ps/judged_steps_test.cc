@@ -26,7 +26,7 @@ TestPlanOptions Adam(int shards) {
   return options;
 }
 
-TEST(JudgedStepsTest, AnOverflowOnOneWorkerSkipsTheStepOnEveryShard) {
+TEST(JudgedStepsTest, OverflowOnOneWorkerSkipsTheStepOnEveryShard) {
   for (int shards : {1, 2, 3}) {
     TestPlanOptions options = Adam(shards);
     options.precision = v1::FP16;
@@ -50,7 +50,7 @@ TEST(JudgedStepsTest, AnOverflowOnOneWorkerSkipsTheStepOnEveryShard) {
         continue;
       }
       before = job.values();
-      // The same gradients in a job that never had the step: the optimizer has counted alike.
+      // The same gradients in a job that never had the step: the optimizer's count must be equal.
       without.Step(applied++,
                    [&](int64_t, int rank, int p, int64_t i) { return Wavy(step, rank, p, i); });
       EXPECT_EQ(job.values(), without.values()) << "step " << step << ", shards " << shards;
@@ -62,7 +62,7 @@ TEST(JudgedStepsTest, AnOverflowOnOneWorkerSkipsTheStepOnEveryShard) {
   }
 }
 
-TEST(JudgedStepsTest, TheLossScaleGrowsAndFallsToItsFloor) {
+TEST(JudgedStepsTest, LossScaleGrowsAndFallsToItsMinimum) {
   TestPlanOptions options = Adam(2);
   options.precision = v1::FP16;
   v1::JobPlan plan = MakeTestPlan(options);
@@ -109,7 +109,7 @@ TEST(JudgedStepsTest, ClippingByGlobalNormEqualsADoublePrecisionReference) {
   }
 }
 
-TEST(JudgedStepsTest, TheNumberOfShardsDoesNotChangeABit) {
+TEST(JudgedStepsTest, NumberOfShardsDoesNotChangeABit) {
   std::vector<Values> expected;
   for (int shards : {1, 2, 3, 30}) {  // more shards than chunks
     TestPlanOptions options = Adam(shards);
@@ -119,12 +119,12 @@ TEST(JudgedStepsTest, TheNumberOfShardsDoesNotChangeABit) {
     for (int64_t step = 0; step < 5; ++step) job.Step(step, Wavy);
     if (expected.empty()) expected = job.values();
     EXPECT_EQ(job.values(), expected) << shards;
-    EXPECT_EQ(job.loss_scale(), 0) << "an fp32 job has none";
+    EXPECT_EQ(job.loss_scale(), 0) << "an fp32 job has no loss scale";
   }
 }
 
-// As where its host works as well and its share of the traffic is nothing.
-TEST(JudgedStepsTest, ShardZeroDecidesAlsoWithoutChunks) {
+// Shard 0 has no chunks if its host also has workers and its share of the traffic is zero.
+TEST(JudgedStepsTest, ShardZeroDecidesEvenWithoutChunks) {
   for (int backup_workers : {0, 1}) {
     std::vector<Values> expected;
     for (int shards : {1, 3}) {
@@ -146,7 +146,7 @@ TEST(JudgedStepsTest, ShardZeroDecidesAlsoWithoutChunks) {
   }
 }
 
-TEST(JudgedStepsTest, AStatisticIsNoPartOfTheNormAndMovesTowardsTheContribution) {
+TEST(JudgedStepsTest, StatisticIsNotInTheNormAndMovesTowardsTheContribution) {
   TestPlanOptions options{.parameters = {40, 6}, .shards = 2, .clip_norm = 1e9};
   v1::JobPlan plan = MakeTestPlan(options);
   plan.mutable_graph()->mutable_parameters(1)->set_statistic_momentum(0.1);
@@ -160,12 +160,12 @@ TEST(JudgedStepsTest, AStatisticIsNoPartOfTheNormAndMovesTowardsTheContribution)
   job.Step(1, [&](int64_t s, int rank, int p, int64_t i) {
     return p == 1 && i == 0 ? kInfinity : gradient(s, rank, p, i);
   });
-  EXPECT_EQ(job.values(), before) << "one that is not finite skips the step";
+  EXPECT_EQ(job.values(), before) << "a non-finite statistic skips the step";
   job.Step(2, gradient);
   EXPECT_FLOAT_EQ(job.values()[1][3], before[1][3] + 0.1 * (1000 - before[1][3]));
 }
 
-TEST(JudgedStepsTest, ASnapshotHoldsTheStateOfItsVersion) {
+TEST(JudgedStepsTest, SnapshotHoldsTheStateOfItsVersion) {
   TestPlanOptions options = Adam(2);
   options.precision = v1::FP16;
   JudgedJob job(MakeTestPlan(options));
@@ -183,7 +183,7 @@ TEST(JudgedStepsTest, ASnapshotHoldsTheStateOfItsVersion) {
   }
 }
 
-TEST(JudgedStepsTest, AWorkerThatSpeaksForAShardIsCutOffAndChangesNothing) {
+TEST(JudgedStepsTest, WorkerThatImpersonatesAShardIsCutOffAndChangesNothing) {
   TestPlanOptions options = Adam(2);
   options.clip_norm = 1;
   const v1::JobPlan plan = MakeTestPlan(options);
@@ -209,7 +209,7 @@ TEST(JudgedStepsTest, AWorkerThatSpeaksForAShardIsCutOffAndChangesNothing) {
   EXPECT_EQ(job.refused(RefusalReason::kBadHeader), 2);
 }
 
-TEST(JudgedStepsTest, AShardThatIsLostIsNamedByTheOthers) {
+TEST(JudgedStepsTest, LostShardIsNamedByTheOthers) {
   TestPlanOptions options = Adam(2);
   options.clip_norm = 1;
   const v1::JobPlan plan = MakeTestPlan(options);
@@ -219,7 +219,7 @@ TEST(JudgedStepsTest, AShardThatIsLostIsNamedByTheOthers) {
   EXPECT_EQ(job.listener().AwaitCulprits(1), std::vector<std::string>{plan.shards(1).member()});
 }
 
-TEST(JudgedStepsTest, TheNextGenerationAgreesOnTheLinksThatThereAre) {
+TEST(JudgedStepsTest, NextGenerationAgreesOverTheExistingLinks) {
   TestPlanOptions options = Adam(3);
   options.clip_norm = 1;
   const v1::JobPlan plan = MakeTestPlan(options);
@@ -234,15 +234,15 @@ TEST(JudgedStepsTest, TheNextGenerationAgreesOnTheLinksThatThereAre) {
   EXPECT_TRUE(job.listener().AwaitCulprits(0).empty());
 }
 
-// Whichever is released first: the others hear of its release a moment later.
-TEST(JudgedStepsTest, AShardThatIsReleasedFirstIsNotLost) {
+// Whichever shard is released first, the others are released a moment later.
+TEST(JudgedStepsTest, ShardThatIsReleasedFirstIsNotLost) {
   for (const int first : {0, 1}) {
     TestPlanOptions options = Adam(2);
     options.clip_norm = 1;
     JudgedJob job(MakeTestPlan(options));
     job.Step(0, Wavy);
     job.ReleaseShard(first);
-    // What one shard had to say to the other is heard before the second of two fetches.
+    // The second of two fetches is answered after the messages between the shards were handled.
     for (int i = 0; i < 2; ++i) job.ExpectAlive(1 - first, /*version=*/1);
     EXPECT_TRUE(job.listener().AwaitCulprits(0).empty()) << first;
     job.ReleaseShard(1 - first);

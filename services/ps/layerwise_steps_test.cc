@@ -1,4 +1,5 @@
-// Steps of lamb and lars, whose trust ratios all shards of a job agree on, and of parameter groups.
+// Steps of lamb and lars, which need trust ratios that all shards of a job agree on, and parameter
+// groups.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -30,7 +31,7 @@ v1::Optimizer Lars(double momentum) {
   return optimizer;
 }
 
-// Three parameters of several chunks each; the second is without weight decay.
+// Three parameters of several chunks each; the second one has no weight decay.
 v1::JobPlan PlanOf(const v1::Optimizer& optimizer, int shards) {
   TestPlanOptions options{.parameters = {700, 150, 333}, .chunk_bytes = 512, .shards = shards};
   options.optimizer = optimizer;
@@ -53,7 +54,7 @@ double Norm(const Doubles& x) {
   return std::sqrt(squares);
 }
 
-// One parameter in float64, written from the papers.
+// A float64 reference of one parameter, written from the papers.
 struct Tensor {
   Doubles w, m, v;
   bool decays = false;
@@ -131,7 +132,7 @@ class Reference {
   std::vector<Tensor> tensors_;
 };
 
-// A float update makes some ten roundings of 6e-8 of terms of order 1; five steps follow.
+// A float update makes about ten roundings of 6e-8 on terms of order 1, over five steps.
 void ExpectNear(const std::vector<Values>& values, Reference& reference) {
   for (size_t p = 0; p < values.size(); ++p) {
     for (size_t i = 0; i < values[p].size(); ++i) {
@@ -163,7 +164,7 @@ TEST(LayerwiseStepsTest, LambAndLarsFollowFloat64ReferencesWithEveryClipOnAnyNum
   }
 }
 
-TEST(LayerwiseStepsTest, TheNumberOfShardsDoesNotChangeABit) {
+TEST(LayerwiseStepsTest, NumberOfShardsDoesNotChangeABit) {
   for (const v1::Optimizer& optimizer : {Lamb(), Lars(0.9)}) {
     std::vector<Values> expected;
     for (int shards : {1, 2, 3, 30}) {  // more shards than chunks
@@ -177,7 +178,7 @@ TEST(LayerwiseStepsTest, TheNumberOfShardsDoesNotChangeABit) {
   }
 }
 
-TEST(LayerwiseStepsTest, ATensorOfZerosMovesAsWithoutARatio) {
+TEST(LayerwiseStepsTest, TensorOfZerosMovesAsWithoutARatio) {
   for (const v1::Optimizer& optimizer : {Lamb(), Lars(0)}) {
     v1::JobPlan plan = PlanOf(optimizer, 2);
     plan.mutable_graph()->mutable_parameters(0)->mutable_initializer()->set_constant(0);
@@ -191,7 +192,7 @@ TEST(LayerwiseStepsTest, ATensorOfZerosMovesAsWithoutARatio) {
   }
 }
 
-TEST(LayerwiseStepsTest, AnOverflowIsSkippedBeforeAnyNormIsTaken) {
+TEST(LayerwiseStepsTest, OverflowIsSkippedBeforeAnyNormIsComputed) {
   for (const v1::Precision precision : {v1::FP32, v1::FP16}) {
     v1::JobPlan plan = PlanOf(Lamb(), 3);
     plan.mutable_spec()->mutable_training()->set_precision(precision);
@@ -200,7 +201,7 @@ TEST(LayerwiseStepsTest, AnOverflowIsSkippedBeforeAnyNormIsTaken) {
     JudgedJob job(plan), without(plan);
     int64_t applied = 0;
     for (int64_t step = 0; step < 6; ++step) {
-      if (step == 0 || step == 3) {  // also the first
+      if (step == 0 || step == 3) {  // the first step too
         const std::vector<Values> before = step == 0 ? job.Fetch(0) : job.values();
         job.Step(step, [](int64_t s, int rank, int p, int64_t i) {
           return p == 1 && i == 77 ? std::numeric_limits<float>::infinity() : Wavy(s, rank, p, i);
@@ -238,8 +239,9 @@ TEST(LayerwiseStepsTest, GroupsChangeRateAndDecay) {
   ExpectNear(job.values(), reference);
 }
 
-// The largest parameter is the frozen one: with as many shards as chunks some have nothing else.
-TEST(LayerwiseStepsTest, FrozenParametersStayAndAreNoPartOfNorms) {
+// The largest parameter is the frozen one, so with as many shards as chunks some shards have only
+// frozen chunks.
+TEST(LayerwiseStepsTest, FrozenParametersStayAndAreNotInNorms) {
   for (int shards : {1, 3, 12}) {
     for (v1::Optimizer optimizer : {Lamb(), TestPlanOptions::PlainSgd(0.5)}) {
       v1::JobPlan plan = PlanOf(optimizer, shards);
@@ -267,7 +269,7 @@ TEST(LayerwiseStepsTest, FrozenParametersStayAndAreNoPartOfNorms) {
   }
 }
 
-TEST(LayerwiseStepsTest, AWorkerThatSpeaksForAShardIsCutOffAndChangesNothing) {
+TEST(LayerwiseStepsTest, WorkerThatImpersonatesAShardIsCutOffAndChangesNothing) {
   const v1::JobPlan plan = PlanOf(Lamb(), 2);
   JudgedJob job(plan), undisturbed(plan);
   int chunks_of_1 = 0;

@@ -1,4 +1,4 @@
-// The parameter server: holds the parameters of the jobs that the coordinator gives it.
+// The parameter server: holds the parameters of the jobs that the coordinator assigns to it.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -34,18 +34,18 @@
 #include "services/ps/parameter_server.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
-          "host:port of the coordinator; with commas between them, of several that take turns");
+          "host:port of the coordinator; several, separated by commas, if standbys may take over");
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default ps-<host>-<pid>");
 ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
-ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
+ABSL_FLAG(int64_t, memory_bytes, 0,
+          "memory limit of all shards together, in bytes; 0: half of the machine's memory");
 ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(20),
-    "how long a process that is told to stop waits until its jobs go on without it; of that 15s "
-    "at a time for a coordinator that is away");
-ABSL_FLAG(
-    std::string, checkpoint_root, "",
-    "the folder that is STATE_DIR/jobs to the coordinator, on a volume of both: below it this "
-    "member writes checkpoints of jobs with checkpoint.mode direct; empty: it sends them");
+    "how long the process drains after SIGTERM, until its jobs continue without it; at most 15s at "
+    "a time while there is no coordinator");
+ABSL_FLAG(std::string, checkpoint_root, "",
+          "path here of the coordinator's STATE_DIR/jobs, on a shared volume; this member writes "
+          "checkpoints of jobs with checkpoint.mode direct below it; empty: it sends them");
 ABSL_FLAG(std::string, metrics, "",
           "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9401 with --tls or "
           "--insecure, else 127.0.0.1:9401");
@@ -68,12 +68,12 @@ v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const 
 }
 
 int Main() {
-  const StopSignal stop;  // before the first thread
+  const StopSignal stop;  // before any other thread starts
   const LogRing log;
   std::string name = absl::GetFlag(FLAGS_name);
   if (name.empty()) name = DefaultMemberName(v1::PS);
   if (!IsValidName(name)) {
-    LOG(ERROR) << "--name: '" << name << "' is no valid name";
+    LOG(ERROR) << "--name: '" << name << "' is not a valid name";
     return kExitConfig;
   }
   LogScope::SetProcessMember(name);
@@ -126,7 +126,8 @@ int Main() {
     return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
-  std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
+  // null until the client exists: directives may come earlier
+  std::atomic<FleetClient*> reporter = nullptr;
   const auto report_soon = [&reporter] {
     if (FleetClient* client = reporter) client->ReportSoon();
   };

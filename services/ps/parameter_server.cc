@@ -39,7 +39,7 @@ ParameterServer::~ParameterServer() { Stop(); }
 
 void ParameterServer::Stop() {
   CoordinatorLost();
-  for (auto& thread : threads_) thread->Stop();  // frees what peers still hold back
+  for (auto& thread : threads_) thread->Stop();  // frees memory that peers still hold
   std::vector<std::unique_ptr<ServedJob>> leaving;
   {
     absl::MutexLock lock(&mu_);
@@ -87,11 +87,12 @@ void ParameterServer::CoordinatorLost() {
 
 void ParameterServer::Prepare(const v1::JobPlan& plan) {
   HeldShards held;
+  // The trace belongs to the job and outlives its generations.
   auto trace = std::make_shared<Trace>();
   if (ServedJob* job = Find(plan.job())) {
     if (job->plan().generation() >= plan.generation()) return;
     if (job->plan().generation() == plan.carries()) {
-      if (!job->EndSaving()) return;  // it is told again
+      if (!job->EndSaving()) return;  // the directive will be repeated
       held = job->TakeHeld();
     }
     trace = job->trace();

@@ -1,4 +1,4 @@
-// A member of the fleet that holds parameters: several jobs at once, on all of its shard threads.
+// A member of the fleet that holds parameters of several jobs at once, on all of its shard threads.
 #pragma once
 
 #include <cstdint>
@@ -30,27 +30,27 @@ class ParameterServer : public FleetMember {
     int threads = 1;
     int64_t memory_bytes = 0;
     TransportFactory transport;         // called once by every shard thread
-    CoordinatorTarget coordinator;      // for checkpoints
+    CoordinatorTarget coordinator;      // for reading and writing checkpoints
     std::string checkpoint_root;        // see CheckpointClient
-    Metrics* metrics = nullptr;         // outlives the server
-    std::function<void()> report_soon;  // from any thread
+    Metrics* metrics = nullptr;         // must outlive the server
+    std::function<void()> report_soon;  // called from any thread
   };
-  // The transport's error where a shard thread cannot have one.
+  // Returns the transport's error if a shard thread cannot create its transport.
   static absl::StatusOr<std::unique_ptr<ParameterServer>> Create(Options options);
-  ~ParameterServer() override;  // stops
+  ~ParameterServer() override;  // calls Stop()
 
-  // Drops every job and ends the shard threads; afterwards nothing of the server runs and
-  // `report_soon` is not called. Blocks until then.
+  // Drops every job and ends the shard threads. Blocks until nothing of the server runs;
+  // `report_soon` is not called after that.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What makes this member a ps in its Hello: role, addresses, memory, transport.
+  // Fills in the fields of Hello that describe this ps: role, addresses, memory, transport.
   void Describe(v1::Hello& hello) const;
 
   std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);
   void Handle(const v1::Directive& directive) override ABSL_LOCKS_EXCLUDED(mu_);
   void CoordinatorLost() override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What the job's work here is recorded in; null: it has none here.
+  // Returns the trace of the job's work here, or null if the job has none here.
   std::shared_ptr<Trace> TraceOf(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -69,7 +69,8 @@ class ParameterServer : public FleetMember {
 
   absl::Mutex mu_;
   std::vector<std::unique_ptr<ServedJob>> jobs_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::unique_ptr<ServedJob>> leaving_ ABSL_GUARDED_BY(mu_);  // released, not yet gone
+  // released, but still in use
+  std::vector<std::unique_ptr<ServedJob>> leaving_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

@@ -28,7 +28,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(20);
 constexpr int kThreads = 2;
 
-// One worker of a job, on the test's thread, that trains on constant gradients.
+// One worker of a job, on the test's thread. Its gradients are constant.
 class FakeWorker : private MessageReceiver {
  public:
   FakeWorker(InProcessNetwork* network, v1::JobPlan plan, const v1::Hello& ps)
@@ -164,7 +164,7 @@ class ParameterServerTest : public testing::Test {
     return std::nullopt;
   }
 
-  // Looks at the report whenever the server says that it changed.
+  // Checks the report whenever the server says that it changed.
   v1::JobReport AwaitReport(const v1::JobPlan& plan,
                             const std::function<bool(const v1::JobReport&)>& wanted) {
     const absl::Time deadline = absl::Now() + kPatience;
@@ -175,7 +175,7 @@ class ParameterServerTest : public testing::Test {
       mu_.AwaitWithDeadline(absl::Condition(&changed_), deadline);
       changed_ = false;
     }
-    ADD_FAILURE() << "never reported";
+    ADD_FAILURE() << "the expected report never came";
     return {};
   }
   v1::JobReport AwaitState(const v1::JobPlan& plan, v1::MemberJobState state) {
@@ -190,7 +190,7 @@ class ParameterServerTest : public testing::Test {
              });
     };
   }
-  // What both shards wrote for a snapshot, by chunk; `writes_` counts all that were written.
+  // The data that both shards wrote for a snapshot, by chunk. `writes_` counts all writes.
   std::map<int, std::string> SavedAs(uint64_t id) {
     writes_ += 2;
     std::map<int, std::string> saved;
@@ -219,10 +219,10 @@ class ParameterServerTest : public testing::Test {
   absl::Mutex mu_;
   bool changed_ ABSL_GUARDED_BY(mu_) = false;
   const std::thread::id self_ = std::this_thread::get_id();
-  bool others_go_on_ ABSL_GUARDED_BY(mu_) = true;  // threads of the server that report
+  bool others_go_on_ ABSL_GUARDED_BY(mu_) = true;  // the server's reporting threads may continue
   v1::Hello hello_;
   size_t writes_ = 0;
-  std::unique_ptr<ParameterServer> server_;  // last: ends first
+  std::unique_ptr<ParameterServer> server_;  // last: destroyed first
 };
 
 TEST_F(ParameterServerTest, DescribesItself) {
@@ -253,7 +253,7 @@ TEST_F(ParameterServerTest, ServesAJobFromPrepareToRelease) {
   }
   EXPECT_EQ(serving.find("muster_ps_job_bytes{job=\"job-7\"} 0"), std::string::npos);
 
-  // The final checkpoint, one stream per shard.
+  // The final checkpoint has one stream per shard.
   AwaitReport(plan, [](const v1::JobReport& report) {
     return report.snapshots_size() == 2 && report.snapshots(0).outcome() == v1::SNAPSHOT_WRITTEN &&
            report.snapshots(1).outcome() == v1::SNAPSHOT_WRITTEN;
@@ -278,12 +278,12 @@ TEST_F(ParameterServerTest, ServesAJobFromPrepareToRelease) {
   while (UsedBytes() > 0 && absl::Now() < deadline) continue;
   EXPECT_EQ(UsedBytes(), 0);
   while (metrics_.Render().find("job=\"job-7\"") != std::string::npos && absl::Now() < deadline) {
-    continue;  // the shards' last words
+    continue;  // the last messages of the shards
   }
   EXPECT_EQ(metrics_.Render().find("job=\"job-7\""), std::string::npos);
   EXPECT_NE(metrics_.Render().find(absl::StrCat("muster_ps_pushes_total ", 4 * plan.chunks_size())),
             std::string::npos)
-      << "what this process has done stays";
+      << "counts of the process stay after the release";
 }
 
 TEST_F(ParameterServerTest, ServesSeveralJobsAtOnce) {
@@ -320,7 +320,7 @@ TEST_F(ParameterServerTest, RefusesAJobBeyondItsMemory) {
   AwaitState(small, v1::MEMBER_PREPARED);
 }
 
-TEST_F(ParameterServerTest, AFaultyPlanFailsAndNothingElse) {
+TEST_F(ParameterServerTest, FaultyPlanFailsAndNothingElse) {
   v1::JobPlan plan = MakeTestPlan(Options());
   plan.mutable_shards(1)->set_thread(kThreads);
   Prepare(plan);
@@ -329,7 +329,7 @@ TEST_F(ParameterServerTest, AFaultyPlanFailsAndNothingElse) {
   EXPECT_TRUE(server_->Report().empty());
 }
 
-TEST_F(ParameterServerTest, DirectivesThatComeAgainChangeNothing) {
+TEST_F(ParameterServerTest, RepeatedDirectivesChangeNothing) {
   const v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   Prepare(plan);
@@ -352,7 +352,7 @@ TEST_F(ParameterServerTest, DirectivesThatComeAgainChangeNothing) {
   Release(plan);
 }
 
-TEST_F(ParameterServerTest, AMissedSnapshotIsReported) {
+TEST_F(ParameterServerTest, MissedSnapshotIsReported) {
   const v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);
@@ -365,7 +365,7 @@ TEST_F(ParameterServerTest, AMissedSnapshotIsReported) {
   });
 }
 
-TEST_F(ParameterServerTest, TrainingGoesOnWhileTheCoordinatorTakesNoSnapshots) {
+TEST_F(ParameterServerTest, TrainingContinuesWhileTheCoordinatorTakesNoSnapshots) {
   TestPlanOptions options = Options();
   options.checkpoint_every = 4;
   const v1::JobPlan plan = MakeTestPlan(options);
@@ -380,9 +380,9 @@ TEST_F(ParameterServerTest, TrainingGoesOnWhileTheCoordinatorTakesNoSnapshots) {
   }
 }
 
-TEST_F(ParameterServerTest, ANewGenerationTakesOver) {
+TEST_F(ParameterServerTest, NewGenerationTakesOver) {
   TestPlanOptions options = Options();
-  options.parameters = {15000};  // two of these do not fit
+  options.parameters = {15000};  // the memory has room for only one job of this size
   const v1::JobPlan old_plan = MakeTestPlan(options);
   Prepare(old_plan);
   AwaitState(old_plan, v1::MEMBER_PREPARED);
@@ -401,7 +401,7 @@ TEST_F(ParameterServerTest, ANewGenerationTakesOver) {
   worker.Step(0);
 }
 
-TEST_F(ParameterServerTest, WhatIsHaltedGoesOnInTheNextGeneration) {
+TEST_F(ParameterServerTest, HaltedShardsContinueInTheNextGeneration) {
   v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);
@@ -417,7 +417,7 @@ TEST_F(ParameterServerTest, WhatIsHaltedGoesOnInTheNextGeneration) {
   EXPECT_EQ(halted.oldest_version(), 1);
   EXPECT_EQ(halted.next_step(), 2);
   EXPECT_GT(UsedBytes(), 0);
-  EXPECT_LT(UsedBytes(), running) << "what depends on the number of workers is given back";
+  EXPECT_LT(UsedBytes(), running) << "memory for gradients is returned";
 
   plan.set_carries(plan.generation());
   plan.set_generation(plan.generation() + 1);
@@ -439,8 +439,8 @@ TEST_F(ParameterServerTest, WhatIsHaltedGoesOnInTheNextGeneration) {
   EXPECT_EQ(UsedBytes(), 0);
 }
 
-// Of either version that it holds: the bytes of a snapshot that was taken there on the way.
-TEST_F(ParameterServerTest, WhatIsHaltedIsSavedAsItWasOnTheWay) {
+// Each of the two held versions must be saved to the bytes of a snapshot taken at that step.
+TEST_F(ParameterServerTest, HaltedShardsAreSavedWithTheBytesOfTheirStep) {
   v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);
@@ -467,7 +467,7 @@ TEST_F(ParameterServerTest, WhatIsHaltedIsSavedAsItWasOnTheWay) {
     EXPECT_EQ(report.next_step(), 3);
   }
   EXPECT_NE(on_the_way[2], on_the_way[3]);
-  EXPECT_EQ(service_.calls(), 5 * 2) << "a directive that comes again";
+  EXPECT_EQ(service_.calls(), 5 * 2) << "a repeated directive";
   Snapshot(plan, 20, 1);
   AwaitReport(plan, Answered(20, v1::SNAPSHOT_MISSED));
 
@@ -477,8 +477,8 @@ TEST_F(ParameterServerTest, WhatIsHaltedIsSavedAsItWasOnTheWay) {
   EXPECT_EQ(UsedBytes(), 0);
 }
 
-// The next generation would write over what is being read.
-TEST_F(ParameterServerTest, ASaveOfWhatIsHaltedIsGivenUpBeforeTheNextGenerationHasIt) {
+// The next generation would overwrite the memory that is being read.
+TEST_F(ParameterServerTest, SaveOfHaltedShardsEndsBeforeTheNextGenerationGetsThem) {
   v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);
@@ -498,7 +498,7 @@ TEST_F(ParameterServerTest, ASaveOfWhatIsHaltedIsGivenUpBeforeTheNextGenerationH
   next.set_first_step(1);
   next.set_session_token(std::string(SessionToken::kBytes, 'n'));
   Prepare(next);
-  EXPECT_EQ(ReportOf(plan)->generation(), plan.generation()) << "who writes has not ended";
+  EXPECT_EQ(ReportOf(plan)->generation(), plan.generation()) << "the writer has not ended";
   SetOthersGoOn(true);
   const absl::Time deadline = absl::Now() + kPatience;
   while (ReportOf(plan)->generation() == plan.generation() && absl::Now() < deadline) Prepare(next);
@@ -509,7 +509,7 @@ TEST_F(ParameterServerTest, ASaveOfWhatIsHaltedIsGivenUpBeforeTheNextGenerationH
   EXPECT_EQ(ReportOf(next)->next_step(), 2);
 }
 
-TEST_F(ParameterServerTest, AReleaseDuringASaveOfWhatIsHaltedDropsTheJob) {
+TEST_F(ParameterServerTest, ReleaseDuringASaveOfHaltedShardsDropsTheJob) {
   const v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);
@@ -526,7 +526,7 @@ TEST_F(ParameterServerTest, AReleaseDuringASaveOfWhatIsHaltedDropsTheJob) {
   EXPECT_EQ(UsedBytes(), 0);
 }
 
-TEST_F(ParameterServerTest, WhatIsNotThereIsNotCarriedOn) {
+TEST_F(ParameterServerTest, MissingShardsAreNotCarriedOn) {
   v1::JobPlan plan = MakeTestPlan(Options());
   plan.set_generation(2);
   plan.set_carries(1);
@@ -534,10 +534,10 @@ TEST_F(ParameterServerTest, WhatIsNotThereIsNotCarriedOn) {
   EXPECT_EQ(AwaitState(plan, v1::MEMBER_FAILED).error().reason(), "SHARDS_NOT_HELD");
   Halt(plan);
   const v1::JobReport halted = AwaitState(plan, v1::MEMBER_HALTED);
-  EXPECT_GT(halted.oldest_version(), halted.next_step()) << "nothing";
+  EXPECT_GT(halted.oldest_version(), halted.next_step()) << "holds no version";
 }
 
-TEST_F(ParameterServerTest, TellsWhoseLinksBroke) {
+TEST_F(ParameterServerTest, ReportsMembersThatLostTheirLinks) {
   const v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);
@@ -551,7 +551,7 @@ TEST_F(ParameterServerTest, TellsWhoseLinksBroke) {
   EXPECT_EQ(report.lost_links(0), "worker-0");
 }
 
-TEST_F(ParameterServerTest, AReleaseDuringARestoreDropsTheJob) {
+TEST_F(ParameterServerTest, ReleaseDuringARestoreDropsTheJob) {
   TestPlanOptions options = Options();
   options.restore = "jobs/job-7/checkpoints/4";
   const v1::JobPlan plan = MakeTestPlan(options);
@@ -565,8 +565,8 @@ TEST_F(ParameterServerTest, AReleaseDuringARestoreDropsTheJob) {
   EXPECT_TRUE(server_->Report().empty());
 }
 
-// The coordinator breaks off again and again after the first of two slices.
-TEST_F(ParameterServerTest, TellsHowFarARestoreHasCome) {
+// The coordinator breaks every attempt after the first of two slices.
+TEST_F(ParameterServerTest, ReportsTheProgressOfARestore) {
   const std::vector<float> values = {1, 2};
   const auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), 8);
   v1::ShardSlice slice;
@@ -584,7 +584,7 @@ TEST_F(ParameterServerTest, TellsHowFarARestoreHasCome) {
   EXPECT_EQ(ReportOf(plan)->prepare_progress(), bytes.size());
 }
 
-TEST_F(ParameterServerTest, ALostCoordinatorMeansNoJobs) {
+TEST_F(ParameterServerTest, LosingTheCoordinatorDropsAllJobs) {
   const v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
   AwaitState(plan, v1::MEMBER_PREPARED);

@@ -28,7 +28,7 @@ std::vector<double> StalenessBuckets() { return {0, 1, 2, 3, 4, 6, 8, 12, 16, 32
 ShardCounts::ShardCounts()
     : apply_duration(Metrics::DurationBuckets(), 1e-9), push_staleness(StalenessBuckets(), 1) {}
 
-// Adds the threads up when somebody asks.
+// Adds up the threads' counts when the metrics are read.
 class PsMetrics::ShardCountsOfAll : public prometheus::Collectable {
  public:
   ShardCounts& Add() ABSL_LOCKS_EXCLUDED(mu_) {
@@ -85,7 +85,8 @@ class PsMetrics::ShardCountsOfAll : public prometheus::Collectable {
 JobCounts::JobCounts(std::string job, std::vector<std::string> workers)
     : job(std::move(job)), workers(std::move(workers)), gate_wait(this->workers.size()) {}
 
-// Adds the shards of each job up when somebody asks. A job that has no shard here has no series.
+// Adds up the shards of each job when the metrics are read. A job without a shard here has no
+// series.
 class PsMetrics::JobCountsOfAll : public prometheus::Collectable {
  public:
   std::shared_ptr<JobCounts> Add(std::string job, std::vector<std::string> workers)

@@ -1,4 +1,4 @@
-// What a parameter server exports at /metrics.
+// The metrics that a parameter server exports at /metrics.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace muster {
 
-// What a shard thread counts with every message, and nobody else writes.
+// The counts that a shard thread updates with every message. Only that thread writes them.
 struct alignas(128) ShardCounts {
   ShardCounts();
 
@@ -30,7 +30,7 @@ struct alignas(128) ShardCounts {
   ThreadHistogram push_staleness;  // steps
 };
 
-// What one shard of a job counts, and only its thread writes.
+// The counts of one shard of a job. Only its thread writes them.
 struct alignas(128) JobCounts {
   JobCounts(std::string job, std::vector<std::string> workers);
 
@@ -40,11 +40,12 @@ struct alignas(128) JobCounts {
   ThreadCount push_bytes;
   ThreadCount params_bytes;
   ThreadCount nonfinite_gradients;
-  ThreadCount skipped_steps;           // by shard 0
+  ThreadCount skipped_steps;           // counted by shard 0
   std::vector<ThreadCount> gate_wait;  // by rank, nanoseconds
 };
 
-// References into `metrics`, which outlives this: looked up once. Counters and gauges take no lock.
+// Looks up its metrics in `metrics` once. `metrics` must outlive this object. Counters and gauges
+// take no lock.
 class PsMetrics {
  public:
   explicit PsMetrics(Metrics& metrics);
@@ -52,21 +53,23 @@ class PsMetrics {
   prometheus::Counter& refused(RefusalReason reason) {
     return *refused_[static_cast<size_t>(reason)];
   }
-  // What carries the messages of `job` to `peer`, a worker. Logs it once.
+  // Shows the transport backend between this ps and `peer`, a worker of `job`. Logs it once.
   void ShowLink(const std::string& job, const std::string& peer, const LinkDescription& link);
   void ShowVersion(const std::string& job, int64_t version);
-  // Of a job whose shards here have backups: by how many versions these are behind, at most.
+  // Shows the largest number of versions that a replica lags behind its shard here. Only for jobs
+  // with replicas.
   void ShowBackupLag(const std::string& job, int64_t versions);
-  // Of a job whose steps are judged.
+  // Only for jobs with judged steps.
   void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
-  // Memory of the job's shards here.
+  // Shows the memory of the job's shards here.
   void ShowBytes(const std::string& job, int64_t bytes);
   void ForgetJob(const std::string& job);
-  // For one more thread; lives as long as `metrics`. Any thread.
+  // Returns the counts of a new thread, which live as long as `metrics`. Callable from any thread.
   ShardCounts& AddShardThread();
-  // Of all threads.
+  // The sum over all threads.
   int64_t pushes() const;
-  // For a shard of `job`; what it counts is shown while somebody holds it. Any thread.
+  // Returns the counts of a shard of `job`. They are exported as long as a reference exists.
+  // Callable from any thread.
   std::shared_ptr<JobCounts> AddShard(std::string job, std::vector<std::string> workers);
 
  private:

@@ -1,4 +1,4 @@
-// Parameter servers that hold each other's shards.
+// Parameter servers that hold replicas of each other's shards.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -51,7 +51,7 @@ class ReplicationTest : public testing::Test {
 
   struct Holders {
     int ps;
-    int backup = -1;  // none
+    int backup = -1;  // -1: none
     bool carries = false;
   };
   v1::JobPlan Plan(uint32_t generation, int64_t first_step, std::vector<Holders> shards,
@@ -80,7 +80,7 @@ class ReplicationTest : public testing::Test {
     return plan;
   }
 
-  // A report of the job by the ps, once it is in `state`.
+  // Waits until the ps reports the job in `state`, and returns that report.
   v1::JobReport Await(int ps, v1::MemberJobState state) {
     const absl::Time deadline = absl::Now() + kPatience;
     while (absl::Now() < deadline) {
@@ -90,7 +90,7 @@ class ReplicationTest : public testing::Test {
       AwaitFor(&mu_, absl::Condition(&changed_), absl::Milliseconds(100));
       changed_ = false;
     }
-    ADD_FAILURE() << "ps-" << ps << " is not " << v1::MemberJobState_Name(state);
+    ADD_FAILURE() << "ps-" << ps << " does not report " << v1::MemberJobState_Name(state);
     return {};
   }
 
@@ -164,7 +164,7 @@ class ReplicationTest : public testing::Test {
   std::vector<std::unique_ptr<FakeWorker>> workers_;
 };
 
-TEST_F(ReplicationTest, WhenOnePsAfterTheOtherDiesBackupsGoOnToTheSameBits) {
+TEST_F(ReplicationTest, ReplicasContinueToTheSameBitsWhenOnePsAfterTheOtherDies) {
   const v1::JobPlan alone = Plan(1, 0, {{0}, {1}}, /*job=*/7);
   Begin(alone, {0, 1});
   const std::vector<Values> expected = Train(alone, kSteps);
@@ -182,10 +182,10 @@ TEST_F(ReplicationTest, WhenOnePsAfterTheOtherDiesBackupsGoOnToTheSameBits) {
   EXPECT_LE(held.oldest_version(), 6);
   ASSERT_EQ(held.backups_size(), 1);
   EXPECT_EQ(held.backups(0).shard(), 0);
-  const int64_t step = held.backups(0).newest_version();  // the last sum may have been on its way
+  const int64_t step = held.backups(0).newest_version();  // the last sum may not have arrived
   ASSERT_GE(step, 6);
 
-  // Both shards, side by side on one thread; a newcomer has their backups.
+  // Both shards continue on one thread; a new ps holds their replicas.
   const v1::JobPlan second = Plan(2, step, {{1, 2}, {1, 2}});
   Begin(second, {1, 2});
   Train(second, 13);
@@ -202,7 +202,7 @@ TEST_F(ReplicationTest, WhenOnePsAfterTheOtherDiesBackupsGoOnToTheSameBits) {
   EXPECT_EQ(Train(last, kSteps), expected);
 }
 
-TEST_F(ReplicationTest, BackupsAreCarriedOnWithTheirShards) {
+TEST_F(ReplicationTest, ReplicasAreCarriedOnWithTheirShards) {
   const v1::JobPlan plan = Plan(1, 0, {{0, 1}, {1, 0}});
   Begin(plan, {0, 1});
   Train(plan, 5);
@@ -216,8 +216,8 @@ TEST_F(ReplicationTest, BackupsAreCarriedOnWithTheirShards) {
   EXPECT_EQ(Halt(0, next).backups(0).shard(), 1);
 }
 
-// Where the shard's own ps is gone it is that, values and slots, which goes into the checkpoint.
-TEST_F(ReplicationTest, ABackupThatIsHaltedIsSavedAsItsShardIs) {
+// If the shard's own ps is lost, the checkpoint gets the values and slots of the replica.
+TEST_F(ReplicationTest, HaltedReplicaIsSavedLikeItsShard) {
   const v1::JobPlan plan = Plan(1, 0, {{0, 1}, {1, 0}});
   Begin(plan, {0, 1});
   Train(plan, 5);
@@ -231,7 +231,7 @@ TEST_F(ReplicationTest, ABackupThatIsHaltedIsSavedAsItsShardIs) {
   Save(1, plan, /*id=*/2, step, {0});
   const std::vector<FakeMemberService::Written> written = service_.AwaitWritten(3);
   ASSERT_EQ(written.size(), 3u);
-  std::map<uint64_t, std::string> shard;  // by who wrote it
+  std::map<uint64_t, std::string> shard;  // by writer
   for (const auto& stream : written) {
     if (stream.header.shard() != 0) continue;
     EXPECT_EQ(stream.header.step(), step);
@@ -242,13 +242,13 @@ TEST_F(ReplicationTest, ABackupThatIsHaltedIsSavedAsItsShardIs) {
       absl::StrAppend(&all, "; chunk ", slice.chunk(), " slot ", slice.slot(), ": ", slice.data());
     }
   }
-  EXPECT_EQ(shard.size(), 2u) << "by its ps, and by who has its backup";
+  EXPECT_EQ(shard.size(), 2u) << "written by its ps and by the ps of its replica";
   EXPECT_EQ(shard[1], shard[2]);
   const v1::JobReport report = Await(1, v1::MEMBER_HALTED);
-  EXPECT_EQ(report.backups_size(), 1) << "it is still held";
+  EXPECT_EQ(report.backups_size(), 1) << "the replica is still held";
 }
 
-TEST_F(ReplicationTest, ABackupThatIsNotHeldIsNotCarriedOn) {
+TEST_F(ReplicationTest, MissingReplicaIsNotCarriedOn) {
   const v1::JobPlan plan = Plan(1, 0, {{0}, {1}});
   Begin(plan, {0, 1});
   Train(plan, 5);

@@ -23,15 +23,17 @@
 namespace muster {
 namespace {
 
-// How long a released job's last transfers may hold its memory before the next job is refused for
-// it.
+// How long a new job waits for memory that the last transfers of a released job still use. After
+// that it is refused.
 constexpr absl::Duration kMemoryPatience = absl::Seconds(65);
 static_assert(kMemoryPatience > limits::kReleaseWaitMax);
-// And one that has not been released here yet: the coordinator counts its memory as free from when
-// it sends that, which it does again within JobMembers::kResend.
+// How long a new job waits for memory of a job that is not released here yet. The coordinator
+// counts that memory as free once it has sent the release, and it repeats the release within
+// JobMembers::kResend.
 constexpr absl::Duration kReleaseComes = absl::Seconds(5);
 
-// Shards that are read from a checkpoint at a time: other ps read as well, and one disk has it all.
+// The number of shards that are read from a checkpoint at a time. Other ps read too, and one disk
+// serves all of them.
 constexpr size_t kReadersMax = 4;
 
 }  // namespace
@@ -71,7 +73,7 @@ absl::Status ServedJob::FindShards() {
 absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_backup) {
   if (thread < 0 || thread >= std::ssize(environment_.threads)) {
     return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                          plan_->job(), ", ", is_backup ? "backup of shard " : "shard ",
+                          plan_->job(), ", ", is_backup ? "replica of shard " : "shard ",
                           ToInt(number), ": ", environment_.member, " has no thread ", thread)),
                       "BAD_PLAN");
   }
@@ -85,13 +87,14 @@ absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_backup) 
     local->plan = plan_;
   }
   local->progress.lowest_version = plan_->first_step();
-  trace_->NameTrack(ToInt(number), absl::StrCat(is_backup ? "backup of shard " : "shard ",
+  trace_->NameTrack(ToInt(number), absl::StrCat(is_backup ? "replica of shard " : "shard ",
                                                 ToInt(number), " (thread ", thread, ")"));
   shards_.push_back(std::move(local));
   return absl::OkStatus();
 }
 
-// Of a shard that was a backup, too.
+// Whether the shard's values survive from the last generation. They may come from what was its
+// replica there.
 bool ServedJob::IsCarried(const LocalShard& shard) const {
   if (plan_->carries() == 0) return false;
   return !shard.is_backup || plan_->shards(ToInt(shard.number)).backup().carries();
@@ -117,7 +120,7 @@ void ServedJob::Run(const std::stop_token& stop) {
   }
   if (!halts) snapshots_.Join();
   if (SnapshotWriter* const writer = held_snapshots(); writer != nullptr) writer->Join();
-  // Again, for shards that were installed after Release() had posted its own.
+  // Released again, for shards that were installed after Release() had posted its own releases.
   for (const auto& shard : shards_) {
     shard->thread->Release(shard->plan->job_number(), plan_->generation());
   }
@@ -134,14 +137,14 @@ void ServedJob::Run(const std::stop_token& stop) {
   gone_ = true;
 }
 
-// Every shard that is on its way to its thread is there: it can be called back.
+// A shard that is on its way to its thread must arrive first; before that it cannot be halted.
 bool ServedJob::TakesHalt() const {
   return halting_ &&
          std::ranges::none_of(shards_, [](const auto& shard) { return shard->awaited; });
 }
 
-// What a snapshot has copied is the next generation's to overwrite: nobody writes it any more when
-// this is reported.
+// The next generation overwrites the copies that snapshots read. So all writes must have ended
+// before MEMBER_HALTED is reported.
 void ServedJob::HaltShards() {
   for (const auto& shard : shards_) {
     shard->thread->Halt(shard->plan->job_number(), plan_->generation());
@@ -164,7 +167,7 @@ void ServedJob::HaltShards() {
   environment_.report_soon();
 }
 
-// None, which is said as an empty range, where a shard never came to be.
+// Returns an empty range if a shard was never created.
 ParameterShard::HeldVersions ServedJob::VersionsHeld() const {
   ParameterShard::HeldVersions held;
   for (const auto& shard : shards_) {
@@ -177,8 +180,8 @@ ParameterShard::HeldVersions ServedJob::VersionsHeld() const {
   return held;
 }
 
-// A shard's memory cannot be had back while somebody reads it: whoever waits for that is told
-// where.
+// Waits until the shards are gone. Their memory cannot be freed while a transfer uses it, so a long
+// wait is logged with the shards that cause it.
 void ServedJob::AwaitShardsGone() {
   const auto is_alive = [](const auto& shard) { return shard->alive; };
   auto none_alive = [&] { return std::ranges::none_of(shards_, is_alive); };
@@ -189,15 +192,15 @@ void ServedJob::AwaitShardsGone() {
     for (const auto& shard : shards_) {
       if (shard->alive) alive.push_back(ToInt(shard->number));
     }
-    LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": was to end "
-               << absl::FormatDuration(waited) << " ago, and something still reads or writes shard "
+    LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": should have ended "
+               << absl::FormatDuration(waited) << " ago, but a transfer still uses shards "
                << absl::StrJoin(alive, ", ")
-               << "; their memory comes back when the processes that hold it end";
+               << "; their memory is freed when the processes that hold it end";
   }
 }
 
 absl::Status ServedJob::Prepare(const std::stop_token& stop) {
-  // What the plan has no place for is dropped before memory is asked for.
+  // Frees held shards that the plan has no use for before more memory is reserved.
   std::erase_if(carried_, [this](const HeldShard& held) {
     return std::ranges::none_of(shards_, [&](const auto& shard) {
       return shard->number == held.shard->shard() && IsCarried(*shard);
@@ -207,8 +210,8 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
   return InstallShards(stop);
 }
 
-// Side by side: one thread draws some 30 million initial values a second, or reads as fast as one
-// stream is. Where one shard fails the others are given up.
+// Installs shards in parallel: one thread draws about 30 million initial values a second, or reads
+// at the speed of one stream. If one shard fails, the others are abandoned.
 absl::Status ServedJob::InstallShards(const std::stop_token& stop) {
   std::stop_source given_up;
   const std::stop_callback released(stop, [&] { given_up.request_stop(); });
@@ -233,6 +236,7 @@ absl::Status ServedJob::InstallShards(const std::stop_token& stop) {
     install_some();
   }
   absl::Status fault;
+  // Prefers a real error to the CANCELLED of the shards that were abandoned because of it.
   for (const absl::Status& result : results) {
     if (fault.ok() || absl::IsCancelled(fault)) fault = result.ok() ? fault : result;
   }
@@ -241,6 +245,7 @@ absl::Status ServedJob::InstallShards(const std::stop_token& stop) {
 
 absl::Status ServedJob::Install(LocalShard& shard, const std::stop_token& stop) {
   ASSIGN_OR_RETURN(auto made, MakeShard(shard, stop));
+  // Marked before the post, because the thread may answer at once.
   {
     absl::MutexLock lock(&mu_);
     shard.awaited = true;
@@ -250,7 +255,7 @@ absl::Status ServedJob::Install(LocalShard& shard, const std::stop_token& stop) 
   return absl::OkStatus();
 }
 
-// What is carried on has its memory already.
+// Carried shards keep their memory; only their gradients need new memory.
 absl::Status ServedJob::ReserveMemory(const std::stop_token& stop) {
   const auto reserve = [&](int64_t bytes) {
     return environment_.budget->Reserve(bytes, kMemoryPatience, kReleaseComes, stop);
@@ -294,7 +299,7 @@ std::unique_ptr<ParameterShard> ServedJob::TakeCarried(ShardIndex number) {
   return held == carried_.end() ? nullptr : std::move(held->shard);
 }
 
-// A backup that is not carried on is filled by its shard, once the job runs.
+// A replica that is not carried on is filled by its shard after the job has started.
 absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const LocalShard& local,
                                                                      const std::stop_token& stop) {
   std::shared_ptr<MemoryBudget::Reservation> reservation, gradients;
@@ -309,7 +314,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const Local
       return WithReason(
           absl::FailedPreconditionError(absl::StrCat(
               plan_->job(), ", shard ", ToInt(local.number), ": ", environment_.member,
-              " holds nothing of generation ", plan_->carries(), ", which is to be carried on")),
+              " holds nothing of generation ", plan_->carries(), ", which the plan carries on")),
           "SHARDS_NOT_HELD");
     }
     return ParameterShard::Continue(local.plan, std::move(held), std::move(gradients));
@@ -359,7 +364,8 @@ SnapshotWriter::Options ServedJob::WriterOptions(int64_t shards) {
 void ServedJob::Start(int64_t total_steps) {
   {
     absl::MutexLock lock(&mu_);
-    if (released_ || halting_ || state_ != v1::MEMBER_PREPARED) return;  // sent again once it is
+    // the coordinator repeats the directive
+    if (released_ || halting_ || state_ != v1::MEMBER_PREPARED) return;
     state_ = v1::MEMBER_RUNNING;
   }
   for (const auto& shard : shards_) {
@@ -411,7 +417,8 @@ void ServedJob::SaveHeld(const v1::Snapshot& asked) {
     if (snapshot != nullptr) {
       writer.Taken(std::move(snapshot));
     } else {
-      writer.Declined(shard, id, step, v1::SNAPSHOT_MISSED, "it is halted without this version");
+      writer.Declined(shard, id, step, v1::SNAPSHOT_MISSED,
+                      "the halted shard does not hold this version");
     }
   }
 }
@@ -486,7 +493,7 @@ v1::JobReport ServedJob::Report() {
   return report;
 }
 
-// ---------------------------------------------------------------- what the shards say
+// ---------------------------------------------------------------- calls from the shards
 
 void ServedJob::ShardInstalled(ShardIndex number, const absl::Status& status) {
   if (!status.ok()) {
@@ -525,7 +532,7 @@ void ServedJob::ShardReleased(std::unique_ptr<ParameterShard> shard) {
     absl::MutexLock lock(&mu_);
     if (halting_ && !released_) local.held = std::move(shard);
   }
-  shard.reset();  // before it counts as gone
+  shard.reset();  // destroyed before it counts as gone
   absl::MutexLock lock(&mu_);
   local.alive = false;
 }
@@ -539,7 +546,7 @@ void ServedJob::SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
   snapshots_.Declined(shard, id, step, outcome, message);
 }
 
-// Of a job that was halted or released it is nobody's concern any more.
+// Ignored if the job was halted or released: the generation has ended anyway.
 void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
   const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
   {
@@ -566,7 +573,7 @@ void ServedJob::ShowProgress() const {
   environment_.metrics->ShowBytes(plan_->job(), bytes_);
   if (IsReplicated(*plan_)) environment_.metrics->ShowBackupLag(plan_->job(), BackupLag());
   if (!StepsAreJudged(plan_->spec().training())) return;
-  float loss_scale = 0;  // the same on every shard that has chunks, give or take a step
+  float loss_scale = 0;  // equal on every shard with chunks, except for one step
   int64_t skips_in_row = 0;
   for (const auto& shard : shards_) {
     loss_scale = std::max(loss_scale, shard->progress.loss_scale.load());

@@ -1,5 +1,5 @@
-// One generation of a job on this parameter server: its shards here, backups of others, and the
-// threads that fetch and save for them.
+// One generation of a job on this parameter server: its shards and replicas here, and the threads
+// that restore and save them.
 #pragma once
 
 #include <atomic>
@@ -28,18 +28,18 @@
 
 namespace muster {
 
-// What a halted generation leaves to the next one: shards, or backups of some.
+// A shard or replica that a halted generation leaves to the next one.
 struct HeldShard {
   std::unique_ptr<ParameterShard> shard;
-  std::shared_ptr<MemoryBudget::Reservation> reservation;  // without gradients
+  std::shared_ptr<MemoryBudget::Reservation> reservation;  // without that of gradients
 };
 using HeldShards = std::vector<HeldShard>;
 
-// Thread-safe; no method waits for the network, for memory or for another job. A failure is
-// reported as MEMBER_FAILED and nothing else happens until Halt() or Release().
+// Thread-safe. No method waits for the network, for memory or for another job. A failure is
+// reported as MEMBER_FAILED. Nothing else happens then until Halt() or Release().
 class ServedJob : private ShardListener {
  public:
-  // All outlive the job.
+  // All members must outlive the job.
   struct Environment {
     std::string member;
     std::vector<ShardThread*> threads;
@@ -49,8 +49,8 @@ class ServedJob : private ShardListener {
     std::function<void()> report_soon;
   };
 
-  // Begins to prepare. `held`: of the generation that the plan carries on, if it does. `trace`: of
-  // the job, whatever its generation.
+  // Begins to prepare. `held` are the shards of the generation that the plan carries on, if any.
+  // `trace` belongs to the job, across generations.
   ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment,
             HeldShards held = {}, std::shared_ptr<Trace> trace = std::make_shared<Trace>());
   ~ServedJob() override;  // waits until the shards are gone
@@ -58,44 +58,47 @@ class ServedJob : private ShardListener {
   const v1::JobPlan& plan() const { return *plan_; }
   const std::shared_ptr<Trace>& trace() const { return trace_; }
 
-  // Idempotent.
+  // Begins training. Does nothing unless prepared. Idempotent.
   void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
-  // Of a job that is halted: of what it holds, with the backups that are asked for. Idempotent.
+  // Takes the requested snapshot. A halted job saves the shards that it holds, and the replicas
+  // named in `asked`. Idempotent.
   void TakeSnapshot(const v1::Snapshot& asked) ABSL_LOCKS_EXCLUDED(mu_);
-  // The generation is over: stops everything, however far it is, and keeps the shards. Reported as
-  // MEMBER_HALTED when nobody uses them any more. Idempotent.
+  // Ends the generation: stops all work, however far it is, and keeps the shards. Reports
+  // MEMBER_HALTED when nothing uses the shards any more. Idempotent.
   void Halt() ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes no more snapshots of what a halted job holds. False: something is still being read for
-  // one, so that nobody may have it yet.
+  // Stops writing snapshots of a halted job's shards. Returns false while one is still being read;
+  // the shards must not be changed yet.
   bool EndSaving() ABSL_LOCKS_EXCLUDED(mu_);
-  // Of a job that is halted and does not save; nothing otherwise. To be released then.
+  // Returns the shards of a halted job, or nothing if it is not halted. Requires: EndSaving()
+  // returned true. Release() must follow.
   HeldShards TakeHeld() ABSL_LOCKS_EXCLUDED(mu_);
-  // Drops everything, at once.
+  // Drops everything at once.
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
-  // Nothing is left after Release(): the destructor will not wait.
+  // True if nothing is left after Release(), so that the destructor will not wait.
   bool gone() const { return gone_; }
 
   v1::JobReport Report() ABSL_LOCKS_EXCLUDED(mu_);
-  // Brings its gauges up to date.
+  // Updates its gauges.
   void ShowProgress() const;
 
  private:
   struct LocalShard {
     ShardIndex number;
     ShardThread* thread;
-    std::shared_ptr<const v1::JobPlan> plan;  // in its eyes: PlanOfShard(), PlanOfBackup()
+    // as this shard sees it: PlanOfShard(), PlanOfBackup()
+    std::shared_ptr<const v1::JobPlan> plan;
     bool is_backup = false;
     ShardProgress progress;
     // Guarded by mu_.
-    bool awaited = false;  // posted to its thread, which has not answered yet
+    bool awaited = false;  // posted to its thread, no answer yet
     bool alive = false;    // posted and not yet released
-    // Of what generations have in common, and of what depends on the number of workers.
+    // The memory that all generations share, and the part that depends on the number of workers.
     std::shared_ptr<MemoryBudget::Reservation> reservation;
     std::shared_ptr<MemoryBudget::Reservation> gradients;
     std::unique_ptr<ParameterShard> held;  // after Halt()
   };
 
-  // Of its chunks here.
+  // Over its chunks here.
   int64_t LowestVersion() const;
   int64_t BackupLag() const;
   int64_t CountOwn() const;
@@ -120,7 +123,7 @@ class ServedJob : private ShardListener {
   void Fail(const absl::Status& status, const std::string& culprit = "") ABSL_LOCKS_EXCLUDED(mu_);
   LocalShard& Local(ShardIndex shard) const;
   void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `shards`: that it may have to write at a time.
+  // `shards` is the largest number of snapshots that are written at the same time.
   SnapshotWriter::Options WriterOptions(int64_t shards);
 
   Recorder RecorderOf(ShardIndex shard) override { return {trace_.get(), ToInt(shard)}; }
@@ -138,25 +141,26 @@ class ServedJob : private ShardListener {
   const Environment& environment_;
   const std::shared_ptr<Trace> trace_;
   std::vector<std::unique_ptr<LocalShard>> shards_;
-  const absl::Status found_;  // of FindShards(), which fills shards_
+  const absl::Status found_;  // result of FindShards(), which fills shards_
   SnapshotWriter snapshots_;
   std::atomic<bool> gone_ = false;
-  std::atomic<int64_t> bytes_ = 0;      // of its shards, once that is known
-  std::atomic<uint64_t> prepared_ = 0;  // chunks made and bytes restored, for JobReport
+  std::atomic<int64_t> bytes_ = 0;      // of its shards; 0 until known
+  std::atomic<uint64_t> prepared_ = 0;  // chunks initialized and bytes restored, for JobReport
 
   absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  HeldShards carried_;  // of the job's thread, and under mu_ while shards are installed
+  HeldShards carried_;  // used by the job's thread; under mu_ while shards are installed
   absl::btree_set<std::string> lost_links_ ABSL_GUARDED_BY(mu_);
   bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
-  int shards_missing_ ABSL_GUARDED_BY(mu_) = 0;   // to be prepared
-  uint64_t held_asked_ ABSL_GUARDED_BY(mu_) = 0;  // the newest snapshot of what is held
-  // Of what is held, since one was asked for: the other one has ended with the generation.
+  int shards_missing_ ABSL_GUARDED_BY(mu_) = 0;   // not prepared yet
+  uint64_t held_asked_ ABSL_GUARDED_BY(mu_) = 0;  // the latest requested snapshot of held shards
+  // Writes snapshots of held shards; made on the first request. snapshots_ has ended with the
+  // generation.
   std::unique_ptr<SnapshotWriter> held_snapshots_ ABSL_GUARDED_BY(mu_);
 
-  std::jthread thread_;  // last: starts when everything else is there
+  std::jthread thread_;  // last: starts when everything else exists
 };
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// What a shard on a shard thread lets others know.
+// Events of a shard on a shard thread.
 #pragma once
 
 #include <atomic>
@@ -14,39 +14,41 @@
 
 namespace muster {
 
-// How far a shard has come, kept up to date by its thread. Any thread may read.
+// The progress of a shard. Its thread updates it; any thread may read it.
 struct ShardProgress {
   std::atomic<int64_t> lowest_version = 0;
-  // Where it has a backup: the version that this holds.
+  // The version that the shard's replica holds, if it has one.
   std::atomic<int64_t> backup_version = 0;
-  // Where steps are judged, as of the last verdict.
+  // Results of the last verdict, if steps are judged.
   std::atomic<float> loss_scale = 0;
   std::atomic<int64_t> skips_in_row = 0;
 };
 
-// Hears what becomes of a shard. Called on the shard's thread, never in the steady state of
-// training; must not block.
+// Receives the events of a shard. Called on the shard's thread, never in the steady state of
+// training. Must not block.
 class ShardListener {
  public:
   virtual ~ShardListener() = default;
-  // Where what the shard does is recorded, and on which track; outlives the shard. Null: nowhere.
+  // The trace and track that record the shard's work; must outlive the shard. A null trace records
+  // nothing.
   struct Recorder {
     Trace* trace = nullptr;
     int track = 0;
   };
   virtual Recorder RecorderOf(ShardIndex /*shard*/) { return {}; }
-  // The shard answers messages from here on, or `status` says why it does not exist.
+  // The shard answers messages from now on, or `status` says why it was not installed.
   virtual void ShardInstalled(ShardIndex shard, const absl::Status& status) = 0;
-  // It was installed and cannot go on, for which `culprit`, another member, is to blame.
+  // An installed shard cannot continue; `culprit`, another member, is at fault.
   virtual void ShardFailed(ShardIndex shard, const absl::Status& status,
                            const std::string& culprit) = 0;
   virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
   virtual void SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
                                 v1::SnapshotOutcome outcome, const std::string& message) = 0;
-  // The link of a worker broke while the shard was in use. Others may go on, and he may come back.
+  // The link of a worker broke while the shard was in use. Other workers may continue, and the
+  // worker may come back.
   virtual void LinkLost(ShardIndex shard, const std::string& member) = 0;
-  // The shard has left its thread, and nobody uses its memory any more: it is the listener's, to be
-  // destroyed or to be continued. The last call.
+  // The last call. The shard has left its thread, and nothing uses its memory any more. The
+  // listener owns it now, to destroy or continue it.
   virtual void ShardReleased(std::unique_ptr<ParameterShard> shard) = 0;
 };
 

@@ -22,20 +22,19 @@
 namespace muster {
 namespace {
 
-// A thread that always has something to do copies for snapshots all the same, once in so many
-// turns.
+// A thread that is always busy still copies for snapshots, once in this many turns.
 constexpr int kBusyTurnsMax = 16;
 constexpr size_t kUnplacedMax =
-    1024;  // refusals in one turn; repeated and late pushes are all answered
+    1024;  // refusals in one turn; repeated and late pushes are always answered
 
-// What one shard of a job says to another: numbers with a place of their own.
+// Whether the message is a report between shards: numbers that have a place of their own.
 bool IsReport(MessageKind kind) {
   using enum MessageKind;
   return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust || kind == kState;
 }
 
-// Whether one who is `role` may say such a thing to a shard of a ps. What shard 0 decides is its
-// own to say; a shard is the worker of its backup's session.
+// Returns whether a peer with this identity may send such a message to a shard of a ps. Only shard
+// 0 sends decisions. A shard is the worker of its replica's session.
 bool MaySay(const LinkIdentity& who, MessageKind kind) {
   switch (kind) {
     case MessageKind::kHello:
@@ -78,7 +77,7 @@ std::string MemberOf(const LinkIdentity& who, const InstalledShard& shard) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- lifetime
 
 ShardLoop::ShardLoop(std::unique_ptr<Transport> transport, PsMetrics* metrics, ShardCounts* counts,
                      absl::Duration release_wait)
@@ -92,7 +91,7 @@ ShardLoop::ShardLoop(std::unique_ptr<Transport> transport, PsMetrics* metrics, S
 
 ShardLoop::~ShardLoop() {
   for (const auto& installed : shards_) installed->Retire();  // returns leases
-  transport_.reset();  // before the memory that it may still be using
+  transport_.reset();  // before the memory that it may still use
   shards_.clear();
   jobs_.clear();
 }
@@ -108,8 +107,8 @@ int ShardLoop::Turn(absl::FunctionRef<Clock::time_point()> clock) {
   return events;
 }
 
-// One chunk at a time, of each shard in its turn. What comes meanwhile waits for no more than that:
-// a transport that polls looks at its sockets once in many turns, or where it waits.
+// Copies one chunk; the shards take turns. Then looks at the sockets once: a polling transport does
+// so only rarely, and received messages must not wait for more than one copy.
 bool ShardLoop::CopyForSnapshot() {
   busy_turns_ = 0;
   for (size_t i = 0; i < shards_.size(); ++i) {
@@ -136,8 +135,8 @@ void ShardLoop::DestroyReleased(absl::FunctionRef<Clock::time_point()> clock) {
   }
 }
 
-// Those whose job was released, once their owners have left, or after a while. Who is released
-// later than this shard would take an earlier end for its death.
+// Closes the links of released jobs once their peers have left, or after a while. A peer that is
+// released later than this shard would take an earlier end for its death.
 void ShardLoop::LeaveReleased(absl::FunctionRef<Clock::time_point()> clock) {
   for (size_t i = 0; i < jobs_.size();) {
     JobLinks& links = *jobs_[i];
@@ -152,14 +151,14 @@ void ShardLoop::LeaveReleased(absl::FunctionRef<Clock::time_point()> clock) {
   }
 }
 
-// Those that members of the job are let in to; null: there are none.
+// Returns the links that admit members of the job, or null.
 JobLinks* ShardLoop::FindLinks(uint64_t job) {
   const auto found = std::ranges::find_if(
       jobs_, [job](const auto& links) { return links->job() == job && links->open(); });
   return found == jobs_.end() ? nullptr : found->get();
 }
 
-// The links of the generations before pass on to the plan's, unless it has another token.
+// Returns the links for the plan: those of the job's earlier generation, unless the token differs.
 JobLinks& ShardLoop::LinksFor(const v1::JobPlan& plan, const SessionToken& token) {
   if (JobLinks* const before = FindLinks(plan.job_number())) {
     if (before->token() == token && before->generation() < plan.generation()) return *before;
@@ -175,12 +174,13 @@ JobLinks& ShardLoop::LinksFor(const v1::JobPlan& plan, const SessionToken& token
 void ShardLoop::Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                         ShardProgress* progress) {
   const ShardIndex number = shard->shard();
-  // The threads that prepare two generations of a job do not wait for each other.
+  // The threads that prepare two generations of a job do not wait for each other, so an older one
+  // may come late.
   const JobLinks* const there = FindLinks(shard->plan().job_number());
   if (there != nullptr && !there->released() && there->generation() >= shard->plan().generation()) {
     return listener->ShardInstalled(number, absl::FailedPreconditionError(absl::StrCat(
                                                 "generation ", there->generation(), " of ",
-                                                shard->plan().job(), " is here already")));
+                                                shard->plan().job(), " is installed already")));
   }
   InstalledShard::Registrations registrations;
   for (const absl::Span<std::byte> memory : shard->memory()) {
@@ -201,10 +201,10 @@ void ShardLoop::Install(std::unique_ptr<ParameterShard> shard, ShardListener* li
   listener->ShardInstalled(number, absl::OkStatus());
 }
 
-// Where shards agree on every step, by way of shard 0, every other one has a link to it. When the
-// job starts all of them are there to be connected to, and none needs the links of the generation
-// before. These are not renamed: a report may overtake the HELLO before it, and a shard waits for
-// no answer.
+// If shards agree on every step, every other shard has a link to shard 0. When the job starts, all
+// shards accept connections, and the links of the last generation are not needed. Links between
+// shards are not renamed: a report may overtake the HELLO before it, and a shard does not wait for
+// an answer.
 void ShardLoop::ConnectToFirstShard(InstalledShard& installed) {
   const v1::JobPlan& plan = installed.plan();
   const bool agree = StepsAreJudged(plan.spec().training()) ||
@@ -218,7 +218,7 @@ void ShardLoop::ConnectToFirstShard(InstalledShard& installed) {
   const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
   if (!peer.ok()) {
     return installed.listener().ShardFailed(
-        self, WithReason(Annotate(peer.status(), "the address of shard 0"), "PS_UNREACHABLE"),
+        self, WithReason(Annotate(peer.status(), "cannot connect to shard 0"), "PS_UNREACHABLE"),
         plan.shards(0).member());
   }
   LinkIdentity first = credentials->self;
@@ -226,7 +226,7 @@ void ShardLoop::ConnectToFirstShard(InstalledShard& installed) {
   installed.links().Add(*peer, first);
 }
 
-// A shard is connected to its backup as the only worker of that one's session.
+// A shard connects to its replica as the only worker of the replica's session.
 void ShardLoop::ConnectToBackup(InstalledShard& installed) {
   const v1::JobPlan& plan = installed.plan();
   const ShardIndex self = installed.number();
@@ -240,7 +240,8 @@ void ShardLoop::ConnectToBackup(InstalledShard& installed) {
   if (!peer.ok()) {
     return installed.listener().ShardFailed(
         self,
-        WithReason(Annotate(peer.status(), "the address of the shard's backup"), "PS_UNREACHABLE"),
+        WithReason(Annotate(peer.status(), "cannot connect to the shard's replica"),
+                   "PS_UNREACHABLE"),
         backup.member());
   }
   LinkIdentity who = credentials->self;
@@ -303,14 +304,16 @@ void ShardLoop::PeerJoined(PeerId peer, const LinkIdentity& who) {
   const RefusalReason refusal =
       links == nullptr ? RefusalReason::kUnknownJob : links->Join(peer, who);
   if (refusal == RefusalReason::kNone) return;
-  LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": " << RefusalReasonName(refusal);
+  LOG_EVERY_T(WARNING, 1) << "refusing the connection of " << NameOf(who) << ": "
+                          << RefusalReasonName(refusal);
   metrics_->refused(refusal).Increment();
   transport_->Disconnect(peer);
 }
 
-// Who speaks, where he may say that: what a header says of job and sender is believed only where it
-// is the link's own. Others are cut off after Progress(). In another generation than the link's its
-// owner may have another rank: what he says there is refused, or is the HELLO that renames him.
+// Returns the sender's link if it may send the message. Job and sender in a header are believed
+// only if they are the link's own; peers that violate this are cut off after Progress(). In a
+// generation other than the link's, the peer may have another rank. Its messages there are refused,
+// except the HELLO that renames it.
 ShardLoop::Link* ShardLoop::SenderOf(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end()) return nullptr;
@@ -324,9 +327,9 @@ ShardLoop::Link* ShardLoop::SenderOf(PeerId from, const WireHeader& header) {
   link.breach = true;
   breaches_.push_back(from);
   metrics_->refused(RefusalReason::kBadHeader).Increment();
-  LOG_EVERY_T(WARNING, 1) << "cutting off " << NameOf(link.who) << ", who sent a message of kind "
+  LOG_EVERY_T(WARNING, 1) << "cutting off " << NameOf(link.who) << ": it sent a message of kind "
                           << static_cast<int>(header.kind) << " as number " << header.rank
-                          << " of job " << header.job << ": nobody in that place does";
+                          << " of job " << header.job << ", which it may not send";
   return nullptr;
 }
 
@@ -402,11 +405,11 @@ void ShardLoop::Received(PeerId from, const WireHeader& header, absl::Span<const
     case MessageKind::kClosed:
       return ReceivedDecision(*link, header, payload);
     case MessageKind::kParams:
-      break;  // nobody may say that here
+      break;  // never sent to a ps
   }
 }
 
-// A decision's place is nobody's.
+// The place of a CLOSED decision belongs to no shard, so there is nothing to give back.
 void ShardLoop::PayloadLost(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end() || header.kind == MessageKind::kClosed) return;
@@ -444,7 +447,7 @@ void ShardLoop::ReceivedFetch(const Link& link, const WireHeader& header) {
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
-// What one shard says to another is not answered when it is wrong: shards of one job agree.
+// A wrong message between shards is not answered: the shards of one job follow the same plan.
 
 absl::Span<std::byte> ShardLoop::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
@@ -467,7 +470,8 @@ void ShardLoop::ReceivedReport(const Link& link, const WireHeader& header,
                                               : shard.ScalarsArrived(header);
 }
 
-// It greets, or refuses what it is sent: then it is not what the plan says, and holds nothing.
+// Handles a greeting or a refusal of the replica. After a refusal the replica does not follow the
+// plan, and holds nothing.
 void ShardLoop::ReceivedFromBackup(const Link& link, const WireHeader& header) {
   InstalledShard* const installed = link.job->Addressed(link, header);
   if (installed == nullptr) return;
@@ -477,8 +481,8 @@ void ShardLoop::ReceivedFromBackup(const Link& link, const WireHeader& header) {
   installed->listener().ShardFailed(
       installed->number(),
       WithReason(absl::InternalError(absl::StrCat(
-                     "the shard's backup on ", member, " has refused step ", header.step,
-                     " of chunk ", header.chunk, ": ", RefusalReasonName(header.reason))),
+                     "the shard's replica on ", member, " refused step ", header.step, " of chunk ",
+                     header.chunk, ": ", RefusalReasonName(header.reason))),
                  "PS_PROTOCOL"),
       member);
 }
@@ -523,7 +527,7 @@ void ShardLoop::Refuse(const Link& link, const WireHeader& header, RefusalReason
   SendRefusal(link, header, reason);
 }
 
-// Only to a worker that was greeted, and that has not been released with its job.
+// Refusals go only to a greeted worker of a job that is not released.
 void ShardLoop::SendRefusal(const Link& link, const WireHeader& header, RefusalReason reason) {
   if (link.who.role != LinkRole::kWorker || link.job->released() || !link.greeted) return;
   WireHeader refusal = header;
@@ -541,7 +545,7 @@ void ShardLoop::PeerLost(PeerId peer, const absl::Status& why) {
   if (found == links_.end()) return transport_->Disconnect(peer);
   const Link& link = *found->second;
   const LinkIdentity who = link.who;
-  // Null: nothing of what is here now depends on him.
+  // Null means that nothing here depends on the peer.
   InstalledShard* const shard =
       who.generation == link.job->generation() ? link.job->shard() : nullptr;
   link.job->Remove(link);
@@ -553,14 +557,14 @@ void ShardLoop::PeerLost(PeerId peer, const absl::Status& why) {
   const std::string name =
       who.role == LinkRole::kWorker  ? absl::StrCat(member, " (rank ", who.index, ")")
       : who.role == LinkRole::kShard ? absl::StrCat("shard ", who.index, " of ", member)
-                                     : absl::StrCat("its backup on ", member);
-  LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "backup of shard " : "shard ")
+                                     : absl::StrCat("its replica on ", member);
+  LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "replica of shard " : "shard ")
                << installed.number() << ": lost " << name << ": " << why.message();
   if (installed.shard().finished()) return;
   if (who.role == LinkRole::kWorker) {
     return installed.listener().LinkLost(installed.number(), member);
   }
-  // No step can be agreed on any more, and nobody connects again.
+  // No step can be agreed on any more, and shards do not reconnect.
   installed.listener().ShardFailed(
       installed.number(),
       WithReason(absl::UnavailableError(absl::StrCat("lost ", name, ": ", why.message())),

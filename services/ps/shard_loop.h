@@ -1,5 +1,5 @@
-// A transport and, for every job, at most one shard, beside backups of others, without a thread:
-// the parameter server's whole side of the data plane.
+// The parameter server's whole side of the data plane, without a thread: a transport, and for every
+// job at most one shard, besides replicas of other shards.
 #pragma once
 
 #include <chrono>
@@ -24,49 +24,49 @@
 
 namespace muster {
 
-// Who speaks is known by the link, which was proved to be a member's of the job when it was opened;
-// one who says what is not his to say is cut off. Messages that are not by the plan are counted and
-// dropped; a greeted worker is told why (REFUSED). Every field is checked before memory is touched.
-// A worker that dies is a warning: the coordinator notices by its lease.
+// A link identifies its peer: when it was opened, the peer proved to be a member of the job. A peer
+// that sends a message that its role may not send is cut off. Messages that contradict the plan are
+// counted and dropped; a greeted worker is told why (REFUSED). Every field is checked before memory
+// is touched. The death of a worker is only a warning: the coordinator notices it by its lease.
 //
-// Of one thread. In the steady state of training a turn takes no lock of ours and allocates nothing
-// (shard_thread_hot_path_test).
+// Called on one thread. In the steady state of training a turn takes no lock of ours and allocates
+// nothing (shard_thread_hot_path_test).
 class ShardLoop : private MessageReceiver {
  public:
   using Clock = JobLinks::Clock;
 
-  // `metrics` and `counts`, which are this loop's alone, outlive it. Peers that have not left a
-  // shard `release_wait` after its release are disconnected, so that what they still send to it or
-  // receive from it comes to its end.
+  // `metrics` and `counts` must outlive the loop; `counts` belongs to this loop alone. Peers that
+  // have not left a shard `release_wait` after its release are disconnected, which ends their
+  // transfers.
   ShardLoop(std::unique_ptr<Transport> transport, PsMetrics* metrics, ShardCounts* counts,
             absl::Duration release_wait);
-  // Destroys the transport, then every shard (each listener hears so).
+  // Destroys the transport, then every shard; each listener is told.
   ~ShardLoop() override;
 
   Transport& transport() { return *transport_; }
 
-  // Handles what has come, and where that is nothing copies a chunk for a snapshot; returns how
-  // much was done. After nothing, transport().Wait(). `clock` is asked where a snapshot's write or
-  // somebody's end is waited for: while all train nobody wants to know.
+  // Handles received messages. If there are none, copies a chunk for a snapshot. Returns the number
+  // of events; if 0, call transport().Wait() next. Calls `clock` only while a snapshot is written
+  // or an end is awaited, so it costs nothing in normal training.
   int Turn(absl::FunctionRef<Clock::time_point()> clock);
 
-  // ---- commands. Those for a shard that is not there are ignored.
+  // ---- commands; those for an unknown shard are ignored
 
-  // `listener` and `progress` outlive the shard. A shard of an earlier generation of the job is
-  // released; where both plans have the same token its links pass on to this one, and a worker
-  // comes along when he says HELLO of it. FAILED_PRECONDITION where this generation or a later one
-  // is installed.
+  // Installs a shard. `listener` and `progress` must outlive it. Releases the job's shard of an
+  // earlier generation. If both plans have the same token, links pass on to this generation, and a
+  // worker follows when it says HELLO for it. The listener gets FAILED_PRECONDITION if this
+  // generation or a later one is installed.
   void Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                ShardProgress* progress);
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
-  // Stops the shard where it is and disconnects everybody, so that nothing holds up its end: the
-  // listener gets it as soon as the transport does not use its memory any more.
+  // Stops the shard at its current version and disconnects all peers, so that none can delay its
+  // end. The listener gets the shard as soon as the transport does not use its memory any more.
   void Halt(uint64_t job, uint32_t generation);
-  // Drops the shard at once; its memory is free as soon as the transport does not use it any more.
-  // Who is connected stays so until he leaves or `release_wait` is over, and hears nothing: he is
-  // being released as well, perhaps later, and would take an end of the link for a death.
+  // Drops the shard at once. Its memory is free as soon as the transport does not use it any more.
+  // Peers stay connected until they leave or `release_wait` has passed, and are told nothing. They
+  // are being released too, perhaps later, and would take an earlier end of the link for a death.
   void Release(uint64_t job, uint32_t generation);
 
  private:
@@ -74,7 +74,7 @@ class ShardLoop : private MessageReceiver {
   struct UnplacedMessage {
     PeerId from;
     WireHeader header;
-    RefusalReason refusal;  // kNone: a repeat
+    RefusalReason refusal;  // kNone: a repeated or late push
   };
 
   bool CopyForSnapshot();
@@ -114,12 +114,12 @@ class ShardLoop : private MessageReceiver {
   ShardCounts& counts_;  // of this thread
   const std::chrono::nanoseconds release_wait_;
   std::unique_ptr<Transport> transport_;
-  std::vector<std::unique_ptr<JobLinks>> jobs_;  // outlive the shards
+  std::vector<std::unique_ptr<JobLinks>> jobs_;  // must outlive the shards
   std::vector<std::unique_ptr<InstalledShard>> shards_;
-  size_t copied_last_ = 0;  // of shards_, for a snapshot
-  int busy_turns_ = 0;      // since one was looked for
+  size_t copied_last_ = 0;  // index in shards_, of the last chunk copied
+  int busy_turns_ = 0;      // since the last look for a copy
   JobLinks::Index links_;
-  std::vector<PeerId> breaches_;  // to be cut off after Progress(), which is using them
+  std::vector<PeerId> breaches_;  // cut off after Progress(), which uses their links
   std::vector<UnplacedMessage>
       unplaced_;  // answered after Progress(): PlacePayload() must not send
 };

@@ -24,7 +24,7 @@
 namespace muster::shard_loop_test {
 namespace {
 
-// Nobody is there; how much there is to do is the test's to say.
+// A transport without peers. The test sets how many events it has.
 class BusyTransport : public Transport {
  public:
   void SetReceiver(MessageReceiver*) override {}
@@ -43,7 +43,7 @@ class BusyTransport : public Transport {
   }
   int Progress() override { return events; }
   void Wait(absl::Duration timeout) override {
-    EXPECT_EQ(timeout, absl::ZeroDuration()) << "that it looks, and does not sleep";
+    EXPECT_EQ(timeout, absl::ZeroDuration()) << "it must poll and not sleep";
     ++looks;
   }
   void Wake() override {}
@@ -61,7 +61,7 @@ class ShardLoopTest : public testing::Test {
                                         absl::ZeroDuration());
   }
 
-  // A job that is resumed at its end, whose last snapshot is due.
+  // Installs a job that is resumed at its end, so that its final snapshot is due.
   void InstallEnded(uint64_t job) {
     const v1::JobPlan plan = MakeTestPlan({.parameters = {3, 4, 5}, .job_number = job});
     Install(plan, plan.first_step());
@@ -90,18 +90,18 @@ class ShardLoopTest : public testing::Test {
   std::unique_ptr<ShardLoop> loop_;
 };
 
-TEST_F(ShardLoopTest, ASnapshotIsCopiedWhenThereIsNothingElseToDo) {
+TEST_F(ShardLoopTest, SnapshotIsCopiedWhileTheThreadIsIdle) {
   InstallEnded(7);
   Turn(2);
   EXPECT_EQ(listener_.snapshots(), 0);
   Turn(1);
   EXPECT_EQ(listener_.snapshots(), 1);
-  EXPECT_EQ(transport_->looks, 3) << "what comes while one chunk is copied waits for no other";
+  EXPECT_EQ(transport_->looks, 3) << "messages wait for the copy of at most one chunk";
   Turn(1);
   EXPECT_EQ(transport_->looks, 3);
 }
 
-TEST_F(ShardLoopTest, ATurnSeesThatASaveHoldsAnUpdateUpForTooLong) {
+TEST_F(ShardLoopTest, TurnNoticesThatAWriteDelaysAnUpdateForTooLong) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   ParameterShard& shard = Install(plan, /*total_steps=*/10);
   ShardLoop::Clock::time_point now;
@@ -120,12 +120,12 @@ TEST_F(ShardLoopTest, ATurnSeesThatASaveHoldsAnUpdateUpForTooLong) {
   EXPECT_EQ(shard.lowest_version(), 1);
 }
 
-TEST_F(ShardLoopTest, AndNowAndThenWhereThereAlwaysIs) {
+TEST_F(ShardLoopTest, SnapshotIsCopiedNowAndThenWhileTheThreadIsBusy) {
   transport_->events = 1;
   InstallEnded(7);
   InstallEnded(8);
   Turn(16 * 6 - 1);
-  EXPECT_EQ(listener_.snapshots(), 1) << "they take turns";
+  EXPECT_EQ(listener_.snapshots(), 1) << "the shards take turns";
   Turn(1);
   EXPECT_EQ(listener_.snapshots(), 2);
 }

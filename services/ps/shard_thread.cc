@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
+constexpr absl::Duration kWaitMax = absl::Seconds(10);  // every event that matters wakes the thread
 
 }  // namespace
 
@@ -71,12 +71,12 @@ void ShardThread::Run(const TransportFactory& factory) {
   }
   if (!made.ok()) return;
   Serve();
-  // Closed before it is emptied for the last time: whose post was taken is carried out, and a shard
-  // that is installed by that goes back to its listener with all others.
+  // Closed before the last commands are taken, so that every accepted command runs. A shard that
+  // such a command installs goes back to its listener with all others.
   mailbox_.Close();
   RunCommands();
   {
-    // Before the transport goes: Wake() uses it with the lock held.
+    // Cleared before the transport is destroyed: Wake() uses it under the lock.
     absl::MutexLock lock(&mu_);
     awake_ = nullptr;
   }
@@ -85,8 +85,8 @@ void ShardThread::Run(const TransportFactory& factory) {
 
 void ShardThread::Serve() {
   while (!stopping_) {
-    // Looked at first: an exchange in every turn would cost more. Lowered before the commands are
-    // taken: one that comes in between is run now or raises the flag again.
+    // Loads first, because an exchange in every turn would cost more. Clears the flag before it
+    // takes the commands: a command that is posted in between runs now or sets the flag again.
     if (mail_.load(std::memory_order_acquire) && mail_.exchange(false)) RunCommands();
     if (loop_->Turn(ShardLoop::Clock::now) == 0) loop_->transport().Wait(kWaitMax);
   }
@@ -102,7 +102,7 @@ void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* 
   const bool posted = mailbox_.Post([this, shard = std::move(shard), listener, progress]() mutable {
     loop_->Install(std::move(shard), listener, progress);
   });
-  if (!posted) listener->ShardInstalled(number, absl::CancelledError("the process is ending"));
+  if (!posted) listener->ShardInstalled(number, absl::CancelledError("the ps is shutting down"));
 }
 
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {

@@ -1,4 +1,4 @@
-// A ShardLoop on a thread of its own: a chunk's whole life is on one thread.
+// Runs a ShardLoop on a thread of its own. Everything about a chunk happens on one thread.
 #pragma once
 
 #include <atomic>
@@ -25,26 +25,26 @@
 
 namespace muster {
 
-// Commands, a turn of the loop, Wait(). Commands come through a mailbox that is looked into only
-// when something was posted. In the steady state of training the thread takes no lock of ours and
+// Repeats: run commands, turn the loop, wait. Commands come through a mailbox, which the thread
+// opens only after a post. In the steady state of training the thread takes no lock of ours and
 // allocates nothing (shard_thread_hot_path_test).
 class ShardThread {
  public:
-  // Waits for the thread to have its transport; the factory's error otherwise. `metrics` outlives
-  // the thread. `release_wait`: as for ShardLoop.
+  // Starts the thread and blocks until it has its transport. Returns the factory's error if it has
+  // none. `metrics` must outlive the thread. `release_wait` is passed to ShardLoop.
   static absl::StatusOr<std::unique_ptr<ShardThread>> Start(
       TransportFactory factory, PsMetrics* metrics,
       absl::Duration release_wait = limits::kReleaseWaitMax);
-  ~ShardThread();  // stops
-  // Destroys the transport, then every shard (each listener hears so), and joins. From then on
+  ~ShardThread();  // calls Stop()
+  // Destroys the transport, then every shard (each listener is told), and joins the thread. Later
   // commands are refused.
   void Stop();
 
   const std::string& address() const { return address_; }
-  // While nobody is connected ("shm+tcp").
+  // The transport's name without any peer, such as "shm+tcp".
   const std::string& transport_name() const { return transport_name_; }
 
-  // ---- commands of the loop, from any thread; carried out in order.
+  // ---- commands of the loop; any thread may call them, and they run in order
   void Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                ShardProgress* progress);
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
@@ -71,14 +71,14 @@ class ShardThread {
   std::string address_;
   std::string transport_name_;
 
-  std::unique_ptr<ShardLoop> loop_;  // the thread's own
+  std::unique_ptr<ShardLoop> loop_;  // used only by the thread
   std::atomic<bool> mail_ = false;   // spares the loop the mailbox's lock
   std::atomic<bool> stopping_ = false;
   absl::Mutex mu_;
-  std::optional<absl::Status> made_ ABSL_GUARDED_BY(mu_);  // of MakeLoop()
-  Transport* awake_ ABSL_GUARDED_BY(mu_) = nullptr;        // the loop's, while there is one
+  std::optional<absl::Status> made_ ABSL_GUARDED_BY(mu_);  // result of MakeLoop()
+  Transport* awake_ ABSL_GUARDED_BY(mu_) = nullptr;        // the loop's transport, while it exists
   Mailbox<Command> mailbox_;
-  std::jthread thread_;  // last: starts when everything else is there
+  std::jthread thread_;  // last: starts when everything else exists
 };
 
 }  // namespace muster

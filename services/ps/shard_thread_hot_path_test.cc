@@ -1,6 +1,6 @@
-// In the steady state of training the shard thread allocates nothing and takes no lock. The
-// transport here is a worker and a network at once, and does neither itself, so whatever is counted
-// is the shard thread's. UcxTransport keeps its own pools (lib/transport).
+// The shard thread must allocate nothing and take no lock in the steady state of training. The
+// transport here plays workers and network, and does neither itself, so every count comes from the
+// shard thread. UcxTransport keeps pools of its own (lib/transport).
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -68,8 +68,8 @@ constexpr int kWorkers = 3;
 constexpr int64_t kWarmupSteps = 20;
 constexpr int64_t kSteps = 500;
 
-// All workers of a job, and the backup of its shard, where it has one: pushes step s + 1 of a chunk
-// once every rank has version s + 1.
+// Plays all workers of a job, and the replica of its shard if it has one. It pushes step s + 1 of a
+// chunk once every rank has version s + 1.
 class WorkersTransport : public Transport {
  public:
   WorkersTransport(const v1::JobPlan& plan, absl::Notification* done)
@@ -123,7 +123,7 @@ class WorkersTransport : public Transport {
       state.pushed = true;
       for (int rank = kWorkers - 1; rank >= 0; --rank) {
         Deliver(PushHeader(plan_, state.step, chunk, rank), gradient_.data());
-        // Of the last rank this one comes after the update and is answered again.
+        // The last rank's repeat arrives after the update and is answered again.
         Deliver(PushHeader(plan_, state.step, chunk, rank), gradient_.data());
         ++events;
       }
@@ -158,7 +158,7 @@ class WorkersTransport : public Transport {
     return kWorkers;
   }
 
-  // Which holds a step when it has all sums of it.
+  // The replica holds a step when it has all sums of the step.
   int AnswerAsBackup() {
     WireHeader header{.generation = plan_.generation(), .job = backup_session_};
     if (std::exchange(hello_due_, false)) {
@@ -263,11 +263,11 @@ void ExpectQuietSteps(TestPlanOptions options, bool has_backup = false) {
 
 TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) { ExpectQuietSteps({}); }
 
-TEST(ShardThreadHotPathTest, NorDoStepsThatAreJudged) {
+TEST(ShardThreadHotPathTest, JudgedStepsNeitherAllocateNorLock) {
   ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1});
 }
 
-TEST(ShardThreadHotPathTest, NorDoStepsThatABackupRepeats) {
+TEST(ShardThreadHotPathTest, StepsWithAReplicaNeitherAllocateNorLock) {
   ExpectQuietSteps({}, /*has_backup=*/true);
   ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1}, /*has_backup=*/true);
 }
@@ -286,9 +286,11 @@ v1::SyncSpec OneBackupWorker() {
   return sync;
 }
 
-TEST(ShardThreadHotPathTest, NorDoPushesThatAreUpdates) { ExpectQuietSteps({.sync = Ssp()}); }
+TEST(ShardThreadHotPathTest, AsynchronousPushesNeitherAllocateNorLock) {
+  ExpectQuietSteps({.sync = Ssp()});
+}
 
-TEST(ShardThreadHotPathTest, NorDoStepsThatCloseWithoutTheSlowest) {
+TEST(ShardThreadHotPathTest, StepsWithBackupWorkersNeitherAllocateNorLock) {
   ExpectQuietSteps({.sync = OneBackupWorker()});
 }
 

@@ -59,7 +59,7 @@ class ShardThreadTest : public testing::Test {
     EXPECT_EQ(Refused(reason), count);
   }
 
-  // A fetch is answered after everything that the worker sent before was handled.
+  // A fetch is answered after everything that the worker sent before it was handled.
   void ExpectAlive(FakeWorker& worker, const v1::JobPlan& plan, int rank) {
     worker.Send(FetchHeader(plan, plan.first_step(), 0, rank));
     EXPECT_EQ(worker.Receive().header.kind, MessageKind::kParams);
@@ -72,7 +72,7 @@ class ShardThreadTest : public testing::Test {
   FakeListener listener_;
   ShardProgress progress_;
   int installed_ = 0;
-  std::unique_ptr<ShardThread> thread_;  // last: ends first
+  std::unique_ptr<ShardThread> thread_;  // last: destroyed first
 };
 
 TEST_F(ShardThreadTest, TrainsWithTwoWorkers) {
@@ -106,7 +106,7 @@ TEST_F(ShardThreadTest, TrainsWithTwoWorkers) {
   EXPECT_EQ(ps_metrics_.duplicate_pushes.Value(), 0);
 }
 
-TEST_F(ShardThreadTest, ARepeatedPushIsAnsweredFromWhatWasApplied) {
+TEST_F(ShardThreadTest, RepeatedPushIsAnsweredWithTheAppliedValue) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
   thread_->StartJob(plan.job_number(), plan.generation(), 50);
@@ -142,7 +142,7 @@ TEST_F(ShardThreadTest, DuplicatedMessagesChangeNothing) {
   EXPECT_EQ(ps_metrics_.pushes(), 40);
 }
 
-TEST_F(ShardThreadTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
+TEST_F(ShardThreadTest, PeerWithoutTheTokenIsNotAdmitted) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   auto stranger = Worker(plan, 0);
@@ -158,7 +158,7 @@ TEST_F(ShardThreadTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
   EXPECT_EQ(stranger->Receive(absl::ZeroDuration()).header.job, 0);
 }
 
-TEST_F(ShardThreadTest, AMemberThatTheJobDoesNotHaveIsTurnedAway) {
+TEST_F(ShardThreadTest, UnknownMemberOfTheJobIsRefused) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   auto stranger = Worker(plan, 0);
@@ -174,7 +174,7 @@ TEST_F(ShardThreadTest, AMemberThatTheJobDoesNotHaveIsTurnedAway) {
   ExpectAlive(*worker, plan, 1);
 }
 
-TEST_F(ShardThreadTest, NothingIsTakenFromAWorkerBeforeItsHello) {
+TEST_F(ShardThreadTest, MessagesBeforeTheHelloAreRefused) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   auto worker = Worker(plan, 0);
@@ -188,7 +188,7 @@ TEST_F(ShardThreadTest, NothingIsTakenFromAWorkerBeforeItsHello) {
   ExpectAlive(*worker, plan, 0);
 }
 
-TEST_F(ShardThreadTest, WhoSpeaksForAnotherIsCutOffAndMayComeAgain) {
+TEST_F(ShardThreadTest, PeerThatImpersonatesAnotherIsCutOffAndMayComeBack) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   thread_->StartJob(plan.job_number(), plan.generation(), 50);
@@ -219,7 +219,7 @@ TEST_F(ShardThreadTest, WhoSpeaksForAnotherIsCutOffAndMayComeAgain) {
   EXPECT_TRUE(honest->lost().ok());
 }
 
-TEST_F(ShardThreadTest, APushThatIsLostOnItsWayMayComeAgainAtOnce) {
+TEST_F(ShardThreadTest, LostPushMayComeAgainAtOnce) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
   thread_->StartJob(plan.job_number(), plan.generation(), 50);
@@ -234,7 +234,7 @@ TEST_F(ShardThreadTest, APushThatIsLostOnItsWayMayComeAgainAtOnce) {
   EXPECT_EQ(ps_metrics_.pushes(), 1);
 }
 
-TEST_F(ShardThreadTest, AWorkerMaySayHelloAgain) {
+TEST_F(ShardThreadTest, WorkerMaySayHelloAgain) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
   auto worker = GreetedWorker(plan, 0);
@@ -262,7 +262,7 @@ TEST_F(ShardThreadTest, MessagesOfOtherGenerationsAreRefused) {
   EXPECT_EQ(ps_metrics_.pushes(), 0);
 }
 
-TEST_F(ShardThreadTest, AGreetedWorkerHearsWhyItsMessageIsRefused) {
+TEST_F(ShardThreadTest, GreetedWorkerIsToldWhyItsMessageIsRefused) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
   auto worker = GreetedWorker(plan, 0);
@@ -307,7 +307,7 @@ TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
   EXPECT_EQ(progress_.lowest_version, 0);
 }
 
-TEST_F(ShardThreadTest, AWorkerThatDiesDoesNotDisturbOtherJobs) {
+TEST_F(ShardThreadTest, DeathOfAWorkerDoesNotDisturbOtherJobs) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 2});
   const v1::JobPlan other_plan = MakeTestPlan({.workers = 1, .job_number = 8});
   Install(plan);
@@ -321,14 +321,14 @@ TEST_F(ShardThreadTest, AWorkerThatDiesDoesNotDisturbOtherJobs) {
   worker1.reset();
   other->Push(0, 0, 1);
   EXPECT_EQ(other->Receive().header.step, 1);
-  // It comes back, and the step goes on.
+  // It comes back, and the step continues.
   worker1 = GreetedWorker(plan, 1);
   worker1->Push(0, 0, 1);
   EXPECT_EQ(worker0->Receive().header.step, 1);
   EXPECT_EQ(worker1->Receive().header.step, 1);
 }
 
-TEST_F(ShardThreadTest, TheListenerHearsWhoseLinkBroke) {
+TEST_F(ShardThreadTest, ListenerIsToldWhichLinkBroke) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 2});
   Install(plan);
   auto worker = GreetedWorker(plan, 1);
@@ -347,7 +347,7 @@ TEST_F(ShardThreadTest, ReleaseFreesTheMemory) {
   EXPECT_EQ(budget_.used_bytes(), 0);
 }
 
-TEST_F(ShardThreadTest, AReleasedShardDoesNotWaitForAPeerThatStandsStill) {
+TEST_F(ShardThreadTest, ReleasedShardDoesNotWaitForAStalledPeer) {
   thread_ = *ShardThread::Start(
       [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
       &ps_metrics_, /*release_wait=*/absl::ZeroDuration());
@@ -355,19 +355,19 @@ TEST_F(ShardThreadTest, AReleasedShardDoesNotWaitForAPeerThatStandsStill) {
   Install(plan);
   auto standing = GreetedWorker(plan, 0);
   auto other = GreetedWorker(plan, 1);
-  standing->Send(FetchHeader(plan, 0, 0, 0));  // and does not take the answer
+  standing->Send(FetchHeader(plan, 0, 0, 0));  // but does not take the answer
   ExpectAlive(*other, plan, 1);
   thread_->Release(plan.job_number(), plan.generation());
   listener_.AwaitReleased(1);
   EXPECT_EQ(budget_.used_bytes(), 0);
 }
 
-TEST_F(ShardThreadTest, AHaltedShardIsHandedOverThoughAPeerStandsStill) {
+TEST_F(ShardThreadTest, HaltedShardIsHandedOverDespiteAStalledPeer) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 2});
   Install(plan);
   auto sleeper = GreetedWorker(plan, 0);
   thread_->StartJob(plan.job_number(), plan.generation(), 10);
-  sleeper->Send(FetchHeader(plan, 0, 0, 0));  // and never takes the answer
+  sleeper->Send(FetchHeader(plan, 0, 0, 0));  // but never takes the answer
   listener_.KeepReleasedShard();
   thread_->Halt(plan.job_number(), plan.generation());
   listener_.AwaitReleased(1);
@@ -377,7 +377,7 @@ TEST_F(ShardThreadTest, AHaltedShardIsHandedOverThoughAPeerStandsStill) {
   EXPECT_EQ(shard->held_versions().newest, 0);
 }
 
-TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksUntilTheirOwnersLeave) {
+TEST_F(ShardThreadTest, ReleasedShardKeepsItsLinksUntilThePeersLeave) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   auto first = GreetedWorker(plan, 0);
@@ -385,7 +385,8 @@ TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksUntilTheirOwnersLeave) {
   thread_->Release(plan.job_number(), plan.generation());
   listener_.AwaitReleased(1);
   EXPECT_EQ(budget_.used_bytes(), 0);
-  // Neither is told anything, nor is who has not heard of the release and comes only now.
+  // Neither peer is told anything. A peer that does not know of the release and connects only now
+  // is not told either.
   first->Push(0, 0, 1);
   second->Send(FetchHeader(plan, 0, 0, 1));
   auto late = Worker(plan, 1);
@@ -396,18 +397,18 @@ TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksUntilTheirOwnersLeave) {
     EXPECT_EQ(worker->Receive(absl::ZeroDuration()).header.job, 0);
     EXPECT_TRUE(worker->lost().ok()) << worker->lost();
   }
-  // When all have left nobody is let in any more.
+  // When all peers have left, no peer is admitted any more.
   first.reset();
   second.reset();
   late.reset();
-  // The thread hears of that before it has carried out the second of two commands.
+  // The thread has noticed it before it finishes the second of two commands.
   for (const uint64_t job : {8, 9}) Install(MakeTestPlan({.job_number = job}));
   auto stranger = Worker(plan, 0);
   stranger->Connect(thread_->address());
   EXPECT_TRUE(absl::IsPermissionDenied(stranger->AwaitLost()));
 }
 
-TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksForSomeTimeOnly) {
+TEST_F(ShardThreadTest, ReleasedShardKeepsItsLinksForALimitedTime) {
   thread_ = *ShardThread::Start(
       [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
       &ps_metrics_, /*release_wait=*/absl::ZeroDuration());
@@ -455,8 +456,8 @@ TEST_F(ShardThreadTest, LinksPassOnToTheNextGeneration) {
   EXPECT_TRUE(b->lost().ok());
 }
 
-// The server releases the one generation when it begins to prepare the next.
-TEST_F(ShardThreadTest, LinksPassOnAlsoAfterARelease) {
+// The server releases a generation when it begins to prepare the next one.
+TEST_F(ShardThreadTest, LinksPassOnAfterARelease) {
   const v1::JobPlan first = MakeTestPlan({.workers = 1});
   const v1::JobPlan second = MakeTestPlan({.workers = 1, .generation = 2});
   Install(first);
@@ -470,7 +471,7 @@ TEST_F(ShardThreadTest, LinksPassOnAlsoAfterARelease) {
   ExpectAlive(*worker, second, 0);
 }
 
-TEST_F(ShardThreadTest, WhatIsOfAnotherGenerationThanTheInstalledOneIsRefused) {
+TEST_F(ShardThreadTest, MessagesOfOtherGenerationsThanTheInstalledOneAreRefused) {
   const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
   const v1::JobPlan third = MakeTestPlan({.generation = 3});
   Install(first);
@@ -492,14 +493,14 @@ TEST_F(ShardThreadTest, WhatIsOfAnotherGenerationThanTheInstalledOneIsRefused) {
     EXPECT_EQ(refusal_of(first, 0, kind), RefusalReason::kOldGeneration);
     EXPECT_EQ(refusal_of(third, 0, kind), RefusalReason::kUnknownJob);
   }
-  // Before it says HELLO, it has no rank in this one.
+  // The worker has no rank in this generation before it says HELLO.
   EXPECT_EQ(refusal_of(second, 1, kPush), RefusalReason::kNotGreeted);
   EXPECT_EQ(refusal_of(second, 1, kFetch), RefusalReason::kNotGreeted);
   EXPECT_EQ(refusal_of(second, 2, kHello), RefusalReason::kWrongRank);
   worker->Become(second, 1);
   worker->Hello();
   EXPECT_EQ(worker->Receive().header.kind, kHello);
-  // And what it had said under its old rank may still come.
+  // A message that it sent under its old rank may still arrive.
   for (const MessageKind kind : {kHello, kPush, kFetch}) {
     EXPECT_EQ(refusal_of(first, 0, kind), RefusalReason::kOldGeneration);
   }
@@ -510,7 +511,7 @@ TEST_F(ShardThreadTest, WhatIsOfAnotherGenerationThanTheInstalledOneIsRefused) {
   EXPECT_EQ(Refused(RefusalReason::kBadHeader), 0);
 }
 
-TEST_F(ShardThreadTest, WhoMeansTheGenerationBeforeIsNotLetIn) {
+TEST_F(ShardThreadTest, PeerOfTheLastGenerationIsNotAdmitted) {
   const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
   Install(first);
   Install(second);
@@ -521,7 +522,7 @@ TEST_F(ShardThreadTest, WhoMeansTheGenerationBeforeIsNotLetIn) {
   ExpectAlive(*worker, second, 0);
 }
 
-TEST_F(ShardThreadTest, WhoDoesNotComeAlongIsCutOffAtTheGenerationAfter) {
+TEST_F(ShardThreadTest, PeerThatDoesNotFollowIsCutOffOneGenerationLater) {
   const v1::JobPlan first = MakeTestPlan({});
   const v1::JobPlan second = MakeTestPlan({.generation = 2});
   const v1::JobPlan third = MakeTestPlan({.generation = 3});
@@ -541,7 +542,7 @@ TEST_F(ShardThreadTest, WhoDoesNotComeAlongIsCutOffAtTheGenerationAfter) {
   ExpectAlive(*survivor, third, 0);
 }
 
-TEST_F(ShardThreadTest, WhoComesAlongTakesTheRankThatHeSaysFromWhoeverHadIt) {
+TEST_F(ShardThreadTest, PeerThatFollowsTakesItsNewRankFromTheHolder) {
   const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
   Install(first);
   auto worker = GreetedWorker(first, 0);
@@ -554,7 +555,7 @@ TEST_F(ShardThreadTest, WhoComesAlongTakesTheRankThatHeSaysFromWhoeverHadIt) {
   ExpectAlive(*worker, second, 1);
 }
 
-TEST_F(ShardThreadTest, AnotherTokenEndsTheLinksOfTheGenerationBefore) {
+TEST_F(ShardThreadTest, DifferentTokenEndsTheLinksOfTheLastGeneration) {
   v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
   second.set_session_token("another-token-16");
   Install(first);
@@ -568,7 +569,7 @@ TEST_F(ShardThreadTest, AnotherTokenEndsTheLinksOfTheGenerationBefore) {
   ExpectAlive(*worker, second, 0);
 }
 
-TEST_F(ShardThreadTest, AnOlderGenerationIsNotInstalledBesideALaterOne) {
+TEST_F(ShardThreadTest, OlderGenerationIsNotInstalledAfterALaterOne) {
   const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
   Install(second);
   auto worker = GreetedWorker(second, 0);
@@ -582,8 +583,9 @@ TEST_F(ShardThreadTest, AnOlderGenerationIsNotInstalledBesideALaterOne) {
   EXPECT_EQ(listener_.released(), 0);
 }
 
-// A sanitizer looks: the memory of the generation before is read after the next one is installed.
-TEST_F(ShardThreadTest, WhatIsUnderWayAtTheChangeComesToItsEndFirst) {
+// A sanitizer checks the access: memory of the last generation is read after the next one is
+// installed.
+TEST_F(ShardThreadTest, TransfersUnderWayDuringTheChangeEndFirst) {
   const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
   Install(first);
   auto slow = GreetedWorker(first, 0);
@@ -611,7 +613,7 @@ TEST_F(ShardThreadTest, WhatIsUnderWayAtTheChangeComesToItsEndFirst) {
   EXPECT_EQ(slow->Receive().header.kind, MessageKind::kHello);
 }
 
-TEST_F(ShardThreadTest, WhoHoldsUpTheGenerationBeforeIsCutOff) {
+TEST_F(ShardThreadTest, PeerThatDelaysTheEndOfTheLastGenerationIsCutOff) {
   thread_ = *ShardThread::Start(
       [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
       &ps_metrics_, /*release_wait=*/absl::ZeroDuration());
@@ -619,7 +621,7 @@ TEST_F(ShardThreadTest, WhoHoldsUpTheGenerationBeforeIsCutOff) {
   Install(first);
   auto standing = GreetedWorker(first, 0);
   auto other = GreetedWorker(first, 1);
-  standing->Send(FetchHeader(first, 0, 0, 0));  // and does not take the answer
+  standing->Send(FetchHeader(first, 0, 0, 0));  // but does not take the answer
   ExpectAlive(*other, first, 1);
   Install(second);
   listener_.AwaitReleased(1);
@@ -643,7 +645,7 @@ TEST_F(ShardThreadTest, SnapshotsGoToTheListener) {
   listener_.AwaitDeclined(1);
 }
 
-TEST_F(ShardThreadTest, AnUpdateWithNanIsAppliedAndCounted) {
+TEST_F(ShardThreadTest, UpdateWithNanIsAppliedAndCounted) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
   thread_->StartJob(plan.job_number(), plan.generation(), 10);

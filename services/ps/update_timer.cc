@@ -23,7 +23,8 @@ OutgoingStores StoresChoice::faster() const {
 OutgoingStores StoresChoice::Try() {
   const OutgoingStores now = faster();
   if (--until_trial_ > 0) return now;
-  // At random: a step updates the same chunks in about the same order.
+  // A random gap: with a fixed one the trials could always hit the same chunks, because each step
+  // updates the chunks in about the same order.
   until_trial_ = 1 + static_cast<int>(random_() % kTrialGapMax);
   return now == OutgoingStores::kDirect ? OutgoingStores::kUnfetched : OutgoingStores::kDirect;
 }

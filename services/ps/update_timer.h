@@ -1,4 +1,4 @@
-// How long updates take, and by it how their values are stored fastest.
+// Times updates, and finds out which way of storing their values is fastest.
 #pragma once
 
 #include <array>
@@ -10,18 +10,19 @@
 
 namespace muster {
 
-// Which of two ways was faster lately. How far the processors of a ps and of the workers on its
-// host are from each other is nowhere to be read, and schedulers change it.
+// Remembers which of two ways to store was faster lately. The distance between the processors of a
+// ps and of the workers on its host cannot be looked up, and schedulers change it.
 class StoresChoice {
  public:
-  // The faster one; one that was never tried is.
+  // Returns the faster way. A way that was never tried counts as faster.
   kernels::OutgoingStores faster() const;
-  // That or, in every 16th update or so, the other one: it may have become the faster.
+  // Returns the faster way or, in about one of 16 updates, the other one, which may have become
+  // faster.
   kernels::OutgoingStores Try();
   void Took(kernels::OutgoingStores stores, float nanoseconds_per_element);
 
  private:
-  static constexpr int kRemembered = 4;  // an interrupted update among these does not matter
+  static constexpr int kRemembered = 4;  // so that one interrupted update does not matter
   static constexpr int kTrialGapMax = 31;
 
   struct Way {
@@ -38,21 +39,21 @@ class StoresChoice {
 // Thread-compatible.
 class UpdateTimer {
  public:
-  // From now on workers do: see kernels::OutgoingStores.
+  // Workers read the values in place from now on, see kernels::OutgoingStores.
   void set_values_are_read_in_place() { values_are_read_in_place_ = true; }
 
-  // An update of so many elements begins; values are to be stored so.
+  // Begins an update of `elements` elements. Returns how its values must be stored.
   kernels::OutgoingStores Begin(int64_t elements);
 
   struct Sample {
-    int updates = 0;  // that it stands for; 0: this update was not timed
+    int updates = 0;  // number of updates that it stands for; 0: not timed
     int64_t nanoseconds = 0;
   };
   Sample End();
 
  private:
-  // Two looks at the clock take a tenth of the time that a small chunk's whole round trip does: of
-  // updates of fewer elements, a sample is timed.
+  // Reading the clock twice takes a tenth of the time of a small chunk's whole round trip. Of
+  // updates with fewer elements only a sample is timed.
   static constexpr int64_t kTimedElements = 16 << 10;
   static constexpr int kSampleGapMax = 31;
   static constexpr int64_t kUnfetchedElementsMin = 1024;
@@ -60,11 +61,12 @@ class UpdateTimer {
   StoresChoice& ChoiceFor(int64_t elements);
 
   bool values_are_read_in_place_ = false;
-  std::array<StoresChoice, std::numeric_limits<int64_t>::digits + 1> choices_;  // by width of size
-  int gap_ = 1;  // from sample to sample
+  // by the bit width of the number of elements
+  std::array<StoresChoice, std::numeric_limits<int64_t>::digits + 1> choices_;
+  int gap_ = 1;  // updates from one sample to the next
   int until_sample_ = 1;
   std::minstd_rand random_;
-  // Of the update under way.
+  // The update under way.
   int64_t elements_ = 0;
   kernels::OutgoingStores stores_ = kernels::OutgoingStores::kDirect;
   int stands_for_ = 0;

@@ -20,7 +20,7 @@ struct Costs {
   float unfetched;
 };
 
-// How many of so many updates were unfetched.
+// Counts the unfetched updates among `updates` updates.
 int Unfetched(StoresChoice& choice, Costs costs, int updates = kUpdates) {
   int unfetched = 0;
   for (int i = 0; i < updates; ++i) {
@@ -31,7 +31,7 @@ int Unfetched(StoresChoice& choice, Costs costs, int updates = kUpdates) {
   return unfetched;
 }
 
-TEST(StoresChoiceTest, TriesTheSlowerOneNowAndThen) {
+TEST(StoresChoiceTest, TriesTheSlowerWayNowAndThen) {
   StoresChoice choice;
   EXPECT_THAT(Unfetched(choice, {.direct = 1, .unfetched = 2}),
               AllOf(Ge(kUpdates / 32), Le(kUpdates / 8)));
@@ -76,7 +76,7 @@ TEST(UpdateTimerTest, SamplesOfShortUpdatesStandForAll) {
   EXPECT_THAT(stands_for, AllOf(Ge(kUpdates - 32), Le(kUpdates)));
 }
 
-// How often one of so many updates is unfetched.
+// Counts the unfetched updates among kUpdates updates of one size.
 int Unfetched(UpdateTimer& timer, int64_t elements) {
   int unfetched = 0;
   for (int i = 0; i < kUpdates; ++i) {
@@ -86,7 +86,7 @@ int Unfetched(UpdateTimer& timer, int64_t elements) {
   return unfetched;
 }
 
-TEST(UpdateTimerTest, StoresAreDirectWhereNobodyReadsInPlace) {
+TEST(UpdateTimerTest, StoresAreDirectIfNoWorkerReadsInPlace) {
   UpdateTimer timer;
   EXPECT_EQ(Unfetched(timer, 1 << 20), 0);
   timer.set_values_are_read_in_place();
