@@ -1,4 +1,4 @@
-// A chunk of a plan in words, for messages.
+// Names chunks of a plan in messages.
 #pragma once
 
 #include <string>

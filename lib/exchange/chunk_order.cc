@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-// By parameter: the first node that reads it.
+// Returns for each parameter the index of the first node that reads it.
 std::vector<int> FirstReaders(const v1::Graph& graph) {
   absl::flat_hash_map<std::string, int> parameter_of;
   for (int p = 0; p < graph.parameters_size(); ++p) parameter_of[graph.parameters(p).name()] = p;

@@ -1,4 +1,4 @@
-// Which chunks of a plan a worker needs first.
+// The order in which a worker needs the chunks of a plan.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// The chunks in the order in which they are needed: those that a forward reads first come first.
+// Returns the chunks in the order in which a forward pass reads their parameters.
 std::vector<ChunkId> ChunksByFirstUse(const v1::JobPlan& plan);
 
 }  // namespace muster

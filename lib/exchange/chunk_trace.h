@@ -1,4 +1,4 @@
-// The lives of chunks in a worker's trace, whoever exchanges them.
+// Traces chunks at a worker, for every kind of exchange.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace muster {
 
-// A chunk's life at a step is from its final gradient to its new values; ways to others overlap it.
-// Does nothing without a trace, or while it is off. Thread-safe; the trace outlives it.
+// Records a chunk at a step from its final gradient to its new values. Transfers to different peers
+// overlap. Does nothing without a trace or while it is off. Thread-safe. The trace must outlive
+// this object.
 class ChunkTrace {
  public:
   ChunkTrace(Trace* trace, int chunks) : trace_(trace), chunks_(chunks) {
@@ -21,7 +22,7 @@ class ChunkTrace {
     trace_->Begin(kTrack, "chunk", IdOf(chunk, step),
                   {{{"chunk", ToInt(chunk)}, {"step", step}, {"shard", ToInt(shard)}}});
   }
-  // `credit`: bytes that may still go out before others have arrived.
+  // `credit` is the number of bytes that may still be sent before earlier ones have arrived.
   void Queued(ChunkId chunk, int64_t step, int64_t urgency, int64_t credit) const {
     Mark("queued", chunk, step, {{{"urgency", urgency}, {"credit", credit}, {"step", step}}});
   }
@@ -33,7 +34,7 @@ class ChunkTrace {
   }
 
  private:
-  static constexpr int kTrack = 100;  // devices come before
+  static constexpr int kTrack = 100;  // above the tracks of devices
 
   bool on() const { return trace_ != nullptr && trace_->on(); }
   int64_t IdOf(ChunkId chunk, int64_t step) const { return step * chunks_ + ToInt(chunk); }

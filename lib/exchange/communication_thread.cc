@@ -44,7 +44,8 @@ void CommunicationThread::Wake() {
 
 void CommunicationThread::Close() {
   {
-    absl::MutexLock lock(&mu_);  // the thread may not take the transport away before it is woken
+    // keeps the thread from destroying the transport before Wake() returns
+    absl::MutexLock lock(&mu_);
     closing_.store(true, std::memory_order_release);
     Wake();
   }
@@ -54,7 +55,8 @@ void CommunicationThread::Close() {
 // ---------------------------------------------------------------- the thread
 
 void CommunicationThread::Run() {
-  AskForShortSlices();  // a step waits for it, beside ps and devices that compute
+  // every step waits for this thread, and devices and ps may need the same cores
+  AskForShortSlices();
   const absl::Status opened = Open();
   if (opened.ok()) waking_.store(transport_.get(), std::memory_order_release);
   {
@@ -69,7 +71,7 @@ void CommunicationThread::Run() {
     }
     work_->Closing();
     absl::MutexLock lock(&mu_);
-    // Relaxed: Close(), the only one who may still wake, has the lock as well.
+    // Relaxed: only Close() may still call Wake(), and it takes the lock too.
     waking_.store(nullptr, std::memory_order_relaxed);
   }
   transport_.reset();
@@ -91,7 +93,7 @@ absl::Span<const ChunkId> CommunicationThread::TakePosted() {
   if (!has_posts_.load(std::memory_order_acquire)) return taken_;
   absl::MutexLock lock(&mu_);
   taken_.swap(posted_);
-  // Under the lock, as in Post(): what is posted next raises it again.
+  // Cleared under the lock that Post() takes too, so the next post sets it again.
   has_posts_.store(false, std::memory_order_relaxed);
   return taken_;
 }

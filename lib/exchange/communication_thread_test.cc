@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Keeps what it is given. Its fields are the thread's while that runs.
+// Records its calls. While the thread runs, only the thread uses the fields.
 class Recorder : public CommunicationThread::Work {
  public:
   absl::Status Open(Transport& transport) override {
@@ -37,7 +37,7 @@ class Recorder : public CommunicationThread::Work {
   void PayloadLost(PeerId, const WireHeader&) override {}
   void PeerLost(PeerId, const absl::Status&) override {}
 
-  size_t awaited = 0;  // posts, after which `all` is notified
+  size_t awaited = 0;  // number of posts after which `all` is notified
   absl::Status open_error;
   std::thread::id thread;
   std::string address;
@@ -47,7 +47,7 @@ class Recorder : public CommunicationThread::Work {
   absl::Notification all;
 };
 
-// Writes down when it goes and when what is registered with it does.
+// Logs when it is destroyed and when its registrations are.
 class LoggedTransport : public Transport {
  public:
   LoggedTransport(std::unique_ptr<Transport> transport, std::vector<std::string>* log)
@@ -101,8 +101,8 @@ TEST(CommunicationThreadTest, OpensItsTransportOnTheThreadBeforeStartReturns) {
   EXPECT_TRUE(work.closed);
 }
 
-// Its transport sleeps until it is woken, for ever if need be.
-TEST(CommunicationThreadTest, WhatManyThreadsPostArrivesOnceAndInTheirOrder) {
+// The transport sleeps until it is woken, without a limit.
+TEST(CommunicationThreadTest, PostsOfManyThreadsArriveOnceAndInOrder) {
   constexpr int kThreads = 4, kPosts = 500;
   Network network;
   Recorder work;
@@ -127,7 +127,7 @@ TEST(CommunicationThreadTest, WhatManyThreadsPostArrivesOnceAndInTheirOrder) {
   }
 }
 
-TEST(CommunicationThreadTest, WhatIsPostedBeforeTheStartIsInTheFirstTurn) {
+TEST(CommunicationThreadTest, PostsBeforeTheStartAreInTheFirstTurn) {
   Network network;
   Recorder work;
   work.awaited = 2;
@@ -140,7 +140,7 @@ TEST(CommunicationThreadTest, WhatIsPostedBeforeTheStartIsInTheFirstTurn) {
   EXPECT_THAT(work.posted, ElementsAre(ChunkId(7), ChunkId(8)));
 }
 
-TEST(CommunicationThreadTest, AWakeIsATurn) {
+TEST(CommunicationThreadTest, WakeCausesATurn) {
   Network network;
   struct : Recorder {
     void Turn(absl::Span<const ChunkId> came) override {
@@ -156,7 +156,7 @@ TEST(CommunicationThreadTest, AWakeIsATurn) {
   work.seen.WaitForNotification();
 }
 
-TEST(CommunicationThreadTest, TheTransportGoesBeforeTheMemoryThatItUses) {
+TEST(CommunicationThreadTest, TransportIsDestroyedBeforeTheRegistrations) {
   Network network;
   Recorder work;
   std::vector<std::byte> memory(64);
@@ -168,7 +168,7 @@ TEST(CommunicationThreadTest, TheTransportGoesBeforeTheMemoryThatItUses) {
   EXPECT_THAT(network.log, ElementsAre("registered", "transport gone", "unregistered"));
 }
 
-TEST(CommunicationThreadTest, AFailureToOpenIsReturnedAndNothingFollows) {
+TEST(CommunicationThreadTest, FailureToOpenIsReturnedAndNothingFollows) {
   Network network;
   Recorder work;
   work.open_error = absl::UnavailableError("nobody there");

@@ -15,8 +15,7 @@ void CreditWaits::Begin(int64_t bytes) {
   metrics_.queued_bytes.Increment(static_cast<double>(bytes));
 }
 
-// The time of a full queue is counted with every chunk that is sent, so that the clock is not read
-// for this alone while one waits.
+// Counts the time of a full queue at every send, because the clock is read for sends anyway.
 void CreditWaits::End(int64_t bytes, int64_t since, int64_t now) {
   --chunks_;
   bytes_ -= bytes;

@@ -1,4 +1,4 @@
-// What waits for credit in an exchange's queues (SendQueue), as metrics tell it.
+// Metrics about chunks that wait for credit in an exchange's queues (SendQueue).
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,27 @@
 
 namespace muster {
 
-// Thread-compatible. What waits when it ends is not told for ever.
+// Thread-compatible. The destructor takes chunks that still wait out of the metrics.
 class CreditWaits {
  public:
   explicit CreditWaits(ExchangeMetrics* metrics) : metrics_(*metrics) {}  // outlives this
   CreditWaits(const CreditWaits&) = delete;
   ~CreditWaits();
 
-  // A chunk of so many bytes is final.
+  // Records that a chunk of `bytes` bytes is final and waits.
   void Begin(int64_t bytes);
-  // It is sent at `now`, and was final at `since` (both as Trace::Now()).
+  // Records that it is sent at `now`, and was final at `since` (both from Trace::Now()).
   void End(int64_t bytes, int64_t since, int64_t now);
-  // All that may be sent was: what is left waits.
+  // Called after all sends that the credit allows. The remaining chunks wait.
   void Settle();
   int64_t chunks() const { return chunks_; }
 
  private:
   ExchangeMetrics& metrics_;
   int64_t chunks_ = 0;
-  int64_t bytes_ = 0;       // of those
-  int64_t full_since_ = 0;  // some chunk waits, and the time from here on is not counted; 0: none
+  int64_t bytes_ = 0;  // of the waiting chunks
+  // some chunk waits since then, and this time is not counted yet; 0: none
+  int64_t full_since_ = 0;
 };
 
 }  // namespace muster

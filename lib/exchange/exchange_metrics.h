@@ -1,4 +1,4 @@
-// What an exchange exports at /metrics, and reports of its links.
+// The metrics of an exchange at /metrics, and its reports about links.
 #pragma once
 
 #include <map>
@@ -17,8 +17,8 @@
 
 namespace muster {
 
-// Of one link: to a shard, or to a neighbour in the ring. They are shown while somebody holds them,
-// or a copy.
+// The metrics of one link: to a shard, or to a neighbour in the ring. They are exported as long as
+// this object or a copy exists.
 struct LinkMetrics {
   prometheus::Counter& sent_bytes;
   prometheus::Counter& received_bytes;
@@ -26,23 +26,23 @@ struct LinkMetrics {
   std::shared_ptr<const void> shown;
 };
 
-// References into `metrics`, which outlives this: looked up once.
+// Looks up its metrics in `metrics` once. `metrics` must outlive this object.
 class ExchangeMetrics {
  public:
   explicit ExchangeMetrics(Metrics& metrics);
 
-  // Shows the link that carries the messages of `job` to `peer` ("ps-0/1": the member and the
-  // number of its shard thread). Logs it once.
+  // Shows the link for messages of `job` to `peer`, and logs it once. A peer looks like "ps-0/1":
+  // the member and the number of its shard thread.
   void ShowLink(const std::string& job, const std::string& peer, const LinkDescription& link)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetLinks(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);  // they are closed
-  // The links that are shown; those beyond limits::kLinksReportedMax are counted.
+  // Adds the shown links to the report. Links beyond limits::kLinksReportedMax are only counted.
   void AddLinksTo(v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mu_);
-  // From the sending of a chunk's gradient, or a fetch, until its parameters are here, over links
-  // of this transport: see LinkDescription.
+  // Measures the time from sending a chunk's gradient, or a fetch, until its parameters have
+  // arrived. Covers the links of this transport, see LinkDescription.
   prometheus::Histogram& PullDuration(const std::string& transport);
-  // The same objects for the same peer, as long as somebody holds them. Not to be held for longer
-  // than this lives.
+  // Returns the same metrics for the same peer, as long as a copy exists. No copy may outlive this
+  // object.
   LinkMetrics Link(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -52,15 +52,15 @@ class ExchangeMetrics {
   Metrics& metrics_;
   LinkGauges links_;
   absl::Mutex mu_;
-  std::map<std::string, int> holders_ ABSL_GUARDED_BY(mu_);            // of a peer's metrics
+  std::map<std::string, int> holders_ ABSL_GUARDED_BY(mu_);            // number of copies, by peer
   std::map<std::string, LinkDescription> shown_ ABSL_GUARDED_BY(mu_);  // by peer
 
  public:
-  prometheus::Counter& push_bytes;         // payloads, as they are on the wire
-  prometheus::Counter& params_bytes;       // likewise
-  prometheus::Gauge& queued_chunks;        // wait for credit
-  prometheus::Gauge& queued_bytes;         // that they have to send
-  prometheus::Histogram& credit_duration;  // from final to sent, of a chunk
+  prometheus::Counter& push_bytes;         // bytes of payloads, as they are on the wire
+  prometheus::Counter& params_bytes;       // bytes of payloads, as they are on the wire
+  prometheus::Gauge& queued_chunks;        // chunks that wait for credit
+  prometheus::Gauge& queued_bytes;         // bytes of these chunks
+  prometheus::Histogram& credit_duration;  // from final to sent, per chunk
   prometheus::Counter& queue_full;         // seconds in which some chunk waited for credit
 };
 

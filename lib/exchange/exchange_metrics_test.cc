@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(ExchangeMetricsTest, ALinkIsShownWhileSomebodyHoldsIt) {
+TEST(ExchangeMetricsTest, LinkIsShownWhileACopyExists) {
   Metrics metrics;
   ExchangeMetrics exchange(metrics);
   std::optional<LinkMetrics> first = exchange.Link("ps-0/1");
@@ -33,10 +33,10 @@ TEST(ExchangeMetricsTest, ALinkIsShownWhileSomebodyHoldsIt) {
   EXPECT_THAT(metrics.Render(), Not(HasSubstr("peer=\"ps-0/1\"")));
   EXPECT_THAT(metrics.Render(), HasSubstr("peer=\"ps-1/0\""));
 
-  EXPECT_EQ(exchange.Link("ps-0/1").sent_bytes.Value(), 0) << "it is another one";
+  EXPECT_EQ(exchange.Link("ps-0/1").sent_bytes.Value(), 0) << "the new metrics start at 0";
 }
 
-TEST(ExchangeMetricsTest, LinksAreReportedWithWhatCarriesThemAndWhatTheyMoved) {
+TEST(ExchangeMetricsTest, LinksAreReportedWithTheirTransportAndBytes) {
   Metrics metrics;
   ExchangeMetrics exchange(metrics);
   const LinkMetrics link = exchange.Link("ps-0/1");
@@ -60,9 +60,10 @@ TEST(ExchangeMetricsTest, LinksAreReportedWithWhatCarriesThemAndWhatTheyMoved) {
             "received_bytes: 5");
   EXPECT_EQ(report.links(1).ShortDebugString(),
             "peer: \"worker-0\" transport: \"shm\" security: \"host\"")
-      << "nobody counts what goes there";
+      << "this link has no counters";
   EXPECT_EQ(report.links_left_out(), 0);
-  EXPECT_THAT(metrics.Render(), Not(HasSubstr("peer=\"worker-0\"} 0"))) << "nor is it counted now";
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("peer=\"worker-0\"} 0")))
+      << "the report must not create counters";
 
   exchange.ForgetLinks("line-1");
   v1::JobReport after;

@@ -140,14 +140,14 @@ void FakeShard::Received(PeerId from, const WireHeader& header, absl::Span<const
   CHECK(header.dtype == format.dtype && header.codec == format.codec);
   CHECK_EQ(header.length, format.bytes);
   push_bytes_ += static_cast<int64_t>(header.length);
-  if (header.step < chunk.version && mode() == v1::BSP) {  // overtaken
+  if (header.step < chunk.version && mode() == v1::BSP) {  // the worker was overtaken
     ++late_pushes_;
     return Answer(header.rank, index, chunk);
   }
   std::vector<float>& gradient = chunk.gradients[header.rank];
   gradient.resize(chunk.values.size());
   CHECK(Decode(format, payload, absl::MakeSpan(gradient)).ok());
-  if (mode() == v1::SSP || mode() == v1::ASP) {  // one worker's answer, at once
+  if (mode() == v1::SSP || mode() == v1::ASP) {  // answers one worker at once
     CHECK_EQ(header.step, chunk.versions[header.rank]);
     Apply(index, chunk);
     chunk.version = ++chunk.versions[header.rank];

@@ -1,5 +1,6 @@
-// Parameter servers for tests: they sum in rank order (ssp and asp: apply each push at once;
-// local_sgd: take the mean), do plain SGD, keep the first loss scale and can be stopped.
+// Fake parameter servers for tests, which can be stopped. They sum in rank order; for ssp and asp
+// they apply each push at once, and for local_sgd they take the mean. They use plain SGD and keep
+// the first loss scale.
 #pragma once
 
 #include <atomic>
@@ -31,28 +32,27 @@ class FakeShard : private MessageReceiver {
   std::string address() const { return address_; }
   void Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps);
 
-  // While stalled it receives nothing, from the return of Stall(true) on.
+  // The shard receives nothing from the return of Stall(true) until Stall(false).
   void Stall(bool stall);
-  // Dies: everyone connected hears of it.
+  // Stops the shard like a death: all connected peers notice it.
   void Stop();
 
-  // As if other workers had closed all steps before `version`, each adding 1 to all values. What is
-  // pushed for these steps is late: dropped and answered with the version there is.
+  // Acts as if other workers had closed all steps before `version`, each adding 1 to all values.
+  // Pushes for these steps are late: dropped, and answered with the current version.
   void Overtake(int64_t version);
   int64_t late_pushes() const { return late_pushes_; }
 
   // Chunks in the order in which rank 0 pushed them.
   std::vector<int> pushed_chunks() const;
-  // Pushes that have begun to come in.
+  // The number of pushes that have begun to arrive.
   int64_t pushes_placed() const { return pushes_placed_; }
-  // Payloads of those received.
+  // The payload bytes of received pushes.
   int64_t push_bytes() const { return push_bytes_; }
-  // Waits until `pushes` have been received in all.
+  // Waits until `pushes` pushes have been received in total.
   void AwaitPushes(int64_t pushes) const;
   std::vector<float> values(int chunk) const;
   void RefuseChunk(int chunk, RefusalReason reason);
-  // Every HELLO from now on says that it is of `shard`, every value that it is of `chunk`: -1 is
-  // the right one.
+  // Makes every HELLO name `shard` and every value name `chunk`; -1 stands for the right one.
   void Claim(int shard, int chunk);
 
  private:
@@ -99,7 +99,7 @@ class FakeShard : private MessageReceiver {
   std::jthread thread_;
 };
 
-// The ps side of a whole job, and the plan to go with it.
+// The ps side of a whole job, and its plan.
 class FakePs {
  public:
   struct Options {
@@ -108,14 +108,14 @@ class FakePs {
     int64_t chunk_bytes = 1 << 10;
     int workers = 1;
     int shards = 2;              // shard i is thread 0 of member "ps-<i>"
-    int64_t total_steps = 1000;  // local_sgd: its last round may be shorter
+    int64_t total_steps = 1000;  // local_sgd: the last round may be shorter
   };
   FakePs(InProcessNetwork& network, const Options& options);
 
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
   FakeShard& shard(int i) { return *shards_[i]; }
 
-  // The parameter as the shards have it now.
+  // Returns the current values of the parameter.
   std::vector<float> parameter(int p) const;
 
  private:

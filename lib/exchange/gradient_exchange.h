@@ -1,5 +1,5 @@
-// How a worker's gradients become new parameter values: what the trainer and its devices see of the
-// data plane.
+// The interface of the data plane to the trainer and its devices: turns a worker's gradients into
+// new parameter values.
 #pragma once
 
 #include <cstdint>
@@ -19,90 +19,91 @@
 
 namespace muster {
 
-// How the traffic is arranged. The defaults are what is fastest; the others show what each is
-// worth.
+// Options that arrange the traffic. The defaults are the fastest; the other values show what each
+// option gains.
 struct ExchangeTuning {
-  bool overlap = true;   // false: the next forward begins when all of a step's answers are in
-  bool priority = true;  // false: chunks go out in the order in which they become final
-  // Gradients being sent over all links but those of shared memory, see SendWindow. A job whose
-  // chunks are large gets two of them at least.
+  bool overlap = true;   // false: a forward begins when all answers of the last step are here
+  bool priority = true;  // false: chunks are sent in the order in which they become final
+  // Limits the gradients that are being sent over all links except shared memory, see SendWindow.
+  // At least two chunks, even if they are larger.
   int64_t inflight_bytes_max = limits::kInflightBytesMax;
-  Trace* trace = nullptr;  // outlives the exchange; null: none is taken
+  Trace* trace = nullptr;  // outlives the exchange; null: no trace
 };
 
-// Serves one generation of one job. Brings every parameter at plan.first_step, and from then on
-// takes gradients as they become final, chunk by chunk, and places the new values straight into the
-// parameters' memory.
+// Serves one generation of one job. Brings every parameter at plan.first_step. Then takes gradients
+// chunk by chunk as they become final, and writes the new values directly into the parameters'
+// memory.
 //
-// Version v of a parameter has had the updates of this worker's steps 0 .. v - 1. Versions never go
-// back. The first failure is final: every wait and push returns it from then on. Thread-safe.
+// Version v of a parameter contains the updates of this worker's steps 0 .. v - 1. Versions never
+// decrease. The first failure is final: every wait and push returns it from then on. Thread-safe.
 class GradientExchange {
  public:
-  virtual ~GradientExchange() = default;  // drops what is in flight
+  virtual ~GradientExchange() = default;  // drops transfers under way
 
-  // `total_steps`: updates of the whole job. `addresses`: of all shards, where the plan has none
-  // (allreduce). Returns when everybody who is needed has answered. Call once. A failure names the
-  // shard and its member (UNAVAILABLE, reason PS_UNREACHABLE).
+  // Connects to the peers. Blocks until all required peers have answered. `total_steps` is the
+  // number of updates of the whole job. `addresses` are those of all shards, if the plan has none
+  // (allreduce). Returns UNAVAILABLE (reason PS_UNREACHABLE) with the shard and its member on
+  // failure. Call once.
   virtual absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) = 0;
 
-  // Where the others reach this worker's shard; "" where it has none (all modes but allreduce).
+  // The address of this worker's shard; "" if it has none (all modes except allreduce).
   virtual std::string address() const { return ""; }
 
-  // Whether the parameter's values have just this `version`: costs one load. Frozen parameters have
-  // every version once they are here.
+  // Returns whether the parameter's values have exactly this `version`. Costs one load. A frozen
+  // parameter that is here has every version.
   virtual bool HasParameter(int parameter, int64_t version) const = 0;
 
-  // Blocks until the parameter (all parameters) has `version`. ABORTED when that is not so at
-  // Interrupt() or once overtaken(), DEADLINE_EXCEEDED (reason STEP_TIMEOUT) after a timeout; the
-  // message names step, chunk, shard and member.
+  // Blocks until the parameter (or all parameters) has `version`. Returns ABORTED if it does not
+  // have it at Interrupt() or once overtaken(). Returns DEADLINE_EXCEEDED (reason STEP_TIMEOUT)
+  // after a timeout; the message names step, chunk, shard and member.
   virtual absl::Status AwaitParameter(int parameter, int64_t version) = 0;
   virtual absl::Status AwaitVersion(int64_t version) = 0;
 
-  // Of an fp16 job: blocks until some value of `version` is here, which brings the loss scale for
-  // the gradients of step `version`. Codes as AwaitParameter.
+  // Only for fp16 jobs. Blocks until a value of `version` is here, which brings the loss scale for
+  // gradients of step `version`. Returns the codes of AwaitParameter().
   virtual absl::StatusOr<float> AwaitLossScale(int64_t version) = 0;
 
-  // Blocks until everything that was pushed or fetched has been answered, even when interrupted.
-  // Ends early only with a failure or, as above, after a timeout, which passes no more once
-  // interrupted: a paused worker waits for as long as it takes to save what it was paused for.
+  // Blocks until every push and fetch has been answered, even when interrupted. Returns early only
+  // on a failure or after the timeout above. The timeout ends with Interrupt(): a paused worker
+  // waits as long as the save takes that it was paused for.
   virtual absl::Status AwaitAnswers() = 0;
 
-  // The gradient of `chunk` of `step` is final in its memory, and nobody reads the chunk's values
-  // until they have version step + 1. Their version must be `step`. Never waits for others. Of a
-  // frozen parameter: does nothing.
+  // Sends the gradient of `chunk`, which is final, for `step`. Requires: the chunk has version
+  // `step`, and no thread reads its values until they have version step + 1. Never waits for other
+  // workers. Does nothing for a frozen parameter.
   virtual absl::Status Push(ChunkId chunk, int64_t step) = 0;
 
-  // With backup workers: the others closed a step of which this worker's gradient was no part and
-  // are beyond the version that it awaited; some of its parameters are, too. CatchUp() is called
-  // when nobody computes with them and every chunk of the last step was pushed: it returns when all
-  // parameters have one version, and which. Interrupt() does not end it; DEADLINE_EXCEEDED as above
-  // when nothing came for as long as the timeout is.
+  // Only with backup workers. overtaken(): the others closed a step without this worker's gradient.
+  // They and some of this worker's parameters are beyond the awaited version. CatchUp(): blocks
+  // until all parameters have one version, and returns it. Requires: no thread computes with the
+  // parameters, and every chunk of the last step was pushed. Interrupt() does not end it. Returns
+  // DEADLINE_EXCEEDED as above if no answer arrives for the length of the timeout.
   virtual bool overtaken() const { return false; }
   virtual absl::StatusOr<int64_t> CatchUp() { return version(); }
 
-  // All parameters have it; plan.first_step - 1: not all are here yet.
+  // The version of all parameters; plan.first_step - 1 if some are not here yet.
   virtual int64_t version() const = 0;
 
-  // Norm of the gradient that led to `version`, which is version() or the one before: of the whole
-  // batch's gradient, or where every worker's is an update of its own (ssp, asp, local_sgd) of this
-  // worker's.
+  // Returns the norm of the gradient that led to `version`, which is version() or the one before.
+  // It is the norm of the whole batch's gradient. If every worker's gradient is an update of its
+  // own (ssp, asp, local_sgd), it is the norm of this worker's gradient.
   virtual double GradientNorm(int64_t version) const = 0;
 
-  // What this chunk, of values, adds to the square of that norm; not finite where some element of
-  // its gradient is not.
+  // Returns the part of this chunk of values in the square of that norm. Not finite if an element
+  // of its gradient is not finite.
   virtual double GradientSquares(ChunkId chunk, int64_t version) const = 0;
 
-  // Ends the interruptible waits, now and from now on: the job pauses.
+  // Ends the interruptible waits, now and from now on, because the job pauses.
   virtual void Interrupt() = 0;
 
-  // Makes everything return `why`, unless it has failed before.
+  // Makes every call return `why`, unless the exchange has failed before.
   virtual void Fail(absl::Status why) = 0;
   virtual bool failed() const = 0;
 
-  // The first step whose answers are not all in.
+  // The first step with missing answers.
   virtual int64_t step() const = 0;
 
-  // The member to blame for the failure; "" when none.
+  // The member that caused the failure, or "".
   virtual std::string culprit() const = 0;
 };
 

@@ -17,8 +17,8 @@
 namespace muster {
 namespace {
 
-// What an update reads is copied here first: its inputs and outputs may not overlap. Stays in the
-// first-level cache.
+// An update may not overlap its inputs and outputs, so its inputs are copied here first. A block
+// fits into the first-level cache.
 constexpr int64_t kBlockElements = 2048;
 
 void Scale(absl::Span<float> values, double factor) {
@@ -61,7 +61,7 @@ LocalSgdExchange::LocalSgdExchange(Options options, std::unique_ptr<PsExchange> 
     if (chunk.slot() == 0) continue;
     const auto values = at.find({chunk.parameter(), chunk.offset()});
     CHECK(values != at.end() && plan_.chunks(ToInt(values->second)).elements() == chunk.elements())
-        << "chunk " << c << ": slots are cut like their values";
+        << "chunk " << c << ": a slot is not cut like its values";
     chunks_[values->second].slots.push_back(c);
   }
 }
@@ -73,7 +73,7 @@ absl::Status LocalSgdExchange::Connect(int64_t total_steps, std::vector<std::str
 
 // ---------------------------------------------------------------- versions
 
-// Whether the shards make `version`; the others are made here.
+// Whether the shards make `version`. The worker makes the others.
 bool LocalSgdExchange::IsAveraged(int64_t version) const {
   return version <= plan_.first_step() || rounds_.EndsAt(version);
 }
@@ -85,7 +85,8 @@ bool LocalSgdExchange::HasParameter(int parameter, int64_t version) const {
   return updates == (version - plan_.first_step()) * chunks_of_parameter_[parameter];
 }
 
-// Nobody else is waited for inside a round, but another thread of this worker may still be at it.
+// Within a round no other worker is needed, but another thread of this worker may still be
+// updating.
 absl::Status LocalSgdExchange::AwaitParameter(int parameter, int64_t version) {
   if (treatments_[parameter].frozen) {
     return averaging_->AwaitParameter(parameter, plan_.first_step());
@@ -110,8 +111,8 @@ absl::StatusOr<float> LocalSgdExchange::AwaitLossScale(int64_t version) {
   return averaging_->AwaitLossScale(version);
 }
 
-// The step that ends a round counts when its mean is in, which may be before the thread that pushed
-// the last chunk of it has counted that.
+// A step that ends a round counts when its mean has arrived. That may be before the pushing thread
+// has counted its last chunk.
 int64_t LocalSgdExchange::version() const {
   int64_t own = plan_.first_step() + updates_.load(std::memory_order_acquire) / trained_chunks_;
   if (IsAveraged(own) && own > plan_.first_step()) --own;
@@ -133,8 +134,8 @@ absl::Status LocalSgdExchange::Push(ChunkId chunk, int64_t step) {
   Update(chunk, step);
   if (rounds_.EndsAt(step + 1)) RETURN_IF_ERROR(Average(chunk));
   averaging_->Change([&] {
-    // Before the parameter's own: who sees, without the lock, that every parameter has a version
-    // sees it of the whole.
+    // Counted before the parameter's own updates. A thread that sees a version of every parameter,
+    // without the lock, then also sees the version of the whole.
     updates_.fetch_add(1, std::memory_order_release);
     parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
   });
@@ -161,17 +162,17 @@ void LocalSgdExchange::Update(ChunkId chunk, int64_t step) {
     const double squares =
         kernels::ApplyStatistic(values.data(), values.data(), &contribution, /*ranks=*/1,
                                 parameter.statistic_momentum(), planned.elements());
-    // No part of the norm, but one that is not finite must not get through.
+    // A statistic is not part of the norm, but a non-finite statistic must make it non-finite.
     chunks_[chunk].squares[(step + 1) & 1] =
         std::isfinite(squares) ? 0 : std::numeric_limits<double>::quiet_NaN();
     return;
   }
-  // In units of the whole batch's gradient, as the other modes tell it.
+  // Converted to the whole batch's gradient, which the other modes report.
   chunks_[chunk].squares[(step + 1) & 1] =
       ApplyOptimizer(chunk, step, gradient) / (share_ * share_);
 }
 
-// The sum of squares of the gradient as it came.
+// Returns the sum of squares of the unscaled gradient.
 double LocalSgdExchange::ApplyOptimizer(ChunkId chunk, int64_t step,
                                         absl::Span<const float> gradient) const {
   const v1::TrainingSpec& training = plan_.spec().training();
@@ -206,9 +207,9 @@ double LocalSgdExchange::ApplyOptimizer(ChunkId chunk, int64_t step,
   return squares;
 }
 
-// What is sent is scaled where it is: the mean overwrites it.
+// Scales the values in place before they are sent; the mean overwrites them.
 absl::Status LocalSgdExchange::Average(ChunkId chunk) {
-  const int64_t round = averaging_->version();  // its chunks are all at its first version
+  const int64_t round = averaging_->version();  // all its chunks are at the round's first version
   Scale(TensorOf(chunk), share_);
   RETURN_IF_ERROR(averaging_->Push(chunk, round));
   for (const ChunkId slot : chunks_[chunk].slots) {

@@ -1,4 +1,5 @@
-// local_sgd: the worker trains on its own for a while, then all take the mean.
+// The exchange for local_sgd: a worker trains on its own for a round, then all workers take the
+// mean.
 #pragma once
 
 #include <array>
@@ -20,23 +21,23 @@
 
 namespace muster {
 
-// Every step updates the worker's own values and optimizer slots, chunk by chunk, on the thread
-// that pushes the gradient and as soon as it is final. The last step of a round (of `sync.every`
-// steps; the last may be shorter) then multiplies values and slots by the worker's share of the
-// batch and has the shards sum them: what comes back is the mean over all samples.
+// Every step updates the worker's own values and optimizer slots. This happens chunk by chunk, on
+// the thread that pushes the gradient, as soon as it is final. A round has `sync.every` steps; the
+// last one may be shorter. The last step of a round multiplies values and slots by the worker's
+// share of the batch and lets the shards sum them. The result is the mean over all samples.
 //   Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019; averaging the
 //   slots too: Yu, Jin, Yang, "On the linear speedup of communication efficient momentum SGD for
 //   distributed non-convex optimization", ICML 2019.
 //
-// A local update is that of a batch of the worker's own samples alone: the gradient, which is a
-// share of the whole batch's mean, is divided by the share.
+// A local update uses a batch of only the worker's own samples. The gradient is a share of the
+// whole batch's mean, so it is divided by the share.
 class LocalSgdExchange : public GradientExchange {
  public:
   struct Options {
-    PsExchange::Options exchange;              // without gradients; the memory is of both
-    std::vector<absl::Span<float>> gradients;  // by parameter; outlive the exchange
+    PsExchange::Options exchange;              // without gradients; the memory is for both
+    std::vector<absl::Span<float>> gradients;  // by parameter; must outlive the exchange
   };
-  // As PsExchange::Create().
+  // Returns the errors of PsExchange::Create().
   static absl::StatusOr<std::unique_ptr<LocalSgdExchange>> Create(Options options);
 
   absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
@@ -46,7 +47,7 @@ class LocalSgdExchange : public GradientExchange {
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override { return averaging_->AwaitAnswers(); }
   absl::Status Push(ChunkId chunk, int64_t step) override;
-  // Inside a round, of the worker's own updates.
+  // Within a round, counts the worker's own updates.
   int64_t version() const override;
   double GradientNorm(int64_t version) const override;
   double GradientSquares(ChunkId chunk, int64_t version) const override {
@@ -60,7 +61,7 @@ class LocalSgdExchange : public GradientExchange {
 
  private:
   struct Chunk {
-    std::vector<ChunkId> slots;          // the plan's chunks of the same elements in every slot
+    std::vector<ChunkId> slots;          // the plan's chunks of the same elements, one per slot
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
   };
 
@@ -77,13 +78,13 @@ class LocalSgdExchange : public GradientExchange {
   const double share_;  // of the batch
   const kernels::OptimizerSettings settings_;
   std::vector<ParameterTreatment> treatments_;  // by parameter
-  RoundSchedule rounds_;                        // its end comes with Connect()
+  RoundSchedule rounds_;                        // its total_steps come with Connect()
   NumberedVector<ChunkId, Chunk> chunks_;       // of values
-  std::vector<int> chunks_of_parameter_;        // how many, of values
+  std::vector<int> chunks_of_parameter_;        // number of chunks of values
   int64_t trained_chunks_ = 0;
-  // Since the start; PsExchange::Change() counts them, so that those who wait for them see it.
-  std::vector<std::atomic<int64_t>> parameter_updates_;  // chunks of each
-  std::atomic<int64_t> updates_ = 0;                     // chunks of all of them
+  // Counted since the start, inside PsExchange::Change(), so that waiting threads notice.
+  std::vector<std::atomic<int64_t>> parameter_updates_;  // updated chunks of each parameter
+  std::atomic<int64_t> updates_ = 0;                     // updated chunks of all parameters
   const std::unique_ptr<PsExchange> averaging_;
 };
 

@@ -15,12 +15,13 @@
 namespace muster::local_sgd_exchange_test {
 namespace {
 
-constexpr int64_t kElements = 3000;  // of "w"; more than is updated at once, in several chunks
+// of "w"; in several chunks, and more than one block of an update
+constexpr int64_t kElements = 3000;
 constexpr int64_t kEvery = 4;
-constexpr int64_t kSteps = 10;  // the last round has two
+constexpr int64_t kSteps = 10;  // the last round has two steps
 constexpr double kLearningRate = 0.25, kMomentum = 0.5;
 
-// One parameter "w" and a statistic "mean"; a batch of 4 over the workers.
+// One parameter "w" and a statistic "mean". The workers share a batch of 4.
 FakePs::Options Job(int workers) {
   FakePs::Options job;
   for (const char* name : {"w", "mean"}) {
@@ -73,8 +74,8 @@ struct Member {
                       .gradients = gradients.spans})
                      .value()) {}
 
-  // A step whose mean gradient over this worker's samples is `gradient` everywhere. What is pushed
-  // is its share of the batch's.
+  // Runs a step with a mean gradient of `gradient` everywhere, over this worker's samples. It
+  // pushes the worker's share of the batch's gradient.
   void Step(int64_t step, float gradient, float share) {
     for (int p = 0; p < 2; ++p) {
       ASSERT_TRUE(exchange->AwaitParameter(p, step).ok());
@@ -93,7 +94,7 @@ struct Member {
   std::unique_ptr<LocalSgdExchange> exchange;
 };
 
-// What one element goes through.
+// The values that one element takes.
 struct Expected {
   double value = 1, momentum = 0, mean = 1;
 
@@ -108,7 +109,7 @@ void ExpectEverywhere(const std::vector<float>& values, double expected) {
   for (const float value : values) ASSERT_NEAR(value, expected, 1e-5);
 }
 
-TEST(LocalSgdExchangeTest, InsideARoundAWorkerTrainsOnItsOwnAndNothingTravels) {
+TEST(LocalSgdExchangeTest, WorkerTrainsAloneWithinARoundAndSendsNothing) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
   Member worker(network, ps);
@@ -128,7 +129,7 @@ TEST(LocalSgdExchangeTest, InsideARoundAWorkerTrainsOnItsOwnAndNothingTravels) {
   EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 0);
 }
 
-TEST(LocalSgdExchangeTest, ARoundEndsWithTheMeanOfValuesAndSlotsWeightedBySamples) {
+TEST(LocalSgdExchangeTest, RoundEndsWithTheMeanOfValuesAndSlotsWeightedBySamples) {
   InProcessNetwork network;
   FakePs::Options job = Job(/*workers=*/3);  // samples 1, 1 and 2
   FakePs ps(network, job);
@@ -169,7 +170,7 @@ TEST(LocalSgdExchangeTest, ARoundEndsWithTheMeanOfValuesAndSlotsWeightedBySample
     ExpectEverywhere(worker->momentum.memory[0], expected[0].momentum);
     ExpectEverywhere(worker->values.memory[1], expected[0].mean);
     EXPECT_EQ(worker->exchange->version(), kSteps);
-    EXPECT_EQ(worker->values.memory, workers[0]->values.memory) << "all have the same bits";
+    EXPECT_EQ(worker->values.memory, workers[0]->values.memory) << "all workers have the same bits";
     // Three rounds of values and momentum, of both parameters.
     EXPECT_EQ(worker->exchange_metrics.push_bytes.Value(), 3 * 2 * 4 * (kElements + 1));
   }
@@ -191,7 +192,7 @@ TEST(LocalSgdExchangeTest, FrozenParametersStayAsTheyAre) {
   EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * 2 * 4 * kElements);
 }
 
-TEST(LocalSgdExchangeTest, WhoWaitsInsideARoundGoesOnWithTheLastUpdateOfAnotherThread) {
+TEST(LocalSgdExchangeTest, WaitWithinARoundEndsWithTheLastUpdateOfAnotherThread) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
   Member worker(network, ps);
@@ -206,8 +207,8 @@ TEST(LocalSgdExchangeTest, WhoWaitsInsideARoundGoesOnWithTheLastUpdateOfAnotherT
   EXPECT_EQ(parameter, absl::OkStatus());
 }
 
-// A device whose forward has every parameter of a version goes on as if the step before was over.
-TEST(LocalSgdExchangeTest, WhoSeesAVersionOfEveryParameterSeesItOfTheWhole) {
+// A device that has every parameter of a version continues as if the last step was over.
+TEST(LocalSgdExchangeTest, VersionOfEveryParameterImpliesTheVersionOfTheWhole) {
   constexpr int64_t kRound = 3000;
   InProcessNetwork network;
   FakePs::Options job = Job(/*workers=*/1);
@@ -231,14 +232,14 @@ TEST(LocalSgdExchangeTest, WhoSeesAVersionOfEveryParameterSeesItOfTheWhole) {
       }
     });
     for (int64_t step = 0; step < kRound - 1; ++step) {
-      seen.wait(step - 1);  // a version is seen before there is another one
+      seen.wait(step - 1);  // each version is seen before the next one is made
       worker.Step(step, 0, /*share=*/1);
     }
   }
   EXPECT_EQ(behind, 0);
 }
 
-TEST(LocalSgdExchangeTest, AStatisticThatIsNotFiniteIsSeenInTheNorm) {
+TEST(LocalSgdExchangeTest, NonFiniteStatisticMakesTheNormNonFinite) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
   Member worker(network, ps);
@@ -261,7 +262,7 @@ TEST(LocalSgdExchangeTest, AStatisticThatIsNotFiniteIsSeenInTheNorm) {
   }
 }
 
-TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
+TEST(LocalSgdExchangeTest, FailureEndsTheRoundEarly) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
   Member worker(network, ps);
@@ -272,7 +273,7 @@ TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
   EXPECT_EQ(worker.exchange->AwaitVersion(3), absl::CancelledError("released"));
 }
 
-TEST(LocalSgdExchangeTest, AFailureEndsAWaitInsideARound) {
+TEST(LocalSgdExchangeTest, FailureEndsAWaitWithinARound) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
   Member worker(network, ps);

@@ -92,7 +92,7 @@ PsExchange::PsExchange(Options options)
   }
 }
 
-// One piece of memory for all payloads that are made here: sent without a copy over shared memory.
+// One allocation for all payloads made here, so that shared-memory links send them without a copy.
 absl::Status PsExchange::AllocatePayloads() {
   int64_t bytes = 0;
   for (const ChunkId c : chunks_.numbers()) {
@@ -206,7 +206,7 @@ std::string PsExchange::NameOfUnanswered() const {
   return NameOfMissingChunk(std::nullopt);
 }
 
-// Nothing: the values are all here.
+// No chunk means that all values are here.
 std::string PsExchange::NameOfMissingChunk(std::optional<ChunkId> chunk) const {
   if (!chunk) return "a gradient could not be sent";
   return absl::StrCat(NameOfChunk(*chunk), " has not come from ", NameOfShard(ShardOf(*chunk)));
@@ -243,7 +243,7 @@ absl::Span<std::byte> PsExchange::NarrowValuesOf(ChunkId chunk) const {
       .subspan(2 * planned.offset(), 2 * planned.elements());
 }
 
-// What a push sends, before it is packed.
+// The unpacked content of a push.
 absl::Span<const float> PsExchange::PushedOf(ChunkId chunk) const {
   if (averages_) return ValuesOf(chunk);
   const v1::PlanChunk& planned = Planned(chunk);
@@ -266,8 +266,9 @@ absl::Status PsExchange::Open(Transport& transport) {
       return peer.status();
     }
     links_[shard].peer = *peer;
-    // Nothing is on a wire there, but lent: it comes back once every rank's gradient of the chunk
-    // is in. Ranks that push in different orders would wait for each other's credit.
+    // A shared-memory link lends gradients instead of sending them. A loan is returned once every
+    // rank's gradient of the chunk has arrived. With a credit, ranks that push in different orders
+    // would wait for each other.
     const LinkDescription link = transport_->Describe(*peer);
     if (link.shares_memory()) links_[shard].queue.Unlimit();
     links_[shard].pull_duration = &options_.metrics->PullDuration(link.transport);
@@ -313,12 +314,12 @@ void PsExchange::SendReady() {
   waits_.Settle();
 }
 
-// All workers push in the same order: chunks that are on their way at the same time are a few
-// neighbours in it, whichever links they take, and a shard has the last gradient of a chunk soon
-// after the first.
+// All workers push in the same order. Chunks under way at the same time are then close in this
+// order, whichever links they take. So a shard gets the last gradient of a chunk soon after the
+// first.
 PsExchange::Link* PsExchange::MostUrgentLink() {
   Link* unbound = nullptr;
-  Link* bound = nullptr;  // by the window
+  Link* bound = nullptr;  // limited by the window
   for (Link& link : links_) {
     const SendQueue::Entry* const entry = link.queue.Next();
     if (entry == nullptr) continue;
@@ -341,7 +342,8 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
     chunk.encoder->Encode(PushedOf(c), chunk.packed);
     payload = chunk.packed;
   }
-  // A local_sgd chunk is at its round's first version; all others are at the step of the gradient.
+  // A local_sgd chunk is at its round's first version; other chunks are at the step of their
+  // gradient.
   WireHeader push = HeaderOf(MessageKind::kPush, c, chunk.version);
   push.dtype = chunk.push_format.dtype;
   push.codec = chunk.push_format.codec;
@@ -378,7 +380,8 @@ bool PsExchange::IsOurs(const Link& link, const WireHeader& header) const {
          header.rank == static_cast<uint32_t>(options_.rank);
 }
 
-// The link says which shard speaks; one that speaks for another is at fault. Nothing: nobody.
+// The link identifies the shard. A shard that names another one is at fault. Returns nullopt for an
+// unknown peer or after a fault.
 std::optional<ShardIndex> PsExchange::SenderOf(PeerId from, const WireHeader& header) {
   const auto link = std::ranges::find(links_, from, &Link::peer);
   if (link == links_.end()) return std::nullopt;
@@ -404,9 +407,9 @@ std::optional<ShardIndex> PsExchange::SenderOf(PeerId from, const WireHeader& he
   return shard;
 }
 
-// A negative step would look like the -1 of a chunk that awaits nothing. An answer to a latecomer
-// may be of any later version; one to a worker that catches up may be of an earlier one than it
-// asked for, where this shard is behind the others.
+// A negative step would match the -1 of a chunk that awaits nothing. An answer to an overtaken
+// worker may have any later version. An answer to a worker that catches up may have an earlier
+// version than requested, if this shard is behind the others.
 bool PsExchange::Wants(const Chunk& chunk, int64_t version) const {
   if (version < 0 || chunk.awaited < 0) return false;
   if (version == chunk.awaited || !may_be_overtaken_) return version == chunk.awaited;
@@ -420,7 +423,7 @@ absl::Status PsExchange::ProtocolFault(ChunkId chunk, absl::string_view what) co
       "PS_PROTOCOL");
 }
 
-// Stale and repeated messages find no memory: the parameter may be in use by now.
+// Stale and repeated messages get no memory: the parameter may be in use by now.
 PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
   if (!SenderOf(from, header) || header.kind != MessageKind::kParams) return {};
   const auto c = ChunkId(header.chunk);
@@ -460,31 +463,31 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
                                             1e-9);
   if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
   if (header.step != chunk.awaited && !overtaken()) board_.SetOvertaken();
-  // Nobody asks for the norm of a step by which this worker was overtaken, and its slot may still
-  // be read: it is that of the version before, or of another two steps ago.
+  // No thread reads the norm of a step in which this worker was overtaken. Its slot may still be
+  // read, for the previous version or one two steps ago.
   if (header.step == chunk.awaited) chunk.squares[header.step & 1] = header.scalar;
-  // Relaxed: who acts on it has seen the parameter's version on the board, which is stored later
-  // and with release; others only name what is missing.
+  // Relaxed: threads that act on the version have read the parameter's version on the board, which
+  // is stored later with release. Other threads only name what is missing.
   chunk.version.store(header.step, std::memory_order_relaxed);
   chunk.awaited = -1;
   if (!chunk.sending) Answered(c);
 }
 
-// The shard has the value and sends it again.
+// The shard still has the value and sends it again.
 void PsExchange::PayloadLost(PeerId from, const WireHeader& header) {
   if (!SenderOf(from, header) || failed()) return;
   const auto c = ChunkId(header.chunk);
   if (Wants(chunks_[c], header.step)) Fetch(c, header.step);
 }
 
-// Values that travelled as f32 are where they belong.
+// Values that travelled as f32 are in their own memory already.
 absl::Status PsExchange::TakeValues(ChunkId chunk, absl::Span<const std::byte> payload) {
   if (!IsWidened(chunk)) return absl::OkStatus();
   absl::Status decoded = Decode(chunks_[chunk].values_format, payload, ValuesOf(chunk));
   return decoded.ok() ? decoded : ProtocolFault(chunk, decoded.message());
 }
 
-// False: it is none.
+// Returns false if the header has no valid loss scale.
 bool PsExchange::TakeLossScale(const WireHeader& header) {
   if (!(header.loss_scale >= 1 && std::isfinite(header.loss_scale))) {
     const auto c = ChunkId(header.chunk);
@@ -495,14 +498,14 @@ bool PsExchange::TakeLossScale(const WireHeader& header) {
   return true;
 }
 
-// The chunk has its new values and the memory that was sent is free.
+// Called when the chunk has its new values and the memory that was sent from is free.
 void PsExchange::Answered(ChunkId chunk) {
   board_.Answered(Planned(chunk).parameter(), chunks_[chunk].version);
 }
 
-// Everything that was pushed has been answered: once more asks for the newest version that was
-// seen, until all chunks have it. The shards keep it while the others compute one step, so that one
-// round is enough unless the link is slower than they are.
+// Called when every push has been answered. Fetches the newest known version of all chunks
+// behind it, until all chunks have it. Shards keep a version while the others compute one step, so
+// one round is enough unless the link is slower than that.
 void PsExchange::FetchWhatIsBehind() {
   int64_t newest = plan_.first_step();
   for (const Chunk& chunk : chunks_) newest = std::max<int64_t>(newest, chunk.version);
@@ -520,11 +523,11 @@ void PsExchange::FetchWhatIsBehind() {
 void PsExchange::Greet(ShardIndex shard) {
   WireHeader hello = HeaderOf(MessageKind::kHello, ChunkId(), plan_.first_step());
   hello.job = links_[shard].session;
-  hello.chunk = static_cast<uint32_t>(shard);  // HELLO names no chunk, but the shard
+  hello.chunk = static_cast<uint32_t>(shard);  // the chunk field of HELLO names the shard
   transport_->Send(links_[shard].peer, hello, {}, {});
 }
 
-// The answer's chunk is the shard that gave it. After a failure nothing begins.
+// The chunk field of the answer names the shard. After a failure nothing new begins.
 void PsExchange::Greeted(ShardIndex shard) {
   if (failed() || greeted_[shard].exchange(true)) return;
   const bool all = ++greetings_ == plan_.shards_size();
@@ -539,7 +542,7 @@ void PsExchange::Greeted(ShardIndex shard) {
 }
 
 void PsExchange::Fetch(ChunkId chunk, int64_t version) {
-  if (chunks_[chunk].awaited < 0) chunks_[chunk].asked_time = Trace::Now();  // else: once more
+  if (chunks_[chunk].awaited < 0) chunks_[chunk].asked_time = Trace::Now();  // else: repeated
   chunks_[chunk].awaited = version;
   transport_->Send(links_[ShardOf(chunk)].peer, HeaderOf(MessageKind::kFetch, chunk, version), {},
                    {});

@@ -1,4 +1,4 @@
-// The exchange with parameter servers: gradients out, parameters in.
+// The exchange with parameter servers: sends gradients and receives parameters.
 #pragma once
 
 #include <array>
@@ -36,18 +36,18 @@
 
 namespace muster {
 
-// Owns the communication thread, which owns the transport and the connections to all shards of the
-// plan, greets them, fetches every chunk at plan.first_step, and from then on sends gradients as
-// they become final: over each link those that the next forward reads first go first, under a
-// credit of bytes. Frozen parameters are fetched and that is all.
+// Owns the communication thread. The thread owns the transport and the connections to all shards of
+// the plan. It greets the shards, fetches every chunk at plan.first_step, and then sends gradients
+// as they become final. On each link, chunks that the next forward reads first are sent first,
+// within a credit of bytes. Frozen parameters are only fetched.
 //
-// A gradient is packed (lib/codec) on the communication thread when its turn has come, and a value
-// that travels in 16 bits is widened into the parameter there, if it does not stay as it is. What
-// travels as f32 is sent from and received into the memory where it belongs.
+// The communication thread packs a gradient (lib/codec) when its turn has come. It also widens
+// values that travel in 16 bits into the parameter, unless they stay narrow. Values and gradients
+// that travel as f32 are sent from and received into their own memory.
 //
-// Of a local_sgd job values and optimizer slots are what is pushed, from the memory that the answer
-// goes to: Push(chunk, v) says that a chunk, which may be that of a slot, is scaled by the worker's
-// share and ready to be summed, and the version after v is that of the round's end.
+// A local_sgd job pushes values and optimizer slots, from the memory that the answer is
+// written to. Push(chunk, v) says that a chunk, possibly of a slot, is scaled by the worker's share
+// and ready to be summed. The version after v is the end of the round.
 class PsExchange : public GradientExchange, private CommunicationThread::Work {
  public:
   struct Options {
@@ -55,15 +55,15 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     Rank rank{};
     TransportFactory transport;  // called on the communication thread
 
-    // By parameter, f32[elements]. These and `memory` outlive the exchange.
+    // One f32[elements] per parameter. These and `memory` must outlive the exchange.
     std::vector<absl::Span<float>> parameters;
-    std::vector<absl::Span<float>> gradients;           // none for local_sgd
-    std::vector<std::vector<absl::Span<float>>> slots;  // local_sgd: by slot - 1, by parameter
-    // By parameter: whether its values, which travel in 16 bits, stay so, for devices that compute
-    // with them as they are (Executor::Options::narrow_parameters): received from the beginning of
-    // its memory on. Empty: none. Not of local_sgd.
+    std::vector<absl::Span<float>> gradients;           // empty for local_sgd
+    std::vector<std::vector<absl::Span<float>>> slots;  // local_sgd only: by slot - 1, by parameter
+    // Whether a parameter's 16-bit values stay narrow, for devices that compute with them
+    // (Executor::Options::narrow_parameters). They are received at the beginning of the parameter's
+    // memory. Empty: no parameter. Not for local_sgd.
     std::vector<bool> narrow_parameters;
-    // What holds the tensors above: registered with the transport.
+    // The memory of the tensors above, which is registered with the transport.
     std::vector<absl::Span<std::byte>> memory;
 
     ExchangeTuning tuning;
@@ -73,12 +73,12 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     ExchangeMetrics* metrics = nullptr;
   };
 
-  // INVALID_ARGUMENT when the plan's chunks do not cut its parameters, RESOURCE_EXHAUSTED when
-  // there is no memory for packed gradients.
+  // Returns INVALID_ARGUMENT if the plan's chunks do not cover its parameters, RESOURCE_EXHAUSTED
+  // if there is no memory for packed gradients.
   static absl::StatusOr<std::unique_ptr<PsExchange>> Create(Options options);
-  ~PsExchange() override;  // joins the thread; drops what is in flight
+  ~PsExchange() override;  // joins the thread; drops transfers under way
 
-  // Starts the thread and waits until every shard has answered HELLO.
+  // Starts the thread and blocks until every shard has answered HELLO.
   absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
   bool HasParameter(int parameter, int64_t version) const override {
     return board_.HasParameter(parameter, version);
@@ -101,9 +101,9 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   int64_t step() const override { return board_.step(); }
   std::string culprit() const override { return board_.culprit(); }
 
-  // The failure; OK when there is none.
+  // The failure, or OK.
   absl::Status failure() const { return board_.failure(); }
-  // What wraps the exchange makes `change` and waits until `reached`, or for the failure: see
+  // Used by a wrapper of this exchange: makes `change`, or waits until `reached` or a failure. See
   // VersionBoard.
   void Change(absl::FunctionRef<void()> change) { board_.Change(change); }
   absl::Status AwaitChange(absl::FunctionRef<bool()> reached, VersionBoard::Missing missing) {
@@ -111,29 +111,29 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   }
 
  private:
-  // Of the communication thread alone, but for what is const and what others read to name what they
-  // wait for: `version` and `awaited`.
+  // Used only by the communication thread, except const members and the two atomics. Other threads
+  // read those to name what they wait for.
   struct Chunk {
     std::atomic<int64_t> version;
-    std::atomic<int64_t> awaited = -1;  // version asked for and not here yet; -1: none
+    std::atomic<int64_t> awaited = -1;  // requested version that is not here yet; -1: none
     bool sending = false;
-    int64_t ticket = 0;                  // of the push that is being sent, see SendWindow
+    int64_t ticket = 0;                  // of the push under way, see SendWindow
     int64_t ready_time = 0;              // when it joined its link's queue, Trace::Now()
-    int64_t asked_time = 0;              // when its values were asked for, by a push or a fetch
+    int64_t asked_time = 0;              // when its values were requested, by a push or a fetch
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
 
     int64_t urgency = 0;  // its place in the order of the forward pass; const from here on
     WireFormat push_format, values_format;
-    std::unique_ptr<ChunkEncoder> encoder;  // null: sent as it is
-    absl::Span<std::byte> packed;           // where it packs to
-    absl::Span<std::byte> narrow;           // where values arrive that are widened then
+    std::unique_ptr<ChunkEncoder> encoder;  // null: sent without packing
+    absl::Span<std::byte> packed;           // memory for the packed gradient
+    absl::Span<std::byte> narrow;           // memory for values that are widened afterwards
   };
   struct Link {  // to a shard
     PeerId peer = PeerId::kNone;
     uint64_t session = 0;
     SendQueue queue;
     LinkMetrics metrics;
-    prometheus::Histogram* pull_duration = nullptr;  // of its transport
+    prometheus::Histogram* pull_duration = nullptr;  // of the link's transport
   };
 
   explicit PsExchange(Options options);
@@ -180,7 +180,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   std::string NameOfMissingChunk(std::optional<ChunkId> chunk) const;
   const v1::PlanChunk& Planned(ChunkId chunk) const { return plan_.chunks(ToInt(chunk)); }
   ShardIndex ShardOf(ChunkId chunk) const { return ShardIndex(Planned(chunk).shard()); }
-  // Of one shard, or of all.
+  // Looks at one shard, or at all.
   std::optional<ChunkId> FirstChunkBehind(int64_t version,
                                           std::optional<ShardIndex> shard = std::nullopt) const;
   bool StaysNarrow(ChunkId chunk) const;
@@ -194,21 +194,21 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   const ChunkTrace trace_;
   const bool has_loss_scale_;
   const bool may_be_overtaken_;
-  const bool averages_;                   // local_sgd
-  RoundSchedule rounds_;                  // its end comes with Connect()
+  const bool averages_;                   // in local_sgd
+  RoundSchedule rounds_;                  // its total_steps come with Connect()
   std::shared_ptr<SharedSlab> payloads_;  // packed gradients and narrow values
   VersionBoard board_;
 
-  // The communication thread's.
+  // Used only by the communication thread.
   Transport* transport_ = nullptr;
   NumberedVector<ShardIndex, Link> links_;
   NumberedVector<ChunkId, Chunk> chunks_;
-  int64_t values_bytes_ = 0;  // of all chunks, as they travel
-  // Read by others to name who is silent.
+  int64_t values_bytes_ = 0;  // of all chunks, on the wire
+  // Other threads read it to name silent shards.
   NumberedVector<ShardIndex, std::atomic<bool>> greeted_;
   int greetings_ = 0;
-  CreditWaits waits_;  // of all queues
-  SendWindow window_;  // over all links that have a credit
+  CreditWaits waits_;  // over all queues
+  SendWindow window_;  // over all links with a credit
   int64_t pushes_taken_ = 0;
 
   CommunicationThread thread_;  // last: it uses all of the above

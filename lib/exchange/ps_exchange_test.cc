@@ -31,10 +31,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Fate = InProcessNetwork::Fate;
 
-// Three layers "a", "b", "c" in a row, each of one parameter of 512 elements: two chunks of 1 KiB.
+// Three layers "a", "b", "c" in a row. Each has one parameter of 512 elements: two chunks of 1 KiB.
 v1::Graph ThreeLayers() {
   v1::Graph graph;
-  for (const char* name : {"c", "a", "b"}) {  // not the order in which forward reads them
+  for (const char* name : {"c", "a", "b"}) {  // not in the order in which forward reads them
     v1::Parameter* parameter = graph.add_parameters();
     parameter->set_name(name);
     parameter->add_shape(512);
@@ -49,7 +49,7 @@ v1::Graph ThreeLayers() {
   return graph;
 }
 constexpr int kC = 0, kA = 1, kB = 2;  // parameters
-constexpr int kChunksOfShard = 3;      // every other one of six
+constexpr int kChunksOfShard = 3;      // every second one of six
 constexpr int64_t kSteps = 1000;
 
 // Parameter p is chunks 2p and 2p + 1.
@@ -119,14 +119,14 @@ TEST(PsExchangeTest, FetchesThenTurnsEveryPushIntoTheNextVersion) {
   EXPECT_EQ(worker.parameters[kB], ps.parameter(kB));
 }
 
-TEST(PsExchangeTest, SendsFirstWhatTheNextForwardReadsFirst) {
+TEST(PsExchangeTest, ChunksThatTheNextForwardReadsFirstAreSentFirst) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1, /*shards=*/1));
   Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 1 << 10; });
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
   ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
 
-  // The first chunk takes all of the credit, the others queue behind it.
+  // The first chunk uses up the credit; the others queue behind it.
   ps.shard(0).Stall(true);
   for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());
   ps.shard(0).Stall(false);
@@ -134,7 +134,7 @@ TEST(PsExchangeTest, SendsFirstWhatTheNextForwardReadsFirst) {
 
   std::vector<int> order = ps.shard(0).pushed_chunks();
   ASSERT_EQ(order.size(), 6);
-  // Which chunk went first depends on what the thread saw first; the rest is by priority.
+  // The first chunk depends on which posts the thread saw first; the rest is sorted by priority.
   order.erase(order.begin());
   std::vector<int> parameters;
   for (int chunk : order) parameters.push_back(ps.plan()->chunks(chunk).parameter());
@@ -167,7 +167,7 @@ TEST(PsExchangeTest, NoLinkHasMoreBytesInFlightThanItsCredit) {
   network.SetFault(nullptr);
 }
 
-TEST(PsExchangeTest, OverTheOtherLinksNothingRunsFarAheadOfOneThatStalls) {
+TEST(PsExchangeTest, OtherLinksDoNotRunFarAheadOfAStalledOne) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1, /*shards=*/2));
   Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 3 << 10; });
@@ -176,7 +176,7 @@ TEST(PsExchangeTest, OverTheOtherLinksNothingRunsFarAheadOfOneThatStalls) {
   ps.shard(0).Stall(true);
   for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());
   ps.shard(1).AwaitPushes(1);
-  EXPECT_LT(ps.shard(1).pushes_placed(), kChunksOfShard) << "three of six chunks are the window";
+  EXPECT_LT(ps.shard(1).pushes_placed(), kChunksOfShard) << "the window holds three of six chunks";
   ps.shard(0).Stall(false);
   EXPECT_TRUE(worker.exchange->AwaitVersion(1).ok());
 }
@@ -198,7 +198,7 @@ TEST(PsExchangeTest, WithoutPriorityChunksGoInTheOrderInWhichTheyBecameFinal) {
               ElementsAre(2 * kC, 2 * kC + 1, 2 * kB, 2 * kB + 1, 2 * kA, 2 * kA + 1));
 }
 
-TEST(PsExchangeTest, WithoutOverlapNoParameterIsThereBeforeAllAre) {
+TEST(PsExchangeTest, WithoutOverlapNoParameterIsHereBeforeAllAre) {
   for (const bool overlap : {true, false}) {
     InProcessNetwork network;
     FakePs ps(network, Job(/*workers=*/1, /*shards=*/1));
@@ -214,7 +214,7 @@ TEST(PsExchangeTest, WithoutOverlapNoParameterIsThereBeforeAllAre) {
   }
 }
 
-TEST(PsExchangeTest, ACreditSmallerThanAChunkSendsOneAtATime) {
+TEST(PsExchangeTest, CreditSmallerThanAChunkSendsOneAtATime) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 1; });
@@ -224,7 +224,7 @@ TEST(PsExchangeTest, ACreditSmallerThanAChunkSendsOneAtATime) {
   EXPECT_TRUE(worker.exchange->AwaitVersion(1).ok());
 }
 
-TEST(PsExchangeTest, RepeatedAnswersNeverTakeAVersionBack) {
+TEST(PsExchangeTest, RepeatedAnswersNeverDecreaseAVersion) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   Member worker(network, ps);
@@ -263,7 +263,7 @@ TEST(PsExchangeTest, TwoWorkersWithLittleCreditDoNotWaitForEachOther) {
   std::jthread two([&] { train(*second.exchange, {kA, kB, kC}); });
 }
 
-TEST(PsExchangeTest, ALostShardIsNamedWithChunkMemberAndStep) {
+TEST(PsExchangeTest, LostShardIsNamedWithChunkMemberAndStep) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   Member worker(network, ps);
@@ -286,7 +286,7 @@ TEST(PsExchangeTest, ALostShardIsNamedWithChunkMemberAndStep) {
   EXPECT_EQ(worker.exchange->AwaitParameter(kA, 1), status) << "the first failure is final";
 }
 
-TEST(PsExchangeTest, AnUnansweredHelloIsNamedAndTheOthersAreGreetedAllTheSame) {
+TEST(PsExchangeTest, UnansweredHelloIsNamedAndOtherShardsAreStillGreeted) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1, /*shards=*/3));
   std::array<std::atomic<int>, 3> greetings = {};
@@ -306,7 +306,7 @@ TEST(PsExchangeTest, AnUnansweredHelloIsNamedAndTheOthersAreGreetedAllTheSame) {
   EXPECT_EQ(greetings[2], 2);
 }
 
-TEST(PsExchangeTest, ARefusalIsNamed) {
+TEST(PsExchangeTest, RefusalIsNamed) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   ps.shard(0).RefuseChunk(ps.plan()->chunks(0).shard() == 0 ? 0 : 1, RefusalReason::kWrongStep);
@@ -321,7 +321,7 @@ TEST(PsExchangeTest, ARefusalIsNamed) {
   EXPECT_EQ(worker.exchange->culprit(), "ps-0");
 }
 
-TEST(PsExchangeTest, AShardThatSpeaksForAnotherFailsTheJob) {
+TEST(PsExchangeTest, ShardThatImpersonatesAnotherFailsTheJob) {
   enum class Lie { kHello, kValue };
   for (const Lie lie : {Lie::kHello, Lie::kValue}) {
     InProcessNetwork network;
@@ -340,7 +340,7 @@ TEST(PsExchangeTest, AShardThatSpeaksForAnotherFailsTheJob) {
       // The answer to the first chunk may have failed the job before the second is pushed.
       PushParameter(*worker.exchange, kA, 0).IgnoreError();
       status = worker.exchange->AwaitVersion(1);
-      EXPECT_EQ(worker.parameters[kA], before) << "nothing of it was placed";
+      EXPECT_EQ(worker.parameters[kA], before) << "its payload was not placed";
     }
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_EQ(ReasonOf(status), "PS_PROTOCOL");
@@ -349,7 +349,7 @@ TEST(PsExchangeTest, AShardThatSpeaksForAnotherFailsTheJob) {
   }
 }
 
-TEST(PsExchangeTest, AValueThatIsLostOnItsWayIsFetchedAgain) {
+TEST(PsExchangeTest, LostValueIsFetchedAgain) {
   std::vector<std::vector<float>> with_losses, without;
   for (const bool lossy : {false, true}) {
     InProcessNetwork network;
@@ -377,7 +377,7 @@ TEST(PsExchangeTest, AValueThatIsLostOnItsWayIsFetchedAgain) {
   EXPECT_EQ(with_losses, without);
 }
 
-TEST(PsExchangeTest, AWaitHasADeadlineThatNamesWhatIsMissing) {
+TEST(PsExchangeTest, TimeoutOfAWaitNamesTheMissingChunk) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/2));
   Member worker(network, ps,
@@ -392,11 +392,11 @@ TEST(PsExchangeTest, AWaitHasADeadlineThatNamesWhatIsMissing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("step 1"));
 }
 
-TEST(PsExchangeTest, AFrozenParameterIsNeverWhatIsMissing) {
+TEST(PsExchangeTest, FrozenParameterIsNeverReportedAsMissing) {
   InProcessNetwork network;
   FakePs::Options job = Job(/*workers=*/2);
   v1::ParameterGroup& group = *job.spec.mutable_training()->add_parameter_groups();
-  group.add_match("c");  // the first of the plan
+  group.add_match("c");  // the plan's first parameter
   group.set_frozen(true);
   FakePs ps(network, job);
   Member worker(network, ps,
@@ -409,7 +409,7 @@ TEST(PsExchangeTest, AFrozenParameterIsNeverWhatIsMissing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 2 of parameter 'a'"));
 }
 
-TEST(PsExchangeTest, AnAnswerThatNeverComesIsNamedWithStepChunkAndShard) {
+TEST(PsExchangeTest, MissingAnswerIsNamedWithStepChunkAndShard) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   Member worker(network, ps,
@@ -420,7 +420,7 @@ TEST(PsExchangeTest, AnAnswerThatNeverComesIsNamedWithStepChunkAndShard) {
     const bool lost = header.kind == MessageKind::kParams && header.chunk == 2 * kA + 1;
     return lost ? Fate::kDrop : Fate::kDeliver;
   });
-  ASSERT_TRUE(PushParameter(*worker.exchange, kA, 0).ok());  // the others are never pushed
+  ASSERT_TRUE(PushParameter(*worker.exchange, kA, 0).ok());  // the other chunks are never pushed
   const absl::Status status = worker.exchange->AwaitAnswers();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_EQ(ReasonOf(status), "STEP_TIMEOUT");
@@ -446,7 +446,8 @@ TEST(PsExchangeTest, InterruptEndsWaitsForOthersButNotForAnswers) {
     forward.join();
     for (int s = 0; s < 2; ++s) ps.shard(s).AwaitPushes(kChunksOfShard);
     network.SetFault(nullptr);
-    // Shards hold a push for a moment before they answer it: the last answers may not be held yet.
+    // Shards hold a push for a moment before they answer it, so the last answers may not be held
+    // yet.
     while (worker.exchange->version() < 1) {
       network.ReleaseHeld();
       std::this_thread::yield();
@@ -457,7 +458,7 @@ TEST(PsExchangeTest, InterruptEndsWaitsForOthersButNotForAnswers) {
   EXPECT_TRUE(worker.exchange->AwaitParameter(kA, 1).ok()) << "nothing to wait for";
 }
 
-TEST(PsExchangeTest, CancellingFreesConnectAndEveryWait) {
+TEST(PsExchangeTest, FailureEndsConnectAndEveryWait) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   network.SetFault([](const WireHeader&) { return Fate::kDrop; });
@@ -471,8 +472,8 @@ TEST(PsExchangeTest, CancellingFreesConnectAndEveryWait) {
   EXPECT_EQ(worker.exchange->culprit(), "");
 }
 
-// The links of the generation before would stand beside those of the next one.
-TEST(PsExchangeTest, NoLinkIsShownOnceItHasFailedNorAfterItsEnd) {
+// The links of the last generation would otherwise be shown beside those of the next one.
+TEST(PsExchangeTest, NoLinkIsShownAfterAFailureOrTheEnd) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   std::atomic<int> held_hellos = 0, held_values = 0;
@@ -504,7 +505,7 @@ TEST(PsExchangeTest, NoLinkIsShownOnceItHasFailedNorAfterItsEnd) {
   EXPECT_THAT(worker.metrics.Render(), Not(HasSubstr("muster_transport_info{")));
 }
 
-TEST(PsExchangeTest, RefusesAPlanWhoseChunksDoNotCutItsParameters) {
+TEST(PsExchangeTest, RefusesAPlanWithChunksThatDoNotCoverItsParameters) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   auto plan = std::make_shared<v1::JobPlan>(*ps.plan());
@@ -542,7 +543,7 @@ TEST(PsExchangeTest, FrozenParametersAreFetchedAndNeverPushed) {
   EXPECT_EQ(ps.shard(0).push_bytes() + ps.shard(1).push_bytes(), 3 * 4 << 10);
 }
 
-TEST(PsExchangeTest, GradientsAndValuesTravelPackedAndAreCountedToTheByte) {
+TEST(PsExchangeTest, GradientsAndValuesArePackedAndCountedToTheByte) {
   struct Case {
     v1::CompressionKind kind;
     v1::WireValues values;
@@ -582,7 +583,7 @@ TEST(PsExchangeTest, GradientsAndValuesTravelPackedAndAreCountedToTheByte) {
       push_bytes += PushFormat(*ps.plan(), ChunkId(c)).bytes;
       params_bytes += ValuesFormat(*ps.plan(), ChunkId(c)).bytes;
     }
-    EXPECT_LT(push_bytes + params_bytes, 2 * 6 << 10) << "something is packed";
+    EXPECT_LT(push_bytes + params_bytes, 2 * 6 << 10) << "at least one direction is packed";
     EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * push_bytes);
     EXPECT_EQ(worker.exchange_metrics.params_bytes.Value(), 4 * params_bytes) << "with the fetch";
     EXPECT_EQ(ps.shard(0).push_bytes() + ps.shard(1).push_bytes(), 3 * push_bytes);
@@ -595,7 +596,7 @@ TEST(PsExchangeTest, GradientsAndValuesTravelPackedAndAreCountedToTheByte) {
   }
 }
 
-// Of f32 whose lower half is zero: bf16 as it travels.
+// Returns the f32 values of bf16 memory: the lower half of each is zero.
 std::vector<float> Widened(const std::vector<float>& memory) {
   std::vector<float> values(memory.size());
   const auto* narrow = reinterpret_cast<const std::byte*>(memory.data());
@@ -605,7 +606,7 @@ std::vector<float> Widened(const std::vector<float>& memory) {
   return values;
 }
 
-TEST(PsExchangeTest, ValuesStayAsTheyTravelWhereTheyAreToldTo) {
+TEST(PsExchangeTest, ValuesStayNarrowIfRequested) {
   InProcessNetwork network;
   FakePs::Options job = Job();
   for (v1::Parameter& parameter : *job.graph.mutable_parameters()) {
@@ -624,7 +625,8 @@ TEST(PsExchangeTest, ValuesStayAsTheyTravelWhereTheyAreToldTo) {
     ASSERT_TRUE(worker->exchange->AwaitVersion(0).ok());
   }
   EXPECT_EQ(Widened(narrow.parameters[kA]), wide.parameters[kA]);
-  EXPECT_EQ(narrow.parameters[kB], wide.parameters[kB]) << "nobody has told it";
+  EXPECT_EQ(narrow.parameters[kB], wide.parameters[kB])
+      << "this parameter was not requested narrow";
 }
 
 TEST(PsExchangeTest, EachPullIsMeasuredByItsTransport) {
@@ -640,14 +642,14 @@ TEST(PsExchangeTest, EachPullIsMeasuredByItsTransport) {
       << "six chunks, once fetched and once pushed";
 }
 
-TEST(PsExchangeTest, TheTimeInWhichChunksWaitForCreditIsCounted) {
+TEST(PsExchangeTest, TimeInWhichChunksWaitForCreditIsCounted) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 1; });
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
   ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
   EXPECT_EQ(worker.exchange_metrics.queue_full.Value(), 0);
-  int64_t step = 0;  // until chunks are final while others are on their way
+  int64_t step = 0;  // repeats until chunks become final while others are under way
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   for (; worker.exchange_metrics.queue_full.Value() == 0 && step < kSteps; ++step) {
     ASSERT_LT(absl::Now(), deadline);
@@ -658,7 +660,7 @@ TEST(PsExchangeTest, TheTimeInWhichChunksWaitForCreditIsCounted) {
   EXPECT_LT(worker.exchange_metrics.queue_full.Value(), 60);
 }
 
-TEST(PsExchangeTest, WhatWaitsWhenItEndsIsNotCountedForEver) {
+TEST(PsExchangeTest, ChunksThatWaitAtTheEndAreRemovedFromTheMetrics) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 1; });
@@ -679,7 +681,7 @@ FakePs::Options JobWithABackup() {
   return job;
 }
 
-TEST(PsExchangeTest, AnOvertakenWorkerCatchesUpWithTheOthersToOneVersion) {
+TEST(PsExchangeTest, OvertakenWorkerCatchesUpToOneVersion) {
   InProcessNetwork network;
   FakePs ps(network, JobWithABackup());
   Member worker(network, ps);
@@ -697,7 +699,7 @@ TEST(PsExchangeTest, AnOvertakenWorkerCatchesUpWithTheOthersToOneVersion) {
 
   const absl::StatusOr<int64_t> version = worker.exchange->CatchUp();
   ASSERT_TRUE(version.ok()) << version.status();
-  EXPECT_EQ(*version, 4) << "c, whose push was in time, is fetched";
+  EXPECT_EQ(*version, 4) << "parameter c is fetched too, although its push was in time";
   EXPECT_EQ(ps.shard(0).late_pushes() + ps.shard(1).late_pushes(), 4);
   EXPECT_FALSE(worker.exchange->overtaken());
   EXPECT_EQ(worker.exchange->version(), 4);
@@ -707,7 +709,7 @@ TEST(PsExchangeTest, AnOvertakenWorkerCatchesUpWithTheOthersToOneVersion) {
   }
 }
 
-TEST(PsExchangeTest, CatchingUpHasADeadlineThatNamesWhatIsMissing) {
+TEST(PsExchangeTest, TimeoutOfCatchingUpNamesTheMissingChunk) {
   InProcessNetwork network;
   FakePs ps(network, JobWithABackup());
   Member worker(network, ps,
@@ -729,7 +731,7 @@ TEST(PsExchangeTest, CatchingUpHasADeadlineThatNamesWhatIsMissing) {
             "step 0: chunk 0 of parameter 'c' has not come from shard 0 of ps-0 for 200ms");
 }
 
-TEST(PsExchangeTest, AfterCatchingUpAWorkerTakesPartAgain) {
+TEST(PsExchangeTest, WorkerTakesPartAgainAfterCatchingUp) {
   InProcessNetwork network;
   FakePs ps(network, JobWithABackup());
   Member worker(network, ps);
@@ -757,7 +759,7 @@ TEST(PsExchangeTest, AfterCatchingUpAWorkerTakesPartAgain) {
   EXPECT_EQ(worker.exchange->version(), step);
 }
 
-TEST(PsExchangeTest, AWorkerThatComesLateFetchesWhatTheOthersHave) {
+TEST(PsExchangeTest, LateWorkerFetchesTheCurrentVersion) {
   InProcessNetwork network;
   FakePs ps(network, JobWithABackup());
   for (int s = 0; s < 2; ++s) ps.shard(s).Overtake(5);
@@ -768,7 +770,7 @@ TEST(PsExchangeTest, AWorkerThatComesLateFetchesWhatTheOthersHave) {
   EXPECT_EQ(worker.parameters[kA], ps.parameter(kA));
 }
 
-TEST(PsExchangeTest, WithStalenessEachWorkerGoesItsOwnPace) {
+TEST(PsExchangeTest, WithStalenessEachWorkerHasItsOwnPace) {
   InProcessNetwork network;
   FakePs::Options job = Job(/*workers=*/2);
   job.spec.mutable_sync()->set_mode(v1::ASP);
@@ -787,7 +789,7 @@ TEST(PsExchangeTest, WithStalenessEachWorkerGoesItsOwnPace) {
   EXPECT_EQ(slow.exchange->version(), 1);
 }
 
-TEST(PsExchangeTest, OnlyValuesOfLargeModelsArePlacedPastTheCaches) {
+TEST(PsExchangeTest, OnlyValuesOfLargeModelsBypassTheCaches) {
   const int64_t least = PayloadPlace::kUncachedBytesMin / static_cast<int64_t>(sizeof(float));
   for (const int64_t elements : {least - 1, least}) {
     FakePs::Options job = Job();
@@ -803,7 +805,7 @@ TEST(PsExchangeTest, OnlyValuesOfLargeModelsArePlacedPastTheCaches) {
   }
 }
 
-TEST(PsExchangeTest, ATraceShowsTheLifeOfEveryChunk) {
+TEST(PsExchangeTest, TraceShowsEveryChunk) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   const std::string path = testing::TempDir() + "/ps_exchange_trace.json";

@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kFloatsPerLine = 16;  // 64 bytes
-// Beyond the urgency of every value.
+// Larger than the urgency of any value.
 constexpr int64_t kUrgencyOfSums = int64_t{1} << 40;
 
 absl::Span<std::byte> BytesOfFloats(absl::Span<float> elements) {
@@ -83,7 +83,7 @@ RingExchange::RingExchange(Options options)
   }
 }
 
-// For every chunk whose sum comes in here, one place.
+// Allocates one place for every chunk with a sum that is received here.
 absl::Status RingExchange::AllocateSlab() {
   int64_t floats = 0;
   auto receives = [this](ChunkId c) { return ranks() > 1 && !BeginsSum(c); };
@@ -111,7 +111,7 @@ absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string>
   RETURN_IF_ERROR(board_.failure());
   if (std::ssize(addresses) != ranks()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("started with ", addresses.size(), " addresses of ", ranks(), " shards"));
+        absl::StrCat("started with ", addresses.size(), " addresses for ", ranks(), " shards"));
   }
   addresses_ = std::move(addresses);
   total_steps_ = total_steps;
@@ -157,7 +157,7 @@ absl::Status RingExchange::Push(ChunkId chunk, int64_t step) {
   return absl::OkStatus();
 }
 
-// As a float: the order in which the squares were added up depends on how parameters are cut.
+// Rounded to float, because the order in which squares are added depends on how parameters are cut.
 double RingExchange::GradientNorm(int64_t version) const {
   double squares = 0;
   for (const Chunk& chunk : chunks_) squares += chunk.squares[version & 1];
@@ -188,7 +188,7 @@ std::string RingExchange::NameOfUnanswered() const {
   return NameOfMissingChunk(std::nullopt);
 }
 
-// Nothing: the values are all here.
+// No chunk means that all values are here.
 std::string RingExchange::NameOfMissingChunk(std::optional<ChunkId> chunk) const {
   if (!chunk) return "a gradient could not be sent";
   return absl::StrCat(NameOfChunk(*chunk), " of ", NameOfRank(OwnerOf(*chunk)),
@@ -240,8 +240,8 @@ void RingExchange::Closing() {
   for (Chunk& chunk : chunks_) chunk.lease = PayloadLease();
 }
 
-// Once Connect() was called: connects to the peers of higher ranks (those of lower ranks connect to
-// us, perhaps have already) and greets everybody who is connected.
+// After Connect() was called, connects to the peers of higher ranks and greets all connected peers.
+// Peers of lower ranks connect to this worker, and may have done so already.
 void RingExchange::Join() {
   if (joined_ || !connecting_.load(std::memory_order_acquire) || failed()) return;
   joined_ = true;
@@ -264,27 +264,27 @@ bool RingExchange::IsPeer(Rank rank) const {
 bool RingExchange::Dial(Rank rank, const std::string& address) {
   absl::StatusOr<PeerId> peer = transport_->Connect(address, credentials_);
   if (!peer.ok()) {
-    FailBecauseOf(
-        rank, WithReason(Annotate(peer.status(), absl::StrCat("the address of ", NameOfRank(rank))),
-                         "PEER_UNREACHABLE"));
+    FailBecauseOf(rank, WithReason(Annotate(peer.status(),
+                                            absl::StrCat("cannot connect to ", NameOfRank(rank))),
+                                   "PEER_UNREACHABLE"));
     return false;
   }
   peers_[rank] = *peer;
   return true;
 }
 
-// Says that this worker was started.
+// Tells the peer that this worker was started.
 void RingExchange::Greet(Rank rank) {
   transport_->Send(peers_[rank], HeaderOf(MessageKind::kHello), {}, {});
 }
 
-// A peer of a lower rank, once; others have no business here.
+// Accepts each peer of a lower rank once, and refuses all others.
 void RingExchange::PeerJoined(PeerId peer, const LinkIdentity& who) {
   const auto rank = Rank(who.index);
   if (who.role != LinkRole::kWorker || !peers_.Has(rank) || rank >= options_.rank ||
       !IsPeer(rank) || peers_[rank] != PeerId::kNone) {
-    LOG_EVERY_T(WARNING, 1) << plan_.job() << ": rank " << options_.rank << " turns away "
-                            << NameOf(who);
+    LOG_EVERY_T(WARNING, 1) << plan_.job() << ": rank " << options_.rank
+                            << " refuses a connection of " << NameOf(who);
     return transport_->Disconnect(peer);
   }
   peers_[rank] = peer;
@@ -322,10 +322,10 @@ WireHeader RingExchange::HeaderOf(MessageKind kind) const {
   return header;
 }
 
-// ---------------------------------------------------------------- a chunk's way
+// ---------------------------------------------------------------- the path of a chunk
 
-// Adds this worker's gradient to the sum once both are here. Not before the chunk's last value is
-// out: the next one, which cannot come without this gradient, takes its memory.
+// Adds this worker's gradient to the sum once both are here. Waits until the chunk's last value was
+// sent, because the next value overwrites it. That next value cannot arrive without this gradient.
 void RingExchange::Combine(ChunkId c) {
   Chunk& chunk = chunks_[c];
   const bool complete = ranks() == 1 || BeginsSum(c) || chunk.incoming == Incoming::kHere;
@@ -337,7 +337,7 @@ void RingExchange::Combine(ChunkId c) {
   Enqueue(c, Payload::kSum);
 }
 
-// This worker's gradient becomes the sum; what came in is not needed any more.
+// The sum is computed into this worker's gradient; the received sum is not needed afterwards.
 void RingExchange::AddIncoming(ChunkId c) {
   Chunk& chunk = chunks_[c];
   const absl::Span<float> own = GradientOf(c);
@@ -348,8 +348,8 @@ void RingExchange::AddIncoming(ChunkId c) {
   chunk.lease = PayloadLease();
 }
 
-// Where it is: its memory stays as it is until the new value is here. The shard may answer, by
-// SendTo(), inside PushArrived().
+// Lends the sum in place: its memory does not change until the new value is here. The shard may
+// answer inside PushArrived(), by SendTo().
 void RingExchange::GiveToShard(ChunkId c) {
   ParameterShard& shard = options_.shard->parameters();
   const absl::Span<const std::byte> sum = BytesOfFloats(GradientOf(c));
@@ -364,7 +364,7 @@ void RingExchange::GiveToShard(ChunkId c) {
   CHECK(shard.PushArrived(push, sum, PayloadLease()) == RefusalReason::kNone) << NameOfChunk(c);
 }
 
-// The shard's answer: it goes around the ring.
+// Takes the shard's answer, which then goes around the ring.
 void RingExchange::SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                           Transport::SendDone done) {
   const auto c = ChunkId(header.chunk);
@@ -375,7 +375,7 @@ void RingExchange::SendTo(Rank, const WireHeader& header, absl::Span<const std::
   if (done) done(absl::OkStatus());
 }
 
-// The chunk's values have version header.step.
+// Called when the chunk's values have version header.step.
 void RingExchange::ValueHere(ChunkId c, const WireHeader& header) {
   Chunk& chunk = chunks_[c];
   if (header.step > plan_.first_step()) trace_.End(c, header.step - 1);
@@ -388,13 +388,13 @@ void RingExchange::ValueHere(ChunkId c, const WireHeader& header) {
   if (!chunk.sending_sum) Answered(c);
 }
 
-// The chunk has its new values and its gradient's memory is free.
+// Called when the chunk has its new values and its gradient's memory is free.
 void RingExchange::Answered(ChunkId c) {
   board_.Answered(Planned(c).parameter(), chunks_[c].version);
 }
 
-// Values go before sums: whoever still lacks one cannot compute the gradient that a sum waits for,
-// and what is sent may wait there.
+// Values go before sums. A worker that lacks a value cannot compute the gradient that a sum waits
+// for, so a sum sent first would only wait there.
 void RingExchange::Enqueue(ChunkId c, Payload payload) {
   (payload == Payload::kSum ? chunks_[c].sending_sum : chunks_[c].sending_value) = true;
   const int64_t place = options_.tuning.priority ? place_in_order_[c] : enqueued_++;
@@ -456,7 +456,7 @@ void RingExchange::Sent(ChunkId c, Payload payload, const absl::Status& status) 
 
 // ---------------------------------------------------------------- messages
 
-// Payloads go around the ring; shards agree by way of rank 0's.
+// Payloads go around the ring; shards agree through rank 0's shard.
 bool RingExchange::MaySay(Rank rank, MessageKind kind) const {
   switch (kind) {
     case MessageKind::kHello:
@@ -475,8 +475,8 @@ bool RingExchange::MaySay(Rank rank, MessageKind kind) const {
   }
 }
 
-// Which rank speaks, by the link; one that says what is not its to say is at fault. Nothing:
-// nobody.
+// The link identifies the rank. A rank that sends a message that its role may not send is at fault.
+// Returns nullopt for an unknown peer or after a fault.
 std::optional<Rank> RingExchange::SenderOf(PeerId from, const WireHeader& header) {
   const auto peer = std::ranges::find(peers_, from);
   if (peer == peers_.end()) return std::nullopt;
@@ -489,7 +489,7 @@ std::optional<Rank> RingExchange::SenderOf(PeerId from, const WireHeader& header
                 WithReason(absl::InvalidArgumentError(absl::StrCat(
                                NameOfRank(rank), " sent a message of kind ",
                                static_cast<int>(header.kind), " as rank ", header.rank, " of job ",
-                               header.job, " at step ", step(), ": that is not its to say")),
+                               header.job, " at step ", step(), ", which it may not send")),
                            "PEER_PROTOCOL"));
   return std::nullopt;
 }
@@ -510,8 +510,9 @@ PayloadPlace RingExchange::PlacePayload(PeerId from, const WireHeader& header) {
   }
 }
 
-// Of the step that this worker is at, or the next: who began the sum has its values, which may
-// still be on their way to us. Stale and repeated messages find no memory.
+// Accepts sums of this worker's current step or the next one: the rank that began the sum has the
+// values of that step, which may still be on their way here. Stale and repeated messages get no
+// memory.
 PayloadPlace RingExchange::PlaceSum(const WireHeader& header) {
   const auto c = ChunkId(header.chunk);
   if (Rank(header.rank) != previous() || !chunks_.Has(c)) return {};
@@ -531,13 +532,13 @@ PayloadPlace RingExchange::PlaceValue(const WireHeader& header) {
   return BytesOfFloats(ValuesOf(c));
 }
 
-// A value of step s + 1 has this worker's gradient of step s in it.
+// A value of step s + 1 contains this worker's gradient of step s.
 bool RingExchange::AwaitsValue(ChunkId c, int64_t step) const {
   const Chunk& chunk = chunks_[c];
   return step == chunk.version.load(std::memory_order_relaxed) + 1 && step == chunk.sum_step;
 }
 
-// The sender keeps to the plan; otherwise it is at fault.
+// Returns whether the payload has the format of the plan. Otherwise the sender is at fault.
 bool RingExchange::IsWhole(const WireHeader& header, ChunkId c) {
   const size_t bytes = Planned(c).elements() * sizeof(float);
   if (header.length == bytes && header.dtype == WireDType::kF32 &&
@@ -576,11 +577,11 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
   }
 }
 
-// Nobody sends it again: the round cannot be finished.
+// A lost payload is not sent again, so the round cannot be finished.
 void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
   const std::optional<Rank> rank = SenderOf(from, header);
   if (!rank || thread_.closing()) return;
-  // What shards say to each other names no chunk.
+  // Messages between shards name no chunk.
   const bool of_chunk = header.kind == MessageKind::kPush || header.kind == MessageKind::kParams;
   if (!of_chunk) options_.shard->parameters().ScalarsLost(header);
   FailBecauseOf(*rank,
@@ -591,7 +592,7 @@ void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
                            "PEER_UNREACHABLE"));
 }
 
-// It was started.
+// HELLO says that the peer was started.
 void RingExchange::ReceivedHello(Rank rank) {
   hello_[rank] = true;
   if (joined_) OpenIfAnswered();
@@ -627,7 +628,7 @@ void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std:
 void RingExchange::SendToShard(ShardIndex shard, const WireHeader& header,
                                absl::Span<const std::byte> payload, Transport::SendDone done) {
   const PeerId peer = peers_[OwnerOf(shard)];
-  if (peer == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  if (peer == PeerId::kNone) return done(absl::UnavailableError("the shard is not connected"));
   transport_->Send(peer, header, payload, std::move(done));
 }
 

@@ -35,22 +35,24 @@
 
 namespace muster {
 
-// Of n workers, rank r owns the chunks of shard r: its values and optimizer state. A step of a
-// chunk with owner o goes around the ring twice:
+// Of n workers, rank r owns the values and the optimizer state of the chunks of shard r. A step of
+// a chunk with owner o goes around the ring twice:
 //
 //   reduce   rank o + 1 sends its gradient to o + 2, which adds its own and sends the sum on, ...,
 //            to o, which adds its own last and gives the sum to its shard (PUSH)
 //   gather   o sends the new value to o + 1, which places it in its parameters' memory and sends it
 //            on from there, ..., to o - 1 (PARAMS)
 //
-// so that a worker sends and receives 2 (n - 1) / n of the parameters' bytes per step, the least
-// that is possible: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations", JPDC 69, 2009. Chunks travel independently of each other: each goes on as soon as
-// it is here and this worker's gradient is final. The order of the sum is the ring's, so a run with
-// the same number of workers repeats to the bit.
+// A worker so sends and receives 2 (n - 1) / n of the parameters' bytes per step, which is the
+// minimum: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", JPDC 69, 2009.
 //
-// Owns the communication thread, which owns the transport, the connections to both neighbours and
-// (where steps are judged) between rank 0 and all, and uses the worker's shard.
+// Chunks travel independently: each one is passed on as soon as it is here and this worker's
+// gradient is final. Gradients are summed in the order of the ring, so a run with the same number
+// of workers repeats to the bit.
+//
+// Owns the communication thread, which owns the transport and the connections to both neighbours.
+// If steps are judged, rank 0 is also connected to all others. Uses the worker's shard.
 class RingExchange : public GradientExchange,
                      private CommunicationThread::Work,
                      private ShardOutput {
@@ -59,28 +61,29 @@ class RingExchange : public GradientExchange,
     std::shared_ptr<const v1::JobPlan> plan;
     Rank rank{};
     TransportFactory transport;    // called on the communication thread
-    WorkerShard* shard = nullptr;  // of this rank; outlives the exchange
+    WorkerShard* shard = nullptr;  // of this rank; must outlive the exchange
 
-    // By parameter, f32[elements], host memory that outlives the exchange. Sums are made in the
-    // gradients' memory.
+    // One f32[elements] per parameter, in host memory that must outlive the exchange. Sums are
+    // computed in the gradients' memory.
     std::vector<absl::Span<float>> parameters;
     std::vector<absl::Span<float>> gradients;
-    std::vector<absl::Span<std::byte>> memory;  // what holds them, to be registered
+    std::vector<absl::Span<std::byte>> memory;  // the memory of both, to be registered
 
     ExchangeTuning tuning;
-    absl::Duration hello_timeout = limits::kHelloWaitMax;  // said after the neighbour's own Start
+    // for HELLO, which a neighbour says after its own Start
+    absl::Duration hello_timeout = limits::kHelloWaitMax;
     absl::Duration answer_timeout = limits::kAnswerWaitMax;
 
     ExchangeMetrics* metrics = nullptr;
   };
 
-  // Opens the transport, so that address() is known (a ring of one sleeps on it). INVALID_ARGUMENT
-  // when the plan's chunks do not cut its parameters or its shards are not its workers'; the
-  // transport's error.
+  // Opens the transport, so that address() is known. (A ring of one only sleeps on it.) Returns
+  // INVALID_ARGUMENT if the plan's chunks do not cover its parameters or its shards do not belong
+  // to its workers. Returns the transport's error if it cannot open.
   static absl::StatusOr<std::unique_ptr<RingExchange>> Create(Options options);
-  ~RingExchange() override;  // joins the thread; drops what is in flight
+  ~RingExchange() override;  // joins the thread; drops transfers under way
 
-  // `addresses`: of all shards. Waits until both neighbours have said HELLO.
+  // `addresses` are those of all shards. Blocks until both neighbours have said HELLO.
   absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
   std::string address() const override { return address_; }
   bool HasParameter(int parameter, int64_t version) const override {
@@ -103,24 +106,24 @@ class RingExchange : public GradientExchange,
   std::string culprit() const override { return board_.culprit(); }
 
  private:
-  // The sum of the ranks before this one, of step `sum_step`.
+  // The state of the sum of the ranks before this one, for step `sum_step`.
   enum class Incoming : uint8_t { kAwaited, kPlacing, kHere };
-  // Of the communication thread alone, but for what others read to name what they wait for:
-  // `version` and `answered`.
+  // Used only by the communication thread, except `version` and `answered`. Other threads read
+  // those to name what they wait for.
   struct Chunk {
-    std::atomic<int64_t> version;  // of the values here
+    std::atomic<int64_t> version;  // of the local values
     bool pushed = false;           // this worker's gradient of step `version` waits for the sum
     Incoming incoming = Incoming::kAwaited;
     int64_t sum_step = 0;
-    float* slab = nullptr;                // f32[elements]; null where no sum comes in
+    float* slab = nullptr;                // f32[elements]; null if no sum is received
     const float* sum = nullptr;           // in the slab, or lent
-    PayloadLease lease;                   // of what is lent
-    bool sending_sum = false;             // or waiting to be sent
-    bool sending_value = false;           // likewise
-    std::array<int64_t, 2> ready_time{};  // since when, by Payload
-    std::atomic<bool> answered = true;    // the values have `version`, and everybody may know
+    PayloadLease lease;                   // of a lent sum
+    bool sending_sum = false;             // or queued
+    bool sending_value = false;           // or queued
+    std::array<int64_t, 2> ready_time{};  // when it was queued, by Payload
+    std::atomic<bool> answered = true;    // the values have `version`, and the board may say so
     std::array<double, 2> squares = {};   // of the gradient that led to versions 2n and 2n + 1
-    float loss_scale = 0;                 // that came with the value
+    float loss_scale = 0;                 // received with the value
   };
   enum class Payload : uint8_t { kValue, kSum };
 
@@ -180,12 +183,12 @@ class RingExchange : public GradientExchange,
                    PayloadLease lease);
   void ReceivedValue(const WireHeader& header, absl::Span<const std::byte> payload);
 
-  // ShardOutput: the shard believes to have one worker, rank 0.
+  // ShardOutput. The shard is told that it has one worker, rank 0.
   void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
               Transport::SendDone done) override;
   void SendToShard(ShardIndex shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
-  void StepJudged(const StepVerdict&) override {}  // the trainer sees it by the norm
+  void StepJudged(const StepVerdict&) override {}  // the trainer sees it in the norm
   kernels::OutgoingStores UpdateBegins(int64_t) override {
     return kernels::OutgoingStores::kDirect;
   }
@@ -206,30 +209,30 @@ class RingExchange : public GradientExchange,
   const v1::JobPlan& plan_;
   const bool has_loss_scale_;
   const bool judged_;
-  const ChunkTrace trace_;                       // of sums; values pass on unseen
-  NumberedVector<ChunkId, int> place_in_order_;  // those that a forward reads first are low
-  std::shared_ptr<Slab> slab_;                   // where sums come in
+  const ChunkTrace trace_;  // of sums; values that are passed on are not traced
+  NumberedVector<ChunkId, int> place_in_order_;  // low: read first by a forward
+  std::shared_ptr<Slab> slab_;                   // memory for received sums
   VersionBoard board_;
 
-  // Written before the thread reads them: by Open() on it, and by Connect(), which then sets
-  // `connecting_`.
+  // Written before the thread reads them: by Open() on the thread, and by Connect(), which then
+  // sets `connecting_`.
   std::string address_;
   std::vector<std::string> addresses_;
   int64_t total_steps_ = 0;
   std::atomic<bool> connecting_ = false;
 
-  // The communication thread's.
+  // Used only by the communication thread.
   Transport* transport_ = nullptr;
   LinkCredentials credentials_;
   NumberedVector<Rank, PeerId> peers_;
-  NumberedVector<Rank, std::atomic<bool>> hello_;  // read by others to name who has not said it
-  bool joined_ = false;  // Connect() was called: peers of higher ranks are connected to
-  bool open_ = false;    // all have said HELLO
+  NumberedVector<Rank, std::atomic<bool>> hello_;  // other threads read it to name silent ranks
+  bool joined_ = false;  // Connect() was called: peers of higher ranks are connected
+  bool open_ = false;    // all peers have said HELLO
   NumberedVector<ChunkId, Chunk> chunks_;
   SendQueue to_next_;
   CreditWaits waits_;
-  int64_t enqueued_ = 0;                                  // chunks, so far
-  std::optional<LinkMetrics> next_link_, previous_link_;  // of a ring of more than one
+  int64_t enqueued_ = 0;                                  // number of chunks so far
+  std::optional<LinkMetrics> next_link_, previous_link_;  // only with more than one rank
 
   CommunicationThread thread_;  // last: it uses all of the above
 };

@@ -39,7 +39,7 @@ using Floats = std::vector<float>;
 
 constexpr int64_t kSteps = 1000;
 
-// 16 chunks of 1 KiB and a few smaller ones.
+// Has 16 chunks of 1 KiB and a few smaller ones.
 v1::JobPlan RingPlan(int workers, TestPlanOptions options = {.parameters = {4096, 700, 3}}) {
   options.workers = workers;
   options.shards = workers;
@@ -52,7 +52,7 @@ v1::JobPlan RingPlan(int workers, TestPlanOptions options = {.parameters = {4096
   return plan;
 }
 
-// Gradient of every element, the same in every run.
+// The gradient of every element; the same in every run.
 float GradientAt(int rank, int64_t step, int parameter, int64_t i) {
   const auto seed = static_cast<uint64_t>(rank + 7 * step + 31 * parameter + 101 * i);
   return static_cast<float>((seed * 0x9e3779b97f4a7c15 >> 40) % 2001) / 1000.0f - 1.0f;
@@ -133,7 +133,7 @@ struct Ring {
     return addresses;
   }
 
-  // At once on all.
+  // Runs on all members at the same time.
   void OnEach(const std::function<absl::Status(Member&)>& action) {
     std::vector<std::jthread> threads;
     for (const auto& member : members) {
@@ -157,8 +157,8 @@ struct Ring {
     OnEach([&](Member& member) { return member.exchange->AwaitVersion(step + 1); });
   }
 
-  // What plain SGD with learning rate 0.5 makes of `values`, with the gradients of all ranks added
-  // up in the order of the ring.
+  // Applies plain SGD with learning rate 0.5 to `values`. The gradients of all ranks are added in
+  // the order of the ring.
   void Apply(int64_t step, std::vector<Floats>& values) const {
     const int n = plan->workers_size();
     for (const v1::PlanChunk& chunk : plan->chunks()) {
@@ -177,7 +177,7 @@ struct Ring {
   std::vector<std::unique_ptr<Member>> members;
 };
 
-// With which worker `rank` of the ring would introduce itself.
+// The credentials of worker `rank` of the ring.
 LinkCredentials CredentialsIn(const Ring& ring, uint32_t rank) {
   LinkCredentials credentials = *CredentialsOf(*ring.plan, Rank(0));
   credentials.self.index = rank;
@@ -216,7 +216,7 @@ TEST_P(RingOfTest, ValuesFollowTheSumInRingOrderToTheBit) {
   }
 }
 
-TEST_P(RingOfTest, ATraceShowsTheLifeOfEveryChunk) {
+TEST_P(RingOfTest, TraceShowsEveryChunk) {
   Ring ring(RingPlan(GetParam()));
   const std::string path = testing::TempDir() + "/ring_exchange_trace.json";
   Trace trace;
@@ -240,7 +240,7 @@ TEST_P(RingOfTest, ATraceShowsTheLifeOfEveryChunk) {
   EXPECT_EQ(Occurrences("\"ph\":\"e\"", text), chunks);
 }
 
-TEST_P(RingOfTest, TheGradientsNormIsThatOfTheSum) {
+TEST_P(RingOfTest, GradientNormIsThatOfTheSum) {
   Ring ring(RingPlan(GetParam()));
   ring.Connect();
   std::vector<Floats> sum;
@@ -259,7 +259,7 @@ TEST_P(RingOfTest, TheGradientsNormIsThatOfTheSum) {
   }
 }
 
-TEST_P(RingOfTest, EveryWorkerSendsTheLeastThatIsPossible) {
+TEST_P(RingOfTest, EveryWorkerSendsTheMinimumOfBytes) {
   const int n = GetParam();
   constexpr int64_t kElements = 48 << 10;  // 192 chunks
   Ring ring(RingPlan(n, {.parameters = {kElements}}));
@@ -276,7 +276,7 @@ TEST_P(RingOfTest, EveryWorkerSendsTheLeastThatIsPossible) {
   }
 }
 
-TEST_P(RingOfTest, OptimizerStateLivesWithTheOwner) {
+TEST_P(RingOfTest, OnlyTheOwnerHasOptimizerState) {
   v1::Optimizer adam;
   adam.mutable_adam()->set_learning_rate(0.01);
   std::vector<std::vector<Floats>> runs;
@@ -292,7 +292,7 @@ TEST_P(RingOfTest, OptimizerStateLivesWithTheOwner) {
   EXPECT_EQ(runs[0], runs[1]);
 }
 
-TEST_P(RingOfTest, AGradientThatIsNotFiniteSkipsTheStepEverywhere) {
+TEST_P(RingOfTest, NonFiniteGradientSkipsTheStepEverywhere) {
   Ring ring(RingPlan(GetParam(), {.parameters = {4096, 700, 3}, .precision = v1::FP16}));
   ring.Connect();
   const std::vector<Floats> initial = ring.members[0]->parameters;
@@ -323,7 +323,7 @@ TEST_P(RingOfTest, ClippingByTheNormOfTheWholeGradientIsTheSameOnAllShards) {
 
   ring.Step(0);
 
-  double squares = 0;  // of the update, which is half of the clipped gradient
+  double squares = 0;  // squares of the update, which is half of the clipped gradient
   for (size_t p = 0; p < before.size(); ++p) {
     for (size_t i = 0; i < before[p].size(); ++i) {
       squares += std::pow(ring.members[0]->parameters[p][i] - before[p][i], 2);
@@ -336,7 +336,7 @@ TEST_P(RingOfTest, ClippingByTheNormOfTheWholeGradientIsTheSameOnAllShards) {
   }
 }
 
-TEST_P(RingOfTest, ALateChunkHoldsBackOnlyItself) {
+TEST_P(RingOfTest, LateChunkDelaysOnlyItself) {
   Ring ring(RingPlan(GetParam()));
   ring.Connect();
   const int late = ring.plan->chunks_size() - 1;  // the only chunk of the last parameter
@@ -357,7 +357,7 @@ TEST_P(RingOfTest, ALateChunkHoldsBackOnlyItself) {
   ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(1); });
 }
 
-TEST_P(RingOfTest, AnInterruptedWorkerStillPassesOnWhatTravels) {
+TEST_P(RingOfTest, InterruptedWorkerStillPassesOnChunks) {
   Ring ring(RingPlan(GetParam()));
   ring.Connect();
   for (const auto& member : ring.members) member->FillGradients(0);
@@ -370,8 +370,8 @@ TEST_P(RingOfTest, AnInterruptedWorkerStillPassesOnWhatTravels) {
   for (const auto& member : ring.members) EXPECT_EQ(member->exchange->version(), 1);
 }
 
-TEST(RingExchangeTest, ASumMayOvertakeTheValueThatItWasComputedFrom) {
-  Ring ring(RingPlan(3, {.parameters = {256}}));  // one chunk, rank 0's
+TEST(RingExchangeTest, SumMayOvertakeTheValueItWasComputedFrom) {
+  Ring ring(RingPlan(3, {.parameters = {256}}));  // one chunk, owned by rank 0
   ring.Connect();
   std::vector<Floats> expected = ring.members[0]->parameters;
   absl::Notification overtaken;
@@ -420,7 +420,7 @@ TEST(RingExchangeTest, RepeatedMessagesChangeNothing) {
   for (const auto& member : ring.members) EXPECT_EQ(member->parameters, expected);
 }
 
-TEST(RingExchangeTest, ADeadNeighbourIsNamedWithStepAndChunk) {
+TEST(RingExchangeTest, DeadNeighbourIsNamedWithStepAndChunk) {
   Ring ring(RingPlan(3));
   ring.Connect();
   ring.Step(0);
@@ -443,7 +443,7 @@ TEST(RingExchangeTest, ADeadNeighbourIsNamedWithStepAndChunk) {
   }
 }
 
-TEST(RingExchangeTest, ARoundThatIsNeverFinishedIsNamedWithStepChunkAndRanks) {
+TEST(RingExchangeTest, UnfinishedRoundIsNamedWithStepChunkAndRanks) {
   Ring ring(RingPlan(3));
   for (const auto& member : ring.members) {
     member->options.answer_timeout = absl::Milliseconds(300);
@@ -470,7 +470,7 @@ TEST(RingExchangeTest, ARoundThatIsNeverFinishedIsNamedWithStepChunkAndRanks) {
           "' of ", name(owner), " has not come from ", name((last + 2) % 3), " for 300ms")));
 }
 
-TEST(RingExchangeTest, AWorkerThatWasNotStartedIsNamed) {
+TEST(RingExchangeTest, WorkerThatWasNotStartedIsNamed) {
   Ring ring(RingPlan(2));
   ring.members[0]->options.hello_timeout = absl::Milliseconds(20);
   for (const auto& member : ring.members) member->Open();
@@ -482,7 +482,7 @@ TEST(RingExchangeTest, AWorkerThatWasNotStartedIsNamed) {
   EXPECT_EQ(ring.members[0]->exchange->culprit(), "worker-1");
 }
 
-TEST(RingExchangeTest, AWorkerWithAnotherTokenIsNotAnswered) {
+TEST(RingExchangeTest, WorkerWithAnotherTokenIsNotAnswered) {
   Ring ring(RingPlan(2));
   v1::JobPlan other = *ring.plan;
   other.set_session_token("another-token-16");
@@ -499,7 +499,7 @@ TEST(RingExchangeTest, AWorkerWithAnotherTokenIsNotAnswered) {
   EXPECT_TRUE(absl::IsUnavailable(stranger.exchange->Connect(kSteps, addresses)));
 }
 
-TEST(RingExchangeTest, WhatShardsSayThatIsLostIsNoChunksPayload) {
+TEST(RingExchangeTest, LostMessageBetweenShardsNamesNoChunk) {
   Ring ring(RingPlan(3, {.parameters = {4096, 700, 3}, .clip_norm = 1}));
   ring.Connect();
   ring.network.SetFault([](const WireHeader& header) {
@@ -514,12 +514,12 @@ TEST(RingExchangeTest, WhatShardsSayThatIsLostIsNoChunksPayload) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("was lost on its way, of the verdict"));
 }
 
-// As rank 0, to rank 1 of a ring of three.
-TEST(RingExchangeTest, ANeighbourThatSaysWhatIsNotItsToSayFailsTheJob) {
+// An impostor speaks as rank 0 to rank 1 of a ring of three.
+TEST(RingExchangeTest, NeighbourThatSendsAForbiddenMessageFailsTheJob) {
   for (const bool judged : {false, true}) {
     for (const MessageKind kind : {MessageKind::kHello, MessageKind::kTrust, MessageKind::kSquares,
                                    MessageKind::kFetch, MessageKind::kClosed}) {
-      if (judged && kind == MessageKind::kTrust) continue;  // rank 0 may
+      if (judged && kind == MessageKind::kTrust) continue;  // rank 0 may send it
       Ring ring(RingPlan(3, {.clip_norm = judged ? 1.0 : 0.0}));
       Member& member = *ring.members[1];
       member.Open();
@@ -548,7 +548,7 @@ TEST(RingExchangeTest, ANeighbourThatSaysWhatIsNotItsToSayFailsTheJob) {
   }
 }
 
-TEST(RingExchangeTest, TheTimeInWhichChunksWaitForCreditIsCountedAndNothingWaitsForEver) {
+TEST(RingExchangeTest, TimeInWhichChunksWaitForCreditIsCountedAndEnds) {
   Ring ring(RingPlan(2));
   for (const auto& member : ring.members) member->options.tuning.inflight_bytes_max = 1;
   ring.Connect();
@@ -572,16 +572,16 @@ TEST(RingExchangeTest, TheTimeInWhichChunksWaitForCreditIsCountedAndNothingWaits
   }
 }
 
-TEST(RingExchangeTest, StrangersWithTheRightTokenAreTurnedAwayAndTheRingGoesOn) {
+TEST(RingExchangeTest, UnknownPeersWithTheTokenAreRefusedAndTheRingContinues) {
   Ring ring(RingPlan(4));
   for (const auto& member : ring.members) member->Open();
   const std::vector<std::string> addresses = ring.Addresses();
   std::vector<LinkCredentials> strangers;
-  strangers.push_back(CredentialsIn(ring, 1));           // its own rank
-  strangers.push_back(CredentialsIn(ring, 2));           // whom it connects to itself
-  strangers.push_back(CredentialsIn(ring, 3));           // no neighbour
-  strangers.push_back(CredentialsIn(ring, 4));           // no worker
-  strangers.push_back(CredentialsIn(ring, 4294967295));  // far from it
+  strangers.push_back(CredentialsIn(ring, 1));  // the worker's own rank
+  strangers.push_back(CredentialsIn(ring, 2));  // a peer that the worker connects to itself
+  strangers.push_back(CredentialsIn(ring, 3));  // not a neighbour
+  strangers.push_back(CredentialsIn(ring, 4));  // not a worker
+  strangers.push_back(CredentialsIn(ring, 4294967295));  // a number far beyond the workers
   strangers.push_back(CredentialsIn(ring, 0));
   strangers.back().self.role = LinkRole::kShard;
   for (const LinkCredentials& who : strangers) {
@@ -599,7 +599,7 @@ TEST(RingExchangeTest, StrangersWithTheRightTokenAreTurnedAwayAndTheRingGoesOn) 
     second->SetReceiver(&mail);
     ASSERT_TRUE(second->Connect(addresses[1], CredentialsIn(ring, 0)).ok());
     EXPECT_TRUE(ProgressUntil({second.get()}, [&] { return !mail.losses.empty(); }))
-        << "there is a rank 0 already";
+        << "rank 0 is connected already";
   }
   ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(0); });
   ring.Step(0);
@@ -608,14 +608,14 @@ TEST(RingExchangeTest, StrangersWithTheRightTokenAreTurnedAwayAndTheRingGoesOn) 
   }
 }
 
-TEST(RingExchangeTest, APayloadThatIsLostOnItsWayFailsTheJobAndNamesTheNeighbour) {
+TEST(RingExchangeTest, LostPayloadFailsTheJobAndNamesTheNeighbour) {
   for (const MessageKind kind : {MessageKind::kPush, MessageKind::kParams}) {
     Ring ring(RingPlan(3));
     ring.Connect();
     ring.network.SetFault([kind](const WireHeader& header) {
       return header.kind == kind && header.rank == 0 ? Fate::kBreak : Fate::kDeliver;
     });
-    for (const int rank : {2, 1, 0}) {  // who fails has pushed before rank 0 sends anything
+    for (const int rank : {2, 1, 0}) {  // the failing worker pushes before rank 0 sends anything
       ring.members[rank]->FillGradients(0);
       ASSERT_TRUE(ring.members[rank]->PushAll(0).ok());
     }
@@ -637,7 +637,7 @@ TEST(RingExchangeTest, StartWithTooFewAddressesIsRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("1 addresses of 2 shards"));
 }
 
-TEST(RingExchangeTest, APlanWhoseShardsAreNotItsWorkersIsRefused) {
+TEST(RingExchangeTest, PlanWithShardsOfOtherMembersIsRefused) {
   v1::JobPlan plan = RingPlan(2);
   plan.mutable_shards(1)->set_member("ps-0");
   Ring ring(plan);
@@ -645,7 +645,7 @@ TEST(RingExchangeTest, APlanWhoseShardsAreNotItsWorkersIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
 }
 
-TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoint) {
+TEST(RingExchangeTest, EveryShardWritesItsPartOfPeriodicAndRequestedCheckpoints) {
   FakeMemberService service;
   CheckpointClient client(service.address());
   Ring ring(RingPlan(2, {.parameters = {4096}, .checkpoint_every = 2}), &client);
@@ -674,7 +674,7 @@ TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoin
                                                      std::pair(3, 0), std::pair(3, 1)));
 }
 
-TEST(RingExchangeTest, WhereSumsComeInIsPartOfTheMemoryBudget) {
+TEST(RingExchangeTest, MemoryForReceivedSumsCountsAgainstTheBudget) {
   Ring ring(RingPlan(2));
   const int64_t of_shard = ParameterShard::BytesNeeded(PlanOfRingShard(*ring.plan), kFirstShard);
   MemoryBudget budget(of_shard);

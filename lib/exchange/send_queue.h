@@ -1,4 +1,4 @@
-// What waits to be sent over one link: the most urgent first, under a credit of bytes.
+// Chunks that wait to be sent over one link: the most urgent first, within a credit of bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,34 @@
 
 namespace muster {
 
-// Bytes count from Take() to Sent(). A chunk larger than the credit goes alone. Thread-compatible.
+// Bytes count against the credit from Take() to Sent(). A chunk larger than the credit is sent
+// alone. Thread-compatible.
 //   Source: Peng et al., "A generic communication scheduler for distributed DNN training
 //   acceleration", SOSP 2019 (ByteScheduler: priority and credit).
 class SendQueue {
  public:
   struct Entry {
-    int64_t urgency = 0;  // the lowest goes first; no two are equal
+    int64_t urgency = 0;  // the lowest is sent first; no two are equal
     ChunkId chunk{};
     int64_t bytes = 0;
   };
 
-  // `chunks`: that will ever wait at the same time; nothing is allocated after.
+  // `chunks` is the largest number that can wait at the same time. Nothing is allocated afterwards.
   SendQueue(int64_t credit_bytes, int chunks) : credit_bytes_(credit_bytes) {
     heap_.reserve(chunks);
   }
 
-  // From here on nothing waits for credit.
+  // Removes the limit of the credit.
   void Unlimit() { credit_bytes_ = std::numeric_limits<int64_t>::max(); }
 
   void Add(const Entry& entry);
 
-  // The most urgent chunk; null while the credit is used up.
+  // Returns the most urgent chunk, or null while the credit is used up.
   const Entry* Next() const;
-  // Likewise, and it is on its way from here on.
+  // Removes and returns Next(). Its bytes count as under way from now on.
   std::optional<Entry> Take();
 
-  // The memory of `bytes` that were taken is free again.
+  // Records that the memory of `bytes` taken bytes is free again.
   void Sent(int64_t bytes) { inflight_bytes_ -= bytes; }
 
   int64_t waiting() const { return static_cast<int64_t>(heap_.size()); }

@@ -15,7 +15,7 @@ std::vector<int> TakeAll(SendQueue& queue) {
   return chunks;
 }
 
-TEST(SendQueueTest, TheMostUrgentOvertakes) {
+TEST(SendQueueTest, MostUrgentChunkIsSentFirst) {
   SendQueue queue(/*credit_bytes=*/1000, /*chunks=*/8);
   for (const int chunk : {5, 1, 3})
     queue.Add({.urgency = chunk, .chunk = ChunkId(chunk), .bytes = 10});
@@ -27,17 +27,17 @@ TEST(SendQueueTest, TheMostUrgentOvertakes) {
   EXPECT_EQ(queue.inflight_bytes(), 40);
 }
 
-TEST(SendQueueTest, WaitsForCreditAndDoesNotLetLessUrgentOnesPass) {
+TEST(SendQueueTest, UrgentChunkThatWaitsForCreditIsNotOvertaken) {
   SendQueue queue(/*credit_bytes=*/100, /*chunks=*/8);
   queue.Add({.urgency = 0, .chunk = ChunkId(0), .bytes = 60});
   queue.Add({.urgency = 1, .chunk = ChunkId(1), .bytes = 60});
   queue.Add({.urgency = 2, .chunk = ChunkId(2), .bytes = 10});
-  EXPECT_EQ(TakeAll(queue), std::vector<int>({0})) << "2 would fit, and delay 1";
+  EXPECT_EQ(TakeAll(queue), std::vector<int>({0})) << "chunk 2 would fit, but would delay chunk 1";
   queue.Sent(60);
   EXPECT_EQ(TakeAll(queue), std::vector<int>({1, 2}));
 }
 
-TEST(SendQueueTest, AChunkLargerThanTheCreditGoesAlone) {
+TEST(SendQueueTest, ChunkLargerThanTheCreditIsSentAlone) {
   SendQueue queue(/*credit_bytes=*/1, /*chunks=*/8);
   for (const int chunk : {0, 1})
     queue.Add({.urgency = chunk, .chunk = ChunkId(chunk), .bytes = 64});
@@ -47,7 +47,7 @@ TEST(SendQueueTest, AChunkLargerThanTheCreditGoesAlone) {
   EXPECT_EQ(TakeAll(queue), std::vector<int>({1}));
 }
 
-TEST(SendQueueTest, InAnyOrderOfEventsNothingIsLostAndTheCreditHolds) {
+TEST(SendQueueTest, NoChunkIsLostAndTheCreditHoldsInAnyOrderOfEvents) {
   for (int seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
     const int64_t credit = 1 + random() % 300;

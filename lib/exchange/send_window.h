@@ -1,4 +1,4 @@
-// How far what is being sent may run ahead of the oldest that has not been.
+// Limits how far sends may run ahead of the oldest unfinished one.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,20 @@
 
 namespace muster {
 
-// Counts bytes in the order in which sends begin, over all links: what has begun since the oldest
-// send that is not done, and with it, is the window. While it is full nothing begins, so that a
-// send which is slow gets the network for itself.
+// Counts bytes over all links, in the order in which sends begin. The window spans all sends from
+// the oldest unfinished one to the newest. While it is full no send begins, so a slow send gets the
+// network for itself.
 //
 // Thread-compatible. Nothing is allocated after construction.
 class SendWindow {
  public:
-  // `sends`: that will ever be under way together.
+  // `sends` is the largest number of sends under way at the same time.
   SendWindow(int64_t bytes_max, int sends) : bytes_max_(bytes_max), sends_(sends) {}
 
-  // A send that is larger than the window goes alone.
+  // A send larger than the window goes alone.
   bool Admits(int64_t bytes) const { return oldest_ == next_ || span() + bytes <= bytes_max_; }
 
-  // A send begins; its ticket for End().
+  // Begins a send; returns its ticket for End().
   int64_t Begin(int64_t bytes);
   void End(int64_t ticket);
 
@@ -27,7 +27,7 @@ class SendWindow {
 
  private:
   struct Send {
-    int64_t end = 0;  // of its bytes, counted since ever
+    int64_t end = 0;  // position of its last byte, counted from the start
     bool done = false;
   };
   Send& At(int64_t ticket) { return sends_[ticket % sends_.size()]; }
@@ -37,7 +37,7 @@ class SendWindow {
   int64_t oldest_ = 0;
   int64_t next_ = 0;
   int64_t begun_bytes_ = 0;
-  int64_t first_byte_ = 0;  // of the oldest
+  int64_t first_byte_ = 0;  // position of the oldest send's first byte
 };
 
 }  // namespace muster

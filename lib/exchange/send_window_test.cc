@@ -10,21 +10,21 @@
 namespace muster::send_window_test {
 namespace {
 
-TEST(SendWindowTest, TheOldestThatIsNotDoneHoldsBackTheOthers) {
+TEST(SendWindowTest, OldestUnfinishedSendHoldsBackTheOthers) {
   SendWindow window(/*bytes_max=*/100, /*sends=*/8);
   const int64_t slow = window.Begin(40);
   const int64_t quick = window.Begin(40);
   EXPECT_FALSE(window.Admits(40));
   window.End(quick);
   EXPECT_EQ(window.span(), 80);
-  EXPECT_FALSE(window.Admits(40)) << "as much would be on its way, but too far ahead";
+  EXPECT_FALSE(window.Admits(40)) << "the bytes under way would fit, but the send is too far ahead";
   EXPECT_TRUE(window.Admits(20));
   window.End(slow);
   EXPECT_EQ(window.span(), 0);
   EXPECT_TRUE(window.Admits(100));
 }
 
-TEST(SendWindowTest, WhatIsLargerThanTheWindowGoesAlone) {
+TEST(SendWindowTest, SendLargerThanTheWindowGoesAlone) {
   SendWindow window(/*bytes_max=*/1, /*sends=*/8);
   EXPECT_TRUE(window.Admits(64));
   const int64_t ticket = window.Begin(64);
@@ -33,7 +33,7 @@ TEST(SendWindowTest, WhatIsLargerThanTheWindowGoesAlone) {
   EXPECT_TRUE(window.Admits(64));
 }
 
-TEST(SendWindowTest, InAnyOrderOfEndsTheSpanReachesFromTheOldestToTheNewest) {
+TEST(SendWindowTest, SpanReachesFromTheOldestToTheNewestInAnyOrderOfEnds) {
   for (int seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);
     SendWindow window(/*bytes_max=*/500, /*sends=*/16);

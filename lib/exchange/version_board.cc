@@ -89,7 +89,7 @@ absl::Status VersionBoard::AwaitAnswers(Missing missing) {
 }
 
 void VersionBoard::Change(absl::FunctionRef<void()> change) {
-  absl::MutexLock lock(&mu_);  // ends waits
+  absl::MutexLock lock(&mu_);  // taking the lock ends waits
   change();
 }
 
@@ -158,7 +158,8 @@ void VersionBoard::Answered(int parameter, int64_t version) {
   if (!overtaken() && --chunks_behind_[parameter] == 0) {
     chunks_behind_[parameter] = chunks_of_parameter_[parameter];
     absl::MutexLock lock(&mu_);
-    // Before the parameter's own: who sees that every parameter has a version sees it of the whole.
+    // Stored before the parameter's version: a thread that sees a version of every parameter also
+    // sees the version of the whole.
     if (--parameters_behind_ == 0) {
       parameters_behind_ = trained_;
       version_.store(version, std::memory_order_release);
@@ -166,9 +167,9 @@ void VersionBoard::Answered(int parameter, int64_t version) {
     SetParameter(parameter, version);
   }
   answers_.fetch_add(1, std::memory_order_relaxed);
-  // What was counted above is seen by whoever sees that nothing is awaited.
+  // A thread that sees that nothing is awaited also sees what was counted above.
   if (chunks_awaited_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-  absl::MutexLock lock(&mu_);  // ends waits
+  absl::MutexLock lock(&mu_);  // taking the lock ends waits
 }
 
 void VersionBoard::SetParameter(int parameter, int64_t version) {
@@ -194,7 +195,8 @@ void VersionBoard::HaveCaughtUp(int64_t version) {
   absl::MutexLock lock(&mu_);
   for (int p = 0; p < std::ssize(frozen_); ++p) SetParameter(p, version);
   version_.store(version, std::memory_order_release);
-  // After the versions: who finds that it is not overtaken, without the lock, finds them as well.
+  // Stored after the versions: a thread that reads overtaken() as false, without the lock, also
+  // sees the versions.
   overtaken_.store(false, std::memory_order_release);
   catching_up_.store(false, std::memory_order_release);
 }

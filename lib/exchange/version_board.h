@@ -1,4 +1,4 @@
-// Which versions of a job's parameters are here, and who waits for them.
+// Tracks which versions of a job's parameters are here, for the threads that wait for them.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@
 
 namespace muster {
 
-// Stands between the communication thread of an exchange, which writes up what has come, and the
-// threads that wait for it. What the functions mean to those who wait is said at GradientExchange.
+// Connects the communication thread of an exchange, which records arrivals, with the threads that
+// wait for them. GradientExchange documents the functions for waiting threads.
 //
-// Whoever waits brings a function that names what is missing. It is called on the waiting thread,
-// once its time is up and under no lock, for the message of the DEADLINE_EXCEEDED (reason
-// STEP_TIMEOUT): "step 7: <what is missing> for 10m".
+// A waiting thread passes a function that names the missing chunk. It is called on that thread
+// after the timeout, without a lock, for the message of DEADLINE_EXCEEDED (reason STEP_TIMEOUT):
+// "step 7: <what is missing> for 10m".
 class VersionBoard {
  public:
   struct Options {
@@ -34,23 +34,23 @@ class VersionBoard {
   };
   using Missing = absl::FunctionRef<std::string()>;
 
-  // Nothing is here yet: all chunks of the plan are awaited at plan.first_step.
+  // Nothing is here at the start: all chunks of the plan are awaited at plan.first_step.
   VersionBoard(const v1::JobPlan& plan, Options options);
 
   // ---- any thread
 
-  // One atomic load, with overlap. A frozen parameter that is here has every version.
+  // Costs one atomic load, with overlap. A frozen parameter that is here has every version.
   bool HasParameter(int parameter, int64_t version) const {
     const int64_t has = parameter_versions_[parameter].load(std::memory_order_acquire);
     if (has != version && has != kEveryVersion) return false;
     return options_.overlap || this->version() >= version;
   }
   int64_t version() const { return version_.load(std::memory_order_acquire); }
-  // The first step whose answers are not all in.
+  // The first step with missing answers.
   int64_t step() const { return std::max(version(), first_version_); }
   bool frozen(int parameter) const { return frozen_[parameter]; }
-  // What the values of the parameter's chunks must have for it to have `version`: frozen ones come
-  // once.
+  // Returns the version that the parameter's chunks need, so that it has `version`. Frozen chunks
+  // come only once.
   int64_t ChunkVersionFor(int parameter, int64_t version) const {
     return frozen_[parameter] ? first_version_ : version;
   }
@@ -60,51 +60,52 @@ class VersionBoard {
   absl::Status AwaitVersion(int64_t version, Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<float> AwaitLossScale(int64_t version, Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `chunks` more are pushed or fetched; each is followed by Answered().
+  // Announces `chunks` more pushes or fetches. Each is followed by Answered().
   void Expect(int64_t chunks) { chunks_awaited_.fetch_add(chunks, std::memory_order_relaxed); }
   int64_t chunks_awaited() const { return chunks_awaited_.load(std::memory_order_acquire); }
-  // Until none is awaited; for as long as it takes once it is interrupted: who else has paused may
-  // owe an answer for ever.
+  // Blocks until no answer is awaited. Without a timeout once interrupted, because another paused
+  // worker may never send what an answer needs.
   absl::Status AwaitAnswers(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // For what an exchange knows besides and has threads wait for: `change` is made, and `reached` is
-  // looked at, under the board's lock, so that whoever waits sees every change. They call nothing
-  // here that takes it. The wait ends with a failure, or when its time is up, and not with
-  // Interrupt().
+  // Guards state that an exchange has besides versions, and that threads wait for. `change` is made
+  // and `reached` is evaluated under the board's lock, so that waiting threads see every change.
+  // They must not call functions here that take the lock. The wait ends with a failure or the
+  // timeout, but not with Interrupt().
   void Change(absl::FunctionRef<void()> change) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AwaitChange(absl::FunctionRef<bool()> reached, Missing missing)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // False: neither was SetConnected() called nor did anything fail for `timeout`.
+  // Returns false if neither SetConnected() nor a failure came within `timeout`.
   bool AwaitConnected(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Values beyond the awaited version have come.
+  // True if values beyond the awaited version have arrived.
   bool overtaken() const { return overtaken_.load(std::memory_order_acquire); }
-  // From BeginCatchUp() to HaveCaughtUp().
+  // True from BeginCatchUp() to HaveCaughtUp().
   bool catching_up() const { return catching_up_.load(std::memory_order_acquire); }
   void BeginCatchUp() { catching_up_.store(true, std::memory_order_release); }
-  // Its time is up when no answer at all came for so long: one who is slow catches up in many
-  // rounds.
+  // Times out only if no answer at all arrives for the length of the timeout, because a slow worker
+  // needs many rounds to catch up.
   absl::Status AwaitCaughtUp(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the waits for versions and loss scales, now and from now on.
   void Interrupt() ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends every wait. Only the first failure counts. `culprit`: the member to blame; "" for none.
+  // Ends every wait. Only the first failure counts. `culprit` is the member at fault, or "".
   void Fail(absl::Status why, absl::string_view culprit) ABSL_LOCKS_EXCLUDED(mu_);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  absl::Status failure() const ABSL_LOCKS_EXCLUDED(mu_);  // OK when there is none
+  absl::Status failure() const ABSL_LOCKS_EXCLUDED(mu_);  // OK if there is none
   std::string culprit() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // ---- the communication thread
 
   void SetConnected() ABSL_LOCKS_EXCLUDED(mu_);
-  // A chunk of `parameter` that was awaited has `version`, the next one of all its chunks. While
-  // overtaken nothing is counted but that an answer came: see HaveCaughtUp().
+  // Records that an awaited chunk of `parameter` has `version`, the next version of all its chunks.
+  // While overtaken, only counts that an answer came; see HaveCaughtUp().
   void Answered(int parameter, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
-  // Values of `version` came with it. It is the same in all values of a version: the first counts.
+  // Records the loss scale that came with values of `version`. All values of a version have the
+  // same one, so only the first counts.
   void SetLossScale(int64_t version, float loss_scale) ABSL_LOCKS_EXCLUDED(mu_);
   void SetOvertaken() ABSL_LOCKS_EXCLUDED(mu_);
-  // All parameters have `version`, and nothing is awaited.
+  // Records that all parameters have `version` and nothing is awaited.
   void HaveCaughtUp(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -121,15 +122,16 @@ class VersionBoard {
   std::vector<int> chunks_of_parameter_;
   int trained_ = 0;  // parameters that are not frozen
 
-  // The communication thread's.
+  // Used only by the communication thread.
   std::vector<int> chunks_behind_;  // by parameter
-  int parameters_behind_;           // that do not have the version after version() yet
+  int parameters_behind_;           // that lack the version after version()
 
-  // What waits wait for changes under `mu_`, or that is taken afterwards: only then do they look.
+  // Waiting threads evaluate these only after `mu_` was taken, so changes are made under it or
+  // followed by taking it.
   std::vector<std::atomic<int64_t>> parameter_versions_;
   std::atomic<int64_t> version_;
   std::atomic<int64_t> chunks_awaited_;
-  std::atomic<int64_t> answers_ = 0;  // that have come
+  std::atomic<int64_t> answers_ = 0;  // answers that have arrived
   std::atomic<bool> overtaken_ = false;
   std::atomic<bool> catching_up_ = false;
   std::atomic<bool> failed_ = false;
@@ -137,7 +139,7 @@ class VersionBoard {
   mutable absl::Mutex mu_;
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   float loss_scale_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t loss_scale_version_ ABSL_GUARDED_BY(mu_);  // whose it is
+  int64_t loss_scale_version_ ABSL_GUARDED_BY(mu_);  // the version of loss_scale_
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::string culprit_ ABSL_GUARDED_BY(mu_);

@@ -27,18 +27,18 @@ v1::JobPlan Plan() {
 }
 
 std::string NotAsked() {
-  ADD_FAILURE() << "nobody's time is up";
+  ADD_FAILURE() << "no wait may time out here";
   return "";
 }
 
-// All chunks of the parameters that are not frozen.
+// Answers all chunks of the parameters that are not frozen.
 void AnswerAll(VersionBoard& board, int64_t version) {
   for (const int parameter : {kTwoChunks, kTwoChunks, kOneChunk}) {
     board.Answered(parameter, version);
   }
 }
 
-// A board on which the values of the first version are.
+// A board that has the values of the first version.
 struct Started {
   explicit Started(VersionBoard::Options options = {}) : board(Plan(), options) {
     AnswerAll(board, kFirst);
@@ -47,7 +47,7 @@ struct Started {
   VersionBoard board;
 };
 
-TEST(VersionBoardTest, AParameterIsHereWithItsLastChunkAndAVersionWithItsLastParameter) {
+TEST(VersionBoardTest, LastChunkCompletesAParameterAndLastParameterAVersion) {
   VersionBoard board(Plan(), {});
   board.Answered(kTwoChunks, kFirst);
   EXPECT_FALSE(board.HasParameter(kTwoChunks, kFirst));
@@ -62,11 +62,11 @@ TEST(VersionBoardTest, AParameterIsHereWithItsLastChunkAndAVersionWithItsLastPar
 
   board.Expect(3);
   AnswerAll(board, kFirst + 4);
-  EXPECT_EQ(board.version(), kFirst + 4) << "frozen parameters are not waited for";
-  EXPECT_FALSE(board.HasParameter(kOneChunk, kFirst)) << "it is another version's now";
+  EXPECT_EQ(board.version(), kFirst + 4) << "the version does not wait for frozen parameters";
+  EXPECT_FALSE(board.HasParameter(kOneChunk, kFirst)) << "the parameter has a later version now";
 }
 
-TEST(VersionBoardTest, AFrozenParameterHasEveryVersionOnceItIsHere) {
+TEST(VersionBoardTest, FrozenParameterThatIsHereHasEveryVersion) {
   VersionBoard board(Plan(), {});
   EXPECT_FALSE(board.HasParameter(kFrozen, kFirst));
   board.Answered(kFrozen, kFirst);
@@ -84,7 +84,7 @@ TEST(VersionBoardTest, WithoutOverlapNoParameterIsHereBeforeAllAre) {
   EXPECT_TRUE(board.HasParameter(kOneChunk, kFirst));
 }
 
-TEST(VersionBoardTest, EveryWaitEndsWithWhatItWaitsFor) {
+TEST(VersionBoardTest, EveryWaitEndsWhenItsVersionArrives) {
   Started started;
   VersionBoard& board = started.board;
   board.Expect(3);
@@ -105,7 +105,7 @@ TEST(VersionBoardTest, EveryWaitEndsWithWhatItWaitsFor) {
   EXPECT_EQ(*loss_scale, 1024);
 }
 
-TEST(VersionBoardTest, TheFirstLossScaleOfAVersionCounts) {
+TEST(VersionBoardTest, FirstLossScaleOfAVersionCounts) {
   Started started;
   started.board.SetLossScale(kFirst + 1, 8);
   started.board.SetLossScale(kFirst + 1, 4);
@@ -113,7 +113,7 @@ TEST(VersionBoardTest, TheFirstLossScaleOfAVersionCounts) {
   EXPECT_EQ(*started.board.AwaitLossScale(kFirst + 1, NotAsked), 8);
 }
 
-TEST(VersionBoardTest, ATimeoutNamesWhatIsMissingAndForHowLong) {
+TEST(VersionBoardTest, TimeoutNamesTheMissingChunkAndItsDuration) {
   Started started({.answer_timeout = absl::Milliseconds(1)});
   const absl::Status late =
       started.board.AwaitVersion(kFirst + 1, [] { return std::string("the moon is missing"); });
@@ -122,7 +122,7 @@ TEST(VersionBoardTest, ATimeoutNamesWhatIsMissingAndForHowLong) {
   EXPECT_EQ(late.message(), "step 6: the moon is missing for 1ms");
 }
 
-TEST(VersionBoardTest, AnswersHaveATimeoutToo) {
+TEST(VersionBoardTest, WaitForAnswersHasATimeoutToo) {
   Started started({.answer_timeout = absl::Milliseconds(1)});
   started.board.Expect(1);
   const absl::Status late =
@@ -154,15 +154,15 @@ TEST(VersionBoardTest, CatchingUpTimesOutWhenNoAnswerComesAtAll) {
   EXPECT_TRUE(board.AwaitCaughtUp(NotAsked).ok()) << "answers come, however slowly";
 }
 
-// The lock is not re-entrant, and whoever names what is missing may look at the board.
-TEST(VersionBoardTest, WhatIsMissingIsNamedUnderNoLock) {
+// The lock is not reentrant, and the function that names the missing chunk may use the board.
+TEST(VersionBoardTest, MissingChunkIsNamedWithoutTheLock) {
   Started started({.answer_timeout = absl::Milliseconds(1)});
   const absl::Status late = started.board.AwaitVersion(
       kFirst + 1, [&] { return "culprit '" + started.board.culprit() + "'"; });
   EXPECT_EQ(late.message(), "step 6: culprit '' for 1ms");
 }
 
-TEST(VersionBoardTest, AnInterruptionEndsWaitsForOthersButNotForAnswers) {
+TEST(VersionBoardTest, InterruptEndsWaitsForVersionsButNotForAnswers) {
   Started started;
   VersionBoard& board = started.board;
   board.Expect(3);
@@ -180,9 +180,9 @@ TEST(VersionBoardTest, AnInterruptionEndsWaitsForOthersButNotForAnswers) {
   EXPECT_TRUE(board.AwaitVersion(kFirst + 1, NotAsked).ok()) << "nothing to wait for";
 }
 
-// A worker that has paused may have pushed what another one did not any more: the answer never
-// comes, and a save may take long.
-TEST(VersionBoardTest, AnInterruptedWaitForAnswersEndsWithTheirComingOrAFailureAlone) {
+// A paused worker may have pushed a chunk that another worker no longer pushed. Then the answer
+// never comes, and a save may take long.
+TEST(VersionBoardTest, InterruptedWaitForAnswersEndsOnlyWithAnswersOrAFailure) {
   Started started({.answer_timeout = absl::Milliseconds(1)});
   VersionBoard& board = started.board;
   board.Interrupt();
@@ -191,7 +191,7 @@ TEST(VersionBoardTest, AnInterruptedWaitForAnswersEndsWithTheirComingOrAFailureA
   {
     std::jthread pausing([&] { answers = board.AwaitAnswers(NotAsked); });
     const absl::Status late = board.AwaitChange([] { return false; }, [] { return ""; });
-    EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT") << "its time has passed, too";
+    EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT") << "the timeout of AwaitAnswers() has passed too";
     AnswerAll(board, kFirst + 1);
   }
   EXPECT_TRUE(answers.ok()) << answers;
@@ -203,7 +203,7 @@ TEST(VersionBoardTest, AnInterruptedWaitForAnswersEndsWithTheirComingOrAFailureA
   EXPECT_EQ(answers, absl::CancelledError("released"));
 }
 
-TEST(VersionBoardTest, TheFirstFailureIsFinalAndEndsEveryWait) {
+TEST(VersionBoardTest, FirstFailureIsFinalAndEndsEveryWait) {
   Started started;
   VersionBoard& board = started.board;
   EXPECT_TRUE(board.failure().ok());
@@ -224,10 +224,11 @@ TEST(VersionBoardTest, TheFirstFailureIsFinalAndEndsEveryWait) {
   EXPECT_EQ(caught_up, gone);
   EXPECT_EQ(board.failure(), gone);
   EXPECT_EQ(board.culprit(), "ps-1");
-  EXPECT_EQ(board.AwaitParameter(kOneChunk, kFirst, NotAsked), gone) << "also of what is here";
+  EXPECT_EQ(board.AwaitParameter(kOneChunk, kFirst, NotAsked), gone)
+      << "also for a version that is here";
 }
 
-TEST(VersionBoardTest, WhatIsKnownBesidesIsWaitedForUntilItChangesOrSomethingFails) {
+TEST(VersionBoardTest, AwaitChangeEndsWithTheChangeOrAFailure) {
   Started started;
   VersionBoard& board = started.board;
   int updates = 0;
@@ -245,7 +246,7 @@ TEST(VersionBoardTest, WhatIsKnownBesidesIsWaitedForUntilItChangesOrSomethingFai
   EXPECT_EQ(three, absl::CancelledError("released"));
 }
 
-TEST(VersionBoardTest, WhatIsKnownBesidesHasATimeoutToo) {
+TEST(VersionBoardTest, AwaitChangeHasATimeoutToo) {
   Started started({.answer_timeout = absl::Milliseconds(1)});
   const absl::Status late = started.board.AwaitChange(
       [] { return false; }, [] { return std::string("the change is missing"); });
@@ -254,7 +255,7 @@ TEST(VersionBoardTest, WhatIsKnownBesidesHasATimeoutToo) {
   EXPECT_EQ(late.message(), "step 5: the change is missing for 1ms");
 }
 
-TEST(VersionBoardTest, AConnectionIsWaitedForUntilItsTimeIsUp) {
+TEST(VersionBoardTest, AwaitConnectedEndsWithItsTimeout) {
   VersionBoard board(Plan(), {});
   EXPECT_FALSE(board.AwaitConnected(absl::Milliseconds(1)));
   std::jthread thread([&] { board.SetConnected(); });
@@ -262,7 +263,7 @@ TEST(VersionBoardTest, AConnectionIsWaitedForUntilItsTimeIsUp) {
   EXPECT_TRUE(board.failure().ok());
 }
 
-TEST(VersionBoardTest, WhoIsOvertakenHasNothingNewBeforeItHasCaughtUp) {
+TEST(VersionBoardTest, OvertakenBoardHasNoNewVersionBeforeItHasCaughtUp) {
   Started started;
   VersionBoard& board = started.board;
   board.Expect(3);
@@ -287,7 +288,7 @@ TEST(VersionBoardTest, WhoIsOvertakenHasNothingNewBeforeItHasCaughtUp) {
 
   board.Expect(3);
   AnswerAll(board, kFirst + 4);
-  EXPECT_EQ(board.version(), kFirst + 4) << "the half step before is forgotten";
+  EXPECT_EQ(board.version(), kFirst + 4) << "the incomplete step is forgotten";
 }
 
 }  // namespace

@@ -15,8 +15,8 @@
 namespace muster {
 namespace {
 
-// How long a released job's last transfers may hold its memory before the next job is refused for
-// it.
+// How long a new job waits for memory that the last transfers of a released job still use. After
+// that it is refused.
 constexpr absl::Duration kMemoryPatience = absl::Seconds(5);
 
 }  // namespace
@@ -62,7 +62,7 @@ WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parame
   auto written = [this](const ShardSnapshot& snapshot, absl::Duration) {
     CHECK(written_.TryPost([id = snapshot.id, step = snapshot.step](ParameterShard& shard) {
       shard.SnapshotWritten(id, step);
-    })) << "two snapshots of one shard";
+    })) << "a second snapshot was written before the first was handled";
     TellOfOrders();
   };
   writer_ = std::make_unique<SnapshotWriter>(SnapshotWriter::Options{
@@ -94,14 +94,15 @@ void WorkerShard::Turn(absl::FunctionRef<ParameterShard::Clock::time_point()> cl
 }
 
 void WorkerShard::RunOrders() {
-  // Lowered before the orders are taken: one that comes in between is taken now or raises it again.
+  // Cleared before the orders are taken: an order that comes in between is taken now or sets it
+  // again.
   if (!has_orders_.exchange(false, std::memory_order_acquire)) return;
   for (Order& order : written_.TakeAll()) order(*parameters_);
   for (Order& order : orders_.TakeAll()) order(*parameters_);
 }
 
 void WorkerShard::TakeSnapshot(uint64_t id, int64_t step) {
-  // Where there is no room it is asked for again.
+  // If there is no room, the coordinator repeats the request.
   if (orders_.TryPost([id, step](ParameterShard& shard) { shard.TakeSnapshot(id, step); })) {
     TellOfOrders();
   }

@@ -1,5 +1,5 @@
-// The shard that a worker of an allreduce job owns: there are no ps, so the workers hold values and
-// optimizer state among them.
+// The shard that a worker of an allreduce job owns. Without ps, the workers hold values and
+// optimizer state.
 #pragma once
 
 #include <atomic>
@@ -27,43 +27,46 @@
 
 namespace muster {
 
-// The plan as the shard of a ring sees it: of one worker, who pushes the sum of all gradients.
+// Returns the plan as a shard of the ring sees it: with one worker, which pushes the sum of all
+// gradients.
 v1::JobPlan PlanOfRingShard(const v1::JobPlan& plan);
 
-// Shard r of the plan, with its values from the plan's checkpoint or its initialisers. The thread
-// of the exchange that it is given to (RingExchange) uses parameters(), Taken() and Declined() and
-// carries out what any other thread orders. Outlives that exchange.
+// Shard r of the plan, with values from the plan's checkpoint or its initializers. The thread of
+// the exchange (RingExchange) uses parameters(), Taken() and Declined(), and runs the orders of
+// other threads. Must outlive that exchange.
 class WorkerShard {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
     Rank rank{};
-    MemoryBudget* budget = nullptr;           // these two outlive the shard
+    MemoryBudget* budget = nullptr;           // these two must outlive the shard
     CheckpointClient* checkpoints = nullptr;  // null: neither restores nor writes (tests)
     std::function<void()> report_soon = [] {};
-    std::function<void(int64_t bytes)> restored = nullptr;  // told of what Create() reads
+    // called with the bytes that Create() reads
+    std::function<void(int64_t bytes)> restored = nullptr;
   };
-  // Blocks while the checkpoint is read; CANCELLED once `stop` is requested. INVALID_ARGUMENT
-  // (reason "BAD_PLAN"), RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED"), DATA_LOSS.
+  // Blocks while the checkpoint is read. Returns CANCELLED once `stop` is requested,
+  // INVALID_ARGUMENT (reason "BAD_PLAN"), RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED"), or
+  // DATA_LOSS.
   static absl::StatusOr<std::unique_ptr<WorkerShard>> Create(Options options, std::stop_token stop);
 
   // ---- any thread
   void TakeSnapshot(uint64_t id, int64_t step);
   std::vector<v1::SnapshotReport> SnapshotReports() const;
-  // Gives up what is being written.
+  // Abandons running writes of snapshots.
   void Close();
-  // Memory beside the shard's own that its exchange is going to allocate. RESOURCE_EXHAUSTED,
-  // reason "MEMORY_EXHAUSTED", where the budget has no room.
+  // Reserves memory for the exchange, besides the shard's own. Returns RESOURCE_EXHAUSTED (reason
+  // "MEMORY_EXHAUSTED") if the budget has no room.
   absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> Reserve(int64_t bytes);
 
   // ---- the exchange's thread
   ParameterShard& parameters() { return *parameters_; }
   void Taken(std::shared_ptr<const ShardSnapshot> snapshot);
   void Declined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome, const std::string& message);
-  // Carries out what was ordered. In every turn of the thread: a snapshot may be written for too
-  // long.
+  // Runs the orders. Called in every turn of the thread, because it also limits how long the write
+  // of a snapshot delays updates.
   void Turn(absl::FunctionRef<ParameterShard::Clock::time_point()> clock);
-  // How the thread is told that there are orders; null when it ends.
+  // Sets the function that wakes the thread when there are orders; null when the thread ends.
   void WakeBy(std::function<void()> wake) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -76,8 +79,8 @@ class WorkerShard {
   const Options options_;
   const std::unique_ptr<ParameterShard> parameters_;
   Mailbox<Order> orders_;
-  // What no longer needs its memory. Apart, because the shard holds one snapshot and its chunks
-  // stand still until it hears of this: there is room for it however many orders wait.
+  // Holds the order that a snapshot was written. It is separate because chunks wait for it: it
+  // needs room however many orders wait. The shard has one snapshot at a time.
   Mailbox<Order> written_;
   std::atomic<bool> has_orders_ = false;  // spares the thread the mailboxes' locks
   absl::Mutex mu_;

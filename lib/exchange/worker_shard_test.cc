@@ -52,9 +52,9 @@ v1::JobPlan RingPlan() {
   return plan;
 }
 
-TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
+TEST(WorkerShardTest, WrittenSnapshotIsHandledHoweverManyOrdersWait) {
   MemoryBudget budget(1 << 20);
-  CheckpointClient unused("127.0.0.1:1");  // nothing is written without pieces
+  CheckpointClient unused("127.0.0.1:1");  // empty snapshots are not written
   auto made = WorkerShard::Create({.plan = std::make_shared<const v1::JobPlan>(RingPlan()),
                                    .budget = &budget,
                                    .checkpoints = &unused},
@@ -80,7 +80,7 @@ TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
   EXPECT_EQ(output.taken, (std::vector<uint64_t>{1, 2}));
 }
 
-TEST(WorkerShardTest, WhatASlowSaveWouldHoldUpIsPassedOverInSomeTurn) {
+TEST(WorkerShardTest, SnapshotIsPassedOverIfASlowWriteDelaysUpdates) {
   const v1::JobPlan plan = RingPlan();
   MemoryBudget budget(1 << 20);
   auto made = WorkerShard::Create(
