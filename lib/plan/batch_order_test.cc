@@ -13,7 +13,7 @@ std::vector<int64_t> BatchesOf(int steps, std::vector<int64_t> left_out) {
   return batches;
 }
 
-TEST(BatchOrderTest, StepsPassOverTheBatchesThatAreLeftOut) {
+TEST(BatchOrderTest, StepsSkipTheBatchesThatAreLeftOut) {
   EXPECT_EQ(BatchesOf(4, {}), (std::vector<int64_t>{0, 1, 2, 3}));
   EXPECT_EQ(BatchesOf(5, {2}), (std::vector<int64_t>{0, 1, 3, 4, 5}));
   EXPECT_EQ(BatchesOf(4, {0, 1, 4}), (std::vector<int64_t>{2, 3, 5, 6}));

@@ -31,7 +31,7 @@ std::string NameOfChunk(const v1::JobPlan& plan, int id) {
                       ") of ", NameOfTensor(plan, chunk.parameter(), chunk.slot()));
 }
 
-// Multiplies nothing that could overflow, unlike ElementCount().
+// Unlike ElementCount(), multiplies nothing that could overflow.
 bool IsWithinLimit(const v1::Parameter& parameter) {
   int64_t elements = 1;
   for (const int64_t size : parameter.shape()) {
@@ -82,7 +82,7 @@ absl::Status CheckChunk(const v1::JobPlan& plan, int id) {
   return absl::OkStatus();
 }
 
-// Each chunk is good by itself.
+// Requires: CheckChunk() accepted each chunk.
 absl::Status CheckCover(const v1::JobPlan& plan) {
   std::vector<int> by_offset(plan.chunks_size());
   std::iota(by_offset.begin(), by_offset.end(), 0);
@@ -111,7 +111,8 @@ absl::Status CheckCover(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// A worker of a local_sgd job updates a chunk's values and slots together.
+// A worker of a local_sgd job updates a chunk's values and slots together, so both need the same
+// cuts.
 absl::Status CheckSlotsAreCutAlike(const v1::JobPlan& plan) {
   if (AveragedSlots(plan.spec()) == 0) return absl::OkStatus();
   const auto place = [](const v1::PlanChunk& chunk) {

@@ -1,4 +1,4 @@
-// Whether the chunks of a plan are what shards, workers and checkpoints take for granted.
+// Checks the properties of a plan's chunks that shards, workers and checkpoints rely on.
 #pragma once
 
 #include <optional>
@@ -12,16 +12,23 @@
 
 namespace muster {
 
-// INVALID_ARGUMENT, reason "BAD_PLAN"; the message names the plan and its generation before `why`.
+// Returns INVALID_ARGUMENT (reason "BAD_PLAN"). The message names the plan and its generation
+// before `why`.
 absl::Status BadPlan(const v1::JobPlan& plan, absl::string_view why);
 
-// Whether every element of every parameter, and of every slot that is averaged (AveragedSlots), is
-// in exactly one chunk; every chunk is on a shard of the plan; slots are cut like their values; and
-// all sizes and counts are within their limits. Chunks may come in any order. For plans of another
-// process: BadPlan() names chunk and parameter.
+// Checks the chunks of a plan that came from another process:
+//
+// - Every element of every parameter, and of every averaged slot (AveragedSlots), is in exactly one
+//   chunk.
+// - Every chunk is on a shard of the plan.
+// - Slots are cut like their values.
+// - All sizes and counts are within their limits.
+//
+// Chunks may come in any order. Returns BadPlan() with the chunk and parameter.
 absl::Status CheckChunks(const v1::JobPlan& plan);
 
-// A fault of "chunk_bytes" where `graph`, cut as the job says, has more chunks than a plan may.
+// Returns a fault of "chunk_bytes" if `graph`, cut as the job says, has more chunks than a plan may
+// have.
 std::optional<FieldFault> ChunkCountFault(const v1::JobSpec& spec, const v1::Graph& graph);
 
 }  // namespace muster

@@ -28,8 +28,8 @@ v1::JobSpec Spec(v1::SyncMode mode) {
   return spec;
 }
 
-// Chunks 0, 1, 2 of 'w' (4, 4 and 2 elements) and 3 of 'b' (1 element); with local_sgd 4 to 7 and
-// 8 to 11 are those of the two slots. On two shards.
+// Chunks 0, 1, 2 of 'w' (4, 4 and 2 elements) and 3 of 'b' (1 element), on two shards. With
+// local_sgd, chunks 4 to 7 and 8 to 11 belong to the two slots.
 v1::JobPlan Plan(v1::SyncMode mode = v1::BSP) {
   v1::JobPlan plan;
   plan.set_job("gpt-1");
@@ -49,7 +49,7 @@ v1::JobPlan Plan(v1::SyncMode mode = v1::BSP) {
   return plan;
 }
 
-// What is said of the plan after a change; "" for a good one.
+// Returns the error about the plan after a change; "" if it is valid.
 std::string Fault(v1::JobPlan plan, const std::function<void(v1::JobPlan&)>& change) {
   change(plan);
   const absl::Status status = CheckChunks(plan);
@@ -60,7 +60,7 @@ std::string Fault(v1::JobPlan plan, const std::function<void(v1::JobPlan&)>& cha
   return std::string(status.message());
 }
 
-TEST(ChunkCheckTest, ChunksThatCoverEverythingOnceAreGoodInAnyOrder) {
+TEST(ChunkCheckTest, ChunksThatCoverEverythingOnceAreValidInAnyOrder) {
   for (const v1::SyncMode mode : {v1::BSP, v1::SSP, v1::LOCAL_SGD, v1::ALLREDUCE}) {
     EXPECT_EQ(Fault(Plan(mode), [](v1::JobPlan&) {}), "");
     EXPECT_EQ(Fault(Plan(mode),
@@ -84,7 +84,7 @@ TEST(ChunkCheckTest, ElementsInNoChunkAreNamed) {
               HasSubstr("elements [0, 1) of slot 2 of parameter 'b' are in no chunk"));
 }
 
-TEST(ChunkCheckTest, AnElementInTwoChunksIsNamed) {
+TEST(ChunkCheckTest, ElementInTwoChunksIsNamed) {
   EXPECT_THAT(Fault(Plan(), [](auto& plan) { *plan.add_chunks() = plan.chunks(3); }),
               HasSubstr("chunk 4, elements [0, +1) of parameter 'b', begins in another chunk, "
                         "which ends at element 1"));
@@ -92,7 +92,7 @@ TEST(ChunkCheckTest, AnElementInTwoChunksIsNamed) {
               HasSubstr("chunk 2, elements [8, +2) of parameter 'w', begins in another chunk"));
 }
 
-TEST(ChunkCheckTest, AChunkOfWhatThereIsNotIsNamed) {
+TEST(ChunkCheckTest, ChunkOfAnUnknownPartIsNamed) {
   const auto fault = [](const std::function<void(v1::PlanChunk&)>& change) {
     return Fault(Plan(), [&](v1::JobPlan& plan) { change(*plan.mutable_chunks(2)); });
   };
@@ -112,7 +112,7 @@ TEST(ChunkCheckTest, AChunkOfWhatThereIsNotIsNamed) {
   EXPECT_THAT(fault([](auto& chunk) { chunk.set_elements(0); }), HasSubstr("does not have 1 to"));
 }
 
-TEST(ChunkCheckTest, OnlySlotsThatAreAveragedHaveChunks) {
+TEST(ChunkCheckTest, OnlyAveragedSlotsHaveChunks) {
   EXPECT_THAT(Fault(Plan(), [](auto& plan) { plan.mutable_chunks(0)->set_slot(1); }),
               HasSubstr("slot 1 of parameter 'w', where 0 slots have chunks"));
   for (const int slot : {-1, 3}) {
@@ -152,17 +152,18 @@ TEST(ChunkCheckTest, SizesBeyondTheirLimitsAreRefused) {
               HasSubstr("of parameter 'b', does not have 1 to "));
 }
 
-TEST(ChunkCheckTest, AJobMayHaveSoManyChunksAndNoMore) {
+TEST(ChunkCheckTest, NumberOfChunksOfAJobIsLimited) {
   v1::Graph graph;
   v1::Parameter& parameter = *graph.add_parameters();
   parameter.add_shape(limits::kChunksMax);
   v1::JobSpec spec = Spec(v1::BSP);
   spec.set_chunk_bytes(4);
   EXPECT_EQ(ChunkCountFault(spec, graph), std::nullopt);
-  EXPECT_EQ(ChunkCountFault(Spec(v1::BSP), graph), std::nullopt) << "the default is larger";
+  EXPECT_EQ(ChunkCountFault(Spec(v1::BSP), graph), std::nullopt)
+      << "the default chunk_bytes makes fewer chunks";
 
   spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
-  EXPECT_EQ(ChunkCountFault(spec, graph)->field, "chunk_bytes") << "each slot has as many";
+  EXPECT_EQ(ChunkCountFault(spec, graph)->field, "chunk_bytes") << "each slot doubles them";
 
   spec.mutable_sync()->set_mode(v1::BSP);
   parameter.add_shape(2);

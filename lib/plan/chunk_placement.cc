@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// The lightest of the shards that have one and the same share.
+// The shards with the same share, the least loaded on top.
 using Load = std::pair<int64_t, int>;  // elements, shard
 using Lightest = std::priority_queue<Load, std::vector<Load>, std::greater<>>;
 
@@ -60,7 +60,7 @@ std::vector<double> ShardShares(absl::Span<const std::string> worker_hosts,
   double g = 0, k = 0;
   for (const auto& [host, shards] : shards_on) (working.contains(host) ? g : k) += 1;
 
-  double of_shared = 0;  // of M, for each host
+  double of_shared = 0;  // share of M for each such host
   if (k == 0) {
     of_shared = 1 / g;
   } else if (n == 1) {
@@ -81,7 +81,7 @@ void PlaceChunks(absl::Span<v1::PlanChunk> chunks, absl::Span<const double> shar
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(
       order, [&](size_t a, size_t b) { return chunks[a].elements() > chunks[b].elements(); });
-  std::map<double, Lightest, std::greater<>> by_share;  // few: there are two kinds of hosts
+  std::map<double, Lightest, std::greater<>> by_share;  // few entries: there are two kinds of hosts
   for (int shard = 0; shard < std::ssize(shares); ++shard) {
     if (shares[shard] > 0) by_share[shares[shard]].push({0, shard});
   }

@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(EveryModel, ZooPlacementTest,
                                            "gpt", "gpt2", "ncf"),
                          [](const auto& info) { return info.param; });
 
-TEST(ChunkPlacementTest, TwoValuesStayOnTwoShardsAtMost) {
+TEST(ChunkPlacementTest, TwoValuesAreOnAtMostTwoShards) {
   const v1::Graph graph = Zoo("linear");  // too small to split
   for (int shards = 1; shards <= 16; ++shards) {
     const auto chunks = CutAndPlaceChunks(graph, limits::kChunkBytesDefault, EqualShares(shards));
@@ -99,7 +99,7 @@ TEST(ChunkPlacementTest, ChunksAreNeverFinerThanTheLimit) {
   }
 }
 
-TEST(ChunkPlacementTest, PlacingTheSameTwiceGivesTheSame) {
+TEST(ChunkPlacementTest, PlacementIsDeterministic) {
   const v1::Graph graph = Zoo("gpt");
   const auto once = CutAndPlaceChunks(graph, 1 << 20, EqualShares(7));
   const auto again = CutAndPlaceChunks(graph, 1 << 20, EqualShares(7));
@@ -127,7 +127,7 @@ TEST(ChunkPlacementTest, ChunksAreNotCutIntoMoreThanAllowed) {
   EXPECT_GT(CutAndPlaceChunks(graph, 64 << 10, EqualShares(7)).size(), 20);
 }
 
-TEST(ChunkPlacementTest, AShardThatTrainsNothingHoldsNothingFrozenEither) {
+TEST(ChunkPlacementTest, ShardWithoutTrainedChunksHasNoFrozenOnes) {
   const v1::Graph graph = GraphOf({8, 1 << 20});
   for (const auto& chunk : CutAndPlaceChunks(graph, 4 << 20, EqualShares(3), {false, true})) {
     EXPECT_EQ(chunk.shard(), 0) << chunk.ShortDebugString();
@@ -176,8 +176,8 @@ TEST(ShardSharesTest, SharesAreThoseOfTheoremOne) {
   }
 }
 
-// What the busiest card sends, in units of M: the theorem's time is the least that is possible.
-TEST(ShardSharesTest, NobodySendsLongerThanTheOptimum) {
+// The time of the busiest card, in units of M. The theorem's time is the minimum.
+TEST(ShardSharesTest, NoHostSendsLongerThanTheOptimum) {
   for (int n = 2; n <= 6; ++n) {
     for (int g = 0; g <= n; ++g) {
       for (int k = g == 0 ? 1 : 0; k < n; ++k) {
@@ -194,13 +194,13 @@ TEST(ShardSharesTest, NobodySendsLongerThanTheOptimum) {
   }
 }
 
-TEST(ShardSharesTest, WithoutSharedHostsOrWithoutOthersSharesAreEqual) {
+TEST(ShardSharesTest, SharesAreEqualWithOnlyOneKindOfHost) {
   EXPECT_THAT(ShardShares(Hosts("gpu", 4), Hosts("cpu", 3)), Each(DoubleEq(1.0 / 3)));
   EXPECT_THAT(ShardShares(Hosts("gpu", 4), Hosts("gpu", 4)), Each(DoubleEq(0.25)));
   EXPECT_THAT(ShardShares(Hosts("gpu", 4), Hosts("gpu", 2)), Each(DoubleEq(0.5)));
 }
 
-TEST(ShardSharesTest, AsManyHostsOfShardsAsOfWorkersLeaveNothingForSharedOnes) {
+TEST(ShardSharesTest, SharedHostsGetNothingIfThereAreEnoughOtherHosts) {
   for (int k : {3, 5}) {
     const auto shares = ShardShares(Hosts("gpu", 3), Hosts("gpu", 3) + Hosts("cpu", k));
     for (int i = 0; i < 3; ++i) EXPECT_EQ(shares[i], 0);
@@ -218,7 +218,7 @@ TEST(ShardSharesTest, OneHostOfWorkersWithShardsKeepsEverything) {
 }
 
 TEST(ShardSharesTest, WorkersAndShardsOfOneHostCountAsOne) {
-  // n = 2, k = 1: 1/4 for each shared host, 1/2 for the other, split among their shards.
+  // n = 2, k = 1: 1/4 for each shared host, 1/2 for the other host, split among their shards.
   const auto shares = ShardShares({"gpu0", "gpu0", "gpu1", "gpu1"},
                                   {"gpu0", "gpu0", "gpu1", "cpu0", "cpu0", "cpu0", "cpu0"});
   EXPECT_THAT(shares, ElementsAre(DoubleEq(0.125), DoubleEq(0.125), DoubleEq(0.25), DoubleEq(0.125),

@@ -1,4 +1,4 @@
-// Whether a job's graph leaves room in the message that brings a plan to its members.
+// Checks that a job's graph leaves room in the message that carries a plan to its members.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// A fault of "model" where `graph` is too large: a plan with it would reach nobody.
+// Returns a fault of "model" if `graph` is too large. No member could receive a plan with it.
 std::optional<FieldFault> GraphSizeFault(const v1::ModelSpec& model, const v1::Graph& graph);
 
 }  // namespace muster

@@ -21,7 +21,7 @@ v1::Node& AddConstant(v1::Graph& graph, const std::string& name, int64_t numbers
   return node;
 }
 
-TEST(GraphSizeTest, ConstantsThatFillAPlanAreNamed) {
+TEST(GraphSizeTest, ConstantsThatAreTooLargeForAPlanAreNamed) {
   v1::ModelSpec model;
   model.mutable_onnx();
   v1::Graph graph;

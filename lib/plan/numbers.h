@@ -1,4 +1,5 @@
-// The numbers by which a job's parts are known, each a type of its own: none is taken for another.
+// The numbers that identify parts of a job. Each is a type of its own, so that none can be passed
+// for another.
 #pragma once
 
 #include <concepts>
@@ -16,16 +17,17 @@ namespace muster {
 enum class Rank : int32_t {};        // a worker's place in the plan
 enum class ShardIndex : int32_t {};  // a shard's place in the plan
 enum class ChunkId : int32_t {};     // a chunk's place in the plan
-// A chunk's place among those of its shard, which are in the plan's order.
+// A chunk's place among the chunks of its shard, in the plan's order.
 enum class LocalChunk : int32_t {};
-// A chunk's place among those of its shard that have gradients: all but those of frozen parameters.
+// A chunk's place among the chunks of its shard that have gradients: all except those of frozen
+// parameters.
 enum class TrainedChunk : int32_t {};
 
-// The shard that all others report to, where they have to agree.
+// The shard that all others report to when they must agree.
 inline constexpr ShardIndex kFirstShard{0};
 
-// Numbers come in from messages and protos as Rank(header.rank), not yet checked, and go out into
-// text and arithmetic by ToInt().
+// Numbers enter from messages and protos as Rank(header.rank), unchecked. ToInt() converts them for
+// text and arithmetic.
 template <typename N>
 concept PartNumber = std::same_as<N, Rank> || std::same_as<N, ShardIndex> ||
     std::same_as<N, ChunkId> || std::same_as<N, LocalChunk> || std::same_as<N, TrainedChunk>;
@@ -66,7 +68,7 @@ class NumbersBelow {
   int count_;
 };
 
-// A vector with an element for each number. As with a vector, numbers are not checked.
+// A vector with one element per number. Like a vector, it does not check numbers.
 template <PartNumber N, typename T>
 class NumberedVector {
  public:
@@ -82,7 +84,7 @@ class NumberedVector {
   decltype(auto) operator[](N number) const { return elements_[ToInt(number)]; }
   bool Has(N number) const { return ToInt(number) >= 0 && ToInt(number) < size(); }
 
-  // Of the next number.
+  // Appends the element of the next number.
   template <typename... Arguments>
   decltype(auto) emplace_back(Arguments&&... arguments) {
     return elements_.emplace_back(std::forward<Arguments>(arguments)...);
@@ -95,7 +97,7 @@ class NumberedVector {
   auto end() { return elements_.end(); }
   auto begin() const { return elements_.begin(); }
   auto end() const { return elements_.end(); }
-  // Of one of the elements.
+  // Returns the number of `element`. Requires: it is an element of this vector.
   N NumberOf(const T& element) const {
     return N(static_cast<int32_t>(&element - elements_.data()));
   }
@@ -104,7 +106,7 @@ class NumberedVector {
   std::vector<T> elements_;
 };
 
-// An element for every pair of numbers. As with a vector, numbers are not checked.
+// A table with one element per pair of numbers. Like a vector, it does not check numbers.
 template <PartNumber Row, PartNumber Column, typename T>
 class NumberedTable {
  public:

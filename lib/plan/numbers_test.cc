@@ -26,7 +26,7 @@ concept AddressedBy = requires(Table table, Row row, Column column) {
   table(row, column);
 };
 
-// What the types are for: the compiler is the test.
+// The purpose of the types; the compiler runs this test.
 static_assert(!kPasses<int, Rank> && !kPasses<Rank, int>);
 static_assert(!kPasses<Rank, ShardIndex> && !kPasses<ShardIndex, Rank>);
 static_assert(!kPasses<ChunkId, LocalChunk> && !kPasses<LocalChunk, ChunkId>);
@@ -63,7 +63,7 @@ TEST(NumberedVectorTest, HasAnElementForEachNumber) {
   EXPECT_FALSE(loads.Has(ShardIndex(2)) || loads.Has(ShardIndex(-1)));
 }
 
-TEST(NumberedVectorTest, IsMadeOfItsElements) {
+TEST(NumberedVectorTest, IsConstructibleFromItsElements) {
   const NumberedVector<Rank, int> samples = {5, 6};
   EXPECT_EQ(samples[Rank(1)], 6);
   EXPECT_THAT(samples, ElementsAre(5, 6));

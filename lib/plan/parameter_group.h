@@ -1,5 +1,5 @@
-// What a job's parameter groups (v1::ParameterGroup) make of each parameter. Coordinator, shards
-// and workers must agree, so it is all pure functions.
+// The effect of a job's parameter groups (v1::ParameterGroup) on each parameter. Coordinator,
+// shards and workers must agree, so these are pure functions.
 #pragma once
 
 #include <optional>
@@ -12,24 +12,23 @@
 
 namespace muster {
 
-// How the optimizer treats one parameter.
+// The optimizer's treatment of one parameter.
 struct ParameterTreatment {
   double learning_rate_factor = 1;
   bool weight_decay = true;
-  // Keeps the value it has at the start, also where it is a statistic: fetched once, never pushed,
-  // of no part in norms.
+  // The parameter keeps its initial value, even if it is a statistic. It is fetched once, never
+  // pushed, and not part of any norm.
   bool frozen = false;
 };
 
-// The first group of which a pattern matches the parameter's name.
+// Returns the first group with a pattern that matches the parameter's name.
 std::optional<int> GroupOf(const v1::TrainingSpec& training, const v1::Parameter& parameter);
 
-// By the first group of which a pattern matches the parameter's name; without one, as the graph has
-// it.
+// Returns the treatment by the first group with a matching pattern. Without one, the graph decides.
 ParameterTreatment TreatmentOf(const v1::TrainingSpec& training, const v1::Parameter& parameter);
 
-// Patterns without a parameter ("training.parameter_groups[1].match[0]"), and groups that leave
-// nothing to train. The groups themselves are good.
+// Returns faults for patterns that match no parameter ("training.parameter_groups[1].match[0]"),
+// and for groups that leave nothing to train. Requires: the groups themselves are valid.
 std::vector<FieldFault> ParameterGroupFaults(const v1::TrainingSpec& training,
                                              const v1::Graph& graph);
 

@@ -40,7 +40,7 @@ TEST(ParameterGroupTest, WithoutAGroupTheGraphDecides) {
   EXPECT_FALSE(TreatmentOf(training, model.parameters(0)).frozen);
 }
 
-TEST(ParameterGroupTest, TheFirstGroupThatMatchesDecidesAndLeavesTheRestAsItWas) {
+TEST(ParameterGroupTest, FirstMatchingGroupDecidesAndLeavesOtherSettings) {
   const v1::Graph model = Model();
   v1::TrainingSpec training;
   v1::ParameterGroup& first = AddGroup(training, {"head.*", "blocks.0.*"});
@@ -58,7 +58,7 @@ TEST(ParameterGroupTest, TheFirstGroupThatMatchesDecidesAndLeavesTheRestAsItWas)
   EXPECT_TRUE(embedding.frozen);
 }
 
-TEST(ParameterGroupTest, AGroupCanTakeWeightDecayAwayAndGiveIt) {
+TEST(ParameterGroupTest, GroupCanRemoveAndAddWeightDecay) {
   const v1::Graph model = Model();
   v1::TrainingSpec training;
   AddGroup(training, {"*.bias"}).set_weight_decay(true);
@@ -67,7 +67,7 @@ TEST(ParameterGroupTest, AGroupCanTakeWeightDecayAwayAndGiveIt) {
   EXPECT_FALSE(TreatmentOf(training, model.parameters(0)).weight_decay);
 }
 
-TEST(ParameterGroupTest, APatternWithoutAParameterIsAFaultThatShowsTheNames) {
+TEST(ParameterGroupTest, PatternWithoutAParameterIsAFaultThatListsTheNames) {
   v1::TrainingSpec training;
   AddGroup(training, {"*.bias"});
   AddGroup(training, {"haed.*", "head.*"});
@@ -78,7 +78,7 @@ TEST(ParameterGroupTest, APatternWithoutAParameterIsAFaultThatShowsTheNames) {
   EXPECT_THAT(faults[0].description, HasSubstr("blocks.0.attention.weight"));
 }
 
-TEST(ParameterGroupTest, AModelWithManyParametersIsNotListedInFull) {
+TEST(ParameterGroupTest, LongListOfParametersIsShortened) {
   v1::Graph model;
   for (int i = 0; i < 100; ++i) model.add_parameters()->set_name(absl::StrCat("p", i));
   v1::TrainingSpec training;
@@ -96,7 +96,7 @@ TEST(ParameterGroupTest, FreezingEverythingIsAFault) {
   EXPECT_EQ(ParameterGroupFaults(training, model)[0].field, "training.parameter_groups");
   training.mutable_parameter_groups(0)->set_match(0, "blocks.*");
   EXPECT_TRUE(ParameterGroupFaults(training, model).empty());
-  // A statistic alone is nothing to train.
+  // A model that has only a statistic has nothing to train.
   for (int p : {0, 4}) model.mutable_parameters(p)->set_statistic_momentum(0.1);
   EXPECT_EQ(ParameterGroupFaults(training, model).size(), 1);
 }

@@ -165,7 +165,8 @@ int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples) {
   const int64_t steps_per_epoch = samples / std::max<int64_t>(1, spec.data().batch_size());
   const double steps = std::round(spec.training().epochs() * static_cast<double>(steps_per_epoch));
   return static_cast<int64_t>(
-      std::clamp(steps, 1.0, static_cast<double>(limits::kStepsMax)));  // before it could overflow
+      // clamped before the cast, which could overflow
+      std::clamp(steps, 1.0, static_cast<double>(limits::kStepsMax)));
 }
 
 }  // namespace muster

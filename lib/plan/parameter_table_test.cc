@@ -31,7 +31,7 @@ TEST(ParameterTableTest, ChunksCoverEveryElementOnce) {
   }
 }
 
-TEST(ParameterTableTest, OfALocalSgdJobEverySlotIsCutLikeTheValues) {
+TEST(ParameterTableTest, SlotsOfALocalSgdJobAreCutLikeTheValues) {
   v1::JobSpec spec;
   spec.mutable_training()->mutable_optimizer()->mutable_adam()->set_learning_rate(1);
   const std::vector<v1::PlanChunk> values = CutIntoChunks(GraphOf({{6}, {}}), 16);
@@ -71,7 +71,7 @@ TEST(ParameterTableTest, SchedulesFollowTheirFormulas) {
   EXPECT_DOUBLE_EQ(LearningRate(training, 9, 14), 0.5);
 }
 
-TEST(ParameterTableTest, StepsAreJudgedWhereAnUpdateNeedsTheWholeGradient) {
+TEST(ParameterTableTest, StepsAreJudgedIfAnUpdateNeedsTheWholeGradient) {
   v1::TrainingSpec training;
   training.mutable_optimizer()->mutable_adam()->set_learning_rate(1);
   training.mutable_clip()->set_value(1);
