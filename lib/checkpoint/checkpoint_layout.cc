@@ -24,8 +24,8 @@ namespace {
 constexpr char kTemporary[] = ".tmp-";
 constexpr char kDamaged[] = ".damaged";
 
-// Different in every process, in containers too, where every process id is 1. The id tells a forked
-// child from its parent.
+// Unique to every process. The random part is needed in containers, where every process id is 1.
+// The process id distinguishes a forked child from its parent.
 std::string ProcessToken() {
   static const uint64_t random = uint64_t{std::random_device()()} << 32 | std::random_device()();
   return absl::StrFormat("%d-%016x", getpid(), random);

@@ -1,5 +1,4 @@
-// Where everything of a checkpoint stands: names of folders and files, and which tensors a file
-// holds.
+// The layout of a checkpoint: names of folders and files, and the tensors of each file.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +21,28 @@ inline constexpr char kManifestName[] = "manifest.json";
 // "step-00001000"
 std::string StepFolderName(int64_t step);
 
-// The step of such a name; nothing for any other name.
+// Returns the step of such a name, or nullopt for any other name.
 std::optional<int64_t> ParseStepFolderName(absl::string_view name);
 
-// "step-00001000.tmp-<id>.<process>": `process` is this process's own, so that what dead ones left
-// can be told apart.
+// "step-00001000.tmp-<id>.<process>". `process` is unique to this process, so that leftovers of
+// dead processes can be recognized.
 std::string TemporaryFolderName(int64_t step, absl::string_view id);
 bool IsTemporaryFolderName(absl::string_view name);
 bool IsTemporaryFolderOfThisProcess(absl::string_view name);
 
-// The id of what a commit has moved out of its way.
+// The id of a checkpoint that a commit has moved out of its way.
 inline constexpr char kReplacedId[] = "replaced";
 
 struct TemporaryFolder {
   int64_t step = 0;
   absl::string_view id;
 };
-// What such a name says, for as long as it lives; nothing for any other name.
+// Parses such a name; nullopt for any other name. The result refers to `name`.
 std::optional<TemporaryFolder> ParseTemporaryFolderName(absl::string_view name);
 
-// "step-00001000.damaged": what is left of a checkpoint that is damaged.
+// "step-00001000.damaged": the rest of a damaged checkpoint.
 std::string DamagedFolderName(int64_t step);
-// The step of such a name; nothing for any other name.
+// Returns the step of such a name, or nullopt for any other name.
 std::optional<int64_t> ParseDamagedFolderName(absl::string_view name);
 
 // "model-00001-of-00002.safetensors" or "optimizer-...".
@@ -58,7 +57,7 @@ struct FileLayout {
   std::string header_bytes;
 };
 
-// Where a tensor stands; `file` is an index.
+// The place of a tensor; `file` is an index into CheckpointLayout::files.
 struct TensorPlace {
   int file = 0;
   int64_t offset = 0;  // from the start of the file
@@ -70,15 +69,15 @@ struct CheckpointLayout {
   std::vector<std::vector<TensorPlace>> places;  // [slot][parameter]; slot 0 is the values
 };
 
-// Tensors in the order of the parameters, as many in a file as fit `file_bytes_max` (header not
-// counted) and at least one. INVALID_ARGUMENT for parameter names that are empty, repeated or
-// reserved.
+// Lays out the tensors in the order of the parameters. A file gets as many tensors as fit into
+// `file_bytes_max` (without the header), and at least one. Returns INVALID_ARGUMENT for parameter
+// names that are empty, repeated or reserved.
 absl::StatusOr<CheckpointLayout> LayOutCheckpoint(
     const v1::Graph& graph, const std::vector<std::string>& slots,
     const absl::btree_map<std::string, std::string>& metadata, int64_t file_bytes_max);
 
-// The API's view of a checkpoint of `job` that lies at `path`. Its files and size leave the
-// manifest itself out.
+// Returns the API's view of the checkpoint of `job` at `path`. Its files and size do not include
+// the manifest.
 v1::Checkpoint DescribeCheckpoint(const Manifest& manifest, absl::string_view job,
                                   const std::string& path);
 

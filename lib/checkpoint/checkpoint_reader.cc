@@ -22,7 +22,7 @@
 namespace muster {
 namespace {
 
-// Of the files of a checkpoint: hashing is slower than a disk.
+// The number of files that are hashed in parallel: hashing is slower than a disk.
 constexpr int kVerifiedAtOnceMax = 4;
 constexpr int64_t kManifestBytesMax = 16 << 20;  // a spec and a few file names are kilobytes
 
@@ -49,11 +49,10 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   return Manifest::FromJson(json, path);
 }
 
-// Threads that verify beside those who asked. However many ask at once, they cost the process no
-// more than these.
+// Helper threads of Verify(). All calls in the process together use at most kHelpersMax of them.
 class Helpers {
  public:
-  // Up to so many.
+  // Takes up to `wanted` helpers, without waiting.
   explicit Helpers(int wanted) {
     for (; count_ < wanted; ++count_) {
       if (in_use_.fetch_add(1) < CheckpointReader::kHelpersMax) continue;
@@ -87,7 +86,8 @@ class FolderReader : public CheckpointReader {
     }
     for (const v1::CheckpointFile& file : manifest_.files) RETURN_IF_ERROR(OpenFile(file));
     const absl::Status fitting = CheckSlots();
-    // Tensors that do not fit together are of two files: the hashes tell which is damaged.
+    // Tensors that do not fit together are in two files; only the hashes tell which file is
+    // damaged.
     if (!fitting.ok()) RETURN_IF_ERROR(Verify(/*stop=*/nullptr));
     return fitting;
   }
@@ -98,8 +98,8 @@ class FolderReader : public CheckpointReader {
     return DescribeCheckpoint(manifest_, job, path_);
   }
 
-  // A file that was begun with is read to its end, so that the first one that is damaged is named,
-  // whoever finds another before.
+  // Finishes every file that a thread has begun. So the reported file is always the first damaged
+  // one, whichever thread finds damage first.
   absl::Status Verify(const std::function<bool()>& stop) const override {
     std::vector<absl::Status> results(files_.size());
     std::atomic<size_t> next = 0;
@@ -219,7 +219,8 @@ class FolderReader : public CheckpointReader {
     return absl::OkStatus();
   }
 
-  // Every parameter has every slot, in its own shape, and there is nothing else.
+  // Checks that every parameter has every slot, in its own shape, and that there are no other
+  // tensors.
   absl::Status CheckSlots() const {
     for (const auto& [parameter, values] : values_) {
       for (const std::string& slot : manifest_.slots) {
@@ -248,7 +249,7 @@ class FolderReader : public CheckpointReader {
   const std::string path_;
   const Manifest manifest_;
   std::vector<DiskFile>
-      files_;       // as manifest_.files; open, so that a pruned checkpoint can be read to its end
+      files_;  // as manifest_.files; open, so that a pruned checkpoint can still be read to its end
   Tensors values_;  // by parameter
   Tensors slots_;   // by TensorName()
 };
@@ -270,7 +271,7 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& dire
         std::filesystem::exists(absl::StrCat(directory, "/", name, "/", kManifestName), error);
     if (is_there || error) steps.push_back(*step);
   }
-  std::sort(steps.begin(), steps.end());  // names of more than eight digits sort otherwise
+  std::sort(steps.begin(), steps.end());  // names with more than eight digits are not in order
   return steps;
 }
 

@@ -18,42 +18,43 @@
 
 namespace muster {
 
-// Steps of the committed checkpoints in a job's checkpoint folder, ascending, and of those of which
-// the disk cannot tell now whether they are. An absent folder has none.
+// Returns the steps of the committed checkpoints in a job's checkpoint folder, ascending. Includes
+// checkpoints that the disk cannot tell about now. An absent folder has none.
 absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& directory);
 
 // "<directory>/step-00001000"
 std::string CheckpointPath(const std::string& directory, int64_t step);
 
-// One committed checkpoint directory, opened: manifest and headers read and sizes checked (not the
-// hashes: Verify()). Thread-safe after Open(). Damage is DATA_LOSS with the reason
-// "CHECKPOINT_DAMAGED", naming the file and where in it.
+// An open, committed checkpoint. Open() reads manifest and headers and checks sizes, but not
+// hashes; see Verify(). Thread-safe after Open(). Damage is DATA_LOSS with reason
+// "CHECKPOINT_DAMAGED", and names the file and the place in it.
 class CheckpointReader {
  public:
-  // NOT_FOUND: no directory or no manifest ("not a committed checkpoint"); DATA_LOSS: damaged, or a
-  // step folder with the checkpoint of another step.
+  // Returns NOT_FOUND if there is no directory or no manifest ("not a committed checkpoint").
+  // Returns DATA_LOSS if it is damaged, or if a step folder contains the checkpoint of another
+  // step.
   static absl::StatusOr<std::unique_ptr<const CheckpointReader>> Open(const std::string& path);
   virtual ~CheckpointReader() = default;
 
   virtual const Manifest& manifest() const = 0;
   virtual v1::Checkpoint ToProto(absl::string_view job) const = 0;  // name, sizes, files, directory
 
-  // The shape of every parameter, by name.
+  // Returns the shape of every parameter, by name.
   virtual std::map<std::string, std::vector<int64_t>> Shapes() const = 0;
 
-  // Recomputes every file's SHA-256, at one to two gigabytes a second, on the caller's thread and
-  // up to three more. The process has no more than kHelpersMax of those: who finds none free
-  // verifies alone. CANCELLED once `stop`, which may be null and is asked by several threads, says
-  // so.
+  // Recomputes every file's SHA-256, at one to two gigabytes per second, on the caller's thread and
+  // up to three helper threads. The process has at most kHelpersMax helpers; a caller without one
+  // verifies alone. Returns CANCELLED once `stop` returns true. `stop` may be null, and is called
+  // by several threads.
   static constexpr int kHelpersMax = 4;
   virtual absl::Status Verify(const std::function<bool()>& stop = nullptr) const = 0;
 
-  // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH") naming the first parameter that is missing or
-  // has another shape.
+  // Returns INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH") with the first parameter that is
+  // missing or has another shape.
   virtual absl::Status CheckFits(const v1::Graph& graph) const = 0;
 
-  // Elements [offset, offset + out.size()) of a parameter's values (slot "") or of an optimizer
-  // slot ("m"). NOT_FOUND when the checkpoint has no such slot.
+  // Reads elements [offset, offset + out.size()) of a parameter's values (slot "") or of an
+  // optimizer slot ("m"). Returns NOT_FOUND if the checkpoint has no such slot.
   virtual absl::Status Read(absl::string_view parameter, absl::string_view slot, int64_t offset,
                             absl::Span<float> out) const = 0;
 };

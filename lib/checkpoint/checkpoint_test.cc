@@ -48,7 +48,7 @@ std::vector<std::string> NamesIn(const std::string& folder) {
   return names;
 }
 
-TEST(CheckpointTest, ComesBackWhateverTheSlicesOrderAndThreads) {
+TEST(CheckpointTest, ReadsBackWhateverTheOrderOfSlicesAndThreads) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan();
   for (uint32_t seed = 1; seed <= 8; ++seed) {
@@ -66,7 +66,7 @@ TEST(CheckpointTest, ComesBackWhateverTheSlicesOrderAndThreads) {
   }
 }
 
-TEST(CheckpointTest, ReaderAndWriterDescribeItAlike) {
+TEST(CheckpointTest, ReaderAndWriterDescribeItInTheSameWay) {
   const v1::JobPlan plan = KnownPlan();
   absl::StatusOr<v1::Checkpoint> committed = WriteKnownCheckpoint(TestFolder(), plan, 50, 1);
   ASSERT_TRUE(committed.ok()) << committed.status();
@@ -103,7 +103,7 @@ TEST(CheckpointTest, FilesHoldWholeTensorsUpToTheirLimit) {
   EXPECT_EQ(*ReadKnownCheckpoint(committed->directory(), plan), 3);
 }
 
-TEST(CheckpointTest, TheSameJobUnderAnotherIdWritesTheSameBytes) {
+TEST(CheckpointTest, SameJobWithAnotherIdWritesTheSameBytes) {
   const std::string folder = TestFolder();
   v1::JobPlan plan = KnownPlan();
   absl::StatusOr<v1::Checkpoint> first = WriteKnownCheckpoint(folder + "/first", plan, 50, 1);
@@ -115,7 +115,7 @@ TEST(CheckpointTest, TheSameJobUnderAnotherIdWritesTheSameBytes) {
     EXPECT_EQ(first->files(i).sha256(), second->files(i).sha256());
 }
 
-TEST(CheckpointTest, CommitIsRefusedUntilEveryByteIsThere) {
+TEST(CheckpointTest, CommitIsRefusedUntilEveryByteIsWritten) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{4}}, /*slots=*/false);
   const std::vector<float> values(3, 1.0f);
@@ -153,7 +153,7 @@ TEST(CheckpointTest, SlicesOutsideThePlanAreRefused) {
   EXPECT_TRUE(write(0, 0, 12, 4).ok());
 }
 
-TEST(CheckpointTest, AWriterNeedsASoundPlanAndASafeName) {
+TEST(CheckpointTest, WriterNeedsAValidPlanAndASafeId) {
   const std::string folder = TestFolder();
   auto create = [&](const v1::JobPlan& plan, std::string id, int64_t step = 1) {
     return CheckpointWriter::Create(plan, {.directory = folder, .id = id, .step = step}).status();
@@ -198,7 +198,7 @@ TEST(CheckpointTest, ReadsAnyRangeOfAnySlot) {
   EXPECT_TRUE(absl::IsNotFound((*reader)->Read("p0", "momentum", 0, absl::MakeSpan(values))));
 }
 
-TEST(CheckpointTest, AModelThatDoesNotFitIsNamedByParameter) {
+TEST(CheckpointTest, MismatchWithTheModelNamesTheParameter) {
   const v1::JobPlan plan = KnownPlan();
   absl::StatusOr<v1::Checkpoint> committed = WriteKnownCheckpoint(TestFolder(), plan, 50, 1);
   ASSERT_TRUE(committed.ok()) << committed.status();
@@ -214,7 +214,7 @@ TEST(CheckpointTest, AModelThatDoesNotFitIsNamedByParameter) {
   EXPECT_TRUE(absl::StrContains(larger.message(), "'p3' is missing")) << larger;
 }
 
-TEST(CheckpointTest, WhatIsNotACheckpointIsNotFound) {
+TEST(CheckpointTest, FolderThatIsNotACheckpointIsNotFound) {
   const std::string folder = TestFolder();
   EXPECT_TRUE(absl::IsNotFound(CheckpointReader::Open(folder + "/absent").status()));
   EXPECT_TRUE(absl::IsNotFound(CheckpointReader::Open(folder).status()));
@@ -244,7 +244,7 @@ TEST(CheckpointTest, EveryBitFlipOfAFileIsFound) {
   EXPECT_TRUE(ReadKnownCheckpoint(committed->directory(), plan).ok());
 }
 
-TEST(CheckpointTest, TruncatedAndMissingFilesAreDataLossThatNamesThem) {
+TEST(CheckpointTest, TruncatedAndMissingFilesAreNamedDataLoss) {
   const v1::JobPlan plan = KnownPlan({{3}, {}});
   absl::StatusOr<v1::Checkpoint> committed = WriteKnownCheckpoint(TestFolder(), plan, 50, 1);
   ASSERT_TRUE(committed.ok()) << committed.status();
@@ -267,7 +267,7 @@ TEST(CheckpointTest, TruncatedAndMissingFilesAreDataLossThatNamesThem) {
   }
 }
 
-TEST(PruneTest, KeepsTheNewestAndNeverNone) {
+TEST(PruneTest, KeepsTheNewestAndAtLeastOne) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{3}});
   for (int64_t step : {5, 30, 10, 20})
@@ -283,7 +283,7 @@ TEST(PruneTest, KeepsTheNewestAndNeverNone) {
   EXPECT_TRUE(PruneCheckpoints(folder + "/absent", 1).status.ok());
 }
 
-TEST(PruneTest, OneCheckpointCanBeRemovedByItself) {
+TEST(PruneTest, SingleCheckpointCanBeRemoved) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{3}});
   for (int64_t step : {5, 10, 20}) ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, step, 1).ok());
@@ -293,13 +293,14 @@ TEST(PruneTest, OneCheckpointCanBeRemovedByItself) {
   EXPECT_EQ(NamesIn(folder), (std::vector<std::string>{"step-00000005", "step-00000020"}));
 }
 
-TEST(PruneTest, RemovesWhatDeadWritersLeftAndNothingElse) {
+TEST(PruneTest, RemovesOnlyLeftoversOfDeadWriters) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{3}});
   ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, 5, 1).ok());
   auto living = Create(folder, plan, 6);
   std::filesystem::create_directories(folder + "/step-00000004.tmp-test.1-0123456789abcdef");
-  std::filesystem::create_directories(folder + "/step-00000007");  // no manifest: not ours to judge
+  // no manifest: pruning must not touch it
+  std::filesystem::create_directories(folder + "/step-00000007");
   WriteWhole(folder + "/notes.txt", "mine");
 
   ASSERT_TRUE(PruneCheckpoints(folder, 1).status.ok());
@@ -311,7 +312,7 @@ TEST(PruneTest, RemovesWhatDeadWritersLeftAndNothingElse) {
   EXPECT_TRUE(living->Commit().ok());
 }
 
-TEST(PruneTest, TwoAtOnceRemoveEachCheckpointOnce) {
+TEST(PruneTest, TwoParallelCallsRemoveEachCheckpointOnce) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{3}});
   constexpr int kSteps = 40;
@@ -339,7 +340,7 @@ TEST(PruneTest, TwoAtOnceRemoveEachCheckpointOnce) {
   EXPECT_EQ(NamesIn(folder), std::vector<std::string>{"step-00000040"});
 }
 
-TEST(PruneTest, AnOpenCheckpointCanBeReadToItsEnd) {
+TEST(PruneTest, OpenCheckpointCanBeReadToItsEndAfterPruning) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{3}});
   ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, 5, 1).ok());
@@ -354,9 +355,9 @@ TEST(PruneTest, AnOpenCheckpointCanBeReadToItsEnd) {
   EXPECT_TRUE((*reader)->Verify().ok());
 }
 
-TEST(CheckpointTest, ThePythonLibraryReadsIt) {
+TEST(CheckpointTest, PythonLibraryReadsIt) {
   if (std::system("python3 -c 'import safetensors.numpy' 2>/dev/null") != 0) {
-    GTEST_SKIP() << "python3 with the packages safetensors and numpy is not here";
+    GTEST_SKIP() << "needs python3 with the packages safetensors and numpy";
   }
   absl::StatusOr<v1::Checkpoint> committed = WriteKnownCheckpoint(TestFolder(), KnownPlan(), 50, 1);
   ASSERT_TRUE(committed.ok()) << committed.status();
@@ -381,7 +382,7 @@ for kind, slots in [("model", [""]), ("optimizer", [".m", ".v"])]:
   EXPECT_EQ(std::system(absl::StrCat("python3 ", script, " ", committed->directory()).c_str()), 0);
 }
 
-// A checkpoint whose bytes somebody else writes, below `root`.
+// A checkpoint below `root` with bytes that another process writes.
 class SharedCheckpointTest : public testing::Test {
  protected:
   static constexpr int64_t kStep = 50;
@@ -408,7 +409,7 @@ class SharedCheckpointTest : public testing::Test {
   absl::StatusOr<SharedFiles> Open(const v1::WriteShardDirectResponse& layout) const {
     return SharedFiles::Open({.root = root_, .job = "known-1", .step = kStep}, layout);
   }
-  // Every chunk and slot of edition 1, as a member does it.
+  // Writes every chunk and slot of edition 1, as a member does.
   void WriteAll(CheckpointWriter& writer, SharedFiles& files) {
     for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
       for (int slot = 0; slot < 3; ++slot) {
@@ -431,7 +432,7 @@ class SharedCheckpointTest : public testing::Test {
   const std::string root_ = TestFolder();
 };
 
-TEST_F(SharedCheckpointTest, HoldsTheSameBytesWhoeverWritesThem) {
+TEST_F(SharedCheckpointTest, HasTheSameBytesWhicheverProcessWritesThem) {
   auto writer = CreateShared();
   {
     auto files = Open(LayoutOf(*writer));
@@ -447,14 +448,14 @@ TEST_F(SharedCheckpointTest, HoldsTheSameBytesWhoeverWritesThem) {
     EXPECT_EQ(written->files(i).sha256(), sent->files(i).sha256());
   }
   EXPECT_EQ(*ReadKnownCheckpoint(written->directory(), plan_), 1);
-  EXPECT_EQ(NamesIn(written->directory()), NamesIn(sent->directory())) << "and nothing else";
+  EXPECT_EQ(NamesIn(written->directory()), NamesIn(sent->directory())) << "no other files";
 }
 
-TEST_F(SharedCheckpointTest, SomeMayBeSentAndSomeWritten) {
+TEST_F(SharedCheckpointTest, SomeSlicesMayBeSentAndOthersWritten) {
   auto writer = CreateShared();
   auto files = Open(LayoutOf(*writer));
   ASSERT_TRUE(files.ok()) << files.status();
-  ASSERT_TRUE(WriteKnownSlices(*writer, plan_, 1).ok());  // cut otherwise
+  ASSERT_TRUE(WriteKnownSlices(*writer, plan_, 1).ok());  // with other cuts
   WriteAll(*writer, *files);
 
   const auto committed = writer->Commit();
@@ -463,14 +464,14 @@ TEST_F(SharedCheckpointTest, SomeMayBeSentAndSomeWritten) {
   EXPECT_EQ(*ReadKnownCheckpoint(committed->directory(), plan_), 1);
 }
 
-TEST_F(SharedCheckpointTest, WhatIsNotReadBackAsItWasSaidIsNoCheckpoint) {
+TEST_F(SharedCheckpointTest, CommitFailsIfAFileDiffersFromItsAnnouncedSlices) {
   const auto before = WriteKnownCheckpoint(root_ + "/known-1/checkpoints", plan_, 40, 2);
   ASSERT_TRUE(before.ok()) << before.status();
   auto writer = CreateShared();
   auto files = Open(LayoutOf(*writer));
   ASSERT_TRUE(files.ok()) << files.status();
   WriteAll(*writer, *files);
-  const float late = 7;  // a byte lost, or somebody who still writes
+  const float late = 7;  // a lost byte, or another process that still writes
   ASSERT_TRUE(
       files->WriteAt(1, writer->PlaceOf(0, 2).offset_bytes, std::as_bytes(std::span(&late, 1)))
           .ok());
@@ -484,11 +485,12 @@ TEST_F(SharedCheckpointTest, WhatIsNotReadBackAsItWasSaidIsNoCheckpoint) {
   writer.reset();
   EXPECT_EQ(NamesIn(root_ + "/known-1/checkpoints"), (std::vector<std::string>{"step-00000040"}));
   EXPECT_EQ(*ReadKnownCheckpoint(before->directory(), plan_), 2);
-  EXPECT_TRUE(files->WriteAt(0, 0, std::as_bytes(std::span(&late, 1))).ok()) << "harms nobody";
+  EXPECT_TRUE(files->WriteAt(0, 0, std::as_bytes(std::span(&late, 1))).ok())
+      << "a late write does no harm";
   EXPECT_EQ(*ReadKnownCheckpoint(before->directory(), plan_), 2);
 }
 
-TEST_F(SharedCheckpointTest, AHeaderThatSomebodyWritesOverIsNoticed) {
+TEST_F(SharedCheckpointTest, OverwrittenHeaderIsNoticed) {
   auto writer = CreateShared();
   auto files = Open(LayoutOf(*writer));
   ASSERT_TRUE(files.ok()) << files.status();
@@ -498,9 +500,9 @@ TEST_F(SharedCheckpointTest, AHeaderThatSomebodyWritesOverIsNoticed) {
   EXPECT_EQ(ReasonOf(writer->Commit().status()), "DIRECT_MISMATCH");
 }
 
-// Whatever a coordinator says, a member writes to nothing but data files in that step's temporary
-// folder below its own root.
-TEST_F(SharedCheckpointTest, NothingElseIsEverOpened) {
+// A member writes, whatever a coordinator says, only to data files, in that step's temporary
+// folder, below its own root.
+TEST_F(SharedCheckpointTest, NoOtherFileIsEverOpened) {
   namespace fs = std::filesystem;
   auto writer = CreateShared();
   const v1::WriteShardDirectResponse good = LayoutOf(*writer);
@@ -530,7 +532,8 @@ TEST_F(SharedCheckpointTest, NothingElseIsEverOpened) {
 
   fs::create_hard_link(temporary + "/" + name, outside + "/second_name");
   EXPECT_TRUE(absl::IsFailedPrecondition(Open(good).status())) << Open(good).status();
-  fs::rename(outside + "/second_name", temporary + "/" + name);  // the same file: nothing changes
+  // the same file under another name: nothing changes
+  fs::rename(outside + "/second_name", temporary + "/" + name);
   fs::remove(outside + "/second_name");
   ASSERT_TRUE(Open(good).ok()) << Open(good).status();
 

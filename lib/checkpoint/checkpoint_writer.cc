@@ -38,7 +38,7 @@ int64_t ChunkBytes(const v1::PlanChunk& chunk) {
   return chunk.elements() * static_cast<int64_t>(sizeof(float));
 }
 
-// The id becomes part of a path.
+// The id becomes part of a path, so it must not contain '/' or '.'.
 absl::Status CheckId(const std::string& id) {
   auto allowed = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_'; };
   if (id.empty() || id.size() > kIdBytesMax || !std::all_of(id.begin(), id.end(), allowed)) {
@@ -130,8 +130,8 @@ class FolderWriter : public CheckpointWriter {
   }
 
   absl::StatusOr<v1::Checkpoint> Commit() override {
-    // A sync that failed once may report success the next time without having written anything.
-    CHECK(!commit_tried_) << final_ << ": Commit() was called before";
+    // A sync after a failed one may report success without having written anything.
+    CHECK(!commit_tried_) << final_ << ": Commit() may be called only once";
     RETURN_IF_ERROR(CheckComplete());
     commit_tried_ = true;
     for (size_t i = 0; i < files_.size(); ++i) {
@@ -176,8 +176,8 @@ class FolderWriter : public CheckpointWriter {
     if (shared_) sums_[place.file].Add(place.offset_bytes + offset_bytes, bytes, crc32c);
   }
 
-  // Opened anew: a client of a network file system looks then whether what it knows of the file is
-  // still so.
+  // Opens the file again, because a client of a network file system then checks whether its cached
+  // data is still valid.
   absl::StatusOr<std::string> ReadBack(size_t file) {
     ASSIGN_OR_RETURN(const DiskFile written, DiskFile::OpenToRead(files_[file].path()));
     SliceSums sums;
@@ -219,7 +219,8 @@ class FolderWriter : public CheckpointWriter {
         " slices are incomplete, first chunk ", first / Slots(), " slot ", first % Slots()));
   }
 
-  // The commit: `final_` is the old checkpoint, or none, before and the new one after.
+  // The commit. `final_` is the old checkpoint, or absent, before this function and the new one
+  // after it.
   absl::Status Publish() {
     std::error_code error;
     std::string replaced;
@@ -228,7 +229,8 @@ class FolderWriter : public CheckpointWriter {
     } else if (absl::Status exchanged = ExchangeFolders(temporary_, final_); exchanged.ok()) {
       replaced = temporary_;
     } else if (absl::IsUnimplemented(exchanged)) {
-      // Two renames. After a death between them FinishReplacements() puts the old set back.
+      // Two renames. If the process dies between them, FinishReplacements() restores the old
+      // checkpoint.
       replaced =
           absl::StrCat(ParentOf(final_), "/", TemporaryFolderName(manifest_.step, kReplacedId));
       RemoveReplaced(replaced);
@@ -262,7 +264,7 @@ class FolderWriter : public CheckpointWriter {
   bool published_ = false;
   mutable absl::Mutex mu_;
   Coverage coverage_ ABSL_GUARDED_BY(mu_);            // range = chunk * slots + slot
-  std::vector<SliceSums> sums_ ABSL_GUARDED_BY(mu_);  // as files_; of a shared writer
+  std::vector<SliceSums> sums_ ABSL_GUARDED_BY(mu_);  // as files_; used by a shared writer
 };
 
 }  // namespace
@@ -274,7 +276,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
     return absl::InvalidArgumentError(absl::StrCat("checkpoint of step ", options.step));
   RETURN_IF_ERROR(CheckChunks(plan));
   const std::vector<std::string> slots = OptimizerSlotNames(plan.spec().training().optimizer());
-  // The job's name and not its id, so that the same job run twice writes the same bytes.
+  // Records the job's name and not its id, so that the same job run twice writes the same bytes.
   ASSIGN_OR_RETURN(CheckpointLayout layout, LayOutCheckpoint(plan.graph(), slots,
                                                              {{"format", "pt"},
                                                               {"job", plan.spec().name()},

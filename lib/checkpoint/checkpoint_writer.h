@@ -17,38 +17,39 @@
 
 namespace muster {
 
-// Lays out `step-<S>.tmp-<id>.<process>/{model,optimizer}-0000i-of-0000n.safetensors` under a job's
-// checkpoint folder, takes slices at their final offsets, then Commit(): fsync of every file,
-// manifest.json last, fsync, rename to `step-<S>`, fsync of the parent. Until the rename the
-// checkpoint does not exist; the destructor of an uncommitted writer removes its folder. WriteSlice
-// and SliceWritten are thread-safe; the rest is not.
+// Lays out `step-<S>.tmp-<id>.<process>/{model,optimizer}-0000i-of-0000n.safetensors` below a job's
+// checkpoint folder, and takes slices at their final offsets. Commit() syncs every file, writes and
+// syncs manifest.json, renames the folder to `step-<S>`, and syncs the parent.
+//
+// The checkpoint does not exist before the rename. The destructor of an uncommitted writer removes
+// its folder. WriteSlice() and SliceWritten() are thread-safe; the other functions are not.
 class CheckpointWriter {
  public:
   struct Options {
-    std::string directory;  // the job's checkpoint folder; made if missing
+    std::string directory;  // the job's checkpoint folder; created if missing
     std::string id;         // unique suffix of the temporary folder
     int64_t step = 0;
     int64_t total_steps = 0;
     std::optional<v1::UpdateState> update_state;
     int64_t file_bytes_max = int64_t{5} << 30;
-    bool shared = false;  // others write to the files as well, and say so by SliceWritten()
+    bool shared = false;  // other processes write to the files too, and call SliceWritten()
   };
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const v1::JobPlan& plan,
                                                                   const Options& options);
   virtual ~CheckpointWriter() = default;
 
-  // `slot` 0: values, 1..: optimizer slots. INVALID_ARGUMENT for a chunk, slot or range that the
-  // plan does not have.
+  // Writes a slice. `slot` 0 means values, 1 and above optimizer slots. Returns INVALID_ARGUMENT
+  // for a chunk, slot or range that the plan does not have.
   virtual absl::Status WriteSlice(int chunk, int slot, int64_t offset_bytes,
                                   absl::Span<const std::byte> data) = 0;
 
-  // Of a shared writer: somebody else has written and synced these bytes, which had this CRC-32C in
-  // his memory. As WriteSlice() otherwise.
+  // Only for a shared writer: another process has written and synced these bytes, which had this
+  // CRC-32C in its memory. Otherwise like WriteSlice().
   virtual absl::Status SliceWritten(int chunk, int slot, int64_t offset_bytes, int64_t bytes,
                                     uint32_t crc32c) = 0;
 
-  // Where others find what they write: the temporary folder, its files, and where in them a chunk
-  // stands. The slot is one of the chunk's.
+  // The places that other processes write to: the temporary folder, its files, and the place of a
+  // chunk in them. The slot must be one of the chunk's.
   struct File {
     std::string name;
     int64_t bytes = 0;
@@ -64,29 +65,36 @@ class CheckpointWriter {
   // True once every byte of every chunk and slot has been written at least once.
   virtual bool complete() const = 0;
 
-  // FAILED_PRECONDITION unless complete(). A shared writer reads every file back first: DATA_LOSS
-  // (reason "DIRECT_MISMATCH") when it is not what was said to be written. No other process may
-  // have a file open. If step-<S> exists already (a repeated round), the new one replaces it.
+  // Commits the checkpoint. If step-<S> exists already (a repeated round), the new one replaces it.
+  // A shared writer first reads back every file; no other process may have a file open. Returns
+  // FAILED_PRECONDITION unless complete(). Returns DATA_LOSS (reason "DIRECT_MISMATCH") if a file
+  // differs from the announced slices.
   virtual absl::StatusOr<v1::Checkpoint> Commit() = 0;
 };
 
-// Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and those of `needed`
-// steps, temporary folders of dead writers, and what is left of damaged checkpoints that are older
-// than all that are kept. Never deletes the newest. What cannot be removed keeps nothing else, and
-// is tried again the next time. May run several times at once.
+// Deletes old checkpoints and leftovers:
+//
+// - committed checkpoints, except the newest `keep_last` (0: keep all) and those of `needed` steps;
+//   never the newest
+// - temporary folders of dead writers
+// - rests of damaged checkpoints that are older than all kept ones
+//
+// An entry that cannot be removed does not stop the others, and is retried by the next call. May
+// run several times in parallel.
 struct Pruned {
-  std::vector<int64_t> steps;  // of which there is no checkpoint any more; complete, error or not
+  std::vector<int64_t> steps;  // steps without a checkpoint now; complete even after an error
   absl::Status status;         // the first error
 };
 Pruned PruneCheckpoints(const std::string& directory, int keep_last,
                         absl::Span<const int64_t> needed = {});
 
-// Where the file system cannot exchange folders a commit that replaces a checkpoint is two renames.
-// What a process that died has left of one: a checkpoint that is missed has its name back, one that
-// was replaced goes. For whoever opens `directory` after a death; PruneCheckpoints() does it too.
+// Finishes replacements that a dead process left incomplete. If the file system cannot exchange
+// folders, a commit that replaces a checkpoint needs two renames. A missing checkpoint gets its
+// name back; a replaced one is removed. Call this when opening `directory` after a death;
+// PruneCheckpoints() calls it too.
 absl::Status FinishReplacements(const std::string& directory);
 
-// Removes one checkpoint of `directory` and its files. NOT_FOUND: there is none of this step.
+// Removes the checkpoint of `step` and its files. Returns NOT_FOUND if there is none.
 absl::Status RemoveCheckpoint(const std::string& directory, int64_t step);
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// What a commit leaves behind when it dies or fails at any system call.
+// Tests the folder that a commit leaves behind when it dies or fails at any system call.
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -38,19 +38,19 @@ using testing::HasSubstr;
 
 constexpr int kDiedExitCode = 99;
 
-// What happens to the system calls of this process.
+// The control of this process's system calls.
 struct SystemCalls {
   int made = 0;
-  int die_at = -1;               // count of the call before which the process ends
-  int fail_at = -1;              // count of the call that fails with EIO
+  int die_at = -1;               // number of the call before which the process ends
+  int fail_at = -1;              // number of the call that fails with EIO
   std::string fail_call;         // calls of this name fail ...
-  std::string fail_path;         // ... whose path holds this ...
+  std::string fail_path;         // ... if their path contains this ...
   int error_number = 0;          // ... with this error
   std::vector<std::string> log;  // "fsync model-00001-of-00001.safetensors"
 };
 SystemCalls calls;
 
-// Whether the call shall be made.
+// Counts and logs the call. Returns whether to make it; otherwise sets errno.
 bool Enter(absl::string_view call, absl::string_view path) {
   ++calls.made;
   if (calls.made == calls.die_at) _exit(kDiedExitCode);
@@ -117,8 +117,8 @@ int __wrap_renameat2(int from_folder, const char* from, int to_folder, const cha
   return Enter("exchange", to) ? __real_renameat2(from_folder, from, to_folder, to, flags) : -1;
 }
 
-// In place of libc's, in this whole program: std::filesystem calls it for each file and folder that
-// it removes.
+// Replaces libc's function in this whole program: std::filesystem calls it for each file and folder
+// that it removes.
 int remove(const char* path) noexcept {
   if (!Enter("remove", path)) return -1;
   const int removed = unlink(path);
@@ -144,11 +144,11 @@ class CommitTest : public testing::Test {
 
   struct Expectation {
     std::vector<std::string> before;  // contents that a death may leave
-    std::string after;                // contents that it may leave, and that the finished work does
+    std::string after;  // contents that a death may leave, and that finished work leaves
   };
 
-  // Runs `work` in children, each of which dies one system call later than the one before, until
-  // one comes through.
+  // Runs `work` in child processes. Each dies one system call later than the last, until one
+  // finishes.
   void DieEverywhere(const std::function<void()>& prepare,
                      const std::function<absl::Status()>& work, const Expectation& expected) {
     for (int die_at = 1;; ++die_at) {
@@ -168,14 +168,14 @@ class CommitTest : public testing::Test {
       ASSERT_THAT(WEXITSTATUS(outcome), AnyOf(0, kDiedExitCode));
       if (WEXITSTATUS(outcome) == 0) {
         EXPECT_EQ(Contents(), expected.after);
-        EXPECT_GT(die_at, 1) << "nothing was wrapped";
+        EXPECT_GT(die_at, 1) << "no system call was wrapped";
         return;
       }
       ASSERT_THAT(Contents(), AnyOf(expected.after, AnyOfArray(expected.before)));
     }
   }
 
-  // Everything in the folder after tidying up, "step-00000010=1" for a checkpoint that holds
+  // Returns the content of the folder after tidying up: "step-00000010=1" for a checkpoint of
   // edition 1.
   std::string Contents() {
     EXPECT_TRUE(PruneCheckpoints(folder_, 0).status.ok());
@@ -190,7 +190,7 @@ class CommitTest : public testing::Test {
     return absl::StrJoin(contents, " ");
   }
 
-  // The names of all files at or below `folder`.
+  // Returns the names of all files in or below `folder`.
   static std::vector<std::string> FilesIn(const std::string& folder) {
     std::vector<std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -235,7 +235,7 @@ TEST_F(CommitTest, EverythingIsOnTheDeviceBeforeTheRenameThatCommits) {
   EXPECT_EQ(calls.log[9], absl::StrCat("fsync ", parent));
 }
 
-TEST_F(CommitTest, ADeathLeavesTheNewCheckpointWholeOrNotAtAll) {
+TEST_F(CommitTest, DeathLeavesTheNewCheckpointCompleteOrAbsent) {
   DieEverywhere(
       [&] {
         StartWith({{10, 1}});
@@ -244,7 +244,7 @@ TEST_F(CommitTest, ADeathLeavesTheNewCheckpointWholeOrNotAtAll) {
       {.before = {"step-00000010=1"}, .after = "step-00000010=1 step-00000020=2"});
 }
 
-TEST_F(CommitTest, ADeathWhileReplacingLeavesTheOldOrTheNewCheckpoint) {
+TEST_F(CommitTest, DeathDuringAReplacementLeavesTheOldOrTheNewCheckpoint) {
   DieEverywhere(
       [&] {
         StartWith({{10, 1}, {20, 1}});
@@ -253,7 +253,7 @@ TEST_F(CommitTest, ADeathWhileReplacingLeavesTheOldOrTheNewCheckpoint) {
       {.before = {"step-00000010=1 step-00000020=1"}, .after = "step-00000010=1 step-00000020=2"});
 }
 
-TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesTheOldOrTheNewCheckpoint) {
+TEST_F(CommitTest, WithoutExchangeDeathLeavesTheOldOrTheNewCheckpoint) {
   DieEverywhere(
       [&] {
         StartWith({{10, 1}, {20, 1}});
@@ -266,7 +266,7 @@ TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesTheOldOrTheNewCheckpoin
       {.before = {"step-00000010=1 step-00000020=1"}, .after = "step-00000010=1 step-00000020=2"});
 }
 
-TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesTheOnlyCheckpointOldOrNew) {
+TEST_F(CommitTest, WithoutExchangeDeathLeavesTheOnlyCheckpointOldOrNew) {
   DieEverywhere(
       [&] {
         StartWith({{20, 1}});
@@ -279,7 +279,7 @@ TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesTheOnlyCheckpointOldOrN
       {.before = {"step-00000020=1"}, .after = "step-00000020=2"});
 }
 
-TEST_F(CommitTest, WithoutAnExchangeOfFoldersAFailureLeavesTheOldOrTheNewCheckpoint) {
+TEST_F(CommitTest, WithoutExchangeFailureLeavesTheOldOrTheNewCheckpoint) {
   bool reached = true;
   for (int fail_at = 1; reached; ++fail_at) {
     SCOPED_TRACE(absl::StrCat("system call ", fail_at, " failed"));
@@ -300,7 +300,7 @@ TEST_F(CommitTest, WithoutAnExchangeOfFoldersAFailureLeavesTheOldOrTheNewCheckpo
   }
 }
 
-TEST_F(CommitTest, WhatWasReplacedComesBackOnlyWhereItIsMissed) {
+TEST_F(CommitTest, ReplacedCheckpointIsRestoredOnlyIfMissing) {
   StartWith({{10, 1}, {20, 1}, {30, 1}});
   auto replaced = [&](absl::string_view step) {
     return absl::StrCat(folder_, "/", step, ".tmp-replaced.1-0123456789abcdef");
@@ -315,7 +315,7 @@ TEST_F(CommitTest, WhatWasReplacedComesBackOnlyWhereItIsMissed) {
   calls.fail_call = "rename";
   calls.error_number = EIO;
   EXPECT_FALSE(PruneCheckpoints(folder_, 0).status.ok());
-  EXPECT_TRUE(std::filesystem::exists(replaced("step-00000010"))) << "it is tried again";
+  EXPECT_TRUE(std::filesystem::exists(replaced("step-00000010"))) << "the removal is retried later";
 
   calls.fail_call.clear();
   EXPECT_EQ(Contents(), "step-00000010=1 step-00000020=1 step-00000030=1");
@@ -323,7 +323,7 @@ TEST_F(CommitTest, WhatWasReplacedComesBackOnlyWhereItIsMissed) {
   EXPECT_EQ(Contents(), "step-00000010=1 step-00000030=1");
 }
 
-TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {
+TEST_F(CommitTest, DeathDuringPruningLeavesTheNewest) {
   DieEverywhere(
       [&] {
         StartWith({{10, 1}, {20, 1}, {30, 2}});
@@ -334,7 +334,7 @@ TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {
        .after = "step-00000030=2"});
 }
 
-TEST_F(CommitTest, WhatCannotBeRemovedHoldsNothingElseUpAndIsTriedAgain) {
+TEST_F(CommitTest, UnremovableFolderStopsNoOtherAndIsRetried) {
   StartWith({{10, 1}, {20, 1}, {30, 1}, {40, 1}});
   for (const char* folder : {"step-00000001.damaged", "step-00000002.damaged", "step-00000020",
                              "step-00000005.tmp-a.1-0123456789abcdef"}) {
@@ -350,7 +350,7 @@ TEST_F(CommitTest, WhatCannotBeRemovedHoldsNothingElseUpAndIsTriedAgain) {
 
   EXPECT_THAT(std::string(pruned.status.message()),
               AllOf(HasSubstr("step-00000005.tmp-"), HasSubstr("/.nfs01: remove: ")))
-      << "the first";
+      << "the first error";
   EXPECT_EQ(pruned.steps, (std::vector<int64_t>{10, 20, 30}));
   EXPECT_THAT(FilesIn(folder_), ElementsAre(".nfs01", ".nfs01", ".nfs01", ".nfs01", "manifest.json",
                                             "model-00001-of-00001.safetensors",
@@ -361,13 +361,13 @@ TEST_F(CommitTest, WhatCannotBeRemovedHoldsNothingElseUpAndIsTriedAgain) {
   pruned = PruneCheckpoints(folder_, 1);
   EXPECT_FALSE(pruned.status.ok());
   EXPECT_EQ(pruned.steps, std::vector<int64_t>{20})
-      << "what is left of the other is not in its way";
+      << "the leftover of the other one is not in the way";
 
   calls.fail_call.clear();
   EXPECT_EQ(Contents(), "step-00000040=1");
 }
 
-TEST_F(CommitTest, ACheckpointThatCannotBeRenamedHoldsNoOtherUp) {
+TEST_F(CommitTest, CheckpointThatCannotBeRenamedStopsNoOther) {
   StartWith({{10, 1}, {20, 1}, {30, 1}, {40, 1}});
   calls.fail_call = "rename";
   calls.fail_path = "step-00000020.tmp-pruned";
@@ -380,7 +380,7 @@ TEST_F(CommitTest, ACheckpointThatCannotBeRenamedHoldsNoOtherUp) {
   EXPECT_EQ(Contents(), "step-00000020=1 step-00000040=1");
 }
 
-TEST_F(CommitTest, WhatIsPrunedAndCannotBeSyncedIsGoneAllTheSame) {
+TEST_F(CommitTest, PrunedCheckpointIsGoneEvenIfTheSyncFails) {
   StartWith({{10, 1}, {20, 1}});
   calls.fail_call = "fsync";
   calls.error_number = EIO;
@@ -393,7 +393,7 @@ TEST_F(CommitTest, WhatIsPrunedAndCannotBeSyncedIsGoneAllTheSame) {
   EXPECT_EQ(Contents(), "step-00000020=1");
 }
 
-TEST_F(CommitTest, WhatAWriterCannotRemoveIsTriedAgain) {
+TEST_F(CommitTest, FolderThatAWriterCannotRemoveIsRetried) {
   StartWith({{10, 1}, {20, 1}});
   calls.fail_call = "remove";
   calls.error_number = EBUSY;
@@ -408,7 +408,7 @@ TEST_F(CommitTest, WhatAWriterCannotRemoveIsTriedAgain) {
   EXPECT_EQ(Contents(), "step-00000010=1 step-00000020=2");
 }
 
-TEST_F(CommitTest, ADeathWhileOthersWriteLeavesTheNewCheckpointWholeOrNotAtAll) {
+TEST_F(CommitTest, DeathOfASharedWriterLeavesTheNewCheckpointCompleteOrAbsent) {
   DieEverywhere(
       [&] {
         StartWith({{10, 1}});
@@ -424,7 +424,7 @@ TEST_F(CommitTest, ADeathWhileOthersWriteLeavesTheNewCheckpointWholeOrNotAtAll) 
       {.before = {"step-00000010=1"}, .after = "step-00000010=1 step-00000020=2"});
 }
 
-TEST_F(CommitTest, AFailureOfAnySystemCallIsAnErrorAndLeavesNoTornCheckpoint) {
+TEST_F(CommitTest, FailureOfAnySystemCallIsAnErrorAndLeavesNoTornCheckpoint) {
   const std::string before = "step-00000010=1", after = "step-00000010=1 step-00000020=2";
   bool reached = true;
   for (int fail_at = 1; reached; ++fail_at) {
@@ -442,7 +442,7 @@ TEST_F(CommitTest, AFailureOfAnySystemCallIsAnErrorAndLeavesNoTornCheckpoint) {
   }
 }
 
-TEST_F(CommitTest, AFullDeviceIsNoticedBeforeAnythingIsSentAndSaysWhatToDo) {
+TEST_F(CommitTest, FullDeviceIsNoticedEarlyAndTheErrorSaysWhatToDo) {
   calls.fail_call = "fallocate";
   calls.error_number = ENOSPC;
 
@@ -457,7 +457,7 @@ TEST_F(CommitTest, AFullDeviceIsNoticedBeforeAnythingIsSentAndSaysWhatToDo) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/job"));
 }
 
-TEST_F(CommitTest, EveryFailureOfTheDiskHasAReason) {
+TEST_F(CommitTest, EveryDiskFailureHasAReason) {
   for (const char* call : {"create", "open", "pwrite", "fsync", "rename", "pread"}) {
     for (const int error_number : {EIO, ENOENT}) {
       SCOPED_TRACE(absl::StrCat(call, ": ", strerror(error_number)));
@@ -472,7 +472,7 @@ TEST_F(CommitTest, EveryFailureOfTheDiskHasAReason) {
   }
 }
 
-TEST_F(CommitTest, AFileSystemThatReservesNothingIsWrittenAnyway) {
+TEST_F(CommitTest, WritesToAFileSystemThatCannotReserveSpace) {
   calls.fail_call = "fallocate";
   calls.error_number = EOPNOTSUPP;
 

@@ -1,4 +1,4 @@
-// Which bytes of a set of ranges have been written.
+// Tracks the written bytes of a set of ranges.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,24 @@
 
 namespace muster {
 
-// Not thread-safe. Costs eight bytes a range, and more only for those that are partly written.
+// Not thread-safe. Costs eight bytes per range, and more only for partly written ranges.
 class Coverage {
  public:
   explicit Coverage(std::vector<int64_t> range_bytes);
 
-  // Bytes [begin, end) of a range are written, perhaps again. They lie inside it.
+  // Records that bytes [begin, end) of a range are written, perhaps again. Requires: they are
+  // inside the range.
   void Add(int64_t range, int64_t begin, int64_t end);
 
   int64_t incomplete() const { return incomplete_; }
-  // The first range with a byte missing; incomplete() > 0.
+  // Returns the first range with a missing byte. Requires: incomplete() > 0.
   int64_t FirstIncomplete() const;
 
  private:
   std::vector<int64_t> missing_bytes_;
   int64_t incomplete_ = 0;
   absl::flat_hash_map<int64_t, absl::btree_map<int64_t, int64_t>>
-      partial_;  // range -> begin -> end, apart
+      partial_;  // range -> begin -> end of its disjoint written parts
 };
 
 }  // namespace muster

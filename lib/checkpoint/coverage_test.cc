@@ -26,7 +26,7 @@ TEST(CoverageTest, BytesWrittenTwiceCountOnce) {
   EXPECT_EQ(coverage.incomplete(), 0);
 }
 
-TEST(CoverageTest, AgreesWithAFlagPerByteWhateverTheOrder) {
+TEST(CoverageTest, AgreesWithAFlagPerByteInAnyOrder) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
     const int64_t size = 1 + random() % 60;

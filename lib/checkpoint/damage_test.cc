@@ -1,5 +1,5 @@
-// A checkpoint that is damaged anywhere is refused by the name of the damaged file, or gives back
-// what was saved.
+// A checkpoint with damage anywhere is refused with the name of the damaged file, or returns the
+// saved values.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class DamageTest : public testing::Test {
     manifest_ = ManifestJson();
   }
 
-  // A place in one of the files: every byte of all of them is as likely.
+  // A random place in one of the files. Every byte of all files has the same probability.
   struct Place {
     std::string file;
     size_t offset = 0;
@@ -64,7 +64,7 @@ class DamageTest : public testing::Test {
     return reader.ok() ? *(*reader)->manifest().ToJson() : "";
   }
 
-  // With `content` in place of the file's own. Whether it was refused.
+  // Replaces the file's content by `content`. Returns whether the checkpoint was refused.
   bool IsRefused(const std::string& file, const std::string& content) {
     WriteWhole(path_ + "/" + file, content);
     const bool refused = IsRefused(file);
@@ -72,7 +72,8 @@ class DamageTest : public testing::Test {
     return refused;
   }
 
-  // Whether the checkpoint is refused as it is, because of that file; else nothing is different.
+  // Returns whether the checkpoint is refused because of that file. Otherwise its values must be
+  // unchanged.
   bool IsRefused(const std::string& file) {
     const absl::Status status = VerifyCheckpoint(path_);
     if (status.ok()) {
@@ -86,7 +87,7 @@ class DamageTest : public testing::Test {
     return !status.ok();
   }
 
-  // In place: file systems sync a file that is written anew.
+  // Overwrites the file in place: file systems sync a file that is truncated and rewritten.
   void Put(const Place& place, char byte) const {
     std::fstream file(path_ + "/" + place.file, std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(static_cast<std::streamoff>(place.offset)).put(byte).flush();
@@ -100,7 +101,7 @@ class DamageTest : public testing::Test {
   std::string manifest_;
 };
 
-TEST_F(DamageTest, ATruncatedFileIsRefused) {
+TEST_F(DamageTest, TruncatedFileIsRefused) {
   std::mt19937 random(20261123);
   int refused = 0;
   for (int i = 0; i < kTruncations && !HasFailure(); ++i) {
@@ -114,12 +115,12 @@ TEST_F(DamageTest, ATruncatedFileIsRefused) {
       EXPECT_TRUE(IsRefused(file, content.substr(0, bytes)));
     }
   }
-  // White space may end a manifest, or not.
+  // A manifest may end with or without white space.
   EXPECT_GE(refused, kTruncations - 1);
   EXPECT_TRUE(VerifyCheckpoint(path_).ok());
 }
 
-TEST_F(DamageTest, AFlippedBitIsRefusedOrHarmless) {
+TEST_F(DamageTest, FlippedBitIsRefusedOrHarmless) {
   std::mt19937 random(20261124);
   std::map<std::string, int> flips;
   int refused = 0;
@@ -131,7 +132,7 @@ TEST_F(DamageTest, AFlippedBitIsRefusedOrHarmless) {
     Put(place, static_cast<char>(byte ^ 1 << bit));
     const bool found = IsRefused(place.file);
     Put(place, byte);
-    EXPECT_TRUE(found || place.file == "manifest.json") << "data is covered to the bit";
+    EXPECT_TRUE(found || place.file == "manifest.json") << "hashes cover every bit of the data";
     refused += found;
     ++flips[place.file];
   }
@@ -140,7 +141,7 @@ TEST_F(DamageTest, AFlippedBitIsRefusedOrHarmless) {
   EXPECT_TRUE(VerifyCheckpoint(path_).ok());
 }
 
-TEST_F(DamageTest, AFileThatIsGoneIsNamed) {
+TEST_F(DamageTest, MissingFileIsNamed) {
   for (const auto& [file, content] : contents_) {
     std::filesystem::remove(path_ + "/" + file);
     const absl::Status status = VerifyCheckpoint(path_);
@@ -167,12 +168,12 @@ TEST_F(DamageTest, FilesOfAnotherCheckpointAreRefused) {
   EXPECT_TRUE(absl::StrContains(status.message(), "manifest.json: is of step 60")) << status;
 }
 
-TEST_F(DamageTest, WhoDoesNotWantItAnyMoreDoesNotReadToItsEnd) {
+TEST_F(DamageTest, CancelledVerificationDoesNotReadToTheEnd) {
   EXPECT_TRUE(absl::IsCancelled(VerifyCheckpoint(path_, [] { return true; })));
 }
 
-// Each of them hashes on its own thread; all of them wait for all others, and for every helper.
-TEST_F(DamageTest, HoweverManyVerifyAtOnceTheyShareAFewHelpers) {
+// Each call hashes on its own thread. All of them wait for all others, and for every helper.
+TEST_F(DamageTest, ParallelVerificationsShareAFewHelpers) {
   constexpr int kVerifications = 16;
   const auto reader = CheckpointReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.status();
@@ -200,7 +201,7 @@ TEST_F(DamageTest, HoweverManyVerifyAtOnceTheyShareAFewHelpers) {
   EXPECT_EQ(helpers, CheckpointReader::kHelpersMax);
 }
 
-TEST_F(DamageTest, WhatCannotBeReadNowIsNotDamaged) {
+TEST_F(DamageTest, UnreadableCheckpointIsNotReportedAsDamaged) {
   for (const auto& [name, content] : contents_) {
     SCOPED_TRACE(name);
     const std::string file = path_ + "/" + name;
@@ -217,7 +218,7 @@ TEST_F(DamageTest, WhatCannotBeReadNowIsNotDamaged) {
   }
 }
 
-TEST_F(DamageTest, APipeIsNotWaitedFor) {
+TEST_F(DamageTest, PipeDoesNotBlock) {
   for (const auto& [name, content] : contents_) {
     SCOPED_TRACE(name);
     const std::string file = path_ + "/" + name;
@@ -233,7 +234,7 @@ TEST_F(DamageTest, APipeIsNotWaitedFor) {
   }
 }
 
-TEST_F(DamageTest, TheSoundOnesAreToldFromTheOthers) {
+TEST_F(DamageTest, FindsTheUndamagedCheckpoints) {
   for (const int64_t step : {60, 70, 80}) {
     ASSERT_TRUE(WriteKnownCheckpoint(folder_, plan_, step, kEdition).ok());
   }
@@ -245,7 +246,7 @@ TEST_F(DamageTest, TheSoundOnesAreToldFromTheOthers) {
   EXPECT_EQ(SoundOnesBeside(folder_ + "/absent/step-00000001"), "; no other beside it is sound");
 }
 
-TEST_F(DamageTest, WhatIsSetAsideIsNoCheckpointAndGoesWhenItWouldHaveBeenPruned) {
+TEST_F(DamageTest, DamagedCheckpointIsSetAsideAndPrunedWithItsAge) {
   WriteWhole(path_ + "/manifest.json", "{}");
   ASSERT_TRUE(SetDamagedAside(folder_, 50).ok());
   EXPECT_TRUE(ListCheckpointSteps(folder_)->empty());
@@ -254,13 +255,14 @@ TEST_F(DamageTest, WhatIsSetAsideIsNoCheckpointAndGoesWhenItWouldHaveBeenPruned)
   ASSERT_TRUE(WriteKnownCheckpoint(folder_, plan_, 50, kEdition).ok());
   ASSERT_TRUE(PruneCheckpoints(folder_, /*keep_last=*/1).status.ok());
   EXPECT_TRUE(std::filesystem::exists(path_ + ".damaged")) << "as new as the newest";
-  ASSERT_TRUE(SetDamagedAside(folder_, 50).ok()) << "in the place of the one before";
-  EXPECT_TRUE(SetDamagedAside(folder_, 50).ok()) << "once is enough";
+  ASSERT_TRUE(SetDamagedAside(folder_, 50).ok()) << "replaces the one set aside before";
+  EXPECT_TRUE(SetDamagedAside(folder_, 50).ok()) << "the second call does nothing";
 
   ASSERT_TRUE(WriteKnownCheckpoint(folder_, plan_, 60, kEdition).ok());
   ASSERT_TRUE(PruneCheckpoints(folder_, /*keep_last=*/2).status.ok());
   EXPECT_EQ(*ListCheckpointSteps(folder_), std::vector<int64_t>{60});
-  EXPECT_TRUE(std::filesystem::exists(path_ + ".damaged")) << "it would have been kept";
+  EXPECT_TRUE(std::filesystem::exists(path_ + ".damaged"))
+      << "a checkpoint of this step would have been kept";
 
   ASSERT_TRUE(PruneCheckpoints(folder_, /*keep_last=*/1).status.ok());
 

@@ -25,7 +25,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kHashBytes = 1 << 20;  // read at once
+constexpr size_t kHashBytes = 1 << 20;  // bytes per read
 
 class Sha256Sum {
  public:
@@ -96,7 +96,8 @@ absl::StatusOr<DiskFile> DiskFile::OpenBeneath(const std::string& root, const st
   if (folder < 0) return StorageError(root, "open folder", errno);
   absl::Cleanup close_folder = [&] { close(folder); };
   open_how how = {};
-  how.flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;  // nor does a pipe make it wait
+  // O_NONBLOCK: opening a pipe must not block
+  how.flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   const long descriptor = syscall(SYS_openat2, folder, path.c_str(), &how, sizeof(how));
   const std::string whole = absl::StrCat(root, "/", path);

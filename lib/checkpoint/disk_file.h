@@ -1,4 +1,4 @@
-// One open file; every failure is a Status that names the path and, where there is one, the offset.
+// An open file. Every failure is a Status that names the path and, if there is one, the offset.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +14,23 @@
 
 namespace muster {
 
-// "<path>: <action>: no space left on device; <what to try>", with the canonical code of
-// `error_number`. Reason STORAGE_FULL when the device or a quota is full, else STORAGE_FAILED.
+// Returns "<path>: <action>: no space left on device; <what to try>" with the canonical code of
+// `error_number`. The reason is STORAGE_FULL if the device or a quota is full, else STORAGE_FAILED.
 absl::Status StorageError(const std::string& path, absl::string_view action, int error_number);
 
 // Movable. Reads and writes at offsets are thread-safe.
 class DiskFile {
  public:
-  // A regular file.
+  // Opens a regular file.
   static absl::StatusOr<DiskFile> OpenToRead(const std::string& path);
-  // Fails when the file exists.
+  // Creates a file. Fails if the file exists.
   static absl::StatusOr<DiskFile> CreateToWrite(const std::string& path);
-  // The same, for a file that other machines write to as well: a client of a network file system
-  // that may read, too, would fill its pages up with what it read and send whole pages back, over
-  // what others wrote beside. Sha256() and ReadAt() fail.
+  // Creates a file that other machines write to as well, for writing only. A client of a network
+  // file system that may also read would fill its pages with read data. It would then send back
+  // whole pages, over the bytes that others wrote next to its own. Sha256() and ReadAt() fail.
   static absl::StatusOr<DiskFile> CreateToWriteOnly(const std::string& path);
-  // Opens a file of `length` bytes that is there, to write only. `path` lies below the folder
-  // `root`, whatever it says: neither ".." nor a symbolic link leads out of it, nor a second name
-  // of the file (a hard link).
+  // Opens an existing file of `length` bytes for writing only. The file is below the folder `root`
+  // whatever `path` says: "..", symbolic links and hard links are refused.
   static absl::StatusOr<DiskFile> OpenBeneath(const std::string& root, const std::string& path,
                                               int64_t length);
 
@@ -42,20 +41,20 @@ class DiskFile {
   const std::string& path() const { return path_; }
   absl::StatusOr<int64_t> Size() const;
 
-  // Makes the file `bytes` long and, where the file system can, takes the space for it, so that no
-  // write fails later.
+  // Makes the file `bytes` long. Also allocates the space if the file system can, so that no later
+  // write fails.
   absl::Status Reserve(int64_t bytes);
 
-  // All of `data`. DATA_LOSS (reason "STORAGE_FAILED") when the file ends inside the range read, or
-  // the device cannot read it.
+  // Write or read all of `data`. Return DATA_LOSS (reason "STORAGE_FAILED") if the file ends inside
+  // the range, or if the device cannot read it.
   absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> data);
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> data) const;
 
-  // Returns once the content is on the device.
+  // Blocks until the content is on the device.
   absl::Status Sync();
 
-  // SHA-256 of the whole content, lower-case hex. Asks `stop`, unless it is null, every few
-  // megabytes: CANCELLED once it says so.
+  // Returns the SHA-256 of the whole content in lower-case hex. Calls `stop`, unless it is null,
+  // every few megabytes, and returns CANCELLED once it returns true.
   absl::StatusOr<std::string> Sha256(const std::function<bool()>& stop = nullptr) const;
 
  private:
@@ -67,7 +66,7 @@ class DiskFile {
   int descriptor_;  // -1: moved from
 };
 
-// SHA-256 of `text`, lower-case hex.
+// Returns the SHA-256 of `text` in lower-case hex.
 std::string Sha256Of(absl::string_view text);
 
 }  // namespace muster

@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kLeft[] = "left-";
 
-// "step-00001000" stands at the start of every name.
+// Every name begins with "step-00001000".
 int64_t StepOf(absl::string_view name) {
   const std::optional<int64_t> step = ParseStepFolderName(name.substr(0, name.find('.')));
   CHECK(step.has_value()) << name;

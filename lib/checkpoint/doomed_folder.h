@@ -1,4 +1,4 @@
-// A folder among a job's checkpoints that is being removed.
+// A folder in a job's checkpoint folder that is being removed.
 #pragma once
 
 #include <string>
@@ -10,19 +10,20 @@
 
 namespace muster {
 
-// Has a temporary name that no other folder ever had, so that nothing is in the way of the rename,
-// half of it never looks like a checkpoint, and one thread alone removes it.
+// Gives the folder a temporary name that no other folder ever had. The rename therefore never fails
+// because of an existing folder, a half-removed folder never looks like a checkpoint, and only one
+// thread removes it.
 class DoomedFolder {
  public:
-  // Renames `path`: a checkpoint, a damaged one or a temporary folder. NOT_FOUND: there is none, or
-  // somebody else removes it.
+  // Renames `path`: a checkpoint, a damaged one or a temporary folder. Returns NOT_FOUND if there
+  // is none, or if another thread or process removes it.
   static absl::StatusOr<DoomedFolder> SetAside(const std::string& path);
 
-  // Syncs the rename, then removes the folder. What cannot be removed has a name then of which
-  // IsLeft() is true.
+  // Syncs the rename, then removes the folder. A folder that cannot be removed is renamed so that
+  // IsLeft() is true for its name.
   absl::Status Remove();
 
-  // Whether `name` is of a folder whose removal failed: who finds it tries again.
+  // Returns whether `name` is a folder that could not be removed; pruning tries again.
   static bool IsLeft(absl::string_view name);
 
  private:
@@ -30,10 +31,10 @@ class DoomedFolder {
       : path_(std::move(path)), left_(std::move(left)) {}
 
   std::string path_;
-  std::string left_;  // where it goes when it cannot be removed
+  std::string left_;  // its path if it cannot be removed
 };
 
-// SetAside() and Remove().
+// Calls SetAside() and Remove().
 absl::Status RemoveAside(const std::string& path);
 
 }  // namespace muster

@@ -29,7 +29,7 @@ absl::Status MakeFolders(const std::string& path) {
   if (fs::is_directory(path, error)) return absl::OkStatus();
   const std::string parent = ParentOf(path);
   if (parent != path) RETURN_IF_ERROR(MakeFolders(parent));
-  // A trailing slash names the folder that was just made.
+  // If `path` has a trailing slash, the call above has just created it.
   if (fs::is_directory(path, error)) return absl::OkStatus();
   absl::Status made = MakeFolder(path);
   if (absl::IsAlreadyExists(made) && fs::is_directory(path, error)) return absl::OkStatus();
@@ -83,7 +83,7 @@ absl::Status ExchangeFolders(const std::string& from, const std::string& to) {
 absl::Status RemoveFolder(const std::string& path) {
   absl::Status first;
   std::error_code error;
-  // A file has no names, and goes like an empty folder.
+  // A file has no entries, and is removed like an empty folder.
   const auto names = ListFolder(path);
   for (const std::string& name : names.value_or(std::vector<std::string>())) {
     const std::string entry = absl::StrCat(path, "/", name);

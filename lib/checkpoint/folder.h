@@ -1,4 +1,4 @@
-// Folders; every failure is a Status that names the path.
+// Operations on folders. Every failure is a Status that names the path.
 #pragma once
 
 #include <string>
@@ -9,31 +9,31 @@
 
 namespace muster {
 
-// Makes `path` and what is missing above it, each entry synced.
+// Creates `path` and its missing parents, and syncs each entry.
 absl::Status MakeFolders(const std::string& path);
 
-// Makes `path`; ALREADY_EXISTS when it is there.
+// Creates `path`. Returns ALREADY_EXISTS if it exists.
 absl::Status MakeFolder(const std::string& path);
 
-// Returns once the folder's entries are on the device.
+// Blocks until the folder's entries are on the device.
 absl::Status SyncFolder(const std::string& path);
 
-// Names of the entries of `path`, sorted. None when it does not exist.
+// Returns the names of the entries of `path`, sorted. Empty if it does not exist.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
 
-// Renames `from` to `to`, which must not exist or be an empty folder. Durable once the parent is
-// synced.
+// Renames `from` to `to`. Requires: `to` does not exist or is an empty folder. Durable once the
+// parent is synced.
 absl::Status RenameFolder(const std::string& from, const std::string& to);
 
-// Puts `from` into the place of `to`, and `to` into the place of `from`, in one step. Durable once
-// the parent is synced. UNIMPLEMENTED when the file system cannot.
+// Exchanges `from` and `to` atomically. Durable once the parent is synced. Returns UNIMPLEMENTED if
+// the file system cannot do this.
 absl::Status ExchangeFolders(const std::string& from, const std::string& to);
 
-// Removes the folder and all in it; an absent one is fine. An entry that cannot be removed keeps
-// none of the others; the first error.
+// Removes the folder and its content. An absent folder is not an error. An entry that cannot be
+// removed does not stop the removal of others. Returns the first error.
 absl::Status RemoveFolder(const std::string& path);
 
-// The folder that holds `path`, "." for a bare name.
+// Returns the folder that contains `path`; "." for a bare name.
 std::string ParentOf(const std::string& path);
 
 }  // namespace muster

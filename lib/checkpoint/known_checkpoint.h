@@ -1,4 +1,4 @@
-// A small job whose every value is known, for tests of checkpoints.
+// A small job with known values, for tests of checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,34 @@
 
 namespace muster {
 
-// Job "known-1" with parameters of the given shapes ("p0", "p1", ...), trained by adam, or by plain
-// sgd where `slots` is false, in chunks of 1 KiB.
+// Returns the plan of job "known-1" with parameters "p0", "p1", ... of the given shapes, in chunks
+// of 1 KiB. The optimizer is adam, or plain sgd if `slots` is false.
 v1::JobPlan KnownPlan(const std::vector<std::vector<int64_t>>& shapes, bool slots = true);
 
-// Three parameters, one of them a scalar, one of several chunks.
+// Returns a plan with three parameters: one has several chunks, one is a scalar.
 v1::JobPlan KnownPlan();
 
-// Element `element` of a parameter's slot in the checkpoint called `edition`.
+// Returns element `element` of a parameter's slot in the checkpoint with number `edition`.
 float KnownValue(int edition, int slot, int parameter, int64_t element);
 
-// Writes every slice of the plan with `threads` threads, cut and ordered at random by `seed`, some
-// of them twice.
+// Writes every slice of the plan with `threads` threads. Cuts and order are random by `seed`, and
+// some slices are written twice.
 absl::Status WriteKnownSlices(CheckpointWriter& writer, const v1::JobPlan& plan, int edition,
                               int threads = 1, uint32_t seed = 1);
 
-// Creates, writes and commits.
+// Creates, writes and commits a checkpoint.
 absl::StatusOr<v1::Checkpoint> WriteKnownCheckpoint(const std::string& directory,
                                                     const v1::JobPlan& plan, int64_t step,
                                                     int edition);
 
-// The edition that the checkpoint at `path` holds, all of it, hashes included. DATA_LOSS when it is
-// a mixture.
+// Reads the whole checkpoint at `path`, verifies its hashes, and returns its edition. Returns
+// DATA_LOSS if it is a mixture.
 absl::StatusOr<int> ReadKnownCheckpoint(const std::string& path, const v1::JobPlan& plan);
 
-// A fresh, empty folder for the running test.
+// Creates an empty folder for the running test.
 std::string TestFolder();
 
-// Whole content; writing replaces it.
+// Read or replace the whole content of a file.
 std::string ReadWhole(const std::string& path);
 void WriteWhole(const std::string& path, absl::string_view content);
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kChecksumKey[] = "manifest_sha256";
 
-// Keys are sorted, so the same content is always the same text.
+// Keys are sorted, so the same content always gives the same text.
 std::string Canonical(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -39,7 +39,7 @@ absl::StatusOr<nlohmann::json> SpecToJson(const v1::JobSpec& spec) {
   return ParseStrictJson(text);
 }
 
-// Reads members of one object; the first fault stays.
+// Reads the members of one object. status() keeps the first fault.
 class ObjectReader {
  public:
   ObjectReader(const nlohmann::json& object, std::string where)
@@ -91,7 +91,7 @@ class ObjectReader {
 };
 
 absl::StatusOr<v1::CheckpointFile> ParseFile(const nlohmann::json& json) {
-  if (!json.is_object()) return absl::DataLossError("'files' holds what is not an object");
+  if (!json.is_object()) return absl::DataLossError("'files' has an element that is not an object");
   ObjectReader reader(json, "files.");
   v1::CheckpointFile file;
   file.set_name(reader.String("name"));
@@ -115,7 +115,7 @@ absl::StatusOr<v1::UpdateState> ParseUpdateState(const nlohmann::json& json, int
   state.set_updates(reader.Integer("updates"));
   state.set_loss_scale(reader.NonNegativeNumber("loss_scale"));
   state.set_clean_steps(reader.Integer("clean_steps"));
-  // Asynchronous jobs count the updates of each worker.
+  // An asynchronous job counts the updates of each worker, so `updates` may exceed `step`.
   if (state.updates() > 0 && (state.updates() - 1) / limits::kWorkersMax >= step) {
     reader.Fault("updates", absl::StrCat("at most ", limits::kWorkersMax, " times 'step'"));
   }
@@ -125,7 +125,7 @@ absl::StatusOr<v1::UpdateState> ParseUpdateState(const nlohmann::json& json, int
 
 absl::StatusOr<v1::JobSpec> ParseSpec(const nlohmann::json& json) {
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // a newer Muster may have written it
+  options.ignore_unknown_fields = true;  // unknown fields: a newer Muster may have written it
   v1::JobSpec spec;
   auto status = google::protobuf::util::JsonStringToMessage(Canonical(json), &spec, options);
   if (!status.ok()) {
@@ -146,7 +146,7 @@ absl::StatusOr<Manifest> Parse(const std::string& text) {
   const std::string checksum = reader.String(kChecksumKey);
   RETURN_IF_ERROR(reader.status());
   json.erase(kChecksumKey);
-  // Before anything of the content is believed, the version included.
+  // Checked before any content is believed, including the version.
   if (Sha256Of(Canonical(json)) != checksum) {
     return absl::DataLossError(absl::StrCat("'", kChecksumKey, "' does not match the content"));
   }

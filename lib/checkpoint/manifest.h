@@ -18,18 +18,18 @@ struct Manifest {
   std::string job;   // id
   int64_t step = 0;  // version of the values
   int64_t total_steps = 0;
-  v1::JobSpec spec;                             // of the job that wrote it
+  v1::JobSpec spec;                             // of the job that wrote the checkpoint
   std::optional<v1::UpdateState> update_state;  // absent: as many updates as steps
   std::vector<std::string> slots;               // optimizer slot names
   std::vector<v1::CheckpointFile> files;        // name, size, sha256
   int64_t create_time_unix_millis = 0;
 
-  // Data cursor and random state are functions of step and seeds: recorded for readers, derived
-  // from the above.
-  // FAILED_PRECONDITION: the spec has no JSON (a time of it is none).
+  // Returns the manifest as JSON. Data cursor and random state follow from step and seeds; they are
+  // included for readers. Returns FAILED_PRECONDITION if the spec cannot be written as JSON, for
+  // example because a time in it is invalid.
   absl::StatusOr<std::string> ToJson() const;
-  // DATA_LOSS naming what is missing or of the wrong type; FAILED_PRECONDITION for a newer format
-  // version.
+  // Parses a manifest. Returns DATA_LOSS with the member that is missing or has the wrong type,
+  // FAILED_PRECONDITION for a newer format version.
   static absl::StatusOr<Manifest> FromJson(const std::string& json, const std::string& path);
 };
 

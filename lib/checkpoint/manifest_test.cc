@@ -33,7 +33,7 @@ Manifest KnownManifest() {
   return manifest;
 }
 
-TEST(ManifestTest, SurvivesTheWayThroughJson) {
+TEST(ManifestTest, SurvivesTheConversionToJsonAndBack) {
   const Manifest manifest = KnownManifest();
 
   absl::StatusOr<Manifest> read = Manifest::FromJson(*manifest.ToJson(), "manifest.json");
@@ -50,7 +50,7 @@ TEST(ManifestTest, SurvivesTheWayThroughJson) {
   EXPECT_EQ(*read->ToJson(), *manifest.ToJson());
 }
 
-TEST(ManifestTest, CarriesTheUpdateStateOfAJobThatHasOne) {
+TEST(ManifestTest, ContainsTheUpdateStateIfTheJobHasOne) {
   Manifest manifest = KnownManifest();
   EXPECT_FALSE(Manifest::FromJson(*manifest.ToJson(), "manifest.json")->update_state.has_value());
   manifest.update_state.emplace();
@@ -67,7 +67,7 @@ TEST(ManifestTest, CarriesTheUpdateStateOfAJobThatHasOne) {
   EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(*manifest.ToJson(), "manifest.json").status()));
 }
 
-TEST(ManifestTest, ASpecThatHasNoJsonIsAnError) {
+TEST(ManifestTest, SpecThatCannotBeWrittenAsJsonIsAnError) {
   Manifest manifest = KnownManifest();
   manifest.spec.mutable_start_timeout()->set_nanos(2'000'000'000);
 
@@ -103,11 +103,11 @@ TEST(ManifestTest, EveryTruncationIsDataLoss) {
   }
 }
 
-TEST(ManifestTest, ANewerFormatAsksForANewerMuster) {
+TEST(ManifestTest, NewerFormatAsksForANewerMuster) {
   nlohmann::json json = nlohmann::json::parse(*KnownManifest().ToJson());
   json["format_version"] = 2;
   EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(json.dump(), "m").status()))
-      << "without its checksum a greater version is damage";
+      << "a greater version with a wrong checksum is damage";
   json.erase("manifest_sha256");
   json["manifest_sha256"] = Sha256Of(json.dump());
 
@@ -143,7 +143,7 @@ TEST(ManifestTest, FileNamesCannotLeaveTheFolder) {
   }
 }
 
-TEST(ManifestTest, NothingEscapesFromWhatIsNotAManifest) {
+TEST(ManifestTest, InvalidTextThrowsNothing) {
   const std::string deep(100000, '[');
   for (std::string text :
        {std::string("null"), std::string("[]"), std::string("{}"),
@@ -153,7 +153,7 @@ TEST(ManifestTest, NothingEscapesFromWhatIsNotAManifest) {
   }
 }
 
-TEST(StepFolderNameTest, OnlyItsOwnSpellingIsRead) {
+TEST(StepFolderNameTest, OnlyTheExactSpellingIsParsed) {
   EXPECT_EQ(StepFolderName(1000), "step-00001000");
   EXPECT_EQ(ParseStepFolderName("step-00001000"), 1000);
   EXPECT_EQ(ParseStepFolderName(StepFolderName(123456789012)), 123456789012);

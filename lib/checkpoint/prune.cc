@@ -17,7 +17,8 @@
 namespace muster {
 namespace {
 
-// All that `is_doomed` is true of. One that cannot be removed keeps no other: the first error.
+// Removes all entries for which `is_doomed` is true. An entry that cannot be removed does not stop
+// the others. Returns the first error.
 template <typename Predicate>
 absl::Status RemoveThose(const std::string& directory, Predicate is_doomed) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(directory));
@@ -25,12 +26,13 @@ absl::Status RemoveThose(const std::string& directory, Predicate is_doomed) {
   for (const std::string& name : names) {
     if (!is_doomed(name)) continue;
     const absl::Status removed = RemoveAside(absl::StrCat(directory, "/", name));
-    if (!absl::IsNotFound(removed)) first.Update(removed);  // else somebody else prunes, and has it
+    // NOT_FOUND: another process prunes too, and has it
+    if (!absl::IsNotFound(removed)) first.Update(removed);
   }
   return first;
 }
 
-// The step of a checkpoint that a dead process has moved out of its way.
+// Returns the step of a checkpoint that a dead process has moved out of its way.
 std::optional<int64_t> ReplacedStep(const std::string& name) {
   const std::optional<TemporaryFolder> folder = ParseTemporaryFolderName(name);
   if (!folder || folder->id != kReplacedId || IsTemporaryFolderOfThisProcess(name)) return {};
@@ -49,7 +51,7 @@ absl::Status RemoveLeftovers(const std::string& directory) {
   });
 }
 
-// What is left of damaged checkpoints goes when they would have been pruned.
+// The rest of a damaged checkpoint is removed when the checkpoint would have been pruned.
 absl::Status RemoveDamagedBefore(const std::string& directory, int64_t first_kept) {
   return RemoveThose(directory, [first_kept](const std::string& name) {
     const std::optional<int64_t> step = ParseDamagedFolderName(name);
@@ -74,7 +76,8 @@ absl::Status FinishReplacements(const std::string& directory) {
       finished = RenameFolder(path, checkpoint);
       if (finished.ok()) finished = SyncFolder(directory);
     }
-    if (!absl::IsNotFound(finished)) first.Update(finished);  // else somebody else has done it
+    // NOT_FOUND: another process has finished it
+    if (!absl::IsNotFound(finished)) first.Update(finished);
   }
   return first;
 }
@@ -91,7 +94,7 @@ Pruned PruneCheckpoints(const std::string& directory, int keep_last,
   for (const int64_t step : absl::MakeConstSpan(*steps).first(first_kept)) {
     if (std::ranges::count(needed, step) > 0) continue;
     absl::StatusOr<DoomedFolder> doomed = DoomedFolder::SetAside(CheckpointPath(directory, step));
-    if (absl::IsNotFound(doomed.status())) continue;  // somebody else prunes, and has it
+    if (absl::IsNotFound(doomed.status())) continue;  // another process prunes too, and has it
     if (doomed.ok()) pruned.steps.push_back(step);
     pruned.status.Update(doomed.ok() ? doomed->Remove() : doomed.status());
   }

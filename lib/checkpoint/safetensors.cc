@@ -22,10 +22,10 @@ static_assert(std::endian::native == std::endian::little, "file and memory share
 
 constexpr int64_t kPrefixBytes = 8;
 constexpr int64_t kHeaderBytesMax = 100'000'000;
-constexpr size_t kDimensionsMax = 64;  // of a shape; numpy's arrays have no more
+constexpr size_t kDimensionsMax = 64;  // of a shape; numpy arrays have no more
 constexpr char kMetadataKey[] = "__metadata__";
 
-// Bytes of one element; 0 for a type that the format does not have.
+// Returns the bytes of one element; 0 for a type that the format does not have.
 int64_t ElementBytes(absl::string_view dtype) {
   static const auto* const kBytes = new absl::flat_hash_map<absl::string_view, int64_t>{
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
@@ -35,7 +35,7 @@ int64_t ElementBytes(absl::string_view dtype) {
   return found == kBytes->end() ? 0 : found->second;
 }
 
-// Nothing when the product does not fit.
+// Returns nullopt if the product overflows.
 std::optional<int64_t> TensorBytes(const TensorEntry& tensor) {
   int64_t bytes = ElementBytes(tensor.dtype);
   for (int64_t dimension : tensor.shape) {
@@ -51,8 +51,8 @@ absl::Status Damaged(const std::string& path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": header at offset ", kPrefixBytes, ": ", what));
 }
 
-// One member of the header object: name -> {dtype, shape, data_offsets}. Offsets still count from
-// the first tensor byte.
+// Parses one member of the header object: name -> {dtype, shape, data_offsets}. Offsets still count
+// from the first tensor byte.
 absl::StatusOr<TensorEntry> ParseTensor(const std::string& name, const nlohmann::json& value) {
   auto fault = [&](absl::string_view what) {
     return absl::DataLossError(absl::StrCat("tensor '", name, "': ", what));
@@ -68,7 +68,7 @@ absl::StatusOr<TensorEntry> ParseTensor(const std::string& name, const nlohmann:
     return fault(absl::StrCat("unknown dtype '", tensor.dtype, "'"));
   if (!value["shape"].is_array()) return fault("shape is not an array");
   if (value["shape"].size() > kDimensionsMax) {
-    return fault(absl::StrCat("shape has ", value["shape"].size(), " dimensions, ", kDimensionsMax,
+    return fault(absl::StrCat("shape has ", value["shape"].size(), " dimensions; ", kDimensionsMax,
                               " is the most"));
   }
   for (const nlohmann::json& dimension : value["shape"]) {
@@ -173,7 +173,7 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path)
   RETURN_IF_ERROR(file.ReadAt(0, {reinterpret_cast<std::byte*>(&length), kPrefixBytes}));
   if (length > static_cast<uint64_t>(std::min(kHeaderBytesMax, file_bytes - kPrefixBytes))) {
     return absl::DataLossError(absl::StrCat(path, ": header length at offset 0 is ", length,
-                                            ", the file has ", file_bytes, " bytes and ",
+                                            "; the file has ", file_bytes, " bytes and ",
                                             kHeaderBytesMax, " is the most"));
   }
   std::string text(length, '\0');

@@ -30,14 +30,19 @@ struct SafetensorsHeader {
   const TensorEntry* Find(absl::string_view name) const;
 };
 
-// Places the tensors in the given order and returns the bytes of the header (length prefix and JSON
-// padded to 8 with spaces) with `header` filled: offsets and file_bytes. The file is those bytes,
-// then every tensor's.
+// Places the tensors in the given order. Fills in offsets and file_bytes of `header`, and returns
+// the bytes of the header: a length prefix, and JSON padded to 8 bytes with spaces. The file
+// consists of these bytes and then of every tensor's bytes.
 std::string EncodeSafetensorsHeader(SafetensorsHeader& header);
 
-// Reads and checks the header of the file at `path`: length <= 100,000,000, JSON, offsets
-// contiguous and within the file, sizes equal to shape x dtype, no duplicate keys, file length
-// exact. NOT_FOUND, or DATA_LOSS naming file and offset.
+// Reads and checks the header of the file at `path`:
+//
+// - the length is at most 100,000,000, and the text is JSON without duplicate keys
+// - offsets are contiguous and within the file
+// - sizes equal shape x dtype
+// - the file has the exact length
+//
+// Returns NOT_FOUND, or DATA_LOSS with file and offset.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path);
 
 // Reads `bytes` at `offset` (from the start of the file) into `out`.

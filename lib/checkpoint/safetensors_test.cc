@@ -34,7 +34,7 @@ SafetensorsHeader KnownHeader() {
   return header;
 }
 
-TEST(SafetensorsTest, TheExampleOfTheFormatDocumentIsWhatIsWritten) {
+TEST(SafetensorsTest, WritesTheExampleOfTheFormatDocument) {
   SafetensorsHeader header{
       .tensors = {{.name = "weight", .shape = {1, 1}}, {.name = "bias", .shape = {1}}},
       .metadata = {{"format", "pt"}, {"job", "line"}, {"step", "500"}}};
@@ -50,7 +50,7 @@ TEST(SafetensorsTest, TheExampleOfTheFormatDocumentIsWhatIsWritten) {
   EXPECT_EQ(header.file_bytes, 192);
 }
 
-TEST(SafetensorsTest, WhatIsEncodedIsRead) {
+TEST(SafetensorsTest, EncodedHeaderIsReadBack) {
   SafetensorsHeader header = KnownHeader();
   const std::string bytes = EncodeSafetensorsHeader(header);
   EXPECT_EQ(bytes.size() % 8, 0);
@@ -72,7 +72,7 @@ TEST(SafetensorsTest, WhatIsEncodedIsRead) {
   EXPECT_EQ(read->Find("absent"), nullptr);
 }
 
-TEST(SafetensorsTest, EveryTruncationIsDataLossThatNamesFileAndOffset) {
+TEST(SafetensorsTest, EveryTruncationIsDataLossWithFileAndOffset) {
   SafetensorsHeader header = KnownHeader();
   const std::string bytes = EncodeSafetensorsHeader(header);
   const std::string file = bytes + std::string(header.file_bytes - bytes.size(), 'x');
@@ -85,7 +85,7 @@ TEST(SafetensorsTest, EveryTruncationIsDataLossThatNamesFileAndOffset) {
   EXPECT_TRUE(absl::IsDataLoss(Parse(file + "x").status()));
 }
 
-TEST(SafetensorsTest, ABitFlipIsDataLossOrStillAWellFormedHeader) {
+TEST(SafetensorsTest, BitFlipIsDataLossOrLeavesAWellFormedHeader) {
   SafetensorsHeader header = KnownHeader();
   const std::string bytes = EncodeSafetensorsHeader(header);
   const std::string file = bytes + std::string(header.file_bytes - bytes.size(), 'x');
@@ -98,7 +98,8 @@ TEST(SafetensorsTest, ABitFlipIsDataLossOrStillAWellFormedHeader) {
         ASSERT_TRUE(absl::IsDataLoss(read.status())) << read.status();
         continue;
       }
-      // A flip inside a name or in metadata; the layout is untouched. The manifest's hash finds it.
+      // The flip is inside a name or in metadata, and the layout is unchanged. The manifest's hash
+      // finds it.
       for (size_t i = 0; i < header.tensors.size(); ++i)
         EXPECT_LE(read->tensors[i].offset + read->tensors[i].bytes, file.size());
     }
@@ -151,7 +152,7 @@ TEST(SafetensorsTest, RefusesEveryMalformedHeader) {
   }
 }
 
-TEST(SafetensorsTest, AnAbsurdLengthAllocatesNothing) {
+TEST(SafetensorsTest, AbsurdLengthAllocatesNothing) {
   for (uint64_t length : {uint64_t{100'000'001}, uint64_t{1} << 62, ~uint64_t{0}}) {
     std::string content(16, '{');
     std::memcpy(content.data(), &length, 8);
@@ -159,8 +160,8 @@ TEST(SafetensorsTest, AnAbsurdLengthAllocatesNothing) {
   }
 }
 
-// A value of JSON takes many times its text.
-TEST(SafetensorsTest, AHeaderOfMillionsOfValuesIsRefused) {
+// A JSON value takes many times the memory of its text.
+TEST(SafetensorsTest, HeaderWithMillionsOfValuesIsRefused) {
   const auto shaped = [](int dimensions) {
     std::string shape = "0";
     for (int i = 1; i < dimensions; ++i) shape += ",0";
@@ -176,7 +177,7 @@ TEST(SafetensorsTest, AHeaderOfMillionsOfValuesIsRefused) {
   EXPECT_TRUE(absl::StrContains(many.message(), "more than 4000000 values and keys")) << many;
 }
 
-TEST(SafetensorsTest, AMissingFileIsNotFound) {
+TEST(SafetensorsTest, MissingFileIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ReadSafetensorsHeader(testing::TempDir() + "/absent").status()));
 }
 

@@ -18,8 +18,8 @@ absl::Status CheckFolder(const SharedFiles::Options& options, absl::string_view 
       absl::StartsWith(name, absl::StrCat(StepFolderName(options.step), "."))) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", folder, "' is no temporary folder of step ",
-                                                 options.step, " of ", options.job));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", folder, "' is not a temporary folder of step ", options.step, " of ", options.job));
 }
 
 }  // namespace
@@ -31,15 +31,16 @@ absl::StatusOr<SharedFiles> SharedFiles::Open(const Options& options,
   for (const v1::CheckpointFile& file : layout.files()) {
     if (!IsCheckpointFileName(file.name())) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", file.name(), "' is no file of a checkpoint"));
+          absl::StrCat("'", file.name(), "' is not a file of a checkpoint"));
     }
     auto opened = DiskFile::OpenBeneath(
         options.root, absl::StrCat(layout.folder(), "/", file.name()), file.size_bytes());
     if (!opened.ok()) {
       return absl::Status(
           opened.status().code(),
-          absl::StrCat(opened.status().message(), "; --checkpoint_root must be the folder that is ",
-                       layout.jobs_folder(), " to the coordinator, on the same volume, for the ",
+          absl::StrCat(opened.status().message(),
+                       "; --checkpoint_root must be the path here of the coordinator's ",
+                       layout.jobs_folder(), ", on the same volume, with processes of the ",
                        "same user"));
     }
     files.push_back(*std::move(opened));

@@ -1,5 +1,5 @@
-// The files of a checkpoint that another process has laid out and will commit, for a member that
-// writes its part of them itself.
+// The files of a checkpoint that another process has laid out and will commit. A member uses this
+// to write its part of them.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,26 @@
 
 namespace muster {
 
-// Whoever says where to write does not say what else may be written: only data files that are
-// there, in a temporary folder of this job and step, below a root that the member's own operator
-// has named. Nothing is made, made longer or cut off. Movable; not thread-safe; closes the files.
+// The process that says where to write is not trusted with more than that. Only existing data files
+// are opened: in a temporary folder of this job and step, below a root that the member's own
+// operator has set. No file is created, extended or truncated. Movable. Not thread-safe. The
+// destructor closes the files.
 class SharedFiles {
  public:
   struct Options {
-    std::string root;  // what the coordinator calls the folder of all jobs
+    std::string root;  // path of the coordinator's folder of all jobs
     std::string job;   // id
     int64_t step = 0;
   };
-  // INVALID_ARGUMENT: the coordinator names something else than such files. Any other error is that
-  // of the volume, and says what the root has to be.
+  // Returns INVALID_ARGUMENT if the coordinator names other files than these. Any other error is
+  // the volume's, and says what the root must be.
   static absl::StatusOr<SharedFiles> Open(const Options& options,
                                           const v1::WriteShardDirectResponse& layout);
 
   absl::Status WriteAt(int file, int64_t offset, absl::Span<const std::byte> data);
-  // Returns once all that was written is on the device.
+  // Blocks until all written bytes are on the device.
   absl::Status Sync();
-  // Written and not synced.
+  // The number of bytes written since the last Sync().
   int64_t unsynced_bytes() const { return unsynced_bytes_; }
 
  private:
@@ -42,7 +43,7 @@ class SharedFiles {
       : files_(std::move(files)), touched_(files_.size()) {}
 
   std::vector<DiskFile> files_;
-  std::vector<char> touched_;  // since the last sync
+  std::vector<char> touched_;  // written since the last sync
   int64_t unsynced_bytes_ = 0;
 };
 

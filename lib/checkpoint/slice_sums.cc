@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kReadBytes = 4 << 20;  // at once
+constexpr int64_t kReadBytes = 4 << 20;  // per read
 
 void AddTo(Sha256& sum, absl::Span<const std::byte> bytes) {
   sum.Add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -31,7 +31,7 @@ absl::StatusOr<std::string> SliceSums::VerifyAndHash(const DiskFile& file) const
   std::vector<std::byte> buffer;
   Sha256 sum;
   int64_t hashed = 0;
-  // What no slice says anything of: the header.
+  // Hashes bytes that belong to no slice, in particular the header.
   auto hash_up_to = [&](int64_t offset) -> absl::Status {
     while (hashed < offset) {
       buffer.resize(std::min(kReadBytes, offset - hashed));
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> SliceSums::VerifyAndHash(const DiskFile& file) const
                                            absl::Hex(crc32c, absl::kZeroPad8), ")")),
           "DIRECT_MISMATCH");
     }
-    // Slices may overlap.
+    // Slices may overlap; bytes that were hashed already are skipped.
     const int64_t known = std::clamp<int64_t>(hashed - offset, 0, bytes);
     AddTo(sum, absl::MakeConstSpan(buffer).subspan(known));
     hashed = std::max(hashed, offset + bytes);

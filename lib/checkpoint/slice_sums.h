@@ -1,4 +1,4 @@
-// What writers say of the slices that they have put into one file, held against the file.
+// The checksums that writers announce for their slices of one file, compared with the file.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace muster {
 
-// Not thread-safe. Three numbers for each slice.
+// Not thread-safe. Stores three numbers per slice.
 class SliceSums {
  public:
-  // `bytes` at `offset` of the file have this CRC-32C. What was said of just these bytes before
-  // counts no more; of others that overlap them it does: a writer that begins anew may cut them
-  // otherwise, and writes the same.
+  // Announces that `bytes` at `offset` of the file have this CRC-32C. Replaces an announcement for
+  // exactly the same bytes. Announcements for overlapping bytes stay: a writer that starts again
+  // may cut its slices in another way, but writes the same bytes.
   void Add(int64_t offset, int64_t bytes, uint32_t crc32c);
 
-  // Reads the file once, from its beginning to its end: its SHA-256, lower-case hex. DATA_LOSS
-  // (reason "DIRECT_MISMATCH") names the file and the first slice that is not as it was said.
+  // Reads the file once from beginning to end, and returns its SHA-256 in lower-case hex. Returns
+  // DATA_LOSS (reason "DIRECT_MISMATCH") with the file and the first slice that differs from its
+  // announcement.
   absl::StatusOr<std::string> VerifyAndHash(const DiskFile& file) const;
 
  private:

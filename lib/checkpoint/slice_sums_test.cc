@@ -23,7 +23,7 @@ class SliceSumsTest : public ::testing::Test {
     for (int64_t i = 0; i < kBytes; ++i) bytes_.push_back(static_cast<std::byte>(i));
   }
 
-  // As the writers say that they have written it.
+  // Announces a slice as writers do.
   void Add(int64_t offset, int64_t bytes) {
     sums_.Add(offset, bytes, Crc32c(absl::MakeConstSpan(bytes_).subspan(offset, bytes)));
   }
@@ -40,11 +40,11 @@ class SliceSumsTest : public ::testing::Test {
     return Sha256Of({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()});
   }
 
-  std::vector<std::byte> bytes_;  // of the file
+  std::vector<std::byte> bytes_;  // content of the file
   SliceSums sums_;
 };
 
-TEST_F(SliceSumsTest, SlicesThatOverlapAreHashedOnce) {
+TEST_F(SliceSumsTest, OverlappingSlicesAreHashedOnce) {
   Add(10, 40);
   Add(0, 30);
   Add(0, 20);
@@ -53,7 +53,7 @@ TEST_F(SliceSumsTest, SlicesThatOverlapAreHashedOnce) {
   EXPECT_EQ(VerifyAndHash().value_or("none"), Hash());
 }
 
-TEST_F(SliceSumsTest, TheSameBytesSaidAgainCountAsTheyWereSaidLast) {
+TEST_F(SliceSumsTest, LastAnnouncementOfTheSameBytesCounts) {
   Add(0, kBytes);
   bytes_[70] = std::byte{0};
   Add(0, kBytes);
@@ -61,7 +61,7 @@ TEST_F(SliceSumsTest, TheSameBytesSaidAgainCountAsTheyWereSaidLast) {
   EXPECT_EQ(VerifyAndHash().value_or("none"), Hash());
 }
 
-TEST_F(SliceSumsTest, AShorterSliceDoesNotHideWhatALongerOneSaid) {
+TEST_F(SliceSumsTest, ShorterSliceDoesNotHideALongerOne) {
   Add(0, kBytes);
   Add(0, 50);
   bytes_[70] = std::byte{0};

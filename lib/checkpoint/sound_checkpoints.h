@@ -1,4 +1,4 @@
-// Which checkpoints can be believed, and where those go that cannot.
+// Finds checkpoints that are not damaged, and sets damaged ones aside.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace muster {
 
-// Opens the checkpoint at `path` and reads every byte of it. DATA_LOSS (reason
-// "CHECKPOINT_DAMAGED"), naming the file and what is wrong with it: damaged, or not there. Any
-// other error says nothing about the checkpoint: it could not be read now, or (CANCELLED) `stop`,
-// which may be null, did not want it any more.
+// Opens the checkpoint at `path` and reads every byte of it. Returns DATA_LOSS (reason
+// "CHECKPOINT_DAMAGED"), with the file and the fault, if it is damaged or missing. Any other error
+// says nothing about the checkpoint: it could not be read now, or `stop` returned true (CANCELLED).
+// `stop` may be null.
 absl::Status VerifyCheckpoint(const std::string& path, const std::function<bool()>& stop = nullptr);
 
-// Of the checkpoints in the folder those that are sound, newest step first, but for the one of step
-// `except`. Reads all of them.
+// Returns the steps of the undamaged checkpoints in the folder, newest first, without step
+// `except`. Reads all of them completely.
 std::vector<int64_t> SoundSteps(const std::string& directory, int64_t except,
                                 const std::function<bool()>& stop = nullptr);
 
-// For the end of an error about the checkpoint at `path`: "; sound beside it: steps 300, 100",
-// or that there is none. Reads all that lie beside it.
+// Returns the end of an error message about the checkpoint at `path`: "; sound beside it: steps
+// 300, 100", or that there is no other. Reads all other checkpoints in its folder completely.
 std::string SoundOnesBeside(const std::string& path, const std::function<bool()>& stop = nullptr);
 
-// The folder `step-<S>` is `step-<S>.damaged` from then on: no checkpoint any more, but there for
-// whoever wants to save what can be saved. Durable; a checkpoint that is not there is fine, one
-// that was set aside before goes.
+// Renames the folder `step-<S>` to `step-<S>.damaged`. It is no longer a checkpoint, but a user can
+// still recover data from it. Durable. A missing checkpoint is not an error. An earlier folder of
+// that name is removed.
 absl::Status SetDamagedAside(const std::string& directory, int64_t step);
 
 }  // namespace muster

@@ -11,17 +11,17 @@
 namespace muster {
 namespace {
 
-constexpr int kDepthMax = 64;  // a job spec is about ten deep
-// Each takes up to 100 bytes, and a digit is enough of a text. The header of a file that has all
-// parameters and their slots has two million.
+constexpr int kDepthMax = 64;  // a job spec is about ten levels deep
+// Each value takes up to 100 bytes of memory but as little as one byte of text. The header of a
+// file with the maximum of parameters and all their slots has two million values.
 constexpr int kValuesMax = 4'000'000;
 
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of the open objects
   std::string fault;
-  int values = 0;  // and keys
+  int values = 0;  // values and keys so far
   auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     using Event = nlohmann::json::parse_event_t;
     if (depth > kDepthMax) fault = absl::StrCat("nested deeper than ", kDepthMax);

@@ -1,4 +1,5 @@
-// JSON from outside: no duplicate keys, no deep nesting, no more than it is worth, no exceptions.
+// Parses JSON from outside: refuses duplicate keys, deep nesting and too many values. Throws no
+// exceptions.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 
 namespace muster {
 
-// INVALID_ARGUMENT: "duplicate key 'w1'", "not JSON at byte 17" (counted from 1), or more values
-// than a text of ours has, which would take many times its size.
+// Returns INVALID_ARGUMENT for "duplicate key 'w1'", for "not JSON at byte 17" (counted from 1), or
+// for more values than any text of ours has. Such a text would need memory of many times its size.
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text);
 
-// The value where it is an integer in [0, 2^63), nothing otherwise.
+// Returns the value if it is an integer in [0, 2^63), else nullopt.
 std::optional<int64_t> NonNegativeInteger(const nlohmann::json& value);
 
 }  // namespace muster
