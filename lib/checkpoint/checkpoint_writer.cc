@@ -78,6 +78,7 @@ class FolderWriter : public CheckpointWriter {
       const std::string path = absl::StrCat(temporary_, "/", layout.name);
       ASSIGN_OR_RETURN(DiskFile file,
                        shared_ ? DiskFile::CreateToWriteOnly(path) : DiskFile::CreateToWrite(path));
+      // A full device is noticed here, before any slice is sent.
       RETURN_IF_ERROR(file.Reserve(layout.header.file_bytes));
       RETURN_IF_ERROR(file.WriteAt(0, BytesOf(layout.header_bytes)));
       absl::MutexLock lock(&mu_);

@@ -35,7 +35,7 @@ class ExchangeMetrics {
   // the member and the number of its shard thread.
   void ShowLink(const std::string& job, const std::string& peer, const LinkDescription& link)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void ForgetLinks(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);  // they are closed
+  void ForgetLinks(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);  // the links are closed
   // Adds the shown links to the report. Links beyond limits::kLinksReportedMax are only counted.
   void AddLinksTo(v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mu_);
   // Measures the time from sending a chunk's gradient, or a fetch, until its parameters have

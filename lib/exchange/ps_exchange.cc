@@ -372,6 +372,7 @@ void PsExchange::Sent(ChunkId chunk, const absl::Status& status) {
                    "PS_UNREACHABLE"));
     return;
   }
+  // The answer may come before the memory is free; the later of the two completes the push.
   if (chunks_[chunk].awaited < 0) Answered(chunk);
 }
 

@@ -331,6 +331,7 @@ void RingExchange::Combine(ChunkId c) {
   const bool complete = ranks() == 1 || BeginsSum(c) || chunk.incoming == Incoming::kHere;
   if (!chunk.pushed || !complete || chunk.sending_value || failed()) return;
   chunk.pushed = false;
+  // The chunk's next sum may arrive from now on, see PlaceSum().
   ++chunk.sum_step;
   if (chunk.incoming == Incoming::kHere) AddIncoming(c);
   if (Owns(c)) return GiveToShard(c);
@@ -450,6 +451,7 @@ void RingExchange::Sent(ChunkId c, Payload payload, const absl::Status& status) 
                                         " at step ", step(), ": ", status.message())),
                                     "PEER_UNREACHABLE"));
   }
+  // Combine() may have waited for this.
   if (payload == Payload::kValue) return Combine(c);
   if (chunk.answered) Answered(c);
 }

@@ -38,6 +38,7 @@ absl::Status VersionBoard::Await(absl::FunctionRef<bool()> reached, int64_t vers
       return reached() || overtaken() || interrupted_ || !failure_.ok();
     };
     const bool in_time = AwaitFor(&mu_, absl::Condition(&settled), options_.answer_timeout);
+    // A failure counts before success, and success before an interruption.
     if (!failure_.ok()) return failure_;
     if (reached()) return absl::OkStatus();
     if (overtaken()) return absl::AbortedError(absl::StrCat("overtaken at step ", version));
@@ -81,6 +82,7 @@ absl::Status VersionBoard::AwaitAnswers(Missing missing) {
     };
     auto untimed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return interrupted_ || settled(); };
     if (AwaitFor(&mu_, absl::Condition(&untimed), options_.answer_timeout)) {
+      // Interrupted or settled: from here on there is no timeout.
       mu_.Await(absl::Condition(&settled));
       return failure_;
     }

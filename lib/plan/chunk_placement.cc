@@ -81,6 +81,7 @@ void PlaceChunks(absl::Span<v1::PlanChunk> chunks, absl::Span<const double> shar
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(
       order, [&](size_t a, size_t b) { return chunks[a].elements() > chunks[b].elements(); });
+  // Of the shards with the same share, only the least loaded one can be the best.
   std::map<double, Lightest, std::greater<>> by_share;  // few entries: there are two kinds of hosts
   for (int shard = 0; shard < std::ssize(shares); ++shard) {
     if (shares[shard] > 0) by_share[shares[shard]].push({0, shard});
@@ -131,6 +132,7 @@ std::vector<v1::PlanChunk> CutAndPlaceChunks(const v1::Graph& graph, int64_t chu
     PlaceChunks(trained, shares);
     PlaceChunks(absl::MakeSpan(chunks).subspan(trained.size()), SharesOfFrozen(trained, shares));
     const double imbalance = Imbalance(trained, shares);
+    // Keeps the most balanced attempt.
     if (imbalance < least) {
       least = imbalance;
       std::ranges::sort(chunks, {}, [](const v1::PlanChunk& chunk) {

@@ -109,6 +109,7 @@ void ServedJob::Run(const std::stop_token& stop) {
   bool halts = false;
   {
     absl::MutexLock lock(&mu_);
+    // Halt() and Release() return at once; this thread does the waiting.
     auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return released_ || TakesHalt(); };
     mu_.Await(absl::Condition(&over));
     halts = !released_;
@@ -278,6 +279,7 @@ absl::Status ServedJob::ReserveMemory(const std::stop_token& stop) {
     absl::MutexLock lock(&mu_);
     shard->reservation = std::move(reservation);
     shard->gradients = std::move(gradients);
+    // Release() has retired only the reservations that existed then.
     if (released_) RetireReservations();
   }
   bytes_ = all_bytes;
@@ -399,6 +401,7 @@ void ServedJob::SaveHeld(const v1::Snapshot& asked) {
   std::vector<std::pair<ShardIndex, std::shared_ptr<const ShardSnapshot>>> snapshots;
   {
     absl::MutexLock lock(&mu_);
+    // A known or older id is a repeated request.
     if (released_ || id <= held_asked_) return;
     held_asked_ = id;
     if (held_snapshots_ == nullptr) {
@@ -452,6 +455,7 @@ void ServedJob::Release() {
     if (std::exchange(released_, true)) return;
     RetireReservations();
   }
+  // Ends waits for memory and reads of a checkpoint.
   thread_.request_stop();
   snapshots_.Close();
   for (const auto& shard : shards_) {
@@ -521,6 +525,7 @@ void ServedJob::ShardFailed(ShardIndex shard, const absl::Status& status,
 void ServedJob::LinkLost(ShardIndex /*shard*/, const std::string& member) {
   {
     absl::MutexLock lock(&mu_);
+    // Halting disconnects all peers, so links that break now show no fault.
     if (halting_ || released_ || !lost_links_.insert(member).second) return;
   }
   environment_.report_soon();
@@ -530,6 +535,7 @@ void ServedJob::ShardReleased(std::unique_ptr<ParameterShard> shard) {
   LocalShard& local = Local(shard->shard());
   {
     absl::MutexLock lock(&mu_);
+    // A halted generation keeps its shards for the next one.
     if (halting_ && !released_) local.held = std::move(shard);
   }
   shard.reset();  // destroyed before it counts as gone

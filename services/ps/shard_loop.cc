@@ -182,6 +182,8 @@ void ShardLoop::Install(std::unique_ptr<ParameterShard> shard, ShardListener* li
                                                 "generation ", there->generation(), " of ",
                                                 shard->plan().job(), " is installed already")));
   }
+  // Everything that can fail comes before LinksFor(), which may end the links of the last
+  // generation.
   InstalledShard::Registrations registrations;
   for (const absl::Span<std::byte> memory : shard->memory()) {
     if (memory.empty()) continue;
@@ -560,6 +562,7 @@ void ShardLoop::PeerLost(PeerId peer, const absl::Status& why) {
                                      : absl::StrCat("its replica on ", member);
   LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "replica of shard " : "shard ")
                << installed.number() << ": lost " << name << ": " << why.message();
+  // After the last step a peer may leave.
   if (installed.shard().finished()) return;
   if (who.role == LinkRole::kWorker) {
     return installed.listener().LinkLost(installed.number(), member);

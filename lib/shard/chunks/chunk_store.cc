@@ -117,7 +117,7 @@ std::optional<LocalChunk> ChunkStore::Find(ChunkId id) const {
   return index_of_[id];
 }
 
-// ---------------------------------------------------------------- where things are
+// ---------------------------------------------------------------- memory layout
 
 // Layout of a chunk's memory: the slots of version 0, of version 1 and of the snapshot; the
 // snapshot's values; then, only if the outgoing form is not f32, the values of both versions.

@@ -37,6 +37,7 @@ void ShardAssembly::Report(int64_t step, absl::Span<const std::byte> report) {
                 [ticket = tickets_.Take()](const absl::Status&) mutable {
                   ShardAssembly& assembly = ticket.owner();
                   ticket.GiveBack();
+                  // Cleared first, because reported() may send the next report.
                   assembly.reporting_ = false;
                   assembly.options_.reported();
                 });

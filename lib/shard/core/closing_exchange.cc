@@ -16,7 +16,7 @@ absl::Span<const std::byte> BytesOf(const std::vector<uint64_t>& ranks) {
   return {reinterpret_cast<const std::byte*>(ranks.data()), ranks.size() * sizeof(uint64_t)};
 }
 
-// Whether gradients are pushed to it.
+// Returns for each shard whether gradients are pushed to it.
 NumberedVector<ShardIndex, bool> ShardsWithGradients(const v1::JobPlan& plan) {
   NumberedVector<ShardIndex, bool> shards;
   for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
@@ -53,6 +53,7 @@ ClosingExchange::ClosingExchange(const v1::JobPlan& plan, ShardIndex shard, Back
 }
 
 void ClosingExchange::TellArrived() {
+  // Reports only news: a new step with arrived ranks, or more ranks of the same step.
   if (assembly_->reporting() || gate_->closed()) return;
   const absl::Span<const uint64_t> arrived = gate_->arrived();
   const bool step_is_new = arrived_step_ != gate_->open_step();
@@ -77,6 +78,8 @@ void ClosingExchange::CloseIfPossible() {
   if (retired_ || assembly_->telling() || !closing_->can_close()) return;
   const int64_t step = closing_->step();
   const absl::Span<const uint64_t> ranks = closing_->Close();
+  // Copied, because Tell() needs the ranks until they are sent, and the next Close() overwrites
+  // them.
   std::copy(ranks.begin(), ranks.end(), set_.begin());
   assembly_->Tell(step, /*scalar=*/0, BytesOf(set_));
   if (has_gradients_) CHECK(gate_->Close(step, ranks));

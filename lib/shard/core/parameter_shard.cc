@@ -110,9 +110,9 @@ bool ParameterShard::TakeUp(const ParameterShard& before) {
     const LocalChunk index = IndexOf(chunk);
     const Chunk& old = before.chunks_[index];
     const bool steps_back = before.HasAsPrevious(index, version);
-    chunk.current = steps_back ? old.previous : old.current;
     // A step back is a swap: `current` becomes the version before, and the next update overwrites
     // the newer one.
+    chunk.current = steps_back ? old.previous : old.current;
     chunk.previous = steps_back ? old.current : old.previous;
     for (size_t i = 0; i < chunk.buffers.size(); ++i) {
       chunk.buffers[i].encoded = old.buffers[i].encoded;
@@ -202,6 +202,7 @@ void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
     for (const int64_t share : samples) {
       options.shares.emplace_back(static_cast<double>(share) / batch);
     }
+    // ASP keeps the default: unbounded.
     if (sync.mode() == v1::SSP) options.staleness = sync.staleness();
     gate_ = std::make_unique<StalenessGate>(std::move(options));
   } else if (sync.backup_workers() > 0) {
@@ -226,6 +227,7 @@ ParameterShard::Chunk* ParameterShard::Find(const WireHeader& header) {
 
 ParameterShard::HeldVersions ParameterShard::held_versions() const {
   HeldVersions held;
+  // An incomplete replica can provide no version: the range is empty.
   if (filling_ != nullptr && !filling_->complete()) return {.oldest = 1, .newest = 0};
   for (const Chunk& chunk : chunks_) {
     if (!chunk.trained) continue;
@@ -319,10 +321,13 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
     return retired_ ? RefusalReason::kNone : RefusalReason::kBadPayload;
   }
   if (is_backup_) {
+    // The header of a sum carries the shard's verdict, see BackupFeed::SendSum().
     push.skipped = std::isnan(header.loss_scale);
     push.factor = header.loss_scale;
     push.trust_ratio = header.scalar;
   }
+  // The step may have closed while the payload was under way. The gradient is then dropped, and the
+  // rank gets the current value.
   if (gate_->Arrived(index, rank) == PushFate::kLate) {
     push.lease = {};
     SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
@@ -338,6 +343,7 @@ bool ParameterShard::TakeGradient(const Chunk& chunk, Rank rank,
                                   absl::Span<const std::byte> payload, PayloadLease lease) {
   const LocalChunk index = IndexOf(chunk);
   const WireFormat& format = pushed_->format(index);
+  // A lent payload may be misaligned for floats; it is copied then.
   if (reinterpret_cast<uintptr_t>(payload.data()) % alignof(float) != 0 && lease) {
     const absl::Span<std::byte> own = pushed_->PushMemory(index, rank);
     std::memcpy(own.data(), payload.data(), own.size());
@@ -569,6 +575,7 @@ void ParameterShard::UpdateAllReady() {
 void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version next = {.values = FreeBuffer(chunk), .slots = 1 - chunk.current.slots};
+  // Shard and replica apply the same sum, so that they get the same bits.
   if (feed_ != nullptr && !chunk.summed) Sum(chunk, update);
   const bool skips = SkipsNext(chunk, update);
   if (skips) {
@@ -752,6 +759,7 @@ void ParameterShard::CountVersion(const Chunk& chunk, int64_t before) {
   const int64_t after = VersionOf(chunk);
   highest_ = std::max(highest_, after);
   furthest_ = std::max(furthest_, gate_->furthest(IndexOf(chunk)));
+  // The scan below runs only when the last chunk leaves the lowest version.
   if (after == before || before != lowest_ || --chunks_at_lowest_ > 0) return;
   lowest_ = std::numeric_limits<int64_t>::max();
   for (const Chunk& other : chunks_) {
@@ -767,6 +775,7 @@ void ParameterShard::Start(int64_t total_steps) {
   started_ = true;
   total_steps_ = total_steps;
   gate_->Start(total_steps);
+  // A replica takes no periodic snapshots; its shard does.
   if (!chunks_.empty() && !is_backup_) snapshots_.Start(plan_->first_step(), total_steps);
   BeginSnapshot();
   UpdateAllReady();
@@ -804,6 +813,8 @@ double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
 }
 
 void ParameterShard::SumIfReady(Chunk& chunk) {
+  // A chunk above the lowest version has the current step already; its next sum belongs to a later
+  // one.
   if (!started_ || chunk.summed || !agreement_->takes_sums() || VersionOf(chunk) != lowest_) return;
   const LocalChunk index = IndexOf(chunk);
   if (feed_ != nullptr && feed_->is_forwarding(index)) return;  // the last sum is still being sent
@@ -851,7 +862,7 @@ void ParameterShard::MeasureDirections(absl::Span<double> squares) {
   }
 }
 
-// ---------------------------------------------------------------- backups
+// ---------------------------------------------------------------- replicas
 
 // A new sum overwrites the last one, so that must have been sent. The second update overwrites the
 // plan's first version, so that must have reached the replica.
@@ -935,9 +946,9 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
   if (snapshots_.Knows(id)) return;
   auto decline = [&](v1::SnapshotOutcome outcome, const std::string& why) {
     snapshots_.Decline(id);
-    // A chunk beyond the step contains pushes that the snapshot must not have.
     output_->SnapshotDeclined(id, step, outcome, why);
   };
+  // A chunk beyond the step contains pushes that the snapshot must not have.
   if (furthest_ > step) {
     return decline(v1::SNAPSHOT_MISSED,
                    absl::StrCat("shard ", ToInt(shard_), " is at version ", furthest_));

@@ -32,6 +32,7 @@ StepAgreement::StepAgreement(const v1::JobPlan& plan, ShardIndex shard, ShardAss
       global_norm_(GlobalNormOf(plan)),
       judged_(judged),
       squares_(plan, shard, /*sums_per_chunk=*/1) {
+  // A shard without gradients takes no part in any step.
   step_ = squares_.report.empty() ? std::numeric_limits<int64_t>::max() : plan.first_step();
   ShardAssembly::Options verdicts{
       .report = MessageKind::kSquares,

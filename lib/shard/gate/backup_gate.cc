@@ -47,8 +47,8 @@ PushFate BackupGate::Arrived(LocalChunk chunk, Rank rank) {
   seat.state = PushState::kIn;
   seat.last_step = seat.step;
   seat.answer_owed = true;
-  // Every worker waits for a version of all chunks before it pushes that step, so a push of an open
-  // step belongs to the step that all chunks gather.
+  // A worker pushes a step only after every chunk has its version. A push beyond the open step
+  // comes from a faulty peer and does not count.
   if (seat.step == open_step_ && ++pushes_in_[rank] == trained_chunks_) {
     RankSet::Add(absl::MakeSpan(arrived_), rank);
   }

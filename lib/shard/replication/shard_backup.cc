@@ -39,7 +39,7 @@ absl::Status CheckBackups(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// The shard pushes with the samples of the whole batch, so the replica applies a sum unchanged.
+// The only worker is the shard, which has the samples of the whole batch.
 v1::JobPlan PlanOfBackup(const v1::JobPlan& plan, ShardIndex shard) {
   v1::JobPlan view = plan;
   view.set_job_number(SessionOfBackup(plan, shard));

@@ -228,6 +228,7 @@ absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSn
             return WriteDirectOnce(stub, header, snapshot, context, trouble);
           },
           stop);
+      // Sends the bytes only after a local fault, or if the coordinator wants them sent.
       if (trouble.empty() && ReasonOf(written) != "DIRECT_OFF") return written;
     }
     LOG_IF(WARNING, !trouble.empty())
