@@ -136,7 +136,7 @@ absl::Status DiskFile::Reserve(int64_t bytes) {
   const std::string action = absl::StrCat("reserve ", bytes, " bytes");
   if (fallocate(descriptor_, /*mode=*/0, 0, bytes) == 0) return absl::OkStatus();
   if (errno != EOPNOTSUPP && errno != ENOSYS) return StorageError(path_, action, errno);
-  // Without fallocate only the length is set; a later write may still find the device full.
+  // The fallback sets only the length; a later write may still find the device full.
   if (ftruncate(descriptor_, bytes) != 0) return StorageError(path_, action, errno);
   return absl::OkStatus();
 }

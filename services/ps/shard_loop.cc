@@ -562,7 +562,7 @@ void ShardLoop::PeerLost(PeerId peer, const absl::Status& why) {
                                      : absl::StrCat("its replica on ", member);
   LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "replica of shard " : "shard ")
                << installed.number() << ": lost " << name << ": " << why.message();
-  // After the last step a peer may leave.
+  // A peer may leave after the last step.
   if (installed.shard().finished()) return;
   if (who.role == LinkRole::kWorker) {
     return installed.listener().LinkLost(installed.number(), member);
