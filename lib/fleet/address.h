@@ -1,4 +1,4 @@
-// The form of a coordinator's address.
+// Checks the form of the coordinator's addresses.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace muster {
 
-// INVALID_ARGUMENT if one of `addresses`, "host:port" with commas between them,
-// has no port from 1 to 65535. gRPC dials another port then and says nothing of it. Addresses that
-// begin with one of gRPC's schemes ("dns:", "unix:", ...) are not looked at.
+// Checks `addresses`: "host:port", or several of them with commas between. Returns INVALID_ARGUMENT
+// if one has no port from 1 to 65535: gRPC would silently dial a default port. Addresses that begin
+// with one of gRPC's schemes ("dns:", "unix:", ...) are not checked.
 absl::Status CheckAddresses(const std::string& addresses);
 
 }  // namespace muster

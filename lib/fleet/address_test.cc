@@ -22,7 +22,7 @@ TEST(AddressTest, EachAddressNeedsAPort) {
   }
 }
 
-TEST(AddressTest, TheErrorSaysWhatToType) {
+TEST(AddressTest, TheErrorSuggestsAnAddress) {
   auto message = [](const char* address) { return std::string(CheckAddresses(address).message()); };
   EXPECT_THAT(message("127.0.0.1"), HasSubstr("'127.0.0.1' has no port"));
   EXPECT_THAT(message("127.0.0.1"), HasSubstr("type 127.0.0.1:7070 "));
@@ -31,7 +31,7 @@ TEST(AddressTest, TheErrorSaysWhatToType) {
   EXPECT_THAT(message("[::1]"), HasSubstr("type [::1]:7070 "));
 }
 
-TEST(AddressTest, NothingIsDialledWithoutAPort) {
+TEST(AddressTest, SecureTargetRefusesAnAddressWithoutAPort) {
   EXPECT_TRUE(
       absl::IsInvalidArgument(SecureTarget("127.0.0.1", {.tls = "", .token_file = ""}).status()));
 }

@@ -31,7 +31,7 @@ namespace {
 
 constexpr unsigned kTlsLookSeconds = 1;
 
-// As gRPC's arguments have a time, where the largest number stands for no bound.
+// Converts to gRPC's milliseconds, where the largest number means unbounded.
 int Milliseconds(absl::Duration time) {
   constexpr int kUnbounded = std::numeric_limits<int>::max();
   return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(time), kUnbounded));
@@ -48,7 +48,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, absl::string_view 
   return content;
 }
 
-// The token as the file has it at each call, so that a new one counts at once.
+// Reads the token from the file at each call, so that a new one is used at once.
 class TokenOfFile final : public grpc::MetadataCredentialsPlugin {
  public:
   explicit TokenOfFile(std::string path) : path_(std::move(path)) {}
@@ -69,7 +69,8 @@ class TokenOfFile final : public grpc::MetadataCredentialsPlugin {
   const std::string path_;
 };
 
-// gRPC says nothing of a file that it cannot read: it never connects. So they are looked at first.
+// Checks the files before gRPC gets them: given a file that it cannot read, gRPC never connects and
+// reports no error.
 absl::Status CheckFolder(const TlsFolder& folder) {
   ASSIGN_OR_RETURN(const std::string authority, ReadFile(folder.authority(), "CERTIFICATE_FILES"));
   const auto root = ReadCertificate(authority);
@@ -84,7 +85,7 @@ absl::Status CheckFolder(const TlsFolder& folder) {
   absl::Status fault = !facts.ok() ? facts.status() : facts->identity.status();
   if (fault.ok() && facts->ends <= absl::Now()) {
     fault =
-        absl::InvalidArgumentError(absl::StrCat("it has ended on ", absl::FormatTime(facts->ends)));
+        absl::InvalidArgumentError(absl::StrCat("it expired on ", absl::FormatTime(facts->ends)));
   }
   if (fault.ok()) return absl::OkStatus();
   return WithReason(Annotate(fault, folder.certificate()), "CERTIFICATE_FILES");
@@ -113,10 +114,11 @@ absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
   RETURN_IF_ERROR(CheckAddresses(addresses));
   if (security.tls.empty()) {
     if (security.token_file.empty()) return CoordinatorTarget(addresses);
-    return WithReason(absl::InvalidArgumentError(
-                          "a token would be read on the way: give the folder of the coordinator's "
-                          "authority (ca.crt) with --tls as well"),
-                      "TOKEN_FILE");
+    return WithReason(
+        absl::InvalidArgumentError(
+            "the token would be sent in plaintext: give the folder of the coordinator's "
+            "authority (ca.crt) with --tls as well"),
+        "TOKEN_FILE");
   }
   const TlsFolder folder{security.tls};
   RETURN_IF_ERROR(CheckFolder(folder));
@@ -146,20 +148,20 @@ std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target) 
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(limits::kControlMessageBytesMax);
   arguments.SetMaxSendMessageSize(limits::kControlMessageBytesMax);
-  // One that stands still while another could lead must be noticed soon.
+  // A leader that hangs must be noticed soon if another coordinator could take over.
   const bool several = target.addresses().size() > 1;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, several ? 2'000 : 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, several ? 2'000 : 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   if (several) arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Channels know nothing of one another: a new one tries at once, whatever another waits for.
+  // Channels share no back-off: a new channel connects at once, even while another one backs off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  // How long an attempt to connect may take, the handshake included (the name is gRPC's). On
-  // processors that are busy a tenth of a second is not enough.
+  // Despite its name, this argument bounds one attempt to connect, including the handshake. 100 ms
+  // is not enough on busy processors.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
-  // A proxy of the environment is for the outside world.
+  // Ignore proxies set in the environment: they are for connections that leave the cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(
       target.address(),
@@ -178,15 +180,15 @@ void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(age.most));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(age.grace));
   }
-  // A connection that asks for more at once waits with the rest. A ps has a stream for each of its
-  // shards, which wait for one another.
+  // A connection that opens more streams at once has to wait with the excess. A ps has one stream
+  // per shard, and the shards wait for one another, so the limit must leave room for all of them.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              limits::kStreamsOfConnectionMax + limits::kShardThreadsMax);
-  // Calls that find no thread are answered RESOURCE_EXHAUSTED.
+  // Calls that find no free thread fail with RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(limits::kServerThreadsMax);
   builder.SetResourceQuota(quota);
-  // Two servers on one port would each see half of the members.
+  // Two servers that share one port by SO_REUSEPORT would each get half of the members.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 

@@ -1,4 +1,4 @@
-// How a process dials the coordinator and how a server listens: limits, keepalive, retries and
+// Connects processes to the coordinator, and configures its server: limits, keepalive, retries and
 // credentials in one place.
 #pragma once
 
@@ -19,67 +19,74 @@ class ChannelCredentials;
 
 namespace muster {
 
-// How a client proves who it is, and whom it believes to be the coordinator.
+// How a client proves its identity, and which coordinator it trusts.
 struct ClientSecurity {
-  // A folder as TlsFolder has it; without tls.crt the client shows no certificate. "": plaintext.
-  // The files are read again when they change, for connections that come after.
+  // A folder as described at TlsFolder. Without tls.crt the client shows no certificate. "":
+  // plaintext. The files are read again when they change; new connections use the new files.
   std::string tls;
-  // Its content goes with every call, as it is then; "": none. Only with `tls`.
+  // The file's content is sent with every call, as it is at that time. "": none. Requires `tls`.
   std::string token_file;
 };
 
-// Where the coordinator is, and what it takes to talk to it. Cheap to copy. Thread-safe.
+// The coordinator's address or addresses, and the credentials to reach it. Cheap to copy.
+// Thread-safe.
 //
-// Of several addresses one leads at a time and the others refuse every call (reason "NOT_LEADER").
-// All copies agree on which one is to be tried: whoever finds that it does not lead passes it over,
-// for everybody.
+// If there are several addresses, one of them leads at a time and the others refuse every call
+// (reason "NOT_LEADER"). All copies share the address to try next: a caller that finds that it does
+// not lead moves every copy on to the next one.
 class CoordinatorTarget {
  public:
-  // In plaintext. "host:port", or several with commas between them.
+  // Plaintext. `addresses`: "host:port", or several with commas between them.
   CoordinatorTarget(const std::string& addresses)  // NOLINT: an address is a target
       : CoordinatorTarget(addresses, nullptr) {}
-  CoordinatorTarget(const char* addresses)  // NOLINT: likewise
+  CoordinatorTarget(const char* addresses)  // NOLINT: an address is a target
       : CoordinatorTarget(std::string(addresses), nullptr) {}
   CoordinatorTarget(const std::string& addresses, std::shared_ptr<grpc::ChannelCredentials> proof);
 
-  // The one to try.
+  // The address to try now.
   const std::string& address() const;
   const std::vector<std::string>& addresses() const { return *addresses_; }
   const std::shared_ptr<grpc::ChannelCredentials>& credentials() const { return credentials_; }
 
-  // `address` does not answer, or does not lead: the next one is to be tried, unless somebody has
-  // passed it over already.
+  // Reports that `address` does not answer or does not lead. Moves on to the next address, unless
+  // another caller already has.
   void PassOver(const std::string& address) const;
 
  private:
   std::shared_ptr<const std::vector<std::string>> addresses_;  // at least one
-  std::shared_ptr<std::atomic<size_t>> turn_;                  // of addresses_
+  std::shared_ptr<std::atomic<size_t>> turn_;                  // index into addresses_
   std::shared_ptr<grpc::ChannelCredentials> credentials_;      // null: plaintext
 };
 
-// The errors of CheckAddresses(). INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or
-// "TOKEN_FILE"): a file is missing or faulty; the message names it. Once per process: it watches
-// the files on a thread of its own.
+// Returns the errors of CheckAddresses(), and:
+// - INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or "TOKEN_FILE") if a file is
+//   missing or faulty; the message names it.
+//
+// Call it once per process: the target watches the files on a thread of its own.
 absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
                                                const ClientSecurity& security);
 
-// To target.address(). Keepalive 20 s / 10 s, and 2 s / 2 s where there are others to go to;
-// messages up to limits::kControlMessageBytesMax, 2 s to connect, back-off
-// 100 ms..1 s, which no other channel shares. Never blocks. (While nobody waits in gRPC it goes on
-// with an attempt to connect once in five seconds only: who waits between two calls does that in
-// Channel::WaitForConnected(), or dials anew for each.)
+// Makes a channel to target.address(). Never blocks.
+// - Keepalive: 20 s / 10 s; 2 s / 2 s if there are several addresses.
+// - Messages: up to limits::kControlMessageBytesMax.
+// - A connection attempt lasts at most 2 s. The back-off of 100 ms to 1 s is the channel's own.
+//
+// gRPC starts an attempt to connect only every five seconds while no caller waits in it. A caller
+// that waits between two calls should wait in Channel::WaitForConnected(), or dial again for each
+// call.
 std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target);
 
-// How long a connection lives, so that its client proves anew who it is: as old as `most`, give or
-// take a tenth, it takes no new calls, which go over another one, and after the grace its streams
-// are ended. Members attach again without loss.
+// Limits the lifetime of a connection, so that its client has to authenticate again. At the age of
+// `most` (plus or minus a tenth) it takes no new calls; they go over a new connection. After
+// `grace` the server ends its streams. Members attach again without loss.
 struct ConnectionAge {
   absl::Duration most = absl::InfiniteDuration();
   absl::Duration grace = absl::InfiniteDuration();
 };
 
-// The matching server side: requests up to limits::kRequestBytesMax, limits::kServerThreadsMax
-// threads for calls that block. Who may come in is the front door's business.
+// Configures a server to match: requests up to limits::kRequestBytesMax, and
+// limits::kServerThreadsMax threads for calls that block. FrontDoor decides which connections are
+// accepted.
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age = {});
 
 }  // namespace muster

@@ -21,7 +21,7 @@ std::chrono::system_clock::time_point Patience() {
   return std::chrono::system_clock::now() + std::chrono::seconds(30);
 }
 
-// Answers each report with who has sent it.
+// Answers each report with the address of the peer that sent it.
 class Echo final : public v1::MemberService::Service {
  public:
   explicit Echo(const ConnectionAge& age) {
@@ -55,7 +55,7 @@ class Caller {
     context_.set_deadline(Patience());
     stream_ = stub_->Attach(&context_);
   }
-  // The connection that the server hears it from; "": the stream has ended.
+  // Returns the connection on which the server receives the calls, or "" if the stream has ended.
   std::string Connection() {
     v1::Directive answer;
     return stream_->Write({}) && stream_->Read(&answer) ? answer.job() : "";
@@ -68,7 +68,7 @@ class Caller {
   std::unique_ptr<grpc::ClientReaderWriter<v1::MemberReport, v1::Directive>> stream_;
 };
 
-TEST(ConnectionAgeTest, AConnectionThatHasGrownOldTakesNoNewCallsAndKeepsItsStreams) {
+TEST(ConnectionAgeTest, AnOldConnectionTakesNoNewCallsAndKeepsItsStreams) {
   const Echo server({.most = absl::Milliseconds(100), .grace = absl::Hours(1)});
   const auto channel = DialCoordinator(server.address());
   Caller stream(channel);
@@ -84,7 +84,7 @@ TEST(ConnectionAgeTest, AConnectionThatHasGrownOldTakesNoNewCallsAndKeepsItsStre
   EXPECT_EQ(stream.Connection(), old);
 }
 
-TEST(ConnectionAgeTest, AfterTheGraceItsStreamsEndAndMayBeginAnew) {
+TEST(ConnectionAgeTest, AfterTheGraceStreamsEndAndCanBeReopened) {
   const Echo server({.most = absl::Milliseconds(50), .grace = absl::Milliseconds(50)});
   const auto channel = DialCoordinator(server.address());
   for (int i = 0; i < 3; ++i) {
@@ -97,7 +97,7 @@ TEST(ConnectionAgeTest, AfterTheGraceItsStreamsEndAndMayBeginAnew) {
   }
 }
 
-TEST(ConnectionAgeTest, WhereNobodyBoundsItAConnectionStays) {
+TEST(ConnectionAgeTest, WithoutALimitAConnectionStays) {
   const Echo server({});
   const auto channel = DialCoordinator(server.address());
   Caller stream(channel);

@@ -28,8 +28,8 @@
 
 ABSL_FLAG(
     bool, core_dumps, false,
-    "leave a core dump after a crash, as far as the system lets it (ulimit -c): it has tokens, "
-    "keys, parameters and samples in it");
+    "write a core dump after a crash, if the system allows it (ulimit -c): it contains tokens, "
+    "keys, parameters and samples");
 
 ABSL_FLAG(muster::LogFormat, log_format, muster::LogFormat::kText,
           "how the log is written to stderr: text, a line with a prefix; or json, an object a line "
@@ -44,7 +44,7 @@ std::string Host() {
   return host;
 }
 
-// --trace-file=a-b becomes --trace_file=a-b: flags may be written either way.
+// Changes --trace-file=a-b to --trace_file=a-b: dashes and underscores are both accepted.
 void NameWithUnderscores(char* argument) {
   if (argument[0] != '-' || argument[1] != '-') return;
   for (char* c = argument + 2; *c != 0 && *c != '='; ++c) {
@@ -54,8 +54,8 @@ void NameWithUnderscores(char* argument) {
 
 bool reading_flags = false;
 
-// abseil ends the process with 1 for a faulty flag, which tells a supervisor nothing. It has named
-// the flag on stderr. `arguments`: the command line, std::vector<std::string>.
+// abseil exits with 1 for a faulty flag, after it has named the flag on stderr; a supervisor needs
+// kExitUsage. `arguments` is the command line, a std::vector<std::string>.
 void EndWithUsage(int status, void* arguments) {
   if (!reading_flags || status != 1) return;
   for (const std::string& line : SuggestFlags(*static_cast<std::vector<std::string>*>(arguments))) {
@@ -65,12 +65,12 @@ void EndWithUsage(int status, void* arguments) {
   _exit(kExitUsage);
 }
 
-// When somebody outside has said so first, in nanoseconds of the steady clock; 0: nobody has. What
-// StopSignal::Raise() sends does not count.
+// The time of the first signal from outside, in nanoseconds of the steady clock; 0: none yet.
+// Signals sent by StopSignal::Raise() do not count.
 std::atomic<int64_t> told_to_stop = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free, "a signal's handler reads it");
 
-// As absl and std::chrono do it, but safe in a signal's handler.
+// Reads the clock that absl and std::chrono read, but is safe in a signal handler.
 int64_t SteadyNanoseconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -89,7 +89,7 @@ void EndIfToldAgain(int number, siginfo_t* signal, void* /*context*/) {
   _exit(128 + number);
 }
 
-// The calling thread takes what comes from now on, in the midst of whatever it does.
+// Unblocks the signals on the calling thread: from now on they interrupt whatever it does.
 void EndAtTheNext(const sigset_t& signals) {
   struct sigaction action = {};
   action.sa_sigaction = EndIfToldAgain;
@@ -108,7 +108,7 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   config.version_string = [] { return ToText(ThisBuild()); };
   absl::SetFlagsUsageConfig(config);
   for (int i = 1; i < argc; ++i) NameWithUnderscores(argv[i]);
-  // After --help it ends with 1 as well.
+  // abseil exits with 1 after --help as well, which must stay 1.
   reading_flags = std::none_of(argv + 1, argv + argc, [](const char* argument) {
     return absl::StartsWith(argument, "--help");
   });

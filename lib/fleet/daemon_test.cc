@@ -42,8 +42,8 @@ ExitCode ReadFlags(std::vector<std::string> arguments) {
 }
 void Parse(const std::vector<std::string>& arguments) { std::exit(ReadFlags(arguments)); }
 
-// What a supervisor must not try again ends with a code that says so.
-TEST(DaemonDeathTest, AFaultyCommandLineEndsTheProcessForGood) {
+// A supervisor must not restart a process with these exit codes.
+TEST(DaemonDeathTest, AFaultyCommandLineEndsWithAPermanentExitCode) {
   using ::testing::ExitedWithCode;
   EXPECT_EXIT(Parse({"--no_such_flag=1"}), ExitedWithCode(kExitUsage), "no_such_flag");
   EXPECT_EXIT(Parse({"--of_the_test=high"}), ExitedWithCode(kExitUsage), "of_the_test");
@@ -52,7 +52,7 @@ TEST(DaemonDeathTest, AFaultyCommandLineEndsTheProcessForGood) {
   EXPECT_EXIT(Parse({}), ExitedWithCode(kExitOk), "");
 }
 
-TEST(DaemonDeathTest, AMistypedFlagIsAnsweredWithTheNearestOne) {
+TEST(DaemonDeathTest, AMistypedFlagGetsASuggestion) {
   using ::testing::ExitedWithCode;
   const char kMeant[] = "--off_the_test: did you mean --of_the_test\\?";
   EXPECT_EXIT(Parse({"--off_the_test=1"}), ExitedWithCode(kExitUsage), kMeant);
@@ -62,7 +62,7 @@ TEST(DaemonDeathTest, AMistypedFlagIsAnsweredWithTheNearestOne) {
   std::ofstream(file) << "# settings\n  --off_the_test=1\n";
   EXPECT_EXIT(Parse({"--flagfile=" + file}), ExitedWithCode(kExitUsage), kMeant);
   EXPECT_EXIT(Parse({"--flagfile", file}), ExitedWithCode(kExitUsage), kMeant);
-  // Nothing is near, or the flag is known and its value is wrong.
+  // No suggestion if no flag is similar, or if the flag is known and its value is wrong.
   EXPECT_EXIT(Parse({"--zzz=1"}), ExitedWithCode(kExitUsage), "'zzz'\n$");
   EXPECT_EXIT(Parse({"--of_the_test=high"}), ExitedWithCode(kExitUsage), "high[^?]*$");
 }
@@ -73,7 +73,7 @@ rlim_t CoreBytesMax() {
   return limit.rlim_cur;
 }
 
-// Started with as high a limit as it may have.
+// Raises the limit of core dumps as far as allowed, then reads the flags.
 void StartWhereDumpsAreWanted(const std::vector<std::string>& arguments) {
   rlimit limit;
   getrlimit(RLIMIT_CORE, &limit);
@@ -82,7 +82,7 @@ void StartWhereDumpsAreWanted(const std::vector<std::string>& arguments) {
   ReadFlags(arguments);
 }
 
-TEST(DaemonDeathTest, ACrashLeavesACoreDumpOnlyWhereThatIsSaid) {
+TEST(DaemonDeathTest, ACrashLeavesACoreDumpOnlyWithTheFlag) {
   auto without_dump = [](int status) {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && !WCOREDUMP(status);
   };
@@ -109,7 +109,7 @@ TEST(DaemonTest, StopSignalIsTakenByWaiting) {
   EXPECT_EQ(stop.Await(), SIGTERM);
 }
 
-// By another process, as everybody is.
+// Sends `signal` from another process, because signals of this process do not count.
 void Tell(int signal) {
   const pid_t told = getpid();
   const pid_t teller = fork();
@@ -117,13 +117,13 @@ void Tell(int signal) {
   waitpid(teller, nullptr, 0);
 }
 
-// As somebody does who loses patience: what comes at once is the same signal still.
+// Sends `signal` until the process ends: the first ones may still count as the same request.
 void TellUntilItEnds(int signal) {
   const absl::Time give_up = absl::Now() + absl::Seconds(30);
   while (absl::Now() < give_up) Tell(signal);
 }
 
-TEST(DaemonDeathTest, WhatComesAfterTheFirstSignalEndsTheProcessAtOnce) {
+TEST(DaemonDeathTest, ASecondSignalEndsTheProcessAtOnce) {
   using ::testing::ExitedWithCode;
   auto tell_twice = [](int first, int second) {
     const StopSignal stop;
@@ -136,8 +136,9 @@ TEST(DaemonDeathTest, WhatComesAfterTheFirstSignalEndsTheProcessAtOnce) {
   EXPECT_EXIT(tell_twice(SIGINT, SIGTERM), ExitedWithCode(143), "");
 }
 
-TEST(DaemonDeathTest, WhatComesWithTheFirstSignalIsTheSame) {
-  // Both wait for it to look, and the second comes as soon as it has taken the first.
+TEST(DaemonDeathTest, SignalsSentTogetherCountAsOne) {
+  // Both signals are pending when Await() begins; the second arrives as soon as Await() has taken
+  // the first.
   auto tell_at_once = [] {
     const StopSignal stop;
     Tell(SIGTERM);
@@ -148,9 +149,9 @@ TEST(DaemonDeathTest, WhatComesWithTheFirstSignalIsTheSame) {
   EXPECT_EXIT(tell_at_once(), ::testing::ExitedWithCode(kExitOk), "");
 }
 
-// A member that is drained may be told to stop: it has not been before. What its own threads have
-// to say while it ends is known.
-TEST(DaemonDeathTest, WhatTheProcessTellsItselfDoesNotCount) {
+// A member that is being drained may still be told to stop; that is its first signal from outside.
+// Signals that its own threads raise do not count.
+TEST(DaemonDeathTest, SignalsRaisedByTheProcessItselfDoNotCount) {
   using ::testing::ExitedWithCode;
   auto raise_and_tell = [](bool again) {
     const StopSignal stop;

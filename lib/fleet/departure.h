@@ -1,4 +1,4 @@
-// How a member ends that is told to.
+// Takes a member out of its jobs before it ends.
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -7,28 +7,29 @@
 
 namespace muster {
 
-// How long a member that leaves waits while its jobs still need it: for `timeout` in all, and for a
-// coordinator that is away no longer than kCoordinatorAwayMax at a time. By then another one has
-// taken over, or this one was started again; where everything is told to stop none comes.
+// Bounds the wait of a leaving member whose jobs still need it: `timeout` in all, and
+// kCoordinatorAwayMax for each absence of the coordinator. By then another coordinator has taken
+// over or this one has restarted. If the whole cluster is stopping, none returns.
 class DepartureTimer {
  public:
   static constexpr absl::Duration kCoordinatorAwayMax = absl::Seconds(15);
 
-  // Times are SteadyNow()'s.
+  // Times are those of SteadyNow().
   DepartureTimer(absl::Duration begin, absl::Duration timeout)
       : end_(begin + timeout), attached_(begin) {}
 
-  // Why it waits no longer; "" while it does. `attached`: there is a coordinator at `now`.
+  // Returns why the wait is over, or "" while it lasts. `attached`: a coordinator is attached at
+  // `now`.
   absl::string_view WhyOver(absl::Duration now, bool attached);
 
  private:
   const absl::Duration end_;
-  absl::Duration attached_;  // when a coordinator was last there
+  absl::Duration attached_;  // the last time a coordinator was attached
 };
 
-// Says that the member leaves, and waits until its jobs go on without it: a worker's at the next
-// step, a ps's once what it holds is in a checkpoint. One that serves no job waits for nobody,
-// any other as long as a DepartureTimer allows.
+// Announces that the member leaves, and blocks until its jobs continue without it. A worker's job
+// needs the next step for that; a ps's needs a checkpoint of what the ps holds. Returns at once if
+// the member serves no job, and at the latest when a DepartureTimer says so.
 void LeaveFleet(FleetClient& client, absl::Duration timeout);
 
 }  // namespace muster

@@ -9,7 +9,7 @@ constexpr absl::Duration kBegin = absl::Hours(7);
 constexpr absl::Duration kAwayMax = DepartureTimer::kCoordinatorAwayMax;
 constexpr absl::Duration kMoment = absl::Milliseconds(1);
 
-TEST(DepartureTimerTest, WhileThereIsACoordinatorTheTimeoutAloneEndsIt) {
+TEST(DepartureTimerTest, WithACoordinatorOnlyTheTimeoutEndsTheWait) {
   DepartureTimer timer(kBegin, absl::Seconds(280));
   EXPECT_EQ(timer.WhyOver(kBegin, true), "");
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(280) - kMoment, true), "");
@@ -17,7 +17,7 @@ TEST(DepartureTimerTest, WhileThereIsACoordinatorTheTimeoutAloneEndsIt) {
             "they did not go on without it in time");
 }
 
-TEST(DepartureTimerTest, ACoordinatorThatIsAwayIsWaitedForUntilAnotherCouldHaveTakenOver) {
+TEST(DepartureTimerTest, WaitsForAnAbsentCoordinatorUntilAnotherCouldHaveTakenOver) {
   DepartureTimer timer(kBegin, absl::Seconds(280));
   EXPECT_EQ(timer.WhyOver(kBegin, false), "");
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(10), false), "") << "one takes over within that";
@@ -25,7 +25,7 @@ TEST(DepartureTimerTest, ACoordinatorThatIsAwayIsWaitedForUntilAnotherCouldHaveT
   EXPECT_EQ(timer.WhyOver(kBegin + kAwayMax, false), "there is no coordinator");
 }
 
-TEST(DepartureTimerTest, EveryAbsenceCountsForItself) {
+TEST(DepartureTimerTest, EachAbsenceIsCountedSeparately) {
   DepartureTimer timer(kBegin, absl::Seconds(280));
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(9), false), "");
   const absl::Duration back = kBegin + absl::Seconds(14);
@@ -34,7 +34,7 @@ TEST(DepartureTimerTest, EveryAbsenceCountsForItself) {
   EXPECT_EQ(timer.WhyOver(back + kAwayMax, false), "there is no coordinator");
 }
 
-TEST(DepartureTimerTest, AnAbsenceMakesTheTimeoutNoLonger) {
+TEST(DepartureTimerTest, AnAbsenceDoesNotExtendTheTimeout) {
   DepartureTimer timer(kBegin, absl::Seconds(3));
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(3) - kMoment, false), "");
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(3), false),

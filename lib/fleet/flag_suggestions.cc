@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-constexpr int kFileDepthMax = 8;  // of flag files that name flag files
+constexpr int kFileDepthMax = 8;  // nesting of flag files that name flag files
 
 std::vector<std::string> FlagNames() {
   std::vector<std::string> names;
@@ -23,7 +23,7 @@ std::vector<std::string> FlagNames() {
   return names;
 }
 
-// The lines of a flag file; "" for what is no flag.
+// The lines of a flag file, without surrounding blanks.
 std::vector<std::string> ReadFlagFile(const std::string& path) {
   std::vector<std::string> lines;
   std::ifstream file(path);
@@ -37,7 +37,7 @@ void Suggest(absl::Span<const std::string> arguments, const std::vector<std::str
              int depth, std::vector<std::string>& lines) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     absl::string_view name = arguments[i];
-    if (name == "--") return;  // the rest are no flags
+    if (name == "--") return;  // flags end here
     if (!absl::ConsumePrefix(&name, "-")) continue;
     absl::ConsumePrefix(&name, "-");
     const size_t equals = name.find('=');

@@ -8,8 +8,8 @@
 
 namespace muster {
 
-// Returns a line such as "--adress_file: did you mean --address_file?" for each argument that is no
-// flag of this process but close to one. Looks into the files of --flagfile as well.
+// Returns a line such as "--adress_file: did you mean --address_file?" for each unknown flag that
+// resembles a known one. Also reads the files of --flagfile.
 std::vector<std::string> SuggestFlags(absl::Span<const std::string> arguments);
 
 }  // namespace muster

@@ -27,22 +27,21 @@ constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome says otherwise
 constexpr size_t kLogBytesReportedMax = 1 << 20;              // and one part more
 
-// Whether no later attempt can fare better.
-// A certificate may be another's for a moment while it is renewed: who was welcomed once tries
-// again.
+// Returns whether no later attempt can succeed. A certificate may not match for a moment while it
+// is being renewed, so a member that was welcomed before tries again.
 bool IsForGood(const absl::Status& status, bool was_welcomed) {
   const std::string reason = ReasonOf(status);
   if (reason == "NOT_YOUR_NAME" || reason == "NOT_ALLOWED") return !was_welcomed;
   return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID";
 }
 
-// gRPC's own word for a method that a server does not have says nothing of why that may be.
+// Explains UNIMPLEMENTED: gRPC's own message for an unknown method names no cause.
 absl::Status WithCause(absl::Status status, const std::string& version) {
   if (!absl::IsUnimplemented(status)) return status;
   return absl::UnimplementedError(absl::StrCat(
-      "it does not know what this program calls, MemberService.Attach: it is of another version "
+      "it does not implement MemberService.Attach: it is no coordinator, or of another version "
       "than this program's ",
-      version, ", or no coordinator. All programs of a cluster should be of one version",
+      version, ". All programs of a cluster should be of one version",
       status.message().empty() ? "" : absl::StrCat(" (it says: ", status.message(), ")")));
 }
 
@@ -103,7 +102,7 @@ class FleetClient::Session {
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::Duration backoff = kBackoffMin;
-    size_t in_vain = 0;  // attempts, one after the other
+    size_t in_vain = 0;  // attempts that failed since the last welcome
     absl::Duration lost_since = SteadyNow();
     bool lost_told = false;
     while (!stopping()) {
@@ -129,7 +128,7 @@ class FleetClient::Session {
         LoseCoordinator();
         lost_told = true;
       }
-      // Nobody waits before all have been asked.
+      // Back off only after every address was tried.
       if (!welcomed && ++in_vain % options_.coordinator.addresses().size() != 0) continue;
       WaitStopping(backoff);
       backoff = std::min(backoff * 2, limits::kAttachBackoffMax);
@@ -148,8 +147,8 @@ class FleetClient::Session {
     return last_error_;
   }
 
-  // Holds one stream until it breaks or Detach(), over a channel of its own (DialCoordinator() says
-  // why). True if the coordinator welcomed us.
+  // Holds one stream until it breaks or Detach() is called. Each attempt uses a channel of its own;
+  // DialCoordinator() says why. Returns true if the coordinator welcomed the member.
   bool AttachOnce() ABSL_LOCKS_EXCLUDED(mu_) {
     grpc::ClientContext context;
     {
@@ -174,8 +173,8 @@ class FleetClient::Session {
       stream->Write(MakeReport());
       stream->WritesDone();
     }
-    // Else the stream has ended, by the coordinator's status (which a TryCancel() could hide behind
-    // CANCELLED) or by ours.
+    // If it is not closed by us, the stream has ended already. It must not be cancelled:
+    // TryCancel() could replace the coordinator's status with CANCELLED.
     reader.join();
     if (options_.traces != nullptr) options_.traces->Forget();
     absl::Status status = WithCause(FromGrpc(stream->Finish()), options_.hello.version());
@@ -186,7 +185,7 @@ class FleetClient::Session {
     const bool welcomed = std::exchange(attached_, false);
     if (IsForGood(status, ordinal_ != 0)) refusal_ = status;
     if (!stopping_ && refusal_.ok()) options_.coordinator.PassOver(address);
-    // Of several, that stand by for one another, what all say in turn is said once.
+    // Standby coordinators answer NOT_LEADER in turn; do not log each of these answers.
     const bool stands_by = ReasonOf(status) == "NOT_LEADER";
     if (!stopping_ && refusal_.ok() && (welcomed || (error != last_error_ && !stands_by))) {
       LOG(WARNING) << (welcomed ? "lost the coordinator at "
@@ -242,7 +241,7 @@ class FleetClient::Session {
     report_due_ = true;
   }
 
-  // The coordinator checks the same of our hello, unless it is an older program.
+  // The coordinator makes the same checks of the Hello, unless it is an older program.
   absl::Status CheckWelcome(const v1::Directive& directive) const {
     const std::string& cluster = directive.welcome().cluster();
     if (!cluster_.empty() && !cluster.empty() && cluster != cluster_) {
@@ -292,7 +291,7 @@ class FleetClient::Session {
     }
     const bool more_traces = options_.traces != nullptr && options_.traces->AddTo(report);
     absl::MutexLock lock(&mu_);
-    // A report with many parts would be larger than the coordinator takes: the next one has more.
+    // Leave the rest for the next report: the coordinator limits the size of a report.
     for (size_t bytes = 0; !log_parts_.empty() && bytes < kLogBytesReportedMax;) {
       bytes += log_parts_.front().text().size();
       *report.add_logs() = std::move(log_parts_.front());
@@ -303,7 +302,7 @@ class FleetClient::Session {
     return report;
   }
 
-  // True when a report is due, false when the stream broke or we stop.
+  // Returns true when a report is due, false if the stream broke or the client stops.
   bool WaitForReport() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -326,8 +325,8 @@ class FleetClient::Session {
 
   const Options options_;
   FleetMember* const member_;
-  // The reader threads', one at a time, and the client's while there is none. What the last Welcome
-  // said, and why the present one is not believed.
+  // Used by the reader thread while there is one, else by the client's thread; joining the reader
+  // orders the two. They hold the last Welcome's values, and why the present one is rejected.
   uint64_t term_ = 0;
   std::string cluster_;
   uint64_t ordinal_ = 0;
@@ -347,7 +346,7 @@ class FleetClient::Session {
   absl::Duration report_interval_ ABSL_GUARDED_BY(mu_) = kReportInterval;
   std::string last_error_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;  // last: it uses all members above
 };
 
 FleetClient::FleetClient(Options options, FleetMember* member)

@@ -1,5 +1,5 @@
-// A member's side of MemberService.Attach: one stream to the coordinator, or to whichever of
-// several leads, reopened with back-off for as long as it takes.
+// A member's side of MemberService.Attach: one stream to the coordinator that leads. The client
+// reopens it with back-off, without limit.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,19 @@
 
 namespace muster {
 
-// What a member does. Called on the client's thread, never concurrently with itself.
+// The member's side of the conversation. Called on the client's thread, never concurrently with
+// itself.
 class FleetMember {
  public:
   virtual ~FleetMember() = default;
-  // The full list of jobs served now. Called about once per report interval and after every
-  // ReportSoon(); by left() also on its caller's thread.
+  // Returns the full list of jobs served now. Called about once per report interval and after every
+  // ReportSoon(). left() calls it on its caller's thread as well.
   virtual std::vector<v1::JobReport> Report() = 0;
-  // Must not block: hands the work to the member's own threads. Older terms are already dropped.
+  // Passes `directive` to the member's own threads. Must not block. Directives of older terms are
+  // already dropped.
   virtual void Handle(const v1::Directive& directive) = 0;
-  // No coordinator for longer than `coordinator_grace`: the member drops its jobs. Called once per
-  // outage.
+  // No coordinator was attached for longer than `coordinator_grace`, or it refuses this process for
+  // good: the member drops its jobs. Called once per outage.
   virtual void CoordinatorLost() = 0;
 };
 
@@ -37,41 +39,44 @@ class FleetClient {
     CoordinatorTarget coordinator;
     v1::Hello hello;
     absl::Duration coordinator_grace = absl::Minutes(5);
-    // Told once, on the client's thread, when the coordinator refuses this process for good: see
-    // refusal(). The member has dropped its jobs then and nobody tries to attach any more.
+    // Called once, on the client's thread, when the coordinator refuses this process for good: see
+    // refusal(). By then the member has dropped its jobs and the client does not attach any more.
     std::function<void()> refused;
-    // The coordinator wants the process to end as on SIGTERM; told on the client's thread.
+    // Called on the client's thread when the coordinator asks the process to end as on SIGTERM.
     std::function<void()> drained = nullptr;
-    // What is told to who asks for this process's log; outlives the client. Null: nothing.
+    // Answers requests for this process's log. Outlives the client. Null: answers are empty.
     const LogRing* log = nullptr;
-    // Who answers TraceOrders; outlives the client. Null: nobody.
+    // Answers TraceOrders. Outlives the client. Null: they are ignored.
     TraceTeller* traces = nullptr;
   };
   // Starts its thread at once. `member` outlives the client.
   FleetClient(Options options, FleetMember* member);
   ~FleetClient();  // closes the stream and joins
 
-  // Sends a report without waiting for the interval (a state changed).
+  // Sends a report at once, without waiting for the interval. Call it when a state changed.
   void ReportSoon();
 
-  // Says with every report from now on that the member wants to end: the coordinator lets its jobs
-  // go on without it, and releases it.
+  // Makes every later report say that the member wants to leave. The coordinator then lets its jobs
+  // continue without it, and releases it.
   void Leave();
-  // After Leave(): the member serves no job, by the last report or, while there is no coordinator,
-  // by itself.
+  // Returns true after Leave() if the member serves no job: by its last report or, while no
+  // coordinator is attached, by its present state.
   bool left() const;
 
   // Stops reconnecting, sends a last report and closes the stream in order, so that the coordinator
-  // knows at once that the member left. Blocks up to `timeout`.
+  // learns at once that the member left. Blocks for up to `timeout`.
   void Detach(absl::Duration timeout);
 
   bool attached() const;
 
-  // OK, or why no attempt to attach can succeed any more, with a reason: "REPLACED" (another
-  // process has the name), "CLUSTER_CHANGED" (another coordinator, or another store),
-  // "HELLO_INVALID", "NOT_YOUR_NAME" or "NOT_ALLOWED" (its certificate is another's). Any
-  // other error is retried: the coordinator may be away, the name in use for a while, or an update
-  // of all programs under way that has not come to the coordinator yet.
+  // Returns OK, or the reason why no attempt to attach can succeed any more:
+  // - "REPLACED": another process has the name;
+  // - "CLUSTER_CHANGED": another coordinator, or another store;
+  // - "HELLO_INVALID";
+  // - "NOT_YOUR_NAME" or "NOT_ALLOWED": the certificate belongs to another identity.
+  //
+  // The client retries after any other error. The coordinator may be away, the name may be in use
+  // for a while, or the coordinator may not have been updated yet.
   absl::Status refusal() const;
 
  private:

@@ -28,7 +28,7 @@ using ::testing::ContainsRegex;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-// Welcomes every member, keeps its reports and sends what it is told to.
+// Welcomes every member, keeps its reports, and sends the directives given to Send().
 class FakeCoordinator : public v1::MemberService::Service {
  public:
   explicit FakeCoordinator(uint64_t term, int port = 0, std::string cluster = "c-1")
@@ -74,7 +74,7 @@ class FakeCoordinator : public v1::MemberService::Service {
     return grpc::Status::OK;
   }
 
-  // From the next stream on.
+  // Refuses from the next stream on.
   void Refuse(absl::Status status) {
     absl::MutexLock lock(&mu_);
     refuse_ = std::move(status);
@@ -121,7 +121,7 @@ class FakeCoordinator : public v1::MemberService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Serves people, and no member in a way that the client knows.
+// Implements FleetService but not MemberService, as a coordinator of another version might.
 class OlderCoordinator {
  public:
   OlderCoordinator() {
@@ -209,8 +209,8 @@ TEST(FleetClientTest, AttachesAgainToARestartedCoordinatorAndIgnoresTheOldTerm) 
   EXPECT_TRUE(member.AwaitHandled({"a", "b"}));
 }
 
-// Nobody is at the first address, the second stands by until it is its turn.
-TEST(FleetClientTest, OfSeveralCoordinatorsItAttachesToWhicheverLeads) {
+// No coordinator listens at the first address; the second one stands by until the third has ended.
+TEST(FleetClientTest, AttachesToTheCoordinatorThatLeads) {
   FakeCoordinator next(8);
   next.Refuse(WithReason(absl::UnavailableError("the third leads"), "NOT_LEADER"));
   auto leader = std::make_unique<FakeCoordinator>(7);
@@ -228,7 +228,7 @@ TEST(FleetClientTest, OfSeveralCoordinatorsItAttachesToWhicheverLeads) {
   EXPECT_TRUE(member.AwaitHandled({"a", "b"}));
 }
 
-TEST(CoordinatorTargetTest, AllCopiesPassOverWhatOneOfThemFound) {
+TEST(CoordinatorTargetTest, CopiesShareTheAddressToTry) {
   const CoordinatorTarget target("a:1,b:2");
   const CoordinatorTarget copy = target;  // NOLINT: the copy is what is tested
   EXPECT_EQ(copy.address(), "a:1");
@@ -236,7 +236,7 @@ TEST(CoordinatorTargetTest, AllCopiesPassOverWhatOneOfThemFound) {
   target.PassOver("a:1");
   EXPECT_EQ(copy.address(), "b:2");
   copy.PassOver("a:1");
-  EXPECT_EQ(target.address(), "b:2") << "somebody had passed it over already";
+  EXPECT_EQ(target.address(), "b:2") << "it was already passed over";
   copy.PassOver("b:2");
   EXPECT_EQ(target.address(), "a:1");
   const CoordinatorTarget only("a:1");
@@ -244,7 +244,7 @@ TEST(CoordinatorTargetTest, AllCopiesPassOverWhatOneOfThemFound) {
   EXPECT_EQ(only.address(), "a:1");
 }
 
-TEST(FleetClientTest, MemberLearnsWhenTheCoordinatorStaysAway) {
+TEST(FleetClientTest, MemberDropsItsJobsIfTheCoordinatorStaysAway) {
   RecordingMember member;
   FleetClient::Options options{.coordinator = "127.0.0.1:1"};
   options.coordinator_grace = absl::Milliseconds(50);
@@ -254,7 +254,7 @@ TEST(FleetClientTest, MemberLearnsWhenTheCoordinatorStaysAway) {
   EXPECT_FALSE(client.attached());
 }
 
-TEST(FleetClientTest, SaysAgainWhatItWasWelcomedWith) {
+TEST(FleetClientTest, HelloRepeatsTheValuesOfTheLastWelcome) {
   RecordingMember member;
   auto first = std::make_unique<FakeCoordinator>(7);
   const int port = first->port();
@@ -272,7 +272,7 @@ TEST(FleetClientTest, SaysAgainWhatItWasWelcomedWith) {
   EXPECT_EQ(second.report(0).hello().term(), 7);
 }
 
-TEST(FleetClientTest, ARefusalForGoodEndsTheAttemptsAndTheJobs) {
+TEST(FleetClientTest, APermanentRefusalEndsTheAttemptsAndTheJobs) {
   for (const char* reason : {"REPLACED", "CLUSTER_CHANGED", "HELLO_INVALID"}) {
     FakeCoordinator coordinator(1);
     coordinator.Refuse(WithReason(absl::FailedPreconditionError("no"), reason));
@@ -289,7 +289,7 @@ TEST(FleetClientTest, ARefusalForGoodEndsTheAttemptsAndTheJobs) {
   }
 }
 
-TEST(FleetClientTest, ANameThatIsInUseIsAskedForAgain) {
+TEST(FleetClientTest, RetriesWhileTheNameIsInUse) {
   FakeCoordinator coordinator(1);
   coordinator.Refuse(WithReason(absl::UnavailableError("another pid"), "NAME_IN_USE"));
   RecordingMember member;
@@ -304,8 +304,8 @@ TEST(FleetClientTest, ANameThatIsInUseIsAskedForAgain) {
   EXPECT_TRUE(coordinator.AwaitReports(1));
 }
 
-// An update of all programs has come to the member before it comes to the coordinator.
-TEST(FleetClientTest, ACoordinatorThatDoesNotKnowTheCallIsSaidToBeOfAnotherVersionAndAskedAgain) {
+// During an update of all programs the member may be updated before the coordinator.
+TEST(FleetClientTest, NamesTheVersionAndRetriesIfTheCoordinatorLacksTheMethod) {
   LogRing log(1 << 20);
   auto older = std::make_unique<OlderCoordinator>();
   const int port = older->port();
@@ -328,7 +328,7 @@ TEST(FleetClientTest, ACoordinatorThatDoesNotKnowTheCallIsSaidToBeOfAnotherVersi
   EXPECT_TRUE(updated.AwaitReports(1));
 }
 
-TEST(FleetClientTest, ACoordinatorOfAnotherClusterIsNotObeyed) {
+TEST(FleetClientTest, RefusesACoordinatorOfAnotherCluster) {
   RecordingMember member;
   auto first = std::make_unique<FakeCoordinator>(7);
   const int port = first->port();

@@ -1,7 +1,7 @@
-// A member and a coordinator with a faulty stretch of TCP between them: of the control plane, bits
-// that flip. With TLS nothing but what was said is heard, and both go on. In plaintext a flip may
-// change what is said (gRPC has no sum of its own), up to a member that is no use until it is
-// started again: there nobody crashes and nobody hangs, and that is all.
+// Connects a member and a coordinator through a TCP relay that flips bits. With TLS no changed
+// message is accepted, and both sides continue. In plaintext a flip may change a message, because
+// gRPC has no checksum of its own; the member may be useless until it is restarted. There the tests
+// only require that no process crashes or hangs.
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -36,9 +36,9 @@ using Direction = RelayFault::Direction;
 
 constexpr uint32_t kSeed = 20261125;
 constexpr int kFlips = 40;
-constexpr int kDirectives = 20;  // of a session
+constexpr int kDirectives = 20;  // directives per session
 constexpr absl::Duration kPatience = absl::Seconds(20);
-// Of a plaintext session whose member may never be of use again.
+// A plaintext session may never recover, so it waits less.
 constexpr absl::Duration kPlainPatience = absl::Seconds(2);
 
 v1::Directive DirectiveOf(int64_t number) {
@@ -65,11 +65,11 @@ bool Same(const Message& a, const Message& b) {
   return a.SerializeAsString() == b.SerializeAsString();
 }
 
-// As every member it reports at once what has changed, and hears directives again until its reports
-// show them.
+// Behaves like every member: reports a change at once, and receives a directive again until its
+// report shows it.
 class CountingMember : public FleetMember {
  public:
-  // Null: nobody reports.
+  // Null: reports to no client.
   void ReportTo(FleetClient* client) {
     absl::MutexLock lock(&mu_);
     client_ = client;
@@ -90,7 +90,7 @@ class CountingMember : public FleetMember {
   }
   void CoordinatorLost() override {}
 
-  // Directives that nobody has sent.
+  // Number of directives that differ from those sent.
   int changed() const {
     absl::MutexLock lock(&mu_);
     return changed_;
@@ -103,7 +103,7 @@ class CountingMember : public FleetMember {
   int changed_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Sends the directives one after the other, each until a report shows it.
+// Sends the directives one after another, each until a report shows it.
 class CountingCoordinator : public v1::MemberService::Service {
  public:
   explicit CountingCoordinator(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
@@ -141,7 +141,7 @@ class CountingCoordinator : public v1::MemberService::Service {
     absl::MutexLock lock(&mu_);
     return AwaitFor(&mu_, absl::Condition(&all_heard_), patience);
   }
-  // Reports that nobody has sent.
+  // Number of reports that differ from those sent.
   int changed() const {
     absl::MutexLock lock(&mu_);
     return changed_;
@@ -178,7 +178,7 @@ Security MakeTls() {
 
 struct Outcome {
   bool all_heard = false;
-  int changed = 0;  // messages, in either direction
+  int changed = 0;  // changed messages, both directions
   std::array<int64_t, 2> bytes = {};
 };
 
@@ -204,7 +204,7 @@ Outcome Run(const Security& security, const RelayFault& fault, absl::Duration pa
   return outcome;
 }
 
-// Runs `judge` on the outcome of each.
+// Runs one session per flip and calls `judge` with its outcome.
 template <typename Judge>
 void FlipAtRandomPlaces(const Security& security, absl::Duration patience, const Judge& judge) {
   const Outcome undisturbed = Run(security, {}, kPatience);
@@ -213,7 +213,8 @@ void FlipAtRandomPlaces(const Security& security, absl::Duration patience, const
   std::mt19937 random(kSeed);
   for (int i = 0; i < kFlips && !testing::Test::HasFailure(); ++i) {
     RelayFault fault{.kind = RelayFault::Kind::kFlip, .direction = Direction(random() % 2)};
-    // How often a directive is sent again depends on the moment: another session may be shorter.
+    // The number of repeated directives depends on timing, so another session may have fewer bytes
+    // than the undisturbed one.
     const int64_t bytes = undisturbed.bytes[static_cast<size_t>(fault.direction)] / 2;
     fault.place = static_cast<int64_t>(random() % bytes);
     fault.bit = static_cast<int>(random() % 8);
@@ -224,21 +225,21 @@ void FlipAtRandomPlaces(const Security& security, absl::Duration patience, const
   }
 }
 
-TEST(FleetFaultsTest, WithTlsABitThatFlipsChangesNothingThatIsHeardAndBothGoOn) {
+TEST(FleetFaultsTest, WithTlsABitFlipChangesNoMessageAndBothSidesContinue) {
   FlipAtRandomPlaces(MakeTls(), kPatience, [](const Outcome& outcome) {
     EXPECT_TRUE(outcome.all_heard);
     EXPECT_EQ(outcome.changed, 0);
   });
 }
 
-TEST(FleetFaultsTest, InPlaintextABitThatFlipsHarmsNoProcess) {
+TEST(FleetFaultsTest, InPlaintextABitFlipHarmsNoProcess) {
   int changed = 0, all_heard = 0;
   FlipAtRandomPlaces({}, kPlainPatience, [&](const Outcome& outcome) {
     changed += outcome.changed > 0;
     all_heard += outcome.all_heard;
   });
-  std::cout << kFlips << " flips in plaintext: " << changed << " changed what was heard, "
-            << all_heard << " times everything was heard in the end\n";
+  std::cout << kFlips << " flips in plaintext: " << changed << " changed a message, " << all_heard
+            << " sessions received every directive\n";
 }
 
 }  // namespace

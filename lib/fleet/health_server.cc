@@ -20,9 +20,9 @@
 #include "lib/status/status.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 
-ABSL_FLAG(
-    std::string, health, "",
-    "host:port of gRPC health alone, in plaintext, for probes; port 0 picks one, empty: none");
+ABSL_FLAG(std::string, health, "",
+          "host:port that serves gRPC health alone, in plaintext, for probes; port 0 picks one, "
+          "empty: none");
 
 namespace muster {
 namespace {
@@ -34,11 +34,12 @@ using grpc::health::v1::HealthCheckResponse;
 constexpr int kRequestBytesMax = 1024;
 constexpr int kStreamsOfConnectionMax = 8;
 constexpr int kFieldBytesMax = 4096;
-constexpr double kCallsOfConnectionPerSecond = 4;  // beyond those that are answered
+constexpr double kCallsOfConnectionPerSecond = 4;  // a call that is answered costs nothing
 constexpr int kCallsOpenMax = 256;                 // of all connections
 constexpr double kCallsEndedPerSecond = 1000;
-constexpr double kConnectionsPerSecond = 1000;  // a probe must not wait for a second behind others
-// Calls end in microseconds: nothing is cut off.
+constexpr double kConnectionsPerSecond =
+    1000;  // probes must not wait for a second behind other connections
+// Calls take microseconds, so the grace cuts none off.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
 int Milliseconds(absl::Duration time) { return static_cast<int>(absl::ToInt64Milliseconds(time)); }
@@ -65,7 +66,7 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
 
   absl::Status Listen(const std::string& address, const Limits& limits) {
     grpc::ServerBuilder builder;
-    // The one that gRPC brings cannot be alone on a server.
+    // Disable gRPC's built-in health service: it cannot be a server's only service.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetMaxReceiveMessageSize(kRequestBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfConnectionMax);
@@ -75,7 +76,7 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(kGrace));
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    CHECK(server_ != nullptr) << "it listens nowhere: what could be in its way?";
+    CHECK(server_ != nullptr) << "no listening socket; BuildAndStart() cannot fail here";
     auto door = FrontDoor::Listen(address, {.credit = {.first = kStreamsOfConnectionMax,
                                                        .most = kStreamsOfConnectionMax,
                                                        .per_second = kCallsOfConnectionPerSecond,
@@ -84,7 +85,8 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
                                             .returns_per_second = kCallsEndedPerSecond,
                                             .connections_max = limits.connections_max,
                                             .connections_per_second = kConnectionsPerSecond,
-                                            // What the process has is its work's.
+                                            // The door's memory limit does not apply: the process's
+                                            // memory is used by its work.
                                             .resident_bytes = [] { return int64_t{0}; },
                                             .greeting_max = limits.greeting_max});
     if (!door.ok()) {
@@ -131,7 +133,7 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
   absl::Mutex mu_;
   std::function<bool()> ready_ ABSL_GUARDED_BY(mu_);  // null: not ready
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<FrontDoor> door_;  // after the server, which it hands connections to
+  std::unique_ptr<FrontDoor> door_;  // after server_: it hands connections to the server
 };
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Listen(const std::string& address,

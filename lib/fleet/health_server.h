@@ -1,5 +1,5 @@
-// gRPC health (grpc.health.v1.Health) on a port of its own, for probes: Kubernetes' cannot do TLS,
-// and a plaintext port of the real services would let everybody in.
+// Serves gRPC health (grpc.health.v1.Health) on a port of its own, for probes. Kubernetes' probes
+// cannot use TLS, and a plaintext port of the real services would admit every client.
 #pragma once
 
 #include <functional>
@@ -13,25 +13,27 @@
 
 namespace muster {
 
-// Answers Check in plaintext and nothing else. Service "" is SERVING for as long as the process
-// answers, also while it drains: a probe of its life must not depend on others, nor cut a drain
-// short. The service that is named like the role is SERVING while it is ready. Any other is
-// NOT_FOUND. Thread-safe.
+// Answers Check in plaintext, and nothing else. Thread-safe. The status depends on the service that
+// the probe names:
+// - "": SERVING as long as the process answers, also while it drains. A liveness probe must not
+//   depend on other processes or cut a drain short.
+// - the role's name: SERVING while the role is ready, else NOT_SERVING.
+// - any other: NOT_FOUND.
 class HealthServer {
  public:
-  // What strangers can have: so many connections, each of three descriptors and some 20 KB, and no
-  // thread, for so long. Who is idlest goes for who comes. Of calls a connection has a few at a
-  // time; see FrontDoor.
+  // Limits for unauthenticated clients. A connection takes three descriptors and some 20 KB, but no
+  // thread. At the limit a new connection replaces the one that has been idle longest. Calls per
+  // connection are limited as well; see FrontDoor.
   struct Limits {
     int connections_max = limits::kHealthConnectionsMax;
-    absl::Duration greeting_max = absl::Seconds(5);  // until a client speaks HTTP/2
+    absl::Duration greeting_max = absl::Seconds(5);  // until the client has sent HTTP/2's preface
     absl::Duration idle_max = absl::Seconds(10);     // without a call
     absl::Duration age_max = absl::Minutes(2);
   };
 
-  // Listens at `address`, host:port, where port 0 picks one; nowhere when it is empty. The role is
-  // not ready before ReadyWhile(). INVALID_ARGUMENT for what is no host:port, UNAVAILABLE when the
-  // port cannot be had.
+  // Listens at `address` ("host:port"; port 0 picks one), or not at all if it is empty. The role is
+  // not ready until ReadyWhile() is called. Returns INVALID_ARGUMENT if `address` is not a
+  // host:port, UNAVAILABLE if the port cannot be bound.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Listen(const std::string& address,
                                                               absl::string_view role,
                                                               const Limits& limits);
@@ -39,26 +41,26 @@ class HealthServer {
                                                               absl::string_view role) {
     return Listen(address, role, Limits());
   }
-  ~HealthServer();  // hangs up
+  ~HealthServer();  // closes all connections
 
-  // From now on the role is ready while `ready` says so; it is asked on gRPC's threads, by one at a
-  // time, and must not block.
+  // Makes the role ready while `ready` returns true. It is called on gRPC's threads, one at a time,
+  // and must not block.
   void ReadyWhile(std::function<bool()> ready);
 
-  // The role is not ready any more. What ReadyWhile() was given is not called again once this has
-  // returned.
+  // The role is not ready any more. The function given to ReadyWhile() is not called after this
+  // returns.
   void Leave();
 
-  int port() const;  // 0: listens nowhere
+  int port() const;  // 0: does not listen
 
  private:
   class Impl;
   explicit HealthServer(std::unique_ptr<Impl> impl);
 
-  const std::unique_ptr<Impl> impl_;  // null: listens nowhere
+  const std::unique_ptr<Impl> impl_;  // null: does not listen
 };
 
-// Where --health says. The message of an error names the flag.
+// Listens where --health says. The message of an error names the flag.
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServerFromFlags(absl::string_view role);
 
 }  // namespace muster

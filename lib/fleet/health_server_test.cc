@@ -83,8 +83,8 @@ TEST(HealthServerTest, AnotherRoleIsNotServedHere) {
   EXPECT_THAT(answer.status().message(), HasSubstr("'ps'"));
 }
 
-// As the coordinator does, whose own services have it.
-TEST(HealthServerTest, DoesNotMindTheHealthServiceThatGrpcBrings) {
+// The coordinator enables gRPC's health service for its own server.
+TEST(HealthServerTest, WorksWithGrpcsDefaultHealthServiceEnabled) {
   grpc::EnableDefaultHealthCheckService(true);
   const auto server = Listen();
   grpc::EnableDefaultHealthCheckService(false);
@@ -98,7 +98,7 @@ FileDescriptor Connect(const HealthServer& server) {
   EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   return client;
 }
-// After what it still says.
+// Reads until the server closes the connection. Returns false if it does not.
 bool HangsUp(const FileDescriptor& client) {
   const timeval patience = {.tv_sec = absl::ToInt64Seconds(kPatience)};
   setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -116,7 +116,7 @@ int64_t Status(const std::string& field) {
   return -1;
 }
 
-TEST(HealthServerTest, WhoSaysNothingIsHungUpOnAndSoIsWhoCallsNothing) {
+TEST(HealthServerTest, ClosesConnectionsThatSendNothingOrMakeNoCall) {
   const auto server = HealthServer::Listen(
       "127.0.0.1:0", "ps", {.greeting_max = absl::Milliseconds(200), .idle_max = absl::Hours(1)});
   ASSERT_TRUE(server.ok()) << server.status();
@@ -131,7 +131,7 @@ TEST(HealthServerTest, WhoSaysNothingIsHungUpOnAndSoIsWhoCallsNothing) {
   EXPECT_TRUE(HangsUp(idle));
 }
 
-TEST(HealthServerTest, HundredsOfStrangersTakeNoThreadsAndProbesAreAnswered) {
+TEST(HealthServerTest, HundredsOfConnectionsTakeNoThreadsAndProbesAreAnswered) {
   const auto server = Listen();
   EXPECT_TRUE(Check(*server, "").ok());
   const int64_t before = Status("Threads:");
@@ -141,13 +141,13 @@ TEST(HealthServerTest, HundredsOfStrangersTakeNoThreadsAndProbesAreAnswered) {
   EXPECT_LT(Status("Threads:"), before + 16);
 }
 
-#if defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
+#if defined(__SANITIZE_ADDRESS__)  // it keeps freed memory
 constexpr int64_t kFloodKilobytesMax = 1 << 20;
 #else
 constexpr int64_t kFloodKilobytesMax = 32 << 10;
 #endif
 
-// Each of them alone took 50 MB a second before there was a door.
+// Each of these floods alone took 50 MB per second before the server had a FrontDoor.
 TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
   const auto server = Listen();
   EXPECT_TRUE(Check(*server, "").ok());
@@ -159,12 +159,13 @@ TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
         HostileClient::Options{.address = absl::StrCat("127.0.0.1:", server->port()),
                                .attacks = {attack},
                                .held_connections = limits::kHealthConnectionsMax / 2,
-                               // While more come than may, each address has its turns: those of
-                               // the probes are not the floods'.
+                               // Source addresses take turns while connections exceed the limit.
+                               // Another source address keeps the floods from using up the probes'
+                               // turns.
                                .source = "127.0.0.2"}));
   }
   int64_t most = 0;
-  // Ten probes a second, each on a connection of its own: far below the turns of an address.
+  // Ten probes per second, each on a connection of its own: far below the share of one address.
   absl::Time next_probe = absl::Now();
   for (const absl::Time end = next_probe + absl::Seconds(3); absl::Now() < end;) {
     most = std::max(most, Status("VmRSS:"));
@@ -174,10 +175,10 @@ TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
     EXPECT_TRUE(answer.ok()) << answer.status();
   }
   for (const auto& flood : floods) EXPECT_GT(flood->strokes(), 0);
-  EXPECT_LT(most, before + kFloodKilobytesMax) << "the floods' own among them";
+  EXPECT_LT(most, before + kFloodKilobytesMax) << "includes the memory of the floods' clients";
 }
 
-TEST(HealthServerTest, SaysWhereItCannotListen) {
+TEST(HealthServerTest, NamesTheAddressItCannotListenOn) {
   EXPECT_EQ(Listen("")->port(), 0);
   for (const std::string address :
        {"9500", "localhost:", ":9500", "localhost:65536", "host:grpc"}) {

@@ -1,4 +1,4 @@
-// Which of several coordinators leads.
+// Finds the coordinator that leads.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,9 +7,9 @@
 
 namespace muster {
 
-// Asks each address of `target` for its health until one serves, which is then the one to be
-// dialled. Returns at once where there is only one address. UNAVAILABLE (reason "NOT_LEADER"): none
-// does; the message has what the last one said. Each may take `each_max`.
+// Asks each address of `target` for its health until one serves; that one is dialled from then on.
+// Blocks for up to `each_max` per address. Returns at once if there is only one address. Returns
+// UNAVAILABLE (reason "NOT_LEADER") if none leads; the message quotes the last answer.
 absl::Status FindLeader(const CoordinatorTarget& target,
                         absl::Duration each_max = absl::Seconds(2));
 

@@ -7,7 +7,7 @@
 namespace muster {
 namespace {
 
-// Where the first line begins that lies in `text` from `at` on.
+// Returns where the first line begins that starts at `at` or later.
 size_t NextLine(absl::string_view text, size_t at) {
   if (at == 0 || text[at - 1] == '\n') return at;
   const size_t end = text.find('\n', at);
@@ -26,7 +26,7 @@ void LogRing::send(google::LogSeverity severity, const char* /*full_filename*/,
   Add(absl::StrCat(ToString(severity, base_filename, line, time, message, message_len), "\n"));
 }
 
-// Forgetting half at a time makes a line cost no more than its copy.
+// Dropping half of the text at a time keeps the cost of a line at about one copy.
 void LogRing::Add(absl::string_view line) {
   absl::MutexLock lock(&mu_);
   absl::StrAppend(&text_, line);
@@ -45,7 +45,7 @@ LogRing::Part LogRing::Read(std::optional<int64_t> offset, int64_t bytes_max) co
   if (offset) {
     from = std::clamp<int64_t>(*offset - begin_, 0, size);
     count = std::min(size - from, most);
-    // Up to the end of a line, where one ends in it.
+    // Cut at the end of the last whole line, if there is one.
     const size_t end = count == size - from
                            ? absl::string_view::npos
                            : absl::string_view(text_).rfind('\n', from + count - 1);

@@ -1,4 +1,4 @@
-// The last part of what this process has logged, for who cannot see its files.
+// Keeps the last part of this process's log, for clients that cannot read its files.
 #pragma once
 
 #include <glog/logging.h>
@@ -15,22 +15,22 @@
 namespace muster {
 
 // Collects every line that glog writes while it exists, in at most twice `bytes_max` of memory.
-// Thread-safe. A line of the log never holds a token or a key: what is not logged is not told.
+// Thread-safe. Tokens and keys must never be logged: every line can be read remotely.
 class LogRing final : private google::LogSink {
  public:
   explicit LogRing(int64_t bytes_max = limits::kMemberLogBytesMax);
   ~LogRing() override;
 
   struct Part {
-    int64_t offset = 0;  // of the first byte, of all that was ever logged
-    std::string text;    // whole lines, but for a line that is longer than all that is kept
+    int64_t offset = 0;  // position of the first byte in all that was ever logged
+    std::string text;    // whole lines, except a line longer than the ring
     int64_t next_offset = 0;
   };
-  // What was logged from `offset` on, at most `bytes_max`; where that is forgotten already, from
-  // the first line that is not; with none, the last lines that fit.
+  // Returns what was logged from `offset` on, at most `bytes_max`. If that is already forgotten,
+  // starts at the first line that is kept. Without an offset, returns the last lines that fit.
   Part Read(std::optional<int64_t> offset, int64_t bytes_max) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As if it were logged: for tests.
+  // Adds a line as if it were logged. For tests.
   void Add(absl::string_view line) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -41,7 +41,7 @@ class LogRing final : private google::LogSink {
   const int64_t bytes_max_;
   mutable absl::Mutex mu_;
   std::string text_ ABSL_GUARDED_BY(mu_);
-  int64_t begin_ ABSL_GUARDED_BY(mu_) = 0;  // the offset of its first byte
+  int64_t begin_ ABSL_GUARDED_BY(mu_) = 0;  // the offset of text_'s first byte
 };
 
 }  // namespace muster

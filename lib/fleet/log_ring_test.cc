@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(LogRingTest, HoldsWhatIsLoggedWhileItExists) {
+TEST(LogRingTest, KeepsLinesLoggedWhileItExists) {
   LOG(INFO) << "before";
   const LogRing ring;
   LOG(WARNING) << "the disk is slow";
@@ -36,7 +36,7 @@ TEST(LogRingTest, TheLastPartIsWholeLines) {
   EXPECT_EQ(ring.Read(std::nullopt, 10).offset, 4);
 }
 
-TEST(LogRingTest, FollowingItMissesNothingAndRepeatsNothing) {
+TEST(LogRingTest, FollowingTheLogNeitherSkipsNorRepeatsLines) {
   LogRing ring;
   std::string written, read;
   int64_t offset = 0;
@@ -44,7 +44,7 @@ TEST(LogRingTest, FollowingItMissesNothingAndRepeatsNothing) {
     const std::string line = absl::StrCat("line ", i, "\n");
     written += line;
     ring.Add(line);
-    const LogRing::Part part = ring.Read(offset, 16);  // less than what waits, now and then
+    const LogRing::Part part = ring.Read(offset, 16);  // sometimes less than what is unread
     EXPECT_EQ(part.offset, offset);
     EXPECT_EQ(part.text.back(), '\n');
     read += part.text;
@@ -58,7 +58,7 @@ TEST(LogRingTest, FollowingItMissesNothingAndRepeatsNothing) {
   }
   EXPECT_EQ(read, written);
   EXPECT_EQ(ring.Read(offset, 16).text, "");
-  EXPECT_EQ(ring.Read(offset + 99, 16).next_offset, offset) << "of a process that was there before";
+  EXPECT_EQ(ring.Read(offset + 99, 16).next_offset, offset) << "an offset of an earlier process";
 }
 
 TEST(LogRingTest, ForgetsTheOldest) {
@@ -70,7 +70,7 @@ TEST(LogRingTest, ForgetsTheOldest) {
     ring.Add(line);
   }
   const LogRing::Part part = ring.Read(0, 1 << 20);
-  EXPECT_GT(part.offset, 0) << "what was asked for is gone, and that is told";
+  EXPECT_GT(part.offset, 0) << "the returned offset shows that older lines are gone";
   EXPECT_LE(part.text.size(), 64);
   EXPECT_EQ(written.substr(part.offset, part.text.size()), part.text);
   const LogRing::Part last = ring.Read(std::nullopt, 1 << 20);

@@ -16,12 +16,12 @@ ABSL_FLAG(
     "folder with this process's tls.crt and tls.key and the authority's ca.crt, which are read "
     "again when they change; empty: no TLS, on this host alone unless --insecure");
 ABSL_FLAG(bool, insecure, false,
-          "talk beyond this host without TLS: whoever reaches the port may do everything");
+          "talk beyond this host without TLS: every client that reaches the port has full access");
 
 namespace muster {
 namespace {
 
-// "127.example.org" is a name.
+// Parses the address because "127.example.org" is a name, not loopback.
 bool IsLoopbackAddress(const std::string& host) {
   in_addr address{};
   return inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
@@ -36,9 +36,8 @@ absl::StatusOr<DaemonSecurity> SecurityFromFlags() {
     return absl::InvalidArgumentError("--tls and --insecure exclude each other");
   }
   LOG_IF(WARNING, security.insecure)
-      << "--insecure: whoever reaches the coordinator's port may do everything, and can read what "
-         "is "
-         "said on the way; muster certs init makes certificates for --tls";
+      << "--insecure: every client that reaches the coordinator's port has full access, and the "
+         "traffic is not encrypted; muster certs init makes certificates for --tls";
   return security;
 }
 
@@ -46,7 +45,7 @@ void ExportSecurity(const DaemonSecurity& security, Role role, Metrics& metrics,
                     TlsServer* server) {
   metrics
       .Gauge("muster_insecure",
-             "1 where the process was started with --insecure: in plaintext, beyond its host.")
+             "1 if the process was started with --insecure: in plaintext, beyond its host.")
       .Set(security.insecure ? 1 : 0);
   if (!security.tls.empty()) metrics.Add(CertificateMetrics(security.tls, role, server));
 }
@@ -67,7 +66,7 @@ absl::StatusOr<std::string> ListenAddress(const DaemonSecurity& security, const 
   return absl::InvalidArgumentError(absl::StrCat(
       flag,
       " can be reached from beyond this host: give certificates (--tls=DIR; muster certs init "
-      "makes them), or say --insecure, or listen on 127.0.0.1"));
+      "makes them), or pass --insecure, or listen on 127.0.0.1"));
 }
 
 absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
@@ -78,12 +77,12 @@ absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
     return absl::InvalidArgumentError(
         absl::StrCat(address,
                      " is beyond this host: give certificates (--tls=DIR; muster certs issue makes "
-                     "them), or say --insecure"));
+                     "them), or pass --insecure"));
   }
   if (const TlsFolder folder{security.tls}; !security.tls.empty() && !folder.has_certificate()) {
     return WithReason(
         absl::UnavailableError(absl::StrCat(
-            folder.certificate(), " is not there: a member needs a certificate of its own")),
+            folder.certificate(), " does not exist: a member needs a certificate of its own")),
         "CERTIFICATE_FILES");
   }
   return SecureTarget(coordinator, {.tls = security.tls, .token_file = ""});

@@ -1,5 +1,4 @@
-// What the command line of a daemon says of its security: certificates, or --insecure, or this host
-// alone.
+// A daemon's security, as its command line says: certificates, --insecure, or this host only.
 #pragma once
 
 #include <string>
@@ -13,34 +12,35 @@
 namespace muster {
 
 struct DaemonSecurity {
-  std::string tls;        // --tls: a folder as TlsFolder has it; "": plaintext
+  std::string tls;        // --tls: a folder as described at TlsFolder; "": plaintext
   bool insecure = false;  // --insecure
 
-  // Strangers may be on the way, or at the door: with certificates they are kept out, without them
-  // somebody must have said that this is meant.
+  // Whether the process may be reached from, or connect to, other hosts. That requires
+  // certificates, or --insecure as explicit consent.
   bool reaches_beyond_host() const { return !tls.empty() || insecure; }
 };
 
-// INVALID_ARGUMENT: both were given. Warns of --insecure.
+// Returns INVALID_ARGUMENT if both flags are given. Logs a warning if --insecure is.
 absl::StatusOr<DaemonSecurity> SecurityFromFlags();
 
-// muster_insecure, and the certificate's metrics where there is one: of a process of this role, and
-// of what `server` shows, if it is not null. Both must stay until the process ends.
+// Exports muster_insecure and, with certificates, the certificate's metrics: of a process of
+// `role`, and of what `server` shows if it is not null. `metrics` and `server` must exist until the
+// process ends.
 void ExportSecurity(const DaemonSecurity& security, Role role, Metrics& metrics,
                     TlsServer* server = nullptr);
 
-// Where to listen: `flag` as it was given, or, where it is "", at `port` on all interfaces if the
-// security reaches beyond this host, else on loopback. INVALID_ARGUMENT: `flag` is beyond this host
-// and the security is not.
+// Returns the address to listen at: `flag` if it is given. Otherwise `port`, on all interfaces if
+// `security` reaches beyond this host, else on loopback. Returns INVALID_ARGUMENT if `flag` is
+// beyond this host and `security` does not allow that.
 absl::StatusOr<std::string> ListenAddress(const DaemonSecurity& security, const std::string& flag,
                                           int port);
 
-// INVALID_ARGUMENT: the coordinator is beyond this host and the security is not; else
-// SecureTarget()'s.
+// Returns INVALID_ARGUMENT if the coordinator is beyond this host and `security` does not allow
+// that, else the result of SecureTarget().
 absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
                                             const std::string& coordinator);
 
-// Whether a host:port can only be on this host, without asking a name service.
+// Returns whether `host_port` is certain to be on this host. Asks no name service.
 bool IsLoopback(const std::string& host_port);
 
 }  // namespace muster

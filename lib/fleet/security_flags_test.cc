@@ -11,13 +11,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ListenAddress, IsLoopbackUnlessSomebodyKeepsStrangersOutOrWantsThemIn) {
+TEST(ListenAddress, IsLoopbackWithoutTlsOrInsecure) {
   EXPECT_EQ(*ListenAddress({}, "", 7070), "127.0.0.1:7070");
   EXPECT_EQ(*ListenAddress({.tls = "/certs"}, "", 7070), "0.0.0.0:7070");
   EXPECT_EQ(*ListenAddress({.insecure = true}, "", 7070), "0.0.0.0:7070");
 }
 
-TEST(ExportSecurity, SaysWhoIsInsecure) {
+TEST(ExportSecurity, ExportsWhetherTheProcessIsInsecure) {
   Metrics open, closed;
   ExportSecurity({.insecure = true}, Role::kPs, open);
   ExportSecurity({}, Role::kPs, closed);
@@ -25,7 +25,7 @@ TEST(ExportSecurity, SaysWhoIsInsecure) {
   EXPECT_THAT(closed.Render(), HasSubstr("\nmuster_insecure 0\n"));
 }
 
-TEST(ListenAddress, WhatWasGivenIsTakenOrRefusedWithTheWayOut) {
+TEST(ListenAddress, UsesTheGivenAddressOrNamesTheFlagsThatAllowIt) {
   for (const char* own : {"127.0.0.1:7", "127.1.2.3:7", "localhost:7", "[::1]:7"}) {
     EXPECT_EQ(*ListenAddress({}, own, 7070), own);
   }
@@ -38,7 +38,7 @@ TEST(ListenAddress, WhatWasGivenIsTakenOrRefusedWithTheWayOut) {
   }
 }
 
-TEST(TargetFor, ACoordinatorBeyondThisHostNeedsTlsOrConsent) {
+TEST(TargetFor, ACoordinatorBeyondThisHostNeedsTlsOrInsecure) {
   EXPECT_TRUE(TargetFor({}, "127.0.0.1:7070").ok());
   EXPECT_TRUE(absl::IsInvalidArgument(TargetFor({}, "muster-coordinator:7070").status()));
   EXPECT_TRUE(TargetFor({}, "127.0.0.1:7070,localhost:7071").ok());

@@ -12,9 +12,10 @@
 namespace muster {
 namespace {
 
-constexpr int kPartEventsMax = 4096;     // some 200 KB
-constexpr int kPartsReportedMax = 4;     // in one report: below limits::kRequestBytesMax
-constexpr int64_t kProbesHeldMax = 256;  // nobody asks for so many before the first is answered
+constexpr int kPartEventsMax = 4096;  // some 200 KB
+constexpr int kPartsReportedMax = 4;  // in one report: below limits::kRequestBytesMax
+constexpr int64_t kProbesHeldMax =
+    256;  // far more than a coordinator sends before the first answer
 
 v1::TraceEventKind ToProto(Trace::Kind kind) {
   switch (kind) {
@@ -32,7 +33,7 @@ v1::TraceEventKind ToProto(Trace::Kind kind) {
   return v1::TRACE_EVENT_KIND_UNSPECIFIED;
 }
 
-// Numbers instead of names. A literal may have several addresses.
+// Replaces names by numbers. Keyed by content, because equal literals may have different addresses.
 class Names {
  public:
   int32_t NumberOf(const char* name) {
@@ -40,7 +41,7 @@ class Names {
     if (is_new) fresh_.emplace_back(name);
     return known->second;
   }
-  // Those that nobody was told of.
+  // Returns the names added since the last call.
   std::vector<std::string> TakeFresh() { return std::exchange(fresh_, {}); }
 
  private:
@@ -105,7 +106,7 @@ void TraceTeller::Record(const std::string& job, const v1::TraceOrder& order) {
     recordings_.erase(before);
   }
   std::shared_ptr<Trace> trace = find_(job);
-  if (trace == nullptr) return Excuse(order, "it does nothing for the job");
+  if (trace == nullptr) return Excuse(order, "it does no work for the job");
   const bool started = trace->Start({
       .events_max =
           std::clamp<int64_t>(order.record().events_max(), 1, limits::kTracedEventsOfMemberMax),
@@ -126,7 +127,8 @@ void TraceTeller::Excuse(const v1::TraceOrder& order, const std::string& trouble
 void TraceTeller::Tell(const std::string& job, const v1::TraceOrder& order) {
   const auto known = recordings_.find(job);
   if (known == recordings_.end() || known->second.request != order.request()) {
-    return Excuse(order, "it has recorded nothing: its process, or its stream, began later");
+    return Excuse(order,
+                  "it has no recording: its process or its stream started after the request");
   }
   const Trace::Recording recording = known->second.trace->Stop();
   recordings_.erase(known);
@@ -169,7 +171,7 @@ bool TraceTeller::AddTo(v1::MemberReport& report) {
     *report.add_traces() = std::move(parts_.front());
     parts_.pop_front();
   }
-  // Last, so that little passes between the look at the clock and the sending.
+  // Last, so that little time passes between reading the clock and sending.
   for (v1::TracePart& answer : probes_) {
     answer.set_told_nanos(Trace::Now());
     *report.add_traces() = std::move(answer);

@@ -1,4 +1,4 @@
-// What this process records for the coordinator's traces, and tells it.
+// Records trace events for the coordinator, and reports them to it.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,25 @@
 
 namespace muster {
 
-// Thread-safe. Of several recordings each is of another job.
+// Thread-safe. Records at most one trace per job.
 class TraceTeller {
  public:
-  // What the job's work in this process is recorded in; null: it does nothing for the job.
+  // Returns the trace in which this process records the job's work; null if it does no work for the
+  // job.
   using Find = std::function<std::shared_ptr<Trace>(const std::string& job)>;
-  // `report_soon`: there is something to tell; called on any thread, by recordings also after this
-  // has gone.
+  // `report_soon` is called when there is something to report, on any thread. Recordings may call
+  // it even after the teller is destroyed.
   TraceTeller(Find find, std::function<void()> report_soon)
       : find_(std::move(find)), report_soon_(std::move(report_soon)) {}
-  ~TraceTeller();  // ends what it has begun
+  ~TraceTeller();  // stops all recordings
 
-  // A directive with a TraceOrder.
+  // Carries out a directive that has a TraceOrder.
   void Handle(const v1::Directive& directive) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Who asked is gone: ends what was begun for him, and forgets what he was to be told.
+  // The coordinator that asked is gone: stops its recordings and drops the unsent answers.
   void Forget() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What there is to tell now, as much of it as one report holds. True: there is more.
+  // Adds unsent parts to `report`, as many as one report may hold. Returns true if more remain.
   bool AddTo(v1::MemberReport& report) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -52,8 +53,8 @@ class TraceTeller {
   const std::function<void()> report_soon_;
   absl::Mutex mu_;
   absl::btree_map<std::string, Recording> recordings_ ABSL_GUARDED_BY(mu_);  // by job
-  std::deque<v1::TracePart> probes_ ABSL_GUARDED_BY(mu_);                    // to be answered
-  std::deque<v1::TracePart> parts_ ABSL_GUARDED_BY(mu_);                     // to be told
+  std::deque<v1::TracePart> probes_ ABSL_GUARDED_BY(mu_);  // answers to probes, unsent
+  std::deque<v1::TracePart> parts_ ABSL_GUARDED_BY(mu_);   // recorded parts, unsent
 };
 
 }  // namespace muster

@@ -31,7 +31,7 @@ class TraceTellerTest : public ::testing::Test {
     directive.mutable_trace_order()->mutable_tell()->set_end_step(end);
     teller_.Handle(directive);
   }
-  // What one trace event after the other says its step is, of all that is told; and all names.
+  // All that the teller reports: the step of each event in order, all names, and the last part.
   struct Told {
     std::vector<int64_t> steps;
     std::vector<std::string> names;
@@ -79,12 +79,12 @@ TEST_F(TraceTellerTest, StepsAreRecordedAnnouncedAndTold) {
   EXPECT_EQ(report.traces(0).end_step(), 5);
   v1::MemberReport again;
   teller_.AddTo(again);
-  EXPECT_EQ(again.traces_size(), 0) << "it is said once";
+  EXPECT_EQ(again.traces_size(), 0) << "an end is reported once";
 
   Tell(7, 4, 5);
   EXPECT_EQ(reports_soon_, 1);
   const Told told = ReadAll();
-  EXPECT_EQ(told.steps, std::vector<int64_t>{4}) << "of the others nobody wants to know";
+  EXPECT_EQ(told.steps, std::vector<int64_t>{4}) << "only the requested steps";
   EXPECT_EQ(told.names, std::vector<std::string>{"step"});
   ASSERT_TRUE(told.last.last());
   EXPECT_EQ(told.last.told().tracks(0).name(), "steps");
@@ -115,27 +115,27 @@ TEST_F(TraceTellerTest, AProbeIsAnsweredWithTheClock) {
   EXPECT_LE(report.traces(0).heard_nanos(), report.traces(0).told_nanos());
 }
 
-TEST_F(TraceTellerTest, WhyThereIsNothingToTellIsSaid) {
+TEST_F(TraceTellerTest, AnswersWhyThereIsNoTrace) {
   Tell(5, 0, 1);
-  EXPECT_NE(ReadAll().last.told().trouble().find("began later"), std::string::npos);
+  EXPECT_NE(ReadAll().last.told().trouble().find("started after the request"), std::string::npos);
 
   ASSERT_TRUE(trace_->Start({.events_max = 5}));  // to a file
   Record(6, 1);
   EXPECT_NE(ReadAll().last.told().trouble().find("--trace"), std::string::npos);
-  EXPECT_TRUE(trace_->on()) << "the file goes on";
+  EXPECT_TRUE(trace_->on()) << "the trace to a file continues";
   trace_->Stop();
 
   trace_ = nullptr;
   Record(8, 1);
-  EXPECT_NE(ReadAll().last.told().trouble().find("does nothing for the job"), std::string::npos);
+  EXPECT_NE(ReadAll().last.told().trouble().find("does no work for the job"), std::string::npos);
   trace_ = std::make_shared<Trace>();
 }
 
-// A coordinator that has ended asks nobody to stop.
-TEST_F(TraceTellerTest, NobodyRecordsForWhoIsGone) {
+// A coordinator that has ended sends no directive to stop.
+TEST_F(TraceTellerTest, ForgetStopsRecordingsAndDropsAnswers) {
   Record(1, 5);
   MakeStep(1);
-  Tell(2, 0, 9);  // an excuse, which waits
+  Tell(2, 0, 9);  // an answer that is still unsent
   teller_.Forget();
   EXPECT_FALSE(trace_->on());
   v1::MemberReport report;
@@ -143,7 +143,7 @@ TEST_F(TraceTellerTest, NobodyRecordsForWhoIsGone) {
   EXPECT_EQ(report.traces_size(), 0);
 }
 
-TEST_F(TraceTellerTest, ALaterRequestTakesThePlaceOfOneThatNobodyEnded) {
+TEST_F(TraceTellerTest, ALaterRequestReplacesAnUnfinishedOne) {
   Record(1, 5);
   MakeStep(1);
   Record(2, 5);
