@@ -13,7 +13,7 @@ constexpr float kTwoOverRootPi = 1.1283791670955126f;
 constexpr float kOneOverRootTwoPi = 0.3989422804014327f;
 
 struct ReluOf {
-  // Not fmaxf, which would swallow a NaN.
+  // fmaxf would drop a NaN.
   __device__ float operator()(float x) const { return x < 0 ? 0 : x; }
 };
 struct SiluOf {
@@ -50,7 +50,7 @@ struct GeluExactOf {
   __device__ float operator()(float x) const { return 0.5f * x * (1 + erff(kRootHalf * x)); }
 };
 
-// The derivatives: of dy and of what is known, y or x.
+// The derivatives, from dy and `known`: y or x.
 struct ReluGradOf {
   __device__ float operator()(float dy, float y) const { return y > 0 ? dy : 0; }
 };
@@ -106,7 +106,7 @@ __global__ void AccumulateTerms(T* y, Terms terms, int64_t n) {
     if (i + V <= n) {
       float sum[V];
       LoadFloats(sum, static_cast<const T*>(terms.of[0]) + i);
-      // By constant indices, or the terms would be copied into local memory.
+      // Index with constants, or the compiler copies the terms into local memory.
 #pragma unroll
       for (int t = 1; t < kTermsMax; ++t) {
         if (t >= terms.count) break;
@@ -159,7 +159,7 @@ __device__ inline __half ConvertOne<__half, int32_t>(int32_t x) {
   return FromFloat<__half>(static_cast<float>(x));
 }
 
-// Four at a time: reads and writes of 8 to 16 bytes.
+// Four elements at a time: reads and writes of 8 to 16 bytes.
 template <typename To, typename From>
 __global__ void ConvertAll(To* y, const From* x, int64_t n) {
   constexpr int V = 4;
@@ -212,7 +212,7 @@ __global__ void Weigh(float* y, const float* x, const RunNumbers* numbers, int64
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) y[i] = factor * x[i];
 }
 
-// One thread.
+// Runs in one thread.
 __global__ void TakeShare(float* y, const float* x, const RunNumbers* numbers) {
   *y = *x * ShareOf(numbers);
 }

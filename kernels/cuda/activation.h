@@ -1,8 +1,4 @@
-// Functions of one variable and their derivatives, CUDA twins of kernels/activation.h and more.
-//
-// Tensors are on the device, 16-byte aligned, of n elements of `type`, a floating one; an output
-// may be one of the inputs. Asynchronous on `stream`; the launch error, if any, is returned. n == 0
-// is a no-op. Each reads its inputs and writes its output once: bandwidth-bound.
+// Functions of one variable and their derivatives. CUDA twins of kernels/activation.h, and more.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,7 +32,7 @@ enum class Function {
   // Steps, without derivatives.
   kFloor,
   kCeil,
-  kRound,  // halves to the even one
+  kRound,  // halves to even
   kSign,
 };
 
@@ -50,46 +46,48 @@ struct Curve {
   float b;
 };
 
-// y = f(x). kNeg and kAbs also of i32, modulo 2^32.
+// y = f(x). kNeg and kAbs also take i32, modulo 2^32.
 cudaError_t Apply(const Curve& f, void* y, const void* x, int64_t n, Type type,
                   cudaStream_t stream);
 
-// dx = dy f'(x), from y = f(x) for kRelu, kTanh, kSigmoid, kSqrt and kExp and from x for the
-// others; kNeg reads neither and `known` may be null. At a bend as kernels/activation.h.
+// dx = dy f'(x). `known` is y = f(x) for kRelu, kTanh, kSigmoid, kSqrt and kExp, and x for the
+// others; kNeg reads neither, so it may be null. At a kink the derivative is that of
+// kernels/activation.h.
 cudaError_t ApplyGrad(const Curve& f, void* dx, const void* dy, const void* known, int64_t n,
                       Type type, cudaStream_t stream);
 
-// y = 1 where x is NaN, else 0. y may be x where x is f32.
+// y = 1 where x is NaN, else 0. y may be x if x is f32.
 cudaError_t IsNan(int32_t* y, const void* x, int64_t n, Type type, cudaStream_t stream);
 
-// y = terms[0] + terms[1] + ..., in f32 and in that order; 1 <= terms <= kTermsMax. y may be any.
+// y = terms[0] + terms[1] + ..., in f32 and in that order; 1 <= terms <= kTermsMax. y may be any of
+// the terms.
 inline constexpr int kTermsMax = 8;
 cudaError_t Accumulate(void* y, const void* const* terms, int count, int64_t n, Type type,
                        cudaStream_t stream);
 
-// Among f32, bf16, f16 and i32. To i32 truncates towards 0; NaN becomes 0, what does not fit the
-// nearest. May be in place between types of one width.
+// Converts among f32, bf16, f16 and i32. To i32 it truncates towards 0: NaN becomes 0, and a value
+// out of range becomes the nearest i32. May be in place between types of the same width.
 cudaError_t Convert(void* y, Type to, const void* x, Type from, int64_t n, cudaStream_t stream);
 
-// How a gradient leaves a run: to f32 = or += from / loss scale, or is left, as the run's numbers
-// say.
+// Writes a gradient out at the end of a run. As numbers->gradients says, `to` is assigned from /
+// loss scale, or that is added to it, or it stays unchanged.
 cudaError_t ExportGradient(float* to, const void* from, Type type, const RunNumbers* numbers,
                            int64_t n, cudaStream_t stream);
 
-// y f32 = x * samples of the run / samples of the global batch * loss scale: what a statistic
-// parameter receives, to be exported like a gradient.
+// y f32 = x * samples of the run / samples of the global batch * loss scale: the contribution to a
+// statistic parameter, which is exported like a gradient.
 cudaError_t WeighStatistic(float* y, const float* x, const RunNumbers* numbers, int64_t n,
                            cudaStream_t stream);
 
-// y = x * samples of the run / samples of the global batch, of one number; and its derivative times
-// the loss scale, with which backward begins.
+// y = x * samples of the run / samples of the global batch, of one number. BatchShareGrad() is its
+// derivative times the loss scale: the first gradient of the backward pass.
 cudaError_t BatchShare(float* y, const float* x, const RunNumbers* numbers, cudaStream_t stream);
 cudaError_t BatchShareGrad(float* dx, const RunNumbers* numbers, cudaStream_t stream);
 
-// n elements of y become `value`.
+// Sets n elements of y to `value`.
 cudaError_t Fill(void* y, double value, int64_t n, Type type, cudaStream_t stream);
 
-// n elements of y become 0, 1, 2, ...
+// Sets n elements of y to 0, 1, 2, ...
 cudaError_t FillPositions(int32_t* y, int64_t n, cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

@@ -1,4 +1,4 @@
-// One warp to a row: for f32, and for heads that tensor cores do not take.
+// One warp per row: for f32, and for heads that tensor cores do not support.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_rows.cuh"
 
@@ -14,8 +14,8 @@ __device__ float Dot(const T* a, const T* b, int64_t n) {
   return sum;
 }
 
-// to[d] += sum over the first `count` lanes j of weight of lane j * rows[j * row + d]; to is shared
-// memory of which a lane owns every 32nd element.
+// to[d] += the sum over the first `count` lanes j of (weight of lane j) * rows[j * row + d]. `to`
+// is shared memory; a lane owns every 32nd element.
 template <typename T>
 __device__ void AddWeighted(float* to, float weight, const T* rows, int64_t row, int64_t n,
                             int count) {
@@ -72,7 +72,7 @@ __global__ void ForwardRows(T* y, float* lse, AttentionInputs inputs, AttentionS
   }
 }
 
-// exp(score - lse), 0 for a query that sees nothing.
+// exp(score - lse); 0 for a query that sees no key.
 __device__ float Probability(float score, float lse) {
   return lse == -INFINITY ? 0 : expf(score - lse);
 }

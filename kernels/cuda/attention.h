@@ -1,20 +1,20 @@
-// Multi-head attention and its derivative, in tiles: no matrix of all scores is ever kept. CUDA
-// twins of kernels/attention.h.
+// Multi-head attention and its derivative, computed in tiles: the matrix of all scores is never
+// stored. CUDA twins of kernels/attention.h.
 //   Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022 (online softmax over tiles,
 //   recomputation from lse); Dao, "FlashAttention-2", 2023 (queries split over warps).
 //
 //   q, dq   T[B, T, H, C]      k, dk   T[B, S, H, C]      v, dv   T[B, S, H, D]
 //   y, dy   T[B, T, H, D]      lse     f32[B, H, T]       mask    f32, added to the scores
 //
-// Heads are contiguous in a row; rows of q, k and v may lie further apart. Device memory, 16-byte
-// aligned. Asynchronous on `stream`; the launch error, if any, is returned. Every sum has one
-// order: dq on the one hand, dk and dv on the other are made by kernels that own their rows and
-// recompute the scores, so that nothing is added atomically. A query that sees no key has y = 0,
-// lse = -inf and passes no gradient.
+// Heads are contiguous in a row; rows of q, k and v may have gaps between them. Device memory,
+// 16-byte aligned. Asynchronous on `stream`. Returns the launch error, if any. Every sum has a
+// fixed order and needs no atomics: dq is computed by one kernel, dk and dv by another; each owns
+// its rows and recomputes the scores. A query that sees no key has y = 0 and lse = -inf, and passes
+// no gradient.
 //
-// bf16 and f16 with C, D <= 128, multiples of 8, a positive scale and less than 2^31 elements in a
-// sample run on tensor cores, bound by them (attention_tiles.cu). The others run one warp to a row,
-// bound by the cache.
+// bf16 and f16 run on tensor cores and are bound by them (attention_tiles.cu). That requires C, D
+// <= 128, multiples of 8, a positive scale, and fewer than 2^31 elements in a sample. Other shapes
+// use one warp per row and are bound by the cache.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,16 +42,17 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
-inline constexpr int64_t kHeadMax = 512;  // of C and D
+inline constexpr int64_t kHeadMax = 512;  // limit of C and D
 
 struct AttentionMask {
   const float* data = nullptr;  // null: none
-  int64_t batch_stride = 0;     // 0 repeats; neighbouring keys are neighbours
+  int64_t batch_stride = 0;     // 0 repeats; keys are contiguous
   int64_t head_stride = 0;
   int64_t query_stride = 0;
 };
 
-// Of a mask f32[batch, heads, queries, S] without gaps, each 1 or what the attention has.
+// The shape of a mask f32[batch, heads, queries, S] without gaps. Each size is 1 or the
+// attention's.
 struct AttentionMaskShape {
   int64_t batch = 0;  // 0: there is no mask
   int64_t heads = 0;

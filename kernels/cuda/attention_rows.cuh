@@ -1,4 +1,4 @@
-// What the attention kernels share: where rows and masks lie.
+// Shared by the attention kernels: the addresses of rows and masks.
 #pragma once
 
 #include "kernels/cuda/attention.h"
@@ -16,8 +16,8 @@ struct Head {
   int batch, head;
   const T *q, *k, *v;
   const float* mask;   // null: none
-  int64_t output;      // of its first row in y and dy, T[B, T, H, D]
-  int64_t statistics;  // of its first number in lse
+  int64_t output;      // offset of its first row in y and dy, T[B, T, H, D]
+  int64_t statistics;  // offset of its first number in lse
 
   __device__ Head(const AttentionInputs& inputs, const AttentionShape& shape, int64_t number)
       : batch(static_cast<int>(number / shape.heads)),
@@ -46,7 +46,7 @@ __device__ inline int64_t OutputRow(const AttentionShape& shape) {
   return shape.heads * shape.head_values;
 }
 
-// How many keys query t sees, of those that are not masked.
+// Number of keys that query t sees, before any mask.
 __device__ inline int64_t VisibleKeys(const AttentionShape& shape, int64_t t) {
   if (!shape.causal) return shape.keys;
   return min(max(t + shape.keys - shape.queries + 1, int64_t{0}), shape.keys);
@@ -57,11 +57,11 @@ __device__ inline int64_t FirstQuery(const AttentionShape& shape, int64_t key) {
   return shape.causal ? max(key - (shape.keys - shape.queries), int64_t{0}) : 0;
 }
 
-// For each row: the sum of dy y, f32[B, H, T].
+// delta f32[B, H, T] = the sum of dy y over each row.
 cudaError_t AttentionDelta(float* delta, const void* dy, const void* y, const AttentionShape& shape,
                            cudaStream_t stream);
 
-// With tensor cores; the shape must allow them.
+// Computed on tensor cores. Requires: FitsTensorCores(shape).
 bool FitsTensorCores(const AttentionShape& shape);
 cudaError_t AttentionTiles(void* y, float* lse, const AttentionInputs& inputs,
                            const AttentionShape& shape, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// Which tiles of the scores attention's kernels compute, in which of them a mask is needed, and
-// where a warp's lanes hold their elements. Plain arithmetic: kernels and a CPU test share it.
+// Decides which tiles of the scores the attention kernels compute, which of them need a mask, and
+// where a warp's lanes hold their elements. Plain arithmetic, shared by the kernels and a CPU test.
 #pragma once
 
 #include <algorithm>
@@ -7,28 +7,28 @@
 namespace muster::kernels::cuda {
 
 inline constexpr int kTile =
-    64;  // rows of a tile in shared memory: columns of the scores at a time
-inline constexpr int kWarps = 4;     // of a block
-inline constexpr int kHalf = 32;     // columns of scores that the derivatives hold at a time
+    64;  // rows of a tile in shared memory, which are columns of the scores
+inline constexpr int kWarps = 4;     // warps per block
+inline constexpr int kHalf = 32;     // columns of scores that the derivatives hold at once
 inline constexpr int kProduct = 16;  // rows of one product on tensor cores
 
-// Query t sees the keys before VisibleKeys(t), of those that are not masked otherwise.
+// Query t sees the keys before VisibleKeys(t), except those that a mask hides.
 struct Causality {
   int queries;
   int keys;
-  bool causal;  // up to key t + keys - queries; else all
+  bool causal;  // query t sees keys up to t + keys - queries; otherwise all keys
 
   constexpr int VisibleKeys(int t) const {
     return causal ? std::clamp(t + keys - queries + 1, 0, keys) : keys;
   }
-  // The first query that sees the key; `queries` and more: none does.
+  // The first query that sees the key. `queries` or more: no query does.
   constexpr int FirstQuery(int key) const {
     return causal ? std::max(key - (keys - queries), 0) : 0;
   }
 };
 
 // The tiles [begin, end) along one side of the scores. Those in [open_begin, open_end) need no
-// mask: all of their elements count.
+// mask: every element counts.
 struct Tiles {
   int begin = 0, end = 0;
   int open_begin = 0, open_end = 0;
@@ -36,7 +36,7 @@ struct Tiles {
   constexpr bool IsOpen(int tile) const { return tile >= open_begin && tile < open_end; }
 };
 
-// Of the keys that queries [first, first + rows) see.
+// Tiles of the keys that queries [first, first + rows) see.
 constexpr Tiles KeyTiles(const Causality& c, int first, int rows) {
   if (first >= c.queries) return {};
   const int last = std::min(first + rows, c.queries) - 1;
@@ -46,8 +46,8 @@ constexpr Tiles KeyTiles(const Causality& c, int first, int rows) {
           .open_end = c.VisibleKeys(first) / kTile};
 }
 
-// Of the queries that see keys [first, first + rows). Queries beyond the last one need no mask: the
-// kernel gives them a probability of 0.
+// Tiles of the queries that see keys [first, first + rows). Queries beyond the last one need no
+// mask: the kernel gives them a probability of 0.
 constexpr Tiles QueryTiles(const Causality& c, int first, int rows) {
   const int end = (c.queries + kTile - 1) / kTile;
   if (first >= c.keys) return {.begin = end, .end = end, .open_begin = end, .open_end = end};
@@ -58,12 +58,11 @@ constexpr Tiles QueryTiles(const Causality& c, int first, int rows) {
           .open_end = end};
 }
 
-// Products of 16 x 8 elements, as tensor cores leave them (tensor_core.cuh): element e of 4.
+// Where element e of 4 of a lane is in a 16 x 8 product of tensor cores (tensor_core.cuh).
 constexpr int RowOf(int lane, int e) { return lane / 4 + e / 2 * 8; }
 constexpr int ColumnOf(int lane, int e) { return lane % 4 * 2 + e % 2; }
 
-// Which row, and from which column on, a lane names in order to load four 8 x 8 matrices out of a
-// tile.
+// The row and first column that a lane names to load four 8 x 8 matrices from a tile.
 struct TilePlace {
   int row, column;
 };
@@ -73,14 +72,14 @@ constexpr TilePlace LeftOperand(int lane, int r, int k) {
   return {r + lane % 16, k + lane / 16 * 8};
 }
 
-// A right operand that lies transposed: its columns n .. n + 15 are rows of the tile, its rows
-// k .. k + 15 columns. Registers 0, 1 for the first 8 columns, 2, 3 for the others.
+// A right operand that is stored transposed: its columns n .. n + 15 are rows of the tile, its rows
+// k .. k + 15 are columns. Registers 0 and 1 hold the first 8 columns, 2 and 3 the others.
 constexpr TilePlace TransposedOperand(int lane, int n, int k) {
   return {n + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8};
 }
 
-// A right operand as it lies, its matrices transposed on the way: rows k .. k + 15, columns
-// n .. n + 15.
+// A right operand that is not stored transposed; the load transposes its matrices: rows k .. k +
+// 15, columns n .. n + 15.
 constexpr TilePlace RightOperand(int lane, int k, int n) {
   return {k + lane % 8 + lane / 8 % 2 * 8, n + lane / 16 * 8};
 }

@@ -1,13 +1,17 @@
-// Attention on tensor cores: blocks of four warps, 16 or 32 rows of the scores each, against tiles
-// of 64 columns.
+// Attention on tensor cores. A block has four warps, with 16 or 32 rows of the scores each, and
+// walks over tiles of 64 columns.
 //
-// What bounds it on an H100, for D = 64 and 32 rows (cycles of an SM for a warp's 32 x 64 scores,
-// forward): products 210 (128 of 4096 FLOPs at the 2500 per cycle that mma.sync reaches), operands
-// out of shared memory 160 (40 loads of 512 bytes at 128 per cycle), exp 128 (2048 at 16), other
-// instructions about 90. So it is bound by the products, which is why a warp takes 32 rows: with 16
-// the operands would take longer than they. dq likewise; dk and dv are bound by operands (512
-// against 420): their two sums leave registers for 16 columns at a time only. Tiles arrive while
-// the one before is computed.
+// Estimated bounds on an H100 for D = 64 and 32 rows, in cycles of an SM for a warp's 32 x 64
+// scores, forward:
+// - products: 210 (128 of 4096 FLOPs at the 2500 per cycle that mma.sync reaches);
+// - operands from shared memory: 160 (40 loads of 512 bytes at 128 per cycle);
+// - exp: 128 (2048 at 16 per cycle);
+// - other instructions: about 90.
+//
+// So the products bound it. That is why a warp takes 32 rows: with 16 the operands would take
+// longer than the products. dq is bound in the same way. dk and dv are bound by operands (512
+// cycles against 420): their two sums leave registers for only 16 columns at a time. The next tile
+// is copied while the present one is computed.
 #include <limits>
 #include <type_traits>
 
@@ -21,15 +25,15 @@ constexpr int kBlockThreads = kWarps * kWarp;
 
 __device__ int Lane() { return threadIdx.x % kWarp; }
 
-// R rows of D elements in shared memory, 16 bytes apart from a multiple of 128: the eight rows of a
-// matrix lie in different banks.
+// R rows of D elements in shared memory. A row's length is a multiple of 128 bytes plus 16, so that
+// the eight rows of a matrix are in different banks.
 template <typename T, int D, int R = kTile>
 struct Tile {
   static constexpr int kRow = D + 8;
   T elements[R * kRow];
 
-  // Rows first, first + 1, ... of a matrix of `last` rows and `width` <= D columns, zeros beyond.
-  // By the whole block, to be awaited.
+  // Loads rows first, first + 1, ... of a matrix of `last` rows and `width` <= D columns; elements
+  // beyond it are 0. Called by the whole block, which must then await the copies.
   __device__ void Load(const T* rows, int row, int first, int last, int width) {
     constexpr int kParts = D / 8, kStep = kBlockThreads / kParts;
     const int c = threadIdx.x % kParts * 8;
@@ -105,7 +109,7 @@ __device__ void AddProduct(float (&sum)[M][D / 8][4], const float (&weights)[M][
   }
 }
 
-// Of the four lanes that share rows.
+// The sum over the four lanes that share rows.
 __device__ float QuadSum(float x) {
   x += __shfl_xor_sync(kEveryLane, x, 1);
   return x + __shfl_xor_sync(kEveryLane, x, 2);
@@ -115,8 +119,8 @@ __device__ float QuadMax(float x) {
   return fmaxf(x, __shfl_xor_sync(kEveryLane, x, 2));
 }
 
-// Rows of products times `factor` of their row, rounded, to memory: rows first, first + 1, ... of
-// a matrix of `last` rows and `width` columns.
+// Multiplies rows of products by the `factor` of their row, rounds them, and stores them: rows
+// first, first + 1, ... of a matrix of `last` rows and `width` columns.
 template <typename T, int M, int N>
 __device__ void StoreRows(T* to, int row, int first, int last, int width,
                           const float (&sum)[M][N][4], const float (&factor)[M][2]) {
@@ -144,8 +148,8 @@ __device__ void StoreRows(T* to, int row, int first, int last, int width,
   StoreRows(to, row, first, last, width, sum, of_rows);
 }
 
-// A block's head, and what its products become. The logarithm of a probability, in units of log 2,
-// is factor() * score - lse.
+// A block's head, and how its products become scores. In units of log 2 the logarithm of a
+// probability is factor() * score - lse.
 template <typename T>
 struct Scores {
   Head<T> head;
@@ -160,11 +164,11 @@ struct Scores {
         scale(shape.scale * kLog2E) {}
 
   __device__ float factor() const { return mask.data == nullptr ? scale : 1; }
-  // Whether a tile that is open is computed without a look at each element.
+  // Whether a tile can be computed without checking each element.
   __device__ bool IsOpen(const Tiles& tiles, int tile) const {
     return mask.data == nullptr && tiles.IsOpen(tile);
   }
-  // -inf for a key that the query does not see.
+  // Returns -inf for a key that the query does not see.
   __device__ float Masked(float product, int t, int key) const {
     if (key >= seen.VisibleKeys(t)) return -INFINITY;
     if (mask.data == nullptr) return product;
@@ -172,7 +176,7 @@ struct Scores {
   }
 };
 
-// A warp's rows of all products.
+// The rows of a warp in all of its products.
 template <int M>
 inline constexpr int kWarpRows = M* kProduct;
 template <int M>
@@ -181,22 +185,22 @@ inline constexpr int kBlockRows = kWarps* kWarpRows<M>;
 template <typename T, int D, int M>
 struct ForwardMemory {
   Tile<T, D, kBlockRows<M>> q;
-  Tile<T, D> k[2], v[2];  // that which is computed and the next one
+  Tile<T, D> k[2], v[2];  // the present tile and the next
 };
 
-// What a warp knows of its rows while it goes from tile to tile.
+// A warp's state per row while it walks over the tiles.
 template <int D, int M>
 struct OnlineSoftmax {
   float sum[M][D / 8][4] = {};  // of exp(score - maximum) v
   float maximum[M][2];
-  float total[M][2] = {};  // of this lane's columns
+  float total[M][2] = {};  // sum of exp over this lane's columns
 
   __device__ OnlineSoftmax() {
 #pragma unroll
     for (auto& rows : maximum) rows[0] = rows[1] = -INFINITY;
   }
 
-  // Takes the scores of 8 N columns and leaves exp(score - maximum) in them.
+  // Adds the scores of 8 N columns, and replaces them by exp(score - maximum).
   template <int N>
   __device__ void Add(float (&scores)[M][N][4], float factor) {
     float reference[M][2];
@@ -255,7 +259,7 @@ template <typename T, int D, int M>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     Forward(T* y, float* lse, AttentionInputs inputs, AttentionShape shape, int blocks) {
   auto& memory = *static_cast<ForwardMemory<T, D, M>*>(LaunchedSharedMemory());
-  // Causal: the last queries see most keys and come first.
+  // With a causal mask the last queries see the most keys, so they start first.
   const int first = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kBlockRows<M>;
   const Scores<T> scores_of(inputs, shape, static_cast<int>(blockIdx.x) / blocks);
   const Head<T>& head = scores_of.head;
@@ -299,7 +303,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   load(0);
   for (int tile = 0; tile < of_block.end; ++tile) {
     AwaitCopies();
-    __syncthreads();  // the tile is there, and nobody reads the one before any more
+    __syncthreads();  // the present tile has arrived; the buffer of the previous one is free
     load(tile + 1);
     if (tile >= of_warp.end) continue;
     if (scores_of.IsOpen(of_warp, tile)) {
@@ -328,11 +332,12 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
             of_rows);
 }
 
-// In units of log 2; +inf for a query that sees nothing: its probabilities are 0.
+// Returns lse in units of log 2; +inf for a query that sees no key, which makes its probabilities
+// 0.
 __device__ float UsableLse(float lse) { return lse == -INFINITY ? INFINITY : lse * kLog2E; }
 
-// How many tiles the derivatives hold of what they go through. Wide ones lie alone, so that a block
-// fits into the 99 KiB that most devices give it.
+// Number of tiles that the derivatives buffer. Wide tiles have one buffer, so that a block fits
+// into the 99 KiB that most devices offer.
 template <int D>
 inline constexpr int kGradBuffers = D <= 64 ? 2 : 1;
 
@@ -431,13 +436,13 @@ template <typename T, int D, int M>
 struct GradKeyMemory {
   Tile<T, D, kBlockRows<M>> k, v;
   Tile<T, D> q[kGradBuffers<D>], dy[kGradBuffers<D>];
-  float2 lse[2][kTile / 2];  // of neighbouring queries
+  float2 lse[2][kTile / 2];  // pairs of neighbouring queries
   float2 delta[2][kTile / 2];
 };
 static_assert(sizeof(GradKeyMemory<__half, 128, 1>) <= 99 * 1024);
 static_assert(kBlockThreads == 2 * kTile);
 
-// Keys are the rows of the products, queries their columns.
+// The rows of the products are keys, their columns queries.
 template <typename T, int D, int M>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     GradKey(T* dk, T* dv, const T* dy, const float* lse, const float* delta, AttentionInputs inputs,
@@ -457,8 +462,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const float factor = scores_of.factor();
 
   const int statistics = static_cast<int>(head.statistics);
-  // The first half of the threads takes lse, the other delta: of a query of the next tile, from
-  // when it is asked for until its tile's turn comes.
+  // Half of the threads load lse, the others delta. Each holds the value of one query of the next
+  // tile in `next` until that tile's turn comes.
   const bool takes_lse = threadIdx.x < kTile;
   float next = 0;
   const auto load = [&, queries = queries](int tile) {
@@ -481,7 +486,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   float sum_k[M][D / 8][4] = {}, sum_v[M][D / 8][4] = {};
   const auto add = [&](int tile, auto is_masked) {
     const int buffer = tile % kGradBuffers<D>;
-    // Beside two sums of 32 rows there are no registers for more.
+    // Two sums of 32 rows leave no registers for more columns.
     constexpr int kColumns = M > 1 ? kHalf / 2 : kHalf;
 #pragma unroll 1
     for (int half = 0; half < kTile; half += kColumns) {
@@ -538,7 +543,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   StoreRows(dv + head.ValueOffset(shape), v_row, own, keys, values, sum_v, 1);
 }
 
-// A launch may take more shared memory than 48 KiB once the kernel has said so.
+// A launch may use more than 48 KiB of shared memory only after an attribute of the kernel allows
+// it.
 template <typename Kernel, typename... Arguments>
 cudaError_t LaunchTiles(Kernel kernel, int64_t blocks, int64_t shared_bytes, cudaStream_t stream,
                         Arguments... arguments) {
@@ -549,14 +555,14 @@ cudaError_t LaunchTiles(Kernel kernel, int64_t blocks, int64_t shared_bytes, cud
                 arguments...);
 }
 
-// Heads of at most D channels, in products of 16 M rows to a warp.
+// Heads of at most D channels; a warp's products have 16 M rows.
 template <int D, int M>
 struct HeadWidth {
   static constexpr int kWidth = D;
   static constexpr int kProducts = M;
 };
 
-// f(an element, a HeadWidth).
+// Calls f(an element, a HeadWidth).
 template <typename F>
 cudaError_t ForTiles(const AttentionShape& shape, F f) {
   const bool is_narrow = std::max(shape.head_channels, shape.head_values) <= 64;

@@ -5,8 +5,8 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Channels last: a matrix of B S rows, summed by columns. Channels first: a block per channel and
-// part of the batch's pixels. Both leave partial sums f32[parts, N, C].
+// Channels last: a matrix of B S rows, summed by columns. Channels first: one block per channel and
+// part of the batch's pixels. Both produce partial sums f32[parts, N, C].
 bool IsMatrix(const BatchNormShape& shape) {
   return shape.order == ChannelOrder::kLast || shape.pixels == 1;
 }
@@ -51,15 +51,16 @@ cudaError_t LaunchSums(float* partial, const BatchNormShape& shape, F f, cudaStr
                 stream, partial, parts, shape.pixels, f);
 }
 
-// The numbers of V channels, `step` apart: of neighbours (1) or of one channel V times (0).
+// Loads the numbers of V channels. `step` is 1 for neighbouring channels, 0 for one channel
+// repeated V times.
 template <int V>
 __device__ void LoadChannels(float (&to)[V], const float* from, int64_t c, int step) {
 #pragma unroll
   for (int k = 0; k < V; ++k) to[k] = from[c + k * step];
 }
 
-// Sums of x and its square, both less the channel's first element: near enough to the mean that the
-// variance does not cancel.
+// Sums of x and of its square, both less the channel's first element. That is near enough to the
+// mean to avoid cancellation in the variance.
 template <typename T>
 struct Moments {
   const T* x;
@@ -91,29 +92,29 @@ struct Moments {
   }
 };
 
-// How a batch norm's derivative knows where relu was.
+// How the derivative finds where relu was active.
 enum class Relu {
   kNone,
-  kOfState,          // by what was normalised, made again
-  kOfOutput,         // something was added before it: by the output
-  kOfOutputWithTwo,  // and dy is the sum of two
+  kOfState,          // by the normalised value, computed again from the state
+  kOfOutput,         // by the output, because an addend came before relu
+  kOfOutputWithTwo,  // also by the output; dy is the sum of two tensors
 };
 
 constexpr bool IsOfOutput(Relu relu) {
   return relu == Relu::kOfOutput || relu == Relu::kOfOutputWithTwo;
 }
 
-// Sums of g and g (x - mean), g the gradient of what was normalised: dy, or 0 where relu was. It is
-// stored where relu is known by the output.
+// Sums of g and g (x - mean), where g is the gradient of the normalised value: dy, or 0 where relu
+// was inactive. If relu is known by the output, g is stored.
 template <typename T, Relu kRelu>
 struct GradientMoments {
   const T* dy;
-  const T* dy_second;  // of Relu::kOfOutputWithTwo
+  const T* dy_second;  // only for Relu::kOfOutputWithTwo
   const T* x;
   const float* mean;
-  const float* state;  // of Relu::kOfState
+  const float* state;  // only for Relu::kOfState
   int64_t channels;
-  const T* output;  // where relu is known by it
+  const T* output;  // only if relu is known by it
   T* g;
 
   template <int V>
@@ -229,8 +230,8 @@ __global__ void FoldBias(float* state, const T* bias, int64_t channels) {
 }
 
 // Calls f.At<V>(first of V channels, step).Apply(first of V elements) for all elements. V divides
-// the channels of a matrix, or the pixels. In a matrix a thread stays with its channels and keeps
-// their numbers in registers.
+// the channels of a matrix, or the pixels. In a matrix a thread keeps the same channels, and their
+// numbers in registers.
 template <int V, typename F>
 __global__ void ForVectors(F f, bool is_matrix, int64_t channels, int64_t pixels, int64_t vectors) {
   if (!is_matrix) {
@@ -251,8 +252,8 @@ cudaError_t LaunchForVectors(F f, const BatchNormShape& shape, cudaStream_t stre
   const int64_t row = IsMatrix(shape) ? shape.channels : shape.pixels;
   const int V = row % kVector<T> == 0 ? kVector<T> : 1;
   const int64_t vectors = Rows(shape) * shape.channels / V;
-  // Enough to fill a device, and a whole row at least; few, as each thread reads its channels'
-  // numbers first.
+  // Enough blocks to fill a device and cover a whole row. Not more, because each thread first reads
+  // the numbers of its channels.
   const int64_t blocks =
       std::max(std::clamp<int64_t>(CeilDiv(vectors, kThreads), 1, kBlocksMax / 4),
                CeilDiv(shape.channels / (IsMatrix(shape) ? V : 1), kThreads));
@@ -297,7 +298,8 @@ struct Scaling {
   }
 };
 
-// Of the gradient's sums of a channel: those of the parameters, and a, b, c f32[3, C] of
+// From a channel's sums of the gradient, computes the parameters' gradients and the factors a, b, c
+// f32[3, C] of
 //   dx = gain rstd (g - mean of g - xhat mean of g xhat) = a g + b x + c,  xhat = (x - mean) rstd.
 // state[c] is gain rstd.
 template <typename T>
@@ -322,7 +324,7 @@ struct GradInput {
   const T* g;
   const T* x;
   const float* line;      // a, b, c
-  const float* summands;  // of the state, whose factors are a; null: no relu
+  const float* summands;  // the state's summands, as its factors are a; null: no relu
   int64_t channels;
 
   template <int V>
@@ -377,7 +379,7 @@ int64_t BatchNormStateBytes(const BatchNormShape& shape) {
   return 2 * shape.channels * static_cast<int64_t>(sizeof(float));
 }
 
-// Three numbers of a channel, then the parts.
+// Three numbers per channel, then the partial sums.
 int64_t BatchNormWorkspaceBytes(const BatchNormShape& shape) {
   return 3 * shape.channels * static_cast<int64_t>(sizeof(float)) +
          PartsOf(shape).WorkspaceBytes(2);

@@ -1,4 +1,4 @@
-// Normalisation of each channel over batch and pixels, and its derivatives: CUDA twins of
+// Normalises each channel over batch and pixels, and computes the derivatives. CUDA twins of
 // kernels/batch_norm.h.
 //
 //   x, y, dx, dy                          T[B, C, S], or T[B, S, C] where channels are last
@@ -6,8 +6,8 @@
 //   mean, rstd, variance, running values  f32[C]
 //   state                                 f32[2 C]
 //
-// Device memory, 16-byte aligned. Asynchronous on `stream`; the launch error, if any, is returned.
-// Sums are f32 and in one order. Bandwidth-bound; fastest with channels last.
+// Device memory, 16-byte aligned. Asynchronous on `stream`. Returns the launch error, if any. Sums
+// are f32 with a fixed order. Bandwidth-bound; fastest with channels last.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,13 +36,13 @@ int64_t BatchNormWorkspaceBytes(const BatchNormShape& shape);
 struct BatchNormOutputs {
   void* y;
   float* mean;
-  float* rstd;      // of the biased variance plus epsilon
+  float* rstd;      // 1 / sqrt(biased variance + epsilon)
   float* variance;  // unbiased
-  void* state;  // the factor and the summand of each channel: the gradient of relu needs its sign
+  void* state;  // factor and summand of each channel: relu's gradient needs the sign of its input
 };
 
-// With an addend T[B, C, S], or null: y = activation(what was normalised + addend). y may be x or
-// the addend. Reads x twice and the addend, writes y.
+// y = activation(normalised x + addend). `addend` is T[B, C, S] or null. y may be x or the addend.
+// Reads x twice and the addend once, writes y.
 cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* addend,
                       const void* bias, const void* gain, float epsilon,
                       const BatchNormShape& shape, void* workspace, cudaStream_t stream);
@@ -51,25 +51,27 @@ struct BatchNormGradients {
   void* dx;  // may be dy or x
   void* dbias;
   void* dgain;    // or null
-  void* daddend;  // null: there was no addend. Not dy
+  void* daddend;  // null: there was no addend. Must not be dy
 };
 
-// dx = a g + b x + c with numbers of the channel; g is dy where the activation passes it. Reads dy
-// and x twice and writes dx. With an addend relu was the activation, known by its output y (null
-// without), and the gradient may be dy + dy_second, where that is not null: reads them, y, x, and g
-// and x again, writes g (which is daddend) and dx.
+// dx = a g + b x + c with a, b and c of the channel. g is dy where the activation passes it, else
+// 0. Reads dy and x twice and writes dx.
+//
+// With an addend the activation was relu, whose sign comes from its output y (null without an
+// addend). The gradient is dy, or dy + dy_second if that is not null. Then it reads dy, dy_second,
+// y and x, writes g (into daddend), reads g and x again, and writes dx.
 cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,
                           const void* dy_second, const void* x, const void* y, const float* mean,
                           const float* rstd, const void* state, const BatchNormShape& shape,
                           void* workspace, cudaStream_t stream);
 
-// With the running values. y may be x.
+// Normalises by the running values. y may be x.
 cudaError_t BatchNormInference(void* y, const void* x, const float* running_mean,
                                const float* running_variance, const void* bias, const void* gain,
                                float epsilon, const BatchNormShape& shape, void* workspace,
                                cudaStream_t stream);
 
-// y = x + bias of its channel, then relu if the shape says so. y may be x.
+// y = x + the channel's bias, then relu if the shape says so. y may be x.
 cudaError_t AddChannelBias(void* y, const void* x, const void* bias, const BatchNormShape& shape,
                            void* workspace, cudaStream_t stream);
 

@@ -4,11 +4,12 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Four at a time: what a warp loads and stores lies side by side, 128 and 512 bytes.
+// Four elements at a time: a warp loads 128 and stores 512 contiguous bytes.
 __global__ void DecodeAll(float* y, const uint8_t* x, int64_t n, const float* values) {
   constexpr int V = 4;
-  // Lanes that look at different words of a bank wait for each other, three or four of them for
-  // random bytes: little beside memory, and less than a table outside of the processor would cost.
+  // Lanes that read different words of one bank wait for each other, three or four of them for
+  // random bytes. That is little compared with the memory traffic, and less than a table in global
+  // memory would cost.
   __shared__ float table[256];
   for (int byte = static_cast<int>(threadIdx.x); byte < 256; byte += kThreads) {
     table[byte] = values[byte];

@@ -6,10 +6,10 @@
 namespace muster::kernels::cuda {
 
 inline constexpr int kColumnsOfBlock = 64;  // a cache line of bf16
-inline constexpr int kRowsAtOnce = 4;       // of a thread
+inline constexpr int kRowsAtOnce = 4;       // rows that a thread loads at once
 
-// How [rows, columns] is cut: blocks walk down kColumnsOfBlock columns, parts of the rows in
-// different blocks. Partial sums f32[parts, N, columns].
+// How [rows, columns] is divided: a block walks down kColumnsOfBlock columns, and the rows are
+// split into parts for different blocks. Partial sums are f32[parts, N, columns].
 struct ColumnParts {
   int64_t rows;
   int64_t columns;
@@ -28,10 +28,12 @@ struct ColumnParts {
   }
 };
 
-// Adds up the rows of a part: f.At<V>(first of V columns) holds what a thread needs of its columns,
-// its Load(row, first of V elements) reads a row's and its Add(that, row, first, sums) adds them: a
-// thread's loads of several rows are under way at once, also where Add() stores. V divides the
-// columns. A block is kColumnsOfBlock / V threads wide.
+// Adds up the rows of a part. V divides the columns; a block is kColumnsOfBlock / V threads wide.
+// - f.At<V>(first of V columns) returns what a thread needs for its columns.
+// - Its Load(row, first of V elements) reads a row's elements.
+// - Its Add(loaded, row, first, sums) adds them to the sums, and may store.
+//
+// A thread loads several rows before it adds the first, so that the loads overlap.
 template <int N, int V, typename F>
 __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
   constexpr int kLanes = kColumnsOfBlock / V;
@@ -67,7 +69,7 @@ __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
 #pragma unroll
     for (int i = 0; i < N * V; ++i) of_threads[i][thread] = sums[i / V][i % V];
     __syncthreads();
-    // Sum i of the columns of a lane, for every pair of them.
+    // Each step adds up sum i of the columns of one lane.
     for (int pair = thread; pair < N * V * kLanes; pair += kThreads) {
       const int lane = pair % kLanes, i = pair / kLanes;
       const int64_t own = start + lane * V + i % V;
@@ -79,7 +81,7 @@ __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
   }
 }
 
-// 16 bytes of T at a time where vectors fit the rows, which are then 16-byte aligned.
+// Takes 16 bytes of T at a time if the rows are whole vectors; they must then be 16-byte aligned.
 template <int N, typename T, typename F>
 cudaError_t LaunchSumColumns(float* partial, const ColumnParts& shape, F f, cudaStream_t stream) {
   const bool vectorises = shape.columns % kVector<T> == 0;
@@ -91,8 +93,8 @@ cudaError_t LaunchSumColumns(float* partial, const ColumnParts& shape, F f, cuda
                 dim3(lanes, kThreads / lanes), 0, stream, partial, shape, f);
 }
 
-// Calls f(column, sums of the parts) once for each column. A block takes a warp's width of columns:
-// its warps add up every kWarps-th part, one of them what the others have.
+// Calls f(column, sums of the parts) once for each column. A block takes as many columns as a warp
+// has lanes. Each warp adds up every kWarps-th part; warp 0 then adds up the warps' sums.
 template <int N, typename F>
 __device__ void ForJoined(const float* partial, int64_t columns, int64_t parts, F f) {
   constexpr int kWarps = kThreads / kWarp;
@@ -110,7 +112,7 @@ __device__ void ForJoined(const float* partial, int64_t columns, int64_t parts, 
         for (int k = 0; k < N; ++k) sums[k] += partial[(part * N + k) * columns + column];
       }
     }
-    __syncthreads();  // those of the columns before have been read
+    __syncthreads();  // wait until the sums of the previous columns are read
 #pragma unroll
     for (int k = 0; k < N; ++k) of_warps[k][warp][lane] = sums[k];
     __syncthreads();
@@ -124,7 +126,7 @@ __device__ void ForJoined(const float* partial, int64_t columns, int64_t parts, 
   }
 }
 
-// The grid of a kernel of kThreads in which ForJoined() has all columns.
+// The grid of kThreads-wide blocks in which ForJoined() covers all columns.
 inline dim3 JoiningBlocks(int64_t columns) {
   return dim3(static_cast<unsigned>(std::min(CeilDiv(columns, kWarp), kBlocksMax)));
 }

@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kAlgorithmsMax = 16;
 constexpr int64_t kWorkspaceBytesMax = int64_t{512} << 20;
-// Algorithms that are timed get this much even where the library's first choice needs less.
+// Timed algorithms may use this much even if the library's first choice needs less.
 constexpr int64_t kWorkspaceBytesTimed = int64_t{128} << 20;
-// What one may need that is tried because the library's first choice does not run.
+// Workspace limit of the algorithms tried when the library's first choice does not run.
 constexpr int64_t kWorkspaceBytesTried = int64_t{16} << 20;
 
 ConvolutionMethod MethodOf(cudnnConvolutionFwdAlgo_t algorithm) {
@@ -144,12 +144,12 @@ bool Convolution::Pick(const Performance* found, int count, int64_t workspace_by
     if (candidate.status != CUDNN_STATUS_SUCCESS) continue;
     if (options_.deterministic && candidate.determinism != CUDNN_DETERMINISTIC) continue;
     if (!Admits(MethodOf(candidate.algo), precision)) continue;
-    // f32 that was not asked to be TF32 stays f32.
+    // Unless TF32 is allowed, f32 must not run on tensor cores.
     if (is_f32_alone() && candidate.mathType == CUDNN_TENSOR_OP_MATH) continue;
     Candidate admitted = {.algorithm = static_cast<int>(candidate.algo),
                           .math = is_f32_alone() ? CUDNN_FMA_MATH : candidate.mathType,
                           .milliseconds = candidate.time};
-    // What the list says of memory can be less than what running it asks for.
+    // An algorithm can need more memory than the list says, so ask for each one.
     if (cudnnSetConvolutionMathType(operation_, admitted.math) != CUDNN_STATUS_SUCCESS) continue;
     size_t bytes = 0;
     if (WorkspaceBytes(candidate.algo, bytes) != CUDNN_STATUS_SUCCESS) continue;
@@ -215,7 +215,7 @@ cudnnStatus_t Convolution::PickAlgorithm() {
   }
   if (!picked) return CUDNN_STATUS_NOT_SUPPORTED;
   chosen_.milliseconds = -1;  // it was the library's guess
-  // One that is tried after the first does not make all others pay for its memory.
+  // An algorithm tried after the first must not make every convolution reserve its memory.
   std::erase_if(candidates_, [most = std::max(chosen_.workspace_bytes, kWorkspaceBytesTried)](
                                  const Candidate& c) { return c.workspace_bytes > most; });
   for (const Candidate& candidate : candidates_) {

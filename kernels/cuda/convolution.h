@@ -1,9 +1,5 @@
-// Two-dimensional cross-correlation and its derivatives by cuDNN. CUDA twins of
+// Two-dimensional cross-correlation and its derivatives, by cuDNN. CUDA twins of
 // kernels/convolution.h.
-//
-//   x, dx   T[B, C, H, W]      w, dw   T[O, C/groups, K, L]      y, dy   T[B, O, H', W']
-//
-// or, all of them, with channels last.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +25,7 @@ struct ConvolutionShape {
   std::array<int64_t, 2> output;  // H', W'
   std::array<int64_t, 2> kernel;
   std::array<int64_t, 2> strides;
-  std::array<int64_t, 2> padding;  // on both sides alike
+  std::array<int64_t, 2> padding;  // the same on both sides
   std::array<int64_t, 2> dilations;
   int64_t groups;
   ChannelOrder order;
@@ -47,24 +43,24 @@ enum class ConvolutionPart {
 
 struct ConvolutionOptions {
   bool tf32 = false;
-  bool deterministic = true;  // the library's first that repeats and runs; else the fastest
+  bool deterministic = true;  // true: the first algorithm that repeats and runs; false: the fastest
 };
 
-// One part of a convolution, prepared. Compute-bound with many channels.
+// One prepared part of a convolution. Compute-bound with many channels.
 class Convolution {
  public:
-  // `handle` outlives it. Asks the library which algorithms there are.
+  // Asks the library for its algorithms. `handle` must outlive the object.
   static Failure Create(cudnnHandle_t handle, ConvolutionPart part, const ConvolutionShape& shape,
                         const ConvolutionOptions& options,
                         std::unique_ptr<Convolution>& convolution);
   ~Convolution();
 
-  // Of all algorithms that Choose() may choose.
+  // Enough for every algorithm that Choose() may choose.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  // Runs algorithms on this memory and keeps the fastest; where deterministic, the first that runs,
-  // since the library proposes some that then refuse. Overwrites `to`. The arguments are those of
-  // Run().
+  // Runs algorithms on this memory and keeps the fastest. If deterministic, keeps the first that
+  // runs, because the library proposes some that then fail. Overwrites `to`. The arguments are
+  // those of Run().
   Failure Choose(void* to, const void* left, const void* right, void* workspace);
 
   std::string choice() const;  // for logs
@@ -88,17 +84,17 @@ class Convolution {
     float milliseconds = -1;  // -1: not measured
   };
 
-  // Tensor cores round f32 operands to TF32.
+  // Whether f32 operands must stay f32: tensor cores would round them to TF32.
   bool is_f32_alone() const { return shape_.type == Type::kF32 && !options_.tf32; }
 
-  // Keeps those that run within the workspace, are admitted (see convolution_choice.h) and are
-  // deterministic where they must be, and takes the first. False where there is none: what was
-  // chosen before stays.
+  // Keeps the candidates that fit the workspace, are admitted (convolution_choice.h) and are
+  // deterministic if required, and takes the first. Returns false if there is none; an earlier
+  // choice then stays.
   template <typename Performance>
   bool Pick(const Performance* found, int count, int64_t workspace_bytes_max);
   cudnnStatus_t Take(const Candidate& candidate);
 
-  // With the math that `operation_` has.
+  // For the math type set in `operation_`.
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionFwdAlgo_t algorithm, size_t& bytes) const;
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdDataAlgo_t algorithm, size_t& bytes) const;
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdFilterAlgo_t algorithm, size_t& bytes) const;

@@ -3,8 +3,8 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Half a unit in the last place of what operands are rounded to; of f32 what the order of a long
-// sum makes of it, which is what tests allow.
+// Half a unit in the last place of the operands' type. For f32, the error that the order of a long
+// sum causes, which is also the tolerance of the tests.
 double RoundingOf(const ConvolutionPrecision& precision) {
   switch (precision.type) {
     case Type::kBf16:

@@ -1,4 +1,5 @@
-// In which forms a convolution is asked of the library, and which of its algorithms are taken.
+// Decides which forms of a convolution to ask the library for, and which of its algorithms to
+// accept.
 #pragma once
 
 #include <string>
@@ -8,8 +9,8 @@
 
 namespace muster::kernels::cuda {
 
-// How an algorithm comes to its results. Sums of products round as our kernels and the CPU's do;
-// transforms round what is larger than the result.
+// How an algorithm computes its results. Sums of products round as our kernels and the CPU's do;
+// transforms round intermediate values that are larger than the result.
 enum class ConvolutionMethod { kSums, kFft, kWinograd };
 
 struct ConvolutionPrecision {
@@ -18,32 +19,32 @@ struct ConvolutionPrecision {
   bool deterministic = true;
 };
 
-// What `method` may be off by more than sums of products in f32 are, as part of the largest
-// element: estimates on the safe side, not measured.
+// Estimated error of `method` beyond that of sums of products in f32, as a fraction of the largest
+// element. Conservative; not measured.
 double ErrorOf(ConvolutionMethod method);
 
-// Deterministic: no more than the rounding of the type that operands have is added to the error, so
-// that results are within the tolerance of one device against another. Else speed decides.
+// Returns whether `method` is acceptable. If deterministic, it may add at most the rounding error
+// of the operands' type, so that results stay within the tolerance between devices. Otherwise speed
+// decides.
 bool Admits(ConvolutionMethod method, const ConvolutionPrecision& precision);
 
-// What that means for convolutions of f32, for the log.
+// Describes for the log what Admits() means for f32 convolutions.
 std::string DescribeAdmission(const ConvolutionPrecision& precision);
 
 struct ConvolutionForm {
   bool channels_last = false;
-  // Operands of 16 bits are widened and the result is rounded: the sums are the same.
+  // Widens operands of 16 bits and rounds the result: the sums are the same.
   bool is_widened = false;
-  // Channels of the image and of the weights are padded with zeros: see movement.h.
+  // Pads the channels of image and weights with zeros: see movement.h.
   bool is_padded = false;
 
   bool operator==(const ConvolutionForm&) const = default;
 };
 
-// To be asked for one after the other until the library has one. Tensor cores want channels last,
-// kernels without them are made for channels first. Grouped and dilated convolutions of 16 bits,
-// and their derivatives, are not all there in bf16; in f32 they are.
-// Tensor cores read eight channels at a time: those of photographs are padded, unless it is the
-// image's derivative that is asked for.
+// The forms to try, in order, until the library supports one. Tensor cores need channels last;
+// other kernels are made for channels first. In bf16 the library lacks some grouped and dilated
+// convolutions and derivatives; in f32 it has all. Tensor cores read eight channels at a time, so
+// images with few channels are padded, except to compute the image's derivative.
 std::vector<ConvolutionForm> FormsOf(Type type, bool tf32, bool has_few_channels);
 
 }  // namespace muster::kernels::cuda

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ConvolutionChoiceTest, F32TakesSumsAloneWhereItMustRepeatWithinTheTolerance) {
+TEST(ConvolutionChoiceTest, DeterministicF32AdmitsOnlySums) {
   const ConvolutionPrecision f32 = {.type = Type::kF32};
   EXPECT_TRUE(Admits(ConvolutionMethod::kSums, f32));
   EXPECT_FALSE(Admits(ConvolutionMethod::kFft, f32));
@@ -16,7 +16,7 @@ TEST(ConvolutionChoiceTest, F32TakesSumsAloneWhereItMustRepeatWithinTheTolerance
   EXPECT_THAT(DescribeAdmission(f32), HasSubstr("not computed by FFT and Winograd"));
 }
 
-TEST(ConvolutionChoiceTest, CoarserTypesHideMore) {
+TEST(ConvolutionChoiceTest, CoarserTypesAdmitMoreMethods) {
   const ConvolutionPrecision f16 = {.type = Type::kF16}, tf32 = {.type = Type::kF32, .tf32 = true};
   const ConvolutionPrecision bf16 = {.type = Type::kBf16};
   for (const ConvolutionPrecision& precision : {f16, tf32}) {
@@ -26,7 +26,7 @@ TEST(ConvolutionChoiceTest, CoarserTypesHideMore) {
   EXPECT_TRUE(Admits(ConvolutionMethod::kWinograd, bf16));
 }
 
-TEST(ConvolutionChoiceTest, SpeedDecidesWhereNothingMustRepeat) {
+TEST(ConvolutionChoiceTest, NonDeterministicAdmitsEveryMethod) {
   const ConvolutionPrecision f32 = {.type = Type::kF32, .deterministic = false};
   for (auto method :
        {ConvolutionMethod::kSums, ConvolutionMethod::kFft, ConvolutionMethod::kWinograd}) {
@@ -35,20 +35,20 @@ TEST(ConvolutionChoiceTest, SpeedDecidesWhereNothingMustRepeat) {
   EXPECT_THAT(DescribeAdmission(f32), HasSubstr("every algorithm"));
 }
 
-TEST(ConvolutionChoiceTest, SixteenBitsAreWidenedOnlyWhereTheLibraryHasNothingElse) {
+TEST(ConvolutionChoiceTest, SixteenBitsAreWidenedOnlyAsALastResort) {
   for (Type type : {Type::kBf16, Type::kF16}) {
     const std::vector<ConvolutionForm> forms =
         FormsOf(type, /*tf32=*/false, /*has_few_channels=*/false);
     ASSERT_EQ(forms.size(), 4);
     EXPECT_EQ(forms[0], (ConvolutionForm{.channels_last = true}));
     EXPECT_FALSE(forms[1].is_widened);
-    // The form that every convolution has.
+    // The library supports this form for every convolution.
     EXPECT_EQ(forms[2], (ConvolutionForm{.channels_last = false, .is_widened = true}));
     EXPECT_TRUE(forms[3].is_widened);
   }
 }
 
-TEST(ConvolutionChoiceTest, FewChannelsOfSixteenBitsArePaddedBeforeAnythingElseIsTried) {
+TEST(ConvolutionChoiceTest, FewChannelsOfSixteenBitsArePaddedFirst) {
   std::vector<ConvolutionForm> forms = FormsOf(Type::kBf16, /*tf32=*/false,
                                                /*has_few_channels=*/true);
   EXPECT_EQ(forms[0], (ConvolutionForm{.channels_last = true, .is_padded = true}));
@@ -56,7 +56,7 @@ TEST(ConvolutionChoiceTest, FewChannelsOfSixteenBitsArePaddedBeforeAnythingElseI
   EXPECT_EQ(forms, FormsOf(Type::kBf16, /*tf32=*/false, /*has_few_channels=*/false));
 }
 
-TEST(ConvolutionChoiceTest, F32IsNeverWidenedAndBeginsWhereItIsFastest) {
+TEST(ConvolutionChoiceTest, F32IsNeverWidenedAndTriesTheFastestFormFirst) {
   EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/false, /*has_few_channels=*/true),
             (std::vector<ConvolutionForm>{{.channels_last = false}, {.channels_last = true}}));
   EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/true, /*has_few_channels=*/true),

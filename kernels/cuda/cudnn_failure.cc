@@ -12,7 +12,7 @@ Failure FailureOf(cudnnStatus_t status) {
   if (status == CUDNN_STATUS_SUCCESS) return nullptr;
   char said[2048] = "";
   cudnnGetLastErrorString(said, sizeof(said));
-  // Some calls report where they were as well, a line for each.
+  // Some calls also report their position, one per line.
   const char* const marked = std::strstr(said, "Reason: ");
   const char* const reason = marked != nullptr ? marked : said;
   std::string text = cudnnGetErrorString(status);

@@ -1,4 +1,4 @@
-// What cuDNN says went wrong.
+// Describes failures of cuDNN.
 #pragma once
 
 #include <cudnn.h>
@@ -7,9 +7,9 @@
 
 namespace muster::kernels::cuda {
 
-// The status and, where the library gives one, its reason: a status alone names no cause. Right
-// behind the call that failed, on its thread. Thread-safe; each text is kept once, and there are
-// few.
+// Returns the status and, if the library gives one, the reason, because a status alone names no
+// cause. Call it right after the failing call, on the same thread. Thread-safe. Each distinct text
+// is kept for the life of the process; there are few.
 Failure FailureOf(cudnnStatus_t status);
 
 }  // namespace muster::kernels::cuda

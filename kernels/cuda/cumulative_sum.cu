@@ -6,7 +6,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// What sums of T are computed in: unsigned integers, which wrap.
+// The type of sums of T. Integers use unsigned ones, which wrap.
 template <typename T>
 using Total = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, float>;
 
@@ -24,7 +24,7 @@ __device__ T FromTotal(Total<T> x) {
   }
 }
 
-// Where line `line` of the lines along `size` begins.
+// The offset at which line `line` along `size` begins.
 __device__ int64_t StartOf(const CumulativeShape& s, int64_t line) {
   return line / s.inner * s.size * s.inner + line % s.inner;
 }
@@ -48,14 +48,14 @@ __global__ void SumColumns(T* y, const T* x, CumulativeShape s) {
   }
 }
 
-// A warp per line, as many elements at once as it has lanes.
+// A warp per line, which takes as many elements at once as it has lanes.
 template <typename T>
 __global__ void SumRows(T* y, const T* x, CumulativeShape s) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   for (int64_t line = ThreadIndex() / kWarp; line < s.outer * s.inner;
        line += ThreadCount() / kWarp) {
     const int64_t start = StartOf(s, line);
-    Total<T> total = 0;  // of what lies before these elements
+    Total<T> total = 0;  // sum of all previous elements
     for (int64_t first = 0; first < s.size; first += kWarp) {
       const int64_t k = first + lane;
       const int64_t at = start + PlaceOf(s, k);

@@ -1,6 +1,5 @@
-// Sums of everything that stands before an element along one dimension: the CUDA twin of
-// kernels/cumulative_sum.h. Tensors are on the device, row-major; y may be x. Asynchronous on
-// `stream`; the launch error, if any, is returned.
+// Cumulative sums along one dimension. CUDA twin of kernels/cumulative_sum.h. Tensors are in device
+// memory, row-major; y may be x. Asynchronous on `stream`. Returns the launch error, if any.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,18 +10,18 @@
 
 namespace muster::kernels::cuda {
 
-// Of x[outer, size, inner], along `size`.
+// The shape of x[outer, size, inner], summed along `size`.
 struct CumulativeShape {
   int64_t outer;
   int64_t size;
   int64_t inner;
-  bool exclusive = false;  // without the element itself: the first is 0
-  bool reverse = false;    // from the end: of everything that stands behind
+  bool exclusive = false;  // excludes the element itself: the first sum is 0
+  bool reverse = false;    // sums from the end
 };
 
-// Of any type: in f32, in an order that depends on the shape alone; i32 modulo 2^32. Neighbours
-// along `inner` are read together where there are as many as a warp has lanes; else a warp walks
-// along `size`.
+// Takes any type. Floating types are summed in f32, in an order that depends only on the shape; i32
+// modulo 2^32. If `inner` has at least a warp's width, neighbours along it are read together;
+// otherwise a warp walks along `size`.
 cudaError_t CumulativeSum(void* y, const void* x, Type type, const CumulativeShape& shape,
                           cudaStream_t stream);
 

@@ -4,7 +4,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// As Philox() in kernels/philox.h.
+// The same function as Philox() in kernels/philox.h.
 __device__ uint4 Philox(uint4 counter, uint2 key) {
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -19,7 +19,8 @@ __device__ uint4 Philox(uint4 counter, uint2 key) {
   return counter;
 }
 
-// The elements of y whose places in the global batch make group `group` of four.
+// Each thread takes groups of four elements that share one Philox counter, by their positions in
+// the global batch.
 template <typename T>
 __global__ void DropGroups(T* y, const T* x, int64_t n, DropoutArguments a,
                            const RunNumbers* numbers) {

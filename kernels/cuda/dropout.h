@@ -1,4 +1,4 @@
-// Dropout by a counter-based generator: the same elements are dropped as by kernels/dropout.h.
+// Dropout by a counter-based generator. It drops the same elements as kernels/dropout.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,11 +9,10 @@
 
 namespace muster::kernels::cuda {
 
-// y = element kept ? x / (1 - rate) : 0 for the n elements of the run's samples; element e of the
-// global batch is dropped where word e mod 4 of Philox(seed, stream of salt and
-// step, e / 4) shifted right by 8 is below `threshold` (DropoutThreshold(rate)). y may be x. Device
-// memory, 16-byte aligned; asynchronous on `stream`. Arithmetic-bound: ten rounds of Philox for 4
-// elements.
+// y = element kept ? x / (1 - rate) : 0 for the n elements of the run's samples. Element e of the
+// global batch is dropped if word e mod 4 of Philox(seed, stream of salt and step, e / 4), shifted
+// right by 8, is below `threshold` (DropoutThreshold(rate)). y may be x. Device memory, 16-byte
+// aligned. Asynchronous on `stream`. Arithmetic-bound: ten rounds of Philox per 4 elements.
 struct DropoutArguments {
   float rate;
   uint32_t threshold;

@@ -4,7 +4,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Of a NaN: NaN.
+// Returns NaN for NaN.
 __device__ float SignOf(float x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
 
 struct AbsOf {
@@ -29,7 +29,7 @@ struct LeakyReluOf {
 };
 struct ClipOf {
   float low, high;
-  // Not fminf and fmaxf, which would swallow a NaN.
+  // fminf and fmaxf would drop a NaN.
   __device__ float operator()(float x) const {
     const float y = x < low ? low : x;
     return y > high ? high : y;
@@ -104,7 +104,7 @@ __global__ void FindNans(int32_t* y, const T* x, int64_t n) {
 __global__ void FlipSigns(int32_t* y, const int32_t* x, int64_t n, bool only_negative) {
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
     const int32_t own = x[i];
-    // Unsigned, which wraps.
+    // Unsigned arithmetic, because it wraps.
     const auto negative = static_cast<int32_t>(0u - static_cast<uint32_t>(own));
     y[i] = only_negative && own >= 0 ? own : negative;
   }

@@ -1,5 +1,6 @@
-// The functions of activation.h that no step spends its time in. Apart from the others, whose
-// machine code is tested: sinf and cosf reduce large arguments in local memory.
+// The functions of activation.h that take little time in a step. They are in a separate file
+// because machine_code_test forbids local memory in the other one, and sinf and cosf use it to
+// reduce large arguments.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,13 +11,14 @@
 
 namespace muster::kernels::cuda {
 
-// From kAbs on; n > 0. cudaErrorInvalidValue for a function, or a derivative, that is not here.
+// Requires: n > 0, and a function from kAbs on. Returns cudaErrorInvalidValue if the function or
+// its derivative is not here.
 cudaError_t ApplyElementary(const Curve& f, void* y, const void* x, int64_t n, Type type,
                             cudaStream_t stream);
 cudaError_t ApplyElementaryGrad(const Curve& f, void* dx, const void* dy, const void* x, int64_t n,
                                 Type type, cudaStream_t stream);
 
-// kNeg and kAbs of i32; n > 0. cudaErrorInvalidValue for others.
+// kNeg and kAbs of i32. Requires: n > 0. Returns cudaErrorInvalidValue for other functions.
 cudaError_t ApplyToIntegers(Function f, void* y, const void* x, int64_t n, cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kOperands = 3;
 
-// The dimensions of y from the innermost on, and how far one step in each moves every operand.
+// The dimensions of y, innermost first, and each operand's stride in each of them.
 struct Walk {
   int dimensions;
   int64_t sizes[kDimensionsMax];
@@ -73,7 +73,7 @@ struct Where {
   }
 };
 
-// Of integers: unsigned, which wraps.
+// Integers use unsigned arithmetic, because it wraps.
 struct AddIntegers {
   __device__ int32_t operator()(int32_t a, int32_t b, int32_t) const {
     return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
@@ -141,7 +141,8 @@ __device__ void Assign(float& to, T from) {
 }
 __device__ inline void Assign(int32_t& to, int32_t from) { to = from; }
 
-// V elements of the innermost dimension, computed with as C: in a row, or one that repeats.
+// Loads V elements of the innermost dimension, converted to C: contiguous ones, or one that
+// repeats.
 template <int V, typename C, typename T>
 __device__ void LoadOperand(C (&to)[V], const T* from, bool repeats) {
   if (from == nullptr) return;
@@ -156,7 +157,7 @@ __device__ void LoadOperand(C (&to)[V], const T* from, bool repeats) {
   for (int i = 0; i < V; ++i) Assign(to[i], loaded.lanes[i]);
 }
 
-// Results of type R, of operands of type T: V of them to element `at` of y.
+// Stores V results of type R, from operands of type T, at element `at` of y.
 template <typename T, int V, typename R>
 __device__ void StoreResults(void* y, bool y_is_f32, int64_t at, const R (&results)[V]) {
   if constexpr (!std::is_same_v<R, float>) {  // i32, or a comparison's
@@ -171,8 +172,8 @@ __device__ void StoreResults(void* y, bool y_is_f32, int64_t at, const R (&resul
   }
 }
 
-// A is the type of the first operand, T of the others; integers are computed with as such. Index
-// arithmetic once for V elements.
+// A is the type of the first operand, T of the others. Integers are computed as integers. Indices
+// are computed once per V elements.
 template <int V, typename A, typename T, typename F>
 __global__ void CombineAll(void* y, bool y_is_f32, const A* a, const T* b, const T* c, Walk walk,
                            int64_t vectors, F f) {
@@ -199,7 +200,7 @@ __global__ void CombineAll(void* y, bool y_is_f32, const A* a, const T* b, const
   }
 }
 
-// Dimensions through which every operand runs alike become one; those of size 1 go.
+// Merges dimensions in which every operand is contiguous, and drops those of size 1.
 cudaError_t MakeWalk(const std::vector<BroadcastOperand>& operands, Walk& walk) {
   size_t rank = 0;
   for (const BroadcastOperand& operand : operands) rank = std::max(rank, operand.shape.size());

@@ -1,5 +1,5 @@
-// Stands in for CUDA's driver where cuDNN prepares an attention: takes the compiled kernels and
-// remembers their names. Nothing can be run.
+// Replaces CUDA's driver while cuDNN prepares an attention: accepts the compiled kernels and
+// remembers their names. It cannot run anything.
 #include <cstddef>
 #include <mutex>
 #include <set>
@@ -15,7 +15,7 @@ int library, kernel;
 
 extern "C" {
 
-// Whether a kernel was prepared whose name has all of this in it.
+// Returns whether a kernel was prepared whose name contains all of these parts.
 bool PreparedKernel(const char* a, const char* b) {
   const std::lock_guard lock(mutex);
   for (const std::string& name : *kernels) {
@@ -42,7 +42,7 @@ int cuLibraryGetKernel(void** found, void*, const char* name) {
   return 0;
 }
 
-// What cuDNN looks up and has no need of before it runs a kernel.
+// Functions that cuDNN looks up but does not call before it runs a kernel.
 #define SUCCEEDS(function) \
   int function() { return 0; }
 SUCCEEDS(cuCtxGetCurrent)

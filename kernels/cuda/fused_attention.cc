@@ -13,7 +13,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Tensors that are in memory, by the numbers that the library knows them by.
+// Numbers by which the library identifies the tensors in memory.
 enum Id : int64_t {
   kQ = 1,
   kK,
@@ -27,14 +27,14 @@ enum Id : int64_t {
   kMask,
   kRowSums,  // of dy y, f32[B, H, T], in the workspace
   kDqSums,   // f32[B, H, T, C], in the workspace
-  kScale,    // these are numbers
+  kScale,    // scalars, from here on
   kOne,
   kUnseen,
   kFirstVirtual = 100,
 };
 
 constexpr float kOneValue = 1;
-// The score of a key that a query does not see. The library knows a causal mask by it.
+// The score of a key that a query does not see. The library recognises a causal mask by this value.
 constexpr float kUnseenValue = -std::numeric_limits<float>::infinity();
 
 constexpr int64_t kVersionMin = 91100;
@@ -84,8 +84,8 @@ std::string ToString(const AttentionShape& s) {
   return text;
 }
 
-// What the library is to compute, operation by operation, from top to bottom. The first error is
-// kept, and nothing is done after it.
+// Builds the operations that the library computes, in order. Keeps the first error and does nothing
+// after it.
 class FusedAttention::Graph {
  public:
   using Tensor = cudnnBackendDescriptor_t;
@@ -99,7 +99,7 @@ class FusedAttention::Graph {
   void Forward();
   void Backward(bool deterministic);
 
-  // Of a GPU that is not there.
+  // Describes a GPU that is absent.
   cudnnBackendDescriptor_t Device(const char* json) {
     const cudnnBackendDescriptor_t device = New(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     SetAll(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
@@ -107,7 +107,8 @@ class FusedAttention::Graph {
     return Finalized(device);
   }
 
-  // How the library would compute it on the handle's device, or else on `device`, the best first.
+  // The library's suggested plans for the handle's device, or for `device` if that is not null, the
+  // best first.
   std::vector<cudnnBackendDescriptor_t> Suggestions(cudnnHandle_t handle,
                                                     cudnnBackendDescriptor_t device) {
     const cudnnBackendDescriptor_t graph = New(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -134,7 +135,7 @@ class FusedAttention::Graph {
     return suggestions;
   }
 
-  // The library's number for the kind of kernel that a suggestion means; -1: it does not say.
+  // Returns the library's number of the suggested engine, or -1 if it gives none.
   int64_t Engine(cudnnBackendDescriptor_t suggestion) {
     cudnnBackendDescriptor_t engine = New(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     int64_t count = 0, number = -1;
@@ -182,11 +183,12 @@ class FusedAttention::Graph {
     return descriptor;
   }
 
-  // [B, H, rows, columns] of a matrix whose heads are contiguous in its rows of `row` elements.
+  // The tensor [B, H, rows, columns] of a matrix whose rows have `row` elements, with contiguous
+  // heads.
   Tensor Matrix(Id id, int64_t rows, int64_t columns, int64_t row) {
     return Make(id, type_, {s_.batch, s_.heads, rows, columns}, {rows * row, columns, row, 1});
   }
-  // The same as [B, H, columns, rows].
+  // That matrix as [B, H, columns, rows].
   Tensor Transposed(Id id, int64_t rows, int64_t columns, int64_t row) {
     return Make(id, type_, {s_.batch, s_.heads, columns, rows}, {rows * row, columns, 1, row});
   }
@@ -199,7 +201,7 @@ class FusedAttention::Graph {
     Set(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, true);
     return Finalized(tensor);
   }
-  // What never reaches memory.
+  // A tensor that is never written to memory.
   Tensor Virtual(int64_t rows, int64_t columns, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return VirtualOf(rows, columns, Packed(rows, columns), type);
   }
@@ -229,13 +231,13 @@ class FusedAttention::Graph {
     return Finalized(Begin(id, type, sizes, strides));
   }
 
-  // What y is of x, and of b and t where there are any.
+  // An elementwise operation on x, and on b and t if they are set.
   struct Pointwise {
     cudnnPointwiseMode_t mode;
     Tensor x;
     Tensor b = nullptr;
     Tensor t = nullptr;
-    int64_t axis = -1;  // of an index
+    int64_t axis = -1;  // only for an index
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
   };
   Tensor Apply(const Pointwise& p, Tensor y) {
@@ -267,7 +269,7 @@ class FusedAttention::Graph {
     return c;
   }
 
-  // Over the last dimension.
+  // Reduces over the last dimension.
   Tensor Reduce(cudnnReduceTensorOp_t by, Tensor x, Tensor y) {
     const cudnnBackendDescriptor_t reduction = New(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     Set(reduction, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, by);
@@ -281,7 +283,7 @@ class FusedAttention::Graph {
     return y;
   }
 
-  // The same elements with other sizes and strides.
+  // Views the same elements with other sizes and strides.
   Tensor Reshape(Tensor x, Tensor y) {
     const cudnnBackendDescriptor_t operation = New(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     Operand(operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
@@ -295,13 +297,13 @@ class FusedAttention::Graph {
     Set(of, attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, operand);
   }
 
-  // q k^T scale + mask, and -inf for later keys than a query sees.
+  // q k^T scale + mask; -inf for keys later than the query sees.
   Tensor Scaled(Tensor q, Tensor k_transposed) {
     const Tensor product = Multiply(q, k_transposed, Scores());
     const Tensor scaled = Apply({CUDNN_POINTWISE_MUL, product, Number(kScale)}, Scores());
     if (mask_.batch == 0) return scaled;
-    // A row for all queries is a stride of 0: version 9.19's backward does not repeat a dimension
-    // of 1.
+    // A mask with one row for all queries needs a stride of 0: backward in version 9.19 does not
+    // repeat a dimension of size 1.
     const int64_t of_head = mask_.queries * s_.keys;
     const Tensor mask =
         Make(kMask, CUDNN_DATA_FLOAT, {mask_.batch, mask_.heads, s_.queries, s_.keys},
@@ -319,7 +321,7 @@ class FusedAttention::Graph {
         Scores(CUDNN_DATA_BOOLEAN));
     return Apply({CUDNN_POINTWISE_BINARY_SELECT, scores, Number(kUnseen), seen}, Scores());
   }
-  // Of scores[B, H, T, S] as [B, H, S, T], rounded for a product.
+  // Views scores[B, H, T, S] as [B, H, S, T], rounded for a product.
   Tensor Turned(Tensor scores) {
     return Reshape(
         scores,
@@ -407,7 +409,7 @@ Failure FusedAttention::Create(cudnnHandle_t handle, AttentionPart part,
   return nullptr;
 }
 
-// Keeps the first of the library's suggestions that it can carry out, which it thinks the fastest.
+// Keeps the first suggestion that the library can run; it orders them by expected speed.
 Failure FusedAttention::Plan(Graph& graph, const char* absent_device) {
   const cudnnBackendDescriptor_t device =
       absent_device == nullptr ? nullptr : graph.Device(absent_device);
@@ -477,7 +479,7 @@ Failure FusedAttention::Backward(const AttentionGradients& gradients, const void
   return Run(tensors, row_sums);
 }
 
-// The library takes numbers from the host when this is called.
+// The library reads the scalars from host memory during the call.
 Failure FusedAttention::Run(const std::vector<Tensor>& tensors, std::byte* workspace) const {
   std::vector<int64_t> ids;
   std::vector<const void*> addresses;

@@ -1,6 +1,6 @@
-// Attention and its derivative by cuDNN's graph API: what kernels/cuda/attention.h computes, from
-// and to the same memory, where the library has a kernel for it. The library compiles that when it
-// is first asked, in about a second.
+// Attention and its derivative by cuDNN's graph API, for shapes that cuDNN supports. Computes the
+// same as kernels/cuda/attention.h, on the same memory. The library compiles each kernel on first
+// use, in about a second.
 //   Source: the operations that cuDNN's documentation gives for flash attention, forward and
 //   backward; its kernels follow Dao, "FlashAttention-2", 2023.
 #pragma once
@@ -23,33 +23,35 @@ enum class AttentionPart {
 };
 
 struct FusedAttentionOptions {
-  // Backward: every sum has one order, for B H T S elements of workspace in which the slopes of the
-  // scores are kept. Otherwise dq is added up atomically, in f32.
+  // For backward. true: every sum has a fixed order; this takes B H T S elements of workspace for
+  // the gradients of the scores. false: dq is summed atomically, in f32.
   bool deterministic = true;
-  // Plans for the GPU that this JSON of the library's describes, and cannot run: to find out what
-  // the library takes where there is no GPU.
+  // Plans for the GPU that this JSON of cuDNN's format describes; the plan cannot run. Tests use it
+  // to find out what the library supports where there is no GPU.
   const char* absent_device = nullptr;
 };
 
-// Why the library is not asked for an attention; null: it is. `version` is cudnnGetVersion(),
-// `capability` ten times the GPU's compute capability.
-//
-// It is for bf16 and f16, heads of at most 128 channels and a multiple of 8, a positive scale; T
-// and S multiples of 128, as versions before 9.16 have an error in the last tile of others; causal
-// where T is S. Not before version 9.11, whose predecessors have an error in backward, and on
-// Ampere and Hopper alone, as others need another form to be deterministic.
+// Returns why the library is not used for an attention; null if it is. `version` is
+// cudnnGetVersion(), `capability` ten times the GPU's compute capability. It requires:
+// - bf16 or f16, heads of at most 128 channels and a multiple of 8, a positive scale;
+// - T and S multiples of 128, because versions before 9.16 have an error in the last tile of
+//   others;
+// - T equal to S if causal;
+// - version 9.11 or later, because earlier versions have an error in backward;
+// - Ampere or Hopper, because other GPUs need another form to be deterministic.
 Failure WhyNotFused(const AttentionShape& shape, int64_t version, int capability);
 
 std::string ToString(const AttentionShape& shape);  // "bf16 8x12x1024x64, causal": B, H, T, C
 
-// One part of an attention, prepared. lse means what it does in attention.h, and in backward +inf
-// is a query without weight. A mask is finite and without gaps (attention_mask.h): a query all of
-// whose keys are at -inf would not be a number. Whether the library's kernels compute with a mask
-// as the own ones do is for the caller to find out (lib/engine/cuda/attention_choice.h). What
-// bounds it: tensor cores; the deterministic backward also the memory for the slopes.
+// One prepared part of an attention. lse has the meaning of attention.h; in backward +inf means a
+// query without weight. A mask must be finite and without gaps (attention_mask.h): a query whose
+// keys all have -inf would give NaN. The caller must check that the library's kernels treat a mask
+// as our own do (lib/engine/cuda/attention_choice.h). Bound by tensor cores; deterministic backward
+// also by memory, for the gradients of the scores.
 class FusedAttention {
  public:
-  // `handle` outlives it; null with options.absent_device. The failure is in the library's words.
+  // `handle` must outlive the object; it is null with options.absent_device. The failure quotes the
+  // library.
   static Failure Create(cudnnHandle_t handle, AttentionPart part, const AttentionShape& shape,
                         const AttentionMaskShape& mask, const FusedAttentionOptions& options,
                         std::unique_ptr<FusedAttention>& attention);
@@ -82,10 +84,10 @@ class FusedAttention {
   const cudnnHandle_t handle_;
   const AttentionShape shape_;
   const AttentionMaskShape mask_;
-  std::vector<Descriptor> described_;  // what the plan was made from
+  std::vector<Descriptor> described_;  // descriptors that plan_ refers to
   Descriptor plan_;
   int64_t engine_ = -1;
-  int64_t own_bytes_ = 0;  // the workspace's beginning
+  int64_t own_bytes_ = 0;  // the first part of the workspace
   int64_t library_bytes_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// What the operations that cuDNN is given compute: a stand-in for its backend carries them out, one
-// after the other, on the host, and the results are compared with attention written down in a few
-// loops. That cuDNN has kernels for them is fused_attention_test's.
+// Tests the operations that are given to cuDNN. A stand-in for its backend runs them one after
+// another on the host, and the results are compared with a plain implementation of attention.
+// fused_attention_test checks that cuDNN has kernels for them.
 #include <cudnn.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ size_t BytesOf(cudnnBackendAttributeType_t type) {
   }
 }
 
-// A descriptor of the library: what was set, and nothing more once it is finalized.
+// A descriptor: the attributes that were set. It is immutable once finalized.
 struct Described {
   cudnnBackendDescriptorType_t type;
   std::map<cudnnBackendAttributeName_t, std::vector<std::byte>> attributes = {};
@@ -72,7 +72,7 @@ struct Described {
 
 using Index = std::array<int64_t, 4>;
 
-// Operations on a variant pack's memory.
+// Runs operations on the memory of a variant pack.
 class Interpreter {
  public:
   void Run(const Described& graph, const Described& pack) {
@@ -92,7 +92,7 @@ class Interpreter {
     return sizes;
   }
 
-  // Where an element lies; a dimension of 1 repeats.
+  // The offset of an element; a dimension of size 1 repeats.
   static int64_t Offset(const Described& tensor, const Index& at) {
     const auto strides = tensor.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
     const Index sizes = Sizes(tensor);
@@ -122,7 +122,7 @@ class Interpreter {
     const auto id = tensor.Get<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
     if (IsVirtual(tensor)) return virtual_.at(id).at(offset);
     used_[id] = true;
-    const void* data = memory_.at(id);  // throws where there is none: the test fails
+    const void* data = memory_.at(id);  // throws for an unknown id, and the test fails
     if (tensor.Get<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_FLOAT) {
       return static_cast<const float*>(data)[offset];
     }
@@ -242,7 +242,7 @@ class Interpreter {
 }  // namespace
 }  // namespace muster::kernels::cuda
 
-// The stand-in: it suggests one kernel, which interprets the operations.
+// The stand-in suggests one kernel, which interprets the operations.
 using muster::kernels::cuda::Described;
 
 extern "C" {
@@ -315,7 +315,7 @@ void cudnnGetLastErrorString(char* message, size_t size) {
 namespace muster::kernels::cuda {
 namespace {
 
-// Rows of q, k or v, of H heads each, with what lies between them.
+// Rows of q, k or v with H heads each, and possible gaps between them.
 struct Rows {
   const AttentionShape& shape;
   int64_t rows, columns, row;  // columns: of a head
@@ -343,7 +343,7 @@ struct Case {
 
 class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
  protected:
-  // q, k and v in one tensor where their rows have one length, else one behind the other.
+  // Places q, k and v in one tensor if their rows have equal length, else one after another.
   void SetUp() override {
     const int64_t q = s_.batch * s_.queries * s_.q_row;
     const int64_t k = s_.batch * s_.keys * s_.k_row, v = s_.batch * s_.keys * s_.v_row;
@@ -409,7 +409,7 @@ class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
     return {s_, s_.queries, s_.head_values, s_.heads * s_.head_values, of.data()};
   }
 
-  // What query t of a head does with the keys it sees: its probabilities, and lse.
+  // Returns the probabilities of the keys that query t of a head sees, and sets `lse`.
   std::vector<double> Probabilities(int64_t b, int64_t h, int64_t t, double& lse) {
     std::vector<double> p(s_.causal ? t + 1 : s_.keys);
     double sum = 0;
@@ -435,12 +435,13 @@ class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
     }
   }
 
-  // Probabilities and slopes are rounded to bf16 on their way into a product, results at its end.
+  // Probabilities and gradients of scores are rounded to bf16 as inputs of a product, results after
+  // it.
   static constexpr double kTolerance = 0.06;
 
   const AttentionShape s_ = GetParam().shape;
   const AttentionMaskShape m_ = GetParam().mask;
-  const cudnnHandle_t handle_ = reinterpret_cast<cudnnHandle_t>(this);  // never looked into
+  const cudnnHandle_t handle_ = reinterpret_cast<cudnnHandle_t>(this);  // never dereferenced
   std::array<int64_t, 3> places_ = {};
   std::vector<uint16_t> inputs_, gradients_, y_, dy_;
   std::vector<float> lse_, mask_;

@@ -1,6 +1,6 @@
-// What cuDNN is asked for, and whether it has kernels for that: it prepares them for a GPU that is
-// only described, with a fake in the driver's place. What they compute is compared where there is a
-// GPU (lib/engine/cuda/attention_choice.h).
+// Tests which attentions cuDNN is asked for, and that it has kernels for them. It prepares kernels
+// for a GPU that is only described, with a fake driver. Results are compared on machines with a GPU
+// (lib/engine/cuda/attention_choice.h).
 #include "kernels/cuda/fused_attention.h"
 
 #include <cudnn.h>
@@ -13,7 +13,7 @@
 namespace muster::kernels::cuda::fused_attention_test {
 namespace {
 
-// Of 1,024 tokens, in one tensor qkv[B, T, 3 H C].
+// 1,024 tokens, in one tensor qkv[B, T, 3 H C].
 constexpr AttentionShape kGpt2 = {.batch = 8,
                                   .queries = 1024,
                                   .keys = 1024,
@@ -38,7 +38,7 @@ constexpr AttentionShape kBertLarge = {.batch = 32,
                                        .causal = false,
                                        .scale = 0.125f,
                                        .type = Type::kF16};
-// Of as many tokens again as there are queries, in tensors of their own; wide heads.
+// Twice as many keys as queries, in separate tensors; wide heads.
 constexpr AttentionShape kCross = {.batch = 1,
                                    .queries = 128,
                                    .keys = 256,
@@ -62,7 +62,7 @@ constexpr char kH100[] =
         "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048,
         "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535]})";
 
-TEST(WhyNotFusedTest, TheLibraryIsAskedForWhatItComputesAsWeDo) {
+TEST(WhyNotFusedTest, TheLibraryIsUsedOnlyForSupportedShapes) {
   EXPECT_EQ(WhyNotFused(kGpt2, 91900, 90), nullptr);
   EXPECT_EQ(WhyNotFused(kBertLarge, 91100, 80), nullptr);
   EXPECT_EQ(WhyNotFused(kCross, 91900, 90), nullptr);
@@ -91,7 +91,7 @@ TEST(WhyNotFusedTest, LogsNameTheShape) {
 
 class FusedAttentionTest : public testing::Test {
  protected:
-  // Whoever asks for libcuda.so.1 now gets the library of that name that is there already.
+  // From now on dlopen() of libcuda.so.1 finds this library, which is already loaded by that name.
   static void SetUpTestSuite() {
     void* driver = dlopen("kernels/cuda/libfake_driver.so", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(driver, nullptr) << dlerror();
@@ -104,7 +104,7 @@ class FusedAttentionTest : public testing::Test {
     if (dlopen("libnvrtc.so.13", RTLD_NOW | RTLD_LOCAL) == nullptr) GTEST_SKIP() << dlerror();
   }
 
-  // Null, and the test has failed, where the library has no kernel for it.
+  // Returns null, and fails the test, if the library has no kernel for it.
   static std::unique_ptr<FusedAttention> Prepare(AttentionPart part, const AttentionShape& shape,
                                                  bool deterministic = true,
                                                  const AttentionMaskShape& mask = {}) {
@@ -134,7 +134,7 @@ TEST_F(FusedAttentionTest, Gpt2sBackwardKeepsTheSlopesOfScoresToBeDeterministic)
   EXPECT_LE(backward->workspace_bytes(), slopes + (1 << 20));
   EXPECT_TRUE(prepared_("sm90", "flash_bprop"));
 
-  // Or else dq in f32, and the sums of rows.
+  // Otherwise the workspace holds dq in f32 and the sums of rows.
   const auto faster = Prepare(AttentionPart::kBackward, kGpt2, /*deterministic=*/false);
   ASSERT_NE(faster, nullptr);
   EXPECT_LE(faster->workspace_bytes(), 4 * 8 * 12 * 1024 * 65 + (1 << 20));
@@ -147,7 +147,7 @@ TEST_F(FusedAttentionTest, BertsAndWideHeadsHaveKernelsToo) {
   EXPECT_NE(Prepare(AttentionPart::kBackward, kCross), nullptr);
 }
 
-// Of padding, which is one for all heads and queries, and of scores.
+// A padding mask (one row for all heads and queries), and a full mask of scores.
 TEST_F(FusedAttentionTest, MasksHaveKernelsToo) {
   for (const AttentionMaskShape& mask :
        {AttentionMaskShape{32, 1, 1}, AttentionMaskShape{32, 16, 512},
@@ -160,9 +160,9 @@ TEST_F(FusedAttentionTest, MasksHaveKernelsToo) {
   EXPECT_TRUE(prepared_("sm90", "flash_bprop"));
 }
 
-TEST_F(FusedAttentionTest, MoreWorkspaceThanThereMayBeIsRefused) {
+TEST_F(FusedAttentionTest, RefusesMoreWorkspaceThanTheLimit) {
   AttentionShape large = kGpt2;
-  large.batch = 128;  // 3 GiB of slopes
+  large.batch = 128;  // 3 GiB for the gradients of scores
   std::unique_ptr<FusedAttention> attention;
   const Failure failure = FusedAttention::Create(nullptr, AttentionPart::kBackward, large, {},
                                                  {.absent_device = kH100}, attention);

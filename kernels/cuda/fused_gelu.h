@@ -1,4 +1,4 @@
-// When a product's GELU may be the library's.
+// Decides whether a product's GELU may be the library's.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace muster::kernels::cuda {
 
-// Whether cuBLASLt's GELU behind a product of `type` with rows of `columns` stands for ours. It is
-// the one by tanh alone. Its tanh is an approximation: what it is off by is lost in the rounding to
-// bf16 or f16, but not within the tolerance in which f32 is compared with our kernels and with the
-// CPU. What gelu is of comes out in rows of whole eights.
+// Returns whether cuBLASLt's GELU after a product of `type` with rows of `columns` may replace
+// ours. The library has only the tanh form, and approximates tanh. That error disappears in the
+// rounding to bf16 or f16, but exceeds the tolerance of f32 against our kernels and the CPU's. Its
+// input is stored in rows whose length is a multiple of eight.
 inline bool LibraryHasGelu(Type type, bool is_exact, int64_t columns) {
   const bool has_16_bits = type == Type::kBf16 || type == Type::kF16;
   return has_16_bits && !is_exact && columns % 8 == 0;

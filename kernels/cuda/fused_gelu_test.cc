@@ -5,16 +5,16 @@
 namespace muster::kernels::cuda::fused_gelu_test {
 namespace {
 
-TEST(FusedGeluTest, SixteenBitsMayHaveTheLibrarysTanh) {
+TEST(FusedGeluTest, SixteenBitsMayUseTheLibrary) {
   EXPECT_TRUE(LibraryHasGelu(Type::kBf16, /*is_exact=*/false, /*columns=*/3072));
   EXPECT_TRUE(LibraryHasGelu(Type::kF16, /*is_exact=*/false, /*columns=*/8));
 }
 
-TEST(FusedGeluTest, F32MayNot) {
+TEST(FusedGeluTest, F32MayNotUseTheLibrary) {
   EXPECT_FALSE(LibraryHasGelu(Type::kF32, /*is_exact=*/false, /*columns=*/3072));
 }
 
-TEST(FusedGeluTest, GeluByErfAndRowsWithARestAreOurs) {
+TEST(FusedGeluTest, ErfAndRowsThatAreNotMultiplesOfEightUseOurKernel) {
   EXPECT_FALSE(LibraryHasGelu(Type::kBf16, /*is_exact=*/true, /*columns=*/3072));
   EXPECT_FALSE(LibraryHasGelu(Type::kBf16, /*is_exact=*/false, /*columns=*/3076));
 }

@@ -9,7 +9,7 @@ __device__ int64_t Resolve(int32_t index, int64_t size, bool allows_negative) {
   return allows_negative && index < 0 ? index + size : index;
 }
 
-// W: a word that divides the inner bytes; `inner` counts words.
+// W is a word that divides the bytes of `inner`; `inner` counts words.
 template <typename W>
 __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape shape,
                             int64_t inner, OutOfRange* out_of_range) {
@@ -29,17 +29,16 @@ __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape 
 __global__ void MakePairs(int32_t* keys, int32_t* places, const int32_t* index, GatherShape shape) {
   for (int64_t i = ThreadIndex(); i < shape.indices; i += ThreadCount()) {
     const int64_t key = Resolve(index[i], shape.size, shape.allows_negative);
-    // One out of range has been reported by the forward kernel; it must only not be written to.
+    // The forward kernel has reported indices out of range; here they must only not be written to.
     keys[i] = static_cast<int32_t>(min(max(key, int64_t{0}), shape.size - 1));
     places[i] = static_cast<int32_t>(i);
   }
 }
 
-// Sorted places are added up in pieces, so that a slice of which there are thousands, such as one
-// of two segments of a text, does not wait for one block: a piece is what has one key between two
-// multiples of kPiece. What a key has in one piece goes to dx; else the pieces' sums go to
-// partial f32[outer, ceil(indices / kPiece), 2, inner], 1 for a piece that begins behind a
-// multiple.
+// Sorted places are added up in pieces, so that a frequent index (one of two segments of a text,
+// say) does not wait for one block. A piece is the run of one key between two multiples of kPiece.
+// If a key has one piece, its sum goes to dx. Otherwise the pieces' sums go to partial f32[outer,
+// ceil(indices / kPiece), 2, inner]; entry 1 is for a piece that begins after a multiple.
 constexpr int64_t kPiece = 64;
 
 int64_t Pieces(const GatherShape& shape) { return CeilDiv(shape.indices, kPiece); }
@@ -50,7 +49,7 @@ __device__ float* PartialOf(float* partial, const GatherShape& shape, int64_t ou
   return partial + ((outer * pieces + piece) * 2 + which) * shape.inner;
 }
 
-// The sum of f(0) to f(n - 1), in this order; kUnroll loads are under way at once.
+// Returns the sum of f(0) to f(n - 1), in this order. kUnroll loads are in flight at once.
 template <typename F>
 __device__ float SumInOrder(int64_t n, F f) {
   constexpr int kUnroll = 8;
@@ -67,7 +66,7 @@ __device__ float SumInOrder(int64_t n, F f) {
   return sum;
 }
 
-// A block per sorted place and outer index: those at which a piece begins add it up.
+// A block per sorted place and outer index. The blocks at which a piece begins add it up.
 template <typename T>
 __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* keys,
                           const int32_t* places, GatherShape shape) {
@@ -96,8 +95,8 @@ __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* key
   }
 }
 
-// A block per multiple of kPiece, outer index and some elements: where a key crosses its first
-// multiple its pieces are added up.
+// A block per multiple of kPiece, outer index and some elements. The block at the first multiple
+// that a key crosses adds up the key's pieces.
 template <typename T>
 __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherShape shape) {
   const int64_t first_c = int64_t{blockIdx.z} * kThreads + threadIdx.x;
@@ -143,7 +142,7 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
   return LaunchGather<uint16_t>(y, x, index, shape, bytes, out_of_range, stream);
 }
 
-// Pairs to sort, then sums of pieces, where there are several.
+// The pairs to sort, then the sums of pieces, if there are several.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape) {
   const int64_t sums = Pieces(shape) > 1 ? 2 * shape.outer * Pieces(shape) * shape.inner : 0;
   return IndexSortWorkspaceBytes(shape.indices) + sums * static_cast<int64_t>(sizeof(float));

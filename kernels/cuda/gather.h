@@ -1,9 +1,9 @@
-// Slices of a tensor by index along one dimension, and the derivative: CUDA twins of
+// Slices of a tensor by index along one dimension, and the derivative. CUDA twins of
 // kernels/gather.h and embedding.h.
 //
-// The tensor is seen as [outer, size, inner], the result as [outer, indices, inner]; an embedding
-// has outer = 1. Device memory, 16-byte aligned. Asynchronous on `stream`; the launch error, if
-// any, is returned. Bandwidth-bound.
+// The tensor is viewed as [outer, size, inner], the result as [outer, indices, inner]; an embedding
+// has outer = 1. Device memory, 16-byte aligned. Asynchronous on `stream`. Returns the launch
+// error, if any. Bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,8 +20,8 @@ struct GatherShape {
   int64_t size;
   int64_t inner;
   int64_t indices;
-  // Whether indices in [-size, 0) count from the end. One outside is reported and is
-  // taken for 0.
+  // Whether indices in [-size, 0) count from the end. An index out of range is reported and treated
+  // as 0.
   bool allows_negative;
 };
 
@@ -29,8 +29,9 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
                    int element_bytes, OutOfRange* out_of_range, cudaStream_t stream);
 
 // dx = the sums of the slices of dy by index, in f32; slices that no index names are zero. The
-// indices are sorted (a stable radix sort), then a block adds up to 64 slices of one index, in
-// their order, and another one such sums, where there are several: results repeat to the bit.
+// indices are sorted (a stable radix sort). A block adds up to 64 slices of one index in their
+// order, and another block adds such sums if there are several. Results are bit-identical between
+// runs.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape);
 cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,
                        const GatherShape& shape, void* workspace, cudaStream_t stream);

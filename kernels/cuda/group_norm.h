@@ -1,10 +1,10 @@
-// Normalisation of groups of channels and its derivatives: CUDA twins of kernels/group_norm.h.
+// Normalises groups of channels, and computes the derivatives. CUDA twins of kernels/group_norm.h.
 //
 //   x, y, dy, dx   T[B, C, S]      gain, bias, dgain, dbias   T[C]      mean, rstd   f32[B, G]
 //
-// Device memory, row-major. Asynchronous on `stream`; the launch error, if any, is returned. A
-// block takes a group (of the gradients of parameters: a channel) and reads it from memory once and
-// again from the cache: bandwidth-bound.
+// Device memory, row-major. Asynchronous on `stream`. Returns the launch error, if any. A block
+// takes a group (for the gradients of parameters: a channel). It reads the group from memory once
+// and again from the cache: bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>

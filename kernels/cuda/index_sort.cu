@@ -4,8 +4,8 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// A radix sort, kDigitBits at a time. A warp takes a chunk of
-// neighbouring pairs, 32 at a time, in order.
+// A radix sort, kDigitBits at a time. A warp takes a chunk of neighbouring pairs, 32 at a time, in
+// order.
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int64_t kChunk = 1024;
@@ -25,7 +25,7 @@ __global__ void CountDigits(int32_t* counts, const int32_t* keys, int64_t n, int
   }
 }
 
-// Each count becomes the sum of those before it; by one block.
+// Replaces each count by the sum of those before it. Runs in one block.
 __global__ void SumBefore(int32_t* counts, int64_t n) {
   __shared__ int32_t of_threads[kThreads];
   const int64_t share = (n + kThreads - 1) / kThreads;
@@ -63,7 +63,7 @@ __global__ void MovePairs(int32_t* to_keys, int32_t* to_places, const int32_t* k
     const int64_t i = start + threadIdx.x;
     const bool is_pair = i < last;
     const int32_t key = is_pair ? keys[i] : 0;
-    // Lanes without a pair share a digit that nobody has.
+    // Lanes without a pair share a digit that no pair has.
     const int digit = is_pair ? key >> shift & (kDigits - 1) : kDigits;
     const unsigned alike = __match_any_sync(kEveryLane, digit);
     const int before = __popc(alike & ((1u << threadIdx.x) - 1));

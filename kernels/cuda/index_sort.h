@@ -1,5 +1,6 @@
-// A stable sort of indices and the places that they come from: what has one index is then together,
-// in the order in which it came, and one thread or block can sum it. Results repeat to the bit.
+// A stable sort of indices together with their places. Entries of one index become neighbours in
+// their original order, so that one thread or block can sum them. Results are bit-identical between
+// runs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,15 +14,15 @@ struct IndexPairs {
   int32_t* places;
 };
 
-// Of n pairs, four bytes aligned.
+// Workspace for n pairs, aligned to four bytes.
 int64_t IndexSortWorkspaceBytes(int64_t n);
 
-// Where in the workspace the caller writes the n pairs.
+// Returns where in the workspace the caller must write the n pairs.
 IndexPairs PairsToSort(void* workspace, int64_t n);
 
-// Sorts the pairs of PairsToSort() by their keys, all in [0, size); then `pairs` are where they lie
-// in the workspace. Asynchronous on `stream`; the launch error, if any, is returned. Reads and
-// writes all pairs for every eight bits of size - 1: bandwidth-bound.
+// Sorts the pairs at PairsToSort() by their keys, which must be in [0, size), and sets `pairs` to
+// where they are in the workspace. Asynchronous on `stream`. Returns the launch error, if any.
+// Reads and writes all pairs once per eight bits of size - 1: bandwidth-bound.
 cudaError_t SortPairs(IndexPairs& pairs, int64_t n, int64_t size, void* workspace,
                       cudaStream_t stream);
 

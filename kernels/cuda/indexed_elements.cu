@@ -5,8 +5,8 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// The tensor's element that the index's element `at` stands for. One out of range is taken for 0
-// and, where there is a flag, reported.
+// The tensor's element for element `at` of the index. An index out of range is treated as 0 and, if
+// `out_of_range` is not null, reported.
 __device__ int64_t Target(const IndexedElements& elements, const int32_t* index, int64_t at,
                           OutOfRange* out_of_range) {
   int32_t along = index[at];
@@ -26,7 +26,7 @@ __device__ int64_t Target(const IndexedElements& elements, const int32_t* index,
   return target;
 }
 
-// W: a word of the elements' size.
+// W is a word of an element's size.
 template <typename W>
 __global__ void TakeWords(W* y, const W* x, const int32_t* index, IndexedElements elements,
                           OutOfRange* out_of_range) {
@@ -43,7 +43,7 @@ __global__ void MakeTargetPairs(int32_t* keys, int32_t* places, const int32_t* i
   }
 }
 
-// Sums in f32 of floating types.
+// Floating types are summed in f32.
 template <typename T>
 struct Summand {
   using Sum = float;
@@ -51,7 +51,7 @@ struct Summand {
   static __device__ T Store(float sum) { return FromFloat<T>(sum); }
 };
 
-// Integers as they are.
+// Integers are summed as integers.
 template <>
 struct Summand<int32_t> {
   using Sum = int32_t;
@@ -59,8 +59,8 @@ struct Summand<int32_t> {
   static __device__ int32_t Store(int32_t sum) { return sum; }
 };
 
-// y += the terms by key, which are sorted: a thread per sorted place, and the first of equal keys
-// adds all of them. kUnroll loads are under way at once.
+// y += the terms by key, which are sorted. A thread per sorted place; the thread at the first of
+// equal keys adds all of them. kUnroll loads are in flight at once.
 template <typename T>
 __global__ void AddByKey(T* y, const T* terms, const int32_t* keys, const int32_t* places,
                          int64_t n) {
@@ -99,8 +99,8 @@ cudaError_t AddByIndex(void* y, const void* terms, const int32_t* index,
                 static_cast<const T*>(terms), pairs.keys, pairs.places, n);
 }
 
-// Of the tensor's elements those that the index names become -1. Each thread that comes to one
-// writes the same.
+// Sets `last` to -1 for every element of the tensor that the index names. Several threads may write
+// the same value.
 __global__ void ClearLast(int32_t* last, const int32_t* index, IndexedElements elements,
                           OutOfRange* out_of_range) {
   for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
@@ -108,8 +108,8 @@ __global__ void ClearLast(int32_t* last, const int32_t* index, IndexedElements e
   }
 }
 
-// Then the last element of the index that names them: a maximum, so that no order of threads
-// matters.
+// Then sets it to the last element of the index that names it: a maximum, so the order of threads
+// does not matter.
 __global__ void FindLast(int32_t* last, const int32_t* index, IndexedElements elements) {
   for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
     atomicMax(&last[Target(elements, index, i, nullptr)], static_cast<int32_t>(i));
@@ -149,7 +149,7 @@ cudaError_t LaunchFindLast(int32_t* last, const int32_t* index, const IndexedEle
   return Launch(FindLast, grid, kThreads, 0, stream, last, index, elements);
 }
 
-// Calls f with a word of that many bytes.
+// Calls f with a word of `element_bytes` bytes.
 template <typename F>
 cudaError_t ForWord(int element_bytes, F f) {
   return element_bytes == 2 ? f(uint16_t{}) : f(uint32_t{});
@@ -166,7 +166,7 @@ IndexedElements::IndexedElements(const std::vector<int64_t>& tensor,
       rank(0),
       index_sizes{},
       tensor_strides{} {
-  bool extends = false;  // the dimension before
+  bool extends = false;  // it is merged into the previous dimension
   for (auto d = static_cast<int64_t>(tensor.size()) - 1; d >= 0; --d) {
     if (d == index_axis) axis = rank;
     if (extends && d != index_axis) {

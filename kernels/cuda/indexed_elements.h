@@ -1,8 +1,8 @@
-// Elements of a tensor taken or written by index along one dimension, and the derivatives: CUDA
-// twins of kernels/indexed_elements.h, where their meaning is.
+// Reads or writes elements of a tensor by index along one dimension, and computes the derivatives.
+// CUDA twins of kernels/indexed_elements.h, which defines the operations.
 //
-// Device memory, aligned to its elements. Asynchronous on `stream`; the launch error, if any, is
-// returned. Bandwidth-bound.
+// Device memory, aligned to its elements. Asynchronous on `stream`. Returns the launch error, if
+// any. Bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 
 namespace muster::kernels::cuda {
 
-// Which element of a tensor each element of an index stands for; both have fewer than 2^31.
+// Maps each element of an index to an element of a tensor. Both have fewer than 2^31 elements.
 struct IndexedElements {
   static constexpr int kRankMax = 12;
 
@@ -28,20 +28,21 @@ struct IndexedElements {
   int32_t size;             // of the tensor along the axis
   int axis;                 // among the dimensions below
   int rank;
-  // Innermost first, neighbours of which the inner ones are alike as one.
+  // Innermost first. Neighbouring dimensions are merged if the inner ones are equal in tensor and
+  // index.
   uint32_t index_sizes[kRankMax];
   int64_t tensor_strides[kRankMax];
 };
 
-// y, of the index's shape, of `element_bytes` = 2 or 4. An index outside [-size, size) sets
-// *out_of_range to 1 and is taken for 0.
+// y has the index's shape, with elements of `element_bytes` = 2 or 4. An index outside [-size,
+// size) is reported in `out_of_range` and treated as 0.
 cudaError_t GatherElements(void* y, const void* x, const int32_t* index,
                            const IndexedElements& elements, int element_bytes,
                            OutOfRange* out_of_range, cudaStream_t stream);
 
-// dx = the sums of dy by index, in f32 and in the order of the indices; what no index names is
-// zero. The indices are sorted, then a thread sums those of one element: results repeat to the bit.
-// Long where one element is named by most of a long index.
+// dx = the sums of dy by index, in f32 and in the order of the indices; elements that no index
+// names are zero. The indices are sorted, then one thread sums those of each element. Results are
+// bit-identical between runs. Slow if most of a long index names one element.
 int64_t GatherElementsGradWorkspaceBytes(const IndexedElements& elements);
 cudaError_t GatherElementsGrad(void* dx, const void* dy, const int32_t* index, Type type,
                                const IndexedElements& elements, void* workspace,
@@ -49,15 +50,15 @@ cudaError_t GatherElementsGrad(void* dx, const void* dy, const int32_t* index, T
 
 enum class ScatterReduction { kNone, kAdd };
 
-// kNone: the last update in the index's order wins, whatever thread comes last. kAdd: sums as
-// GatherElementsGrad's, rounded once. Of every type. An index outside is reported.
+// kNone: the last update in the index's order wins, whichever thread runs last. kAdd: sums as in
+// GatherElementsGrad, rounded once. Takes every type. Reports an index out of range.
 int64_t ScatterElementsWorkspaceBytes(const IndexedElements& elements, ScatterReduction reduction);
 cudaError_t ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
                             Type type, const IndexedElements& elements, ScatterReduction reduction,
                             void* workspace, OutOfRange* out_of_range, cudaStream_t stream);
 
-// The derivatives with kNone; with kAdd they are dy and GatherElements. Of `element_bytes` = 2 or
-// 4; the workspace of GradUpdates is that of ScatterElements.
+// The derivatives for kNone. For kAdd they are dy and GatherElements. `element_bytes` is 2 or 4.
+// ScatterElementsGradUpdates uses the workspace of ScatterElements.
 cudaError_t ScatterElementsGradData(void* ddata, const void* dy, const int32_t* index,
                                     const IndexedElements& elements, int element_bytes,
                                     cudaStream_t stream);
