@@ -58,7 +58,7 @@ constexpr Tiles QueryTiles(const Causality& c, int first, int rows) {
           .open_end = end};
 }
 
-// Where element e of 4 of a lane is in a 16 x 8 product of tensor cores (tensor_core.cuh).
+// Returns where element e of 4 of a lane is in a 16 x 8 product of tensor cores (tensor_core.cuh).
 constexpr int RowOf(int lane, int e) { return lane / 4 + e / 2 * 8; }
 constexpr int ColumnOf(int lane, int e) { return lane % 4 * 2 + e % 2; }
 

@@ -3,9 +3,9 @@
 //
 // Estimated bounds on an H100 for D = 64 and 32 rows, in cycles of an SM for a warp's 32 x 64
 // scores, forward:
-// - products: 210 (128 of 4096 FLOPs at the 2500 per cycle that mma.sync reaches);
-// - operands from shared memory: 160 (40 loads of 512 bytes at 128 per cycle);
-// - exp: 128 (2048 at 16 per cycle);
+// - products: 210 (128 of 4096 FLOPs at the 2500 per cycle that mma.sync reaches).
+// - operands from shared memory: 160 (40 loads of 512 bytes at 128 per cycle).
+// - exp: 128 (2048 at 16 per cycle).
 // - other instructions: about 90.
 //
 // So the products bound it. That is why a warp takes 32 rows: with 16 the operands would take
@@ -259,7 +259,7 @@ template <typename T, int D, int M>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     Forward(T* y, float* lse, AttentionInputs inputs, AttentionShape shape, int blocks) {
   auto& memory = *static_cast<ForwardMemory<T, D, M>*>(LaunchedSharedMemory());
-  // With a causal mask the last queries see the most keys, so they start first.
+  // The last queries see the most keys under a causal mask, so they start first.
   const int first = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kBlockRows<M>;
   const Scores<T> scores_of(inputs, shape, static_cast<int>(blockIdx.x) / blocks);
   const Head<T>& head = scores_of.head;

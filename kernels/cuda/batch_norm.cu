@@ -298,8 +298,8 @@ struct Scaling {
   }
 };
 
-// From a channel's sums of the gradient, computes the parameters' gradients and the factors a, b, c
-// f32[3, C] of
+// Computes, from a channel's sums of the gradient, the parameters' gradients and the factors a, b,
+// c f32[3, C] of
 //   dx = gain rstd (g - mean of g - xhat mean of g xhat) = a g + b x + c,  xhat = (x - mean) rstd.
 // state[c] is gain rstd.
 template <typename T>

@@ -57,7 +57,7 @@ struct BatchNormGradients {
 // dx = a g + b x + c with a, b and c of the channel. g is dy where the activation passes it, else
 // 0. Reads dy and x twice and writes dx.
 //
-// With an addend the activation was relu, whose sign comes from its output y (null without an
+// The activation of a sum with an addend is relu. Its sign comes from its output y (null without an
 // addend). The gradient is dy, or dy + dy_second if that is not null. Then it reads dy, dy_second,
 // y and x, writes g (into daddend), reads g and x again, and writes dx.
 cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,

@@ -94,7 +94,7 @@ class Convolution {
   bool Pick(const Performance* found, int count, int64_t workspace_bytes_max);
   cudnnStatus_t Take(const Candidate& candidate);
 
-  // For the math type set in `operation_`.
+  // Asks for the workspace with the math type set in `operation_`.
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionFwdAlgo_t algorithm, size_t& bytes) const;
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdDataAlgo_t algorithm, size_t& bytes) const;
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdFilterAlgo_t algorithm, size_t& bytes) const;

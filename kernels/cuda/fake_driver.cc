@@ -15,7 +15,7 @@ int library, kernel;
 
 extern "C" {
 
-// Returns whether a kernel was prepared whose name contains all of these parts.
+// Returns whether a prepared kernel has both parts in its name.
 bool PreparedKernel(const char* a, const char* b) {
   const std::lock_guard lock(mutex);
   for (const std::string& name : *kernels) {

@@ -183,7 +183,7 @@ class FusedAttention::Graph {
     return descriptor;
   }
 
-  // The tensor [B, H, rows, columns] of a matrix whose rows have `row` elements, with contiguous
+  // The tensor [B, H, rows, columns] of a matrix. Its rows have `row` elements, with contiguous
   // heads.
   Tensor Matrix(Id id, int64_t rows, int64_t columns, int64_t row) {
     return Make(id, type_, {s_.batch, s_.heads, rows, columns}, {rows * row, columns, row, 1});

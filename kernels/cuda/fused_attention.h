@@ -33,11 +33,11 @@ struct FusedAttentionOptions {
 
 // Returns why the library is not used for an attention; null if it is. `version` is
 // cudnnGetVersion(), `capability` ten times the GPU's compute capability. It requires:
-// - bf16 or f16, heads of at most 128 channels and a multiple of 8, a positive scale;
+// - bf16 or f16, heads of at most 128 channels and a multiple of 8, a positive scale.
 // - T and S multiples of 128, because versions before 9.16 have an error in the last tile of
-//   others;
-// - T equal to S if causal;
-// - version 9.11 or later, because earlier versions have an error in backward;
+//   others.
+// - T equal to S if causal.
+// - version 9.11 or later, because earlier versions have an error in backward.
 // - Ampere or Hopper, because other GPUs need another form to be deterministic.
 Failure WhyNotFused(const AttentionShape& shape, int64_t version, int capability);
 

@@ -91,7 +91,8 @@ TEST(WhyNotFusedTest, LogsNameTheShape) {
 
 class FusedAttentionTest : public testing::Test {
  protected:
-  // From now on dlopen() of libcuda.so.1 finds this library, which is already loaded by that name.
+  // Makes later calls of dlopen() for libcuda.so.1 find this library, which is then loaded by that
+  // name.
   static void SetUpTestSuite() {
     void* driver = dlopen("kernels/cuda/libfake_driver.so", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(driver, nullptr) << dlerror();

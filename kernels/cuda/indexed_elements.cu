@@ -108,8 +108,8 @@ __global__ void ClearLast(int32_t* last, const int32_t* index, IndexedElements e
   }
 }
 
-// Then sets it to the last element of the index that names it: a maximum, so the order of threads
-// does not matter.
+// Sets cleared entries to the last element of the index that names them: a maximum, so the order of
+// threads does not matter.
 __global__ void FindLast(int32_t* last, const int32_t* index, IndexedElements elements) {
   for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
     atomicMax(&last[Target(elements, index, i, nullptr)], static_cast<int32_t>(i));

@@ -1,4 +1,4 @@
-// What the kernels share: launches, conversions, 16-byte vectors, sums over warps and blocks.
+// Shared by the kernels: launches, conversions, 16-byte vectors, sums over warps and blocks.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,8 @@ namespace muster::kernels::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
 inline constexpr unsigned kEveryLane = 0xffffffffu;
-inline constexpr int64_t kBlocksMax = 132 * 32;  // fills the largest devices; the rest by striding
+inline constexpr int64_t kBlocksMax =
+    132 * 32;  // enough to fill the largest device; threads stride over the rest
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
@@ -32,7 +33,7 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A grid of kThreads-wide blocks in which thread strides cover n items.
+// A grid of kThreads-wide blocks. Their threads stride over n items.
 inline dim3 Strided(int64_t n) {
   return dim3(static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(n, kThreads), 1, kBlocksMax)));
 }
@@ -42,7 +43,7 @@ inline dim3 Strided(int64_t n) {
     if (const cudaError_t cuda_error = (expression); cuda_error != cudaSuccess) return cuda_error; \
   } while (false)
 
-// Calls f with a value of the C++ type: a kernel is chosen by decltype.
+// Calls f with a value of the C++ type; decltype then selects the kernel.
 template <typename F>
 cudaError_t ForFloating(Type type, F f) {
   switch (type) {
@@ -58,7 +59,7 @@ cudaError_t ForFloating(Type type, F f) {
   return cudaErrorInvalidValue;
 }
 
-// Several threads may: each part is one of theirs.
+// Several threads may report at once; each field then comes from one of them.
 __device__ inline void Report(OutOfRange* out_of_range, int32_t id) {
   out_of_range->found = 1;
   out_of_range->id = id;
@@ -87,7 +88,7 @@ __device__ inline __half FromFloat<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// N elements that are loaded and stored at once; the address is a multiple of their size.
+// N elements, loaded and stored at once. The address must be a multiple of their size.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T lanes[N];
@@ -126,7 +127,7 @@ __device__ inline float WarpSum(float x) {
   return x;
 }
 
-// NaN where one is.
+// Returns NaN if either is NaN.
 __device__ inline float Max(float a, float b) { return a > b || isnan(a) ? a : b; }
 
 __device__ inline float WarpMax(float x) {
@@ -137,11 +138,11 @@ __device__ inline float WarpMax(float x) {
   return x;
 }
 
-// The sum over a block of kThreads, to every thread, in one order.
+// Returns the sum over a block of kThreads to every thread. The order of the sum is fixed.
 __device__ inline float BlockSum(float x) {
   __shared__ float of_warps[kThreads / kWarp];
   x = WarpSum(x);
-  __syncthreads();  // those of the call before have been read
+  __syncthreads();  // wait until the values of the previous call are read
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = x;
   __syncthreads();
   float sum = 0;

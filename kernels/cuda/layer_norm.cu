@@ -12,7 +12,7 @@ dim3 RowBlocks(int64_t rows) {
   return dim3(static_cast<unsigned>(std::min(CeilDiv(rows, kRowsOfBlock), kBlocksMax)));
 }
 
-// f(values of V channels, the first of them) for the channels of a row that this lane takes.
+// Calls f(values of V channels, the first of them) for the channels of a row that this lane takes.
 template <typename T, int V, typename F>
 __device__ void ForChannels(const T* row, int64_t channels, F f) {
   for (int64_t c = int64_t{threadIdx.x % kWarp} * V; c < channels; c += kWarp * V) {
@@ -22,16 +22,16 @@ __device__ void ForChannels(const T* row, int64_t channels, F f) {
   }
 }
 
-constexpr int kVectorsMax = 6;  // of a row in a lane
+constexpr int kVectorsMax = 6;  // vectors of a row per lane
 
-// Vectors of a row that each lane of a warp has; 0 where the row does not fit.
+// Number of vectors of a row per lane of a warp; 0 if the row does not fit.
 template <typename T>
 int64_t VectorsOfLane(int64_t channels) {
   const int64_t vectors = CeilDiv(channels, kWarp * kVector<T>);
   return channels % kVector<T> == 0 && vectors <= kVectorsMax ? vectors : 0;
 }
 
-// Calls f(the k-th vector of this lane, its first channel) for the K vectors of a row that it has.
+// Calls f(the k-th vector of this lane, its first channel) for this lane's K vectors of a row.
 template <typename T, int K, typename F>
 __device__ void ForVectorsOfLane(int64_t channels, F f) {
   const int first = static_cast<int>(threadIdx.x % kWarp) * kVector<T>;
@@ -42,8 +42,8 @@ __device__ void ForVectorsOfLane(int64_t channels, F f) {
   }
 }
 
-// A row stays in a warp's registers, K vectors in each lane. What is normalised is the sum as it is
-// stored.
+// A row stays in a warp's registers, K vectors per lane. With an addend, the rounded sum is
+// normalised, as it is stored.
 template <typename T, int K>
 __global__ void __launch_bounds__(kThreads)
     NormaliseRowsInRegisters(LayerNormArguments a, int64_t rows, int64_t channels) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Rows that do not fit. V divides C.
+// Takes rows that do not fit the registers. V divides C.
 template <typename T, int V>
 __global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channels) {
   const auto* gain = static_cast<const T*>(a.gain);
@@ -99,7 +99,7 @@ __global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channe
   for (int64_t row = first; row < rows; row += int64_t{gridDim.x} * kRowsOfBlock) {
     const T* x = static_cast<const T*>(a.x) + row * channels;
     if (a.addend != nullptr) {
-      // What later reads see is the sum as it is stored, by the same lane.
+      // Later reads of the row get the rounded sum; the same lane has stored it.
       const T* addend = static_cast<const T*>(a.addend) + row * channels;
       T* sum = static_cast<T*>(a.sum) + row * channels;
       ForChannels<T, V>(x, channels, [&](float(&values)[V], int64_t c) {
@@ -141,7 +141,7 @@ __global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channe
   }
 }
 
-// dx = rstd (dy gain - mean(dy gain) - xhat mean(dy gain xhat)) (+ dsum); RmsNorm has no first
+// dx = rstd (dy gain - mean(dy gain) - xhat mean(dy gain xhat)) (+ dsum). RmsNorm omits the first
 // mean.
 template <typename T, int V>
 __global__ void GradRows(T* dx, const T* dy, const T* dsum, const T* x, const T* gain,
@@ -222,10 +222,11 @@ struct ParameterGradients {
   }
 };
 
-// Of LayerNormGrad. How many parts there are says in which order rows are added up, and is the same
-// on all devices: what the registers of the largest hold at once, by the vectors of a lane.
+// For LayerNormGrad. The number of parts determines the order in which rows are added, so it is the
+// same on all devices. It is what the registers of the largest device hold at once, by vectors per
+// lane.
 constexpr int kGradientThreads = 128;
-constexpr int kGradientRows = kGradientThreads / kWarp;  // of a block, at once
+constexpr int kGradientRows = kGradientThreads / kWarp;  // rows of a block at once
 
 constexpr int GradientBlocks(int64_t vectors) { return vectors <= 2 ? 4 : vectors <= 4 ? 3 : 2; }
 
@@ -233,8 +234,8 @@ int64_t GradientParts(int64_t rows, int64_t vectors) {
   return std::min<int64_t>(CeilDiv(rows, kGradientRows), 132 * GradientBlocks(vectors));
 }
 
-// Makes the compiler forget what it has made from a vector: to make it again takes less than the
-// registers to keep it.
+// Makes the compiler recompute values made from a vector instead of keeping them: recomputing is
+// cheaper than the registers.
 template <typename T, int V>
 __device__ void Forget([[maybe_unused]] Vector<T, V>& vector) {
 #ifdef __CUDA_ARCH__
@@ -246,7 +247,7 @@ __device__ void Forget([[maybe_unused]] Vector<T, V>& vector) {
 #endif
 }
 
-// What GradRowsAndParameters needs of a row, as it is in memory: K vectors of each.
+// The inputs of GradRowsAndParameters for a row, as in memory: K vectors of each.
 template <typename T, int K>
 struct GradientRow {
   Vector<T, kVector<T>> dy[K], x[K], third[K];
@@ -267,8 +268,8 @@ __device__ void LoadRow(GradientRow<T, K>& to, const LayerNormGradArguments& a, 
   to.rstd = a.rstd[row];
 }
 
-// As GradRows, and the parts of the parameters' gradients that are of a block's rows:
-// f32[blocks, 2, C]. K vectors of a row in each lane, whose loads are under way at once.
+// Computes what GradRows does, and the sums of a block's rows for the parameters' gradients:
+// f32[blocks, 2, C]. Each lane has K vectors of a row, whose loads are in flight at once.
 template <typename T, int K>
 __global__ void __launch_bounds__(kGradientThreads, GradientBlocks(K))
     GradRowsAndParameters(LayerNormGradArguments a, float* partial, int64_t rows,
@@ -284,7 +285,7 @@ __global__ void __launch_bounds__(kGradientThreads, GradientBlocks(K))
   for (int64_t row = first; row < rows; row += stride) {
     GradientRow<T, K> now;
     LoadRow<T, K>(now, a, row, channels);
-    // dy and what was normalised of vector k.
+    // dy and the normalised values of vector k.
     const auto unpack = [&now, has_dsum](int k, float(&dy)[V], float(&normal)[V]) {
       ToFloats(dy, now.dy[k]);
       ToFloats(normal, now.x[k]);

@@ -1,10 +1,10 @@
-// Normalisation of rows and its derivatives: CUDA twins of kernels/layer_norm.h and rms_norm.h.
+// Normalises rows, and computes the derivatives. CUDA twins of kernels/layer_norm.h and rms_norm.h.
 //
 //   x, y, dy, dx   T[R, C]      gain, bias, dgain, dbias   T[C]      mean, rstd   f32[R]
 //
-// Device memory, 16-byte aligned. Asynchronous on `stream`; the launch error, if any, is returned.
-// Sums are in f32. A warp takes a row and keeps it in registers, or reads it again from the cache
-// where it is longer than they are (1,536 channels of 16 bits, 768 of f32): bandwidth-bound.
+// Device memory, 16-byte aligned. Asynchronous on `stream`. Returns the launch error, if any. Sums
+// are in f32. A warp takes a row and keeps it in registers. A longer row (over 1,536 channels of 16
+// bits, 768 of f32) is read again from the cache. Bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,9 +23,9 @@ struct NormRows {
 
 struct LayerNormArguments {
   void* y;
-  float* mean;  // null: RmsNorm, nothing is subtracted
-  float* rstd;  // 1 / sqrt(variance + epsilon), or of the mean square
-  void* sum;    // with `addend`: x + addend, which is then what is normalised
+  float* mean;  // null: RmsNorm, which subtracts no mean
+  float* rstd;  // 1 / sqrt(variance + epsilon); RmsNorm: of the mean square
+  void* sum;    // with `addend`: x + addend, which is then normalised
   const void* x;
   const void* addend;  // or null
   const void* gain;
@@ -39,17 +39,20 @@ cudaError_t LayerNormGradInput(void* dx, const void* dy, const void* x, const vo
                                const float* mean, const float* rstd, NormRows shape,
                                cudaStream_t stream);
 
-// dbias may be null; mean is null for RmsNorm. In one order: parts of the rows, then the parts.
+// dbias may be null; mean is null for RmsNorm. The order of sums is fixed: parts of the rows, then
+// the parts.
 int64_t LayerNormGradParametersWorkspaceBytes(NormRows shape);
 cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, const void* x,
                                     const float* mean, const float* rstd, NormRows shape,
                                     void* workspace, cudaStream_t stream);
 
-// Both, with dsum added to dx or of the dy that is dy + dy_second, one of which there is: every
-// tensor is read once, dx is written once, and sums of two are not rounded on the way. dx may be
-// dy, dy_second or dsum and, with dsum, x. That is so for rows of whole vectors that fit a warp's
-// registers (1,536 channels of 16 bits, 768 of f32); for others it is one kernel after the other,
-// and dy + dy_second is rounded. The order of the parameters' sums is the same on all devices.
+// Both gradients in one pass. Either dsum is added to dx, or dy is the sum dy + dy_second; not
+// both. dx may be dy, dy_second or dsum and, with dsum, x.
+//
+// If rows are whole vectors that fit a warp's registers (1,536 channels of 16 bits, 768 of f32),
+// every tensor is read once, dx is written once, and sums of two are not rounded. For other rows
+// the kernels run one after another, and dy + dy_second is rounded. The order of the parameters'
+// sums is the same on all devices.
 struct LayerNormGradArguments {
   void* dx;
   void* dgain;

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-// Each function of a library is a jump through a pointer that LoadLibraries() sets.
+// Each library function is a jump through a pointer that LoadLibraries() sets.
 #define CUBLASLT_FUNCTIONS(F)             \
   F(cublasLtCreate)                       \
   F(cublasLtDestroy)                      \

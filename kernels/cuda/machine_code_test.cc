@@ -1,6 +1,6 @@
-// What the compiler made of the kernels that a step spends its time in: 16 bytes a load, tensor
-// cores, nothing spilled. Reads PTX, the messages of ptxas and, where the machine has cuobjdump and
-// nvdisasm (the toolkit's), the machine code itself.
+// Checks the compiled kernels in which a step spends its time: 16 bytes per load, tensor cores, no
+// spills. Reads PTX, the messages of ptxas and, if the toolkit's cuobjdump and nvdisasm are
+// installed, the machine code.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 const char* const kFiles[] = {"activation", "attention_tiles", "batch_norm", "layer_norm",
                               "pooling"};
 
-// Kernels by their file and a part of their mangled name: those of vectors of 16 bytes.
+// Kernels, named by their file and a part of their mangled name: those with vectors of 16 bytes.
 struct Kernels {
   const char* file;
   const char* name;
@@ -67,7 +67,7 @@ std::vector<std::string> Split(const std::string& text, const std::string& head)
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// Calls f(kernel) for those whose name has `name`; there must be some.
+// Calls f(kernel) for each kernel with `name` in its name; there must be at least one.
 template <typename F>
 void ForKernels(const std::vector<std::string>& kernels, const std::string& name, F f) {
   int found = 0;
@@ -80,7 +80,7 @@ void ForKernels(const std::vector<std::string>& kernels, const std::string& name
   EXPECT_GT(found, 0) << "no kernel has " << name << " in its name";
 }
 
-TEST(MachineCodeTest, NothingLiesInLocalMemory) {
+TEST(MachineCodeTest, NoKernelUsesLocalMemory) {
   for (const std::string file : kFiles) {
     const std::string said = Read(file + ".ptxas");
     const std::vector<std::string> kernels = Split(said, "Compiling entry function");
@@ -92,7 +92,7 @@ TEST(MachineCodeTest, NothingLiesInLocalMemory) {
   }
 }
 
-TEST(MachineCodeTest, VectorsAreLoadedAsOne) {
+TEST(MachineCodeTest, VectorsAreLoadedByOneInstruction) {
   for (const auto& [file, name] : kVectorised) {
     const std::string ptx = Read(std::string(file) + ".ptx");
     ForKernels(Split(ptx, ".entry"), name, [](const std::string& kernel) {

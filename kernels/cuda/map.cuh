@@ -1,4 +1,4 @@
-// Functions of every element of one or two tensors, in vectors of 16 bytes. n > 0.
+// Elementwise functions of one or two tensors, in vectors of 16 bytes. Requires: n > 0.
 #pragma once
 
 #include <cstdint>

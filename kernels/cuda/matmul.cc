@@ -14,7 +14,7 @@ namespace {
     }                                                                                  \
   } while (false)
 
-// What NVIDIA advises for Hopper; the planner of memory shares it among all products.
+// NVIDIA's recommendation for Hopper. The memory planner shares the workspace among all products.
 constexpr uint64_t kMatMulWorkspaceBytesMax = 32 << 20;
 
 Failure FailureOf(cublasStatus_t status) {
@@ -42,7 +42,7 @@ const char* Name(Type type) {
   return type == Type::kBf16 ? "bf16" : type == Type::kF16 ? "f16" : "f32";
 }
 
-// The library counts by columns, and so sees the transpose of what lies by rows.
+// The library is column-major, so it sees the transpose of a row-major matrix.
 cublasStatus_t MakeLayout(cublasLtMatrixLayout_t& layout, Type type, int64_t rows, int64_t columns,
                           int64_t row, int64_t batch, int64_t stride) {
   MUSTER_RETURN_IF_CUBLAS_ERROR(
@@ -113,8 +113,8 @@ MatMul::~MatMul() {
   if (operation_ != nullptr) cublasLtMatmulDescDestroy(operation_);
 }
 
-// cᵀ = bᵀ aᵀ: the library's first operand is b, and rows of its product are our columns, along
-// which a bias lies.
+// cᵀ = bᵀ aᵀ: the library's first operand is b. The rows of its product are our columns, along
+// which a bias is laid out.
 cublasStatus_t MatMul::Describe() {
   const MatMulShape& s = shape_;
   const bool tf32 = options_.tf32 && s.operands == Type::kF32;
@@ -145,10 +145,10 @@ cublasStatus_t MatMul::Describe() {
 }
 
 cublasStatus_t MatMul::FindAlgorithms() {
-  // Which algorithms there are depends on the alignment of what an epilogue reads or writes: here
-  // stands an address that is aligned as every tensor is, until Run() sets the true one. Only for
-  // what Run() sets: algorithms that sum in parts also write to a pointer that their epilogue has
-  // no use for, and others refuse to run with it.
+  // The available algorithms depend on the alignment of the epilogue's pointers. Set an address
+  // with the alignment of every tensor until Run() sets the real one. Do that only for pointers
+  // that Run() sets. Algorithms that sum in parts write even to a pointer that their epilogue does
+  // not use, and others refuse to run with one.
   const auto promise = [&](cublasLtMatmulDescAttributes_t pointer) {
     constexpr uintptr_t kAlignedTo16 = 0x1010;
     return cublasLtMatmulDescSetAttribute(operation_, pointer, &kAlignedTo16, sizeof(kAlignedTo16));
@@ -173,7 +173,8 @@ cublasStatus_t MatMul::FindAlgorithms() {
       MUSTER_RETURN_IF_CUBLAS_ERROR(set(attribute, static_cast<uint32_t>(shape_.alignment)));
     }
     if (options_.deterministic) {
-      // Not in place: parts of a sum would be added as they come.
+      // Exclude in-place reduction: it would add the parts of a sum in the order in which they
+      // finish.
       const uint32_t schemes =
           CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
       MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes));
@@ -205,7 +206,7 @@ Failure MatMul::Choose(const MatMulOperands& operands, void* workspace, cudaStre
   float best = std::numeric_limits<float>::max();
   for (int i = 0; i < algorithm_count_; ++i) {
     const cublasLtMatmulAlgo_t& algorithm = algorithms_[i].algo;
-    // An algorithm that does not run is not chosen.
+    // Skip algorithms that do not run.
     bool runs = RunWith(algorithm, operands, workspace, stream) == nullptr;
     runs = runs && cudaEventRecord(start, stream) == cudaSuccess;
     for (int run = 0; run < kRuns && runs; ++run) {

@@ -1,5 +1,5 @@
-// Products of batches of matrices by cuBLASLt, with what can be done to the product on its way to
-// memory. CUDA twin of kernels/matmul.h and linear.h.
+// Products of batches of matrices by cuBLASLt, with an optional operation on the product before it
+// is stored. CUDA twin of kernels/matmul.h and linear.h.
 #pragma once
 
 #include <cublasLt.h>
@@ -18,8 +18,8 @@ enum class Epilogue {
   kNone,
   kBias,      // + bias[columns]
   kRelu,      // relu(+ bias)
-  kGelu,      // gelu(+ bias) by tanh; what it is of goes to `preactivation`
-  kGeluGrad,  // times the derivative of gelu by tanh where `preactivation` says
+  kGelu,      // gelu(+ bias) by tanh; its input is stored in `preactivation`
+  kGeluGrad,  // times the derivative of gelu (tanh form) at `preactivation`
 };
 
 // c[M, N] = a[M, K] b[K, N] (+ c), row-major, sums in f32.
@@ -29,7 +29,7 @@ struct MatMulShape {
   int64_t inner;             // K
   bool transpose_a = false;  // a is given as [K, M]
   bool transpose_b = false;  // b is given as [N, K]
-  // Elements from one row, as given, to the next; 0: no gaps.
+  // Elements from one stored row to the next; 0: no gaps.
   int64_t a_row = 0;
   int64_t b_row = 0;
   int64_t c_row = 0;
@@ -38,10 +38,10 @@ struct MatMulShape {
   int64_t b_stride = 0;
   int64_t c_stride = 0;
   Type operands = Type::kF32;
-  Type product = Type::kF32;  // that of the operands, or f32
-  bool adds = false;          // to what c held
-  bool has_bias = false;      // of kRelu and kGelu
-  int64_t alignment = 16;     // of which every address is a multiple, a power of two
+  Type product = Type::kF32;  // the operands' type, or f32
+  bool adds = false;          // adds the product to c
+  bool has_bias = false;      // for kRelu and kGelu
+  int64_t alignment = 16;     // every address is a multiple of it; a power of two
   Epilogue epilogue = Epilogue::kNone;
 
   bool operator==(const MatMulShape&) const = default;
@@ -49,8 +49,9 @@ struct MatMulShape {
 };
 
 struct MatMulOptions {
-  bool tf32 = false;          // f32 operands rounded to TF32
-  bool deterministic = true;  // the library's first choice, without atomics; else the fastest
+  bool tf32 = false;  // f32 operands rounded to TF32
+  bool deterministic =
+      true;  // true: the library's first choice without atomics; false: the fastest
 };
 
 struct MatMulOperands {
@@ -61,21 +62,21 @@ struct MatMulOperands {
   void* preactivation = nullptr;  // [M, N], like c, without gaps; N a multiple of 8
 };
 
-// A prepared product. Compute-bound where M, N and K are some hundreds each.
+// A prepared product. Compute-bound if M, N and K are at least some hundreds each.
 class MatMul {
  public:
-  // `handle` outlives it. The failure says why there is no such product: an epilogue that the
-  // library does not have for these types, say.
+  // Prepares a product. `handle` must outlive it. The failure says why the library has no such
+  // product, such as an epilogue that it lacks for these types.
   static Failure Create(cublasLtHandle_t handle, const MatMulShape& shape,
                         const MatMulOptions& options, std::unique_ptr<MatMul>& matmul);
   ~MatMul();
 
   const MatMulShape& shape() const { return shape_; }
 
-  // Of all algorithms that Choose() may choose.
+  // Enough for every algorithm that Choose() may choose.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  // Where not deterministic: runs each algorithm on this memory, waits, and keeps the fastest.
+  // If not deterministic, runs each algorithm on this memory, waits, and keeps the fastest.
   // Overwrites c.
   Failure Choose(const MatMulOperands& operands, void* workspace, cudaStream_t stream);
 

@@ -7,7 +7,7 @@ namespace {
 constexpr int kDimensionsMax = 12;
 constexpr int kTile = 32;
 
-// Dimensions of the box from the innermost of y on.
+// The dimensions of a box, y's innermost first.
 struct Box {
   int dimensions = 0;
   int64_t sizes[kDimensionsMax];
@@ -21,7 +21,7 @@ struct Box {
   }
 };
 
-// Adds to the offsets what `index`, over dimensions first_dimension.. , moves them.
+// Adds the offsets of `index`, which counts over the dimensions from first_dimension on.
 __device__ void Walk(const Box& box, int first_dimension, int64_t index, int64_t& to,
                      int64_t& from) {
   for (int d = first_dimension; d < box.dimensions; ++d) {
@@ -68,8 +68,8 @@ __global__ void CopyTiles(W* y, const W* x, Box box, int64_t tiles0, int64_t til
   }
 }
 
-// Without dimensions of 1, ordered by y's strides, and with those merged that both sides run
-// through in one go.
+// Drops dimensions of size 1, orders the others by y's strides, and merges those that are
+// contiguous on both sides.
 bool MakeBox(const View& to, const View& from, const std::vector<int64_t>& sizes, Box& box) {
   std::vector<size_t> order;
   for (size_t d = sizes.size(); d-- > 0;) {
@@ -97,8 +97,8 @@ bool MakeBox(const View& to, const View& from, const std::vector<int64_t>& sizes
   return true;
 }
 
-// In words of `factor` elements, if the rows of the box are contiguous on both sides and made of
-// whole words that start where words do.
+// Counts in words of `factor` elements. Returns false unless the rows of the box are contiguous on
+// both sides and consist of whole, aligned words.
 bool Widen(Box& box, int64_t factor, int64_t to_offset, int64_t from_offset) {
   if (box.to[0] != 1 || box.from[0] != 1 || box.sizes[0] % factor != 0) return false;
   if (to_offset % factor != 0 || from_offset % factor != 0) return false;

@@ -6,7 +6,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Divides what is below kSmallMax by multiplication, in 32 bits.
+// Divides numbers below kSmallMax by multiplication, in 32 bits.
 //   Source: Granlund, Montgomery, "Division by invariant integers using multiplication", PLDI 1994.
 struct Small {
   using Index = int32_t;
@@ -27,7 +27,7 @@ struct Small {
 };
 constexpr int64_t kSmallMax = int64_t{1} << 30;
 
-// For larger tensors: slow.
+// Plain division, for larger tensors. Slow.
 struct Large {
   using Index = int64_t;
 
@@ -48,7 +48,7 @@ struct Place {
   Index batch, channel, row, column;
 };
 
-// Where elements lie in the image and the output, and which windows cover which pixels.
+// Locates elements in the image and the output, and the windows that cover a pixel.
 template <typename D, int V>
 struct Geometry {
   using Index = typename D::Index;
@@ -58,7 +58,8 @@ struct Geometry {
     D rows, columns;
   };
   struct Axis {
-    Index image, output, extent, before, after;  // of a window with its gaps; padding
+    Index image, output, extent, before,
+        after;  // extent: a window including its gaps; before, after: padding
     Index dilation;
     D stride;
   };
@@ -66,7 +67,7 @@ struct Geometry {
   bool channels_last;
   bool count_padding;
   Index channels;
-  D vectors;  // of V channels, where they are last; else the channels
+  D vectors;  // vectors of V channels if channels are last, else the channels
   Plane image, output;
   Axis axes[2];
 
@@ -89,7 +90,7 @@ struct Geometry {
             D(s.strides[d])};
   }
 
-  // Vector v of the tensor, in memory order.
+  // The place of vector v of the tensor, in memory order.
   __device__ Spot Locate(Index v, const Plane& plane) const {
     Spot place;
     if (channels_last) place.channel = Split(v, vectors) * V;
@@ -115,7 +116,7 @@ struct Geometry {
     while (start < 0) start += axis.dilation;
     return {start, min(end, axis.image)};
   }
-  // The windows over row or column `position`, in one of their gaps too.
+  // The windows over row or column `position`, including those that have it in a gap.
   __device__ Range<Index> WindowsOver(int d, Index position) const {
     const Axis& axis = axes[d];
     const Index padded = position + axis.before;
@@ -129,7 +130,7 @@ struct Geometry {
     for (int d = 0; d < 2; ++d) {
       const Axis& axis = axes[d];
       if (count_padding) {
-        // What sticks out of the padding (ceil) does not count.
+        // Elements beyond the padding (with ceil) do not count.
         const Index start = at[d] * axis.stride.divisor - axis.before;
         size *= min(start + axis.extent, axis.image + axis.after) - start;
       } else {
@@ -141,7 +142,7 @@ struct Geometry {
   }
 
  private:
-  // n becomes n / by; returns the remainder.
+  // Divides n by `by`, and returns the remainder.
   __device__ static Index Split(Index& n, const D& by) {
     const Index quotient = by.Divide(n), remainder = n - quotient * by.divisor;
     n = quotient;
@@ -173,7 +174,7 @@ struct Positions {
   }
 };
 
-// The kernels below: V elements a thread, n vectors.
+// A thread of the kernels below takes V elements; n counts vectors.
 template <typename T, typename D, int V>
 __global__ void MaxAll(T* y, int32_t* state, const T* x, Geometry<D, V> g, int64_t n) {
   using Index = typename D::Index;
@@ -276,7 +277,8 @@ int64_t Elements(const PoolShape& shape, const std::array<int64_t, 2>& image) {
   return shape.batch * shape.channels * image[0] * image[1];
 }
 
-// f(an element of type T, a Geometry, its V): vectors of neighbouring channels where they are last.
+// Calls f(an element of type T, a Geometry, its V). Vectors hold neighbouring channels if channels
+// are last.
 template <typename F>
 cudaError_t ForPooling(const PoolShape& shape, F f) {
   return ForFloating(shape.type, [&](auto one) {

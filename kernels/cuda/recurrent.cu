@@ -6,7 +6,7 @@ namespace {
 
 __device__ float Sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-// What gate `gate` of unit j of sample b adds up to: products and biases.
+// The input of gate `gate` of unit j of sample b: the sum of products and biases.
 template <typename T>
 struct Gates {
   const float* inputs;
@@ -27,7 +27,7 @@ struct Gates {
   }
 };
 
-constexpr int kParts = 5;  // that a step's state keeps of a unit
+constexpr int kParts = 5;  // values per unit in a step's state
 
 __device__ int64_t StateIndex(const RecurrentStep& s, int64_t step, int64_t b, int64_t part,
                               int64_t j) {
@@ -38,7 +38,7 @@ __device__ int64_t HiddenIndex(const RecurrentStep& s, int64_t step, int64_t b, 
   return (b * s.time + step) * s.y_row + s.column + j;
 }
 
-// What the step before kept last (LSTM: c; GRU: h), or what the first began with.
+// The last value of the previous step (LSTM: c; GRU: h), or the initial one.
 template <typename T>
 __device__ float Before(const RecurrentStep& s, const float* state, const T* first, int64_t b,
                         int64_t j) {

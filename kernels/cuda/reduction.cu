@@ -7,7 +7,7 @@ namespace {
 constexpr int kDimensionsMax = 12;
 constexpr int64_t kPartsMax = 1024;
 
-// Some dimensions of x, from the innermost on.
+// Some dimensions of x, innermost first.
 struct Axes {
   int count = 0;
   int64_t sizes[kDimensionsMax];
@@ -24,7 +24,7 @@ struct Axes {
   }
 };
 
-// Where element `index` of the axes lies; no division where they are one.
+// The offset of element `index` of the axes. A single axis needs no division.
 __device__ int64_t Offset(const Axes& axes, int64_t index) {
   int64_t offset = 0;
   for (int d = 0; d < axes.count; ++d) {
@@ -41,9 +41,9 @@ struct Problem {
   Axes reduced;
   int64_t outputs;
   int64_t reductions;
-  bool inner_is_kept;     // then neighbouring outputs are neighbours in memory
-  int64_t parts;          // of the reduction, each a partial result
-  int64_t part_elements;  // of all parts but the last
+  bool inner_is_kept;     // if so, neighbouring outputs are neighbours in memory
+  int64_t parts;          // parts of the reduction, with a partial result each
+  int64_t part_elements;  // the last part may have fewer
 };
 
 Problem Plan(const ReductionShape& shape) {
@@ -60,7 +60,7 @@ Problem Plan(const ReductionShape& shape) {
     (shape.reduced[d] ? problem.reduced : problem.kept).Add(shape.sizes[d], stride);
     stride *= shape.sizes[d];
   }
-  // Enough blocks to fill the device, each with work that is worth a launch.
+  // Enough blocks to fill the device, each with enough work.
   const int64_t blocks = problem.inner_is_kept ? CeilDiv(problem.outputs, kWarp) : problem.outputs;
   const int64_t worthwhile = problem.inner_is_kept ? 64 : 4096;
   problem.parts = std::clamp<int64_t>(CeilDiv(problem.reductions, worthwhile), 1,
@@ -82,7 +82,7 @@ struct MaximumOf {
   __device__ static float Join(float a, float b) { return Max(a, b); }
 };
 
-// How many equal the output.
+// Counts the elements equal to the output.
 template <typename T>
 struct CountEqual {
   static constexpr float kStart = 0;
@@ -155,7 +155,7 @@ __global__ void JoinParts(To* y, const float* partial, int64_t outputs, int64_t 
                           float factor) {
   for (int64_t o = ThreadIndex(); o < outputs; o += ThreadCount()) {
     float value = R::kStart;
-    // One thread joins them, in their order; many loads are under way meanwhile.
+    // One thread adds them in their order; many loads are in flight meanwhile.
 #pragma unroll 16
     for (int64_t part = 0; part < parts; ++part) {
       value = R::Join(value, partial[part * outputs + o]);
@@ -184,7 +184,7 @@ cudaError_t Reduce(To* y, const T* x, float factor, const Problem& problem, R re
                 problem.outputs, problem.parts, factor);
 }
 
-// The outputs in which the elements of x lie: strides of y by dimension of x.
+// The strides of y by dimension of x: where the output of an element of x is.
 Axes OutputStrides(const ReductionShape& shape) {
   Axes axes;
   int64_t stride = 1;
@@ -192,7 +192,7 @@ Axes OutputStrides(const ReductionShape& shape) {
     if (shape.sizes[d] == 1) continue;
     const int64_t own = shape.reduced[d] ? 0 : stride;
     if (!shape.reduced[d]) stride *= shape.sizes[d];
-    // Merged by hand: a stride of 0 continues a stride of 0.
+    // Merged here rather than by the general rule, because a stride of 0 continues a stride of 0.
     const int last = axes.count - 1;
     if (axes.count > 0 && axes.strides[last] * axes.sizes[last] == own &&
         (own != 0) == (axes.strides[last] != 0)) {

@@ -1,7 +1,7 @@
-// Sums and maxima over some dimensions of a tensor: CUDA twins of kernels/reduction.h. Tensors are
-// on the device, row-major, floating of the type given. Asynchronous on `stream`; the launch error,
-// if any, is returned. Each sum is in one order that depends on the shape alone, in f32. They read
-// x once: bandwidth-bound.
+// Sums and maxima over some dimensions of a tensor. CUDA twins of kernels/reduction.h. Tensors are
+// in device memory, row-major, of the given floating type. Asynchronous on `stream`. Returns the
+// launch error, if any. Sums are in f32, in an order that depends only on the shape. Each reads x
+// once: bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,26 +18,26 @@ struct ReductionShape {
   std::vector<bool> reduced;   // for each dimension
 
   int64_t outputs() const;
-  int64_t reductions() const;  // elements that become one
+  int64_t reductions() const;  // elements reduced to one
 };
 
-// Scratch f32 of every reduction below.
+// Scratch for any reduction below, in f32.
 int64_t ReductionWorkspaceBytes(const ReductionShape& shape);
 
-// y = factor * the sum of x over the reduced dimensions, in the shape that is left.
+// y = factor * the sum of x over the reduced dimensions, in the remaining shape.
 cudaError_t Sum(void* y, Type y_type, const void* x, Type x_type, float factor,
                 const ReductionShape& shape, void* workspace, cudaStream_t stream);
 
-// NaN where an element is.
+// The result is NaN if an element is.
 cudaError_t Maximum(void* y, const void* x, Type type, const ReductionShape& shape, void* workspace,
                     cudaStream_t stream);
 
-// dx = where x equals its maximum y: dy / how many do; else 0. `workspace` as above plus f32 of the
-// outputs behind it.
+// dx = dy / (number of elements equal to the maximum) if x equals its maximum y; else 0.
+// `workspace` as above, followed by f32 of the outputs.
 cudaError_t MaximumGrad(void* dx, const void* dy, const void* x, const void* y, Type type,
                         const ReductionShape& shape, void* workspace, cudaStream_t stream);
 
-// dx = factor * dy of the output that x went into.
+// dx = factor * dy of the output to which x contributed.
 cudaError_t Spread(void* dx, const void* dy, Type type, float factor, const ReductionShape& shape,
                    cudaStream_t stream);
 

@@ -6,18 +6,18 @@ namespace {
 
 dim3 Rows(int64_t rows) { return dim3(static_cast<unsigned>(std::min(rows, kBlocksMax))); }
 
-// The largest element seen and the sum of exp(element - it).
+// The largest element seen, and the sum of exp(element - maximum).
 struct Exponentials {
   float maximum = -INFINITY;
   float sum = 0;
 
-  // All at once, so that the exponentials do not wait for each other.
+  // Adds N values at once, so that their exponentials do not wait for each other.
   template <int N>
   __device__ void Add(const float (&values)[N]) {
     float larger = maximum;
 #pragma unroll
     for (float x : values) larger = fmaxf(larger, x);
-    // Of nothing but -inf the sum stays 0; a NaN stays one.
+    // The sum stays 0 if all values are -inf; NaN stays NaN.
     const float zero = larger == -INFINITY ? 0 : larger;
     float added = 0;
 #pragma unroll
@@ -37,7 +37,7 @@ struct Exponentials {
   __device__ float LogSum() const { return maximum + logf(sum); }
 };
 
-// Over the block, to every thread; always in the same order.
+// Joins the results of the block, for every thread; always in the same order.
 __device__ Exponentials JoinBlock(Exponentials own) {
   __shared__ float maxima[kThreads / kWarp], sums[kThreads / kWarp];
 #pragma unroll
@@ -63,8 +63,8 @@ __device__ Exponentials JoinBlock(Exponentials own) {
   return all;
 }
 
-// f(values, first class) for the classes of a row that this thread takes: V at a time, those that
-// are left over one by one.
+// Calls f(values, first class) for the classes of a row that this thread takes: V at a time, the
+// remaining ones one by one.
 template <typename T, int V, typename F>
 __device__ void ForClasses(const T* row, int64_t classes, F f) {
   const int64_t whole = classes / V * V;
@@ -86,7 +86,7 @@ int64_t RowLength(const CrossEntropyShape& shape) {
   return shape.row == 0 ? shape.logits.classes : shape.row;
 }
 
-// Whether rows of T that lie `row` elements apart are read in whole vectors.
+// Whether rows of T at a distance of `row` elements can be read in whole vectors.
 template <typename T>
 bool TakesVectors(int64_t row) {
   return row % kVector<T> == 0;
@@ -161,7 +161,7 @@ __global__ void ComputeLossFactor(float* factor, float weight, const RunNumbers*
     if (counted != nullptr && *counted >= 0) {
       of_batch = static_cast<double>(*counted);
     } else {
-      float own = 0;  // exact up to 2^24 of a thread
+      float own = 0;  // exact up to 2^24 per thread
       for (int64_t row = threadIdx.x; row < rows; row += kThreads) own += targets.Counts(row);
       of_batch = static_cast<double>(BlockSum(own));
     }
@@ -198,7 +198,7 @@ __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Ta
   }
 }
 
-// *y = *factor (or 1) * the sum of n numbers, by one block.
+// *y = *factor (null: 1) * the sum of n numbers. Runs in one block.
 __global__ void SumAll(float* y, const float* x, const float* factor, int64_t n) {
   float sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += x[i];
@@ -229,7 +229,7 @@ __global__ void CrossEntropyGradRows(T* dlogits, const T* logits, Targets target
   }
 }
 
-// right[row] = 1 where the first largest logit is the target's. NaN never is.
+// right[row] = 1 if the first largest logit is the target's. NaN never is.
 template <typename T>
 __global__ void CompareRows(float* right, const T* logits, Targets targets, int64_t rows,
                             int64_t classes, int64_t row_length) {
@@ -238,7 +238,7 @@ __global__ void CompareRows(float* right, const T* logits, Targets targets, int6
     const int64_t target = targets.of_row[row];
     const bool is_in_range = target >= 0 && target < classes;
     const float wanted = is_in_range ? ToFloat(own[target]) : NAN;
-    float better = isnan(wanted) ? 1 : 0;  // how many come before the target
+    float better = isnan(wanted) ? 1 : 0;  // number of logits ranked before the target's
     for (int64_t c = threadIdx.x; c < classes; c += kThreads) {
       const float value = ToFloat(own[c]);
       better += value > wanted || (value == wanted && c < target);

@@ -1,9 +1,9 @@
-// Softmax of rows and cross-entropy: CUDA twins of kernels/softmax.h, softmax_cross_entropy.h,
+// Softmax of rows, and losses. CUDA twins of kernels/softmax.h, softmax_cross_entropy.h,
 // sigmoid_cross_entropy.h and mean_squared_error.h.
 //
 // Device memory, row-major, T[R, V] of floating `type`, target i32[R], sums in f32. Asynchronous on
-// `stream`; the launch error, if any, is returned. A block takes a row, in one pass for maximum and
-// sum: bandwidth-bound.
+// `stream`. Returns the launch error, if any. A block takes a row, in one pass for maximum and sum:
+// bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,27 +38,29 @@ struct CrossEntropyShape {
   int32_t ignore_index = 0;
 };
 
-// *factor = weight / the global batch's rows: rows of this run / its samples * the global batch;
-// or, with an ignore_index, *counted where `counted` is not null and not negative, else this run's
-// rows that count. 0 when none does.
+// *factor = weight / the number of rows of the global batch that count; 0 if there are none.
+// - Without ignore_index: rows of this run / its samples * the global batch.
+// - With ignore_index: *counted if `counted` is not null and *counted is not negative, else the
+//   rows of this run that count.
 cudaError_t LossFactor(float* factor, float weight, const RunNumbers* numbers, int64_t rows,
                        const int32_t* target, const CrossEntropyShape* shape,
                        const int64_t* counted, cudaStream_t stream);
 
-// *loss = *factor * the sum of the counted rows' cross-entropy; lse f32[R]. A target that is
-// neither ignored nor in [0, V) is reported. `workspace`: f32[R].
+// *loss = *factor * the sum of the cross-entropies of the rows that count; lse is f32[R]. A target
+// that is neither ignored nor in [0, V) is reported. `workspace`: f32[R].
 cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, const int32_t* target,
                                 const float* factor, const CrossEntropyShape& shape,
                                 float* workspace, OutOfRange* out_of_range, cudaStream_t stream);
 
-// dlogits = loss scale * *factor * (softmax - wanted distribution), 0 in the gaps between rows; may
-// be logits.
+// dlogits = loss scale * *factor * (softmax - target distribution), 0 in the gaps between rows.
+// dlogits may be logits.
 cudaError_t SoftmaxCrossEntropyGrad(void* dlogits, const void* logits, const int32_t* target,
                                     const float* lse, const float* factor,
                                     const RunNumbers* numbers, const CrossEntropyShape& shape,
                                     cudaStream_t stream);
 
-// *count = rows that are not ignored whose first largest logit is the target. `workspace`: f32[R].
+// *count = the number of rows that are not ignored and have their first largest logit at the
+// target. `workspace`: f32[R].
 cudaError_t CorrectCount(float* count, const void* logits, const int32_t* target,
                          const CrossEntropyShape& shape, float* workspace, cudaStream_t stream);
 

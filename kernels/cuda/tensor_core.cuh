@@ -1,9 +1,10 @@
-// Products of 16 x 16 by 16 x 8 tiles on tensor cores, and how tiles come from shared memory.
+// Products of 16 x 16 by 16 x 8 tiles on tensor cores, and loads of tiles from shared memory.
 //   Source: PTX ISA 8, "Matrix fragments for mma.m16n8k16 with .f16 / .bf16" and "ldmatrix".
 //
-// A lane holds of A (16 x 16): rows g and g + 8, columns 2 t, 2 t + 1 and those 8 further; of B
-// (16 x 8, given by columns) the same with one row g; of the product (16 x 8): rows g and g + 8,
-// columns 2 t, 2 t + 1. g = lane / 4, t = lane % 4.
+// A lane holds, with g = lane / 4 and t = lane % 4:
+// - of A (16 x 16): rows g and g + 8, columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
+// - of B (16 x 8, stored by columns): column g, rows 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
+// - of the product (16 x 8): rows g and g + 8, columns 2 t and 2 t + 1.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,7 +20,7 @@ namespace muster::kernels::cuda {
 
 #ifdef __CUDACC__
 
-// c += a b, b made of two registers.
+// c += a b. b consists of two registers.
 template <typename T>
 __device__ void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
@@ -43,9 +44,9 @@ __device__ inline void MultiplyAdd<__half>(float (&c)[4], const uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four 8 x 8 matrices of 2-byte elements: lanes 8 i .. 8 i + 7 give the addresses of the rows of
-// matrix i, each 16 bytes and so aligned; register i of a lane becomes elements 2 t, 2 t + 1 of its
-// row g.
+// Loads four 8 x 8 matrices of 2-byte elements. Lanes 8 i .. 8 i + 7 pass the addresses of the rows
+// of matrix i, which are 16 bytes long and aligned to that. Register i of a lane receives elements
+// 2 t and 2 t + 1 of row g of matrix i.
 __device__ inline void LoadMatrices(uint32_t (&to)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -54,7 +55,7 @@ __device__ inline void LoadMatrices(uint32_t (&to)[4], const void* row) {
                : "memory");
 }
 
-// Likewise, each matrix transposed: elements g of rows 2 t and 2 t + 1.
+// Loads the same matrices, each transposed: a lane receives element g of rows 2 t and 2 t + 1.
 __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -63,15 +64,15 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row
                : "memory");
 }
 
-// 2^x by one instruction, to 2 units in the last place; 0 for -inf and where 2^x is subnormal.
+// Returns 2^x by one instruction, to 2 units in the last place; 0 for -inf and if 2^x is subnormal.
 __device__ inline float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// 16 bytes from global to shared memory, both so aligned, on their way until AwaitCopies(); zeros
-// where not `is_there`, and nothing is read.
+// Starts a copy of 16 bytes from global to shared memory, both aligned to 16; AwaitCopies() waits
+// for it. If not `is_there`, writes zeros and reads nothing.
 __device__ inline void CopyAsync(void* to, const void* from, bool is_there) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -80,10 +81,10 @@ __device__ inline void CopyAsync(void* to, const void* from, bool is_there) {
                : "memory");
 }
 
-// Of this thread's copies; a barrier must follow before others read them.
+// Waits for this thread's copies. A barrier must follow before other threads read them.
 __device__ inline void AwaitCopies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 
-// The shared memory that a launch asks for.
+// The shared memory requested by the launch.
 __device__ inline void* LaunchedSharedMemory() {
   extern __shared__ uint4 memory[];
   return memory;
@@ -91,7 +92,7 @@ __device__ inline void* LaunchedSharedMemory() {
 
 #endif  // __CUDACC__
 
-// Two elements in a register, the first in its low half.
+// Packs two elements into a register, the first in its low half.
 template <typename T>
 __device__ uint32_t Pack(float first, float second);
 template <>

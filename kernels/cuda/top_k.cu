@@ -9,7 +9,8 @@ namespace {
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 
-// Larger for what comes first; the same for 0 and -0, and for every NaN.
+// Returns a larger number for elements that come first. 0 and -0 have the same, and so has every
+// NaN.
 template <typename T>
 __device__ uint32_t OrderOf(T element, bool largest) {
   const float x = ToFloat(element) + 0.0f;  // -0 becomes 0
@@ -20,15 +21,15 @@ __device__ uint32_t OrderOf(T element, bool largest) {
   return largest ? order : ~order;
 }
 
-// Where the last of the chosen is, by order: all with a larger one are chosen, and the first
-// `equals` with this one.
+// The order of the last chosen element. All elements of larger order are chosen, and the first
+// `equals` of this order.
 struct Threshold {
   uint32_t order;
   int64_t equals;
 };
 
-// By one block: a digit after the other, from the highest on, each time among the elements that
-// have the digits found so far.
+// Runs in one block. Finds one digit after another, the highest first, among the elements that
+// share the digits found so far.
 template <typename T>
 __device__ Threshold FindThreshold(const T* x, const TopKShape& shape) {
   __shared__ int32_t counts[kDigits];
@@ -58,12 +59,13 @@ __device__ Threshold FindThreshold(const T* x, const TopKShape& shape) {
   return {order, wanted};
 }
 
-// Of the block's threads before this one, how many are marked; `total` of all.
+// Returns how many threads of the block before this one are marked, and sets `total` to the number
+// of all marked ones.
 __device__ int CountBefore(bool is_marked, int& total) {
   __shared__ int of_warps[kThreads / kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const unsigned marked = __ballot_sync(kEveryLane, is_marked);
-  __syncthreads();  // those of the call before have been read
+  __syncthreads();  // wait until the values of the previous call are read
   if (lane == 0) of_warps[warp] = __popc(marked);
   __syncthreads();
   int before = __popc(marked & ((1u << lane) - 1));
@@ -75,7 +77,7 @@ __device__ int CountBefore(bool is_marked, int& total) {
   return before;
 }
 
-// `columns` and `orders`: of those that are better than the threshold, in any order.
+// `columns` and `orders` receive the elements above the threshold, in any order.
 template <typename T>
 __global__ void ChooseOfRows(T* values, int32_t* index, const T* x, int32_t* columns,
                              uint32_t* orders, TopKShape shape) {
@@ -89,9 +91,9 @@ __global__ void ChooseOfRows(T* values, int32_t* index, const T* x, int32_t* col
     const Threshold threshold = FindThreshold(from, shape);
     const int64_t larger = shape.chosen - threshold.equals;
 
-    // What equals the threshold comes behind the others, in the order of the columns.
+    // Elements equal to the threshold follow the others, in column order.
     if (threadIdx.x == 0) better = 0;
-    int64_t equals = 0;  // in the columns before
+    int64_t equals = 0;  // elements equal to the threshold in earlier columns
     __syncthreads();
     for (int64_t start = 0; start < shape.columns; start += kThreads) {
       const int64_t c = start + threadIdx.x;
@@ -122,7 +124,7 @@ __global__ void ChooseOfRows(T* values, int32_t* index, const T* x, int32_t* col
       to[rank] = from[column];
       to_index[rank] = column;
     }
-    __syncthreads();  // before the next row counts
+    __syncthreads();  // `better` is read before the next row resets it
   }
 }
 
@@ -136,7 +138,7 @@ __global__ void PutBack(W* dx, const W* dy, const int32_t* index, TopKShape shap
 
 }  // namespace
 
-// A column and an order for each of the chosen.
+// A column and an order per chosen element.
 int64_t TopKWorkspaceBytes(const TopKShape& shape) {
   return 2 * shape.rows * shape.chosen * static_cast<int64_t>(sizeof(int32_t));
 }

@@ -1,4 +1,4 @@
-// Element types of device tensors, and what differs from run to run.
+// Element types of device tensors, and the numbers that change from run to run.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ enum class Type { kF32, kBf16, kF16, kI32 };
 
 inline int64_t Bytes(Type type) { return type == Type::kF32 || type == Type::kI32 ? 4 : 2; }
 
-// What becomes of gradients at the end of a run: those of the first micro-batch of a step are
-// assigned, the others added, none are left where the run is only to warm up.
+// How a run ends with its gradients. The first micro-batch of a step assigns them, later ones add
+// them, and a run that only warms up leaves them.
 enum class Export : int32_t { kAssign, kAdd, kNone };
 
-// Lies on the device and is written before a run, so that kernels enqueued once (a CUDA graph) see
-// each run's numbers.
+// These numbers are in device memory and written before a run, so that kernels enqueued once (a
+// CUDA graph) use each run's numbers.
 struct RunNumbers {
   float loss_scale;
   int64_t samples;         // of this run

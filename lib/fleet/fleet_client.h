@@ -70,9 +70,9 @@ class FleetClient {
   bool attached() const;
 
   // Returns OK, or the reason why no attempt to attach can succeed any more:
-  // - "REPLACED": another process has the name;
-  // - "CLUSTER_CHANGED": another coordinator, or another store;
-  // - "HELLO_INVALID";
+  // - "REPLACED": another process has the name.
+  // - "CLUSTER_CHANGED": another coordinator, or another store.
+  // - "HELLO_INVALID".
   // - "NOT_YOUR_NAME" or "NOT_ALLOWED": the certificate belongs to another identity.
   //
   // The client retries after any other error. The coordinator may be away, the name may be in use

@@ -27,7 +27,7 @@ TEST(ActivationTest, FunctionsAndDerivativesAtOddSizes) {
       ASSERT_EQ(ApplyGrad(Function::kRelu, dx.data(), dy_on.data(), x_on.data(), n, type, nullptr),
                 cudaSuccess);
       ExpectRounded(dx.Read(type), relu_grad, type);
-      // In place.
+      // The output is an input.
       ASSERT_EQ(ApplyGrad(Function::kGeluExact, dy_on.data(), dy_on.data(), x_on.data(), n, type,
                           nullptr),
                 cudaSuccess);
@@ -107,7 +107,7 @@ TEST(ActivationTest, NansAreFound) {
   });
 }
 
-TEST(ActivationTest, SharesAreOfTheGlobalBatchAndTheirGradientsAreScaled) {
+TEST(ActivationTest, BatchSharesDivideByTheGlobalBatchAndScaleGradients) {
   const RunNumbers numbers = {.loss_scale = 8, .samples = 3, .batch = 12};
   const Floats x = {6}, ones = {1};
   DeviceMemory x_on(x, Type::kF32), y(4), dx(4), statistic(4), ones_on(ones, Type::kF32);
@@ -154,8 +154,8 @@ TEST(ActivationTest, TermsAddUpAndGradientsAreExported) {
   });
 }
 
-// The kernels' conversions are those of the CPU, to the bit: the device's own are not emulated, but
-// what the emulation puts in their place is right.
+// The emulated conversions equal the CPU's bit for bit. The device's own conversions are not tested
+// here.
 TEST(ActivationTest, ConversionsAreThoseOfTheCpu) {
   Floats x = Normals(5000, 1);
   for (size_t i = 0; i < x.size(); i += 3) x[i] = std::ldexp(x[i], static_cast<int>(i % 60) - 40);

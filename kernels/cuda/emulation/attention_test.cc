@@ -13,10 +13,11 @@ constexpr int64_t kGap = 8;  // elements between the rows of q, k and v
 struct Case {
   int64_t batch, queries, keys, heads, channels, values;
   bool causal, masked;
-  float sign = 1;  // of the scale: tensor cores take positive ones
+  float sign = 1;  // sign of the scale: tensor cores need a positive one
 };
-// Blocks of queries and tiles of keys that end in the middle, more of the ones than of the others,
-// heads narrower than a tile, both widths of tiles. Few: an emulated product takes its time.
+// Blocks of queries and tiles of keys that are partly filled, more queries than keys and the
+// reverse, heads narrower than a tile, and both widths of tiles. There are few cases because
+// emulated products are slow.
 constexpr Case kTileCases[] = {
     {1, 1, 1, 1, 64, 64, true, false},   {1, 131, 131, 1, 64, 64, true, false},
     {2, 33, 20, 2, 40, 56, false, true}, {1, 70, 133, 1, 64, 64, true, false},
@@ -27,7 +28,7 @@ constexpr Case kRowCases[] = {
     {1, 40, 33, 1, 64, 64, true, false, -1},
 };
 
-// Rows of `width` elements, `row` apart, and back.
+// Spreads rows of `width` elements to a distance of `row`, and the reverse.
 Floats Spread(const Floats& dense, int64_t width, int64_t row) {
   Floats wide(dense.size() / width * row, 0.0f);
   for (size_t i = 0; i < dense.size(); ++i) wide[i / width * row + i % width] = dense[i];
@@ -39,8 +40,8 @@ Floats Gathered(const Floats& wide, int64_t width, int64_t row) {
   return dense;
 }
 
-// Probabilities and slopes are rounded to the type on their way into the second product: the error
-// of a sum of some hundreds of them stays below a few units of the largest result.
+// Probabilities and gradients of scores are rounded to the type before the second product. The
+// error of a sum of some hundreds of them stays below a few units of the largest result.
 void ExpectNear(const Floats& actual, const Floats& expected, Type type) {
   float largest = 0.5f;
   for (float v : expected) largest = std::max(largest, std::abs(v));
@@ -109,8 +110,8 @@ void ExpectThatOfTheCpu(const Case& c, Type type) {
   ExpectNear(Gathered(dv_on.Read(type), of_v, shape.v_row), dv, type);
 }
 
-// Copies that arrive at once, and ones that arrive as late as they may.
-TEST(AttentionTest, OnTensorCoresIsThatOfTheCpu) {
+// Runs both with copies that arrive at once and with copies that arrive as late as possible.
+TEST(AttentionTest, TensorCoresMatchTheCpu) {
   for (const Case& c : kTileCases) {
     SetThreadOrder(ThreadOrder::kAscending);
     ExpectThatOfTheCpu(c, Type::kBf16);
@@ -120,21 +121,21 @@ TEST(AttentionTest, OnTensorCoresIsThatOfTheCpu) {
   SetThreadOrder(ThreadOrder::kAscending);
 }
 
-TEST(AttentionTest, ByRowsIsThatOfTheCpu) {
+TEST(AttentionTest, RowKernelsMatchTheCpu) {
   ForEveryRun([](Type type) {
     for (const Case& c : kRowCases) ExpectThatOfTheCpu(c, type);
   });
 }
 
-TEST(AttentionMaskTest, NothingIsInfinite) {
+TEST(AttentionMaskTest, MakesMasksFinite) {
   const Floats mask = {0, -INFINITY, -3e38f, 2, -1e9f};
   DeviceMemory on(mask, Type::kF32), finite(4 * 5);
   ASSERT_EQ(MakeMaskFinite(finite.floats(), on.floats(), 5, nullptr), cudaSuccess);
   EXPECT_EQ(finite.Read(Type::kF32), (Floats{0, kUnseenScore, kUnseenScore, 2, -1e9f}));
 }
 
-// Of 2 samples, 2 heads and 3 queries, the last of sample 1's head 0.
-TEST(AttentionMaskTest, WhoSeesNoKeyHasNoResultAndNoWeight) {
+// 2 samples, 2 heads and 3 queries; the last query of head 0 of sample 1 sees no key.
+TEST(AttentionMaskTest, QueriesWithoutKeysGetZeroAndNoWeight) {
   AttentionShape shape = {.batch = 2, .queries = 3, .heads = 2, .head_values = 8};
   Floats y(2 * 3 * 2 * 8), lse(2 * 2 * 3, 1.5f);
   for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i + 1);
@@ -148,7 +149,7 @@ TEST(AttentionMaskTest, WhoSeesNoKeyHasNoResultAndNoWeight) {
   EXPECT_EQ(y_on.Read(Type::kBf16), y);
 }
 
-TEST(AttentionTest, TilesCoverWhatIsSeenAndOpenOnesNothingElse) {
+TEST(AttentionTest, TilesCoverVisibleElementsAndOpenTilesHoldNoOthers) {
   for (bool causal : {false, true}) {
     for (int queries : {1, 63, 64, 65, 130, 200}) {
       for (int keys : {1, 63, 64, 65, 130, 200}) {
@@ -190,7 +191,7 @@ TEST(AttentionTest, TilesCoverWhatIsSeenAndOpenOnesNothingElse) {
   }
 }
 
-// GPT-2's 1,024 tokens: all but the diagonal's tiles are computed without a mask, and none beyond.
+// GPT-2 with 1,024 tokens: only the diagonal's tiles need a mask, and none beyond it is computed.
 TEST(AttentionTest, OnlyTheDiagonalIsMasked) {
   const Causality seen = {1024, 1024, true};
   int computed = 0, masked = 0;

@@ -11,10 +11,10 @@ constexpr float kEpsilon = 1e-3f;
 struct Size {
   int64_t batch, channels, pixels;
 };
-// Whole and broken vectors of 4 and 8, one and several parts of the rows.
+// Whole and partial vectors of 4 and 8, one part and several parts of the rows.
 constexpr Size kSizes[] = {{3, 1, 1}, {2, 3, 35}, {2, 8, 16}, {3, 12, 9}, {1, 40, 90}, {70, 24, 2}};
 
-// [B, C, S] as the order has it, and back.
+// Converts [B, C, S] to the order, and the reverse.
 Floats Reordered(const Floats& x, const Size& s, ChannelOrder order, bool back) {
   if (order == ChannelOrder::kFirst) return x;
   Floats y(x.size());
@@ -33,13 +33,14 @@ enum class Form { kPlain, kRelu, kAddRelu, kAddReluOfTwo };
 
 class BatchNormTest : public testing::Test {
  protected:
-  // run(size, shape without activation).
+  // Calls run(size, shape without activation).
   template <typename F>
   void ForEveryShape(F run) {
     ForEveryRun([&](Type type) {
       for (const Size& size : kSizes) {
         for (ChannelOrder order : {ChannelOrder::kFirst, ChannelOrder::kLast}) {
-          if (order == ChannelOrder::kFirst && size.channels > 12) continue;  // a block each: slow
+          if (order == ChannelOrder::kFirst && size.channels > 12)
+            continue;  // a block per channel is slow
           SCOPED_TRACE(testing::Message() << size.batch << ", " << size.channels << ", "
                                           << size.pixels << ", order " << static_cast<int>(order));
           run(size, BatchNormShape{size.batch, size.channels, size.pixels, order, type});
@@ -56,7 +57,7 @@ class BatchNormTest : public testing::Test {
   }
 };
 
-TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
+TEST_F(BatchNormTest, EveryOrderMatchesTheFormula) {
   ForEveryShape([&](const Size& size, BatchNormShape shape) {
     const int64_t values = size.batch * size.pixels, n = values * size.channels;
     const Floats x = Rounded(Normals(n, 1), shape.type), dy = Rounded(Normals(n, 2), shape.type);
@@ -108,7 +109,7 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
       ExpectRounded(dgain.Read(shape.type), dot, shape.type, values);
       if (adds) ExpectRounded(FromDevice(daddend, size, shape), through, shape.type);
       if (values > 3) {
-        // Of what is stored.
+        // The second pass reads g as stored, so round it.
         through = Wide(Rounded(Floats(through.begin(), through.end()), shape.type));
         ExpectRounded(FromDevice(dx, size, shape), expected.GradInput(through, Wide(gain)),
                       shape.type, 64 * values);

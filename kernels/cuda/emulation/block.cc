@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kThreadsMax = 1024;
-constexpr size_t kStackBytes = 256 * 1024;  // touched only as far as it is used
+constexpr size_t kStackBytes = 256 * 1024;  // pages are touched only when used
 
 [[noreturn]] void Fail(const char* what) {
   std::fprintf(stderr, "emulated block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x,
@@ -38,7 +38,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   void* sanitizer_stack = nullptr;
   State state = State::kDone;
-  unsigned mask = 0;  // of the exchange
+  unsigned mask = 0;  // the exchange's mask
   uint64_t given = 0;
   std::vector<std::pair<void*, const void*>> copies;  // under way
   std::array<uint64_t, kWarp> received = {};          // from each lane, in the last exchange
@@ -83,7 +83,7 @@ void Block::Index() {
                number / blockDim.x / blockDim.y};
 }
 
-// A fiber lives on when its thread has ended, and runs that of a later block.
+// A fiber outlives its thread, and runs one of a later block.
 void Block::Enter() {
   Block& block = TheBlock();
 #if defined(__SANITIZE_ADDRESS__)
@@ -117,7 +117,7 @@ void Block::Resume(int number) {
 #endif
 }
 
-// Back to the scheduler, until the state is kReady.
+// Returns to the scheduler until the state is kReady.
 void Block::Wait(State state) {
   Fiber& fiber = fibers_[current_];
   fiber.state = state;
@@ -151,7 +151,7 @@ void Block::Run(int threads, const std::function<void()>& thread) {
   }
 }
 
-// The last to come does not wait.
+// The last thread to arrive does not wait.
 void Block::SyncBlock() {
   fibers_[current_].state = State::kAtBarrier;
   for (int i = 0; i < threads_; ++i) {
@@ -219,7 +219,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes,
                     is_within(block.y, kThreadsMax) && is_within(block.z, 64) &&
                     block.x * block.y * block.z <= kThreadsMax && shared_bytes <= kSharedBytesMax;
   if (!fits) return cudaErrorInvalidConfiguration;
-  // On the heap, so that a sanitizer sees its end.
+  // Shared memory is on the heap, so that a sanitizer detects accesses beyond its end.
   void* memory = nullptr;
   if (posix_memalign(&memory, 128, std::max<size_t>(shared_bytes, 1)) != 0) std::abort();
   const std::unique_ptr<void, decltype(&std::free)> shared(memory, &std::free);

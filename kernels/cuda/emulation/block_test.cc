@@ -26,7 +26,7 @@ TEST(BlockTest, EveryThreadOfEveryBlockRunsOnce) {
   EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
 }
 
-TEST(BlockTest, WhatAThreadWritesBeforeABarrierTheOthersReadAfterIt) {
+TEST(BlockTest, WritesBeforeABarrierAreVisibleAfterIt) {
   for (ThreadOrder order : {ThreadOrder::kAscending, ThreadOrder::kDescending}) {
     SetThreadOrder(order);
     std::vector<unsigned> shared(96), seen(96);
@@ -77,7 +77,7 @@ TEST(BlockTest, LaunchesBeyondADevicesLimitsAreRefused) {
   EXPECT_EQ(RunGrid(1, 32, 228 * 1024, nothing), cudaErrorInvalidConfiguration);
 }
 
-TEST(BlockDeathTest, ABarrierThatNotAllThreadsComeToIsFound) {
+TEST(BlockDeathTest, DetectsABarrierThatNotAllThreadsReach) {
   EXPECT_DEATH(static_cast<void>(RunThreads(1, 64,
                                             [] {
                                               if (threadIdx.x < 40) __syncthreads();

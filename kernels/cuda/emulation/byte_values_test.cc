@@ -7,7 +7,7 @@
 namespace muster::kernels::cuda::emulation::byte_values_test {
 namespace {
 
-TEST(ByteValuesTest, EveryByteIsItsValueInTheTable) {
+TEST(ByteValuesTest, EveryByteBecomesItsValueInTheTable) {
   Floats values(256);
   for (int byte = 0; byte < 256; ++byte) values[byte] = 3.0f * byte - 100;
   for (ThreadOrder order : {ThreadOrder::kAscending, ThreadOrder::kDescending}) {

@@ -16,9 +16,9 @@
 
 namespace muster::kernels::cuda::emulation {
 
-// Memory that is all ones at first: NaN in every floating type, -1 as an index; and so is what lies
-// before and after it, which must stay so. Aligned as cudaMalloc's. With a sanitizer nothing lies
-// around it.
+// Memory with all bits set at first: NaN in every floating type, -1 as an index. Aligned
+// like cudaMalloc's memory. Guard bytes before and after it must stay unchanged. With a sanitizer
+// there are no guard bytes.
 class DeviceMemory {
  public:
   explicit DeviceMemory(int64_t bytes) : bytes_(bytes) {
@@ -30,7 +30,7 @@ class DeviceMemory {
   explicit DeviceMemory(const std::vector<int32_t>& values) : DeviceMemory(4 * values.size()) {
     std::memcpy(data(), values.data(), bytes_);
   }
-  // Rounded to the type.
+  // Holds the values rounded to the type.
   DeviceMemory(const Floats& values, Type type) : DeviceMemory(Bytes(type) * values.size()) {
     EXPECT_EQ(Convert(data(), type, values.data(), Type::kF32, values.size(), nullptr), 0);
   }
@@ -68,12 +68,12 @@ class DeviceMemory {
   uint8_t* memory_;
 };
 
-// What a tensor of the type holds of the values.
+// Returns the values as a tensor of the type stores them.
 inline Floats Rounded(const Floats& values, Type type) {
   return DeviceMemory(values, type).Read(type);
 }
 
-// As kernels::ExpectClose, but that each result has been rounded to its type as well.
+// Like kernels::ExpectClose, for results that were rounded to their type.
 inline void ExpectRounded(const Floats& actual, const std::vector<double>& expected, Type type,
                           int64_t terms = 1) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -88,7 +88,7 @@ inline void ExpectRounded(const Floats& actual, const std::vector<double>& expec
 
 inline constexpr Type kFloating[] = {Type::kF32, Type::kBf16, Type::kF16};
 
-// run(type) for every floating type and both orders of threads.
+// Calls run(type) for every floating type, in both orders of threads.
 template <typename F>
 void ForEveryRun(F run) {
   for (ThreadOrder order : {ThreadOrder::kAscending, ThreadOrder::kDescending}) {

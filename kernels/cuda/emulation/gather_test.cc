@@ -9,11 +9,11 @@ namespace {
 
 struct Case {
   GatherShape shape;
-  int keys;  // that are used
+  int keys;  // keys in use
 };
 
-// Slices of which there are one, some, and more than are added up in one piece: beginning at a
-// piece's begin or behind it, through whole pieces, to the end of all.
+// Keys with one slice, some slices, and more than one piece adds up: from the start of a piece or
+// later, across whole pieces, and to the end.
 constexpr Case kCases[] = {
     {{.outer = 1, .size = 7, .inner = 8, .indices = 5, .allows_negative = false}, 7},
     {{.outer = 1, .size = 300, .inner = 3, .indices = 200, .allows_negative = false}, 300},

@@ -58,9 +58,9 @@ TEST(LayerNormTest, RowsOfOddLengthsAndTheirDerivatives) {
   });
 }
 
-// What is normalised is the sum as it is stored: rows of one and of several vectors a lane, odd and
-// too long ones.
-TEST(LayerNormTest, OfASum) {
+// The sum is normalised as stored. Rows of one and of several vectors per lane, of odd length, and
+// too long for the registers.
+TEST(LayerNormTest, NormalisesASum) {
   const int64_t sizes[][2] = {{3, 7}, {9, 8}, {5, 300}, {3, 1032}, {2, 1600}};
   ForEveryRun([&](Type type) {
     for (const auto [rows, channels] : sizes) {
@@ -93,8 +93,8 @@ TEST(LayerNormTest, OfASum) {
   });
 }
 
-// Rows of one and of several vectors a lane, a part of the last, too long and odd ones; more rows
-// than warps at once.
+// Rows of one and of several vectors per lane, with a partial last one, of odd length and too long
+// for registers; more rows than warps.
 TEST(LayerNormTest, GradientsInOnePass) {
   const int64_t sizes[][2] = {{1, 9},    {3, 7},     {9, 8},    {70, 24}, {5, 300},
                               {19, 520}, {40, 1032}, {9, 1800}, {2200, 8}};
@@ -111,7 +111,8 @@ TEST(LayerNormTest, GradientsInOnePass) {
         std::vector<double> whole = Wide(dy);
         for (int64_t i = 0; of_two && i < n; ++i) whole[i] += other[i];
         const int64_t vector = 16 / Bytes(type);
-        if (channels % vector != 0 || channels > 6 * 32 * vector) {  // then it lies in memory
+        if (channels % vector != 0 ||
+            channels > 6 * 32 * vector) {  // then the sum is stored in memory
           whole = Wide(Rounded(Floats(whole.begin(), whole.end()), type));
         }
         auto dx = reference::LayerNormGradInput(whole, Wide(gain), forward, rows, channels);
@@ -149,7 +150,7 @@ TEST(LayerNormTest, GradientsInOnePass) {
   });
 }
 
-// A group of a sample is a row whose gain repeats over the pixels.
+// A sample's group is a row with a gain that repeats over the pixels.
 TEST(GroupNormTest, GroupsAreNormalised) {
   ForEveryRun([&](Type type) {
     const GroupNormShape shape = {

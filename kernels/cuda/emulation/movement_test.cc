@@ -38,7 +38,7 @@ TEST(MovementTest, TransposesInTilesAndInWords) {
   });
 }
 
-TEST(MovementTest, PadsChannelsOfPixelsAndTakesThemBack) {
+TEST(MovementTest, PadsChannelsAndRemovesThePadding) {
   ForEveryRun([&](Type type) {
     if (Bytes(type) != 2) return;
     for (const FewChannels& s : {FewChannels{2, 3, 35}, FewChannels{1, 8, 300},
@@ -122,7 +122,7 @@ TEST(CombineTest, MinimaRemaindersAndComparisons) {
   });
 }
 
-// Large ones too, which no float tells apart.
+// Includes numbers that are equal as f32.
 TEST(CombineTest, IntegersWrapAroundAndAreDividedByZero) {
   const std::vector<int32_t> a = {INT32_MIN, INT32_MAX, -7, 7, 5, INT32_MIN, 100000, 16777217};
   const std::vector<int32_t> b = {-1, 1, 3, -3, 0, 1, 100000, 16777216};
@@ -195,7 +195,7 @@ TEST(ReductionTest, SumsAndMaximaOverInnerAndOuterDimensions) {
   });
 }
 
-TEST(CumulativeSumTest, IsThatOfTheCpu) {
+TEST(CumulativeSumTest, MatchesTheCpu) {
   ForEveryRun([](Type type) {
     for (CumulativeShape shape : {CumulativeShape{3, 70, 1}, CumulativeShape{2, 33, 5},
                                   CumulativeShape{2, 7, 37}, CumulativeShape{1, 1, 1}}) {
@@ -226,7 +226,7 @@ TEST(CumulativeSumTest, IsThatOfTheCpu) {
 
 TEST(GatherTest, SlicesByIndexAndTheirGradientsInTheOrderOfTheIndices) {
   ForEveryRun([](Type type) {
-    // Two digits to sort by; several chunks of pairs.
+    // Sorts by two digits, in several chunks of pairs.
     for (const GatherShape& shape : {GatherShape{1, 300, 3, 1030}, GatherShape{2, 300, 16, 70}}) {
       const auto [outer, size, inner, indices, allows_negative] = shape;
       const Floats x = Rounded(Normals(outer * size * inner, 1), type);
@@ -255,13 +255,15 @@ TEST(GatherTest, SlicesByIndexAndTheirGradientsInTheOrderOfTheIndices) {
   });
 }
 
-// Shapes of tensor and index, whether they have neighbours alike or not; several chunks to sort.
+// Shapes of tensor and index, with and without dimensions that can be merged; several chunks to
+// sort.
 struct IndexedShape {
   std::vector<int64_t> tensor;
   std::vector<int64_t> index;
   int64_t axis;
 
-  // The element of the tensor for each of the index, and ids of either sign that say so.
+  // Returns the element of the tensor for each element of the index, and sets `ids` to matching ids
+  // of both signs.
   std::vector<int64_t> Targets(std::vector<int32_t>& ids) const {
     int64_t n = 1;
     for (int64_t size : index) n *= size;
@@ -285,7 +287,7 @@ const IndexedShape kIndexedShapes[] = {{{5}, {1100}, 0},          {{4, 70, 5}, {
                                        {{6, 4, 3}, {8, 2, 3}, 0}, {{4, 3, 6, 5}, {2, 3, 7, 4}, 2},
                                        {{4, 5, 6}, {3, 2, 7}, 2}, {{3, 9}, {3, 4}, 1}};
 
-TEST(IndexedElementsTest, AreTakenAndTheirGradientsSummedInTheOrderOfTheIndex) {
+TEST(IndexedElementsTest, GathersElementsAndSumsGradientsInIndexOrder) {
   ForEveryRun([](Type type) {
     for (const IndexedShape& shape : kIndexedShapes) {
       std::vector<int32_t> ids;
@@ -316,7 +318,7 @@ TEST(IndexedElementsTest, AreTakenAndTheirGradientsSummedInTheOrderOfTheIndex) {
   });
 }
 
-TEST(IndexedElementsTest, TheLastUpdateOfAnElementReplacesItAndTakesItsGradient) {
+TEST(IndexedElementsTest, TheLastUpdateWinsAndGetsTheGradient) {
   ForEveryRun([](Type type) {
     const int bytes = static_cast<int>(Bytes(type));
     for (const IndexedShape& shape : kIndexedShapes) {
@@ -392,7 +394,7 @@ TEST(IndexedElementsTest, UpdatesAreAddedAndRoundedOnce) {
   });
 }
 
-TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
+TEST(IndexedElementsTest, ReportsAnIndexOutOfRange) {
   using enum ScatterReduction;
   const IndexedElements elements({3}, {2}, 0);
   for (int32_t id : {3, -4}) {
@@ -415,12 +417,12 @@ TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
   }
 }
 
-TEST(TopKTest, ChoosesAsTheCpuDoesAndPutsGradientsBack) {
+TEST(TopKTest, MatchesTheCpuAndRoutesGradientsBack) {
   ForEveryRun([](Type type) {
     for (const TopKShape& shape : {TopKShape{3, 7, 1, true}, TopKShape{2, 300, 300, false},
                                    TopKShape{3, 700, 40, true}, TopKShape{1, 1, 1, false}}) {
       Floats x = Rounded(Normals(shape.rows * shape.columns, 1), type);
-      for (float& v : x) v = std::round(8 * v) / 8;  // many are equal, and some are -0
+      for (float& v : x) v = std::round(8 * v) / 8;  // many elements are equal, and some are -0
       if (x.size() > 9) {
         x[9] = NAN;
         x[4] = -INFINITY;
@@ -450,7 +452,7 @@ TEST(TopKTest, ChoosesAsTheCpuDoesAndPutsGradientsBack) {
   });
 }
 
-TEST(DropoutTest, TheSameElementsAreDroppedAsOnTheCpu) {
+TEST(DropoutTest, DropsTheSameElementsAsTheCpu) {
   ForEveryRun([](Type type) {
     const DropoutKey key = {.seed = 7, .step = 11, .salt = 3};
     for (int64_t samples : {1, 206}) {

@@ -18,7 +18,7 @@ const std::vector<Windows> kShapes = {
     {3, 4, 13, 4, {5, 3}, {3, 1}, {2, 1, 2, 1}},
 };
 
-// Of maxima alone.
+// Used for maxima only.
 const std::vector<Windows> kDilated = {
     {2, 16, 9, 8, {3, 2}, {1, 2}, {2, 1, 1, 2}, false, {}, {2, 3}},
     {1, 3, 7, 7, {2, 2}, {2, 2}, {1, 1, 1, 1}, true, {}, {3, 2}},
@@ -29,7 +29,7 @@ int64_t Outputs(const Windows& s) {
   return s.batch * s.channels * s.output_height() * s.output_width();
 }
 
-// [B, C, pixels] to [B, pixels, C] and back, where channels are last.
+// Converts [B, C, pixels] to [B, pixels, C] and back, if channels are last.
 Floats Reordered(const Floats& x, const Windows& s, ChannelOrder order, bool back) {
   if (order == ChannelOrder::kFirst) return x;
   Floats y(x.size());
@@ -42,7 +42,7 @@ Floats Reordered(const Floats& x, const Windows& s, ChannelOrder order, bool bac
   return y;
 }
 
-// run(windows, the same for a kernel).
+// Calls run(windows, the same as a PoolShape).
 template <typename F>
 void ForEveryShape(const std::vector<Windows>& shapes, F run) {
   ForEveryRun([&](Type type) {
@@ -68,7 +68,7 @@ void ForEveryShape(const std::vector<Windows>& shapes, F run) {
 TEST(PoolingTest, TheFirstMaximumOfAWindowTakesItsGradient) {
   const auto check = [](const Windows& s, const PoolShape& shape) {
     Floats x = Normals(Inputs(s), 1);
-    for (float& v : x) v = std::round(2 * v);  // so that some are equal
+    for (float& v : x) v = std::round(2 * v);  // makes some elements equal
     const Floats dy = Rounded(Normals(Outputs(s), 2), shape.type);
     Floats y(Outputs(s), -INFINITY);
     std::vector<int64_t> where(Outputs(s), -1);

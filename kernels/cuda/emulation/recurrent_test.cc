@@ -12,7 +12,7 @@
 namespace muster::kernels::cuda::emulation::recurrent_test {
 namespace {
 
-// Odd sizes: more than one block and no whole vector in any.
+// Odd sizes: more than one block, and no row of whole vectors.
 constexpr int64_t kBatch = 3, kTime = 5, kInputs = 4, kHidden = 101, kDirections = 2;
 const RecurrentShape kShape = {.batch = kBatch,
                                .time = kTime,
@@ -34,7 +34,7 @@ void AddProduct(float* to, const float* a, const float* b, int64_t m, int64_t n,
   }
 }
 
-// Columns [from, from + count) of x[rows, columns].
+// Returns columns [from, from + count) of x[rows, columns].
 Floats Columns(const Floats& x, int64_t columns, int64_t from, int64_t count) {
   Floats part;
   for (size_t row = 0; row < x.size() / columns; ++row) {
@@ -49,7 +49,7 @@ Floats Part(const Floats& x, int64_t number, int64_t parts) {
   return {x.begin() + number * each, x.begin() + (number + 1) * each};
 }
 
-// Values and gradients of a whole layer of two directions; an LSTM's have c, a GRU's do not.
+// Values and gradients of a layer of two directions. An LSTM has c, a GRU does not.
 struct Layer {
   Floats y, h, c, dx, dw, dr, dbias, dh0, dc0;
 };
@@ -69,7 +69,7 @@ class RecurrentLayer {
         dh_(Scaled(kDirections * kState, 8, 1)),
         dc_(Scaled(kDirections * kState, 9, 1)) {}
 
-  // By the kernels of the CPU, in f32.
+  // Computed by the CPU kernels, in f32.
   Layer Expected() const {
     Layer layer = Zeros();
     Floats state(std::max(LstmStateFloats(kShape), GruStateFloats(kShape)));
@@ -100,7 +100,7 @@ class RecurrentLayer {
     return layer;
   }
 
-  // By the emulated kernels, with the products between them made here.
+  // Computed by the emulated kernels, with the products between them computed here.
   Layer Actual() const {
     Layer layer = Zeros();
     DeviceMemory y(dy_.size() * Bytes(type_));
@@ -130,7 +130,7 @@ class RecurrentLayer {
             .dh0 = Floats(h0_.size()),
             .dc0 = Floats(IsLstm() ? c0_.size() : 0)};
   }
-  RecurrentStep StepOf(int64_t d, int64_t k) const {  // the k-th in the direction's order
+  RecurrentStep StepOf(int64_t d, int64_t k) const {  // the k-th step in the direction's order
     const auto time = [&](int64_t n) { return d == 0 ? n : kTime - 1 - n; };
     return {.batch = kBatch,
             .time = kTime,
@@ -141,7 +141,7 @@ class RecurrentLayer {
             .before = k == 0 ? -1 : time(k - 1),
             .type = type_};
   }
-  // Rows [B, columns] of a tensor [B, T, columns] at a time step.
+  // Returns the rows [B, columns] of a tensor [B, T, columns] at a time step.
   static Floats AtStep(const Floats& all, int64_t columns, int64_t step) {
     Floats rows;
     for (int64_t b = 0; b < kBatch; ++b) {
@@ -222,7 +222,7 @@ class RecurrentLayer {
     const Floats ones(kBatch * kTime, 1);
     AddOuter(of_inputs, ones, 1, 2 * d, layer.dbias);
     AddOuter(of_hidden, ones, 1, 2 * d + 1, layer.dbias);
-    // What is sent to h0 goes through r and, in a GRU, past it.
+    // The gradient of h0 comes through r and, in a GRU, also past it.
     DeviceMemory sent(carried, Type::kF32), sum(kState * Bytes(type_)), dc0(kState * Bytes(type_));
     ASSERT_EQ(AddCarried(sum.data(), sent.floats(), IsLstm() ? nullptr : through.floats(), type_,
                          kState, nullptr),
@@ -237,7 +237,7 @@ class RecurrentLayer {
   static void Store(const Floats& from, int64_t number, Floats& to) {
     std::ranges::copy(from, to.begin() + number * static_cast<int64_t>(from.size()));
   }
-  // Part `number` of to, [Row, columns], is the sum of the products of both tensors' rows.
+  // Adds to part `number` of `to`, [Row, columns], the sum of the products of both tensors' rows.
   void AddOuter(const Floats& gates, const Floats& x, int64_t columns, int64_t number,
                 Floats& to) const {
     float* part = to.data() + number * Row() * columns;
@@ -260,14 +260,14 @@ void ExpectNear(const Floats& actual, const Floats& expected, Type type, const c
   ASSERT_EQ(actual.size(), expected.size());
   float largest = 0;
   for (float value : expected) largest = std::max(largest, std::abs(value));
-  // A dozen roundings follow one another.
+  // The tolerance covers about a dozen successive roundings.
   const double tolerance = type == Type::kF32 ? 1e-5 : type == Type::kF16 ? 4e-3 : 3e-2;
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_NEAR(actual[i], expected[i], tolerance * largest) << "element " << i;
   }
 }
 
-TEST(RecurrentTest, LayersOfTwoDirectionsAreThoseOfTheCpu) {
+TEST(RecurrentTest, LayersOfTwoDirectionsMatchTheCpu) {
   for (const int64_t gates : {4, 3}) {
     ForEveryRun([&](Type type) {
       SCOPED_TRACE(gates);

@@ -7,10 +7,10 @@ namespace {
 struct Size {
   int64_t rows, classes, row;
 };
-// Without gaps, odd and even; with gaps, behind whole vectors and broken ones.
+// Rows without gaps, odd and even; rows with gaps, after whole and partial vectors.
 constexpr Size kSizes[] = {{3, 7, 0}, {4, 1000, 0}, {3, 1001, 1024}, {2, 2099, 2112}, {5, 8, 64}};
 
-TEST(SoftmaxCrossEntropyTest, CountsTheClassesThatThereAreWhateverLiesBetweenRows) {
+TEST(SoftmaxCrossEntropyTest, IgnoresTheGapsBetweenRows) {
   ForEveryRun([&](Type type) {
     for (const Size& size : kSizes) {
       for (float smoothing : {0.0f, 0.1f}) {
@@ -59,7 +59,7 @@ TEST(SoftmaxCrossEntropyTest, CountsTheClassesThatThereAreWhateverLiesBetweenRow
                   cudaSuccess);
         EXPECT_NEAR(y.floats()[0], loss, 1e-5 * loss);
         EXPECT_EQ(out_of_range.out_of_range()->found, 0);
-        // In place.
+        // dlogits is logits.
         ASSERT_EQ(SoftmaxCrossEntropyGrad(logits.data(), logits.data(), target.ints(), lse.floats(),
                                           factor.floats(), &numbers, shape, nullptr),
                   cudaSuccess);

@@ -1,5 +1,5 @@
-// What tensor_core.cuh does with instructions of its own, in loops: the same fragments, sums in
-// f32 of products in order (a tensor core's order and roundings are its own).
+// Implements the special instructions of tensor_core.cuh as loops, on the same fragments. Sums in
+// f32 are of products in order; a tensor core has its own order and roundings.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,8 @@ namespace emulation {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// What each lane points to, while all of them wait: f(lane) is the address that the lane gave.
+// Gives access to the memory that each lane points to, while all lanes wait: f(lane) is the address
+// of that lane.
 template <typename F>
 void WithPointers(const void* own, F f) {
   Exchange(kAllLanes, reinterpret_cast<uintptr_t>(own));
@@ -23,7 +24,7 @@ void WithPointers(const void* own, F f) {
   Exchange(kAllLanes, 0);
 }
 
-// Element `half` of a register of two.
+// Element `half` of a register that holds two.
 template <typename T>
 float Half(uint32_t word, int half) {
   const auto bits = static_cast<uint16_t>(word >> 16 * half);
@@ -73,8 +74,8 @@ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
   });
 }
 
-// A copy arrives when it is asked for or when it is awaited, by the order of the threads: a kernel
-// must live with both.
+// A copy happens at once or when it is awaited, depending on the order of threads: a kernel must
+// work with both.
 inline void CopyAsync(void* to, const void* from, bool is_there) {
   emulation::CopyLater(to, is_there ? from : nullptr);
 }

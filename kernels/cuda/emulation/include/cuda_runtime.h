@@ -1,17 +1,25 @@
-// The project's .cu files as ordinary C++: with this folder in front of the toolkit's, the host
-// compiler builds them and a launch runs at once, on this thread. For tests of index arithmetic,
-// masks and tails on machines without a GPU, or without the toolkit.
+// Compiles the project's .cu files as ordinary C++: with this folder before the toolkit's, the host
+// compiler builds them, and a launch runs at once on this thread. For tests of index arithmetic,
+// masks and tails on machines without a GPU or without the toolkit.
 //
-// A thread of a block is a fiber (block.h); blocks run one after the other. Imitated: the indices,
-// __shared__ (zeros at first, then what the block before left), launched shared memory (NaNs),
-// __syncthreads, what the lanes of a warp exchange, atomics, conversions of bf16 and f16, limits of
-// a launch. Checked: every thread of a block comes to a barrier, every lane of a mask to an
-// exchange; with sanitizers, bounds and alignment. Running a launch in both orders of threads shows
-// most missing barriers.
+// A thread of a block is a fiber (block.h); blocks run one after the other.
 //
-// Not imitated: blocks or warps that run at the same time (a race between blocks stays unseen),
-// streams, memory order, caches, registers, speed; expf and its like are the host's, and a product
-// is fused with a sum only where fmaf says so.
+// Imitated:
+// - the indices, and the limits of a launch.
+// - __shared__ (zeros at first, then the values of the previous block) and launched shared memory
+//   (NaNs).
+// - __syncthreads, exchanges between the lanes of a warp, and atomics.
+// - conversions of bf16 and f16.
+//
+// Checked: every thread of a block reaches a barrier, and every lane of a mask reaches an exchange;
+// with sanitizers, bounds and alignment. Running a launch in both orders of threads finds most
+// missing barriers.
+//
+// Not imitated:
+// - blocks or warps that run at the same time, so a race between blocks stays unseen.
+// - streams, memory order, caches, registers, speed.
+//
+// expf and similar functions are the host's, and a product is fused with a sum only in fmaf.
 #pragma once
 
 #include <math.h>
@@ -95,7 +103,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu) {
   muster::kernels::cuda::emulation::Exchange(mask, 0);
 }
 
-// The value that lane `source`, which must be in the mask, has given.
+// Returns the value of lane `source`, which must be in the mask.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int source) {
   static_assert(sizeof(T) <= sizeof(uint64_t));

@@ -1,4 +1,4 @@
-// What the kernels' headers need of the CUDA runtime: see cuda_runtime.h beside this.
+// The part of the CUDA runtime that the kernels' headers need: see cuda_runtime.h beside this file.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_
   return cudaSuccess;
 }
 
-inline constexpr size_t kSharedBytesMax = 227 * 1024;  // of a block, on Hopper
+inline constexpr size_t kSharedBytesMax = 227 * 1024;  // limit per block on Hopper
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
   return static_cast<size_t>(bytes) <= kSharedBytesMax ? cudaSuccess : cudaErrorInvalidValue;
