@@ -1,5 +1,5 @@
-// Gradient compression: what a chunk's gradient becomes on the wire. docs/codecs.md has every
-// layout byte by byte.
+// Gradient compression: converts a chunk's gradient to the bytes on the wire and back.
+// docs/codecs.md specifies every layout byte by byte.
 #pragma once
 
 #include <cstddef>
@@ -14,48 +14,51 @@
 
 namespace muster {
 
-// How a chunk travels in one direction. A pure function of the plan: both ends compute it.
+// How a chunk is encoded in one direction. A pure function of the plan, so both ends compute it.
 struct WireFormat {
-  WireDType dtype = WireDType::kF32;  // kNone where codec is not kRaw
+  WireDType dtype = WireDType::kF32;  // kNone unless codec is kRaw
   WireCodec codec = WireCodec::kRaw;
   int64_t elements = 0;
-  // kPowerSgd: the chunk as a matrix, row-major; the last row may be short (MatrixOf). Else 1, 0.
+  // kPowerSgd: the chunk as a row-major matrix; the last row may be short (MatrixOf). Otherwise 1
+  // and 0.
   int64_t rows = 1, columns = 0;
-  int64_t kept = 0;   // kTopK: elements that travel
+  int64_t kept = 0;   // kTopK: number of elements sent
   int rank = 0;       // kPowerSgd
-  int64_t bytes = 0;  // of the payload, exactly
+  int64_t bytes = 0;  // exact size of the payload
 
   friend bool operator==(const WireFormat&, const WireFormat&) = default;
 };
 
-// Of pushes and of answers. Statistics, one-dimensional parameters and chunks that would not become
-// smaller travel as f32 whatever the job says; so does everything of a local_sgd or allreduce job.
+// The formats of pushes and of answers. Some chunks are always sent as f32: statistics,
+// one-dimensional parameters, chunks that would not shrink, and everything in local_sgd and
+// allreduce jobs.
 WireFormat PushFormat(const v1::JobPlan& plan, ChunkId chunk);
 WireFormat ValuesFormat(const v1::JobPlan& plan, ChunkId chunk);
 
-// Packs one chunk's gradients, step after step. Holds what error feedback needs (the residual, and
-// for kPowerSgd the last factor), allocated at construction: nothing is afterwards. Bits of kOneBit
-// and kPowerSgd may depend on the processor's instruction set; Decode's never do.
-// Thread-compatible.
+// Packs one chunk's gradients, step after step. Holds the state of error feedback: the residual
+// and, for kPowerSgd, the last factor. Allocates only at construction. Thread-compatible. The bits
+// of kOneBit and kPowerSgd may depend on the processor's instruction set; those of Decode never do.
 class ChunkEncoder {
  public:
-  // `seed` makes the first factor of kPowerSgd.
+  // `seed` determines the first factor of kPowerSgd.
   static std::unique_ptr<ChunkEncoder> Create(const WireFormat& format, uint64_t seed);
   virtual ~ChunkEncoder() = default;
 
-  // gradient: f32[elements]; payload: format.bytes, aligned for float; they do not overlap. All
-  // codecs but kRaw feed back their error: what is packed is gradient + residual, and what of that
-  // Decode would not give back becomes the residual. A gradient that is not finite makes a payload
-  // that decodes to one that is not finite, and clears the residual; the lossy codecs count
-  // magnitudes from 2^127 as not finite.
+  // gradient: f32[elements]. payload: format.bytes, aligned for float. They must not overlap.
+  //
+  // All codecs except kRaw feed back their error: they pack gradient + residual, and the part that
+  // Decode would not restore becomes the next residual. A gradient that is not finite gives a
+  // payload that decodes to one that is not finite, and clears the residual. The lossy codecs treat
+  // magnitudes from 2^127 on as not finite.
   virtual void Encode(absl::Span<const float> gradient, absl::Span<std::byte> payload) = 0;
 
-  // Bytes of state held beside the payload.
+  // Returns the bytes of state held beside the payload.
   virtual int64_t state_bytes() const = 0;
 };
 
-// gradient = what was packed. INVALID_ARGUMENT for bytes that no encoder of the format makes;
-// `gradient` is undefined then. Any bytes are safe; `payload` is aligned for float. Thread-safe.
+// gradient = the packed values. Any bytes are safe to decode. `payload` must be aligned for float.
+// Thread-safe. Returns INVALID_ARGUMENT for bytes that no encoder of the format produces;
+// `gradient` is then undefined.
 absl::Status Decode(const WireFormat& format, absl::Span<const std::byte> payload,
                     absl::Span<float> gradient);
 

@@ -1,4 +1,4 @@
-// Bytes of gradient packed and unpacked per second on one core, for a chunk of 4 MiB.
+// Measures bytes of gradient packed and unpacked per second on one core, for a chunk of 4 MiB.
 #include <cstdint>
 #include <random>
 #include <string>

@@ -1,5 +1,5 @@
-// Training with every codec, without a cluster: workers of a small logistic regression pack their
-// gradients, a server adds up what it decodes.
+// Trains with every codec, without a cluster: workers of a small logistic regression pack their
+// gradients, and a server sums the decoded ones.
 #include <cmath>
 #include <memory>
 #include <random>
@@ -16,7 +16,7 @@ namespace {
 constexpr int kWorkers = 3;
 constexpr int kClasses = 20;
 constexpr int kInputs = 60;
-constexpr int kSamples = 120;  // of each worker, all in every step
+constexpr int kSamples = 120;  // per worker; every step uses all of them
 constexpr int kSteps = 400;
 constexpr float kLearningRate = 0.5;
 
@@ -25,7 +25,7 @@ struct Samples {
   std::vector<int> classes;
 };
 
-// Points around a centre for each class, which overlap.
+// Points around one centre per class; the classes overlap.
 Samples MakeSamples(int seed) {
   std::mt19937 centre_random(99), random(seed);
   std::normal_distribution<float> normal;
@@ -41,7 +41,7 @@ Samples MakeSamples(int seed) {
   return samples;
 }
 
-// Mean loss over the samples; adds the gradient of that to `gradient` [kClasses, kInputs].
+// Returns the mean loss over the samples, and adds its gradient to `gradient` [kClasses, kInputs].
 double LossAndGradient(const Samples& samples, const std::vector<float>& weights,
                        std::vector<float>& gradient) {
   double loss = 0;
@@ -64,7 +64,7 @@ double LossAndGradient(const Samples& samples, const std::vector<float>& weights
   return loss;
 }
 
-// The loss after kSteps of gradient descent.
+// Returns the loss after kSteps of gradient descent.
 double TrainedLoss(const WireFormat& format) {
   std::vector<Samples> data;
   std::vector<std::unique_ptr<ChunkEncoder>> encoders;
@@ -95,7 +95,7 @@ TEST(CodecLearningTest, EveryCodecReachesTheLossOfPlainGradients) {
   for (const auto& [name, format] : FormatsOf(kClasses, kInputs)) {
     const double loss = TrainedLoss(format);
     if (name == "none") plain = loss;
-    ASSERT_LT(plain, 0.75 * std::log(kClasses)) << "nothing was learnt";
+    ASSERT_LT(plain, 0.75 * std::log(kClasses)) << "the model did not learn";
     EXPECT_LE(loss, (format.codec == WireCodec::kRaw ? 1.001 : 1.03) * plain) << name;
     RecordProperty(name, std::to_string(loss));
   }

@@ -2,8 +2,8 @@
 
 #include "kernels/cpu/vector.h"
 
-// What the compiler does not vectorise by itself is written with vectors; groups of 16 elements
-// whatever the width of a register.
+// Loops that the compiler does not vectorise are written with vectors, in groups of 16 elements for
+// any register width.
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
@@ -28,7 +28,7 @@ inline uint32_t SignMask(Vec v) {
 #endif
 }
 
-// Of f(x) of 16 elements.
+// The sign bits of f(x) for 16 elements.
 template <typename F>
 inline uint32_t GroupMask(const float* x, F f) {
   uint32_t mask = 0;
@@ -115,7 +115,7 @@ void UnpackSigns(float* y, const uint8_t* bits, float positive, float negative, 
   for (; i < n; ++i) y[i] = bits[i / 8] >> (i % 8) & 1 ? negative : positive;
 }
 
-// Calls hit(i) for every element whose magnitude is at least `floor`, in order, until it says
+// Calls hit(i) in order for every element with a magnitude of at least `floor`, until it returns
 // false.
 template <typename F>
 inline void ForEachAtLeast(const float* x, uint32_t floor, int64_t n, F hit) {
@@ -165,7 +165,7 @@ void AddScaled(float* y, const float* x, float factor, int64_t n) {
 
 constexpr int kTogether = 4;  // factors that share a load of x
 
-// Covers [0, rank) by fours and then one by one.
+// Covers [0, rank) in fours, then one by one.
 template <typename Four, typename One>
 inline void InFours(int rank, Four four, One one) {
   int c = 0;
@@ -201,7 +201,7 @@ void AddOuter(float* factors, const float* x, const float* weights, int64_t stri
   for (int c = 0; c < rank; ++c) AddScaled(factors + c * stride, x, weights[c], n);
 }
 
-// f(y[j], the combination); in the order of c, so that every caller gets the same bits.
+// Calls f(y[j], the combination). Adds in the order of c, so that every caller gets the same bits.
 template <typename F>
 inline void Combined(float* y, const float* weights, const float* factors, int64_t stride, int rank,
                      int64_t n, F f) {

@@ -1,44 +1,45 @@
-// The loops of the codecs, once per instruction set (bazel/simd.bzl).
+// Inner loops of the codecs, compiled once per instruction set (bazel/simd.bzl).
 #pragma once
 
 #include <cstdint>
 
 namespace muster::kernels {
 
-// Of one block of kOneBit. The sign bit decides: -0 is negative.
+// The sums of one block of kOneBit. The sign bit decides: -0 is negative.
 struct SignSums {
   float positive;
   float negative;
   int64_t negatives;
 };
 
-// A magnitude is a float's bits without its sign: it orders as the absolute values do, with
-// infinity and then NaN above all numbers.
+// A magnitude is a float's bits without the sign. It orders like the absolute value, with infinity
+// and then NaN above all numbers.
 struct CodecLoops {
   // residual += gradient. Returns the largest magnitude of the sums.
   uint32_t (*accumulate)(float* residual, const float* gradient, int64_t n);
 
-  // codes = x * inverse to the nearest, ties to even; x -= scale * codes. |x * inverse| <= 127.
+  // codes = x * inverse, rounded to nearest, ties to even. Then x -= scale * codes. Requires: |x *
+  // inverse| <= 127.
   void (*quantise)(int8_t* codes, float* x, float inverse, float scale, int64_t n);
-  // y = scale * codes. Whether all codes are at least -127.
+  // y = scale * codes. Returns whether all codes are at least -127.
   bool (*dequantise)(float* y, const int8_t* codes, float scale, int64_t n);
 
   SignSums (*sum_signs)(const float* x, int64_t n);
-  // Bit i % 8 of bits[i / 8] = the sign bit of x[i]; the last byte is filled up with zeros. Then
-  // x[i] -= the mean of its sign.
+  // Bit i % 8 of bits[i / 8] = the sign bit of x[i]; the last byte is padded with zeros. Then x[i]
+  // -= the mean of its sign.
   void (*pack_signs)(uint8_t* bits, float* x, float positive, float negative, int64_t n);
   void (*unpack_signs)(float* y, const uint8_t* bits, float positive, float negative, int64_t n);
 
-  // Magnitudes of at least `floor`, in order, as long as there are at most `capacity`. Returns how
-  // many there are, or some number beyond the capacity.
+  // Collects magnitudes of at least `floor`, in order, up to `capacity`. Returns how many there
+  // are, or any number above `capacity` if they do not fit.
   int64_t (*collect_magnitudes)(uint32_t* magnitudes, const float* x, uint32_t floor,
                                 int64_t capacity, int64_t n);
-  // Ascending indices of all elements whose magnitude is above `threshold` and of the first `ties`
-  // of those that equal it. Returns how many.
+  // Collects the ascending indices of all elements with a magnitude above `threshold`, and of the
+  // first `ties` that equal it. Returns the number of indices.
   int64_t (*select_indices)(uint32_t* indices, const float* x, uint32_t threshold, int64_t ties,
                             int64_t n);
 
-  // sum of a b, sum of which float partial sums are added in double.
+  // Returns the sum of a b. Partial sums in float are added in double.
   double (*dot)(const float* a, const float* b, int64_t n);
   // y += factor x
   void (*add_scaled)(float* y, const float* x, float factor, int64_t n);
@@ -48,7 +49,8 @@ struct CodecLoops {
   // factors[c * stride + j] += weights[c] * x[j]
   void (*add_outer)(float* factors, const float* x, const float* weights, int64_t stride, int rank,
                     int64_t n);
-  // y[j] = sum over c of weights[c] * factors[c * stride + j], and y[j] -= the same, to the bit.
+  // y[j] = the sum over c of weights[c] * factors[c * stride + j]. subtract_combined subtracts
+  // exactly the same bits.
   void (*combine)(float* y, const float* weights, const float* factors, int64_t stride, int rank,
                   int64_t n);
   void (*subtract_combined)(float* y, const float* weights, const float* factors, int64_t stride,

@@ -22,7 +22,8 @@ using Floats = std::vector<float>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Aligned for float, and of exactly the format's bytes, so that a sanitizer sees a step beyond.
+// Aligned for float, and exactly as long as the format says, so that a sanitizer detects accesses
+// beyond it.
 std::vector<std::byte> PayloadFor(const WireFormat& format) {
   return std::vector<std::byte>(format.bytes);
 }
@@ -34,7 +35,7 @@ Floats Decoded(const WireFormat& format, const std::vector<std::byte>& payload) 
   return gradient;
 }
 
-// What the ps gets of one gradient from a fresh encoder.
+// Returns what a ps decodes from one gradient of a fresh encoder.
 Floats RoundTrip(const WireFormat& format, const Floats& gradient) {
   std::vector<std::byte> payload = PayloadFor(format);
   ChunkEncoder::Create(format, /*seed=*/1)->Encode(gradient, absl::MakeSpan(payload));
@@ -73,7 +74,7 @@ const std::vector<int64_t> kOddSizes = {3,    7,    16,   17,   255,  256,   257
 
 // ---------------------------------------------------------------- formats
 
-TEST(WireFormatTest, EveryCodecHasExactlyTheBytesOfItsLayout) {
+TEST(WireFormatTest, PayloadSizesMatchTheLayouts) {
   struct Expected {
     v1::Compression compression;
     WireCodec codec;
@@ -98,12 +99,12 @@ TEST(WireFormatTest, EveryCodecHasExactlyTheBytesOfItsLayout) {
   }
 }
 
-TEST(WireFormatTest, TheDefaultsAreOnePerCentAndRankFour) {
+TEST(WireFormatTest, DefaultsAreOnePercentAndRankFour) {
   EXPECT_EQ(FormatOf(v1::COMPRESSION_TOPK, {300, 1000}).kept, 3000);
   EXPECT_EQ(FormatOf(v1::COMPRESSION_POWERSGD, {300, 1000}).rank, 4);
 }
 
-TEST(WireFormatTest, StatisticsVectorsAndLocalSgdTravelAsTheyAre) {
+TEST(WireFormatTest, StatisticsVectorsAndLocalSgdAreNotCompressed) {
   const WireFormat plain = FormatOf(v1::COMPRESSION_NONE, {1000});
   EXPECT_EQ(plain.dtype, WireDType::kF32);
   EXPECT_EQ(FormatOf(v1::COMPRESSION_INT8, {1000}), plain);
@@ -124,38 +125,38 @@ TEST(WireFormatTest, StatisticsVectorsAndLocalSgdTravelAsTheyAre) {
   EXPECT_EQ(ValuesFormat(plan, ChunkId(0)), plain);
 }
 
-TEST(WireFormatTest, ChunksThatWouldNotShrinkTravelAsTheyAre) {
+TEST(WireFormatTest, ChunksThatWouldNotShrinkAreNotCompressed) {
   EXPECT_EQ(FormatOf(v1::COMPRESSION_ONEBIT, {2, 1}).codec, WireCodec::kRaw);
   EXPECT_EQ(FormatOf(v1::COMPRESSION_TOPK, {1, 1}).codec, WireCodec::kRaw);
   EXPECT_EQ(FormatOf(v1::COMPRESSION_POWERSGD, {8, 8}).codec, WireCodec::kRaw);  // 4 (8 + 8) = 64
   EXPECT_EQ(FormatOf(v1::COMPRESSION_POWERSGD, {8, 9}).codec, WireCodec::kPowerSgd);
 }
 
-TEST(WireFormatTest, PowerSgdTakesWholeRowsOrNearlyASquare) {
+TEST(WireFormatTest, PowerSgdUsesWholeRowsOrANearlySquareMatrix) {
   v1::JobPlan plan = OneChunkPlan(CompressionOf(v1::COMPRESSION_POWERSGD), {64, 16, 3, 3});
   plan.mutable_chunks(0)->set_offset(144 * 10);
   plan.mutable_chunks(0)->set_elements(144 * 20);
   EXPECT_EQ(PushFormat(plan, ChunkId(0)).rows, 20);
   EXPECT_EQ(PushFormat(plan, ChunkId(0)).columns, 144);
   plan.mutable_chunks(0)->set_elements(1000);
-  EXPECT_EQ(PushFormat(plan, ChunkId(0)).rows, 32);  // the last of 8
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)).rows, 32);  // the last row has 8 elements
   EXPECT_EQ(PushFormat(plan, ChunkId(0)).columns, 32);
 }
 
 // ---------------------------------------------------------------- round trips
 
-TEST(CodecTest, PlainFloatsComeBackToTheBit) {
+TEST(CodecTest, PlainFloatsDecodeBitForBit) {
   const Floats gradient = {0.0f, -0.0f, 1e-45f, -3.5f, 1e38f, kInfinity};
   EXPECT_EQ(RoundTrip(FormatOf(v1::COMPRESSION_NONE, {2, 3}), gradient), gradient);
 }
 
-TEST(CodecTest, HalfPrecisionIsOffByHalfALastPlace) {
+TEST(CodecTest, HalfPrecisionErrsByAtMostHalfAUnit) {
   for (const int64_t n : kOddSizes) {
     const Floats gradient = Normal(n);
     const Floats f16 = RoundTrip(FormatOf(v1::COMPRESSION_FP16, {1, n}), gradient);
     const Floats bf16 = RoundTrip(FormatOf(v1::COMPRESSION_BF16, {1, n}), gradient);
     for (int64_t i = 0; i < n; ++i) {
-      // Below 2^-14 a half's last place stays 2^-24.
+      // Below 2^-14 the unit in f16's last place stays 2^-24.
       ASSERT_LE(std::abs(f16[i] - gradient[i]),
                 std::max(0x1p-11f * std::abs(gradient[i]), 0x1p-25f));
       ASSERT_LE(std::abs(bf16[i] - gradient[i]), 0x1p-8f * std::abs(gradient[i]));
@@ -163,7 +164,7 @@ TEST(CodecTest, HalfPrecisionIsOffByHalfALastPlace) {
   }
 }
 
-TEST(CodecTest, HalfPrecisionRoundsTiesToEvenAndEndsAtItsLargest) {
+TEST(CodecTest, HalfPrecisionRoundsTiesToEvenAndSaturates) {
   const Floats gradient = {1 + 0x1p-11f, 1 + 0x3p-11f, 65519, -65520, 1e30f, -kInfinity};
   EXPECT_EQ(RoundTrip(FormatOf(v1::COMPRESSION_FP16, {2, 3}), gradient),
             Floats({1, 1 + 0x1p-9f, 65504, -65504, 65504, -kInfinity}));
@@ -172,7 +173,7 @@ TEST(CodecTest, HalfPrecisionRoundsTiesToEvenAndEndsAtItsLargest) {
       Floats({1, 1 + 0x1p-6f, kInfinity}));
 }
 
-TEST(CodecTest, Int8IsOffByAtMostHalfItsBlocksScale) {
+TEST(CodecTest, Int8ErrsByAtMostHalfTheBlocksScale) {
   for (const int64_t n : kOddSizes) {
     Floats gradient = Normal(n);
     for (int64_t i = 0; i < n; ++i) gradient[i] *= std::exp2(static_cast<float>(i / 256 % 40 - 20));
@@ -221,7 +222,8 @@ TEST(CodecTest, TopKTakesTheFirstOfEqualElements) {
   EXPECT_EQ(RoundTrip(format, Floats(n)), Floats(n));
 }
 
-// Few elements stand out where the sample that guides the search does not see them, or sees many.
+// Covers distributions in which the sample that guides the search misses the large elements, or
+// overestimates them.
 TEST(CodecTest, TopKKeepsExactlyTheLargestWhateverTheirDistribution) {
   const int64_t n = 200'000;
   const WireFormat format = FormatOf(CompressionOf(v1::COMPRESSION_TOPK, 0.001), {1, n});
@@ -243,7 +245,7 @@ TEST(CodecTest, TopKKeepsExactlyTheLargestWhateverTheirDistribution) {
   }
 }
 
-TEST(CodecTest, OneBitGivesEachSignTheMeanOfItsBlock) {
+TEST(CodecTest, OneBitDecodesToTheMeanOfEachSign) {
   for (const int64_t n : kOddSizes) {
     const WireFormat format = FormatOf(v1::COMPRESSION_ONEBIT, {1, n});
     if (format.codec == WireCodec::kRaw) continue;
@@ -265,7 +267,7 @@ TEST(CodecTest, OneBitGivesEachSignTheMeanOfItsBlock) {
   }
 }
 
-TEST(CodecTest, PowerSgdGivesBackAMatrixOfItsRank) {
+TEST(CodecTest, PowerSgdRestoresAMatrixOfItsRank) {
   const int64_t rows = 33, columns = 71;
   const Floats p = Normal(3 * rows, 1), q = Normal(3 * columns, 2);
   Floats gradient(rows * columns);
@@ -281,8 +283,8 @@ TEST(CodecTest, PowerSgdGivesBackAMatrixOfItsRank) {
 }
 
 TEST(CodecTest, PowerSgdFindsTheLargestDirectionsStepByStep) {
-  // Singular values 8, 4, 2, 1, ... along the axes; the best of rank 2 leaves sqrt(4 + 1 + 1/4 +
-  // ...).
+  // The singular values are 8, 4, 2, 1, ... along the axes; the best approximation of rank 2 leaves
+  // sqrt(4 + 1 + 1/4 + ...).
   const int64_t n = 40;
   Floats gradient(n * n);
   for (int64_t i = 0; i < n; ++i) gradient[i * n + i] = 8 * std::exp2(-static_cast<float>(i));
@@ -296,7 +298,7 @@ TEST(CodecTest, PowerSgdFindsTheLargestDirectionsStepByStep) {
     const Floats decoded = Decoded(format, payload);
     for (int64_t i = 0; i < n * n; ++i) sum[i] += decoded[i] / steps;
   }
-  // What two directions leave out comes in other steps.
+  // Later steps send what two directions leave out.
   EXPECT_LT(Norm(Minus(sum, gradient)), 0.1 * Norm(gradient));
 }
 
@@ -310,17 +312,17 @@ TEST(CodecTest, PowerSgdOfAShortLastRowTouchesOnlyItsElements) {
   EXPECT_LT(lost, Norm(gradient));
 }
 
-TEST(CodecTest, AGradientOfZerosStaysOne) {
+TEST(CodecTest, AGradientOfZerosStaysZero) {
   for (const auto& [name, format] : FormatsOf(33, 61)) {
     EXPECT_EQ(RoundTrip(format, Floats(33 * 61)), Floats(33 * 61)) << name;
   }
 }
 
-TEST(CodecTest, TinyAndHugeGradientsComeBackInProportion) {
+TEST(CodecTest, TinyAndHugeGradientsKeepTheirProportions) {
   for (const auto& [name, format] : FormatsOf(33, 61)) {
     const Floats gradient = Normal(33 * 61);
     for (const float factor : {0x1p-90f, 0x1p90f}) {
-      if (format.dtype == WireDType::kF16) continue;  // beyond its range
+      if (format.dtype == WireDType::kF16) continue;  // beyond f16's range
       Floats scaled = gradient, expected = RoundTrip(format, gradient);
       for (float& x : scaled) x *= factor;
       for (float& x : expected) x *= factor;
@@ -332,10 +334,10 @@ TEST(CodecTest, TinyAndHugeGradientsComeBackInProportion) {
 
 // ---------------------------------------------------------------- error feedback
 
-// After every step: sum of what was decoded + what is still held back = sum of gradients, and what
-// is held back stays bounded. For a codec that loses at most the part 1 - d of the squares of what
-// it packs, Karimireddy et al. bound it (lemma 3): |e|^2 <= 4 (1 - d) / d^2 G^2.
-TEST(ErrorFeedbackTest, NothingIsLostForGood) {
+// After every step the sum of decoded gradients plus the residual equals the sum of gradients, and
+// the residual stays bounded. If a codec loses at most the part 1 - d of the squares of what it
+// packs, Karimireddy et al. (lemma 3) bound the residual: |e|^2 <= 4 (1 - d) / d^2 G^2.
+TEST(ErrorFeedbackTest, NothingIsLostPermanently) {
   const int64_t rows = 48, columns = 101, n = rows * columns;
   for (const auto& [name, format] : FormatsOf(rows, columns)) {
     if (format.codec == WireCodec::kRaw) continue;
@@ -366,8 +368,8 @@ TEST(ErrorFeedbackTest, NothingIsLostForGood) {
   }
 }
 
-// The mean of what comes of a gradient that stays the same tends to it as 1 / steps.
-TEST(ErrorFeedbackTest, AConstantGradientIsSentInFullInTime) {
+// The mean of the decoded gradients approaches a constant gradient as 1 / steps.
+TEST(ErrorFeedbackTest, AConstantGradientIsEventuallySentInFull) {
   const Floats gradient = Normal(30 * 41);
   for (const auto& [name, format] : FormatsOf(30, 41)) {
     if (format.codec == WireCodec::kRaw) continue;
@@ -389,7 +391,7 @@ TEST(ErrorFeedbackTest, AConstantGradientIsSentInFullInTime) {
 
 // ---------------------------------------------------------------- not finite
 
-TEST(CodecTest, AGradientThatIsNotFiniteSaysSoAndIsForgotten) {
+TEST(CodecTest, AGradientThatIsNotFiniteIsMarkedAndDropped) {
   const int64_t n = 33 * 61;
   for (const auto& [name, format] : FormatsOf(33, 61)) {
     for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
@@ -405,13 +407,13 @@ TEST(CodecTest, AGradientThatIsNotFiniteSaysSoAndIsForgotten) {
             << name << ": " << bad << " at " << where;
 
         encoder->Encode(Floats(n), absl::MakeSpan(payload));
-        EXPECT_EQ(Decoded(format, payload), Floats(n)) << name << ": something was left";
+        EXPECT_EQ(Decoded(format, payload), Floats(n)) << name << ": the residual was not cleared";
       }
     }
   }
 }
 
-TEST(CodecTest, PowerSgdGoesOnAfterAGradientThatIsNotFinite) {
+TEST(CodecTest, PowerSgdContinuesAfterAGradientThatIsNotFinite) {
   const WireFormat format = FormatOf(v1::COMPRESSION_POWERSGD, {30, 41});
   const auto encoder = ChunkEncoder::Create(format, 1);
   std::vector<std::byte> payload = PayloadFor(format);
@@ -421,8 +423,8 @@ TEST(CodecTest, PowerSgdGoesOnAfterAGradientThatIsNotFinite) {
   EXPECT_LE(Norm(Minus(Decoded(format, payload), gradient)), 1e-5 * Norm(gradient));
 }
 
-// Whatever a sum on the way overflows to, the residual stays finite.
-TEST(CodecTest, GradientsNearTheLargestFloatLeaveNothingBadBehind) {
+// The residual stays finite even if intermediate sums overflow.
+TEST(CodecTest, GradientsNearTheLargestFloatKeepTheResidualFinite) {
   const int64_t n = 33 * 61;
   for (const auto& [name, format] : FormatsOf(33, 61)) {
     const auto encoder = ChunkEncoder::Create(format, 1);
@@ -439,7 +441,7 @@ TEST(CodecTest, GradientsNearTheLargestFloatLeaveNothingBadBehind) {
 
 // ---------------------------------------------------------------- bytes
 
-// Bytes as docs/codecs.md writes them.
+// Parses bytes as docs/codecs.md writes them.
 std::vector<std::byte> Bytes(absl::string_view hex) {
   const std::string text = absl::HexStringToBytes(absl::StrReplaceAll(hex, {{" ", ""}}));
   std::vector<std::byte> bytes(text.size());
@@ -453,7 +455,7 @@ std::vector<std::byte> Encoded(const WireFormat& format, const Floats& gradient)
   return payload;
 }
 
-TEST(CodecTest, TheExamplesOfTheDocumentHaveTheseBytes) {
+TEST(CodecTest, TheExamplesInTheDocumentAreExact) {
   const Floats gradient = {1, -2, 0.5, 127, 0, 3, -64, 2};
   EXPECT_EQ(Encoded(FormatOf(v1::COMPRESSION_INT8, {2, 4}), gradient),
             Bytes("00 00 80 3f  01 fe 00 7f 00 03 c0 02"));
@@ -467,7 +469,7 @@ TEST(CodecTest, TheExamplesOfTheDocumentHaveTheseBytes) {
 
 // ---------------------------------------------------------------- refusals
 
-TEST(DecodeTest, AWrongLengthIsRefusedWithBoth) {
+TEST(DecodeTest, RefusesAWrongLengthAndNamesBoth) {
   const WireFormat format = FormatOf(v1::COMPRESSION_INT8, {2, 4});
   Floats gradient(8);
   const absl::Status status = Decode(format, std::vector<std::byte>(11), absl::MakeSpan(gradient));
@@ -475,7 +477,7 @@ TEST(DecodeTest, AWrongLengthIsRefusedWithBoth) {
   EXPECT_EQ(status.message(), "a gradient of 8 elements takes 12 bytes, the payload has 11");
 }
 
-TEST(DecodeTest, WhatNoEncoderMakesIsRefused) {
+TEST(DecodeTest, RefusesBytesThatNoEncoderProduces) {
   struct Case {
     v1::Compression compression;
     const char* hex;
@@ -509,7 +511,7 @@ TEST(DecodeTest, WhatNoEncoderMakesIsRefused) {
   }
 }
 
-TEST(CodecTest, StateIsTheResidualAndALittle) {
+TEST(CodecTest, StateIsTheResidualAndLittleMore) {
   for (const auto& [name, format] : FormatsOf(1000, 1000)) {
     const int64_t state = ChunkEncoder::Create(format, 1)->state_bytes();
     if (format.codec == WireCodec::kRaw) {

@@ -1,7 +1,6 @@
-// Decoders take bytes from the network. Whatever those are, a decoder reads no byte beyond them,
-// writes no element beyond the gradient (sanitizers watch both), and either refuses or gives a
-// gradient. Built with -DMUSTER_LIBFUZZER and clang's -fsanitize=fuzzer, the same checks follow
-// coverage.
+// Decoders read bytes from the network. For any bytes a decoder must not read beyond them or write
+// beyond the gradient (sanitizers check both), and must either refuse or decode them. Built with
+// -DMUSTER_LIBFUZZER and clang's -fsanitize=fuzzer, the same checks are guided by coverage.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -27,7 +26,7 @@ namespace {
 
 using Payload = std::vector<std::byte>;
 
-// Sizes on both sides of every block's end.
+// Sizes just below and above the end of every block.
 std::vector<NamedFormat> FuzzedFormats() {
   std::vector<NamedFormat> formats;
   for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
@@ -40,7 +39,8 @@ std::vector<NamedFormat> FuzzedFormats() {
   return formats;
 }
 
-// Elements of its own allocation, so that a write beyond them is seen. Whether it was taken.
+// Decodes into a separate allocation, so that a sanitizer detects writes beyond it. Returns whether
+// the payload was accepted.
 bool DecodeSafely(const WireFormat& format, const Payload& payload) {
   constexpr float kUntouched = 12345;
   std::vector<float> gradient(format.elements, kUntouched);
@@ -51,7 +51,7 @@ bool DecodeSafely(const WireFormat& format, const Payload& payload) {
     return false;
   }
   CHECK_EQ(payload.size(), format.bytes);
-  // Every element was written (12345 itself has more digits than most formats keep).
+  // Checks that every element was written (12345 itself has more digits than most formats keep).
   CHECK(format.dtype == WireDType::kF32 || std::ranges::count(gradient, kUntouched) < 8);
   return true;
 }
@@ -72,7 +72,7 @@ Payload ValidPayload(const WireFormat& format, std::mt19937& random) {
 
 #ifdef MUSTER_LIBFUZZER
 
-// The first byte says in which format the rest is, and whether its length is made right.
+// The first byte selects the format of the rest, and whether its length is corrected.
 bool FuzzBytes(absl::string_view bytes) {
   static const std::vector<NamedFormat> formats = FuzzedFormats();
   if (bytes.empty()) return false;
@@ -84,8 +84,7 @@ bool FuzzBytes(absl::string_view bytes) {
   return DecodeSafely(format, payload);
 }
 
-// Of the large ones no more than their beginnings, for libFuzzer tries nothing longer than its
-// longest seed.
+// Large payloads are cut, because libFuzzer tries nothing longer than its longest seed.
 std::vector<std::string> Seeds() {
   constexpr size_t kMost = 4096;
   std::mt19937 random(20261126);
@@ -110,7 +109,8 @@ Payload RandomBytes(size_t size, std::mt19937& random) {
   return payload;
 }
 
-// A few bits, bytes or words elsewhere; the fields that steer a decoder are words at the beginning.
+// Changes a few bits, bytes or words. Half of the changes are in the leading words, which hold the
+// fields that control a decoder.
 Payload Mutated(Payload payload, std::mt19937& random) {
   for (int count = 1 + random() % 4; count > 0 && !payload.empty(); --count) {
     const size_t span = random() % 2 == 0 ? payload.size() : std::min<size_t>(16, payload.size());
@@ -136,14 +136,14 @@ Payload Mutated(Payload payload, std::mt19937& random) {
   return payload;
 }
 
-TEST(DecoderFuzzTest, MutatedPayloadsAreTakenOrRefused) {
+TEST(DecoderFuzzTest, MutatedPayloadsAreDecodedOrRefused) {
   std::mt19937 random(20240229);
   const std::vector<NamedFormat> formats = FuzzedFormats();
   std::vector<Payload> valid;
   for (const NamedFormat& named : formats) valid.push_back(ValidPayload(named.format, random));
   int taken = 0, refused = 0;
   for (int i = 0; i < kInputs; ++i) {
-    // The large ones take as long as all others together: not every time.
+    // Large formats take as long as all others together, so they are not tried every time.
     const size_t index = random() % (i % 16 == 0 ? formats.size() : formats.size() - 7);
     ++(DecodeSafely(formats[index].format, Mutated(valid[index], random)) ? taken : refused);
   }
@@ -151,7 +151,7 @@ TEST(DecoderFuzzTest, MutatedPayloadsAreTakenOrRefused) {
   EXPECT_GT(refused, kInputs / 10);
 }
 
-TEST(DecoderFuzzTest, RandomBytesOfAnyLengthAreTakenOrRefused) {
+TEST(DecoderFuzzTest, RandomBytesOfAnyLengthAreDecodedOrRefused) {
   std::mt19937 random(20240301);
   const std::vector<NamedFormat> formats = FuzzedFormats();
   for (int i = 0; i < kInputs; ++i) {
@@ -176,7 +176,7 @@ TEST(DecoderFuzzTest, EveryTruncationIsRefused) {
   }
 }
 
-TEST(DecoderFuzzTest, APayloadOfAnotherFormatIsTakenOrRefused) {
+TEST(DecoderFuzzTest, APayloadOfAnotherFormatIsDecodedOrRefused) {
   std::mt19937 random(20240303);
   const std::vector<NamedFormat> formats = FuzzedFormats();
   for (const NamedFormat& sent : formats) {

@@ -1,4 +1,4 @@
-// What the lossy codecs share: the residual, and what counts as not finite.
+// Common to the lossy codecs: the residual, and the treatment of values that are not finite.
 //   Sources: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", Interspeech 2014;
 //   Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD", ICML 2019.
 #pragma once
@@ -15,23 +15,23 @@
 
 namespace muster {
 
-// Those for this processor.
+// Returns the loops for this processor.
 const kernels::CodecLoops& Loops();
 
-// What a payload holds in the place of a gradient that is not finite: always the same NaN.
+// Stands in a payload for a gradient that is not finite: always the same NaN.
 inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
-// A magnitude (codec_loops.h) from here on is not finite to a lossy codec: 2^127. Below it neither
-// a block's mean nor its largest code overflows.
+// Magnitudes (codec_loops.h) from 2^127 on are not finite to a lossy codec. Below it neither a
+// block's mean nor its largest code overflows.
 inline constexpr uint32_t kNotFinite = 0x7F000000;
 
-// Whether an encoder may have written `x`: a number, or the one NaN.
+// Returns whether an encoder may have written `x`: a number, or that NaN.
 inline bool IsNumberOrTheNan(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return (bits & 0x7FFFFFFF) < 0x7F800000 || bits == std::bit_cast<uint32_t>(kNotANumber);
 }
 
-// Adds to each gradient what the messages before it have left out.
+// Adds to each gradient the part that earlier messages left out.
 class FeedbackEncoder : public ChunkEncoder {
  public:
   explicit FeedbackEncoder(const WireFormat& format);
@@ -40,8 +40,8 @@ class FeedbackEncoder : public ChunkEncoder {
   int64_t state_bytes() const override;
 
  protected:
-  // Adds `gradient` to `sum`, packs that, and subtracts from it what Decode will give back. False
-  // when the sum is not finite: the payload says so, and `sum` may be anything.
+  // Adds `gradient` to `sum`, packs the sum, and subtracts from it what Decode will restore.
+  // Returns false if the sum is not finite; the payload then says so, and `sum` is undefined.
   virtual bool Pack(const float* gradient, float* sum, std::byte* payload) = 0;
 
   const WireFormat& format() const { return format_; }

@@ -12,7 +12,7 @@ namespace muster {
 namespace {
 
 constexpr float kLargestCode = 127;
-constexpr uint32_t kSmallestScaled = 0x03800000;  // 2^-120: its scale's inverse is finite
+constexpr uint32_t kSmallestScaled = 0x03800000;  // 2^-120: the inverse of its scale is finite
 
 int64_t Int8Blocks(int64_t elements) { return (elements + kInt8Block - 1) / kInt8Block; }
 

@@ -1,4 +1,4 @@
-// Whole numbers of a block's own scale.
+// Quantises to 8-bit integers with one scale per block.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 namespace muster {
 
 // f32 scales[B], then i8 codes[n], for n elements in B blocks of 256 (the last may be shorter).
-// Element = scale of its block * code. The scale is the block's largest magnitude over 127, the
-// code is rounded to the nearest: an element is off by at most half a scale. A block all below
+// Element = its block's scale * code. The scale is the block's largest magnitude / 127, and codes
+// are rounded to nearest, so an element is off by at most half a scale. A block entirely below
 // 2^-120 has scale 0 and codes 0. A block that is not finite has the scale NaN.
 inline constexpr int64_t kInt8Block = 256;
 
@@ -20,7 +20,8 @@ int64_t Int8Bytes(int64_t elements);
 
 std::unique_ptr<ChunkEncoder> MakeInt8Encoder(const WireFormat& format);
 
-// Refuses a code of -128, and a scale that is negative, infinite or another NaN.
+// Returns INVALID_ARGUMENT for a code of -128, and for a scale that is negative, infinite or a
+// different NaN.
 absl::Status DecodeInt8(const WireFormat& format, const std::byte* payload, float* gradient);
 
 }  // namespace muster

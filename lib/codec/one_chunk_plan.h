@@ -1,4 +1,4 @@
-// Formats of a job with a single chunk, for tests and benchmarks.
+// Formats for a job with a single chunk, for tests and benchmarks.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// A bsp job of one parameter, all of it in one chunk.
+// A bsp job with one parameter, all in one chunk.
 inline v1::JobPlan OneChunkPlan(const v1::Compression& compression,
                                 const std::vector<int64_t>& shape) {
   v1::JobPlan plan;
@@ -34,13 +34,14 @@ inline v1::Compression CompressionOf(v1::CompressionKind kind, double ratio = 0,
   return compression;
 }
 
-// A codec as tests name it, and its format.
+// A codec's name in tests, and its format.
 struct NamedFormat {
   std::string name;
   WireFormat format;
 };
 
-// Every codec, for a matrix of the shape. Small ones may say raw where nothing would be gained.
+// Every codec, for a matrix of the given shape. For small matrices the format may be raw, because
+// compression would gain nothing.
 inline std::vector<NamedFormat> FormatsOf(int64_t rows, int64_t columns) {
   auto format = [&](const v1::Compression& compression) {
     return PushFormat(OneChunkPlan(compression, {rows, columns}), ChunkId(0));

@@ -14,7 +14,8 @@ namespace muster {
 namespace {
 
 constexpr int kRankMax = 64;
-// What is left of a column, as a part of it, when it depends on those before it but for rounding.
+// A column counts as dependent on earlier ones if less than this part of it remains; rounding
+// leaves that much.
 constexpr double kDependent = 1e-5;
 
 // Both factors of a payload, transposed.
@@ -31,7 +32,7 @@ int64_t RowLength(const WireFormat& format, int64_t row) {
   return std::min(format.columns, format.elements - row * format.columns);
 }
 
-// The largest absolute value; infinity and NaN are larger than all numbers.
+// The largest absolute value. Infinity and NaN count as larger than all numbers.
 float Largest(const float* x, int64_t n) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -42,7 +43,7 @@ float Largest(const float* x, int64_t n) {
 
 double Norm(const float* x, int64_t n) { return std::sqrt(Loops().dot(x, x, n)); }
 
-// By 0 makes 0.
+// Divides; division by 0 gives 0.
 void DivideBy(float* x, float divisor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = divisor == 0 ? 0 : x[i] / divisor;
 }
@@ -77,7 +78,7 @@ class PowerSgdEncoder final : public FeedbackEncoder {
     return true;
   }
 
-  // M += gradient, M ~ P Q^T. False when anything on the way is not finite.
+  // M += gradient, then M ~ P Q^T. Returns false if any intermediate value is not finite.
   bool Factorise(const float* gradient, float* m, const Factors<float>& factors) const {
     if (Loops().accumulate(m, gradient, format().elements) >= kNotFinite) return false;
     MultiplyByLastQ(m, factors.p);
@@ -96,15 +97,16 @@ class PowerSgdEncoder final : public FeedbackEncoder {
     }
   }
 
-  // Gram-Schmidt, twice for each column: once leaves a part of the others where columns are nearly
-  // parallel, as they become with every step of power iteration. False when P is not finite.
+  // Gram-Schmidt, twice per column. Once would leave a part of the others if columns are nearly
+  // parallel, and each step of power iteration makes them more so. Returns false if P is not
+  // finite.
   bool Orthonormalise(float* p) const {
     const int64_t rows = format().rows;
     for (int c = 0; c < format().rank; ++c) {
       float* column = p + c * rows;
       const float largest = Largest(column, rows);
       if (!std::isfinite(largest)) return false;
-      DivideBy(column, largest, rows);  // whose squares can neither overflow nor vanish then
+      DivideBy(column, largest, rows);  // then squares neither overflow nor underflow
       const double before = Norm(column, rows);
       for (int pass = 0; pass < 2; ++pass) {
         for (int other = 0; other < c; ++other) {
@@ -137,7 +139,8 @@ class PowerSgdEncoder final : public FeedbackEncoder {
     }
   }
 
-  // Q starts the next step, where only its direction counts; where it vanished there is none.
+  // Keeps Q as the start of the next step. Only its direction matters; a column that vanished has
+  // none, so it is drawn again.
   void KeepQ(const Factors<float>& factors) {
     const int64_t columns = format().columns;
     for (int c = 0; c < format().rank; ++c) {
@@ -150,7 +153,7 @@ class PowerSgdEncoder final : public FeedbackEncoder {
     }
   }
 
-  // Column c of Q', standard normal.
+  // Draws column c of Q' from a standard normal distribution.
   void Draw(int c) {
     const int64_t columns = format().columns;
     for (int64_t j = 0; j < columns; ++j) {

@@ -1,4 +1,4 @@
-// Elements as they are, in f32, f16 or bf16.
+// Sends elements uncompressed, in f32, f16 or bf16.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 
 namespace muster {
 
-// To f16 and bf16 to the nearest, ties to even. Finite numbers beyond f16 become its largest:
-// a step is judged by its norm, not by the range of the wire. Holds no state.
+// Rounds to f16 and bf16 to nearest, ties to even. A finite number beyond f16's range becomes f16's
+// largest: the norm of a step decides whether it is too large, not the range of the wire format.
+// Holds no state.
 std::unique_ptr<ChunkEncoder> MakeRawEncoder(const WireFormat& format);
 
-// Any bytes are some gradient.
+// Never fails: any bytes decode to a gradient.
 void DecodeRaw(const WireFormat& format, const std::byte* payload, float* gradient);
 
 }  // namespace muster

@@ -23,7 +23,7 @@ int64_t TopKBlocks(int64_t elements) { return (elements + kTopKBlock - 1) / kTop
 
 uint32_t MagnitudeOf(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFF; }
 
-// Of finite numbers that do not round to infinity.
+// Requires: x is finite and does not round to infinity.
 uint16_t ToBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
@@ -48,15 +48,15 @@ struct Parts {
 using PartsToWrite = Parts<std::byte, uint32_t, uint16_t>;
 using PartsToRead = Parts<const std::byte, const uint32_t, const uint16_t>;
 
-// Which elements are the k largest: all above `magnitude`, and the first `ties` of those that equal
-// it.
+// Defines the k largest elements: all above `magnitude`, and the first `ties` that equal it.
 struct Threshold {
   uint32_t magnitude;
   int64_t ties;
 };
 
-// Finds the threshold of n elements. Sorts few: those above a floor that, by a sample, leaves a
-// little more than k. Where the sample misleads (masses of equal elements), counts digits instead.
+// Finds the threshold of n elements. Sorts only the elements above a floor, chosen by a sample so
+// that a little more than k remain. If the sample misleads (many equal elements), counts digits
+// instead.
 class ThresholdSearch {
  public:
   ThresholdSearch(int64_t elements, int64_t kept)
@@ -76,22 +76,23 @@ class ThresholdSearch {
     return {.magnitude = magnitude, .ties = kept_ - above};
   }
 
-  // Room for `kept` numbers and more, which Find() overwrites.
+  // Room for at least `kept` numbers. Find() overwrites it.
   uint32_t* scratch() { return candidates_.data(); }
   int64_t bytes() const { return candidates_.size() * sizeof(uint32_t); }
 
  private:
-  // Of the first `count` candidates, which it reorders: the k largest come first.
+  // Returns the k-th largest of the first `count` candidates. Reorders them: the k largest come
+  // first.
   uint32_t KthLargest(int64_t count, int64_t k) {
     const auto kth = candidates_.begin() + k - 1;
     std::nth_element(candidates_.begin(), kth, candidates_.begin() + count, std::greater<>());
     return *kth;
   }
 
-  // Three standard deviations below where the sample puts the k-th.
+  // Returns a floor three standard deviations below the sample's estimate of the k-th largest.
   uint32_t Floor(const float* x) {
     for (int64_t i = 0; i < kSamples; ++i) {
-      // Weyl's sequence: even over the chunk, and in step with no row length.
+      // Weyl's sequence samples evenly and does not align with any row length.
       const uint64_t fraction = static_cast<uint32_t>(i * 0x9E3779B9u);
       candidates_[i] = MagnitudeOf(x[fraction * static_cast<uint64_t>(elements_) >> 32]);
     }
@@ -103,7 +104,7 @@ class ThresholdSearch {
   // Radix selection: 11, 10 and 10 bits at a time, from the top.
   Threshold CountDigits(const float* x) {
     uint32_t prefix = 0, prefix_mask = 0;
-    int64_t rank = kept_;  // among those that have the prefix
+    int64_t rank = kept_;  // rank among the elements with the prefix
     for (const int shift : {20, 10, 0}) {
       const uint32_t digit_mask = shift == 20 ? 0x7FF : 0x3FF;
       counts_.fill(0);
@@ -122,7 +123,7 @@ class ThresholdSearch {
   const int64_t elements_;
   const int64_t kept_;
   std::vector<uint32_t> candidates_;
-  std::array<int64_t, 2048> counts_;  // of CountDigits()
+  std::array<int64_t, 2048> counts_;  // used by CountDigits()
 };
 
 class TopKEncoder final : public FeedbackEncoder {
@@ -148,7 +149,7 @@ class TopKEncoder final : public FeedbackEncoder {
     return finite;
   }
 
-  // Ascending indices of the elements to keep.
+  // Returns the ascending indices of the elements to keep.
   const uint32_t* Select(const float* sum) {
     const Threshold threshold = search_.Find(sum);
     uint32_t* indices = search_.scratch();
@@ -165,7 +166,7 @@ absl::Status Refused(int64_t block, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("topk: block ", block, " has ", what));
 }
 
-// Elements of one block, from part i on.
+// Decodes the elements of one block, from part i on.
 absl::Status DecodeBlock(const PartsToRead& parts, int64_t block, int64_t i, int64_t n,
                          float* gradient) {
   int64_t last = -1;

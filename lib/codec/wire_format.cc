@@ -1,4 +1,4 @@
-// PushFormat and ValuesFormat of codec.h.
+// Implements PushFormat and ValuesFormat of codec.h.
 #include <algorithm>
 
 #include "lib/codec/codec.h"
@@ -62,7 +62,7 @@ WireFormat Compressed(const v1::Compression& compression, const v1::Parameter& p
   }
 }
 
-// Whether the job's choice applies to the parameter at all.
+// Returns whether the parameter is sent uncompressed whatever codec the job chose.
 bool TravelsAsItIs(const v1::JobPlan& plan, const v1::Parameter& parameter) {
   const v1::SyncMode mode = plan.spec().sync().mode();
   return mode == v1::LOCAL_SGD || mode == v1::ALLREDUCE || parameter.has_statistic_momentum() ||

@@ -1,4 +1,4 @@
-// Where the threads of a step meet.
+// A barrier for the threads of a step.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace muster {
 
-// A reusable barrier that sleeps (device threads own the cores, waiters must not) and that can be
-// broken, so that nobody waits for a thread that will not come. Thread-safe.
+// A reusable barrier that can be aborted, so that no thread waits for one that will not come.
+// Thread-safe. Waiting threads sleep, because the device threads need the cores.
 class Barrier {
  public:
   explicit Barrier(int participants) : participants_(participants) {}
 
-  // Blocks until all participants have arrived; what each did before is visible to all after.
-  // The status given to Abort() once that was called, in every call that has not passed by then.
+  // Blocks until all participants have arrived. Everything that each did before is visible to all
+  // afterwards. Returns the status given to Abort() in every call that has not passed by then.
   absl::Status Await() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Frees everybody, now and for ever. `why` must not be OK; the first one counts.
+  // Releases all waiting and later calls. `why` must not be OK; the first one counts.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -9,7 +9,7 @@
 namespace muster::barrier_test {
 namespace {
 
-TEST(BarrierTest, NobodyPassesBeforeAllHaveArrived) {
+TEST(BarrierTest, BlocksUntilAllHaveArrived) {
   constexpr int kThreads = 4;
   constexpr int kPhases = 200;
   Barrier barrier(kThreads);
@@ -30,7 +30,7 @@ TEST(BarrierTest, NobodyPassesBeforeAllHaveArrived) {
   EXPECT_EQ(arrived, kThreads * kPhases);
 }
 
-TEST(BarrierTest, AbortFreesWaitersAndLaterComersWithItsFirstReason) {
+TEST(BarrierTest, AbortReleasesPresentAndLaterWaitersWithTheFirstReason) {
   Barrier barrier(2);
   absl::Status seen;
   std::jthread waiter([&] { seen = barrier.Await(); });

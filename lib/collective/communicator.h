@@ -11,16 +11,18 @@
 
 namespace muster {
 
-// Where an operation takes its turn: a cudaStream_t as void*. Null on the CPU, where every
+// The stream on which an operation runs: a cudaStream_t as void*. Null on the CPU, where every
 // operation is finished when the call returns.
 using CollectiveStream = void*;
 
 // One rank of a group. All ranks call the same operations with the same sizes in the same order,
-// each on a thread of its own. Thread-compatible but for Abort().
+// each on its own thread. Thread-compatible, except Abort().
 //
-// Errors are final: every later call returns the first one. DEADLINE_EXCEEDED, reason
-// COLLECTIVE_TIMEOUT, names the operation and the ranks that did not come; an error of the library
-// below is INTERNAL; what Abort() was given comes back as it is.
+// Errors are final: every later call returns the first one.
+// - DEADLINE_EXCEEDED, reason COLLECTIVE_TIMEOUT: names the operation and the ranks that did not
+//   come.
+// - INTERNAL: an error of the underlying library.
+// - The status given to Abort(), unchanged.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -28,12 +30,12 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  // data = the sum over all ranks, added in rank order where the implementation is
-  // SharedMemoryCommunicator. f32[n] on the rank's device, in place.
+  // data = the sum over all ranks; SharedMemoryCommunicator adds in rank order. f32[n] on the
+  // rank's device, in place.
   virtual absl::Status AllReduce(absl::Span<float> data, CollectiveStream stream) = 0;
 
-  // slice = slice `rank()` of the sum over all ranks. `data` is cut into world_size() equal slices;
-  // `slice` may be the rank's own slice of `data`, and overlaps nothing else of it.
+  // slice = slice `rank()` of the sum over all ranks. `data` is divided into world_size() equal
+  // slices. `slice` may be the rank's own slice of `data`, but must not overlap the others.
   virtual absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
                                      CollectiveStream stream) = 0;
 
@@ -41,21 +43,22 @@ class Communicator {
   virtual absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
                                  CollectiveStream stream) = 0;
 
-  // data = that of rank `root`.
+  // data = the data of rank `root`.
   virtual absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) = 0;
 
-  // Blocks until `finished` holds, which it asks again and again: an event behind operations on a
-  // stream. Ends with an error as soon as a rank has failed or hangs, or `finished` fails. `what`
-  // is waited for, for the error: "the sum of bucket 3".
+  // Blocks until `finished` returns true. Polls it; it is typically an event after operations on a
+  // stream. Returns an error as soon as a rank has failed or hangs, or `finished` fails. `what`
+  // names the awaited work in errors: "the sum of bucket 3".
   virtual absl::Status Await(absl::string_view what,
                              absl::FunctionRef<absl::StatusOr<bool>()> finished) = 0;
 
-  // Frees every rank that waits, here and (as far as it can be told) elsewhere, now and for ever.
-  // `why` is an error; the first one counts. Any thread.
+  // Releases every waiting rank, in this process and, as far as they can be reached, in others.
+  // Also ends all later calls. `why` must be an error; the first one counts. May be called on any
+  // thread.
   virtual void Abort(absl::Status why) = 0;
 
-  // Abort(), and this rank's operations end now, finished or not: the streams that they are in can
-  // be waited for. A rank that is told to stop by another does so in its next call.
+  // Calls Abort(), and ends this rank's operations now, finished or not, so that their streams can
+  // be awaited. A rank that another one has aborted ends its own operations in its next call.
   virtual void Leave(absl::Status why) { Abort(std::move(why)); }
 };
 

@@ -1,4 +1,4 @@
-// Collective operations as Prometheus sees them.
+// Exports metrics of collective operations.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ namespace muster {
 
 enum class CollectiveLibrary { kNccl, kSharedMemory };
 
-// One rank of a group, whose operations count in muster_collective_operations_total and
-// muster_collective_bytes_total, both with labels library and operation. Those of NCCL are enqueued
-// when they return, and how long they take is known to the stream alone: it is not waited for.
-// Those in shared memory are finished, and have muster_collective_duration_seconds too.
+// One rank of a group. Counts its operations in muster_collective_operations_total and
+// muster_collective_bytes_total, with labels library and operation. Operations of NCCL are only
+// enqueued when they return, so their duration is not known. Operations in shared memory are
+// finished, so muster_collective_duration_seconds observes them.
 //
-// References into `metrics`, which outlives this: looked up once.
+// Keeps references into `metrics`, which must outlive it, so that each metric is looked up once.
 class CountedCommunicator : public Communicator {
  public:
   CountedCommunicator(std::unique_ptr<Communicator> counted, CollectiveLibrary library,
@@ -50,10 +50,10 @@ class CountedCommunicator : public Communicator {
   struct Counts {
     prometheus::Counter* operations = nullptr;
     prometheus::Counter* bytes = nullptr;
-    prometheus::Histogram* duration = nullptr;  // null: it is not known
+    prometheus::Histogram* duration = nullptr;  // null: the duration is not known
   };
 
-  // One that failed does not count. `floats`: of the whole, not of a rank's slice.
+  // Runs `call` and counts it unless it fails. `floats`: size of the whole, not of a rank's slice.
   absl::Status Count(Operation operation, size_t floats, absl::FunctionRef<absl::Status()> call);
 
   const std::unique_ptr<Communicator> counted_;

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(CountedCommunicatorTest, OperationsCountByTheirKindAndWhatFailsDoesNot) {
+TEST(CountedCommunicatorTest, CountsOperationsByKindAndIgnoresFailures) {
   constexpr int kRanks = 2;
   Metrics metrics;
   SharedMemoryGroup group(kRanks);
@@ -54,7 +54,7 @@ TEST(CountedCommunicatorTest, OperationsCountByTheirKindAndWhatFailsDoesNot) {
   EXPECT_THAT(text, count("duration_seconds_count", "reduce_scatter", kRanks));
 }
 
-TEST(CountedCommunicatorTest, WhatIsOnlyEnqueuedHasNoDuration) {
+TEST(CountedCommunicatorTest, EnqueuedOperationsHaveNoDuration) {
   Metrics metrics;
   SharedMemoryGroup group(1);
   CountedCommunicator communicator(group.Join(0), CollectiveLibrary::kNccl, metrics);

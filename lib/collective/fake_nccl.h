@@ -1,5 +1,4 @@
-// A library in NCCL's place that does nothing but say what it is told to, for machines without a
-// GPU.
+// A fake NCCL for machines without a GPU. It computes nothing, and returns what a test sets.
 #pragma once
 
 #include <nccl.h>
@@ -10,12 +9,13 @@
 namespace muster {
 
 struct FakeNccl {
-  std::atomic<bool> start_hangs = false;                // as when a rank never comes
-  std::atomic<ncclResult_t> asynchronous{ncclSuccess};  // of every communicator
-  std::array<std::atomic<int>, 2> aborts{};             // by rank
+  std::atomic<bool> start_hangs = false;  // as if a rank never came
+  std::atomic<ncclResult_t> asynchronous{
+      ncclSuccess};                          // the asynchronous error of every communicator
+  std::array<std::atomic<int>, 2> aborts{};  // number of aborts, by rank
 };
 
 }  // namespace muster
 
-// The state that the library keeps.
+// The library's state.
 extern "C" muster::FakeNccl* TheFakeNccl();

@@ -1,4 +1,4 @@
-// Where a model's gradients lie in one piece of memory, and the buckets in which they are reduced.
+// Places a model's gradients in one piece of memory, and groups them into buckets for reduction.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace muster {
 
 // Consecutive gradients that are reduced together: floats [begin, end) of the layout. The length is
-// a multiple of 16 world_size, so that every rank's slice begins on a cache line; what no parameter
-// covers is 0 on every rank.
+// a multiple of 16 world_size, so that every rank's slice begins on a cache line. Floats that
+// belong to no parameter are 0 on every rank.
 struct GradientBucket {
   int64_t begin = 0;
   int64_t end = 0;
   std::vector<int> parameters;
 };
 
-// Gradients are views into their bucket: nothing is copied on the way.
+// Gradients are views into their bucket, so reductions copy nothing.
 struct GradientLayout {
   std::vector<int64_t> offsets;  // by parameter: floats from the start, a multiple of 16
   std::vector<int> bucket_of;    // by parameter
@@ -26,16 +26,16 @@ struct GradientLayout {
 };
 
 struct BucketSizes {
-  // The first bucket is small, so that the first exchange begins early; the others are large
-  // enough that a reduction's start-up does not count. The values are those of PyTorch's
+  // The first bucket is small, so that the first exchange begins early. The others are large, so
+  // that the start-up cost of a reduction does not matter. The values are those of PyTorch's
   // DistributedDataParallel (Li et al., VLDB 2020, section 3.2.3).
   int64_t first_bytes = int64_t{1} << 20;
   int64_t bytes = int64_t{25} << 20;
 };
 
-// `elements`: floats of every parameter. `order`: every parameter once, in the order in which
-// gradients become final. A bucket is closed before it would exceed its size; a parameter larger
-// than that has one of its own.
+// `elements`: number of floats of each parameter. `order`: every parameter once, in the order in
+// which gradients become final. A bucket is closed before it would exceed its size; a parameter
+// larger than that gets a bucket of its own.
 GradientLayout LayOutGradients(absl::Span<const int64_t> elements, absl::Span<const int> order,
                                int world_size, const BucketSizes& sizes = {});
 

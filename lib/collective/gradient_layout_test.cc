@@ -24,7 +24,7 @@ TEST(GradientLayoutTest, TheFirstBucketIsSmallAndTheOthersAreLarge) {
   EXPECT_THAT(layout.buckets[2].parameters, ElementsAre(2, 1, 0));
 }
 
-TEST(GradientLayoutTest, ParametersAreViewsThatDoNotOverlapAndSlicesBeginOnCacheLines) {
+TEST(GradientLayoutTest, ParametersDoNotOverlapAndSlicesBeginOnCacheLines) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     const int count = 1 + static_cast<int>(random() % 30);

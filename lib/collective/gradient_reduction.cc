@@ -55,8 +55,8 @@ GradientReduction::GradientReduction(Options options)
   }
 }
 
-// Closing their mailboxes ends lanes that wait for a bucket, Abort() those that are amid a
-// collective operation; only then are their threads joined.
+// Closing the mailboxes ends lanes that wait for a bucket; Abort() ends lanes inside a collective
+// operation. Both must come before the threads are joined.
 GradientReduction::~GradientReduction() {
   for (const auto& lane : lanes_) lane->full.Close();
   if (!lanes_.empty()) Abort(absl::CancelledError("the job ends"));
@@ -76,8 +76,8 @@ absl::Status GradientReduction::Contribute(int device, int parameter, int64_t st
   if (--missing > 0) return absl::OkStatus();
   missing = static_cast<int>(options_.layout.buckets[bucket].parameters.size());
   under_way_[step & 1].fetch_add(1);
-  // Has room: a bucket is full once before it is reduced. A post that was lost would have the lanes
-  // sum different buckets.
+  // The mailbox has room, because a bucket is full once before it is reduced. If a post were lost,
+  // the lanes would sum different buckets.
   CHECK(lanes_[device]->full.TryPost({bucket, step}))
       << "device " << device << " is too far ahead with bucket " << bucket << " of step " << step;
   return absl::OkStatus();
@@ -138,7 +138,7 @@ absl::Status GradientReduction::SliceReduced(int device, int bucket, int64_t ste
   return Announce(begin, begin + slice, step);
 }
 
-// Floats [begin, end) are reduced: announces the pieces that are complete with them.
+// Marks floats [begin, end) as reduced, and announces the pieces that they complete.
 absl::Status GradientReduction::Announce(int64_t begin, int64_t end, int64_t step) {
   const std::vector<Piece>& pieces = options_.pieces;
   auto at = std::ranges::partition_point(order_, [&](int p) { return pieces[p].end <= begin; });
@@ -146,11 +146,11 @@ absl::Status GradientReduction::Announce(int64_t begin, int64_t end, int64_t ste
     const Piece& piece = pieces[*at];
     const int64_t covered = std::min(end, piece.end) - std::max(begin, piece.begin);
     std::atomic<int64_t>& missing = missing_floats_[*at];
-    // Each release is handed on by the next one: who brings the last floats sees those of all
+    // acq_rel makes a release sequence: the lane that adds the last floats sees the writes of all
     // lanes.
     if (missing.fetch_sub(covered, std::memory_order_acq_rel) > covered) continue;
-    // For the next step, before this one is announced: no lane counts there until the exchange,
-    // which hears of it only now, has answered.
+    // Reset the count for the next step before this piece is announced. No lane counts down until
+    // the exchange, which learns of the piece only now, has answered.
     missing.store(piece.end - piece.begin, std::memory_order_relaxed);
     RETURN_IF_ERROR(options_.reduced(*at, step));
   }

@@ -1,4 +1,4 @@
-// Sums the gradients of the devices of one process before they leave it.
+// Sums the gradients of a process's devices before they are sent.
 #pragma once
 
 #include <array>
@@ -22,16 +22,16 @@
 
 namespace muster {
 
-// A bucket is reduced when a device has all of its gradients: the devices reduce-scatter it, each
-// ends up with the sum of its slice, in device 0's memory, from where it leaves the process. So a
-// node sends as many bytes as its model has, however many devices it has, and every device does
-// the same share of the sum. CPU devices do it on a communication thread each, while their
-// computing threads go on; GPUs in a stream of their own, and only say so (SliceReduced).
+// Reduces a bucket when a device has all of its gradients. The devices reduce-scatter it: each sums
+// its slice into device 0's memory, from which the sums are sent. So a node sends as many bytes as
+// its model has, for any number of devices, and every device does an equal share of the sum. CPU
+// devices use one communication thread each while their computing threads continue. GPUs reduce on
+// a stream of their own and report the result (SliceReduced).
 //
-// Device threads call Contribute() and SliceReduced(); Abort() may come from any thread.
+// Device threads call Contribute() and SliceReduced(). Abort() may be called on any thread.
 class GradientReduction {
  public:
-  // Floats of the layout inside one parameter that are announced together: a chunk.
+  // Floats of the layout that belong to one parameter and are announced together: a chunk.
   struct Piece {
     int64_t begin = 0;
     int64_t end = 0;
@@ -39,41 +39,43 @@ class GradientReduction {
 
   struct Options {
     GradientLayout layout;
-    // By device: layout.elements floats, outlive this.
+    // By device: layout.elements floats. Must outlive the reduction.
     std::vector<float*> memory;
-    // By device, of one group. None with a single device, or where devices reduce themselves.
+    // By device, all of one group. Empty with a single device, or if the devices reduce by
+    // themselves.
     std::vector<std::unique_ptr<Communicator>> communicators;
     std::vector<Piece> pieces;
-    // By parameter: its values never change, so that no device waits for its sum. A bucket of such
-    // parameters alone is not reduced. Empty: none is.
+    // By parameter: true if its values never change, so that no device waits for its sum. A bucket
+    // that has only such parameters is not reduced. Empty: no parameter is frozen.
     std::vector<bool> frozen;
-    // The sum of a piece over all devices is final in device 0's memory. On any thread, for several
-    // pieces at once. Its first error ends the reduction.
+    // Called when the sum of a piece over all devices is final in device 0's memory. Called on any
+    // thread, for several pieces at once. Its first error ends the reduction.
     absl::AnyInvocable<absl::Status(int piece, int64_t step)> reduced;
     absl::Duration announce_timeout = limits::kReductionWaitMax;
   };
   explicit GradientReduction(Options options);
-  ~GradientReduction();  // aborts what is under way
+  ~GradientReduction();  // aborts reductions in progress
 
-  // `device`'s gradient of `parameter` of `step` is final. Sums are taken in device order, so that
-  // they do not depend on who comes last. A device contributes to a next step only after all pieces
-  // of parameters that are not frozen were announced. The status of Abort() or of `reduced`, once
-  // there is one.
+  // Reports that `device`'s gradient of `parameter` of `step` is final. Sums are added in device
+  // order, so they do not depend on the order of arrival. Requires: all pieces of the previous step
+  // were announced, except those of frozen parameters. Returns the status of Abort() or of
+  // `reduced` after either has failed.
   absl::Status Contribute(int device, int parameter, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `device` has reduced its slice of `bucket` itself; it lies in device 0's memory.
+  // Reports that `device` has reduced its slice of `bucket` itself, into device 0's memory.
   absl::Status SliceReduced(int device, int bucket, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Blocks until the full buckets of `step`, which all devices have contributed, are announced, or
-  // the reduction has ended. Some devices may have begun the next step. DEADLINE_EXCEEDED, reason
-  // "COLLECTIVE_TIMEOUT", after `announce_timeout`; it names the devices and the buckets that they
-  // are at.
+  // Blocks until the buckets of `step` that all devices have contributed are announced, or the
+  // reduction has ended. Some devices may already be at the next step. Returns DEADLINE_EXCEEDED
+  // (reason "COLLECTIVE_TIMEOUT") after `announce_timeout`; the message names the devices and their
+  // present buckets.
   absl::Status AwaitAnnounced(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
   const GradientLayout& layout() const { return options_.layout; }
   int devices() const { return static_cast<int>(options_.memory.size()); }
 
-  // A device failed: every later call returns `why`, so that the others stop early.
+  // Reports that a device failed. Every later call returns `why`, so that the other devices stop
+  // early.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -81,11 +83,12 @@ class GradientReduction {
     int bucket = 0;
     int64_t step = 0;
   };
-  struct Lane {  // of a device
+  struct Lane {  // the state of one device
     explicit Lane(size_t buckets) : full(buckets + 1) {}
-    std::vector<int> missing;        // by bucket: gradients of this step, the device's thread alone
-    std::atomic<int> reducing = -1;  // a bucket; -1: none
-    Mailbox<FullBucket> full;        // to be reduced
+    std::vector<int> missing;        // by bucket: gradients still missing in this step; used by the
+                                     // device's thread only
+    std::atomic<int> reducing = -1;  // the bucket being reduced; -1: none
+    Mailbox<FullBucket> full;        // buckets to reduce
     std::jthread thread;             // last
   };
 
@@ -97,10 +100,11 @@ class GradientReduction {
 
   Options options_;
   std::vector<std::vector<int>> pieces_of_parameter_;
-  std::vector<int> order_;                            // pieces by where they begin
-  std::vector<std::atomic<int64_t>> missing_floats_;  // by piece: not reduced yet
+  std::vector<int> order_;                            // pieces, sorted by begin
+  std::vector<std::atomic<int64_t>> missing_floats_;  // by piece: floats not yet reduced
   std::vector<bool> is_reduced_;                      // by bucket
-  // Full buckets over all devices, of even and of odd steps: no more than two are under way.
+  // Number of full buckets over all devices, for even and for odd steps: at most two steps are in
+  // progress.
   std::array<std::atomic<int>, 2> under_way_ = {};
   std::atomic<bool> is_aborted_ = false;
   mutable absl::Mutex mu_;

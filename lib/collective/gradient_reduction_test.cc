@@ -26,7 +26,7 @@ float Value(int device, int64_t i) {
   return (device % 2 ? -1.0f : 1.0f) * 1e4f / static_cast<float>(1 + device + i % 101);
 }
 
-// Devices with gradients of the given sizes, in small buckets, cut into pieces of 100 floats.
+// Devices with gradients of the given sizes, in small buckets, divided into pieces of 100 floats.
 struct Node {
   explicit Node(int devices, const std::vector<int64_t>& elements)
       : elements(elements), group(devices), reduced(0) {
@@ -82,7 +82,7 @@ struct Node {
   std::atomic<int> reduced_in_all = 0;
 };
 
-TEST(GradientReductionTest, SumsInDeviceOrderWhoeverComesLast) {
+TEST(GradientReductionTest, SumsInDeviceOrderForAnyOrderOfArrival) {
   for (int last = 0; last < 3; ++last) {
     Node node(3, {1, 7, 2048, 5001, 100});
     GradientReduction reduction(node.Options());
@@ -121,20 +121,21 @@ TEST(GradientReductionTest, ManyStepsAnnounceEveryPieceOncePerStep) {
   }
 }
 
-TEST(GradientReductionTest, AwaitAnnouncedReturnsOnceEveryFullBucketOfTheStepHasLeft) {
+TEST(GradientReductionTest, AwaitAnnouncedReturnsWhenEveryFullBucketIsAnnounced) {
   Node node(3, std::vector<int64_t>(20, 1000));
   GradientReduction reduction(node.Options());
   for (int device = 0; device < 3; ++device) {
     for (int p = 19; p >= 0; --p) ASSERT_TRUE(reduction.Contribute(device, p, 0).ok());
   }
-  ASSERT_TRUE(reduction.Contribute(1, 19, /*step=*/1).ok());  // has no say in it
+  ASSERT_TRUE(reduction.Contribute(1, 19, /*step=*/1)
+                  .ok());  // belongs to the next step, so it does not matter
   ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
   EXPECT_THAT(node.counts(), Each(1));
 }
 
-// Nobody waits for the sums of frozen parameters: a device may be steps ahead with them.
+// No device waits for the sums of frozen parameters, so a device may be steps ahead with them.
 TEST(GradientReductionTest, BucketsOfFrozenParametersAloneAreNotReduced) {
-  Node node(2, {2048, 2048, 2048, 40});  // the last one is in the first bucket, alone
+  Node node(2, {2048, 2048, 2048, 40});  // the last parameter is alone in the first bucket
   ASSERT_EQ(node.layout.buckets.size(), 4);
   GradientReduction::Options options = node.Options();
   options.frozen = {true, true, true, false};
@@ -143,7 +144,7 @@ TEST(GradientReductionTest, BucketsOfFrozenParametersAloneAreNotReduced) {
   options.reduced = [&, counted = std::move(options.reduced)](int piece, int64_t step) mutable {
     absl::Status status = counted(piece, step);
     if (step > 0 || piece + 1 < std::ssize(node.pieces)) return status;
-    announced.Notify();  // from here on the devices may be at the next step
+    announced.Notify();  // from here on devices may enter the next step
     go_on.WaitForNotification();
     return status;
   };
@@ -152,17 +153,17 @@ TEST(GradientReductionTest, BucketsOfFrozenParametersAloneAreNotReduced) {
     for (const int device : {0, 1}) ASSERT_TRUE(reduction.Contribute(device, p, step).ok());
   };
   contribute(0, 3);
-  announced.WaitForNotification();  // one of the lanes stands still in step 0
+  announced.WaitForNotification();  // one lane is blocked in step 0
   for (int p = 2; p >= 0; --p) contribute(0, p);
   for (int p = 3; p >= 0; --p) contribute(1, p);
   go_on.Notify();
   for (int64_t step = 0; step < 2; ++step) EXPECT_TRUE(reduction.AwaitAnnounced(step).ok());
 
   EXPECT_EQ(node.counts().back(), 2);
-  EXPECT_EQ(node.reduced_in_all, 2) << "the last parameter's piece and no other";
+  EXPECT_EQ(node.reduced_in_all, 2) << "only the last parameter's piece";
 }
 
-// A bucket with one that is trained is: what is summed is the same memory.
+// A bucket with a trained parameter is reduced as a whole, because its memory is summed as a whole.
 TEST(GradientReductionTest, AFrozenParameterInABucketWithOthersIsSummedWithThem) {
   Node node(2, {40, 40});
   ASSERT_EQ(node.layout.buckets.size(), 1);
@@ -177,16 +178,16 @@ TEST(GradientReductionTest, AFrozenParameterInABucketWithOthersIsSummedWithThem)
   EXPECT_THAT(node.counts(), Each(1));
 }
 
-TEST(GradientReductionTest, WhoWaitsTooLongForASumIsToldWhereTheDevicesAre) {
+TEST(GradientReductionTest, ATimeoutNamesTheDevicesAndTheirBuckets) {
   Node node(2, {40});
   GradientReduction::Options options = node.Options();
   options.announce_timeout = absl::Milliseconds(20);
   GradientReduction reduction(std::move(options));
-  ASSERT_TRUE(reduction.Contribute(1, 0, 7).ok());  // device 0 does not come
+  ASSERT_TRUE(reduction.Contribute(1, 0, 7).ok());  // device 0 never contributes
 
   absl::Status late = reduction.AwaitAnnounced(7);
   while (!absl::StrContains(late.message(), "device 1 is at bucket 0 of 1")) {
-    late = reduction.AwaitAnnounced(7);  // its thread had not begun
+    late = reduction.AwaitAnnounced(7);  // device 1's thread may not have started yet
   }
 
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
@@ -209,7 +210,7 @@ TEST(GradientReductionTest, SlicesThatDevicesReduceThemselvesCompleteThePieces) 
   GradientReduction reduction(node.Options());
   ASSERT_EQ(node.layout.buckets.size(), 1);
   ASSERT_TRUE(reduction.SliceReduced(1, 0, 0).ok());
-  EXPECT_THAT(node.counts(), ElementsAre(0, 0));  // both begin in the first slice
+  EXPECT_THAT(node.counts(), ElementsAre(0, 0));  // both pieces begin in the first slice
   ASSERT_TRUE(reduction.SliceReduced(0, 0, 0).ok());
   EXPECT_THAT(node.counts(), ElementsAre(1, 1));
 }
@@ -223,7 +224,7 @@ TEST(GradientReductionTest, AbortStopsTheOtherDevicesAlsoInsideAReduction) {
   EXPECT_THAT(node.counts(), Each(0));
 }
 
-TEST(GradientReductionTest, ItMayBeDestroyedInTheMiddleOfAReduction) {
+TEST(GradientReductionTest, CanBeDestroyedDuringAReduction) {
   Node node(3, {40, 4000});
   GradientReduction reduction(node.Options());
   for (const int device : {0, 2}) {  // their threads wait for device 1
@@ -231,7 +232,7 @@ TEST(GradientReductionTest, ItMayBeDestroyedInTheMiddleOfAReduction) {
   }
 }
 
-TEST(GradientReductionTest, AFailureToPassOnASumComesBackToTheDevices) {
+TEST(GradientReductionTest, AnErrorOfReducedIsReturnedToTheDevices) {
   Node node(1, {10});
   auto options = node.Options();
   options.reduced = [](int, int64_t) { return absl::UnavailableError("ps-0 is gone"); };

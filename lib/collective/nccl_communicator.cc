@@ -75,7 +75,8 @@ class NcclGroup::Member : public Communicator {
   Member(NcclGroup* group, const Nccl* nccl, int rank)
       : group_(*group), nccl_(*nccl), rank_(rank), wait_({.timeout = group->timeout_}) {}
 
-  // The library's own memory goes with the communicator. Whoever still waits elsewhere is freed.
+  // Frees the library's memory of the communicator. abort() also releases ranks elsewhere that
+  // still wait.
   ~Member() override {
     if (communicator_ != nullptr) nccl_.abort(communicator_);
   }
@@ -85,7 +86,7 @@ class NcclGroup::Member : public Communicator {
     CHECK_EQ(group_.id_.size(), sizeof(id.internal));
     std::memcpy(id.internal, group_.id_.data(), sizeof(id.internal));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // so that a rank that does not come cannot hold us for ever
+    config.blocking = 0;  // so that a missing rank cannot block us forever
     RETURN_IF_ERROR(
         Settle("start", nccl_.init(&communicator_, group_.world_size_, id, rank_, &config)));
     group_.ranks_[rank_].enqueued = 0;
@@ -150,7 +151,7 @@ class NcclGroup::Member : public Communicator {
     return absl::OkStatus();
   }
 
-  // Waits for a call that NCCL goes on with in the background.
+  // Waits for a call that NCCL continues in the background.
   absl::Status Settle(const char* operation, ncclResult_t result) {
     const absl::Status settled = wait_.Await(
         [&]() -> absl::StatusOr<bool> {
@@ -169,7 +170,7 @@ class NcclGroup::Member : public Communicator {
     return nccl_.async_error(communicator_, &result) == ncclSuccess ? result : ncclInternalError;
   }
 
-  // Before every use of the communicator: it is gone once the group has been aborted.
+  // Call it before every use of the communicator, which is destroyed when the group is aborted.
   absl::Status Health() const {
     RETURN_IF_ERROR(group_.aborted());
     const ncclResult_t result = AsynchronousError();
@@ -191,7 +192,7 @@ class NcclGroup::Member : public Communicator {
         "COLLECTIVE_TIMEOUT");
   }
 
-  // Frees this rank's GPU from whatever waits on it: the library's kernels see the abort and end.
+  // Ends everything that waits on this rank's GPU: NCCL's kernels notice the abort and end.
   absl::Status GiveUp(absl::Status why) {
     group_.Abort(std::move(why));
     if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
@@ -202,7 +203,7 @@ class NcclGroup::Member : public Communicator {
   const Nccl& nccl_;
   const int rank_;
   const PolledWait wait_;
-  ncclComm_t communicator_ = nullptr;  // null once it was aborted
+  ncclComm_t communicator_ = nullptr;  // null after an abort
 };
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(int world_size,
@@ -211,7 +212,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(int world_size,
   ncclUniqueId id;
   if (const ncclResult_t made = nccl->get_unique_id(&id); made != ncclSuccess) {
     return absl::UnavailableError(
-        absl::StrCat("NCCL makes no unique id: ", nccl->error_string(made)));
+        absl::StrCat("NCCL cannot create a unique id: ", nccl->error_string(made)));
   }
   return Open(std::string(id.internal, sizeof(id.internal)), world_size, timeout);
 }
@@ -250,7 +251,8 @@ void NcclGroup::Abort(absl::Status why) {
   is_aborted_.store(true, std::memory_order_release);
 }
 
-// Those of this process that are known to be behind; all others where none is.
+// Names the ranks of this process that are known to be behind; if there are none, all ranks of
+// other processes.
 std::string NcclGroup::RanksBehind(int64_t operations) const {
   std::vector<int> behind, unknown;
   for (int rank = 0; rank < world_size_; ++rank) {

@@ -1,5 +1,5 @@
-// Collectives between GPUs, by NCCL. The library is loaded when a group is first made: a program
-// linked with this runs where there is none.
+// Collectives between GPUs, by NCCL. The library is loaded when the first group is created, so a
+// program linked with this also runs without NCCL.
 #pragma once
 
 #include <atomic>
@@ -17,35 +17,37 @@
 
 namespace muster {
 
-// What the ranks of this process share: NCCL's unique id and how far each rank has come, so that
-// one that hangs can be named. Thread-safe. Outlives its communicators.
+// State shared by the ranks of this process: NCCL's unique id, and the progress of each rank, so
+// that errors can name a rank that hangs. Thread-safe. Outlives its communicators.
 class NcclGroup {
  public:
-  // A new group. UNAVAILABLE where NCCL cannot be loaded, or the program was built without CUDA.
+  // Creates a group. Returns UNAVAILABLE if NCCL cannot be loaded, or the program was built without
+  // CUDA.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Create(
       int world_size, absl::Duration timeout = absl::Minutes(10));
 
-  // One that another process has created: `id` is its id().
+  // Opens a group that another process has created: `id` is its id().
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Open(
       std::string id, int world_size, absl::Duration timeout = absl::Minutes(10));
 
-  // Bytes for the other processes of the group.
+  // The bytes that the other processes need to open the group.
   const std::string& id() const { return id_; }
   int world_size() const { return world_size_; }
 
-  // Makes `rank` of the calling thread's current GPU. Blocks until every rank of the group does so,
-  // each on its thread; then every operation is enqueued on a stream of that GPU and returns at
-  // once. DEADLINE_EXCEEDED, reason COLLECTIVE_TIMEOUT, when they do not all come. An asynchronous
-  // error of NCCL, or a rank that stays behind for the timeout, aborts the rank's communicator.
+  // Makes the calling thread's current GPU `rank` of the group. Blocks until every rank has joined,
+  // each on its own thread. After that every operation is enqueued on a stream of that GPU and
+  // returns at once. Returns DEADLINE_EXCEEDED (reason COLLECTIVE_TIMEOUT) if not all ranks join in
+  // time. An asynchronous error of NCCL, or a rank that falls behind for `timeout`, aborts the
+  // rank's communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank);
 
-  // As Communicator::Abort, for every rank of this process.
+  // Does what Communicator::Abort does, for every rank of this process.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Member;
   struct Rank {
-    std::atomic<int64_t> enqueued = -1;  // operations; -1: not of this process, or not yet here
+    std::atomic<int64_t> enqueued = -1;  // operations; -1: in another process, or not yet joined
   };
 
   NcclGroup(std::string id, int world_size, absl::Duration timeout);

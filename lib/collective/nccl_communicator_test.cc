@@ -64,7 +64,8 @@ std::function<absl::StatusOr<bool>()> AtEndOf(cudaStream_t stream) {
   };
 }
 
-// Every operation once; integers, so that sums are exact. "" or what is wrong.
+// Runs every operation once, on integers, so that sums are exact. Returns "" or a description of
+// the fault.
 std::string RunRank(NcclGroup& group, int rank) {
   auto joined = group.Join(rank);
   if (!joined.ok()) return std::string(joined.status().message());
@@ -93,7 +94,7 @@ std::string RunRank(NcclGroup& group, int rank) {
 
 TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {
   if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << why;
-  if (const char* id = getenv("MUSTER_NCCL_ID")) {  // the other half
+  if (const char* id = getenv("MUSTER_NCCL_ID")) {  // this is the second process
     auto group = NcclGroup::Open(absl::HexStringToBytes(id), kRanks, absl::Seconds(60));
     ASSERT_TRUE(group.ok()) << group.status();
     ASSERT_EQ(RunRank(**group, 1), "");
@@ -108,7 +109,7 @@ TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {
   if (child == 0) {
     setenv("MUSTER_NCCL_ID", id.c_str(), 1);
     setenv("NCCL_HOSTID", "second", 1);
-    dup2(STDERR_FILENO, STDOUT_FILENO);  // its verdict is not to be read as this one's
+    dup2(STDERR_FILENO, STDOUT_FILENO);  // its result must not be read as this process's
     execl(program.c_str(), program.c_str(), "--gtest_filter=*TwoProcesses*", nullptr);
     _exit(127);
   }

@@ -1,4 +1,4 @@
-// What happens when NCCL fails or hangs, without a GPU: a fake stands in its place.
+// Tests failures and hangs of NCCL without a GPU, with a fake NCCL.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ constexpr absl::Duration kTimeout = absl::Milliseconds(30);
 
 class NcclFailureTest : public testing::Test {
  protected:
-  // Whoever asks for libnccl.so.2 now gets the library of that name that is there already.
+  // Makes later calls of dlopen() for libnccl.so.2 find this library, which is then loaded by that
+  // name.
   static void SetUpTestSuite() {
     void* library = dlopen("lib/collective/libfake_nccl.so", RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << dlerror();
@@ -45,7 +46,7 @@ class NcclFailureTest : public testing::Test {
 
 absl::StatusOr<bool> Never() { return false; }
 
-TEST_F(NcclFailureTest, AStartWithoutTheOthersIsGivenUpAndAborted) {
+TEST_F(NcclFailureTest, AJoinWithoutTheOtherRanksTimesOutAndAborts) {
   fake_->start_hangs = true;
   const absl::Status status = group_->Join(0).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
@@ -53,7 +54,7 @@ TEST_F(NcclFailureTest, AStartWithoutTheOthersIsGivenUpAndAborted) {
   EXPECT_EQ(aborts(), (std::vector<int>{1, 0}));
 }
 
-TEST_F(NcclFailureTest, ARankThatStaysBehindIsNamedWithWhatWasWaitedFor) {
+TEST_F(NcclFailureTest, ATimeoutNamesTheSlowRankAndTheAwaitedWork) {
   const auto first = group_->Join(0).value();
   const auto second = group_->Join(1).value();
   ASSERT_TRUE(first->AllReduce(absl::MakeSpan(data_), nullptr).ok());
@@ -65,8 +66,8 @@ TEST_F(NcclFailureTest, ARankThatStaysBehindIsNamedWithWhatWasWaitedFor) {
   EXPECT_EQ(aborts(), (std::vector<int>{1, 0}));
 }
 
-// So that the streams come to their ends, which are waited for next.
-TEST_F(NcclFailureTest, WhoLeavesHasAbortedItsOwnCommunicatorAndFreesTheOthers) {
+// Leave() must end the streams' operations, because the streams are awaited next.
+TEST_F(NcclFailureTest, LeaveAbortsItsOwnCommunicatorAndReleasesTheOthers) {
   const auto first = group_->Join(0).value();
   const auto second = group_->Join(1).value();
   first->Leave(absl::AbortedError("cuda:0 gave up"));

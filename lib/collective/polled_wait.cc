@@ -39,7 +39,7 @@ absl::Status Drain(absl::FunctionRef<void()> abandon, const std::vector<PolledSt
       out->append(stream->name);
     };
     return absl::DeadlineExceededError(absl::StrCat(absl::StrJoin(busy, ", ", name),
-                                                    " did not come to an end within ",
+                                                    " did not end within ",
                                                     absl::FormatDuration(wait.timeout())));
   };
   const absl::Status waited = wait.Await(all_have_ended, timed_out);

@@ -1,4 +1,4 @@
-// Waits that end, for work that may not.
+// Waits with a deadline for work that may never end.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@
 
 namespace muster {
 
-// A collective operation in a stream waits for ranks that may never come, and a call that blocks
-// until the stream has come to its end would wait with it. So the stream is asked, again and again
-// with short sleeps between, until a deadline. Thread-safe.
+// A collective operation on a stream waits for ranks that may never come, so a call that blocks
+// until the stream ends would hang as well. This class polls instead, with short sleeps, until a
+// deadline. Thread-safe.
 class PolledWait {
  public:
   struct Options {
     absl::Duration timeout;
-    absl::Duration interval = absl::Microseconds(50);  // between two questions
+    absl::Duration interval = absl::Microseconds(50);  // between two polls
     std::function<absl::Duration()> now = SteadyNow;
     std::function<void(absl::Duration)> sleep = absl::SleepFor;
   };
@@ -30,8 +30,9 @@ class PolledWait {
 
   absl::Duration timeout() const { return options_.timeout; }
 
-  // OK once `finished` holds; its error, as it is. When the time is over, what `timed_out` returns:
-  // an error that says what was waited for. `finished` is asked at least once.
+  // Blocks until `finished` returns true, and returns OK. Returns an error of `finished` unchanged.
+  // After the timeout returns what `timed_out` returns: an error that names the awaited work. Polls
+  // at least once.
   absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> finished,
                      absl::FunctionRef<absl::Status()> timed_out) const;
 
@@ -39,17 +40,17 @@ class PolledWait {
   const Options options_;
 };
 
-// Something that a device does by and by.
+// Work that a device does asynchronously.
 struct PolledStream {
   std::string name;  // "the compute stream of cuda:0"
   std::function<absl::StatusOr<bool>()> finished;
 };
 
-// How a device leaves its work, finished or not, before the memory goes that it uses. First
-// `abandon` frees the device from the peers that its streams wait for: without that they would
-// never end. Then the streams come to their ends. A stream that fails has ended. The first error of
-// a stream; DEADLINE_EXCEEDED, naming those that have not ended, when the time is over: their
-// memory must not be freed.
+// Makes a device leave its work, finished or not, before the memory that it uses is freed. First
+// `abandon` releases the device from peers for which its streams wait; otherwise the streams would
+// never end. Then waits for the end of each stream. A stream that fails counts as ended. Returns
+// the first error of a stream. Returns DEADLINE_EXCEEDED, naming the streams that have not ended,
+// after the timeout: their memory must not be freed.
 absl::Status Drain(absl::FunctionRef<void()> abandon, const std::vector<PolledStream>& streams,
                    const PolledWait& wait);
 

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Time passes by sleeping alone.
+// Time passes only by sleeping.
 class PolledWaitTest : public testing::Test {
  protected:
   PolledWait Within(absl::Duration timeout) {
@@ -38,7 +38,7 @@ TEST_F(PolledWaitTest, EndsWhenTheWorkHasEnded) {
   EXPECT_EQ(now_ - start_, absl::Seconds(3));
 }
 
-TEST_F(PolledWaitTest, WorkThatNeverEndsIsGivenUpAtTheDeadline) {
+TEST_F(PolledWaitTest, GivesUpAtTheDeadline) {
   const auto never = []() -> absl::StatusOr<bool> { return false; };
   const absl::Status status = Within(absl::Seconds(10)).Await(never, TimedOut);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
@@ -52,12 +52,12 @@ TEST_F(PolledWaitTest, AnErrorEndsItAtOnce) {
   EXPECT_EQ(now_, start_);
 }
 
-TEST_F(PolledWaitTest, WhatHasEndedIsNeverTooLate) {
+TEST_F(PolledWaitTest, FinishedWorkIsOkEvenAfterTheDeadline) {
   const auto done = []() -> absl::StatusOr<bool> { return true; };
   EXPECT_TRUE(Within(absl::ZeroDuration()).Await(done, TimedOut).ok());
 }
 
-// A stream with a collective operation in it, whose peers do not come.
+// A stream with a collective operation that waits for missing peers.
 struct StuckStream {
   bool is_abandoned = false;
 
@@ -70,7 +70,7 @@ PolledStream Ended(const std::string& name) {
   return {name, []() -> absl::StatusOr<bool> { return true; }};
 }
 
-TEST_F(PolledWaitTest, PeersAreAbandonedBeforeTheStreamsAreWaitedFor) {
+TEST_F(PolledWaitTest, AbandonsPeersBeforeItWaitsForStreams) {
   StuckStream collective;
   const absl::Status drained =
       Drain([&] { collective.is_abandoned = true; },
@@ -79,7 +79,7 @@ TEST_F(PolledWaitTest, PeersAreAbandonedBeforeTheStreamsAreWaitedFor) {
   EXPECT_EQ(now_, start_);
 }
 
-TEST_F(PolledWaitTest, AStreamThatDoesNotEndIsNamedAndNotWaitedForForEver) {
+TEST_F(PolledWaitTest, NamesAStreamThatDoesNotEndInTime) {
   StuckStream collective;
   const absl::Status drained =
       Drain([] {}, {Ended("compute"), collective.Named("collective")}, Within(absl::Seconds(30)));
@@ -90,7 +90,7 @@ TEST_F(PolledWaitTest, AStreamThatDoesNotEndIsNamedAndNotWaitedForForEver) {
   EXPECT_EQ(now_ - start_, absl::Seconds(30));
 }
 
-TEST_F(PolledWaitTest, TheStreamsAfterOneThatFailedAreWaitedForToo) {
+TEST_F(PolledWaitTest, WaitsForTheOtherStreamsAfterAFailure) {
   int polls = 0;
   const PolledStream failed = {
       "compute", [&]() -> absl::StatusOr<bool> { return absl::InternalError("illegal address"); }};

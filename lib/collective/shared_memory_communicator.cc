@@ -20,10 +20,10 @@
 namespace muster {
 namespace {
 
-// Small enough that what a rank has just summed is still in its cache when it is read again.
+// Small enough that sums just written are still in the cache when they are read again.
 constexpr int64_t kBlockElements = 16384;
 
-// How long a sleep lasts before the rank looks whether the group was aborted.
+// Longest sleep before the rank checks whether the group was aborted.
 constexpr absl::Duration kSleepMax = absl::Milliseconds(100);
 constexpr absl::Duration kPollInterval = absl::Microseconds(50);
 
@@ -36,12 +36,12 @@ void WakeAll(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Counters wrap.
+// Compares the difference, because the counters wrap.
 bool HasReached(uint32_t meetings, uint32_t wanted) {
   return static_cast<int32_t>(meetings - wanted) >= 0;
 }
 
-// [begin, end) of `rank` in `elements`, as even as possible.
+// The slice [begin, end) of `rank` in `elements`, as even as possible.
 std::pair<int64_t, int64_t> SliceOf(int64_t elements, int rank, int world_size) {
   return {elements * rank / world_size, elements * (rank + 1) / world_size};
 }
@@ -106,7 +106,7 @@ class SharedMemoryGroup::Member : public Communicator {
     return group_.Meet(rank_, Operation::kBroadcast);
   }
 
-  // Operations are finished when they return: what is left is somebody else's.
+  // This library's operations are finished when they return, so `finished` is about other work.
   absl::Status Await(absl::string_view,
                      absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
     for (;;) {
@@ -119,7 +119,7 @@ class SharedMemoryGroup::Member : public Communicator {
   void Abort(absl::Status why) override { group_.Abort(std::move(why)); }
 
  private:
-  // Tells the others what this rank brings and hears what they do.
+  // Publishes this rank's call, and waits for the calls of the others.
   absl::Status Begin(const Call& call) {
     group_.ranks_[rank_].call = call;
     RETURN_IF_ERROR(group_.Meet(rank_, call.operation));
@@ -134,7 +134,7 @@ class SharedMemoryGroup::Member : public Communicator {
     return absl::OkStatus();
   }
 
-  // out = elements [begin, end) of the sum of what all ranks brought.
+  // out = elements [begin, end) of the sum of all ranks' data.
   void Sum(float* out, int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; at += kBlockElements) {
       for (int other = 0; other < world_size(); ++other) {
@@ -151,7 +151,7 @@ class SharedMemoryGroup::Member : public Communicator {
 
   SharedMemoryGroup& group_;
   const int rank_;
-  std::vector<kernels::Gradient> gradients_;  // of the block being summed
+  std::vector<kernels::Gradient> gradients_;  // of the present block
 };
 
 SharedMemoryGroup::SharedMemoryGroup(int world_size, absl::Duration timeout)
@@ -184,7 +184,8 @@ absl::Status SharedMemoryGroup::Meet(int rank, Operation operation) {
   RETURN_IF_ERROR(aborted());
   Rank& self = ranks_[rank];
   const uint32_t meeting = self.meetings.load(std::memory_order_relaxed) + 1;
-  self.meetings.store(meeting);  // before `sleepers` is read: who goes to sleep now sees it
+  self.meetings.store(meeting);  // must precede the read of `sleepers`: a rank that is about to
+                                 // sleep then sees the meeting
   if (self.sleepers.load() > 0) WakeAll(self.meetings);
   const absl::Duration deadline = SteadyNow() + timeout_;
   for (int other = 0; other < world_size(); ++other) {
@@ -200,8 +201,8 @@ absl::Status SharedMemoryGroup::AwaitRank(int rank, int other, uint32_t meeting,
   if (HasReached(awaited.meetings.load(std::memory_order_acquire), meeting)) {
     return absl::OkStatus();
   }
-  // Before the next look, both sequentially consistent, as are the two in Meet(): the look finds
-  // the meeting, or who comes to it finds a sleeper.
+  // Must precede the next check. This pair and the pair in Meet() are sequentially consistent. So
+  // either the check sees the meeting, or the arriving rank sees a sleeper and wakes it.
   awaited.sleepers.fetch_add(1);
   absl::Status status;
   for (;;) {

@@ -1,4 +1,4 @@
-// Collectives between the CPU devices of one process, straight on each other's memory.
+// Collectives between the CPU devices of one process, directly on each other's memory.
 #pragma once
 
 #include <atomic>
@@ -14,29 +14,30 @@
 
 namespace muster {
 
-// What the ranks of a group share. Thread-safe. Outlives its communicators.
+// State shared by the ranks of a group. Thread-safe. Outlives its communicators.
 //
-// A rank tells where its memory is, waits until all have, works on its slice of everybody's memory
-// and tells that it has done so: two meetings for ReduceScatter, AllGather and Broadcast, three for
-// AllReduce. Every rank writes one word of its own and reads those of the others: there is no lock
-// on the way. Waiting ranks sleep, for the cores belong to the mathematics.
+// A rank publishes the address of its memory, waits until all have, works on its slice of every
+// rank's memory, and signals completion. That takes two meetings for ReduceScatter, AllGather and
+// Broadcast, and three for AllReduce. Every rank writes one word of its own and reads those of the
+// others, so the fast path has no lock. Waiting ranks sleep, because computing threads need the
+// cores.
 //
-// Sums are taken in rank order, element by element: they do not depend on who comes when, nor on
-// the number of elements.
+// Sums are added in rank order, element by element. They depend neither on the order of arrival nor
+// on the number of elements.
 class SharedMemoryGroup {
  public:
-  // `timeout`: how long a rank waits for another in one operation.
+  // `timeout`: how long a rank waits for another one in one operation.
   explicit SharedMemoryGroup(int world_size, absl::Duration timeout = absl::Minutes(10));
   SharedMemoryGroup(const SharedMemoryGroup&) = delete;
   SharedMemoryGroup& operator=(const SharedMemoryGroup&) = delete;
   ~SharedMemoryGroup();
 
-  // Once per rank.
+  // Called once per rank.
   std::unique_ptr<Communicator> Join(int rank);
 
   int world_size() const { return static_cast<int>(ranks_.size()); }
 
-  // Every rank's waits and operations return `why`. The first one counts.
+  // Makes every rank's waits and operations return `why`. The first one counts.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -46,14 +47,14 @@ class SharedMemoryGroup {
     Operation operation;
     const float* in = nullptr;
     float* out = nullptr;
-    int64_t elements = 0;  // of the whole
+    int64_t elements = 0;  // size of the whole
     int root = 0;
   };
-  // One per rank, written by it alone.
+  // One per rank, written only by that rank.
   struct alignas(64) Rank {
-    std::atomic<uint32_t> meetings = 0;  // come to; what comes before is visible to who sees it
-    std::atomic<uint32_t> sleepers = 0;  // ranks that wait for this one
-    Call call;                           // of the operation under way
+    std::atomic<uint32_t> meetings = 0;  // meetings reached; publishes all earlier writes
+    std::atomic<uint32_t> sleepers = 0;  // ranks that sleep until this one arrives
+    Call call;                           // the present operation
   };
 
   absl::Status Meet(int rank, Operation operation);

@@ -16,7 +16,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// Runs `body` for every rank of a group, each on its thread.
+// Runs `body` for every rank of a group, each on its own thread.
 void RunRanks(int world_size, const std::function<void(Communicator&)>& body) {
   SharedMemoryGroup group(world_size, absl::Seconds(60));
   std::vector<std::jthread> threads;
@@ -33,7 +33,7 @@ std::vector<float> RandomValues(int64_t count, int seed) {
   return values;
 }
 
-// What rank order makes of the ranks' values: the bits that are expected.
+// Returns the sum of the ranks' values in rank order, bit for bit.
 std::vector<float> SumInRankOrder(int world_size, int64_t count) {
   std::vector<float> sum = RandomValues(count, 0);
   for (int rank = 1; rank < world_size; ++rank) {
@@ -71,7 +71,7 @@ TEST_P(SharedMemoryCommunicatorTest, ReduceScatterThenAllGatherIsAllReduce) {
   });
 }
 
-TEST_P(SharedMemoryCommunicatorTest, SlicesMayGoIntoMemoryThatAllShare) {
+TEST_P(SharedMemoryCommunicatorTest, SlicesMayBeWrittenToSharedMemory) {
   const int world_size = GetParam();
   const int64_t each = 1000;
   std::vector<float> shared(each * world_size);
@@ -86,7 +86,7 @@ TEST_P(SharedMemoryCommunicatorTest, SlicesMayGoIntoMemoryThatAllShare) {
   EXPECT_EQ(shared, SumInRankOrder(world_size, each * world_size));
 }
 
-TEST_P(SharedMemoryCommunicatorTest, BroadcastGivesEverybodyTheRootsValues) {
+TEST_P(SharedMemoryCommunicatorTest, BroadcastCopiesTheRootsValues) {
   const int world_size = GetParam();
   RunRanks(world_size, [&](Communicator& communicator) {
     for (int root = 0; root < world_size; ++root) {
@@ -97,7 +97,7 @@ TEST_P(SharedMemoryCommunicatorTest, BroadcastGivesEverybodyTheRootsValues) {
   });
 }
 
-TEST_P(SharedMemoryCommunicatorTest, MixedOperationsOneAfterTheOtherDoNotMeetEachOther) {
+TEST_P(SharedMemoryCommunicatorTest, SuccessiveOperationsDoNotInterfere) {
   const int world_size = GetParam();
   RunRanks(world_size, [&](Communicator& communicator) {
     for (int round = 0; round < 500; ++round) {
@@ -133,7 +133,7 @@ TEST(SharedMemoryGroupTest, ARankThatNeverComesIsNamedAfterTheTimeout) {
   }
 }
 
-TEST(SharedMemoryGroupTest, AbortFreesWhoWaitsAndIsFinal) {
+TEST(SharedMemoryGroupTest, AbortReleasesWaitersAndIsFinal) {
   SharedMemoryGroup group(2);
   absl::Status waited;
   std::jthread waiter([&] {
