@@ -38,7 +38,7 @@ using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using Memory = std::unique_ptr<BIO, Free<BIO_free_all>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
 
-// Clocks of machines differ a little.
+// Certificates are backdated, because the clocks of machines differ a little.
 constexpr absl::Duration kBackdated = absl::Minutes(5);
 
 Memory ReaderOf(absl::string_view bytes) {
@@ -57,7 +57,7 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem) {
   return certificate;
 }
 absl::StatusOr<Key> ParseKey(absl::string_view pem) {
-  // Without a callback OpenSSL would ask the terminal for a passphrase.
+  // The callback returns no passphrase; OpenSSL would ask the terminal for one.
   auto none = [](char*, int, int, void*) { return 0; };
   Key key(PEM_read_bio_PrivateKey(ReaderOf(pem).get(), nullptr, none, nullptr));
   ERR_clear_error();
@@ -81,14 +81,15 @@ void AddExtension(X509* certificate, X509* issuer, int kind, const std::string& 
   X509_EXTENSION_free(extension);
 }
 
-// With what every certificate has; not signed yet.
+// Returns an unsigned certificate with the common fields.
 Certificate Begin(EVP_PKEY* key, absl::string_view subject, absl::Time now, absl::Time ends) {
   Certificate certificate(X509_new());
   CHECK(certificate != nullptr);
   X509_set_version(certificate.get(), X509_VERSION_3);
   std::array<unsigned char, 16> serial;
   CHECK_EQ(RAND_bytes(serial.data(), static_cast<int>(serial.size())), 1);
-  serial[0] = static_cast<unsigned char>((serial[0] & 0x7f) | 1);  // positive, and as long
+  serial[0] = static_cast<unsigned char>((serial[0] & 0x7f) |
+                                         1);  // keeps the serial number positive and of full length
   BIGNUM* const number = BN_bin2bn(serial.data(), static_cast<int>(serial.size()), nullptr);
   BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate.get()));
   BN_free(number);
@@ -114,7 +115,7 @@ bool IsAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
          inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
-// As in RFC 1123, with "*." in front where a whole domain is meant.
+// A name by RFC 1123. A leading "*." stands for a whole domain.
 bool IsDnsName(absl::string_view host) {
   absl::ConsumePrefix(&host, "*.");
   return !host.empty() && host.size() <= 253 && absl::ascii_isalnum(host.front()) &&
@@ -147,7 +148,7 @@ absl::StatusOr<CertifiedKey> IssueCertificate(const CertifiedKey& authority,
   if (!issuer_key.ok()) return Annotate(issuer_key.status(), "the authority");
   if (X509_check_ca(issuer) != 1 || X509_check_private_key(issuer, issuer_key->get()) != 1) {
     return absl::InvalidArgumentError(
-        "the authority's certificate is no authority's, or its key is another's");
+        "the authority's certificate is not one of an authority, or the key does not match it");
   }
   const absl::Time ends = now + order.lifetime;
   if (const absl::Time last = TimeOf(X509_get0_notAfter(issuer)); ends > last) {
@@ -167,7 +168,8 @@ absl::StatusOr<CertifiedKey> IssueCertificate(const CertifiedKey& authority,
     } else if (IsDnsName(host)) {
       names.push_back(absl::StrCat("DNS:", host));
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("'", host, "' is no host"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", host, "' is no host name and no address"));
     }
   }
   const Key key(EVP_EC_gen("P-256"));
@@ -221,7 +223,7 @@ CertificateFacts FactsOf(X509* certificate) {
       facts.hosts.emplace_back(address.data());
     }
   }
-  // X.509-SVID, section 2: exactly one.
+  // X.509-SVID, section 2, requires exactly one.
   if (uris > 1) facts.identity = absl::InvalidArgumentError("it has more than one URI");
   return facts;
 }

@@ -1,4 +1,4 @@
-// Certificates of a site that has no authority of its own: made, issued, read.
+// Creates, issues and reads certificates, for sites without an authority of their own.
 #pragma once
 
 #include <string>
@@ -13,39 +13,42 @@ typedef struct x509_st X509;
 
 namespace muster {
 
-// Both PEM. The key is EC P-256, unencrypted: whoever has it is who the certificate names.
+// Both in PEM. The key is EC P-256, unencrypted: any process that has it can act as the
+// certificate's subject.
 struct CertifiedKey {
   std::string certificate;
   std::string key;
 };
 
-// A new authority, which signs itself and nothing but certificates of ends.
+// Creates a new authority. It signs itself, and may sign only end-entity certificates.
 absl::StatusOr<CertifiedKey> MakeAuthority(absl::string_view name, absl::Time now,
                                            absl::Duration lifetime);
 
 struct CertificateOrder {
   Identity identity;
-  // DNS names and addresses under which it is dialled: of a coordinator.
+  // DNS names and addresses by which clients dial it. Only for a coordinator.
   std::vector<std::string> hosts;
   absl::Duration lifetime;
 };
-// A coordinator's is for servers, all others are for clients. INVALID_ARGUMENT: the authority's PEM
-// cannot be read, is no authority or ends before the certificate would; a coordinator without
-// hosts, or a host that is no name and no address.
+// Issues a certificate: a coordinator's is for servers, all others are for clients. Returns
+// INVALID_ARGUMENT if:
+// - the authority's PEM cannot be parsed, is not an authority's, or expires before the certificate
+//   would.
+// - a coordinator has no hosts, or a host is neither a name nor an address.
 absl::StatusOr<CertifiedKey> IssueCertificate(const CertifiedKey& authority,
                                               const CertificateOrder& order, absl::Time now);
 
 struct CertificateFacts {
-  // Or why it names nobody of Muster.
+  // The identity, or why the certificate has no Muster identity.
   absl::StatusOr<Identity> identity;
   bool is_authority = false;
   std::vector<std::string> hosts;
   absl::Time begins, ends;
   std::string issuer;
-  std::string sha256;  // of the whole certificate, hexadecimal
+  std::string sha256;  // of the whole certificate, in hexadecimal
 };
 CertificateFacts FactsOf(X509* certificate);
-// Of the first certificate in `pem`. INVALID_ARGUMENT: there is none.
+// Reads the first certificate in `pem`. Returns INVALID_ARGUMENT if there is none.
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem);
 
 }  // namespace muster

@@ -18,7 +18,7 @@ const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
 
 CertifiedKey Authority() { return *MakeAuthority("muster test", kNow, kYear); }
 
-TEST(Identity, IsASpiffeIdAndBack) {
+TEST(Identity, ConvertsToASpiffeIdAndBack) {
   for (const Identity& identity :
        {Identity{Role::kWorker, "worker-3"}, Identity{Role::kPs, ""}, Identity{Role::kAdmin, "ann"},
         Identity{Role::kCoordinator, ""}, Identity{Role::kSubmitter, "bob"}}) {
@@ -29,7 +29,7 @@ TEST(Identity, IsASpiffeIdAndBack) {
   EXPECT_EQ(UriOf({Role::kWorker, "w-1"}), "spiffe://muster/worker/w-1");
 }
 
-TEST(Identity, WhatIsNoneIsRefused) {
+TEST(Identity, RefusesInvalidUris) {
   for (const char* uri :
        {"", "spiffe://muster", "spiffe://muster/", "spiffe://muster/root",
         "spiffe://muster/worker/", "spiffe://muster/worker/a/b", "spiffe://muster/worker/a b",
@@ -39,7 +39,7 @@ TEST(Identity, WhatIsNoneIsRefused) {
   }
 }
 
-TEST(Certificate, SaysWhoAndWhereAndUntilWhen) {
+TEST(Certificate, HoldsIdentityHostsAndValidity) {
   const auto issued = IssueCertificate(
       Authority(),
       {.identity = {Role::kCoordinator, ""},
@@ -63,7 +63,7 @@ TEST(Certificate, SaysWhoAndWhereAndUntilWhen) {
   EXPECT_TRUE(absl::StrContains(issued->key, "BEGIN PRIVATE KEY"));
 }
 
-TEST(Certificate, AnAuthorityNamesNobody) {
+TEST(Certificate, AnAuthorityHasNoIdentity) {
   const auto facts = ReadCertificate(Authority().certificate);
   ASSERT_TRUE(facts.ok());
   EXPECT_TRUE(facts->is_authority);
@@ -71,7 +71,7 @@ TEST(Certificate, AnAuthorityNamesNobody) {
   EXPECT_THAT(facts->hosts, IsEmpty());
 }
 
-TEST(Certificate, WhatCannotBeIssuedIsRefusedWithTheReason) {
+TEST(Certificate, RefusesImpossibleOrdersWithTheReason) {
   const CertifiedKey authority = Authority();
   auto refusal = [&](const CertifiedKey& by, CertificateOrder order) {
     const auto issued = IssueCertificate(by, order, kNow);
@@ -85,8 +85,8 @@ TEST(Certificate, WhatCannotBeIssuedIsRefusedWithTheReason) {
               HasSubstr("names and addresses"));
   EXPECT_THAT(refusal(authority, {.identity = {Role::kWorker, ""}, .lifetime = 2 * kYear}),
               HasSubstr("ends on"));
-  EXPECT_THAT(refusal(end, worker), HasSubstr("no authority's"));
-  EXPECT_THAT(refusal({authority.certificate, end.key}, worker), HasSubstr("another's"));
+  EXPECT_THAT(refusal(end, worker), HasSubstr("not one of an authority"));
+  EXPECT_THAT(refusal({authority.certificate, end.key}, worker), HasSubstr("does not match"));
   EXPECT_THAT(refusal({"nothing", "nothing"}, worker), HasSubstr("no certificate"));
   EXPECT_THAT(refusal({authority.certificate, "nothing"}, worker), HasSubstr("private key"));
   for (const char* host : {"", "a b", "a,DNS:evil", "a\nb", "*", "-a"}) {

@@ -8,8 +8,8 @@
 namespace muster {
 namespace {
 
-// core(5): a program that takes dumps (systemd-coredump, apport) is given them at a limit of 0 too,
-// and not at 1, at which no file is written either.
+// A program that collects dumps (systemd-coredump, apport) gets them even at a limit of 0, but not
+// at 1: core(5). At 1 no file is written either.
 constexpr rlim_t kNone = 1;
 
 }  // namespace

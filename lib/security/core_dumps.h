@@ -1,11 +1,11 @@
-// What a process that crashes leaves behind.
+// Prevents core dumps.
 #pragma once
 
 namespace muster {
 
-// A core dump has all that the process knew: tokens, keys, parameters, samples. After this the
-// process leaves none, whether the kernel writes dumps into files or hands them to a program, nor
-// do processes that it starts. A debugger may still be attached.
+// A core dump contains everything in the process's memory: tokens, keys, parameters, samples. After
+// this call neither this process nor its children leave one, whether the kernel writes dumps to
+// files or passes them to a program. A debugger can still attach.
 void ForbidCoreDumps();
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// Who somebody is, as a certificate says it.
+// The identity of a process or person, as its certificate states it.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace muster {
 
-// What a certificate of the site's authority lets its holder be.
+// The role that a certificate of the site's authority gives its holder.
 enum class Role : uint8_t {
   kCoordinator,
   kPs,
   kWorker,
-  kAdmin,     // a person who may do everything
-  kSubmitter  // a person who may look, and have jobs
+  kAdmin,     // a person with full access
+  kSubmitter  // a person who may view everything and submit jobs
 };
 
-// In certificates a SPIFFE ID (https://spiffe.io, X.509-SVID): the one URI among the subject's
-// alternative names, "spiffe://muster/ROLE" or "spiffe://muster/ROLE/NAME".
+// Stored in certificates as a SPIFFE ID (https://spiffe.io, X.509-SVID): the only URI among the
+// subject's alternative names, "spiffe://muster/ROLE" or "spiffe://muster/ROLE/NAME".
 struct Identity {
   Role role;
-  // Of a member or a person. "" for a member: whoever of the role, by any name; so it is where one
-  // certificate serves all pods of a set.
+  // The name of a member or a person. "" for a member allows any name in its role, so that one
+  // certificate can serve all pods of a set.
   std::string name;
 
   friend bool operator==(const Identity&, const Identity&) = default;
@@ -37,7 +37,7 @@ absl::StatusOr<Role> ParseRole(absl::string_view name);
 std::string ToString(const Identity& identity);
 
 std::string UriOf(const Identity& identity);
-// INVALID_ARGUMENT: it is another kind of URI, or none of these roles or names.
+// Returns INVALID_ARGUMENT for another kind of URI, an unknown role, or an invalid name.
 absl::StatusOr<Identity> ParseIdentityUri(absl::string_view uri);
 
 }  // namespace muster

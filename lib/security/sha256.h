@@ -1,4 +1,4 @@
-// SHA-256 of what comes piece by piece.
+// Incremental SHA-256.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class Sha256 {
   Sha256();
 
   void Add(absl::string_view bytes);
-  // The 32 bytes; nothing else may be called after this.
+  // Returns the 32 bytes. No other method may be called afterwards.
   std::string Finish();
 
  private:

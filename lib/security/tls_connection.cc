@@ -24,7 +24,7 @@ struct FreeCertificate {
 void TlsConnection::Deleter::operator()(SSL* ssl) const { SSL_free(ssl); }
 
 TlsConnection::TlsConnection(std::shared_ptr<SSL_CTX> context, int socket)
-    : ssl_(SSL_new(context.get())) {  // which holds the context from here on
+    : ssl_(SSL_new(context.get())) {  // takes a reference to the context
   CHECK(ssl_ != nullptr);
   CHECK_EQ(SSL_set_fd(ssl_.get(), socket), 1);
   SSL_set_accept_state(ssl_.get());
@@ -50,7 +50,7 @@ TlsConnection::Progress TlsConnection::Shake() {
     ERR_error_string_n(error, line.data(), line.size());
     fault_ = line.data();
   } else {
-    fault_ = errno != 0 ? std::strerror(errno) : "the client hung up";
+    fault_ = errno != 0 ? std::strerror(errno) : "the client closed the connection";
   }
   const long verdict = SSL_get_verify_result(ssl_.get());
   if (verdict != X509_V_OK) {

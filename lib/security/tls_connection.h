@@ -1,4 +1,4 @@
-// The server's end of one TLS connection over a socket.
+// The server's side of one TLS connection over a socket.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,12 @@ typedef struct ssl_st SSL;
 
 namespace muster {
 
-// Over a socket that does not block and that it does not own. Thread-compatible. The thread that
-// writes must have SIGPIPE blocked: OpenSSL writes to sockets as to files.
+// Uses a non-blocking socket that it does not own. Thread-compatible. The writing thread must have
+// SIGPIPE blocked, because OpenSSL writes to sockets as to files.
 class TlsConnection {
  public:
-  // A record has at most so many bytes. Who reads with as much room leaves nothing inside, so the
-  // socket alone says whether there is more.
+  // The largest record. A reader with this much room leaves nothing buffered inside, so the socket
+  // alone shows whether more data is there.
   static constexpr size_t kRecordBytes = 16 << 10;
 
   TlsConnection(std::shared_ptr<SSL_CTX> context, int socket);
@@ -31,18 +31,19 @@ class TlsConnection {
   TlsConnection& operator=(const TlsConnection&) = delete;
 
   enum class Progress { kDone, kWantsRead, kWantsWrite, kFailed };
-  // The handshake, as far as it goes now. After kFailed, fault() says why.
+  // Continues the handshake as far as possible now. After kFailed, fault() says why.
   Progress Shake();
   const std::string& fault() const { return fault_; }
 
-  // After the handshake. nullopt: the client has shown no certificate. INVALID_ARGUMENT: its
-  // certificate is the authority's, and names nobody of Muster.
+  // Returns the client's identity, or nullopt if it has shown no certificate. Requires: the
+  // handshake is complete. Returns INVALID_ARGUMENT if its certificate is signed by the authority
+  // but has no Muster identity.
   absl::StatusOr<std::optional<Identity>> peer() const;
-  // When the peer's certificate ends; InfiniteFuture() without one.
+  // Returns when the peer's certificate expires; InfiniteFuture() without one.
   absl::Time peer_ends() const;
 
-  // As recv(2) and send(2), -1 and EAGAIN included. What Write() did not take comes first in the
-  // next call, perhaps with more behind it.
+  // Behave like recv(2) and send(2), including -1 and EAGAIN. Bytes that Write() did not take must
+  // come first in the next call; more may follow them.
   ssize_t Read(char* bytes, size_t size);
   ssize_t Write(const char* bytes, size_t size);
 

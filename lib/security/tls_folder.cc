@@ -21,7 +21,7 @@
 namespace muster {
 namespace {
 
-// Takes OpenSSL's errors of this thread away; the first is the cause.
+// Removes and returns OpenSSL's errors of this thread; the first is the cause.
 std::string TakeErrors() {
   std::string text;
   while (const unsigned long error = ERR_get_error()) {
@@ -43,8 +43,7 @@ absl::Status CheckReadable(const std::string& file) {
                                 ": muster certs issue makes it, or a Secret is mounted there"));
 }
 
-// HTTP/2 or nothing (RFC 7301).
-// `protocol`: its length, and its name.
+// ALPN (RFC 7301): accepts only `protocol`.
 int ChooseProtocol(absl::string_view protocol, const unsigned char** chosen,
                    unsigned char* chosen_bytes, const unsigned char* offered,
                    unsigned int offered_bytes) {
@@ -75,14 +74,14 @@ std::string VersionOf(const std::string& file) {
                       facts.st_mtim.tv_sec, ".", facts.st_mtim.tv_nsec);
 }
 
-// Of this role, which is in force.
+// Loads the files into `into`. Requires a valid certificate of `role`.
 absl::StatusOr<CertificateFacts> LoadFiles(const TlsFolder& folder, Role role, SSL_CTX& into) {
   constexpr auto kFaulty = absl::StatusCode::kInvalidArgument;
   for (const std::string& file : {folder.certificate(), folder.key(), folder.authority()}) {
     RETURN_IF_ERROR(CheckReadable(file));
   }
   ERR_clear_error();
-  // A key that is encrypted is refused; OpenSSL would ask the terminal.
+  // Refuse an encrypted key; otherwise OpenSSL would ask the terminal for the passphrase.
   SSL_CTX_set_default_passwd_cb(&into, [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_use_certificate_chain_file(&into, folder.certificate().c_str()) != 1) {
     return FileFault(kFaulty, folder.certificate(), TakeErrors());
@@ -105,7 +104,7 @@ absl::StatusOr<CertificateFacts> LoadFiles(const TlsFolder& folder, Role role, S
   }
   if (facts.ends <= absl::Now()) {
     return FileFault(kFaulty, folder.certificate(),
-                     absl::StrCat("has ended on ", absl::FormatTime(facts.ends)));
+                     absl::StrCat("expired on ", absl::FormatTime(facts.ends)));
   }
   return facts;
 }
@@ -139,13 +138,13 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder, Clien
   CHECK(context != nullptr) << TakeErrors();
   SSL_CTX* const made = context.get();
   CHECK_EQ(SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION), 1);
-  // Of what TLS 1.3 knows the finite fields cost the server a tenth of a second each, and a client
-  // nothing (CVE-2024-41996).
+  // Exclude TLS 1.3's finite-field groups: one handshake costs the server a tenth of a second, and
+  // a client nothing (CVE-2024-41996).
   CHECK_EQ(SSL_CTX_set1_groups_list(made, "X25519:P-256:P-384"), 1);
-  // A read comes back after each record, so that one client's records without data keep nobody
+  // A read returns after each record, so that one client's empty records cannot keep others
   // waiting.
   SSL_CTX_clear_mode(made, SSL_MODE_AUTO_RETRY);
-  SSL_CTX_set_num_tickets(made, 0);  // a session that is taken up again would skip the certificate
+  SSL_CTX_set_num_tickets(made, 0);  // a resumed session would skip the certificate check
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
@@ -164,8 +163,7 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Open(TlsFolder folder, Cli
       new TlsServer(std::move(folder), clients, std::move(versions), std::move(loaded)));
 }
 
-// While a Secret is being replaced its files may not fit each other: the next look finds them
-// whole.
+// The files may not match while a Secret is being replaced; the next check finds them complete.
 void TlsServer::LookAgain() {
   const absl::Duration now = SteadyNow();
   if (now - looked_ < kLookInterval) return;
@@ -176,7 +174,7 @@ void TlsServer::LookAgain() {
   if (loaded.ok()) {
     loaded_ = *std::move(loaded);
     versions_ = std::move(versions);
-    LOG(INFO) << folder_.path << ": new certificate, which ends on "
+    LOG(INFO) << folder_.path << ": new certificate, valid until "
               << absl::FormatTime(loaded_.ends);
   } else {
     LOG_EVERY_N(ERROR, 60) << "the certificate is kept that was there before: " << loaded.status();

@@ -1,5 +1,5 @@
-// A folder with the certificates of one process, as Kubernetes mounts a Secret of type
-// kubernetes.io/tls: tls.crt, tls.key, ca.crt.
+// A folder with the certificates of one process, in the form in which Kubernetes mounts a Secret of
+// type kubernetes.io/tls: tls.crt, tls.key, ca.crt.
 #pragma once
 
 #include <memory>
@@ -26,41 +26,46 @@ struct TlsFolder {
   std::string certificate() const { return path + "/" + kCertificate; }
   std::string key() const { return path + "/" + kKey; }
   std::string authority() const { return path + "/" + kAuthority; }
-  // A person with a token needs none: the authority alone says whom to believe.
+  // A person with a token needs no certificate, only the authority.
   bool has_certificate() const;
 };
 
-// Whether a process of `role` has what it needs in its folder: the errors of TlsServer::Open.
+// Checks that the folder has usable files for a process of `role`. Returns the errors of
+// TlsServer::Open.
 absl::Status CheckFiles(const TlsFolder& folder, Role role);
 
-// What a server needs to shake hands, read anew when the files change: a renewed certificate counts
-// for connections that come after it. Thread-safe.
+// A server's TLS context, read again when the files change: a renewed certificate is used for later
+// connections. Thread-safe.
 //
-// TLS 1.3 only. For gRPC HTTP/2 only: a client may come without a certificate; one that it shows
-// must be of the authority, and in force. For browsers HTTP/1.1 only, and nobody is asked for a
-// certificate: a browser would ask its user.
+// TLS 1.3 only.
+// - kGrpc: HTTP/2 only. A client may have no certificate; if it shows one, the authority must have
+//   signed it and it must be valid now.
+// - kBrowsers: HTTP/1.1 only. Never asks for a client certificate, because a browser would ask its
+//   user.
 class TlsServer {
  public:
   enum class Clients { kGrpc, kBrowsers };
 
-  // Files are looked at again this long after the last look.
+  // How long after a check the files are checked again.
   static constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
-  // UNAVAILABLE (reason "CERTIFICATE_FILES"): a file is not there, or cannot be read;
-  // INVALID_ARGUMENT (reason "CERTIFICATE_FILES"): it is no PEM, the key is another certificate's,
-  // the certificate is no coordinator's or has ended. The message names the file.
+  // Reads the files. The message of an error names the file. All errors have the reason
+  // "CERTIFICATE_FILES".
+  // - UNAVAILABLE: a file is missing or cannot be read.
+  // - INVALID_ARGUMENT: a file is not PEM, the key does not match the certificate, or the
+  //   certificate is not a coordinator's or has expired.
   static absl::StatusOr<std::unique_ptr<TlsServer>> Open(TlsFolder folder,
                                                          Clients clients = Clients::kGrpc);
 
-  // For the next connection. Files that have become faulty are passed over, with an error in the
-  // log: what was read before stays in force.
+  // Returns the context for the next connection. If the files have become faulty, logs an error and
+  // keeps the context that was read before.
   std::shared_ptr<SSL_CTX> Context() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // When the certificate ends that Context() has.
+  // Returns when the certificate of Context() expires.
   absl::Time ends() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What tells one state of the files from another.
+  // Identifies one state of the files.
   struct Versions {
     std::string certificate, key, authority;
     friend bool operator==(const Versions&, const Versions&) = default;
@@ -80,7 +85,7 @@ class TlsServer {
   mutable absl::Mutex mu_;
   Versions versions_ ABSL_GUARDED_BY(mu_);
   Loaded loaded_ ABSL_GUARDED_BY(mu_);
-  absl::Duration looked_ ABSL_GUARDED_BY(mu_);  // of SteadyNow()
+  absl::Duration looked_ ABSL_GUARDED_BY(mu_);  // when the files were last checked, by SteadyNow()
 };
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// The server's side of TLS against OpenSSL's own client.
+// Tests the server's side of TLS against OpenSSL's own client.
 #include <gtest/gtest.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -64,7 +64,7 @@ class TlsTest : public ::testing::Test {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
     return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   }
-  // A client's context; with a certificate, or none.
+  // A client's context, with or without a certificate.
   std::shared_ptr<SSL_CTX> Client(const CertifiedKey* mine) {
     std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
     static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
@@ -79,8 +79,8 @@ class TlsTest : public ::testing::Test {
     }
     return context;
   }
-  // Shakes hands, says "ping" and expects it back; whom the server takes the client for, or its
-  // fault.
+  // Does the handshake, sends "ping" and expects it back. Returns the client's identity as the
+  // server sees it, or the server's fault.
   std::string Converse(TlsServer& server, const CertifiedKey* mine, const char* groups = nullptr,
                        int version_max = TLS1_3_VERSION) {
     Ends ends = Pair();
@@ -123,7 +123,7 @@ class TlsTest : public ::testing::Test {
   TlsFolder folder_;
 };
 
-TEST_F(TlsTest, KnowsItsClientsByTheirCertificates) {
+TEST_F(TlsTest, IdentifiesClientsByTheirCertificates) {
   const auto server = TlsServer::Open(folder_);
   ASSERT_TRUE(server.ok()) << server.status();
   const CertifiedKey worker = Issue(authority_, {Role::kWorker, "worker-3"});
@@ -131,10 +131,11 @@ TEST_F(TlsTest, KnowsItsClientsByTheirCertificates) {
 
   EXPECT_EQ(Converse(**server, &worker), "worker/worker-3");
   EXPECT_EQ(Converse(**server, &ps), "ps");
-  EXPECT_EQ(Converse(**server, nullptr), "nobody") << "a person, with a token perhaps";
+  EXPECT_EQ(Converse(**server, nullptr), "nobody")
+      << "a client without a certificate may have a token";
 }
 
-TEST_F(TlsTest, StrangersCertificatesAreRefused) {
+TEST_F(TlsTest, RefusesCertificatesOfOtherAuthorities) {
   const auto server = TlsServer::Open(folder_);
   ASSERT_TRUE(server.ok()) << server.status();
   const CertifiedKey other = *MakeAuthority("test", absl::Now(), 30 * kDay);
@@ -149,7 +150,7 @@ TEST_F(TlsTest, StrangersCertificatesAreRefused) {
 }
 
 // A handshake over a finite field of 8192 bits takes the server a tenth of a second.
-TEST_F(TlsTest, WhatWouldCostTheServerMuchIsNotOffered) {
+TEST_F(TlsTest, DoesNotOfferExpensiveGroups) {
   const auto server = TlsServer::Open(folder_);
   ASSERT_TRUE(server.ok()) << server.status();
   const CertifiedKey worker = Issue(authority_, {Role::kWorker, "w-1"});
@@ -157,8 +158,8 @@ TEST_F(TlsTest, WhatWouldCostTheServerMuchIsNotOffered) {
   EXPECT_EQ(Converse(**server, &worker, "P-256"), "worker/w-1");
 }
 
-// Where hands could be shaken again on the same connection, as often as the client likes.
-TEST_F(TlsTest, AnOlderTlsIsRefused) {
+// Older TLS allows a client to renegotiate on one connection as often as it likes.
+TEST_F(TlsTest, RefusesOlderTls) {
   const auto server = TlsServer::Open(folder_);
   ASSERT_TRUE(server.ok()) << server.status();
   const CertifiedKey worker = Issue(authority_, {Role::kWorker, "w-1"});
@@ -166,7 +167,7 @@ TEST_F(TlsTest, AnOlderTlsIsRefused) {
               HasSubstr("unsupported protocol"));
 }
 
-TEST_F(TlsTest, ANewCertificateCountsFromTheNextConnectionAndAFaultyOneNever) {
+TEST_F(TlsTest, UsesANewCertificateForLaterConnectionsAndIgnoresFaultyOnes) {
   const auto server = TlsServer::Open(folder_);
   ASSERT_TRUE(server.ok()) << server.status();
   const CertifiedKey worker = Issue(authority_, {Role::kWorker, "w-1"});
@@ -176,17 +177,17 @@ TEST_F(TlsTest, ANewCertificateCountsFromTheNextConnectionAndAFaultyOneNever) {
 
   WriteFile(folder_.certificate(), "half a file");
   await_look(SteadyNow());
-  EXPECT_EQ(Converse(**server, &worker), "worker/w-1") << "with what was there before";
+  EXPECT_EQ(Converse(**server, &worker), "worker/w-1") << "with the earlier certificate";
 
   const CertifiedKey renewed = Issue(authority_, {Role::kCoordinator, ""}, 2 * kDay);
   const absl::Time ends = ReadCertificate(renewed.certificate)->ends;
   Install(renewed);
   await_look(SteadyNow());
-  EXPECT_EQ((*server)->ends(), ends) << "also where nobody comes";
+  EXPECT_EQ((*server)->ends(), ends) << "without any new connection";
   EXPECT_EQ(Converse(**server, &worker), "worker/w-1");
 }
 
-TEST_F(TlsTest, FilesThatCannotServeAreNamed) {
+TEST_F(TlsTest, NamesUnusableFiles) {
   auto fault = [&] {
     const absl::Status status = TlsServer::Open(folder_).status();
     EXPECT_EQ(ReasonOf(status), "CERTIFICATE_FILES");

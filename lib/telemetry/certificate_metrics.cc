@@ -31,8 +31,8 @@ class CertificateFiles : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override {
     std::vector<prometheus::MetricFamily> families = {
         Gauge("muster_tls_files_faulty",
-              "1 where the files of --tls cannot be used: what was there before is, as long as it "
-              "is in force.",
+              "1 if the files of --tls cannot be used: the earlier ones stay in use until they "
+              "expire.",
               CheckFiles(folder_, role_).ok() ? 0 : 1)};
     std::ifstream file(folder_.certificate(), std::ios::binary);
     const std::string pem((std::istreambuf_iterator<char>(file)), {});
@@ -54,7 +54,7 @@ class CertificateFiles : public prometheus::Collectable {
  private:
   const TlsFolder folder_;
   const Role role_;
-  TlsServer* const server_;  // null: this process is none
+  TlsServer* const server_;  // null: this process is not a server
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// When this process's certificate ends, and whether its files are in order.
+// Exports when this process's certificate expires, and whether its files are usable.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,15 @@
 
 namespace muster {
 
-// Of the files in `folder` (see TlsFolder), as they are when somebody asks: they are renewed there.
-// - muster_tls_certificate_expiry_timestamp_seconds, or, where it comes earlier, when the one ends
-//   that `server` shows, which keeps what it had while files are faulty; no series while neither is
-//   known. muster_tls_certificate_begin_timestamp_seconds: so its lifetime is known.
-// - muster_tls_files_faulty: 1 while a process of `role` could not use them.
-// `server`, which may be null, must stay as long as this does.
+// Reads the files in `folder` (see TlsFolder) at each scrape, because they are renewed there.
+// - muster_tls_certificate_expiry_timestamp_seconds: when the certificate expires or, if that is
+//   earlier, the one that `server` shows. The server keeps its certificate while files are faulty.
+//   No series if neither is known.
+// - muster_tls_certificate_begin_timestamp_seconds: from when it is valid, which gives its
+//   lifetime.
+// - muster_tls_files_faulty: 1 while a process of `role` could not use the files.
+//
+// `server` may be null; otherwise it must outlive the result.
 std::shared_ptr<const prometheus::Collectable> CertificateMetrics(const std::string& folder,
                                                                   Role role,
                                                                   TlsServer* server = nullptr);

@@ -47,16 +47,16 @@ class CertificateMetricsTest : public ::testing::Test {
     return Line("certificate_expiry_timestamp_seconds", absl::ToUnixSeconds(now_ + lifetime));
   }
 
-  // Whole, as certificates have them.
+  // Whole seconds, as in certificates.
   const absl::Time now_ = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()));
   const CertifiedKey authority_ = *MakeAuthority("site", now_, 30 * kDay);
   TlsFolder folder_;
   Metrics metrics_;
 };
 
-TEST_F(CertificateMetricsTest, SaysWhenTheCertificateEndsThatIsThereNow) {
+TEST_F(CertificateMetricsTest, ExportsTheExpiryOfThePresentCertificate) {
   metrics_.Add(CertificateMetrics(folder_.path, Role::kWorker));
-  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("certificate_expiry"))) << "there is none yet";
+  EXPECT_THAT(metrics_.Render(), Not(HasSubstr("certificate_expiry"))) << "no certificate yet";
   EXPECT_THAT(metrics_.Render(), HasSubstr(Line("files_faulty", 1)));
 
   for (const absl::Duration lifetime : {kDay, 2 * kDay}) {
@@ -84,8 +84,8 @@ TEST_F(CertificateMetricsTest, FilesThatThisProcessCannotUseAreFaulty) {
   }
 }
 
-// It would end without a word while the file is fine.
-TEST_F(CertificateMetricsTest, WhatTheServerShowsCountsAsWell) {
+// Otherwise the server's certificate could expire unnoticed while the file is fine.
+TEST_F(CertificateMetricsTest, ExportsTheExpiryOfTheServersCertificateIfEarlier) {
   const CertifiedKey old = Issue(Role::kCoordinator, kDay);
   Install(old);
   const auto server = TlsServer::Open(folder_);

@@ -1,4 +1,4 @@
-// A management library with two GPUs, the second of which tells neither power nor temperature.
+// A fake management library with two GPUs. The second one reports neither power nor temperature.
 #include <cstdio>
 
 namespace {

@@ -1,4 +1,4 @@
-// What this machine's own driver tells of its GPUs; nothing where it has none.
+// Checks the values that this machine's driver reports. Skipped without a driver.
 #include <map>
 #include <string>
 
@@ -18,7 +18,7 @@ using ::testing::Le;
 using ::testing::Lt;
 using ::testing::StartsWith;
 
-TEST(GpuDriverTest, WhatItTellsIsWhatAGpuCanBe) {
+TEST(GpuDriverTest, ReportsPlausibleValues) {
   const auto gpus = OpenGpuMetrics();
   if (!gpus.ok()) GTEST_SKIP() << "no GPU's driver is here: " << gpus.status();
 
@@ -30,7 +30,7 @@ TEST(GpuDriverTest, WhatItTellsIsWhatAGpuCanBe) {
       values[family.name][metric.label[0].value] = metric.gauge.value;
     }
   }
-  // Every GPU tells of its memory; what is shared out (MIG) does not tell all of the rest.
+  // Every GPU reports its memory. GPUs shared by MIG do not report all other values.
   const auto& sizes = values["muster_gpu_memory_size_bytes"];
   ASSERT_FALSE(sizes.empty());
   for (const auto& [gpu, size] : sizes) {

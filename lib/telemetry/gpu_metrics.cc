@@ -19,7 +19,8 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// What is used of nvml.h, whose layout has not changed since its second version; 0 is success.
+// The parts of nvml.h in use. Their layout has not changed since its second version. 0 means
+// success.
 using NvmlDevice = struct NvmlDeviceOpaque*;
 struct NvmlUtilization {
   unsigned gpu;  // per cent
@@ -77,12 +78,14 @@ class GpuMetrics : public prometheus::Collectable {
   ~GpuMetrics() override { nvml_.shutdown(); }
 
   std::vector<MetricFamily> Collect() const override {
-    MetricFamily utilization = Family("muster_gpu_utilization_ratio",
-                                      "Part of the last moments in which a kernel ran, 0 to 1.");
-    MetricFamily used = Family("muster_gpu_memory_used_bytes", "Memory in use, by anybody.");
+    MetricFamily utilization =
+        Family("muster_gpu_utilization_ratio",
+               "Share of the last sample period in which a kernel ran, 0 to 1.");
+    MetricFamily used = Family("muster_gpu_memory_used_bytes", "Memory in use by all processes.");
     MetricFamily size = Family("muster_gpu_memory_size_bytes", "Memory of the GPU.");
-    MetricFamily power = Family("muster_gpu_power_watts", "What the GPU takes now.");
-    MetricFamily temperature = Family("muster_gpu_temperature_celsius", "Of the GPU's core.");
+    MetricFamily power = Family("muster_gpu_power_watts", "Present power draw.");
+    MetricFamily temperature =
+        Family("muster_gpu_temperature_celsius", "Temperature of the GPU's core.");
     for (const Gpu& gpu : gpus_) {
       if (NvmlUtilization rates{}; nvml_.utilization(gpu.handle, &rates) == 0) {
         Add(utilization, gpu, rates.gpu / 100.0);
@@ -126,7 +129,7 @@ class GpuMetrics : public prometheus::Collectable {
 
 }  // namespace
 
-// The library stays: it is needed as long as the process lives.
+// The library is never unloaded: it is used as long as the process lives.
 absl::StatusOr<std::shared_ptr<const prometheus::Collectable>> OpenGpuMetrics(
     const std::string& library) {
   void* const loaded = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,4 +1,4 @@
-// The GPUs of this machine, as the driver's management library sees them.
+// Exports metrics of this machine's GPUs, as the driver's management library reports them.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace muster {
 
-// muster_gpu_utilization_ratio, _memory_used_bytes, _memory_size_bytes, _power_watts and
-// _temperature_celsius, each with labels gpu (the driver's number) and uuid, of every GPU that the
-// driver shows to this process: several processes of a machine say the same. What a GPU does not
-// tell has no series.
+// Exports muster_gpu_utilization_ratio, _memory_used_bytes, _memory_size_bytes, _power_watts and
+// _temperature_celsius. Labels are gpu (the driver's number) and uuid. Covers every GPU that the
+// driver shows to this process, so several processes of a machine export the same. A value that a
+// GPU does not report has no series.
 //
-// NVML is loaded when the program runs, so that it needs no driver. NOT_FOUND where there is no
-// library, UNAVAILABLE where it finds no driver.
+// NVML is loaded at run time, so the program needs no driver. Returns NOT_FOUND if there is no
+// library, UNAVAILABLE if it finds no driver.
 absl::StatusOr<std::shared_ptr<const prometheus::Collectable>> OpenGpuMetrics(
     const std::string& library = "libnvidia-ml.so.1");
 

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(GpuMetricsTest, EveryGpuSaysWhatItCan) {
+TEST(GpuMetricsTest, ExportsTheValuesThatEachGpuReports) {
   const char* const folder = std::getenv("TEST_SRCDIR");
   ASSERT_NE(folder, nullptr);
   auto gpus = OpenGpuMetrics(
@@ -35,7 +35,7 @@ TEST(GpuMetricsTest, EveryGpuSaysWhatItCan) {
   EXPECT_THAT(text, Not(HasSubstr("muster_gpu_power_watts{gpu=\"1\"")));
 }
 
-TEST(GpuMetricsTest, WhereThereIsNoLibraryThereAreNoGpus) {
+TEST(GpuMetricsTest, IsNotFoundWithoutALibrary) {
   const absl::Status missing = OpenGpuMetrics("libno-such-library.so.1").status();
   EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
 }

@@ -30,8 +30,8 @@ using prometheus::MetricType;
 double StartTimeSeconds() {
   std::ifstream stat("/proc/self/stat"), system("/proc/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
-  // Field 22, in clock ticks since boot; the command in field 2 may hold spaces, so count behind
-  // its ")".
+  // Field 22 is in clock ticks since boot. The command in field 2 may contain spaces, so count
+  // after its ")".
   std::vector<std::string> fields = absl::StrSplit(text.substr(text.rfind(')') + 2), ' ');
   double ticks = 0, boot = 0;
   if (fields.size() > 19) (void)absl::SimpleAtod(fields[19], &ticks);
@@ -48,7 +48,7 @@ double ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Infinite where there is no limit.
+// Infinite if there is no limit.
 double FileDescriptorsMax() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -105,7 +105,8 @@ Metrics::Metrics(MetricLabels build)
           std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)),
       others_({std::make_shared<ProcessCollector>()}) {
   build["version"] = Version();
-  Gauge("muster_build_info", "1, with what this program is as labels.", build).Set(1);
+  Gauge("muster_build_info", "1, with the version and build of this program as labels.", build)
+      .Set(1);
 }
 
 Metrics::~Metrics() = default;
@@ -153,8 +154,8 @@ std::vector<double> Metrics::DurationBuckets() {
 }
 
 absl::Status Metrics::Serve(const std::string& address) {
-  // A connection takes a thread until it has said what it wants: a scrape does so at once, and who
-  // connects and says nothing is not to keep others from it.
+  // A connection occupies a thread until it has sent its request. Scrapes do so at once; the
+  // timeout keeps idle connections from blocking them.
   HttpServer::Options options{.address = address, .threads = 8, .timeout_ms = 3'000};
   auto server = HttpServer::Start(std::move(options), [this](const HttpRequest& request) {
     if (request.path != "/metrics") return HttpResponse{.status = 404};

@@ -1,4 +1,5 @@
-// Prometheus metrics of one process: a registry, an HTTP endpoint, and what every process exports.
+// Prometheus metrics of one process: a registry, an HTTP endpoint, and metrics that every process
+// exports.
 #pragma once
 
 #include <map>
@@ -24,11 +25,11 @@ class HttpServer;
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Thread-safe, but Serve() is for one thread, once. Metrics live as long as this object, unless
-// they are removed; look them up once, then observe: no lock on a counter's path.
+// Thread-safe, except that only one thread may call Serve(), once. Metrics live as long as this
+// object, unless they are removed. Look them up once, then observe: counting takes no lock.
 class Metrics {
  public:
-  // `build`: labels of muster_build_info beside the version.
+  // `build`: labels of muster_build_info besides the version.
   explicit Metrics(MetricLabels build = {});
   ~Metrics();
 
@@ -36,28 +37,28 @@ class Metrics {
                                const MetricLabels& labels = {});
   prometheus::Gauge& Gauge(const std::string& name, const std::string& help,
                            const MetricLabels& labels = {});
-  // Buckets default to DurationBuckets().
+  // `buckets`: upper bounds.
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
                                    const MetricLabels& labels = {},
                                    const std::vector<double>& buckets = DurationBuckets());
-  // Metrics that somebody else keeps, as they are when they are scraped.
+  // Adds metrics kept elsewhere, which are collected at each scrape.
   void Add(std::shared_ptr<const prometheus::Collectable> others) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets one labelled metric (of a job that ended, of a peer that is gone). The reference must
-  // not be used after.
+  // Removes one labelled metric (of a job that ended, or a peer that is gone). The reference must
+  // not be used afterwards.
   void Remove(const std::string& name, prometheus::Counter& counter);
   void Remove(const std::string& name, prometheus::Gauge& gauge);
   void Remove(const std::string& name, prometheus::Histogram& histogram);
 
-  // 100 us to half an hour, 16 buckets: no wait of a healthy cluster is longer than the last one.
+  // 16 buckets from 100 us to half an hour. No wait of a healthy cluster exceeds the last one.
   static std::vector<double> DurationBuckets();
 
-  // Starts http://<address>/metrics; `address` is "host:port", port 0 picks a free one.
-  // INVALID_ARGUMENT where it is no address, UNAVAILABLE when it cannot bind.
+  // Starts http://<address>/metrics. `address` is "host:port"; port 0 picks a free one. Returns
+  // INVALID_ARGUMENT if it is not an address, UNAVAILABLE if it cannot be bound.
   absl::Status Serve(const std::string& address);
-  // "http://127.0.0.1:43121/metrics"; "" before Serve().
+  // Returns "http://127.0.0.1:43121/metrics", or "" before Serve().
   std::string url() const;
 
-  // The text exposition, as the endpoint would answer.
+  // Returns the text exposition, as the endpoint serves it.
   std::string Render() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -65,9 +66,10 @@ class Metrics {
 
   const std::shared_ptr<prometheus::Registry> registry_;
   mutable absl::Mutex mu_;
-  Collectables others_ ABSL_GUARDED_BY(mu_);  // beside the registry; the process is the first
+  Collectables others_
+      ABSL_GUARDED_BY(mu_);  // besides the registry; the first is the process's own
   std::unique_ptr<HttpServer> server_;
-  std::string host_;  // as others reach it
+  std::string host_;  // under which others reach it
 };
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// What counting costs: the figures of docs/benchmarks.md, "Metrics".
+// Measures the cost of counting: the figures of docs/benchmarks.md, "Metrics".
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-// What a ps does for one push and its answer: six counts, and for one chunk in a step the clock.
+// A ps's work for one push and its answer: six counts, and the clock for one chunk per step.
 void BM_PushAtAPs(benchmark::State& state) {
   ThreadCount counts[6];
   for (auto _ : state) {
@@ -30,8 +30,8 @@ void BM_ThreadHistogram(benchmark::State& state) {
 }
 BENCHMARK(BM_ThreadHistogram);
 
-// What a worker does for one chunk: bytes sent and received, in all and of the link, what is on its
-// way, and how long it waited for credit.
+// A worker's work for one chunk: bytes sent and received, in total and per link, bytes in flight,
+// and the wait for credit.
 void BM_ChunkAtAWorker(benchmark::State& state) {
   Metrics metrics;
   prometheus::Counter& sent = metrics.Counter("sent_total", "");
@@ -54,7 +54,7 @@ void BM_ChunkAtAWorker(benchmark::State& state) {
 }
 BENCHMARK(BM_ChunkAtAWorker);
 
-// What a worker does for one step beside its chunks.
+// A worker's work for one step besides its chunks.
 void BM_StepAtAWorker(benchmark::State& state) {
   Metrics metrics;
   prometheus::Counter& steps = metrics.Counter("steps_total", "");

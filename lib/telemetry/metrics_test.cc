@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// A connection to where the address is served, on loopback.
+// Connects to the port of `url`, on loopback.
 int ConnectTo(const std::string& url) {
   int port = 0;
   EXPECT_TRUE(
@@ -37,7 +37,7 @@ int ConnectTo(const std::string& url) {
   return fd;
 }
 
-// What a scrape of it is answered.
+// Returns the answer to a scrape.
 std::string Get(const std::string& url) {
   const int fd = ConnectTo(url);
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
@@ -61,7 +61,7 @@ TEST(MetricsTest, SameNameAndLabelsAreOneMetric) {
   EXPECT_THAT(metrics.Render(), HasSubstr("muster_test_total{kind=\"b\"} 1"));
 }
 
-TEST(MetricsTest, WhatWasRemovedIsNotRendered) {
+TEST(MetricsTest, RemovedMetricsAreNotRendered) {
   Metrics metrics;
   auto& gauge = metrics.Gauge("muster_test_step", "Help.", {{"job", "j"}});
   auto& counter = metrics.Counter("muster_test_total", "Help.", {{"job", "j"}});
@@ -94,14 +94,13 @@ TEST(MetricsTest, EveryProcessReportsItself) {
   }
 }
 
-TEST(MetricsTest, WhatTheProgramIsStandsBesideItsVersion) {
+TEST(MetricsTest, BuildInfoHasTheGivenLabels) {
   EXPECT_THAT(Metrics({{"commit", "71f0bcc9d2a1"}, {"kind", "opt"}}).Render(),
               ContainsRegex("muster_build_info.commit=\"71f0bcc9d2a1\",kind=\"opt\",version=\""));
 }
 
-// Before anything else is added, a page has what every process exports and nothing of the library
-// that serves it.
-TEST(MetricsTest, ThePageHasNothingButOurMetrics) {
+// A new page has only the metrics that every process exports, and none of the HTTP library's own.
+TEST(MetricsTest, ThePageHasOnlyOurMetrics) {
   Metrics metrics;
   ASSERT_TRUE(metrics.Serve("127.0.0.1:0").ok());
   const std::string answer = Get(metrics.url());
@@ -111,7 +110,7 @@ TEST(MetricsTest, ThePageHasNothingButOurMetrics) {
   EXPECT_THAT(answer, Not(HasSubstr("exposer_")));
 }
 
-TEST(MetricsTest, WhatIsAddedLaterIsOnThePage) {
+TEST(MetricsTest, MetricsAddedLaterAreOnThePage) {
   Metrics metrics;
   ASSERT_TRUE(metrics.Serve("127.0.0.1:0").ok());
   metrics.Gauge("muster_test_step", "Help.").Set(7);
@@ -119,8 +118,9 @@ TEST(MetricsTest, WhatIsAddedLaterIsOnThePage) {
   EXPECT_THAT(Get(metrics.url()), HasSubstr("\nmuster_test_step 7\n"));
 }
 
-// Half a minute was each one's patience, and two held all that there was.
-TEST(MetricsTest, WhoConnectsAndSaysNothingDoesNotKeepAScrapeFromItsAnswer) {
+// Regression: idle connections used to hold a thread for half a minute each, and two of them held
+// all threads.
+TEST(MetricsTest, IdleConnectionsDoNotBlockScrapes) {
   Metrics metrics;
   ASSERT_TRUE(metrics.Serve("127.0.0.1:0").ok());
   std::vector<int> silent;

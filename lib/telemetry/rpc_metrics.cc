@@ -18,7 +18,7 @@ using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerInterceptorFactoryInterface;
 using grpc::experimental::ServerRpcInfo;
 
-// One call: made when it begins, destroyed when it is over.
+// One call: created when it begins, destroyed when it is over.
 class RpcMetrics::Call : public Interceptor {
  public:
   Call(RpcMetrics* metrics, Method* method) : metrics_(*metrics), method_(*method) {
@@ -76,14 +76,14 @@ RpcMetrics::RpcMetrics(Metrics& metrics, const std::vector<std::string>& service
               method,
               metrics.Gauge("muster_rpc_in_flight", "Calls and streams that are open.", labels),
               metrics.Histogram("muster_rpc_duration_seconds",
-                                "From a call's beginning to its end; of streams as well.",
+                                "Time from the beginning of a call or stream to its end.",
                                 labels)));
       Requests(added.first->second, grpc::StatusCode::OK);
     }
   }
 }
 
-// Looked up once for each code that occurs.
+// Each counter is looked up once per code that occurs.
 prometheus::Counter& RpcMetrics::Requests(Method& method, int code) {
   std::atomic<prometheus::Counter*>& counter =
       method.requests[code >= 0 && code < kCodes ? code : grpc::StatusCode::UNKNOWN];

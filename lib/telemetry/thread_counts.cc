@@ -8,7 +8,7 @@ namespace muster {
 ThreadHistogram::ThreadHistogram(std::vector<double> bounds, double unit)
     : bounds_(std::move(bounds)), unit_(unit), counts_(bounds_.size() + 1) {}
 
-// Most quantities are small, and boundaries few.
+// A linear search is fast: most quantities are small, and there are few boundaries.
 void ThreadHistogram::Observe(int64_t quantity, int64_t times) {
   const double value = static_cast<double>(quantity) * unit_;
   size_t bucket = 0;

@@ -1,4 +1,4 @@
-// Metrics of a thread that handles millions of messages a second.
+// Metrics for threads that handle millions of messages per second.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// What one thread counts, with plain stores: a prometheus::Counter costs a locked instruction each
-// time, and a miss where threads share it. Only that thread writes; any may read.
+// A counter that one thread writes, with plain stores; any thread may read it. A
+// prometheus::Counter costs a locked instruction each time, and a cache miss if threads share it.
 class ThreadCount {
  public:
   void Add(int64_t count) {
@@ -22,21 +22,21 @@ class ThreadCount {
   std::atomic<int64_t> count_ = 0;
 };
 
-// Likewise, a histogram.
+// A histogram that one thread writes and any thread may read.
 class ThreadHistogram {
  public:
-  // `unit`: what an observed 1 is in the histogram, whose bucket boundaries are `bounds`.
+  // `unit`: the value of an observed 1 in the histogram. `bounds`: the bucket boundaries.
   ThreadHistogram(std::vector<double> bounds, double unit);
 
-  // `quantity`, so many times.
+  // Observes `quantity`, `times` times.
   void Observe(int64_t quantity, int64_t times = 1);
-  // Adds what was observed to `sum`, which is empty or comes from one with the same boundaries.
+  // Adds the observations to `sum`, which must be empty or have the same boundaries.
   void AddTo(prometheus::ClientMetric::Histogram& sum) const;
 
  private:
   const std::vector<double> bounds_;
   const double unit_;
-  std::vector<ThreadCount> counts_;  // by bucket; the last is beyond all boundaries
+  std::vector<ThreadCount> counts_;  // by bucket; the last one is above all boundaries
   ThreadCount sum_;                  // in units
 };
 

@@ -10,8 +10,8 @@
 namespace muster::thread_counts_test {
 namespace {
 
-// What prometheus::Histogram makes of the same observations.
-TEST(ThreadCountsTest, AHistogramOfThreadsIsThatOfTheirQuantitiesTogether) {
+// The sum must equal a prometheus::Histogram of the same observations.
+TEST(ThreadCountsTest, HistogramsOfThreadsAddUp) {
   const std::vector<double> bounds = {0.001, 0.01, 1};
   ThreadHistogram first(bounds, 1e-3), second(bounds, 1e-3);
   prometheus::Histogram expected(bounds);

@@ -1,4 +1,4 @@
-// What a process does when, recorded in memory for as long as somebody wants to know.
+// Records in memory what a process does and when, while a recording is on.
 #pragma once
 
 #include <array>
@@ -15,18 +15,19 @@
 
 namespace muster {
 
-// A number that is shown with an event. That of its step is named "step".
+// A number shown with an event. The argument for the event's step is named "step".
 struct TraceArgument {
   const char* name = nullptr;
   int64_t value = 0;
 };
 using TraceArguments = std::array<TraceArgument, 3>;
 
-// Off until Start(), and then again from Stop() on: whoever would record looks at on() first, which
-// costs one load. While it is on an event takes three atomic additions and no lock, in memory that
-// Start() allocates; what does not fit any more is counted and dropped, so that the beginning is
-// what is kept. Names are literals: they are kept as they are, and need no escaping in JSON.
-// Thread-safe.
+// A trace is off until Start(), and again after Stop(). Callers check on() before they record,
+// which costs one load. Thread-safe.
+//
+// While it is on, an event takes three atomic additions and no lock, in memory that Start()
+// allocates. When the memory is full, events are counted and dropped, so the beginning is kept.
+// Names must be literals: the trace keeps the pointers, and JSON needs no escaping for them.
 class Trace {
  public:
   enum class Kind : uint8_t { kNone, kSpan, kBegin, kMark, kEnd };
@@ -34,10 +35,10 @@ class Trace {
     Kind kind = Kind::kNone;
     int track = 0;
     const char* name = nullptr;
-    const char* what = nullptr;  // of a mark
+    const char* what = nullptr;  // only for a mark
     int64_t time = 0;
-    int64_t length = 0;  // of a span
-    int64_t id = 0;      // of the others
+    int64_t length = 0;  // only for a span
+    int64_t id = 0;      // for all other kinds
     TraceArguments arguments;
   };
   struct Recording {
@@ -48,7 +49,7 @@ class Trace {
 
   Trace() = default;
 
-  // Nanoseconds of the clock that events are stamped with.
+  // Returns nanoseconds of the clock that stamps events.
   static int64_t Now();
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
@@ -56,40 +57,41 @@ class Trace {
   struct Extent {
     int64_t events_max = 0;
     int64_t steps = 0;  // 0: until Stop()
-    // Told once the steps are over, on the thread that made them; may be empty.
+    // Called when the steps are over, on the thread that made them. May be empty.
     std::function<void()> over = nullptr;
   };
-  // False: it is on already, for somebody else.
+  // Returns false if another recording is on.
   bool Start(Extent extent) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for events that are being recorded, forgets them and gives its memory back. Nothing where
-  // it was not started.
+  // Blocks until events being recorded are complete, takes them, and frees the memory. Does nothing
+  // if no recording is on.
   Recording Stop() ABSL_LOCKS_EXCLUDED(mu_);
-  // What there is so far; others may record meanwhile.
+  // Returns the events so far. Other threads may record meanwhile.
   Recording Read() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One thread makes the steps. After the last one that it was started for, recording goes on until
-  // Stop(): another member may have begun later.
+  // Called on the one thread that makes the steps. After the last requested step, recording
+  // continues until Stop(), because another member may have begun later.
   void StepBegins(int64_t step);
   void StepEnds(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
-  // The steps that were recorded from beginning to end, [first, end), once they are over; an empty
-  // range until then.
+  // The steps [first, end) that were recorded completely, after they are over; an empty range until
+  // then.
   struct Steps {
     int64_t first = 0;
     int64_t end = 0;
   };
   Steps over() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // `track` did this from `begin` to `end`. Spans of a track nest or follow each other.
+  // Records that `track` did this from `begin` to `end`. Spans of a track nest or follow one
+  // another.
   void Span(int track, const char* name, int64_t begin, int64_t end,
             const TraceArguments& arguments = {});
 
-  // The life of something that overlaps others of its name: `id` tells it apart from them.
+  // Records the life of an object that overlaps others of the same name; `id` distinguishes them.
   void Begin(int track, const char* name, int64_t id, const TraceArguments& arguments = {});
   void Mark(int track, const char* name, const char* what, int64_t id,
             const TraceArguments& arguments = {});
   void End(int track, const char* name, int64_t id, const TraceArguments& arguments = {});
 
-  // Names outlast recordings.
+  // Names stay across recordings.
   void NameTrack(int track, std::string name) ABSL_LOCKS_EXCLUDED(mu_);
 
   int64_t dropped() const;
@@ -105,14 +107,14 @@ class Trace {
   void Clear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::atomic<bool> on_ = false;
-  // Who records is counted, so that Stop() knows when nobody uses the memory any more: one who
-  // finds it on after he was counted is waited for.
+  // Number of threads that are recording, so that Stop() knows when none uses the memory. A thread
+  // counts itself before it checks `on_` again; Stop() waits for a thread that still finds it on.
   std::atomic<int> recording_ = 0;
   std::atomic<int64_t> next_ = 0;
-  // These change only while it is off and nobody records.
+  // Changed only while it is off and no thread records.
   int64_t events_max_ = 0;
   std::unique_ptr<Slot[]> slots_;
-  std::atomic<int64_t> first_step_ = -1;  // that began while it was on
+  std::atomic<int64_t> first_step_ = -1;  // first step that began while it was on
   std::atomic<int64_t> steps_ = 0;
 
   mutable absl::Mutex mu_;
@@ -121,10 +123,10 @@ class Trace {
   std::map<int, std::string> tracks_ ABSL_GUARDED_BY(mu_);
 };
 
-// Records the time from here to its end, if the trace is on at its beginning.
+// Records the time from construction to destruction, if the trace is on at construction.
 class TraceSpan {
  public:
-  // `trace` may be null: nothing is recorded.
+  // `trace` may be null; nothing is recorded then.
   TraceSpan(Trace* trace, int track, const char* name, const TraceArguments& arguments = {})
       : trace_(trace != nullptr && trace->on() ? trace : nullptr),
         track_(track),

@@ -17,7 +17,7 @@
 namespace muster {
 namespace {
 
-// Chrome counts in microseconds.
+// The format counts in microseconds.
 std::string Microseconds(int64_t nanoseconds) {
   return absl::StrFormat("%.3f", static_cast<double>(nanoseconds) / 1000);
 }
@@ -31,7 +31,7 @@ std::string ArgumentsText(const TraceArguments& arguments) {
   return absl::StrJoin(parts, ",");
 }
 
-// Of what others name: members, devices.
+// Escapes names given by others: members, devices.
 std::string Quoted(absl::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -95,7 +95,7 @@ absl::Status TraceFile::Write() const {
   file.close();
   if (file.good()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot write the trace to ", path_, ": ",
-                                             strerror(errno), "; is there such a folder?"));
+                                             strerror(errno), "; does the folder exist?"));
 }
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// A trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+// Writes a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,16 @@
 
 namespace muster {
 
-// The format is that of "Trace Event Format" (Google, 2016), a JSON object with "traceEvents".
-// Thread-safe.
+// The format is "Trace Event Format" (Google, 2016), a JSON object with "traceEvents". Thread-safe.
 class TraceFile {
  public:
-  // Starts `trace`, which is off and outlives the file, and makes `path` at once, so that a wrong
-  // one is known before the work begins. UNAVAILABLE when it cannot be written.
+  // Starts `trace`, which must be off and outlive the file. Creates `path` at once, so that a wrong
+  // path is reported before the work begins. Returns UNAVAILABLE if it cannot be written.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Create(
       std::string path, Trace* trace, int64_t events_max = limits::kTraceEventsMax);
-  ~TraceFile();  // writes and stops the trace
+  ~TraceFile();  // writes the file and stops the trace
 
-  // Writes what there is so far; may be called again, and while others record.
+  // Writes the events so far. May be called repeatedly, and while others record.
   absl::Status Write() const;
 
  private:

@@ -23,7 +23,7 @@ nlohmann::json Read(const std::string& path) {
                                /*allow_exceptions=*/false);
 }
 
-// Without those that name processes and tracks.
+// Returns the events, except those that name processes and tracks.
 std::vector<nlohmann::json> EventsOf(const nlohmann::json& trace) {
   std::vector<nlohmann::json> events;
   for (const nlohmann::json& event : trace["traceEvents"]) {
@@ -114,7 +114,7 @@ TEST(TraceTest, RecordsOnlyWhileItIsOn) {
   Trace trace;
   trace.Span(0, "before", 0, 1);
   ASSERT_TRUE(trace.Start({.events_max = 10}));
-  EXPECT_FALSE(trace.Start({.events_max = 10})) << "somebody else has it";
+  EXPECT_FALSE(trace.Start({.events_max = 10})) << "another recording is on";
   trace.Span(0, "while", 0, 1);
   const Trace::Recording recording = trace.Stop();
   trace.Span(0, "after", 0, 1);
@@ -123,15 +123,15 @@ TEST(TraceTest, RecordsOnlyWhileItIsOn) {
   EXPECT_STREQ(recording.events[0].name, "while");
   EXPECT_TRUE(trace.Stop().events.empty());
   ASSERT_TRUE(trace.Start({.events_max = 10}));
-  EXPECT_TRUE(trace.Stop().events.empty()) << "of the recording before";
+  EXPECT_TRUE(trace.Stop().events.empty()) << "events of the previous recording";
 }
 
-TEST(TraceTest, TellsOnceAfterSoManyWholeStepsAndGoesOn) {
+TEST(TraceTest, ReportsOnceAfterTheStepsAndContinues) {
   Trace trace;
   int told = 0;
   trace.StepBegins(3);
   ASSERT_TRUE(trace.Start({.events_max = 10, .steps = 2, .over = [&told] { ++told; }}));
-  trace.StepEnds(3);  // it began before
+  trace.StepEnds(3);  // step 3 began before the recording
   for (int64_t step = 4; step < 8; ++step) {
     trace.StepBegins(step);
     trace.Span(0, "step", step, step + 1, {{{"step", step}}});
@@ -145,8 +145,8 @@ TEST(TraceTest, TellsOnceAfterSoManyWholeStepsAndGoesOn) {
   EXPECT_FALSE(trace.on());
 }
 
-// Under the thread sanitizer this says that memory is not given back under anybody's hands.
-TEST(TraceTest, IsStartedAndStoppedWhileThreadsRecord) {
+// The thread sanitizer checks that memory is not freed while a thread uses it.
+TEST(TraceTest, CanBeStartedAndStoppedWhileThreadsRecord) {
   Trace trace;
   std::atomic<bool> over = false;
   std::vector<std::jthread> threads;
@@ -167,7 +167,7 @@ TEST(TraceTest, IsStartedAndStoppedWhileThreadsRecord) {
   over = true;
 }
 
-TEST(TraceTest, AFileThatCannotBeWrittenIsNamedAtOnce) {
+TEST(TraceTest, AnUnwritableFileIsReportedAtOnce) {
   Trace trace;
   const absl::Status status = TraceFile::Create("/nowhere/at/all.json", &trace).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
