@@ -1,4 +1,4 @@
-// Copies that one thread is too slow for.
+// Copies large buffers with several threads.
 #pragma once
 
 #include <cstddef>
@@ -11,44 +11,46 @@
 
 namespace muster {
 
-// One processor moves some 8 to 12 GB/s, a machine's memory ten times as much. Large copies are
-// made by several threads: parts of them go to whoever is free, so that the caller makes all of
-// them where the others are not let run. Thread-compatible; its threads begin with the first large
-// copy and ask for short slices.
+// One processor moves some 8 to 12 GB/s, a machine's memory ten times as much, so several threads
+// share a large copy. Parts go to whichever thread is free; if no helper gets to run, the caller
+// copies all of them. Thread-compatible. The threads start with the first large copy, and ask for
+// short slices.
 class CopyCrew {
  public:
-  // What is smaller is copied by the caller alone: to wake somebody takes as long.
+  // The caller copies smaller buffers alone: waking a helper would take as long.
   static constexpr size_t kLargeBytes = 512 << 10;
 
-  // Where a copy goes. kPastCaches, to memory: what it overwrites is not fetched before, and
-  // nothing leaves the caches for it. For what is read so much later that they would have lost it;
-  // whoever reads it at once waits for memory. What is smaller than 64 KiB is cached all the same.
+  // How a copy is stored. kPastCaches writes to memory without first fetching the overwritten lines
+  // or evicting others from the caches. Use it for data that is read much later; a reader that
+  // comes at once waits for memory. Copies below 64 KiB are cached anyway.
   enum class Stores { kCached, kPastCaches };
 
-  // So many threads beside the caller; 0: it is alone.
+  // Uses `helpers` threads besides the caller; 0: none.
   explicit CopyCrew(int helpers) : helpers_(helpers) {}
   ~CopyCrew();
   CopyCrew(const CopyCrew&) = delete;
   CopyCrew& operator=(const CopyCrew&) = delete;
 
-  // For a machine of so many processors: helpers for a quarter of them, three at most.
+  // Returns the number of helpers for a machine of `cpus` processors: a quarter of them, at most
+  // three.
   static int HelpersFor(int cpus);
 
-  // Of one size; they do not overlap. Everything is there when it returns.
+  // Copies `from` to `to`, which must have the same size and not overlap. The copy is complete when
+  // it returns.
   void Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from,
             Stores stores = Stores::kCached);
 
-  // Parts that helpers have copied so far. Any thread.
+  // Returns the number of parts that helpers have copied so far. May be called on any thread.
   size_t helped() const;
 
  private:
-  // What several threads copy at once begins at a page each.
+  // Parts begin at page boundaries.
   static constexpr size_t kPartBytes = 128 << 10;
-  // Stores past the caches are waited for at their end, which small copies are too short for.
+  // A copy past the caches waits for its stores at the end, which does not pay for small copies.
   static constexpr size_t kPastCachesBytesMin = 64 << 10;
 
   void Help();
-  // Copies parts until all are taken; how many.
+  // Copies parts until all are taken. Returns how many it copied.
   size_t CopyParts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasPartsOrEnds() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return ends_ || next_ < from_.size();
@@ -63,7 +65,7 @@ class CopyCrew {
   absl::Span<const std::byte> from_ ABSL_GUARDED_BY(mutex_);
   Stores stores_ ABSL_GUARDED_BY(mutex_) = Stores::kCached;
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the first byte of the next part
-  int copying_ ABSL_GUARDED_BY(mutex_) = 0;  // threads, each a part
+  int copying_ ABSL_GUARDED_BY(mutex_) = 0;  // number of threads that are copying a part
   size_t helped_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -19,7 +19,7 @@ std::vector<std::byte> Numbers(size_t bytes, uint32_t seed) {
   return numbers;
 }
 
-// Bytes before and behind stay as they are.
+// Checks the copy, and that bytes before and after it are unchanged.
 void ExpectCopied(CopyCrew& crew, size_t bytes, uint32_t seed, CopyCrew::Stores stores) {
   SCOPED_TRACE(testing::Message() << bytes << " bytes, seed " << seed << ", stores "
                                   << static_cast<int>(stores));
@@ -31,7 +31,7 @@ void ExpectCopied(CopyCrew& crew, size_t bytes, uint32_t seed, CopyCrew::Stores 
   EXPECT_TRUE(std::equal(from.begin(), from.end(), to.begin() + 1));
 }
 
-TEST(CopyCrewTest, CopiesOfEverySizeAreWholeWhenItReturns) {
+TEST(CopyCrewTest, CopiesOfEverySizeAreCompleteOnReturn) {
   for (const int helpers : {0, 1, 3}) {
     CopyCrew crew(helpers);
     uint32_t seed = 1;
@@ -47,8 +47,8 @@ TEST(CopyCrewTest, CopiesOfEverySizeAreWholeWhenItReturns) {
   }
 }
 
-// A processor may be busy whenever a copy comes: sooner or later somebody is free.
-TEST(CopyCrewTest, OthersHelp) {
+// Repeats, because a processor may be busy whenever a copy comes; sooner or later a helper is free.
+TEST(CopyCrewTest, HelpersCopyParts) {
   CopyCrew crew(2);
   const std::vector<std::byte> from = Numbers(size_t{4} << 20, 5);
   std::vector<std::byte> to(from.size());
@@ -56,7 +56,7 @@ TEST(CopyCrewTest, OthersHelp) {
   EXPECT_EQ(to, from);
 }
 
-TEST(CopyCrewTest, NobodyHelpsWithWhatIsSmallOrOnASmallMachine) {
+TEST(CopyCrewTest, SmallCopiesAndSmallMachinesUseNoHelpers) {
   CopyCrew crew(2), alone(CopyCrew::HelpersFor(2));
   const std::vector<std::byte> from = Numbers(size_t{4} << 20, 5);
   std::vector<std::byte> to(from.size());
@@ -69,7 +69,7 @@ TEST(CopyCrewTest, NobodyHelpsWithWhatIsSmallOrOnASmallMachine) {
   EXPECT_EQ(CopyCrew::HelpersFor(16), 3);
 }
 
-TEST(CopyCrewTest, OneThatNeverCopiedEnds) { CopyCrew crew(3); }
+TEST(CopyCrewTest, ACrewThatNeverCopiedCanBeDestroyed) { CopyCrew crew(3); }
 
 }  // namespace
 }  // namespace muster::copy_crew_test

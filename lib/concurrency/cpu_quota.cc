@@ -28,7 +28,7 @@ double QuotaOfVersion2(const std::string& group) {
   return std::strtod(quota.c_str(), nullptr) / period;
 }
 
-// Version 1: the two numbers in a file each; a quota of -1 is none.
+// Version 1 has a file for each of the two numbers. A quota of -1 means none.
 double QuotaOfVersion1(const std::string& group) {
   double quota = 0, period = 0;
   std::ifstream(group + "/cpu.cfs_quota_us") >> quota;

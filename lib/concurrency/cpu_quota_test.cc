@@ -10,7 +10,7 @@
 namespace muster::cpu_quota_test {
 namespace {
 
-// A file system with what the kernel would say.
+// A file system with the kernel's files.
 class CgroupCpusTest : public testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) {
@@ -39,7 +39,7 @@ TEST_F(CgroupCpusTest, Version2WithoutAQuotaSetsNoLimit) {
   EXPECT_TRUE(std::isinf(CgroupCpus(root_)));
 }
 
-TEST_F(CgroupCpusTest, TheSmallestQuotaOnTheWayToTheRootCounts) {
+TEST_F(CgroupCpusTest, UsesTheSmallestQuotaUpToTheRoot) {
   Write("/proc/self/cgroup", "0::/pods/pod/container\n");
   Write("/sys/fs/cgroup/pods/cpu.max", "800000 100000\n");
   Write("/sys/fs/cgroup/pods/pod/cpu.max", "200000 100000\n");
@@ -56,7 +56,7 @@ TEST_F(CgroupCpusTest, Version1HasTheTwoNumbersInTwoFiles) {
   EXPECT_DOUBLE_EQ(CgroupCpus(root_), 2.5);
 }
 
-TEST_F(CgroupCpusTest, APathOfTheHostThatIsNotHereLeavesTheMountsOwnQuota) {
+TEST_F(CgroupCpusTest, FallsBackToTheMountIfThePathIsTheHosts) {
   Write("/proc/self/cgroup", "4:cpu:/kubepods/pod1234\n");
   Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n");
   Write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");

@@ -1,4 +1,4 @@
-// A bounded queue into threads that may also wait for something else (a transport, a stream).
+// A bounded queue to threads that may also wait for something else (a transport, a stream).
 #pragma once
 
 #include <deque>
@@ -13,16 +13,16 @@
 
 namespace muster {
 
-// Many threads post and take. Thread-safe. After Close() posts are refused and what is inside can
-// still be taken. `wake`, where given, is called after every successful Post(), outside the lock:
-// it interrupts the taker's wait.
+// Many threads may post and take. Thread-safe. After Close() posts are refused, and the remaining
+// messages can still be taken. `wake`, if given, is called after every successful Post(), outside
+// the lock: it interrupts the taker's wait.
 template <typename T>
 class Mailbox {
  public:
   explicit Mailbox(size_t capacity, absl::AnyInvocable<void()> wake = nullptr)
       : capacity_(capacity), wake_(std::move(wake)) {}
 
-  // False when full or closed; `message` is dropped then.
+  // Returns false if the mailbox is full or closed; `message` is dropped then.
   bool TryPost(T message) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
@@ -33,7 +33,7 @@ class Mailbox {
     return true;
   }
 
-  // Waits for room. False once closed.
+  // Blocks until there is room. Returns false if the mailbox is closed.
   bool Post(T message) ABSL_LOCKS_EXCLUDED(mu_) {
     {
       absl::MutexLock lock(&mu_);
@@ -48,13 +48,14 @@ class Mailbox {
     return true;
   }
 
-  // Everything that is inside, without waiting.
+  // Returns all messages, without waiting.
   std::deque<T> TakeAll() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return std::exchange(messages_, {});
   }
 
-  // Waits up to `timeout` for a message; false at the deadline, or when closed and empty.
+  // Blocks for up to `timeout` for a message. Returns false at the deadline, or if the mailbox is
+  // closed and empty.
   bool Take(T& message, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     auto ready = [this]()

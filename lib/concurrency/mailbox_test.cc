@@ -24,7 +24,7 @@ TEST(MailboxTest, WakesTheTakerAfterEveryPost) {
   EXPECT_EQ(wakes, 2);
 }
 
-TEST(MailboxTest, ClosedMailboxRefusesPostsAndStillGivesWhatIsInside) {
+TEST(MailboxTest, ClosedMailboxRefusesPostsAndStillDeliversMessages) {
   Mailbox<int> mailbox(8);
   mailbox.TryPost(1);
   mailbox.Close();

@@ -29,7 +29,7 @@ constexpr int kTryEvery = 16;  // waits
 
 int OnlineCpus() { return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))); }
 
-// From "0.93 0.71 0.55 3/154 13599": the threads that run or could run. 0 if unknown.
+// Parses "0.93 0.71 0.55 3/154 13599". Returns the number of runnable threads, or 0 if unknown.
 int RunnableThreads(int load_fd) {
   char text[128];
   const ssize_t size = load_fd < 0 ? -1 : pread(load_fd, text, sizeof(text) - 1, 0);

@@ -1,4 +1,4 @@
-// How long a thread that waits may poll before it sleeps.
+// Decides how long a waiting thread may poll before it sleeps.
 #pragma once
 
 #include <sched.h>
@@ -11,41 +11,44 @@
 
 namespace muster {
 
-// What remains for polling: of `cpus` processors' worth of time (UsableCpuTime()) after
-// `busy_threads` threads that compute, shared by `pollers` threads, in processors per poller; 0 to
-// 1. None where `cpus` is less than 2: a poller would hold the processor that its peer needs.
+// Returns the share of a processor that each poller may use, 0 to 1. Of `cpus` processors' worth of
+// time (UsableCpuTime()) it subtracts `busy_threads` computing threads, and divides the rest among
+// `pollers` threads. Returns 0 if `cpus` is less than 2: a poller would hold the processor that its
+// peer needs.
 double PollShare(double cpus, int busy_threads, int pollers);
 
 struct PollBudgetOptions {
-  // Processor time per time that may go into polling, 0 to 1: PollShare(). 0 sleeps at once.
+  // Share of a processor that may be used for polling, 0 to 1: PollShare(). 0 sleeps at once.
   double share = 0;
-  // Longest polling of one wait: about what falling asleep and being woken costs, so that polling
-  // in vain at most doubles the price of a wait.
+  // Longest polling of one wait. It is about the cost of falling asleep and being woken, so that
+  // polling in vain at most doubles the cost of a wait.
   std::chrono::nanoseconds poll_max = std::chrono::microseconds(50);
-  // Polls whatever the machine does; only poll_max ends it. For measuring.
+  // Polls regardless of the machine's load; only poll_max ends it. For measurements.
   bool regardless = false;
 
   std::string load_file = "/proc/loadavg";  // of the whole machine, also inside a container
   int machine_cpus = 0;                     // 0: those online
 };
 
-// How a process is told to wait.
+// How a process waits.
 enum class PollMode { kAuto, kAlways, kNever };
 
-// "auto", "always", "never"; INVALID_ARGUMENT for another word.
+// Parses "auto", "always" or "never". Returns INVALID_ARGUMENT for another word.
 absl::StatusOr<PollMode> ParsePollMode(absl::string_view word);
 
-// Options of each of `pollers` threads of a process in which `busy_threads` others compute. Always:
-// it never sleeps.
+// Returns the options for each of `pollers` threads of a process with `busy_threads` other,
+// computing threads. With kAlways the threads never sleep.
 PollBudgetOptions PollingOf(PollMode mode, int busy_threads, int pollers);
 
-// Polling answers 5-10 times sooner than sleeping does, and costs whoever else needs the processor.
-// So a thread polls only
-// - within its share of the processor time that its cgroup leaves, earned as time passes;
-// - while no more threads are runnable on the machine than it has processors, its own and other
-//   programs' alike: two pollers on two busy processors would starve whom they wait for;
-// - not for a while after it saw a gap in its polling: somebody else needed this processor;
-// - as long as it is worth it: after some waits in vain it only tries now and then.
+// Polling responds 5 to 10 times faster than sleeping, but takes the processor from other threads.
+// So a thread polls only under these conditions.
+// - It stays within its share of the processor time that its cgroup allows, which accumulates as
+//   time passes.
+// - The machine has no more runnable threads than processors, counting those of other programs. Two
+//   pollers on two busy processors would starve the threads for which they wait.
+// - It has not just seen a gap in its polling, which shows that another thread needed this
+//   processor.
+// - Polling pays: after several waits in vain it polls only now and then.
 //
 // Thread-compatible; one per waiting thread. Allocates nothing after construction.
 class PollBudget {
@@ -58,8 +61,8 @@ class PollBudget {
   PollBudget& operator=(const PollBudget&) = delete;
   ~PollBudget();
 
-  // Asks `ready` again and again until it holds (true) or the thread should sleep (false). Asks at
-  // least once. `limit`: the caller's own.
+  // Polls `ready` until it returns true (returns true), or the thread should sleep (returns false).
+  // Calls it at least once. `limit` is the caller's own limit.
   template <typename Ready>
   bool PollUntil(const Ready& ready, std::chrono::nanoseconds limit) {
     if (ready()) return true;
@@ -69,7 +72,7 @@ class PollBudget {
     const Time end = limit < options_.poll_max ? now + limit : Time::max();
     bool held = false;
     while (now < end && MayPoll(now)) {
-      if (YieldIsDue(now)) sched_yield();  // costs little when nobody else wants the processor
+      if (YieldIsDue(now)) sched_yield();  // cheap if no other thread wants the processor
       for (int look = 0; look < kLooksPerTurn && !held; ++look) held = ready();
       if (held) break;
       now = Clock::now();
@@ -78,15 +81,16 @@ class PollBudget {
     return held;
   }
 
-  // The steps of PollUntil, with the time passed in. A wait begins at `now`: may it poll?
+  // The steps of PollUntil, with time as an argument. Returns whether a wait that begins at `now`
+  // may poll.
   bool Begin(Time now);
-  // At every turn of the polling: once more?
+  // Returns whether polling may continue. Called at every turn.
   bool MayPoll(Time now);
-  // The polling ends, with or without what it waited for.
+  // Ends the polling. `held`: the condition became true.
   void End(Time now, bool held);
 
  private:
-  static constexpr int kLooksPerTurn = 4;  // reading the clock takes as long as they do
+  static constexpr int kLooksPerTurn = 4;  // reading the clock costs as much as these checks
 
   bool YieldIsDue(Time now);
   void Earn(Time now);
@@ -96,14 +100,14 @@ class PollBudget {
   const PollBudgetOptions options_;
   const int machine_cpus_;
   const int load_fd_;
-  std::chrono::nanoseconds allowance_;  // what may be polled now
-  Time earned_;                         // up to when the allowance is counted
-  Time begin_, turn_, yield_;           // of the polling under way
+  std::chrono::nanoseconds allowance_;  // time that may be spent polling now
+  Time earned_;                         // time up to which the allowance is credited
+  Time begin_, turn_, yield_;           // of the present polling
   Time rest_until_;
   Time load_read_;
   bool crowded_ = false;
-  int vain_ = 0;     // waits in a row that polled for nothing
-  int skipped_ = 0;  // since then
+  int vain_ = 0;     // consecutive waits that polled in vain
+  int skipped_ = 0;  // waits without polling since then
 };
 
 }  // namespace muster

@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Lives on a clock that moves when told, on a machine of four processors as busy as told.
+// Uses a fake clock, and a fake machine of four processors with a given load.
 class PollBudgetTest : public testing::Test {
  protected:
   PollBudgetTest() { SetRunnable(1); }
@@ -24,8 +24,8 @@ class PollBudgetTest : public testing::Test {
     std::ofstream(load_file_) << absl::StrCat("0.93 0.71 0.55 ", threads, "/154 13599\n");
   }
 
-  // One wait that polls at turns of 1 us, finds what it waits for after `needed`. Returns how long
-  // it polled.
+  // Simulates one wait that polls in turns of 1 us and succeeds after `needed`. Returns how long it
+  // polled.
   std::chrono::nanoseconds Wait(PollBudget& budget, std::chrono::nanoseconds needed = 1h) {
     if (!budget.Begin(now_)) return 0ns;
     const PollBudget::Time begin = now_;
@@ -39,12 +39,12 @@ class PollBudgetTest : public testing::Test {
   PollBudget::Time now_{1h};
 };
 
-TEST_F(PollBudgetTest, AWaitPollsUntilItHasWhatItWaitsFor) {
+TEST_F(PollBudgetTest, AWaitPollsUntilItsConditionHolds) {
   PollBudget budget(Options(1));
   EXPECT_EQ(Wait(budget, 12us), 12us);
 }
 
-TEST_F(PollBudgetTest, AWaitInVainPollsForTheLongestTimeOnly) {
+TEST_F(PollBudgetTest, AWaitInVainPollsNoLongerThanTheMaximum) {
   PollBudget budget(Options(1));
   EXPECT_EQ(Wait(budget), 50us);
 }
@@ -74,13 +74,13 @@ TEST_F(PollBudgetTest, PollingStaysWithinItsShareOfTheTime) {
   std::chrono::nanoseconds polled = 0ns;
   while (now_ - start < 1s) {
     polled += Wait(budget, 40us);
-    now_ += 1us;  // always something to do soon: it would poll 97 % of the time
+    now_ += 1us;  // a message is always due soon: without a limit it would poll 97 % of the time
   }
   EXPECT_GT(polled, 240ms);
   EXPECT_LT(polled, 270ms);
 }
 
-TEST_F(PollBudgetTest, AMachineWithMoreRunnableThreadsThanProcessorsIsLeftAlone) {
+TEST_F(PollBudgetTest, DoesNotPollOnAnOverloadedMachine) {
   PollBudget budget(Options(1));
   SetRunnable(5);
   EXPECT_EQ(Wait(budget, 10us), 0us);
@@ -96,7 +96,7 @@ TEST_F(PollBudgetTest, AnUnreadableLoadLimitsNothing) {
   EXPECT_EQ(Wait(budget, 10us), 10us);
 }
 
-TEST_F(PollBudgetTest, AGapInThePollingMeansThatSomebodyNeededTheProcessor) {
+TEST_F(PollBudgetTest, StopsPollingForAWhileAfterAGap) {
   PollBudget budget(Options(1));
   ASSERT_TRUE(budget.Begin(now_));
   ASSERT_TRUE(budget.MayPoll(now_ += 1us));
@@ -108,7 +108,7 @@ TEST_F(PollBudgetTest, AGapInThePollingMeansThatSomebodyNeededTheProcessor) {
   EXPECT_EQ(Wait(budget, 10us), 10us);
 }
 
-TEST_F(PollBudgetTest, AfterWaitsInVainItTriesOnlyNowAndThenUntilItPaysAgain) {
+TEST_F(PollBudgetTest, PollsRarelyAfterWaitsInVainUntilItPaysAgain) {
   PollBudget budget(Options(1));
   int polled = 0;
   for (int i = 0; i < 1000; ++i) {

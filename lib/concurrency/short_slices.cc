@@ -9,10 +9,10 @@
 namespace muster {
 namespace {
 
-// The shortest that the kernel takes; the usual ones are 3 ms and more.
+// The kernel's shortest slice; the default is 3 ms or more.
 constexpr uint64_t kSliceNanoseconds = 100'000;
 
-// Of linux/sched/types.h, which glibc's sched.h does not go together with.
+// Declared here because linux/sched/types.h conflicts with glibc's sched.h.
 struct SchedulingAttributes {
   uint32_t size = sizeof(SchedulingAttributes);
   uint32_t policy = SCHED_OTHER;
@@ -29,7 +29,7 @@ struct SchedulingAttributes {
 void AskForShortSlices() {
   SchedulingAttributes attributes;
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
-  // Who chose another policy for the process knows better.
+  // Keep a policy that was chosen explicitly for the process.
   if (attributes.policy != SCHED_OTHER) return;
   attributes.runtime = kSliceNanoseconds;
   (void)syscall(SYS_sched_setattr, 0, &attributes, 0);

@@ -14,15 +14,14 @@
 namespace muster::short_slices_test {
 namespace {
 
-// sched_runtime of sched_attr, in its fourth to fifth eight bytes; 0 of kernels that have none for
-// this policy.
+// Returns sched_runtime of sched_attr, or 0 if the kernel has none for this policy.
 uint64_t SliceOfThisThread() {
   std::array<uint64_t, 6> attributes{};
   if (syscall(SYS_sched_getattr, 0, attributes.data(), sizeof(attributes), 0) != 0) return 0;
   return attributes[3];
 }
 
-TEST(ShortSlicesTest, AreThoseOfTheThreadThatAskedAndChangeNothingElse) {
+TEST(ShortSlicesTest, ApplyOnlyToTheCallingThread) {
   const uint64_t usual = SliceOfThisThread();
   std::thread([usual] {
     const int nice = getpriority(PRIO_PROCESS, 0);

@@ -10,17 +10,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer is for ever; keeps deadlines from overflowing.
+// Longer timeouts count as infinite; this keeps deadlines from overflowing.
 constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 
-// One call of AwaitFor(), on its stack.
+// One call of AwaitFor(), on its caller's stack.
 struct Waiter {
   absl::Mutex* mu;
   const absl::Condition* condition;
   Clock::time_point deadline;
   bool expired = false;  // guarded by *mu
 
-  // The alarm clock's.
+  // The fields below belong to the alarm clock.
   enum class State { kWaiting, kBeingWoken, kWoken } state = State::kWaiting;
   Waiter* previous = nullptr;
   Waiter* next = nullptr;
@@ -28,11 +28,11 @@ struct Waiter {
 
 bool IsOver(Waiter* waiter) { return waiter->expired || waiter->condition->Eval(); }
 
-// Wakes waiters when their time is up. Its own mutex is taken by waiters under theirs; so its
-// thread, which takes theirs, does that without its own.
+// Wakes waiters at their deadlines. Lock order: waiters take its mutex while they hold theirs, so
+// its thread must release its own mutex before it takes theirs.
 class AlarmClock {
  public:
-  // Is never destroyed: threads may wait while the process ends.
+  // Never destroyed, because threads may wait while the process ends.
   static AlarmClock& Instance() {
     static AlarmClock* const instance = new AlarmClock();
     return *instance;
@@ -40,7 +40,8 @@ class AlarmClock {
 
   void Add(Waiter& waiter) {
     std::lock_guard lock(mu_);
-    // Most deadlines are later than all others: waits of one kind have one length.
+    // Search from the end: most new deadlines are the latest, because waits of one kind have one
+    // length.
     Waiter* before = last_;
     while (before != nullptr && waiter.deadline < before->deadline) before = before->previous;
     waiter.previous = before;
@@ -50,7 +51,8 @@ class AlarmClock {
     if (before == nullptr) changed_.notify_one();
   }
 
-  // False: it is being woken, and AwaitWoken() must follow, without its mutex.
+  // Returns false if the waiter is being woken. Then AwaitWoken() must follow, without the waiter's
+  // mutex.
   bool Remove(Waiter& waiter) {
     std::lock_guard lock(mu_);
     if (waiter.state == Waiter::State::kWoken) return true;
@@ -80,7 +82,7 @@ class AlarmClock {
       if (first_ == nullptr) {
         changed_.wait(lock);
       } else if (first_->deadline > Clock::now()) {
-        // A copy: the wait looks at it once more when it ends, and the waiter may be gone by then.
+        // Copy the deadline: the wait reads it once more at its end, when the waiter may be gone.
         const Clock::time_point deadline = first_->deadline;
         changed_.wait_until(lock, deadline);
       } else {
@@ -100,9 +102,9 @@ class AlarmClock {
   }
 
   std::mutex mu_;
-  std::condition_variable changed_;  // the first waiter is another
+  std::condition_variable changed_;  // signalled when first_ changes
   std::condition_variable woken_;
-  Waiter* first_ = nullptr;  // by deadline
+  Waiter* first_ = nullptr;  // sorted by deadline
   Waiter* last_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Waits and spans of time that a step of the wall clock neither lengthens nor cuts short.
+// Waits and time spans that do not depend on steps of the wall clock.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -7,14 +7,14 @@
 
 namespace muster {
 
-// Time since some moment that is the same for the whole process. Only differences mean anything.
+// Returns the time since a moment that is fixed for the process. Only differences are meaningful.
 absl::Duration SteadyNow();
 
-// As mu->AwaitWithTimeout(condition, timeout): waits until `condition` is true, for `timeout` at
-// most, and returns whether it is. That one's deadline is a time of the wall clock: a step forward
-// ends the wait at once, a step back of an hour makes it an hour longer. Here the clock is steady.
-// `mu` must be held for writing. Allocates nothing; the first wait of the process starts a thread
-// that keeps the deadlines of all.
+// Blocks until `condition` is true, for up to `timeout`, and returns whether it is.
+// mu->AwaitWithTimeout() would use a deadline of the wall clock: a step forward ends that wait at
+// once, a step back of an hour makes it an hour longer. This uses a steady clock. Requires: `mu` is
+// held for writing. Allocates nothing. The first wait of the process starts a thread that keeps all
+// deadlines.
 bool AwaitFor(absl::Mutex* mu, const absl::Condition& condition, absl::Duration timeout)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 

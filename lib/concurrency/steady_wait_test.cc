@@ -18,8 +18,8 @@ namespace {
 std::atomic<int64_t> wall_clock_is_ahead_by = 0;  // seconds
 }  // namespace
 
-// The wall clock of this process, so that a test can step it. Timed waits of absl::Mutex compute
-// their deadline from it and sleep by the machine's own.
+// Replaces the wall clock of this process, so that a test can step it. Timed waits of absl::Mutex
+// compute their deadline from it, but sleep by the machine's own clock.
 extern "C" int gettimeofday(timeval* time, void* /*zone*/) noexcept {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -66,8 +66,9 @@ TEST_F(SteadyWaitTest, EndsAtTheDeadlineAndNotBefore) {
   EXPECT_FALSE(AwaitNever(-absl::InfiniteDuration()));
 }
 
-// The thread that watches all deadlines sleeps until that of a waiter who is gone by then, and his
-// stack with him. It is woken by the next waiter (a sanitizer looks).
+// The thread that keeps all deadlines may sleep until the deadline of a waiter that is gone by
+// then, with its stack. The next waiter wakes it; a sanitizer checks that it does not touch the
+// stack.
 TEST_F(SteadyWaitTest, AWaiterMayBeGoneBeforeItsDeadline) {
   constexpr size_t kStackBytes = 1 << 20;
   void* const stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
@@ -101,7 +102,7 @@ TEST_F(SteadyWaitTest, AWaiterMayBeGoneBeforeItsDeadline) {
   EXPECT_FALSE(AwaitNever(absl::Milliseconds(1)));
 }
 
-// A clock that is ahead of the machine's is what a waiter sees after a step back.
+// A wall clock ahead of the machine's looks to a waiter like a step back.
 TEST_F(SteadyWaitTest, AStepOfTheWallClockDoesNotLengthenIt) {
   wall_clock_is_ahead_by = 3600;
   const absl::Duration begin = SteadyNow();
@@ -116,8 +117,8 @@ TEST_F(SteadyWaitTest, AStepOfTheWallClockDoesNotCutItShort) {
   EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(20));
 }
 
-// Deadlines that pass while the condition becomes true, and waiters that come and go in any order:
-// the setter naps so that some of its rounds come before the deadline and some after.
+// Deadlines pass while the condition becomes true, and waiters come and go in any order. The setter
+// sleeps so that some of its rounds come before the deadline and some after.
 TEST_F(SteadyWaitTest, ManyWaitersThatRaceWithTheirDeadlines) {
   constexpr int kThreads = 8, kRounds = 200;
   const unsigned seed = std::random_device()();

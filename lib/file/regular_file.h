@@ -1,5 +1,5 @@
-// Opens files that others name, and that may be anything: a pipe or a device would make who opens
-// it, or reads from it, wait for ever.
+// Opens files named by users or peers. Such a name may refer to a pipe or a device, on which an
+// open or a read could block forever.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 namespace muster {
 
 struct OpenedFile {
-  int descriptor = -1;   // the caller's to close; < 0: it could not be opened
-  int error_number = 0;  // why not; 0: it is no regular file
+  int descriptor = -1;   // the caller must close it; < 0: the file could not be opened
+  int error_number = 0;  // why not; 0: it is not a regular file
 };
 
-// To read; closed by exec. Waits for nobody.
+// Opens `path` for reading, with close-on-exec. Never blocks on a pipe or a device.
 OpenedFile OpenRegularFile(const std::string& path);
 
 }  // namespace muster

@@ -10,7 +10,7 @@
 namespace muster::regular_file_test {
 namespace {
 
-TEST(RegularFileTest, OnlyARegularFileIsOpened) {
+TEST(RegularFileTest, OpensOnlyRegularFiles) {
   const std::string folder = ::testing::TempDir();
   const std::string file = folder + "/file", link = folder + "/link", pipe = folder + "/pipe";
   std::ofstream(file) << "content";

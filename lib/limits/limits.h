@@ -1,6 +1,6 @@
-// Every bound that a user or an operator can meet, in one place, each with its reason. What exceeds
-// one is refused with an error that names the limit, the value and the culprit. Bounds that only
-// our own code can meet (a buffer, a retry) stand where they are used.
+// Every limit that a user or an operator can meet, each with its reason. A value beyond one is
+// refused with an error that names the limit, the value and its cause. Limits that only our own
+// code can meet (a buffer, a retry) are declared where they are used.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ inline constexpr int kServerThreadsMax = 1024;  // of the coordinator, for calls
                                                 // creates, downloads, saves, shards, short ones
 inline constexpr int kStreamsOfConnectionMax = 128;  // and one for each shard that a ps may have
 
-// The coordinator's port, where nobody has to prove who he is.
+// The coordinator's port, for clients that have not authenticated.
 inline constexpr int64_t kResidentBytesMax =
     768 << 20;  // of the coordinator; beyond it only who has not begun many calls begins another
 inline constexpr int kConnectionsMax = kAttachedMembersMax + 1024;
@@ -124,7 +124,7 @@ inline constexpr int64_t kInflightBytesMax =
 inline constexpr int kPrefetchBatchesMax = 4;
 inline constexpr int64_t kTraceEventsMax = 1 << 18;  // 25 MB; what a person can look at
 
-// Waits. Who waits longer says for what.
+// Waits. An error after one of these says what was awaited.
 inline constexpr absl::Duration kHelloWaitMax =
     absl::Minutes(1);  // for the shards of a plan, or a neighbour of a ring: more than a transport
                        // takes to try all addresses of one, each for 5 s

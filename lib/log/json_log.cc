@@ -24,7 +24,7 @@ namespace muster {
 namespace {
 
 constexpr int kFramesMax = 64;
-constexpr int kFramesOfLogMax = 12;  // between the line that logs and the sink
+constexpr int kFramesOfLogMax = 12;  // frames between the logging line and the sink
 
 std::atomic<bool> writes_json = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal's handler reads it");
@@ -61,7 +61,7 @@ void WriteAll(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // there is no other place to say so
+    if (written <= 0) return;  // there is no other place to report it
     text.remove_prefix(written);
   }
 }
@@ -91,7 +91,7 @@ void AppendField(absl::string_view name, absl::string_view value, std::string& j
   AppendString(value, json);
 }
 
-// The functions that the calling thread is in, from the one that logs on.
+// Returns the stack of the calling thread, starting at the function that logs.
 std::vector<std::string> StackOfTheLine() {
   void* addresses[kFramesMax];
   const int count = backtrace(addresses, kFramesMax);
@@ -99,7 +99,7 @@ std::vector<std::string> StackOfTheLine() {
   size_t begin = 0;
   for (int i = 0; i < count; ++i) {
     char name[1024];
-    // The call is before the address of return.
+    // The call instruction precedes the return address.
     const bool is_known = absl::Symbolize(static_cast<char*>(addresses[i]) - 1, name, sizeof(name));
     const bool is_of_log = i < kFramesOfLogMax && is_known && absl::StartsWith(name, "google::");
     frames.push_back(absl::StrCat(absl::Hex(addresses[i], absl::kZeroPad16), " ",
@@ -112,7 +112,7 @@ std::vector<std::string> StackOfTheLine() {
 
 class JsonSink final : public google::LogSink {
  private:
-  // glog calls it under its own lock, so lines do not mix.
+  // glog calls it under its own lock, so lines are not interleaved.
   void send(google::LogSeverity severity, const char* full_filename, const char* /*base_filename*/,
             int line, const google::LogMessageTime& time, const char* message,
             size_t message_len) override {
@@ -126,7 +126,7 @@ class JsonSink final : public google::LogSink {
                      .stack = is_fatal ? StackOfTheLine() : std::vector<std::string>()}));
     if (is_fatal) ending_ = true;
   }
-  // After a fatal line, and before glog writes the stack as text.
+  // Called after a fatal line, before glog writes the stack as text.
   void WaitTillSent() override {
     if (ending_) std::abort();
   }
@@ -186,7 +186,7 @@ void SetLogFormat(LogFormat format, const char* program) {
   absl::InitializeSymbolizer(program);
   static JsonSink& sink = *new JsonSink;  // never destroyed: threads log while the process ends
   google::AddLogSink(&sink);
-  // glog itself writes nothing: neither to stderr nor to files.
+  // glog itself must write nothing, neither to stderr nor to files.
   for (int severity = 0; severity < google::NUM_SEVERITIES; ++severity) {
     google::SetLogDestination(severity, "");
   }
@@ -197,7 +197,7 @@ void SetLogFormat(LogFormat format, const char* program) {
 }
 
 void LogInSignalHandler(absl::string_view message) {
-  // One write(), so that no line of a thread comes in between; without memory of the heap.
+  // Uses one write(), so that no other thread's line comes in between, and no heap memory.
   char line[256];
   size_t size = 0;
   const auto append = [&](absl::string_view text) {

@@ -21,7 +21,7 @@ namespace muster {
 
 enum class LogFormat { kText, kJson };
 
-// For ABSL_FLAG.
+// Required by ABSL_FLAG.
 bool AbslParseFlag(absl::string_view text, LogFormat* format, std::string* error);
 std::string AbslUnparseFlag(LogFormat format);
 
@@ -35,16 +35,16 @@ struct LogLine {
   std::vector<std::string> stack;
 };
 
-// The line as JSON, with the newline at its end. Valid whatever bytes the texts have.
+// Returns the line as JSON, with a newline at its end. Valid for any bytes in its texts.
 std::string ToJson(const LogLine& line);
 
-// From now on all that glog and gRPC log goes to stderr in this format. After LOG(FATAL) the
-// process ends by SIGABRT in both. Call it once, after InitGoogleLogging() and before the second
-// thread; `program` is argv[0].
+// Sends everything that glog and gRPC log to stderr in this format. After LOG(FATAL) the process
+// ends by SIGABRT in either format. Call it once, after InitGoogleLogging() and before the second
+// thread starts. `program` is argv[0].
 void SetLogFormat(LogFormat format, const char* program);
 
-// Logs `message` as INFO. For handlers of signals: takes no lock and no memory.
-// Requires: at most 128 bytes of ASCII without quotation marks, backslashes and control characters.
+// Logs `message` as INFO. Safe in signal handlers: takes no lock and allocates nothing. Requires:
+// at most 128 bytes of ASCII without quotation marks, backslashes and control characters.
 void LogInSignalHandler(absl::string_view message);
 
 }  // namespace muster

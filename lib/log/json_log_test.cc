@@ -27,7 +27,7 @@ using ::testing::Not;
 
 constexpr timespec kTime{.tv_sec = 1'795'918'327, .tv_nsec = 399'756'123};
 
-// The object that a line is; a failure if it is none.
+// Parses a line as a JSON object; fails the test if it is not one.
 Struct Parse(const std::string& line) {
   Struct object;
   const auto parsed = google::protobuf::util::JsonStringToMessage(line, &object);
@@ -66,7 +66,7 @@ TEST(JsonLogTest, ALineHasTheFieldsThatApply) {
                         R"("address": "10.0.0.1:40812", "result": "OK")"));
 }
 
-TEST(JsonLogTest, IsValidWhateverBytesTheTextsHave) {
+TEST(JsonLogTest, IsValidForAnyBytesInTheTexts) {
   std::string bytes;
   for (int byte = 0; byte < 256; ++byte) bytes += static_cast<char>(byte);
   const std::string line = ToJson({.time = kTime,
@@ -83,7 +83,7 @@ TEST(JsonLogTest, IsValidWhateverBytesTheTextsHave) {
   EXPECT_THAT(read, ::testing::EndsWith(std::string(128, '?')));
 }
 
-TEST(JsonLogTest, TheFlagTakesTextAndJsonAlone) {
+TEST(JsonLogTest, TheFlagAcceptsOnlyTextAndJson) {
   LogFormat format = LogFormat::kText;
   std::string error;
   EXPECT_TRUE(AbslParseFlag("json", &format, &error));
@@ -94,7 +94,7 @@ TEST(JsonLogTest, TheFlagTakesTextAndJsonAlone) {
   EXPECT_EQ(error, "it must be text or json");
 }
 
-// What the process of a death test has written to stderr: objects alone, with these messages.
+// Matches the stderr of a death test's process: only objects, with these messages.
 MATCHER_P(AreLines, messages, "") {
   std::vector<std::string> read;
   for (const auto& line : absl::StrSplit(std::string(arg), '\n', absl::SkipEmpty())) {
@@ -104,7 +104,7 @@ MATCHER_P(AreLines, messages, "") {
                                        result_listener);
 }
 
-// As a daemon begins.
+// Initialises logging as a daemon does.
 void Begin(LogFormat format) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging("json_log_test");
@@ -121,7 +121,7 @@ void LogALittle() {
   std::exit(0);
 }
 
-TEST(JsonLogDeathTest, AllThatIsLoggedAreObjects) {
+TEST(JsonLogDeathTest, EveryLineIsAnObject) {
   const std::vector<std::string> messages = {"two\nlines, and \"quotes\"", "a warning", "of gRPC",
                                              "of a handler"};
   EXPECT_EXIT(LogALittle(), ExitedWithCode(0), AreLines(messages));
@@ -134,7 +134,7 @@ void LogInScopes() {
   std::exit(0);
 }
 
-TEST(JsonLogDeathTest, ALineSaysWhenAndWhereAndWhatItIsAbout) {
+TEST(JsonLogDeathTest, ALineHasTimeSourceAndFields) {
   EXPECT_EXIT(LogInScopes(), ExitedWithCode(0),
               ::testing::ContainsRegex(
                   R"(^."time": "20[0-9-]*T[0-9:.]*Z", "severity": "INFO", "source": )"
@@ -148,7 +148,7 @@ void Fail(LogFormat format) {
   CHECK_EQ(1, 2) << "the end";
 }
 
-TEST(JsonLogDeathTest, AFatalLineComesOutWithItsStackAndNothingElse) {
+TEST(JsonLogDeathTest, AFatalLineHasItsStackAndNothingFollows) {
   const std::vector<std::string> messages = {"Check failed: 1 == 2 (1 vs. 2) the end"};
   EXPECT_EXIT(Fail(LogFormat::kJson), KilledBySignal(SIGABRT), AreLines(messages));
   EXPECT_EXIT(Fail(LogFormat::kJson), KilledBySignal(SIGABRT),

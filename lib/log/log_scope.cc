@@ -7,7 +7,7 @@ namespace {
 
 thread_local const LogScope* innermost = nullptr;
 
-// Never destroyed: the last lines are logged while the process ends.
+// Never destroyed, because the last lines are logged while the process ends.
 std::string& ProcessMember() {
   static std::string& member = *new std::string;
   return member;
@@ -34,7 +34,7 @@ LogFields LogScope::Current() {
   LogFields fields;
   for (const LogScope* scope = innermost; scope != nullptr; scope = scope->outer_) {
     const LogFields& more = scope->fields_;
-    // Another job's generation is not this one's.
+    // Do not combine one job with the generation of another.
     if (fields.generation == 0 && (fields.job.empty() || fields.job == more.job)) {
       fields.generation = more.generation;
     }

@@ -7,7 +7,7 @@
 namespace muster::log_scope_test {
 namespace {
 
-TEST(LogScopeTest, TheInnermostScopeThatHasAFieldGivesIt) {
+TEST(LogScopeTest, TheInnermostScopeWithAFieldWins) {
   const LogScope job({.job = "net-7", .generation = 2});
   {
     const LogScope member({.member = "ps-1"});
@@ -28,7 +28,7 @@ TEST(LogScopeTest, AnotherJobDoesNotInheritTheGeneration) {
   EXPECT_EQ(LogScope::Current().generation, 0);
 }
 
-TEST(LogScopeTest, IsOfOneThreadAndCanBeHandedToAnother) {
+TEST(LogScopeTest, BelongsToOneThreadAndCanBePassedToAnother) {
   const LogScope job({.job = "net-7"});
   std::thread([fields = LogScope::Current()] {
     EXPECT_EQ(LogScope::Current().job, "");
@@ -37,7 +37,7 @@ TEST(LogScopeTest, IsOfOneThreadAndCanBeHandedToAnother) {
   }).join();
 }
 
-TEST(LogScopeTest, AThreadThatIsWaitedForLogsAsTheOneThatWaits) {
+TEST(LogScopeTest, AHelperThreadLogsWithTheFieldsOfItsCaller) {
   const LogScope job({.job = "net-7", .generation = 2});
   std::thread([scopes = LogScope::Innermost()] {
     {
@@ -54,7 +54,7 @@ TEST(LogScopeTest, AThreadThatIsWaitedForLogsAsTheOneThatWaits) {
   EXPECT_EQ(LogScope::Current().job, "net-7");
 }
 
-TEST(LogScopeTest, TheProcessesMemberIsThatOfLinesWithoutOne) {
+TEST(LogScopeTest, TheProcessMemberIsTheDefault) {
   LogScope::SetProcessMember("worker-0");
   EXPECT_EQ(LogScope::Current().member, "worker-0");
   const LogScope scope({.member = "worker-1"});

@@ -1,15 +1,15 @@
-// Where this program lies.
+// Finds the path of this program.
 #pragma once
 
 #include <string>
 
 namespace muster {
 
-// The absolute path by which this program can be started again; "" where that cannot be said.
+// Returns the absolute path by which this program can be started again, or "" if it is not known.
+// Thread-safe.
 //
-// Under a bundle's own loader (tools/bundle.sh) /proc/self/exe is that loader. The bundle's script
-// therefore says in argv[0] what was started, and an absolute argv[0] that can be executed is
-// believed. Thread-safe.
+// Under a bundle's own loader (tools/bundle.sh) /proc/self/exe is that loader. So the bundle's
+// script passes its path in argv[0], and an absolute, executable argv[0] has priority.
 std::string ProgramPath();
 
 }  // namespace muster

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLoader[] = "/lib64/ld-linux-x86-64.so.2";
 
-// What `path` prints when it is run with `argv`.
+// Returns the output of `path` when it is run with `argv`.
 std::string Printed(const std::string& path, std::vector<std::string> argv) {
   int ends[2];
   if (pipe(ends) != 0) return "no pipe";
@@ -45,21 +45,21 @@ std::string Printed(const std::string& path, std::vector<std::string> argv) {
 
 std::string Self() { return fs::read_symlink("/proc/self/exe").string(); }
 
-TEST(ProgramPathTest, IsTheProgramWhateverNameItWasStartedBy) {
+TEST(ProgramPathTest, IsTheProgramUnderAnyName) {
   EXPECT_EQ(Printed(Self(), {"muster", "where"}), Self());
   EXPECT_EQ(Printed(Self(), {"./no/such/path", "where"}), Self());
   EXPECT_EQ(Printed(Self(), {"/no/such/path", "where"}), Self());
   EXPECT_EQ(Printed(Self(), {Self(), "where"}), Self());
 }
 
-TEST(ProgramPathTest, ALinkIsFollowedToWhereTheProgramLies) {
+TEST(ProgramPathTest, FollowsLinks) {
   const fs::path link = fs::path(testing::TempDir()) / "linked_program";
   fs::remove(link);
   fs::create_symlink(Self(), link);
   EXPECT_EQ(Printed(link, {link, "where"}), Self());
 }
 
-TEST(ProgramPathTest, UnderALoaderOfItsOwnItIsTheScriptThatStartedIt) {
+TEST(ProgramPathTest, UnderABundlesLoaderItIsTheScript) {
   if (!fs::exists(kLoader)) GTEST_SKIP() << "no " << kLoader << " here";
   const fs::path script = fs::canonical(testing::TempDir()) / "wrapper";
   std::ofstream(script) << "#!/bin/sh\nexec " << kLoader << " --argv0 \"$0\" " << Self()

@@ -1,4 +1,4 @@
-// Faults of a request, all at once, each with its field path.
+// Reports all faults of a request at once, each with its field path.
 #pragma once
 
 #include <string>
@@ -16,17 +16,17 @@ struct FieldFault {
   friend bool operator==(const FieldFault&, const FieldFault&) = default;
 };
 
-// INVALID_ARGUMENT whose message lists every fault, one per line ("field: description"), and that
-// carries them as a google.rpc.BadRequest payload. `reason` is "INVALID_REQUEST" where no job spec
-// is at fault. `faults` must not be empty.
+// Returns INVALID_ARGUMENT with a message that lists every fault, one per line ("field:
+// description"), and a google.rpc.BadRequest payload of the faults. `reason` must be
+// "INVALID_REQUEST" if the fault is not in a job spec. `faults` must not be empty.
 absl::Status FaultsToStatus(const std::vector<FieldFault>& faults,
                             absl::string_view reason = "INVALID_SPEC");
 
-// `status` of one field: its path and ": " come before the message, code and reason stay. OK stays
-// OK.
+// Returns `status` with the field's path and ": " before the message. Code and reason stay. OK
+// stays OK.
 absl::Status AtField(const absl::Status& status, absl::string_view field);
 
-// The faults of either; empty for other statuses.
+// Returns the faults attached by either function; empty for other statuses.
 std::vector<FieldFault> FaultsOf(const absl::Status& status);
 
 }  // namespace muster

@@ -22,7 +22,7 @@ TEST(FieldFaultTest, AnErrorOfOneFieldKeepsItsCodeAndReasonAndNamesTheField) {
   EXPECT_THAT(FaultsOf(status), ElementsAre(FieldFault{"data.text.path", "/nope: no such file"}));
 }
 
-TEST(FieldFaultTest, OtherErrorsHaveNoFaultsEvenIfTheyLookLikeIt) {
+TEST(FieldFaultTest, OtherErrorsHaveNoFaultsEvenIfTheyLookSimilar) {
   EXPECT_THAT(FaultsOf(absl::InvalidArgumentError("data.text.path: /nope")), IsEmpty());
   EXPECT_THAT(FaultsOf(absl::OkStatus()), IsEmpty());
   EXPECT_TRUE(AtField(absl::OkStatus(), "data").ok());

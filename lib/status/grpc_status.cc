@@ -16,13 +16,13 @@ namespace muster {
 
 namespace {
 
-// What a client takes of metadata, all fields together: 8 KiB unless it says otherwise. One that is
-// sent more closes the connection, with all its calls, and knows nothing of the error. The rest is
-// for fields that are not ours.
+// Clients accept 8 KiB of metadata by default, all fields together. A client that is sent more
+// closes the connection with all its calls, and loses the error. The rest of the 8 KiB is for
+// fields that are not ours.
 constexpr size_t kErrorBytesMax = 7 << 10;
 
-// The longest beginning of `text` of at most `bytes` that ends with a whole character, and what is
-// missing.
+// Returns the longest prefix of `text` of at most `bytes` that ends with a whole character, and
+// says how much is missing.
 std::string Shortened(const std::string& text, size_t bytes) {
   if (text.size() <= bytes) return text;
   size_t end = bytes;
@@ -30,15 +30,15 @@ std::string Shortened(const std::string& text, size_t bytes) {
   return absl::StrCat(text.substr(0, end), "... (", text.size() - end, " bytes more)");
 }
 
-// Zero: another attempt would fare no better, or soon enough. A disk or a queue that is full
-// empties slowly, whoever is away is back in a second or two.
+// Returns 0 if another attempt would not succeed, or may be made at once. A full disk or queue
+// drains slowly; an absent process is back in a second or two.
 absl::Duration RetryDelayOf(const absl::Status& status) {
   if (absl::IsUnavailable(status)) return absl::Seconds(1);
   if (!absl::IsResourceExhausted(status)) return absl::ZeroDuration();
   return ReasonOf(status) == "TOO_MANY_CALLS" ? absl::Seconds(1) : absl::Seconds(10);
 }
 
-// On the wire: the message percent-encoded, the details in base64.
+// The size on the wire: the message is percent-encoded, the details are in base64.
 size_t WireBytes(const std::string& message, const std::string& details) {
   size_t bytes = (details.size() + 2) / 3 * 4;
   for (const char c : message) bytes += c >= ' ' && c <= '~' && c != '%' ? 1 : 3;
@@ -73,8 +73,8 @@ std::string Details(const absl::Status& status, const std::string& message,
 
 }  // namespace
 
-// Where all of it is too much, the message is cut first, which says the faults once more, then
-// faults are left out from the end.
+// If the whole is too long, the message is cut first, because the faults repeat it. Then faults are
+// dropped from the end.
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const std::string whole = ValidUtf8(status.message());
@@ -109,7 +109,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
       for (const auto& violation : request.field_violations()) {
         faults.push_back({violation.field(), violation.description()});
       }
-      // Keeps the server's message: it may say more than the faults do.
+      // Keep the server's message, which may say more than the faults.
       FaultsToStatus(faults).ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
         result.SetPayload(url, payload);
       });

@@ -1,6 +1,6 @@
-// absl::Status <-> grpc::Status. The reason travels as google.rpc.ErrorInfo{reason, domain
-// "muster.io"}, field faults as google.rpc.BadRequest; UNAVAILABLE and RESOURCE_EXHAUSTED have a
-// google.rpc.RetryInfo as well.
+// Converts between absl::Status and grpc::Status. The reason is sent as
+// google.rpc.ErrorInfo{reason, domain "muster.io"}, field faults as google.rpc.BadRequest.
+// UNAVAILABLE and RESOURCE_EXHAUSTED also have a google.rpc.RetryInfo.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,8 +8,8 @@
 
 namespace muster {
 
-// What is too long for a client to take is cut: the message, which says how much is missing, then
-// faults from the end.
+// An error too long for a client is cut: first the message, which then says how much is missing,
+// then faults from the end.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -25,7 +25,7 @@ TEST(GrpcStatusTest, CodeMessageReasonAndFaultsSurviveTheWire) {
   EXPECT_EQ(FaultsOf(received), faults);
 }
 
-TEST(GrpcStatusTest, FaultsOfARequestThatHoldsNoSpecSaySo) {
+TEST(GrpcStatusTest, FaultsOfARequestWithoutASpecHaveTheirOwnReason) {
   const std::vector<FieldFault> faults = {{"page_size", "must not be negative (is -1)"}};
 
   absl::Status received = FromGrpc(ToGrpc(FaultsToStatus(faults, "INVALID_REQUEST")));
@@ -43,7 +43,7 @@ TEST(GrpcStatusTest, AttachedReasonBecomesErrorInfo) {
   EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
 }
 
-// Seconds of the RetryInfo among the details; -1: there is none.
+// Returns the seconds of the RetryInfo in the details, or -1 if there is none.
 int64_t RetrySeconds(const absl::Status& status) {
   google::rpc::Status details;
   EXPECT_TRUE(details.ParseFromString(ToGrpc(status).error_details()));
@@ -54,7 +54,7 @@ int64_t RetrySeconds(const absl::Status& status) {
   return -1;
 }
 
-TEST(GrpcStatusTest, WhoMayTryAgainIsToldWhen) {
+TEST(GrpcStatusTest, RetryableErrorsSayWhenToRetry) {
   EXPECT_EQ(RetrySeconds(absl::UnavailableError("away")), 1);
   EXPECT_EQ(RetrySeconds(WithReason(absl::ResourceExhaustedError("busy"), "TOO_MANY_CALLS")), 1);
   EXPECT_EQ(RetrySeconds(WithReason(absl::ResourceExhaustedError("full"), "STORE_FULL")), 10);
@@ -62,8 +62,9 @@ TEST(GrpcStatusTest, WhoMayTryAgainIsToldWhen) {
   EXPECT_EQ(ReasonOf(FromGrpc(ToGrpc(absl::UnavailableError("away")))), "UNAVAILABLE");
 }
 
-// As a message that was cut: without this the other side could not read the reason either.
-TEST(GrpcStatusTest, HalfACharacterCostsNoReasonAndNoFault) {
+// Half a character is left when a message is cut. Unless it is removed, the other side cannot even
+// read the reason.
+TEST(GrpcStatusTest, HalfACharacterLosesNeitherReasonNorFaults) {
   const absl::Status received =
       FromGrpc(ToGrpc(FaultsToStatus({{"name", "is \"\xe2\x82"}}, "INVALID_SPEC")));
 
@@ -71,8 +72,8 @@ TEST(GrpcStatusTest, HalfACharacterCostsNoReasonAndNoFault) {
   EXPECT_EQ(FaultsOf(received), (std::vector<FieldFault>{{"name", "is \"??"}}));
 }
 
-// 8 KiB of metadata are all that a client takes: one that is sent more closes the connection.
-TEST(GrpcStatusTest, WhatIsTooLongIsCutToWhatAClientTakes) {
+// A client accepts 8 KiB of metadata, and closes the connection if it is sent more.
+TEST(GrpcStatusTest, CutsLongErrorsToTheClientsLimit) {
   std::vector<FieldFault> many;
   for (int i = 0; i < 500; ++i) many.push_back({"field", "must be another (is 'that')"});
   const std::string letters(70'000, 'x'), others = [] {

@@ -1,4 +1,4 @@
-// absl::Status with a machine-readable reason, and the two macros that pass errors on.
+// Adds a machine-readable reason to absl::Status, and defines the two macros that return errors.
 #pragma once
 
 #include <string>
@@ -10,14 +10,16 @@
 
 namespace muster {
 
-// A status that carries an UPPER_SNAKE reason ("DATA_NOT_FOUND"): the token that users grep for,
-// the same as google.rpc.ErrorInfo.reason and the anchor of the runbook. `status` must not be OK.
+// Returns `status` with an UPPER_SNAKE reason ("DATA_NOT_FOUND"). Users search for this token; it
+// is also google.rpc.ErrorInfo.reason and the anchor in the runbook. `status` must not be OK.
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
-// The reason, or the canonical code's name ("INVALID_ARGUMENT") where none was attached. "" for OK.
+// Returns the reason, or the canonical code's name ("INVALID_ARGUMENT") if none is attached. "" for
+// OK.
 std::string ReasonOf(const absl::Status& status);
 
-// The same code, payloads and reason with `context` and ": " before the message. OK stays OK.
+// Returns `status` with `context` and ": " before the message. Code, payloads and reason stay. OK
+// stays OK.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
 }  // namespace muster

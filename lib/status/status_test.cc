@@ -5,7 +5,7 @@
 namespace muster::status_test {
 namespace {
 
-TEST(StatusTest, ReasonTravelsThroughAnnotation) {
+TEST(StatusTest, AnnotateKeepsTheReason) {
   absl::Status status = WithReason(absl::NotFoundError("no such file"), "DATA_NOT_FOUND");
 
   absl::Status annotated = Annotate(status, "data.text.path");

@@ -10,7 +10,7 @@ size_t Utf8CharacterBytes(absl::string_view text) {
   if (first < 0x80) return 1;
   const size_t size = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
   if (size == 0 || text.size() < size) return 0;
-  // The shortest form only, no halves of surrogate pairs, nothing beyond 0x10ffff.
+  // Accepts only the shortest form, no halves of surrogate pairs, and nothing beyond 0x10ffff.
   const unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   if (byte(1) < least || byte(1) > most) return 0;

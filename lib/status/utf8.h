@@ -1,4 +1,4 @@
-// UTF-8, which is all that strings of the API can carry.
+// UTF-8, the only encoding that the API's strings can carry.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,16 @@
 
 namespace muster {
 
-// The bytes of the character that `text`, which is not empty, begins with; 0 if that is none.
+// Returns the length of the first character of `text` in bytes, or 0 if it does not begin with a
+// valid one. `text` must not be empty.
 size_t Utf8CharacterBytes(absl::string_view text);
 
-// `text` with a question mark for every byte that belongs to no character. A text that was cut may
-// end in such bytes, and a message that has one loses everything that comes with it.
+// Returns `text` with a question mark for every byte that is not part of a character. Cut text may
+// end in such bytes; a message that contains one would lose all of its payloads.
 std::string ValidUtf8(absl::string_view text);
 
-// The same, and control characters as text (\n, \x1b, \u009b): what others wrote begins no line of
-// a log and tells a terminal nothing.
+// Does what ValidUtf8() does, and writes control characters as text (\n, \x1b, \u009b). So text
+// from others can neither begin a line of a log nor control a terminal.
 std::string Printable(absl::string_view text);
 
 }  // namespace muster

@@ -5,7 +5,7 @@
 namespace muster::utf8_test {
 namespace {
 
-TEST(Utf8Test, CharactersAreOfOneToFourBytes) {
+TEST(Utf8Test, CharactersHaveOneToFourBytes) {
   EXPECT_EQ(Utf8CharacterBytes("ab"), 1);
   EXPECT_EQ(Utf8CharacterBytes("\xc3\xa4z"), 2);
   EXPECT_EQ(Utf8CharacterBytes("\xe2\x82\xac"), 3);
@@ -13,7 +13,7 @@ TEST(Utf8Test, CharactersAreOfOneToFourBytes) {
   EXPECT_EQ(Utf8CharacterBytes("\xf4\x8f\xbf\xbf"), 4);
 }
 
-TEST(Utf8Test, OtherBytesAreNone) {
+TEST(Utf8Test, OtherBytesAreNotCharacters) {
   for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80",
                            "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff",
                            "\xc3", "\xe2\x82", "\xe2\x82z", "\xf0\x9f\x98"}) {
@@ -21,7 +21,7 @@ TEST(Utf8Test, OtherBytesAreNone) {
   }
 }
 
-TEST(Utf8Test, WhatIsNoCharacterBecomesAQuestionMark) {
+TEST(Utf8Test, InvalidBytesBecomeQuestionMarks) {
   EXPECT_EQ(ValidUtf8(""), "");
   EXPECT_EQ(ValidUtf8("\xe2\x82\xac 5"), "\xe2\x82\xac 5");
   EXPECT_EQ(ValidUtf8("cut \xe2\x82"), "cut ??");
@@ -35,7 +35,7 @@ TEST(Utf8Test, ControlCharactersArePrintedAsText) {
   EXPECT_EQ(Printable("\xc2\x9b"
                       "1m"),
             "\\u009b1m")
-      << "as ESC [ to some terminals";
+      << "some terminals treat it as ESC [";
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kNameBytesMax =
-    64;  // longer words are no typing mistake, and the table is quadratic
+    64;  // longer words are not typing errors, and the table is quadratic
 
 // Optimal string alignment distance.
 size_t EditDistance(absl::string_view a, absl::string_view b) {

@@ -1,4 +1,4 @@
-// The known name nearest to a mistyped one.
+// Finds the known name nearest to a mistyped one.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace muster {
 
-// The name in `known` with the fewest edits (insert, delete, replace, swap of neighbours) from
-// `mistyped`, case ignored; the first of equals. "" when even that one needs more than a third of
-// the letters changed (one edit is always allowed).
+// Returns the name in `known` with the fewest edits (insert, delete, replace, swap of neighbours)
+// from `mistyped`, ignoring case; the first of equals. Returns "" if even that one needs more than
+// a third of the letters changed (one edit is always allowed).
 std::string NearestName(absl::string_view mistyped, const std::vector<std::string>& known);
 
 }  // namespace muster

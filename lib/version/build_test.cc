@@ -14,7 +14,7 @@ using ::testing::AnyOf;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
-TEST(BuildTest, TheVersionIsTheOneOfTheFile) {
+TEST(BuildTest, TheVersionIsThatOfTheFile) {
   std::ifstream file("VERSION");
   std::string version;
   ASSERT_TRUE(std::getline(file, version));
@@ -24,9 +24,7 @@ TEST(BuildTest, TheVersionIsTheOneOfTheFile) {
   EXPECT_THAT(version, MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
-TEST(BuildTest, TestsAreNotStampedSoThatACommitRunsNoneAgain) {
-  EXPECT_EQ(ThisBuild().commit, "unknown");
-}
+TEST(BuildTest, TestsAreNotStamped) { EXPECT_EQ(ThisBuild().commit, "unknown"); }
 
 TEST(BuildTest, SaysHowItWasBuilt) {
   const Build build = ThisBuild();
@@ -34,7 +32,7 @@ TEST(BuildTest, SaysHowItWasBuilt) {
   EXPECT_THAT(build.compiler, MatchesRegex("(g\\+\\+|clang) [0-9]+\\.[0-9.]+.*"));
 }
 
-TEST(BuildTest, TheTextHasALineForEach) {
+TEST(BuildTest, TheTextHasOneLinePerFact) {
   EXPECT_EQ(ToText({.version = "1.2.3",
                     .commit = "71f0bcc9d2a1",
                     .kind = "opt",

@@ -1,6 +1,6 @@
-// Compiled by Bazel when it links a program. Where it stamps, its header brings the keys of
-// tools/workspace_status.sh as macros; elsewhere (`bazel test`) they say "redacted".
-#ifndef BUILD_EMBED_LABEL  // where somebody else looks at this file
+// Compiled by Bazel when it links a program. With stamping, its header defines the keys of
+// tools/workspace_status.sh as macros; otherwise (`bazel test`) their values are "redacted".
+#ifndef BUILD_EMBED_LABEL  // for tools that parse this file without Bazel
 #define BUILD_EMBED_LABEL "redacted"
 #endif
 
