@@ -1,5 +1,5 @@
-// What can be wrong with data, in one form: a reason, and the field at fault (see FaultsOf()),
-// whose path begins the message.
+// Errors about data, all of one form: a reason, and the field at fault (see FaultsOf()). The
+// field's path begins the message.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,29 @@
 
 namespace muster {
 
-// "data.text.path: /nope: no such file or directory", from errno; a relative path that is not there
-// is followed by the folder that it is relative to. Reason DATA_NOT_FOUND.
+// Returns "data.text.path: /nope: no such file or directory", from errno, with reason
+// DATA_NOT_FOUND. For a relative path the message also names the folder to which it is relative.
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
 
-// The descriptor of a regular file, to read, the caller's to close; else one of these.
+// Opens a regular file for reading. Returns its descriptor, which the caller must close, or one of
+// the errors here.
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field);
 
 absl::Status DataTruncated(absl::string_view field, absl::string_view message);
 absl::Status DataInvalid(absl::string_view field, absl::string_view message);
 absl::Status DataTooSmall(absl::string_view field, absl::string_view message);
 
-// RESOURCE_EXHAUSTED: `path` takes more memory than is left of what the data may hold.
+// Returns RESOURCE_EXHAUSTED: `path` needs more memory than the data may still use.
 absl::Status DataTooLarge(absl::string_view field, absl::string_view path, int64_t bytes_left);
 
-// The graph's input of that name, or nullptr.
+// Returns the graph's input of that name, or nullptr.
 const v1::GraphInput* FindInput(const v1::Graph& graph, absl::string_view name);
 
-// Whether the graph has an input of that name with exactly this type.
+// Returns whether the graph has an input of that name with exactly this type.
 bool HasInput(const v1::Graph& graph, absl::string_view name, v1::DType dtype,
               absl::Span<const int64_t> shape);
 
-// "f32[-1, 1, 28, 28]", or "missing".
+// Returns "f32[-1, 1, 28, 28]", or "missing".
 std::string DescribeInput(const v1::Graph& graph, absl::string_view name);
 
 }  // namespace muster

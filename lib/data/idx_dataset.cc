@@ -24,7 +24,7 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kElementsMax = int64_t{1} << 36;  // bytes held in memory
+constexpr int64_t kElementsMax = int64_t{1} << 36;  // limit of bytes held in memory
 constexpr int64_t kReadBytes = 1 << 20;
 constexpr unsigned char kUnsignedByte = 0x08;
 
@@ -38,7 +38,8 @@ struct CloseGzip {
 };
 using GzipFile = std::unique_ptr<gzFile_s, CloseGzip>;
 
-// Reads up to `bytes` more. Memory grows with what is there, not with what a header claims.
+// Reads up to `bytes` more. Memory grows with the data that is present, not with the size that a
+// header claims.
 absl::StatusOr<std::vector<unsigned char>> ReadUpTo(gzFile file, int64_t bytes,
                                                     absl::string_view field,
                                                     absl::string_view path) {
@@ -62,7 +63,7 @@ absl::StatusOr<std::vector<unsigned char>> ReadUpTo(gzFile file, int64_t bytes,
   return content;
 }
 
-// What it holds is taken off `bytes_left`.
+// Subtracts the memory that it uses from `bytes_left`.
 absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field,
                                 int64_t& bytes_left) {
   ASSIGN_OR_RETURN(const int descriptor, OpenDataFile(path, field));
@@ -102,7 +103,8 @@ absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field
   }
   if (elements > bytes_left) return DataTooLarge(field, path, bytes_left);
   bytes_left -= elements;
-  // One more than the dimensions say: shows what trails, and makes zlib check the stream's end.
+  // Read one byte more than the dimensions say. That detects trailing bytes, and makes zlib check
+  // the end of the stream.
   ASSIGN_OR_RETURN(idx.elements, read(elements + 1));
   const int64_t found = idx.elements.size();
   if (found < elements) {
@@ -152,7 +154,8 @@ kernels::ByteValues PixelValues() {
 
 class IdxDataset : public Dataset {
  public:
-  // The first `samples` of `training` train; without `evaluation` the others are held out.
+  // The first `samples` of `training` are for training. Without `evaluation` the others are held
+  // out.
   IdxDataset(LabelledImages training, int64_t samples, std::optional<LabelledImages> evaluation,
              LabelledRows rows)
       : training_(std::move(training)),
@@ -234,7 +237,7 @@ absl::Status CheckFits(const LabelledImages& images, const v1::Graph& graph) {
   return absl::OkStatus();
 }
 
-// Every label is one of the model's classes.
+// Checks that every label is one of the model's classes.
 absl::Status CheckLabels(const std::vector<unsigned char>& labels, int64_t classes,
                          absl::string_view field, const std::string& path) {
   const auto largest = std::max_element(labels.begin(), labels.end());

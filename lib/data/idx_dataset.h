@@ -1,4 +1,5 @@
-// Images and labels in the IDX format of MNIST, plain or gzip; pixels become (p / 255 - 0.5) / 0.5.
+// Reads images and labels in the IDX format of MNIST, plain or gzip. Pixels become (p / 255 - 0.5)
+// / 0.5.
 //   Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats".
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace muster {
 
-// As Dataset::Open() for `data.idx`.
+// Implements Dataset::Open() for `data.idx`.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec& spec,
                                                               const v1::Graph& graph,
                                                               int64_t held_bytes_max);

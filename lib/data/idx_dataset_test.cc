@@ -85,14 +85,14 @@ absl::StatusOr<std::unique_ptr<const Dataset>> Open(absl::string_view images,
   return Dataset::Open(SpecOf(images, labels, holdout), GraphOf({1, 2, 3}));
 }
 
-// Of "input", as the model reads it.
+// The values of "input", as the model reads them.
 std::vector<float> Decoded(const Dataset& dataset, const std::vector<uint8_t>& bytes) {
   std::vector<float> values(bytes.size());
   kernels::DecodeBytes(values.data(), bytes.data(), bytes.size(), *dataset.row_values(0));
   return values;
 }
 
-TEST(IdxDatasetTest, PixelsAreBytesOfScaledValuesAndLabelsAreNumbers) {
+TEST(IdxDatasetTest, PixelsAreBytesWithScaledValuesAndLabelsAreIds) {
   for (bool gzip : {false, true}) {
     auto dataset = gzip ? Open(Gzipped(Images()), Gzipped(Labels())) : Open(Images(), Labels());
     ASSERT_TRUE(dataset.ok()) << dataset.status();
@@ -110,7 +110,7 @@ TEST(IdxDatasetTest, PixelsAreBytesOfScaledValuesAndLabelsAreNumbers) {
   }
 }
 
-TEST(IdxDatasetTest, ImagesAndLabelsHoldNoMoreThanTheyMay) {
+TEST(IdxDatasetTest, RefusesImagesAndLabelsBeyondTheMemoryLimit) {
   const v1::DataSpec spec = SpecOf(Gzipped(Images()), Labels());
 
   EXPECT_TRUE(Dataset::Open(spec, GraphOf({1, 2, 3}), 70).ok());
@@ -120,7 +120,7 @@ TEST(IdxDatasetTest, ImagesAndLabelsHoldNoMoreThanTheyMay) {
                                            ": takes more than the 9 bytes that it may"));
 }
 
-TEST(IdxDatasetTest, APipeIsNotWaitedFor) {
+TEST(IdxDatasetTest, RefusesAPipeWithoutBlocking) {
   v1::DataSpec spec = SpecOf(Images(), Labels());
   spec.mutable_idx()->set_labels(testing::TempDir() + "/pipe");
   ASSERT_EQ(mkfifo(spec.idx().labels().c_str(), 0600), 0);
@@ -147,7 +147,7 @@ TEST(IdxDatasetTest, TheLastSamplesAreHeldOut) {
   EXPECT_FLOAT_EQ(input[0], (80 / 255.0 - 0.5) / 0.5);
 }
 
-TEST(IdxDatasetTest, EvaluationFilesTakeThePlaceOfAHoldout) {
+TEST(IdxDatasetTest, EvaluationFilesReplaceTheHoldout) {
   v1::DataSpec spec = SpecOf(Images(), Labels());
   spec.mutable_idx()->set_eval_images(Write("eval_images", Idx({1, 2, 3}, "abcdef")));
   spec.mutable_idx()->set_eval_labels(Write("eval_labels", Idx({1}, "\x5")));
@@ -170,7 +170,7 @@ TEST(IdxDatasetTest, EvaluationFilesTakeThePlaceOfAHoldout) {
                                "data.idx.eval_labels: "));
 }
 
-TEST(IdxDatasetTest, EveryTruncationIsNamed) {
+TEST(IdxDatasetTest, ReportsEveryTruncation) {
   for (bool gzip : {false, true}) {
     const std::string images = gzip ? Gzipped(Images()) : Images();
     for (size_t bytes = 0; bytes < images.size(); ++bytes) {
@@ -183,9 +183,9 @@ TEST(IdxDatasetTest, EveryTruncationIsNamed) {
   EXPECT_EQ(ReasonOf(Open(Images(), Labels().substr(0, 12)).status()), "DATA_TRUNCATED");
 }
 
-TEST(IdxDatasetTest, ADamagedGzipStreamIsFoundByItsChecksum) {
+TEST(IdxDatasetTest, DetectsADamagedGzipStream) {
   std::string images = Gzipped(Images());
-  images[images.size() - 6] ^= 1;  // of the CRC-32
+  images[images.size() - 6] ^= 1;  // a byte of the CRC-32
   EXPECT_EQ(ReasonOf(Open(images, Labels()).status()), "DATA_INVALID");
 }
 
@@ -238,7 +238,7 @@ TEST(IdxDatasetTest, FaultsOfPathsAndModelsNameTheField) {
   EXPECT_EQ(ReasonOf(Dataset::Open(spec, GraphOf({6})).status()), "DATA_INVALID");
 }
 
-TEST(IdxDatasetTest, EveryLabelIsOneOfTheModelsClasses) {
+TEST(IdxDatasetTest, RefusesLabelsBeyondTheModelsClasses) {
   v1::Graph graph = GraphOf({6});
   v1::Parameter& weight = *graph.add_parameters();
   weight.set_name("weight");

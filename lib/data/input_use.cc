@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-// The same values in another arrangement.
+// Returns whether the op only rearranges the values of its input.
 bool OnlyRearranges(absl::string_view op) {
   static const auto* const kOps = new absl::flat_hash_set<absl::string_view>{
       "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"};
@@ -32,7 +32,7 @@ void Bound(InputUse& use, int64_t lowest, int64_t limit) {
   use.limit = std::min(use.limit, limit);
 }
 
-// The type of the node's input `index`; null when it is not known.
+// The type of the node's input `index`; null if it is not known.
 const TensorType* TypeOfInput(const TensorTypes& types, const v1::Node& node, int index) {
   if (index >= node.inputs_size()) return nullptr;
   const auto type = types.find(node.inputs(index));
@@ -69,8 +69,9 @@ void NoteUse(const v1::Node& node, int operand, const TensorTypes& types, InputU
 std::vector<InputUse> UsesOfInputs(const v1::Graph& graph) {
   std::vector<InputUse> uses(graph.inputs_size());
   const absl::StatusOr<TensorTypes> types = InferTypes(graph, /*batch=*/1);
-  if (!types.ok()) return uses;                    // whoever runs the graph says why
-  absl::flat_hash_map<std::string, int> input_of;  // tensor -> the graph input whose values it has
+  if (!types.ok()) return uses;  // running the graph reports the error
+  absl::flat_hash_map<std::string, int>
+      input_of;  // tensor -> the graph input that it has the values of
   for (int i = 0; i < graph.inputs_size(); ++i) input_of[graph.inputs(i).name()] = i;
   for (const v1::Node& node : graph.nodes()) {
     for (int operand = 0; operand < node.inputs_size(); ++operand) {

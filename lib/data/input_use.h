@@ -1,4 +1,4 @@
-// What a model does with the values of its inputs, read from its graph.
+// Finds how a model uses the values of its inputs, from its graph.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,15 @@
 namespace muster {
 
 struct InputUse {
-  // The model takes ids of [lowest, limit): an Embedding's rows, a loss's classes, what a Gather
-  // may index. The whole int64 where nothing bounds them, and for f32 inputs.
+  // The model accepts ids in [lowest, limit): an Embedding's rows, a loss's classes, the indices of
+  // a Gather. The whole int64 range for f32 inputs, and if nothing limits the ids.
   int64_t lowest = std::numeric_limits<int64_t>::min();
   int64_t limit = std::numeric_limits<int64_t>::max();
-  // Of the loss that reads it as target: that id may come too, and does not count.
+  // The ignore_index of the loss that reads it as target. This id is also valid, and does not
+  // count.
   std::optional<int64_t> ignore_index;
   bool is_probability = false;  // the f32 target of a SigmoidCrossEntropy
-  bool is_label = false;        // a CorrectCount compares with it
+  bool is_label = false;        // a CorrectCount reads it
 
   bool Takes(int64_t id) const {
     return (lowest <= id && id < limit) || (ignore_index && id == *ignore_index);
@@ -28,10 +29,10 @@ struct InputUse {
   bool is_bounded() const { return limit < std::numeric_limits<int64_t>::max(); }
 };
 
-// By graph input. Follows them through ops that only rearrange.
+// Returns the use of each graph input. Follows inputs through ops that only rearrange them.
 std::vector<InputUse> UsesOfInputs(const v1::Graph& graph);
 
-// How many of the i32 values in `rows` are not the ignore_index, which `use` has.
+// Returns how many of the i32 values in `rows` are not the ignore_index. Requires: `use` has one.
 int64_t CountTargets(const InputUse& use, absl::Span<const std::byte> rows);
 
 }  // namespace muster

@@ -83,7 +83,7 @@ TEST_F(InputUseTest, FollowsAnInputThroughOpsThatOnlyRearrange) {
   EXPECT_FALSE(uses[1].is_bounded());
 }
 
-TEST_F(InputUseTest, AGraphThatDoesNotCheckBoundsNothing) {
+TEST_F(InputUseTest, AnInvalidGraphSetsNoBounds) {
   Input("tokens", v1::DTYPE_I32, {-1, 6});
   Node("Nonsense", {"tokens"}, {"x"});
   const std::vector<InputUse> uses = UsesOfInputs(graph_);

@@ -1,4 +1,4 @@
-// The rows of a model that reads "input" and "target" and nothing else.
+// Fills the rows of a model that reads "input" and "target" and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace muster {
 
-// Where the two stand among the graph's inputs.
+// The positions of the two among the graph's inputs.
 class LabelledRows {
  public:
-  // The graph has both: see Check().
+  // Requires: the graph has both inputs; see Check().
   explicit LabelledRows(const v1::Graph& graph);
 
-  // INVALID_ARGUMENT, from `field`, naming a third input or the one of the two that is missing.
+  // Returns INVALID_ARGUMENT for `field`, naming a third input or the missing one of the two.
   static absl::Status Check(const v1::Graph& graph, absl::string_view field);
 
   absl::Span<std::byte> input(Dataset::Rows rows) const { return rows[input_]; }
@@ -27,11 +27,11 @@ class LabelledRows {
 
   int input_number() const { return input_; }
 
-  // Ids of "input" and of "target" that the model takes.
+  // The ids of "input" and of "target" that the model accepts.
   const InputUse& input_use() const { return uses_[input_]; }
   const InputUse& target_use() const { return uses_[target_]; }
 
-  // CHECKs that each holds `rows` rows or none.
+  // CHECKs that each of the two holds `rows` rows, or none.
   void CheckSizes(Dataset::Rows memory, size_t rows, size_t input_bytes, size_t target_bytes) const;
 
  private:

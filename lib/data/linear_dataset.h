@@ -1,4 +1,4 @@
-// Samples of a noisy line, made from the seed.
+// Generates samples of a noisy line from the seed.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace muster {
 
-// As Dataset::Open() for `data.linear`.
+// Implements Dataset::Open() for `data.linear`.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenLinearDataset(const v1::DataSpec& spec,
                                                                  const v1::Graph& graph);
 

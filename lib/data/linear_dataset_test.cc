@@ -74,7 +74,7 @@ TEST(LinearDatasetTest, NoiseHasItsDeviation) {
   EXPECT_NEAR(std::sqrt(squares / 20000), 0.5, 0.008);
 }
 
-TEST(LinearDatasetTest, DependsOnTheSeedAlone) {
+TEST(LinearDatasetTest, DependsOnlyOnTheSeed) {
   EXPECT_EQ(AllOf(LineSpec(0.5, 100)).y, AllOf(LineSpec(0.5, 100)).y);
   EXPECT_NE(AllOf(LineSpec(0.5, 100)).y, AllOf(LineSpec(0.5, 100, 4)).y);
 }

@@ -1,4 +1,4 @@
-// A file's bytes, read by the kernel as they are touched.
+// Maps a file's bytes into memory; the kernel reads them on access.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,13 @@
 
 namespace muster {
 
-// Immutable, shared by threads. The file must not shrink while it is mapped: who reads what is gone
-// is ended by SIGBUS (docs/job_spec.md says so). To read rows by pread instead takes twenty times
-// as long where they are a few bytes, as ids are.
+// Immutable; threads may share it. The file must not shrink while it is mapped: an access beyond
+// its new end kills the process by SIGBUS (docs/job_spec.md says so). Reading rows by pread instead
+// takes twenty times as long for rows of a few bytes, such as ids.
 class MappedFile {
  public:
-  // A regular file that is not empty. `field` begins the message of a failure (see data_fault.h).
+  // Maps a regular file that is not empty. `field` begins the message of an error (see
+  // data_fault.h).
   static absl::StatusOr<std::unique_ptr<const MappedFile>> Open(const std::string& path,
                                                                 absl::string_view field);
   ~MappedFile();

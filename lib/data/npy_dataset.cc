@@ -21,18 +21,18 @@
 namespace muster {
 namespace {
 
-// One input of the graph and the file that fills it.
+// A graph input, and the file that fills it.
 struct Column {
   NpyFile file;
   v1::DType dtype;
   int64_t row_elements;
 
-  // Bytes for an f32 input stay bytes.
+  // Bytes for an f32 input are kept as bytes.
   bool is_bytes() const { return dtype == v1::DTYPE_F32 && file.type() == NpyType::kU8; }
   int64_t row_bytes() const { return row_elements * (is_bytes() ? 1 : 4); }
 };
 
-// Not scaled.
+// The values of bytes, which are not scaled.
 kernels::ByteValues ValuesOfBytes() {
   kernels::ByteValues values;
   std::iota(values.begin(), values.end(), 0.0f);
@@ -67,7 +67,7 @@ void ConvertTo(NpyType type, const std::byte* from, std::byte* to, int64_t count
 
 class NpyDataset : public Dataset {
  public:
-  // The first `samples` of `all` train, the others are held out.
+  // The first `samples` of `all` are for training, the others are held out.
   NpyDataset(std::vector<Column> columns, int64_t samples, int64_t all)
       : columns_(std::move(columns)), samples_(samples), all_(all) {}
 
@@ -148,7 +148,7 @@ absl::Status CheckShape(const NpyFile& file, const v1::GraphInput& input, const 
   return absl::OkStatus();
 }
 
-// Every id is one that the model takes and fits i32.
+// Checks that the model accepts every id, and that it fits i32.
 template <typename Id>
 absl::Status CheckIds(absl::Span<const std::byte> data, int64_t row_elements, const InputUse& use,
                       const std::string& input, const std::string& path) {

@@ -1,4 +1,4 @@
-// One .npy file per input of the model; row i of every file is sample i.
+// Reads one .npy file per input of the model; row i of every file is sample i.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// As Dataset::Open() for `data.npy`. An f32 input takes any type (numbers are converted, not
-// scaled), an i32 input integers. Every id is looked at once.
+// Implements Dataset::Open() for `data.npy`. An f32 input accepts any type (numbers are converted,
+// not scaled), an i32 input integers. Checks every id once.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenNpyDataset(const v1::DataSpec& spec,
                                                               const v1::Graph& graph,
                                                               int64_t held_bytes_max);

@@ -57,7 +57,8 @@ std::vector<T> UpTo(int count) {
   return values;
 }
 
-// Reads f32 images [B, 2, 3], ids [B, 4] below 50, and labels [B] below 30 that may be ignored.
+// A model that reads f32 images [B, 2, 3], ids [B, 4] below 50, and labels [B] below 30 with an
+// ignore_index.
 v1::Graph ThreeInputs() {
   v1::Graph graph;
   auto input = [&](const char* name, v1::DType dtype, std::vector<int64_t> shape) {
@@ -133,16 +134,16 @@ TEST_F(NpyDatasetTest, RowsOfAllFilesMakeASample) {
   EXPECT_EQ(labels, (std::vector<int32_t>{7, 0}));
 
   (*dataset)->ReadEvaluation(1, 1, {{}, {}, BytesOf(labels).first(4)});
-  EXPECT_EQ(labels[0], 9) << "only what is asked for is filled";
+  EXPECT_EQ(labels[0], 9) << "only the requested inputs are filled";
   EXPECT_EQ(images[0], 42);
 }
 
-TEST_F(NpyDatasetTest, IdsThatAreLookedAtAreNoMoreThanTheyMay) {
+TEST_F(NpyDatasetTest, RefusesIdsBeyondTheMemoryLimit) {
   EXPECT_TRUE(Dataset::Open(spec_, ThreeInputs(), 40 * 8 + 10).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Dataset::Open(spec_, ThreeInputs(), 40 * 8 + 9).status()));
 }
 
-TEST_F(NpyDatasetTest, NumbersAreConvertedAndNotScaled) {
+TEST_F(NpyDatasetTest, NumbersAreConvertedButNotScaled) {
   for (int major : {1, 2, 3}) {
     Fill("images", Npy("<f8", "10, 2, 3", UpTo<double>(60), major));
     auto dataset = Open();
@@ -166,7 +167,7 @@ TEST_F(NpyDatasetTest, NumbersAreConvertedAndNotScaled) {
   EXPECT_EQ((*dataset)->row_values(1), nullptr);
 }
 
-TEST_F(NpyDatasetTest, AnIdOutOfRangeIsNamedWithFileAndRow) {
+TEST_F(NpyDatasetTest, ReportsAnIdOutOfRangeWithFileAndRow) {
   std::vector<int64_t> tokens = UpTo<int64_t>(40);
   tokens[30] = 50;
   Fill("tokens", Npy("<i8", "10, 4", tokens));
@@ -204,7 +205,7 @@ TEST_F(NpyDatasetTest, FilesMustFitTheModel) {
   EXPECT_EQ(Reason(), "DATA_INVALID");
 }
 
-TEST_F(NpyDatasetTest, FilesOfAnotherFormIsRefusedWithWhatToDo) {
+TEST_F(NpyDatasetTest, RefusesOtherFormatsAndSaysWhatToDo) {
   const std::string floats(240, 'x');
   struct Case {
     std::string file, message, reason;
@@ -236,7 +237,7 @@ TEST_F(NpyDatasetTest, FilesOfAnotherFormIsRefusedWithWhatToDo) {
   }
 }
 
-TEST_F(NpyDatasetTest, AHeaderOfAnyBytesIsReadOrRefused) {
+TEST_F(NpyDatasetTest, ReadsOrRefusesAHeaderOfAnyBytes) {
   const uint32_t seed = 20260101;
   std::mt19937 random(seed);
   const std::string good = Npy("<f4", "10, 2, 3", UpTo<float>(60));

@@ -19,8 +19,8 @@ namespace {
 
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kPreambleBytes = 8;         // magic, major, minor
-constexpr size_t kHeaderBytesMax = 1 << 16;  // a dictionary of three entries
-constexpr size_t kDimensionsMax = 32;        // NumPy's own bound
+constexpr size_t kHeaderBytesMax = 1 << 16;  // enough for a dictionary of three entries
+constexpr size_t kDimensionsMax = 32;        // NumPy's own limit
 
 struct TypeEntry {
   absl::string_view descr;
@@ -48,7 +48,7 @@ class HeaderReader {
     std::optional<std::vector<int64_t>> shape;
   };
 
-  // nullopt: no such dictionary.
+  // Returns nullopt if the text is not such a dictionary.
   std::optional<Fields> Read() {
     Fields fields;
     if (!Skip("{")) return std::nullopt;

@@ -1,4 +1,4 @@
-// NumPy's .npy files: one array each.
+// Reads NumPy's .npy files, each of which holds one array.
 //   Source: NumPy, "numpy.lib.format", versions 1.0 to 3.0
 #pragma once
 
@@ -21,7 +21,7 @@ absl::string_view NpyTypeName(NpyType type);  // "f32", ...
 int64_t NpyTypeBytes(NpyType type);
 bool IsInteger(NpyType type);
 
-// The array's place in a file's bytes.
+// The type, shape and position of the array in a file's bytes.
 struct NpyHeader {
   NpyType type = NpyType::kF32;
   std::vector<int64_t> shape;
@@ -29,12 +29,13 @@ struct NpyHeader {
   size_t data_bytes = 0;
 };
 
-// Reads the header of a whole file of `bytes`: little-endian, C order, all data there and nothing
-// behind it. DATA_TRUNCATED or DATA_INVALID, the message begins with `field` and `path`.
+// Reads the header of a complete file of `bytes`. The array must be little-endian, in C order,
+// complete, and the last thing in the file. Returns DATA_TRUNCATED or DATA_INVALID; the message
+// begins with `field` and `path`.
 absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> bytes, const std::string& path,
                                         absl::string_view field);
 
-// Immutable, shared by threads.
+// Immutable; threads may share it.
 class NpyFile {
  public:
   static absl::StatusOr<NpyFile> Open(const std::string& path, absl::string_view field);

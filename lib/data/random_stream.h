@@ -1,4 +1,4 @@
-// Keeps the random numbers of one seed apart by what they are for.
+// Separates the random numbers of one seed by purpose.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class RandomStream : uint64_t {
   kSyntheticSamples = 4,
 };
 
-// The `stream` argument of kernels::RandomWords for `purpose` in `epoch` (< 2^56).
+// Returns the `stream` argument of kernels::RandomWords for `purpose` in `epoch` (< 2^56).
 inline uint64_t StreamOf(RandomStream purpose, int64_t epoch) {
   return static_cast<uint64_t>(epoch) << 8 | static_cast<uint64_t>(purpose);
 }

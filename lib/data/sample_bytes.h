@@ -1,4 +1,4 @@
-// What a Dataset fills, as its bytes.
+// Memory for a Dataset to fill, as bytes.
 #pragma once
 
 #include <cstddef>

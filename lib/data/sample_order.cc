@@ -9,15 +9,16 @@
 namespace muster {
 namespace {
 
-// Four are enough for large domains; small ones mix slowly, and these cost nanoseconds.
+// Four rounds are enough for large domains. Small domains mix slowly, and two more rounds cost only
+// nanoseconds.
 constexpr int kFeistelRounds = 6;
 
 }  // namespace
 
 int64_t PermutedSample(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
   CHECK(0 <= i && i < n) << "sample " << i << " of " << n;
-  // The network permutes [0, 4^half_bits), which is less than 4 n: walking its cycle until it comes
-  // back below n takes fewer than four turns on average and permutes [0, n).
+  // The network permutes [0, 4^half_bits), which is less than 4 n. Repeating it until the value is
+  // below n takes fewer than four rounds on average, and permutes [0, n).
   const int half_bits = (std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2;
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
   const uint64_t stream = StreamOf(RandomStream::kSampleOrder, epoch);

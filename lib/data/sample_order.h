@@ -1,4 +1,5 @@
-// Which sample stands where: a pure function, so any worker can compute any share of any step.
+// Defines the order of samples. It is a pure function, so any worker can compute any share of any
+// step.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ struct BatchShare {
   std::vector<int64_t> samples;
 };
 
-// Samples at positions [first_position, first_position + count) of the batch of step `step`. An
-// epoch has floor(samples / batch_size) steps; the incomplete last batch is dropped. samples >=
-// batch_size.
+// Returns the samples at positions [first_position, first_position + count) of step `step`'s batch.
+// An epoch has floor(samples / batch_size) steps; the incomplete last batch is dropped. Requires:
+// samples >= batch_size.
 BatchShare SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size, int64_t step,
                          int64_t first_position, int64_t count);
 

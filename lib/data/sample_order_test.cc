@@ -27,7 +27,7 @@ bool IsPermutation(std::vector<int64_t> order) {
   return true;
 }
 
-TEST(SampleOrderTest, EverySampleStandsSomewhereOnce) {
+TEST(SampleOrderTest, EverySampleOccursOnce) {
   for (int64_t n = 1; n <= 300; ++n) EXPECT_TRUE(IsPermutation(Order(kSeed, 3, n))) << n;
   for (int64_t n : {1021, 1024, 1025, 4095, 4096, 65536, 65537, 99991}) {
     EXPECT_TRUE(IsPermutation(Order(kSeed, 0, n))) << n;
@@ -54,7 +54,8 @@ TEST(SampleOrderTest, DiffersByEpochAndBySeed) {
 }
 
 TEST(SampleOrderTest, LooksShuffled) {
-  // Among n samples about one stands at its own place and about half are ascending neighbours.
+  // Of n samples about one is expected at its own position, and about half are ascending
+  // neighbours.
   int fixed = 0, ascending = 0;
   constexpr int kEpochs = 20, kSamples = 1000;
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
@@ -68,7 +69,7 @@ TEST(SampleOrderTest, LooksShuffled) {
   EXPECT_NEAR(ascending, kEpochs * kSamples / 2, 500);
 }
 
-TEST(SampleOrderTest, SmallDomainsTakeEveryOrderAboutEquallyOften) {
+TEST(SampleOrderTest, SmallDomainsHaveEveryOrderAboutEquallyOften) {
   std::map<std::vector<int64_t>, int> times;
   constexpr int kEpochs = 6000;
   for (int epoch = 0; epoch < kEpochs; ++epoch) ++times[Order(kSeed, epoch, 3)];
@@ -92,7 +93,7 @@ TEST(SampleOrderTest, SharesTileTheBatch) {
   }
 }
 
-TEST(SampleOrderTest, AnEpochTakesEverySampleOnceButForTheRemainder) {
+TEST(SampleOrderTest, AnEpochUsesEverySampleOnceExceptTheRemainder) {
   constexpr int64_t kSamples = 103, kBatch = 10;
   for (int64_t epoch : {0, 1, 5}) {
     std::set<int64_t> seen;
@@ -108,8 +109,8 @@ TEST(SampleOrderTest, AnEpochTakesEverySampleOnceButForTheRemainder) {
   }
 }
 
-TEST(SampleOrderTest, IsTheSameForEver) {
-  // Checkpoints rely on it: a changed order would resume another training.
+TEST(SampleOrderTest, OrderIsStableAcrossVersions) {
+  // Checkpoints rely on this order: with another one a resumed job would train differently.
   EXPECT_EQ(Order(7, 0, 10), (std::vector<int64_t>{1, 4, 8, 2, 5, 6, 0, 9, 7, 3}));
 }
 

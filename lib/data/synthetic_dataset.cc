@@ -17,8 +17,8 @@
 namespace muster {
 namespace {
 
-// Sixteen random bits each choose one of these: the middles of equal shares of the normal
-// distribution. Looking them up costs a tenth of computing them.
+// Each group of sixteen random bits selects one of these values: the middles of equal shares of the
+// normal distribution. A lookup costs a tenth of computing a normal.
 class NormalQuantiles {
  public:
   NormalQuantiles() : values_(1 << 16) {
@@ -33,7 +33,7 @@ class NormalQuantiles {
   float operator[](uint32_t bits) const { return values_[bits & 0xffff]; }
 
  private:
-  // Below the median, by bisection.
+  // Finds a quantile below the median, by bisection.
   static double Quantile(double share) {
     double low = -8, high = 0;
     for (int i = 0; i < 40; ++i) {
@@ -88,7 +88,7 @@ class SyntheticDataset : public Dataset {
   void MakeRow(int input, int64_t sample, std::byte* row, int64_t elements) const {
     const bool is_normal = inputs_[input].dtype() == v1::DTYPE_F32 && !uses_[input].is_probability;
     const uint64_t stream = StreamOf(RandomStream::kSyntheticSamples, input);
-    // A call gives eight normals, or four ids.
+    // One call gives eight normals, or four ids.
     const int64_t per_call = is_normal ? 8 : 4;
     const int64_t calls = (elements + per_call - 1) / per_call;
     for (int64_t call = 0; call < calls; ++call) {

@@ -1,4 +1,4 @@
-// Random samples that fit whatever the model reads: benchmarks need no files.
+// Generates random samples for any model, so that benchmarks need no files.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace muster {
 
-// As Dataset::Open() for `data.synthetic`. Element e of sample s of an input is a pure function of
-// (data.seed, input, s, e): f32 inputs are standard normal (0 or 1 as the target of a
-// SigmoidCrossEntropy), ids uniform in what the model takes, 0 or 1 where nothing says.
+// Implements Dataset::Open() for `data.synthetic`. Element e of sample s of an input is a pure
+// function of (data.seed, input, s, e). f32 inputs are standard normal, or 0 or 1 as the target of
+// a SigmoidCrossEntropy. Ids are uniform in the model's range, or 0 or 1 if it has none.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenSyntheticDataset(const v1::DataSpec& spec,
                                                                     const v1::Graph& graph);
 

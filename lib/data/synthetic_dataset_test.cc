@@ -15,7 +15,7 @@
 namespace muster::synthetic_dataset_test {
 namespace {
 
-// f32[-1, 101] and classes below 7, and a second target of probabilities.
+// A model that reads f32[-1, 101], classes below 7, and a second target of probabilities.
 v1::Graph SmallModel() {
   v1::Graph graph;
   auto input = [&](const char* name, v1::DType dtype, std::vector<int64_t> shape) {
@@ -103,7 +103,7 @@ TEST(SyntheticDatasetTest, ASampleIsAPureFunctionOfSeedAndNumber) {
   EXPECT_FALSE(Read(Spec(100), {98}).x == alone.x);
 }
 
-TEST(SyntheticDatasetTest, HeldOutSamplesAreFurtherOnes) {
+TEST(SyntheticDatasetTest, HeldOutSamplesFollowTheTrainingSamples) {
   auto dataset = *Dataset::Open(Spec(100, 0.25), SmallModel());
   EXPECT_EQ(dataset->samples(), 100);
   EXPECT_EQ(dataset->evaluation_samples(), 25);

@@ -26,12 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kBlockBytes = 2048;
-constexpr int64_t kTextBytesMax = int64_t{1} << 36;  // it is held in memory
+constexpr int64_t kTextBytesMax = int64_t{1} << 36;  // the text is held in memory
 constexpr int64_t kByteValues = 256;
 constexpr char kPathField[] = "data.text.path";
 constexpr char kHoldoutField[] = "data.text.holdout";
 
-// Every byte is an id of the model's vocabulary.
+// Checks that every byte is an id of the model's vocabulary.
 absl::Status CheckBytes(const fs::path& path, absl::string_view text, int64_t vocabulary) {
   if (vocabulary >= kByteValues) return absl::OkStatus();
   const auto wrong = std::find_if(text.begin(), text.end(), [&](char byte) {
@@ -70,8 +70,8 @@ absl::Status AppendFile(const fs::path& path, int64_t vocabulary, int64_t held_b
   return CheckBytes(path, absl::string_view(text).substr(before), vocabulary);
 }
 
-// The regular files of a folder in name order, each text once: links to a file that is there anyway
-// are left out.
+// Returns the regular files of a folder in name order. Links to files that are in the folder anyway
+// are skipped, so that each text occurs once.
 absl::StatusOr<std::vector<fs::path>> FilesOf(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> entries;
@@ -120,7 +120,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary
 
 struct SplitText {
   std::string training;
-  std::string held_out;  // whole blocks; only the last may be shorter
+  std::string held_out;  // whole blocks; the last may be shorter
 };
 
 SplitText Split(std::string text, double holdout) {

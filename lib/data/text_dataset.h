@@ -1,9 +1,9 @@
-// Windows of bytes of a file or a folder, each with the byte that follows as its target.
+// Reads windows of bytes of a file or a folder. The target of each byte is the next byte.
 //
-// The text is cut into blocks of 2,048 bytes; with holdout h every round(1/h)-th block is held out.
-// Sample i of an epoch is the T bytes at i * T + shift of the remaining blocks put together, where
-// shift in [0, T) is drawn anew for every epoch, so that window borders move. Held-out windows do
-// not overlap and stay inside their block.
+// The text is divided into blocks of 2,048 bytes; with holdout h every round(1/h)-th block is held
+// out. Sample i of an epoch is the T bytes at i * T + shift of the other blocks, concatenated.
+// `shift` in [0, T) is drawn for every epoch, so that window borders move. Held-out windows do not
+// overlap and stay inside their block.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace muster {
 
-// As Dataset::Open() for `data.text`.
+// Implements Dataset::Open() for `data.text`.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpec& spec,
                                                                const v1::Graph& graph,
                                                                int64_t held_bytes_max);

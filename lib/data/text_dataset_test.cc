@@ -64,7 +64,7 @@ class TextDatasetTest : public testing::Test {
     return Dataset::Open(spec, GraphOf(window));
   }
 
-  // Input and target of one sample as text.
+  // Returns input and target of one sample as text.
   static std::pair<std::string, std::string> Sample(const Dataset& dataset, int64_t window,
                                                     int64_t epoch, int64_t sample) {
     std::vector<int32_t> input(window), target(window);
@@ -82,7 +82,7 @@ class TextDatasetTest : public testing::Test {
   std::string folder_;
 };
 
-// Text in which every window is unlike any other: "0000 0001 0002 ...".
+// Text in which every window is unique: "0000 0001 0002 ...".
 std::string NumberedText(int64_t bytes) {
   std::string text;
   for (int i = 0; text.size() < bytes; ++i)
@@ -91,7 +91,7 @@ std::string NumberedText(int64_t bytes) {
   return text;
 }
 
-TEST_F(TextDatasetTest, TheTargetOfAByteIsTheNext) {
+TEST_F(TextDatasetTest, TheTargetOfAByteIsTheNextByte) {
   const std::string text = NumberedText(1000);
   auto dataset = Open(Write("a", text), 16);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
@@ -109,7 +109,7 @@ TEST_F(TextDatasetTest, TheTargetOfAByteIsTheNext) {
   }
 }
 
-TEST_F(TextDatasetTest, WindowsMoveWithTheEpochAndTheSeedAlone) {
+TEST_F(TextDatasetTest, WindowsDependOnlyOnEpochAndSeed) {
   const std::string path = Write("a", NumberedText(1000));
   auto dataset = Open(path, 16), again = Open(path, 16), other = Open(path, 16, 0, /*seed=*/2);
   ASSERT_TRUE(dataset.ok() && again.ok() && other.ok());
@@ -125,7 +125,7 @@ TEST_F(TextDatasetTest, WindowsMoveWithTheEpochAndTheSeedAlone) {
   EXPECT_LT(same_as_other, 40);
 }
 
-TEST_F(TextDatasetTest, AShortestTextHasOneSample) {
+TEST_F(TextDatasetTest, TheShortestTextHasOneSample) {
   auto dataset = Open(Write("a", "01234567"), 4);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->samples(), 1);
@@ -176,7 +176,7 @@ TEST_F(TextDatasetTest, BytesAreIdsFromZeroTo255) {
   }
 }
 
-TEST_F(TextDatasetTest, AFolderIsItsRegularFilesInNameOrderEachOnce) {
+TEST_F(TextDatasetTest, AFolderIsItsRegularFilesInNameOrder) {
   const std::string elsewhere = testing::TempDir() + "/elsewhere";
   std::ofstream(elsewhere) << "cccc";
   Write("b", "bbbb");
@@ -196,7 +196,7 @@ TEST_F(TextDatasetTest, AFolderIsItsRegularFilesInNameOrderEachOnce) {
             (std::set<std::string>{"aaaabb", "aaabbb", "aabbbb", "abbbbc", "bbbbcc", "bbbccc"}));
 }
 
-TEST_F(TextDatasetTest, TheLicencesOfTheExamplesOpen) {
+TEST_F(TextDatasetTest, OpensTheExamplesLicenceTexts) {
   auto dataset = Open("examples/data/licences", 64, 0.1);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_GT((*dataset)->samples(), 1000);
@@ -220,7 +220,7 @@ TEST_F(TextDatasetTest, FaultsNameTheFieldAndThePath) {
   EXPECT_TRUE(absl::StrContains(dangling.message(), "dangling")) << dangling;
 }
 
-TEST_F(TextDatasetTest, RefusesWhatDoesNotFitTheModel) {
+TEST_F(TextDatasetTest, RefusesDataThatDoesNotFitTheModel) {
   const std::string path = Write("a", NumberedText(5000));
   v1::DataSpec spec;
   spec.mutable_text()->set_path(path);
@@ -243,7 +243,7 @@ TEST_F(TextDatasetTest, RefusesWhatDoesNotFitTheModel) {
   EXPECT_EQ((*Open(path, 16, 1e-300))->evaluation_samples(), 0);
 }
 
-// What a vocabulary means to a graph: rows of its embedding's table and outputs of its head.
+// A graph with a vocabulary: rows of an embedding's table, and outputs of the head.
 v1::Graph GraphWithVocabulary(int64_t embedded, int64_t predicted) {
   v1::Graph graph = GraphOf(16);
   auto add = [&](const char* op, const char* input, const char* parameter, int64_t rows,
@@ -270,7 +270,7 @@ v1::Graph GraphWithVocabulary(int64_t embedded, int64_t predicted) {
   return graph;
 }
 
-TEST_F(TextDatasetTest, EveryByteIsInTheModelsVocabulary) {
+TEST_F(TextDatasetTest, RefusesBytesOutsideTheModelsVocabulary) {
   std::string text(100, 'a');
   text[17] = static_cast<char>(200);
   Write("a", std::string(50, 'a'));

@@ -10,134 +10,178 @@
 namespace muster::limits {
 
 // Control plane.
-inline constexpr int64_t kControlMessageBytesMax =
-    64 << 20;                                       // a plan with 100,000 chunks is about 4 MB
-inline constexpr int64_t kSliceBytesMax = 2 << 20;  // gRPC's sweet spot; its default limit is 4 MiB
-inline constexpr int64_t kReadChunkBytesMax = 1 << 20;  // ReadCheckpoint
-inline constexpr int kAttachedMembersMax = 4096;        // one stream and a few KB each
-inline constexpr int64_t kRequestBytesMax =
-    4 << 20;  // what the coordinator takes in one message; a slice is 2 MiB, a report less
-inline constexpr int kServerThreadsMax = 1024;  // of the coordinator, for calls that block:
-                                                // creates, downloads, saves, shards, short ones
-inline constexpr int kStreamsOfConnectionMax = 128;  // and one for each shard that a ps may have
+
+// A plan with 100,000 chunks is about 4 MB.
+inline constexpr int64_t kControlMessageBytesMax = 64 << 20;
+// A good size for gRPC messages; gRPC's default limit is 4 MiB.
+inline constexpr int64_t kSliceBytesMax = 2 << 20;
+// ReadCheckpoint.
+inline constexpr int64_t kReadChunkBytesMax = 1 << 20;
+// Each takes one stream and a few KB.
+inline constexpr int kAttachedMembersMax = 4096;
+// Largest message to the coordinator. A slice is 2 MiB, a report is smaller.
+inline constexpr int64_t kRequestBytesMax = 4 << 20;
+// Coordinator threads for blocking calls: creates, downloads, saves, shards, and short ones.
+inline constexpr int kServerThreadsMax = 1024;
+// Plus one for each shard that a ps may have.
+inline constexpr int kStreamsOfConnectionMax = 128;
 
 // The coordinator's port, for clients that have not authenticated.
-inline constexpr int64_t kResidentBytesMax =
-    768 << 20;  // of the coordinator; beyond it only who has not begun many calls begins another
+
+// Coordinator memory. Above it only a client with few open calls may begin another.
+inline constexpr int64_t kResidentBytesMax = 768 << 20;
 inline constexpr int kConnectionsMax = kAttachedMembersMax + 1024;
-inline constexpr int kHealthConnectionsMax =
-    160;  // of --health, where a probe has one for a moment; 1,024 descriptors are enough for them
-inline constexpr absl::Duration kConnectionAgeMax =
-    absl::Hours(1);  // --connection_age: then a client with a certificate proves anew who it is
-inline constexpr double kConnectionsPerSecond = 200;  // 4,096 members are back in 17 s
-inline constexpr int kCallsOpenMax = 16384;           // of all connections; some 10 KB each
-inline constexpr int kCallsOfNewConnectionMax = 128;  // that it may begin at once
-inline constexpr double kCallsOfConnectionPerSecond =
-    50;  // beyond those that the server ends: so fast two slow cores clear them away, of 64 clients
-inline constexpr double kCallsEndedPerSecond =
-    4000;  // likewise; of all connections, beyond which what ends counts as if it were abandoned
+// Connections to --health. A probe holds one for a moment; 1,024 descriptors are enough for them.
+inline constexpr int kHealthConnectionsMax = 160;
+// --connection_age. After it a client with a certificate has to authenticate again.
+inline constexpr absl::Duration kConnectionAgeMax = absl::Hours(1);
+// 4,096 members reconnect in 17 s.
+inline constexpr double kConnectionsPerSecond = 200;
+// Open calls of all connections; some 10 KB each.
+inline constexpr int kCallsOpenMax = 16384;
+// Calls that a new connection may begin at once.
+inline constexpr int kCallsOfNewConnectionMax = 128;
+// Calls per second that a connection may begin beyond those that the server ends. Two slow cores
+// can clear up after 64 clients at this rate.
+inline constexpr double kCallsOfConnectionPerSecond = 50;
+// Ended calls per second, over all connections, that give their credit back to the connection.
+// Above this rate an ended call counts as abandoned.
+inline constexpr double kCallsEndedPerSecond = 4000;
 
 // The calls themselves.
+
 inline constexpr int kCreateCallsMax = 64;
-inline constexpr int kModelImportsMax = 2;                // at once; each holds its model's values
-inline constexpr int64_t kDataCheckBytesMax = 256 << 20;  // a larger one only workers check
-inline constexpr int kDownloadCallsMax = 32;              // a disk serves no more at once
+// Imports at once. Each holds its model's values.
+inline constexpr int kModelImportsMax = 2;
+// Only workers check larger data.
+inline constexpr int64_t kDataCheckBytesMax = 256 << 20;
+// A disk cannot serve more at once.
+inline constexpr int kDownloadCallsMax = 32;
 inline constexpr int kSaveCallsMax = 64;
-inline constexpr int kShardCallsMax = 256;   // WriteShard that is being read; as many ReadShard
-inline constexpr int kWatchCallsMax = 1024;  // these hold no thread
-inline constexpr absl::Duration kFirstMessageMax =
-    absl::Seconds(10);  // until a stream says what it is about
-inline constexpr absl::Duration kStreamStallMax =
-    absl::Minutes(1);  // without a message that its client sends, or reads
-inline constexpr absl::Duration kAttachBackoffMax =
-    absl::Seconds(2);  // of a member, between two attempts to reach the coordinator
-inline constexpr int kMembersRememberedMax =
-    4 *
-    kAttachedMembersMax;  // names, so that a process that was replaced is known when it comes back
+// WriteShard calls being read, and as many ReadShard calls.
+inline constexpr int kShardCallsMax = 256;
+// Watch calls hold no thread.
+inline constexpr int kWatchCallsMax = 1024;
+// Wait for the first message of a stream, which says what it is about.
+inline constexpr absl::Duration kFirstMessageMax = absl::Seconds(10);
+// Time in which a stream's client neither sends nor reads a message.
+inline constexpr absl::Duration kStreamStallMax = absl::Minutes(1);
+// Longest back-off of a member between two attempts to reach the coordinator.
+inline constexpr absl::Duration kAttachBackoffMax = absl::Seconds(2);
+// Names kept so that a replaced process is recognised when it comes back.
+inline constexpr int kMembersRememberedMax = 4 * kAttachedMembersMax;
 inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
-inline constexpr int kJobsQueuedMax = 10000;  // one row each; a runaway script stops here
-inline constexpr int64_t kEndedJobsKept =
-    10000;  // --ended_jobs_keep: some KB each, and a start of the coordinator looks at all of them
-inline constexpr absl::Duration kEndedJobsKeptFor = absl::Hours(30 * 24);  // --ended_jobs_ttl
-inline constexpr int kJobEventsKeptMax = 1000;  // of one job; a watcher is told how many are gone
-inline constexpr int kWatchEventsMax = 500;     // in one message of WatchJob
-inline constexpr int kWatchedJobsMax = 500;     // in one message of WatchJobs
+// One row each. Stops a runaway script.
+inline constexpr int kJobsQueuedMax = 10000;
+// --ended_jobs_keep. Each takes some KB, and a starting coordinator reads all of them.
+inline constexpr int64_t kEndedJobsKept = 10000;
+// --ended_jobs_ttl.
+inline constexpr absl::Duration kEndedJobsKeptFor = absl::Hours(30 * 24);
+// Per job. A watcher is told how many are gone.
+inline constexpr int kJobEventsKeptMax = 1000;
+// Events in one message of WatchJob.
+inline constexpr int kWatchEventsMax = 500;
+// Jobs in one message of WatchJobs.
+inline constexpr int kWatchedJobsMax = 500;
 inline constexpr int64_t kSelectorBytesMax = 4096;
-inline constexpr int kMetricPointsDefault = 1000;  // of a series: a screen's width
+// Points per series: a screen's width.
+inline constexpr int kMetricPointsDefault = 1000;
 inline constexpr int kMetricPointsMax = 10000;
-inline constexpr int64_t kMemberLogBytesMax = 256 << 10;  // that a member keeps: some 2,000 lines
-inline constexpr absl::Duration kMemberLogWaitMax =
-    absl::Seconds(5);  // for a member's answer: a thread of the server is held meanwhile
+// Log kept by a member: some 2,000 lines.
+inline constexpr int64_t kMemberLogBytesMax = 256 << 10;
+// Wait for a member's answer. It holds a server thread.
+inline constexpr absl::Duration kMemberLogWaitMax = absl::Seconds(5);
 inline constexpr int kMemberLogCallsMax = 32;
 inline constexpr int kTraceStepsMax = 1000;
 inline constexpr absl::Duration kTraceTimeoutDefault = absl::Minutes(1);
 inline constexpr absl::Duration kTraceTimeoutMax = absl::Minutes(10);
-inline constexpr absl::Duration kTraceTellMax =
-    absl::Seconds(10);  // for a member to begin to record, and to tell what it has recorded
-inline constexpr int64_t kTracedEventsMax =
-    1 << 18;  // of all members of a job: some 10 MB on the wire, 60 MB in the coordinator
-inline constexpr int64_t kTracedEventsOfMemberMax = 1 << 16;  // 6 MB in the member
-inline constexpr int kTracesMax = 4;                          // at once, of different jobs
-inline constexpr int kChangesQueuedMax =
-    4096;  // coordinator: for its disk; beyond it reports only renew leases, and are repeated
-inline constexpr absl::Duration kChangeWaitMax =
-    absl::Seconds(10);  // of a user, for the store's disk; the CLI's calls have 15 s
-inline constexpr int kStepRecordsHeldMax =
-    65536;  // worker: about 5 MB while the coordinator is away
-inline constexpr int kStepRecordsReportedMax = 16384;  // in one report: below kRequestBytesMax
-inline constexpr int kLinksReportedMax =
-    128;  // of a worker; the coordinator keeps some 300 bytes of each
+// Wait for a member to start recording, and to report the recording.
+inline constexpr absl::Duration kTraceTellMax = absl::Seconds(10);
+// Of all members of a job: some 10 MB on the wire, 60 MB in the coordinator.
+inline constexpr int64_t kTracedEventsMax = 1 << 18;
+// 6 MB in the member.
+inline constexpr int64_t kTracedEventsOfMemberMax = 1 << 16;
+// Traces at once, of different jobs.
+inline constexpr int kTracesMax = 4;
+// Coordinator: changes that wait for the disk. Above it reports only renew leases, and members
+// repeat them.
+inline constexpr int kChangesQueuedMax = 4096;
+// A user's wait for the store's disk. The CLI's calls have 15 s.
+inline constexpr absl::Duration kChangeWaitMax = absl::Seconds(10);
+// Worker: about 5 MB while the coordinator is away.
+inline constexpr int kStepRecordsHeldMax = 65536;
+// Records in one report, which stays below kRequestBytesMax.
+inline constexpr int kStepRecordsReportedMax = 16384;
+// Per worker. The coordinator keeps some 300 bytes of each.
+inline constexpr int kLinksReportedMax = 128;
 
 // Jobs.
-inline constexpr int64_t kGraphBytesMax =
-    kControlMessageBytesMax / 2;  // a plan's 2^20 chunks take 25 MB more, its job file 1 MiB
-inline constexpr int64_t kSpecBytesMax = 1
-                                         << 20;  // the store keeps it, and every watcher is sent it
-inline constexpr int kNameBytesMax = 40;         // a Kubernetes label holds 63: name + "-" + number
-inline constexpr int64_t kLabelsMax = 64;        // of one job
+
+// A plan's 2^20 chunks take 25 MB more, its job file 1 MiB.
+inline constexpr int64_t kGraphBytesMax = kControlMessageBytesMax / 2;
+// The store keeps the spec, and every watcher receives it.
+inline constexpr int64_t kSpecBytesMax = 1 << 20;
+// A Kubernetes label holds 63: name + "-" + number.
+inline constexpr int kNameBytesMax = 40;
+// Per job.
+inline constexpr int64_t kLabelsMax = 64;
 inline constexpr int64_t kAnnotationBytesMax = 64 << 10;
 inline constexpr int64_t kBatchSizeMax = 1 << 20;
-inline constexpr int64_t kStepsMax = 1'000'000'000'000;  // int64 sample positions must not overflow
-inline constexpr int kWorkersMax = 1024;  // rank is 16 bits on the wire with room to spare
+// int64 sample positions must not overflow.
+inline constexpr int64_t kStepsMax = 1'000'000'000'000;
+// A rank has 16 bits on the wire, with room to spare.
+inline constexpr int kWorkersMax = 1024;
 inline constexpr int kPsMax = 1024;
-inline constexpr int kShardThreadsMax = 256;  // per ps
+// Per ps.
+inline constexpr int kShardThreadsMax = 256;
 inline constexpr int64_t kChunkBytesMin = 1 << 10;
 inline constexpr int64_t kChunkBytesDefault = 4 << 20;
-inline constexpr int64_t kChunkBytesMax = 64 << 20;  // larger payloads fall out of every cache
-inline constexpr int64_t kChunksMax = 1 << 20;       // per job
+// Larger payloads do not fit any cache.
+inline constexpr int64_t kChunkBytesMax = 64 << 20;
+// Per job.
+inline constexpr int64_t kChunksMax = 1 << 20;
 inline constexpr int64_t kParametersMax = 65536;
 inline constexpr int64_t kParameterElementsMax = int64_t{1} << 40;
 inline constexpr int64_t kPathBytesMax = 4096;
-inline constexpr int64_t kLinearSamplesMax = int64_t{1}
-                                             << 26;  // 8 bytes each; more teach a line nothing
-inline constexpr int64_t kSyntheticSamplesMax = int64_t{1} << 40;  // made on demand: costs nothing
-inline constexpr int kGraphInputsMax = 64;                         // of data.npy; a file each
-inline constexpr int kTensorNameBytesMax = 256;  // of what a job file names in a model
-inline constexpr int kOnnxPatternsMax = 1024;    // of each kind, in model.onnx
+// 8 bytes each. More samples do not improve a line.
+inline constexpr int64_t kLinearSamplesMax = int64_t{1} << 26;
+// Generated on demand, so they cost nothing.
+inline constexpr int64_t kSyntheticSamplesMax = int64_t{1} << 40;
+// Inputs that data.npy can fill, with one file each.
+inline constexpr int kGraphInputsMax = 64;
+// Length of a name in a model that a job file mentions.
+inline constexpr int kTensorNameBytesMax = 256;
+// Of each kind, in model.onnx.
+inline constexpr int kOnnxPatternsMax = 1024;
 
 // Queues.
-inline constexpr int kMailboxMessagesMax = 1024;  // into a shard or exchange thread
-inline constexpr int64_t kInflightBytesMax =
-    512 << 10;  // worker: gradients being sent; more would only wait where nothing overtakes
+
+// Messages to a shard or exchange thread.
+inline constexpr int kMailboxMessagesMax = 1024;
+// Worker: gradients being sent. More would only queue, where later ones cannot overtake.
+inline constexpr int64_t kInflightBytesMax = 512 << 10;
 inline constexpr int kPrefetchBatchesMax = 4;
-inline constexpr int64_t kTraceEventsMax = 1 << 18;  // 25 MB; what a person can look at
+// 25 MB; as much as a person can look at.
+inline constexpr int64_t kTraceEventsMax = 1 << 18;
 
 // Waits. An error after one of these says what was awaited.
-inline constexpr absl::Duration kHelloWaitMax =
-    absl::Minutes(1);  // for the shards of a plan, or a neighbour of a ring: more than a transport
-                       // takes to try all addresses of one, each for 5 s
-inline constexpr absl::Duration kAnswerWaitMax =
-    absl::Minutes(10);  // for values of a step. The last resort: a lost peer is noticed by the
-                        // transport or the coordinator long before, and others may be slow
-inline constexpr absl::Duration kReductionWaitMax =
-    absl::Minutes(10);  // one step's gradients among the devices of a node; milliseconds, mostly
-inline constexpr absl::Duration kCheckpointCallMax =
-    absl::Minutes(10);  // and what the bytes take: a write ends with the slowest shard's
-inline constexpr int64_t kCheckpointBytesPerSecondMin = 1 << 20;  // slower is taken for broken
-inline constexpr absl::Duration kReleaseWaitMax =
-    absl::Minutes(1);  // for the last transfers of a released shard, which take milliseconds, and
-                       // for its peers to leave
+
+// Wait for the shards of a plan, or a neighbour in a ring. Longer than a transport takes to try all
+// addresses of one, 5 s each.
+inline constexpr absl::Duration kHelloWaitMax = absl::Minutes(1);
+// Wait for the values of a step. A last resort: the transport or the coordinator notices a lost
+// peer much earlier, and others may be slow.
+inline constexpr absl::Duration kAnswerWaitMax = absl::Minutes(10);
+// Wait for one step's gradients among the devices of a node; usually milliseconds.
+inline constexpr absl::Duration kReductionWaitMax = absl::Minutes(10);
+// Plus the time for the bytes. A write ends with the slowest shard's.
+inline constexpr absl::Duration kCheckpointCallMax = absl::Minutes(10);
+// Slower counts as broken.
+inline constexpr int64_t kCheckpointBytesPerSecondMin = 1 << 20;
+// Wait for the last transfers of a released shard, which take milliseconds, and for its peers to
+// leave.
+inline constexpr absl::Duration kReleaseWaitMax = absl::Minutes(1);
 
 }  // namespace muster::limits
