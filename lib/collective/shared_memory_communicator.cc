@@ -184,8 +184,9 @@ absl::Status SharedMemoryGroup::Meet(int rank, Operation operation) {
   RETURN_IF_ERROR(aborted());
   Rank& self = ranks_[rank];
   const uint32_t meeting = self.meetings.load(std::memory_order_relaxed) + 1;
-  self.meetings.store(meeting);  // must precede the read of `sleepers`: a rank that is about to
-                                 // sleep then sees the meeting
+  // The store must precede the read of `sleepers`: a rank that is about to sleep then sees the
+  // meeting.
+  self.meetings.store(meeting);
   if (self.sleepers.load() > 0) WakeAll(self.meetings);
   const absl::Duration deadline = SteadyNow() + timeout_;
   for (int other = 0; other < world_size(); ++other) {

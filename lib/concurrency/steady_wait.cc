@@ -86,6 +86,8 @@ class AlarmClock {
         const Clock::time_point deadline = first_->deadline;
         changed_.wait_until(lock, deadline);
       } else {
+        // AwaitFor() keeps `due` on its stack until kWoken. mu_ must be released before due.mu is
+        // taken, because waiters take them in the other order.
         Waiter& due = *first_;
         Unlink(due);
         due.state = Waiter::State::kBeingWoken;
@@ -126,6 +128,7 @@ bool AwaitFor(absl::Mutex* mu, const absl::Condition& condition, absl::Duration 
   alarm.Add(waiter);
   mu->Await(absl::Condition(IsOver, &waiter));
   if (!alarm.Remove(waiter)) {
+    // The alarm's thread still uses `waiter`, and needs *mu to finish.
     mu->Unlock();
     alarm.AwaitWoken(waiter);
     mu->Lock();

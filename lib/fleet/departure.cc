@@ -13,7 +13,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(20);
 
 absl::string_view DepartureTimer::WhyOver(absl::Duration now, bool attached) {
   if (attached) attached_ = now;
-  if (now >= end_) return "they did not go on without it in time";
+  if (now >= end_) return "they did not continue without it in time";
   if (now - attached_ >= kCoordinatorAwayMax) return "there is no coordinator";
   return "";
 }

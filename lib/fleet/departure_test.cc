@@ -14,7 +14,7 @@ TEST(DepartureTimerTest, WithACoordinatorOnlyTheTimeoutEndsTheWait) {
   EXPECT_EQ(timer.WhyOver(kBegin, true), "");
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(280) - kMoment, true), "");
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(280), true),
-            "they did not go on without it in time");
+            "they did not continue without it in time");
 }
 
 TEST(DepartureTimerTest, WaitsForAnAbsentCoordinatorUntilAnotherCouldHaveTakenOver) {
@@ -38,7 +38,7 @@ TEST(DepartureTimerTest, AnAbsenceDoesNotExtendTheTimeout) {
   DepartureTimer timer(kBegin, absl::Seconds(3));
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(3) - kMoment, false), "");
   EXPECT_EQ(timer.WhyOver(kBegin + absl::Seconds(3), false),
-            "they did not go on without it in time");
+            "they did not continue without it in time");
 }
 
 }  // namespace

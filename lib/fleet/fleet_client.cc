@@ -173,9 +173,10 @@ class FleetClient::Session {
       stream->Write(MakeReport());
       stream->WritesDone();
     }
-    // If it is not closed by us, the stream has ended already. It must not be cancelled:
+    // If this thread did not close the stream, it has ended already. It must not be cancelled:
     // TryCancel() could replace the coordinator's status with CANCELLED.
     reader.join();
+    // Pending answers are for the coordinator of this stream; the next one did not ask for them.
     if (options_.traces != nullptr) options_.traces->Forget();
     absl::Status status = WithCause(FromGrpc(stream->Finish()), options_.hello.version());
     if (!mistrust_.ok()) status = std::exchange(mistrust_, absl::OkStatus());

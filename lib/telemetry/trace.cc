@@ -63,12 +63,16 @@ Trace::Recording Trace::Copy() const {
 
 void Trace::Record(const Event& event) {
   if (!on()) return;
+  // This increment and the load of on_ pair with the store and the load in Stop(). In the single
+  // order of seq_cst either this thread sees that the trace is off, or Stop() sees it recording and
+  // waits. So the slots exist until the decrement below.
   recording_.fetch_add(1, std::memory_order_seq_cst);
   if (on_.load(std::memory_order_seq_cst)) {
     const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
     if (index < events_max_) {
       Slot& slot = slots_[index];
       slot.event = event;
+      // Publishes the event: Read() copies only slots that it sees filled.
       slot.filled.store(true, std::memory_order_release);
     }
   }
@@ -93,6 +97,7 @@ void Trace::StepEnds(int64_t step) {
     made_ = {.first = first, .end = step + 1};
     over = std::exchange(over_, nullptr);
   }
+  // Called without mu_: no callback runs under a lock.
   if (over) over();
 }
 
