@@ -1,5 +1,5 @@
-// Watches operator new: a run must not allocate tensors or scratch memory. The books that oneDNN
-// keeps of each call, and the partial sums of a reduction, are small.
+// Counts large allocations through operator new: a run must not allocate tensors or scratch memory.
+// Small ones are allowed: oneDNN's records of each call, and the partial sums of a reduction.
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ constexpr size_t kSmallBytes = 4096;
 std::atomic<int64_t> large_allocations{0};
 }  // namespace
 
-// Not inlined: g++ would take malloc and free for a mismatched pair.
+// Not inlined: otherwise g++ reports the calls of malloc and free as a mismatched pair.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (bytes > kSmallBytes) ++large_allocations;
   if (void* memory = std::malloc(bytes)) return memory;
@@ -31,7 +31,7 @@ std::atomic<int64_t> large_allocations{0};
 namespace muster::allocation_test {
 namespace {
 
-// Zoo models in text form.
+// The parameter is a zoo model in text form.
 class AllocationTest : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(

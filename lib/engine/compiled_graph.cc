@@ -30,7 +30,7 @@ int CompiledGraph::AddTensor(const TensorType& type, Layout layout, int64_t byte
   return static_cast<int>(tensors_.size()) - 1;
 }
 
-// Of a tensor that somebody outside the graph reads or writes.
+// Returns the number of a tensor that code outside the graph reads or writes; adds it at first use.
 int CompiledGraph::Number(const std::string& name) {
   const auto [it, is_new] = numbers_.try_emplace(name, tensors_.size());
   if (is_new) {
@@ -113,7 +113,7 @@ absl::Status CompiledGraph::AddNode(const v1::Node& node) {
     const Layout layout = kernel.output_layouts[i];
     const int64_t bytes = type.dtype == v1::DTYPE_STATE ? kernel.state_bytes.at(states++)
                                                         : kernels_.Bytes(type, layout);
-    const auto known = numbers_.find(name);  // where somebody outside the graph uses it
+    const auto known = numbers_.find(name);  // known already if code outside the graph uses it
     int tensor;
     if (known == numbers_.end()) {
       tensor = numbers_[name] = AddTensor(type, layout, bytes);
@@ -150,17 +150,18 @@ void CompiledGraph::AddStep(Step step) {
   steps_.push_back(std::move(step));
 }
 
-// Whether those outside the graph who use the tensor can do so in `layout`.
+// Returns whether the code outside the graph that uses the tensor can do so in `layout`.
 bool CompiledGraph::MayLie(int tensor, Layout layout) const {
   if (layout == Layout::kPlain) return true;
   const Tensor& used = tensors_[tensor];
   if (used.is_output && !kernels_.Fetches(layout)) return false;
-  // Memory from outside has room for the plain tensor, and no more.
+  // External memory has room for the plain tensor only.
   if (!used.is_gradient) return used.is_output;
   return !request_.tensors[tensor].external && kernels_.ReadsAs(layout, Layout::kPlain);
 }
 
-// The tensor as it can be read in `layout`, reordered where it does not lie so yet.
+// Returns the tensor in a version that can be read in `layout`. Adds a reorder if there is none
+// yet.
 absl::StatusOr<int> CompiledGraph::InLayout(int tensor, Layout layout, const std::string& name) {
   if (kernels_.ReadsAs(tensors_[tensor].layout, layout)) return tensor;
   const auto known = versions_.find({tensor, layout});
@@ -192,9 +193,9 @@ absl::Status CompiledGraph::AddReorder(int from, int to, const std::string& name
 }
 
 // A parameter is awaited before the first step that touches it or an alias of it. Its gradient is
-// ready after the last step that touches either. Nothing is ready before everything was awaited:
-// who is told to stop while it waits has pushed nothing of the step. A statistic is not read in
-// training, and what is announced of it belongs to this step's version all the same.
+// ready after the last step that touches either. No gradient is ready before all parameters were
+// awaited: if a wait fails, the worker has pushed nothing of the step. Training reads no statistic,
+// but its announced contribution must also belong to this step's version.
 void CompiledGraph::PlaceParameterFlow() {
   const int tensors = tensors_.size();
   std::vector<int> root(tensors), first(tensors, -1), last(tensors, -1);
@@ -224,10 +225,12 @@ void CompiledGraph::PlaceParameterFlow() {
     const int parameter = numbers_.at(graph_.parameters(p).name());
     const int gradient = numbers_.at(graph_.gradients(p));
     ready[p] = std::max(last[parameter], last[root[gradient]]);
-    if (first_read[p] < 0) ready[p] = std::max(ready[p], last_first_read);  // of the forward pass
+    // not before the forward pass
+    if (first_read[p] < 0) ready[p] = std::max(ready[p], last_first_read);
     first_ready = std::min(first_ready, ready[p]);
     steps_[ready[p]].ready.push_back(p);
-    // One in the arena is read once more, by the executor.
+    // The executor reads a gradient in the arena once more, after the step that makes it ready. The
+    // extra read keeps the arena memory alive until then.
     if (!request_.tensors[gradient].external) request_.nodes[ready[p]].reads.push_back(gradient);
   }
   for (int p = 0; p < parameters; ++p) {

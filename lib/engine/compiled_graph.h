@@ -1,5 +1,5 @@
-// A graph made ready for a device: types inferred, a kernel chosen for every node, layouts agreed
-// upon, memory planned. Knows no device: a KernelRegistry answers for one.
+// A graph made ready for a device: types are inferred, every node has a kernel, layouts are settled
+// and memory is planned. It depends on no device: a KernelRegistry answers for one.
 #pragma once
 
 #include <cstddef>
@@ -24,33 +24,34 @@ class CompiledGraph {
  public:
   struct Options {
     int64_t batch = 0;  // samples of a run
-    // For each parameter whether its gradient is written to memory that the caller gives; the
-    // others lie in the arena until they are ready. Empty: all are.
+    // For each parameter: whether its gradient is written to memory of the caller. The gradients of
+    // the others stay in the arena until they are ready. Empty: all are external.
     std::vector<bool> external_gradients;
   };
 
-  // In the order of execution. Constants are no steps: see constants().
+  // The steps come in the order of execution. Constants are not steps: see constants().
   struct Step {
     TypedNode node;
     PlannedNode kernel;
-    std::vector<int> inputs;  // tensors, by number
+    std::vector<int> inputs;  // numbers of tensors
     std::vector<int> outputs;
-    // Parameters that no step before this one has read. All of them, those that no step reads too,
-    // stand at or before the first step that has something in `ready`.
+    // Parameters that this step is the first to read, and that must be awaited before it. Every
+    // parameter is awaited at or before the first step whose `ready` is not empty. That includes
+    // parameters that no step reads.
     std::vector<int> awaits;
     std::vector<int> ready;   // parameters whose gradient may be announced after this step
     bool is_reorder = false;  // inserted between layouts
   };
 
-  // Memory that tensors lie in.
+  // The memory that holds the tensors.
   struct Memory {
-    std::byte* arena = nullptr;               // arena_bytes(), kArenaAlignment
+    std::byte* arena = nullptr;               // arena_bytes() bytes, aligned to kArenaAlignment
     absl::Span<std::byte* const> parameters;  // in the type the graph computes with
     absl::Span<std::byte* const> gradients;   // null for those in the arena
   };
 
-  // INVALID_ARGUMENT, naming the node, when the graph does not check or the device has no kernel
-  // for a node. `graph` outlives the result and does not move.
+  // Returns INVALID_ARGUMENT, naming the node, if the graph is not valid or the device has no
+  // kernel for a node. Requires: `graph` outlives the result and does not move.
   static absl::StatusOr<std::unique_ptr<CompiledGraph>> Create(const v1::Graph& graph,
                                                                const Options& options,
                                                                KernelRegistry& kernels);
@@ -59,20 +60,22 @@ class CompiledGraph {
   const std::vector<Step>& steps() const { return steps_; }
   int64_t arena_bytes() const { return plan_.arena_bytes; }
 
-  // Nodes whose output is to be filled (ConstantValue) before the first run and stays.
+  // Constant nodes. Their outputs must be filled (ConstantValue) before the first run and keep
+  // their values.
   const std::vector<const v1::Node*>& constants() const { return constants_; }
 
-  // Of a tensor of the graph. One that is an input, a parameter, a gradient or a constant can be
-  // read and written as plain there, and an output as KernelRegistry::Fetches() says.
+  // The type, layout and address of a tensor of the graph. Inputs, parameters, gradients and
+  // constants can be read and written there as plain tensors. For outputs see
+  // KernelRegistry::Fetches().
   const TensorType& type(absl::string_view tensor) const { return types_.at(tensor); }
   Layout layout(absl::string_view tensor) const { return tensors_[numbers_.at(tensor)].layout; }
   std::byte* Address(absl::string_view tensor, const Memory& memory) const;
 
-  // Where the tensors of a step lie, for its kernel's prepare().
+  // Returns the addresses of a step's tensors, for its kernel's prepare().
   NodeMemory MemoryOf(int step, const Memory& memory) const;
 
  private:
-  // A tensor of the graph in one of the layouts in which it lies somewhere.
+  // A tensor of the graph in one of the layouts that it is stored in.
   using Version = std::pair<int, Layout>;
 
   CompiledGraph(const v1::Graph& graph, const Options& options, KernelRegistry& kernels)
@@ -93,8 +96,8 @@ class CompiledGraph {
   struct Tensor {
     TensorType type;
     Layout layout = Layout::kPlain;
-    int graph_input = -1;  // whose bytes it holds
-    int parameter = -1;    // its values, or where they are external its gradient
+    int graph_input = -1;  // the graph input whose bytes it holds; -1: none
+    int parameter = -1;    // the parameter whose values or gradient it holds; -1: none
     bool is_gradient = false;
     bool is_output = false;  // of the graph
   };
@@ -103,8 +106,9 @@ class CompiledGraph {
   const Options options_;
   KernelRegistry& kernels_;
   TensorTypes types_;
-  absl::flat_hash_map<std::string, int> numbers_;  // of the graph's tensors, as they were made
-  absl::flat_hash_map<Version, int> versions_;     // the same tensor in other layouts
+  // the graph's tensors in the layout they were made in
+  absl::flat_hash_map<std::string, int> numbers_;
+  absl::flat_hash_map<Version, int> versions_;  // copies of these tensors in other layouts
   std::vector<Tensor> tensors_;
   std::vector<std::unique_ptr<v1::Node>> reorders_;
   std::vector<const v1::Node*> constants_;

@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 
 constexpr auto kBlocked = static_cast<Layout>(1);
 
-// A device whose convolutions are fastest on blocked images, 4 bytes longer than plain ones.
+// A device whose convolutions need blocked images, which are 4 bytes longer than plain ones.
 class FakeKernels : public KernelRegistry {
  public:
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override {
@@ -119,7 +119,7 @@ class WithoutReorders : public FakeKernels {
   }
 };
 
-TEST(CompiledGraphTest, AReorderThatThereIsNotNamesTheNodeThatAsksForIt) {
+TEST(CompiledGraphTest, AnImpossibleReorderNamesTheNodeThatNeedsIt) {
   WithoutReorders kernels;
   const absl::Status status =
       CompiledGraph::Create(ConvolutionalNet(), {.batch = 3}, kernels).status();
@@ -137,8 +137,8 @@ TEST(CompiledGraphTest, ForwardAndBackwardShareOneReorderedTensor) {
   const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
   FakeKernels kernels;
   const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
-  // The gradient of the first convolution's weight reads the x that the forward pass reordered; the
-  // gradient that comes back through Flatten is blocked once more.
+  // The gradient of the first convolution's weight reads the x that the forward pass reordered. The
+  // gradient that comes back through Flatten needs one reorder more.
   EXPECT_THAT(Reorders(*compiled), testing::SizeIs(3));
 }
 
@@ -147,11 +147,13 @@ TEST(CompiledGraphTest, OutputsOfTheGraphArePlain) {
   graph.set_logits("c");
   FakeKernels kernels;
   const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
-  // The convolution writes c blocked, from where it becomes plain; the activation stays blocked.
+  // The convolution writes c blocked, and a reorder makes the plain c. The activation stays
+  // blocked.
   EXPECT_THAT(Reorders(*compiled), testing::Contains("c/Reorder"));
 }
 
-// A device whose weights of convolutions are plain with more behind, and fetches blocked outputs.
+// A device whose convolution weights are plain with extra bytes behind them. It fetches outputs in
+// any layout.
 class LongParameters : public FakeKernels {
  public:
   Layout ParameterLayout(const TensorType& type) override {
@@ -164,7 +166,7 @@ class LongParameters : public FakeKernels {
   static constexpr auto kLong = static_cast<Layout>(2);
 };
 
-TEST(CompiledGraphTest, WhatCanBeReadAsItLiesIsNotReordered) {
+TEST(CompiledGraphTest, ATensorThatReadsAsPlainIsNotReordered) {
   v1::Graph graph = ConvolutionalNet();
   graph.set_logits("c");
   LongParameters kernels;
@@ -174,7 +176,7 @@ TEST(CompiledGraphTest, WhatCanBeReadAsItLiesIsNotReordered) {
   EXPECT_EQ(compiled->layout("c"), kBlocked);
 }
 
-// Which step awaits and announces which parameter.
+// The steps that await and announce each parameter.
 struct Flow {
   std::map<int, std::string> awaited_by;
   std::map<int, std::string> ready_after;
@@ -189,7 +191,7 @@ Flow FlowOf(const CompiledGraph& compiled) {
   return flow;
 }
 
-TEST(CompiledGraphTest, ParametersAreAwaitedBeforeTheirFirstUseAndReadyAfterTheLast) {
+TEST(CompiledGraphTest, ParametersAreAwaitedBeforeTheFirstUseAndReadyAfterTheLast) {
   const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
   FakeKernels kernels;
   for (bool external : {true, false}) {
@@ -206,7 +208,7 @@ TEST(CompiledGraphTest, ParametersAreAwaitedBeforeTheirFirstUseAndReadyAfterTheL
   }
 }
 
-TEST(CompiledGraphTest, GradientsInTheArenaLieThereUntilTheyAreReady) {
+TEST(CompiledGraphTest, GradientsInTheArenaStayIntactUntilTheyAreReady) {
   const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
   FakeKernels kernels;
   const auto compiled =
@@ -217,8 +219,8 @@ TEST(CompiledGraphTest, GradientsInTheArenaLieThereUntilTheyAreReady) {
   std::vector<std::byte> bytes(3);
   const std::vector<std::byte*> parameters{&bytes[0], &bytes[1], &bytes[2]};
   const CompiledGraph::Memory memory{.arena = arena.data(), .parameters = parameters};
-  // What the steps between the one that writes a gradient and the one after which it is ready
-  // write, is elsewhere.
+  // No step between the one that writes a gradient and the one that makes it ready may write to the
+  // gradient's memory.
   for (int p = 0; p < 3; ++p) {
     const std::string& name = graph.gradients(p);
     const std::byte* begin = compiled->Address(name, memory);
@@ -240,7 +242,7 @@ TEST(CompiledGraphTest, GradientsInTheArenaLieThereUntilTheyAreReady) {
   }
 }
 
-TEST(CompiledGraphTest, ConstantsAreNoStepsAndKeepTheirMemory) {
+TEST(CompiledGraphTest, ConstantsAreNotStepsAndKeepTheirMemory) {
   const v1::Graph graph = ParseGraph(R"pb(
                                        inputs {
                                          name: "x"

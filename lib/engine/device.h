@@ -1,4 +1,4 @@
-// Where a graph runs: the CPU, or one GPU.
+// A device that runs graphs: the CPU, or one GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace muster {
 
-// Owns streams, libraries' handles and host memory of one device. Thread-compatible: one thread
+// Owns the streams, library handles and host memory of one device. Thread-compatible: one thread
 // drives a device.
 class Device {
  public:
@@ -25,28 +25,32 @@ class Device {
   virtual Kind kind() const = 0;
   bool is_cpu() const { return kind() == Kind::kCpu; }
 
-  // For logs and benchmarks: "NVIDIA H200, sm_90, 139 GiB", "2 threads, avx512".
+  // A description for logs and benchmarks: "NVIDIA H200, sm_90, 139 GiB", "2 threads, avx512".
   virtual std::string description() const = 0;
 
-  // What activations could get now: on a CPU device the machine's memory, on a GPU its own.
+  // The bytes that activations could get now: of the machine's memory on a CPU device, of its own
+  // memory on a GPU.
   virtual int64_t available_bytes() const = 0;
 
-  // Host memory that the device reads and writes fast (page-locked for a GPU): for parameters and
-  // gradients. 64-byte aligned, zeroed, for as long as the pointer lives, which may be longer than
-  // the device; never null. RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when that much is not
-  // available, before any of it is touched; the message begins with `what` ("activations of 8
-  // samples") and has the bytes. Devices of a process may allocate at the same time: each counts
-  // what the others have got.
+  // Allocates host memory that the device reads and writes fast (page-locked for a GPU), for
+  // parameters and gradients. The memory is 64-byte aligned, zeroed and never null. It may outlive
+  // the device.
+  //
+  // Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if `bytes` are not available, before
+  // touching any memory. The message begins with `what` ("activations of 8 samples") and has the
+  // number of bytes. Devices of one process may allocate at the same time: each counts the memory
+  // that the others have allocated.
   using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
   virtual absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) = 0;
 
-  // Makes host memory of somebody else's as fast for the device as Allocate()'s, until the handle
-  // goes, which is before the memory does. Null on the CPU, for which all memory is. An error
-  // leaves it as it was.
+  // Makes existing host memory as fast for the device as Allocate()'s, until the handle is
+  // destroyed. Requires: the memory outlives the handle. Returns null on the CPU, where all memory
+  // is equally fast. An error leaves the memory as it was.
   virtual absl::StatusOr<std::shared_ptr<void>> PageLock(absl::Span<std::byte>) { return nullptr; }
 
-  // Makes it the calling thread's current GPU, for libraries that ask for that. A no-op on the CPU.
-  // INTERNAL, reason "DEVICE_LOST", when the process has lost the GPU (see Executor::Run).
+  // Makes this device the calling thread's current GPU, for libraries that need that. A no-op on
+  // the CPU. Returns INTERNAL, reason "DEVICE_LOST", if the process has lost the GPU (see
+  // Executor::Run).
   virtual absl::Status Use() const { return absl::OkStatus(); }
 };
 

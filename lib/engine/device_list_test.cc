@@ -40,7 +40,7 @@ TEST(DeviceListTest, RefusesGpusAndSaysWhyIfNoneIsVisible) {
   }
 }
 
-TEST(DeviceListTest, LooksForGpusOnlyWhenAskedFor) {
+TEST(DeviceListTest, CountsGpusOnlyIfTheListNamesGpus) {
   const auto fail = []() -> absl::StatusOr<int> {
     ADD_FAILURE() << "asked for GPUs";
     return 0;

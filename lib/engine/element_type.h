@@ -1,4 +1,4 @@
-// The kernels' word for a graph's element type.
+// Maps a graph's element type to the kernels' element type.
 #pragma once
 
 #include "glog/logging.h"
@@ -7,7 +7,7 @@
 
 namespace muster {
 
-// Of a type that has elements: not a state.
+// Requires: a type that has elements, so not DTYPE_STATE.
 inline kernels::ElementType ElementTypeOf(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_F32:

@@ -58,7 +58,7 @@ v1::Graph SmallGpt(bool tied = false) {
                "fields { key: 'tied' value { bool_value: " + (tied ? "true" : "false") + " } } }");
 }
 
-// A graph on the CPU with memory for all that it needs.
+// A graph on the CPU with all the memory that it needs.
 class Instance {
  public:
   struct Options {
@@ -105,10 +105,10 @@ class Instance {
   std::unique_ptr<Executor> executor_;
 };
 
-// Each parameter is moved along its gradient, where the slope of the loss is the gradient's norm
-// and nothing cancels. The difference of two losses near 2 carries about 2^-22 of rounding: with h
-// = 2^-9 that is 2^-14 of slope. Curvature bends the slope by a fraction of h; so do the kinks of
-// ReLU and max pooling, by more.
+// Moves each parameter along its gradient. In that direction the slope of the loss is the
+// gradient's norm and nothing cancels. The difference of two losses near 2 carries about 2^-22 of
+// rounding: with h = 2^-9 that is 2^-14 of slope. Curvature bends the slope by a fraction of h. The
+// kinks of ReLU and max pooling bend it more.
 enum class Kinks { kNo, kYes };
 
 void ExpectGradientsMatchFiniteDifferences(const v1::Graph& forward, int64_t batch,
@@ -162,9 +162,9 @@ TEST(GradientTest, GptWithATiedHeadMatchesFiniteDifferences) {
   ExpectGradientsMatchFiniteDifferences(SmallGpt(/*tied=*/true), 3);
 }
 
-// Strided and padded convolution without bias, overlapping pooling, a sum of three uses, biases
-// that repeat and that do not: what the zoo does not combine. Gelu instead of Relu: no kinks for
-// the differences to cross.
+// Combinations that the zoo does not have: strided and padded convolution without bias, overlapping
+// pooling, a sum of three uses, biases that repeat and that do not. Gelu replaces Relu, so that the
+// differences cross no kinks.
 TEST(GradientTest, OpsInUnusualCombinationsMatchFiniteDifferences) {
   const v1::Graph graph = ParseGraph(R"pb(
     inputs {
@@ -258,7 +258,7 @@ TEST(ExecutorTest, DevicesOfOneProcessDoNotDisturbOneAnother) {
   std::jthread first(run_repeatedly), second(run_repeatedly);
 }
 
-// Copies the inputs of the samples from `first` on of a batch to the device that takes them.
+// Copies the inputs of a batch's samples, starting with sample `first`, to the executor `part`.
 void TakeSamples(const v1::Graph& graph, Executor& batch, int64_t samples, int64_t first,
                  Executor& part) {
   for (const v1::GraphInput& input : graph.inputs()) {
@@ -268,7 +268,7 @@ void TakeSamples(const v1::Graph& graph, Executor& batch, int64_t samples, int64
   }
 }
 
-TEST(ExecutorTest, TheForwardGraphGivesTheSameLossForOtherBatchesOfTheSameSamples) {
+TEST(ExecutorTest, TheForwardLossDoesNotDependOnHowSamplesAreBatched) {
   Instance whole(SmallGpt(), {.batch = 6}), half(SmallGpt(), {.batch = 3});
   Instance trained(Differentiate(SmallGpt()).value(), {.batch = 6});
   const float loss = whole.Loss();
@@ -291,7 +291,7 @@ std::vector<std::vector<float>> Gradients(const Instance& instance) {
   return gradients;
 }
 
-TEST(ExecutorTest, TheLossScaleLeavesNeitherLossNorGradients) {
+TEST(ExecutorTest, TheLossScaleChangesNeitherLossNorGradients) {
   for (bool micro_batches : {false, true}) {
     Instance instance(Differentiate(SmallGpt()).value(),
                       {.batch = 2, .micro_batches = micro_batches});
@@ -353,8 +353,8 @@ v1::Graph Lowered(const v1::Graph& forward, v1::Precision precision) {
   return TrainingGraph(forward, {.precision = precision}).value();
 }
 
-// Some dozen roundings on the way to a gradient, of 2^-9 each in bf16 and of 2^-12 in f16, and what
-// they move over a kink of ReLU or from one maximum of a pooling window to another.
+// A gradient has passed about a dozen roundings, of 2^-9 each in bf16 and of 2^-12 in f16. Rounding
+// also moves values across a kink of ReLU, or from one maximum of a pooling window to another.
 TEST(LowPrecisionTest, GradientsAreThoseOfF32UpToRounding) {
   for (const v1::Graph& forward : {SmallGpt(), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
     SCOPED_TRACE(forward.name());
@@ -377,7 +377,7 @@ TEST(LowPrecisionTest, GradientsAreThoseOfF32UpToRounding) {
   }
 }
 
-TEST(LowPrecisionTest, AnOverflowOfF16LeavesTheExecutorAsSuch) {
+TEST(LowPrecisionTest, AnOverflowOfF16IsVisibleInTheGradients) {
   Instance instance(Lowered(Model("name: 'mlp'"), v1::FP16), {.batch = 4});
   ASSERT_TRUE(instance.Run({.loss_scale = 0x1p30f}).ok());
   const absl::Span<float> gradient = instance.memory().gradient(0);
@@ -390,7 +390,7 @@ TEST(LowPrecisionTest, OutputsAreF32OnTheHost) {
   EXPECT_EQ(instance.executor().output(instance.graph().logits())->size(), 30);
 }
 
-TEST(LowPrecisionTest, OutputsAreThoseOfTheLastRunWheneverTheyAreAskedFor) {
+TEST(LowPrecisionTest, OutputsBelongToTheLastRun) {
   Instance instance(Lowered(Model("name: 'mlp'"), v1::BF16), {.batch = 3});
   const auto logits = [&] {
     EXPECT_TRUE(instance.Run().ok());
@@ -417,8 +417,8 @@ TEST(ExecutorTest, CorrectIsTheNumberOfRowsWhoseTopLogitIsTheTarget) {
   EXPECT_EQ(instance.executor().output(instance.graph().correct()).value()[0], expected);
 }
 
-// Checks the two promises of ParameterFlow by breaking what they allow to be broken: values are NaN
-// until awaited and again once the gradient is ready.
+// Checks both promises of ParameterFlow. Values are NaN until they are awaited, and again after the
+// gradient is ready.
 class PoisoningFlow : public ParameterFlow {
  public:
   explicit PoisoningFlow(const ModelMemory& memory) : memory_(memory) {
@@ -441,7 +441,8 @@ class PoisoningFlow : public ParameterFlow {
     const absl::Span<float> gradient = memory_.gradient(p);
     gradients_.resize(values_.size());
     gradients_[p].assign(gradient.begin(), gradient.end());
-    std::ranges::fill(gradient, NAN);  // the reader may change it, as a reduction does
+    // the code that reads a gradient may change it, as a reduction does
+    std::ranges::fill(gradient, NAN);
     return absl::OkStatus();
   }
 
@@ -481,9 +482,9 @@ TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFina
   }
 }
 
-// Nobody reads a running mean in training, but what is announced must be of this step's version,
-// and who waits for it may be told to stop.
-TEST(ParameterFlowTest, NothingIsAnnouncedBeforeEverythingIsThere) {
+// Training does not read a running mean. But its announced contribution must belong to this step's
+// version, and a wait for it may end with an error.
+TEST(ParameterFlowTest, NothingIsAnnouncedBeforeAllParametersWereAwaited) {
   class OrderlyFlow : public ParameterFlow {
    public:
     explicit OrderlyFlow(size_t parameters) : parameters_(parameters) {}
@@ -507,7 +508,7 @@ TEST(ParameterFlowTest, NothingIsAnnouncedBeforeEverythingIsThere) {
   EXPECT_EQ(flow.awaited.size(), static_cast<size_t>(graph.parameters_size()));
 }
 
-TEST(ParameterFlowTest, ParametersAreAwaitedOneByOneAndLateGradientsComeFirst) {
+TEST(ParameterFlowTest, ParametersAreAwaitedOneByOneAndTheLastLayersGradientsComeFirst) {
   const v1::Graph graph = Model("name: 'mlp' args {" + NumberArgument("hidden", 8) + "}");
   Instance instance(Differentiate(graph).value(), {.batch = 2});
   PoisoningFlow flow(instance.memory());
@@ -587,7 +588,7 @@ TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
   }
 }
 
-TEST(DeviceTest, MoreThanIsAvailableIsNotGiven) {
+TEST(DeviceTest, AllocatingMoreThanIsAvailableFails) {
   const auto device = CreateDevice("cpu", 1).value();
   EXPECT_GT(device->available_bytes(), 0);
   const size_t bytes = 2 * device->available_bytes();
@@ -597,7 +598,7 @@ TEST(DeviceTest, MoreThanIsAvailableIsNotGiven) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("numbers need ", bytes)));
 }
 
-// Memory enough for the first `pieces`, then none.
+// A device with enough memory for the first `pieces` allocations, then none.
 class ShortOfMemory : public CpuDevice {
  public:
   explicit ShortOfMemory(int pieces) : CpuDevice("cpu", /*threads=*/1), pieces_(pieces) {}
@@ -609,7 +610,7 @@ class ShortOfMemory : public CpuDevice {
   mutable int pieces_;
 };
 
-TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryItHasNotGotAndHowMuch) {
+TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryIsMissingAndHowMuch) {
   const v1::Graph graph = Lowered(Model("name: 'mlp'"), v1::BF16);
   CpuDevice device("cpu", /*threads=*/1);
   const ModelMemory memory(graph, device, /*seed=*/1);
@@ -629,8 +630,8 @@ TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryItHasNotGotAndHowMuch) {
   EXPECT_THAT(create(1), ContainsRegex("parameters in low precision need 47[0-9]+ bytes"));
 }
 
-// 10 GB for GPT-2's logits at a batch of 32, which training never reads.
-TEST(ShortOfMemoryTest, AnOutputThatNobodyAsksForTakesNoMemory) {
+// GPT-2's logits at a batch of 32 are 10 GB, and training never reads them.
+TEST(ShortOfMemoryTest, AnOutputThatIsNotReadTakesNoMemory) {
   const v1::Graph graph = Lowered(Model("name: 'mlp'"), v1::BF16);
   CpuDevice device("cpu", /*threads=*/1);
   const ModelMemory memory(graph, device, /*seed=*/1);
@@ -650,7 +651,7 @@ TEST(ShortOfMemoryTest, AnOutputThatNobodyAsksForTakesNoMemory) {
               HasSubstr(absl::StrCat("output '", graph.logits(), "' need 160 bytes")));
 }
 
-TEST(ShortOfMemoryTest, AModelsMemoryNamesTheParameter) {
+TEST(ShortOfMemoryTest, AFailedModelMemoryNamesTheParameter) {
   const v1::Graph graph = Differentiate(Model("name: 'mlp'")).value();
   for (const auto& [pieces, what] : {std::pair{0, "the values of parameter"},
                                      {1, "the gradients of parameter"},

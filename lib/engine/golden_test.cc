@@ -1,5 +1,5 @@
-// A training step gives what PyTorch gives: the files and their makers are described in
-// tools/make_goldens.py.
+// A training step gives the results of PyTorch. tools/make_goldens.py describes the golden files
+// and how they were made.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -105,7 +105,7 @@ class Model {
     return executor_->output(graph_.loss()).value()[0];
   }
 
-  // The values that `settings` makes of parameter p; `slots` are updated.
+  // Returns the values of parameter p after an update with `settings`; also updates `slots`.
   std::vector<float> Updated(int p, kernels::OptimizerSettings settings, double learning_rate,
                              int64_t step, std::vector<std::vector<float>>& slots) const {
     if (!graph_.parameters(p).weight_decay()) settings.weight_decay = 0;
@@ -145,7 +145,7 @@ void SetParameters(const Golden& golden, Model& model) {
   }
 }
 
-// From part `step` of the golden's inputs.
+// Fills the model's inputs from part `step` of the golden's inputs.
 void SetInputs(const Golden& golden, int64_t step, Model& model) {
   for (const char* input : {"input", "target"}) {
     const absl::Span<std::byte> to = model.input(input);
@@ -163,8 +163,8 @@ kernels::OptimizerSettings Adamw(const Golden& golden) {
           .weight_decay = golden.Setting("adamw", "weight_decay")};
 }
 
-// Relative to the tensor's largest magnitude: the goldens are computed in float64, and an element
-// of a sum in f32 carries the rounding of the sum's terms however small it is itself.
+// The tolerance is relative to the tensor's largest magnitude. The goldens are computed in float64.
+// An element of a sum in f32 carries the rounding of the sum's terms, however small the element is.
 void ExpectClose(absl::Span<const float> actual, const std::vector<float>& expected,
                  double relative, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -182,7 +182,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Zoo, GoldenTest,
                          testing::Values("linear", "mlp", "lenet", "gpt", "gpt_tied"));
 
-TEST_P(GoldenTest, OneStepIsThatOfPyTorch) {
+TEST_P(GoldenTest, OneStepMatchesPyTorch) {
   const Golden golden(GetParam());
   Model model(golden.model(), golden.Size("input", 0));
   SetParameters(golden, model);
@@ -206,7 +206,7 @@ TEST_P(GoldenTest, OneStepIsThatOfPyTorch) {
   }
 }
 
-TEST(GoldenTrainingTest, SeveralStepsInARowAreThoseOfPyTorch) {
+TEST(GoldenTrainingTest, SeveralStepsMatchPyTorch) {
   const Golden golden("gpt_training");
   Model model(golden.model(), golden.Size("input", 1));
   SetParameters(golden, model);
@@ -230,7 +230,7 @@ TEST(GoldenTrainingTest, SeveralStepsInARowAreThoseOfPyTorch) {
   }
 }
 
-// In [-1, 1), by name and index: uniform() of tools/make_goldens.py.
+// Numbers in [-1, 1) that depend on name and index, like uniform() of tools/make_goldens.py.
 //   Source: Vigna, splitmix64, 2015 (public domain), for the mixing; FNV-1a for the seed.
 std::vector<double> Uniform(const std::string& name, size_t count) {
   uint64_t state = 0xCBF29CE484222325;
@@ -255,7 +255,7 @@ double Norm(absl::Span<const float> values) {
   return std::sqrt(Dot(values, {values.begin(), values.end()}));
 }
 
-// A file that says what a step is made of and what norms its gradients have.
+// A file that describes a training step and the norms of its gradients.
 class Fingerprint {
  public:
   explicit Fingerprint(const std::string& name) {
@@ -293,7 +293,7 @@ class Fingerprint {
     return values;
   }
 
-  // Whole numbers for an input of integers.
+  // The values of an input; whole numbers if the input has integers.
   std::vector<float> Input(const std::string& name, int64_t elements) const {
     const google::protobuf::Value& content = Field("inputs").struct_value().fields().at(name);
     std::vector<float> values;
@@ -340,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, FingerprintTest,
                                          "lstm_lm", "gnmt", "transformer", "bert", "gpt2", "ncf"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(FingerprintTest, GradientsHaveTheNormsAndDirectionsOfPyTorch) {
+TEST_P(FingerprintTest, GradientsMatchTheNormsAndDirectionsOfPyTorch) {
   const Fingerprint golden(GetParam());
   Model model(golden.model(), golden.batch());
   ASSERT_EQ(model.parameters(), golden.parameters());
@@ -357,7 +357,7 @@ TEST_P(FingerprintTest, GradientsHaveTheNormsAndDirectionsOfPyTorch) {
   for (int p = 0; p < model.parameters(); ++p) {
     const std::string& name = model.name(p);
     const Fingerprint::Parameter expected = golden.parameter(name);
-    // Gradients that cancel to zero (of a bias before a batch norm) carry the rounding of their
+    // A gradient that cancels to zero (the bias before a batch norm) carries the rounding of its
     // terms.
     const bool cancels = expected.gradient_norm < 1e-12 * whole;
     const double tolerance = cancels ? 1e-6 * whole : 1e-4 * expected.gradient_norm;
@@ -369,7 +369,7 @@ TEST_P(FingerprintTest, GradientsHaveTheNormsAndDirectionsOfPyTorch) {
   }
 }
 
-// In float64, whatever an executor rounds.
+// The loss in float64, by the reference evaluator.
 double LossOfReference(const Fingerprint& golden, const v1::ZooModel& model) {
   v1::ModelSpec spec;
   *spec.mutable_zoo() = model;
@@ -391,14 +391,14 @@ double LossOfReference(const Fingerprint& golden, const v1::ZooModel& model) {
   return reference::Evaluate(graph, given).at(graph.loss()).values[0];
 }
 
-TEST_P(FingerprintTest, TheReferenceHasTheLossOfPyTorch) {
+TEST_P(FingerprintTest, TheReferenceMatchesTheLossOfPyTorch) {
   const Fingerprint golden(GetParam());
 
   EXPECT_NEAR(LossOfReference(golden, golden.model()), golden.loss(), 1e-12);
 }
 
-// A rate so small that nothing is dropped.
-TEST(AttentionDropoutTest, TakesAttentionApartWithoutChangingIt) {
+// The dropout rate is so small that nothing is dropped.
+TEST(AttentionDropoutTest, DropoutOfRateZeroDoesNotChangeAttention) {
   for (const char* name : {"bert", "gpt2"}) {
     const Fingerprint golden(name);
     v1::ZooModel model = golden.model();

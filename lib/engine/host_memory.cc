@@ -13,7 +13,7 @@
 namespace muster {
 namespace {
 
-// The number after `name` in lines of "name number ..."; `absent` where there is none.
+// Returns the number after `name` in lines of "name number ...", or `absent` if there is none.
 int64_t NumberOf(const std::string& path, const std::string& name, int64_t absent) {
   std::ifstream file(path);
   std::string word;
@@ -30,7 +30,7 @@ int64_t MachineBytes(const std::string& root) {
   return kilobytes < 0 ? physical : kilobytes * 1024;
 }
 
-// What this group has left, page cache that can be dropped counted as left.
+// Returns the bytes that this group has left. Page cache that can be dropped counts as left.
 int64_t LeftIn(const CgroupFolder& group) {
   const bool second = group.version == 2;
   const std::string file = group.path + "/memory.";
@@ -39,7 +39,8 @@ int64_t LeftIn(const CgroupFolder& group) {
       !(std::ifstream(file + (second ? "current" : "usage_in_bytes")) >> used)) {
     return std::numeric_limits<int64_t>::max();  // "max", or no such group
   }
-  // Data that are mapped and read again and again are in the active part.
+  // The active part counts as droppable too: it holds data files that are mapped and read
+  // repeatedly.
   int64_t cache = 0;
   for (const char* part : {"inactive_file", "active_file"}) {
     cache += NumberOf(file + "stat", absl::StrCat(second ? "" : "total_", part), /*absent=*/0);

@@ -1,4 +1,4 @@
-// How much memory the machine can still give.
+// The memory that the machine has left.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,14 @@
 
 namespace muster {
 
-// The smallest of what the kernel calls available and what each cgroup that this process is in has
-// left, page cache that can be dropped counted as left; in bytes. `root`: where /proc and /sys lie,
-// for tests. Reads the file system.
+// Returns the memory that this process can still get, in bytes. It is the minimum over the kernel's
+// MemAvailable and the memory left in each cgroup of this process. Page cache that can be dropped
+// counts as left. `root` is the folder that contains /proc and /sys, for tests. Reads the file
+// system.
 int64_t AvailableHostBytes(const std::string& root = "");
 
-// RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED": "`what` need `bytes` bytes of `kind`, ...".
+// Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED": "`what` need `bytes` bytes of `kind`,
+// ...".
 absl::Status MemoryExhausted(absl::string_view what, int64_t bytes, absl::string_view kind,
                              int64_t available_bytes);
 

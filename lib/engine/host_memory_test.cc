@@ -21,7 +21,7 @@ class HostMemoryTest : public testing::Test {
   const std::string root_ = testing::TempDir() + "/root";
 };
 
-TEST_F(HostMemoryTest, AMachineWithoutALimitGivesWhatTheKernelCallsAvailable) {
+TEST_F(HostMemoryTest, WithoutALimitTheResultIsTheKernelsMemAvailable) {
   Write("/proc/meminfo", "MemTotal:  900 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\n");
   EXPECT_EQ(AvailableHostBytes(root_), 400 * 1024);
   Write("/proc/self/cgroup", "0::/\n");
@@ -30,19 +30,19 @@ TEST_F(HostMemoryTest, AMachineWithoutALimitGivesWhatTheKernelCallsAvailable) {
   EXPECT_EQ(AvailableHostBytes(root_), 400 * 1024);
 }
 
-TEST_F(HostMemoryTest, ACgroupGivesWhatIsNotUsedAndTheCacheItCanDrop) {
+TEST_F(HostMemoryTest, ACgroupHasUnusedMemoryAndDroppableCacheLeft) {
   Write("/proc/meminfo", "MemAvailable:  400 kB\n");
   Write("/proc/self/cgroup", "0::/\n");
   Write("/sys/fs/cgroup/memory.max", "1000\n");
   Write("/sys/fs/cgroup/memory.current", "700\n");
   EXPECT_EQ(AvailableHostBytes(root_), 300);
   Write("/sys/fs/cgroup/memory.stat", "anon 500\ninactive_file 100\nactive_file 50\n");
-  EXPECT_EQ(AvailableHostBytes(root_), 450) << "what is read again and again can be dropped too";
+  EXPECT_EQ(AvailableHostBytes(root_), 450) << "cache that is read repeatedly can be dropped too";
   Write("/sys/fs/cgroup/memory.current", "2000\n");
   EXPECT_EQ(AvailableHostBytes(root_), 0);
 }
 
-TEST_F(HostMemoryTest, TheGroupWithTheLeastCountsWhereverItIsOnTheWayToTheRoot) {
+TEST_F(HostMemoryTest, TheTightestGroupUpToTheRootDecides) {
   Write("/proc/meminfo", "MemAvailable:  400 kB\n");
   Write("/proc/self/cgroup", "0::/system.slice/muster-ps.service\n");
   Write("/sys/fs/cgroup/system.slice/memory.max", "9000\n");
@@ -67,7 +67,7 @@ TEST_F(HostMemoryTest, Version1HasOtherNames) {
   EXPECT_EQ(AvailableHostBytes(root_), 450);
 }
 
-TEST_F(HostMemoryTest, ThisMachineHasSome) { EXPECT_GT(AvailableHostBytes(), 1 << 20); }
+TEST_F(HostMemoryTest, ThisMachineHasMemoryLeft) { EXPECT_GT(AvailableHostBytes(), 1 << 20); }
 
 }  // namespace
 }  // namespace muster::host_memory_test

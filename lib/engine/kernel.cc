@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-// Through f32 or i32, from which the kernels convert to every type.
+// Converts through f32 or i32, because the kernels convert from these to every type.
 template <typename T>
 std::vector<std::byte> Converted(const std::vector<double>& values, kernels::ElementType from,
                                  const TensorType& type) {

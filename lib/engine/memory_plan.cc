@@ -13,7 +13,7 @@ int64_t RoundUp(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Which tensors share memory, and how long each memory is needed.
+// Decides which tensors share memory, and how long each block of memory is needed.
 class StorageAssignment {
  public:
   explicit StorageAssignment(const MemoryRequest& request)
@@ -31,7 +31,7 @@ class StorageAssignment {
   const Lifetime& lifetime(int storage) const { return lifetimes_[storage]; }
 
  private:
-  // Follows who took over whom, and shortens the way for the next.
+  // Returns the tensor whose memory `tensor` uses. Shortens the chain for later calls.
   int StorageOf(int tensor) {
     while (storage_[tensor] != storage_[storage_[tensor]]) {
       storage_[tensor] = storage_[storage_[tensor]];
@@ -66,7 +66,7 @@ class StorageAssignment {
     }
   }
 
-  // Lets an output live on in the memory of an input that nobody needs afterwards.
+  // Lets an output reuse the memory of an input that no later node needs.
   void TakeOver() {
     for (int i = 0; i < request_.nodes.size(); ++i) {
       const MemoryRequest::Node& node = request_.nodes[i];
@@ -86,7 +86,7 @@ class StorageAssignment {
     }
   }
 
-  // Whether the node also reads this memory in a position that must not change under it.
+  // Returns whether the node also reads this memory through an input that it must not overwrite.
   bool ReadElsewhere(const MemoryRequest::Node& node, int storage) {
     auto here = [&](int t) { return StorageOf(t) == storage; };
     return std::ranges::count_if(node.reads, here) > std::ranges::count_if(node.overwritable, here);
@@ -106,7 +106,7 @@ Placement PlaceLifetimes(absl::Span<const Lifetime> lifetimes) {
                            [&](int i) { return lifetimes[i].bytes; });
 
   Placement placement{.offsets = std::vector<int64_t>(lifetimes.size())};
-  std::vector<int> placed;  // by offset
+  std::vector<int> placed;  // sorted by offset
   for (int block : order) {
     const Lifetime& wanted = lifetimes[block];
     const int64_t bytes = RoundUp(wanted.bytes);

@@ -1,4 +1,4 @@
-// Where the tensors of a graph lie: one arena, planned from liveness.
+// Places the tensors of a graph in one arena, planned from liveness.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@ namespace muster {
 inline constexpr int64_t kArenaAlignment =
     64;  // bytes: a cache line, and the widest vector register
 
-// What a graph asks for. Tensors and nodes are known by their positions.
+// The memory that a graph needs. Tensors and nodes are identified by their positions.
 struct MemoryRequest {
   struct Tensor {
     int64_t bytes = 0;
-    bool external = false;  // has memory of its own (parameters, their gradients): never placed,
-                            // never taken over
-    bool kept = false;      // its value still counts after the last node
+    // Has its own memory (parameters, their gradients): never placed, never reused.
+    bool external = false;
+    bool kept = false;  // its value is needed after the last node
   };
 
   struct Node {
     std::vector<int> reads;         // tensors whose values the node needs
-    std::vector<int> writes;        // tensors it makes; no tensor is written twice
-    std::vector<int> overwritable;  // of `reads`: writes[0] may take over the memory of one
-    int alias_of =
-        -1;  // writes[0] is this tensor's value: both share memory unless writes[0] is external
-    int64_t workspace_bytes = 0;  // scratch during the node
+    std::vector<int> writes;        // tensors it produces; no tensor is written twice
+    std::vector<int> overwritable;  // subset of `reads`: writes[0] may reuse the memory of one
+    // writes[0] has this tensor's value: both share memory unless writes[0] is external. -1: none.
+    int alias_of = -1;
+    int64_t workspace_bytes = 0;  // scratch memory while the node runs
   };
 
   std::vector<Tensor> tensors;
@@ -35,19 +35,19 @@ struct MemoryRequest {
 
 struct MemoryPlan {
   int64_t arena_bytes = 0;
-  // For each tensor: the tensor whose memory it shares, often itself. Those that share name the
-  // same one, and that one is external when any of them is.
+  // For each tensor: the tensor whose memory it uses, often itself. Tensors that share memory name
+  // the same tensor. That tensor is external if any of them is.
   std::vector<int> storage;
   std::vector<int64_t>
       offsets;  // for each storage: bytes from the start of the arena; -1: external
-  std::vector<int64_t> workspace_offsets;  // for each node; 0 where it needs none
+  std::vector<int64_t> workspace_offsets;  // for each node; 0 if it needs none
 };
 
-// Tensors that no node writes are there from the start. Two memories overlap only when no node
-// needs both.
+// Plans the memory of `request`. A tensor that no node writes has its value from the start. Two
+// blocks of memory overlap only if no node needs both.
 MemoryPlan PlanMemory(const MemoryRequest& request);
 
-// A block of memory that nodes first..last (inclusive) need.
+// A block of memory that the nodes first..last (inclusive) need.
 struct Lifetime {
   int64_t bytes = 0;
   int first = 0;
@@ -56,11 +56,11 @@ struct Lifetime {
 
 struct Placement {
   std::vector<int64_t> offsets;  // multiples of kArenaAlignment
-  int64_t bytes = 0;             // of all together
+  int64_t bytes = 0;             // size of the whole arena
 };
 
-// Largest first, each into the smallest gap that holds it between the blocks that live at the same
-// time.
+// Places the largest block first. Each block takes the smallest sufficient gap between the blocks
+// that live at the same time.
 //   Source: Pisarchyk & Lee, "Efficient memory management for deep neural net inference",
 //   arXiv:2001.03288, section 5 (greedy by size for offset calculation).
 Placement PlaceLifetimes(absl::Span<const Lifetime> lifetimes);

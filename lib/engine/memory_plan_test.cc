@@ -22,7 +22,7 @@ class Dice {
   uint64_t count_ = 0;
 };
 
-// A chain of nodes over a few tensors, with everything that a node may ask for.
+// A chain of nodes over a few tensors that uses every feature of a request.
 MemoryRequest RandomRequest(Dice& dice) {
   MemoryRequest request;
   const std::vector<int64_t> sizes = {4, 64, 100, 4096, 5000};
@@ -57,7 +57,7 @@ MemoryRequest RandomRequest(Dice& dice) {
   return request;
 }
 
-// Executes a plan on memory whose every byte remembers which value it holds.
+// Executes a plan on memory in which every byte records the value that it holds.
 class Simulation {
  public:
   Simulation(const MemoryRequest& request, const MemoryPlan& plan)
@@ -81,7 +81,8 @@ class Simulation {
     for (int i = 0; i < request_.nodes.size(); ++i) {
       const MemoryRequest::Node& node = request_.nodes[i];
       Fill(arena_.data() + plan_.workspace_offsets[i], node.workspace_bytes, kNothing);
-      // The kernel writes its later outputs before it is done reading, the first one last.
+      // A kernel may write its later outputs before it has read all inputs. It writes the first
+      // output last.
       for (int k = static_cast<int>(node.writes.size()) - 1; k > 0; --k) Write(node.writes[k]);
       Fill(arena_.data() + plan_.workspace_offsets[i], node.workspace_bytes, kNothing);
       for (int t : node.reads) ExpectIntact(t, i);
@@ -123,7 +124,7 @@ class Simulation {
 
   const MemoryRequest& request_;
   const MemoryPlan& plan_;
-  std::vector<int> value_;  // by tensor: aliases have the value of what they alias
+  std::vector<int> value_;  // by tensor: an alias has the value of its source
   std::vector<int> arena_;  // by byte
   std::vector<std::vector<int>> external_;
 };
@@ -155,7 +156,7 @@ TEST(MemoryPlanTest, AChainWithoutOverwritingAlternatesBetweenTwoTensors) {
   EXPECT_EQ(PlanMemory(request).arena_bytes, 2 * 640);
 }
 
-TEST(MemoryPlanTest, AnInputReadTwiceIsNotOverwrittenUnderTheSecondReading) {
+TEST(MemoryPlanTest, AnInputReadTwiceIsNotOverwritten) {
   MemoryRequest request;
   request.tensors.resize(2, {.bytes = 64});
   request.nodes.push_back({.reads = {0, 0}, .writes = {1}, .overwritable = {0}});

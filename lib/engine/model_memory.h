@@ -16,12 +16,12 @@ namespace muster {
 
 class ModelMemory {
  public:
-  // Parameters hold their initial values for `seed`; gradients hold NaN. Errors as in
+  // Parameters hold their initial values for `seed`; gradients hold NaN. Returns the errors of
   // Device::Allocate.
   static absl::StatusOr<std::unique_ptr<ModelMemory>> Create(const v1::Graph& graph, Device& device,
                                                              uint64_t seed);
 
-  // Where there is memory enough: for tests.
+  // Like Create(), but dies if there is not enough memory: for tests.
   ModelMemory(const v1::Graph& graph, Device& device, uint64_t seed);
 
   absl::Span<float* const> parameters() const { return parameters_; }
@@ -39,7 +39,7 @@ class ModelMemory {
   std::vector<size_t> elements_;
 };
 
-// Fills every input: standard normal numbers, ids in [0, ids_max).
+// Fills every input: f32 with standard normal numbers, i32 with ids in [0, ids_max).
 void FillInputs(const v1::Graph& graph, int64_t ids_max, uint64_t seed, Executor& executor);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// What operators of an ONNX file compute while the model runs, beside what the importer computes of
-// the same numbers where they are constants.
+// Compares operators of an ONNX file in two forms: computed while the model runs, and folded by the
+// importer because their inputs are constants.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -36,7 +36,7 @@ using Numbers = std::vector<double>;
 // One run of a model on the CPU.
 class OnnxRun {
  public:
-  // With `loss` empty the model is used, and trained otherwise.
+  // If `loss` is empty the model is in inference form, otherwise in training form.
   OnnxRun(OnnxModelBuilder& model, int64_t batch, const std::string& loss = "",
           v1::Precision precision = v1::FP32) {
     v1::OnnxModel spec;
@@ -78,7 +78,7 @@ class OnnxRun {
     }
   }
 
-  // Logits, or the loss where the model computes that itself.
+  // Returns the logits, or the loss if the model computes it itself.
   absl::StatusOr<std::vector<float>> Run(const RunArguments& arguments = {}) {
     RETURN_IF_ERROR(imported_);
     RETURN_IF_ERROR(executor_->Run(arguments, nullptr));
@@ -104,7 +104,7 @@ class OnnxRun {
   std::unique_ptr<Executor> executor_;
 };
 
-// y, which is a node's f32[batch, n], as the logits of a model.
+// Makes y, a node's f32[batch, n], the logits of the model.
 void Finish(OnnxModelBuilder& model, int64_t n) {
   model.Input("zeros", {0, n}).Filled("scale", {1}, 1).Output("out");
   model.Node("Add", {"y", "zeros"}, {"sum"}).Node("Mul", {"sum", "scale"}, {"out"});
@@ -115,7 +115,7 @@ void Scalar(OnnxModelBuilder& model, const std::string& name, int64_t value) {
   model.proto().mutable_graph()->mutable_initializer()->rbegin()->clear_dims();
 }
 
-// x, of one sample, as an input or as a constant.
+// Adds x, one sample, as an input or as a constant.
 void AddX(OnnxModelBuilder& model, bool is_constant, std::vector<int64_t> shape,
           const std::vector<int64_t>& x) {
   if (!is_constant) {
@@ -128,7 +128,7 @@ void AddX(OnnxModelBuilder& model, bool is_constant, std::vector<int64_t> shape,
       shape.begin(), shape.end());
 }
 
-TEST(OnnxOperatorsTest, ANumberThatIsNoClassIsHotNowhere) {
+TEST(OnnxOperatorsTest, AnIndexOutsideTheClassesGivesARowOfZeros) {
   const std::vector<int64_t> x = {-4, -3, -1, 0, 2, 3, 255};
   for (const bool is_constant : {false, true}) {
     OnnxModelBuilder model;
@@ -149,7 +149,7 @@ TEST(OnnxOperatorsTest, ANumberThatIsNoClassIsHotNowhere) {
   }
 }
 
-// Of data [2, 3] = 0.25, 0.5, ...
+// Gathers from data f32[2, 3] = 0.25, 0.5, ...
 absl::StatusOr<std::vector<float>> GatherNd(const std::vector<int64_t>& x, bool is_constant) {
   const int64_t rows = std::ssize(x) / 2;
   OnnxModelBuilder model;
@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<float>> GatherNd(const std::vector<int64_t>& x, bool 
   return run.Run();
 }
 
-TEST(OnnxOperatorsTest, EachCoordinateStaysInside) {
+TEST(OnnxOperatorsTest, CoordinatesOutsideTheDataAreRefused) {
   for (const bool is_constant : {false, true}) {
     const auto y = GatherNd({0, 2, 1, 0, -1, -3, -2, 1}, is_constant);
     ASSERT_TRUE(y.ok()) << y.status();
@@ -175,7 +175,7 @@ TEST(OnnxOperatorsTest, EachCoordinateStaysInside) {
   }
 }
 
-TEST(OnnxOperatorsTest, EachCoordinateBehindTheBatchStaysInside) {
+TEST(OnnxOperatorsTest, CoordinatesBehindTheBatchDimensionAreChecked) {
   OnnxModelBuilder model;
   AddX(model, /*is_constant=*/false, {0, 1, 2}, {});
   model.Input("z", {0, 3}).Input("updates", {0, 1});
@@ -195,7 +195,7 @@ TEST(OnnxOperatorsTest, EachCoordinateBehindTheBatchStaysInside) {
   }
 }
 
-TEST(OnnxOperatorsTest, ACastToTruthAsksForZero) {
+TEST(OnnxOperatorsTest, ACastToBoolComparesWithZero) {
   for (const bool is_constant : {false, true}) {
     OnnxModelBuilder model;
     model.Input("like", {0, 1}).Weight("data", {1, 4});
@@ -218,7 +218,8 @@ TEST(OnnxOperatorsTest, ACastToTruthAsksForZero) {
   }
 }
 
-// What is left of ones [samples, 4] by a dropout with the sequence first, from `position` on.
+// Applies a dropout to ones [samples, 4] with the sequence dimension first. `position` is the first
+// sample's position in the global batch.
 std::vector<float> Dropped(int64_t position, int64_t samples) {
   OnnxModelBuilder model;
   model.Input("x", {0, 4, 1}).Filled("scale", {1, 1}, 1).Output("out");
@@ -235,7 +236,7 @@ std::vector<float> Dropped(int64_t position, int64_t samples) {
   return y.value_or(std::vector<float>());
 }
 
-TEST(OnnxOperatorsTest, WhatDropsOutOfASequenceIsTheSameInShares) {
+TEST(OnnxOperatorsTest, DropoutOfASequenceDoesNotDependOnTheShare) {
   const std::vector<float> whole = Dropped(0, 8);
   EXPECT_THAT(whole, Contains(0));
   EXPECT_THAT(whole, Contains(2));
@@ -247,7 +248,7 @@ TEST(OnnxOperatorsTest, WhatDropsOutOfASequenceIsTheSameInShares) {
   EXPECT_EQ(shares, whole);
 }
 
-TEST(OnnxOperatorsTest, ALossWithoutTargetsIsNothing) {
+TEST(OnnxOperatorsTest, ALossWithoutTargetsIsZero) {
   OnnxModelBuilder model;
   model.Input("x", {0, 3}).Weight("w", {3, 4}).Input("labels", {0}, TensorProto::INT64);
   model.Output("loss").Node("MatMul", {"x", "w"}, {"scores"});
@@ -266,7 +267,7 @@ TEST(OnnxOperatorsTest, ALossWithoutTargetsIsNothing) {
   EXPECT_NE(run.gradient(0)[0], 0);
 }
 
-// The losses of the rows add up to more than f16 holds.
+// The sum of the rows' losses is more than f16 can hold.
 TEST(OnnxOperatorsTest, ALossThatIgnoresTargetsIsAMeanInF16) {
   constexpr int64_t kRows = 20000, kClasses = 100;
   OnnxModelBuilder model;

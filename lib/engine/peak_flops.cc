@@ -5,7 +5,8 @@
 namespace muster {
 namespace {
 
-// TFLOP/s, dense; 0: none. Of names that contain one another the longer one comes first.
+// In dense TFLOP/s; 0: none. The first name that matches counts, so a longer name stands before a
+// shorter one that it contains.
 struct Datasheet {
   absl::string_view name;
   double fp32, tf32, bf16, fp16;

@@ -1,4 +1,4 @@
-// How fast a device could compute at best: what a model's FLOPs are measured by (MFU).
+// The peak speed of a device, to which a model's FLOP/s are compared (MFU).
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace muster {
 
-// FLOP/s of dense matrix products in `precision`, by the datasheet of the GPU in `description`
-// (Device::description(): "NVIDIA H200, sm_90, 139 GiB"). nullopt: a device without a datasheet
-// here, or a precision that it has no units for; every CPU, whose best depends on how many cores
-// others use.
+// Returns the FLOP/s of dense matrix products in `precision`, from the datasheet of the GPU in
+// `description` (Device::description(): "NVIDIA H200, sm_90, 139 GiB"). Returns nullopt for a GPU
+// that is not in the table, and for a precision that the GPU has no units for. Returns nullopt for
+// every CPU: its peak depends on how many cores other processes use.
 std::optional<double> PeakFlops(absl::string_view description, v1::Precision precision);
 
 }  // namespace muster

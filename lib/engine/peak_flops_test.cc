@@ -7,7 +7,7 @@
 namespace muster::peak_flops_test {
 namespace {
 
-TEST(PeakFlopsTest, IsTheDatasheetsOfTheGpuAndThePrecision) {
+TEST(PeakFlopsTest, ReturnsTheDatasheetValueOfTheGpuAndPrecision) {
   EXPECT_EQ(PeakFlops("NVIDIA H100 80GB HBM3, sm_90, 79 GiB", v1::BF16), 989.4e12);
   EXPECT_EQ(PeakFlops("NVIDIA H100 PCIe, sm_90, 79 GiB", v1::BF16), 756e12);
   EXPECT_EQ(PeakFlops("NVIDIA H200, sm_90, 139 GiB", v1::TF32), 494.7e12);
@@ -17,11 +17,11 @@ TEST(PeakFlopsTest, IsTheDatasheetsOfTheGpuAndThePrecision) {
   EXPECT_EQ(PeakFlops("NVIDIA L40S, sm_89, 44 GiB", v1::FP16), 362e12);
 }
 
-TEST(PeakFlopsTest, WhatIsNotKnownIsNotMadeUp) {
+TEST(PeakFlopsTest, ReturnsNulloptForUnknownDevicesAndPrecisions) {
   EXPECT_EQ(PeakFlops("2 threads, avx512", v1::FP32), std::nullopt);
   EXPECT_EQ(PeakFlops("NVIDIA GeForce RTX 9999, sm_99, 8 GiB", v1::BF16), std::nullopt);
   EXPECT_EQ(PeakFlops("Tesla V100-SXM2-16GB, sm_70, 15 GiB", v1::BF16), std::nullopt)
-      << "it has no units for that";
+      << "a V100 has no units for bf16";
 }
 
 }  // namespace

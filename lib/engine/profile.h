@@ -1,4 +1,4 @@
-// Where the time of runs goes, node by node.
+// Measures the time of runs, node by node.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,15 @@
 
 namespace muster {
 
-// An executor that was given one adds every node it runs, and waits for each: a run takes a little
-// longer than without. Thread-compatible.
+// An executor with a profile adds every node it runs to it and waits for each node, so a run takes
+// a little longer. Thread-compatible.
 class Profile {
  public:
   struct Entry {
     std::string node;
     std::string op;
     std::string types;                  // "f32[8, 64], f32[64, 10] -> f32[8, 10]"
-    std::chrono::nanoseconds least{0};  // of its runs: what it takes when nothing disturbs it
+    std::chrono::nanoseconds least{0};  // the shortest of its runs: its time without disturbances
     int64_t runs = 0;
   };
 
@@ -26,13 +26,13 @@ class Profile {
   int Add(absl::string_view node, absl::string_view op, absl::string_view types);
   void Record(int entry, std::chrono::nanoseconds time);
 
-  // Forgets times, not nodes: after warming up.
+  // Forgets times, keeps nodes. Call it after the runs that warm caches up.
   void Clear();
 
   const std::vector<Entry>& entries() const { return entries_; }
 
-  // For people: the time of a run by op, from each node's least, then the `nodes` that take
-  // longest.
+  // Returns a report for people. First comes the time of a run by op, summed over each node's
+  // shortest run. Then come the `nodes` slowest nodes.
   std::string Report(int nodes) const;
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ProfileTest, TheReportHasLeastTimesByOpAndTheSlowestNodesFirst) {
+TEST(ProfileTest, ReportListsTimesByOpThenTheSlowestNodes) {
   Profile profile;
   const int relu = profile.Add("act", "Relu", "f32[8] -> f32[8]");
   const int first = profile.Add("fc1", "Linear", "f32[8] -> f32[4]");

@@ -1,5 +1,5 @@
-// Time of a training step, forward and backward, by batch and threads. MUSTER_PROFILE=1 in the
-// environment also prints where it goes.
+// Measures the time of a training step, forward and backward, by batch and threads. With
+// MUSTER_PROFILE=1 in the environment it also prints the time of each op.
 #include <benchmark/benchmark.h>
 #include <google/protobuf/text_format.h>
 
@@ -25,7 +25,7 @@ v1::Graph Training(const std::string& zoo_model) {
   return TrainingGraph(BuildModel(spec).value(), {}).value();
 }
 
-// `zoo_model`: a ZooModel in text form.
+// `zoo_model` is a ZooModel in text form.
 void Step(benchmark::State& state, const std::string& zoo_model) {
   const v1::Graph graph = Training(zoo_model);
   const auto device = CreateDevice("cpu", static_cast<int>(state.range(1))).value();

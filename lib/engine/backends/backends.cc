@@ -17,7 +17,7 @@
 namespace muster {
 namespace {
 
-// The number of "kind:number".
+// Returns the number of "kind:number", or nullopt if `name` has another form.
 std::optional<int> NumberOf(absl::string_view name, absl::string_view kind) {
   int number;
   if (!absl::ConsumePrefix(&name, kind) || !absl::ConsumePrefix(&name, ":") ||

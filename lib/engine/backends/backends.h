@@ -1,4 +1,4 @@
-// The devices that are built in, by name: the one place of the engine that knows them all.
+// Creates built-in devices by name. This is the only place of the engine that knows all of them.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,23 @@
 
 namespace muster {
 
-// "cpu", "cpu:N" or "cuda:N" (the N-th GPU this process sees). INVALID_ARGUMENT for another name,
-// UNAVAILABLE with the reason where there is no such GPU; INTERNAL, reason "DEVICE_LOST", where
-// this process had it and lost it. `threads`: of the math libraries on a CPU device (>= 1).
+// Creates the device "cpu", "cpu:N" or "cuda:N" (the N-th GPU this process sees). `threads` (>= 1)
+// is the number of math library threads on a CPU device.
+//
+// Returns INVALID_ARGUMENT for another name. Returns UNAVAILABLE with the reason if there is no
+// such GPU. Returns INTERNAL, reason "DEVICE_LOST", if this process had the GPU and lost it.
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(absl::string_view name, int threads);
 
-// Plans memory, chooses algorithms, compiles kernels: the first Run() is no slower than the next.
-// INVALID_ARGUMENT when the graph does not check (see InferTypes) or an op has no kernel on the
-// device; RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the activations do not fit.
+// Plans memory, chooses algorithms and compiles kernels, so that the first Run() is as fast as the
+// next.
+//
+// Returns INVALID_ARGUMENT if the graph is not valid (see InferTypes) or an op has no kernel on the
+// device. Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if the activations do not fit.
 absl::StatusOr<std::unique_ptr<Executor>> CreateExecutor(const v1::Graph& graph,
                                                          const Executor::Options& options);
 
-// What a run would need of the device, without taking it; `parameters` and `gradients` of the
-// options are not looked at. INVALID_ARGUMENT as CreateExecutor().
+// Returns the memory that a run would need on the device, without allocating it. Ignores
+// `parameters` and `gradients` of the options. Returns INVALID_ARGUMENT like CreateExecutor().
 absl::StatusOr<Executor::MemoryNeed> MemoryNeedOf(const v1::Graph& graph,
                                                   const Executor::Options& options);
 

@@ -13,7 +13,7 @@
 namespace muster {
 namespace {
 
-constexpr int kDevicesMax = 64;  // each has threads of its own
+constexpr int kDevicesMax = 64;  // each device has its own threads
 
 absl::Status NoList(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<std::string>> CpuDevices(absl::string_view text) {
   return names;
 }
 
-// The numbers of the GPUs named; empty for all.
+// Returns the numbers of the GPUs that `text` names; empty means all.
 absl::StatusOr<std::vector<int>> GpuNumbers(absl::string_view text) {
   std::vector<int> numbers;
   if (text == "cuda:all") return numbers;

@@ -1,4 +1,4 @@
-// The ops by family. Private to the reference.
+// The ops, by family. Private to the reference.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct Call {
   const v1::Graph& graph;
   const v1::Node& node;
   const RunArguments& run;
-  int64_t samples;  // of this run
+  int64_t samples;  // samples of this run
   std::vector<const Tensor*> inputs;
 
   const Tensor& operator[](int64_t i) const { return *inputs[i]; }
   bool has(int64_t i) const { return i < static_cast<int64_t>(inputs.size()); }
   bool has(absl::string_view attribute) const;
 
-  // Attributes: the value, or `otherwise` when there is none.
+  // Attributes: return the value, or `otherwise` if there is none.
   int64_t Integer(absl::string_view name, int64_t otherwise) const;
   double Number(absl::string_view name, double otherwise) const;
   std::string Word(absl::string_view name, absl::string_view otherwise) const;
   std::vector<int64_t> Integers(absl::string_view name, std::vector<int64_t> otherwise) const;
   std::vector<double> Numbers(absl::string_view name) const;
 
-  // How many times this run's samples go into the global batch.
+  // The size of the global batch, in units of this run's samples.
   double Shares() const {
     return run.batch == 0 ? 1.0 : static_cast<double>(run.batch) / static_cast<double>(samples);
   }
@@ -41,7 +41,7 @@ struct Call {
 using Operator = std::vector<Tensor> (*)(const Call& call);
 using Operators = absl::flat_hash_map<std::string, Operator>;
 
-// What a `state` output is here.
+// The value of a `state` output in the reference: a tensor without elements.
 inline Tensor State() { return {.shape = {0}}; }
 
 void AddMatrixProducts(Operators& operators);

@@ -1,5 +1,6 @@
-// Every forward op of lib/graph/ops.md in float64, from its definition: what every device is
-// compared with. Shares no code with shape inference or the kernels; written for reading, slow.
+// Evaluates every forward op of lib/graph/ops.md in float64, from its definition. All devices are
+// compared with it. It shares no code with shape inference or the kernels. It is written to be
+// read, and slow.
 #pragma once
 
 #include <string>
@@ -13,9 +14,9 @@ namespace muster::reference {
 
 using Tensors = absl::flat_hash_map<std::string, Tensor>;
 
-// All tensors of a forward graph by name, given its inputs and parameters; a `state` output has no
-// elements. The samples of the run are the first dimension of any graph input, 1 without inputs.
-// An unknown op or a shape that does not fit is a CHECK: graphs come from tests.
+// Returns all tensors of a forward graph by name, given its inputs and parameters. A `state` output
+// has no elements. The first dimension of any graph input is the number of samples; it is 1 without
+// inputs. An unknown op or a shape that does not fit fails a CHECK, because graphs come from tests.
 Tensors Evaluate(const v1::Graph& graph, const Tensors& given, const RunArguments& arguments = {});
 
 }  // namespace muster::reference

@@ -16,7 +16,7 @@ int64_t Elements(const Shape& shape);
 
 struct Tensor {
   Shape shape;                 // empty: a scalar
-  std::vector<double> values;  // row-major; whole numbers in a tensor of integers
+  std::vector<double> values;  // row-major; whole numbers if is_integer
   bool is_integer = false;
 
   int64_t rank() const { return static_cast<int64_t>(shape.size()); }
@@ -39,7 +39,7 @@ struct Tensor {
   int64_t Offset(absl::Span<const int64_t> index) const;
 };
 
-// The next index in row-major order; false after the last.
+// Advances `index` in row-major order. Returns false after the last index.
 bool Next(const Shape& shape, Index& index);
 
 // Calls f(index) for every index in row-major order.
@@ -51,7 +51,7 @@ void ForEach(const Shape& shape, F f) {
   } while (Next(shape, index));
 }
 
-// The tensor whose element at an index is value(index).
+// Returns the tensor whose element at an index is value(index).
 template <typename F>
 Tensor Generate(const Shape& shape, F value) {
   Tensor tensor{.shape = shape};
@@ -66,16 +66,17 @@ inline Tensor Zeros(const Shape& shape) {
 
 inline Tensor Scalar(double value) { return {.shape = {}, .values = {value}}; }
 
-// numpy's broadcasting, both ways.
+// Returns the shape of numpy's broadcasting, in which both sides may repeat.
 Shape BroadcastShapes(const Shape& a, const Shape& b);
 
-// `index` with number `k` set to `i`.
+// Returns `index` with its k-th number set to `i`.
 inline Index With(Index index, int64_t k, int64_t i) {
   index[k] = i;
   return index;
 }
 
-// The dimension that `axis` means in a tensor of `rank` dimensions: negative from the end.
+// Returns the dimension that `axis` means in a tensor of `rank` dimensions. A negative axis counts
+// from the end.
 inline int64_t Dimension(int64_t axis, int64_t rank) { return axis < 0 ? axis + rank : axis; }
 
 }  // namespace muster::reference

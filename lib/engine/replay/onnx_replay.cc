@@ -50,11 +50,12 @@ class Recording {
     return values[0];
   }
 
-  // Samples of a batch of `input`, after a look at its type.
+  // Returns the samples of one batch of `input`, after a check of its type.
   absl::StatusOr<int64_t> BatchOf(const v1::GraphInput& input) const {
     ASSIGN_OR_RETURN(const TensorEntry* entry, Find(input.name()));
     if (entry->dtype != (input.dtype() == v1::DTYPE_F32 ? "F32" : "I32")) {
-      return Fault(input.name(), absl::StrCat("is ", entry->dtype, ", which the graph reads not"));
+      return Fault(input.name(),
+                   absl::StrCat("is ", entry->dtype, ", a type that the graph does not read"));
     }
     if (entry->shape.empty() || entry->shape[0] < kBatches || entry->shape[0] % kBatches != 0) {
       return Fault(input.name(), "does not hold two batches");
@@ -136,7 +137,7 @@ absl::StatusOr<double> LogitsDifference(absl::Span<const float> own, const Recor
   return difference / largest;
 }
 
-// What the ps does with gradients, in this process: see lib/graph/ops.md about statistics.
+// Does what the ps does with gradients, in this process. lib/graph/ops.md explains statistics.
 class Sgd {
  public:
   Sgd(const v1::Graph& graph, const ModelMemory& memory, double momentum, double learning_rate)
@@ -215,7 +216,8 @@ absl::StatusOr<OnnxReplay> ReplayOnnx(const v1::OnnxModel& model, const std::str
   std::vector<double> noise;
   if (recording.Has("noise")) {
     ASSIGN_OR_RETURN(noise, recording.Read<double>("noise"));
-    if (noise.size() != losses.size()) return recording.Fault("noise", "has not every step's");
+    if (noise.size() != losses.size())
+      return recording.Fault("noise", "does not have one value per step");
   }
   ASSIGN_OR_RETURN(const double momentum, recording.Number("momentum"));
   ASSIGN_OR_RETURN(const double learning_rate, recording.Number("learning_rate"));

@@ -62,7 +62,7 @@ int Main() {
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
-  absl::SetProgramUsageMessage("trains a model of an ONNX file as it was recorded elsewhere");
+  absl::SetProgramUsageMessage("repeats a recorded training of an ONNX model");
   absl::ParseCommandLine(argc, argv);
   return muster::Main();
 }
