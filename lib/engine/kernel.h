@@ -64,7 +64,7 @@ struct PlannedNode {
   std::vector<Layout> input_layouts = {};
   std::vector<Layout> output_layouts = {};
 
-  // Inputs whose memory the first output may reuse if both have the same size.
+  // The first output may reuse the memory of one of these inputs if both have the same size.
   std::vector<int> overwritable = {};
   std::vector<int> shape_only = {};  // inputs whose values are not read
   // The first output has the bytes of the first input: they share memory if possible. prepare()

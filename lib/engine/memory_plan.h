@@ -15,7 +15,7 @@ inline constexpr int64_t kArenaAlignment =
 struct MemoryRequest {
   struct Tensor {
     int64_t bytes = 0;
-    // Has its own memory (parameters, their gradients): never placed, never reused.
+    // The tensor has its own memory (parameters, their gradients): never placed, never reused.
     bool external = false;
     bool kept = false;  // its value is needed after the last node
   };
@@ -35,8 +35,8 @@ struct MemoryRequest {
 
 struct MemoryPlan {
   int64_t arena_bytes = 0;
-  // For each tensor: the tensor whose memory it uses, often itself. Tensors that share memory name
-  // the same tensor. That tensor is external if any of them is.
+  // The tensor that owns the memory of each tensor, often the tensor itself. Tensors that share
+  // memory name the same owner. The owner is external if any of them is.
   std::vector<int> storage;
   std::vector<int64_t>
       offsets;  // for each storage: bytes from the start of the arena; -1: external

@@ -32,7 +32,7 @@ using cuda::AttentionPart;
 using cuda::AttentionShape;
 using cuda::FusedAttention;
 
-// Kernels that round where others do not differ by one or two, on random numbers.
+// Correct kernels that round at different places differ by one or two roundings on random numbers.
 constexpr double kRoundingsMax = 8;
 constexpr double kLseDistanceMax = 1.0 / 256;
 
@@ -51,7 +51,7 @@ absl::StatusOr<int> Capability() {
   return 10 * major + minor;
 }
 
-// A plan that a GPU may still use is kept with the GPU's other resources.
+// If the GPU may still use a plan, it is not deleted, like the GPU's other resources.
 absl::StatusOr<std::shared_ptr<const FusedAttention>> Prepare(const AttentionUse& use,
                                                               AttentionPart part,
                                                               cudnnHandle_t cudnn) {
@@ -72,7 +72,7 @@ absl::StatusOr<FusedAttentions> Prepare(const AttentionUse& use, cudnnHandle_t c
   return FusedAttentions(use, std::move(forward), std::move(backward));
 }
 
-// Between -2 and 2, and as good as random.
+// Returns pseudo-random numbers between -2 and 2.
 std::vector<uint16_t> Numbers(int64_t count, uint32_t seed, cuda::Type type) {
   std::vector<float> wide(count);
   for (float& value : wide) {
@@ -87,7 +87,8 @@ std::vector<uint16_t> Numbers(int64_t count, uint32_t seed, cuda::Type type) {
   return narrow;
 }
 
-// -inf for some keys, and for all of the last sample's, where samples have masks of their own.
+// Returns a mask with -inf for some keys. If each sample has its own mask, the last sample has -inf
+// for all keys.
 std::vector<float> MaskNumbers(const cuda::AttentionMaskShape& mask, int64_t keys) {
   const int64_t of_sample = mask.heads * mask.queries * keys;
   std::vector<float> numbers(mask.batch * of_sample);
@@ -101,14 +102,14 @@ std::vector<float> MaskNumbers(const cuda::AttentionMaskShape& mask, int64_t key
   return numbers;
 }
 
-// What an attention and its derivative have made.
+// The results of an attention and its derivative.
 struct Results {
   std::vector<uint16_t> y;
   std::vector<float> lse;
   std::vector<uint16_t> gradients;
 };
 
-// Memory of an attention, filled with random numbers, on which either kernels run.
+// Memory of an attention, filled with random numbers, on which both versions of the kernels run.
 class Trial {
  public:
   static absl::StatusOr<std::unique_ptr<Trial>> Create(const AttentionUse& use,
@@ -126,8 +127,8 @@ class Trial {
     return Made([this] { return EnqueueFused(); });
   }
 
-  // How `fused` differs from `own` by more than it may; empty: it does not. `distance` becomes the
-  // largest of y and the gradients.
+  // Returns how `fused` differs from `own` by more than allowed, or "" if it does not. Raises
+  // `distance` to the largest difference of y and the gradients, in roundings.
   std::string Difference(const Results& own, const Results& fused, double& distance) const {
     const double rounding = use_.shape.type == cuda::Type::kBf16 ? 0x1p-8 : 0x1p-11;
     std::string difference;
@@ -142,7 +143,7 @@ class Trial {
     compare("y", own.y, fused.y, use_.shape.head_values);
     double apart = 0;
     for (size_t i = 0; i < own.lse.size(); ++i) {
-      if (own.lse[i] == -HUGE_VALF && fused.lse[i] == HUGE_VALF) continue;  // it sees no key
+      if (own.lse[i] == -HUGE_VALF && fused.lse[i] == HUGE_VALF) continue;  // the query sees no key
       const double found = std::abs(double{fused.lse[i]} - own.lse[i]);
       apart =
           found <= kLseDistanceMax ? apart : std::max(apart, std::isnan(found) ? HUGE_VAL : found);
@@ -159,7 +160,7 @@ class Trial {
     return difference;
   }
 
-  // Of one run of both parts, in milliseconds.
+  // Return the milliseconds of one run of forward and backward.
   absl::StatusOr<float> TimeOwn() {
     return Time([this] { return EnqueueOwn(); });
   }
@@ -168,12 +169,12 @@ class Trial {
   }
 
  private:
-  // Rows of q, k or v, or of all three.
+  // The rows of q, k or v, or of all three.
   struct Part {
     std::string gradient;
     int64_t first;
     int64_t elements;
-    int64_t row;  // elements of one head's
+    int64_t row;  // elements of one head's row
   };
 
   Trial(const AttentionUse& use, const FusedAttentions& fused, cudaStream_t stream)
@@ -269,7 +270,7 @@ class Trial {
     return StatusOf(fused_.Backward(Gradients(), dy_, y_, lse_, Inputs(), workspace_, stream_));
   }
 
-  // What is not written is zero, so that what is written beside it is seen.
+  // Outputs are cleared first, so that an element that a kernel does not write is visible.
   absl::StatusOr<Results> Made(absl::FunctionRef<absl::Status()> enqueue) const {
     const int64_t element = cuda::Bytes(use_.shape.type);
     const auto clear = [this](void* memory, int64_t bytes) {
@@ -308,17 +309,17 @@ class Trial {
   const AttentionUse use_;
   const FusedAttentions& fused_;
   const cudaStream_t stream_;
-  std::vector<int64_t> places_;  // of q, k and v, elements from the beginning
+  std::vector<int64_t> places_;  // offsets of q, k and v in elements
   std::vector<Part> parts_;
   int64_t rows_elements_ = 0, y_elements_ = 0, lse_elements_ = 0;
   CudaMemory memory_;
   std::byte *inputs_ = nullptr, *y_ = nullptr, *dy_ = nullptr, *gradients_ = nullptr;
   std::byte* workspace_ = nullptr;
   float* lse_ = nullptr;
-  float* mask_ = nullptr;  // or there is none
+  float* mask_ = nullptr;  // null: no mask
 };
 
-// How cuDNN's kernels will do; an error where they will not.
+// Returns a description of how well cuDNN's kernels did, or an error if they must not be used.
 absl::StatusOr<std::string> Try(const AttentionUse& use, const FusedAttentions& fused,
                                 cudaStream_t stream) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Trial> trial, Trial::Create(use, fused, stream));
@@ -402,7 +403,7 @@ std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, 
     return nullptr;
   }
   const absl::StatusOr<int> capability = Capability();
-  if (!capability.ok()) return nullptr;  // whatever is asked of the GPU next says so too
+  if (!capability.ok()) return nullptr;  // the next CUDA call reports the same error
   const auto version = static_cast<int64_t>(cudnnGetVersion());
   if (cuda::Failure why = cuda::WhyNotFused(use.shape, version, *capability)) {
     VLOG(1) << attention << "own kernels; " << Version() << " is not asked: " << why;

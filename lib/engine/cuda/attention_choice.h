@@ -1,5 +1,5 @@
-// By which kernels a GPU computes an attention: by cuDNN's where it has them and they compute what
-// the own ones do, else by the own ones (kernels/cuda/attention.h).
+// Chooses the kernels of an attention on a GPU: cuDNN's if it has them and they agree with our own,
+// else our own (kernels/cuda/attention.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,11 +24,11 @@ struct AttentionUse {
   bool operator==(const AttentionUse&) const = default;
 };
 
-// cuDNN's kernels of an attention, and what they lack: masks may have -inf. The lse
-// that forward makes is +inf for a query that sees no key; the failure may be CUDA's too.
+// cuDNN's kernels of an attention, extended so that masks may have -inf. For a query that sees no
+// key, forward sets lse to +inf. A failure may also be CUDA's.
 class FusedAttentions {
  public:
-  // Null: no backward.
+  // A null `backward` means that there is no backward pass.
   using Part = std::shared_ptr<const kernels::cuda::FusedAttention>;
   FusedAttentions(const AttentionUse& use, Part forward, Part backward)
       : use_(use), forward_(std::move(forward)), backward_(std::move(backward)) {}
@@ -38,7 +38,8 @@ class FusedAttentions {
   int64_t backward_workspace_bytes() const { return MaskBytes() + backward_->workspace_bytes(); }
   std::string choice() const;  // for logs
 
-  // As kernels::cuda::FusedAttention's, on `stream`, which is its handle's.
+  // Like the methods of kernels::cuda::FusedAttention. Requires: `stream` is the stream of its
+  // handle.
   kernels::cuda::Failure Forward(void* y, float* lse, const kernels::cuda::AttentionInputs& inputs,
                                  std::byte* workspace, cudaStream_t stream) const;
   kernels::cuda::Failure Backward(const kernels::cuda::AttentionGradients& gradients,
@@ -47,23 +48,27 @@ class FusedAttentions {
                                   std::byte* workspace, cudaStream_t stream) const;
 
  private:
-  int64_t MaskElements() const {  // 0: there is none
+  int64_t MaskElements() const {  // 0: no mask
     return use_.mask.batch * use_.mask.heads * use_.mask.queries * use_.shape.keys;
   }
-  int64_t MaskBytes() const;  // the workspace's beginning
+  int64_t MaskBytes() const;  // at the start of the workspace
 
   const AttentionUse use_;
   const Part forward_, backward_;
 };
 
-// cuDNN's kernels, for forward and backward alike; null: the own ones, for both. Says in the log
-// which and why. Takes a second or two, and GPU memory that it gives back: cuDNN compiles its
-// kernels, and both are run on the same random numbers. They are refused for any error and where a
-// row of y, dq, dk or dv differs by more than 8 roundings of its type, lse by more than 1/256 or,
-// if deterministic, two backward runs by a bit. Where not deterministic, the faster are chosen.
+// Returns cuDNN's kernels for forward and backward, or null to use our own kernels for both. Logs
+// the choice and its reason. Takes a second or two and temporary GPU memory: cuDNN compiles its
+// kernels, and both versions run on the same random numbers.
 //
-// `cudnn` outlives the kernels and enqueues on `stream`, which is waited for. With
-// MUSTER_ATTENTION=own in the environment cuDNN is not asked.
+// cuDNN's kernels are refused for any error, and for results that differ:
+// - a row of y, dq, dk or dv by more than 8 roundings of its type;
+// - lse by more than 1/256;
+// - two backward runs in any bit, if `use.deterministic`.
+//
+// If not deterministic, the faster version is chosen. With MUSTER_ATTENTION=own in the environment,
+// cuDNN is not tried. Blocks until the work on `stream` is done. Requires: `cudnn` outlives the
+// kernels and enqueues on `stream`.
 std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, cudnnHandle_t cudnn,
                                                        cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// From a node's memory to a kernel's arguments.
+// Maps a node's memory to a kernel's arguments.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline const int32_t* Ids(const std::byte* memory) {
 inline int32_t* IntegerOutput(const NodeMemory& m) {
   return reinterpret_cast<int32_t*>(m.outputs[0]);
 }
-// Null for one that the node leaves out.
+// These return null for an input or output that the node omits.
 inline std::byte* OptionalInput(const NodeMemory& m, int i) {
   return i < static_cast<int>(m.inputs.size()) ? m.inputs[i] : nullptr;
 }
@@ -25,7 +25,7 @@ inline std::byte* OptionalOutput(const NodeMemory& m, int i) {
   return i < static_cast<int>(m.outputs.size()) ? m.outputs[i] : nullptr;
 }
 
-// A prepare() whose runs call f(memory), which returns a cudaError_t or a cuda::Failure.
+// Returns a prepare(); its runs call f(memory), which returns a cudaError_t or a cuda::Failure.
 template <typename F>
 std::function<NodeRun(const NodeMemory&)> Enqueue(F f) {
   return [f = std::move(f)](const NodeMemory& memory) -> NodeRun {
@@ -33,7 +33,7 @@ std::function<NodeRun(const NodeMemory&)> Enqueue(F f) {
   };
 }
 
-// Workspace of libraries begins at a multiple of this: ask for as much more.
+// The alignment of library workspaces. Request that many more bytes, then align the pointer.
 inline constexpr int64_t kWorkspaceAlignment = 256;
 inline std::byte* Align(std::byte* memory) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
@@ -43,19 +43,19 @@ inline int64_t Aligned(int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-// An alias: the first output is the first input.
+// Plans an alias: the first output is the first input.
 PlannedNode PlanAlias(const CudaNode& node, std::vector<int> shape_only = {});
 
-// The layout in which a pointwise node computes: channels last where one of `inputs` lies so and
-// all of them have the first output's shape.
+// Returns the layout in which a pointwise node computes. It is kChannelsLast if one of `inputs` has
+// that layout and all of them have the first output's shape.
 Layout PointwiseLayout(const CudaNode& node, const std::vector<int>& inputs);
 
-// `plan` with the first output and `inputs` in PointwiseLayout() and the other inputs plain; those
-// of `inputs` may be overwritten.
+// Returns `plan` with the first output and `inputs` in PointwiseLayout() and the other inputs
+// plain. `inputs` may be overwritten.
 PlannedNode Pointwise(const CudaNode& node, const std::vector<int>& inputs, PlannedNode plan);
 
-// `plan` in the layouts of ChoosePadding(), and a dimension that is padded there as the node's
-// kernel counts it.
+// Padded() returns `plan` in the layouts of ChoosePadding(). PaddedSize() returns a dimension as
+// the node's kernel counts it, padded if the node is.
 inline PlannedNode Padded(const CudaNode& node, PlannedNode plan) {
   ChoosePadding(node, plan);
   return plan;
@@ -65,7 +65,7 @@ inline int64_t PaddedSize(const CudaNode& node, int64_t n) {
   return ChoosePadding(node, layouts) ? PaddedSize(n) : n;
 }
 
-// The shape of a tensor as it lies in memory, and where a dimension of the graph's order is then.
+// Return the shape of a tensor as stored in memory, and the position of an axis in that shape.
 std::vector<int64_t> ShapeInMemory(const std::vector<int64_t>& shape, Layout layout);
 int AxisInMemory(int axis, Layout layout);
 

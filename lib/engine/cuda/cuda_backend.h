@@ -1,5 +1,5 @@
-// What the engine asks of CUDA, whether or not it is built in: without the toolkit every answer is
-// UNAVAILABLE.
+// The engine's interface to CUDA, whether or not it is built in. Without the toolkit every function
+// returns UNAVAILABLE.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace muster {
 
-// How many GPUs this process sees, > 0. UNAVAILABLE with the reason when none, or when cuBLASLt or
-// cuDNN cannot be loaded.
+// Returns the number of GPUs that this process sees, > 0. Returns UNAVAILABLE with the reason if
+// there is none, or if cuBLASLt or cuDNN cannot be loaded.
 absl::StatusOr<int> CountCudaDevices();
 
-// GPU `number` of those visible; UNAVAILABLE with the reason when there is none such.
+// Creates the device of visible GPU `number`. Returns UNAVAILABLE with the reason if there is none.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int number);
 
 // CreateExecutor() for a device of kind kCuda.

@@ -17,16 +17,16 @@
 namespace muster {
 namespace {
 
-constexpr int kComputeCapabilityMin =
-    8;  // bf16, asynchronous copies: what the kernels are built for
+constexpr int kComputeCapabilityMin = 8;  // the kernels need bf16 and asynchronous copies
 
-// Of all devices: they share host memory.
+// Shared by all devices, because they share host memory.
 HostAllocations& PageLocked() {
-  static auto& allocations = *new HostAllocations;  // memory may be freed after main()
+  // Never destroyed: memory may be freed after main().
+  static auto& allocations = *new HostAllocations;
   return allocations;
 }
 
-// Of the process, as CUDA's contexts are.
+// One per process, because CUDA's contexts belong to the process.
 DeviceFaults& Faults() {
   static auto& faults = *new DeviceFaults;
   return faults;
@@ -113,7 +113,8 @@ absl::Status CudaDevice::Open() {
   return StatusOfCudnn(cudnnSetStream(cudnn, compute()));
 }
 
-// Handles go where they were made; on a device that is lost that is no more than an error.
+// Handles must be destroyed on the device where they were created. On a lost device the call only
+// returns an error.
 CudaDevice::~CudaDevice() { cudaSetDevice(number_); }
 
 std::string CudaDevice::name() const { return NameOf(number_); }
@@ -127,8 +128,8 @@ absl::Status CudaDevice::Drive() const {
   return Lose(absl::StrCat("CUDA: ", cudaGetErrorString(error), ", when nothing was running"));
 }
 
-// The error of a call that was refused is over once it was asked for; one that stays comes back
-// from the next call, whatever that asks.
+// CUDA clears the error of a refused call once it is read. The next call, whatever it does, returns
+// a permanent error again.
 bool CudaDevice::IsLost() const {
   cudaGetLastError();
   const cudaError_t error = cudaStreamQuery(compute());
@@ -145,13 +146,13 @@ int64_t CudaDevice::available_bytes() const {
 
 absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_view what) {
   constexpr absl::string_view kKind = "page-locked memory";
-  // Forgotten before the address is free for the next allocation.
+  // The record is removed first, before another allocation can get the address.
   const auto release = [](std::byte* p) {
     if (CudaResourcesAreKept()) return;
     PageLocked().Remove(p);
     cudaFreeHost(p);
   };
-  // One at a time: memory counts as taken once it is locked.
+  // One allocation at a time: memory counts as used only after it is locked.
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
   const int64_t available = AvailableHostBytes();
@@ -162,7 +163,7 @@ absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_v
   void* memory = nullptr;
   const cudaError_t error = cudaHostAlloc(&memory, bytes + 1, cudaHostAllocPortable);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is no error of the next call
+    cudaGetLastError();  // clear the error, so that the next call does not return it
     return MemoryExhausted(what, static_cast<int64_t>(bytes), kKind, available);
   }
   RETURN_IF_ERROR(StatusOf(error));
@@ -176,7 +177,8 @@ absl::StatusOr<std::shared_ptr<void>> CudaDevice::PageLock(absl::Span<std::byte>
   RETURN_IF_ERROR(Drive());
   const cudaError_t error =
       cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
-  if (error != cudaSuccess) cudaGetLastError();  // it is no error of the next call
+  // Clear the error, so that the next call does not return it.
+  if (error != cudaSuccess) cudaGetLastError();
   RETURN_IF_ERROR(StatusOf(error));
   PageLocked().Add(memory.data(), static_cast<int64_t>(memory.size()));
   return std::shared_ptr<void>(memory.data(), [](void* p) {

@@ -1,4 +1,4 @@
-// One GPU: its streams, the libraries' handles, and copies of host memory that executors share.
+// One GPU: its streams, the library handles, and device copies of host memory that executors share.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace muster {
 
 class CudaDevice : public Device {
  public:
-  // GPU `number` of those visible. UNAVAILABLE with the reason when there is none such.
+  // Opens visible GPU `number`. Returns UNAVAILABLE with the reason if there is none.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int number);
   ~CudaDevice() override;
 
@@ -28,23 +28,25 @@ class CudaDevice : public Device {
   absl::StatusOr<std::shared_ptr<void>> PageLock(absl::Span<std::byte> memory) override;
   absl::Status Use() const override { return Drive(); }
 
-  // Makes the calling thread the one that drives the device: what it enqueues goes there. Cheap.
-  // INTERNAL, reason "DEVICE_LOST", once the process has lost the device.
+  // Makes the calling thread drive this device: its CUDA calls go there. Cheap. Returns INTERNAL,
+  // reason "DEVICE_LOST", if the process has lost the device.
   absl::Status Drive() const;
 
-  // After an error: whether it stays, so that nothing can be done on the device any more. No stream
-  // is being captured.
+  // Call after an error. Returns whether the error is permanent, so that the device is unusable.
+  // Requires: no stream is being captured.
   bool IsLost() const;
 
-  // While an executor's run is under way: errors on the device are that run's.
+  // True while an executor's run is in progress: errors on the device belong to that run.
   bool is_running() const { return is_running_; }
   void set_running(bool running) { is_running_ = running; }
 
-  // It is: every later job of this process is refused the device. The error for the job that runs.
+  // Marks the device as lost: later jobs of this process are refused the device. Returns the error
+  // for the job that is running.
   absl::Status Lose(absl::string_view why) const;
 
-  // Work in different streams overlaps: nodes; parameters on their way in; rows of the next run on
-  // theirs; gradients on their way out; what the GPUs of a worker do together.
+  // Work in different streams overlaps. compute() runs nodes, upload() brings parameters in, rows()
+  // brings the next run's rows in, download() sends gradients out. collective() runs the collective
+  // operations of a worker's GPUs.
   cudaStream_t compute() const { return compute_.get(); }
   cudaStream_t upload() const { return upload_.get(); }
   cudaStream_t rows() const { return rows_.get(); }
@@ -53,9 +55,9 @@ class CudaDevice : public Device {
   cublasLtHandle_t cublas() const { return cublas_.get(); }
   cudnnHandle_t cudnn() const { return cudnn_.get(); }
 
-  // Device memory that stands for `host`: all executors of the device that ask for the same host
-  // memory in the same type and size share it, for as long as one of them lives. Zeroed when new.
-  // Memory that no device has allocated must outlive them.
+  // Returns the device memory that mirrors `host`. All executors of the device that ask for the
+  // same host memory with the same type and size share it while one of them lives. New memory is
+  // zeroed. Requires: host memory that no device has allocated outlives the executors.
   absl::StatusOr<std::shared_ptr<std::byte[]>> Mirror(const void* host, kernels::cuda::Type type,
                                                       int64_t bytes);
 

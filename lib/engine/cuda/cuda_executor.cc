@@ -24,12 +24,13 @@
 namespace muster {
 namespace {
 
-// Parameters or gradients of a segment: large enough that a transfer takes longer than a launch,
-// small enough that transfers and nodes overlap.
+// Bytes of parameters or gradients in a segment: large enough that a transfer takes longer than a
+// launch, small enough that transfers and nodes overlap.
 constexpr int64_t kSegmentBytes = int64_t{8} << 20;
 constexpr int64_t kStagingBytes = int64_t{32} << 20;
 constexpr int64_t kScalarOutputsMax = 4;
-// What is enqueued when a step fails takes no longer, once nothing waits for peers.
+// Enqueued work finishes within this time after a step fails, because no stream waits for peers any
+// more.
 constexpr absl::Duration kDrainTimeout = absl::Minutes(1);
 
 size_t FloatBytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
@@ -57,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Executor>> CreateCudaExecutor(const v1::Graph& gr
   return CudaExecutor::Create(graph, options);
 }
 
-// Before memory that the GPU may still use goes.
+// The streams must be empty before the members free memory that the GPU may still use.
 CudaExecutor::~CudaExecutor() {
   const absl::Status drained = DrainStreams([] {});
   LOG_IF(ERROR, !drained.ok()) << drained.message();
@@ -79,7 +80,8 @@ absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
   return drained;
 }
 
-// An error leaves work in the streams, and peers that wait for what this device will not do.
+// After an error the streams still have work, and peers may wait for collective operations that
+// this device will not join.
 absl::Status CudaExecutor::GiveUp(absl::Status why) {
   const absl::Status drained = DrainStreams([&] {
     if (buckets_ == nullptr) return;
@@ -91,11 +93,11 @@ absl::Status CudaExecutor::GiveUp(absl::Status why) {
   if (device_.IsLost()) {
     return device_.Lose(absl::StrCat(why.message(), ", ", FaultedNodes()));
   }
-  // Refused, and nothing else happened.
+  // The call was refused; the device and its streams are intact.
   return launching_ < 0 ? why : Annotate(why, absl::StrCat("node ", steps_[launching_].name));
 }
 
-// The GPU itself has said how far it came: after such an error no event can be asked.
+// The GPU wrote its own progress to host memory: after such an error no event can be queried.
 std::string CudaExecutor::FaultedNodes() const {
   std::vector<std::string> nodes;
   for (const Step& step : steps_) nodes.push_back(step.name);
@@ -132,7 +134,7 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
   context_.deterministic = options.deterministic;
   context_.has_gradients = graph.gradients_size() > 0;
   CudaKernels kernels(context_);
-  // Gradients lie in the arena until they have been added up in f32.
+  // Gradients stay in the arena until they were added up in f32.
   CompiledGraph::Options compile{.batch = options.batch};
   compile.external_gradients.resize(graph.parameters_size(), false);
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
@@ -150,7 +152,8 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
   for (int p = 0; p < graph.gradients_size(); ++p) {
     gradients_[p].device = compiled->Address(graph.gradients(p), memory);
   }
-  // Kernels choose their algorithms here, on this memory; what has a value gets it afterwards.
+  // Kernels choose their algorithms here by running on this memory. Tensors with fixed values are
+  // filled afterwards.
   for (int i = 0; i < static_cast<int>(compiled->steps().size()); ++i) {
     const CompiledGraph::Step& step = compiled->steps()[i];
     Step& placed = steps_.emplace_back();
@@ -293,7 +296,7 @@ absl::Status CudaExecutor::FillConstants(const CompiledGraph& compiled,
 }
 
 absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
-  int64_t awaited = 0, ready = 0;  // bytes of the segment
+  int64_t awaited = 0, ready = 0;  // bytes in the present segment
   for (int i = 0; i < static_cast<int>(compiled.steps().size()); ++i) {
     const CompiledGraph::Step& step = compiled.steps()[i];
     int64_t more = 0;
@@ -329,14 +332,14 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
   return absl::OkStatus();
 }
 
-// Loads kernels and libraries by running everything once, on inputs of zeros (of bytes, on what
-// zeros stand for), then records the launches.
+// Runs everything once, so that kernels and libraries are loaded, then captures the launches.
+// Inputs are zero (of bytes: the value of byte 0).
 absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
   RETURN_IF_ERROR(BringInputs());
   for (const Segment& segment : segments_) RETURN_IF_ERROR(LaunchSteps(segment));
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
-  if (launches_wait_) return absl::OkStatus();  // launch by launch
+  if (launches_wait_) return absl::OkStatus();  // no CUDA graphs
   for (Segment& segment : segments_) {
     if (absl::Status captured = Capture(segment); !captured.ok()) {
       LOG(WARNING) << device_.name()
@@ -357,7 +360,7 @@ absl::Status CudaExecutor::Capture(Segment& segment) {
   const cudaError_t ended = cudaStreamEndCapture(device_.compute(), &graph);
   const auto destroy = absl::MakeCleanup([&] {
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // a capture that failed is no error of the next call
+    cudaGetLastError();  // clear the error, so that the next call does not return it
   });
   RETURN_IF_ERROR(launched);
   RETURN_IF_ERROR(StatusOf(ended));
@@ -374,15 +377,15 @@ absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
   return {it->host.get(), static_cast<size_t>(it->bytes)};
 }
 
-// What fails while a run is under way is that run's: it gives up, and knows its nodes.
+// If a run is in progress, an error belongs to it: the run gives up itself and knows its nodes.
 absl::Status CudaExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>> rows) {
   RETURN_IF_ERROR(device_.Drive());
   absl::Status sent = SendRows(rows);
   return sent.ok() || device_.is_running() ? sent : GiveUp(std::move(sent));
 }
 
-// The rows before these are moved on at the beginning of the run that has them, so that one which
-// is under way is hardly ever waited for.
+// The run that uses the previous rows moves them at its beginning, so this event rarely delays a
+// run in progress.
 absl::Status CudaExecutor::SendRows(absl::Span<const absl::Span<const std::byte>> rows) {
   CHECK(takes_rows_);
   CHECK_EQ(rows.size(), inputs_.size());
@@ -422,7 +425,7 @@ absl::StatusOr<absl::Span<const float>> CudaExecutor::output(absl::string_view n
                              static_cast<size_t>(output.elements));
 }
 
-// Piece by piece, so that there is one copy of it and not two.
+// Copies in pieces, so that there is only one full copy on the host, not two.
 absl::Status CudaExecutor::Fetch(absl::string_view name, Output& output) const {
   RETURN_IF_ERROR(device_.Drive());
   if (output.values == nullptr) {
@@ -464,14 +467,14 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
 }
 
 absl::Status CudaExecutor::Compute(const RunArguments& arguments, ParameterFlow* flow) {
-  finished_segments() = 0;  // the run before has come to its end
+  finished_segments() = 0;  // the run before has ended
   launching_ = -1;
   RETURN_IF_ERROR(Enqueue(arguments, flow));
   if (flow != nullptr) RETURN_IF_ERROR(flow->RowsMayCome());
   RETURN_IF_ERROR(Announce(arguments, flow));
   RETURN_IF_ERROR(AwaitNodes());
-  // Rows that were taken meanwhile, here or by another executor of the device, arrived long ago:
-  // this makes it certain, so that their memory is the caller's again.
+  // Rows taken during the run, here or by another executor of the device, have arrived long ago.
+  // This call guarantees it, so that the caller may reuse their memory.
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.rows())));
   return CheckRange();
 }
@@ -480,8 +483,8 @@ absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow*
   RETURN_IF_ERROR(SendScalars(
       arguments, arguments.is_first_micro_batch ? cuda::Export::kAssign : cuda::Export::kAdd));
   RETURN_IF_ERROR(BringInputs());
-  // Later micro-batches of a step find what the first has brought, in this executor or in one that
-  // shares the memory.
+  // The first micro-batch of a step has brought the parameters, in this executor or in one that
+  // shares its memory. Later micro-batches find them there.
   std::fill(gathered_.begin(), gathered_.end(), !arguments.is_first_micro_batch);
   for (const Segment& segment : segments_) {
     RETURN_IF_ERROR(BringParameters(segment, arguments.is_first_micro_batch, flow));
@@ -520,7 +523,7 @@ absl::Status CudaExecutor::SendScalars(const RunArguments& arguments, cuda::Expo
                                   cudaMemcpyHostToDevice, device_.compute()));
 }
 
-// What the segment's nodes read is there before they run.
+// Orders the segment's parameters before its nodes.
 absl::Status CudaExecutor::BringParameters(const Segment& segment, bool is_first,
                                            ParameterFlow* flow) {
   for (int p : segment.awaits) {
@@ -531,7 +534,8 @@ absl::Status CudaExecutor::BringParameters(const Segment& segment, bool is_first
       RETURN_IF_ERROR(Upload(p));
     }
   }
-  // All peers gather everything before they reduce anything, whatever their micro-batches are.
+  // All peers must issue collective operations in the same order. So all gather every bucket before
+  // they reduce any, whatever their micro-batches are.
   if (!segment.ready.empty()) RETURN_IF_ERROR(GatherRest(flow));
   if (segment.awaits.empty()) return absl::OkStatus();
   cudaStream_t stream = buckets_ != nullptr ? buckets_->collective() : device_.upload();
@@ -564,8 +568,8 @@ absl::Status CudaExecutor::GatherBucket(int bucket, ParameterFlow* flow) {
   return absl::OkStatus();
 }
 
-// What changes its type on the device goes through staging memory, which the upload stream uses for
-// one piece after the other.
+// Parameters that change their type on the device go through staging memory. The upload stream
+// serializes the pieces, so that they can share it.
 absl::Status CudaExecutor::Upload(int p) {
   const Parameter& parameter = parameters_[p];
   cudaStream_t stream = device_.upload();
@@ -592,7 +596,7 @@ absl::Status CudaExecutor::LaunchSegment(const Segment& segment) {
 }
 
 absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
-  const RunNumbers none;  // kernels read theirs from the device
+  const RunNumbers none;  // kernels read the real numbers from device memory
   for (int i = segment.first; i < segment.last; ++i) {
     const Step& step = steps_[i];
     launching_ = i;
@@ -635,7 +639,7 @@ absl::Status CudaExecutor::Download(const Segment& segment) {
                                              FloatBytes(parameters_[p].elements),
                                              cudaMemcpyDeviceToHost, stream)));
   }
-  // What the forward pass found wrong is known before the first gradient leaves.
+  // The result of the range check must be known before the first gradient is announced.
   RETURN_IF_ERROR(
       StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range, sizeof(cuda::OutOfRange),
                                cudaMemcpyDeviceToHost, stream)));
@@ -681,7 +685,7 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, compile, kernels));
   Executor::MemoryNeed need{.arena_bytes = compiled->arena_bytes()};
-  // Rows of the next run, as a worker takes them; fewer where they are bytes.
+  // Memory for the rows of the next run, as a worker uses it. Rows of bytes need less.
   for (const v1::GraphInput& input : graph.inputs()) {
     need.arena_bytes += compiled->type(input.name()).bytes();
   }
@@ -691,7 +695,7 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
     const TensorType& type = compiled->type(name);
     needs_staging |= type.dtype != v1::DTYPE_F32 && !Executor::IsNarrow(options, p);
     need.parameter_bytes += CudaBytes(type, compiled->layout(name));
-    // The sum over micro-batches, in f32.
+    // The f32 sum over micro-batches.
     if (!graph.gradients().empty()) {
       need.parameter_bytes += type.elements() * static_cast<int64_t>(sizeof(float));
     }

@@ -1,14 +1,18 @@
 // Runs a graph on a GPU.
 //
-// Nodes run in one stream, parameters come in through a second and gradients leave through a third,
-// tied by events. The next run's rows come through a fourth into memory of their own, from which
-// the next run begins by moving them to where its nodes read them: they are waited for only where
-// they were given late. The nodes
-// are cut into segments: a segment waits for its parameters, then its nodes are launched as one
-// CUDA graph, then the gradients that are final start on their way out while the next segment
-// computes. With peers (ExecutorPeers) parameters come and gradients leave by buckets, and the GPUs
-// share the work. Nothing is allocated and nothing waits inside a run but for parameters, and at
-// its end for gradients.
+// The streams, tied by events:
+// - Nodes run in the compute stream.
+// - Parameters come in through the upload stream.
+// - Gradients leave through the download stream.
+// - The next run's rows come through the rows stream into separate memory. The next run begins by
+//   moving them to the memory that its nodes read. It waits for them only if they were given late.
+//
+// The nodes are cut into segments. A segment waits for its parameters, then its nodes are launched
+// as one CUDA graph. Then its final gradients start their way out while the next segment computes.
+// With peers (ExecutorPeers) parameters and gradients travel by buckets, and the GPUs share the
+// work.
+//
+// A run allocates nothing. Inside a run only parameters are waited for, and at its end gradients.
 #pragma once
 
 #include <cstdint>
@@ -48,36 +52,36 @@ class CudaExecutor : public Executor {
   struct Parameter {
     const float* host = nullptr;
     bool is_narrow = false;               // see Options::narrow_parameters
-    std::shared_ptr<std::byte[]> device;  // in the type that the graph computes with
+    std::shared_ptr<std::byte[]> device;  // in the graph's compute type
     cuda::Type type = cuda::Type::kF32;
     int64_t elements = 0;
   };
 
   struct Gradient {
     float* host = nullptr;
-    std::shared_ptr<std::byte[]> sum;   // f32, over micro-batches
-    const std::byte* device = nullptr;  // in the arena
+    std::shared_ptr<std::byte[]> sum;   // f32 sum over micro-batches
+    const std::byte* device = nullptr;  // address in the arena
   };
 
   struct Input {
     std::string name;
-    std::byte* device = nullptr;  // where nodes read it
+    std::byte* device = nullptr;  // the address that nodes read
     int64_t elements = 0;
-    int64_t bytes = 0;  // there
+    int64_t bytes = 0;  // bytes at `device`
     Device::Memory host =
-        Device::Memory(nullptr, nullptr);  // of input(); null where rows are taken
-    CudaMemory rows;                       // that were taken, as they came
-    int64_t row_bytes = 0;                 // of `rows`
-    CudaMemory values;  // f32[256] that its bytes stand for; null: it came as nodes read it
+        Device::Memory(nullptr, nullptr);  // the memory of input(); null if rows are taken
+    CudaMemory rows;                       // rows taken by TakeRows(), undecoded
+    int64_t row_bytes = 0;                 // bytes of `rows`
+    CudaMemory values;  // f32[256], the value of each byte; null: rows need no decoding
   };
 
-  // Scalars come with the run. Of the others there is nothing on the host until somebody asks.
+  // Every run copies scalars to the host. Other outputs are copied at the first request.
   struct Output {
     const std::byte* device = nullptr;
     v1::DType dtype = v1::DTYPE_F32;
     int64_t elements = 0;
-    int64_t columns = 0;  // all elements where there are no gaps
-    int64_t row = 0;      // elements from one row of columns to the next
+    int64_t columns = 0;  // columns of a row; all elements if there are no gaps
+    int64_t row = 0;      // elements between the starts of two rows
     float scalar = 0;
     Device::Memory values = Device::Memory(nullptr, nullptr);
     bool is_fetched = false;
@@ -88,7 +92,7 @@ class CudaExecutor : public Executor {
   struct Step {
     std::string name;  // "'h0/qkv' (Linear)"
     NodeRun run;
-    std::vector<int> ready;  // gradients to add up before another step uses their memory
+    std::vector<int> ready;  // gradients to export before another step reuses their memory
     int profile_entry = -1;
   };
 
@@ -98,18 +102,18 @@ class CudaExecutor : public Executor {
     int last = 0;
     std::vector<int> awaits;  // parameters
     std::vector<int> ready;   // gradients
-    std::vector<int> full;    // with peers: buckets whose last gradient is among them
-    CudaGraph graph;          // null: launch by launch
-    CudaEvent arrived;        // its parameters, in the upload stream
-    CudaEvent computed;       // its nodes, in the compute stream
-    CudaEvent delivered;      // its gradients, in the download stream
+    std::vector<int> full;    // with peers: buckets that this segment's gradients complete
+    CudaGraph graph;          // null: kernels are launched one by one
+    CudaEvent arrived;        // its parameters have arrived, in the upload stream
+    CudaEvent computed;       // its nodes are done, in the compute stream
+    CudaEvent delivered;      // its gradients are on the host, in the download stream
   };
 
-  // What the device reads before each run, as it lies in one piece.
+  // The values that the device reads before each run, in one block of memory.
   struct Scalars {
     cuda::RunNumbers numbers;
     cuda::OutOfRange out_of_range;
-    // Then int64_t counted_targets[graph inputs].
+    // Followed by int64_t counted_targets[graph inputs].
   };
 
   CudaExecutor(const Options& options, CudaDevice& device)
@@ -148,7 +152,7 @@ class CudaExecutor : public Executor {
   absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status CheckRange() const;
   absl::Status Fetch(absl::string_view name, Output& output) const;
-  // Waits, whose end a peer that never comes does not put off for ever.
+  // These waits end even if a peer never arrives.
   absl::Status AwaitNodes();
   absl::Status AwaitGradients(const Segment& segment);
   absl::Status GiveUp(absl::Status why);
@@ -163,27 +167,28 @@ class CudaExecutor : public Executor {
   const bool micro_batches_;
   const bool takes_rows_;
   Profile* const profile_;
-  const bool launches_wait_;  // each is finished before the next: an error is that of its node
+  // Each launch finishes before the next, so an error belongs to its node.
+  const bool launches_wait_;
   CudaContext context_;
   int64_t arena_bytes_ = 0;
   CudaMemory arena_;
-  CudaMemory staging_;  // f32 on its way to another type
+  CudaMemory staging_;  // f32 values before their conversion to another type
   CudaMemory scalars_;
   int64_t scalar_bytes_ = 0;
   Device::Memory host_scalars_ = Device::Memory(nullptr, nullptr);
   Device::Memory host_results_ = Device::Memory(nullptr, nullptr);   // out_of_range, then scalars
-  Device::Memory host_progress_ = Device::Memory(nullptr, nullptr);  // int64_t, by the GPU
-  std::unique_ptr<CudaBuckets> buckets_;  // of an executor that trains with peers
-  std::vector<bool> gathered_;            // by bucket, in this run
+  Device::Memory host_progress_ = Device::Memory(nullptr, nullptr);  // int64_t, written by the GPU
+  std::unique_ptr<CudaBuckets> buckets_;  // null unless the executor trains with peers
+  std::vector<bool> gathered_;            // one per bucket: gathered in this run
   std::vector<Parameter> parameters_;
   std::vector<Gradient> gradients_;
-  std::vector<Input> inputs_;  // by graph input
-  CudaEvent rows_arrived_;     // in the stream of rows: those that were taken last
-  CudaEvent rows_moved_;       // in the compute stream: their memory may take the next
+  std::vector<Input> inputs_;  // one per graph input
+  CudaEvent rows_arrived_;     // in the rows stream: the last rows taken have arrived
+  CudaEvent rows_moved_;  // in the compute stream: the rows were moved, so their memory is free
   mutable absl::flat_hash_map<std::string, Output> outputs_;
   std::vector<Step> steps_;
   std::vector<Segment> segments_;
-  int launching_ = -1;  // a step; -1: none
+  int launching_ = -1;  // the step being launched; -1: none
 };
 
 }  // namespace muster

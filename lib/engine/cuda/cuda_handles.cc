@@ -28,7 +28,7 @@ absl::StatusOr<CudaMemory> AllocateCudaMemory(int64_t bytes, absl::string_view w
   const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
   if (error == cudaSuccess) return CudaMemory(static_cast<std::byte*>(memory));
   if (error != cudaErrorMemoryAllocation) return StatusOf(error);
-  cudaGetLastError();  // it is no error of the next call
+  cudaGetLastError();  // clear the error, so that the next call does not return it
   size_t available = 0, total = 0;
   RETURN_IF_ERROR(StatusOf(cudaMemGetInfo(&available, &total)));
   return MemoryExhausted(what, bytes, "the GPU's memory", static_cast<int64_t>(available));

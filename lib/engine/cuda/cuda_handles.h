@@ -1,4 +1,4 @@
-// What CUDA hands out, returned when its owner goes.
+// CUDA resources that are released with their owner.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,11 +12,11 @@
 
 namespace muster {
 
-// Whether the environment's CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel.
+// Returns whether CUDA_LAUNCH_BLOCKING in the environment makes every launch wait for its kernel.
 bool CudaLaunchesWait();
 
-// A GPU does not come to the end of its work: from now on this process returns nothing that CUDA
-// handed out. That would wait for the GPU, for ever, or take memory from under it.
+// Call if a GPU does not finish its work. From then on this process releases no CUDA resource,
+// because a release would wait for the GPU forever or free memory that it still uses.
 void KeepCudaResources();
 bool CudaResourcesAreKept();
 
@@ -37,12 +37,12 @@ using CudnnHandle = std::unique_ptr<cudnnContext, CudaDestroyer<cudnnDestroy>>;
 // 256-byte aligned.
 using CudaMemory = std::unique_ptr<std::byte[], CudaDestroyer<cudaFree>>;
 
-// On the current device. RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when there is not as much.
-// `what` begins the message: "activations of 8 samples".
+// Allocates memory on the current device. Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if
+// there is not enough. `what` begins the message: "activations of 8 samples".
 absl::StatusOr<CudaMemory> AllocateCudaMemory(int64_t bytes, absl::string_view what);
 
 absl::StatusOr<CudaStream> CreateCudaStream();
-// For order and waiting, not for times; who waits for it sleeps.
+// Creates an event for ordering and waiting, without timing. A thread that waits for it sleeps.
 absl::StatusOr<CudaEvent> CreateCudaEvent();
 
 }  // namespace muster

@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-constexpr int kRankMax = 12;  // of the kernels' index arithmetic
+constexpr int kRankMax = 12;  // limit of the kernels' index arithmetic
 
 absl::Status CheckRanks(const std::vector<TensorType>& tensors) {
   for (const TensorType& tensor : tensors) {
@@ -44,7 +44,8 @@ cuda::Type TypeOf(v1::DType dtype) {
 absl::Status StatusOf(cudaError_t error) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message = absl::StrCat("CUDA: ", cudaGetErrorString(error));
-  // Kernels, libraries and graphs take some of the GPU's memory when they are first used.
+  // Not only allocations fail for lack of memory: kernels, libraries and graphs take GPU memory at
+  // their first use.
   if (error == cudaErrorMemoryAllocation) {
     return WithReason(absl::ResourceExhaustedError(message), "MEMORY_EXHAUSTED");
   }
@@ -145,7 +146,7 @@ absl::StatusOr<PlannedNode> CudaKernels::PlanReorder(const TensorType& type, Lay
                                             " dimensions from layout ", static_cast<int>(from),
                                             " into ", static_cast<int>(to), " (cuda_layouts.h)"));
   }
-  // Both sides walked in the order B, H, W, C.
+  // Both sides are walked in the order B, H, W, C.
   const std::vector<int64_t> sizes = ShapeInMemory(type.shape, kChannelsLast);
   const auto view = [&](Layout layout) -> cuda::View {
     std::vector<int64_t> shape = ShapeInMemory(type.shape, layout);

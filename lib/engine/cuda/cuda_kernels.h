@@ -1,4 +1,4 @@
-// The kernels of a GPU, one table for all ops.
+// The kernels of a GPU, in one table for all ops.
 #pragma once
 
 #include <cublasLt.h>
@@ -27,38 +27,39 @@ namespace muster {
 
 namespace cuda = kernels::cuda;
 
-// Of a type that has elements: not a state.
+// Requires: a type that has elements, so not DTYPE_STATE.
 cuda::Type TypeOf(v1::DType dtype);
 
-// INTERNAL with the library's words; RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when memory is
-// what it has not.
+// Return INTERNAL with the library's message, or RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if
+// memory is missing.
 absl::Status StatusOf(cudaError_t error);
 absl::Status StatusOf(cuda::Failure failure);
 
-// Of cudaStreamQuery() or cudaEventQuery(): whether what was asked for is there.
+// Returns whether the work is done. `answer` is the result of cudaStreamQuery() or
+// cudaEventQuery().
 absl::StatusOr<bool> HasEnded(cudaError_t answer);
 
-// Where kernels enqueue, and what they read besides tensors. All device memory, for as long as the
-// executor lives.
+// The stream and libraries of kernels, and the data they read besides tensors. All of it is device
+// memory that lives as long as the executor.
 struct CudaContext {
   cudaStream_t stream = nullptr;
   cublasLtHandle_t cublas = nullptr;
   cudnnHandle_t cudnn = nullptr;  // enqueues on `stream`
   const cuda::RunNumbers* numbers = nullptr;
-  const int64_t* counted_targets = nullptr;  // by graph input; -1: count those of the run
+  const int64_t* counted_targets = nullptr;  // one per graph input; -1: count those of the run
   cuda::OutOfRange* out_of_range = nullptr;  // in device memory
   bool tf32 = false;
   bool deterministic = true;
-  bool has_gradients = false;  // the graph
+  bool has_gradients = false;  // whether the graph has gradients
 
-  // A product, prepared once for all nodes of its shape.
+  // Returns a product, prepared once for all nodes of its shape.
   absl::StatusOr<std::shared_ptr<cuda::MatMul>> Prepare(const cuda::MatMulShape& shape);
 
-  // Chooses its algorithm on this memory, the first time, and logs it.
+  // Chooses the algorithm of `product` on this memory at the first call, and logs it.
   void ChooseOnce(const std::shared_ptr<cuda::MatMul>& product,
                   const cuda::MatMulOperands& operands, void* workspace);
 
-  // What ChooseAttention() chooses, once for all nodes of a shape.
+  // Returns the choice of ChooseAttention(), made once for all nodes of a shape.
   std::shared_ptr<const FusedAttentions> Choose(const cuda::AttentionShape& shape,
                                                 const cuda::AttentionMaskShape& mask);
 
@@ -75,13 +76,13 @@ struct CudaContext {
   std::vector<Attention> attentions_;
 };
 
-// What a node's planning sees. Lives no longer than the call: runs keep copies of what they need.
+// The input of a node's planner. It lives only during the call: runs keep copies of what they need.
 struct CudaNode : TypedNode {
   CudaContext& context;
 
   const std::vector<int64_t>& shape(int input) const { return inputs[input].shape; }
   int64_t elements(int input) const { return inputs[input].elements(); }
-  // All dimensions but the last, as one; and the last.
+  // rows() is the product of all dimensions except the last; columns() is the last.
   int64_t rows(int input) const { return elements(input) / columns(input); }
   int64_t columns(int input) const { return inputs[input].shape.back(); }
   cuda::Type type(int input) const;

@@ -10,11 +10,12 @@ namespace muster {
 namespace {
 
 constexpr int64_t kPadding = 64;
-// Below it a product costs too little for padding to matter, and padding too much beside it.
+// Smaller products cost too little for padding to matter, and padding would be a large part of
+// them.
 constexpr int64_t kPaddedMin = 512;
-constexpr int64_t kWhole = 8;  // elements of 16 bits in 16 bytes: such rows are aligned as they are
+constexpr int64_t kWhole = 8;  // 16-bit elements in 16 bytes: such rows are aligned without padding
 
-// What the op makes of inputs that lie so.
+// The layouts of the op's outputs if its inputs have these layouts.
 struct PaddedOp {
   absl::string_view op;
   std::vector<Layout> inputs;
@@ -58,8 +59,8 @@ int64_t CudaBytes(const TensorType& type, Layout layout) {
   return type.bytes();
 }
 
-// f32 stays plain: a parameter in f32 may be a view into the memory of all parameters, and what is
-// behind it is the next one.
+// f32 stays plain: a parameter in f32 may be a view into the memory of all parameters, with the
+// next parameter directly behind it.
 Layout CudaParameterLayout(const TensorType& type) {
   const bool is_narrow = type.dtype == v1::DTYPE_BF16 || type.dtype == v1::DTYPE_F16;
   if (!is_narrow || type.shape.empty() || type.shape.size() > 2) return Layout::kPlain;

@@ -1,4 +1,4 @@
-// Which device memory stands for which host memory.
+// Maps host memory to the device memory that mirrors it.
 #pragma once
 
 #include <compare>
@@ -13,15 +13,16 @@
 
 namespace muster {
 
-// Host memory that is in use, so that a piece which was freed and given out again at the same
-// address is told apart from the one before. Thread-safe.
+// Records host memory that is in use. It distinguishes a block from an earlier, freed block at the
+// same address. Thread-safe.
 class HostAllocations {
  public:
-  // [begin, begin + bytes) overlaps no other that is in use.
+  // Requires: [begin, begin + bytes) overlaps no other block in use.
   void Add(const void* begin, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(const void* begin) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of the allocation in which `address` lies: > 0, and never the same again. 0: in none.
+  // Returns the number of the allocation that contains `address`: > 0 and never used again. Returns
+  // 0 if no allocation contains it.
   int64_t NumberOf(const void* address) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -31,21 +32,21 @@ class HostAllocations {
   };
 
   mutable absl::Mutex mu_;
-  std::map<uintptr_t, Allocation> in_use_ ABSL_GUARDED_BY(mu_);  // by where they begin
+  std::map<uintptr_t, Allocation> in_use_ ABSL_GUARDED_BY(mu_);  // key: the start address
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// The mirrors of one device. One is found by address, type, bytes and allocation, for as long as
-// somebody holds it. Host memory that is in no allocation is told apart by the first three alone:
-// it must outlive the mirrors made of it. Thread-compatible.
+// The mirrors of one device. A mirror is identified by address, type, bytes and allocation, and
+// exists as long as a pointer to it does. For host memory outside every allocation the first three
+// alone identify it. Requires: such memory outlives its mirrors. Thread-compatible.
 class HostMirrors {
  public:
   using Memory = std::shared_ptr<std::byte[]>;
 
-  // `allocations` outlives it.
+  // Requires: `allocations` outlives this object.
   explicit HostMirrors(const HostAllocations* allocations) : allocations_(*allocations) {}
 
-  // Null when there is none.
+  // Returns null if there is no such mirror.
   Memory Find(const void* host, kernels::cuda::Type type, int64_t bytes) const;
   void Insert(const void* host, kernels::cuda::Type type, int64_t bytes, const Memory& memory);
 

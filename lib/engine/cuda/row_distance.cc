@@ -30,10 +30,10 @@ double RowDistance(absl::Span<const uint16_t> own, absl::Span<const uint16_t> ot
   CHECK_EQ(own.size(), other.size());
   CHECK_EQ(own.size() % length, 0u);
   const size_t rows = own.size() / length;
-  std::vector<double> norms(rows), distances(rows);  // squared
+  std::vector<double> norms(rows), distances(rows);  // squares
   double sum = 0;
   int64_t nonzero = 0;
-  // Some rows at a time, so that little is widened at once.
+  // Some rows at a time, to bound the memory for widened values.
   const size_t rows_at_once = std::max<size_t>(1, (size_t{1} << 20) / length);
   for (size_t first = 0; first < rows; first += rows_at_once) {
     const size_t count = std::min(rows_at_once, rows - first);

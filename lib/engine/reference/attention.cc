@@ -16,7 +16,7 @@ struct Attending {
   const Tensor* mask;  // null: none
 };
 
-// q[B, T, C], k[B, S, C], v[B, S, D]: y[B, T, D] and the log of each softmax's sum.
+// Returns y[B, T, D] and the log of each softmax's sum, from q[B, T, C], k[B, S, C] and v[B, S, D].
 std::vector<Tensor> Attend(const Tensor& q, const Tensor& k, const Tensor& v,
                            const Attending& options) {
   const int64_t batch = q.shape[0], queries = q.shape[1], keys = k.shape[1];

@@ -71,7 +71,7 @@ std::vector<Tensor> Binary(const Call& call) {
 
 double Modulo(double a, double b) { return a - b * std::floor(a / b); }
 
-// Of two i32: the exact result modulo 2^32.
+// Operators on two i32: the exact result modulo 2^32.
 template <auto F>
 std::vector<Tensor> OfIntegers(const Call& call) {
   Tensor y =
@@ -96,7 +96,7 @@ std::vector<Tensor> Comparison(const Call& call) {
   return y;
 }
 
-// Of Neg and Abs.
+// Neg and Abs, on floats and integers.
 template <auto F>
 std::vector<Tensor> Signed(const Call& call) {
   std::vector<Tensor> y = Unary<F>(call);
@@ -123,7 +123,8 @@ std::vector<Tensor> Cast(const Call& call) {
   return {y};
 }
 
-// The number in [0, 1) that decides about the element at `position` of the global batch.
+// Returns the number in [0, 1) that decides whether the element at `position` of the global batch
+// is dropped.
 double Chance(const Call& call, uint64_t position) {
   const uint64_t stream = uint64_t{1} << 63 | static_cast<uint64_t>(call.Integer("salt", 0)) << 32 |
                           static_cast<uint32_t>(call.run.step);

@@ -21,7 +21,7 @@ struct Slide {
     if (ceil && (positions - 1) * stride >= size + before) --positions;
     return positions;
   }
-  // The pixel under element `k` of the window at `position`; may lie in the padding.
+  // Returns the pixel under element `k` of the window at `position`. It may be in the padding.
   int64_t Pixel(int64_t position, int64_t k) const {
     return position * stride - before + k * dilation;
   }
@@ -55,7 +55,8 @@ std::vector<Tensor> Conv2d(const Call& call) {
       })};
 }
 
-// What Conv2d's product of one pixel and one weight adds to y is added to where that pixel was.
+// Reverses Conv2d: adds the product of a pixel and a weight to the place that Conv2d would read it
+// from.
 std::vector<Tensor> ConvTranspose2d(const Call& call) {
   const Tensor &x = call[0], &w = call[1];
   const auto strides = call.Integers("strides", {1, 1});
@@ -100,7 +101,7 @@ struct Window {
     return {x.shape[0], x.shape[1], rows.positions(), columns.positions()};
   }
 
-  // Calls f(value) for the pixels of the window at `index` that lie in the image.
+  // Calls f(value) for each pixel of the window at `index` that is inside the image.
   template <typename F>
   void ForEachPixel(const Tensor& x, const Index& index, F f) const {
     for (int64_t k = 0; k < rows.kernel; ++k) {
@@ -111,8 +112,8 @@ struct Window {
     }
   }
 
-  // The elements of the window at `index` that lie in the image or its padding: a window that
-  // `ceil` lets stick out counts only up to the end of the padding, as in PyTorch.
+  // Returns the number of elements of the window at `index` inside the image or its padding. A
+  // window that `ceil` lets extend further counts only up to the end of the padding, as in PyTorch.
   int64_t PaddedElements(const Index& index) const {
     auto length = [](const Slide& slide, int64_t position) {
       const int64_t first = slide.Pixel(position, 0);

@@ -15,7 +15,7 @@ bool Counts(const Call& call, double target) {
   return !call.has("ignore_index") || target != call.Integer("ignore_index", 0);
 }
 
-// The rows of the global batch that count.
+// Returns the number of rows of the global batch that count.
 double CountedRows(const Call& call) {
   const Tensor& target = call[1];
   if (!call.has("ignore_index")) {
@@ -55,7 +55,7 @@ std::vector<Tensor> SoftmaxCrossEntropy(const Call& call) {
   return {Scalar(counted == 0 ? 0 : call.Number("weight", 1) * sum / counted), lse};
 }
 
-// The mean of term(output, target) over the elements of the global batch.
+// Returns the mean of term(output, target) over the elements of the global batch.
 template <typename F>
 std::vector<Tensor> PerElement(const Call& call, F term) {
   const Tensor &output = call[0], &target = call[1];

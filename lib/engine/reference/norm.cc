@@ -1,4 +1,5 @@
-// Normalisations. Each is: which elements share a mean and a variance, and which a gain and a bias.
+// Normalisations. Each defines which elements share a mean and a variance, and which share a gain
+// and a bias.
 #include <cmath>
 #include <vector>
 
@@ -13,7 +14,8 @@ struct Moments {
   double count;                        // elements of each
 };
 
-// Over the elements for which set(index), an index of a tensor of `shape`, is the same.
+// Computes moments over the elements that have the same set(index), an index of a tensor of
+// `shape`.
 template <typename F>
 Moments MomentsOf(const Tensor& x, const Shape& shape, F set) {
   Moments m{.mean = Zeros(shape), .mean_square = Zeros(shape), .variance = Zeros(shape)};
@@ -39,7 +41,7 @@ Index Leading(const Index& index) { return {index.begin(), index.end() - 1}; }
 
 double Epsilon(const Call& call) { return call.Number("epsilon", 1e-5); }
 
-// ((x - mean) rstd) gain + bias, with the channels of an image.
+// Returns ((x - mean) rstd) gain + bias, with one gain and bias per channel of an image.
 Tensor PerChannel(const Call& call, const Tensor& mean, const Tensor& rstd) {
   const Tensor& x = call[0];
   return Generate(x.shape, [&](const Index& index) {

@@ -1,5 +1,5 @@
 // Lstm and Gru. Sources: Hochreiter & Schmidhuber, Neural Computation 9(8), 1997; Cho et al., EMNLP
-// 2014; both as torch.nn.LSTM and torch.nn.GRU write them.
+// 2014. The formulas are those of torch.nn.LSTM and torch.nn.GRU.
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -14,7 +14,7 @@ using Vector = std::vector<double>;
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// One direction's weights, and where its time begins.
+// One direction's weights and its order in time.
 struct Direction {
   const Tensor &w, &r, &bias;
   int64_t d;
@@ -22,7 +22,7 @@ struct Direction {
 
   int64_t gates() const { return w.shape[1]; }  // rows of w: gates times hidden size
 
-  // w x + b and r h + b', row by row.
+  // Return one row of w x + b and of r h + b'.
   double FromInput(int64_t row, const Vector& x) const {
     double sum = bias({d, row});
     for (size_t i = 0; i < x.size(); ++i) sum += w({d, row, static_cast<int64_t>(i)}) * x[i];
@@ -36,7 +36,7 @@ struct Direction {
 };
 
 // Runs `step(direction, x, h, c)`, which replaces h and c, over time for every direction and
-// sample: {y, last h, last c}.
+// sample. Returns {y, last h, last c}.
 template <typename Step>
 std::vector<Tensor> Unroll(const Call& call, const Tensor* h0, const Tensor* c0, Step step) {
   const Tensor &x = call[0], &r = call[2];

@@ -11,7 +11,7 @@
 namespace muster::reference {
 namespace {
 
-// Folds the elements along `axes` with f(so far, element), from `start`.
+// Folds the elements along `axes` with f(result so far, element), starting from `start`.
 template <typename F>
 Tensor Reduce(const Call& call, double start, F f) {
   const Tensor& x = call[0];

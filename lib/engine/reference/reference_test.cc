@@ -1,5 +1,5 @@
-// The reference against PyTorch 1.13 and numpy in double precision. Expected values are sums of
-// y[i] cos(i) over the elements of a result, so that every element counts.
+// Compares the reference with PyTorch 1.13 and numpy in double precision. Expected values are sums
+// of y[i] cos(i) over the elements of a result, so that every element counts.
 #include "lib/engine/reference/reference.h"
 
 #include <cmath>
@@ -21,7 +21,7 @@ using ::muster::verification::Sketch;
 using ::muster::verification::SketchAttributes;
 using ::testing::ElementsAre;
 
-// sin(0.7 i + phase)
+// Returns a tensor with the elements sin(0.7 i + phase).
 Tensor Wave(const Shape& shape, double phase) {
   Tensor wave = Zeros(shape);
   for (size_t i = 0; i < wave.values.size(); ++i) wave.values[i] = std::sin(0.7 * i + phase);
@@ -171,7 +171,7 @@ TEST(ReferenceTest, MovesEqualNumpy) {
                1.413065718352);
 }
 
-TEST(ReferenceTest, TheLargestAndTheSmallestEqualPyTorch) {
+TEST(ReferenceTest, TopKEqualsPyTorch) {
   const auto largest = Apply("TopK", {Wave({3, 7}, 0)}, {{"k", 3}}, 2);
   ExpectTensor(largest[0], {3, 3}, 1.284284328799);
   ExpectTensor(largest[1], {3, 3}, 5.776091403111);
@@ -237,7 +237,7 @@ TEST(ReferenceTest, LossesEqualPyTorch) {
   EXPECT_EQ(Apply("CorrectCount", {logits, Ids({3}, {1, 0, 1})})[0].values[0], 2);
 }
 
-TEST(ReferenceTest, ALossIsAShareOfTheGlobalBatchsMean) {
+TEST(ReferenceTest, ALossIsAShareOfTheGlobalBatchMean) {
   const Tensor logits = Wave({2, 5}, 0);
   const int64_t counted[] = {0, 8};
   const RunArguments arguments = {.batch = 10, .counted_targets = counted};

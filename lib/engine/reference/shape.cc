@@ -1,4 +1,4 @@
-// What only moves elements.
+// Operators that only move elements.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -18,7 +18,7 @@ std::vector<Tensor> Reshaped(const Tensor& x, const Shape& shape) {
   return {y};
 }
 
-// As Generate, in the type of `x`.
+// Like Generate, with the element type of `x`.
 template <typename F>
 std::vector<Tensor> Moved(const Tensor& x, const Shape& shape, F value) {
   Tensor y = Generate(shape, value);
@@ -57,7 +57,7 @@ std::vector<Tensor> Squeeze(const Call& call) {
   return Reshaped(x, shape);
 }
 
-// The axes are places in the result, as in numpy.expand_dims.
+// The axes are positions in the result's shape, as in numpy.expand_dims.
 std::vector<Tensor> Unsqueeze(const Call& call) {
   const std::vector<int64_t> axes = call.Integers("axes", {});
   const int64_t rank = call[0].rank() + static_cast<int64_t>(axes.size());
@@ -176,7 +176,7 @@ std::vector<Tensor> Gather(const Call& call) {
   });
 }
 
-// The place in x that element `at` of an index of elements stands for.
+// Returns the place in x that an index tensor's element `value` at `at` selects.
 Index IndexedPlace(const Index& at, double value, int64_t axis, const Tensor& x) {
   const auto place = static_cast<int64_t>(value);
   return With(at, axis, place < 0 ? place + x.shape[axis] : place);

@@ -1,4 +1,4 @@
-// What depends on single values: ties, kinks, and ids that are not there.
+// Tests of results that depend on single values: ties, kinks, and ids out of range.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -29,8 +29,8 @@ std::unique_ptr<Instance> MakeInstance(const v1::Graph& graph, int64_t batch) {
   return *std::move(instance);
 }
 
-// d sum (y - target)² / dx of y = op(x), with y - target = 1/2 everywhere: elements of y count
-// once.
+// Returns the gradient of sum (y - target)² with respect to x for y = op(x). y - target is 1/2
+// everywhere, so each element of y contributes exactly once.
 std::vector<double> Gradient(const std::string& op, std::vector<int64_t> shape,
                              const std::vector<double>& x, const SketchAttributes& attributes,
                              const std::vector<double>& y, int outputs = 1) {
@@ -70,7 +70,7 @@ TEST(TiesTest, TheFirstOfEqualElementsIsChosen) {
               ElementsAre(0, 1, 1, 0, 1, 0, 1, 0));
 }
 
-TEST(TiesTest, WindowsThatOverlapAddUp) {
+TEST(TiesTest, GradientsOfOverlappingWindowsAddUp) {
   EXPECT_THAT(Gradient("MaxPool2d", {1, 1, 1, 5}, {0, 1, 4, 1, 0},
                        {{"kernel", {1, 3}}, {"strides", {1, 1}}}, {4, 4, 4}, /*outputs=*/2),
               ElementsAre(0, 0, 3, 0, 0));
@@ -80,7 +80,7 @@ TEST(TiesTest, ReluIsFlatAtZero) {
   EXPECT_THAT(Gradient("Relu", {3}, {-1, 0, 1}, {}, {0, 0, 1}), ElementsAre(0, 0, 1));
 }
 
-TEST(TiesTest, BendsHaveTheDerivativesThatOpsMdSays) {
+TEST(TiesTest, KinksHaveTheDerivativesOfOpsMd) {
   EXPECT_THAT(Gradient("Abs", {3}, {-1, 0, 1}, {}, {1, 0, 1}), ElementsAre(-1, 0, 1));
   EXPECT_THAT(Gradient("LeakyRelu", {3}, {-1, 0, 1}, {{"slope", 0.5}}, {-0.5, 0, 1}),
               ElementsAre(0.5, 0.5, 1));
@@ -90,8 +90,8 @@ TEST(TiesTest, BendsHaveTheDerivativesThatOpsMdSays) {
               ElementsAre(0, 0.5, 0));
 }
 
-// A NaN is found, and goes through a step and a bound.
-TEST(NanTest, IsNanTellsItFromNumbersAndStepsKeepIt) {
+// IsNan finds a NaN; rounding and clipping keep it.
+TEST(NanTest, IsNanFindsNanAndRoundingKeepsIt) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [op, of_nan] :
        {std::pair("IsNan", 1.0), std::pair("Round", kNan), std::pair("Clip", kNan)}) {
@@ -108,7 +108,7 @@ TEST(NanTest, IsNanTellsItFromNumbersAndStepsKeepIt) {
   }
 }
 
-// Padding never wins, even where every pixel is below zero.
+// Padding is never the maximum, even if every pixel is below zero.
 TEST(PaddingTest, NeverIsTheMaximum) {
   EXPECT_THAT(Gradient("MaxPool2d", {1, 1, 1, 2}, {-3, -2},
                        {{"kernel", {1, 3}}, {"strides", {1, 1}}, {"padding", {0, 1, 0, 1}}},
@@ -125,7 +125,7 @@ absl::Status RunWithIds(const v1::Graph& graph, std::vector<double> ids) {
   return instance->Run();
 }
 
-TEST(IdsTest, OnesThatAreNotThereAreErrorsOfTheData) {
+TEST(IdsTest, IdsOutOfRangeAreInvalidArguments) {
   Sketch gather;
   gather.Ids("ids", {});
   gather.graph.set_logits(
@@ -164,7 +164,7 @@ TEST(IdsTest, OnesThatAreNotThereAreErrorsOfTheData) {
   }
 }
 
-TEST(IdsTest, ATargetThatIsNoClassIsAnErrorOfTheDataUnlessItIsIgnored) {
+TEST(IdsTest, ATargetOutOfRangeIsInvalidUnlessIgnored) {
   Sketch s;
   s.Input("x", {3});
   s.Ids("ids", {});
@@ -174,7 +174,7 @@ TEST(IdsTest, ATargetThatIsNoClassIsAnErrorOfTheDataUnlessItIsIgnored) {
   EXPECT_TRUE(absl::IsInvalidArgument(RunWithIds(s.graph, {2, -2, 0})));
 }
 
-TEST(IdsTest, ABatchWithoutATargetThatCountsHasNoLossAndNoGradient) {
+TEST(IdsTest, ABatchOfIgnoredTargetsHasNoLossAndNoGradient) {
   Sketch s;
   s.Input("x", {3});
   s.Ids("ids", {});

@@ -1,4 +1,4 @@
-// Gradients of whole models against the reference: the slope of the loss along each parameter.
+// Compares gradients of whole models with the slope of the reference's loss along each parameter.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -37,9 +37,9 @@ std::vector<Model> Models() {
 
 class GradientTest : public testing::TestWithParam<Model> {};
 
-// Central differences of the float64 loss along a random direction of one parameter, against the
-// gradient's component. f32 rounding of the components adds up to about 1e-6 of the gradient's
-// norm.
+// The expected value is the central difference of the float64 loss along a random direction of one
+// parameter. The actual value is the gradient's component in that direction. f32 rounding of the
+// components adds up to about 1e-6 of the gradient's norm.
 TEST_P(GradientTest, IsTheSlopeOfTheLossAlongEveryParameter) {
   constexpr int64_t kBatch = 3;
   constexpr double kStep = 1e-5;

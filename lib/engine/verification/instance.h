@@ -1,4 +1,4 @@
-// A graph on a device, for tests: with memory for its parameters, gradients and inputs.
+// A graph on a device, with memory for its parameters, gradients and inputs. For tests.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace muster::verification {
 
-// The device that tests run on: MUSTER_DEVICE, or the CPU.
+// Returns the device that tests run on: MUSTER_DEVICE, or "cpu".
 std::string TestedDevice();
 
 class Instance {
@@ -28,16 +28,17 @@ class Instance {
     int64_t batch = 1;
     bool micro_batches = false;
     int threads = 1;
-    const Instance* memory_of = nullptr;  // shares its parameters, gradients and device
-    std::vector<const kernels::ByteValues*> row_values = {};  // these two: see Executor::Options
+    const Instance* memory_of = nullptr;  // shares the parameters, gradients and device of this one
+    // This and the next: see Executor::Options.
+    std::vector<const kernels::ByteValues*> row_values = {};
     std::vector<bool> narrow_parameters = {};
     std::string device = TestedDevice();
   };
 
-  // Errors are those of CreateDevice, ModelMemory::Create and CreateExecutor.
+  // Returns the errors of CreateDevice, ModelMemory::Create and CreateExecutor.
   static absl::StatusOr<std::unique_ptr<Instance>> Create(v1::Graph graph, const Options& options);
 
-  // Parameters and inputs by name, those that the graph has.
+  // Set parameters and inputs by name. Tensors that the graph does not have are ignored.
   void Set(const reference::Tensors& given);
   void SetParameters(const reference::Tensors& given);
   void SetInput(absl::string_view name, absl::Span<const double> values);

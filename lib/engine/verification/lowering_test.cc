@@ -1,4 +1,4 @@
-// What a graph is lowered to computes what the graph means: fused or not, recomputed or not.
+// A lowered graph computes the same values as the original: fused or not, recomputed or not.
 #include "lib/graph/lowering/lowering.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::unique_ptr<Instance> RunTraining(const v1::Graph& graph, const LoweringOpti
   return instance;
 }
 
-// Of the largest value: products are summed in another order.
+// The tolerance is relative to the largest value: products are summed in another order.
 constexpr double kTolerance = 1e-6;
 
 void ExpectSameValues(const std::vector<double>& a, const std::vector<double>& b,
@@ -94,20 +94,21 @@ TEST(FusionTest, ResidualsJoinLayerNorms) {
                               {"AddLayerNorm", "AddLayerNormGrad", "LinearGelu"});
 }
 
-TEST(FusionTest, GradientsOfWhatTwoReadAreAddedUpInItsNorm) {
+TEST(FusionTest, GradientsOfATensorWithTwoReadersAreAddedUpInItsNorm) {
   ExpectFusionKeepsTheResults(Transformer({.norms_last = true}), 11, {"AccumulateLayerNormGrad"});
   ExpectFusionKeepsTheResults(ConvolutionNet(/*residuals=*/2), 5,
                               {"AccumulateBatchNormAddReluGrad"});
 }
 
 TEST(FusionTest, PlainAttentionBecomesOneOp) {
-  // Weights are computed again from the log of their sum: another algorithm.
+  // Attention recomputes the weights from the log of their sum, which is a different algorithm.
   ExpectFusionKeepsTheResults(Transformer({.fused_attention = false}), 11, {"Attention"},
                               3 * kTolerance);
 }
 
-// The sum feeds a norm and goes on, and so does what stands before an activation.
-TEST(FusionTest, AnIntermediateThatOthersReadStays) {
+// Other nodes read the sum as well as its norm, and the value before an activation as well as the
+// activation.
+TEST(FusionTest, AnIntermediateWithOtherReadersIsKept) {
   Sketch s;
   s.Input("input", {6});
   s.Input("target", {5});

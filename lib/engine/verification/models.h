@@ -1,4 +1,4 @@
-// Small models for tests of whole graphs, built from nothing but ops.
+// Small models for tests of whole graphs, built from ops alone.
 #pragma once
 
 #include <cstdint>
@@ -9,46 +9,48 @@
 
 namespace muster::verification {
 
-// input f32[B, 7], target i32[B] of 5 classes: three layers with ReLU and tanh-GELU between.
+// Three layers with ReLU and tanh-GELU between them. Inputs: input f32[B, 7], target i32[B] of 5
+// classes.
 v1::Graph Perceptron();
 
-// input f32[B, 3, 9, 8], target i32[B] of 5 classes: convolutions, batch norms, pools, residuals
-// around one or two blocks.
+// Convolutions, batch norms and pools, with residuals around one or more blocks. Inputs: input
+// f32[B, 3, 9, 8], target i32[B] of 5 classes.
 v1::Graph ConvolutionNet(int64_t residuals = 1);
 
 struct TransformerOptions {
   int64_t blocks = 2;
   double dropout = 0;
-  bool fused_attention = true;  // else MatMul, Softmax, MatMul
-  bool norms_last = false;      // of each block's sums; else of what goes into its layers
+  bool fused_attention = true;  // false: MatMul, Softmax, MatMul
+  // True: norms of each block's sums; false: norms of the inputs of its layers.
+  bool norms_last = false;
 };
 
-// input i32[B, 6] and target i32[B, 6] of 11 tokens, target -1 does not count: pre-norm blocks with
-// causal attention of 2 heads over 8 channels, embeddings tied to the head.
+// Pre-norm blocks with causal attention of 2 heads over 8 channels; the embeddings are tied to the
+// head. Inputs: input i32[B, 6] and target i32[B, 6] of 11 tokens; a target of -1 does not count.
 v1::Graph Transformer(const TransformerOptions& options = {});
 
-// input f32[B, 4, 3], target f32[B, 2]: an LSTM of two directions, a GRU, squared error and,
-// weighted, binary cross-entropy against target "flag" f32[B, 2].
+// An LSTM of two directions and a GRU. The loss is the squared error plus a weighted binary
+// cross-entropy. Inputs: input f32[B, 4, 3], target f32[B, 2], flag f32[B, 2].
 v1::Graph Recurrent();
 
-// input f32[B, 7], target f32[B, 2]: a token added to each sample, a mean of squares that the graph
-// computes by itself, in the share of the batch.
+// Adds a trained token to each sample. The graph computes its loss itself, a mean of squares with
+// the batch's share. Inputs: input f32[B, 7], target f32[B, 2].
 v1::Graph LossOfItsOwn();
 
-// input f32[B, 7], target i32[B] of 5 classes: linear layers of 700 channels, which a GPU pads in
-// 16 bits, before what moves and normalises whole tensors.
+// Linear layers of 700 channels, which a GPU pads in 16 bits, before ops that move and normalise
+// whole tensors. Inputs: input f32[B, 7], target i32[B] of 5 classes.
 v1::Graph OddLayers();
 
-// input f32[B, 2, 3, 7], target i32[B] of 5 classes: a linear layer of 700 channels before a
-// convolution, as of spectrograms.
+// A linear layer of 700 channels before a convolution, as for spectrograms. Inputs: input f32[B, 2,
+// 3, 7], target i32[B] of 5 classes.
 v1::Graph OddImages();
 
-// Values for the parameters and for all inputs of `batch` samples: normal numbers; ids and classes
-// below `ids`, and one target in five -1 where `ignoring`.
+// Returns values for the parameters and for all inputs of `batch` samples: normal numbers, and ids
+// and classes below `ids`. With `ignoring`, one target in five is -1.
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,
                                  bool ignoring = false);
 
-// Samples [first, first + count) of the inputs; parameters as they are.
+// Returns samples [first, first + count) of the inputs, and all parameters.
 reference::Tensors Samples(const v1::Graph& graph, const reference::Tensors& tensors, int64_t first,
                            int64_t count);
 

@@ -22,7 +22,7 @@ namespace {
 
 using Kind = Operand::Kind;
 
-// Filled while the program's static objects are made, by one thread.
+// One thread fills it while static objects are constructed.
 std::vector<OperatorFamily>& Families() {
   static auto& families = *new std::vector<OperatorFamily>();
   return families;
@@ -49,7 +49,7 @@ float RoundedTo(double value, int bits) {
   return static_cast<float>(std::round(value / unit) * unit);
 }
 
-// Number `i` of operand `stream`.
+// Returns random number `i` of operand `stream`.
 double RandomValue(const Operand& operand, uint64_t seed, uint64_t stream, uint64_t i) {
   const auto words = kernels::RandomWords(seed, stream, i);
   if (operand.low == 0 && operand.high == 0) return kernels::StandardNormal(words[0], words[1]);
@@ -173,7 +173,8 @@ v1::Graph ToGraph(const OperatorCase& c) {
     const int64_t sample = static_cast<int64_t>(shapes.at(tensor).values.size()) / c.batch();
     const std::string target = sketch.Input(absl::StrCat("target", output), {sample});
     const std::string shift = sketch.Input(absl::StrCat("shift", output), {sample});
-    // [B, sample], or [1, sample] where the op has no batch: the shift makes it [B, sample].
+    // The shape is [B, sample], or [1, sample] if the op has no batch. The shift broadcasts it to
+    // [B, sample].
     const std::string flat = sketch.Add(absl::StrCat("flat", output), "Reshape", {tensor},
                                         {{"shape", std::vector<int64_t>{-1, sample}}});
     const std::string prediction =

@@ -1,4 +1,4 @@
-// One op with its operands and attributes: a row of the tables in this folder.
+// One op with its operands and attributes: a row of the case tables in this folder.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace muster::verification {
 
-// What an input of the op is, and which values it has.
+// An input of the op: its kind, shape and values.
 struct Operand {
   enum class Kind {
     kTrained,    // a parameter: has a gradient
-    kRows,       // likewise; its first dimension is the batch
-    kStatistic,  // a parameter: receives the statistic
+    kRows,       // a parameter; its first dimension is the batch
+    kStatistic,  // a parameter: it receives the statistic
     kInput,      // an input of the graph; the first dimension is the batch
-    kIds,        // likewise, of integers
+    kIds,        // an input of the graph, of integers
     kConstant,
-    kConstantIds,  // of integers
+    kConstantIds,  // a constant, of integers
   };
 
   Operand(std::initializer_list<int64_t> shape) : shape(shape) {}
@@ -37,10 +37,11 @@ struct Operand {
 
   Kind kind = Kind::kTrained;
   std::vector<int64_t> shape;
-  // Uniform in [low, high); standard normal where both are 0. Integers likewise.
+  // Values are uniform in [low, high), or standard normal if both are 0. Integers are drawn the
+  // same way.
   double low = 0;
   double high = 0;
-  std::vector<double> values = {};  // or these
+  std::vector<double> values = {};  // these values, if not empty
 };
 
 inline Operand As(Operand::Kind kind, Operand operand) {
@@ -56,15 +57,15 @@ inline Operand Positive(Operand operand) { return Uniform(std::move(operand), 0.
 inline Operand Statistic(Operand operand) {
   return As(Operand::Kind::kStatistic, Positive(std::move(operand)));
 }
-// Graphs are for any batch: where an op has inputs whose first dimension is the batch, parameters
-// of that size would not do, so each sample gathers its row of one.
+// A parameter with one row per sample of the batch. Graphs must work for any batch, so a parameter
+// cannot have the batch as a dimension. Instead each sample gathers its row of the parameter.
 inline Operand Rows(Operand operand) { return As(Operand::Kind::kRows, std::move(operand)); }
 inline Operand Input(Operand operand) { return As(Operand::Kind::kInput, std::move(operand)); }
 inline Operand Constant(Operand operand, std::vector<double> values = {}) {
   operand.values = std::move(values);
   return As(Operand::Kind::kConstant, std::move(operand));
 }
-// In [low, high).
+// Integers in [low, high).
 inline Operand Ids(Operand operand, double low, double high) {
   return As(Operand::Kind::kIds, Uniform(std::move(operand), low, high));
 }
@@ -81,8 +82,8 @@ struct OperatorCase {
   std::vector<Operand> inputs;
   SketchAttributes attributes = {};
   std::vector<int> losses = {0};  // the outputs that enter the loss; empty: not differentiable
-  // Where terms cancel or errors grow from step to step, how many times the usual tolerance the
-  // results may be off.
+  // The results may be off by this many times the usual tolerance. More than 1 if terms cancel, or
+  // if errors grow from step to step.
   double amplification = 1;
 
   std::string ToString() const;  // "MatMul([3, 1], [1, 2]) transpose_a=1"
@@ -90,16 +91,17 @@ struct OperatorCase {
   int64_t batch() const;
 };
 
-// The op in a graph of its own. The operands are named "x0", "x1", ..., the outputs "op", "op.1",
-// ... The loss is the op's own output when that is one, else the sum over the outputs that enter it
-// of the mean squared errors of output - "shift0" against "target0", ...
+// Returns a graph that has the op alone. The operands are named "x0", "x1", ..., the outputs "op",
+// "op.1", ... If the op is a loss, its output is the loss. Otherwise each output in `losses` adds a
+// mean squared error of output - "shift0" against "target0", ...
 v1::Graph ToGraph(const OperatorCase& c);
 
-// Values for all inputs and parameters of ToGraph(c), f32; `bits` of significand (24: all of f32).
+// Returns f32 values for all inputs and parameters of ToGraph(c), with `bits` of significand (24:
+// all of f32).
 reference::Tensors GivenTensors(const OperatorCase& c, const v1::Graph& graph, uint64_t seed,
                                 int bits = 24);
 
-// A table of this folder. A program tests every family that is linked into it.
+// A case table of this folder. A test program runs every family that is linked into it.
 struct OperatorFamily {
   OperatorFamily(std::string name, std::vector<OperatorCase> (*cases)());
 

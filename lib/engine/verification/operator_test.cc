@@ -1,5 +1,5 @@
-// Every op on a device against the float64 reference: values, gradients, refusals, half precisions.
-// Links with tables of cases; MUSTER_DEVICE names the device.
+// Compares every op on a device with the float64 reference: values, gradients, refusals, half
+// precisions. It is linked with tables of cases; MUSTER_DEVICE names the device.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -31,7 +31,7 @@ using reference::Tensors;
 
 struct NumberedCase {
   std::string family;
-  int number;  // in its family
+  int number;  // position in its family
   OperatorCase c;
 
   uint64_t seed() const { return 1000 + number; }
@@ -66,14 +66,14 @@ class OperatorTest : public testing::TestWithParam<NumberedCase> {
   const OperatorCase& op() const { return GetParam().c; }
   uint64_t seed() const { return GetParam().seed(); }
 
-  // Null, and the test has failed, when the device refuses the graph.
+  // Returns null, and fails the test, if the device refuses the graph.
   std::unique_ptr<Instance> Make(const v1::Graph& graph) const {
     auto instance = Instance::Create(graph, {.batch = op().batch()});
     EXPECT_TRUE(instance.ok()) << instance.status();
     return instance.ok() ? *std::move(instance) : nullptr;
   }
 
-  // What the components of operand `i`'s gradient should be.
+  // Returns the expected components of operand `i`'s gradient.
   std::vector<double> ExpectedComponents(const v1::Graph& graph, const Tensors& given,
                                          int i) const {
     if (op().inputs[i].kind == Operand::Kind::kStatistic) {  // BatchNorm's mean and variance
@@ -104,11 +104,13 @@ class OperatorTest : public testing::TestWithParam<NumberedCase> {
   }
 
  private:
-  // Of central differences. Their own error, h² f''' / 6 and 1e-16 f / h, is far below that of f32.
+  // The step of central differences. Their own error, h² f''' / 6 and 1e-16 f / h, is far below
+  // that of f32.
   static constexpr double kStep = 1e-5;
 
-  // Along which gradients are compared: every element of a small case; of a large one two at
-  // random, in which a fault of one element in n is 1 / √n of the component.
+  // Returns the directions along which gradients are compared. A small case uses every element. A
+  // large case uses two random directions; a fault in one element of n changes the component by 1 /
+  // √n.
   std::vector<std::vector<double>> Directions(size_t elements) const {
     int64_t all = 0;
     for (const Operand& operand : op().inputs) all += reference::Elements(operand.shape);
@@ -126,8 +128,9 @@ class OperatorTest : public testing::TestWithParam<NumberedCase> {
   }
 };
 
-// f32 rounds every product and sum to 6e-8 of its size; tens of them add up in these shapes.
-// Largest errors are compared with largest values: single elements may cancel to nearly nothing.
+// f32 rounds every product and sum to 6e-8 of its size; tens of them add up in these shapes. The
+// largest error is compared with the largest value, because single elements may cancel to almost
+// zero.
 TEST_P(OperatorTest, EveryOutputEqualsTheReference) {
   v1::Graph graph = ToGraph(op());
   const Tensors given = GivenTensors(op(), graph, seed());
@@ -151,7 +154,7 @@ TEST_P(OperatorTest, EveryOutputEqualsTheReference) {
   }
 }
 
-// After another run with other values: nothing of it stays.
+// An earlier run with other values must leave no trace.
 TEST_P(OperatorTest, GradientsEqualFiniteDifferencesOfTheReference) {
   if (op().losses.empty()) return;
   const v1::Graph graph = ToGraph(op());
@@ -178,8 +181,9 @@ TEST_P(OperatorTest, GradientsEqualFiniteDifferencesOfTheReference) {
   for (size_t i = 0; i < expected.size(); ++i) {
     if (expected[i].empty()) continue;
     const std::vector<double> gradient = Components(instance->Gradient(absl::StrCat("x", i)));
-    // Where a gradient nearly cancels, what cancels is of the size of the others, and of the terms
-    // of the squared error's own gradient, 2 (y - shift - target) / n for n elements.
+    // If a gradient nearly cancels, its terms are as large as the other gradients. They are also as
+    // large as the terms of the squared error's own gradient, 2 (y - shift - target) / n for n
+    // elements.
     const double tolerance =
         op().amplification * (1e-5 * Largest(expected[i]) + 5e-7 * (largest + 1 / elements));
     for (size_t k = 0; k < gradient.size(); ++k) {
@@ -189,8 +193,8 @@ TEST_P(OperatorTest, GradientsEqualFiniteDifferencesOfTheReference) {
 }
 
 // bf16 has 8 bits of significand, f16 has 11: each rounding is off by at most 2^-9 and 2^-12 of a
-// value. Operands are exact in both; some roundings follow one another between operand and result,
-// and in a norm of few elements they are amplified.
+// value. Operands are exact in both. Several roundings lie between an operand and the result, and a
+// norm of few elements amplifies them.
 TEST_P(OperatorTest, HalfPrecisionsAgreeWithF32WithinTheirRounding) {
   const v1::Graph graph = ToGraph(op());
   const Tensors given = GivenTensors(op(), graph, seed(), /*bits=*/8);
@@ -230,8 +234,8 @@ TEST_P(OperatorTest, HalfPrecisionsAgreeWithF32WithinTheirRounding) {
     expect_close(instance->Output(instance->graph().logits()),
                  exact->Output(exact->graph().logits()), 2, 1e-6);
     if (!trains) continue;
-    // Where a gradient nearly cancels, what cancels is of the size of the others, and of the
-    // squared error's own gradient, 2 (y - shift - target) / n for n elements.
+    // If a gradient nearly cancels, its terms are as large as the other gradients. They are also as
+    // large as the squared error's own gradient, 2 (y - shift - target) / n for n elements.
     double floor = 0;
     for (const v1::Parameter& parameter : graph.parameters()) {
       floor = std::max(floor, 0.05 * Norm(exact->Gradient(parameter.name())));
@@ -245,7 +249,7 @@ TEST_P(OperatorTest, HalfPrecisionsAgreeWithF32WithinTheirRounding) {
   }
 }
 
-// But for the products that oneDNN divides among threads.
+// The products that oneDNN divides among threads are exempt.
 TEST_P(OperatorTest, ThreadsDoNotChangeABit) {
   for (const char* product : {"Conv2d", "ConvTranspose2d", "Linear", "MatMul"}) {
     if (op().op == product) return;

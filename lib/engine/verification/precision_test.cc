@@ -1,4 +1,4 @@
-// Whole models in bf16 and f16 against f32.
+// Compares whole models in bf16 and f16 with f32.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -42,7 +42,8 @@ class PrecisionTest : public testing::TestWithParam<Model> {
   }
 };
 
-// Values that are given in the type that the graph computes with are those that it makes of floats.
+// Values given in the graph's compute type have the same effect as the floats that the executor
+// would convert.
 TEST_P(PrecisionTest, ParametersMayComeInThePrecisionOfTheComputation) {
   for (const v1::Precision precision : {v1::BF16, v1::FP16}) {
     SCOPED_TRACE(v1::Precision_Name(precision));
@@ -71,8 +72,8 @@ double Norm(const std::vector<double>& values) {
   return std::sqrt(sum);
 }
 
-// Some tens of roundings of 2^-9 (bf16) and 2^-12 (f16) follow one another through a model; errors
-// of single elements average out in a gradient's norm.
+// A model applies some tens of roundings of 2^-9 (bf16) or 2^-12 (f16) one after another. Errors of
+// single elements average out in a gradient's norm.
 TEST_P(PrecisionTest, GradientsAgreeWithF32WithinTheRounding) {
   const auto exact = Run(v1::FP32, 1);
   double largest = 0;
@@ -116,7 +117,7 @@ TEST_P(PrecisionTest, AnOverflowOfF16ReachesTheGradients) {
     for (double value : half->Gradient(parameter.name())) finite &= std::isfinite(value);
   }
   EXPECT_FALSE(finite);
-  EXPECT_TRUE(std::isfinite(half->loss()));  // unscaled
+  EXPECT_TRUE(std::isfinite(half->loss()));  // the loss is unscaled
 }
 
 TEST_P(PrecisionTest, TheLossScaleDoesNotLeaveTheExecutor) {
@@ -128,8 +129,8 @@ TEST_P(PrecisionTest, TheLossScaleDoesNotLeaveTheExecutor) {
   }
 }
 
-// Attention that cannot be one op, by a mask made of which keys are there: a sample without any.
-TEST(MaskTest, AQueryToWhichEverythingIsHiddenStaysFinite) {
+// The mask depends on which keys exist, so attention stays several ops. One sample has no key.
+TEST(MaskTest, AQueryThatSeesNoKeyStaysFinite) {
   Sketch s;
   s.Input("input", {4, 3});
   s.Ids("seen", {4});

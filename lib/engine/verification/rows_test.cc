@@ -1,4 +1,5 @@
-// Rows that an executor takes (Executor::TakeRows): what bytes stand for, and whose run they are.
+// Rows given to an executor by Executor::TakeRows: decoding of bytes, and which run uses which
+// rows.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -32,8 +33,8 @@ kernels::ByteValues Pixels() {
   return values;
 }
 
-// Images and labels of ConvolutionNet, in the device's host memory, from which nothing has to be
-// copied before a call returns.
+// Images and labels of ConvolutionNet, in the device's host memory. So a call may return before the
+// device has copied them.
 struct Batch {
   Batch(Device& device, uint64_t seed)
       : memory(device.Allocate(kBatch * (kPixels + sizeof(int32_t)), "a batch").value()),
@@ -71,14 +72,14 @@ class RowsTest : public testing::Test, private ParameterFlow {
     EXPECT_TRUE(instance.ok()) << instance.status();
     return *std::move(instance);
   }
-  // Takes rows, images as bytes.
+  // Returns an instance that takes rows, images as bytes.
   std::unique_ptr<Instance> Taking() {
     std::unique_ptr<Instance> instance = Make({&pixels_, nullptr});
     instance->SetParameters(given_);
     return instance;
   }
 
-  // Of a run over inputs that were filled with what the bytes stand for.
+  // The expected result comes from a run with plain inputs that hold the decoded bytes.
   struct Result {
     std::vector<double> loss, gradients;
 
@@ -103,7 +104,8 @@ class RowsTest : public testing::Test, private ParameterFlow {
     return result;
   }
 
-  // `next` is given as soon as it may be. Its memory is spoilt afterwards.
+  // Runs `instance` and gives `next` at the first call of RowsMayCome(). Overwrites its memory
+  // afterwards.
   absl::Status RunAndGive(Instance& instance, Batch next) {
     giving_ = &instance;
     next_ = next.rows();
@@ -130,7 +132,7 @@ class RowsTest : public testing::Test, private ParameterFlow {
   std::vector<absl::Span<const std::byte>> next_;
 };
 
-TEST_F(RowsTest, BytesAreTheValuesThatTheyStandFor) {
+TEST_F(RowsTest, BytesAreDecodedToTheirValues) {
   const std::unique_ptr<Instance> taking = Taking();
   for (uint64_t seed : {1, 2}) {
     const Batch batch(taking->device(), seed);
@@ -141,7 +143,7 @@ TEST_F(RowsTest, BytesAreTheValuesThatTheyStandFor) {
   EXPECT_NE(Expected(Batch(taking->device(), 1)), Expected(Batch(taking->device(), 2)));
 }
 
-TEST_F(RowsTest, RowsGivenDuringARunAreTheNextOnes) {
+TEST_F(RowsTest, RowsGivenDuringARunBelongToTheNextRun) {
   const std::unique_ptr<Instance> taking = Taking();
   const Batch first(taking->device(), 1);
   ASSERT_TRUE(taking->executor().TakeRows(first.rows()).ok());
@@ -152,7 +154,7 @@ TEST_F(RowsTest, RowsGivenDuringARunAreTheNextOnes) {
   }
 }
 
-TEST_F(RowsTest, TheLastOnesCountAndStayForRunsWithoutOthers) {
+TEST_F(RowsTest, TheLastRowsGivenAreUsedUntilOthersCome) {
   const std::unique_ptr<Instance> taking = Taking();
   const Batch forgotten(taking->device(), 1), last(taking->device(), 2);
   ASSERT_TRUE(taking->executor().TakeRows(forgotten.rows()).ok());

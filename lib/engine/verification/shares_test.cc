@@ -1,4 +1,5 @@
-// A batch in parts gives what it gives as a whole: micro-batches of one device, shares of several.
+// A batch in parts gives the same results as the whole batch: micro-batches on one device, shares
+// of several devices.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,7 +33,7 @@ std::unique_ptr<Instance> MakeInstance(const v1::Graph& graph, const Instance::O
   return *std::move(instance);
 }
 
-// By graph input: how many targets differ from -1.
+// Returns for each graph input how many targets differ from -1.
 std::vector<int64_t> CountedTargets(const v1::Graph& graph, const reference::Tensors& tensors) {
   std::vector<int64_t> counts;
   for (const v1::GraphInput& input : graph.inputs()) {
@@ -42,7 +43,7 @@ std::vector<int64_t> CountedTargets(const v1::Graph& graph, const reference::Ten
   return counts;
 }
 
-// Of the largest value: sums of the same products in another order.
+// The tolerance is relative to the largest value: sums add the same products in another order.
 constexpr double kTolerance = 1e-5;
 
 void ExpectClose(const std::vector<double>& values, const std::vector<double>& wanted,
@@ -61,7 +62,7 @@ struct Model {
   bool ignoring = false;
 };
 
-// No batch norm: its statistics are those of the micro-batch.
+// There is no model with batch norm: its statistics would be those of the micro-batch.
 std::vector<Model> Models() {
   return {{"Perceptron", Perceptron()},
           {"Transformer", Transformer({.dropout = 0.1}), 11, true},
@@ -73,12 +74,13 @@ class SharesTest : public testing::TestWithParam<Model> {
  protected:
   SharesTest() {
     if (!GetParam().ignoring) return;
-    std::vector<double>& targets = given_.at("target").values;  // the first part counts none
+    // No target of the first part counts.
+    std::vector<double>& targets = given_.at("target").values;
     std::fill_n(targets.begin(), targets.size() / kBatch, -1);
     counted_ = CountedTargets(graph_, given_);
   }
 
-  // The batch in kParts on one device, against the whole batch in f32.
+  // Compares the batch in kParts on one device with the whole batch in f32.
   void ExpectMicroBatchesAddUp(v1::Precision precision, float loss_scale, double tolerance) {
     const auto whole = MakeInstance(graph_, {.batch = kBatch});
     whole->Set(given_);
@@ -90,7 +92,8 @@ class SharesTest : public testing::TestWithParam<Model> {
       parts.push_back(MakeInstance(
           graph_, {.batch = count, .micro_batches = true, .memory_of = first}, precision));
     }
-    for (int step = 0; step < 2; ++step) {  // what the first leaves does not count in the second
+    // Values left by the first step must not count in the second.
+    for (int step = 0; step < 2; ++step) {
       double loss = 0;
       int64_t first = 0;
       for (size_t k = 0; k < kParts.size(); ++k) {
@@ -128,8 +131,8 @@ TEST_P(SharesTest, UnequalMicroBatchesAddUpToTheBatch) {
   ExpectMicroBatchesAddUp(v1::FP32, /*loss_scale=*/1, kTolerance);
 }
 
-// Within the rounding of f16 through a model.
-TEST_P(SharesTest, MicroBatchesOfF16AddUpToTheBatchUnscaled) {
+// The tolerance is the rounding of f16 through a model.
+TEST_P(SharesTest, MicroBatchesInF16AddUpToTheUnscaledBatch) {
   ExpectMicroBatchesAddUp(v1::FP16, /*loss_scale=*/1024, 0x1p-6);
 }
 
@@ -191,7 +194,7 @@ TEST(StatisticTest, DevicesContributeByTheirSamples) {
   }
 }
 
-// Dropout alone, so that nothing rounds: to the bit.
+// The graph has only dropout, so that nothing rounds and results are equal to the bit.
 void ExpectDropoutByPositionAlone(const Sketch& s) {
   const reference::Tensors given = RandomTensors(s.graph, kBatch, 1, /*seed=*/6);
   auto run = [&](int64_t first, int64_t count, const RunArguments& arguments) {
@@ -215,14 +218,14 @@ void ExpectDropoutByPositionAlone(const Sketch& s) {
   EXPECT_NE(run(0, kBatch, {.seed = 5, .step = 3}), whole);
 }
 
-TEST(DropoutTest, DependsOnThePositionInTheGlobalBatchAlone) {
+TEST(DropoutTest, DependsOnlyOnThePositionInTheGlobalBatch) {
   Sketch s;
   s.Input("input", {5});
   s.graph.set_logits(s.Add("y", "Dropout", {"input"}, {{"rate", 0.4}, {"salt", 3}}));
   ExpectDropoutByPositionAlone(s);
 }
 
-TEST(DropoutTest, CountsSamplesWhereTheFirstDimensionIsMoreThanTheBatch) {
+TEST(DropoutTest, CountsSamplesIfTheFirstDimensionIsLargerThanTheBatch) {
   Sketch s;
   s.Input("input", {4, 5});
   s.Add("rows", "Reshape", {"input"}, {{"shape", {-1, 5}}});

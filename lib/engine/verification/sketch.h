@@ -1,4 +1,4 @@
-// Graphs for tests in a few lines.
+// Builds graphs for tests in a few lines.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace muster::verification {
 
-// Written as in ops.md: {"groups", 2}, {"epsilon", 1e-3}, {"to", "i32"}, {"strides", {2, 1}},
-// {"values", {0.5, 1.5}}.
+// An attribute, written as in ops.md: {"groups", 2}, {"epsilon", 1e-3}, {"to", "i32"}, {"strides",
+// {2, 1}}, {"values", {0.5, 1.5}}.
 struct SketchAttribute {
   std::string name;
   v1::Attribute value;
@@ -30,15 +30,16 @@ using SketchAttributes = std::vector<SketchAttribute>;
 
 class Sketch {
  public:
-  // The batch, -1, goes in front of a sample's shape. Returns the name, as the others do.
+  // Adds an input. The batch, -1, comes before the shape of a sample. Returns the name, as all of
+  // these functions do.
   std::string Input(std::string name, std::vector<int64_t> sample, v1::DType = v1::DTYPE_F32);
   std::string Ids(std::string name, std::vector<int64_t> sample);
 
-  // Starts normal with standard deviation `scale`.
+  // Adds a parameter. Its initial values are normal with standard deviation `scale`.
   std::string Parameter(std::string name, std::vector<int64_t> shape, double scale = 0.5);
   std::string Statistic(std::string name, std::vector<int64_t> shape);
 
-  // Makes outputs "name", "name.1", ... and returns the first.
+  // Adds a node with outputs "name", "name.1", ... and returns the first.
   std::string Add(std::string name, std::string op, std::vector<std::string> inputs,
                   SketchAttributes attributes = {}, int outputs = 1);
   std::string Loss(std::string op, std::string output, std::string target,

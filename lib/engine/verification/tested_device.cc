@@ -1,5 +1,5 @@
-// main() of the tests that run on the device MUSTER_DEVICE names: where it is not there, only one
-// test runs, which skips and says why.
+// main() of the tests that run on the device MUSTER_DEVICE. If the device is not available, only
+// one test runs; it skips and says why.
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,7 +11,7 @@ namespace {
 
 absl::Status Availability() { return CreateDevice(TestedDevice(), /*threads=*/1).status(); }
 
-TEST(TestedDeviceTest, IsThere) {
+TEST(TestedDeviceTest, IsAvailable) {
   const absl::Status status = Availability();
   if (absl::IsUnavailable(status)) GTEST_SKIP() << status.message();
   EXPECT_TRUE(status.ok()) << status;

@@ -46,7 +46,7 @@ std::vector<OperatorCase> Cases() {
       {"Cast", {Uniform({3, 5}, -9, 9)}, {{"to", "i32"}}, {}},
       {"Cast", {Ids({3, 5}, -9, 9)}, {{"to", "f32"}}, {}},
 
-      // A parameter is one sample's tensor.
+      // Each parameter has the shape of one sample.
       {"Dropout", {{3, 7}}, {{"rate", 0.3}, {"salt", 5}}},
       {"Dropout", {{1, 33}}, {{"rate", 0.9}, {"salt", 0}}},
       {"Dropout", {{4}}, {{"rate", 0.0}, {"salt", 1}}},

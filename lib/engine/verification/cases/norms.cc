@@ -22,7 +22,8 @@ std::vector<OperatorCase> Cases() {
       {"LayerNorm", {{3, 7}, {7}}},
       {"LayerNorm", {{2, 3, 33}, {33}, {33}}, {{"epsilon", 1e-3}}},
       {"LayerNorm", {{1, 2}, {2}, {2}}},
-      // Of one value: the gradient is 0, by cancellation of terms that rstd makes 300 times larger.
+      // A norm of one value: the gradient is 0, because terms cancel that rstd makes 300 times
+      // larger.
       {"LayerNorm", {{3, 1}, {1}, {1}}, {}, {0}, 10},
       {"LayerNorm", {{5}, {5}, {5}}},
       {"LayerNorm", {{2, 2, 2, 16}, {16}, {16}}},

@@ -1,5 +1,4 @@
-// Shapes and attributes drawn at random: what nobody thought of writing down. A dimension in three
-// is 1.
+// Random shapes and attributes, to find cases that the tables miss. One dimension in three is 1.
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -35,7 +34,8 @@ class RandomCases {
   }
 
  private:
-  // In [low, high]. Not std::uniform_int_distribution, whose draws are the library's affair.
+  // Returns a number in [low, high]. std::uniform_int_distribution would draw different numbers
+  // with each standard library.
   int64_t Number(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(generator_() % static_cast<uint64_t>(high - low + 1));
   }
@@ -47,7 +47,7 @@ class RandomCases {
     return shape;
   }
 
-  // `axis`, or the same counted from the end.
+  // Returns `axis`, or the same axis counted from the end.
   int64_t EitherSign(int64_t axis, const Shape& shape) {
     return Chance() ? axis : axis - static_cast<int64_t>(shape.size());
   }
@@ -92,7 +92,7 @@ class RandomCases {
     }
   }
 
-  // Two shapes that broadcast to `shape`.
+  // Returns two shapes that broadcast to `shape`.
   std::pair<Shape, Shape> Broadcasting(const Shape& shape) {
     Shape a = shape, b = shape;
     for (size_t k = 0; k < shape.size(); ++k) {
@@ -201,7 +201,7 @@ class RandomCases {
     const int64_t groups = Number(1, 4), grouped = groups * Number(2, 5);
     Shape image = {Number(3, 5), grouped};
     for (int64_t k = Number(0, 3); k > 0; --k) image.push_back(Number(1, 4));
-    // Few values with nearly the same mean would amplify roundings: hence the epsilon.
+    // The large epsilon keeps few values with nearly the same mean from amplifying rounding errors.
     Add("GroupNorm", {image, Shape{grouped}, Shape{grouped}},
         {{"groups", static_cast<int>(groups)}, {"epsilon", 1e-2}});
     operands = {image, Statistic(Shape{grouped}), Statistic(Shape{grouped}), Shape{grouped}};
