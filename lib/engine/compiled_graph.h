@@ -24,7 +24,7 @@ class CompiledGraph {
  public:
   struct Options {
     int64_t batch = 0;  // samples of a run
-    // For each parameter: whether its gradient is written to memory of the caller. The gradients of
+    // Whether the gradient of each parameter is written to memory of the caller. The gradients of
     // the others stay in the arena until they are ready. Empty: all are external.
     std::vector<bool> external_gradients;
   };
@@ -35,9 +35,9 @@ class CompiledGraph {
     PlannedNode kernel;
     std::vector<int> inputs;  // numbers of tensors
     std::vector<int> outputs;
-    // Parameters that this step is the first to read, and that must be awaited before it. Every
-    // parameter is awaited at or before the first step whose `ready` is not empty. That includes
-    // parameters that no step reads.
+    // Parameters that this step reads first and that must be awaited before it. Every parameter is
+    // awaited at or before the first step with a nonempty `ready`. That includes parameters that no
+    // step reads.
     std::vector<int> awaits;
     std::vector<int> ready;   // parameters whose gradient may be announced after this step
     bool is_reorder = false;  // inserted between layouts

@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 
 constexpr auto kBlocked = static_cast<Layout>(1);
 
-// A device whose convolutions need blocked images, which are 4 bytes longer than plain ones.
+// A device with convolutions that need blocked images, which are 4 bytes longer than plain ones.
 class FakeKernels : public KernelRegistry {
  public:
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override {
@@ -152,8 +152,8 @@ TEST(CompiledGraphTest, OutputsOfTheGraphArePlain) {
   EXPECT_THAT(Reorders(*compiled), testing::Contains("c/Reorder"));
 }
 
-// A device whose convolution weights are plain with extra bytes behind them. It fetches outputs in
-// any layout.
+// A device with convolution weights that are plain with extra bytes behind them. It fetches outputs
+// in any layout.
 class LongParameters : public FakeKernels {
  public:
   Layout ParameterLayout(const TensorType& type) override {

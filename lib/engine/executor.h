@@ -19,7 +19,7 @@ namespace muster {
 
 class Profile;
 
-// What a run waits for and announces. The run calls it on its own thread.
+// The waits and announcements of a run. The run calls this interface on its own thread.
 class ParameterFlow {
  public:
   virtual ~ParameterFlow() = default;
@@ -66,8 +66,9 @@ struct RunArguments {
   float loss_scale = 1;
   int64_t batch = 0;           // samples of the global batch; 0: this run has all of them
   int64_t first_position = 0;  // position of this run's first sample in the global batch
-  // For each graph input: how many of the global batch's targets count (differ from ignore_index).
-  // Losses with an ignore_index read it. Empty: the global batch has only this run's targets.
+  // The number of the global batch's targets that count (differ from ignore_index), for each graph
+  // input. Losses with an ignore_index read it. Empty: the global batch has only this run's
+  // targets.
   absl::Span<const int64_t> counted_targets;
   uint64_t seed = 0;  // seed of dropout
   int64_t step = 0;
@@ -91,15 +92,15 @@ class Executor {
     // that computes elsewhere or in another type copies a parameter after its flow has delivered
     // it. It copies a gradient before announcing it.
     absl::Span<float* const> parameters;
-    // For each parameter: whether its memory begins with 16-bit values in the type that the graph
-    // computes with, instead of floats. Such values are not converted. Empty: none. Requires: no
-    // `peers`.
+    // Whether a parameter's memory begins with 16-bit values in the type that the graph computes
+    // with, instead of floats. Such values are not converted. One per parameter; empty: none.
+    // Requires: no `peers`.
     std::vector<bool> narrow_parameters;
     // Like `parameters`, always floats. Empty for a graph that was not differentiated.
     absl::Span<float* const> gradients;
-    // For each graph input, if rows come by TakeRows() and not through input(). Null: the rows have
-    // the type that the graph declares. Otherwise the input is f32, its rows are bytes, and the
-    // table says which float each byte stands for. The tables outlive the executor.
+    // One table per graph input, if rows come by TakeRows() and not through input(). Null: the rows
+    // have the type that the graph declares. Otherwise the input is f32, its rows are bytes, and
+    // the table says which float each byte stands for. The tables outlive the executor.
     absl::Span<const kernels::ByteValues* const> row_values;
     bool micro_batches = false;  // whether a run may add to the gradients of the run before
     bool tf32 = false;           // f32 matrix products in TF32 if the device supports it

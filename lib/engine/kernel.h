@@ -25,7 +25,7 @@ struct TypedNode {
   std::vector<TensorType> inputs;
   std::vector<TensorType> outputs;
   std::vector<Layout> layouts;  // for each input: the layout its values were made in
-  // For each input: the graph input whose bytes it holds, possibly in another shape; -1: none.
+  // The graph input that each input's bytes come from, possibly in another shape; -1: none.
   std::vector<int> graph_inputs;
 };
 
@@ -45,7 +45,7 @@ struct RunNumbers {
   int64_t first_position = 0;  // position of this run's first sample in the global batch
   uint64_t seed = 0;
   int64_t step = 0;
-  // For each graph input: the number of the global batch's targets that count. Null: count the
+  // The number of the global batch's targets that count, for each graph input. Null: count the
   // targets of this run.
   const int64_t* counted_targets = nullptr;
 

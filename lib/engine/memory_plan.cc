@@ -31,7 +31,7 @@ class StorageAssignment {
   const Lifetime& lifetime(int storage) const { return lifetimes_[storage]; }
 
  private:
-  // Returns the tensor whose memory `tensor` uses. Shortens the chain for later calls.
+  // Returns the owner of the memory that `tensor` uses. Shortens the chain for later calls.
   int StorageOf(int tensor) {
     while (storage_[tensor] != storage_[storage_[tensor]]) {
       storage_[tensor] = storage_[storage_[tensor]];
@@ -66,7 +66,7 @@ class StorageAssignment {
     }
   }
 
-  // Lets an output reuse the memory of an input that no later node needs.
+  // Makes outputs reuse the memory of inputs that no later node needs.
   void TakeOver() {
     for (int i = 0; i < request_.nodes.size(); ++i) {
       const MemoryRequest::Node& node = request_.nodes[i];

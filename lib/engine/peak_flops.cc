@@ -5,7 +5,7 @@
 namespace muster {
 namespace {
 
-// In dense TFLOP/s; 0: none. The first name that matches counts, so a longer name stands before a
+// Dense TFLOP/s; 0: none. The first name that matches counts, so a longer name stands before a
 // shorter one that it contains.
 struct Datasheet {
   absl::string_view name;

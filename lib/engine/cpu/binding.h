@@ -1,4 +1,4 @@
-// From a node's memory to a kernel's arguments.
+// Maps a node's memory to a kernel's arguments.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline float* Output(const NodeMemory& m, int i = 0) {
 inline int32_t* IntegerOutput(const NodeMemory& m) {
   return reinterpret_cast<int32_t*>(m.outputs[0]);
 }
-// Null for one that the node leaves out.
+// The functions for optional tensors return null for a tensor that the node omits.
 inline float* OptionalOutput(const NodeMemory& m, int i) {
   return i < m.outputs.size() ? Output(m, i) : nullptr;
 }
@@ -37,7 +37,8 @@ inline kernels::Operand OperandOf(const NodeMemory& m, int i, const std::vector<
   return {Input(m, i), shape};
 }
 
-// A prepare() whose runs call f(memory) or f(memory, numbers), which returns nothing or a Status.
+// Returns a prepare(); its runs call f(memory) or f(memory, numbers), which returns nothing or a
+// Status.
 template <typename F>
 std::function<NodeRun(const NodeMemory&)> Call(F f) {
   return [f = std::move(f)](const NodeMemory& memory) -> NodeRun {
@@ -59,14 +60,15 @@ std::function<NodeRun(const NodeMemory&)> Call(F f) {
   };
 }
 
-// Copies `bytes` of the first input to the first output where they do not share memory.
+// Returns a prepare() that copies `bytes` of the first input to the first output, unless they share
+// memory.
 std::function<NodeRun(const NodeMemory&)> CopyBytes(int64_t bytes);
 
-// An alias: the first output is the first input, in whatever layout that lies.
+// Plans an alias: the first output is the first input, in any layout.
 PlannedNode PlanAlias(const CpuNode& node, std::vector<int> shape_only = {});
 
-// Of an input, for the gradients of pointwise functions: its layout where it is not plain, else the
-// first other one of `inputs`.
+// Returns the first layout of `inputs` that is not plain, else plain. For the gradients of
+// pointwise functions.
 Layout CommonLayout(const CpuNode& node, const std::vector<int>& inputs);
 
 }  // namespace muster

@@ -36,8 +36,9 @@ int64_t CpuDevice::available_bytes() const { return AvailableHostBytes(); }
 
 absl::StatusOr<Device::Memory> CpuDevice::Allocate(size_t bytes, absl::string_view what) {
   const auto release = [](std::byte* p) { std::free(p); };
-  // malloc may promise what the first touch cannot keep. Memory counts as taken once it is touched,
-  // hence one at a time.
+  // malloc may return memory that the machine cannot provide at the first touch, so the available
+  // bytes are checked first. Memory counts as used only after it is touched, so one thread
+  // allocates at a time.
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
   const int64_t available = available_bytes();

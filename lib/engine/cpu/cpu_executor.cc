@@ -37,7 +37,8 @@ std::string Described(const TypedNode& node) {
                       absl::StrJoin(node.outputs, ", ", append));
 }
 
-// Whose gradient a kernel writes straight to the caller's memory.
+// A kernel writes a gradient directly to the caller's memory if it is f32 and there are no
+// micro-batches.
 CompiledGraph::Options CompileOptions(const v1::Graph& graph, const Executor::Options& options) {
   CompiledGraph::Options compile{.batch = options.batch};
   for (const v1::Parameter& parameter : graph.parameters()) {
@@ -48,7 +49,7 @@ CompiledGraph::Options CompileOptions(const v1::Graph& graph, const Executor::Op
   return compile;
 }
 
-// Whether the graph computes with the parameter in another type than it is given in.
+// Returns whether the graph computes with the parameter in another type than the caller's.
 bool IsCopied(const CompiledGraph& compiled, const Executor::Options& options, int p) {
   const std::string& name = compiled.graph().parameters(p).name();
   return compiled.type(name).dtype != v1::DTYPE_F32 && !Executor::IsNarrow(options, p);
@@ -91,7 +92,8 @@ class CpuExecutor : public Executor {
     const kernels::ByteValues* values = nullptr;  // see Options.row_values
   };
 
-  // A tensor inside and the same outside, as f32 or narrow; both may be one memory.
+  // A tensor inside the executor and its copy outside, as f32 or narrow. Both may be the same
+  // memory.
   struct Exchange {
     std::byte* inside = nullptr;
     float* outside = nullptr;
@@ -102,7 +104,7 @@ class CpuExecutor : public Executor {
   };
 
   struct HostOutput {
-    Exchange exchange;  // `outside` is made when somebody asks for it, where it is not shared
+    Exchange exchange;  // unless shared, `outside` is allocated at the first request
     Device::Memory converted = Device::Memory(nullptr, nullptr);
     bool is_converted = false;  // since the last run
   };
@@ -138,13 +140,14 @@ class CpuExecutor : public Executor {
   std::vector<Step> steps_;
   std::vector<Exchange> parameters_;
   std::vector<Exchange> gradients_;
-  std::vector<Input> inputs_;  // by graph input
+  std::vector<Input> inputs_;  // one per graph input
   mutable absl::flat_hash_map<std::string, HostOutput> outputs_;
 };
 
 absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const v1::Graph& graph,
                                                               const Options& options) {
-  static_cast<CpuDevice&>(*options.device).Drive();  // kernels are prepared for its threads
+  // Kernels are prepared for the device's number of threads.
+  static_cast<CpuDevice&>(*options.device).Drive();
   CpuKernels kernels;
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));

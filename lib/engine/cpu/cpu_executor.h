@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// CreateExecutor() for a device of kind kCpu. f32 parameters are read, and without micro-batches
-// f32 gradients written, where the caller has them: nothing is copied.
+// CreateExecutor() for a device of kind kCpu. It reads f32 parameters in the caller's memory.
+// Without micro-batches it also writes f32 gradients there. Neither is copied.
 absl::StatusOr<std::unique_ptr<Executor>> CreateCpuExecutor(const v1::Graph& graph,
                                                             const Executor::Options& options);
 

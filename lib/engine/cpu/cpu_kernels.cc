@@ -50,7 +50,7 @@ struct Copy {
   int64_t workspace_offset;
 };
 
-// Runs a kernel of f32 tensors on bf16 and f16 ones: widens its inputs, narrows its outputs.
+// Runs an f32 kernel on bf16 and f16 tensors: it widens the inputs and narrows the outputs.
 class WideningPlan {
  public:
   WideningPlan(const TypedNode& node, PlannedNode wide, const CpuLayouts& layouts)
@@ -73,7 +73,7 @@ class WideningPlan {
   PlannedNode Build() && {
     PlannedNode narrow = wide_;
     narrow.workspace_bytes = workspace_bytes_;
-    // A narrow input has been copied before anything is written.
+    // A narrow input may always be overwritten: it was copied before any output is written.
     for (const Copy& copy : inputs_) {
       if (std::ranges::count(narrow.overwritable, copy.position) == 0) {
         narrow.overwritable.push_back(copy.position);
@@ -162,8 +162,8 @@ PlannedNode CpuKernels::Plan(absl::string_view op, const TypedNode& node) {
   return WideningPlan(node, kernel.plan(wide), layouts_).Build();
 }
 
-// As two nodes: the sum is rounded before it is normalised, so that recomputation, which may start
-// from the sum, repeats to the bit.
+// Runs as two nodes: the sum is rounded before it is normalised. Recomputation may start from the
+// rounded sum, and must repeat to the bit.
 PlannedNode CpuKernels::PlanNarrowAddLayerNorm(const TypedNode& n) {
   const TensorType& sum = n.outputs[3];
   const TypedNode add{

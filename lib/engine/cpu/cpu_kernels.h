@@ -1,4 +1,4 @@
-// The kernels of the CPU, one table for all ops.
+// The kernels of the CPU, in one table for all ops.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace muster {
 
-// What a node's planning sees.
+// The input of a node's planner.
 struct CpuNode : TypedNode {
   CpuLayouts& layout_table;
-  v1::DType stored = v1::DTYPE_F32;  // of the node's floating tensors, which are f32 here
+  v1::DType stored = v1::DTYPE_F32;  // stored type of the node's floating tensors; kernels see f32
 
   int64_t elements(int input) const { return inputs[input].elements(); }
-  // All dimensions but the last, as one; and the last.
+  // rows() is the product of all dimensions except the last; columns() is the last.
   int64_t rows(int input) const { return elements(input) / columns(input); }
   int64_t columns(int input) const { return inputs[input].shape.back(); }
 };
 
 struct CpuKernel {
   PlannedNode (*plan)(const CpuNode& node) = nullptr;
-  // Whether bf16 and f16 tensors reach it as they are. The others compute in f32 only.
+  // Whether the kernel takes bf16 and f16 tensors as they are. Other kernels compute only in f32.
   bool any_type = false;
 };
 

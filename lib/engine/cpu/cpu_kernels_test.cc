@@ -36,9 +36,10 @@ std::vector<std::string> Reorders(const v1::Graph& graph) {
   return names;
 }
 
-// Below AVX2 oneDNN computes derivatives of convolutions as products of plain matrices, and only
-// the forward pass in blocks of channels: images are reordered in between, which is faster by far
-// than its reference loops in blocks. At AVX2 it does so for 3 x 3 taps on images of 2 x 2.
+// Below AVX2 oneDNN computes only the forward pass of convolutions in blocks of channels; it
+// computes derivatives as products of plain matrices. Reordering images in between is much faster
+// than oneDNN's reference loops in blocks. At AVX2 oneDNN does the same for 3 x 3 taps on images of
+// 2 x 2.
 bool HasConvolutionsInBlocks() {
   return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2;
 }
@@ -51,11 +52,11 @@ TEST(CpuKernelsTest, ConvolutionsNormsAndPoolsExchangeImagesWithoutReordering) {
   EXPECT_THAT(Reorders(Training(kResNet50)), testing::IsEmpty());
 }
 
-TEST(CpuKernelsTest, LayoutsAreThoseOfF32InEveryPrecision) {
+TEST(CpuKernelsTest, LayoutsDoNotDependOnThePrecision) {
   EXPECT_EQ(Reorders(Training(kResNet50, v1::BF16)), Reorders(Training(kResNet50)));
 }
 
-TEST(CpuKernelsTest, ImagesAreReorderedWhereTheyAreFlattenedAndBack) {
+TEST(CpuKernelsTest, ImagesAreReorderedOnlyAtTheFlatten) {
   if (!HasConvolutionsInBlocks()) GTEST_SKIP() << "convolutions in blocks need AVX2";
   const v1::Graph graph =
       Training("name: 'vgg16' args { fields { key: 'image' value { number_value: 64 } } }");
@@ -64,7 +65,7 @@ TEST(CpuKernelsTest, ImagesAreReorderedWhereTheyAreFlattenedAndBack) {
 
 TEST(CpuKernelsTest, EveryOpHasAKernel) {
   for (const Operator& op : Operators()) {
-    if (op.name == "Constant") continue;  // no kernel fills it: see CompiledGraph::constants()
+    if (op.name == "Constant") continue;  // it needs no kernel: see CompiledGraph::constants()
     EXPECT_TRUE(HasCpuKernel(op.name)) << op.name;
   }
 }

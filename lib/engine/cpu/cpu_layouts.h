@@ -1,4 +1,4 @@
-// The layouts of images in the memory of the CPU, by number.
+// Numbers the layouts of images in CPU memory.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ class CpuLayouts {
   }
   Layout Number(const kernels::Layout& layout);
 
-  // Of a tensor's elements and the gaps between them.
+  // Returns the number of a tensor's elements, including the gaps between them.
   int64_t Places(const TensorType& type, Layout layout) const;
 
  private:

@@ -1,5 +1,5 @@
-// Functions of single elements. Where all tensors have one shape they work on any layout that all
-// share; with broadcasting on the plain one.
+// Functions of single elements. If all tensors have one shape, they work on any common layout. With
+// broadcasting they work on the plain layout.
 #include "kernels/elementwise.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using Function = void (*)(float* y, const float* x, int64_t n);
 using Derivative = void (*)(float* dx, const float* dy, const float* value, int64_t n);
 
-// What lies in the gaps of a padded layout is zero and must stay so.
+// The gaps of a padded layout hold zeros and must keep them.
 enum class Gaps { kStayZero, kWouldChange };
 
 Layout LayoutFor(const CpuNode& n, const std::vector<int>& inputs, Gaps gaps) {
@@ -28,7 +28,7 @@ Layout LayoutFor(const CpuNode& n, const std::vector<int>& inputs, Gaps gaps) {
   return gaps == Gaps::kWouldChange && n.layout_table[layout].is_padded() ? Layout::kPlain : layout;
 }
 
-// f(y, x, elements).
+// Plans f(y, x, elements).
 template <typename F>
 PlannedNode PlanEach(const CpuNode& n, Gaps gaps, F f) {
   const Layout layout = LayoutFor(n, {0}, gaps);
@@ -39,7 +39,7 @@ PlannedNode PlanEach(const CpuNode& n, Gaps gaps, F f) {
                               const NodeMemory& m) { f(Output(m), Input(m, 0), places); })};
 }
 
-// f(dx, dy, value, elements).
+// Plans f(dx, dy, value, elements).
 template <typename F>
 PlannedNode PlanEachGrad(const CpuNode& n, Gaps gaps, F f) {
   const Layout layout = LayoutFor(n, {0, 1}, gaps);
@@ -66,7 +66,7 @@ float Constant(const CpuNode& n, absl::string_view attribute) {
   return static_cast<float>(NumberAttribute(*n.node, attribute));
 }
 
-// Of Elu and LeakyRelu: the function of one constant.
+// Elu and LeakyRelu: functions with one constant.
 using BentFunction = void (*)(float* y, const float* x, float slope, int64_t n);
 using BentDerivative = void (*)(float* dx, const float* dy, const float* x, float slope, int64_t n);
 
@@ -110,7 +110,7 @@ PlannedNode PlanHardSigmoidGrad(const CpuNode& n) {
                       });
 }
 
-// A bound that a Clip does not have is infinite.
+// Returns a bound of a Clip; a missing bound is infinite.
 float Bound(const CpuNode& n, absl::string_view attribute, float infinite) {
   return HasAttribute(*n.node, attribute) ? Constant(n, attribute) : infinite;
 }
@@ -136,7 +136,7 @@ PlannedNode PlanClipGrad(const CpuNode& n) {
                       });
 }
 
-// Plain: reordering is for floats.
+// The layout is plain, because only floats can be reordered.
 PlannedNode PlanIsNan(const CpuNode& n) {
   return {.overwritable = {0}, .prepare = Call([size = n.elements(0)](const NodeMemory& m) {
                                  kernels::IsNan(IntegerOutput(m), Input(m, 0), size);
@@ -154,7 +154,7 @@ PlannedNode PlanGeluGrad(const CpuNode& n) {
                     : PlanDerivative<kernels::GeluGrad>(n);
 }
 
-// Also of CastGrad, which has a second, unread input.
+// Plans Cast, and CastGrad, which has a second, unread input.
 PlannedNode PlanCast(const CpuNode& n) {
   const v1::DType from = n.inputs[0].dtype, to = n.outputs[0].dtype;
   if (from == to) return n.inputs.size() == 1 ? PlanAlias(n) : PlanAlias(n, {1});
@@ -169,7 +169,8 @@ PlannedNode PlanCast(const CpuNode& n) {
   return plan;
 }
 
-// Forward and backward are the same function. Plain: an element's place is its position.
+// Forward and backward are the same function. The layout is plain, because the random number of an
+// element depends on its position.
 PlannedNode PlanDropout(const CpuNode& n) {
   const auto rate = static_cast<float>(NumberAttribute(*n.node, "rate"));
   const int64_t salt = IntegerAttribute(*n.node, "salt");
@@ -214,7 +215,7 @@ PlannedNode PlanBinary(const CpuNode& n) {
 
 bool IsInteger(const CpuNode& n) { return n.inputs[0].dtype == v1::DTYPE_I32; }
 
-// Of elements of 4 bytes, in the plain layout: reordering is for floats.
+// Plans a function of 4-byte elements in the plain layout, because only floats can be reordered.
 template <typename F>
 PlannedNode PlanPlain(const CpuNode& n, F f) {
   PlannedNode plan;
@@ -253,7 +254,7 @@ PlannedNode PlanComparison(const CpuNode& n) {
 
 using IntegerMap = void (*)(int32_t* y, const int32_t* x, int64_t n);
 
-// Of Neg and Abs.
+// Plans Neg and Abs.
 template <Function kFunction, IntegerMap kOfIntegers>
 PlannedNode PlanSigned(const CpuNode& n) {
   if (!IsInteger(n)) return PlanFunction<kFunction>(n);
@@ -274,7 +275,7 @@ PlannedNode PlanWhere(const CpuNode& n) {
   return plan;
 }
 
-// dy summed over what was broadcast. Also of ExpandGrad.
+// Plans the sum of dy over the broadcast dimensions. Also used for ExpandGrad.
 PlannedNode PlanAddGrad(const CpuNode& n) {
   if (HasShapeOf(n, 0, n.outputs[0])) return PlanAlias(n, {1});
   return {.shape_only = {1},
@@ -295,7 +296,7 @@ PlannedNode PlanSubGradB(const CpuNode& n) {
 using ProductGrad = void (*)(float* da, kernels::Dimensions to, const kernels::Operand& dy,
                              const kernels::Operand& other);
 
-// Of Mul, and of Div for a: dy, own operand (shape), other operand.
+// Plans the gradients of Mul, and of Div for a. Inputs: dy, own operand (shape), other operand.
 template <ProductGrad kGrad>
 PlannedNode PlanProductGrad(const CpuNode& n) {
   PlannedNode plan{.shape_only = {1}};
@@ -313,7 +314,7 @@ PlannedNode PlanProductGrad(const CpuNode& n) {
 using TernaryFunction = void (*)(float* y, const kernels::Operand& dy, const kernels::Operand& a,
                                  const kernels::Operand& b);
 
-// dy, a, b, all of them read.
+// Inputs: dy, a, b, all of them read.
 template <TernaryFunction kGrad>
 PlannedNode PlanTernaryGrad(const CpuNode& n) {
   PlannedNode plan;
@@ -339,7 +340,7 @@ PlannedNode PlanWhereGrad(const CpuNode& n) {
   return plan;
 }
 
-// Also of TotalLoss.
+// Plans Accumulate and TotalLoss.
 PlannedNode PlanAccumulate(const CpuNode& n) {
   if (n.inputs.size() == 1) return PlanAlias(n);
   PlannedNode plan;

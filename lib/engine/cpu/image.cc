@@ -1,5 +1,5 @@
-// Convolution and pooling. Each names the layouts it is fastest on; what follows a convolution
-// keeps its layout.
+// Convolution and pooling. Each op names the layouts it is fastest on. The ops that follow a
+// convolution keep its layout.
 #include <memory>
 
 #include "kernels/convolution.h"
@@ -29,7 +29,8 @@ kernels::Conv2dShape Conv2dShapeOf(const CpuNode& n, const TensorType& x, const 
           .groups = IntegerAttribute(*n.node, "groups")};
 }
 
-// A plan whose image input and output lie as the kernel wants; the other inputs are plain.
+// Returns a plan with the kernel's layouts for the image input and output; the other inputs are
+// plain.
 PlannedNode ImagePlan(const CpuNode& n, const kernels::Layout& x, const kernels::Layout& y) {
   PlannedNode plan{.output_layouts = {n.layout_table.Number(y)}};
   plan.input_layouts.resize(n.inputs.size());
@@ -51,7 +52,7 @@ PlannedNode PlanConv2d(const CpuNode& n) {
   return plan;
 }
 
-// x, w, running mean, running variance, bias, gain?
+// Inputs: x, w, running mean, running variance, bias, gain?.
 PlannedNode PlanConv2dBatchNormRelu(const CpuNode& n) {
   auto conv =
       std::make_shared<kernels::Conv2dBatchNormRelu>(Conv2dShapeOf(n, n.inputs[0], n.inputs[1]));
@@ -81,7 +82,7 @@ PlannedNode PlanConv2dGradInput(const CpuNode& n) {
   return plan;
 }
 
-// x, w, bias? -> y: backwards through the convolution from y to x.
+// Inputs: x, w, bias?. Output: y. Computes the convolution from y to x backwards.
 PlannedNode PlanConvTranspose2d(const CpuNode& n) {
   const std::vector<int64_t>& y = n.outputs[0].shape;
   auto conv =
@@ -145,7 +146,8 @@ PlannedNode PlanMaxPool2d(const CpuNode& n) {
   return plan;
 }
 
-// The gradient of x lies as x does: so the state fits, and so does what x came from.
+// The gradient of x has the layout of x. So the state fits, and so does the tensor that x came
+// from.
 PlannedNode PlanMaxPool2dGrad(const CpuNode& n) {
   const kernels::PoolShape shape = PoolShapeOf(n, n.inputs[1], n.layouts[1]);
   PlannedNode plan = ImagePlan(n, kernels::PoolOutputLayout(shape), shape.layout);

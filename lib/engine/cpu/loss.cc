@@ -16,7 +16,7 @@ double WeightOf(const CpuNode& n) { return NumberAttribute(*n.node, "weight"); }
 
 // --- Classes ------------------------------------------------------------------------------------
 
-// Of logits, target.
+// Inputs: logits, target.
 kernels::CrossEntropyShape ClassesOf(const CpuNode& n) {
   kernels::CrossEntropyShape shape{.rows = n.rows(0), .classes = n.columns(0)};
   if (const absl::optional<int64_t> ignored = IgnoreIndex(*n.node)) {
@@ -34,7 +34,7 @@ absl::Status CheckTargets(const std::string& node, const int32_t* target,
                                                  shape.classes, ")"));
 }
 
-// What is common to the loss and its gradient.
+// The part that the loss and its gradient share.
 class CrossEntropy {
  public:
   explicit CrossEntropy(const CpuNode& n)
@@ -44,7 +44,7 @@ class CrossEntropy {
 
   const kernels::CrossEntropyShape& shape() const { return shape_; }
 
-  // What a row's loss counts in the global batch's.
+  // Returns the weight of a row's loss in the global batch's loss.
   double RowWeight(const int32_t* target, const RunNumbers& numbers) const {
     const double rows = RowsOfBatch(target, numbers);
     return rows > 0 ? weight_ / rows : 0.0;
@@ -108,7 +108,7 @@ PlannedNode PlanElementLoss(const CpuNode& n) {
           })};
 }
 
-// The same form, but into a tensor, with the loss scale.
+// Same formula as the loss, written to a tensor and scaled by the loss scale.
 template <ElementLoss kGrad>
 PlannedNode PlanElementLossGrad(const CpuNode& n) {
   return {.overwritable = {0},

@@ -8,7 +8,7 @@
 namespace muster {
 namespace {
 
-// From the types of x[..., I] and w[O, I].
+// Returns the shape from the types of x[..., I] and w[O, I].
 kernels::LinearShape LinearShapeOf(const TensorType& x, const TensorType& w) {
   return {.rows = x.elements() / w.shape[1], .inputs = w.shape[1], .outputs = w.shape[0]};
 }

@@ -65,7 +65,7 @@ PlannedNode PlanBatchNormInference(const CpuNode& n) {
 
 template <Activation kActivation>
 PlannedNode PlanBatchNormGrad(const CpuNode& n) {
-  const Layout layout = n.layouts[1];  // x's: the forward kernel kept it
+  const Layout layout = n.layouts[1];  // x's layout, which the forward kernel kept
   const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[1], layout);
   PlannedNode plan{.input_layouts = {layout, layout},
                    .output_layouts = {layout},
@@ -80,7 +80,7 @@ PlannedNode PlanBatchNormGrad(const CpuNode& n) {
   return plan;
 }
 
-// Of x, addend, running_mean, running_variance, bias, gain?.
+// Inputs: x, addend, running_mean, running_variance, bias, gain?.
 PlannedNode PlanBatchNormAddRelu(const CpuNode& n) {
   const Layout layout = n.layouts[0];
   const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[0], layout);
@@ -106,8 +106,8 @@ PlannedNode PlanBatchNormAddRelu(const CpuNode& n) {
   return plan;
 }
 
-// Of dy, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
-// With kTwo of dy, dy_second, y and so on.
+// Inputs: dy, with kTwo dy_second, y, x, mean, rstd, state, bias, gain?. Outputs: dx, daddend,
+// dbias, dgain?.
 template <bool kTwo>
 PlannedNode PlanBatchNormAddReluGrad(const CpuNode& n) {
   constexpr int kY = kTwo ? 2 : 1, kX = kY + 1;
@@ -135,7 +135,7 @@ PlannedNode PlanBatchNormAddReluGrad(const CpuNode& n) {
   return plan;
 }
 
-// Like every gradient inside a run it carries the loss scale.
+// Every gradient inside a run carries the loss scale, so this one does too.
 PlannedNode PlanStatisticGrad(const CpuNode& n) {
   return {.overwritable = {0},
           .prepare = Call([size = n.elements(0)](const NodeMemory& m, const RunNumbers& numbers) {
@@ -160,8 +160,8 @@ PlannedNode PlanLayerNorm(const CpuNode& n) {
       })};
 }
 
-// Normalises the sum as it is stored: what begins again there, as recomputation does, goes on
-// alike.
+// Normalises the sum as it is stored. Recomputation starts from the stored sum and must give the
+// same result.
 PlannedNode PlanAddLayerNorm(const CpuNode& n) {
   const kernels::LayerNormShape shape = LayerNormShapeOf(n, 0);
   if (n.stored == v1::DTYPE_F32) {
@@ -201,8 +201,8 @@ PlannedNode PlanLayerNormGradParameters(const CpuNode& n) {
           })};
 }
 
-// Of dy, dsum, sum, gain, mean, rstd, bias? The parameters' come first: dx may lie where dy or the
-// sum did.
+// Inputs: dy, dsum, sum, gain, mean, rstd, bias?. The parameters' gradients are computed first,
+// because dx may share memory with dy or the sum.
 PlannedNode PlanAddLayerNormGrad(const CpuNode& n) {
   PlannedNode plan{.overwritable = {0, 2}, .shape_only = {6}};
   plan.prepare =
@@ -217,7 +217,8 @@ PlannedNode PlanAddLayerNormGrad(const CpuNode& n) {
   return plan;
 }
 
-// Of dy, dy_second, sum, gain, mean, rstd, bias? Both gradients' sum lies where dx will.
+// Inputs: dy, dy_second, sum, gain, mean, rstd, bias?. The sum of both gradients is stored in the
+// memory of dx.
 PlannedNode PlanAccumulateLayerNormGrad(const CpuNode& n) {
   PlannedNode plan{.overwritable = {0, 1}, .shape_only = {6}};
   plan.prepare =
@@ -259,7 +260,7 @@ PlannedNode PlanRmsNormGradGain(const CpuNode& n) {
 // --- Over groups of channels --------------------------------------------------------------------
 
 kernels::GroupNormShape GroupNormShapeOf(const CpuNode& n) {
-  const TensorType& x = n.inputs[0];  // or dy, which has its shape
+  const TensorType& x = n.inputs[0];  // or dy, which has the same shape
   return {.batch = x.shape[0],
           .channels = x.shape[1],
           .positions = x.elements() / x.shape[0] / x.shape[1],

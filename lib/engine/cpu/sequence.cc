@@ -22,7 +22,7 @@ kernels::AttentionShape AttentionShapeOf(const CpuNode& n, const TensorType& q, 
           .scale = static_cast<float>(AttentionScale(*n.node, q.shape))};
 }
 
-// Of qkv[B, T, 3C].
+// Returns the shape of a self-attention of qkv[B, T, 3C].
 kernels::AttentionShape SelfAttentionShapeOf(const CpuNode& n, TensorType qkv) {
   qkv.shape[2] /= 3;
   return {.batch = qkv.shape[0],
@@ -36,7 +36,7 @@ kernels::AttentionShape SelfAttentionShapeOf(const CpuNode& n, TensorType qkv) {
               1 / std::sqrt(static_cast<float>(qkv.shape[2] / IntegerAttribute(*n.node, "heads")))};
 }
 
-// The optional input `i`, a mask, by the dimensions that it has.
+// The optional mask, input `i`, with the dimensions that it has.
 class Mask {
  public:
   Mask(const CpuNode& n, int i) : input_(i) {
@@ -87,7 +87,7 @@ PlannedNode PlanSelfAttentionGrad(const CpuNode& n) {
 
 // --- Recurrence ---------------------------------------------------------------------------------
 
-// From x[B, T, I] and r[D, gates H, H].
+// Returns the shape from x[B, T, I] and r[D, gates H, H].
 kernels::RecurrentShape RecurrentShapeOf(const CpuNode& n, const TensorType& x,
                                          const TensorType& r) {
   return {.batch = x.shape[0],

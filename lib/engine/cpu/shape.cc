@@ -1,4 +1,5 @@
-// Other shapes, other places, chosen elements: nothing is computed. Tensors of every type.
+// Ops that change shapes, move elements or select elements, without computing. They take tensors of
+// every type.
 #include <array>
 #include <numeric>
 #include <string>
@@ -70,7 +71,7 @@ PlannedNode PlanSampleIndex(const CpuNode& n) {
 
 // --- Parts side by side -------------------------------------------------------------------------
 
-// How the parts of a tensor lie in it, along the node's axis.
+// The positions of a tensor's parts in it, along the node's axis.
 struct Parts {
   int64_t rows;
   Shape row_bytes;
@@ -101,7 +102,7 @@ PlannedNode PlanJoin(const CpuNode& n) {
 
 PlannedNode PlanPart(const CpuNode& n) {
   PlannedNode plan;
-  for (int i = 1; i < n.inputs.size(); ++i) plan.shape_only.push_back(i);  // of ConcatGrad
+  for (int i = 1; i < n.inputs.size(); ++i) plan.shape_only.push_back(i);  // inputs of ConcatGrad
   plan.prepare = [parts = PartsOf(n, n.outputs)](const NodeMemory& m) {
     return [parts, whole = m.inputs[0],
             targets = std::vector<void*>(m.outputs.begin(), m.outputs.end())](const RunNumbers&) {
@@ -164,7 +165,7 @@ PlannedNode PlanPadGrad(const CpuNode& n) {
 
 // --- By index -----------------------------------------------------------------------------------
 
-// INVALID_ARGUMENT names the first id outside [begin, end).
+// Returns INVALID_ARGUMENT, naming the first id outside [begin, end).
 absl::Status CheckIds(const std::string& node, const int32_t* ids, int64_t n, int64_t begin,
                       int64_t end) {
   const int64_t bad = kernels::FirstOutOfRange(ids, n, begin, end);
@@ -234,7 +235,7 @@ PlannedNode PlanGatherElementsGrad(const CpuNode& n) {
 
 bool AddsUpdates(const CpuNode& n) { return WordAttribute(*n.node, "reduction") == "add"; }
 
-// data, index, updates; elements of four bytes.
+// Inputs: data, index, updates. Elements have four bytes.
 PlannedNode PlanScatterElements(const CpuNode& n) {
   return {.prepare = Call([elements = IndexedElementsOf(n, n.inputs[0], n.inputs[1]),
                            adds = AddsUpdates(n), is_integer = n.inputs[0].dtype == v1::DTYPE_I32,

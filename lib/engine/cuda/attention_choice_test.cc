@@ -1,5 +1,5 @@
-// Whether cuDNN's attention computes what the own kernels do: ChooseAttention() compares them, and
-// returns none where they differ. Skips without a GPU.
+// Tests whether cuDNN's attention agrees with our own kernels. ChooseAttention() compares them and
+// returns null if they differ. Skips without a GPU.
 #include "lib/engine/cuda/attention_choice.h"
 
 #include <cuda_runtime_api.h>
@@ -37,7 +37,7 @@ AttentionShape SelfAttention(int64_t batch, int64_t tokens, int64_t heads, int64
           .type = type};
 }
 
-// q, k and v in tensors of their own, more keys than queries, values wider than keys.
+// q, k and v in separate tensors, more keys than queries, values wider than keys.
 AttentionShape CrossAttention(Type type) {
   return {.batch = 2,
           .queries = 128,
@@ -68,7 +68,7 @@ class AttentionChoiceTest : public testing::TestWithParam<AttentionShape> {
     ASSERT_EQ(cudnnSetStream(cudnn, stream_.get()), CUDNN_STATUS_SUCCESS);
   }
 
-  // Whether this GPU and this cuDNN are ones that cuDNN is asked on.
+  // Returns whether cuDNN is tried on this GPU and with this version of cuDNN.
   bool IsAsked() const {
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return false;
@@ -84,15 +84,15 @@ class AttentionChoiceTest : public testing::TestWithParam<AttentionShape> {
   CudnnHandle cudnn_;
 };
 
-TEST_P(AttentionChoiceTest, CudnnComputesWhatTheOwnKernelsDoAndRepeatsToTheBit) {
+TEST_P(AttentionChoiceTest, CudnnAgreesWithTheOwnKernelsAndRepeatsToTheBit) {
   const auto chosen = Choose({.shape = GetParam(), .has_gradients = true, .deterministic = true});
   ASSERT_EQ(chosen != nullptr, IsAsked()) << "the log says why";
   if (chosen == nullptr) return;
   EXPECT_TRUE(chosen->has_backward());
 }
 
-// The faster kernels may be either.
-TEST_P(AttentionChoiceTest, WhereNothingMustRepeatEitherKernelsWillDo) {
+// Either version may be the faster one.
+TEST_P(AttentionChoiceTest, WithoutDeterminismEitherVersionMayBeChosen) {
   const auto chosen = Choose({.shape = GetParam(), .has_gradients = true, .deterministic = false});
   EXPECT_TRUE(chosen == nullptr || IsAsked());
   EXPECT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
@@ -105,7 +105,8 @@ TEST_P(AttentionChoiceTest, WithoutGradientsThereIsNoBackward) {
   EXPECT_FALSE(chosen->has_backward());
 }
 
-// Of padding and of scores; a sample and, where it is causal, some queries see no key.
+// Masks of padding and of scores. One sample sees no key, and with causal attention some queries
+// see none.
 TEST_P(AttentionChoiceTest, CudnnTakesMasks) {
   const AttentionShape& shape = GetParam();
   for (const kernels::cuda::AttentionMaskShape& mask :
@@ -118,7 +119,7 @@ TEST_P(AttentionChoiceTest, CudnnTakesMasks) {
   }
 }
 
-TEST_P(AttentionChoiceTest, NothingIsChosenAgainstTheEnvironment) {
+TEST_P(AttentionChoiceTest, TheEnvironmentCanTurnCudnnOff) {
   setenv("MUSTER_ATTENTION", "own", /*overwrite=*/1);
   EXPECT_EQ(Choose({.shape = GetParam()}), nullptr);
   unsetenv("MUSTER_ATTENTION");
@@ -159,7 +160,7 @@ TEST_P(AttentionChoiceTest, RunsInACudaGraph) {
       cudaMemcpyAsync(values.data(), base + q + k + v, y, cudaMemcpyDeviceToHost, stream_.get()),
       cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
-  EXPECT_EQ(values, std::vector<uint16_t>(y / 2, 0));  // the mean of zeros
+  EXPECT_EQ(values, std::vector<uint16_t>(y / 2, 0));  // the attention averages zeros
 }
 
 std::string Name(const testing::TestParamInfo<AttentionShape>& info) {

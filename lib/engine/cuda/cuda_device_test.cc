@@ -22,16 +22,17 @@ class CudaDeviceTest : public ::testing::Test {
   std::unique_ptr<Device> device_;
 };
 
-TEST_F(CudaDeviceTest, LocksThePagesOfSomebodyElseUntilTheHandleGoes) {
+TEST_F(CudaDeviceTest, LocksPagesOfExistingMemoryUntilTheHandleIsDestroyed) {
   constexpr size_t kBytes = 1 << 20;
   alignas(4096) static std::byte memory[kBytes];
 
   auto lock = device_->PageLock(memory);
   ASSERT_TRUE(lock.ok()) << lock.status();
-  EXPECT_FALSE(device_->PageLock(memory).ok()) << "they are locked already";
+  EXPECT_FALSE(device_->PageLock(memory).ok()) << "the pages are locked already";
 
   lock->reset();
-  EXPECT_TRUE(device_->PageLock(memory).ok()) << "after an error, and after they were let go";
+  EXPECT_TRUE(device_->PageLock(memory).ok())
+      << "the pages were released, and an error does not persist";
   EXPECT_TRUE(device_->PageLock({}).ok());
 }
 

@@ -80,8 +80,8 @@ absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
   return drained;
 }
 
-// After an error the streams still have work, and peers may wait for collective operations that
-// this device will not join.
+// An error leaves work in the streams, and peers may wait for collective operations that this
+// device will not join.
 absl::Status CudaExecutor::GiveUp(absl::Status why) {
   const absl::Status drained = DrainStreams([&] {
     if (buckets_ == nullptr) return;

@@ -1,6 +1,5 @@
-// The CUDA executor against the CPU's, on models wide enough for whole vectors, several tiles and
-// several blocks; and what an executor promises about parameters and gradients. Skips without a
-// GPU.
+// Compares the CUDA executor with the CPU's on models large enough for whole vectors, several tiles
+// and several blocks. Also tests the contracts about parameters and gradients. Skips without a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +57,7 @@ v1::Graph Training(const Model& model, v1::Precision precision) {
 
 const Model kGpt = {"gpt", "layers=2 heads=2 channels=128 context=80 vocabulary=600", 2, 600};
 
-// In 16 bits its attention is cuDNN's.
+// cuDNN computes its attention in 16 bits.
 const Model kFusedGpt = {"gpt", "layers=2 heads=2 channels=128 context=128 vocabulary=300", 2, 300};
 
 class Instance {
@@ -72,7 +71,7 @@ class Instance {
     FillInputs(graph_, model.ids_max, /*seed=*/2, *executor_);
   }
 
-  // Another executor of the same graph and memory.
+  // Makes another executor of the same graph and memory.
   std::unique_ptr<Executor> Make(int64_t batch, bool micro_batches = false) {
     auto executor = CreateExecutor(graph_, {.batch = batch,
                                             .device = device_.get(),
@@ -126,12 +125,13 @@ class CudaExecutorTest : public testing::TestWithParam<Model> {
   }
 };
 
-// Losses and gradients of a step, each gradient within `tolerance` of the largest one's norm.
+// Compares losses and gradients of a step. Each gradient must be within `tolerance` of the largest
+// gradient's norm.
 void ExpectTwins(const Model& model, v1::Precision precision, double tolerance) {
   Instance cpu(Training(model, precision), "cpu", model);
   Instance cuda(Training(model, precision), "cuda:0", model);
   ASSERT_TRUE(cpu.executor().Run({.seed = 5, .step = 3}, nullptr).ok());
-  for (int run = 0; run < 2; ++run) {  // nothing of a run stays for the next
+  for (int run = 0; run < 2; ++run) {  // a run must not affect the next
     const absl::Status status = cuda.executor().Run({.seed = 5, .step = 3}, nullptr);
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -152,12 +152,12 @@ void ExpectTwins(const Model& model, v1::Precision precision, double tolerance) 
   }
 }
 
-// Sums of up to a few thousand products in another order.
+// The tolerance covers sums of a few thousand products in another order.
 TEST_P(CudaExecutorTest, TrainsAsTheCpuDoes) { ExpectTwins(GetParam(), v1::FP32, 2e-4); }
 
-// Both round to 8 bits of significand, at other places of a chain of some dozens of operations. On
-// the CPU alone these gradients are up to 2.3e-2 (the perceptron; LeNet 2.1e-2) from those of f32
-// in the measure of ExpectTwins(), so two devices may differ by as much: an H100 did by 2.02e-2.
+// Both round to 8 bits of significand, at different places in a chain of dozens of operations. On
+// the CPU alone these gradients differ from f32 by up to 2.3e-2 (the perceptron; LeNet 2.1e-2), in
+// the measure of ExpectTwins(). So two devices may differ by as much: an H100 differed by 2.02e-2.
 TEST_P(CudaExecutorTest, TrainsAsTheCpuDoesInBf16) { ExpectTwins(GetParam(), v1::BF16, 2.5e-2); }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
                           300},
                     Model{"gpt", "layers=1 heads=4 channels=96 context=33 vocabulary=70", 3, 70},
                     Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=40", 4, 40},
-                    // Heads that are padded in 16 bits, the second one with a bias.
+                    // Heads that are padded in 16 bits; the second one has a bias.
                     Model{"gpt", "layers=1 heads=2 channels=64 context=40 vocabulary=603", 2, 603},
                     Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=517", 4, 517},
                     Model{"mlp", "", 16, 10}, Model{"lenet", "", 4, 10}),
@@ -185,7 +185,7 @@ TEST_F(CudaExecutorTest, RepeatsToTheBit) {
   }
 }
 
-// Delivers parameters when they are awaited, and spoils them when their gradient is announced.
+// Delivers parameters when they are awaited, and overwrites them when their gradient is announced.
 class JustInTime : public ParameterFlow {
  public:
   explicit JustInTime(const Instance& instance) : memory_(instance.memory()) {
@@ -221,7 +221,7 @@ class JustInTime : public ParameterFlow {
   std::vector<int> announced_;
 };
 
-TEST_F(CudaExecutorTest, ReadsParametersOnceAwaitedAndAnnouncesEachGradientOnce) {
+TEST_F(CudaExecutorTest, ReadsParametersAfterTheWaitAndAnnouncesEachGradientOnce) {
   Instance plain(Training(kGpt, v1::BF16), "cuda:0", kGpt);
   ASSERT_TRUE(plain.executor().Run({}, nullptr).ok());
   Instance instance(Training(kGpt, v1::BF16), "cuda:0", kGpt);
@@ -234,8 +234,9 @@ TEST_F(CudaExecutorTest, ReadsParametersOnceAwaitedAndAnnouncesEachGradientOnce)
   EXPECT_EQ(flow.announced(), std::vector<int>(flow.announced().size(), 2));
 }
 
-// A step in two micro-batches of different sizes, hence of two executors, is the step in one.
-TEST_F(CudaExecutorTest, AddsGradientsOfMicroBatchesUpOnTheDevice) {
+// A step in two micro-batches of different sizes needs two executors, and gives the result of one
+// batch.
+TEST_F(CudaExecutorTest, AddsUpGradientsOfMicroBatchesOnTheDevice) {
   const Model whole = {kGpt.name, kGpt.arguments, 3, kGpt.ids_max};
   Instance one(Training(whole, v1::FP32), "cuda:0", whole);
   ASSERT_TRUE(one.executor().Run({}, nullptr).ok());
@@ -257,9 +258,9 @@ TEST_F(CudaExecutorTest, AddsGradientsOfMicroBatchesUpOnTheDevice) {
   EXPECT_LE(Distance(sum, wanted), 1e-5 * Norm(wanted));
 }
 
-// Activations and temporaries, with those of attention's derivatives; the rows of the next run; in
-// 16 bits what parameters come through.
-TEST_F(CudaExecutorTest, TakesTheMemoryThatItsPlanNames) {
+// The memory is that of activations and temporaries (including attention's derivatives) and of the
+// next run's rows. In 16 bits it includes the staging memory of parameters.
+TEST_F(CudaExecutorTest, UsesTheMemoryThatItsPlanReports) {
   for (const v1::Precision precision : {v1::FP32, v1::BF16}) {
     SCOPED_TRACE(v1::Precision_Name(precision));
     Instance instance(Training(kFusedGpt, precision), "cuda:0", kFusedGpt);

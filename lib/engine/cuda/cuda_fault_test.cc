@@ -1,5 +1,5 @@
-// A GPU that fails in the middle of a run. It stays failed until the process ends: a test program
-// of its own. Skips without a GPU.
+// Tests a GPU that fails in the middle of a run. It stays failed until the process ends, so this is
+// a test program of its own. Skips without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ v1::Graph Training() {
   return TrainingGraph(BuildModel(spec).value(), {}).value();
 }
 
-// Has a kernel write where there is no memory, once a run has begun.
+// Launches a kernel that writes to unmapped memory, after a run has begun.
 class Saboteur : public ParameterFlow {
  public:
   absl::Status AwaitParameter(int) override {

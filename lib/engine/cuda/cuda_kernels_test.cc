@@ -1,4 +1,4 @@
-// In which layouts the CUDA kernels take what lies padded. No GPU is needed.
+// Tests the layouts in which the CUDA kernels accept padded tensors. No GPU is needed.
 #include "lib/engine/cuda/cuda_kernels.h"
 
 #include <gmock/gmock.h>
@@ -32,8 +32,8 @@ struct Case {
   std::vector<TensorType> outputs;
 };
 
-// What does not know padding reads as plain what lies padded, and makes plain tensors.
-TEST(CudaKernelsTest, PaddingIsNoLayoutToKeep) {
+// Ops that do not know padding read padded tensors as plain, and produce plain tensors.
+TEST(CudaKernelsTest, OpsThatDoNotKnowPaddingUsePlainLayouts) {
   const TensorType x = Floats({8, 700}), row = Floats({700}), state = {v1::DTYPE_STATE, {}};
   const TensorType image = Floats({8, 3, 6, 700}), half = Floats({8, 3, 3, 350});
   const TensorType statistic = {v1::DTYPE_F32, {700}};
@@ -76,11 +76,11 @@ TEST(CudaKernelsTest, PaddingIsNoLayoutToKeep) {
   }
 }
 
-TEST(CudaKernelsTest, AReorderThatThereIsNotIsAStatus) {
+TEST(CudaKernelsTest, AnImpossibleReorderIsAnError) {
   CudaContext context;
   CudaKernels kernels(context);
   EXPECT_TRUE(kernels.PlanReorder(Floats({8, 700}), kPaddedColumns, kPlain).ok());
-  for (const Layout from : {kPlain, kPaddedColumns}) {  // a spectrogram behind a Linear
+  for (const Layout from : {kPlain, kPaddedColumns}) {  // a spectrogram after a Linear
     EXPECT_TRUE(kernels.PlanReorder(Floats({8, 3, 6, 700}), from, kChannelsLast).ok());
   }
   for (const auto& [shape, from, to] :

@@ -1,4 +1,5 @@
-// Where padding goes in whole models, by the layouts that the CUDA kernels take. No GPU is needed.
+// Tests which tensors of whole models are padded, with the layouts of the CUDA kernels. No GPU is
+// needed.
 #include "lib/engine/cuda/cuda_layouts.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +86,7 @@ class Compiled {
     return names;
   }
 
-  // How many nodes of an op take their first input in `layout`.
+  // Returns how many nodes of an op take their first input in `layout`.
   int Count(const std::string& op, Layout layout) const {
     int count = 0;
     for (const CompiledGraph::Step& step : compiled_->steps()) {
@@ -104,7 +105,7 @@ v1::Graph Training(const Model& model, v1::Precision precision = v1::BF16) {
   return TrainingGraph(Forward(model), {.precision = precision}).value();
 }
 
-TEST(CudaLayoutsTest, AHeadOfOddSizeIsPaddedFromItsWeightToItsGradientWithoutACopy) {
+TEST(CudaLayoutsTest, AHeadOfOddSizeIsPaddedWithoutACopy) {
   for (const Model& model : {Gpt(/*tied=*/true), Gpt(/*tied=*/false), kLstm}) {
     const Compiled compiled(Training(model));
     EXPECT_THAT(compiled.Reorders(), IsEmpty()) << model.name;
@@ -124,8 +125,8 @@ TEST(CudaLayoutsTest, AnEvaluationReadsPaddedLogitsToo) {
   EXPECT_EQ((*compiled).layout(compiled.graph().logits()), kPaddedColumns);
 }
 
-// Nothing is written behind memory that somebody else gave.
-TEST(CudaLayoutsTest, AGradientInMemoryFromOutsideIsCopiedThere) {
+// The device must not write behind memory that the caller provides.
+TEST(CudaLayoutsTest, AGradientInExternalMemoryIsCopied) {
   const Compiled compiled(Training(Gpt(/*tied=*/false)), /*external_gradients=*/true);
   EXPECT_THAT(compiled.Reorders(), testing::SizeIs(1));
 }
@@ -136,7 +137,7 @@ TEST(CudaLayoutsTest, F32StaysPlain) {
   EXPECT_EQ((*compiled).layout(compiled.graph().logits()), Layout::kPlain);
 }
 
-// The padding of every tensor lies inside its own memory.
+// The padding of every tensor must be inside its own memory.
 TEST(CudaLayoutsTest, PaddingOverlapsNothing) {
   const Compiled compiled(Training(Gpt(/*tied=*/false)));
   std::vector<std::byte> arena((*compiled).arena_bytes()), elsewhere(1);
@@ -158,7 +159,7 @@ TEST(CudaLayoutsTest, PaddingOverlapsNothing) {
   }
 }
 
-TEST(CudaLayoutsTest, OnlyWhatKnowsPaddingSeesIt) {
+TEST(CudaLayoutsTest, OnlyOpsThatKnowPaddingSeeIt) {
   const auto seen_by = [](const std::string& op) {
     v1::Node node;
     node.set_op(op);
@@ -178,7 +179,7 @@ TEST(CudaLayoutsTest, SizesArePaddedTo64) {
   const auto type = [](std::vector<int64_t> shape) { return TensorType{v1::DTYPE_BF16, shape}; };
   EXPECT_EQ(CudaParameterLayout(type({50257, 768})), kPaddedRows);
   EXPECT_EQ(CudaParameterLayout(type({50257})), kPaddedRows);
-  EXPECT_EQ(CudaParameterLayout(type({1000, 768})), Layout::kPlain);  // aligned as it is
+  EXPECT_EQ(CudaParameterLayout(type({1000, 768})), Layout::kPlain);  // aligned without padding
   EXPECT_EQ(CudaParameterLayout(type({11, 768})), Layout::kPlain);
   EXPECT_EQ(CudaParameterLayout(type({1001, 3, 3, 3})), Layout::kPlain);
   EXPECT_EQ(CudaBytes(type({50257, 768}), kPaddedRows), 50304 * 768 * 2);

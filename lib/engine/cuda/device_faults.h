@@ -40,7 +40,7 @@ struct RunProgress {
   int node = -1;  // the node that failed; -1: unknown
 };
 
-// Returns a description for an error message:
+// Returns a description for an error message.
 //   "in node 'h0/qkv' (Linear)"
 //   "in one of 37 nodes, from 'h0/qkv' (Linear) to 'h3/mlp' (LinearGelu); to learn in which, ..."
 //   "after the last node, where gradients and results leave the GPU"

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-TEST(DeviceFaultsTest, TheJobThatLosesADeviceIsToldWhereAndWhatToDo) {
+TEST(DeviceFaultsTest, TheErrorSaysWhereTheDeviceWasLostAndWhatToDo) {
   DeviceFaults faults;
   const absl::Status status = faults.Lose("cuda:1", "illegal address, in node 'qkv' (Linear)");
   EXPECT_TRUE(absl::IsInternal(status));
@@ -25,7 +25,7 @@ TEST(DeviceFaultsTest, TheJobThatLosesADeviceIsToldWhereAndWhatToDo) {
                                        HasSubstr("restart the worker to use cuda:1 again")));
 }
 
-TEST(DeviceFaultsTest, LaterJobsAreRefusedOnThatDeviceAlone) {
+TEST(DeviceFaultsTest, LaterJobsAreRefusedOnTheLostDeviceOnly) {
   DeviceFaults faults;
   EXPECT_TRUE(faults.Check("cuda:1").ok());
   faults.Lose("cuda:1", "illegal address").IgnoreError();
@@ -36,8 +36,8 @@ TEST(DeviceFaultsTest, LaterJobsAreRefusedOnThatDeviceAlone) {
               AllOf(HasSubstr("earlier job (illegal address)"), HasSubstr("restart the worker")));
 }
 
-// What comes after it is its consequence.
-TEST(DeviceFaultsTest, TheFirstErrorIsTheOneThatCounts) {
+// Later errors are consequences of the first.
+TEST(DeviceFaultsTest, TheFirstErrorIsKept) {
   DeviceFaults faults;
   faults.Lose("cuda:0", "illegal address").IgnoreError();
   EXPECT_THAT(MessageOf(faults.Lose("cuda:0", "cannot free memory")),
@@ -65,7 +65,7 @@ TEST_F(WhereItFailedTest, NamesTheNodesOfTheSegmentThatWasNotFinished) {
   EXPECT_EQ(After(1), "in node 'd' (Linear)");
 }
 
-TEST_F(WhereItFailedTest, NamesTheNodeWhereItIsKnown) {
+TEST_F(WhereItFailedTest, NamesTheNodeIfItIsKnown) {
   EXPECT_EQ(After(0, /*node=*/1), "in node 'b' (Relu)");
 }
 

@@ -23,12 +23,12 @@ float Constant(const CudaNode& node, absl::string_view attribute) {
   return static_cast<float>(NumberAttribute(*node.node, attribute));
 }
 
-// A bound that a Clip does not have is infinite.
+// Returns a bound of a Clip; a missing bound is infinite.
 float Bound(const CudaNode& node, absl::string_view attribute, float infinite) {
   return HasAttribute(*node.node, attribute) ? Constant(node, attribute) : infinite;
 }
 
-// The function with the node's attributes.
+// Returns the function with the node's attributes.
 cuda::Curve CurveOf(const CudaNode& node, Function f) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   switch (f) {
@@ -78,7 +78,8 @@ absl::StatusOr<PlannedNode> PlanIsNan(const CudaNode& node) {
                     })});
 }
 
-// The dimensions of `wide` that a tensor of shape `narrow`, aligned at the last, repeats along.
+// Returns the dimensions of `wide` along which a tensor of shape `narrow` repeats. Both shapes are
+// aligned at the last dimension.
 cuda::ReductionShape BroadcastOf(const Shape& wide, const Shape& narrow) {
   cuda::ReductionShape reduction{wide, std::vector<bool>(wide.size())};
   const size_t missing = wide.size() - narrow.size();
@@ -107,7 +108,8 @@ absl::StatusOr<PlannedNode> PlanCombination(const CudaNode& node) {
          for (size_t i = 0; i < shapes.size(); ++i) operands.push_back({m.inputs[i], shapes[i]});
          return cuda::Combine(f, m.outputs[0], y_type, operands, type, stream);
        })});
-  // Only an operand of the result's shape is read where it is written.
+  // An operand may be overwritten only if it has the result's shape: then each element is read
+  // where the result is written.
   plan.overwritable.clear();
   for (int i : alike) {
     if (node.shape(i) == node.outputs[0].shape) plan.overwritable.push_back(i);
@@ -115,8 +117,8 @@ absl::StatusOr<PlannedNode> PlanCombination(const CudaNode& node) {
   return plan;
 }
 
-// f of `operands`, in that order, summed to the output's shape: through f32 where something was
-// broadcast.
+// Plans f of `operands`, in that order, summed to the output's shape. The sum goes through f32 if
+// something was broadcast.
 PlannedNode PlanSummed(const CudaNode& node, Combination f, std::vector<int> operands,
                        std::vector<int> shape_only) {
   const Shape& full = node.shape(
@@ -151,7 +153,7 @@ PlannedNode PlanSummed(const CudaNode& node, Combination f, std::vector<int> ope
           })};
 }
 
-// factor * dy, summed to the output's shape.
+// Plans factor * dy, summed to the output's shape.
 absl::StatusOr<PlannedNode> PlanSumTo(const CudaNode& node, float factor) {
   if (node.shape(0) == node.outputs[0].shape) {
     if (factor == 1) return PlanAlias(node, {1});
@@ -225,7 +227,7 @@ absl::StatusOr<PlannedNode> PlanAccumulate(const CudaNode& node) {
       Pointwise(node, inputs,
                 {.prepare = Enqueue([n = node.elements(0), type = node.type(0),
                                      stream = node.context.stream](const NodeMemory& m) {
-                   // The first of later rounds is the sum so far.
+                   // The first term of later rounds is the sum so far.
                    std::vector<const void*> terms(m.inputs.begin(), m.inputs.end());
                    for (size_t done = 0; done < terms.size();) {
                      const size_t start = done == 0 ? 0 : done - 1;
@@ -238,7 +240,7 @@ absl::StatusOr<PlannedNode> PlanAccumulate(const CudaNode& node) {
                    }
                    return cudaSuccess;
                  })});
-  // A term of a later round must not lie where the first writes.
+  // A term of a later round must not share memory with the output of the first.
   if (inputs.size() > cuda::kTermsMax) plan.overwritable = {0};
   return plan;
 }

@@ -11,7 +11,7 @@ using kernels::cuda::Type;
 
 class HostMirrorsTest : public testing::Test {
  protected:
-  // As a device does that has no mirror yet.
+  // Inserts a mirror, as a device does that has none yet.
   HostMirrors::Memory Make(const void* host, Type type, int64_t bytes) {
     HostMirrors::Memory memory(new std::byte[bytes]);
     mirrors_.Insert(host, type, bytes, memory);
@@ -29,7 +29,7 @@ TEST_F(HostMirrorsTest, ExecutorsOfOneMemoryShareItsMirror) {
   EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), first);
 }
 
-// The first parameter lies where the slab of all begins.
+// The first parameter and the block of all parameters begin at the same address.
 TEST_F(HostMirrorsTest, TheSameAddressWithOtherBytesOrAnotherTypeIsAnotherMirror) {
   allocations_.Add(host_.data(), 256);
   const HostMirrors::Memory parameter = Make(host_.data(), Type::kF32, 64);
@@ -38,7 +38,7 @@ TEST_F(HostMirrorsTest, TheSameAddressWithOtherBytesOrAnotherTypeIsAnotherMirror
   EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 64), parameter);
 }
 
-TEST_F(HostMirrorsTest, MemoryThatWasFreedAndGivenOutAgainHasNoMirrorYet) {
+TEST_F(HostMirrorsTest, MemoryThatIsAllocatedAgainHasNoMirrorYet) {
   allocations_.Add(host_.data(), 256);
   const HostMirrors::Memory stale = Make(&host_[64], Type::kF32, 64);
   allocations_.Remove(host_.data());
@@ -50,7 +50,7 @@ TEST_F(HostMirrorsTest, MemoryThatWasFreedAndGivenOutAgainHasNoMirrorYet) {
   EXPECT_NE(own, stale);
 }
 
-TEST_F(HostMirrorsTest, AMirrorThatNobodyHoldsIsForgotten) {
+TEST_F(HostMirrorsTest, AMirrorWithoutAPointerIsForgotten) {
   allocations_.Add(host_.data(), 256);
   Make(host_.data(), Type::kF32, 64);
   EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 64), nullptr);

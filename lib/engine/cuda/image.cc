@@ -1,4 +1,4 @@
-// Convolution and pooling. A convolution chooses the layout, what follows keeps it.
+// Convolution and pooling. A convolution chooses the layout; the ops that follow keep it.
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,12 +26,12 @@ cuda::ChannelOrder OrderOf(Layout layout) {
   return layout == kChannelsLast ? cuda::ChannelOrder::kLast : cuda::ChannelOrder::kFirst;
 }
 
-// cuDNN pads both sides alike; where the node does not, the image is copied into a padded one.
+// cuDNN pads both sides equally. If the node does not, the image is copied into a padded one first.
 struct Border {
   bool is_copied = false;
-  Shape inside;      // of the image, as it lies in memory
-  Shape padded;      // likewise
-  cuda::View place;  // of the image in the padded one
+  Shape inside;      // the image, as stored in memory
+  Shape padded;      // the padded image, as stored in memory
+  cuda::View place;  // the image's place in the padded one
   int64_t padded_bytes = 0;
 
   int64_t workspace_bytes() const { return is_copied ? Aligned(padded_bytes) : 0; }
@@ -96,25 +96,26 @@ cudaError_t CopyOutside(std::byte* dx, const std::byte* padded, const Convolutio
                        border.inside, ElementBytes(plan), stream);
 }
 
-// Of a convolution, or those of them and of their gradients that one of its derivatives has.
+// The tensors of a convolution, or for a derivative some of them and gradients of the others.
 struct ConvolutionTensors {
   std::byte* x;
   std::byte* w;
   std::byte* y;
 };
 
-// A convolution in the form that it is fastest in, or else in one that the library has it in.
+// A convolution in its fastest form, or else in a form that the library supports.
 struct PreparedConvolution {
   cuda::ConvolutionPart part;
   ConvolutionPlan plan;
   Layout layout;
-  cuda::Type type;  // of the node's tensors; the library may see them widened to plan.shape.type
+  // Type of the node's tensors; the library may see them widened to plan.shape.type.
+  cuda::Type type;
   int64_t x_elements, w_elements, y_elements;
-  // Of x and w as the node has them, where the library sees them padded.
+  // The node's x and w, if the library sees them padded.
   std::optional<cuda::FewChannels> few_of_x, few_of_w;
   std::shared_ptr<cuda::Convolution> convolution;
 
-  // In which x and w are asked for; y is in `layout`.
+  // The layout that x and w must have; y has `layout`.
   Layout operand_layout() const { return few_of_x ? Layout::kPlain : layout; }
   static int64_t padded_bytes(const std::optional<cuda::FewChannels>& few) {
     return few ? Aligned(few->padded_bytes()) : 0;
@@ -138,7 +139,7 @@ int64_t Elements(const Shape& shape) {
   return elements;
 }
 
-// `shape` with channels as the library sees them where they are padded.
+// Returns `shape` with the channels that the library sees in padded tensors.
 Shape WithPaddedChannels(Shape shape) {
   shape[1] = cuda::kChannelsOfPixel;
   return shape;
@@ -167,9 +168,9 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
         DescribeConvolution(node, form.is_padded ? WithPaddedChannels(x) : x,
                             form.is_padded ? WithPaddedChannels(w) : w, y, layout,
                             form.is_widened ? cuda::Type::kF32 : type);
-    if (form.is_padded && plan.border.is_copied) continue;  // a copy of a copy
+    if (form.is_padded && plan.border.is_copied) continue;  // would copy a copy
     std::unique_ptr<cuda::Convolution> convolution;
-    // What has 16 bits loses none of them in TF32.
+    // TF32 keeps all bits of 16-bit values.
     const cuda::Failure failure = cuda::Convolution::Create(
         node.context.cudnn, part, plan.shape,
         {.tf32 = tf32 || form.is_widened, .deterministic = deterministic}, convolution);
@@ -194,7 +195,7 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
   return absl::InvalidArgumentError(absl::StrCat("cuDNN has no such convolution", failures));
 }
 
-// A convolution on memory.
+// A convolution with its tensors in memory.
 class PlacedConvolution {
  public:
   PlacedConvolution(PreparedConvolution prepared, const ConvolutionTensors& tensors,
@@ -218,7 +219,7 @@ class PlacedConvolution {
     end_ = end;
   }
 
-  // Workspace behind its own.
+  // The workspace behind the convolution's own.
   std::byte* end() const { return end_; }
 
   void Choose(const std::string& name, const CudaContext& context) const {
@@ -261,7 +262,7 @@ class PlacedConvolution {
   }
 
  private:
-  // As Convolution::Run() takes them.
+  // The operands, in the order of Convolution::Run().
   struct LibraryOperands {
     std::byte* to;
     std::byte* left;
@@ -296,25 +297,25 @@ class PlacedConvolution {
   }
 
   const PreparedConvolution prepared_;
-  const ConvolutionTensors own_;  // the node's
+  const ConvolutionTensors own_;  // the node's tensors
   ConvolutionTensors wide_;       // in the type that the library computes in
-  ConvolutionTensors seen_;       // by the library
+  ConvolutionTensors seen_;       // the tensors that the library sees
   const cudaStream_t stream_;
   std::byte* scratch_;
   std::byte* end_;
 };
 
-// Of a node whose first two inputs are an image and weights, and whose output is an image: which of
-// the images the convolution's x is.
+// Returns the tensors of a node with an image and weights as its first inputs and an image as its
+// output. `part` decides which of the images is the convolution's x.
 ConvolutionTensors TensorsOf(cuda::ConvolutionPart part, const NodeMemory& m) {
   if (part == cuda::ConvolutionPart::kGradInput) return {m.outputs[0], m.inputs[1], m.inputs[0]};
   return {m.inputs[0], m.inputs[1], m.outputs[0]};
 }
 
-// What is done to y behind the convolution.
+// The operation on y that follows the convolution.
 using Finish = std::function<cudaError_t(const NodeMemory& m, std::byte* workspace)>;
 
-// An image, weights, ... -> an image.
+// Plans a node from an image, weights, ... to an image.
 PlannedNode PlanForward(const CudaNode& node, const PreparedConvolution& prepared,
                         int64_t finish_bytes, Finish finish) {
   PlannedNode planned{.output_layouts = {prepared.layout},
@@ -366,7 +367,7 @@ absl::StatusOr<PlannedNode> PlanConv2d(const CudaNode& node) {
                      });
 }
 
-// x, w, bias? -> y: backwards through the convolution from y to x.
+// Inputs: x, w, bias?. Output: y. Computes the convolution from y to x backwards.
 absl::StatusOr<PlannedNode> PlanConvTranspose2d(const CudaNode& node) {
   const Shape& y = node.outputs[0].shape;
   ASSIGN_OR_RETURN(
@@ -383,7 +384,7 @@ absl::StatusOr<PlannedNode> PlanConvTranspose2d(const CudaNode& node) {
                      });
 }
 
-// x, w, running mean, running variance, bias, gain?
+// Inputs: x, w, running mean, running variance, bias, gain?.
 absl::StatusOr<PlannedNode> PlanConv2dBatchNormRelu(const CudaNode& node) {
   ASSIGN_OR_RETURN(const PreparedConvolution prepared, PrepareForward(node));
   const cuda::BatchNormShape shape = ChannelsOf(node.outputs[0].shape, prepared.layout,
@@ -397,8 +398,8 @@ absl::StatusOr<PlannedNode> PlanConv2dBatchNormRelu(const CudaNode& node) {
                      });
 }
 
-// A derivative, of dy, one more tensor, and a third of which only the shape counts. What is not dy
-// may have padded channels.
+// Plans a derivative from dy, one more tensor, and a third that gives only its shape. Tensors other
+// than dy may have padded channels.
 template <typename TensorsOf>
 PlannedNode PlanGradient(const CudaNode& node, const PreparedConvolution& prepared,
                          TensorsOf tensors_of) {
@@ -414,7 +415,7 @@ PlannedNode PlanGradient(const CudaNode& node, const PreparedConvolution& prepar
           }};
 }
 
-// Of dy, w, x (shape).
+// Inputs: dy, w, x (shape).
 absl::StatusOr<PlannedNode> PlanConv2dGradInput(const CudaNode& node) {
   ASSIGN_OR_RETURN(const PreparedConvolution prepared,
                    Prepare(node, cuda::ConvolutionPart::kGradInput, node.outputs[0].shape,
@@ -424,7 +425,7 @@ absl::StatusOr<PlannedNode> PlanConv2dGradInput(const CudaNode& node) {
   });
 }
 
-// Of dy, x, w (shape).
+// Inputs: dy, x, w (shape).
 absl::StatusOr<PlannedNode> PlanConv2dGradWeight(const CudaNode& node) {
   ASSIGN_OR_RETURN(const PreparedConvolution prepared,
                    Prepare(node, cuda::ConvolutionPart::kGradWeight, node.shape(1),
@@ -475,7 +476,8 @@ absl::StatusOr<PlannedNode> PlanMaxPool2d(const CudaNode& node) {
                      })};
 }
 
-// Of dy, x (layout), y (shape), state: in the order that the forward kernel found x in.
+// Inputs: dy, x (layout), y (shape), state. The state numbers pixels in the layout that the forward
+// kernel found x in.
 absl::StatusOr<PlannedNode> PlanMaxPool2dGrad(const CudaNode& node) {
   const Layout layout = node.layouts[1];
   const cuda::PoolShape shape = PoolShapeOf(node, node.outputs[0].shape, node.shape(0), layout);
@@ -511,7 +513,7 @@ absl::StatusOr<PlannedNode> PlanAveragePool2dGrad(const CudaNode& node) {
                      })};
 }
 
-// The pixels of an image as the dimensions of a reduction.
+// Returns the pixels of an image as the dimensions of a reduction.
 cuda::ReductionShape PixelsOf(const Shape& x, Layout layout) {
   cuda::ReductionShape shape{ShapeInMemory(x, layout), std::vector<bool>(4)};
   shape.reduced[AxisInMemory(2, layout)] = shape.reduced[AxisInMemory(3, layout)] = true;

@@ -1,4 +1,4 @@
-// What a process with cuBLASLt and cuDNN in it must still be able to do.
+// Tests functions that loading cuBLASLt and cuDNN must not break.
 #include "kernels/cuda/libraries.h"
 
 #include <pthread.h>
@@ -18,8 +18,8 @@ class LibrariesTest : public testing::Test {
   }
 };
 
-// Loaded at the start of a process, cuBLASLt's 92 KiB of thread-local storage would be taken out of
-// every thread's stack, and the metrics server asks for small ones.
+// cuBLASLt has 92 KiB of thread-local storage. If it were loaded at process start, every thread's
+// stack would lose that much, and the metrics server creates threads with small stacks.
 TEST_F(LibrariesTest, ThreadsWithSmallStacksStart) {
   pthread_attr_t attributes;
   ASSERT_EQ(pthread_attr_init(&attributes), 0);

@@ -6,7 +6,8 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kFactorBytes = kWorkspaceAlignment;  // of the factor, before other scratch
+// Bytes of the factor, which precedes other scratch.
+constexpr int64_t kFactorBytes = kWorkspaceAlignment;
 
 cuda::CrossEntropyShape ShapeOf(const CudaNode& node) {
   const int64_t classes = node.columns(0);
@@ -22,7 +23,8 @@ cuda::CrossEntropyShape SmoothedShapeOf(const CudaNode& node) {
   return shape;
 }
 
-// Where the global batch's targets of the node's graph input are counted; null: nowhere.
+// Returns the address of the global batch's target count for the node's graph input, or null if
+// there is none.
 const int64_t* CountedOf(const CudaNode& node) {
   const int input = node.graph_inputs[1];
   return input < 0 ? nullptr : node.context.counted_targets + input;

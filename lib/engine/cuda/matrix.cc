@@ -19,7 +19,7 @@ namespace {
 using MatMul = std::shared_ptr<cuda::MatMul>;
 using Shape = std::vector<int64_t>;
 
-// A product whose operands are `operands_of(memory)`, then, where given, `after(memory)`.
+// Plans a product of `operands_of(memory)`, followed by `after(memory)` if given.
 template <typename OperandsOf, typename After>
 PlannedNode PlanProduct(CudaContext& context, const MatMul& product, OperandsOf operands_of,
                         After after) {
@@ -42,7 +42,7 @@ PlannedNode PlanProduct(CudaContext& context, const MatMul& product, OperandsOf 
 
 // --- Linear -------------------------------------------------------------------------------------
 
-// y[R, O] = x[R, I] w[O, I]ᵀ.
+// Returns the shape of y[R, O] = x[R, I] w[O, I]ᵀ.
 cuda::MatMulShape LinearShape(const CudaNode& node) {
   const Shape& w = node.shape(1);
   return {.rows = node.elements(0) / w[1],
@@ -62,7 +62,7 @@ cuda::MatMulOperands LinearOperands(const NodeMemory& m) {
           .preactivation = OptionalOutput(m, 1)};
 }
 
-// Without an activation.
+// Prepares a Linear without an activation.
 absl::StatusOr<MatMul> PrepareAffine(const CudaNode& node) {
   cuda::MatMulShape shape = LinearShape(node);
   if (shape.has_bias) shape.epilogue = cuda::Epilogue::kBias;
@@ -117,7 +117,7 @@ cuda::MatMulOperands TwoOperands(const NodeMemory& m) {
   return {.c = m.outputs[0], .a = m.inputs[0], .b = m.inputs[1]};
 }
 
-// dx[R, I] = dy[R, O] w[O, I].
+// Returns the shape of dx[R, I] = dy[R, O] w[O, I].
 cuda::MatMulShape GradInputShape(const CudaNode& node) {
   const Shape& w = node.shape(1);
   return {.rows = node.elements(0) / w[0],
@@ -132,7 +132,8 @@ absl::StatusOr<PlannedNode> PlanLinearGradInput(const CudaNode& node) {
   return Padded(node, PlanProduct(node.context, product, TwoOperands));
 }
 
-// The library's tanh is an approximation that f32 would show.
+// The library's epilogue approximates tanh, which would be visible in f32. So f32 uses our own
+// kernel.
 absl::StatusOr<PlannedNode> PlanLinearGradInputGelu(const CudaNode& node) {
   const bool is_exact = IntegerAttribute(*node.node, "exact") != 0;
   cuda::MatMulShape shape = GradInputShape(node);
@@ -156,7 +157,7 @@ absl::StatusOr<PlannedNode> PlanLinearGradInputGelu(const CudaNode& node) {
                      });
 }
 
-// dw[O, I] = dy[R, O]ᵀ x[R, I].
+// Returns the shape of dw[O, I] = dy[R, O]ᵀ x[R, I].
 cuda::MatMulShape GradWeightShape(const CudaNode& node) {
   const Shape& w = node.outputs[0].shape;
   return {.rows = PaddedSize(node, w[0]),
@@ -172,7 +173,7 @@ absl::StatusOr<PlannedNode> PlanLinearGradWeight(const CudaNode& node) {
   return Padded(node, PlanProduct(node.context, product, TwoOperands));
 }
 
-// The sums of dy's columns, to an output.
+// Plans the sums of dy's columns, written to `output`.
 PlannedNode PlanColumnSums(const CudaNode& node, int output) {
   const cuda::BatchNormShape shape = {.batch = node.rows(0),
                                       .channels = PaddedSize(node, node.columns(0)),
@@ -189,7 +190,7 @@ absl::StatusOr<PlannedNode> PlanLinearGradBias(const CudaNode& node) {
   return Padded(node, PlanColumnSums(node, 0));
 }
 
-// One after the other, in the same scratch memory.
+// Runs both plans one after the other, in the same scratch memory.
 PlannedNode Both(const PlannedNode& first, const PlannedNode& second) {
   return {
       .workspace_bytes = std::max(first.workspace_bytes, second.workspace_bytes),
@@ -201,23 +202,24 @@ PlannedNode Both(const PlannedNode& first, const PlannedNode& second) {
       }};
 }
 
-// The library's own epilogue for these sums is a kernel behind the product, too, and a slower one:
-// on an H100 it reads dy at 1.9 TB/s.
+// The library's own epilogue for these sums is a separate kernel after the product too, and a
+// slower one: on an H100 it reads dy at 1.9 TB/s.
 absl::StatusOr<PlannedNode> PlanLinearGradWeightBias(const CudaNode& node) {
   ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare(GradWeightShape(node)));
   return Padded(node,
                 Both(PlanProduct(node.context, product, TwoOperands), PlanColumnSums(node, 1)));
 }
 
-// --- Batches of products
-// --------------------------------------------------------------------------
+// --- Batches of products -----------------------------------------------------------------------
 
-// One dimension of a batch, and how far one step in it moves the operands and the product.
+// One dimension of a batch. One step in it moves the operands and the product by a, b and c
+// elements.
 struct BatchDimension {
   int64_t size, a, b, c;
 };
 
-// From the innermost on, merged where all three run through in one go.
+// Returns the dimensions from the innermost outwards. Dimensions that all three tensors traverse
+// without a gap are merged.
 std::vector<BatchDimension> BatchOf(const Shape& full, Shape a, Shape b, int64_t a_matrix,
                                     int64_t b_matrix, int64_t c_matrix) {
   a.insert(a.begin(), full.size() - a.size(), 1);
@@ -261,8 +263,8 @@ int64_t Product(const Shape& shape) {
   return product;
 }
 
-// A product of batches: of inputs `a` and `b`, whose matrices `shape` describes, to the output,
-// over whose batch dimensions of 1 it sums.
+// Plans a product of batches of the inputs `a` and `b`; `shape` describes their matrices. Sums over
+// the batch dimensions that are 1 in the output.
 absl::StatusOr<PlannedNode> PlanBatches(const CudaNode& node, cuda::MatMulShape shape, int a,
                                         int b) {
   const Shape a_batch = BatchShape(node.shape(a)), b_batch = BatchShape(node.shape(b));
@@ -280,7 +282,8 @@ absl::StatusOr<PlannedNode> PlanBatches(const CudaNode& node, cuda::MatMulShape 
     const BatchDimension& only = batch[0];
     if (is_summed && Product(own) == 1 && shape.transpose_a && !shape.transpose_b && only.a != 0 &&
         only.b != 0) {
-      // Rows of both lie one after the other: the sum over the batch is one over more rows.
+      // The rows of both inputs are contiguous, so the sum over the batch is a product over more
+      // rows.
       shape.inner *= only.size;
       batch.clear();
       is_summed = false;
@@ -347,7 +350,7 @@ absl::StatusOr<PlannedNode> PlanBatches(const CudaNode& node, cuda::MatMulShape 
       }};
 }
 
-// M, N and K of y = a b, from the types of a and b.
+// M, N and K of y = a b, derived from the types of a and b.
 struct Matrices {
   int64_t rows, columns, inner;
   bool transpose_a, transpose_b;
@@ -376,7 +379,7 @@ absl::StatusOr<PlannedNode> PlanMatMul(const CudaNode& node) {
                      0, 1);
 }
 
-// Of dy, a (shape), b: da[M, K] = dy bᵀ; where a is given transposed, da[K, M] = b dyᵀ.
+// Inputs: dy, a (shape), b. da[M, K] = dy bᵀ; if a is given transposed, da[K, M] = b dyᵀ.
 absl::StatusOr<PlannedNode> PlanMatMulGradA(const CudaNode& node) {
   const Matrices s = MatricesOf(node, 1, 2);
   absl::StatusOr<PlannedNode> plan = s.transpose_a ? PlanBatches(node,
@@ -396,7 +399,7 @@ absl::StatusOr<PlannedNode> PlanMatMulGradA(const CudaNode& node) {
   return plan;
 }
 
-// Of dy, a, b (shape): db[K, N] = aᵀ dy; where b is given transposed, db[N, K] = dyᵀ a.
+// Inputs: dy, a, b (shape). db[K, N] = aᵀ dy; if b is given transposed, db[N, K] = dyᵀ a.
 absl::StatusOr<PlannedNode> PlanMatMulGradB(const CudaNode& node) {
   const Matrices s = MatricesOf(node, 1, 2);
   absl::StatusOr<PlannedNode> plan = s.transpose_b ? PlanBatches(node,

@@ -49,7 +49,7 @@ absl::StatusOr<PlannedNode> PlanBatchNorm(const CudaNode& node) {
   return plan;
 }
 
-// Of x, addend, running_mean, running_variance, bias, gain?.
+// Inputs: x, addend, running_mean, running_variance, bias, gain?.
 absl::StatusOr<PlannedNode> PlanBatchNormAddRelu(const CudaNode& node) {
   const Layout layout = node.layouts[0];
   const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, Activation::kRelu);
@@ -72,7 +72,8 @@ absl::StatusOr<PlannedNode> PlanBatchNormAddRelu(const CudaNode& node) {
   return plan;
 }
 
-// Of dy, with kTwo dy_second, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
+// Inputs: dy, with kTwo dy_second, y, x, mean, rstd, state, bias, gain?. Outputs: dx, daddend,
+// dbias, dgain?.
 template <bool kTwo>
 absl::StatusOr<PlannedNode> PlanBatchNormAddReluGrad(const CudaNode& node) {
   constexpr int kY = kTwo ? 2 : 1, kX = kY + 1;
@@ -111,10 +112,10 @@ absl::StatusOr<PlannedNode> PlanBatchNormInference(const CudaNode& node) {
   return plan;
 }
 
-// Of dy, x, mean, rstd, state, bias, gain?; the state holds what bias and gain say.
+// Inputs: dy, x, mean, rstd, state, bias, gain?. The state includes the values of bias and gain.
 template <Activation activation>
 absl::StatusOr<PlannedNode> PlanBatchNormGrad(const CudaNode& node) {
-  const Layout layout = node.layouts[1];  // x's: the forward kernel kept it
+  const Layout layout = node.layouts[1];  // x's layout, which the forward kernel kept
   const cuda::BatchNormShape shape = BatchNormShapeOf(node, 1, activation);
   PlannedNode plan{.input_layouts = {layout, layout},
                    .output_layouts = {layout},
@@ -184,7 +185,7 @@ absl::StatusOr<PlannedNode> PlanRmsNorm(const CudaNode& node) {
                      })};
 }
 
-// Of dy, x, gain, mean, rstd; RmsNorm: without mean.
+// Inputs: dy, x, gain, mean, rstd. RmsNorm has no mean.
 template <bool kHasMean>
 absl::StatusOr<PlannedNode> PlanGradInput(const CudaNode& node) {
   return PlannedNode{
@@ -196,7 +197,7 @@ absl::StatusOr<PlannedNode> PlanGradInput(const CudaNode& node) {
       })};
 }
 
-// Of dy, x, mean, rstd, and shapes; RmsNorm: without mean.
+// Inputs: dy, x, mean, rstd, and shapes. RmsNorm has no mean.
 template <bool kHasMean>
 absl::StatusOr<PlannedNode> PlanGradParameters(const CudaNode& node) {
   PlannedNode plan{.workspace_bytes = cuda::LayerNormGradParametersWorkspaceBytes(RowsOf(node))};
@@ -210,7 +211,7 @@ absl::StatusOr<PlannedNode> PlanGradParameters(const CudaNode& node) {
   return plan;
 }
 
-// Of dy, dsum or, with kTwo, dy_second, sum, gain, mean, rstd, bias?
+// Inputs: dy, dsum (with kTwo dy_second), sum, gain, mean, rstd, bias?.
 template <bool kTwo>
 absl::StatusOr<PlannedNode> PlanLayerNormGrad(const CudaNode& node) {
   PlannedNode plan{.overwritable = {0, 1},

@@ -1,4 +1,4 @@
-// LSTM and GRU: the product with x for all time steps at once, those with h step by step.
+// LSTM and GRU. One product with x covers all time steps; the products with h follow step by step.
 #include "kernels/cuda/recurrent.h"
 
 #include <algorithm>
@@ -23,17 +23,17 @@ struct Sizes {
   bool reverse;
   cuda::Type type;
 
-  int64_t row() const { return gates * hidden; }    // of the gates of a unit of time
-  int64_t units() const { return batch * hidden; }  // of h
+  int64_t row() const { return gates * hidden; }    // gates of one sample at one time step
+  int64_t units() const { return batch * hidden; }  // elements of h
   int64_t steps() const { return batch * time; }
   int64_t bytes(int64_t n) const { return n * cuda::Bytes(type); }
-  // Of where directions, time steps and samples begin.
+  // The alignment of the starts of directions, time steps and samples, in bytes.
   int64_t alignment() const {
     return std::gcd(bytes(hidden), std::gcd(bytes(inputs), int64_t{16}));
   }
-  // Of a direction.
+  // The floats of one direction's state.
   int64_t state_floats() const { return cuda::RecurrentStateFloats(batch, time, hidden); }
-  // The order in which a direction goes through time.
+  // The order in which a direction visits time steps.
   bool goes_back(int64_t direction) const { return reverse || direction == 1; }
   int64_t first(int64_t direction) const { return goes_back(direction) ? time - 1 : 0; }
   int64_t stride(int64_t direction) const { return goes_back(direction) ? -1 : 1; }
@@ -70,7 +70,7 @@ std::byte* At(std::byte* memory, int64_t bytes) {
   return memory == nullptr ? nullptr : memory + bytes;
 }
 
-// Prepares several products for one node: their choices share the node's memory.
+// Prepares several products for one node. They share the node's workspace.
 struct Products {
   CudaContext& context;
   absl::Status status = absl::OkStatus();
@@ -95,9 +95,9 @@ struct Forward {
   Sizes s;
   MatMul of_inputs;      // f32[B T, G H] = x wᵀ
   MatMul of_h0;          // f32[B, G H] = h0 rᵀ
-  MatMul of_hidden;      // likewise, of rows of y
-  int64_t library;       // workspace of the products, then:
-  int64_t inputs_bytes;  // what of_inputs makes, then what of_hidden does
+  MatMul of_hidden;      // f32[B, G H] = h rᵀ, with h in rows of y
+  int64_t library;       // workspace of the products, followed by:
+  int64_t inputs_bytes;  // the result of of_inputs, then that of of_hidden
   cudaStream_t stream;
 
   // Outputs: y, h, c (LSTM), state. Inputs: x, w, r, bias, h0?, c0? (LSTM).
@@ -204,12 +204,13 @@ struct RecurrentBackward {
   Sizes s;
   MatMul to_hidden;           // f32[B, H] = rows of the gates' gradients times r
   MatMul to_input;            // dx = the gates' gradients times w
-  MatMul to_input_added;      // the same on top, for the second direction
+  MatMul to_input_added;      // adds to dx, for the second direction
   MatMul to_w;                // dw = gates' gradientsᵀ x
   MatMul to_r;                // dr = gates' gradientsᵀ (h of the step before)
-  cuda::BatchNormShape sums;  // of the gates' gradients by column: dbias
-  // Workspace: of the products, then gradients of the gates (GRU: twice), h of the steps before,
-  // what is carried through r, what is carried past it, and the sums' own.
+  cuda::BatchNormShape sums;  // sums the gates' gradients by column: dbias
+  // The workspace has these parts: the products' own, the gradients of the gates (GRU: twice), h of
+  // the previous steps, the gradient that flows through r, the gradient that flows past it, the
+  // sums' own.
   int64_t library, gates, before, carried;
   cudaStream_t stream;
 
@@ -229,8 +230,9 @@ struct RecurrentBackward {
 
   absl::Status RunDirection(const GradTensors& t, std::byte* workspace, int64_t d) const {
     const bool is_lstm = cell == Cell::kLstm;
-    std::byte* dgates = workspace + library;                 // of what x adds to
-    std::byte* dhidden = is_lstm ? dgates : dgates + gates;  // of what h adds to
+    std::byte* dgates = workspace + library;  // gradients of the gates' inputs from x
+    // Gradients of the gates' inputs from h.
+    std::byte* dhidden = is_lstm ? dgates : dgates + gates;
     std::byte* h_before = dgates + gate_copies() * gates;
     float* from_r = Floats(h_before + before);
     float* past_r = Floats(h_before + before + carried);

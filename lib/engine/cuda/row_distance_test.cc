@@ -26,7 +26,7 @@ double Distance(const std::vector<float>& own, const std::vector<float>& other, 
   return RowDistance(Narrowed(own, type), Narrowed(other, type), length, type);
 }
 
-TEST(RowDistanceTest, IsThatOfTheRowThatDiffersMost) {
+TEST(RowDistanceTest, IsTheDistanceOfTheRowThatDiffersMost) {
   const std::vector<float> own = {3, 4, 3, 4, 0, 5};
   EXPECT_EQ(Distance(own, own, 2), 0);
   EXPECT_EQ(Distance(own, {3, 4, 3, 5, 0, 6}, 2), 0.2);
@@ -34,20 +34,21 @@ TEST(RowDistanceTest, IsThatOfTheRowThatDiffersMost) {
   EXPECT_EQ(Distance(own, {0, 0, 3, 4, 0, 5}, 2), 1);
 }
 
-TEST(RowDistanceTest, OneWrongRowAmongThousandsIsAsFarAsItIsAlone) {
+TEST(RowDistanceTest, OneWrongRowAmongThousandsCountsAsIfAlone) {
   std::vector<float> own(5000 * 300, 1), other = own;
   for (int i = 0; i < 300; ++i) other[4999 * 300 + i] = -1;
   EXPECT_NEAR(Distance(own, other, 300), 2, 1e-6);
 }
 
-TEST(RowDistanceTest, AShortRowIsMeasuredByTheUsualOne) {
-  // Three rows that are not zero, of norms 10, 10 and 0: the usual norm is 10 sqrt(2 / 3).
+TEST(RowDistanceTest, AShortRowIsComparedWithTheUsualNorm) {
+  // There are three rows that are not zero, with norms 10, 10 and 0.5. The usual norm is about 10
+  // sqrt(2 / 3).
   EXPECT_NEAR(Distance({10, 10, 0.5}, {10, 10, 1.5}, 1), 1 / (10 * std::sqrt(2 / 3.0)), 1e-3);
-  // Where nothing is written there is no row.
+  // A row of zeros does not count for the usual norm.
   EXPECT_NEAR(Distance({10, 0, 0, 0}, {10, 1, 0, 0}, 1), 0.1, 1e-6);
 }
 
-TEST(RowDistanceTest, WhatIsNoNumberIsInfinitelyFar) {
+TEST(RowDistanceTest, NonFiniteElementsAreInfinitelyFar) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(std::isinf(Distance({1, 2}, {1, nan}, 1)));
   EXPECT_TRUE(std::isinf(Distance({1, nan}, {1, nan}, 1)));

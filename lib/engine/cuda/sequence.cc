@@ -13,7 +13,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// Of q[B, T, C], k[B, S, C], v[B, S, D].
+// Returns the shape of an attention of q[B, T, C], k[B, S, C] and v[B, S, D].
 cuda::AttentionShape AttentionShapeOf(const CudaNode& node, const Shape& q, const Shape& k,
                                       const Shape& v) {
   const int64_t heads = IntegerAttribute(*node.node, "heads");
@@ -31,7 +31,7 @@ cuda::AttentionShape AttentionShapeOf(const CudaNode& node, const Shape& q, cons
           .type = node.type(0)};
 }
 
-// Of qkv[B, T, 3C].
+// Returns the shape of a self-attention of qkv[B, T, 3C].
 cuda::AttentionShape SelfAttentionShapeOf(const CudaNode& node, const Shape& qkv) {
   const int64_t heads = IntegerAttribute(*node.node, "heads");
   const int64_t head = qkv[2] / 3 / heads;
@@ -49,7 +49,7 @@ cuda::AttentionShape SelfAttentionShapeOf(const CudaNode& node, const Shape& qkv
           .type = node.type(0)};
 }
 
-// q, k and v, or their gradients, in qkv.
+// The addresses of q, k and v, or of their gradients, in qkv.
 struct QkvParts {
   std::byte *q, *k, *v;
 };
@@ -59,7 +59,7 @@ QkvParts PartsOf(std::byte* qkv, const cuda::AttentionShape& shape) {
   return {qkv, qkv + bytes, qkv + 2 * bytes};
 }
 
-// The optional input `i`, f32 of dimensions that are those of the scores or 1.
+// The optional mask, input `i`, in f32. Each dimension is that of the scores or 1.
 class Mask {
  public:
   Mask(const CudaNode& node, int i) : input_(i) {
@@ -97,7 +97,7 @@ int64_t WorkspaceBytes(const cuda::AttentionShape& shape) {
   return shape.batch * shape.heads * shape.queries * int64_t{sizeof(float)};
 }
 
-// Outputs y and lse of inputs_of(memory).
+// Plans the outputs y and lse from inputs_of(memory).
 template <typename F>
 absl::StatusOr<PlannedNode> PlanForward(const CudaNode& node, const cuda::AttentionShape& shape,
                                         const Mask& mask, F inputs_of) {
@@ -116,7 +116,7 @@ absl::StatusOr<PlannedNode> PlanForward(const CudaNode& node, const cuda::Attent
       })};
 }
 
-// What a derivative is made from, and where it goes.
+// The inputs and outputs of a derivative.
 struct Backward {
   cuda::AttentionGradients gradients;
   std::byte *dy, *y;
@@ -154,7 +154,7 @@ absl::StatusOr<PlannedNode> PlanAttention(const CudaNode& node) {
   });
 }
 
-// Of dy, q, k, v, y, lse, mask?
+// Inputs: dy, q, k, v, y, lse, mask?.
 absl::StatusOr<PlannedNode> PlanAttentionGrad(const CudaNode& node) {
   const auto shape = AttentionShapeOf(node, node.shape(1), node.shape(2), node.shape(3));
   const Mask mask(node, 6);
@@ -176,7 +176,7 @@ absl::StatusOr<PlannedNode> PlanSelfAttention(const CudaNode& node) {
   });
 }
 
-// Of dy, qkv, y, lse, mask?
+// Inputs: dy, qkv, y, lse, mask?.
 absl::StatusOr<PlannedNode> PlanSelfAttentionGrad(const CudaNode& node) {
   const auto shape = SelfAttentionShapeOf(node, node.shape(1));
   const Mask mask(node, 4);

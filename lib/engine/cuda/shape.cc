@@ -1,4 +1,5 @@
-// Other shapes, other places, chosen elements: nothing is computed. Tensors of every type.
+// Ops that change shapes, move elements or select elements, without computing. They take tensors of
+// every type.
 #include <limits>
 #include <memory>
 
@@ -24,7 +25,7 @@ int ElementBytes(const TensorType& type) { return static_cast<int>(DTypeBytes(ty
 absl::StatusOr<PlannedNode> PlanReshape(const CudaNode& node) { return PlanAlias(node); }
 absl::StatusOr<PlannedNode> PlanReshapeGrad(const CudaNode& node) { return PlanAlias(node, {1}); }
 
-// One copy of a box from the first input to the first output.
+// Plans one copy of a box from the first input to the first output.
 PlannedNode PlanCopy(const CudaNode& node, cuda::View to, cuda::View from, Shape sizes) {
   return {.prepare = Enqueue([to = std::move(to), from = std::move(from), sizes = std::move(sizes),
                               bytes = ElementBytes(node.outputs[0]),
@@ -33,7 +34,7 @@ PlannedNode PlanCopy(const CudaNode& node, cuda::View to, cuda::View from, Shape
           })};
 }
 
-// y's dimension k is x's dimension permutation[k].
+// Dimension k of y is dimension permutation[k] of x.
 PlannedNode PlanPermutation(const CudaNode& node, const Shape& permutation) {
   const Shape& y = node.outputs[0].shape;
   const Shape strides = cuda::RowMajorStrides(node.shape(0));
@@ -101,7 +102,7 @@ absl::StatusOr<PlannedNode> PlanExpandGrad(const CudaNode& node) {
 
 // --- Parts side by side -------------------------------------------------------------------------
 
-// Where the parts of a tensor lie in it, along the node's axis.
+// The positions of a tensor's parts in it, along the node's axis.
 struct Parts {
   std::vector<Shape> sizes;
   std::vector<cuda::View> places;
@@ -124,7 +125,7 @@ int AxisOf(const CudaNode& node) {
   return static_cast<int>(AxisAttribute(*node.node, static_cast<int64_t>(node.shape(0).size())));
 }
 
-// Concat and SplitGrad, of images in the layout that the first part lies in.
+// Plans Concat and SplitGrad. Images use the layout of the first part.
 absl::StatusOr<PlannedNode> PlanJoin(const CudaNode& node) {
   const Layout layout = node.layouts[0];
   return PlannedNode{
@@ -143,7 +144,7 @@ absl::StatusOr<PlannedNode> PlanJoin(const CudaNode& node) {
       })};
 }
 
-// Split and ConcatGrad.
+// Plans Split and ConcatGrad.
 absl::StatusOr<PlannedNode> PlanPart(const CudaNode& node) {
   const Layout layout = node.layouts[0];
   PlannedNode plan{
@@ -184,7 +185,7 @@ Box SliceOf(const CudaNode& node, const Shape& whole) {
   return box;
 }
 
-// Of what is inside a border.
+// Returns the box inside a border.
 Box InsideOf(const CudaNode& node, const Shape& whole, const Shape& inside) {
   const Shape padding = IntegersAttribute(*node.node, "padding");
   Box box{.place = {0, cuda::RowMajorStrides(whole)}, .sizes = inside};
@@ -192,7 +193,7 @@ Box InsideOf(const CudaNode& node, const Shape& whole, const Shape& inside) {
   return box;
 }
 
-// The box of the output becomes the input, the rest `value`.
+// Fills the output with `value`, then copies the input to the box.
 PlannedNode PlanFillAround(const CudaNode& node, Box box, double value) {
   return {.prepare = Enqueue([box = std::move(box), value, n = node.outputs[0].elements(),
                               type = node.output_type(0), bytes = ElementBytes(node.outputs[0]),
@@ -253,7 +254,7 @@ cuda::GatherShape EmbeddingShapeOf(const TensorType& ids, const Shape& table) {
           .allows_negative = false};
 }
 
-// Of inputs `x` and `index`.
+// Plans a gather from input `x` by input `index`.
 PlannedNode PlanTake(const CudaNode& node, const cuda::GatherShape& shape, int x, int index) {
   return {.prepare =
               Enqueue([=, bytes = ElementBytes(node.outputs[0]), flag = node.context.out_of_range,
@@ -263,7 +264,7 @@ PlannedNode PlanTake(const CudaNode& node, const cuda::GatherShape& shape, int x
               })};
 }
 
-// Of dy and input `index`; `shape_only` is the other.
+// Plans the gradient of a gather, from dy and input `index`. `shape_only` is the other input.
 PlannedNode PlanPutBack(const CudaNode& node, const cuda::GatherShape& shape, int index,
                         int shape_only) {
   return {.shape_only = {shape_only},
@@ -330,7 +331,7 @@ cuda::ScatterReduction ReductionOf(const CudaNode& node) {
                                                          : cuda::ScatterReduction::kNone;
 }
 
-// data, index, updates.
+// Inputs: data, index, updates.
 absl::StatusOr<PlannedNode> PlanScatterElements(const CudaNode& node) {
   ASSIGN_OR_RETURN(const cuda::IndexedElements elements,
                    IndexedElementsOf(node, node.inputs[0], node.inputs[1]));

@@ -17,7 +17,7 @@ struct Slide {
   int64_t positions() const {
     const int64_t room = size + before + after - dilation * (kernel - 1) - 1;
     int64_t positions = (ceil ? (room + stride - 1) / stride : room / stride) + 1;
-    // As in PyTorch: the last window starts inside the image or in the padding before it.
+    // The last window starts inside the image or in the padding before it, as in PyTorch.
     if (ceil && (positions - 1) * stride >= size + before) --positions;
     return positions;
   }

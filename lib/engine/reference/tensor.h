@@ -51,7 +51,7 @@ void ForEach(const Shape& shape, F f) {
   } while (Next(shape, index));
 }
 
-// Returns the tensor whose element at an index is value(index).
+// Returns a tensor with the element value(index) at every index.
 template <typename F>
 Tensor Generate(const Shape& shape, F value) {
   Tensor tensor{.shape = shape};

@@ -81,7 +81,7 @@ class Recording {
   SafetensorsHeader header_;
 };
 
-// What a graph's inputs take from a recording.
+// The values of a graph's inputs, from a recording.
 class RecordedInputs {
  public:
   static absl::StatusOr<RecordedInputs> Create(const v1::Graph& graph, const Recording& recording) {
@@ -137,7 +137,7 @@ absl::StatusOr<double> LogitsDifference(absl::Span<const float> own, const Recor
   return difference / largest;
 }
 
-// Does what the ps does with gradients, in this process. lib/graph/ops.md explains statistics.
+// Applies gradients as the ps does, in this process. lib/graph/ops.md explains statistics.
 class Sgd {
  public:
   Sgd(const v1::Graph& graph, const ModelMemory& memory, double momentum, double learning_rate)

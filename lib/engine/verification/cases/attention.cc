@@ -19,7 +19,7 @@ std::vector<OperatorCase> Cases() {
       {"SelfAttention", {Rows({2, 4, 12}), Input({2, 2, 4, 4})}, {{"heads", 2}}},
       {"SelfAttention", {{2, 70, 96}}, {{"heads", 2}, {"causal", 1}}},
       {"SelfAttention", {{1, 130, 48}}, {{"heads", 1}}},
-      // On a GPU cuDNN computes these cases in 16 bits.
+      // cuDNN computes these cases on a GPU in 16 bits.
       {"SelfAttention", {{2, 128, 48}}, {{"heads", 2}, {"causal", 1}}},
       {"Attention", {{1, 128, 8}, {1, 128, 8}, {1, 128, 16}}, {{"heads", 1}, {"scale", 0.4}}},
 
