@@ -19,7 +19,7 @@ const AttributeRule& FindRule(const v1::Node& node, absl::string_view name,
   return *rule;
 }
 
-// The node's own value; null where its default stands for it.
+// Returns the node's own value, or null if it uses the default.
 const v1::Attribute* Find(const v1::Node& node, absl::string_view name) {
   auto found = node.attributes().find(std::string(name));
   return found == node.attributes().end() ? nullptr : &found->second;

@@ -1,5 +1,5 @@
-// A node's attributes with the defaults of lib/graph/ops.md filled in, and what several of them
-// (and a shape) mean together. For nodes that have passed InferTypes: a wrong name or kind is a bug
+// Reads a node's attributes, with the defaults of lib/graph/ops.md, and derives values from several
+// attributes and a shape. Requires: the node has passed InferTypes. A wrong name or kind is a bug
 // and fails a CHECK.
 #pragma once
 
@@ -14,10 +14,10 @@
 
 namespace muster {
 
-// Whether the node itself has it: no default.
+// Returns whether the node itself has the attribute, ignoring defaults.
 bool HasAttribute(const v1::Node& node, absl::string_view name);
 
-// The node's value, or the default.
+// These return the node's value, or the default.
 int64_t IntegerAttribute(const v1::Node& node, absl::string_view name);
 double NumberAttribute(const v1::Node& node, absl::string_view name);
 absl::string_view WordAttribute(const v1::Node& node, absl::string_view name);
@@ -26,7 +26,7 @@ std::vector<double> NumbersAttribute(const v1::Node& node, absl::string_view nam
 
 // ---------------------------------------------------------------- meanings
 
-// What a convolution or pooling looks through; height before width.
+// The window of a convolution or pooling; height before width.
 struct Window {
   std::array<int64_t, 2> kernel;
   std::array<int64_t, 2> strides;
@@ -35,31 +35,32 @@ struct Window {
   std::array<int64_t, 2> dilations;       // 1, 1 for averages
 };
 
-// Of Conv2d, its gradients and its fusions; `weight_shape` is that of w.
+// Returns the window of Conv2d, its gradients and its fusions. `weight_shape` is the shape of w.
 Window ConvolutionWindow(const v1::Node& node, absl::Span<const int64_t> weight_shape);
 
-// Of MaxPool2d, AveragePool2d and their gradients. Ceil is in the shapes; windows may reach beyond
-// padding_after.
+// Returns the window of MaxPool2d, AveragePool2d and their gradients. The shapes already include
+// `ceil`, so windows may extend beyond padding_after.
 Window PoolingWindow(const v1::Node& node);
 
-// Attribute `axis`, counted from the front.
+// Returns attribute `axis`, counted from the front.
 int64_t AxisAttribute(const v1::Node& node, int64_t rank);
 
-// Attribute `axes`, counted from the front, ascending. `rank`: of x; of y for Unsqueeze.
+// Returns attribute `axes`, counted from the front, ascending. `rank` is the rank of x; for
+// Unsqueeze it is the rank of y.
 std::vector<int64_t> AxesAttribute(const v1::Node& node, int64_t rank);
 
-// Slice: y's element i of dimension k is x's element starts[k] + i * steps[k].
+// The range of a Slice: element i of y in dimension k is element starts[k] + i * steps[k] of x.
 struct SliceRange {
   std::vector<int64_t> starts;   // in [0, size], one per dimension of x
-  std::vector<int64_t> steps;    // likewise
+  std::vector<int64_t> steps;    // one per dimension of x
   std::vector<int64_t> lengths;  // y's shape
 };
 SliceRange SliceAttributes(const v1::Node& node, absl::Span<const int64_t> x_shape);
 
-// What Attention multiplies q kᵀ with; `q_shape` is [B, T, C].
+// Returns the factor of q kᵀ in Attention; `q_shape` is [B, T, C].
 double AttentionScale(const v1::Node& node, absl::Span<const int64_t> q_shape);
 
-// Targets with this value do not count; nullopt: all do.
+// Returns the target value that does not count; nullopt: all targets count.
 absl::optional<int64_t> IgnoreIndex(const v1::Node& node);
 
 }  // namespace muster

@@ -35,7 +35,7 @@ TEST(AttributesTest, PoolingStridesAreItsKernelUnlessGiven) {
               ElementsAre(1, 1));
 }
 
-TEST(AttributesTest, AConvolutionHasItsKernelFromTheWeight) {
+TEST(AttributesTest, AConvolutionsKernelSizeComesFromTheWeight) {
   const Window window =
       ConvolutionWindow(Node("Conv2d(x, w) strides=[1, 2] dilations=[3, 4]"), {8, 4, 5, 7});
 

@@ -23,12 +23,12 @@
 namespace muster {
 namespace {
 
-// Which operands are broadcast does not depend on the batch, but with a batch of 1 an addend [1, C]
-// would look as large as its sum.
+// Broadcasting does not depend on the batch. But with a batch of 1, an addend [1, C] would have the
+// same size as its sum.
 constexpr int64_t kBatch = 2;
 
-// The positions among a node's tensors that an operand of its signature stands for: one, several of
-// a repeated one, none of an optional one that is left out.
+// The positions of an operand's tensors among a node's tensors: one tensor, several of a repeated
+// operand, none of an omitted optional one.
 struct Range {
   int begin;
   int end;
@@ -44,7 +44,8 @@ Range Positions(const std::vector<Operand>& operands,
           repeats ? tensors.size() : std::min(position + 1, tensors.size())};
 }
 
-// The output that a rule's input "dNAME" is the gradient of; null where it is no gradient.
+// Returns the output that belongs to the gradient "dNAME" of a rule's inputs; null if the input is
+// no gradient.
 const Operand* Differentiated(const Operator& op, absl::string_view input) {
   if (input == "dy") return &op.outputs.front();
   if (!absl::ConsumePrefix(&input, "d")) return nullptr;
@@ -84,7 +85,7 @@ class Differentiation {
   // A part of a tensor's gradient, from one of its uses.
   struct Contribution {
     int node;   // position in the forward graph
-    int input;  // of the node
+    int input;  // input of the node
     std::string tensor;
   };
 
@@ -93,7 +94,7 @@ class Differentiation {
         absl::StrCat("node '", node.name(), "' (", node.op(), ") ", what, " '", tensor, "'"));
   }
 
-  // The outputs of loss functions that the graph's loss is made of.
+  // Finds the outputs of loss functions that add up to the graph's loss.
   absl::Status FindLosses() {
     absl::flat_hash_map<absl::string_view, const v1::Node*> makers;
     for (const v1::Node& node : forward_.nodes()) {
@@ -124,8 +125,8 @@ class Differentiation {
                                [&](const auto& y) { return leads_to_loss_.contains(y); });
   }
 
-  // Counts the uses through which each active tensor reaches the loss, so that backward knows when
-  // a gradient is complete.
+  // Counts the uses through which each active tensor reaches the loss. So backward knows when a
+  // gradient is complete.
   absl::Status FindUses() {
     leads_to_loss_ = losses_;
     for (int i = forward_.nodes_size() - 1; i >= 0; --i) {
@@ -147,9 +148,10 @@ class Differentiation {
     return CheckAllReached(trained_, uses_, absl::StrCat("reach the loss '", forward_.loss(), "'"));
   }
 
-  // Whether rules take a gradient of each output through which the node leads to the loss.
+  // Returns an error unless the rules use the gradient of each output through which the node leads
+  // to the loss.
   absl::Status CheckOutputs(const v1::Node& node, const Operator& op) const {
-    if (op.gradients.empty()) return absl::OkStatus();  // then it has none through any input
+    if (op.gradients.empty()) return absl::OkStatus();  // then no input has a gradient either
     for (int y = 0; y < node.outputs_size(); ++y) {
       const std::string& output = node.outputs(y);
       if (!leads_to_loss_.contains(output)) continue;
@@ -185,7 +187,7 @@ class Differentiation {
                                                    one ? " does not " : " do not ", what));
   }
 
-  // A statistic belongs to the one BatchNorm that it feeds.
+  // Each statistic belongs to the one BatchNorm that it feeds.
   absl::Status FindStatistics() {
     absl::flat_hash_set<std::string> fed;
     for (const v1::Node& node : forward_.nodes()) {
@@ -199,7 +201,7 @@ class Differentiation {
     return CheckAllReached(statistics_, fed, "feed a BatchNorm, as a statistic must");
   }
 
-  // What running_mean and running_variance receive: mean and variance of this run.
+  // Adds the contributions of running_mean and running_variance: mean and variance of this run.
   void AddStatistics(const v1::Node& node) {
     if (node.op() != "BatchNorm") return;
     for (const auto& [running, statistic] :
@@ -217,7 +219,7 @@ class Differentiation {
     const v1::Node& node = forward_.nodes(position);
     const Operator& op = *FindOperator(node.op());
     for (const GradientRule& rule : op.gradients) {
-      std::vector<int> of;  // inputs of the node
+      std::vector<int> of;  // positions of inputs
       for (absl::string_view operand : rule.of) {
         const Range range = Positions(op.inputs, node.inputs(), operand);
         for (int x = range.begin; x < range.end; ++x) of.push_back(x);
@@ -228,7 +230,7 @@ class Differentiation {
         Contribute(position, of.front(), gradients_.at(node.outputs(0)));
         continue;
       }
-      // Zeros that it needs come before it.
+      // Zeros that the node needs must come before it.
       std::vector<std::string> inputs;
       for (absl::string_view input : rule.inputs) AppendInputs(node, op, input, inputs);
       v1::Node& backward = AddNode(absl::StrCat(node.name(), "/", rule.op), rule.op);
@@ -241,7 +243,7 @@ class Differentiation {
     }
   }
 
-  // A parameter's gradient is a tensor of its own: the caller owns its memory.
+  // A parameter's gradient must be a separate tensor: the caller owns its memory.
   bool IsIdentity(const GradientRule& rule, const v1::Node& node, int input) const {
     return rule.identity_if_same_type && !trained_.contains(node.inputs(input)) &&
            types_.at(node.inputs(input)) == types_.at(node.outputs(0));
@@ -261,7 +263,7 @@ class Differentiation {
     }
   }
 
-  // Zeros where nothing flows back.
+  // Returns the gradient of a tensor: zeros if nothing flows back.
   const std::string& GradientOf(const std::string& tensor) {
     auto [gradient, is_new] = gradients_.try_emplace(tensor);
     if (!is_new) return gradient->second;
@@ -293,7 +295,7 @@ class Differentiation {
     }
   }
 
-  // Adds a part; with the last one the gradient is complete.
+  // Adds a part of a gradient. The last part completes it.
   void Contribute(int position, int input, std::string part) {
     const std::string& tensor = forward_.nodes(position).inputs(input);
     std::vector<Contribution>& parts = parts_[tensor];
@@ -318,7 +320,7 @@ class Differentiation {
     return node;
   }
 
-  // `name`, with primes where the graph has taken it.
+  // Returns `name`, with primes appended if the graph already uses it.
   static std::string Unique(std::string name, absl::flat_hash_set<std::string>& taken) {
     while (!taken.insert(name).second) name += "'";
     return name;
@@ -332,7 +334,7 @@ class Differentiation {
   absl::flat_hash_set<std::string> names_;
   absl::flat_hash_set<std::string> node_names_;
   absl::flat_hash_set<std::string> losses_;
-  absl::flat_hash_set<std::string> active_;  // no other tensor needs a gradient
+  absl::flat_hash_set<std::string> active_;  // the tensors that need a gradient
   absl::flat_hash_set<std::string> leads_to_loss_;
   absl::flat_hash_map<std::string, int> uses_;
   absl::flat_hash_map<std::string, std::vector<Contribution>> parts_;

@@ -6,11 +6,17 @@
 
 namespace muster {
 
-// `forward` followed by the backward nodes of lib/graph/ops.md, in an order in which gradients of
-// late parameters come first. gradients[p] names a tensor of its own: d loss / d parameter p, or
-// for a statistic this run's contribution. Nodes that do not lead to the loss (CorrectCount) stay
-// in place. INVALID_ARGUMENT when the loss is missing or is no (total of) loss functions, trained
-// parameters do not reach it, statistics feed no BatchNorm, or an op has no derivative.
+// Returns `forward` followed by the backward nodes of lib/graph/ops.md. Gradients of late
+// parameters come first. gradients[p] names a separate tensor: d loss / d parameter p, or for a
+// statistic this run's contribution. Nodes that do not lead to the loss (CorrectCount) stay in
+// place.
+//
+// Returns INVALID_ARGUMENT in these cases:
+// - the loss is missing, or is not a loss function or a total of them;
+// - a trained parameter does not reach the loss;
+// - a statistic feeds no BatchNorm;
+// - an op has no derivative.
+//
 //   Source: Griewank & Walther, Evaluating Derivatives, 2nd ed., section 3.2 (adjoint
 //   accumulation).
 absl::StatusOr<v1::Graph> Differentiate(const v1::Graph& forward);

@@ -20,8 +20,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsSupersetOf;
 
-// What Differentiate has added, after checking that the whole infers for several batches and that
-// gradients have the types of their parameters.
+// Returns the nodes that Differentiate has added. Checks that types can be inferred for several
+// batches, and that gradients have the types of their parameters.
 std::vector<std::string> Backward(const v1::Graph& forward) {
   const absl::StatusOr<v1::Graph> graph = Differentiate(forward);
   EXPECT_TRUE(graph.ok()) << graph.status();
@@ -49,7 +49,7 @@ constexpr absl::string_view kMlp = R"(
     loss loss
     correct correct)";
 
-TEST(DifferentiateTest, AnMlpTakesParameterGradientsFirstAndNoneOfItsInput) {
+TEST(DifferentiateTest, AnMlpComputesParameterGradientsFirstAndNoneOfItsInput) {
   const v1::Graph forward = ParseGraph(kMlp);
 
   EXPECT_THAT(Backward(forward),
@@ -65,7 +65,7 @@ TEST(DifferentiateTest, AnMlpTakesParameterGradientsFirstAndNoneOfItsInput) {
                           "d(layers.1.bias)"));
 }
 
-TEST(DifferentiateTest, TheForwardGraphStaysAsItWas) {
+TEST(DifferentiateTest, TheForwardGraphDoesNotChange) {
   const v1::Graph forward = ParseGraph(kMlp);
 
   v1::Graph graph = Differentiate(forward).value();
@@ -86,7 +86,7 @@ TEST(DifferentiateTest, BackwardNodesHaveTheAttributesOfTheirForwardNode) {
   EXPECT_EQ(loss.attributes().at("ignore_index").i(), -1);
 }
 
-// Losses around `nodes`, which make y from x and the parameters: f32[batch, 4].
+// A graph with a loss around nodes that make y, f32[batch, 4], from x and the parameters.
 std::string Regression(absl::string_view parameters_and_nodes) {
   return absl::StrCat(R"(
       input x f32[-1, 4]
@@ -124,7 +124,7 @@ TEST(DifferentiateTest, ATensorUsedTwiceByOneNodeCountsTwice) {
                   "d(a) = Accumulate(d(a) from y, d(a) from y')", "d(b) = AddGrad(d(a), b)"));
 }
 
-TEST(DifferentiateTest, AnAddendOfOneRowIsSummedWhateverTheBatch) {
+TEST(DifferentiateTest, TheGradientOfAnAddendOfOneRowIsSummedForAnyBatch) {
   EXPECT_THAT(Backward(Regression(R"(
                   parameter row [1, 4]
                   a = Neg(row)
@@ -132,7 +132,7 @@ TEST(DifferentiateTest, AnAddendOfOneRowIsSummedWhateverTheBatch) {
               ElementsAre(kLossGradient, "d(a) = SubGradB(d(y), a)", "d(row) = NegGrad(d(a))"));
 }
 
-TEST(DifferentiateTest, GradientsOfParametersAreTensorsOfTheirOwn) {
+TEST(DifferentiateTest, GradientsOfParametersAreSeparateTensors) {
   EXPECT_THAT(Backward(Regression(R"(
                   parameter a [4]
                   parameter b [4]
@@ -142,7 +142,7 @@ TEST(DifferentiateTest, GradientsOfParametersAreTensorsOfTheirOwn) {
                           "d(b) = AddGrad(d(c), b)"));
 }
 
-TEST(DifferentiateTest, AConcatGivesEveryPartItsGradientAndASplitTakesOneOfEach) {
+TEST(DifferentiateTest, ConcatAndSplitDifferentiateEveryPart) {
   EXPECT_THAT(
       Backward(Regression(R"(
                   parameter w [6, 4]
@@ -153,7 +153,7 @@ TEST(DifferentiateTest, AConcatGivesEveryPartItsGradientAndASplitTakesOneOfEach)
                   "d(a) = SplitGrad(d(p), d(q), d(r))", "d(w) = LinearGradWeight(d(a), x)"));
 }
 
-TEST(DifferentiateTest, ZerosStandInWhereNothingFlowsThroughAnOutput) {
+TEST(DifferentiateTest, ZerosReplaceTheGradientOfAnUnusedOutput) {
   EXPECT_THAT(Backward(R"(
                   input x f32[-1, 7, 5]
                   input target f32[-1, 7, 6]
@@ -192,7 +192,7 @@ TEST(DifferentiateTest, GradientsFlowThroughLaterOutputsAndIntoOptionalInputs) {
                           "d(shift) = AddGrad(d(shifted), shift)"));
 }
 
-TEST(DifferentiateTest, ATransposedConvolutionIsTheOneOfItsGradientBackwards) {
+TEST(DifferentiateTest, ATransposedConvolutionUsesTheGradientsOfAConvolution) {
   EXPECT_THAT(Backward(R"(
                   input x f32[-1, 4, 3, 3]
                   input target f32[-1, 2, 6, 6]
@@ -222,7 +222,7 @@ TEST(DifferentiateTest, NormsDifferentiateByTheParametersTheyHave) {
                   "d(gain) = LayerNormGradParameters(d(a), x, am, ar, gain)"));
 }
 
-TEST(DifferentiateTest, AStatisticReceivesThisRunsStatisticInTheOrderOfTheParameters) {
+TEST(DifferentiateTest, AStatisticReceivesTheStatisticOfThisRun) {
   const v1::Graph graph = Differentiate(ParseGraph(Regression(R"(
                               statistic variance [4]
                               parameter gain [4]
@@ -278,7 +278,7 @@ TEST(DifferentiateTest, NoGradientGoesIntoIntegersOrMasks) {
                   "d(table) = EmbeddingGrad(d(qkv), ids, table)"));
 }
 
-TEST(DifferentiateTest, NothingFlowsBackThroughASteppedFunction) {
+TEST(DifferentiateTest, NoGradientFlowsThroughAStepFunction) {
   EXPECT_THAT(
       Backward(R"(
                 input x f32[-1, 4]
@@ -293,7 +293,7 @@ TEST(DifferentiateTest, NothingFlowsBackThroughASteppedFunction) {
       ElementsAre("d(rest) = MeanSquaredErrorGrad(rest, target)", "d(w) = MulGrad(d(rest), w, x)"));
 }
 
-// A token that each sample begins with: of what it is put before only the batch is asked.
+// A token is put before each sample. Only the batch size of the sample is read.
 TEST(DifferentiateTest, ShapesHaveNoGradient) {
   EXPECT_THAT(Backward(R"(
                 input x f32[-1, 4]
@@ -312,8 +312,8 @@ TEST(DifferentiateTest, ShapesHaveNoGradient) {
                           "d(y) = ReshapeGrad(d(row), y)", "d(w) = LinearGradWeight(d(y), x)"));
 }
 
-// As images are resized by matrices, or blurred by a kernel that nobody trains.
-TEST(DifferentiateTest, NoGradientIsComputedOfConstantWeights) {
+// Constant weights resize images, or blur them with an untrained kernel.
+TEST(DifferentiateTest, ConstantWeightsHaveNoGradient) {
   EXPECT_THAT(
       Backward(R"(
                   input x f32[-1, 1, 4, 4]
@@ -343,7 +343,7 @@ TEST(DifferentiateTest, ATiedTableSumsEmbeddingAndHeadAtTheEnd) {
   EXPECT_EQ(backward.back(), "d(table) = Accumulate(d(table) from x, d(table) from logits)");
 }
 
-TEST(DifferentiateTest, NamesThatTheGraphHasTakenAreAvoided) {
+TEST(DifferentiateTest, NamesInUseAreAvoided) {
   v1::Graph forward = ParseGraph(Regression(R"(
       parameter w [4, 4]
       y = Linear(x, w))"));
@@ -356,7 +356,7 @@ TEST(DifferentiateTest, NamesThatTheGraphHasTakenAreAvoided) {
   EXPECT_EQ(graph.gradients(0), "d(w)'");
 }
 
-TEST(DifferentiateTest, RefusesWhatHasNoGradient) {
+TEST(DifferentiateTest, RefusesGraphsWithoutAGradient) {
   constexpr absl::string_view kTensors = R"(
       input input f32[-1, 4]
       input target f32[-1, 4]
@@ -473,7 +473,7 @@ TEST(DifferentiateTest, RefusesADifferentiatedGraphAndOneWithoutParameters) {
             "the graph has no parameters");
 }
 
-// Whatever a rule names must be in the signatures of both ops, in the right number.
+// The operands that a rule names must be in the signatures of both ops, in the right number.
 TEST(OperatorTableTest, EveryGradientRuleFitsTheOperatorItNames) {
   const auto has = [](const std::vector<Operand>& operands, absl::string_view name) {
     return std::ranges::count(operands, name, &Operand::name) == 1;

@@ -9,9 +9,10 @@
 namespace muster {
 namespace {
 
-constexpr int kNodesMin = 4;  // of a block on average: fewer save nothing
+// Nodes of a block on average: recomputing smaller blocks saves nothing.
+constexpr int kNodesMin = 4;
 
-// "blocks.3" of "blocks.3.mlp.fc"; "" when no component is a number.
+// Returns "blocks.3" for "blocks.3.mlp.fc"; "" if no component is a number.
 absl::string_view BlockName(absl::string_view name) {
   for (size_t begin = 0; begin < name.size();) {
     const size_t end = std::min(name.find_first_of("./", begin), name.size());

@@ -1,4 +1,4 @@
-// The blocks of a model: what recomputation keeps and repeats.
+// Finds the blocks of a model, the units that recomputation keeps and repeats.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,11 @@
 
 namespace muster {
 
-// The block of every node of a forward graph, counted from 0 in the order of the nodes. Names tell:
-// "blocks.3.mlp.fc" and "blocks.3.ln" are of block "blocks.3", "layer2.0.conv1" of "layer2.0"; a
-// node whose name has no number belongs to the block before it. Where names make blocks of fewer
-// than four nodes on average, or none, it is about √n runs of √n nodes.
+// Returns the block of every node of a forward graph, counted from 0 in the order of the nodes.
+// Names define blocks: "blocks.3.mlp.fc" and "blocks.3.ln" belong to "blocks.3", "layer2.0.conv1"
+// to "layer2.0". A node without a number in its name belongs to the block before it. If names
+// define no blocks, or blocks of fewer than four nodes on average, the result is about √n runs of
+// √n nodes.
 //   Source of √n: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 std::vector<int> FindBlocks(const v1::Graph& forward);
 

@@ -27,7 +27,8 @@ struct Shaped {
 
 int64_t LinearProducts(const Shaped& s) {
   if (s.node.op() == "LinearGradBias") return 0;
-  // x or dy, times the columns it meets: w is [outer, inner], as an input or as the output dw.
+  // The elements of x or dy, times the columns of w. w is [outer, inner], as an input or as the
+  // output dw.
   const Shape& w = absl::StartsWith(s.node.op(), "LinearGradWeight") ? s.output(0) : s.input(1);
   const bool has_outputs = absl::StartsWith(s.node.op(), "LinearGrad");
   return s.elements(s.node.inputs(0)) * w[has_outputs ? 1 : 0];
@@ -48,7 +49,7 @@ int64_t ConvolutionProducts(const Shaped& s) {
   return s.elements(is_gradient ? s.node.inputs(0) : s.node.outputs(0)) * w[1] * w[2] * w[3];
 }
 
-// Every pixel of x meets the whole of its channel's weights.
+// Every pixel of x is multiplied with all weights of its channel.
 int64_t TransposedConvolutionProducts(const Shaped& s) {
   const Shape& w = s.input(1);
   return s.elements(s.node.inputs(0)) * w[1] * w[2] * w[3];
@@ -101,7 +102,7 @@ int64_t MovedBytes(const Shaped& s) {
   int64_t bytes = 0;
   absl::flat_hash_set<absl::string_view> read;
   for (int i = 0; i < s.node.inputs_size(); ++i) {
-    // Of the table of a Gather or Embedding only what is written is read.
+    // A Gather or Embedding reads only the rows of its table that it writes.
     if (((op == "Gather" || op == "GatherElements") && i == 0) || (op == "Embedding" && i == 1)) {
       bytes += s.types.at(s.node.outputs(0)).bytes();
     } else if (!signature.input(i).shape_only && read.insert(s.node.inputs(i)).second) {

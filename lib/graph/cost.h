@@ -1,4 +1,5 @@
-// What a graph costs, by the usual arithmetic: for people and benchmarks, not for decisions.
+// Estimates the cost of a graph by the usual arithmetic. For reports and benchmarks, not for
+// decisions.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,18 @@
 namespace muster {
 
 struct Cost {
-  // Multiply-adds count twice. Only matrix products, convolutions, attention (causal too: in full,
-  // as Chowdhery et al. 2022, appendix B) and recurrences count, as everybody counts a model's
-  // FLOPs; what the rest costs, its bytes tell.
+  // Multiply-adds count twice. Only matrix products, convolutions, attention and recurrences count,
+  // as is usual for a model's FLOPs. Causal attention counts in full, as in Chowdhery et al. 2022,
+  // appendix B. `bytes` shows the cost of all other nodes.
   int64_t flops = 0;
-  // Every tensor that a node reads or writes, once per node: what memory moves when nothing stays
-  // in a cache. Aliases (Reshape) move nothing.
+  // Every tensor that a node reads or writes, once per node: the memory traffic if caches keep
+  // nothing. Aliases (Reshape) move nothing.
   int64_t bytes = 0;
 
   Cost& operator+=(const Cost& other);
 };
 
-// `types` are those of the node's graph.
+// Requires: `types` are the types of the node's graph.
 Cost NodeCost(const v1::Node& node, const TensorTypes& types);
 
 struct TrainingCost {
@@ -29,13 +30,13 @@ struct TrainingCost {
   Cost backward;
 };
 
-// Of one step over `batch` samples. `forward` is not differentiated yet. INVALID_ARGUMENT as
-// Differentiate and InferTypes.
+// Returns the cost of one step over `batch` samples. Requires: `forward` is not differentiated yet.
+// Returns INVALID_ARGUMENT like Differentiate and InferTypes.
 absl::StatusOr<TrainingCost> GraphCost(const v1::Graph& forward, int64_t batch);
 
 struct ParameterCount {
   int64_t trained = 0;    // elements
-  int64_t statistic = 0;  // likewise
+  int64_t statistic = 0;  // elements
 };
 ParameterCount CountParameters(const v1::Graph& graph);
 

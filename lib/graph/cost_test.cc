@@ -9,20 +9,20 @@
 namespace muster::cost_test {
 namespace {
 
-// Of the last node.
+// Returns the cost of the last node.
 Cost CostOf(const char* text, int64_t batch) {
   const v1::Graph graph = ParseGraph(text);
   return NodeCost(*graph.nodes().rbegin(), InferTypes(graph, batch).value());
 }
 
-TEST(NodeCostTest, AConvolutionAsTheFirstOfResNet50) {
+TEST(NodeCostTest, CountsTheFirstConvolutionOfResNet50) {
   const Cost cost = CostOf(R"(
       input x f32[-1, 3, 224, 224]
       parameter w [64, 3, 7, 7]
       y = Conv2d(x, w) strides=[2, 2] padding=[3, 3, 3, 3])",
                            8);
 
-  // 118,013,952 multiply-adds an image, as torchvision's model is counted everywhere.
+  // 118,013,952 multiply-adds per image, the usual count for torchvision's model.
   EXPECT_EQ(cost.flops, 8 * 2 * 118013952LL);
   EXPECT_EQ(cost.bytes, 4 * (8 * 3 * 224 * 224 + 64 * 3 * 49 + 8 * 64 * 112 * 112));
 }
@@ -96,7 +96,7 @@ TEST(NodeCostTest, ElementwiseNodesCostBytesAndAliasesNothing) {
             4 * (20 + 2 * 20 * 16));
 }
 
-TEST(GraphCostTest, BackwardOfALinearLayerIsTwiceItsForwardButForTheFirst) {
+TEST(GraphCostTest, BackwardOfLinearLayersIsTwiceForwardExceptTheFirst) {
   const v1::Graph forward = ParseGraph(R"(
       input x f32[-1, 8]
       input target f32[-1, 8]
@@ -146,7 +146,7 @@ TEST(GraphCostTest, BackwardOfConvolutionsMatMulsAttentionAndRecurrencesIsTwiceT
         )") + nodes + R"(
         loss = MeanSquaredError(y, target)
         loss loss)");
-    // Parameters of the other cases go.
+    // Remove the parameters of the other cases.
     auto& parameters = *forward.mutable_parameters();
     for (int p = parameters.size() - 1; p >= 0; --p) {
       bool is_read = false;
@@ -163,7 +163,7 @@ TEST(GraphCostTest, BackwardOfConvolutionsMatMulsAttentionAndRecurrencesIsTwiceT
   }
 }
 
-TEST(CountParametersTest, TellsStatisticsFromWhatIsTrained) {
+TEST(CountParametersTest, CountsStatisticsAndTrainedParametersSeparately) {
   const ParameterCount count = CountParameters(ParseGraph(R"(
       parameter w [3, 5]
       parameter scalar []

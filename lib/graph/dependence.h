@@ -1,4 +1,4 @@
-// What in a graph depends on what is trained.
+// Finds the tensors of a graph that depend on trained parameters.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace muster {
 
-// The trained parameters and every floating tensor computed from one, not from its shape alone.
+// Returns the trained parameters and every floating tensor computed from one, not from its shape
+// alone.
 absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
                                                     const TensorTypes& types);
 
-// Those of them that a gradient may flow back through: not what comes from a parameter by steps
-// alone (Operator::is_step).
+// Returns those of them through which a gradient may flow back. Tensors that depend on a parameter
+// only through step functions (Operator::is_step) are excluded.
 absl::flat_hash_set<std::string> DifferentiableInTrained(const v1::Graph& graph,
                                                          const TensorTypes& types);
 

@@ -12,10 +12,11 @@ namespace muster {
 // "f32", "i32", "bf16", "f16" or "state".
 absl::string_view DTypeName(v1::DType dtype);
 
-// The element type that a word attribute names; nullopt for none and for "state".
+// Returns the element type that a word attribute names; nullopt for an unknown name and for
+// "state".
 absl::optional<v1::DType> ParseDType(absl::string_view name);
 
-// Of one element; 0 for DTYPE_STATE, whose size is the device's affair.
+// Returns the bytes of one element. Returns 0 for DTYPE_STATE: the device decides its size.
 int64_t DTypeBytes(v1::DType dtype);
 
 inline bool IsFloating(v1::DType dtype) {

@@ -4,7 +4,7 @@ namespace muster {
 
 bool MatchesGlob(absl::string_view pattern, absl::string_view name) {
   size_t p = 0, n = 0;
-  size_t star = absl::string_view::npos, covered = 0;  // the last *, and how far it reaches
+  size_t star = absl::string_view::npos, covered = 0;  // the last *, and the end of its match
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;

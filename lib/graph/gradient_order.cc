@@ -9,7 +9,7 @@
 namespace muster {
 
 std::vector<int> GradientOrder(const v1::Graph& graph) {
-  absl::flat_hash_map<std::string, int> last_use;  // by tensor: the last node that touches it
+  absl::flat_hash_map<std::string, int> last_use;  // the last node that reads or writes each tensor
   for (int n = 0; n < graph.nodes_size(); ++n) {
     for (const std::string& input : graph.nodes(n).inputs()) last_use[input] = n;
     for (const std::string& output : graph.nodes(n).outputs()) last_use[output] = n;

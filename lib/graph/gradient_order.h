@@ -1,4 +1,4 @@
-// In which order a training graph's gradients become final.
+// The order in which a training graph's gradients become final.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace muster {
 
-// Every parameter of a differentiated graph once, those whose gradient is final first (nodes run in
-// the graph's order, and the parameter's last reader is behind it) first.
+// Returns every parameter of a differentiated graph once, in the order in which gradients become
+// final. A gradient is final when the nodes that write it and the last reader of its parameter have
+// run.
 std::vector<int> GradientOrder(const v1::Graph& graph);
 
 }  // namespace muster

@@ -33,7 +33,7 @@ TEST(GradientOrderTest, LayersCloserToTheLossComeFirst) {
   EXPECT_TRUE(std::ranges::is_sorted(order, std::greater<>(), [](int p) { return p / 2; }));
 }
 
-TEST(GradientOrderTest, AParameterThatIsReadAfterItsGradientIsThereWaitsForItsReader) {
+TEST(GradientOrderTest, AParameterReadAfterItsGradientIsFinalComesLater) {
   v1::Graph graph;
   for (const char* name : {"a", "b"}) {
     graph.add_parameters()->set_name(name);

@@ -16,7 +16,8 @@ namespace {
 
 using Pair = std::pair<absl::string_view, absl::string_view>;
 
-// The part before `separator`, which `text` loses, with the separator and spaces around it.
+// Returns the part before `separator`, and removes it, the separator and the spaces around it from
+// `text`.
 absl::string_view Take(absl::string_view& text, absl::string_view separator) {
   const size_t end = text.find(separator);
   CHECK_NE(end, absl::string_view::npos) << "no '" << separator << "' in '" << text << "'";

@@ -1,4 +1,4 @@
-// Graphs as text, for tests.
+// Writes and reads graphs as text, for tests.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace muster {
 
-// A graph in few words, one statement per line:
+// Parses a graph, one statement per line:
 //
 //   input x f32[-1, 4]                       parameter w [3, 4]
 //   statistic mean [4]                       loss l          (or logits, correct)
 //   y, state = MaxPool2d(x) kernel=[2, 2] ceil=1 epsilon=0.5 to=bf16
 //
-// A node is named as its first output; "y @blocks.0.y = Relu(x)" names it otherwise. Numbers
-// without a point are integers. A CHECK fails where the text is none of this.
+// A node has the name of its first output; "y @blocks.0.y = Relu(x)" gives it another name. Numbers
+// without a point are integers. Other text fails a CHECK.
 v1::Graph ParseGraph(absl::string_view text);
 
-// "y, state = MaxPool2d(x)" of every node from the `first` on.
+// Returns a line such as "y, state = MaxPool2d(x)" for every node, starting with node `first`.
 std::vector<std::string> NodeLines(const v1::Graph& graph, int first = 0);
 
 }  // namespace muster

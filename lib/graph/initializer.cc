@@ -8,10 +8,10 @@
 namespace muster {
 namespace {
 
-// Keeps these numbers apart from those drawn for other purposes with the same seed.
+// Separates these random numbers from those drawn for other purposes with the same seed.
 constexpr uint64_t kPurpose = uint64_t{0x696E6974} << 32;
 
-// Element i is `make(words of block i / kPerBlock, i % kPerBlock)`.
+// Sets element i to `make(words of block i / kPerBlock, i % kPerBlock)`.
 template <int kPerBlock, typename Make>
 void FillBlocks(uint64_t seed, int index, int64_t offset, absl::Span<float> values, Make make) {
   const uint64_t stream = kPurpose | static_cast<uint32_t>(index);

@@ -31,7 +31,7 @@ std::vector<float> Filled(const v1::Initializer& initializer, uint64_t seed, int
   return values;
 }
 
-// Mean of value^power.
+// Returns the mean of value^power.
 double Moment(const std::vector<float>& values, int power) {
   double sum = 0;
   for (float value : values) sum += std::pow(value, power);
@@ -56,8 +56,8 @@ TEST(InitializerTest, NormalValuesHaveTheMomentsOfTheNormalDistribution) {
   constexpr int64_t kCount = 1 << 20;
   const std::vector<float> values = Filled(Normal(2), /*seed=*/1, /*index=*/0, kCount);
 
-  // Four standard errors of each moment: sqrt((E x^2p - (E x^p)^2) / n) with E x^2, x^4, x^6, x^8 =
-  // 1, 3, 15, 105.
+  // The tolerance is four standard errors of each moment: sqrt((E x^2p - (E x^p)^2) / n) with E
+  // x^2, x^4, x^6, x^8 = 1, 3, 15, 105.
   const double error = 4 / std::sqrt(kCount);
   EXPECT_NEAR(Moment(values, 1) / 2, 0, error);
   EXPECT_NEAR(Moment(values, 2) / 4, 1, error * std::sqrt(2));
@@ -91,7 +91,7 @@ TEST(InitializerTest, NeighboursSeedsAndParametersAreIndependent) {
   EXPECT_NEAR(correlation(Filled(Normal(1), /*seed=*/1, /*index=*/1, kCount), 0), 0, error);
 }
 
-TEST(InitializerTest, OffsetsBeyondFourBillionGoOn) {
+TEST(InitializerTest, OffsetsBeyondFourBillionDoNotWrap) {
   std::vector<float> near(4), far(4);
   FillInitialValues(Uniform(1), 1, 0, 0, absl::MakeSpan(near));
   FillInitialValues(Uniform(1), 1, 0, int64_t{1} << 34, absl::MakeSpan(far));
@@ -99,7 +99,7 @@ TEST(InitializerTest, OffsetsBeyondFourBillionGoOn) {
   EXPECT_NE(near, far);
 }
 
-TEST(InitializerTest, AConstantIsEverywhereAndNoneIsZero) {
+TEST(InitializerTest, AConstantFillsAllElementsAndTheDefaultIsZero) {
   v1::Initializer one;
   one.set_constant(1);
 

@@ -22,7 +22,7 @@
 namespace muster {
 namespace {
 
-// Of every tensor, as of every parameter.
+// The limit of parameters applies to every tensor.
 constexpr int64_t kElementsMax = limits::kParameterElementsMax;
 
 template <typename... Parts>
@@ -34,7 +34,7 @@ std::string Described(const v1::Node& node) {
   return absl::StrCat("node '", node.name(), "' (", node.op(), ")");
 }
 
-// `kind` is the tensor's in errors: "input", "parameter" or "output".
+// `kind` names the tensor in errors: "input", "parameter" or "output".
 absl::Status Define(absl::string_view kind, const std::string& name, TensorType type,
                     TensorTypes& types) {
   const auto fail = [&](const auto&... fault) { return Invalid(kind, " '", name, "' ", fault...); };
@@ -184,7 +184,7 @@ bool Repeats(const std::vector<Operand>& operands) {
   return !operands.empty() && operands.back().arity == Operand::Arity::kMany;
 }
 
-// Whether an optional output is there: "dbias" with the input "bias".
+// Returns whether an optional output exists: "dbias" exists with the input "bias".
 bool HasOutput(const v1::Node& node, const Operator& op, const Operand& output) {
   if (output.arity != Operand::Arity::kOptional) return true;
   const absl::string_view wanted = absl::StripPrefix(output.name, "d");
@@ -208,12 +208,12 @@ absl::Status CheckArity(const v1::Node& node, const Operator& op) {
   return absl::OkStatus();
 }
 
-// A word of a repeated operand: "...x#" of the second tensor is "...x1".
+// Returns a word of a repeated operand: "...x#" of the second tensor is "...x1".
 std::string Numbered(absl::string_view word, int repeat) {
   return absl::ConsumeSuffix(&word, "#") ? absl::StrCat(word, repeat) : std::string(word);
 }
 
-// The types of a node's inputs against its operator's signature.
+// Matches the types of a node's inputs with its operator's signature.
 class SignatureMatch {
  public:
   SignatureMatch(const v1::Node& node, const Operator& op) : node_(node), op_(op) {}
@@ -279,7 +279,7 @@ class SignatureMatch {
                    input.operand->type);
   }
 
-  // The signature's letters bind a type as its words bind sizes.
+  // Letters of the signature bind types, as words bind sizes.
   absl::Status MatchDtype(const Operand& operand, const TensorType& type) {
     if (operand.dtype.size() != 1) {
       return DTypeName(type.dtype) == operand.dtype ? absl::OkStatus() : Mismatch();
@@ -334,8 +334,8 @@ class SignatureMatch {
   const Operator& op_;
   std::vector<Input> inputs_;
   Dimensions dimensions_;
-  absl::flat_hash_map<std::string, size_t> first_use_;  // of a word: index of the input
-  absl::flat_hash_map<std::string, size_t> dtypes_;     // likewise of a letter
+  absl::flat_hash_map<std::string, size_t> first_use_;  // index of the input that first used a word
+  absl::flat_hash_map<std::string, size_t> dtypes_;  // index of the input that first used a letter
 };
 
 absl::Status UndefinedInput(const v1::Graph& graph, int position, const std::string& name) {
@@ -362,7 +362,7 @@ absl::Status DefineOutputs(const v1::Graph& graph, int position, TensorTypes& ty
     RETURN_IF_ERROR(match.AddInput(input->second));
   }
   RETURN_IF_ERROR(match.Relate());
-  // The match points into `types`, so no insertion before its last use.
+  // The match points into `types`, so nothing may be inserted before its last use.
   ASSIGN_OR_RETURN(std::vector<TensorType> outputs, match.Outputs());
   for (int i = 0; i < node.outputs_size(); ++i) {
     RETURN_IF_ERROR(Define("output", node.outputs(i), std::move(outputs[i]), types));

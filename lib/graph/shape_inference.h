@@ -1,4 +1,4 @@
-// Shapes and types of every tensor of a graph, for one batch size.
+// Infers the shape and type of every tensor of a graph, for one batch size.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct TensorType {
   v1::DType dtype = v1::DTYPE_F32;
   std::vector<int64_t> shape;  // row-major; empty: a scalar, or a state
 
-  // Both are 0 for DTYPE_STATE: the device's kernel decides how large a state is.
+  // Both return 0 for DTYPE_STATE: the device's kernel decides the size of a state.
   int64_t elements() const;
   int64_t bytes() const;
   std::string ToString() const;  // "f32[8, 64, 128]", "state"
@@ -25,15 +25,17 @@ struct TensorType {
 
 using TensorTypes = absl::flat_hash_map<std::string, TensorType>;
 
-// Every input, parameter and node output by name, with the batch dimension bound to `batch` (>= 1).
-// Works on forward, differentiated and lowered graphs. INVALID_ARGUMENT names node, op and the
-// offending shapes ("node 'blocks.0.fc' (Linear): x is f32[8, 64, 100] but w is f32[512, 128]:
-// inner dimensions 100 and 128 differ"); also for unknown ops, attributes out of range, undefined
-// or duplicate names, a loss that is not a scalar, and sizes beyond 2^40 elements.
+// Returns the type of every input, parameter and node output by name, with `batch` (>= 1) as the
+// batch dimension. Works on forward, differentiated and lowered graphs.
+//
+// Returns INVALID_ARGUMENT, naming the node, the op and the shapes: "node 'blocks.0.fc' (Linear): x
+// is f32[8, 64, 100] but w is f32[512, 128]: inner dimensions 100 and 128 differ". Other errors are
+// unknown ops, attributes out of range, undefined or duplicate names, a loss that is not a scalar,
+// and sizes beyond 2^40 elements.
 absl::StatusOr<TensorTypes> InferTypes(const v1::Graph& graph, int64_t batch);
 
-// Adds the outputs of one more node, for those who build a graph and must know its shapes as they
-// go. INVALID_ARGUMENT as InferTypes.
+// Adds the outputs of one more node, for code that builds a graph and needs shapes on the way.
+// Returns INVALID_ARGUMENT like InferTypes.
 absl::Status InferNode(const v1::Node& node, TensorTypes& types);
 
 }  // namespace muster

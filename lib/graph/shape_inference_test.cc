@@ -24,7 +24,7 @@ v1::Graph ParseProto(const std::string& text) {
   return graph;
 }
 
-// Something of every rank and type, with a batch of 8.
+// Tensors of every rank and type; the batch is 8.
 constexpr absl::string_view kTensors = R"(
     input v f32[-1]
     input x f32[-1, 64, 100]
@@ -61,8 +61,8 @@ constexpr absl::string_view kTensors = R"(
     parameter column [64, 1]
 )";
 
-// `node` is the text after "= " (lib/graph/graph_text.h); `outputs` are its types, or the error
-// after "node 'a' (Op): ".
+// `node` is the text after "= " (lib/graph/graph_text.h). `outputs` has the expected types, or the
+// error after "node 'a' (Op): ".
 struct Case {
   const char* node;
   int output_count;
@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class FaultyNodeTest : public testing::TestWithParam<Case> {};
 
-TEST_P(FaultyNodeTest, IsNamedWithOpShapesAndAttribute) {
+TEST_P(FaultyNodeTest, TheErrorNamesOpShapesAndAttribute) {
   const v1::Graph graph = WithNode(GetParam());
 
   const absl::Status status = InferTypes(graph, /*batch=*/8).status();
@@ -310,7 +310,7 @@ INSTANTIATE_TEST_SUITE_P(
              "x is f32[8, 4, 9, 8]: a kernel of 9 does not fit into the padded width of 8"},
         Case{"MaxPool2d(image) kernel=[2, 2] padding=[0, 2, 0, 0]", 2,
              "x is f32[8, 4, 9, 8]: a kernel width of 2 would see nothing but padding"},
-        // Of the first windows' two columns one lies before the image and the other behind it.
+        // The first windows have two columns: one before the image, one behind it.
         Case{"MaxPool2d(image) kernel=[1, 2] padding=[0, 2, 0, 2] dilations=[1, 10]", 2,
              "x is f32[8, 4, 9, 8]: a kernel width of 2 would see nothing but padding"},
         Case{"AveragePool2d(image) kernel=[1, 2] dilations=[1, 2]", 1,
@@ -383,7 +383,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Embedding(ids, large)", 1,
              "output 'a_' is f32[8, 64, 1099511627776]: more than 1099511627776 elements"}));
 
-TEST(InferTypesTest, ALowPrecisionNodeTakesOneFloatingType) {
+TEST(InferTypesTest, AllFloatingInputsOfANodeHaveOneType) {
   const v1::Graph graph = ParseGraph(R"(
       input x f32[-1, 4]
       parameter w [3, 4]
@@ -467,7 +467,7 @@ TEST(InferTypesTest, RefusesFaultyInputsParametersNamesAndRoles) {
   }
 }
 
-TEST(InferTypesTest, RefusesABatchBelowOneAndTensorsThatOnlyTheBatchMakesTooLarge) {
+TEST(InferTypesTest, RefusesBatchesThatAreTooSmallOrTooLarge) {
   const v1::Graph graph = ParseGraph("input x f32[-1, 1048576]");
 
   EXPECT_TRUE(InferTypes(graph, 1).ok());

@@ -12,7 +12,7 @@
 // With peers (ExecutorPeers) parameters and gradients travel by buckets, and the GPUs share the
 // work.
 //
-// A run allocates nothing. Inside a run only parameters are waited for, and at its end gradients.
+// A run allocates nothing. It waits only for parameters, and at its end for gradients.
 #pragma once
 
 #include <cstdint>

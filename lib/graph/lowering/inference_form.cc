@@ -18,7 +18,7 @@ void UseRunningValues(v1::Node& node) {
 }  // namespace
 
 v1::Graph InferenceForm(v1::Graph graph) {
-  absl::flat_hash_map<std::string, std::string> passed;  // a dropout's output: its input
+  absl::flat_hash_map<std::string, std::string> passed;  // maps a dropout's output to its input
   const auto forward = [&](std::string& tensor) {
     auto found = passed.find(tensor);
     if (found != passed.end()) tensor = found->second;

@@ -14,9 +14,10 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kBatch = 2;  // for passes to compare shapes by: not 1, which broadcasts
+// The batch with which passes compare shapes; a batch of 1 would broadcast.
+constexpr int64_t kBatch = 2;
 
-// Attention and precision, which must come before gradients are taken.
+// Lowers attention and precision, which must come before differentiation.
 absl::StatusOr<v1::Graph> LowerForward(v1::Graph graph, const LoweringOptions& options) {
   if (options.fuse) {
     ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, kBatch));

@@ -1,4 +1,5 @@
-// From the forward graph of a plan, always f32 and in training form, to what a device runs.
+// Lowers the forward graph of a plan, always f32 and in training form, to a graph that a device
+// runs.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,17 +9,19 @@
 namespace muster {
 
 struct LoweringOptions {
-  v1::Precision precision = v1::FP32;  // TF32 is FP32 here: the executor's affair
-  bool recompute = false;  // keep what crosses blocks, compute the rest again in backward
+  v1::Precision precision = v1::FP32;  // TF32 is treated as FP32: the executor handles it
+  // Keep only tensors that cross blocks; compute the others again in backward.
+  bool recompute = false;
   bool fuse = true;
 };
 
-// Forward and backward: parameters, their order and graph inputs are those of `forward`, dtypes
-// follow the precision, gradients[p] belongs to parameters[p]. INVALID_ARGUMENT as Differentiate.
+// Returns forward and backward. Parameters, their order and the graph inputs are those of
+// `forward`. Dtypes follow the precision, and gradients[p] belongs to parameters[p]. Returns
+// INVALID_ARGUMENT like Differentiate.
 absl::StatusOr<v1::Graph> TrainingGraph(const v1::Graph& forward, const LoweringOptions& options);
 
-// Forward for evaluation: no dropout, batch norms with their running values. Loss, logits and
-// correct are those of the returned graph: dropout that made one of them is gone.
+// Returns forward for evaluation: no dropout, batch norms with their running values. Take loss,
+// logits and correct from the returned graph: a dropout that made one of them is gone.
 absl::StatusOr<v1::Graph> InferenceGraph(const v1::Graph& forward, const LoweringOptions& options);
 
 }  // namespace muster

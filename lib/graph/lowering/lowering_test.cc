@@ -45,7 +45,7 @@ v1::Graph Inference(const v1::Graph& forward, const LoweringOptions& options) {
   return *graph;
 }
 
-// An image model with everything that differs between training and evaluation.
+// An image model with all parts that differ between training and evaluation.
 constexpr absl::string_view kImage = R"(
     input image f32[-1, 3, 8, 8]
     input target i32[-1]
@@ -87,7 +87,7 @@ TEST(InferenceGraphTest, FusesConvolutionNormAndActivation) {
   EXPECT_EQ(NodeLines(graph)[0], "a = Conv2dBatchNormRelu(image, w, mean, variance, bias, gain)");
 }
 
-TEST(TrainingGraphTest, ComputesNothingForNobody) {
+TEST(TrainingGraphTest, HasNoUnusedNodes) {
   const v1::Graph graph = Training(ParseGraph(R"(
       input x f32[-1, 4]
       input target f32[-1, 4]
@@ -104,7 +104,7 @@ TEST(TrainingGraphTest, ComputesNothingForNobody) {
 
 // ---------------------------------------------------------------- precision
 
-TEST(PrecisionTest, ParametersAndWhatFollowsAreLowWhileStatisticsLossesAndSumsStayF32) {
+TEST(PrecisionTest, ParametersAndTheirDependentsAreLowWhileStatisticsAndLossesStayF32) {
   const v1::Graph graph =
       Training(ParseGraph(kImage), {.precision = v1::BF16, .recompute = false, .fuse = false});
   const TensorTypes types = InferTypes(graph, 2).value();
@@ -118,7 +118,7 @@ TEST(PrecisionTest, ParametersAndWhatFollowsAreLowWhileStatisticsLossesAndSumsSt
   }
 }
 
-TEST(PrecisionTest, MasksAndTargetsStayF32AndAConstantIsMadeInEitherType) {
+TEST(PrecisionTest, MasksAndTargetsStayF32AndConstantsFollowTheirReaders) {
   const v1::Graph graph = Training(ParseGraph(R"(
       input x f32[-1, 5, 4]
       input visible i32[-1, 5]
@@ -147,7 +147,7 @@ TEST(PrecisionTest, MasksAndTargetsStayF32AndAConstantIsMadeInEitherType) {
   EXPECT_THAT(NodeLines(graph), Contains("loss = SigmoidCrossEntropy(y, target)"));
 }
 
-TEST(PrecisionTest, AConstantThatIsTooLargeForItsTypeIsTheLargestThereIs) {
+TEST(PrecisionTest, AConstantTooLargeForTheTypeBecomesTheLargestNumber) {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   for (const auto& [precision, most] :
        {std::pair(v1::FP16, 65504.0), std::pair(v1::BF16, 0x1.fep127)}) {
@@ -181,8 +181,9 @@ TEST(PrecisionTest, AConstantThatIsTooLargeForItsTypeIsTheLargestThereIs) {
   }
 }
 
-// What is computed from one and data is made a number too; what is data alone costs nothing.
-TEST(PrecisionTest, AMaskThatIsComputedFromSuchAConstantIsClipped) {
+// Tensors computed from such a constant and data become finite too. Tensors computed from data
+// alone cost nothing.
+TEST(PrecisionTest, AMaskComputedFromALargeConstantIsClipped) {
   for (const auto& [precision, type, far] :
        {std::tuple(v1::FP16, "f16", -1e9f),
         std::tuple(v1::BF16, "bf16", std::numeric_limits<float>::lowest())}) {
@@ -213,7 +214,7 @@ TEST(PrecisionTest, AMaskThatIsComputedFromSuchAConstantIsClipped) {
   }
 }
 
-TEST(PrecisionTest, AShapeThatIsAskedForIsOfAnyType) {
+TEST(PrecisionTest, AShapeOnlyInputMayHaveAnyType) {
   const v1::Graph graph = Training(ParseGraph(R"(
       input x f32[-1, 4]
       input target f32[-1, 4]
@@ -232,7 +233,7 @@ TEST(PrecisionTest, AShapeThatIsAskedForIsOfAnyType) {
   EXPECT_EQ(InferTypes(graph, 3)->at("rows").dtype, v1::DTYPE_F32);
 }
 
-TEST(PrecisionTest, AnInputIsCastOnceForAllThatReadIt) {
+TEST(PrecisionTest, AnInputIsCastOnceForAllItsReaders) {
   const v1::Graph graph = Training(ParseGraph(R"(
       input x f32[-1, 4]
       input target f32[-1, 4]
@@ -256,7 +257,7 @@ TEST(PrecisionTest, F32AndTf32GraphsAreTheSame) {
 
 // ---------------------------------------------------------------- recomputation
 
-TEST(BlocksTest, AreNamedByTheFirstNumberAndTakeInWhatHasNone) {
+TEST(BlocksTest, AreNamedByTheFirstNumberAndIncludeNodesWithoutOne) {
   const v1::Graph graph = ParseGraph(R"(
       input x f32[-1, 4]
       a @embed = Relu(x)
@@ -279,7 +280,7 @@ TEST(BlocksTest, AreNamedByTheFirstNumberAndTakeInWhatHasNone) {
   EXPECT_THAT(FindBlocks(graph), ElementsAre(0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
 }
 
-TEST(BlocksTest, AreRunsOfTheRootWhereNamesTellNothingOrTooMuch) {
+TEST(BlocksTest, AreRunsOfTheSquareRootIfNamesDoNotHelp) {
   for (const char* prefix : {"plain", "features.", "x."}) {
     v1::Graph graph;
     for (int i = 0; i < 9; ++i) graph.add_nodes()->set_name(absl::StrCat(prefix, i));
@@ -288,7 +289,7 @@ TEST(BlocksTest, AreRunsOfTheRootWhereNamesTellNothingOrTooMuch) {
   }
 }
 
-// Three blocks of five nodes, from y of the one before to its own y.
+// A graph of three blocks with five nodes each, from y of the previous block to its own y.
 std::string Blocks() {
   std::string text = R"(
       input y f32[-1, 4]
@@ -313,7 +314,7 @@ std::string Blocks() {
   return absl::StrCat(text, "loss = MeanSquaredError(y2, target)\n loss loss");
 }
 
-TEST(RecomputeTest, RepeatsABlockRightBeforeItsBackwardFromWhatCrossesBlocks) {
+TEST(RecomputeTest, RepeatsABlockBeforeItsBackwardFromTensorsThatCrossBlocks) {
   const std::vector<std::string> lines = NodeLines(
       Training(ParseGraph(Blocks()), {.precision = v1::FP32, .recompute = true, .fuse = false}));
 
@@ -332,7 +333,7 @@ TEST(RecomputeTest, RepeatsABlockRightBeforeItsBackwardFromWhatCrossesBlocks) {
                   "BatchNormGrad(d(n1), f1 again, m1 again, r1 again, s1 again, bias1)"));
 }
 
-TEST(RecomputeTest, NeitherWhatBackwardDoesNotReadNorTheLastBlockIsRepeated) {
+TEST(RecomputeTest, TheLastBlockAndUnreadNodesAreNotRepeated) {
   const std::vector<std::string> lines =
       NodeLines(Training(ParseGraph(Blocks()), {.recompute = true}));
 
@@ -348,7 +349,7 @@ TEST(RecomputeTest, ARepeatDrawsTheSameRandomNumbers) {
   EXPECT_EQ(repeat->attributes().at("salt").i(), 17);
 }
 
-// Tensors of forward that are read, not only for their shape, by nodes that Differentiate added.
+// Counts the forward tensors that the nodes added by Differentiate read, not only for their shape.
 int ForwardTensorsReadInBackward(const v1::Graph& graph) {
   absl::flat_hash_set<std::string> forward;
   absl::flat_hash_set<std::string> read;
@@ -363,7 +364,7 @@ int ForwardTensorsReadInBackward(const v1::Graph& graph) {
   return read.size();
 }
 
-TEST(RecomputeTest, FewerTensorsWaitForBackward) {
+TEST(RecomputeTest, FewerTensorsAreKeptForBackward) {
   const v1::Graph forward = ParseGraph(Blocks());
 
   EXPECT_LT(ForwardTensorsReadInBackward(Training(forward, {.recompute = true})),
@@ -399,7 +400,7 @@ TEST_P(ZooLoweringTest, EveryModelLowersInEveryWay) {
   }
 }
 
-TEST_P(ZooLoweringTest, EveryGradientIsATensorOfItsOwn) {
+TEST_P(ZooLoweringTest, EveryGradientIsASeparateTensor) {
   const v1::Graph graph = Training(Model(GetParam()), {});
 
   EXPECT_EQ(

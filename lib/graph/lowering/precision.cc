@@ -74,7 +74,7 @@ class Lowering {
     }
   }
 
-  // It takes every type; one that a parameter goes through follows the precision.
+  // A Cast takes every type. If its input depends on a parameter, its output follows the precision.
   void LowerCast(bool is_low, v1::Node& node) {
     v1::DType& dtype = dtypes_.at(node.outputs(0));
     if (!is_low || !IsFloating(dtype)) return;
@@ -82,7 +82,8 @@ class Lowering {
     (*node.mutable_attributes())["to"].set_s(std::string(DTypeName(low_)));
   }
 
-  // `tensor` in another type, made before the node that asks first.
+  // Returns `tensor` in another type. The conversion is inserted before the first node that needs
+  // it.
   const std::string& As(const std::string& tensor, v1::DType dtype) {
     auto [other, is_new] = others_.try_emplace({tensor, dtype});
     if (!is_new) return other->second;
@@ -100,7 +101,7 @@ class Lowering {
                Insert(std::move(node), absl::StrCat(tensor, " as ", DTypeName(dtype)), dtype);
   }
 
-  // Before the node that is being lowered; the name of its output.
+  // Inserts a node before the node that is being lowered. Returns the name of its output.
   std::string Insert(v1::Node node, std::string output, v1::DType dtype) {
     while (!dtypes_.try_emplace(output, dtype).second) output += "'";
     node.set_name(output);
@@ -113,7 +114,7 @@ class Lowering {
 
   static bool Is16Bit(v1::DType dtype) { return dtype == v1::DTYPE_BF16 || dtype == v1::DTYPE_F16; }
 
-  // Whether it holds what is infinite in the low type.
+  // Returns whether the constant has a value that would be infinite in the low type.
   bool IsLarge(const v1::Node& constant) const {
     const auto is_large = [this](double value) { return std::abs(value) > most_; };
     if (HasAttribute(constant, "value")) return is_large(NumberAttribute(constant, "value"));
@@ -121,9 +122,10 @@ class Lowering {
            std::ranges::any_of(NumbersAttribute(constant, "values"), is_large);
   }
 
-  // A number stays one: masks hide with the lowest that there is, and a query to which everything
-  // is hidden has a distribution by that, and none by -infinity. So it is with a mask that is
-  // computed from such a constant and data; data that is too large itself is left as it is.
+  // Clamps the constant to finite numbers of the low type. Masks hide keys with the lowest number
+  // there is. A query that sees no key then still has a distribution; with -infinity it would have
+  // none. The same holds for masks computed from such a constant and data. Data that is itself too
+  // large stays as it is.
   void Narrow(v1::Node& constant) const {
     auto& attributes = *constant.mutable_attributes();
     if (HasAttribute(constant, "value")) {
@@ -146,13 +148,15 @@ class Lowering {
   }
 
   const v1::DType low_;
-  const double most_ = low_ == v1::DTYPE_F16 ? 65504.0 : 0x1.fep127;  // its largest number
+  // Largest finite number of the low type.
+  const double most_ = low_ == v1::DTYPE_F16 ? 65504.0 : 0x1.fep127;
   const absl::flat_hash_set<std::string> dependent_;
   v1::Graph graph_;
   absl::flat_hash_set<std::string> node_names_;
   absl::flat_hash_map<std::string, v1::DType> dtypes_;
-  absl::flat_hash_map<std::string, v1::Node> constants_;  // by output
-  // f32 of nothing that is trained: constants larger than most_, and what is computed from them.
+  absl::flat_hash_map<std::string, v1::Node> constants_;  // key: output
+  // f32 tensors that depend on no trained parameter: constants larger than most_, and tensors
+  // computed from them.
   absl::flat_hash_set<std::string> large_;
   absl::flat_hash_map<std::pair<std::string, v1::DType>, std::string> others_;
 };

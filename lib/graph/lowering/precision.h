@@ -6,10 +6,11 @@
 
 namespace muster {
 
-// `forward`, an f32 graph that is not differentiated, with trained parameters and all that depends
-// on them in `dtype` (bf16 or f16). Statistics, what ops.md marks f32 and what depends on no
-// trained parameter (masks, scaled inputs) stay f32; a Cast stands between, a Constant is made in
-// either type. INVALID_ARGUMENT as InferTypes.
+// Returns `forward` with trained parameters, and all tensors that depend on them, in `dtype` (bf16
+// or f16). These stay f32: statistics, tensors that ops.md marks f32, and tensors that depend on no
+// trained parameter (masks, scaled inputs). A Cast converts between the types; a Constant is made
+// in either type. Requires: `forward` is f32 and not differentiated. Returns INVALID_ARGUMENT like
+// InferTypes.
 //   Source: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.
 absl::StatusOr<v1::Graph> LowerPrecision(const v1::Graph& forward, v1::DType dtype);
 

@@ -34,7 +34,7 @@ class Recomputation {
   v1::Graph Run() && {
     v1::Graph result = graph_;
     result.mutable_nodes()->DeleteSubrange(forward_nodes_, graph_.nodes_size() - forward_nodes_);
-    absl::flat_hash_set<int> is_repeated;  // blocks
+    absl::flat_hash_set<int> is_repeated;  // blocks repeated so far
     for (int i = forward_nodes_; i < graph_.nodes_size(); ++i) {
       v1::Node node = graph_.nodes(i);
       for (int block : BlocksRead(node)) {
@@ -47,8 +47,8 @@ class Recomputation {
   }
 
  private:
-  // The tensors of `node` that hold values from forward and are dropped: of those it reads, not
-  // only their shapes. Statistics are those of the first time.
+  // Calls f for each input of `node` with a dropped forward value that the node reads, not only its
+  // shape. Statistics are excluded: they come from the first computation.
   template <typename F>
   void ForEachDropped(const v1::Node& node, F f) const {
     if (node.op() == "StatisticGrad") return;
@@ -58,13 +58,14 @@ class Recomputation {
     }
   }
 
-  // What one block alone reads; not of the last block, nor what has a role in the graph.
+  // Finds tensors that only their own block reads. Excludes the last block and tensors with a role
+  // in the graph.
   void FindDropped() {
     const absl::flat_hash_set<std::string> roles = {graph_.loss(), graph_.logits(),
                                                     graph_.correct()};
     for (int i = 0; i < forward_nodes_; ++i) {
       const v1::Node& node = graph_.nodes(i);
-      // A constant is not computed at all.
+      // A constant needs no computation.
       if (blocks_[i] == blocks_.back() || node.op() == "Constant") continue;
       for (const std::string& output : node.outputs()) {
         if (!roles.contains(output)) dropped_.insert(output);
@@ -78,7 +79,7 @@ class Recomputation {
     }
   }
 
-  // The forward nodes whose outputs backward reads, and those that they need themselves.
+  // Finds the forward nodes that backward needs, directly or through other repeated nodes.
   void FindRepeated() {
     for (int i = graph_.nodes_size() - 1; i >= 0; --i) {
       if (i < forward_nodes_ && !repeated_.contains(i)) continue;
@@ -119,11 +120,11 @@ class Recomputation {
   const int forward_nodes_;
   const std::vector<int> blocks_;
   const v1::Graph& graph_;
-  absl::flat_hash_set<std::string> names_;                 // of nodes and tensors
+  absl::flat_hash_set<std::string> names_;                 // names of nodes and tensors
   absl::flat_hash_map<std::string, int> makers_;           // forward nodes by output
   absl::flat_hash_set<std::string> dropped_;               // tensors
   absl::flat_hash_set<int> repeated_;                      // forward nodes
-  absl::flat_hash_map<std::string, std::string> repeats_;  // of dropped tensors
+  absl::flat_hash_map<std::string, std::string> repeats_;  // repeats of dropped tensors
 };
 
 }  // namespace

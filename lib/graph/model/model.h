@@ -1,4 +1,4 @@
-// The model that a job asks for: from the zoo, or from an ONNX file.
+// Loads the model that a job names, from the zoo or from an ONNX file.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,17 @@ namespace muster {
 
 struct Model {
   v1::Graph graph;  // forward, f32, in training form
-  // By parameter; empty where the graph's initialisers say how it starts.
+  // Initial values of each parameter; empty if the graph's initialisers define them.
   std::vector<std::vector<float>> initial_values;
-  // Of an ONNX file: what its initialisers are and why, which of them are one, and what the user
-  // should look at before the model trains (ImportedModel).
+  // For an ONNX file (see ImportedModel): the role of each initialiser and its reason, notes, and
+  // warnings that the user should read before training.
   std::vector<InitializerDecision> initializers;
   std::vector<std::string> notes;
   std::vector<std::string> warnings;
 };
 
-// As BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx), which reads the file here, and
-// those beside it that `may_read` says OK to; null: all.
+// Loads the model like BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx). Reads the ONNX
+// file in this process, and files beside it if `may_read` returns OK for them; null allows all.
 absl::StatusOr<Model> LoadModel(
     const v1::ModelSpec& spec,
     std::function<absl::Status(const std::string& path)> may_read = nullptr);

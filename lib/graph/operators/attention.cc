@@ -22,7 +22,7 @@ absl::Status RelateHeads(int64_t heads, absl::string_view word, Dimensions& dime
   return InvalidAttention(heads, " heads do not divide ", dimensions[word], " ", word, "s");
 }
 
-// A mask is [B or 1, H or 1, T or 1, S], where there is one.
+// Checks the optional mask: it is [B or 1, H or 1, T or 1, S].
 absl::Status RelateMask(Dimensions& dimensions) {
   for (absl::string_view word : {"batch", "head", "time"}) {
     const std::string own = absl::StrCat("mask ", word);

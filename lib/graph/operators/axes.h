@@ -1,4 +1,4 @@
-// Attributes that name dimensions of a tensor, checked.
+// Checks attributes that name dimensions of a tensor.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// Whether attribute `axis` or every one of `axes` is in [-rank, rank); `axes` name none twice.
+// Return an error unless `axis`, or each of `axes`, is in [-rank, rank). `axes` must not repeat.
 absl::Status CheckAxis(const v1::Node& node, int64_t rank);
 absl::Status CheckAxes(const v1::Node& node, int64_t rank);
 

@@ -1,4 +1,4 @@
-// Shapes as numpy broadcasts them: aligned at the last dimension, 1 stretches.
+// Broadcasts shapes as numpy does: aligned at the last dimension, sizes of 1 stretch.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@
 
 namespace muster {
 
-// INVALID_ARGUMENT: "dimensions [2, 3] and [4] do not broadcast".
+// Returns INVALID_ARGUMENT if impossible: "dimensions [2, 3] and [4] do not broadcast".
 absl::StatusOr<std::vector<int64_t>> Broadcast(absl::Span<const int64_t> a,
                                                absl::Span<const int64_t> b);
 
-// Binds "...y" to what "...a" and "...b" broadcast to.
+// Binds "...y" to the broadcast shape of "...a" and "...b".
 absl::Status RelateBroadcast(const v1::Node& node, Dimensions& dimensions);
 
-// A gradient whose own operand "...a" was broadcast to "...y", perhaps by more than is known here.
+// Checks a gradient of an operand "...a" that was broadcast to "...y". Operands that this node does
+// not have may have broadcast further.
 absl::Status RelateBroadcastGradient(const v1::Node& node, Dimensions& dimensions);
 
 }  // namespace muster

@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-// y = f(x) and its gradient op, which reads dy and one of x and y.
+// Adds y = f(x) and its gradient op, which reads dy and one of x and y.
 void AddUnary(absl::string_view name, absl::string_view gradient, const char* read,
               std::vector<AttributeRule> attributes, std::vector<Operator>& operators) {
   operators.push_back({.name = name,
@@ -49,7 +49,7 @@ void AddUnaries(std::vector<Operator>& operators) {
   operators.push_back({.name = "IsNan", .inputs = {kX}, .outputs = {"y i32[...]"}});
 }
 
-// `gradients`: of a, of b.
+// `gradients` has the rules of a and b.
 Operator Binary(absl::string_view name, std::vector<GradientRule> gradients) {
   return {.name = name,
           .inputs = {"a E[...a]", "b E[...b]"},
@@ -65,7 +65,7 @@ Operator Comparison(absl::string_view name) {
           .relate = RelateBroadcast};
 }
 
-// Of one operand, "...a", whatever its name.
+// The gradient op of one operand, "...a", whichever operand it is.
 Operator BinaryGradient(absl::string_view name, std::vector<Operand> inputs, const char* output) {
   return {.name = name,
           .inputs = std::move(inputs),

@@ -1,5 +1,5 @@
-// The rows of ops.md, one file per family. A new operator is a new row (and a kernel in the
-// engine). Private to lib/graph.
+// The rows of ops.md, one file per family. A new operator needs a new row here and a kernel in the
+// engine. Private to lib/graph.
 #pragma once
 
 #include <vector>

@@ -10,8 +10,8 @@
 namespace muster {
 namespace {
 
-// The row of the op that a fusion extends: the same inputs, outputs, attributes and rules about
-// shapes. What is fused is differentiated already.
+// Returns a fused op with the inputs, outputs, attributes and shape rules of `base`. It has no
+// gradient rules, because fusion comes after differentiation.
 Operator Extended(absl::string_view base, const std::vector<Operator>& family,
                   absl::string_view name) {
   auto found = std::ranges::find(family, base, &Operator::name);
@@ -44,7 +44,7 @@ Operator LinearGradInputGelu() {
 
 Operator BatchNormReluGrad() {
   Operator op = Extended("BatchNormGrad", NormalisationOperators(), "BatchNormReluGrad");
-  op.inputs[5] = "bias T[channel]";  // tells where the sum was negative
+  op.inputs[5] = "bias T[channel]";  // shows where the sum was negative
   return op;
 }
 
@@ -80,7 +80,7 @@ Operator AddLayerNorm() {
       .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
 }
 
-// Of the sum that AddLayerNorm makes, whose gradient from elsewhere is dsum.
+// The gradient of AddLayerNorm. `dsum` is the gradient of the sum from its other readers.
 Operator AddLayerNormGrad() {
   return {
       .name = "AddLayerNormGrad",
@@ -90,7 +90,7 @@ Operator AddLayerNormGrad() {
       .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
 }
 
-// Of a norm whose result two others read.
+// The gradient of a norm with two readers of its result.
 Operator AccumulateLayerNormGrad() {
   Operator op = AddLayerNormGrad();
   op.name = "AccumulateLayerNormGrad";

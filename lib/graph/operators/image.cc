@@ -13,7 +13,7 @@ namespace muster {
 namespace {
 
 constexpr double kWindowMax =
-    1 << 20;  // beyond every image; keeps window arithmetic far from overflow
+    1 << 20;  // larger than every image; window arithmetic stays far from overflow
 
 constexpr absl::string_view kSides[] = {"height", "width"};
 
@@ -57,7 +57,8 @@ absl::Status RelateConvolution(const v1::Node& node, Dimensions& dimensions) {
   return RelateWindow(ConvolutionWindow(node, weight_shape), Rounding::kFloor, dimensions);
 }
 
-// Backwards through a convolution whose image is y, so that y is as large as the window needs.
+// A transposed convolution runs a convolution backwards, from its output to its image y. So y has
+// the size that the window needs.
 absl::Status RelateTransposedConvolution(const v1::Node& node, Dimensions& dimensions) {
   const int64_t groups = IntegerAttribute(node, "groups");
   if (dimensions["channel"] % groups != 0) {
@@ -70,7 +71,7 @@ absl::Status RelateTransposedConvolution(const v1::Node& node, Dimensions& dimen
   const Window window = ConvolutionWindow(node, weight_shape);
   const std::vector<int64_t> more = IntegersAttribute(node, "output_padding");
   for (int side = 0; side < 2; ++side) {
-    // More would be another position of the window.
+    // A larger output padding would be another position of the window.
     if (more[side] >= window.strides[side]) {
       return absl::InvalidArgumentError(absl::StrCat("an output padding of ", more[side],
                                                      " is not below the stride of ",
@@ -89,7 +90,7 @@ absl::Status RelateTransposedConvolution(const v1::Node& node, Dimensions& dimen
   return absl::OkStatus();
 }
 
-// Whether every window has a row or column of the image under it.
+// Returns whether every window covers at least one row or column of the image.
 bool SeesTheImage(const Window& window, int side, int64_t size, int64_t outputs) {
   for (int64_t i = 0; i < outputs; ++i) {
     const int64_t first = i * window.strides[side] - window.padding_before[side];
@@ -97,7 +98,7 @@ bool SeesTheImage(const Window& window, int side, int64_t size, int64_t outputs)
         first >= 0 ? 0 : (window.dilations[side] - 1 - first) / window.dilations[side];
     if (skipped >= window.kernel[side]) return false;
     if (first + skipped * window.dilations[side] >= size) return false;
-    if (first >= 0) break;  // and so do the others, which begin inside
+    if (first >= 0) break;  // later windows also begin inside
   }
   return true;
 }
@@ -126,7 +127,7 @@ absl::Status RelatePooling(const v1::Node& node, Dimensions& dimensions) {
   return absl::OkStatus();
 }
 
-// A device keeps for the gradient which position of a window won, in 16 bits.
+// The state stores the winning position of each window in 16 bits, for the gradient.
 absl::Status RelateMaxPooling(const v1::Node& node, Dimensions& dimensions) {
   constexpr int64_t kPositionsMax = 65535;
   const Window window = PoolingWindow(node);
@@ -208,8 +209,7 @@ std::vector<Operator> ImageOperators() {
        .inputs = {kConvolvedGradient},
        .outputs = {"db T[output channel]"},
        .attributes = ConvolutionAttributes()},
-      // Its gradients are those of the convolution that it goes backwards through, where x and dy
-      // have each other's places.
+      // Its gradients are those of the convolution that it runs backwards, with x and dy swapped.
       {.name = "ConvTranspose2d",
        .inputs = {kImage, "w T[channel, group output, kernel height, kernel width]",
                   "bias? T[output channel]"},

@@ -6,7 +6,7 @@
 namespace muster {
 namespace {
 
-// A loss per element, with a target in f32.
+// Returns a loss per element, with a target in f32, and its gradient op.
 std::vector<Operator> ElementLoss(absl::string_view name, absl::string_view gradient,
                                   const char* input, const char* input_gradient,
                                   absl::string_view input_name) {

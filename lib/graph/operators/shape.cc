@@ -33,7 +33,8 @@ int64_t Product(absl::Span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Of sizes from a user; none is negative. nullopt beyond what any tensor may have.
+// Returns the product of sizes that a user gave, none negative. Returns nullopt if it exceeds the
+// size of any tensor.
 absl::optional<int64_t> CheckedProduct(absl::Span<const int64_t> sizes) {
   int64_t product = 1;
   for (int64_t size : sizes) {
@@ -212,7 +213,8 @@ absl::Status RelateGather(const v1::Node& node, Dimensions& dimensions) {
   return dimensions.Bind("...y", shape);
 }
 
-// An index of elements: of the tensor's rank, and along each dimension but the axis no larger.
+// An index of elements has the tensor's rank. Along every dimension except the axis it is no larger
+// than the tensor.
 absl::Status CheckElementIndex(const v1::Node& node, absl::Span<const int64_t> x,
                                absl::Span<const int64_t> index) {
   if (index.size() != x.size()) {
@@ -279,7 +281,7 @@ absl::Status RelateConstant(const v1::Node& node, Dimensions& dimensions) {
 
 using Relation = absl::Status (*)(const v1::Node&, Dimensions&);
 
-// One input, one output.
+// An op with one input and one output.
 Operator Movement(absl::string_view name, std::vector<AttributeRule> attributes, Relation relate,
                   absl::string_view gradient) {
   return {.name = name,

@@ -1,8 +1,10 @@
 // BERT's pre-training: masked tokens and next sentence.
 //   Source: Devlin, Chang, Lee, Toutanova, "BERT: pre-training of deep bidirectional transformers
-//   for language understanding", NAACL 2019, sections 3 and A.2; parameters are those of Hugging
-//   Face's BertForPreTraining and of Google's released checkpoints. Logits are computed at every
-//   place, as the former does; attention's probabilities are not dropped.
+//   for language understanding", NAACL 2019, sections 3 and A.2.
+//
+// The parameters are those of Hugging Face's BertForPreTraining and of Google's released
+// checkpoints. Logits are computed at every position, as in BertForPreTraining. Attention's
+// probabilities are not dropped.
 #include <cstdint>
 #include <string>
 #include <utility>

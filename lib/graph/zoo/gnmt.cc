@@ -1,8 +1,10 @@
 // Encoder and decoder of LSTM layers with attention between them, for translation.
 //   Source: Wu et al., "Google's neural machine translation system", 2016, section 3, in the form
-//   of the MLPerf Training 0.5 reference (NVIDIA's GNMT v2): the first decoder layer alone asks the
-//   attention, which is Bahdanau's, normalised. Unlike there the first encoder layer's backward
-//   direction reads the padding at the end of a source.
+//   of the MLPerf Training 0.5 reference (NVIDIA's GNMT v2).
+//
+// Only the first decoder layer queries the attention, which is Bahdanau's, normalised. Unlike the
+// reference, the backward direction of the first encoder layer reads the padding at the end of a
+// source.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -19,7 +21,7 @@ namespace muster::zoo {
 namespace {
 
 constexpr int64_t kPadding = 0;
-constexpr double kHalfWidth = 0.1;  // of initial weights
+constexpr double kHalfWidth = 0.1;  // half width of the initial weights' distribution
 
 class Gnmt {
  public:
@@ -37,7 +39,7 @@ class Gnmt {
     return x;
   }
 
-  // Layers but the first read what the attention found as well.
+  // Every layer except the first also reads the result of the attention.
   std::string Decode(std::string x, const std::string& memory, const std::string& mask,
                      int64_t layers) {
     x = Lstm("decoder.0.", x, channels_, /*bidirectional=*/false);
@@ -61,8 +63,8 @@ class Gnmt {
                         .initializer = Uniform(kHalfWidth)});
   }
 
-  // What x[B, T, C] finds in memory[B, S, C]. The score of a pair is v . tanh(query + key + bias)
-  // with v = scale weight / |weight|.
+  // Returns the attention of x[B, T, C] to memory[B, S, C]. The score of a pair is v . tanh(query +
+  // key + bias) with v = scale weight / |weight|.
   std::string Attend(const std::string& x, const std::string& memory, const std::string& mask) {
     const auto projection = [&](const std::string& name, const std::string& of) {
       return graph_.Linear(name, of,

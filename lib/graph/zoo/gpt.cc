@@ -1,8 +1,10 @@
 // Language models of decoder blocks with norms before each sub-block and one at the end.
 //   Source: Radford et al., "Language models are unsupervised multitask learners", 2019,
 //   section 2.3 and table 2: weights of residual projections are scaled by 1/sqrt(number of
-//   residual additions). Sizes and rates of gpt2 as in Hugging Face's GPT2LMHeadModel, but that
-//   attention's probabilities are not dropped.
+//   residual additions).
+//
+// Sizes and rates of gpt2 are those of Hugging Face's GPT2LMHeadModel, except that attention's
+// probabilities are not dropped.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -26,13 +28,13 @@ struct Shape {
 struct Defaults {
   Shape shape;
   int64_t context;
-  int64_t positions;  // 0: as many as the context has
+  int64_t positions;  // 0: the same as the context
   int64_t vocabulary;
   bool tied;
   double dropout;
 };
 
-// Reads the arguments that `args` has not been asked for yet.
+// Reads the arguments that were not read from `args` yet.
 absl::StatusOr<v1::Graph> Build(const std::string& name, Arguments& args,
                                 const Defaults& defaults) {
   const int64_t layers = args.Integer("layers", defaults.shape.layers, kLayersMax);

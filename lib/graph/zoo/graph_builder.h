@@ -17,12 +17,12 @@ namespace muster::zoo {
 v1::Initializer Constant(double value);
 v1::Initializer Normal(double deviation);
 v1::Initializer Uniform(double half_width);
-// PyTorch's default of linear and convolution layers, weight and bias alike.
+// PyTorch's default of linear and convolution layers, for both weight and bias.
 v1::Initializer UniformByFanIn(int64_t fan_in);
 //   Source: Glorot & Bengio, "Understanding the difficulty of training deep feedforward neural
 //   networks", AISTATS 2010, equation 16.
 v1::Initializer GlorotUniform(int64_t fan_in, int64_t fan_out);
-// For a convolution that a ReLU follows, by what its weights fan out to.
+// The default before a ReLU, by the fan-out of a convolution's weights.
 //   Source: He et al., "Delving deep into rectifiers", ICCV 2015, equation 14.
 v1::Initializer HeNormal(int64_t fan_out);
 
@@ -52,7 +52,7 @@ using Attributes = std::vector<Attribute>;
 
 enum class Decay { kNo, kYes };
 
-// An initialiser that is not set is UniformByFanIn; nullopt leaves the bias out.
+// An initialiser that is not set means UniformByFanIn; a bias of nullopt means no bias.
 struct LinearOptions {
   int64_t inputs = 0;
   int64_t outputs = 0;
@@ -65,7 +65,7 @@ struct Conv2dOptions {
   int64_t outputs = 0;
   std::array<int64_t, 2> kernel = {1, 1};  // height, width
   std::array<int64_t, 2> strides = {1, 1};
-  std::array<int64_t, 2> padding = {0, 0};  // at each of both sides
+  std::array<int64_t, 2> padding = {0, 0};  // on both sides
   v1::Initializer weight = {};
   std::optional<v1::Initializer> bias = v1::Initializer();
 };
@@ -102,8 +102,8 @@ struct AttentionOptions {
   double dropout = 0;
 };
 
-// A node is named as its first output; methods that append return that name. A layer called `name`
-// makes the tensor `name` and parameters `name`.weight, `name`.bias, ...
+// A node has the name of its first output; methods that append a node return that name. A layer
+// called `name` makes the tensor `name` and the parameters `name`.weight, `name`.bias, ...
 class GraphBuilder {
  public:
   explicit GraphBuilder(absl::string_view name) { graph_.set_name(std::string(name)); }
@@ -118,10 +118,10 @@ class GraphBuilder {
                     const std::string& output, const Attributes& attributes = {}) {
     return Node(op, inputs, {output}, attributes);
   }
-  // f32, every element the same.
+  // A constant in f32 with one value for all elements.
   std::string Scalar(const std::string& name, double value);
 
-  // `output`: its tensor, if that is not `name`.
+  // `output` is the name of its tensor, if not `name`.
   std::string Linear(const std::string& name, const std::string& x, const LinearOptions& options,
                      const std::string& output = "");
   std::string Conv2d(const std::string& name, const std::string& x, const Conv2dOptions& options);
@@ -132,31 +132,33 @@ class GraphBuilder {
                         double epsilon = 1e-5);
   std::string Embedding(const std::string& name, const std::string& ids, int64_t rows,
                         int64_t channels, const v1::Initializer& initializer);
-  // Adds a trained vector to each of `context` places of x[B, context, channels]; the table has one
-  // for each of `positions` >= context places.
+  // Adds a trained vector to each of the `context` positions of x[B, context, channels]. The table
+  // has `positions` >= context vectors.
   std::string PositionEmbedding(const std::string& name, const std::string& x, int64_t positions,
                                 int64_t context, int64_t channels,
                                 const v1::Initializer& initializer);
-  // x itself when the rate is 0.
+  // Returns x itself if the rate is 0.
   std::string Dropout(const std::string& x, double rate);
-  // Starts from a state of zeros. Parameters weight_ih, weight_hh and bias.
+  // The initial state is zero. The parameters are weight_ih, weight_hh and bias.
   std::string Lstm(const std::string& name, const std::string& x, const LstmOptions& options);
 
   // Both return the tensor `name`.projection.
   std::string SelfAttention(const std::string& name, const std::string& x,
                             const AttentionOptions& options);
-  // Queries from x, keys and values from `memory`, which has as many channels. Neither causal nor
-  // with dropout.
+  // Takes queries from x, and keys and values from `memory`, which has as many channels. It is
+  // neither causal nor has dropout.
   std::string CrossAttention(const std::string& name, const std::string& x,
                              const std::string& memory, const AttentionOptions& options);
-  // f32, as ids[B, T] with `axes` of 1 inserted: 0 where there is a token, -10,000 (as in Google's
-  // BERT; f16 holds it) where ids are 0.
+  // Returns an f32 mask with the shape of ids[B, T] and inserted dimensions of 1 at `axes`. It is 0
+  // for a token and -10,000 for ids of 0. -10,000 is the value of Google's BERT, and f16 can hold
+  // it.
   std::string PaddingMask(const std::string& name, const std::string& ids, const Integers& axes);
 
-  // f32[length, length]: 0 where a place sees another, -10,000 or less where that is a later one.
+  // Returns an f32[length, length] mask: 0 for a position that may be seen, -10,000 or less for a
+  // later one.
   std::string FutureMask(const std::string& name, int64_t length);
 
-  // The cross-entropy of a model that classifies each sample: sets loss, logits and correct.
+  // Adds the cross-entropy of a model that classifies each sample. Sets loss, logits and correct.
   void Classify(const std::string& logits, const std::string& target, double label_smoothing = 0);
 
   void SetLoss(const std::string& loss) { graph_.set_loss(loss); }
@@ -166,7 +168,7 @@ class GraphBuilder {
   v1::Graph Finish() && { return std::move(graph_); }
 
  private:
-  // What a SelfAttention of the three, side by side, is made of; with dropout.
+  // Builds a SelfAttention of the three tensors from its parts, with dropout.
   std::string AttendInParts(const std::string& name,
                             const std::vector<std::string>& query_key_value,
                             const AttentionOptions& options);

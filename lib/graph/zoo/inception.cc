@@ -19,7 +19,7 @@ namespace muster::zoo {
 namespace {
 
 constexpr int64_t kShrinkMax = 16;  // every width is a multiple of it
-constexpr int64_t kImageMin = 75;   // leaves one pixel for the last pooling
+constexpr int64_t kImageMin = 75;   // the smallest image with one pixel left at the last pooling
 
 // A tensor and its channels.
 struct Features {
@@ -48,7 +48,7 @@ class Inception {
 
   GraphBuilder& graph() { return graph_; }
 
-  // Convolution, batch norm, ReLU.
+  // Appends a convolution, a batch norm and a ReLU.
   Features Apply(const std::string& name, const Features& x, const Layer& layer) {
     const int64_t outputs = layer.outputs / options_.shrink;
     const auto [height, width] = layer.kernel;
@@ -96,7 +96,7 @@ class Inception {
     return {graph_.Apply("Concat", tensors, name, {{"axis", 1}}), channels};
   }
 
-  // Figure 5: 5x5 as two 3x3.
+  // Builds figure 5: 5x5 as two 3x3.
   Features BlockA(const std::string& name, const Features& x, int64_t pool_outputs) {
     return Concat(
         name + "concat",
@@ -114,7 +114,7 @@ class Inception {
                    MaxPool(name + "pool", x)});
   }
 
-  // Figure 6: 7x7 as 1x7 and 7x1.
+  // Builds figure 6: 7x7 as 1x7 and 7x1.
   Features BlockB(const std::string& name, const Features& x, int64_t width) {
     return Concat(
         name + "concat",
@@ -135,7 +135,7 @@ class Inception {
          MaxPool(name + "pool", x)});
   }
 
-  // Figure 7: branches that fork into 1x3 and 3x1.
+  // Builds figure 7: branches that fork into 1x3 and 3x1.
   Features BlockC(const std::string& name, const Features& x) {
     const Features single = Branch(name + "branch3x3", x, {{384, {1, 1}}});
     const Features twice = Branch(name + "branch3x3_double", x, {{448, {1, 1}}, {384, {3, 3}}});

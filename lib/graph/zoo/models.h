@@ -1,4 +1,4 @@
-// The builders of the zoo, one for each family of models. They do not check the graph they make.
+// The builders of the zoo, one for each family of models. They do not check the resulting graph.
 #pragma once
 
 #include "absl/status/statusor.h"

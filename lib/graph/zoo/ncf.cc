@@ -56,7 +56,7 @@ absl::StatusOr<v1::Graph> BuildNcf(const v1::ZooModel& model) {
   }
   x = graph.Apply("Concat", {factorised, x}, "both", {{"axis", 1}});
   const int64_t channels = factors + layers.back();
-  // LeCun's uniform.
+  // The weight has LeCun's uniform distribution.
   x = graph.Linear(
       "head", x, {.inputs = channels, .outputs = 1, .weight = Uniform(std::sqrt(3.0 / channels))});
   const std::string logits = graph.Apply("Squeeze", {x}, "logits", {{"axes", Integers{1}}});

@@ -1,8 +1,10 @@
 // Residual networks of bottleneck blocks.
 //   Source: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, table 1
-//   and figure 5 right. The variants: torchvision.models.resnet (version 1.5: the stride is in the
-//   3x3 convolution) and keras.applications.resnet (the paper's: it is in the first 1x1, and
-//   convolutions have a bias).
+//   and figure 5 right.
+//
+// The variants differ in the place of the stride:
+// - torchvision.models.resnet (version 1.5): in the 3x3 convolution.
+// - keras.applications.resnet (the paper's): in the first 1x1; convolutions have a bias.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,8 +20,8 @@
 namespace muster::zoo {
 namespace {
 
-constexpr int64_t kExpansion = 4;  // of a block's outputs over its 3x3 convolution
-constexpr size_t kStagesMax = 8;   // widths double: products stay far below 2^63
+constexpr int64_t kExpansion = 4;  // ratio of a block's outputs to the width of its 3x3 convolution
+constexpr size_t kStagesMax = 8;   // widths double, so products stay far below 2^63
 
 enum class Variant { kTorchvision, kKeras };
 

@@ -1,7 +1,8 @@
 // The Transformer for translation, with one table for both embeddings and the head.
 //   Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, sections 3 and 5, table 3.
-//   As in torch.nn.Transformer projections have biases and blocks end with a norm; the norms that
-//   it adds after the last blocks are not the paper's.
+//
+// Projections have biases and blocks end with a norm, as in torch.nn.Transformer. The norms that
+// torch.nn.Transformer adds after the last blocks are not in the paper and not here.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -19,7 +20,8 @@ namespace {
 
 constexpr int64_t kPadding = 0;
 
-// sin(t / 10000^(c/channels)) for even c, then the cosine of the same: section 3.5.
+// Returns sin(t / 10000^(c/channels)) for even c, followed by the cosine of the same angle: section
+// 3.5.
 std::vector<double> Sinusoids(int64_t length, int64_t channels) {
   std::vector<double> values;
   values.reserve(length * channels);

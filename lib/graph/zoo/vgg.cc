@@ -20,7 +20,7 @@ struct Block {
 };
 
 constexpr Block kBlocks[] = {{2, 1}, {2, 2}, {3, 4}, {3, 8}, {3, 8}};
-constexpr int64_t kShrinkage = 32;  // of each side of the image, by five poolings
+constexpr int64_t kShrinkage = 32;  // factor by which five poolings shrink each side of the image
 
 }  // namespace
 

@@ -52,8 +52,8 @@ absl::StatusOr<v1::Graph> Build(const v1::ModelSpec& spec) {
 }
 
 absl::Status CheckSize(const v1::Graph& graph) {
-  // A parameter that InferTypes has accepted fits into the limit, and their number is bounded: no
-  // overflow.
+  // InferTypes limits the size of each parameter, and the number of parameters is bounded, so the
+  // sum cannot overflow.
   ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, /*batch=*/1));
   int64_t elements = 0;
   for (const v1::Parameter& parameter : graph.parameters())

@@ -1,4 +1,4 @@
-// Models by name, each from the paper or code that its file in this folder names.
+// Models by name. Each model's file in this folder names the paper or code that it follows.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -7,17 +7,17 @@
 
 namespace muster {
 
-// The forward graph of a zoo model, in training form: inputs, a loss, and for what classifies
-// logits and correct. docs/job_spec.md has the table of the models, their inputs and arguments;
-// every one scales down to a toy by its arguments.
+// Returns the forward graph of a zoo model in training form: inputs, a loss, and for classifiers
+// logits and correct. docs/job_spec.md has a table of the models, their inputs and arguments. With
+// small arguments every model is a toy.
 //
-// Where a model reads token ids, id 0 is padding: attention does not see it in a source, and in a
-// target it does not count. Tensors of a repeated block share a prefix, "blocks.3." or "layer2.0.".
-// Batch norms hold their running statistics as parameters that the optimizer does not train.
+// Token id 0 is padding: attention does not see it in a source, and as a target it does not count.
+// Tensors of a repeated block share a prefix, "blocks.3." or "layer2.0.". Batch norms have their
+// running statistics as parameters that the optimizer does not train.
 //
-// INVALID_ARGUMENT (reason "MODEL_INVALID") names the argument: unknown model or argument, wrong
-// type, out of range, heads not dividing channels, more than limits::kParameterElementsMax
-// elements.
+// Returns INVALID_ARGUMENT (reason "MODEL_INVALID"), naming the argument: an unknown model or
+// argument, a wrong type, a value out of range, heads that do not divide channels, or more than
+// limits::kParameterElementsMax elements.
 absl::StatusOr<v1::Graph> BuildModel(const v1::ModelSpec& spec);
 
 }  // namespace muster

@@ -58,7 +58,7 @@ Elements CountElements(const v1::Graph& graph) {
   return elements;
 }
 
-// Every model, small enough to run anywhere.
+// Every model, with sizes small enough to run anywhere.
 struct TinyModel {
   const char* name;
   const char* args;
@@ -124,7 +124,7 @@ TEST_P(EveryModelTest, CanBeEvaluated) {
 
 TEST_P(EveryModelTest, DecaysMatricesButNeitherBiasesNorNormsNorStatistics) {
   for (const v1::Parameter& parameter : graph_.parameters()) {
-    const bool is_bias = absl::EndsWith(parameter.name(), "bias");  // of an LSTM, a matrix
+    const bool is_bias = absl::EndsWith(parameter.name(), "bias");  // an LSTM's bias is a matrix
     EXPECT_EQ(parameter.weight_decay(), parameter.shape_size() >= 2 && !is_bias)
         << parameter.name();
   }
@@ -141,7 +141,7 @@ TEST_P(EveryModelTest, HasStatisticsOnlyInBatchNorms) {
   }
 }
 
-TEST_P(EveryModelTest, DropsEachTensorByItsOwnNumbers) {
+TEST_P(EveryModelTest, EveryDropoutHasItsOwnSalt) {
   std::set<int64_t> salts;
   int dropouts = 0;
   for (const v1::Node& node : graph_.nodes()) {
@@ -152,7 +152,7 @@ TEST_P(EveryModelTest, DropsEachTensorByItsOwnNumbers) {
   EXPECT_EQ(salts.size(), dropouts);
 }
 
-// Numbers of elements that others publish for the same model.
+// Published numbers of elements of the same models.
 struct KnownCount {
   const char* name;
   const char* args;
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
                     KnownCount{"resnet101", "{}", {44549160, 105344}},
                     KnownCount{"inception_v3", R"({"gain": true})", {23834568, 34432}}));
 
-// keras.applications: what summary() calls trainable, and not.
+// keras.applications: the numbers that summary() calls trainable and non-trainable.
 INSTANTIATE_TEST_SUITE_P(
     Keras, KnownCountTest,
     testing::Values(KnownCount{"vgg16", "{}", {138357544, 0}},
@@ -187,9 +187,9 @@ INSTANTIATE_TEST_SUITE_P(
                     KnownCount{"resnet101", R"({"bias": true})", {44601832, 105344}},
                     KnownCount{"inception_v3", "{}", {23817352, 34432}}));
 
-// torch.nn.LSTM between an embedding and a linear layer, as RNNModel of PyTorch's
-// examples/word_language_model: with the medium sizes of the paper, and with the example's own on
-// WikiText-2. torch.nn.Transformer without its two final norms, and a table of 37,000 tokens.
+// RNNModel of PyTorch's examples/word_language_model: torch.nn.LSTM between an embedding and a
+// linear layer. Once with the medium sizes of the paper, once with the example's own on WikiText-2.
+// Also torch.nn.Transformer without its two final norms, with a table of 37,000 tokens.
 INSTANTIATE_TEST_SUITE_P(
     Torch, KnownCountTest,
     testing::Values(KnownCount{"lstm_lm", "{}", {19780400, 0}},
@@ -198,8 +198,8 @@ INSTANTIATE_TEST_SUITE_P(
                     KnownCount{"transformer", "{}", {63082496, 0}},
                     KnownCount{"transformer", R"({"size": "big"})", {214245376, 0}}));
 
-// BertForPreTraining ("bert-base-uncased", "bert-large-uncased"), whose parameters are those of
-// Google's checkpoints, and GPT2LMHeadModel ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl").
+// BertForPreTraining ("bert-base-uncased", "bert-large-uncased"), with the parameters of Google's
+// checkpoints, and GPT2LMHeadModel ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl").
 INSTANTIATE_TEST_SUITE_P(
     HuggingFace, KnownCountTest,
     testing::Values(KnownCount{"bert", "{}", {110106428, 0}},
@@ -232,7 +232,7 @@ TEST(ZooTest, LinearPredictsWithOneMatrix) {
   EXPECT_EQ(graph.correct(), "");
 }
 
-TEST(ZooTest, MlpHasTheLayersAsked) {
+TEST(ZooTest, MlpHasTheGivenLayers) {
   const v1::Graph graph =
       BuildModel(Spec("mlp", R"({"inputs": 16, "hidden": "12, 8", "classes": 5})")).value();
   const TensorTypes types = InferTypes(graph, 7).value();
@@ -246,7 +246,7 @@ TEST(ZooTest, MlpHasTheLayersAsked) {
   EXPECT_EQ(types.at("target").ToString(), "i32[7]");
 }
 
-TEST(ZooTest, MlpTakesOneHiddenLayerAsAnIntegerAndNoneAsNothing) {
+TEST(ZooTest, MlpTakesOneHiddenLayerAsAnIntegerAndNoneAsAnEmptyString) {
   EXPECT_EQ(BuildModel(Spec("mlp", R"({"hidden": 32})"))->parameters_size(), 4);
   EXPECT_EQ(BuildModel(Spec("mlp", R"({"hidden": ""})"))->parameters_size(), 2);
 }
@@ -308,7 +308,7 @@ TEST(ZooTest, ResnetHasTheShapesOfThePaper) {
   EXPECT_EQ(types.at("logits").ToString(), "f32[2, 1000]");
 }
 
-TEST(ZooTest, ResnetHasItsStrideWhereTheVariantHasIt) {
+TEST(ZooTest, TheVariantDecidesWhereResnetHasItsStride) {
   const auto shape = [](const char* variant) {
     return InferTypes(BuildModel(Spec("resnet50", variant)).value(), 2)
         .value()
@@ -330,7 +330,7 @@ TEST(ZooTest, InceptionHasTheShapesOfThePaper) {
   EXPECT_EQ(types.at("blocks.10.concat").ToString(), "f32[2, 2048, 8, 8]");
 }
 
-TEST(ZooTest, BertReadsAPairOfSentencesAndMakesOneLossOfTwo) {
+TEST(ZooTest, BertReadsAPairOfSentencesAndAddsUpTwoLosses) {
   const v1::Graph graph = BuildModel(Spec("bert")).value();
   const TensorTypes types = InferTypes(graph, 2).value();
 
@@ -344,7 +344,7 @@ TEST(ZooTest, BertReadsAPairOfSentencesAndMakesOneLossOfTwo) {
   EXPECT_EQ(types.at(graph.loss()).ToString(), "f32[]");
 }
 
-TEST(ZooTest, DropoutOfAttentionTakesItApart) {
+TEST(ZooTest, DropoutOfAttentionSplitsItIntoParts) {
   for (const char* name : {"bert", "gpt", "gpt2"}) {
     const v1::Graph graph =
         BuildModel(Spec(name, R"({"layers": 1, "heads": 2, "channels": 8, "context": 5,
@@ -372,7 +372,7 @@ TEST(ZooTest, NcfScoresAPairOfUserAndItem) {
   EXPECT_EQ(types.at(graph.logits()).ToString(), "f32[9]");
 }
 
-TEST(ZooTest, InitialisersAreThoseOfTheReferenceImplementations) {
+TEST(ZooTest, InitialisersMatchTheReferenceImplementations) {
   for (const v1::Parameter& parameter : Parameters(Spec("gpt", R"({"layers": 8})"))) {
     const std::string& name = parameter.name();
     const v1::Initializer& initializer = parameter.initializer();

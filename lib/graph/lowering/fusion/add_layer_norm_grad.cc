@@ -9,9 +9,10 @@
 namespace muster {
 namespace {
 
-constexpr int kBias = 5;  // input of LayerNormGradParameters, where there is one
+constexpr int kBias = 5;  // optional input of LayerNormGradParameters
 
-// Of the same norm as the LayerNormGradInput `i`; -1 without.
+// Returns the LayerNormGradParameters of the same norm as LayerNormGradInput `i`; -1 if there is
+// none.
 int ParametersOf(int i, const GraphEdit& edit) {
   const v1::Node& input = edit.node(i);
   const int parameters = edit.FirstReader(input.inputs(0), "LayerNormGradParameters");
@@ -24,8 +25,8 @@ bool IsSumOfTwo(int i, const GraphEdit& edit) {
   return edit.Is(i, "Accumulate") && edit.node(i).inputs_size() == 2;
 }
 
-// `op` of dy and what goes with it, then as LayerNormGradInput `input`, whose outputs it has and
-// those of `parameters`.
+// Returns the fused node `op`. Its inputs are dy, `second` and the other inputs of
+// LayerNormGradInput `input`. Its outputs are those of `input` and `parameters`.
 v1::Node Fused(const char* op, const std::string& dy, const std::string& second,
                const v1::Node& input, const v1::Node& parameters) {
   v1::Node fused = input;
@@ -44,7 +45,8 @@ bool Replace(std::array<int, 3> members, v1::Node fused, GraphEdit& edit) {
   return edit.Replace(members, std::move(fused));
 }
 
-// A norm before a layer: what its residual stream brings back is added to dx on the way.
+// Fuses a norm before a layer: the gradient from the residual stream is added to dx in the same
+// node.
 bool FuseWithSum(int i, int parameters, GraphEdit& edit) {
   const v1::Node& input = edit.node(i);
   const std::string& dx = input.outputs(0);
@@ -57,8 +59,8 @@ bool FuseWithSum(int i, int parameters, GraphEdit& edit) {
   return Replace({i, sum, parameters}, std::move(fused), edit);
 }
 
-// A norm behind a layer: its result goes to the next layer and around that, and both bring a
-// gradient back.
+// Fuses a norm behind a layer. Its result goes to the next layer and to the residual, and both
+// return a gradient.
 void FuseWithGradients(int i, int parameters, GraphEdit& edit) {
   const v1::Node& input = edit.node(i);
   const std::string& dy = input.inputs(0);
@@ -74,7 +76,7 @@ void FuseWithGradients(int i, int parameters, GraphEdit& edit) {
 
 }  // namespace
 
-// All of them read dy and what was normalised.
+// All fused nodes read dy and the normalised tensor.
 void FuseAddLayerNormGrad(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

@@ -18,8 +18,8 @@ namespace {
 
 using Permutation = std::vector<int64_t>;
 
-// Reads the pattern backwards, from the softmax to q, k and v, forwards to y, and notes the nodes
-// on the way.
+// Matches the pattern backwards from the softmax to q, k and v, then forwards to y. Records the
+// nodes on the way.
 class Attention {
  public:
   Attention(const TensorTypes& types, const absl::flat_hash_set<std::string>& dependent,
@@ -46,7 +46,7 @@ class Attention {
       if (!input->empty()) node.add_inputs(*input);
     }
     node.add_outputs(y_);
-    // Nothing else is called so: it was the softmax's.
+    // The name was the softmax's, so no other tensor has it.
     node.add_outputs(edit_.node(members_.front()).outputs(0));
     (*node.mutable_attributes())["heads"].set_i(heads_);
     (*node.mutable_attributes())["scale"].set_f(scale_);
@@ -58,7 +58,7 @@ class Attention {
     return types_.at(tensor).shape;
   }
 
-  // Steps to the maker of a tensor that nothing but the pattern reads.
+  // Steps to the maker of a tensor that only the pattern reads.
   const v1::Node* Enter(const std::string& tensor, absl::string_view op) {
     const int maker = edit_.Maker(tensor);
     if (!edit_.Is(maker, op) || edit_.OnlyReader(tensor) < 0) return nullptr;
@@ -82,7 +82,7 @@ class Attention {
     return absl::nullopt;
   }
 
-  // Steps over a factor or divisor, which becomes part of the scale. Returns what it scales.
+  // Steps over a factor or divisor, which becomes part of the scale. Returns the scaled tensor.
   std::string Unscaled(const std::string& tensor) {
     const int maker = edit_.Maker(tensor);
     for (const bool divides : {false, true}) {
@@ -124,7 +124,8 @@ class Attention {
            MatchHeads(Unscaled(product->inputs(1)), as_keys, k_);
   }
 
-  // [B or 1, H or 1, T or 1, S], without a gradient, which Attention has not.
+  // Returns whether mask_ is [B or 1, H or 1, T or 1, S] and needs no gradient: Attention has no
+  // gradient for its mask.
   bool IsMask(absl::Span<const int64_t> scores) const {
     const std::vector<int64_t>& mask = Shape(mask_);
     if (dependent_.contains(mask_) || mask.size() != 4 || mask[3] != scores[3]) return false;
@@ -134,7 +135,7 @@ class Attention {
     return true;
   }
 
-  // Heads that Reshape and Transpose split off a [B, T, C].
+  // Matches heads that Reshape and Transpose split off a [B, T, C].
   bool MatchHeads(const std::string& tensor, const Permutation& permutation, std::string& whole) {
     const v1::Node* transpose = Enter(tensor, "Transpose");
     if (transpose == nullptr || IntegersAttribute(*transpose, "permutation") != permutation) {
@@ -149,7 +150,7 @@ class Attention {
            split[2] == heads_;
   }
 
-  // y = probabilities v, heads side by side again.
+  // Matches y = probabilities v, with the heads joined again.
   bool MatchValues(const std::string& probabilities) {
     const v1::Node* product = Leave(probabilities, "MatMul");
     if (product == nullptr || product->inputs(0) != probabilities ||
@@ -170,7 +171,7 @@ class Attention {
     return Shape(y_) == std::vector<int64_t>{split[0], split[1], split[2] * split[3]};
   }
 
-  // A query, or a memory, that all samples share has a batch of 1: products broadcast it, Attention
+  // A query or memory that all samples share has a batch of 1. MatMul broadcasts it, but Attention
   // does not.
   bool IsOfOneBatch() const { return Shape(q_)[0] == Shape(k_)[0] && Shape(k_)[0] == Shape(v_)[0]; }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kStateOfNorm = 4;  // output of BatchNorm
 
-// The operand of the sum that a BatchNorm makes for it alone; -1 without.
+// Returns the operand of the sum that is a BatchNorm with no other reader; -1 if there is none.
 int NormOperand(const v1::Node& add, const GraphEdit& edit) {
   for (int k = 0; k < 2; ++k) {
     const std::string& term = add.inputs(k);
@@ -23,9 +23,9 @@ int NormOperand(const v1::Node& add, const GraphEdit& edit) {
   return -1;
 }
 
-// ReluGrad and BatchNormGrad become one node, which still makes the gradient of the sum: that of
-// the other operand is it, too. Where dy is the sum of two, as behind a block whose result goes to
-// the next one and around it, the node adds them up.
+// Fuses ReluGrad and BatchNormGrad into one node. It still outputs the gradient of the sum, which
+// is also the gradient of the other operand. If dy is a sum of two gradients, from the next block
+// and from its residual, the node adds them up.
 void FuseGradients(int norm_gradient, const std::string& y, GraphEdit& edit) {
   const v1::Node& norm = edit.node(norm_gradient);
   const std::string& dsum = norm.inputs(0);
@@ -58,8 +58,8 @@ void FuseGradients(int norm_gradient, const std::string& y, GraphEdit& edit) {
 
 }  // namespace
 
-// The end of a residual block. Forward and backward each stand alone: the gradient knows the relu
-// by its output, and what BatchNormAddRelu keeps is what BatchNorm does.
+// Fuses the end of a residual block. Forward and backward are fused independently: the gradient
+// reads only the Relu's output, and the state is that of BatchNorm.
 void FuseBatchNormAddRelu(const TensorTypes& types, v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kState = 4;  // output of BatchNorm
 
-// The gradient of Relu that alone feeds the gradient `norm_gradient` of BatchNorm; -1 without.
+// Returns the gradient of Relu that feeds only the BatchNorm gradient `norm_gradient`; -1 if there
+// is none.
 int ReluGradientBefore(int norm_gradient, const std::string& relu_output, const GraphEdit& edit) {
   const std::string& dy = edit.node(norm_gradient).inputs(0);
   const int relu_gradient = edit.Maker(dy);
@@ -22,7 +23,7 @@ int ReluGradientBefore(int norm_gradient, const std::string& relu_output, const 
 
 }  // namespace
 
-// Forward and backward together: what BatchNormRelu keeps for backward knows of the Relu.
+// Forward and backward must be fused together: the state of BatchNormRelu includes the Relu.
 void FuseBatchNormRelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
@@ -45,7 +46,7 @@ void FuseBatchNormRelu(v1::Graph& graph) {
     v1::Node fused = edit.node(i);
     fused.set_op("BatchNormRelu");
     fused.set_outputs(0, y);
-    // Its inputs are the BatchNorm's, and that is where it stands.
+    // The inputs are those of the BatchNorm, so its position always fits.
     CHECK(edit.Replace({i, relu}, std::move(fused)));
   }
 }

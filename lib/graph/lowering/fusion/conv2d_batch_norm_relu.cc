@@ -5,11 +5,12 @@
 
 namespace muster {
 
-// Only in evaluation: there BatchNorm is a factor and a sum per channel.
+// Applies only to evaluation, in which BatchNorm is a factor and a sum per channel.
 void FuseConv2dBatchNormRelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
-    // Without bias, as before every BatchNorm: the fused op has no place for it.
+    // The convolution must have no bias, as is usual before a BatchNorm: the fused op has no input
+    // for it.
     if (!edit.Is(i, "Conv2d") || edit.node(i).inputs_size() > 2) continue;
     const int norm = edit.OnlyReader(edit.node(i).outputs(0));
     if (!edit.Is(norm, "BatchNormInference")) continue;

@@ -5,7 +5,7 @@
 
 namespace muster {
 
-// Relu's gradient reads only its output, so the sum before it need not exist.
+// Relu's gradient reads only its output, so the sum before it is not needed.
 void FuseConv2dRelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

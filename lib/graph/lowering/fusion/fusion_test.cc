@@ -24,7 +24,7 @@ using ::testing::StartsWith;
 
 using Pass = void (*)(v1::Graph&);
 
-// The graph after a pass, which must infer as before.
+// Runs a pass and returns the graph. Checks that its types can still be inferred.
 v1::Graph After(Pass pass, v1::Graph graph) {
   pass(graph);
   EXPECT_TRUE(InferTypes(graph, 3).ok()) << InferTypes(graph, 3).status();
@@ -62,7 +62,7 @@ TEST(FuseLinearReluTest, BackwardReadsOnlyTheOutput) {
                           "d(b) = LinearGradBias(d(a))", "d(w) = LinearGradWeight(d(a), x)"));
 }
 
-TEST(FuseLinearReluTest, NotWhereAnotherNodeOrTheCallerReadsTheSum) {
+TEST(FuseLinearReluTest, NotIfAnotherNodeOrTheCallerReadsTheSum) {
   const std::string other = absl::StrCat(kLinear, R"(
       a = Linear(x, w)
       r = Relu(a)
@@ -105,7 +105,7 @@ constexpr absl::string_view kTwoLayers = R"(
     loss = MeanSquaredError(y, target)
     loss loss)";
 
-TEST(FuseLinearGradTest, ABiasesGradientComesWithTheWeights) {
+TEST(FuseLinearGradTest, TheGradientsOfBiasAndWeightAreOneNode) {
   const v1::Graph graph = After(FuseLinearGradBias, Differentiate(ParseGraph(kTwoLayers)).value());
 
   EXPECT_THAT(NodeLines(graph), Contains("d(v), d(c) = LinearGradWeightBias(d(y), h)"));
@@ -124,7 +124,7 @@ TEST(FuseLinearGradTest, GelusDerivativeJoinsTheProductBeforeIt) {
   }
 }
 
-TEST(FuseLinearGradTest, NotWhereSomebodyElseReadsTheGradient) {
+TEST(FuseLinearGradTest, NotIfAnotherNodeReadsTheGradient) {
   const std::string text = absl::StrReplaceAll(
       kTwoLayers,
       {{"y = Linear(h, v, c)", "g = Linear(h, v, c)\n r = Linear(h, v)\n y = Add(g, r)"}});
@@ -227,7 +227,7 @@ TEST(FuseBatchNormReluTest, NotBeforeASum) {
   EXPECT_THAT(NodeLines(After(FuseBatchNormRelu, graph)), ElementsAreArray(NodeLines(graph)));
 }
 
-TEST(FuseBatchNormReluTest, NotWhereItsGradientIsNotThatOfTheRelu) {
+TEST(FuseBatchNormReluTest, NotIfAnotherGradientFeedsTheNorm) {
   v1::Graph graph = Differentiate(ParseGraph(Image(kTrainedNorm))).value();
   for (v1::Node& node : *graph.mutable_nodes()) {
     if (node.op() == "ReluGrad") node.set_op("TanhGrad");
@@ -236,7 +236,7 @@ TEST(FuseBatchNormReluTest, NotWhereItsGradientIsNotThatOfTheRelu) {
   EXPECT_THAT(NodeLines(After(FuseBatchNormRelu, graph)), ElementsAreArray(NodeLines(graph)));
 }
 
-// Somebody at the graph's end who reads `tensor`, and whom nobody reads.
+// Adds a node at the end that reads `tensor` and has no reader.
 void AddReader(const std::string& tensor, v1::Graph& graph) {
   v1::Node& reader = *graph.add_nodes();
   reader.set_name("reader");
@@ -260,12 +260,12 @@ TEST(FuseBatchNormAddReluTest, TheEndOfAResidualBlockIsOneNodeBothWays) {
               Contains("y, m, r, v, s = BatchNormAddRelu(a, b, mean, variance, bias, gain)"));
   EXPECT_THAT(NodeLines(graph), Contains("d(a), d(c), d(bias), d(gain) = "
                                          "BatchNormAddReluGrad(d(y), y, a, m, r, s, bias, gain)"));
-  EXPECT_THAT(NodeLines(graph), Contains("d(cb) = Conv2dGradBias(d(c))"));  // of b
+  EXPECT_THAT(NodeLines(graph), Contains("d(cb) = Conv2dGradBias(d(c))"));  // gradient of b
   EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(n)"))));
 }
 
-// As behind a block whose result goes to the next one and around it.
-TEST(FuseBatchNormAddReluTest, TwoGradientsOfABlocksResultAreAddedUpOnTheWay) {
+// The result of a block goes to the next block and to its residual.
+TEST(FuseBatchNormAddReluTest, TwoGradientsOfABlocksResultAreAddedInTheFusedNode) {
   const std::string block(kResidualBlock);
   const v1::Graph graph = After(
       FuseBatchNormAddRelu,
@@ -281,7 +281,7 @@ TEST(FuseBatchNormAddReluTest, TwoGradientsOfABlocksResultAreAddedUpOnTheWay) {
   EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(z) = "))));
 }
 
-TEST(FuseBatchNormAddReluTest, TwoGradientsStayASumWhereSomebodyElseReadsIt) {
+TEST(FuseBatchNormAddReluTest, TwoGradientsStayASumIfAnotherNodeReadsIt) {
   const std::string block(kResidualBlock);
   v1::Graph graph =
       Differentiate(
@@ -294,7 +294,7 @@ TEST(FuseBatchNormAddReluTest, TwoGradientsStayASumWhereSomebodyElseReadsIt) {
               Contains(HasSubstr("= BatchNormAddReluGrad(d(z), z, a, m, r, s, bias, gain)")));
 }
 
-TEST(FuseBatchNormAddReluTest, NotWhereTheSumIsReadOrBroadcastOrOfOtherThings) {
+TEST(FuseBatchNormAddReluTest, NotIfTheSumIsReadOrBroadcastOrHasOtherOperands) {
   for (const char* nodes :
        {"n, m, r, v, s = BatchNorm(a, mean, variance, bias)\n c = Add(n, a)\n z = Relu(c)\n"
         "y = Add(z, c)",
@@ -334,7 +334,7 @@ TEST(FuseAddLayerNormTest, TheSumStaysAsTheResidualStream) {
               Contains("d(sum) from n = LayerNormGradInput(d(y), sum, gain, m, r)"));
 }
 
-TEST(FuseAddLayerNormGradTest, TheGradientsOfANormAndOfWhatItIsAddedTo) {
+TEST(FuseAddLayerNormGradTest, TheGradientsOfANormAndItsResidualAreOneNode) {
   const v1::Graph graph =
       After(FuseAddLayerNormGrad, Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
       sum = Add(x, f)
@@ -351,8 +351,8 @@ TEST(FuseAddLayerNormGradTest, TheGradientsOfANormAndOfWhatItIsAddedTo) {
   EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("LayerNormGradParameters"))));
 }
 
-// As behind a norm whose result goes to the next layer and around it.
-TEST(FuseAddLayerNormGradTest, TwoGradientsOfANormsResultAreAddedUpOnTheWay) {
+// The result of a norm goes to the next layer and to the residual.
+TEST(FuseAddLayerNormGradTest, TwoGradientsOfANormsResultAreAddedInTheFusedNode) {
   const v1::Graph graph =
       After(FuseAddLayerNormGrad, Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
       n, m, r = LayerNorm(f, gain, bias) epsilon=0.5
@@ -368,7 +368,7 @@ TEST(FuseAddLayerNormGradTest, TwoGradientsOfANormsResultAreAddedUpOnTheWay) {
   EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("Accumulate("))));
 }
 
-TEST(FuseAddLayerNormGradTest, TwoGradientsStayASumWhereSomebodyElseReadsIt) {
+TEST(FuseAddLayerNormGradTest, TwoGradientsStayASumIfAnotherNodeReadsIt) {
   v1::Graph graph = Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
       n, m, r = LayerNorm(f, gain, bias)
       t = Tanh(n)
@@ -381,7 +381,7 @@ TEST(FuseAddLayerNormGradTest, TwoGradientsStayASumWhereSomebodyElseReadsIt) {
   EXPECT_THAT(NodeLines(After(FuseAddLayerNormGrad, graph)), ElementsAreArray(NodeLines(graph)));
 }
 
-TEST(FuseAddLayerNormGradTest, NotWhereNothingIsAddedOrMoreThanOneThing) {
+TEST(FuseAddLayerNormGradTest, NotIfThereIsNoAddendOrMoreThanOne) {
   for (const absl::string_view rest :
        {"y = Linear(n, w)", "z = Add(sum, n)\n q = Mul(sum, z)\n y = Add(q, q)"}) {
     const v1::Graph graph = Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
@@ -396,7 +396,7 @@ TEST(FuseAddLayerNormGradTest, NotWhereNothingIsAddedOrMoreThanOneThing) {
   }
 }
 
-TEST(FuseAddLayerNormTest, NotWhereAnAddendIsBroadcast) {
+TEST(FuseAddLayerNormTest, NotIfAnAddendIsBroadcast) {
   const v1::Graph graph = ParseGraph(absl::StrCat(kResidual, R"(
       sum = Add(f, bias)
       y, m, r = LayerNorm(sum, gain)
@@ -408,7 +408,7 @@ TEST(FuseAddLayerNormTest, NotWhereAnAddendIsBroadcast) {
 
 // ---------------------------------------------------------------- attention
 
-// As PyTorch's layers are exported: heads of 3 channels split from 12, `scores` made by `scoring`
+// Attention as PyTorch exports it: heads of 3 channels split from 12, `scores` made by `scoring`
 // from "products", probabilities from "scores".
 std::string WrittenOut(absl::string_view scoring, absl::string_view rest = "") {
   return absl::StrCat(R"(
@@ -467,7 +467,7 @@ TEST(FuseAttentionTest, ScalesOfQueriesAndKeysMultiplyAndAMaskIsAnInput) {
   EXPECT_EQ(graph.nodes(4).attributes().at("scale").f(), 1);
 }
 
-TEST(FuseAttentionTest, NotWhereAllSamplesShareQueriesOrKeysAndValues) {
+TEST(FuseAttentionTest, NotIfAllSamplesShareQueriesOrKeysAndValues) {
   const std::string all = WrittenOut("scores = MatMul(qh, kh)");
   for (const std::string& text :
        {absl::StrReplaceAll(all, {{"input x f32[-1, 5, 12]", "parameter x [1, 5, 12]"}}),
@@ -477,7 +477,7 @@ TEST(FuseAttentionTest, NotWhereAllSamplesShareQueriesOrKeysAndValues) {
   }
 }
 
-TEST(FuseAttentionTest, NotWhereProbabilitiesAreReadOrTheMaskIsAnotherShape) {
+TEST(FuseAttentionTest, NotIfProbabilitiesAreReadOrTheMaskHasAnotherShape) {
   for (const std::string& text :
        {WrittenOut("scores = MatMul(qh, kh)", "logits probabilities"),
         WrittenOut("products = MatMul(qh, kh)\n row = ReduceSum(wide) axes=[0]\n"

@@ -1,4 +1,4 @@
-// A graph while a fusion pass rewrites it.
+// Edits a graph during a fusion pass.
 #pragma once
 
 #include <string>
@@ -12,40 +12,42 @@
 
 namespace muster {
 
-// Positions of nodes stay as they are until the edit is destroyed. `graph` outlives it.
+// Positions of nodes do not change until the edit is destroyed. Requires: `graph` outlives the
+// edit.
 class GraphEdit {
  public:
   explicit GraphEdit(v1::Graph& graph);
-  ~GraphEdit();  // takes the nodes that were fused away out of the graph
+  ~GraphEdit();  // removes the fused nodes from the graph
   GraphEdit(const GraphEdit&) = delete;
   GraphEdit& operator=(const GraphEdit&) = delete;
 
   int size() const { return graph_.nodes_size(); }
   const v1::Node& node(int i) const { return graph_.nodes(i); }
 
-  // Whether node `i` is there and is an `op`; -1 is no node.
+  // Returns whether node `i` exists and is an `op`; -1 is no node.
   bool Is(int i, absl::string_view op) const {
     return i >= 0 && node(i).op() == op && !removed_.contains(i);
   }
 
-  // The node that makes `tensor`; -1 for inputs and parameters.
+  // Returns the node that makes `tensor`; -1 for inputs and parameters.
   int Maker(const std::string& tensor) const;
 
-  // The nodes that read `tensor`, in order; one that reads it twice is there twice.
+  // Returns the nodes that read `tensor`, in order. A node that reads it twice is listed twice.
   absl::Span<const int> Readers(const std::string& tensor) const;
 
-  // The only reader of a tensor without a role; otherwise -1.
+  // Returns the only reader of a tensor without a role, otherwise -1.
   int OnlyReader(const std::string& tensor) const;
 
-  // Whether these nodes, ascending, are all that read a tensor without a role.
+  // Returns whether the tensor has no role and exactly these readers. Requires: `nodes` is
+  // ascending.
   bool IsReadBy(const std::string& tensor, absl::Span<const int> nodes) const;
 
-  // The first reader that is an `op`; otherwise -1.
+  // Returns the first reader that is an `op`, otherwise -1.
   int FirstReader(const std::string& tensor, absl::string_view op) const;
 
-  // Puts `fused` in the place of one of `members` (ascending) and removes the others: the first
-  // place behind the makers of its inputs and before the other readers of its outputs. Changes
-  // nothing and returns false when there is none.
+  // Replaces one of `members` (ascending) by `fused` and removes the others. It takes the first
+  // position that is after the makers of its inputs and before the other readers of its outputs.
+  // Returns false and changes nothing if there is none.
   bool Replace(absl::Span<const int> members, v1::Node fused);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace muster {
 
-// Both read all of dy. The node stands where the later of the two stood.
+// Both nodes read all of dy. The fused node takes the position of the later one.
 void FuseLinearGradBias(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
@@ -20,7 +20,7 @@ void FuseLinearGradBias(v1::Graph& graph) {
   }
 }
 
-// The gradient of Gelu's output is read by nobody else.
+// Requires that no other node reads the gradient of Gelu's output.
 void FuseLinearGradGelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
