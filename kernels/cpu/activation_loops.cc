@@ -32,7 +32,7 @@ Vec SiluGrad(Vec dy, Vec x) {
 }
 
 Vec GeluGrad(Vec dy, Vec x) {
-  // Nothing changes beyond, and squares stay finite.
+  // The result is constant beyond +-30, and the limit keeps squares finite.
   x = x > 30.0f ? Splat(30.0f) : x;
   x = x < -30.0f ? Splat(-30.0f) : x;
   const Vec gate = GeluGate(x);
@@ -47,7 +47,7 @@ Vec GeluExactGrad(Vec dy, Vec x) {
 Vec ErfGrad(Vec dy, Vec x) { return dy * (1.12837916709551257f * Exp(-(x * x))); }
 Vec LogGrad(Vec dy, Vec x) { return dy / x; }
 
-// Scalar, as the standard library reduces any argument: models take few of them.
+// Scalar code, because the standard library reduces any argument. Models use few sines.
 Vec Sin(Vec x) {
   for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sinf(x[i]);
   return x;
@@ -57,7 +57,8 @@ Vec Cos(Vec x) {
   return x;
 }
 
-// log(1 + x) for x in [0, 1]. What 1 + x loses of x is lost in both factors.
+// Returns log(1 + x) for x in [0, 1]. The rounding error of 1 + x is the same in both factors and
+// cancels.
 Vec Log1p(Vec x) {
   const Vec sum = 1.0f + x;
   return sum == 1.0f ? x : Log(sum) * (x / (sum - 1.0f));
@@ -70,7 +71,7 @@ Vec Round(Vec x) { return Rounded<_MM_FROUND_TO_NEAREST_INT>(x); }
 Vec Sign(Vec x) { return x > 0.0f ? Splat(1.0f) : x < 0.0f ? Splat(-1.0f) : x; }
 Vec IsNan(Vec x) { return (Vec)((x != x) & 1); }
 
-// exp(x) - 1 without the cancellation, for x <= 0.
+// exp(x) - 1 without cancellation, for x <= 0.
 Vec Elu(Vec x, float alpha, float) {
   return x > 0.0f ? x : alpha * (Tanh(0.5f * x) * (Exp(x) + 1.0f));
 }

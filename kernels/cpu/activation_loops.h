@@ -8,7 +8,7 @@ namespace muster::kernels {
 struct ActivationLoops {
   using Function = void(float* y, const float* x, int64_t n);
   using Derivative = void(float* dx, const float* dy, const float* saved, int64_t n);
-  // With the function's constants; one that it does not have is not read.
+  // Functions with constants. A constant that the function does not have is not read.
   using ShapedFunction = void(float* y, const float* x, float a, float b, int64_t n);
   using ShapedDerivative = void(float* dx, const float* dy, const float* saved, float a, float b,
                                 int64_t n);

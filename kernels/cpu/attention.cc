@@ -12,8 +12,7 @@
 namespace muster::kernels {
 namespace {
 
-// A block of scores lies on the stack of the thread that works on it, and in its second-level
-// cache.
+// A block of scores is on the stack of its thread, and fits in the second-level cache.
 constexpr int64_t kQueries = 64;
 constexpr int64_t kKeys = 512;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -35,12 +34,12 @@ struct Rows {
   MatrixView Transposed() const { return MatrixView{data, stride}.T(); }
 };
 
-// Tensors that several samples have side by side.
+// A tensor in which several samples are stored one after the other.
 template <typename T>
 struct Batched {
   T* data;
-  int64_t stride;  // of a row
-  int64_t rows;    // of a sample
+  int64_t stride;  // stride of a row
+  int64_t rows;    // rows of a sample
 
   Rows<T> Head(int64_t sample, int64_t first_channel) const {
     return {data + sample * rows * stride + first_channel, stride};
@@ -55,12 +54,12 @@ struct Tensors {
 struct Head {
   const AttentionShape& shape;
   Rows<const float> q, k, v;
-  const float* mask;  // of query 0; null: none
+  const float* mask;  // mask of query 0; null: none
   int64_t mask_stride;
 
   int64_t size() const { return shape.channels / shape.heads; }
   int64_t value_size() const { return shape.values / shape.heads; }
-  // How many keys a query sees, from the first on.
+  // Returns how many keys a query sees; they are the first ones.
   int64_t Visible(int64_t query) const {
     if (!shape.causal) return shape.keys;
     return std::clamp<int64_t>(query + 1 + shape.keys - shape.queries, 0, shape.keys);
@@ -84,7 +83,7 @@ Head HeadOf(const Tensors& tensors, const AttentionMask& mask, const AttentionSh
           .mask_stride = mask.query_stride};
 }
 
-// Queries [begin, end) of a head.
+// Computes queries [begin, end) of a head.
 void ForwardBlock(const Head& head, Rows<float> y, float* lse, int64_t begin, int64_t end) {
   const AttentionLoops& loops = Loops();
   const int64_t queries = end - begin, width = head.value_size();
@@ -113,7 +112,7 @@ void ForwardBlock(const Head& head, Rows<float> y, float* lse, int64_t begin, in
     const auto [max, sum] = running[t];
     if (sum > 0) {
       loops.scale(y[begin + t], 1 / sum, width);
-    } else if (sum == 0) {  // not NaN: it sees no key
+    } else if (sum == 0) {  // not NaN: the query sees no key
       std::fill_n(y[begin + t], width, 0.0f);
     }
     lse[begin + t] = max + std::log(sum);
@@ -124,14 +123,15 @@ struct HeadGradients {
   Rows<float> dq, dk, dv;
 };
 
-// Queries [begin, end) of a head: assigns their dq; assigns dk and dv where `mode` says so.
+// Computes the gradients of queries [begin, end) of a head. Assigns their dq; assigns dk and dv, or
+// adds to them, as `mode` says.
 void BackwardBlock(const Head& head, const HeadGradients& gradients, Rows<const float> dy,
                    Rows<const float> y, const float* lse, int64_t begin, int64_t end,
                    GemmMode mode) {
   const AttentionLoops& loops = Loops();
   const int64_t queries = end - begin, size = head.size(), width = head.value_size();
   float scores[kQueries * kKeys], dscores[kQueries * kKeys];
-  float means[kQueries];  // of dp under p
+  float means[kQueries];  // means of dp, weighted by p
   for (int64_t t = 0; t < queries; ++t) {
     means[t] = static_cast<float>(loops.dot(dy[begin + t], y[begin + t], width));
   }
@@ -198,7 +198,8 @@ void Backward(const Batched<float>& dq, const Batched<float>& dk, const Batched<
       const HeadGradients gradients{.dq = dq.Head(sample, channel),
                                     .dk = dk.Head(sample, channel),
                                     .dv = dv.Head(sample, value)};
-      // The last block of queries sees every key: it assigns dk and dv, the others add.
+      // The last block of queries sees every key, so it assigns dk and dv and the others add to
+      // them.
       GemmMode mode = GemmMode::kAssign;
       for (int64_t begin = (shape.queries - 1) / kQueries * kQueries; begin >= 0;
            begin -= kQueries) {
@@ -217,7 +218,7 @@ Tensors Separate(const float* q, const float* k, const float* v, const Attention
           .v = {v, shape.values, shape.keys}};
 }
 
-// Thirds of the rows of qkv.
+// Returns q, k or v: a third of each row of qkv.
 template <typename T>
 Batched<T> Third(T* qkv, int i, const AttentionShape& shape) {
   return {qkv + i * shape.channels, 3 * shape.channels, shape.queries};

@@ -7,17 +7,17 @@ namespace muster::kernels {
 
 // One row of a block of n >= 1 scores. A null mask is zeros.
 struct AttentionLoops {
-  // Of a softmax that is taken block by block.
+  // The state of a softmax that is computed block by block.
   struct Running {
     float max;
-    float sum;  // of exp(score - max) so far
+    float sum;  // sum of exp(score - max) so far
   };
 
-  // With score[i] = scale s[i] + mask[i]: s = exp(score - max), max that of the row so far, and
-  // `row` taken further. Returns what the earlier blocks' results must be multiplied by.
+  // Replaces s by exp(score - max) with score[i] = scale s[i] + mask[i], and updates `row`. max is
+  // the maximum of the row so far. Returns the factor for the results of earlier blocks.
   float (*softmax_block)(float* s, const float* mask, float scale, int64_t n, Running* row);
 
-  // s = p = exp(score - lse), and dp = p (dp - mean) scale: the derivative by s.
+  // Replaces s by p = exp(score - lse), and dp by p (dp - mean) scale, the derivative by s.
   void (*softmax_block_grad)(float* s, float* dp, const float* mask, float scale, float lse,
                              float mean, int64_t n);
 

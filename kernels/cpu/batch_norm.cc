@@ -1,5 +1,5 @@
-// Moments are taken plane by plane, while a plane is in the cache, and joined over the batch in
-// double: x is read from memory once for them. oneDNN's kernel reads it twice.
+// Moments are computed plane by plane, while a plane is in the cache, and combined over the batch
+// in double. So x is read from memory once for them. oneDNN's kernel reads it twice.
 #include "kernels/batch_norm.h"
 
 #include <algorithm>
@@ -17,13 +17,13 @@ const PlaneLoops& Loops() {
   return ForThisProcessor(baseline::kPlaneLoops, avx2::kPlaneLoops, avx512::kPlaneLoops);
 }
 
-// One pixel a channel is a row of channels.
+// A sample with one pixel per channel is a row of channels.
 ImageOrder OrderOf(const BatchNormShape& s) {
   if (s.layout.is_row_major() && s.pixels == 1) return {.blocks = 1, .lanes = s.channels};
   return ImageOrder::Of(s.layout, s.channels);
 }
 
-// The workspace: vectors of all channels, those of the last block's gaps included, and two sums per
+// The workspace: vectors of all channels, including the gaps of the last block, and two sums per
 // plane and channel.
 class Workspace {
  public:
@@ -44,7 +44,7 @@ class Workspace {
   float* sums(int64_t b) const { return Vector(kVectors + b); }
   float* more_sums(int64_t b) const { return Vector(kVectors + batch_ + b); }
 
-  // Zeros: what the gaps keep.
+  // Clears the vectors; gaps keep the zeros.
   void ClearVectors() const { std::fill_n(floats_, kVectors * channels_, 0.0f); }
 
  private:
@@ -99,7 +99,7 @@ void BatchNorm(const BatchNormOutputs& out, const float* x, const float* bias, c
                std::byte* workspace) {
   const Workspace w(shape, workspace);
   const PlaneLoops& loops = Loops();
-  // Of each plane: the mean of each channel, and the sum of the squares around it.
+  // Computes for each plane the mean of each channel and the sum of squares around it.
   ForEachPlane(shape, [&](int64_t b, int64_t at, int64_t c, Plane plane) {
     float* means = w.sums(b) + c;
     loops.sum(means, x + at, plane);
@@ -141,7 +141,7 @@ void BatchNormGrad(const BatchNormGradients& out, const float* dy, const float* 
     return PlaneLoops::Line{w.center() + c, w.slope() + c, w.offset() + c};
   };
 
-  // The same numbers as in the forward pass: so the same elements are above 0.
+  // Computes the same numbers as the forward pass, so that the same elements are above 0.
   w.ClearVectors();
   ForEachChannel(shape, [&](int64_t c) {
     w.center()[c] = mean[c];

@@ -11,14 +11,14 @@ namespace muster::kernels {
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;
-constexpr int64_t kBlock = 1024;  // of floats on the way between two types
+constexpr int64_t kBlock = 1024;  // floats in the buffer between two types
 
 const ConversionLoops& Loops() {
   return ForThisProcessor(baseline::kConversionLoops, avx2::kConversionLoops,
                           avx512::kConversionLoops);
 }
 
-// Elements [begin, end) of x as floats.
+// Converts elements [begin, end) of x to floats.
 void Widen(float* y, const void* x, ElementType from, int64_t begin, int64_t end) {
   const int64_t n = end - begin;
   switch (from) {
@@ -34,7 +34,7 @@ void Widen(float* y, const void* x, ElementType from, int64_t begin, int64_t end
   }
 }
 
-// The other way: floats as elements [begin, end) of y.
+// Converts floats to elements [begin, end) of y.
 void Narrow(void* y, ElementType to, const float* x, int64_t begin, int64_t end) {
   const int64_t n = end - begin;
   switch (to) {

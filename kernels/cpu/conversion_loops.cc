@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/vector.h"
 
-// Plain loops that the compiler vectorises, but for f16, which has instructions.
+// Plain loops that the compiler vectorises, except f16, which has its own instructions.
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
@@ -31,7 +31,7 @@ void Bf16ToF32(float* __restrict y, const uint16_t* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = FloatOf(uint32_t{x[i]} << 16);
 }
 
-// The addition rounds to the place that the float's own rounding keeps: that of f16's last bit.
+// The addition of 0.5 to a subnormal makes the float's own rounding act at the last bit of f16.
 inline uint16_t F16Of(float x) {
   const uint32_t sign = BitsOf(x) >> 16 & 0x8000u;
   const uint32_t magnitude = BitsOf(x) & 0x7FFFFFFFu;
@@ -48,12 +48,13 @@ inline float F32Of(uint16_t x) {
   const uint32_t sign = uint32_t{x & 0x8000u} << 16;
   const uint32_t magnitude = x & 0x7FFFu;
   if (magnitude >= 0x7C00u) return FloatOf(sign | 0x7F800000u | (magnitude & 0x3FFu) << 13);
-  // Exact, subnormals included: the exponents differ by 112.
+  // Exact, including subnormals: the exponents differ by 112.
   return FloatOf(BitsOf(FloatOf(magnitude << 13) * 0x1p112f) | sign);
 }
 
 #if defined(__AVX512F__)
-constexpr __mmask16 kAll = 0xFFFF;  // gcc 12 warns of what the forms without a mask leave undefined
+// Gcc 12 warns about values that the forms without a mask leave undefined.
+constexpr __mmask16 kAll = 0xFFFF;
 #endif
 
 void F32ToF16(uint16_t* __restrict y, const float* __restrict x, int64_t n) {
@@ -105,10 +106,10 @@ void F16ToF32(float* __restrict y, const uint16_t* __restrict x, int64_t n) {
   for (; i < n; ++i) y[i] = F32Of(x[i]);
 }
 
-// May be in place.
+// Requires: y equals x or does not overlap it.
 void F32ToI32(int32_t* y, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    float v;  // `y` may lie over `x`
+    float v;  // `y` may be `x`
     __builtin_memcpy(&v, x + i, sizeof(v));
     v = v != v ? 0.0f : v;
     const bool large = v >= 0x1p31f, small = v < -0x1p31f;

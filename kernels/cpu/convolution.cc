@@ -19,7 +19,7 @@ namespace {
 
 int64_t Aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// oneDNN's direct convolutions. Every tensor is in the order that the primitive likes best.
+// oneDNN's direct convolutions. Every tensor has the order that the primitive prefers.
 class Operation {
  public:
   explicit Operation(const Conv2dShape& s)
@@ -78,7 +78,8 @@ class Operation {
   dnnl_dims_t after_;
 };
 
-// How oneDNN keeps weights on processors with vectors of 16 floats: [O/16, C/16, taps, 16 c, 16 o].
+// Returns whether oneDNN stores the weights as on processors with vectors of 16 floats: [O/16,
+// C/16, taps, 16 c, 16 o].
 bool IsInTilesOfInputs(const dnnl_memory_desc_t& w) {
   const dnnl_blocking_desc_t& blocking = w.format_desc.blocking;
   if (w.ndims != 4 || w.dims[0] % 16 != 0 || w.dims[1] % 16 != 0 || blocking.inner_nblks != 2 ||
@@ -93,8 +94,8 @@ bool IsInTilesOfInputs(const dnnl_memory_desc_t& w) {
 
 }  // namespace
 
-// A primitive between row-major weights (or their gradient) and images in layouts of its own. The
-// workspace: the weights in the primitive's order if that is another, then scratch memory.
+// A primitive with row-major weights (or their gradient) and images in its own layouts. The
+// workspace holds the weights in the primitive's order if that differs, then scratch memory.
 class WeightedPrimitive {
  public:
   WeightedPrimitive(const PrimitiveDescriptor& descriptor, int weights,
@@ -117,7 +118,7 @@ class WeightedPrimitive {
 
   int64_t workspace_bytes() const { return weight_bytes_ + primitive_.scratchpad_bytes(); }
 
-  // The weights in the primitive's order.
+  // Returns the weights in the primitive's order.
   const void* Weights(const float* w, std::byte* workspace) {
     if (!reorder_) return w;
     reorder_->Execute({w, workspace}, nullptr);
@@ -128,7 +129,8 @@ class WeightedPrimitive {
     primitive_.Execute(memory, workspace + weight_bytes_);
   }
 
-  // Where the primitive writes the gradient of the weights, and what brings it from there to dw.
+  // WeightGradient() returns the memory to which the primitive writes the gradient of the weights.
+  // StoreWeightGradient() copies it to dw.
   void* WeightGradient(float* dw, std::byte* workspace) const {
     return weight_bytes_ == 0 ? static_cast<void*>(dw) : workspace;
   }
@@ -172,7 +174,7 @@ void Conv2d::Run(float* y, const float* x, const float* w, const float* bias,
   } else {
     primitive_->Execute({x, weights, y}, workspace);
   }
-  // Not as oneDNN's post-operation, which turns NaN into 0 and so hides a diverged model.
+  // Not done as oneDNN's post-operation, which turns NaN into 0 and so hides a diverged model.
   if (epilogue_ == Conv2dEpilogue::kRelu) Relu(y, y, y_bytes_ / sizeof(float));
 }
 
@@ -278,7 +280,7 @@ void AddChannelBias(float* y, const float* bias, int64_t batch, int64_t outputs,
     for (int64_t i = begin; i < end; ++i) {
       const int64_t plane = i / strips, lane = i % strips * kStrip;
       const int64_t channel = plane % order.blocks * order.lanes + lane;
-      // What the last block has beyond the channels stays zero.
+      // The lanes beyond the channels stay zero in the last block.
       const int64_t lanes = std::min({kStrip, order.lanes - lane, outputs - channel});
       float* first = y + plane * pixels * order.lanes + lane;
       loops.normalise(first, first, {kZeros.data(), kOnes.data(), bias + channel},

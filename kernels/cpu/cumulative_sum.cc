@@ -8,7 +8,7 @@ namespace muster::kernels {
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;
-constexpr int64_t kPanel = 64;  // neighbours that are summed side by side, at most
+constexpr int64_t kPanel = 64;  // at most this many neighbours are summed side by side
 
 template <typename T, typename Total>
 void Run(T* y, const T* x, const CumulativeShape& s) {

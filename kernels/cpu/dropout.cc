@@ -21,7 +21,7 @@ void Dropout(float* y, const float* x, int64_t n, int64_t first_element, float r
   const uint32_t threshold = DropoutThreshold(rate);
   const float factor = 1.0f / (1.0f - rate);
   const uint64_t stream = DropoutStream(key);
-  // Up to the first element that begins a call.
+  // Handles the elements before the first one that begins a Philox call.
   const int64_t head = std::min(n, (4 - first_element % 4) % 4);
   for (int64_t i = 0; i < head; ++i) {
     const int64_t element = first_element + i;

@@ -5,13 +5,13 @@
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
-// One 32-bit number in the low half of each lane; what the high half holds does not matter.
+// One 32-bit number in the low half of each lane. The high half is ignored.
 constexpr int kBlocks = kLanes / 2;
 typedef uint64_t WideVec __attribute__((vector_size(kBlocks * sizeof(uint64_t))));
 
 inline WideVec SplatWide(uint64_t x) { return x + WideVec{}; }
 
-// The 64-bit products of the low halves.
+// Returns the 64-bit products of the low halves.
 inline WideVec MultiplyLow(WideVec a, WideVec b) {
 #if defined(__AVX512F__)
   return (WideVec)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, (__m512i)b);
@@ -22,8 +22,8 @@ inline WideVec MultiplyLow(WideVec a, WideVec b) {
 #endif
 }
 
-// 2 * kLanes words: kBlocks calls of Philox (kernels/philox.h) side by side, for the counters
-// (index, stream), (index + 1, stream), ...
+// Computes 2 * kLanes words: kBlocks calls of Philox (kernels/philox.h) side by side, for the
+// counters (index, stream), (index + 1, stream), ...
 inline void RandomWords(BitsVec words[2], uint64_t seed, uint64_t stream, uint64_t index) {
   WideVec counters;
   for (int i = 0; i < kBlocks; ++i) counters[i] = index + i;
@@ -40,7 +40,8 @@ inline void RandomWords(BitsVec words[2], uint64_t seed, uint64_t stream, uint64
     key0 += 0x9E3779B9;
     key1 += 0xBB67AE85;
   }
-  // Words 0 and 1, and 2 and 3, of each block next to each other; then the blocks in order.
+  // Places words 0 and 1, and 2 and 3, of each block next to each other, then restores the order of
+  // the blocks.
   const WideVec low = (c0 & 0xFFFFFFFFu) | c1 << 32;
   const WideVec high = (c2 & 0xFFFFFFFFu) | c3 << 32;
 #if defined(__AVX512F__)

@@ -26,7 +26,7 @@ void Run(F f, float* y, int64_t n, S... sources) {
   if (i < n) StoreFirst(y + i, f(sources.LastAt(i, n)...), n - i);
 }
 
-// Bits: a number that is no float must not be computed with.
+// Copies bits: arithmetic must not touch a value that is not a float.
 Repeat RepeatOf(const float* x) {
   uint32_t bits;
   __builtin_memcpy(&bits, x, sizeof(bits));
@@ -69,7 +69,7 @@ Vec Sub(Vec a, Vec b) { return a - b; }
 Vec Mul(Vec a, Vec b) { return a * b; }
 Vec Div(Vec a, Vec b) { return a / b; }
 
-// Log and Exp of floats would lose digits for large results.
+// Scalar powf, because float Log and Exp would lose digits for large results.
 inline Vec Power(Vec a, Vec b) {
   Vec y;
   for (int i = 0; i < kLanes; ++i) y[i] = __builtin_powf(a[i], b[i]);
@@ -99,7 +99,7 @@ void PowGradA(float* y, const float* const* sources, unsigned repeats, int64_t n
   } else if (exponent == 3.0f) {
     Bind<2>([](Vec dy, Vec a) { return 3.0f * dy * (a * a); }, y, sources, repeats, n);
   } else {
-    // 0 for an exponent of 0, whatever a is.
+    // The derivative is 0 for an exponent of 0, for any a.
     Bind<3>([](Vec dy, Vec a, Vec b) { return b == 0.0f ? Vec{} : dy * b * Power(a, b - 1.0f); }, y,
             sources, repeats, n);
   }
@@ -121,7 +121,7 @@ void Each1(float* y, const float* const* sources, unsigned repeats, int64_t n) {
   Bind<1>([](Vec a) { return F(a); }, y, sources, repeats, n);
 }
 
-// The same of integers, whose bits the vectors hold.
+// Like the loops above, for integers stored as bits in the vectors.
 template <IntVec (*F)(IntVec, IntVec)>
 void EachInteger(float* y, const float* const* sources, unsigned repeats, int64_t n) {
   Bind<2>([](Vec a, Vec b) { return (Vec)F((IntVec)a, (IntVec)b); }, y, sources, repeats, n);
@@ -131,7 +131,7 @@ IntVec IsEqual(IntVec a, IntVec b) { return (a == b) & 1; }
 IntVec IsLess(IntVec a, IntVec b) { return (a < b) & 1; }
 IntVec IsLessOrEqual(IntVec a, IntVec b) { return (a <= b) & 1; }
 
-// Unsigned, which wraps.
+// Unsigned arithmetic, because it wraps.
 IntVec Add(IntVec a, IntVec b) { return (IntVec)((BitsVec)a + (BitsVec)b); }
 IntVec Sub(IntVec a, IntVec b) { return (IntVec)((BitsVec)a - (BitsVec)b); }
 IntVec Mul(IntVec a, IntVec b) { return (IntVec)((BitsVec)a * (BitsVec)b); }
@@ -139,7 +139,7 @@ IntVec Minimum(IntVec a, IntVec b) { return a < b ? a : b; }
 IntVec Maximum(IntVec a, IntVec b) { return a > b ? a : b; }
 Vec AbsOfIntegers(Vec x) { return (Vec)Maximum((IntVec)x, Sub(IntVec{}, (IntVec)x)); }
 
-// By 0 and -1, which the processor may refuse to divide by, apart.
+// Handles divisors of 0 and -1 separately, because the processor may trap on them.
 IntVec Div(IntVec a, IntVec b) {
   const IntVec negative = Sub(IntVec{}, a);
   for (int i = 0; i < kLanes; ++i) a[i] = b[i] == 0 ? 0 : b[i] == -1 ? negative[i] : a[i] / b[i];
@@ -161,7 +161,7 @@ Vec Mod(Vec a, Vec b) {
   return a;
 }
 
-// A NaN of either stays.
+// A NaN in either operand stays.
 inline Vec Maximum(Vec a, Vec b) { return ((a > b) | (a != a)) ? a : b; }
 inline Vec Minimum(Vec a, Vec b) { return ((a < b) | (a != a)) ? a : b; }
 

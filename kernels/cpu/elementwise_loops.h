@@ -5,14 +5,14 @@
 
 namespace muster::kernels {
 
-// y[i] = f(sources[0][i], sources[1][i], ...) for i in [0, n). Where bit k of `repeats` is set,
-// source k is the one number sources[k][0]. y may be any source that does not repeat.
+// Computes y[i] = f(sources[0][i], sources[1][i], ...) for i in [0, n). If bit k of `repeats` is
+// set, source k is the single number sources[k][0]. y may be any source that does not repeat.
 using ElementwiseLoop = void(float* y, const float* const* sources, unsigned repeats, int64_t n);
 
 inline constexpr int kRowsAtOnce = 8;
 
 struct ElementwiseLoops {
-  ElementwiseLoop* copy;  // of any 4-byte elements
+  ElementwiseLoop* copy;  // for any 4-byte elements
   ElementwiseLoop* add;
   ElementwiseLoop* sub;
   ElementwiseLoop* mul;
@@ -21,9 +21,9 @@ struct ElementwiseLoops {
   ElementwiseLoop* minimum;
   ElementwiseLoop* maximum;
   ElementwiseLoop* mod;
-  ElementwiseLoop* minimum_grad;  // dy, a, b; for a
+  ElementwiseLoop* minimum_grad;  // inputs dy, a, b; gradient of a
   ElementwiseLoop* maximum_grad;
-  ElementwiseLoop* where;         // condition (i32), a, b of any 4-byte elements
+  ElementwiseLoop* where;         // inputs condition (i32), a, b; a and b have any 4-byte elements
   ElementwiseLoop* where_grad_a;  // dy, condition (i32)
   ElementwiseLoop* where_grad_b;
   ElementwiseLoop* div_grad_b;  // dy, a, b
@@ -32,14 +32,14 @@ struct ElementwiseLoops {
   ElementwiseLoop* equal;     // 1 where a == b, else 0
   ElementwiseLoop* if_equal;  // a, b, c: c where a == b, else 0
 
-  // To i32, of floats and of i32.
+  // Results are i32; inputs are floats or i32.
   ElementwiseLoop* is_equal;
   ElementwiseLoop* is_less;
   ElementwiseLoop* is_less_or_equal;
   ElementwiseLoop* is_equal_i32;
   ElementwiseLoop* is_less_i32;
   ElementwiseLoop* is_less_or_equal_i32;
-  // Of i32.
+  // Inputs and results are i32.
   ElementwiseLoop* add_i32;
   ElementwiseLoop* sub_i32;
   ElementwiseLoop* mul_i32;
@@ -51,9 +51,9 @@ struct ElementwiseLoops {
 
   // Sums of blocks of floats, added in double.
   double (*sum)(const float* x, int64_t n);
-  // NaN where an element is.
+  // Returns NaN if an element is NaN.
   double (*max)(const float* x, int64_t n);
-  // to[i] += rows[0][i] + ... + rows[kRowsAtOnce - 1][i], the rows' sum first.
+  // Computes to[i] += rows[0][i] + ... + rows[kRowsAtOnce - 1][i]. The rows are added up first.
   void (*add_rows)(float* to, const float* const* rows, int64_t n);
   void (*max_rows)(float* to, const float* const* rows, int64_t n);
 };

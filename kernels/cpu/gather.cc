@@ -44,8 +44,8 @@ void Gather(void* y, const void* x, const int32_t* index, const GatherShape& sha
 void GatherGrad(float* dx, const float* dy, const int32_t* index, const GatherShape& shape) {
   const GatherShape s = shape;
   ElementwiseLoop* add = Elementwise().add;
-  // Each piece owns slices of dx and looks through all indices for them, in order. So no more
-  // pieces than threads, of slices that are worth the looking.
+  // Each piece owns slices of dx and scans all indices for them, in order. So there are no more
+  // pieces than threads, with slices large enough to be worth the scan.
   const int64_t slices = s.outer * s.size;
   const int64_t share = (slices + ParallelThreads() - 1) / ParallelThreads();
   ParallelFor(slices, std::max(share, Grain(s.inner)), [=](int64_t begin, int64_t end) {

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/parallel.h"
 
-// Of the OpenMP runtime that oneDNN is linked with.
+// Functions of the OpenMP runtime that oneDNN is linked with.
 extern "C" {
 int omp_get_max_threads();
 void omp_set_num_threads(int threads);
@@ -16,7 +16,7 @@ void omp_set_num_threads(int threads);
 namespace muster::kernels {
 namespace {
 
-// While one exists, the calling thread has no team.
+// The calling thread has no team while an object of this class exists.
 class OneThread {
  public:
   OneThread() : threads_(omp_get_max_threads()) {
@@ -39,7 +39,8 @@ void SerialGemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShap
       dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', shape.rows, shape.columns,
                  shape.inner, 1.0f, a.data, a.stride, b.data, b.stride,
                  mode == GemmMode::kAccumulate ? 1.0f : 0.0f, c, c_stride);
-  if (status != dnnl_success) {  // A wrong stride of ours, or no memory for its packing buffers.
+  // Our bug, such as a wrong stride, or no memory for its packing buffers.
+  if (status != dnnl_success) {
     std::fprintf(stderr, "dnnl_sgemm: status %d\n", static_cast<int>(status));
     std::abort();
   }

@@ -8,8 +8,8 @@
 
 namespace muster::kernels {
 
-// A row-major matrix inside a larger one: element (r, c) is data[r * stride + c], or of its
-// transpose.
+// A row-major matrix inside a larger one: element (r, c) is data[r * stride + c]. If transposed,
+// the view is its transpose.
 struct MatrixView {
   const float* data;
   int64_t stride;
@@ -30,31 +30,35 @@ struct GemmShape {
 
 enum class GemmMode { kAssign, kAccumulate };
 
-// c = a b, or c += a b, on the calling thread alone. Row `r` of c starts at c + r * c_stride.
+// Computes c = a b, or c += a b, on the calling thread alone. Row `r` of c starts at c + r *
+// c_stride.
 //
-// oneDNN's sgemm: it picks its code by the processor's features. Debian's OpenBLAS picks by model
-// number and falls back to SSE2 code on processors newer than itself, five times slower.
+// Uses oneDNN's sgemm, which selects its code by the processor's features. Debian's OpenBLAS
+// selects by model number. On processors newer than itself it falls back to SSE2 code, five times
+// slower.
 void SerialGemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShape shape,
                 GemmMode mode = GemmMode::kAssign);
 
-// A part of c: all rows or all columns of it, and some of the others.
+// A part of c that has all of its rows or all of its columns.
 struct GemmTile {
-  int64_t row;     // its first
+  int64_t row;     // its first column
   int64_t column;  // its first
   GemmShape shape;
 };
 
-// Calls f(tile) in parallel for one tile of c per thread, cut along its columns or its rows,
-// whichever there are more of. Never along `inner`: an element is summed in the same order for any
-// number of threads, but for shapes where oneDNN takes other code for a tile than for the whole
-// (about 1 in 1000). oneDNN's own division among threads is slower (81 to 97 % of this one for the
-// products of GPT-2 on two cores).
+// Calls f(tile) in parallel for one tile of c per thread. c is cut along its columns or its rows,
+// whichever are more.
+//
+// It is never cut along `inner`, so an element is summed in the same order for any number of
+// threads. Exceptions are shapes for which oneDNN uses other code for a tile than for the whole
+// (about 1 in 1000). oneDNN's own division among threads is slower: 81 to 97 % of this one for the
+// products of GPT-2 on two cores.
 template <typename F>
 void ForEachTile(const GemmShape& shape, F f) {
   const bool by_columns = shape.columns >= shape.rows;
   const int64_t n = by_columns ? shape.columns : shape.rows;
   constexpr int64_t kUnit = 48;           // three registers of oneDNN's code
-  constexpr int64_t kProducts = 1 << 19;  // about 6 us: worth waking another thread
+  constexpr int64_t kProducts = 1 << 19;  // about 6 us: worth the wake-up of another thread
   const int64_t products = shape.rows * shape.columns * shape.inner;
   const int64_t units = std::max<int64_t>(1, n / kUnit);
   const int64_t units_per_piece =
@@ -67,7 +71,7 @@ void ForEachTile(const GemmShape& shape, F f) {
   });
 }
 
-// As SerialGemm, on all threads.
+// Like SerialGemm, on all threads.
 void Gemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShape shape,
           GemmMode mode = GemmMode::kAssign);
 

@@ -19,7 +19,8 @@ void GroupNorm(float* y, float* mean, float* rstd, const float* x, const float* 
                     const int64_t channel = g % shape.groups * width + i;
                     const float factor = moments.rstd * gain[channel];
                     const float* from = x + group + i * n;
-                    // x - mean first: the offset alone would lose digits of a large mean.
+                    // Subtracts the mean first: an offset alone would lose digits if the mean is
+                    // large.
                     loops.shifted(y + group + i * n, from, moments.mean, factor, bias[channel], n);
                   }
                   mean[g] = moments.mean;

@@ -9,8 +9,8 @@
 namespace muster::kernels {
 namespace {
 
-// One direction's part of the state: gates f32[B, T, 3H], and what the reset gates multiply,
-// f32[B, T, H].
+// One direction's part of the state: gates f32[B, T, 3H], and the values that the reset gates
+// multiply, f32[B, T, H].
 template <typename T>
 struct State {
   State(T* all, const RecurrentShape& s, int64_t direction)
@@ -27,10 +27,10 @@ int64_t GruStateFloats(const RecurrentShape& s) {
   return s.directions * s.batch * s.time * 4 * s.hidden;
 }
 
-// The products with h of one step [B, 3H].
+// Holds the products with h of one step, [B, 3H].
 int64_t GruWorkspaceFloats(const RecurrentShape& s) { return s.batch * 3 * s.hidden; }
 
-// dgates and dproducts [B, T, 3H], previous h [B, T, H], dh [B, H].
+// Holds dgates and dproducts [B, T, 3H], previous h [B, T, H], dh [B, H].
 int64_t GruGradWorkspaceFloats(const RecurrentShape& s) {
   return s.batch * s.time * 7 * s.hidden + s.batch * s.hidden;
 }

@@ -47,7 +47,7 @@ void Take(T* y, const T* x, const int32_t* index, const IndexedElements& element
 IndexedElements::IndexedElements(Dimensions tensor, Dimensions index, int64_t axis)
     : size_(tensor[axis]), length_(index[axis]), tensor_elements_(Elements(tensor)) {
   int64_t index_stride = 1, tensor_stride = 1;
-  bool extends = false;  // the way before it
+  bool extends = false;  // whether this dimension extends the previous one
   for (int64_t d = static_cast<int64_t>(tensor.size()) - 1; d >= 0; --d) {
     if (d == axis) {
       index_stride_ = index_stride;

@@ -7,7 +7,7 @@
 namespace muster::kernels {
 namespace {
 
-// At least one descriptor is there, and gives the dimensions of a row-major one.
+// Requires: at least one layout has a descriptor. It provides the dimensions of a row-major one.
 dnnl_memory_desc_t DescriptorOf(const Layout& layout, const Layout& other) {
   return layout.is_row_major() ? DescribeRowMajor(other.descriptor()->value)
                                : layout.descriptor()->value;

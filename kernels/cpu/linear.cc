@@ -9,8 +9,8 @@
 namespace muster::kernels {
 namespace {
 
-// y = x wᵀ + bias by tiles; calls finish(offset in y, n) for every row of a tile while it is still
-// in the cache.
+// Computes y = x wᵀ + bias by tiles. Calls finish(offset in y, n) for every row of a tile while it
+// is still in the cache.
 template <typename F>
 void LinearThen(float* y, const float* x, const float* w, const float* bias, LinearShape shape,
                 F finish) {

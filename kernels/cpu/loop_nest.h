@@ -1,4 +1,4 @@
-// Loops over the elements of a shape that walk several tensors at once, some of them broadcast.
+// Loops over the elements of a shape, with several tensors in step, some of them broadcast.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace muster::kernels {
 
-// Row-major: dimension 0 is the outermost loop. Tensor t moves by strides[t][d] elements with loop
-// d, by none where it repeats.
+// Row-major: dimension 0 is the outermost loop. Loop d moves tensor t by strides[t][d] elements, or
+// by 0 if the tensor repeats along d.
 template <int kTensors>
 struct LoopNest {
   int rank = 0;
@@ -33,7 +33,7 @@ struct LoopNest {
 template <int kTensors>
 class NestCursor {
  public:
-  // At iteration `start` of `nest`, which outlives the cursor.
+  // Starts at iteration `start` of `nest`. Requires: `nest` outlives the cursor.
   explicit NestCursor(const LoopNest<kTensors>& nest, int64_t start = 0) : nest_(nest) {
     for (int d = nest.rank - 1; d >= 0; --d) {
       index_[d] = start % nest.sizes[d];
@@ -63,7 +63,7 @@ class NestCursor {
   std::array<int64_t, kTensors> offsets_{};
 };
 
-// What numpy makes of some shapes.
+// The shape to which numpy broadcasts the given shapes.
 class BroadcastShape {
  public:
   template <typename... D>
@@ -78,21 +78,21 @@ class BroadcastShape {
  private:
   void Widen(Dimensions shape);
 
-  std::array<int64_t, kDimensionsMax> sizes_;  // at its end
+  std::array<int64_t, kDimensionsMax> sizes_;  // stored at the end of the array
   int rank_ = 0;
 };
 
-// Aborts when there are more than kDimensionsMax.
+// Aborts if `rank` is more than kDimensionsMax.
 void CheckRank(size_t rank);
 
-// The loops over `shape` for tensors whose shapes broadcast to it, with as few loops as they allow:
-// those of one iteration are left out, and neighbours that every tensor passes without a jump are
-// one. The innermost strides are 0 or 1. At least one loop.
+// Returns the loops over `shape` for tensors that broadcast to it. The nest has as few loops as
+// possible, but at least one. Loops of one iteration are omitted, and neighbouring loops that every
+// tensor traverses without a gap are merged. The innermost strides are 0 or 1.
 template <int kTensors>
 LoopNest<kTensors> MakeLoopNest(Dimensions shape, const std::array<Dimensions, kTensors>& tensors) {
   CheckRank(shape.size());
   LoopNest<kTensors> inside_out;
-  std::array<int64_t, kTensors> elements;  // of each tensor inside the current dimension
+  std::array<int64_t, kTensors> elements;  // elements of each tensor inside the current dimension
   elements.fill(1);
   for (size_t back = 1; back <= shape.size(); ++back) {
     const int64_t size = shape[shape.size() - back];

@@ -20,7 +20,7 @@ struct State {
   T* cells;
 };
 
-// c before a step.
+// Returns c before a step.
 Hidden PreviousCell(const float* cells, const float* c0, const Direction& direction,
                     const RecurrentShape& s, int64_t step) {
   if (step == 0) return {direction.Last(c0), s.hidden};
@@ -33,7 +33,7 @@ int64_t LstmStateFloats(const RecurrentShape& s) {
   return s.directions * s.batch * s.time * 5 * s.hidden;
 }
 
-// dgates[B, T, 4H], previous h [B, T, H], dh and dc [B, H].
+// Holds dgates[B, T, 4H], previous h [B, T, H], dh and dc [B, H].
 int64_t LstmGradWorkspaceFloats(const RecurrentShape& s) {
   return s.batch * s.time * 5 * s.hidden + 2 * s.batch * s.hidden;
 }

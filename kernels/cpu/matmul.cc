@@ -18,7 +18,7 @@ int64_t Product(Sizes sizes) {
   return product;
 }
 
-// MatMulShape without memory of its own.
+// A MatMulShape that refers to memory of its owner.
 struct Problem {
   int64_t rows;
   int64_t columns;
@@ -29,7 +29,7 @@ struct Problem {
   bool transpose_b;
 };
 
-// Many matrices a with one b are as good as one below another.
+// Many matrices a with one b are equivalent to one matrix a of all their rows.
 Problem Simplify(const MatMulShape& s) {
   if (s.transpose_a || Product(s.b_batch) != 1) {
     return {s.rows, s.columns, s.inner, s.a_batch, s.b_batch, s.transpose_a, s.transpose_b};
@@ -39,7 +39,7 @@ Problem Simplify(const MatMulShape& s) {
 
 enum Operand { kA, kB };
 
-// Which matrices of a and b make matrix i of c.
+// Maps matrix i of c to the matrices of a and b that produce it.
 class Batch {
  public:
   explicit Batch(const Problem& s)
@@ -64,7 +64,7 @@ class Batch {
     return index;
   }
 
-  // Whether no matrix of c before i is made from the same matrix of `operand`.
+  // Returns whether matrix i of c is the first one that uses its matrix of `operand`.
   bool IsFirstOf(Operand operand, int64_t i) const {
     for (int d = rank_ - 1; d >= 0; --d) {
       if (SizeIn(operand, d) == 1 && i % Size(d) != 0) return false;
@@ -95,8 +95,8 @@ MatrixView C(const float* c, const Problem& s, int64_t matrix) {
   return {c + matrix * s.rows * s.columns, s.columns};
 }
 
-// Calls f(i) for every matrix of c: many or small ones in parallel, few large ones one after the
-// other, each a parallel product.
+// Calls f(i) for every matrix of c. Many or small ones run in parallel. Few large ones run one
+// after the other, each as a parallel product.
 template <typename F>
 void ForEachMatrix(const Batch& batch, const Problem& s, F f) {
   const int64_t n = batch.size(), products = s.rows * s.columns * s.inner;
@@ -111,7 +111,7 @@ void ForEachMatrix(const Batch& batch, const Problem& s, F f) {
   });
 }
 
-// Calls f(i, mode) for every matrix of c, where f adds to the gradient of `operand` or assigns it.
+// Calls f(i, mode) for every matrix of c. f assigns the gradient of `operand` or adds to it.
 template <typename F>
 void ForEachShare(Operand operand, const Batch& batch, const Problem& s, F f) {
   if (!batch.IsBroadcast(operand)) {

@@ -35,7 +35,7 @@ struct NormLoops {
   // dx = factor dy + slope (x - center) + offset.
   void (*grad_row)(float* dx, float factor, const float* dy, float slope, const float* x,
                    float center, float offset, int64_t n);
-  // Sum of x, and of x (z - center).
+  // Return the sum of x, and the sum of x (z - center).
   double (*sum)(const float* x, int64_t n);
   double (*centered_dot)(const float* x, const float* z, float center, int64_t n);
 };

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-// Of the OpenMP runtime that oneDNN is linked with, called as compiled OpenMP code calls it: a
-// pragma would bring in the runtime of the compiler, which may be another.
+// Functions of the OpenMP runtime that oneDNN is linked with, called as compiled OpenMP code calls
+// them. A pragma would bring in the compiler's runtime, which may be another one.
 extern "C" {
 void GOMP_parallel(void (*body)(void*), void* argument, unsigned threads, unsigned flags);
 int omp_get_max_threads();
@@ -23,7 +23,7 @@ struct Loop {
   void* context;
 };
 
-// The share of one thread of the team, which may be smaller than was asked for.
+// Runs the share of one thread of the team. The team may be smaller than requested.
 void RunShare(void* argument) {
   const Loop& loop = *static_cast<const Loop*>(argument);
   const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();

@@ -1,4 +1,4 @@
-// Loops over the calling thread's OpenMP team, the one that oneDNN's primitives run on.
+// Parallel loops on the calling thread's OpenMP team, which oneDNN's primitives use too.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace muster::kernels {
 
-// Threads that a ParallelFor of the calling thread may use: SetThreads() (kernels/threads.h), or 1
-// inside another ParallelFor.
+// Returns the number of threads that a ParallelFor of the calling thread may use: the value of
+// SetThreads() (kernels/threads.h), or 1 inside another ParallelFor.
 int ParallelThreads();
 
 // Calls body(context, begin, end) as ParallelFor does.
@@ -15,10 +15,12 @@ void ParallelRun(int64_t n, int64_t grain, void (*body)(void* context, int64_t b
                  void* context);
 
 // Calls f(begin, end) for disjoint ranges that cover [0, n), each once, on at most
-// ParallelThreads() threads; returns when all have. Every begin is a multiple of `grain` >= 1, and
-// so is every end but n: the range is split in whole grains, evenly and the same way every time. A
-// result that is computed per grain, and combined in the grains' order, does not depend on the
-// number of threads. Runs inline when there is one grain or one thread. f must not throw.
+// ParallelThreads() threads. Blocks until all calls have returned. Runs inline if there is one
+// grain or one thread. f must not throw.
+//
+// Every begin is a multiple of `grain` >= 1, and so is every end except n. The range is split in
+// whole grains, evenly and the same way every time. A result that is computed per grain, and
+// combined in the order of the grains, does not depend on the number of threads.
 template <typename F>
 void ParallelFor(int64_t n, int64_t grain, F&& f) {
   ParallelRun(

@@ -13,7 +13,7 @@ struct Whole {
   Vec Keep(Vec v) const { return v; }
 };
 
-// The first n lanes.
+// Accesses the first n lanes.
 struct Part {
   int64_t n;
 
@@ -26,7 +26,7 @@ struct Part {
   }
 };
 
-// Vectors at first, first + step...: of kLanes channels each, or of kLanes pixels of one channel.
+// Vectors at first, first + step...: each has kLanes channels, or kLanes pixels of one channel.
 template <typename Access>
 struct Run {
   Access access;
@@ -46,7 +46,7 @@ struct Run {
     for (int64_t i = 0; i < count; ++i, at += step) f(at);
   }
 
-  // The sum of term(position).
+  // Returns the sum of term(position).
   template <typename F>
   auto Sum(F term) const {
     using Term = decltype(term(first));
@@ -125,7 +125,7 @@ inline Vec Finish(Vec v) {
   return kAfter == After::kRelu ? (v < 0.0f ? Vec{} : v) : v;
 }
 
-// dy that came through.
+// Returns dy after the activation: 0 where Relu returned 0.
 template <After kAfter>
 inline Vec Through(Vec dy, Vec y) {
   return kAfter == After::kRelu ? (y > 0.0f ? dy : Vec{}) : dy;

@@ -5,18 +5,18 @@
 
 namespace muster::kernels {
 
-// Value (p, lane) lies at p * stride + lane. Every constant and sum below is f32[lanes]: of the
-// lanes' channels.
+// Value (p, lane) is at p * stride + lane. Every constant and sum below is f32[lanes], one per
+// channel of the plane.
 struct Plane {
   int64_t pixels;
   int64_t stride;
   int64_t lanes;  // at most stride
 };
 
-// Sums over the pixels are of blocks of floats, in an order that depends on the plane alone.
+// Sums over the pixels add up blocks of floats, in an order that depends only on the plane.
 struct PlaneLoops {
   void (*sum)(float* sum, const float* x, Plane plane);
-  // Of (x - center)².
+  // Sums (x - center)².
   void (*squares)(float* sum, const float* x, const float* center, Plane plane);
 
   struct Line {
@@ -26,11 +26,11 @@ struct PlaneLoops {
   };
   // y = (x - center) slope + offset. y may be x.
   void (*normalise)(float* y, const float* x, Line line, Plane plane);
-  // y = max(that, 0); NaN stays NaN.
+  // y = max((x - center) slope + offset, 0). NaN stays NaN.
   void (*normalise_relu)(float* y, const float* x, Line line, Plane plane);
 
-  // sum = sum of dy; dot = sum of dy (x - center). relu: of dy where normalise_relu gave more than
-  // 0.
+  // sum = sum of dy; dot = sum of dy (x - center). The relu version uses dy only where
+  // normalise_relu returned more than 0.
   void (*grad_sums)(float* sum, float* dot, const float* dy, const float* x, Line line,
                     Plane plane);
   void (*grad_sums_relu)(float* sum, float* dot, const float* dy, const float* x, Line line,

@@ -34,7 +34,7 @@ PoolWindows WindowsOf(const PoolShape& s, bool counts_padding) {
           .dilations = {s.dilations[0], s.dilations[1]}};
 }
 
-// Values of y, those in the gaps of its layout included.
+// Returns the number of values of y, including the gaps of its layout.
 int64_t OutputValues(const PoolShape& s) {
   return s.batch * ImageOrder::Of(s.layout, s.channels).channels() * s.output_height() *
          s.output_width();
@@ -52,8 +52,8 @@ void ForEachPlane(const PoolShape& s, bool counts_padding, F f) {
   });
 }
 
-// Calls f(first value of x, first channel in y, plane) for strips of the planes of x, in parallel;
-// a plane has `kStrip` lanes at most.
+// Calls f(first value of x, first channel in y, plane) for strips of the planes of x, in parallel.
+// A strip has at most `kStrip` lanes.
 constexpr int64_t kStrip = 64;
 
 template <typename F>

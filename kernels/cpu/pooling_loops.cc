@@ -7,7 +7,7 @@
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
-// A vector of channels, or one channel: the same code serves both.
+// A vector of channels, or one channel (Scalars). The same code serves both.
 struct Vectors {
   using Value = Vec;
   using Index = IntVec;
@@ -59,22 +59,23 @@ inline Range Clip(int64_t begin, int64_t end, int64_t low, int64_t high) {
   return {begin < low ? low : begin, end > high ? high : end};
 }
 
-// Where the taps begin that lie in the image, and where they end; `skipped`: how many lie before.
+// Returns the range of the taps that are inside the image. `skipped` is the number of taps before
+// it.
 inline Range ClipTaps(int64_t begin, int64_t taps, int64_t step, int64_t high, int64_t& skipped) {
   const int64_t end = begin + (taps - 1) * step + 1;
   for (skipped = 0; begin < 0; ++skipped) begin += step;
   return {begin, end > high ? high : end};
 }
 
-// The part of an output's window that lies in the image. Without dilations, the usual case, nothing
-// is paid for them.
+// The part of an output's window that is inside the image. The usual case, without dilations, pays
+// nothing for them.
 template <bool kDilated>
 struct Window {
   Range rows;
   Range columns;
-  int64_t top;  // of the whole window
+  int64_t top;  // top of the whole window
   int64_t left;
-  int64_t rows_before = 0;  // the image, of a window with dilations
+  int64_t rows_before = 0;  // taps before the image, for a window with dilations
   int64_t columns_before = 0;
 
   Window(const PoolWindows& w, int64_t row, int64_t column)
@@ -88,7 +89,7 @@ struct Window {
     }
   }
 
-  // In the window, of its first pixel.
+  // Returns the position of the first pixel in the window.
   int32_t FirstPlace(const PoolWindows& w) const {
     if constexpr (kDilated) {
       return static_cast<int32_t>(rows_before * w.kernel[1] + columns_before);
@@ -97,7 +98,7 @@ struct Window {
     }
   }
 
-  // Of an average, which has no dilations.
+  // Returns the factor of an average, which has no dilations.
   float Share(const PoolWindows& w) const {
     Range r = rows, c = columns;
     if (w.counts_padding) {
@@ -107,7 +108,7 @@ struct Window {
     return 1.0f / static_cast<float>((r.end - r.begin) * (c.end - c.begin));
   }
 
-  // f(pixel of x, place in the window).
+  // Calls f(pixel of x, position in the window).
   template <typename F>
   void ForEach(const PoolWindows& w, F f) const {
     if constexpr (kDilated) {
@@ -131,7 +132,7 @@ struct Window {
 
 bool IsDilated(const PoolWindows& w) { return w.dilations[0] != 1 || w.dilations[1] != 1; }
 
-// f(Vectors or Scalars, lane, window, pixel of y).
+// Calls f(Vectors or Scalars, lane, window, pixel of y).
 template <bool kDilated, typename F>
 inline void ForEachOutput(const PoolWindows& w, F f) {
   for (int64_t row = 0, out = 0; row < w.output_height; ++row) {

@@ -15,12 +15,12 @@ struct PoolWindows {
   int64_t kernel[2];
   int64_t strides[2];
   int64_t padding[4];    // top, left, bottom, right
-  bool counts_padding;   // in an average's divisor
+  bool counts_padding;   // an average's divisor includes padding
   int64_t dilations[2];  // 1, 1 for an average
 };
 
 struct PoolingLoops {
-  // state: the place of each maximum in its window, row by row.
+  // `state` is the position of each maximum in its window, row by row.
   void (*max)(float* y, uint16_t* state, const float* x, const PoolWindows& windows);
   void (*max_grad)(float* dx, const float* dy, const uint16_t* state, const PoolWindows& windows);
   void (*average)(float* y, const float* x, const PoolWindows& windows);

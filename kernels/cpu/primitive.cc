@@ -7,7 +7,7 @@
 namespace muster::kernels {
 namespace {
 
-// Lives as long as the process.
+// Returns the engine, which lives as long as the process.
 dnnl_engine_t Engine() {
   static const dnnl_engine_t engine = [] {
     dnnl_engine_t created;
@@ -97,8 +97,9 @@ Primitive::~Primitive() {
   dnnl_primitive_destroy(primitive_);
 }
 
-// oneDNN fills the gaps of padded memory with zeros when it is bound, which costs something; they
-// are zero already in what its primitives wrote.
+// oneDNN fills the gaps of padded memory with zeros when memory is bound, which takes time. So
+// memory is bound only if the pointer has changed: gaps in outputs of its primitives are zero
+// already.
 void Primitive::Bind(size_t argument, const void* memory) {
   if (bound_[argument] == memory) return;
   CheckDnnl(dnnl_memory_set_data_handle(arguments_[argument].memory, const_cast<void*>(memory)),

@@ -1,5 +1,5 @@
-// oneDNN's primitives and memory descriptors for the CPU kernels that are built on them. <dnnl.h>
-// stays below this header.
+// oneDNN's primitives and memory descriptors, for CPU kernels that use them. Only this header and
+// code below it include <dnnl.h>.
 #pragma once
 
 #include <dnnl.h>
@@ -17,14 +17,14 @@ struct MemoryDescriptor {
   dnnl_memory_desc_t value;
 };
 
-// Ends the process: what oneDNN refuses, we should not have asked for.
+// Aborts the process on an error: oneDNN refuses only calls that are our bugs.
 void CheckDnnl(dnnl_status_t status, const char* call);
 
-// f32, in one of oneDNN's orders (dnnl_format_tag_any: as the primitive likes).
+// Describes f32 memory in one of oneDNN's orders (dnnl_format_tag_any: the primitive chooses).
 dnnl_memory_desc_t Describe(const std::vector<int64_t>& dimensions, dnnl_format_tag_t order);
 dnnl_memory_desc_t DescribeRowMajor(const dnnl_memory_desc_t& dimensions);
 
-// Row-major if `descriptor` means the same.
+// Returns the layout of `descriptor`: the row-major layout if it means the same.
 Layout LayoutOf(const dnnl_memory_desc_t& descriptor);
 
 // Owns a primitive descriptor.
@@ -33,31 +33,31 @@ class PrimitiveDescriptor {
   // `operation` is one of oneDNN's operation descriptors; `forward` its hint, or null.
   explicit PrimitiveDescriptor(const_dnnl_op_desc_t operation,
                                const PrimitiveDescriptor* forward = nullptr);
-  // Of a reorder.
+  // Makes the descriptor of a reorder.
   PrimitiveDescriptor(const dnnl_memory_desc_t& from, const dnnl_memory_desc_t& to);
   ~PrimitiveDescriptor() { dnnl_primitive_desc_destroy(descriptor_); }
   PrimitiveDescriptor(const PrimitiveDescriptor&) = delete;
 
   const_dnnl_primitive_desc_t get() const { return descriptor_; }
-  // Of an argument: DNNL_ARG_SRC...
+  // Returns the memory of an argument: DNNL_ARG_SRC...
   const dnnl_memory_desc_t& Argument(int argument) const;
 
  private:
   dnnl_primitive_desc_t descriptor_ = nullptr;
 };
 
-// A primitive that is executed often with few different pointers. Its scratch memory comes with
-// each execution.
+// A primitive that is executed often with few different pointers. The caller passes scratch memory
+// to each execution.
 class Primitive {
  public:
-  // `arguments` without the scratchpad.
+  // `arguments` do not include the scratchpad.
   Primitive(const PrimitiveDescriptor& descriptor, std::vector<int> arguments);
   ~Primitive();
   Primitive(const Primitive&) = delete;
 
   int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
 
-  // `memory` in the order of `arguments`.
+  // Executes the primitive. `memory` has the order of `arguments`.
   void Execute(std::initializer_list<const void*> memory, std::byte* scratchpad);
 
  private:
@@ -67,7 +67,7 @@ class Primitive {
   dnnl_stream_t stream_;
   int64_t scratchpad_bytes_;
   std::vector<dnnl_exec_arg_t> arguments_;
-  std::vector<const void*> bound_;  // by argument
+  std::vector<const void*> bound_;  // one per argument
 };
 
 }  // namespace muster::kernels

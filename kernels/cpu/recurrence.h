@@ -1,4 +1,4 @@
-// What the recurrent kernels share: walking one direction of a sequence.
+// Shared code of the recurrent kernels: traverses one direction of a sequence.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace muster::kernels {
 
-// Of the processor's level.
+// Returns the loops for this processor.
 const RecurrentLoops& Recurrent();
 
-// One hidden vector per sample: that of sample b at data + b * stride; null: zeros.
+// One hidden vector per sample: that of sample b is at data + b * stride. Null means zeros.
 struct Hidden {
   const float* data;
   int64_t stride;
@@ -30,20 +30,20 @@ class Direction {
 
   int64_t TimeOf(int64_t step) const { return reversed_ ? shape_.time - 1 - step : step; }
 
-  // This direction's part of y[B, T, D H] (or dy) at a step, `y` its first element.
+  // The offset of this direction's part of y[B, T, D H] (or dy) at a step.
   int64_t OutputOffset(int64_t step) const {
     return TimeOf(step) * output_stride() + index_ * shape_.hidden;
   }
-  int64_t output_stride() const { return shape_.directions * shape_.hidden; }  // of a time
+  int64_t output_stride() const { return shape_.directions * shape_.hidden; }  // of one time
   int64_t sample_stride() const { return shape_.time * output_stride(); }
 
-  // This direction's part of a [D, B, H]; null stays.
+  // This direction's part of a [D, B, H]. Null stays null.
   template <typename T>
   T* Last(T* all) const {
     return all == nullptr ? nullptr : all + index_ * shape_.batch * shape_.hidden;
   }
 
-  // h before a step: h0[D, B, H], or the output of the step before.
+  // Returns h before a step: h0[D, B, H], or the output of the previous step.
   Hidden Previous(const float* y, const float* h0, int64_t step) const {
     if (step == 0) return {Last(h0), shape_.hidden};
     return {y + OutputOffset(step - 1), sample_stride()};
@@ -58,7 +58,7 @@ class Direction {
   bool reversed_;
 };
 
-// row(b) for every sample, in parallel where `elements` per sample are worth it.
+// Calls row(b) for every sample. It runs in parallel if `elements` per sample make that worthwhile.
 template <typename F>
 void ForEachSample(int64_t batch, int64_t elements, F row) {
   ParallelFor(batch, std::max<int64_t>(1, (1 << 12) / elements), [&](int64_t begin, int64_t end) {

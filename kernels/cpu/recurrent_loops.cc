@@ -5,7 +5,7 @@
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
-// The first m <= kLanes; of null: zeros.
+// Loads the first m <= kLanes elements from i on, or zeros if p is null.
 inline Vec LoadSome(const float* p, int64_t i, int64_t m) {
   if (p == nullptr) return Vec{};
   return m == kLanes ? Load(p + i) : LoadFirst(p + i, m);
@@ -19,7 +19,7 @@ inline void StoreSome(float* p, int64_t i, Vec v, int64_t m) {
   }
 }
 
-// step(i, m) for vectors of m elements from i on.
+// Calls step(i, m) for vectors of m elements that start at i.
 template <typename F>
 inline void ForEachVector(int64_t n, F step) {
   int64_t i = 0;

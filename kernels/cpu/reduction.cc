@@ -10,7 +10,7 @@
 namespace muster::kernels {
 namespace {
 
-// `shape` with the dimensions that are reduced as 1.
+// `shape` with the reduced dimensions set to 1.
 class ReducedShape {
  public:
   ReducedShape(Dimensions shape, Dimensions axes) : rank_(shape.size()) {
@@ -26,7 +26,7 @@ class ReducedShape {
   int64_t rank_;
 };
 
-// How many elements make one.
+// Returns how many elements are reduced to one.
 int64_t Share(Dimensions shape, Dimensions reduced) { return Elements(shape) / Elements(reduced); }
 
 }  // namespace

@@ -40,7 +40,7 @@ void Map(ElementwiseLoop* loop, float* y, Dimensions shape,
   });
 }
 
-// What differs between sums and maxima.
+// The operations that differ between sums and maxima.
 struct Combination {
   double start;
   double (*row)(const float* x, int64_t n);
@@ -62,8 +62,9 @@ Combination Maxima() {
           .pair = [](double a, double b) { return a > b || a != a ? a : b; }};
 }
 
-constexpr int64_t kPanel = 512;       // columns that are reduced together, at most
-constexpr int64_t kRowsInFloat = 64;  // rows that are added before a column's sum goes to double
+constexpr int64_t kPanel = 512;  // at most this many columns are reduced together
+// Rows added in float before a column's sum is added in double.
+constexpr int64_t kRowsInFloat = 64;
 
 // Reduces the tensor `loop(sources...)`, piece by piece through the first-level cache.
 template <int kSources>
@@ -93,7 +94,7 @@ class Reduction {
   // y is contiguous: its elements are the kept loops' iterations in order.
   void Run(float* y, double factor) const {
     const int64_t outputs = kept_.iterations() * (columns_are_kept_ ? columns_ : 1);
-    // Few outputs of many elements are cut into parts, by a rule that knows the shapes alone.
+    // Few outputs of many elements are cut into parts, by a rule that depends only on the shapes.
     const int64_t rows = reduced_.iterations();
     const int64_t parts_max = columns_are_kept_ ? (rows + kRowsInFloat - 1) / kRowsInFloat
                                                 : (rows * columns_ + 4095) / 4096;
@@ -155,7 +156,7 @@ class Reduction {
     }
   }
 
-  // n elements from `column` on of a row; in `buffer` where they are computed.
+  // Returns n elements of a row, starting at `column`. They are in `buffer` if they are computed.
   const float* Row(const NestCursor<kSources>& kept, const NestCursor<kSources>& reduced,
                    int64_t column, int64_t n, float* buffer) const {
     const float* sources[kSources];
@@ -167,7 +168,7 @@ class Reduction {
     return buffer;
   }
 
-  // Elements [begin, end) of the reduced loops, the columns innermost.
+  // Reduces elements [begin, end) of the reduced loops, with the columns innermost.
   double Total(const NestCursor<kSources>& kept, int64_t begin, int64_t end) const {
     constexpr int64_t kChunk = 1024;
     float buffer[kChunk];
@@ -187,7 +188,7 @@ class Reduction {
     return total;
   }
 
-  // Columns [column, column + n) of kept iteration `kept_index` over the rows [begin, end).
+  // Reduces columns [column, column + n) of kept iteration `kept_index` over the rows [begin, end).
   template <typename Put>
   void Panel(int64_t kept_index, int64_t column, int64_t n, int64_t begin, int64_t end,
              Put put) const {
@@ -220,10 +221,10 @@ class Reduction {
   ElementwiseLoop* loop_;
   Combination combination_;
   std::array<const float*, kSources> data_;
-  LoopNest<kSources> kept_, reduced_;  // all loops but the innermost
-  int64_t columns_;                    // the innermost
+  LoopNest<kSources> kept_, reduced_;  // all loops except the innermost
+  int64_t columns_;                    // the innermost loop
   bool columns_are_kept_;
-  unsigned repeats_ = 0;  // sources that stand still along the columns
+  unsigned repeats_ = 0;  // bits of the sources that repeat along the columns
 };
 
 template <int kSources>

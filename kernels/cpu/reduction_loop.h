@@ -1,5 +1,4 @@
-// Sums and maxima of mapped tensors: what the derivatives with broadcasting and the reductions
-// share.
+// Sums and maxima of mapped tensors, shared by the reductions and by derivatives with broadcasting.
 #pragma once
 
 #include <array>
@@ -9,19 +8,20 @@
 
 namespace muster::kernels {
 
-// Of the processor's level.
+// Returns the loops for this processor.
 const ElementwiseLoops& Elementwise();
 
-// y of shape `shape` = loop(sources...), 1 to 3 of them, each broadcast to `shape`.
+// Compute y of shape `shape` = loop(sources...). The 1 to 3 sources are broadcast to `shape`.
 void MapElements(ElementwiseLoop* loop, float* y, Dimensions shape, const Operand& a);
 void MapElements(ElementwiseLoop* loop, float* y, Dimensions shape, const Operand& a,
                  const Operand& b);
 void MapElements(ElementwiseLoop* loop, float* y, Dimensions shape, const Operand& a,
                  const Operand& b, const Operand& c);
 
-// y of shape `to` = factor times the sum of loop(sources...) over what broadcasts `to` to `shape`.
-// Without a loop, of the first source. Sums are blocks of floats, added in double; their order
-// depends on the shapes alone. Where `to` is all of `shape`, y may be a source of that shape.
+// Computes y of shape `to`: factor times the sum of loop(sources...) over the dimensions along
+// which `to` broadcasts to `shape`. Without a loop it sums the first source. Sums add up blocks of
+// floats in double, in an order that depends only on the shapes. If `to` equals `shape`, y may be a
+// source of that shape.
 struct MappedSum {
   ElementwiseLoop* loop = nullptr;
   int sources = 1;
@@ -30,7 +30,8 @@ struct MappedSum {
 };
 void SumElements(float* y, Dimensions to, Dimensions shape, const MappedSum& sum);
 
-// y of shape `to` = the maximum of x over what broadcasts `to` to x's shape.
+// Computes y of shape `to`: the maximum of x over the dimensions along which `to` broadcasts to x's
+// shape.
 void MaxElements(float* y, Dimensions to, const Operand& x);
 
 }  // namespace muster::kernels

@@ -8,8 +8,9 @@
 namespace muster::kernels {
 namespace {
 
-constexpr int64_t kPanel = 512;       // columns that one piece of work sums, at most
-constexpr int64_t kRowsInFloat = 64;  // rows that are added before a column's sum goes to double
+constexpr int64_t kPanel = 512;  // at most this many columns are summed by one piece of work
+// Rows added in float before a column's sum is added in double.
+constexpr int64_t kRowsInFloat = 64;
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What normalisations over the last dimension share.
+// Shared code of normalisations over the last dimension.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace muster::kernels {
 
-// Of the processor's level.
+// Returns the loops for this processor.
 const NormLoops& Norms();
 
-// Rows of a parallel piece, for rows of `channels` floats.
+// Returns the rows per parallel piece, for rows of `channels` floats.
 int64_t RowGrain(int64_t channels);
 
-// dgain[C] and, unless null, dbias[C] over R rows; a null mean is zero.
+// Computes dgain[C] and, unless null, dbias[C] over `rows` rows. A null mean is zero.
 void RowNormGradParameters(float* dgain, float* dbias, const float* dy, const float* x,
                            const float* mean, const float* rstd, int64_t rows, int64_t channels);
 

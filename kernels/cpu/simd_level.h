@@ -1,15 +1,16 @@
-// Which instruction set the SIMD kernels use on this processor.
+// Selects the instruction set of the SIMD kernels for this processor.
 #pragma once
 
 namespace muster::kernels {
 
 enum class SimdLevel { kBaseline, kAvx2, kAvx512 };
 
-// The best that processor and operating system support. MUSTER_SIMD=baseline|avx2|avx512 in the
-// environment lowers it (tests). Constant during a process.
+// Returns the best level that the processor and the operating system support.
+// MUSTER_SIMD=baseline|avx2|avx512 in the environment lowers it, for tests. Constant during a
+// process.
 SimdLevel DetectSimdLevel();
 
-// Of the three builds of a table of loops, the one for DetectSimdLevel().
+// Returns the build of a table of loops for DetectSimdLevel().
 template <typename T>
 const T& ForThisProcessor(const T& baseline, const T& avx2, const T& avx512) {
   switch (DetectSimdLevel()) {

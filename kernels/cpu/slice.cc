@@ -12,10 +12,11 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements of a parallel piece
 
-// Every steps[d]-th element from starts[d] on of a tensor, sizes[d] of them.
+// A part of a tensor: sizes[d] elements of each dimension, starting at starts[d], every
+// steps[d]-th.
 struct Part {
-  LoopNest<1> loops;  // over the part's elements in order; strides in the tensor
-  int64_t first = 0;  // offset of the first
+  LoopNest<1> loops;  // loops over the part's elements in order; strides are those of the tensor
+  int64_t first = 0;  // offset of the first element
 };
 
 Part PartOf(Dimensions tensor, Dimensions sizes, Dimensions starts, Dimensions steps) {
@@ -31,7 +32,7 @@ Part PartOf(Dimensions tensor, Dimensions sizes, Dimensions starts, Dimensions s
     const int64_t step = steps.empty() ? 1 : steps[d];
     part.first += starts[d] * strides[d];
     const int outer = part.loops.rank - 1;
-    // A dimension that is taken whole continues the one around it.
+    // A dimension that is taken completely is merged with the one around it.
     if (outer >= 0 && part.loops.strides[0][outer] == step * strides[d] * sizes[d]) {
       part.loops.sizes[outer] *= sizes[d];
       part.loops.strides[0][outer] = step * strides[d];
@@ -112,7 +113,7 @@ void Take(void* y, const void* x, const Part& part, int element_bytes) {
   }
 }
 
-// The shape with its border.
+// Returns the shape including its border.
 std::vector<int64_t> Padded(Dimensions inside, Dimensions begins, Dimensions ends) {
   std::vector<int64_t> padded(inside.begin(), inside.end());
   for (size_t d = 0; d < padded.size(); ++d) padded[d] += begins[d] + ends[d];

@@ -6,7 +6,7 @@
 namespace muster::kernels {
 namespace {
 
-// row(offset) for each row's first element.
+// Calls row(offset) with the offset of each row's first element.
 template <typename F>
 void ForEachRow(SoftmaxShape shape, F row) {
   ParallelFor(shape.rows, SoftmaxGrain(shape.classes), [&](int64_t begin, int64_t end) {

@@ -71,7 +71,7 @@ void CorrectCount(float* count, const float* logits, const int32_t* target,
       if (!Counts(target[r], shape)) continue;
       const float* row = logits + r * n;
       const float wanted = row[target[r]];
-      if (wanted != Elementwise().max(row, n)) continue;  // nor with a NaN somewhere
+      if (wanted != Elementwise().max(row, n)) continue;  // also if an element is NaN
       correct += std::find(row, row + target[r], wanted) == row + target[r];
     }
     return correct;

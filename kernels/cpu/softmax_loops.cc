@@ -5,7 +5,7 @@
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
-// Sum of exp(x - top). Where there is a `y`, the terms go there.
+// Returns the sum of exp(x - top). With kStore the terms are stored in y.
 template <bool kStore>
 double SumExp(float* y, const float* x, float top, int64_t n) {
   return SumBlocks(
@@ -28,9 +28,9 @@ void Softmax(float* y, const float* x, int64_t n) {
   Map([factor](Vec v) { return v * factor; }, n, y, static_cast<const float*>(y));
 }
 
-// Block by block, so that memory is read once.
+// Works block by block, so that memory is read once.
 float LogSumExp(const float* x, int64_t n) {
-  double top = -__builtin_inf(), sum = 0;  // of exp(x - top)
+  double top = -__builtin_inf(), sum = 0;  // sum of exp(x - top)
   for (int64_t i = 0; i < n; i += kSumBlock) {
     const int64_t m = n - i < kSumBlock ? n - i : kSumBlock;
     const float largest = Largest(x + i, m);
@@ -62,7 +62,7 @@ void ScaledExp(float* y, const float* x, float center, float factor, float offse
   Map([=](Vec v) { return factor * Exp(v - center) - offset; }, n, y, x);
 }
 
-// log(1 + e) for e in [0, 1], with the digits of e that 1 + e drops.
+// Returns log(1 + e) for e in [0, 1], including the digits of e that 1 + e drops.
 inline Vec Log1p(Vec e) {
   const Vec u = 1.0f + e;
   return Log(u) + (e - (u - 1.0f)) / u;
@@ -76,7 +76,7 @@ double SigmoidCrossEntropy(const float* logits, const float* target, int64_t n) 
   return SumBlocks(
       n, [=](int64_t i) { return loss(Load(logits + i), Load(target + i)); },
       [=](int64_t i, int64_t m) {
-        // A logit of 128 whose target is 1 costs nothing.
+        // The padding is a logit of 128 with a target of 1, which has a loss of 0.
         return loss(LoadFirst(logits + i, m, 128.0f), LoadFirst(target + i, m, 1.0f));
       });
 }

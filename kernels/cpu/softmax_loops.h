@@ -5,12 +5,12 @@
 
 namespace muster::kernels {
 
-// One row each; outputs may be inputs. Sums are blocks of floats, added in double.
+// Each loop computes one row; outputs may be inputs. Sums are blocks of floats, added in double.
 struct SoftmaxLoops {
   void (*softmax)(float* y, const float* x, int64_t n);
   void (*softmax_grad)(float* dx, const float* dy, const float* y, int64_t n);
   void (*log_softmax_grad)(float* dx, const float* dy, const float* y, int64_t n);
-  // Log of the sum of exp(x).
+  // Returns the log of the sum of exp(x).
   float (*log_sum_exp)(const float* x, int64_t n);
   // y = x - center.
   void (*subtract)(float* y, const float* x, float center, int64_t n);

@@ -1,4 +1,4 @@
-// What softmax and the losses share.
+// Shared code of softmax and the losses.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace muster::kernels {
 
-// Of the processor's level.
+// Returns the loops for this processor.
 const SoftmaxLoops& Softmaxes();
 
-// Rows of `classes` floats of a parallel piece.
+// Returns the rows per parallel piece, for rows of `classes` floats.
 inline int64_t SoftmaxGrain(int64_t classes) { return std::max<int64_t>(1, (1 << 13) / classes); }
 
-// The sum of partial(begin, end) over pieces of `grain` of [0, n), added in order.
+// Returns the sum of partial(begin, end) over pieces of `grain` of [0, n), added in order.
 template <typename F>
 double SumPieces(int64_t n, int64_t grain, F partial) {
   std::vector<double> sums((n + grain - 1) / grain);

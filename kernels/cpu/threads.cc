@@ -1,7 +1,7 @@
 #include "kernels/threads.h"
 
-// Of the OpenMP runtime that oneDNN is linked with; <omp.h> belongs to the compiler's own, which
-// may be another.
+// A function of the OpenMP runtime that oneDNN is linked with. <omp.h> belongs to the compiler's
+// own runtime, which may be another one.
 extern "C" void omp_set_num_threads(int threads);
 
 namespace muster::kernels {

@@ -16,8 +16,8 @@ bool IsBetter(float a, float b) {
   return a > b || (std::isnan(a) && !std::isnan(b));
 }
 
-// The best so far are a heap, with the one that the next better one replaces at its top. No column
-// to come is better than an equal value that came before it.
+// A heap holds the best elements so far; its top is the one to be replaced next. A later column is
+// never better than an equal value in an earlier one.
 template <bool kLargest>
 void ChooseOfRow(int32_t* index, const float* x, const TopKShape& shape) {
   const auto comes_first = [x](int32_t a, int32_t b) {

@@ -12,20 +12,22 @@ namespace muster::kernels {
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements of a parallel piece
-constexpr int64_t kTile = 64;        // rows and columns: a tile of x and of y stay in the cache
+// Rows and columns of a tile; a tile of x and one of y fit in the cache.
+constexpr int64_t kTile = 64;
 
 template <typename T>
 using Register __attribute__((vector_size(16))) = T;
 
-// A square of registers, transposed. Written without loops, so that it stays in registers at any
-// level of optimisation.
+// Transposes a square of registers. It has no loops, so that the data stays in registers at any
+// optimisation level.
 template <typename T, size_t... i>
 void TransposeSquare(T* y, int64_t y_stride, const T* x, int64_t x_stride,
                      std::index_sequence<i...>) {
   constexpr int kSize = sizeof...(i);
   Register<T> rows[kSize];
   (std::memcpy(&rows[i], x + i * x_stride, sizeof(Register<T>)), ...);
-  // Each round interleaves rows half the square apart; after log2(kSize) of them rows are columns.
+  // Each round interleaves rows that are half the square apart. After log2(kSize) rounds, rows are
+  // columns.
   auto interleave = [&rows](auto row) {
     constexpr int k = row / 2;
     if constexpr (kSize == 4) {
@@ -47,14 +49,14 @@ void TransposeSquare(T* y, int64_t y_stride, const T* x, int64_t x_stride,
   (std::memcpy(y + i * y_stride, &rows[i], sizeof(Register<T>)), ...);
 }
 
-// y[columns, rows] = x[rows, columns] transposed, both at most kTile; rows of x are x_stride apart,
-// those of y y_stride.
+// Computes y[columns, rows] = x[rows, columns] transposed, both at most kTile. Rows of x are
+// x_stride apart, rows of y are y_stride apart.
 template <typename T>
 void TransposeTile(T* __restrict y, int64_t y_stride, const T* __restrict x, int64_t x_stride,
                    int64_t rows, int64_t columns) {
   constexpr int64_t kSquare = 16 / sizeof(T);
-  // Rows of y are collected here: where they are a power of two apart, they compete for the same
-  // places in the cache and must be written at one go.
+  // Rows of y are collected here and then written completely. Rows that are a power of two apart
+  // compete for the same cache lines, so partial writes would be slow.
   constexpr int64_t kStride = kTile + kSquare;
   T tile[kTile * kStride];
   int64_t r = 0;
@@ -76,7 +78,7 @@ void TransposeTile(T* __restrict y, int64_t y_stride, const T* __restrict x, int
   }
 }
 
-// The loops over y's elements in order, with the strides of x: as few as there can be.
+// Returns the loops over y's elements in order, with the strides of x, merged as far as possible.
 LoopNest<1> LoopsOverOutput(Dimensions dimensions, Dimensions permutation) {
   CheckRank(dimensions.size());
   std::array<int64_t, kDimensionsMax> strides;
@@ -104,7 +106,7 @@ template <typename T>
 void TransposeElements(T* y, const T* x, const LoopNest<1>& loops) {
   const int inner = loops.rank - 1;
   const int64_t n = loops.sizes[inner];
-  if (loops.strides[0][inner] == 1) {  // whole runs move
+  if (loops.strides[0][inner] == 1) {  // contiguous runs are copied
     LoopNest<1> runs = loops;
     --runs.rank;
     ParallelFor(runs.iterations(), std::max<int64_t>(1, kGrain / n),
@@ -116,8 +118,8 @@ void TransposeElements(T* y, const T* x, const LoopNest<1>& loops) {
                 });
     return;
   }
-  // y's innermost loop and the one that is innermost in x make a matrix that is transposed; the
-  // others go around it. Tensors: x, y.
+  // The innermost loop of y and the innermost loop of x form a matrix that is transposed. The other
+  // loops run around it. Tensors: x, y.
   int columns = 0;
   while (loops.strides[0][columns] != 1) ++columns;
   std::array<int64_t, kDimensionsMax> y_strides;

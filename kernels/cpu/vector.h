@@ -1,5 +1,6 @@
-// Vectors of the widest registers of the level being compiled, by the compilers' vector extensions.
-// Everything here has internal linkage: each level keeps its own copy (see bazel/simd.bzl).
+// Vectors in the widest registers of the level being compiled, with the compiler's vector
+// extensions. Everything here has internal linkage: each level keeps its own copy (see
+// bazel/simd.bzl).
 #pragma once
 
 #include <immintrin.h>
@@ -38,7 +39,7 @@ inline __m256i FirstLanes(int64_t n) {
 }
 #endif
 
-// The first n < kLanes lanes; the others are `fill`.
+// Loads the first n < kLanes lanes; the others are `fill`.
 inline Vec LoadFirst(const float* p, int64_t n, float fill = 0) {
 #if defined(__AVX512F__)
   return _mm512_mask_loadu_ps(Splat(fill), static_cast<__mmask16>((1u << n) - 1), p);
@@ -62,8 +63,8 @@ inline void StoreFirst(float* p, Vec v, int64_t n) {
 #endif
 }
 
-// y[i] = f(x[i]...) in whole vectors; the last, partial one goes through the same code, so that an
-// element's value does not depend on where it stands.
+// Computes y[i] = f(x[i]...) in whole vectors. The last, partial vector runs through the same code,
+// so an element's value does not depend on its position.
 template <typename F, typename... X>
 inline void Map(F f, int64_t n, float* y, const X*... x) {
   int64_t i = 0;
@@ -77,10 +78,10 @@ inline Vec WithSign(Vec magnitude, Vec sign) {
   return (Vec)((BitsVec)magnitude | ((BitsVec)sign & 0x80000000u));
 }
 
-// Correctly rounded.
+// Returns the square root, correctly rounded.
 inline Vec SquareRoot(Vec x) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_sqrt_ps(0xFFFF, x);  // gcc 12 warns of the form without a mask
+  return _mm512_maskz_sqrt_ps(0xFFFF, x);  // gcc 12 warns about the form without a mask
 #elif defined(__AVX2__)
   return _mm256_sqrt_ps(x);
 #else
@@ -88,7 +89,7 @@ inline Vec SquareRoot(Vec x) {
 #endif
 }
 
-// To a whole number: kMode is _MM_FROUND_TO_NEG_INF, _MM_FROUND_TO_POS_INF or
+// Rounds to a whole number. kMode is _MM_FROUND_TO_NEG_INF, _MM_FROUND_TO_POS_INF or
 // _MM_FROUND_TO_NEAREST_INT.
 template <int kMode>
 inline Vec Rounded(Vec x) {
@@ -106,7 +107,7 @@ inline Vec Rounded(Vec x) {
 #endif
 }
 
-// In a fixed tree, so that a sum repeats to the bit.
+// Adds the lanes in a fixed tree, so that a sum repeats to the bit.
 inline float SumLanes(Vec v) {
   for (int half = kLanes / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) v[i] += v[i + half];
@@ -117,8 +118,8 @@ inline float SumLanes(Vec v) {
 // A float sum takes at most this many terms; sums of such blocks are added in double.
 constexpr int64_t kSumBlock = 1024;
 
-// The sum of n elements of which whole(i) gives those from i on, and part(i, m) the first m of them
-// and zeros.
+// Returns the sum of n elements. whole(i) returns the vector of elements that starts at i. part(i,
+// m) returns the first m of them, followed by zeros.
 template <typename Whole, typename Part>
 inline double SumBlocks(int64_t n, Whole whole, Part part) {
   double total = 0;
@@ -140,7 +141,7 @@ inline double SumBlocks(int64_t n, Whole whole, Part part) {
   return total;
 }
 
-// Sum over i in [0, n) of f(x[i]...), where f of zeros must be zero.
+// Returns the sum over i in [0, n) of f(x[i]...). Requires: f of zeros is zero.
 template <typename F, typename... X>
 inline double Reduce(F f, int64_t n, const X*... x) {
   return SumBlocks(
@@ -154,7 +155,7 @@ inline float MaxLane(Vec v) {
   return max;
 }
 
-// Of NaN somewhere: any element, or NaN.
+// Returns the largest element. If an element is NaN, the result is NaN or any element.
 inline float Largest(const float* x, int64_t n) {
   Vec a = Splat(x[0]), b = a, c = a, d = a;
   int64_t i = 0;
@@ -169,7 +170,8 @@ inline float Largest(const float* x, int64_t n) {
   return MaxLane(Max(Max(a, b), Max(c, d)));
 }
 
-// e^x within 2 ulp; 0 where that is below 2^-126, infinity where it is too large. NaN stays NaN.
+// Returns e^x within 2 ulp: 0 if the result is below 2^-126, infinity if it is too large. NaN stays
+// NaN.
 //   Source: Cody & Waite range reduction; polynomial of Cephes expf (S. Moshier).
 inline Vec Exp(Vec x) {
   const IntVec tiny = x < -87.3365447f;
@@ -187,20 +189,20 @@ inline Vec Exp(Vec x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const Vec e = p * (r * r) + r + 1.0f;
-  // 2^128 has no float: the last factor of two comes apart. In unsigned arithmetic: NaN leaves
-  // arbitrary bits here, and NaN times anything is NaN.
+  // 2^128 is not a float, so the last factor of two is applied separately. The arithmetic is
+  // unsigned, because NaN leaves arbitrary bits here; NaN times anything is NaN.
   const IntVec top = n > 127.0f;
   const BitsVec bits = ((BitsVec)shifted - 0x4B400000u + 127u + (BitsVec)top) << 23;
   const Vec y = e * (Vec)bits * (top ? Splat(2.0f) : Splat(1.0f));
   return tiny ? Vec{} : y;
 }
 
-// Within 2 ulp. log 0 = -inf, of less NaN.
+// Returns log x within 2 ulp. log 0 is -inf; the log of a negative number is NaN.
 //   x = m 2^e, m in [sqrt 1/2, sqrt 2); log(1 + r) = r - r²/2 + r³ p(r), p a Chebyshev interpolant.
 inline Vec Log(Vec x) {
   const IntVec subnormal = x < 0x1p-126f;
   const Vec scaled = subnormal ? x * 0x1p24f : x;
-  const BitsVec shifted = (BitsVec)scaled - 0x3F3504F3u;  // of sqrt 1/2
+  const BitsVec shifted = (BitsVec)scaled - 0x3F3504F3u;  // bits of sqrt 1/2
   const IntVec exponent = (IntVec)shifted >> 23;
   const Vec m = (Vec)((shifted & 0x007FFFFFu) + 0x3F3504F3u);
   const Vec e = __builtin_convertvector(exponent, Vec) - (subnormal ? Splat(24.0f) : Splat(0.0f));
@@ -214,7 +216,7 @@ inline Vec Log(Vec x) {
   p = p * r + 2.000071555e-01f;
   p = p * r + -2.499999702e-01f;
   p = p * r + 3.333333135e-01f;
-  // e ln 2 in two parts, the larger exact.
+  // Adds e ln 2 in two parts, the larger of which is exact.
   Vec y = p * r * (r * r) + e * -2.12194440e-4f;
   y = y - 0.5f * (r * r) + r + e * 0.693359375f;
   y = x == __builtin_inff() ? x : y;
@@ -224,7 +226,8 @@ inline Vec Log(Vec x) {
 
 inline Vec Sigmoid(Vec x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// Within 3 ulp. Small arguments by a Chebyshev interpolant of (tanh(x) / x - 1) / x² in x².
+// Returns tanh x within 3 ulp. Small arguments use a Chebyshev interpolant of (tanh(x) / x - 1) /
+// x² in x².
 inline Vec Tanh(Vec x) {
   const Vec s = x * x;
   Vec p = Splat(2.269501565e-03f);
@@ -238,7 +241,7 @@ inline Vec Tanh(Vec x) {
   return s < 0.4f ? small : x != x ? x : large;
 }
 
-// erf of |x| <= 0.935 by a Chebyshev interpolant of erf(x) / x in x².
+// Returns erf of |x| <= 0.935, by a Chebyshev interpolant of erf(x) / x in x².
 inline Vec SmallErf(Vec x) {
   const Vec s = x * x;
   Vec p = Splat(8.299430920e-05f);
@@ -250,8 +253,8 @@ inline Vec SmallErf(Vec x) {
   return x * (p * s + 1.128379226e+00f);
 }
 
-// 1 - erf(t) for t in [0.92, 10] as exp(-t²) q(1 / (1 + t/2)), q a Chebyshev interpolant of exp(t²)
-// erfc(t); 0 beyond.
+// Returns 1 - erf(t) for t in [0.92, 10] as exp(-t²) q(1 / (1 + t/2)), with q a Chebyshev
+// interpolant of exp(t²) erfc(t). Returns 0 beyond.
 inline Vec LargeErfc(Vec t) {
   const Vec u = 1.0f / (1.0f + 0.5f * t);
   Vec q = Splat(6.773398817e-02f);
@@ -271,7 +274,7 @@ inline Vec Erf(Vec x) {
   return t < 0.925f ? SmallErf(x) : x != x ? x : WithSign(1.0f - LargeErfc(t), x);
 }
 
-// (1 + erf(x / sqrt 2)) / 2: the standard normal distribution.
+// Returns the standard normal distribution function, (1 + erf(x / sqrt 2)) / 2.
 inline Vec NormalCdf(Vec x) {
   const Vec t = x * 0.70710678118654752f;
   const Vec tail = 0.5f * LargeErfc(Abs(t));

@@ -55,7 +55,8 @@ ClipCoefficients Coefficients(const GradientClip& clip) {
           .changes_nothing = clip.factor == 1 && std::isinf(clip.limit)};
 }
 
-// r (g + wd p) is one sum of products as g + wd p is: the gradient's factor has r in it.
+// r (g + wd p) is a sum of two products, like g + wd p. So r is included in the factor of the
+// gradient and in the decay.
 GradientClip WithTrustRatio(GradientClip clip, const OptimizerSettings& settings) {
   if (!IsSgd(settings.rule)) return clip;
   clip.factor *= settings.trust_ratio;
@@ -63,7 +64,7 @@ GradientClip WithTrustRatio(GradientClip clip, const OptimizerSettings& settings
   return clip;
 }
 
-// One of three builds.
+// Returns the build for `level`.
 template <typename Loop>
 Loop* At(Loop* const (&loops)[3], SimdLevel level) {
   return loops[static_cast<int>(level)];

@@ -3,14 +3,16 @@
 #include "kernels/cpu/conversion_loops.h"
 #include "kernels/cpu/vector.h"
 
-// Correctly rounded operations on independent elements make every width agree to the bit.
+// All operations are correctly rounded and elements are independent, so every vector width gives
+// the same bits.
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
 using enum OptimizerRule;
 
-constexpr int kGroup = 32;    // one element for each lane of a sum of squares
-constexpr int kBlock = 2048;  // what is made of a block, 8 KiB each, stays in the first cache
+constexpr int kGroup = 32;  // one element for each lane of a sum of squares
+// Intermediate results of a block, 8 KiB each, stay in the first-level cache.
+constexpr int kBlock = 2048;
 static_assert(kGroup % kLanes == 0 && kBlock % kGroup == 0);
 
 // ---------------------------------------------------------------- sums of squares
@@ -33,7 +35,8 @@ inline DoubleVec LowHalf(Vec x) { return _mm_cvtps_pd(x); }
 inline DoubleVec HighHalf(Vec x) { return _mm_cvtps_pd(_mm_movehl_ps(x, x)); }
 #endif
 
-// Of floats in double, where the products are exact: fused or not, an addition rounds alike.
+// Adds x² to sum, for floats in double. The product is exact, so a fused addition and a separate
+// one round alike.
 inline DoubleVec AddSquare(DoubleVec sum, DoubleVec x) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_pd(x, x, sum);
@@ -44,9 +47,9 @@ inline DoubleVec AddSquare(DoubleVec sum, DoubleVec x) {
 #endif
 }
 
-// Element i of a run goes to lane i mod kGroup. So many lanes that an addition need not wait for
-// the one before it: with 16 they took as long as everything else that sgd does in the second
-// cache.
+// Element i of a run is added to lane i mod kGroup. There are enough lanes that an addition need
+// not wait for the previous one. With 16 lanes the additions took as long as all other work of sgd
+// on data in the second-level cache.
 struct Squares {
   DoubleVec sums[2 * kGroup / kLanes] = {};
 
@@ -71,7 +74,7 @@ struct Squares {
 
 inline Vec WidenBf16(const uint16_t* p) {
 #if defined(__AVX512F__)
-  // One instruction, where widening and shifting are two.
+  // One instruction; widening and shifting would be two.
   typedef uint16_t Indices __attribute__((vector_size(64)));
   constexpr Indices kUpper = {0, 0, 0, 1, 0, 2,  0, 3,  0, 4,  0, 5,  0, 6,  0, 7,
                               0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15};
@@ -113,20 +116,20 @@ const void* At(const Gradient& gradient, int64_t i) {
   return static_cast<const char*>(gradient.elements) + i * BytesOf(gradient.type);
 }
 
-// What is not there is null.
+// A null array stays null.
 template <typename T>
 T* At(T* array, int64_t i) {
   return array == nullptr ? nullptr : array + i;
 }
 
-// f(part) for each vector of a group. Unrolled, because `part` selects a register of Squares.
+// Calls f(part) for each vector of a group. Unrolled, because `part` selects a register of Squares.
 template <typename F>
 inline void ForGroup(F f) {
 #pragma GCC unroll 8
   for (int part = 0; part < kGroup; part += kLanes) f(part);
 }
 
-// The last, partial group of an array, so that it goes through the same code: zeros behind it.
+// The last, partial group of an array, padded with zeros, so that it runs through the same code.
 struct Tail {
   alignas(64) char bytes[kGroup * sizeof(float)] = {};
 
@@ -140,8 +143,8 @@ struct Tail {
   float* floats() { return reinterpret_cast<float*>(bytes); }
 };
 
-// sum = prior + gradient, or gradient alone; kLast: takes the squares of it. `sum` has room for
-// whole groups and may be `prior`.
+// Computes sum = prior + gradient, or the gradient alone. With kLast it also adds up the squares of
+// the sum. `sum` has room for whole groups and may be `prior`.
 template <FloatType kType, bool kPrior, bool kLast>
 __attribute__((noinline)) void Accumulate(float* sum, const float* prior, const void* gradient,
                                           int n, Squares& squares) {
@@ -179,8 +182,8 @@ void Accumulate(float* sum, const float* prior, const Gradient& gradient, int64_
   }
 }
 
-// The sum of elements [i, i + n), n <= kBlock, of some ranks but not the last: in `block`, or where
-// a single one has it.
+// Returns the sum of elements [i, i + n), n <= kBlock, of all ranks except the last. It is in
+// `block`, or in the gradient itself if there is only one.
 const float* SumOfOthers(float* block, const Gradient* gradients, int ranks, int64_t i, int64_t n) {
   Squares unused;
   const float* sum = block;
@@ -196,7 +199,7 @@ const float* SumOfOthers(float* block, const Gradient* gradients, int ranks, int
   return sum;
 }
 
-// The sum of all ranks' elements [i, i + n), n <= kBlock, and its squares.
+// Computes the sum of all ranks' elements [i, i + n), n <= kBlock, and its squares.
 void SumBlock(float* block, const Gradient* gradients, int ranks, int64_t i, int n,
               Squares& squares) {
   const int others = ranks - 1;
@@ -205,7 +208,7 @@ void SumBlock(float* block, const Gradient* gradients, int ranks, int64_t i, int
   Accumulate<true, true>(block, prior, gradients[others], i, n, squares);
 }
 
-// A NaN stays.
+// Clips g. A NaN stays NaN.
 void Clip(float* g, const ClipCoefficients& c, int n) {
   if (c.changes_nothing) return;
   Map(
@@ -266,17 +269,17 @@ inline void Update(const OptimizerCoefficients& c, Vec g, Vec& p, Vec& s, Vec& v
   }
 }
 
-// What a gradient is that comes to the rule.
+// The form of the gradient that the rule receives.
 enum class Input {
   kReady,     // f32, summed and clipped
-  kOnlyRank,  // as sent; its squares are still to be taken
-  kLastRank,  // likewise, to be added to the sum of the others
+  kOnlyRank,  // as the only rank sent it; its squares are not added up yet
+  kLastRank,  // as the last rank sent it; the sum of the others must be added first
 };
 
-// Arrays of one run from some element on.
+// The arrays of one run, starting at some element.
 struct Run {
   const void* gradient;
-  const float* others;  // kLastRank
+  const float* others;  // only for kLastRank
   const float* p_in;
   float* p_out;
   const float* slots_in[kOptimizerSlotsMax];
@@ -295,9 +298,9 @@ inline void StorePastCaches(float* p, Vec v) {
 #endif
 }
 
-// A processor has some twenty fetches under way at a time. The string instruction announces that it
-// writes whole lines, so that they need not come; it takes a while to start. What is stored after
-// it is seen after it, as any store is (Intel SDM, "Fast-String Operation and Out-of-Order
+// A processor can have about twenty line fetches in progress. The string instruction announces that
+// it writes whole lines, so they need no fetch; it takes a while to start. Later stores become
+// visible after it, like after any store (Intel SDM, "Fast-String Operation and Out-of-Order
 // Stores").
 void StoreUnfetched(void* to, const void* from, int64_t bytes) {
 #if defined(__AVX2__)
@@ -393,7 +396,7 @@ void UpdateRun(const OptimizerCoefficients& c, FloatType type, const Run& run, i
 
 bool IsAligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
-// The whole of it, without gradients.
+// Returns the arrays of the whole run, without gradients.
 Run RunOf(const OptimizerBuffers& b) {
   return {.p_in = b.values_in,
           .p_out = b.values_out,
@@ -422,8 +425,8 @@ void Narrow(const OptimizerBuffers& b, int64_t i, const float* values, int n, bo
   StoreUnfetched(to, block, n * static_cast<int64_t>(sizeof(uint16_t)));
 }
 
-// Elements [i, i + n) of the gradients. Of three ranks and more, or two of which the first is not
-// f32, n <= kBlock.
+// Updates with elements [i, i + n) of the gradients. Requires: n <= kBlock for three or more ranks,
+// or for two ranks if the first is not f32.
 template <OptimizerRule kRule>
 void UpdateUnclipped(const OptimizerCoefficients& c, const OptimizerBuffers& b, Run run, int64_t i,
                      int64_t n, Squares& squares) {
@@ -445,8 +448,8 @@ void UpdateClipped(const OptimizerCoefficients& c, const ClipCoefficients& clip,
   UpdateRun<kRule, Input::kReady, FloatType::kF32>(c, run, n, squares);
 }
 
-// unfetched: how what goes out is stored. Values that the caches are to forget are rounded for the
-// wire before.
+// `unfetched` selects how outgoing values are stored. Values that bypass the caches are rounded for
+// the wire first.
 template <OptimizerRule kRule>
 void UpdateBlock(const OptimizerCoefficients& c, const ClipCoefficients& clip,
                  const OptimizerBuffers& b, Run run, int64_t i, int n, bool unfetched,

@@ -1,4 +1,4 @@
-// The loops of optimizer.h, once per instruction set.
+// The loops of optimizer.h, compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace muster::kernels {
 
-// What the formulas need, rounded to float.
+// The coefficients of the formulas, rounded to float.
 struct OptimizerCoefficients {
   float learning_rate;  // kAdam, kAdamw: over 1 - beta1^t; kLamb: times the trust ratio
-  float decay;          // added to g: wd p; kAdamw: p is multiplied by it
+  float decay;          // factor of p that is added to g; kAdamw: p is multiplied by it
   float first;          // momentum, beta1
   float first_rest;     // 1 - beta1
   float first_scale;    // kLamb: 1 / (1 - beta1^t)

@@ -29,7 +29,7 @@ std::vector<SimdLevel> Levels() {
   return levels;
 }
 
-// The rules that have trust ratios get one.
+// Returns settings for a rule. Rules with a trust ratio get one.
 OptimizerSettings SettingsOf(OptimizerRule rule) {
   const bool has_trust = rule == kSgd || rule == kSgdMomentum || rule == kLamb;
   return {.rule = rule,
@@ -40,7 +40,7 @@ OptimizerSettings SettingsOf(OptimizerRule rule) {
           .trust_ratio = has_trust ? 0.7 : 1};
 }
 
-// As a rank would send it; f32 as it is.
+// Returns the values as a rank would send them in 16 bits.
 std::vector<uint16_t> Halves(const std::vector<float>& values, FloatType type) {
   std::vector<uint16_t> halves(values.size());
   const ConversionLoops& loops = baseline::kConversionLoops;
@@ -63,7 +63,7 @@ class Trajectory {
  public:
   Trajectory(int64_t n, int ranks, uint32_t seed)
       : Trajectory(n, std::vector<FloatType>(ranks, FloatType::kF32), seed) {}
-  // A rank for each type.
+  // Makes one rank for each type.
   Trajectory(int64_t n, std::vector<FloatType> types, uint32_t seed)
       : generator_(seed), types_(std::move(types)), gradients_(types_.size()) {
     values_ = RandomFloats(n);
@@ -77,7 +77,7 @@ class Trajectory {
     return StepIn({0, n}, settings, learning_rate, step, level);
   }
 
-  // The same in several calls, each for elements [bounds[i], bounds[i + 1]).
+  // Makes the same step in several calls, each for elements [bounds[i], bounds[i + 1]).
   double StepIn(std::vector<int64_t> bounds, const OptimizerSettings& settings,
                 double learning_rate, int64_t step, SimdLevel level = DetectSimdLevel()) {
     std::vector<float> values_out(values_.size());
@@ -143,13 +143,14 @@ class Trajectory {
   }
 
   std::mt19937 generator_;
-  std::vector<FloatType> types_;  // by rank
+  std::vector<FloatType> types_;  // one per rank
   std::vector<float> values_;
   std::vector<std::vector<float>> slots_;
-  std::vector<std::vector<float>> gradients_;  // by rank, of numbers that its type has
+  // One per rank, of numbers that the rank's type can represent.
+  std::vector<std::vector<float>> gradients_;
 };
 
-// One element in float64, written from the formulas.
+// One element in float64, computed directly from the formulas.
 struct Reference {
   double p, first = 0, second = 0;
 
@@ -204,9 +205,9 @@ struct Reference {
   }
 };
 
-// A float update makes about ten roundings of 6e-8 each, of terms that are at most some ten times
-// the update's or the value's size. Values, gradients and rates here are of order 1, 3 and 0.01, so
-// six updates stay within 1e-5 (1 + |p|).
+// A float update makes about ten roundings of 6e-8 each. The terms are at most about ten times
+// larger than the update or the value. Values, gradients and rates here are of order 1, 3 and 0.01,
+// so six updates stay within 1e-5 (1 + |p|).
 void FollowsItsReference(OptimizerRule rule, const std::vector<FloatType>& types, int64_t n,
                          SimdLevel level) {
   const OptimizerSettings settings = SettingsOf(rule);
@@ -241,7 +242,7 @@ TEST(OptimizerTest, EveryRuleFollowsItsFloat64ReferenceOverOddSizes) {
   }
 }
 
-TEST(OptimizerTest, EveryRuleTakesGradientsOfEveryTypeAlsoMixed) {
+TEST(OptimizerTest, EveryRuleTakesGradientsOfEveryTypeAndMixed) {
   for (OptimizerRule rule : kRules) {
     for (SimdLevel level : Levels()) {
       for (FloatType type : kTypes) {
@@ -271,7 +272,7 @@ TEST(OptimizerTest, TwoUpdatesEqualTheRulesComputedByHand) {
       // m_hat = 0.5, v_hat = 0.25: the first update is lr; then m_hat = 0.07 / 0.19, v_hat =
       // 0.00031225 / 0.001999
       {{.rule = kAdam, .epsilon = 0}, 1, 0.5, 0.25, 0.9, 0.9 - 0.1 * 0.36842105263 / 0.39522538070},
-      // the same and p multiplied by 0.99 before each
+      // as kAdam, with p multiplied by 0.99 before each update
       {{.rule = kAdamw, .epsilon = 0, .weight_decay = 0.1},
        1,
        0.5,
@@ -296,7 +297,7 @@ TEST(OptimizerTest, TwoUpdatesEqualTheRulesComputedByHand) {
                       .slots_in = {&slots[0], &slots[1]},
                       .slots_out = {&slots_out[0], &slots_out[1]}},
                      1);
-      // A few roundings of values up to 1.
+      // The tolerance covers a few roundings of values up to 1.
       EXPECT_NEAR(p_out, step == 0 ? c.after_one : c.after_two, 5e-7)
           << "rule " << static_cast<int>(c.settings.rule) << ", step " << step;
       p = p_out;
@@ -357,7 +358,8 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-// As the codec rounds values that no update has rounded: after a restore they would differ.
+// The codec rounds values that no update has rounded. Both must give the same result, or values
+// would differ after a restore.
 TEST(OptimizerTest, ValuesBeyondHalfPrecisionGoOutAsItsLargest) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values(300, 1);
@@ -383,11 +385,11 @@ TEST(OptimizerTest, ValuesBeyondHalfPrecisionGoOutAsItsLargest) {
     EXPECT_EQ(wire[7], 0x7BFF);
     EXPECT_EQ(wire[290], 0xFBFF);
     EXPECT_EQ(wire[291], 0x7BFF);
-    EXPECT_EQ(wire[292] & 0x7C00, 0x7C00) << "not finite: that is seen, and stays so";
+    EXPECT_EQ(wire[292] & 0x7C00, 0x7C00) << "an infinite value must stay visible";
   }
 }
 
-TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndHowItIsStoredChangesNoBit) {
+TEST(OptimizerTest, TheCopyForTheWireDoesNotDependOnHowItIsStored) {
   constexpr int64_t kElements = 2061;
   struct Way {
     Streaming streaming;
@@ -407,7 +409,7 @@ TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndHowItIsStoredChangesNoBi
     Trajectory expected(kElements, 2, 7), inputs(kElements, 2, 7);
     expected.Step(SettingsOf(rule), 0.02, 0);
     for (SimdLevel level : Levels()) {
-      for (FloatType wire : kTypes) {  // f32: none
+      for (FloatType wire : kTypes) {  // f32: no copy for the wire
         for (const Way& way : ways) {
           auto outputs = std::make_unique<Outputs>();
           const Gradient gradients[] = {{inputs.gradients()[0].data()},
@@ -440,13 +442,14 @@ TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndHowItIsStoredChangesNoBi
   }
 }
 
-// Sums of at most 4000 squares of order 1, each of a float with a few roundings of 6e-8.
-TEST(OptimizerTest, DirectionsAreMeasuredAsTheUpdateWillTakeThem) {
+// The tolerance covers sums of at most 4000 squares of order 1, each of a float with a few
+// roundings of 6e-8.
+TEST(OptimizerTest, MeasureDirectionAgreesWithTheUpdate) {
   for (OptimizerRule rule : {kSgd, kSgdMomentum, kLamb}) {
     for (int64_t n : {1, 17, 2049, 2061}) {
       const OptimizerSettings settings = SettingsOf(rule);
       Trajectory run(n, {FloatType::kF32, FloatType::kBf16}, n);
-      run.Step(settings, 0.02, 0);  // slots that are not 0
+      run.Step(settings, 0.02, 0);  // makes the slots nonzero
       const std::vector<uint16_t> halves = Halves(run.gradients()[1], FloatType::kBf16);
       const Gradient gradients[] = {{run.gradients()[0].data()}, {halves.data(), FloatType::kBf16}};
       const OptimizerBuffers buffers{.gradients = gradients,
@@ -483,7 +486,7 @@ TEST(OptimizerTest, DirectionsAreMeasuredAsTheUpdateWillTakeThem) {
 }
 
 TEST(OptimizerTest, GradientsAreSummedInRankOrder) {
-  // 1e8 + 1 is 1e8 in float, so only this order leaves 1.
+  // 1e8 + 1 is 1e8 in float, so only rank order gives 1.
   const float gradients[3] = {1e8f, -1e8f, 1.0f};
   const Gradient pointers[] = {{&gradients[0]}, {&gradients[1]}, {&gradients[2]}};
   const float p = 0;
@@ -501,7 +504,7 @@ TEST(OptimizerTest, NonFiniteGradientsShowInTheSumOfSquares) {
   EXPECT_FALSE(std::isfinite(run.Step({.rule = kSgd}, 0.1, 0)));
 }
 
-TEST(OptimizerTest, AClipScalesThenBoundsTheSumAndReportsItsSquaresUnclipped) {
+TEST(OptimizerTest, AClipScalesAndBoundsTheSumButNotItsSquares) {
   const float gradients[2][4] = {{1, -2, 30, 0.5f}, {1, -2, 30, 0.5f}};
   const Gradient pointers[] = {{gradients[0]}, {gradients[1]}};
   const float values[4] = {};
@@ -525,7 +528,7 @@ TEST(OptimizerTest, AClipKeepsNaN) {
   EXPECT_TRUE(std::isnan(out));
 }
 
-TEST(OptimizerTest, SumGradientsThenOneRankGivesTheBitsOfTheFusedUpdate) {
+TEST(OptimizerTest, SumGradientsThenOneRankEqualsTheFusedUpdate) {
   for (int64_t n : {1, 16, 255, 2063}) {
     Trajectory fused(n, 3, 4), apart(n, 3, 4);
     std::vector<Gradient> gradients;
@@ -552,7 +555,7 @@ TEST(OptimizerTest, SumGradientsMayOverwriteAnyRank) {
   EXPECT_EQ(b[2], 333);
 }
 
-// A receive buffer with room for f32 whose payload of 16 bits was put at its end.
+// A receive buffer has room for f32, and its 16-bit payload is at its end.
 TEST(OptimizerTest, SumGradientsWidensAGradientOverItsOwnBuffer) {
   for (SimdLevel level : Levels()) {
     for (FloatType type : {FloatType::kBf16, FloatType::kF16}) {
