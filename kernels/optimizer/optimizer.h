@@ -19,8 +19,7 @@ namespace muster::kernels {
 //   kSgdNesterov  g = r (g + wd p);  b = momentum b + g;  p -= lr (g + momentum b)
 //       Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum", ICML
 //       2013. With a trust ratio kSgd and kSgdMomentum are LARS, except that lr is outside of b:
-//             You,
-//       Gitman, Ginsburg, "Large batch training of convolutional networks", 2017.
+//       You, Gitman, Ginsburg, "Large batch training of convolutional networks", 2017.
 //   kAdam         g += wd p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //                 p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 //       Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1.

@@ -15,10 +15,10 @@ namespace muster {
 
 struct Model {
   v1::Graph graph;  // forward, f32, in training form
-  // Initial values of each parameter; empty if the graph's initialisers define them.
+  // By parameter; empty where the graph's initialisers say how it starts.
   std::vector<std::vector<float>> initial_values;
-  // For an ONNX file (see ImportedModel): the role of each initialiser and its reason, notes, and
-  // warnings that the user should read before training.
+  // Of an ONNX file: what its initialisers are and why, which of them are one, and what the user
+  // should look at before the model trains (ImportedModel).
   std::vector<InitializerDecision> initializers;
   std::vector<std::string> notes;
   std::vector<std::string> warnings;

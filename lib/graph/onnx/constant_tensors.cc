@@ -1,4 +1,4 @@
-// OnnxImporter: constants as tensors of the graph, for any size of the batch.
+// OnnxImporter: makes constants tensors of the graph, for any size of the batch.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -23,7 +23,7 @@ absl::StatusOr<std::string> OnnxImporter::TensorFor(const NodeProto& node, const
   return MaterializeRows(node, value, axis, (*shape)[axis].value, broadcasts);
 }
 
-// a + c * batch, element by element: the batch's size is a sum of ones.
+// Computes a + c * batch for each element. The size of the batch is computed in the run.
 absl::StatusOr<std::string> OnnxImporter::MaterializeNumber(const NodeProto& node,
                                                             const FoldedValue& value) {
   NumberArray factor = value.at(1), rest = value.at(0);
@@ -41,7 +41,7 @@ absl::StatusOr<std::string> OnnxImporter::MaterializeNumber(const NodeProto& nod
   ASSIGN_OR_RETURN(const std::string index, Make(node, "SampleIndex", {like}));
   ASSIGN_OR_RETURN(const std::string floats,
                    Make(node, "Cast", {index}, {{"to", WordValue("f32")}}));
-  // The largest index and one more.
+  // The batch is the largest index plus one.
   ASSIGN_OR_RETURN(
       const std::string last,
       Make(node, "ReduceMax", {floats}, {{"axes", IntegersValue({0})}, {"keep", IntegerValue(0)}}));
@@ -55,7 +55,8 @@ absl::StatusOr<std::string> OnnxImporter::MaterializeNumber(const NodeProto& nod
   return Make(node, "Cast", {sum}, {{"to", WordValue("i32")}});
 }
 
-// A constant with `each` rows per sample along `axis`: the rows of sample s are base + s * step.
+// Makes a constant with `each` rows per sample along `axis`: the rows of sample s are base + s *
+// step.
 absl::StatusOr<std::string> OnnxImporter::MaterializeRows(const NodeProto& node,
                                                           const FoldedValue& value, int64_t axis,
                                                           int64_t each, bool broadcasts) {
@@ -65,7 +66,7 @@ absl::StatusOr<std::string> OnnxImporter::MaterializeRows(const NodeProto& node,
   const auto at = [&](int probe, int64_t o, int64_t sample, int64_t i) {
     return value.at(probe).values[(o * kProbeBatch[probe] + sample) * inner + i];
   };
-  // [1, outer dimensions, each, inner dimensions]
+  // The shape is [1, outer dimensions, each, inner dimensions].
   NumberArray base{.shape = {1}};
   base.shape.insert(base.shape.end(), shape.begin(), shape.begin() + axis);
   base.shape.push_back(each);
@@ -75,7 +76,7 @@ absl::StatusOr<std::string> OnnxImporter::MaterializeRows(const NodeProto& node,
   for (int64_t o = 0; o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
       const double first = at(0, o, 0, i);
-      // Infinities are equal and have no difference.
+      // Equal infinities have no difference, so equality is checked first.
       const double difference = at(0, o, 1, i) == first ? 0 : at(0, o, 1, i) - first;
       base.values.push_back(first);
       step.values.push_back(difference);
@@ -111,7 +112,7 @@ absl::StatusOr<std::string> OnnxImporter::MaterializeRows(const NodeProto& node,
   } else {
     wide[0] = {1};
   }
-  // The batch goes to its place, and `each` joins it.
+  // Moves the batch to its place and merges `each` with it.
   std::vector<int64_t> permutation;
   for (int64_t d = 1; d <= axis; ++d) permutation.push_back(d);
   permutation.push_back(0);

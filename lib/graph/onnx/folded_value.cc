@@ -42,8 +42,8 @@ FoldedValue::FoldedValue(bool floating, NumberArray array) : floating_(floating)
 
 FoldedValue::FoldedValue(bool floating, Arrays arrays)
     : floating_(floating), arrays_(std::move(arrays)) {
-  // One array stands for all where the batch turns out not to matter (NaN never equals itself, so
-  // an array with one counts as depending on the batch only if the others differ in shape).
+  // One array is enough if the batch does not matter. NaN never equals itself, so two NaNs count as
+  // equal here.
   const auto same = [](const NumberArray& a, const NumberArray& b) {
     return a.shape == b.shape && std::ranges::equal(a.values, b.values, [](double x, double y) {
              return x == y || (std::isnan(x) && std::isnan(y));

@@ -1,4 +1,4 @@
-// What is known of an ONNX value before anything runs: sizes, axes, masks, positions.
+// An ONNX value that is known before anything runs: sizes, axes, masks, positions.
 #pragma once
 
 #include <array>
@@ -13,19 +13,20 @@
 
 namespace muster {
 
-// Everything is worked out for three sizes of the batch: what differs between them depends on the
-// batch, and how shows in the differences. Primes, so that no other size is a multiple by chance.
+// Every value is computed for three sizes of the batch. If the results differ, the value depends on
+// the batch, and the differences show how. The sizes are primes, so that no other size is a
+// multiple by chance.
 inline constexpr int kProbes = 3;
 inline constexpr std::array<int64_t, kProbes> kProbeBatch = {2, 3, 5};
 
-// A size or number, or so many for each sample of a run.
+// A size or number, or a multiple of the batch.
 struct Extent {
   int64_t value = 0;
   bool of_batch = false;  // value * batch
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// nullopt where it depends on the batch in another way than as a multiple of it.
+// Returns nullopt if the value depends on the batch in another way than as a multiple.
 absl::optional<Extent> ExtentOf(const std::array<int64_t, kProbes>& at);
 
 // Numbers in row-major order. Integers are exact up to 2^53; truth values are 0 and 1.
@@ -37,15 +38,15 @@ struct NumberArray {
   friend bool operator==(const NumberArray&, const NumberArray&) = default;
 };
 
-// 2^40 where there are more.
+// Returns the number of elements, at most 2^40.
 int64_t ElementsOf(const std::vector<int64_t>& shape);
 
 // Immutable; copies share their arrays.
 class FoldedValue {
  public:
-  // The same whatever the batch is.
+  // A value that does not depend on the batch.
   FoldedValue(bool floating, NumberArray array);
-  // `make` is called for each probe, once if `depends` is false.
+  // Calls `make` for each probe, or once if `depends` is false.
   static absl::StatusOr<FoldedValue> Make(
       bool floating, bool depends, absl::FunctionRef<absl::StatusOr<NumberArray>(int probe)> make);
   static FoldedValue Integer(int64_t value) { return {false, {{}, {static_cast<double>(value)}}}; }
@@ -54,14 +55,14 @@ class FoldedValue {
   const NumberArray& at(int probe) const { return *arrays_[probe]; }
   bool depends_on_batch() const { return arrays_[0] != arrays_[1]; }
   int64_t rank() const { return arrays_[0]->rank(); }
-  int64_t numbers() const;  // that it holds, those of all probes
+  int64_t numbers() const;  // the numbers that it holds, for all probes
 
-  // INVALID_ARGUMENT for an extent that depends on the batch in an unusual way.
+  // Return INVALID_ARGUMENT for an extent that depends on the batch in an unusual way.
   absl::StatusOr<std::vector<Extent>> Shape() const;
-  absl::StatusOr<std::vector<Extent>> Extents() const;  // of its elements
-  // INVALID_ARGUMENT where an element is no integer or depends on the batch.
+  absl::StatusOr<std::vector<Extent>> Extents() const;  // the extents that its elements give
+  // Returns INVALID_ARGUMENT if an element is no integer or depends on the batch.
   absl::StatusOr<std::vector<int64_t>> PlainIntegers() const;
-  // The one number that it holds: a value of one element, or a filling.
+  // Returns its only number: a value of one element, or one that fills all elements.
   absl::optional<double> Single() const;
 
  private:
@@ -72,7 +73,7 @@ class FoldedValue {
   Arrays arrays_;
 };
 
-// Saturates where a double is beyond 64 bits; 0 for NaN.
+// Returns an integer. Saturates if the double is beyond 64 bits; returns 0 for NaN.
 int64_t ToInteger(double number);
 
 }  // namespace muster

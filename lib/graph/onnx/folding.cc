@@ -22,8 +22,9 @@ using onnx::TensorProto;
 using Shape = std::vector<int64_t>;
 
 constexpr int64_t kElementsMax = int64_t{1} << 24;
-constexpr int64_t kDimensionsMax = 64;            // as numpy has
-constexpr int64_t kPlacesMax = int64_t{1} << 40;  // of a shape, a size of 0 counted as 1
+constexpr int64_t kDimensionsMax = 64;  // numpy's limit
+// Elements of a shape, with a size of 0 counted as 1.
+constexpr int64_t kPlacesMax = int64_t{1} << 40;
 
 struct Result {
   bool floating;
@@ -31,12 +32,12 @@ struct Result {
 };
 using Results = absl::StatusOr<std::vector<Result>>;
 
-// A node and its inputs for one size of the batch.
+// A node and its inputs, for one size of the batch.
 struct Call {
   const NodeProto& node;
   const OnnxFile& file;
-  std::vector<const NumberArray*> in;  // null: left out
-  std::vector<bool> floating;          // of the inputs
+  std::vector<const NumberArray*> in;  // null: omitted
+  std::vector<bool> floating;          // whether each input is floating
   FoldBudget& budget;
 
   bool Has(size_t i) const { return i < in.size() && in[i] != nullptr; }
@@ -44,7 +45,7 @@ struct Call {
 
 absl::Status CannotFold(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
-// Sizes multiply without overflow, those of nothing too: [2^62, 2^62, 0] has no elements.
+// The product of sizes must not overflow, even if a size is 0: [2^62, 2^62, 0] has no elements.
 absl::Status CheckShape(const Shape& shape) {
   int64_t places = 1;
   for (int64_t size : shape) {
@@ -61,7 +62,7 @@ bool HasAll(const Call& call) {
   return std::ranges::all_of(call.in, [](const NumberArray* input) { return input != nullptr; });
 }
 
-// The first number of input i.
+// Returns the first number of input i.
 absl::StatusOr<double> First(const Call& call, size_t i) {
   if (!call.Has(i) || call.in[i]->values.empty())
     return CannotFold(absl::StrCat("has no input ", i));
@@ -80,8 +81,8 @@ Shape Strides(const Shape& shape) {
   return strides;
 }
 
-// Calls `at` with the position of each element of a view of `shape`, in order: `strides` says how
-// far each dimension goes.
+// Calls `at` with the position of each element of a view of `shape`, in order. `strides` has the
+// step of each dimension.
 void ForEachPosition(const Shape& shape, const Shape& strides, int64_t first,
                      absl::FunctionRef<void(int64_t)> at) {
   if (ElementsOf(shape) == 0) return;
@@ -100,7 +101,7 @@ void ForEachPosition(const Shape& shape, const Shape& strides, int64_t first,
   }
 }
 
-// The elements of x that a view takes, in order.
+// Returns the elements of a view of x, in order.
 NumberArray View(const NumberArray& x, Shape shape, const Shape& strides, int64_t first = 0) {
   NumberArray y{.shape = std::move(shape)};
   y.values.reserve(ElementsOf(y.shape));
@@ -138,7 +139,7 @@ absl::StatusOr<int64_t> Axis(int64_t axis, int64_t rank) {
   return axis;
 }
 
-// Each once, in order.
+// Returns the axes in order; each may occur once.
 absl::StatusOr<Shape> Axes(Shape axes, int64_t rank) {
   for (int64_t& axis : axes) {
     ASSIGN_OR_RETURN(axis, Axis(axis, rank));
@@ -154,7 +155,7 @@ Shape Listed(const NumberArray& array) {
   return list;
 }
 
-// Integers of input i where it is there; the attribute of older opsets otherwise.
+// Returns the integers of input i if there is one, otherwise the attribute of older opsets.
 absl::optional<Shape> List(const Call& call, size_t i, absl::string_view name) {
   if (call.Has(i)) return Listed(*call.in[i]);
   return Integers(call.node, name);
@@ -238,8 +239,8 @@ Results EyeLike(const Call& call) {
   return One(IsFloating(static_cast<int32_t>(type)), std::move(y));
 }
 
-// ONNX drops the higher bits of an integer that does not fit, as numpy's astype does, and leaves
-// open what becomes of such a float: here it saturates at 64 bits, and is an integer then.
+// ONNX drops the higher bits of an integer that does not fit, like numpy's astype. For floats that
+// do not fit it defines nothing: here they saturate at 64 bits and are then treated as integers.
 double WithinType(double value, int32_t type) {
   switch (type) {
     case TensorProto::BOOL:
@@ -276,7 +277,7 @@ Results CastLike(const Call& call) {
 
 double Sign(double x) { return (x > 0) - (x < 0); }
 
-// Python's and ONNX's (fmod = 0): the result has the divisor's sign.
+// The modulo of Python and of ONNX (fmod = 0): the result has the divisor's sign.
 double FloorMod(double a, double b) { return b == 0 ? 0 : a - b * std::floor(a / b); }
 
 using UnaryFunction = double (*)(double);
@@ -353,7 +354,7 @@ bool IsComparison(absl::string_view op) {
          op == "GreaterOrEqual";
 }
 
-// Max, Min and Sum take any number of inputs.
+// Folds operators of two inputs. Max, Min and Sum take any number.
 Results Binary(const Call& call) {
   if (!HasAll(call)) return CannotFold("lacks an input");
   const absl::string_view op = call.node.op_type();
@@ -504,7 +505,8 @@ Results Tile(const Call& call) {
       std::ranges::any_of(repeats, [](int64_t times) { return times < 0; })) {
     return CannotFold("repeats other dimensions than it has");
   }
-  // [2, 3] twice along each: [2, 2, 2, 3] with strides of 0, joined again.
+  // Repeating [2, 3] twice along each dimension: a view of [2, 2, 2, 3] with strides of 0,
+  // reshaped.
   const Shape own = Strides(x.shape);
   Shape shape, split, strides;
   for (int64_t d = 0; d < x.rank(); ++d) {
@@ -600,7 +602,7 @@ Results Slice(const Call& call) {
     if (std::ranges::count(seen, axis) > 0) return CannotFold("cuts a dimension twice");
     seen.push_back(axis);
     if (steps[i] == 0) return CannotFold("has a step of 0");
-    // A step past the end is one to it.
+    // A step beyond the end has the same effect as a step to the end.
     const int64_t size = x.shape[axis], farthest = std::max<int64_t>(size, 1);
     const int64_t step = std::clamp(steps[i], -farthest, farthest);
     const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
@@ -684,7 +686,8 @@ Results Gather(const Call& call) {
   return One(call.floating[0], std::move(y));
 }
 
-// Whether an index of GatherElements or ScatterElements stays inside x but for `axis`.
+// Returns whether the shape of an index of GatherElements or ScatterElements fits into x, ignoring
+// `axis`.
 bool IndexFits(const NumberArray& x, const NumberArray& index, int64_t axis) {
   if (index.rank() != x.rank()) return false;
   for (int64_t d = 0; d < x.rank(); ++d) {
@@ -711,7 +714,8 @@ Results GatherElements(const Call& call) {
   return One(call.floating[0], std::move(y));
 }
 
-// Where each row of an index of GatherND or ScatterND begins, and how many elements it has.
+// Returns the start of each row that an index of GatherND or ScatterND selects, and the elements of
+// a row.
 absl::StatusOr<std::pair<Shape, int64_t>> Rows(const NumberArray& x, const NumberArray& index,
                                                int64_t batch_dims) {
   if (index.rank() == 0) return CannotFold("has an index without dimensions");
@@ -916,7 +920,7 @@ Results Reduce(const Call& call) {
         static_cast<double>(x.values.size()) / static_cast<double>(y.values.size());
     for (double& value : y.values) {
       value /= count;
-      if (!call.floating[0]) value = std::trunc(value);  // as a mean of integers is one
+      if (!call.floating[0]) value = std::trunc(value);  // a mean of integers is an integer
     }
   }
   if (Integer(call.node, "keepdims", 1) == 0) {
@@ -1006,7 +1010,7 @@ Folder FindFolder(absl::string_view op) {
   return FindBinary(op) != nullptr ? Binary : nullptr;
 }
 
-// The fewest inputs that the operator reads without asking; Constant has none.
+// Returns how many inputs the operator needs at least; Constant needs none.
 size_t InputsNeeded(absl::string_view op) {
   if (op == "Constant") return 0;
   if (op == "Where" || op == "Range" || op == "OneHot" || op == "ScatterND" ||

@@ -1,5 +1,5 @@
-// Nodes of an ONNX file whose inputs are all known are computed when the file is read: arithmetic
-// with sizes, masks, positions, tables. By the definitions of ONNX's operators.
+// Constant folding: computes nodes with known inputs when the file is read. These are arithmetic
+// with sizes, masks, positions and tables, by the definitions of ONNX's operators.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,15 @@
 
 namespace muster {
 
-// What the constants of one file may take together. A small file can ask for any amount.
+// Limits the memory and work for the constants of one file, because a small file can ask for any
+// amount.
 class FoldBudget {
  public:
-  static constexpr int64_t kNumbersMax = int64_t{1} << 27;     // 1 GiB of them
-  static constexpr int64_t kOperationsMax = int64_t{1} << 32;  // half a minute
+  static constexpr int64_t kNumbersMax = int64_t{1} << 27;     // 1 GiB
+  static constexpr int64_t kOperationsMax = int64_t{1} << 32;  // about half a minute
 
-  // INVALID_ARGUMENT, here and from then on, once it is more: "makes the file's constants ...".
+  // Return INVALID_ARGUMENT once a limit is exceeded, and at every later call: "makes the file's
+  // constants ...".
   absl::Status Keep(int64_t numbers);
   absl::Status Work(int64_t operations);
 
@@ -32,12 +34,12 @@ class FoldBudget {
   int64_t operations_ = 0;
 };
 
-// Whether nodes with the operator can be computed here.
+// Returns whether nodes with this operator can be folded.
 bool IsFoldable(absl::string_view op_type);
 
-// The node's outputs; an input that is left out is null. Floating results are rounded to f32.
-// INVALID_ARGUMENT where the inputs do not fit, the result has more than 2^24 elements or 64
-// dimensions, or the budget does not suffice.
+// Returns the node's outputs. An omitted input is null. Floating results are rounded to f32.
+// Returns INVALID_ARGUMENT if the inputs do not fit, the result has more than 2^24 elements or 64
+// dimensions, or the budget is exceeded.
 absl::StatusOr<std::vector<FoldedValue>> FoldNode(const onnx::NodeProto& node,
                                                   absl::Span<const FoldedValue* const> inputs,
                                                   const OnnxFile& file, FoldBudget& budget);

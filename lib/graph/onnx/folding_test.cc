@@ -25,7 +25,7 @@ FoldedValue Integers(std::vector<double> values) {
   return {false, {shape, std::move(values)}};
 }
 
-// The batch's size.
+// The size of the batch, as a folded value.
 FoldedValue Batch() {
   return FoldedValue::Make(false, true,
                            [](int p) -> absl::StatusOr<NumberArray> {
@@ -130,7 +130,7 @@ TEST_F(FoldingTest, ShapesMoveElements) {
   EXPECT_EQ((*parts)[1].at(0), (NumberArray{{2, 2}, {2, 3, 5, 6}}));
 }
 
-TEST_F(FoldingTest, ElementsArePickedAndPut) {
+TEST_F(FoldingTest, ElementsAreGatheredAndScattered) {
   EXPECT_EQ(One("Gather", {kMatrix, Integers({-1, 0})}, {{"axis", {1}}}),
             (NumberArray{{2, 2}, {3, 1, 6, 4}}));
   EXPECT_EQ(One("GatherND", {kMatrix, FoldedValue(false, {{2, 2}, {0, 2, 1, 0}})}),
@@ -145,7 +145,7 @@ TEST_F(FoldingTest, ElementsArePickedAndPut) {
   EXPECT_FALSE(Fold("GatherElements", {kMatrix, FoldedValue(false, {{1, 4}, {0, 0, 0, 0}})}).ok());
 }
 
-TEST_F(FoldingTest, WhatDependsOnTheBatchIsKnownForEachOfItsSizes) {
+TEST_F(FoldingTest, AValueThatDependsOnTheBatchIsKnownForEachProbe) {
   const auto range = Fold("Range", {FoldedValue::Integer(0), Batch(), FoldedValue::Integer(1)});
   ASSERT_TRUE(range.ok()) << range.status();
   for (int p = 0; p < kProbes; ++p) EXPECT_EQ(std::ssize((*range)[0].at(p).values), kProbeBatch[p]);
@@ -181,7 +181,7 @@ TEST_F(FoldingTest, HostileConstantsAreErrors) {
   EXPECT_FALSE(Fold("Split", {kMatrix, Integers({9e18, 9e18})}, {{"axis", {1}}}, 2).ok());
 }
 
-TEST_F(FoldingTest, WhatHasNoElementsTakesNoTime) {
+TEST_F(FoldingTest, EmptyConstantsTakeNoTime) {
   const Shape shape = {int64_t{1} << 39, 1, 0};
   const FoldedValue nothing(false, {shape, {}});
   EXPECT_EQ(One("Gather", {nothing, Integers({0})}, {{"axis", {1}}}).shape, shape);
@@ -190,7 +190,7 @@ TEST_F(FoldingTest, WhatHasNoElementsTakesNoTime) {
   EXPECT_FALSE(Fold("ConstantOfShape", {Integers({9e18, 9e18, 0})}).ok());
 }
 
-TEST_F(FoldingTest, DimensionsAreFew) {
+TEST_F(FoldingTest, TooManyDimensionsAreRefused) {
   EXPECT_FALSE(Fold("ConstantOfShape", {Integers(std::vector<double>(65, 1))}).ok());
   EXPECT_FALSE(Fold("Expand", {kMatrix, Integers(std::vector<double>(65, 1))}).ok());
   EXPECT_FALSE(Fold("Unsqueeze", {kMatrix, Integers(std::vector<double>(1 << 20, 0))}).ok());

@@ -73,8 +73,8 @@ class Inliner {
       names[function.input(i)] = i < call.input_size() ? call.input(i) : "";
     }
     for (int i = 0; i < function.output_size(); ++i) {
-      // An input that is handed through keeps the caller's name for it: an Identity gives it the
-      // other one.
+      // An input that is returned unchanged keeps the caller's name for it. An Identity gives it
+      // the other name.
       if (names.contains(function.output(i))) {
         if (!HasOutput(call, i)) continue;
         NodeProto copy;
@@ -102,7 +102,7 @@ class Inliner {
     return absl::OkStatus();
   }
 
-  // Gives a copy of a function's node the caller's names and attributes.
+  // Replaces names and attributes in a copy of a function's node by those of the caller.
   static void Rename(NodeProto& node, const std::string& prefix, Names& names,
                      const absl::flat_hash_map<std::string, const AttributeProto*>& attributes) {
     const auto rename = [&](std::string& name) {
@@ -115,7 +115,8 @@ class Inliner {
     google::protobuf::RepeatedPtrField<AttributeProto> kept;
     for (AttributeProto& attribute : *node.mutable_attribute()) {
       if (!attribute.ref_attr_name().empty()) {
-        // One that the caller leaves out is left out here too, and has its operator's default.
+        // An attribute that the caller omits is omitted here too, so the operator's default
+        // applies.
         const auto given = attributes.find(attribute.ref_attr_name());
         if (given == attributes.end()) continue;
         const std::string name = attribute.name();
@@ -139,11 +140,11 @@ class Inliner {
   }
 
   absl::flat_hash_map<Key, const FunctionProto*> functions_;
-  // A file whose functions are called once each does not grow but for longer names.
+  // If each function of a file is called once, the file grows only by longer names.
   const int64_t bytes_max_;
   int64_t calls_ = 0;
   int64_t bytes_ = 0;
-  int64_t nodes_ = 0;  // calls too, so that functions that only call each other end
+  int64_t nodes_ = 0;  // includes calls, so that functions which only call each other end
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Functions that an ONNX file defines for itself (PyTorch's exporter makes them) are written out
-// where they are called, so that everything else sees operators alone.
+// Inlines the functions that an ONNX file defines (PyTorch's exporter makes them), so that all
+// other code sees only operators.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,9 +7,9 @@
 
 namespace muster {
 
-// Replaces each call in the model's graph, and in the graphs inside its nodes, by the function's
-// nodes, and clears model.functions. INVALID_ARGUMENT for functions that call themselves and for a
-// graph that grows beyond a million nodes or 4 GiB.
+// Replaces each call by the function's nodes, in the model's graph and in the graphs inside its
+// nodes. Then clears model.functions. Returns INVALID_ARGUMENT for functions that call themselves,
+// and for a graph that grows beyond a million nodes or 4 GiB.
 absl::Status InlineFunctions(onnx::ModelProto& model);
 
 }  // namespace muster

@@ -20,12 +20,12 @@ namespace {
 using onnx::TensorProto;
 using Patterns = google::protobuf::RepeatedPtrField<std::string>;
 
-constexpr float kHuge = 1e30f;  // masks hide with the lowest number as well as with -infinity
+constexpr float kHuge = 1e30f;  // masks hide with the lowest float as well as with -infinity
 
 enum class NameTells { kParameter, kBuffer, kNothing };
 
-// What a name says, by its last component's words: "blocks.0.layer_scale" is a parameter,
-// "attn_mask" and what an exporter numbered ("onnx::Mul_12", "val_3") are buffers.
+// Returns what a name says, judged by the words of its last component. "blocks.0.layer_scale" is a
+// parameter. "attn_mask" and names numbered by an exporter ("onnx::Mul_12", "val_3") are buffers.
 NameTells TellOf(absl::string_view name) {
   static const auto& parameters = *new absl::flat_hash_set<absl::string_view>{
       "weight", "weights",   "bias",        "gamma",     "beta",    "gain",      "scale",
@@ -38,14 +38,14 @@ NameTells TellOf(absl::string_view name) {
       "anchor",   "anchors", "grid",  "cos",      "sin",   "basis",   "filterbank", "mel",
       "constant", "tensor",  "val",   "coords",   "zeros", "ones",    "full",       "filt",
       "fb",       "blur",    "sobel", "laplacian"};
-  // A buffer of Hugging Face's BART that every name and use would take for a bias.
+  // Hugging Face's BART has this buffer; by its name and use it looks like a bias.
   if (absl::EndsWith(name, "final_logits_bias")) return NameTells::kBuffer;
   if (absl::StrContains(name, "::") || absl::StartsWith(name, "val_") ||
       absl::StartsWith(name, "/")) {
     return NameTells::kBuffer;
   }
   std::vector<absl::string_view> components = absl::StrSplit(name, absl::ByAnyChar("./"));
-  // Lists of parameters and copies of a merged one end in a number.
+  // Names in lists of parameters, and of copies of a merged one, end in a number.
   const auto is_digit = [](char c) { return absl::ascii_isdigit(c); };
   while (components.size() > 1 && std::ranges::all_of(components.back(), is_digit)) {
     components.pop_back();
@@ -68,16 +68,16 @@ const std::string* FindMatch(const Patterns& patterns, const std::string& name) 
   return found == patterns.end() ? nullptr : &*found;
 }
 
-// The operator that PyTorch's newer exporter calls what it computed itself, with a number from the
-// second on: "mul" of "mul_44".
+// PyTorch's newer exporter names tensors that it computes after the operator, numbered from the
+// second on. Returns that operator: "mul" for "mul_44".
 absl::string_view OperatorOf(absl::string_view name) {
   while (!name.empty() && absl::ascii_isdigit(name.back())) name.remove_suffix(1);
   while (!name.empty() && (name.back() == '_' || name.back() == '.')) name.remove_suffix(1);
   return name;
 }
 
-// Whether that exporter computed the tensor: parameters of modules have dots in their names, and
-// those of the model itself other names.
+// Returns whether that exporter computed the tensor. Parameters of modules have dots in their
+// names, and the model's own parameters have other names.
 bool IsComputed(absl::string_view name) {
   static const auto& operators = *new absl::flat_hash_set<absl::string_view>{
       "add",  "arange",    "cat",  "clone",   "contiguous", "cos",     "div", "exp",       "expand",
@@ -87,7 +87,8 @@ bool IsComputed(absl::string_view name) {
   return operators.contains(OperatorOf(name));
 }
 
-// Whether with other numbers than those of a parameter: a weight times its norm, say.
+// Returns whether it was computed by arithmetic with other numbers, such as a weight times its
+// norm.
 bool IsComputedByArithmetic(absl::string_view name) {
   const absl::string_view op = OperatorOf(name);
   return op == "add" || op == "sub" || op == "mul" || op == "div" || op == "pow" || op == "sqrt" ||
@@ -120,7 +121,7 @@ class Decider {
       return std::ranges::find_if(found->second,
                                   [&](const InitializerUse& use) { return wanted(use.kind); });
     };
-    // A frozen batch norm keeps its running values by a parameter group, as any model's does.
+    // Running statistics stay statistics even if a pattern freezes them.
     if (found != uses_.end()) {
       const auto statistic = find([](UseKind kind) { return kind == UseKind::kStatistic; });
       if (statistic != found->second.end()) {
@@ -158,7 +159,7 @@ class Decider {
           parameter ? InitializerRole::kTrained : InitializerRole::kConstant,
           absl::StrCat(use.ToString(), ", called as a ", parameter ? "parameter is" : "buffer is"));
     }
-    // A module's parameter may be one number; what has no module is the number of a scale.
+    // A module's parameter may be a single number. Without a module it is the number of a scale.
     if (values.size() == 1 && !absl::StrContains(tensor.name(), '.')) {
       return conclude(InitializerRole::kConstant, absl::StrCat(use.ToString(), ", a number"));
     }
@@ -171,9 +172,10 @@ class Decider {
   }
 
  private:
-  // What stands where a weight does is one, but for what a weight is computed of (a permutation, a
-  // sign), for a name that says otherwise, and for the gains of 1 and biases of 0 that an exporter
-  // makes for the instance norm in a group norm.
+  // An initialiser in the place of a weight is a weight, with three exceptions:
+  // - parts from which a weight is computed (a permutation, a sign);
+  // - names that say otherwise;
+  // - the gains of 1 and biases of 0 that an exporter makes for the instance norm in a group norm.
   static InitializerDecision DecideWeight(InitializerDecision decision, const InitializerUse& use,
                                           NameTells tells, bool computed,
                                           const std::vector<float>& values) {
@@ -183,7 +185,7 @@ class Decider {
     const std::string& op = use.node->op_type();
     const auto extents =
         std::ranges::count_if(decision.shape, [](int64_t size) { return size != 1; });
-    // A number behind a norm scales it; the older exporter keeps the names of gains.
+    // A number after a norm scales it. The older exporter keeps the names of gains.
     const bool is_scale = use.kind == UseKind::kNorm && (op == "Mul" || op == "Add") &&
                           (values.size() == 1 || absl::StrContains(decision.name, "::"));
     if (is_scale) {

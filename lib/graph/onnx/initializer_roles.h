@@ -1,5 +1,5 @@
-// Which of an ONNX file's floating initialisers are trained. The format does not say: a buffer (a
-// causal mask, the mean that inputs are normalised with) looks as a weight does.
+// Decides which of an ONNX file's floating initialisers are trained. The format does not say it: a
+// buffer (a causal mask, the mean that normalises inputs) looks like a weight.
 #pragma once
 
 #include <string>
@@ -22,14 +22,19 @@ struct InitializerDecision {
   std::vector<int64_t> shape;
   InitializerRole role;
   std::string reason;     // "weight of Conv 'conv1'"
-  bool doubtful = false;  // nothing but a guess speaks for it
+  bool doubtful = false;  // the decision is a guess
 };
 
-// By initialiser, in the file's order. Running statistics are that whatever patterns say; then come
-// patterns of `model` (freeze, train); then infinities, which nothing trains; uses (weights, biases
-// behind products, norms, tables say what they are); and for what meets the data in another way its
-// name, as PyTorch's modules call things. A scalar is a constant unless a pattern names it.
-// INVALID_ARGUMENT for patterns that match nothing and for values that cannot be read.
+// Returns a decision for each initialiser, in the file's order. The first rule that applies
+// decides:
+// 1. Running statistics stay statistics, whatever the patterns say.
+// 2. The patterns of `model` (freeze, train).
+// 3. Infinities are constants.
+// 4. Uses, if they are clear: weights, biases after products, norms, tables.
+// 5. The name, as PyTorch's modules name things, if the use does not decide.
+//
+// A scalar is a constant unless a pattern names it. Returns INVALID_ARGUMENT for patterns that
+// match nothing and for values that cannot be read.
 absl::StatusOr<std::vector<InitializerDecision>> DecideRoles(const v1::OnnxModel& model,
                                                              OnnxFile& file);
 

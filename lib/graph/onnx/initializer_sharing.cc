@@ -23,7 +23,7 @@ using onnx::TensorProto;
 
 constexpr size_t kUsesShown = 4;
 
-// The uses that begin at one input of one node.
+// The uses with paths that begin at one input of one node.
 struct Edge {
   NodeProto* node;
   int input;
@@ -49,8 +49,9 @@ bool IsMatrix(const InitializerUse& use) {
   return use.kind == UseKind::kWeight || use.kind == UseKind::kTable;
 }
 
-// Whether two sets of products have the same weights in different places: a layer that is applied
-// twice. The same products are no sign: branches that part or join have those in common.
+// Returns whether two sets of products have the same weights in different places, which means a
+// layer that is applied twice. The same products prove nothing: branches that split or join have
+// them in common.
 bool SameWeightsElsewhere(const Neighbours& a, const Neighbours& b) {
   std::set<std::string> of_a, of_b;
   for (const auto& [weight, node] : a) of_a.insert(weight);
@@ -61,12 +62,12 @@ bool SameWeightsElsewhere(const Neighbours& a, const Neighbours& b) {
   return !of_a.empty() && of_a == of_b;
 }
 
-// Whether two uses of a tensor are uses of one tensor, by what is beside them. What a node reads
-// twice is two: a norm's gain and bias, two tokens that are put before the rows.
+// Returns whether two uses of a tensor are uses of one tensor, judged by their neighbours. Two
+// inputs of one node are two tensors: a norm's gain and bias, or two tokens before the rows.
 bool BelongTogether(const InitializerUse& a, const InitializerUse& b) {
   if (a.kind != b.kind) return false;
   if (a.node == b.node) return a.input == b.input;
-  // What is beside a tensor that goes through arithmetic first says nothing of it.
+  // The neighbours say nothing if arithmetic comes first.
   if (a.is_derived || b.is_derived) return true;
   if (a.kind == UseKind::kBias) return SameWeightsElsewhere(a.before, b.before);
   const bool of_norms = a.kind == UseKind::kNorm || a.kind == UseKind::kStatistic;
@@ -81,12 +82,14 @@ bool BelongTogether(const Edge& a, const Edge& b) {
   });
 }
 
-// Sets of edges that are one tensor each, by their positions in `edges`, the first edge's first.
+// Returns groups of edges that are one tensor each, by their positions in `edges`. The group of the
+// first edge comes first.
 std::vector<std::vector<size_t>> GroupsOf(const std::vector<Edge>& edges, bool all_apart) {
   std::vector<std::vector<size_t>> groups;
   for (size_t e = 0; e < edges.size(); ++e) {
     std::vector<size_t> own = {e};
-    // Joins every group that it belongs to; what belongs to two makes them one.
+    // The edge joins every group that it belongs to. An edge that belongs to two groups merges
+    // them.
     for (auto group = groups.begin(); !all_apart && group != groups.end();) {
       const bool joins = std::ranges::any_of(
           *group, [&](size_t other) { return BelongTogether(edges[e], edges[other]); });
@@ -162,7 +165,8 @@ class Separator {
         patterns, [&](const std::string& pattern) { return MatchesGlob(pattern, name); });
   }
 
-  // Biases and gains alone: the weights beside them tell them apart.
+  // Returns whether all uses are biases, gains or statistics, which their neighbouring weights
+  // distinguish.
   static bool BelongsToProducts(const std::vector<InitializerUse>& uses) {
     return std::ranges::all_of(uses, [](const InitializerUse& use) {
       return use.kind == UseKind::kBias || use.kind == UseKind::kNorm ||
@@ -170,7 +174,8 @@ class Separator {
     });
   }
 
-  // An exporter that joins equal nodes leaves one way to two places: nobody can part them again.
+  // An exporter that merges equal nodes leaves one path to two places. Such uses cannot be
+  // separated, so they are reported as a doubt.
   void DoubtTwice(const TensorProto& tensor, const std::vector<InitializerUse>& uses) {
     for (const InitializerUse& use : uses) {
       const auto twin = std::ranges::find_if(uses, [&](const InitializerUse& other) {
@@ -189,9 +194,9 @@ class Separator {
     return IsPlain(values);
   }
 
-  // An exporter that folds constants writes the transpose of a table beside it where a head shares
-  // the table's weight. Equal numbers in the other order are no chance: the product reads the table
-  // again, through a Transpose.
+  // An exporter that folds constants writes the transpose of a table beside it if a head shares the
+  // table's weight. Equal numbers in transposed order are no coincidence. So the product reads the
+  // table again, through a Transpose.
   absl::Status JoinTransposed(GraphProto& graph) {
     const InitializerUses uses = FindInitializerUses(graph);
     const auto has_use = [&](const std::string& name, UseKind kind) {
@@ -200,7 +205,7 @@ class Separator {
              std::ranges::any_of(found->second,
                                  [&](const InitializerUse& use) { return use.kind == kind; });
     };
-    std::vector<std::pair<std::string, std::string>> transposed;  // copy, table
+    std::vector<std::pair<std::string, std::string>> transposed;  // pairs of copy and table
     for (const TensorProto& copy : graph.initializer()) {
       if (copy.dims_size() != 2 || absl::StrContains(copy.name(), '.') ||
           !has_use(copy.name(), UseKind::kWeight) || Matches(model_.untie(), copy.name())) {
@@ -221,12 +226,12 @@ class Separator {
     return absl::OkStatus();
   }
 
-  // Weights without a module's name that are equal to the last bit were one, or copies of one
-  // another: the user says which.
+  // Weights without a module's name that are equal to the last bit were one weight, or copies. The
+  // user decides which.
   absl::Status JoinEqual(GraphProto& graph) {
     const InitializerUses uses = FindInitializerUses(graph);
     std::vector<std::pair<const TensorProto*, std::vector<float>>> weights;
-    absl::flat_hash_map<std::string, std::string> joined;  // by name, the first of its equals
+    absl::flat_hash_map<std::string, std::string> joined;  // maps a name to the first equal weight
     for (const TensorProto& tensor : graph.initializer()) {
       const bool tied = Matches(model_.tie(), tensor.name());
       const auto own = uses.find(tensor.name());
@@ -267,7 +272,7 @@ class Separator {
     ASSIGN_OR_RETURN(const std::vector<float> a, file_.Floats(table));
     ASSIGN_OR_RETURN(const std::vector<float> b, file_.Floats(copy));
     const int64_t rows = table.dims(0), columns = table.dims(1);
-    bool differs = false;  // from element to element
+    bool differs = false;  // whether elements differ from each other
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < columns; ++column) {
         if (a[row * columns + column] != b[column * rows + row]) return false;
@@ -283,7 +288,8 @@ class Separator {
       if (tensor.name() != copy) kept.Add()->Swap(&tensor);
     }
     graph.mutable_initializer()->Swap(&kept);
-    google::protobuf::RepeatedPtrField<onnx::ValueInfoProto> inputs;  // of IR versions before 4
+    // IR versions before 4 list initialisers as inputs too.
+    google::protobuf::RepeatedPtrField<onnx::ValueInfoProto> inputs;
     for (onnx::ValueInfoProto& input : *graph.mutable_input()) {
       if (input.name() != copy) inputs.Add()->Swap(&input);
     }
@@ -312,7 +318,7 @@ class Separator {
         if (use->kind == UseKind::kWeight) products.insert(use->node);
       }
     }
-    if (places.size() < 2) return;  // cut and joined again on its way to one
+    if (places.size() < 2) return;  // the paths join again before one place
     const std::string where = absl::StrCat(places.size(), " places: ", Shown(edges));
     if (products.size() > 1) {
       sharing_.doubts.push_back(absl::StrCat("'", tensor.name(), "' (", where, ")"));
@@ -327,7 +333,7 @@ class Separator {
     if (groups.size() < 2) return;
     for (size_t g = 1; g < groups.size(); ++g) {
       const Edge& first = edges[groups[g][0]];
-      // The exporter's own name for the copy: the Identity that made it goes.
+      // Uses the exporter's name for the copy, and removes the Identity that made it.
       const bool renamed = groups[g].size() == 1 && first.node->op_type() == "Identity";
       std::string name = renamed ? first.node->output(0) : Unused(tensor.name());
       if (renamed) {

@@ -16,7 +16,7 @@ using onnx::NodeProto;
 
 constexpr size_t kNeighboursMax = 64;
 
-// The beginning of an initialiser's way.
+// The start of an initialiser's path.
 struct Edge {
   std::string initializer;
   NodeProto* node;
@@ -24,15 +24,15 @@ struct Edge {
   friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 
-// What is known of a value.
+// The known properties of a value.
 struct Value {
   bool of_data = false;
-  bool of_weights = false;  // of_data, and a weight came before
-  bool is_product = false;  // a product with weights, in whatever shape
+  bool of_weights = false;  // of_data, and a weight came before it
+  bool is_product = false;  // a product with weights, in any shape
   bool is_norm = false;     // a normalised value, also times a gain
-  bool is_derived = false;  // !of_data: arithmetic lies behind it
+  bool is_derived = false;  // !of_data: the result of arithmetic
   std::set<Edge> edges;     // !of_data: the initialisers it is made of
-  Neighbours weights;       // of_data: the nearest before
+  Neighbours weights;       // of_data: the nearest weights before it
 };
 
 bool IsOneOf(const std::string& op, std::initializer_list<absl::string_view> ops) {
@@ -48,7 +48,7 @@ bool IsProduct(const std::string& op) {
   return IsOneOf(op, {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"});
 }
 
-// Only moves elements about.
+// Returns whether the operator only moves elements.
 bool Moves(const std::string& op) {
   return IsOneOf(op, {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast",
                       "Slice", "Split", "Concat", "Expand", "Gather"});
@@ -136,7 +136,7 @@ class Finder {
     AddNames(from.weights, to.weights);
   }
 
-  // What a node with data makes of what it read.
+  // Sets the properties of the result of a node that reads data.
   static void Conclude(const NodeProto& node, const std::vector<Value>& in, Value& result) {
     result.edges.clear();
     result.is_derived = false;
@@ -160,7 +160,7 @@ class Finder {
     }
   }
 
-  // The initialisers among a product's operands, but for its bias.
+  // Returns the initialisers among a product's operands, without its bias.
   static Neighbours WeightsOf(const NodeProto& node, const std::vector<Value>& in) {
     Neighbours names;
     for (size_t i = 0; i < std::min<size_t>(in.size(), 2); ++i) {
@@ -176,7 +176,7 @@ class Finder {
     use.on_activations =
         std::ranges::any_of(in, [](const Value& other) { return other.of_weights; });
     if (use.kind == UseKind::kBias) {
-      // Of an Add, the product that it is added to.
+      // A bias of an Add belongs to the product that it is added to.
       if (node.op_type() != "Add") use.before = WeightsOf(node, in);
       for (const Value& other : in) {
         if (node.op_type() == "Add" && other.is_product) AddNames(other.weights, use.before);
@@ -205,14 +205,14 @@ class Finder {
       return input == 3 ? UseKind::kBias : UseKind::kWeight;
     }
     if (op == "Add" && in.size() == 2 && in[1 - input].is_product) return UseKind::kBias;
-    // Exporters write a group norm as an instance norm, then its gain, then its bias.
+    // Exporters write a group norm as an instance norm, followed by its gain, followed by its bias.
     if ((op == "Mul" || op == "Add") && in.size() == 2 && in[1 - input].is_norm) {
       return UseKind::kNorm;
     }
     return UseKind::kElementwise;
   }
 
-  // The nearest weights behind each value.
+  // Finds the nearest weights after each value.
   void Backward(const GraphProto& graph) {
     for (int n = graph.node_size() - 1; n >= 0; --n) {
       const NodeProto& node = graph.node(n);
@@ -232,8 +232,8 @@ class Finder {
     }
   }
 
-  absl::flat_hash_set<std::string> initializers_;  // floating
-  absl::flat_hash_set<std::string> known_;         // all
+  absl::flat_hash_set<std::string> initializers_;  // floating ones
+  absl::flat_hash_set<std::string> known_;         // all initialisers
   absl::flat_hash_map<std::string, Value> values_;
   absl::flat_hash_map<std::string, Neighbours> behind_;
   InitializerUses uses_;

@@ -1,4 +1,4 @@
-// OnnxImporter: the loss behind what the file computes.
+// OnnxImporter: adds the loss after the file's computation.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -38,7 +38,8 @@ absl::StatusOr<std::string> OnnxImporter::LossTensor(const v1::OnnxModel& model)
   return name;
 }
 
-// The file computes the mean over what it is given: its share of the global batch's.
+// The file computes the mean over the samples of a run. This makes it a share of the global batch's
+// mean.
 absl::Status OnnxImporter::AddOwnLoss(const std::string& loss) {
   if (types_[0].at(loss).shape.size() > 1 || types_[0].at(loss).elements() != 1 ||
       types_[0].at(loss).dtype != v1::DTYPE_F32) {

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using onnx::TensorProto;
 
 constexpr int64_t kElementsMax = int64_t{1} << 40;
-constexpr char kPartial[] = ".partial";  // of a file that is being written
+constexpr char kPartial[] = ".partial";  // suffix of a file that is being written
 
 absl::Status Invalid(const std::string& path, absl::string_view what) {
   return WithReason(absl::InvalidArgumentError(absl::StrCat(path, ": ", what)), "MODEL_INVALID");
@@ -69,7 +69,7 @@ float FromHalf(uint16_t half) {
   return sign != 0 ? -magnitude : magnitude;
 }
 
-// Round to nearest, ties to even.
+// Rounds to nearest, ties to even.
 uint16_t ToHalf(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
@@ -100,7 +100,7 @@ void Widen(const std::string& bytes, std::vector<To>& to) {
   }
 }
 
-// The bytes of `values` in the tensor's own type, little-endian as this machine is.
+// Returns the bytes of `values` in the tensor's own type, little-endian like this machine.
 std::string Encode(const std::vector<float>& values, int32_t type) {
   std::string bytes(values.size() * BytesPerElement(type), '\0');
   for (size_t i = 0; i < values.size(); ++i) {
@@ -114,7 +114,7 @@ std::string Encode(const std::vector<float>& values, int32_t type) {
   return bytes;
 }
 
-// Files beside it can be sparse: a few bytes on disk then claim any amount of memory.
+// Files beside it can be sparse: then a few bytes on disk claim any amount of memory.
 absl::Status CheckExternalBytes(const std::string& path, const onnx::GraphProto& graph) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   int64_t bytes = 0;
@@ -142,19 +142,19 @@ void UseForInference(onnx::GraphProto& graph) {
         if (attribute.name() == "training_mode") attribute.set_i(0);
       }
     }
-    // Its third input says whether it trains; without one it does not.
+    // The third input says whether it trains. Without it, it does not.
     if (node.op_type() == "Dropout" && node.input_size() > 2) {
       node.mutable_input()->DeleteSubrange(2, node.input_size() - 2);
     }
   }
 }
 
-// What is said in it of where it comes from is not read.
+// Texts about the origin of the file are not read.
 bool IsRemark(const google::protobuf::FieldDescriptor& field) {
   return field.name() == "doc_string" || absl::StartsWith(field.name(), "producer_");
 }
 
-// The first text of `message` that is no UTF-8, with its field; "": there is none.
+// Returns the first text of `message` that is not UTF-8, with its field, or "" if there is none.
 std::string FirstForeignText(const google::protobuf::Message& message) {
   using google::protobuf::FieldDescriptor;
   const google::protobuf::Reflection& reflection = *message.GetReflection();
@@ -217,8 +217,7 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_rea
       return Invalid(path, "is no ONNX file (it does not parse, or has no nodes)");
     }
   }
-  // A job with it could be read by nobody: not by the members that it is sent to, nor from the
-  // store.
+  // Neither a member nor the store could read a job with such a text.
   if (const std::string text = FirstForeignText(file.model_); !text.empty()) {
     return Invalid(path, absl::StrCat("has the ", text,
                                       ", which is not UTF-8: export it again with other names"));
@@ -270,7 +269,7 @@ absl::StatusOr<std::string> OnnxFile::Bytes(const TensorProto& tensor) const {
   }
   const fs::path data = fs::path(path_).parent_path() / relative;
   if (may_read_ != nullptr) {
-    // Beside the file by its name, it may be a link to elsewhere.
+    // Its name says that it is beside the file, but it may be a link to another place.
     if (const absl::Status may = may_read_(data.string()); !may.ok()) {
       return fail(absl::StrCat("has external data that may not be read: ", may.message()));
     }
@@ -411,7 +410,7 @@ absl::Status OnnxFile::Save(
   if (!stream || !model.SerializeToOstream(&stream) || !stream.flush()) {
     return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
   }
-  // Only now: a file that is written over itself was read until here.
+  // Renames only now: a file that is saved over itself was read until here.
   std::error_code error;
   if (has_data) fs::rename(absl::StrCat(data_path, kPartial), data_path, error);
   if (!error) fs::rename(absl::StrCat(path, kPartial), path, error);

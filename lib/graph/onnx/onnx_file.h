@@ -1,4 +1,4 @@
-// An ONNX file on disk: its graph, and its tensors wherever they lie.
+// An ONNX file on disk: its graph, and its tensors, inside the file or beside it.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,12 @@ class OnnxFile {
   static constexpr int64_t kOpsetMin = 13;
   static constexpr int64_t kOpsetMax = 24;
 
-  // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file, for an opset outside [kOpsetMin,
-  // kOpsetMax] and for initialisers beside the file that are larger than the machine's memory. The
-  // file's own functions are written out. Tensors are read when they are asked for; `may_read` is
-  // asked before a file beside this one is opened for them, and null says yes.
+  // Opens a file and inlines its own functions. Tensors are read at the first request. Before
+  // opening a file beside this one it calls `may_read`; null allows all.
+  //
+  // Returns NOT_FOUND if there is no such file. Returns INVALID_ARGUMENT if it is not an ONNX file,
+  // if its opset is outside [kOpsetMin, kOpsetMax], or if initialisers beside it are larger than
+  // the machine's memory.
   using MayRead = std::function<absl::Status(const std::string& path)>;
   static absl::StatusOr<OnnxFile> Open(const std::string& path, MayRead may_read = nullptr);
 
@@ -32,15 +34,15 @@ class OnnxFile {
   onnx::GraphProto* mutable_graph() { return model_.mutable_graph(); }
   int64_t opset() const { return opset_; }
 
-  // Values of a tensor of the file, widened. INVALID_ARGUMENT for a type of another family, a size
-  // that differs from its shape, external data that is missing, short, outside the file's folder or
-  // not to be read.
+  // Return the values of a tensor of the file, widened. Return INVALID_ARGUMENT for a type of
+  // another family and for a size that differs from its shape. Also for external data that is
+  // missing, short, outside the file's folder, or not allowed.
   absl::StatusOr<std::vector<float>> Floats(const onnx::TensorProto& tensor) const;
   absl::StatusOr<std::vector<int64_t>> Integers(const onnx::TensorProto& tensor) const;
 
-  // Writes the file to `path` with the values of some initialisers replaced, in their own types,
-  // and in inference form: batch norms use their running values and nothing drops out. External
-  // data is written beside it as "<file name>.data" when it was external, else inside.
+  // Writes the file to `path` with the values of some initialisers replaced, in their own types.
+  // The file is in inference form: batch norms use their running values, and dropout is off.
+  // External data is written beside it as "<file name>.data", other data inside it.
   absl::Status Save(const std::string& path,
                     const absl::flat_hash_map<std::string, std::vector<float>>& values) const;
 
@@ -55,7 +57,8 @@ class OnnxFile {
   int64_t opset_ = 0;
 };
 
-// Elements of a tensor's shape; -1 when a dimension is negative or the product exceeds 2^40.
+// Returns the number of elements of a tensor's shape, or -1 if a dimension is negative or the
+// product exceeds 2^40.
 int64_t ElementsOf(const onnx::TensorProto& tensor);
 bool IsFloating(int32_t data_type);
 

@@ -1,4 +1,4 @@
-// Small ONNX files for tests.
+// Builds small ONNX files for tests.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@ class OnnxModelBuilder {
     proto_.add_opset_import()->set_version(opset);
   }
 
-  // A dimension of 0 is the batch, one of -1 is left open too.
+  // A dimension of 0 is the batch; a dimension of -1 is left open too.
   OnnxModelBuilder& Input(const std::string& name, std::vector<int64_t> shape,
                           int32_t type = onnx::TensorProto::FLOAT);
   OnnxModelBuilder& Output(const std::string& name);
 
-  // 0.25, 0.5, 0.75, ...
+  // The elements are 0.25, 0.5, 0.75, ...
   OnnxModelBuilder& Weight(const std::string& name, std::vector<int64_t> shape);
   OnnxModelBuilder& Filled(const std::string& name, std::vector<int64_t> shape, float value);
 
   OnnxModelBuilder& Integers(const std::string& name, std::vector<int64_t> values);
 
-  // Called "the OP"; a list of one is an integer as well.
+  // The node is called "the OP". A list of one is also an integer.
   OnnxModelBuilder& Node(const std::string& op, std::vector<std::string> inputs,
                          std::vector<std::string> outputs,
                          std::vector<std::pair<std::string, std::vector<int64_t>>> attributes = {});
 
   onnx::ModelProto& proto() { return proto_; }
 
-  // Into the test's own folder; its path.
+  // Writes the file into the test's folder. Returns its path.
   std::string Write(const std::string& name) const;
 
  private:

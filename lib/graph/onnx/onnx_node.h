@@ -1,4 +1,4 @@
-// What the importer asks of a node of an ONNX file.
+// Accessors for a node of an ONNX file.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace muster {
 
-// How messages call it: its name, else that of its first output, else its operator.
+// Returns the name for messages: the node's name, else that of its first output, else its operator.
 std::string NameOf(const onnx::NodeProto& node);
 
 inline bool HasInput(const onnx::NodeProto& node, int i) {
@@ -22,16 +22,16 @@ inline bool HasOutput(const onnx::NodeProto& node, int i) {
   return i < node.output_size() && !node.output(i).empty();
 }
 
-// Null where the node has none of that name.
+// Returns null if the node has no attribute of that name.
 const onnx::AttributeProto* FindAttribute(const onnx::NodeProto& node, absl::string_view name);
 
-// Attributes, with ONNX's default given by the caller.
+// Return an attribute; the caller passes ONNX's default.
 int64_t Integer(const onnx::NodeProto& node, absl::string_view name, int64_t otherwise);
 double Number(const onnx::NodeProto& node, absl::string_view name, double otherwise);
 std::string Word(const onnx::NodeProto& node, absl::string_view name, absl::string_view otherwise);
 absl::optional<std::vector<int64_t>> Integers(const onnx::NodeProto& node, absl::string_view name);
 
-// INVALID_ARGUMENT, reason MODEL_INVALID: "node 'NAME' (OP) WHAT".
+// Returns INVALID_ARGUMENT, reason MODEL_INVALID: "node 'NAME' (OP) WHAT".
 absl::Status NodeFault(const onnx::NodeProto& node, absl::string_view what);
 
 }  // namespace muster

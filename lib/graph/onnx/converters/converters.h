@@ -1,6 +1,6 @@
-// How each ONNX operator becomes operators of lib/graph/ops.md: a file per family. A converter adds
-// nodes for one node of the file, of whose inputs at least one is no constant, and makes each of
-// its outputs a tensor, an alias or a constant. Private to lib/graph/onnx.
+// Converts each ONNX operator to operators of lib/graph/ops.md, one file per family. A converter
+// adds nodes for one node of the file, which has at least one input that is not constant. It makes
+// each output a tensor, an alias or a constant. Private to lib/graph/onnx.
 #pragma once
 
 #include "absl/container/flat_hash_map.h"
@@ -24,7 +24,7 @@ void AddIndexConverters(ConverterTable& table);
 void AddRecurrentConverters(ConverterTable& table);
 void AddLossConverters(ConverterTable& table);
 
-// Null for an operator that is not supported.
+// Returns null if the operator is not supported.
 OnnxConverter FindOnnxConverter(absl::string_view op_type);
 
 }  // namespace muster

@@ -15,14 +15,14 @@ using onnx::TensorProto;
 
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
-// One input, one output, Muster's operator `op`.
+// Converts a node of one input and one output to Muster's operator `op`.
 absl::Status One(OnnxImporter& im, const NodeProto& node, absl::string_view op,
                  const Attributes& attributes = {}) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   return im.Add(node, op, {x}, {im.Output(node, 0)}, attributes);
 }
 
-// Operators that have the same name and meaning in both.
+// Converts operators with the same name and meaning in both.
 absl::Status Same(OnnxImporter& im, const NodeProto& node) { return One(im, node, node.op_type()); }
 
 absl::Status Identity(OnnxImporter& im, const NodeProto& node) {
@@ -31,14 +31,14 @@ absl::Status Identity(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// x op y with a number for y.
+// Makes x op y with a number as y.
 absl::StatusOr<std::string> WithNumber(OnnxImporter& im, const NodeProto& node,
                                        absl::string_view op, const std::string& x, double number) {
   ASSIGN_OR_RETURN(const std::string y, im.Scalar(node, number, im.TypeOf(x) != v1::DTYPE_I32));
   return im.Make(node, op, {x, y});
 }
 
-// 1 where x is 0, as i32.
+// Makes an i32 tensor that is 1 where x is 0.
 absl::StatusOr<std::string> IsZero(OnnxImporter& im, const NodeProto& node, const std::string& x) {
   return WithNumber(im, node, "Equal", x, 0);
 }
@@ -85,7 +85,8 @@ absl::Status Pow(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Operand(node, 0));
   const FoldedValue* exponent = im.Folded(node, 1);
   const auto number = exponent == nullptr ? absl::nullopt : exponent->Single();
-  // A square is exact and has a gradient where x is negative, whatever the logarithm says.
+  // A square as a product is exact, and has a gradient for negative x, unlike a power by the
+  // logarithm.
   if (number == 2.0 && exponent->rank() == 0) {
     return im.Add(node, "Mul", {x, x}, {im.Output(node, 0)});
   }
@@ -279,12 +280,12 @@ absl::Status Dropout(OnnxImporter& im, const NodeProto& node) {
     im.Alias(node, 0, x);
     return absl::OkStatus();
   }
-  // Philox streams are told apart by the salt: the name's hash, the same in every process.
+  // The salt separates Philox streams. It is a hash of the name, the same in every process.
   uint32_t salt = 2166136261u;
   for (unsigned char c : node.output(0)) salt = (salt ^ c) * 16777619u;
   const Attributes attributes = {{"rate", NumberValue(rate)}, {"salt", IntegerValue(salt >> 1)}};
-  // What is dropped follows an element's place in the global batch, so the batch is outermost, also
-  // of a sequence that comes first.
+  // The random number of an element depends on its position in the global batch. So the batch must
+  // be the outermost dimension, also if the sequence comes first.
   const std::vector<Extent> shape = im.ShapeOf(x).value_or(std::vector<Extent>());
   const auto batch = std::ranges::find_if(shape, &Extent::of_batch);
   if (batch == shape.begin() || batch == shape.end()) {

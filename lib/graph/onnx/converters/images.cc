@@ -16,14 +16,14 @@ namespace {
 using onnx::NodeProto;
 using List = std::vector<int64_t>;
 
-// What slides over d spatial dimensions, each list with d numbers but for padding: before each
-// dimension, then behind each.
+// A window over d spatial dimensions. Each list has d numbers; padding has the numbers before each
+// dimension, followed by those behind each.
 struct Window {
   std::vector<int64_t> kernel, strides, dilations, padding;
 };
 
-// `kernel` of the node's attribute where it is empty. `sizes`: the input's spatial ones, for
-// auto_pad. INVALID_ARGUMENT for lists of other lengths.
+// Returns the node's window. An empty `kernel` means the node's attribute. `sizes` has the input's
+// spatial sizes, for auto_pad. Returns INVALID_ARGUMENT for lists of other lengths.
 absl::StatusOr<Window> WindowOf(const NodeProto& node, List kernel,
                                 const std::vector<Extent>& sizes) {
   const size_t spatial = sizes.size();
@@ -62,7 +62,7 @@ Attributes ImageAttributes(const Window& window) {
           {"dilations", IntegersValue(window.dilations)}};
 }
 
-// A window over a signal as one over images of one row.
+// Returns a window over a signal as a window over images of one row.
 Window OverRows(Window window) {
   window.kernel.insert(window.kernel.begin(), 1);
   window.strides.insert(window.strides.begin(), 1);
@@ -89,7 +89,7 @@ absl::StatusOr<std::string> SliceOf(OnnxImporter& im, const NodeProto& node, con
                   {"steps", IntegersValue({step})}});
 }
 
-// A convolution of volumes is a sum of convolutions of images, one for each plane of the kernel.
+// A convolution of volumes is the sum of convolutions of images, one for each plane of the kernel.
 absl::Status VolumeConv(OnnxImporter& im, const NodeProto& node, std::string x,
                         const std::string& weight, const std::string& bias, const Window& window) {
   ASSIGN_OR_RETURN(const std::vector<Extent> from, im.ShapeOf(x));
@@ -234,10 +234,10 @@ absl::Status GlobalPool(OnnxImporter& im, const NodeProto& node) {
 
 constexpr int64_t kResizedMax = int64_t{1} << 24;
 
-// Which input positions an output position is made of, by ONNX's definition of Resize.
+// Maps an output position to input positions, by ONNX's definition of Resize.
 class Sampler {
  public:
-  // `scale` is 0 where the sizes say it.
+  // A `scale` of 0 means that the sizes define the scale.
   Sampler(const NodeProto& node, int64_t from, int64_t to, double scale)
       : from_(from),
         to_(to),
@@ -253,12 +253,12 @@ class Sampler {
            coordinates_ == "align_corners" || coordinates_ == "asymmetric";
   }
 
-  // The one position that nearest takes.
+  // Returns the position that mode "nearest" takes.
   double Picked(int64_t i) const {
     return static_cast<double>(std::clamp<int64_t>(Nearest(Position(i)), 0, from_ - 1));
   }
 
-  // One row of [to, from].
+  // Returns one row of the matrix [to, from].
   std::vector<double> Row(int64_t i) const {
     std::vector<double> row(from_, 0.0);
     const double x = Position(i);
@@ -294,7 +294,7 @@ class Sampler {
     return Scaled(static_cast<double>(i) + 0.5) - 0.5;
   }
 
-  // Exact where sizes say the scale: a rounded quotient would miss the next row by a hair.
+  // Exact if the sizes define the scale: a rounded quotient could just miss the next row.
   double Scaled(double x) const {
     return scale_ == 0 ? x * static_cast<double>(from_) / static_cast<double>(to_) : x / scale_;
   }
@@ -306,7 +306,7 @@ class Sampler {
     return static_cast<int64_t>(std::ceil(x - 0.5));
   }
 
-  // Keys 1981, the kernel that every framework uses.
+  // The kernel of Keys 1981, which every framework uses.
   double Cubic(double x) const {
     const double a = cubic_;
     if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
@@ -321,7 +321,8 @@ class Sampler {
   bool excludes_;
 };
 
-// One dimension: rows are picked where each is a copy, else mixed by a constant matrix.
+// Resizes one dimension. It picks rows if each is a copy, otherwise it mixes them with a constant
+// matrix.
 absl::StatusOr<std::string> Resized(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                     int64_t axis, int64_t to, double scale) {
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
@@ -389,7 +390,7 @@ absl::Status Resize(OnnxImporter& im, const NodeProto& node) {
     if (axis < 0 || axis >= std::ssize(shape)) return NodeFault(node, "has an axis outside");
     if (by_scale ? scales->at(0).values[i] == 1 : sizes[i] == shape[axis]) continue;
     if (shape[axis].of_batch) return NodeFault(node, "resizes the batch");
-    // By scale the size is a product of floats, as in onnxruntime.
+    // With a scale the size is a product of floats, as in onnxruntime.
     const double scale = by_scale ? scales->at(0).values[i] : 0;
     const int64_t to = by_scale
                            ? static_cast<int64_t>(std::floor(static_cast<float>(shape[axis].value) *
@@ -402,7 +403,7 @@ absl::Status Resize(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// [B, C, H, W] with blocks of n x n pixels: channels to pixels, or back.
+// Moves channels of [B, C, H, W] to blocks of n x n pixels, or back.
 absl::Status DepthToSpace(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));

@@ -21,7 +21,7 @@ absl::Status Gather(OnnxImporter& im, const NodeProto& node) {
   if (axis < 0 || axis >= std::ssize(shape))
     return NodeFault(node, "has an axis outside its input");
   const FoldedValue* folded = im.Folded(node, 1);
-  // One row is a slice, whose gradient needs no scattering.
+  // A single row is a slice: its gradient needs no scatter.
   if (folded != nullptr && folded->rank() == 0 && !folded->depends_on_batch() &&
       !shape[axis].of_batch) {
     const int64_t size = shape[axis].value;
@@ -39,7 +39,7 @@ absl::Status Gather(OnnxImporter& im, const NodeProto& node) {
   }
   ASSIGN_OR_RETURN(const std::string index, im.Tensor(node, 1));
   ASSIGN_OR_RETURN(const int64_t index_rank, im.Rank(node, 1));
-  // A table of rows has the faster operator, whose ids are never negative when they are data.
+  // A table of rows can use the faster Embedding. Ids that are data are never negative.
   if (axis == 0 && shape.size() == 2 && index_rank > 0 && folded == nullptr) {
     return im.Add(node, "Embedding", {index, x}, {im.Output(node, 0)});
   }
@@ -68,11 +68,11 @@ absl::Status ScatterElements(OnnxImporter& im, const NodeProto& node) {
 
 // ---------------------------------------------------------------- rows by several coordinates
 
-// The coordinates of GatherND and ScatterND (input 1) as positions among the rows that x is cut
-// into by its first `depth` dimensions: i32 with the index's shape but for its last dimension.
+// The coordinates of GatherND and ScatterND (input 1), as positions among the rows that the first
+// `depth` dimensions of x define. They are i32 with the index's shape without its last dimension.
 struct Places {
   std::string positions;
-  std::vector<Extent> shape;  // of positions
+  std::vector<Extent> shape;  // shape of `positions`
   int64_t depth = 0;
 };
 
@@ -101,7 +101,7 @@ absl::StatusOr<std::string> FoldedPositions(OnnxImporter& im, const NodeProto& n
   return im.TensorFor(node, positions);
 }
 
-// 0, 1, 2, ... as a constant.
+// Makes the constant 0, 1, 2, ...
 absl::StatusOr<std::string> Counted(OnnxImporter& im, const NodeProto& node, int64_t count) {
   if (count > kCountedMax) return NodeFault(node, "counts to over 2^24");
   NumberArray numbers{.shape = {count}};
@@ -123,8 +123,9 @@ absl::StatusOr<std::string> ComputedPositions(OnnxImporter& im, const NodeProto&
     if (d > 0 && shape[d].of_batch) {
       return NodeFault(node, "has the batch behind other coordinates");
     }
-    // A coordinate alone is looked at where it picks. In a sum one outside would be another row: it
-    // picks itself before, of 0, 1, 2, ..., negative ones from the end.
+    // The final gather checks a single coordinate. In a sum, a coordinate out of range would select
+    // another row. So each coordinate is first used to pick from 0, 1, 2, ..., which checks it and
+    // resolves negative numbers.
     if (depth > 1 && !shape[d].of_batch) {
       ASSIGN_OR_RETURN(const std::string numbers, Counted(im, node, shape[d].value));
       ASSIGN_OR_RETURN(at, im.Make(node, "Gather", {numbers, at}, {{"axis", IntegerValue(0)}}));
@@ -169,7 +170,7 @@ absl::StatusOr<Places> PlacesOf(OnnxImporter& im, const NodeProto& node,
   return places;
 }
 
-// The extents [begin, end) multiplied.
+// Returns the product of the extents [begin, end).
 Extent Span(const std::vector<Extent>& shape, int64_t begin, int64_t end) {
   Extent product{1};
   for (int64_t d = begin; d < end; ++d) {
@@ -198,7 +199,7 @@ absl::Status ScatterNd(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string updates, im.Tensor(node, 2));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
   ASSIGN_OR_RETURN(const Places places, PlacesOf(im, node, shape));
-  // [rows, elements of a row], each index repeated for its row's elements.
+  // x becomes [rows, elements of a row], and each index is repeated for the elements of its row.
   const Extent rows = Span(shape, 0, places.depth);
   const Extent width = Span(shape, places.depth, std::ssize(shape));
   const Extent count = Span(places.shape, 0, std::ssize(places.shape));
@@ -227,7 +228,7 @@ absl::Status OneHot(OnnxImporter& im, const NodeProto& node) {
     return NodeFault(node, "is hot along another axis than the last, or computes its values");
   }
   ASSIGN_OR_RETURN(const std::string numbers, Counted(im, node, ToInteger(depth)));
-  // Negative ones count from the end; one outside is hot nowhere.
+  // Negative indices count from the end. An index out of range gives a row without a 1.
   ASSIGN_OR_RETURN(const std::string size, im.Scalar(node, depth, false));
   ASSIGN_OR_RETURN(const std::string zero, im.Scalar(node, 0, false));
   ASSIGN_OR_RETURN(const std::string is_negative, im.Make(node, "Less", {index, zero}));

@@ -10,8 +10,9 @@ namespace {
 
 using onnx::NodeProto;
 
-// Scores with the classes behind the batch, or log-probabilities that are already made of them.
-// Over the samples of a run: the importer makes the result a share of the global batch.
+// Converts a loss of classes, from scores or from log-probabilities, with the classes in the
+// dimension after the batch. It is computed over the samples of a run; the importer makes the
+// result a share of the global batch.
 absl::Status ClassLoss(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(std::string labels, im.Tensor(node, 1));
@@ -25,7 +26,7 @@ absl::Status ClassLoss(OnnxImporter& im, const NodeProto& node) {
   if (node.op_type() == "SoftmaxCrossEntropyLoss") {
     ASSIGN_OR_RETURN(x, im.Make(node, "LogSoftmax", {x}));
   }
-  // The weight of each label: 0 where it is ignored.
+  // The weight of each label: 0 if it is ignored.
   std::string weight;
   if (FindAttribute(node, "ignore_index") != nullptr) {
     const auto ignored = static_cast<double>(Integer(node, "ignore_index", -1));
@@ -63,8 +64,8 @@ absl::Status ClassLoss(OnnxImporter& im, const NodeProto& node) {
     const bool is_mean = reduction == "mean";
     ASSIGN_OR_RETURN(loss, im.Make(node, is_mean ? "ReduceMean" : "ReduceSum", {loss}, all));
     if (is_mean && !weight.empty()) {
-      // Means over all targets by one another, not sums: those of a batch of tokens are infinite in
-      // f16. Where nothing counts, in a micro-batch of padding, the loss is 0.
+      // Divides means over all targets, not sums: the sums over a batch of tokens are infinite in
+      // f16. If no target counts, as in a micro-batch of padding, the loss is 0.
       ASSIGN_OR_RETURN(std::string total, im.Make(node, "ReduceMean", {weight}, all));
       ASSIGN_OR_RETURN(const std::string nothing, im.Scalar(node, 0, true));
       ASSIGN_OR_RETURN(const std::string one, im.Scalar(node, 1, true));

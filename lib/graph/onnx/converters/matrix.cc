@@ -56,7 +56,7 @@ absl::Status Gemm(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// A vector is a matrix of one row on the left, of one column on the right.
+// A vector on the left is a matrix of one row, on the right of one column.
 absl::Status MatMul(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::string a, im.Operand(node, 0));
   ASSIGN_OR_RETURN(std::string b, im.Operand(node, 1));
@@ -79,7 +79,7 @@ absl::Status MatMul(OnnxImporter& im, const NodeProto& node) {
 
 // ---------------------------------------------------------------- Einsum
 
-// A tensor whose dimensions have letters.
+// A tensor with a letter for each dimension.
 struct Lettered {
   std::string tensor;
   std::string letters;
@@ -95,7 +95,7 @@ absl::StatusOr<Lettered> Permuted(OnnxImporter& im, const NodeProto& node, const
   return Lettered{std::move(y), letters};
 }
 
-// Sums what neither the other operands nor the result have.
+// Sums over the dimensions that neither the other operands nor the result have.
 absl::StatusOr<Lettered> Summed(OnnxImporter& im, const NodeProto& node, Lettered x,
                                 const std::string& wanted) {
   std::vector<int64_t> axes;
@@ -123,7 +123,8 @@ Extent Product(const std::string& letters, const Sizes& sizes) {
   return product;
 }
 
-// One batched matrix product: [both and kept, only a, summed] x [both and kept, summed, only b].
+// Makes one batched matrix product: [both and kept, only a, summed] x [both and kept, summed, only
+// b].
 absl::StatusOr<Lettered> Contracted(OnnxImporter& im, const NodeProto& node, const Lettered& a,
                                     const Lettered& b, const std::string& wanted,
                                     const Sizes& sizes) {
@@ -164,7 +165,7 @@ absl::Status Einsum(OnnxImporter& im, const NodeProto& node) {
   if (sides.size() > 2 || std::ssize(terms) != node.input_size()) {
     return NodeFault(node, absl::StrCat("has the equation '", equation, "'"));
   }
-  // Dimensions behind "..." get letters of their own, counted from the last.
+  // Dimensions of "..." get letters of their own, counted from the last.
   Sizes sizes;
   std::vector<Lettered> operands;
   std::string ellipsis;
@@ -197,7 +198,7 @@ absl::Status Einsum(OnnxImporter& im, const NodeProto& node) {
       result.replace(dots, 3, ellipsis);
     }
   } else {
-    // Without an arrow: what occurs once, in alphabetical order.
+    // Without an arrow the result has the letters that occur once, in alphabetical order.
     result = ellipsis;
     for (char c = 'A'; c <= 'z'; ++c) {
       if (absl::ascii_isalpha(c) && std::ranges::count(sides[0], c) == 1) result += c;

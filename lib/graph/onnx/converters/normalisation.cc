@@ -16,7 +16,7 @@ Attributes Epsilon(const NodeProto& node) {
   return {{"epsilon", NumberValue(Number(node, "epsilon", 1e-5))}};
 }
 
-// A vector over the channels as [1, C, 1, ...].
+// Makes a vector over the channels a [1, C, 1, ...].
 absl::StatusOr<std::string> Column(OnnxImporter& im, const NodeProto& node, int i, int64_t rank) {
   std::vector<int64_t> column(rank, 1);
   column[1] = -1;
@@ -24,9 +24,9 @@ absl::StatusOr<std::string> Column(OnnxImporter& im, const NodeProto& node, int 
   return im.Make(node, "Reshape", {vector}, {{"shape", IntegersValue(column)}});
 }
 
-// A batch norm whose statistics are no parameters of the file: a function that normalises weights
-// (Brock et al. 2021), say. In training form it is over what is there, else with the given mean and
-// variance, which may be computed.
+// Converts a batch norm with statistics that are not parameters of the file, for example in a
+// function that normalises weights (Brock et al. 2021). In training form it uses the statistics of
+// its input. Otherwise it uses the given mean and variance, which may be computed.
 absl::Status PlainNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const int64_t rank, im.Rank(node, 0));
@@ -75,7 +75,7 @@ absl::Status BatchNormalization(OnnxImporter& im, const NodeProto& node) {
                 Epsilon(node));
 }
 
-// A vector in one dimension.
+// Makes a vector one-dimensional.
 absl::StatusOr<std::string> Flat(OnnxImporter& im, const NodeProto& node, int i) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, i));
   ASSIGN_OR_RETURN(const int64_t rank, im.Rank(node, i));
@@ -83,7 +83,7 @@ absl::StatusOr<std::string> Flat(OnnxImporter& im, const NodeProto& node, int i)
   return im.Make(node, "Reshape", {x}, {{"shape", IntegersValue({-1})}});
 }
 
-// Over the last dimensions, from `axis` on: they are joined to one where they are several.
+// Converts a norm over the last dimensions, from `axis` on. Several dimensions are merged into one.
 absl::Status LastNorm(OnnxImporter& im, const NodeProto& node, absl::string_view op) {
   ASSIGN_OR_RETURN(std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
@@ -129,7 +129,8 @@ absl::Status GroupNorm(OnnxImporter& im, const NodeProto& node, int64_t groups,
                 {{"groups", IntegerValue(groups)}, {"epsilon", Epsilon(node)[0].second}});
 }
 
-// Before opset 21 gain and bias are given by group: each is repeated for the group's channels.
+// Before opset 21 the file has a gain and bias per group. Each is repeated for the channels of the
+// group.
 absl::Status GroupNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::vector<std::string> inputs, im.Tensors(node));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.InputShape(node, 0));
@@ -157,7 +158,7 @@ absl::Status InstanceNormalization(OnnxImporter& im, const NodeProto& node) {
   return GroupNorm(im, node, shape[1].value, std::move(inputs));
 }
 
-// x / |x| along an axis.
+// Converts x / |x| along an axis.
 absl::Status LpNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   const Attributes along = {{"axes", IntegersValue({Integer(node, "axis", -1)})},

@@ -12,7 +12,7 @@ using onnx::NodeProto;
 
 constexpr int64_t kStepsMax = 1024;
 
-// Rows of a weight or bias by gate, in another order. `axis` holds the gates.
+// Reorders the rows of a weight or bias by gate. `axis` holds the gates.
 absl::StatusOr<std::string> Regate(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                    absl::string_view what, int64_t hidden,
                                    const std::vector<int>& order) {
@@ -29,7 +29,8 @@ absl::StatusOr<std::string> Regate(OnnxImporter& im, const NodeProto& node, cons
   return y;
 }
 
-// Whether the samples have lengths of their own: not where a constant says that all are full.
+// Returns whether the samples have their own lengths. A constant that says that all are full does
+// not count.
 bool HasLengths(OnnxImporter& im, const NodeProto& node) {
   if (!HasInput(node, 4)) return false;
   const FoldedValue* lengths = im.Folded(node, 4);
@@ -38,7 +39,7 @@ bool HasLengths(OnnxImporter& im, const NodeProto& node) {
          lengths->Single() != static_cast<double>((*shape)[0].value);
 }
 
-// Whether the gates have other functions than those of the definition, or a bound.
+// Returns whether the gates have a bound, or functions other than those of the definition.
 bool HasOwnFunctions(const NodeProto& node, std::vector<std::string> usual) {
   if (FindAttribute(node, "clip") != nullptr) return true;
   const onnx::AttributeProto* activations = FindAttribute(node, "activations");
@@ -49,7 +50,7 @@ bool HasOwnFunctions(const NodeProto& node, std::vector<std::string> usual) {
   return false;
 }
 
-// ONNX: [T, B, I] in, [T, D, B, H] out; ours: [B, T, I] in, [B, T, D H] out.
+// ONNX has [T, B, I] in and [T, D, B, H] out; Muster has [B, T, I] in and [B, T, D H] out.
 absl::Status Recurrent(OnnxImporter& im, const NodeProto& node) {
   const bool is_lstm = node.op_type() == "LSTM";
   const std::string direction = Word(node, "direction", "forward");
@@ -70,7 +71,7 @@ absl::Status Recurrent(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::string r, im.Tensor(node, 2));
   const int64_t hidden = Integer(node, "hidden_size", 0);
   const int64_t directions = direction == "bidirectional" ? 2 : 1;
-  // i, o, f, c -> i, f, c, o; z, r, h -> r, z, h.
+  // The order of the gates changes: i, o, f, c -> i, f, c, o; z, r, h -> r, z, h.
   const std::vector<int> order = is_lstm ? std::vector<int>{0, 2, 3, 1} : std::vector<int>{1, 0, 2};
   std::vector<int> twice = order;
   for (int gate : order) twice.push_back(gate + static_cast<int>(order.size()));
@@ -123,8 +124,8 @@ absl::StatusOr<std::string> RowOf(OnnxImporter& im, const NodeProto& node, const
   return im.Make(node, "Squeeze", {slice}, {{"axes", IntegersValue({axis})}});
 }
 
-// One direction of an Elman network, h' = f(W x + R h + b), written out step by step: its states
-// by position in time, each [B, H].
+// Writes out one direction of an Elman network step by step: h' = f(W x + R h + b). Returns its
+// states by position in time, each [B, H].
 absl::StatusOr<std::vector<std::string>> States(OnnxImporter& im, const NodeProto& node,
                                                 const std::string& x, int64_t steps,
                                                 int64_t direction, bool reverse) {
@@ -135,7 +136,7 @@ absl::StatusOr<std::vector<std::string>> States(OnnxImporter& im, const NodeProt
   }
   std::vector<std::string> inputs = {x, weights[0]};
   if (HasInput(node, 3)) {
-    // The bias of W and the bias of R, side by side.
+    // The input holds the bias of W followed by the bias of R.
     ASSIGN_OR_RETURN(const std::string both, im.Tensor(node, 3));
     ASSIGN_OR_RETURN(const std::string own, RowOf(im, node, both, 0, direction));
     const int64_t hidden = Integer(node, "hidden_size", 0);
@@ -171,7 +172,7 @@ absl::StatusOr<std::vector<std::string>> States(OnnxImporter& im, const NodeProt
   return states;
 }
 
-// [T, B, I] in; [T, D, B, H] and the last states [D, B, H] out.
+// The input is [T, B, I]; the outputs are [T, D, B, H] and the last states [D, B, H].
 absl::Status Elman(OnnxImporter& im, const NodeProto& node) {
   const std::string direction = Word(node, "direction", "forward");
   if (Integer(node, "layout", 0) != 0 || HasLengths(im, node) ||

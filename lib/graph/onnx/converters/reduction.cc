@@ -18,7 +18,8 @@ absl::StatusOr<std::string> Reduced(OnnxImporter& im, const NodeProto& node, abs
   return im.Make(node, op, {x}, {{"axes", IntegersValue(axes)}, {"keep", IntegerValue(keep)}});
 }
 
-// log of the sum of exponentials; the largest is taken out first, so that none overflows.
+// Makes the log of the sum of exponentials. The largest value is subtracted first, so that none
+// overflows.
 absl::StatusOr<std::string> LogSumExp(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                       const std::vector<int64_t>& axes, bool keep) {
   ASSIGN_OR_RETURN(const std::string largest, Reduced(im, node, "ReduceMax", x, axes, true));
@@ -36,7 +37,7 @@ absl::StatusOr<std::string> Reduction(OnnxImporter& im, const NodeProto& node, c
   const std::string& op = node.op_type();
   if (op == "ReduceSum" || op == "ReduceMean" || op == "ReduceMax") {
     if (im.TypeOf(x) != v1::DTYPE_I32) return Reduced(im, node, op, x, axes, keep);
-    // Exact as long as sums stay below 2^24.
+    // Sums through f32, which is exact while they stay below 2^24.
     ASSIGN_OR_RETURN(const std::string floats,
                      im.Make(node, "Cast", {x}, {{"to", WordValue("f32")}}));
     ASSIGN_OR_RETURN(const std::string y, Reduced(im, node, op, floats, axes, keep));
@@ -82,7 +83,7 @@ absl::Status Reduce(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// The two dimensions exchanged; the same permutation brings them back.
+// Returns a permutation that exchanges two dimensions. The same permutation restores them.
 std::vector<int64_t> Exchanged(int64_t rank, int64_t a, int64_t b) {
   std::vector<int64_t> permutation(rank);
   std::iota(permutation.begin(), permutation.end(), 0);
@@ -115,7 +116,7 @@ absl::Status CumSum(OnnxImporter& im, const NodeProto& node) {
                  {"reverse", IntegerValue(Integer(node, "reverse", 0))}});
 }
 
-// The largest of a row is the first of its largest one.
+// Converts ArgMax and ArgMin to the index of a TopK of one element.
 absl::Status Extreme(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const int64_t rank, im.Rank(node, 0));

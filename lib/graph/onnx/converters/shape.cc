@@ -28,9 +28,9 @@ Extent Product(const std::vector<Extent>& shape) {
   return product;
 }
 
-// A file traced with a fixed batch has that number where the batch belongs. It belongs where as
-// many elements lie before it as in the input: elsewhere samples would mix. False where there is no
-// such dimension.
+// A file traced with a fixed batch has that number in place of the batch. It is the batch if as
+// many elements come before it as in the input: otherwise samples would mix. Returns false if there
+// is no such dimension.
 bool RestoreBatch(const std::vector<Extent>& from, int64_t traced, std::vector<Extent>& to) {
   int64_t before = 1, elements = 1;
   bool passed = false;
@@ -118,7 +118,7 @@ absl::Status Transpose(OnnxImporter& im, const NodeProto& node) {
 absl::Status Concat(OnnxImporter& im, const NodeProto& node) {
   std::vector<std::string> inputs;
   for (int i = 0; i < node.input_size(); ++i) {
-    // Caches begin empty.
+    // Skips empty inputs: caches begin empty.
     const FoldedValue* folded = im.Folded(node, i);
     bool is_empty = folded != nullptr;
     for (int p = 0; p < kProbes; ++p) is_empty = is_empty && folded->at(p).values.empty();
@@ -211,7 +211,7 @@ absl::Status SequenceAt(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// x with the rows along `axis` at these positions.
+// Returns x with the rows along `axis` at these positions.
 absl::StatusOr<std::string> Picked(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                    int64_t axis, const List& positions) {
   NumberArray index{.shape = {std::ssize(positions)}};
@@ -220,7 +220,7 @@ absl::StatusOr<std::string> Picked(OnnxImporter& im, const NodeProto& node, cons
   return im.Make(node, "Gather", {x, constant}, {{"axis", IntegerValue(axis)}});
 }
 
-// What Slice cannot do: steps backwards.
+// Converts a Slice with backward steps, which Muster's Slice does not have.
 absl::StatusOr<std::string> Backwards(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                       int64_t axis, int64_t start, int64_t end, int64_t step) {
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
@@ -279,7 +279,7 @@ absl::Status Slice(OnnxImporter& im, const NodeProto& node) {
                  {"steps", IntegersValue(own_steps)}});
 }
 
-// Which position of the input each of `size + before + behind` outputs shows.
+// Returns the input position of each of the `size + before + behind` outputs.
 absl::StatusOr<List> Mirrored(const NodeProto& node, const std::string& mode, int64_t size,
                               int64_t before, int64_t behind) {
   List positions;
@@ -356,7 +356,8 @@ absl::Status Expand(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> own, im.ShapeOf(x));
   ASSIGN_OR_RETURN(std::vector<Extent> to, im.ExtentsOf(node, 1));
-  // Broadcasting goes both ways: where the shape has 1, or fewer dimensions, the tensor's stay.
+  // Broadcasting works both ways. If the shape has a 1, or fewer dimensions, the tensor's sizes
+  // stay.
   if (to.size() < own.size()) to.insert(to.begin(), own.size() - to.size(), Extent{1});
   const int64_t added = std::ssize(to) - std::ssize(own);
   for (int64_t d = added; d < std::ssize(to); ++d) {
@@ -374,7 +375,7 @@ absl::Status Expand(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// [.., n, ..] to [.., 1, n, ..] to [.., times, n, ..] to [.., times n, ..]
+// Converts [.., n, ..] to [.., 1, n, ..], then to [.., times, n, ..], then to [.., times n, ..].
 absl::Status Tile(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
