@@ -23,7 +23,8 @@ absl::StatusOr<std::string> OnnxImporter::TensorFor(const NodeProto& node, const
   return MaterializeRows(node, value, axis, (*shape)[axis].value, broadcasts);
 }
 
-// Computes a + c * batch for each element. The size of the batch is computed in the run.
+// Computes a + c * batch for each element. The run computes the batch's size from the indices of
+// its samples.
 absl::StatusOr<std::string> OnnxImporter::MaterializeNumber(const NodeProto& node,
                                                             const FoldedValue& value) {
   NumberArray factor = value.at(1), rest = value.at(0);

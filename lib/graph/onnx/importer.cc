@@ -21,7 +21,7 @@ using onnx::TensorProto;
 constexpr size_t kFaultsShown = 50;
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 constexpr int64_t kConstantElementsMax = int64_t{1} << 24;
-constexpr int64_t kInputElementsMax = int64_t{1} << 32;  // of one sample
+constexpr int64_t kInputElementsMax = int64_t{1} << 32;  // elements of one sample
 
 bool IsDefaultDomain(const NodeProto& node) {
   return node.domain().empty() || node.domain() == "ai.onnx";
@@ -31,7 +31,7 @@ absl::Status Invalid(absl::string_view what) {
   return WithReason(absl::InvalidArgumentError(what), "MODEL_INVALID");
 }
 
-// The names of the tensors that the nodes of a graph read which they do not make.
+// Appends the names of all tensors that the nodes of a graph read.
 void AddFreeNames(const onnx::GraphProto& graph, std::vector<std::string>& names) {
   for (const NodeProto& node : graph.node()) {
     names.insert(names.end(), node.input().begin(), node.input().end());
@@ -247,7 +247,8 @@ absl::StatusOr<std::string> OnnxImporter::Constant(const NodeProto& node, bool f
                                                    const NumberArray& array) {
   if (array.values.empty()) return NodeFault(node, "reads an empty constant");
   v1::Attribute values;
-  // Masks hide with infinities, attributes are finite: the largest float hides as well.
+  // Masks hide with infinities, but attributes must be finite. The largest float hides just as
+  // well.
   for (double value : array.values) {
     if (std::isnan(value)) return NodeFault(node, "reads a constant that is not a number");
     if (floating) {
@@ -321,8 +322,8 @@ absl::StatusOr<std::string> OnnxImporter::Expanded(const NodeProto& node, const 
   return Make(node, "Expand", std::move(inputs), {{"shape", IntegersValue(sizes)}});
 }
 
-// A tensor that was made for the node takes the name that the file has for it, so that messages and
-// `model describe` speak of what the user knows.
+// A tensor made for this node takes the file's name for it. So messages and `model describe` use
+// names that the user knows.
 void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor) {
   if (!HasOutput(node, i)) return;
   const std::string& name = node.output(i);
@@ -340,11 +341,12 @@ void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor
     v1::Node& own = *graph_.mutable_nodes(n);
     std::ranges::for_each(*own.mutable_inputs(), rename);
     std::ranges::for_each(*own.mutable_outputs(), rename);
-    if (std::ranges::count(own.outputs(), name) > 0) break;  // nothing before it reads it
+    if (std::ranges::count(own.outputs(), name) > 0) break;  // no earlier node reads it
   }
   own_names_.erase(tensor);
   for (TensorTypes& types : types_) {
-    const TensorType type = types.at(tensor);  // what the table holds may move when it grows
+    // A copy, because entries may move when the table grows.
+    const TensorType type = types.at(tensor);
     types[name] = type;
   }
 }
@@ -369,7 +371,8 @@ absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
   if (!value.type().has_tensor_type() || rank == 0) {
     return fail("is no tensor with a batch as its first dimension");
   }
-  // Sequence first: what the file leaves open in the second place is the batch.
+  // If the file leaves the second dimension open, the sequence comes first and the second dimension
+  // is the batch.
   const auto& dimensions = type.shape().dim();
   const bool swapped = rank > 1 && dimensions[0].dim_value() > 0 && dimensions[1].dim_value() < 1;
   std::vector<int64_t> order(rank);
@@ -415,7 +418,8 @@ absl::Status OnnxImporter::AddInputs() {
   for (const TensorProto& tensor : file_.graph().initializer()) initializers.insert(tensor.name());
   std::vector<std::string> faults;
   for (const onnx::ValueInfoProto& value : file_.graph().input()) {
-    if (initializers.contains(value.name())) continue;  // files of before IR version 4
+    // Files before IR version 4 list initialisers as inputs.
+    if (initializers.contains(value.name())) continue;
     if (absl::Status added = AddInput(value); !added.ok()) {
       faults.push_back(std::string(added.message()));
     }
@@ -457,7 +461,7 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
       return Invalid(absl::StrCat("initialiser '", tensor.name(), "' has an impossible shape"));
     }
     if (ElementsOf(tensor) == 0) {
-      // An empty list of axes, say; an empty weight fails where it is used.
+      // For example an empty list of axes. An empty weight fails at its use.
     } else if (floating && role != roles.end() && role->second != InitializerRole::kConstant) {
       RETURN_IF_ERROR(AddParameter(tensor));
       continue;
@@ -487,9 +491,9 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
 // ---------------------------------------------------------------- nodes
 
 void OnnxImporter::Refuse(const NodeProto& node, absl::string_view what) {
-  // Converters say "node 'NAME' (OP) WHAT" with the file's operator, shape inference with the
-  // graph's and its name, which has ' behind it where several nodes are made of one. The node is
-  // named once for all that share the cause.
+  // Converters report "node 'NAME' (OP) WHAT" with the file's operator. Shape inference reports the
+  // graph's operator and name, which ends in ' if several nodes come from one. The node is named
+  // once for all faults with the same cause.
   if (absl::ConsumePrefix(&what, absl::StrCat("node '", NameOf(node)))) {
     while (absl::ConsumePrefix(&what, "'")) {
     }
@@ -532,7 +536,7 @@ absl::Status OnnxImporter::Faults() const {
   return Invalid(message);
 }
 
-// Whether every input is known and the node was computed.
+// Folds the node if all its inputs are known. Returns whether it did.
 absl::StatusOr<bool> OnnxImporter::Fold(const NodeProto& node) {
   if (!IsDefaultDomain(node) || !IsFoldable(node.op_type())) return false;
   std::vector<const FoldedValue*> inputs;
@@ -548,7 +552,7 @@ absl::StatusOr<bool> OnnxImporter::Fold(const NodeProto& node) {
   return true;
 }
 
-// Shapes are known where values are not.
+// The shape is known even if the values are not.
 absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, Tensor(node, 0));
   ASSIGN_OR_RETURN(const FoldedValue blank,
@@ -562,7 +566,7 @@ absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// A condition that is known chooses one of the graphs, whose nodes take the If's place.
+// A known condition selects one of the two graphs. Its nodes replace the If.
 absl::Status OnnxImporter::ConvertIf(const NodeProto& node) {
   const FoldedValue* condition = Folded(node, 0);
   const absl::optional<double> chosen = condition == nullptr ? absl::nullopt : condition->Single();

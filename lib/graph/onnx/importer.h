@@ -1,4 +1,4 @@
-// The state of an import: what is known of each ONNX value, and the graph so far. Private to
+// The state of an import: the properties of each ONNX value, and the graph so far. Private to
 // lib/graph/onnx.
 #pragma once
 
@@ -39,71 +39,72 @@ class OnnxImporter {
   absl::Status AddLoss(const v1::OnnxModel& model);
   absl::StatusOr<ImportedModel> Finish() &&;
 
-  // ---- for the converters of operators: `node` is the one being converted, and at least one of
-  // its inputs is no constant
+  // ---- For the converters of operators. `node` is the one being converted; at least one of its
+  // inputs is not constant.
 
-  // Null where the input is no constant, or is left out.
+  // Returns null if the input is not constant, or omitted.
   const FoldedValue* Folded(const onnx::NodeProto& node, int i) const;
-  // The one number of a constant input; `otherwise` where it is left out.
+  // Returns the only number of a constant input; `otherwise` if the input is omitted.
   absl::StatusOr<double> Number(const onnx::NodeProto& node, int i, double otherwise) const;
-  // Plain integers of input i where it is there; attribute `name` of older opsets otherwise.
+  // Returns the plain integers of input i if there is one, otherwise attribute `name` of older
+  // opsets.
   absl::StatusOr<absl::optional<std::vector<int64_t>>> IntegersOf(const onnx::NodeProto& node,
                                                                   int i,
                                                                   absl::string_view name) const;
-  // Sizes given by constant input i.
+  // Returns the sizes in constant input i.
   absl::StatusOr<std::vector<Extent>> ExtentsOf(const onnx::NodeProto& node, int i) const;
 
-  // The graph's tensor for input i; a constant becomes a Constant node.
+  // Returns the graph's tensor for input i. A constant becomes a Constant node.
   absl::StatusOr<std::string> Tensor(const onnx::NodeProto& node, int i);
-  // The same where the operator broadcasts: a constant may have 1 in place of a batch that another
-  // input has.
+  // Like Tensor(), for operators that broadcast: a constant may have 1 in place of a batch that
+  // another input has.
   absl::StatusOr<std::string> Operand(const onnx::NodeProto& node, int i);
-  // Of a constant that no input is.
+  // Returns the tensor of a constant that is not an input.
   absl::StatusOr<std::string> TensorFor(const onnx::NodeProto& node, const FoldedValue& value,
                                         bool broadcasts = false);
-  // Every input, none left out.
+  // Returns the tensors of all inputs. Requires: none is omitted.
   absl::StatusOr<std::vector<std::string>> Tensors(const onnx::NodeProto& node);
-  // The parameter that input i is; -1 where it is none.
+  // Returns the parameter that is input i, or -1 if it is not one.
   int ParameterOf(const onnx::NodeProto& node, int i) const;
-  // Makes it a statistic.
+  // Makes the parameter that is input i a statistic.
   absl::Status MakeStatistic(const onnx::NodeProto& node, int i, double momentum);
 
-  // Its shape, with what depends on the batch marked.
+  // Returns the tensor's shape; extents that depend on the batch are marked.
   absl::StatusOr<std::vector<Extent>> ShapeOf(const std::string& tensor) const;
-  // Of the graph's tensor for input i.
+  // Returns the shape of the graph's tensor for input i.
   absl::StatusOr<std::vector<Extent>> InputShape(const onnx::NodeProto& node, int i);
   absl::StatusOr<int64_t> Rank(const onnx::NodeProto& node, int i);
   v1::DType TypeOf(const std::string& tensor) const { return types_[0].at(tensor).dtype; }
 
-  // Appends a node and infers its outputs. Its name is made unique from the ONNX node's.
+  // Appends a node and infers its outputs. Its name is the ONNX node's, made unique.
   absl::Status Add(const onnx::NodeProto& from, absl::string_view op,
                    std::vector<std::string> inputs, std::vector<std::string> outputs,
                    const Attributes& attributes = {});
-  // The same with one output, an intermediate tensor, whose name is returned.
+  // Like Add(), with one intermediate tensor as output. Returns its name.
   absl::StatusOr<std::string> Make(const onnx::NodeProto& from, absl::string_view op,
                                    std::vector<std::string> inputs,
                                    const Attributes& attributes = {});
-  // A name for an intermediate tensor of the node.
+  // Returns a name for an intermediate tensor of the node.
   std::string Intermediate(const onnx::NodeProto& node, absl::string_view what);
-  // Constants of one number, and of the given ones.
+  // Make a constant of one number, and of an array.
   absl::StatusOr<std::string> Scalar(const onnx::NodeProto& node, double value, bool floating);
   absl::StatusOr<std::string> Constant(const onnx::NodeProto& node, bool floating,
                                        const NumberArray& array);
-  // x in another shape of the same elements; at most one size may depend on the batch.
+  // Returns x in another shape with the same elements. At most one size may depend on the batch.
   absl::StatusOr<std::string> Reshaped(const onnx::NodeProto& node, const std::string& x,
                                        const std::vector<Extent>& shape);
   absl::StatusOr<std::string> Transposed(const onnx::NodeProto& node, const std::string& x,
                                          const std::vector<int64_t>& permutation);
-  // x repeated to a shape that it broadcasts to, the batch's size included.
+  // Returns x repeated to a shape that it broadcasts to, including the batch.
   absl::StatusOr<std::string> Expanded(const onnx::NodeProto& node, const std::string& x,
                                        const std::vector<Extent>& shape);
 
-  // Output i of the ONNX node is this constant / is this tensor of the graph.
+  // Record that output i of the ONNX node is this constant, or this tensor of the graph.
   void SetFolded(const onnx::NodeProto& node, int i, FoldedValue value) {
     if (HasOutput(node, i)) folded_.insert_or_assign(node.output(i), std::move(value));
   }
   void Alias(const onnx::NodeProto& node, int i, const std::string& tensor);
-  // Output i of the node under its own name; "" stands for one that nobody wants.
+  // Returns the name of output i of the node. An omitted output gets an unused name.
   std::string Output(const onnx::NodeProto& node, int i);
 
   // Output 0 of the ONNX node is a sequence of these tensors. It exists during the import only:
@@ -118,11 +119,11 @@ class OnnxImporter {
   }
 
   const OnnxFile& file() const { return file_; }
-  // The size that the file gives to the batch; 0 where it leaves it open.
+  // Returns the size that the file gives to the batch; 0 if the file leaves it open.
   int64_t traced_batch() const { return traced_batch_; }
 
  private:
-  // One cause, and the nodes that have it.
+  // A cause, and the nodes that have it.
   struct Fault {
     int64_t count = 0;
     std::string first;  // node
@@ -135,14 +136,15 @@ class OnnxImporter {
   void Convert(const onnx::GraphProto& graph);
   absl::Status ConvertNode(const onnx::NodeProto& node);
   absl::StatusOr<bool> Fold(const onnx::NodeProto& node);
-  // Whether its outputs are truth values, as far as the file tells.
+  // Returns whether its outputs are known to be truth values.
   bool IsOfTruth(const onnx::NodeProto& node) const;
   absl::Status ConvertShape(const onnx::NodeProto& node);
   absl::Status ConvertIf(const onnx::NodeProto& node);
   void Refuse(const onnx::NodeProto& node, absl::string_view what);
   absl::Status Faults() const;
 
-  // Whether another input has the batch wherever constant input i has it.
+  // Returns whether another input has the batch in every dimension in which constant input i has
+  // it.
   bool GivesBatch(const onnx::NodeProto& node, int i) const;
   absl::StatusOr<std::string> TensorOf(const onnx::NodeProto& node, const std::string& value,
                                        bool broadcasts);
@@ -150,7 +152,7 @@ class OnnxImporter {
                                                 const FoldedValue& value);
   absl::StatusOr<std::string> MaterializeRows(const onnx::NodeProto& node, const FoldedValue& value,
                                               int64_t axis, int64_t each, bool broadcasts);
-  // A tensor whose first dimension is the batch.
+  // Returns a tensor with the batch as its first dimension.
   absl::StatusOr<std::string> Like(const onnx::NodeProto& node) const;
   std::string Unique(std::string name);
 
@@ -163,22 +165,22 @@ class OnnxImporter {
   const std::vector<InitializerDecision>& roles_;
   v1::Graph graph_;
   std::vector<std::vector<float>> values_;
-  absl::flat_hash_map<std::string, int> parameters_;      // by name
-  absl::flat_hash_map<std::string, FoldedValue> folded_;  // by ONNX value
-  FoldBudget budget_;                                     // of those, and of the graph's constants
-  absl::flat_hash_set<std::string> truths_;               // ONNX values of type bool
-  absl::flat_hash_map<std::string, std::string> alias_;   // ONNX value -> tensor of the graph
+  absl::flat_hash_map<std::string, int> parameters_;      // key: name
+  absl::flat_hash_map<std::string, FoldedValue> folded_;  // key: ONNX value
+  FoldBudget budget_;                                    // for these, and for the graph's constants
+  absl::flat_hash_set<std::string> truths_;              // ONNX values of type bool
+  absl::flat_hash_map<std::string, std::string> alias_;  // ONNX value -> tensor of the graph
   absl::flat_hash_map<std::string, std::vector<std::string>> sequences_;  // ONNX value -> tensors
-  // ONNX value -> its Constant, exact or with 1 for the batch.
+  // ONNX value -> its Constant: with the batch's size, or with 1 in place of it.
   absl::flat_hash_map<std::pair<std::string, bool>, std::string> materialized_;
-  absl::flat_hash_set<std::string> names_;       // of tensors
-  absl::flat_hash_set<std::string> own_names_;   // of those that the importer named
-  absl::flat_hash_set<std::string> node_names_;  // of nodes
+  absl::flat_hash_set<std::string> names_;       // names of tensors
+  absl::flat_hash_set<std::string> own_names_;   // names that the importer chose
+  absl::flat_hash_set<std::string> node_names_;  // names of nodes
   std::array<TensorTypes, kProbes> types_;
   int64_t traced_batch_ = 0;
-  absl::flat_hash_set<std::string> failed_;  // values that a fault keeps from being made
+  absl::flat_hash_set<std::string> failed_;  // values that could not be made because of a fault
   int64_t skipped_ = 0;                      // nodes that read one of them
-  std::map<std::pair<std::string, std::string>, Fault> faults_;  // by operator and cause
+  std::map<std::pair<std::string, std::string>, Fault> faults_;  // key: operator and cause
 };
 
 v1::Attribute IntegerValue(int64_t value);

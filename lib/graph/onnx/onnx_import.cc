@@ -16,9 +16,9 @@ namespace {
 
 constexpr size_t kNamesShown = 5;
 
-// Whether a file without batch norms has convolutions that they were folded into. PyTorch's older
-// exporter numbers the weights and biases that it computed; the newer one keeps their names, and
-// calls the convolution's output as it called the batch norm's.
+// Returns whether convolutions of a file without batch norms have batch norms folded into them.
+// PyTorch's older exporter numbers the weights and biases that it computed. The newer one keeps
+// their names, and names the convolution's output as it would name the batch norm's.
 bool HasFoldedBatchNorms(const onnx::GraphProto& graph) {
   const auto folded = [](const onnx::NodeProto& node) {
     if (node.op_type() != "Conv" || node.output_size() != 1) return false;
@@ -34,7 +34,7 @@ bool HasFoldedBatchNorms(const onnx::GraphProto& graph) {
          std::ranges::any_of(graph.node(), folded);
 }
 
-// Some of the names, and how many more there are.
+// Returns some of the names, and the number of others.
 std::string Shown(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), kNamesShown);
   const size_t more = names.size() - shown;
@@ -42,7 +42,7 @@ std::string Shown(const std::vector<std::string>& names) {
                       more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
-// Initialisers of a role that was guessed.
+// Returns the initialisers with this role, if the role was a guess.
 std::string Guessed(const std::vector<InitializerDecision>& decisions, InitializerRole role) {
   std::vector<std::string> names;
   for (const InitializerDecision& decision : decisions) {

@@ -1,4 +1,4 @@
-// From an ONNX file to a graph that can be trained.
+// Imports an ONNX file as a graph that can be trained.
 #pragma once
 
 #include <string>
@@ -23,16 +23,19 @@ struct ImportedModel {
   std::vector<std::string> warnings;  // what may not be as the user means it
 };
 
-// The forward graph of the file's model in training form, with the loss that `model` names.
+// Returns the forward graph of the file's model in training form, with the loss that `model` names.
 //
-//   Which initialisers are parameters, statistics and constants: DecideRoles; which of them are
-//   one: SeparateInitializers. What depends on shapes and constants alone is computed here. Dropout
-//   and batch norm train whether the file was exported for training or for inference. The first
-//   dimension of every input is the batch (the second where the file leaves that open instead),
-//   also where the file gives it a size. Integers and booleans become i32.
+// - DecideRoles decides which initialisers are parameters, statistics and constants;
+//   SeparateInitializers decides which of them are one tensor.
+// - Values that depend only on shapes and constants are computed here.
+// - Dropout and batch norm train, whether the file was exported for training or for inference.
+// - The first dimension of every input is the batch, even if the file gives it a size. It is the
+//   second one if the file leaves that open instead.
+// - Integers and booleans become i32.
 //
-// NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". All faults are named,
-// grouped by operator and cause, each with its count and first node. `may_read` as in OnnxFile.
+// Returns NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". The message
+// has all faults, grouped by operator and cause, each with its count and first node. For `may_read`
+// see OnnxFile.
 absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model,
                                          OnnxFile::MayRead may_read = nullptr);
 

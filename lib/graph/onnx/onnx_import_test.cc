@@ -114,7 +114,7 @@ TEST(OnnxImportTest, AFileForOneBatchSaysSoWhereItFails) {
 }
 
 TEST(OnnxImportTest, ShapesThatDependOnTheBatchSurviveAnyBatch) {
-  // x.view(x.size(0), 2, -1).flatten, as exporters write it.
+  // Exporters write x.view(x.size(0), 2, -1).flatten this way.
   Model model;
   model.Input("x", {0, 4, 3}).Integers("zero", {0}).Integers("two", {2}).Integers("rest", {-1});
   model.Weight("w", {5, 6}).Output("y");
@@ -134,7 +134,7 @@ TEST(OnnxImportTest, ShapesThatDependOnTheBatchSurviveAnyBatch) {
   }
 }
 
-TEST(OnnxImportTest, NamesOfTheFileKeepTheirShapesHoweverManyThereAre) {
+TEST(OnnxImportTest, NamesOfTheFileKeepTheirShapesWhenTablesGrow) {
   for (int nodes = 1; nodes <= 64; ++nodes) {  // tables grow at some of them
     Model model;
     model.Input("x", {0, 4, 3}).Weight("w", {6, 5}).Output("y");
@@ -152,7 +152,7 @@ TEST(OnnxImportTest, NamesOfTheFileKeepTheirShapesHoweverManyThereAre) {
   }
 }
 
-TEST(OnnxImportTest, ABatchThatTheFileFixesIsTheBatchAllTheSame) {
+TEST(OnnxImportTest, ABatchFixedInTheFileIsStillTheBatch) {
   Model model;
   model.Input("x", {8, 6}).Integers("to", {8, 2, 3}).Weight("w", {5, 3}).Output("y");
   model.Node("Reshape", {"x", "to"}, {"z"}).Node("Gemm", {"z", "w"}, {"y"}, {{"transB", {1}}});
@@ -161,7 +161,7 @@ TEST(OnnxImportTest, ABatchThatTheFileFixesIsTheBatchAllTheSame) {
   EXPECT_EQ(ShapeOf(imported->graph, "y", 3), (std::vector<int64_t>{3, 2, 5}));
 }
 
-TEST(OnnxImportTest, ABatchOfOneThatTheFileFixesIsNotMistakenForAnotherSize) {
+TEST(OnnxImportTest, AFixedBatchOfOneIsNotMistakenForAnotherSize) {
   for (const auto& [to, shape] :
        {std::pair(std::vector<int64_t>{-1, 6}, std::vector<int64_t>{8, 6}),
         std::pair(std::vector<int64_t>{1, -1, 3}, std::vector<int64_t>{4, 4, 3}),
@@ -177,8 +177,8 @@ TEST(OnnxImportTest, ABatchOfOneThatTheFileFixesIsNotMistakenForAnotherSize) {
   }
 }
 
-TEST(OnnxImportTest, AFixedBatchIsFoundWhereItLiesInMemory) {
-  // [1, 5, 6] -> [5, 1, 6] -> [5, 2, 3], as heads are cut off with the sequence first.
+TEST(OnnxImportTest, AFixedBatchIsFoundByItsPositionInMemory) {
+  // [1, 5, 6] -> [5, 1, 6] -> [5, 2, 3], as attention splits heads if the sequence comes first.
   Model model;
   model.Input("x", {1, 5, 6}).Integers("heads", {5, 2, 3}).Integers("rest", {-1, 2, 3}).Output("y");
   model.Weight("w", {3, 4}).Integers("back", {1, -1});
@@ -197,7 +197,7 @@ TEST(OnnxImportTest, AFixedBatchIsFoundWhereItLiesInMemory) {
 }
 
 TEST(OnnxImportTest, AFaultNamesItsNodeOnce) {
-  // The second operator that the converter makes of the node does not fit.
+  // The second of the operators that the converter makes for the node does not fit.
   Model model;
   model.Input("x", {0, 3}).Weight("w", {4, 2}).Weight("b", {7}).Output("y");
   model.Node("Gemm", {"x", "w", "b"}, {"y"});
@@ -249,7 +249,7 @@ TEST(OnnxImportTest, OnlyTheBatchMayBeOpen) {
                                 "input 'x' leaves dimension 1 (open) open"));
 }
 
-TEST(OnnxImportTest, ConstantArithmeticIsDoneHere) {
+TEST(OnnxImportTest, ConstantArithmeticIsFolded) {
   // sqrt(Cast(Shape(x)[1])) as a divisor.
   Model model;
   model.Input("x", {0, 4}).Integers("one", {1}).Weight("w", {4, 4}).Output("y");
@@ -271,7 +271,7 @@ TEST(OnnxImportTest, ConstantArithmeticIsDoneHere) {
   EXPECT_EQ(constants, 1);
 }
 
-TEST(OnnxImportTest, ConstantsOfASmallFileTakeNoMoreMemoryThanThereIs) {
+TEST(OnnxImportTest, ConstantsOfASmallFileHaveAMemoryLimit) {
   Model model = Linear();
   model.Integers("size", {1 << 24}).Node("ConstantOfShape", {"size"}, {"c"});
   for (int i = 0; i < 64; ++i) model.Node("Identity", {"c"}, {absl::StrCat("c", i)});
@@ -302,7 +302,7 @@ TEST(OnnxImportTest, BatchNormKeepsRunningValuesAsStatistics) {
   EXPECT_TRUE(Differentiate(imported->graph).ok());
 }
 
-TEST(OnnxImportTest, WhatDoesNotLeadToTheLossIsLeftOut) {
+TEST(OnnxImportTest, NodesThatDoNotLeadToTheLossAreDropped) {
   Model model = Linear();
   model.Weight("unused", {4, 4}).Node("MatMul", {"x", "w"}, {"side"});
   model.proto().mutable_graph()->mutable_node(1)->set_input(1, "other");
@@ -390,7 +390,7 @@ Model WithOperand(const std::string& name) {
   return model;
 }
 
-TEST(OnnxRolesTest, NamesDecideWhereUsesDoNotAndAGuessIsAWarning) {
+TEST(OnnxRolesTest, NamesDecideIfUsesDoNotAndAGuessIsAWarning) {
   for (const auto& [name, trained, doubtful] :
        {std::tuple("block.layer_scale", true, false), std::tuple("block.mask", false, false),
         std::tuple("onnx::Mul_12", false, false), std::tuple("block.thing", true, true),
@@ -404,7 +404,7 @@ TEST(OnnxRolesTest, NamesDecideWhereUsesDoNotAndAGuessIsAWarning) {
   }
 }
 
-TEST(OnnxRolesTest, TheUserDecidesByPatterns) {
+TEST(OnnxRolesTest, PatternsOfTheUserDecide) {
   v1::OnnxModel options;
   options.add_freeze("block.*scale");
   auto imported = WithOperand("block.layer_scale").Import(options);
@@ -421,7 +421,8 @@ TEST(OnnxRolesTest, TheUserDecidesByPatterns) {
                                 "onnx.train: no floating initialiser matches 'nothing'"));
 }
 
-// Two layers whose biases the exporter wrote once, with weights of their own or with one.
+// Two layers with biases that the exporter wrote once. The second layer has its own weight, or
+// shares the first.
 Model TwoLayers(const std::string& second_weight) {
   Model model;
   model.Input("x", {0, 3}).Weight("a.weight", {3, 3}).Weight("b.weight", {3, 3}).Output("y");
@@ -431,7 +432,7 @@ Model TwoLayers(const std::string& second_weight) {
   return model;
 }
 
-TEST(OnnxSharingTest, EqualTensorsOfDifferentLayersTrainApart) {
+TEST(OnnxSharingTest, EqualTensorsOfDifferentLayersTrainSeparately) {
   auto imported = TwoLayers("b.weight").Import();
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->graph.parameters_size(), 4);
@@ -447,7 +448,7 @@ TEST(OnnxSharingTest, EqualTensorsOfDifferentLayersTrainApart) {
   EXPECT_EQ(imported->graph.parameters_size(), 3);
 }
 
-TEST(OnnxSharingTest, BiasesOfCopiedLayersTrainApartAlsoWhereTheyAreNotPlain) {
+TEST(OnnxSharingTest, NonzeroBiasesOfCopiedLayersTrainSeparately) {
   Model model = TwoLayers("b.weight");
   model.proto().mutable_graph()->mutable_initializer(2)->set_float_data(0, 0.5f);
   const auto imported = model.Import();
@@ -459,7 +460,7 @@ TEST(OnnxSharingTest, ALayerThatIsUsedTwiceIsOne) {
   auto imported = TwoLayers("a.weight").Import();
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->graph.parameters_size(), 2);
-  // Whether it is one, or two that were copied from one another, nobody can tell from the file.
+  // The file does not tell whether it is one layer, or two that were copied.
   ASSERT_EQ(imported->warnings.size(), 1);
   EXPECT_TRUE(absl::StrContains(imported->warnings[0], "'a.weight' (2 places"));
 
@@ -504,7 +505,7 @@ TEST(OnnxSharingTest, ATransposedCopyOfTheEmbeddingIsTheEmbedding) {
   EXPECT_EQ(imported->graph.parameters_size(), 2);
 }
 
-TEST(OnnxSharingTest, EqualWeightsThatAnExporterNumberedAreOneWhereTheUserTiesThem) {
+TEST(OnnxSharingTest, EqualNumberedWeightsAreOneIfTheUserTiesThem) {
   Model model;
   model.Input("x", {0, 3})
       .Weight("val_1", {3, 3})
@@ -526,8 +527,9 @@ TEST(OnnxSharingTest, EqualWeightsThatAnExporterNumberedAreOneWhereTheUserTiesTh
   EXPECT_TRUE(imported->warnings.empty());
 }
 
-TEST(OnnxSharingTest, BranchesThatPartOrJoinAreNotOneLayer) {
-  // Queries and keys of one input with biases that the exporter merged; two norms that are added.
+TEST(OnnxSharingTest, BranchesThatSplitOrJoinAreNotOneLayer) {
+  // Queries and keys of one input, with biases that the exporter merged, and two norms that are
+  // added.
   Model model;
   model.Input("x", {0, 4, 6}).Weight("q.weight", {6, 6}).Weight("k.weight", {6, 6}).Output("y");
   model.Filled("q.bias", {6}, 0).Filled("n1.weight", {6}, 1).Filled("n1.bias", {6}, 0);
@@ -547,7 +549,7 @@ TEST(OnnxSharingTest, BranchesThatPartOrJoinAreNotOneLayer) {
   }
 }
 
-TEST(OnnxSharingTest, TwoTokensThatBeginEqualAreTwo) {
+TEST(OnnxSharingTest, TwoTokensWithEqualInitialValuesAreSeparate) {
   Model model;
   model.Input("x", {0, 2, 3}).Filled("cls_token", {1, 1, 3}, 0).Integers("sizes", {-1, 1, 3});
   model.Weight("w", {3, 2})
@@ -567,7 +569,7 @@ TEST(OnnxSharingTest, TwoTokensThatBeginEqualAreTwo) {
   EXPECT_TRUE(IsParameter(*imported, "cls_token.2"));
 }
 
-TEST(OnnxRolesTest, AGroupNormThatTheExporterTookApartIsTrainedByItsGainAndBias) {
+TEST(OnnxRolesTest, ASplitGroupNormTrainsItsGainAndBias) {
   Model model;
   model.Input("x", {0, 2, 4, 4}).Weight("c.weight", {4, 2, 1, 1}).Filled("val_1", {2}, 1);
   model.Filled("val_2", {2}, 0).Filled("val_3", {4, 1, 1}, 1).Filled("val_4", {4, 1, 1}, 0);
@@ -587,7 +589,7 @@ TEST(OnnxRolesTest, AGroupNormThatTheExporterTookApartIsTrainedByItsGainAndBias)
   EXPECT_TRUE(imported->warnings.empty()) << imported->warnings[0];
 }
 
-TEST(OnnxRolesTest, RunningStatisticsStayThatWhateverIsFrozen) {
+TEST(OnnxRolesTest, RunningStatisticsStayStatisticsIfFrozen) {
   Model model;
   model.Input("x", {0, 2, 4, 4})
       .Weight("c.weight", {2, 2, 1, 1})
@@ -607,7 +609,7 @@ TEST(OnnxRolesTest, RunningStatisticsStayThatWhateverIsFrozen) {
   EXPECT_EQ(Find(*imported, "n.weight")->role, InitializerRole::kConstant);
 }
 
-TEST(OnnxRolesTest, WhatAWeightIsComputedOfIsAGuessUnlessItsNameTells) {
+TEST(OnnxRolesTest, PartsOfAComputedWeightAreAGuessUnlessTheNameTells) {
   Model model;
   model.Input("x", {0, 3}).Weight("f.permutation", {3, 3}).Weight("f.weight_v", {3, 3}).Output("y");
   model.Weight("f.mask", {3, 3});
@@ -622,7 +624,7 @@ TEST(OnnxRolesTest, WhatAWeightIsComputedOfIsAGuessUnlessItsNameTells) {
   EXPECT_EQ(imported->warnings.size(), 1);
 }
 
-TEST(OnnxSharingTest, NormsAndTheirStatisticsAreMadeApartUnderTheExportersNames) {
+TEST(OnnxSharingTest, NormsAreSeparatedUnderTheExportersNames) {
   Model model;
   model.Input("x", {0, 2, 4, 4})
       .Weight("c1.weight", {2, 2, 1, 1})
@@ -646,7 +648,7 @@ TEST(OnnxSharingTest, NormsAndTheirStatisticsAreMadeApartUnderTheExportersNames)
   EXPECT_TRUE(IsParameter(*imported, "bn2.weight"));
 }
 
-TEST(OnnxSharingTest, CopiesAreInTheFileThatIsExportedBack) {
+TEST(OnnxSharingTest, TheExportedFileHasTheCopies) {
   Model model = TwoLayers("b.weight");
   v1::OnnxModel source;
   source.set_path(model.Write("two_layers.onnx"));
@@ -660,7 +662,7 @@ TEST(OnnxSharingTest, CopiesAreInTheFileThatIsExportedBack) {
   EXPECT_EQ(file->Floats(copy).value(), (std::vector<float>{4, 5, 6}));
 }
 
-TEST(OnnxImportTest, BatchNormsThatWereFoldedIntoConvolutionsAreNoticed) {
+TEST(OnnxImportTest, BatchNormsFoldedIntoConvolutionsAreReported) {
   for (const char* output : {"getitem_3", "conv"}) {
     Model model;
     model.Input("x", {0, 2, 4, 4})
@@ -678,7 +680,7 @@ TEST(OnnxImportTest, BatchNormsThatWereFoldedIntoConvolutionsAreNoticed) {
 
 // ---------------------------------------------------------------- structure
 
-TEST(OnnxImportTest, FunctionsOfTheFileAreWrittenOut) {
+TEST(OnnxImportTest, FunctionsOfTheFileAreInlined) {
   // scaled(v; factor) = relu(v) * v, called twice; the second call's result is the output.
   Model model;
   model.Input("x", {0, 3}).Weight("w", {3, 2}).Output("y");
@@ -755,7 +757,7 @@ TEST(OnnxImportTest, AFunctionThatMultipliesItsAttributesIsRefused) {
               testing::HasSubstr("is one too many: with its functions written out"));
 }
 
-TEST(OnnxImportTest, AConditionThatIsKnownChoosesItsBranch) {
+TEST(OnnxImportTest, AKnownConditionSelectsItsBranch) {
   Model model;
   model.Input("x", {0, 3})
       .Weight("w", {3, 2})
@@ -810,7 +812,7 @@ TEST(OnnxImportTest, SequencesThatAreSplitAndIndexedByConstantsAreParts) {
               testing::HasSubstr("indexes a sequence that no split has made"));
 }
 
-TEST(OnnxImportTest, ConstantsWithTheBatchsSizeAreMadeForEachRun) {
+TEST(OnnxImportTest, ConstantsThatDependOnTheBatchAreComputedInTheRun) {
   // A class token for each sample, in front of its rows; and the sample's own row by its number.
   Model model;
   model.Input("x", {0, 2, 3}).Weight("cls_token", {1, 1, 3}).Integers("zero", {0}).Output("y");
@@ -848,7 +850,7 @@ TEST(OnnxImportTest, ConstantsWithTheBatchsSizeAreMadeForEachRun) {
   }
 }
 
-TEST(OnnxFileTest, ExternalDataIsReadFromBesideTheFileAndNowhereElse) {
+TEST(OnnxFileTest, ExternalDataIsReadOnlyFromTheFilesFolder) {
   const std::string folder = testing::TempDir() + "/external";
   std::filesystem::create_directories(folder);
   Model model = Linear();
