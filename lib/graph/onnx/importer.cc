@@ -461,7 +461,7 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
       return Invalid(absl::StrCat("initialiser '", tensor.name(), "' has an impossible shape"));
     }
     if (ElementsOf(tensor) == 0) {
-      // For example an empty list of axes. An empty weight fails at its use.
+      // This may be an empty list of axes. An empty weight fails at its use.
     } else if (floating && role != roles.end() && role->second != InitializerRole::kConstant) {
       RETURN_IF_ERROR(AddParameter(tensor));
       continue;

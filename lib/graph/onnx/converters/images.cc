@@ -390,7 +390,7 @@ absl::Status Resize(OnnxImporter& im, const NodeProto& node) {
     if (axis < 0 || axis >= std::ssize(shape)) return NodeFault(node, "has an axis outside");
     if (by_scale ? scales->at(0).values[i] == 1 : sizes[i] == shape[axis]) continue;
     if (shape[axis].of_batch) return NodeFault(node, "resizes the batch");
-    // With a scale the size is a product of floats, as in onnxruntime.
+    // The size by a scale is a product of floats, as in onnxruntime.
     const double scale = by_scale ? scales->at(0).values[i] : 0;
     const int64_t to = by_scale
                            ? static_cast<int64_t>(std::floor(static_cast<float>(shape[axis].value) *

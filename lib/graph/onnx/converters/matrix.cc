@@ -198,7 +198,7 @@ absl::Status Einsum(OnnxImporter& im, const NodeProto& node) {
       result.replace(dots, 3, ellipsis);
     }
   } else {
-    // Without an arrow the result has the letters that occur once, in alphabetical order.
+    // The result without an arrow has the letters that occur once, in alphabetical order.
     result = ellipsis;
     for (char c = 'A'; c <= 'z'; ++c) {
       if (absl::ascii_isalpha(c) && std::ranges::count(sides[0], c) == 1) result += c;

@@ -129,8 +129,7 @@ absl::Status GroupNorm(OnnxImporter& im, const NodeProto& node, int64_t groups,
                 {{"groups", IntegerValue(groups)}, {"epsilon", Epsilon(node)[0].second}});
 }
 
-// Before opset 21 the file has a gain and bias per group. Each is repeated for the channels of the
-// group.
+// Opsets before 21 have a gain and bias per group. Each is repeated for the channels of the group.
 absl::Status GroupNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::vector<std::string> inputs, im.Tensors(node));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.InputShape(node, 0));
