@@ -43,6 +43,7 @@ int CompiledGraph::Number(const std::string& name) {
 absl::Status CompiledGraph::NumberTensors() {
   for (int i = 0; i < graph_.inputs_size(); ++i) {
     const int input = Number(graph_.inputs(i).name());
+    // Kept, so that a later run may read the same input again without a new fill.
     request_.tensors[input].kept = true;
     tensors_[input].graph_input = i;
   }
@@ -122,6 +123,8 @@ absl::Status CompiledGraph::AddNode(const v1::Node& node) {
       tensors_[tensor].layout = layout;
       request_.tensors[tensor].bytes = bytes;
     } else {
+      // Code outside the graph cannot use this layout: the kernel writes a version of the tensor,
+      // which a reorder then copies.
       tensor = versions_[{known->second, layout}] = AddTensor(type, layout, bytes);
       to_plain.push_back({tensor, known->second});
     }

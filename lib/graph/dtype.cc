@@ -17,7 +17,7 @@ absl::string_view DTypeName(v1::DType dtype) {
     case v1::DTYPE_STATE:
       return "state";
     default:
-      LOG(FATAL) << "no dtype: " << dtype;
+      LOG(FATAL) << "not a dtype: " << dtype;
   }
 }
 
@@ -39,7 +39,7 @@ int64_t DTypeBytes(v1::DType dtype) {
     case v1::DTYPE_STATE:
       return 0;
     default:
-      LOG(FATAL) << "no dtype: " << dtype;
+      LOG(FATAL) << "not a dtype: " << dtype;
   }
 }
 

@@ -116,7 +116,7 @@ v1::Graph ParseGraph(absl::string_view text) {
     } else if (absl::ConsumePrefix(&line, "correct ")) {
       graph.set_correct(std::string(line));
     } else {
-      LOG(FATAL) << "no statement: " << line;
+      LOG(FATAL) << "not a statement: " << line;
     }
   }
   return graph;

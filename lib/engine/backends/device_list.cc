@@ -18,7 +18,7 @@ constexpr int kDevicesMax = 64;  // each device has its own threads
 absl::Status NoList(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text,
-      "' is no list of devices: write cuda:all, cuda:0,1, cpu, cpu:N for N CPU devices, "
+      "' is not a list of devices: write cuda:all, cuda:0,1, cpu, cpu:N for N CPU devices, "
       "or cpu,cpu"));
 }
 

@@ -245,7 +245,7 @@ void CpuExecutor::AddOutputs(const CompiledGraph& compiled, const CompiledGraph:
 absl::Span<std::byte> CpuExecutor::input(absl::string_view name) {
   const auto it = std::ranges::find(inputs_, name, &Input::name);
   CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
-  CHECK(!takes_rows_) << "rows are taken";
+  CHECK(!takes_rows_) << "this executor has row_values: use TakeRows(), not input()";
   return it->memory;
 }
 
@@ -314,6 +314,7 @@ void CpuExecutor::Import(int p) {
 
 void CpuExecutor::Export(int p, const RunArguments& arguments) {
   const Exchange& gradient = gradients_[p];
+  // A shared gradient is in the caller's memory already; only the loss scale must be divided out.
   if (gradient.is_shared() && arguments.loss_scale == 1) return;
   const auto mode = gradient.is_shared() || arguments.is_first_micro_batch
                         ? kernels::ExportMode::kAssign
@@ -338,6 +339,7 @@ absl::Status CpuExecutor::Run(const RunArguments& arguments, ParameterFlow* flow
       if (flow != nullptr && arguments.is_last_micro_batch) RETURN_IF_ERROR(flow->GradientReady(p));
     }
   }
+  // Last, because TakeRows() writes to the memory that the nodes read.
   return flow == nullptr ? absl::OkStatus() : flow->RowsMayCome();
 }
 

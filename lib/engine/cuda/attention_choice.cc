@@ -399,14 +399,14 @@ std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, 
     return std::make_shared<const FusedAttentions>(std::move(fused));
   };
   if (IsTurnedOff()) {
-    LOG(INFO) << attention << "own kernels, as MUSTER_ATTENTION says";
+    LOG(INFO) << attention << "own kernels, because of MUSTER_ATTENTION=own";
     return nullptr;
   }
   const absl::StatusOr<int> capability = Capability();
   if (!capability.ok()) return nullptr;  // the next CUDA call reports the same error
   const auto version = static_cast<int64_t>(cudnnGetVersion());
   if (cuda::Failure why = cuda::WhyNotFused(use.shape, version, *capability)) {
-    VLOG(1) << attention << "own kernels; " << Version() << " is not asked: " << why;
+    VLOG(1) << attention << "own kernels; " << Version() << " is not tried: " << why;
     return nullptr;
   }
   const auto decided = decide();

@@ -343,7 +343,7 @@ absl::Status CudaExecutor::WarmUp() {
   for (Segment& segment : segments_) {
     if (absl::Status captured = Capture(segment); !captured.ok()) {
       LOG(WARNING) << device_.name()
-                   << ": no CUDA graph, kernels are launched one by one: " << captured.message();
+                   << ": no CUDA graph; kernels are launched one by one: " << captured.message();
       for (Segment& other : segments_) other.graph.reset();
       break;
     }
@@ -373,7 +373,7 @@ absl::Status CudaExecutor::Capture(Segment& segment) {
 absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
   const auto it = std::ranges::find(inputs_, name, &Input::name);
   CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
-  CHECK(!takes_rows_) << "rows are taken";
+  CHECK(!takes_rows_) << "this executor has row_values: use TakeRows(), not input()";
   return {it->host.get(), static_cast<size_t>(it->bytes)};
 }
 

@@ -176,7 +176,7 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
         {.tf32 = tf32 || form.is_widened, .deterministic = deterministic}, convolution);
     if (failure == nullptr) {
       LOG_IF(INFO, form.is_widened)
-          << "convolution " << node.node->name() << ": cuDNN has it in f32 alone" << failures;
+          << "convolution " << node.node->name() << ": cuDNN supports it only in f32" << failures;
       return PreparedConvolution{
           .part = part,
           .plan = plan,

@@ -15,11 +15,11 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int) { return NotBuiltI
 
 absl::StatusOr<std::unique_ptr<Executor>> CreateCudaExecutor(const v1::Graph&,
                                                              const Executor::Options&) {
-  LOG(FATAL) << "a CUDA device without CUDA";
+  LOG(FATAL) << "a CUDA device cannot exist in a program built without CUDA";
 }
 
 absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph&, const Executor::Options&) {
-  LOG(FATAL) << "a CUDA device without CUDA";
+  LOG(FATAL) << "a CUDA device cannot exist in a program built without CUDA";
 }
 
 }  // namespace muster

@@ -27,7 +27,8 @@ double CountedRows(const Call& call) {
   }
   const auto input = std::ranges::find(call.graph.inputs(), call.node.inputs(1),
                                        [](const v1::GraphInput& i) { return i.name(); });
-  CHECK(input != call.graph.inputs().end()) << call.node.inputs(1) << " is no input of the graph";
+  CHECK(input != call.graph.inputs().end())
+      << call.node.inputs(1) << " is not an input of the graph";
   return static_cast<double>(call.run.counted_targets[input - call.graph.inputs().begin()]);
 }
 

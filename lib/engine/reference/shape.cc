@@ -107,7 +107,7 @@ std::vector<Tensor> Concat(const Call& call) {
       if (place < x->shape[axis]) return (*x)(With(index, axis, place));
       place -= x->shape[axis];
     }
-    LOG(FATAL) << "beyond the last input";
+    LOG(FATAL) << "the index is beyond the last input";
   });
 }
 

@@ -141,7 +141,7 @@ int OperatorCase::outputs() const {
   for (const SketchAttribute& attribute : attributes) {
     if (attribute.name == "sizes") return attribute.value.integers().values_size();
   }
-  LOG(FATAL) << "a Split without sizes";
+  LOG(FATAL) << "a Split needs the attribute sizes";
 }
 
 int64_t OperatorCase::batch() const {

@@ -86,7 +86,8 @@ absl::StatusOr<std::vector<Extent>> FoldedValue::Shape() const {
     std::array<int64_t, kProbes> sizes;
     for (int p = 0; p < kProbes; ++p) sizes[p] = at(p).shape[d];
     const absl::optional<Extent> extent = ExtentOf(sizes);
-    if (!extent) return absl::InvalidArgumentError("has a size that is no multiple of the batch's");
+    if (!extent)
+      return absl::InvalidArgumentError("has a size that is not a multiple of the batch");
     shape.push_back(*extent);
   }
   return shape;
@@ -104,7 +105,8 @@ absl::StatusOr<std::vector<Extent>> FoldedValue::Extents() const {
       numbers[p] = ToInteger(at(p).values[i]);
     }
     const absl::optional<Extent> extent = ExtentOf(numbers);
-    if (!extent) return absl::InvalidArgumentError("has a size that is no multiple of the batch's");
+    if (!extent)
+      return absl::InvalidArgumentError("has a size that is not a multiple of the batch");
     extents.push_back(*extent);
   }
   return extents;

@@ -436,7 +436,7 @@ Results Reshape(const Call& call) {
   const auto elements = static_cast<int64_t>(y.values.size());
   std::ranges::replace(shape, -1, ElementsOf(known) == 0 ? 0 : elements / ElementsOf(known));
   if (ElementsOf(shape) != elements)
-    return CannotFold("reshapes a constant to what it does not have");
+    return CannotFold("reshapes a constant to a shape that does not fit its elements");
   y.shape = std::move(shape);
   return One(call.floating[0], std::move(y));
 }

@@ -168,7 +168,7 @@ absl::Status OnnxImporter::MakeStatistic(const NodeProto& node, int i, double mo
   const int parameter = ParameterOf(node, i);
   if (parameter < 0) {
     return NodeFault(node, absl::StrCat("has running statistics (input ", i,
-                                        ") that are no initialiser of the file"));
+                                        ") that are not an initialiser of the file"));
   }
   graph_.mutable_parameters(parameter)->set_statistic_momentum(momentum);
   return absl::OkStatus();
@@ -182,7 +182,7 @@ absl::StatusOr<std::vector<Extent>> OnnxImporter::ShapeOf(const std::string& ten
     const absl::optional<Extent> extent = ExtentOf(sizes);
     if (!extent) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor '", tensor, "' has a size that is no multiple of the batch's"));
+          absl::StrCat("tensor '", tensor, "' has a size that is not a multiple of the batch"));
     }
     shape.push_back(*extent);
   }
@@ -369,7 +369,7 @@ absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
   const int rank = type.shape().dim_size();
   if (type.elem_type() == TensorProto::BOOL) truths_.insert(value.name());
   if (!value.type().has_tensor_type() || rank == 0) {
-    return fail("is no tensor with a batch as its first dimension");
+    return fail("is not a tensor with a batch as its first dimension");
   }
   // If the file leaves the second dimension open, the sequence comes first and the second dimension
   // is the batch.
@@ -385,7 +385,7 @@ absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
     const onnx::TensorShapeProto::Dimension& dimension = dimensions[order[d]];
     if (dimension.dim_value() < 1) {
       return fail(absl::StrCat("leaves dimension ", order[d], " (", dimension.dim_param(),
-                               ") open: export the model with fixed sizes, but for the batch"));
+                               ") open: export the model with fixed sizes, except the batch"));
     }
     input.add_shape(dimension.dim_value());
   }
@@ -570,7 +570,9 @@ absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
 absl::Status OnnxImporter::ConvertIf(const NodeProto& node) {
   const FoldedValue* condition = Folded(node, 0);
   const absl::optional<double> chosen = condition == nullptr ? absl::nullopt : condition->Single();
-  if (!chosen) return NodeFault(node, "branches on what is computed while it runs");
+  if (!chosen)
+    return NodeFault(
+        node, "has a condition that is computed in the run; only constants can select a branch");
   const onnx::AttributeProto* branch =
       FindAttribute(node, *chosen != 0 ? "then_branch" : "else_branch");
   if (branch == nullptr || !branch->has_g() || branch->g().output_size() != node.output_size()) {

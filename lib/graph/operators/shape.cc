@@ -250,7 +250,7 @@ absl::Status CheckConstantElements(const v1::Node& node, absl::Span<const int64_
   };
   if (HasAttribute(node, "value")) {
     if (!is_integer || fits(NumberAttribute(node, "value"))) return absl::OkStatus();
-    return Invalid("value ", NumberAttribute(node, "value"), " is no i32");
+    return Invalid("value ", NumberAttribute(node, "value"), " is not an i32");
   }
   const absl::string_view list = is_integer ? "integers" : "values";
   if (!HasAttribute(node, list)) {

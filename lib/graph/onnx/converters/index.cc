@@ -121,7 +121,7 @@ absl::StatusOr<std::string> ComputedPositions(OnnxImporter& im, const NodeProto&
     ASSIGN_OR_RETURN(std::string at,
                      im.Make(node, "Squeeze", {slice}, {{"axes", IntegersValue({-1})}}));
     if (d > 0 && shape[d].of_batch) {
-      return NodeFault(node, "has the batch behind other coordinates");
+      return NodeFault(node, "has the batch as a coordinate after others");
     }
     // The final gather checks a single coordinate. In a sum, a coordinate out of range would select
     // another row. So each coordinate is first used to pick from 0, 1, 2, ..., which checks it and

@@ -124,7 +124,7 @@ absl::Status Extreme(OnnxImporter& im, const NodeProto& node) {
   if (axis < 0) axis += rank;
   if (axis < 0 || axis >= rank) return NodeFault(node, "has an axis outside its input");
   if (Integer(node, "select_last_index", 0) != 0)
-    return NodeFault(node, "takes the last of equals");
+    return NodeFault(node, "has select_last_index, which is not supported");
   if (im.TypeOf(x) == v1::DTYPE_I32) {
     ASSIGN_OR_RETURN(x, im.Make(node, "Cast", {x}, {{"to", WordValue("f32")}}));
   }

@@ -71,7 +71,7 @@ absl::Status Reshape(OnnxImporter& im, const NodeProto& node) {
   const Extent known = Product(to);
   if (std::ranges::count(to, Extent{-1}) > 1 || known.value < 1 ||
       elements.value % known.value != 0 || (known.of_batch && !elements.of_batch)) {
-    return NodeFault(node, "reshapes a tensor to what it does not have");
+    return NodeFault(node, "reshapes a tensor to a shape that does not fit its elements");
   }
   std::ranges::replace(to, Extent{-1},
                        Extent{elements.value / known.value, elements.of_batch && !known.of_batch});
@@ -79,7 +79,8 @@ absl::Status Reshape(OnnxImporter& im, const NodeProto& node) {
     im.Alias(node, 0, x);
     return absl::OkStatus();
   }
-  if (Product(to) != elements) return NodeFault(node, "reshapes a tensor to what it does not have");
+  if (Product(to) != elements)
+    return NodeFault(node, "reshapes a tensor to a shape that does not fit its elements");
   ASSIGN_OR_RETURN(const std::string y, im.Reshaped(node, x, to));
   im.Alias(node, 0, y);
   return absl::OkStatus();
