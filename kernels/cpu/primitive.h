@@ -1,5 +1,5 @@
-// oneDNN's primitives and memory descriptors, for CPU kernels that use them. Only this header and
-// code below it include <dnnl.h>.
+// oneDNN's primitives and memory descriptors, for CPU kernels that use them. The headers in
+// kernels/ itself do not include <dnnl.h>; this one does.
 #pragma once
 
 #include <dnnl.h>

@@ -74,6 +74,8 @@ class StorageAssignment {
       if (node.overwritable.empty()) continue;
       const int output = StorageOf(node.writes[0]);
       if (output != node.writes[0] || request_.tensors[output].external) continue;
+      // The memory is free if this node is its last reader, reads it nowhere else, and the sizes
+      // are equal.
       for (int input : node.overwritable) {
         const int taken = StorageOf(input);
         if (request_.tensors[taken].external || lifetimes_[taken].last != i ||

@@ -289,6 +289,7 @@ class Differentiation {
       const std::string& tensor = node.inputs(x);
       const std::string gradient = absl::StrCat("d(", tensor, ")");
       const auto uses = uses_.find(tensor);
+      // The plain name is for the whole gradient: here if there is one use, else for the sum.
       const bool is_whole = uses == uses_.end() || uses->second == 1;
       backward.add_outputs(
           Unique(is_whole ? gradient : absl::StrCat(gradient, " from ", node.name()), names_));
@@ -305,6 +306,7 @@ class Differentiation {
       gradients_[tensor] = parts.front().tensor;
       return;
     }
+    // Backward visits uses in reverse; the sum adds them in forward order (lib/graph/ops.md).
     std::ranges::sort(parts, {}, [](const Contribution& c) { return std::pair(c.node, c.input); });
     const std::string gradient = absl::StrCat("d(", tensor, ")");
     v1::Node& sum = AddNode(absl::StrCat(gradient, "/Accumulate"), "Accumulate");

@@ -301,6 +301,8 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
     const CompiledGraph::Step& step = compiled.steps()[i];
     int64_t more = 0;
     for (int p : step.awaits) more += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
+    // A segment ends after enough gradients are ready, and before a step that would make it wait
+    // for too many parameters.
     if (i == 0 || ready >= kSegmentBytes || (more > 0 && awaited + more > kSegmentBytes)) {
       Segment& segment = segments_.emplace_back();
       segment.first = i;
@@ -319,6 +321,7 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
     }
   }
   if (buckets_ == nullptr) return absl::OkStatus();
+  // A bucket is full in the segment that makes its last gradient.
   std::vector<size_t> missing;
   for (const GradientBucket& bucket : buckets_->layout().buckets) {
     missing.push_back(bucket.parameters.size());
@@ -458,6 +461,7 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
   absl::Status computed = Compute(arguments, flow);
   device_.set_running(false);
   if (!computed.ok()) return GiveUp(std::move(computed));
+  // Enqueue() has copied the scalars in the order of `outputs_`.
   const auto* scalars =
       reinterpret_cast<const float*>(host_results_.get() + sizeof(cuda::OutOfRange));
   for (auto& [name, output] : outputs_) {

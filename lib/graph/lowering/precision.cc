@@ -57,6 +57,7 @@ class Lowering {
       is_low |= dependent_.contains(node.inputs(i));
       is_large |= large_.contains(node.inputs(i));
     }
+    // A tensor computed from a large constant may be as large, unless a parameter goes into it.
     for (const std::string& output : node.outputs()) {
       if (is_large && !is_low && IsFloating(dtypes_.at(output))) large_.insert(output);
     }
