@@ -23,8 +23,8 @@ struct MatrixView {
 };
 
 struct GemmShape {
-  int64_t rows;     // of a and c
-  int64_t columns;  // of b and c
+  int64_t rows;     // rows of a and c
+  int64_t columns;  // columns of b and c
   int64_t inner;    // columns of a, rows of b
 };
 
@@ -42,7 +42,7 @@ void SerialGemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShap
 // A part of c that has all of its rows or all of its columns.
 struct GemmTile {
   int64_t row;     // its first column
-  int64_t column;  // its first
+  int64_t column;  // its first column
   GemmShape shape;
 };
 

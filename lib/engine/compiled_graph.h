@@ -99,7 +99,7 @@ class CompiledGraph {
     int graph_input = -1;  // the graph input whose bytes it holds; -1: none
     int parameter = -1;    // the parameter whose values or gradient it holds; -1: none
     bool is_gradient = false;
-    bool is_output = false;  // of the graph
+    bool is_output = false;  // an output of the graph
   };
 
   const v1::Graph& graph_;

@@ -355,7 +355,7 @@ v1::Graph Lowered(const v1::Graph& forward, v1::Precision precision) {
 
 // A gradient has passed about a dozen roundings, of 2^-9 each in bf16 and of 2^-12 in f16. Rounding
 // also moves values across a kink of ReLU, or from one maximum of a pooling window to another.
-TEST(LowPrecisionTest, GradientsAreThoseOfF32UpToRounding) {
+TEST(LowPrecisionTest, GradientsAgreeWithF32UpToRounding) {
   for (const v1::Graph& forward : {SmallGpt(), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
     SCOPED_TRACE(forward.name());
     Instance exact(Lowered(forward, v1::FP32), {.batch = 4});

@@ -97,7 +97,7 @@ class StorageAssignment {
 
   const MemoryRequest& request_;
   std::vector<int> storage_;
-  std::vector<Lifetime> lifetimes_;  // by storage
+  std::vector<Lifetime> lifetimes_;  // one per storage
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ class Simulation {
   const MemoryRequest& request_;
   const MemoryPlan& plan_;
   std::vector<int> value_;  // by tensor: an alias has the value of its source
-  std::vector<int> arena_;  // by byte
+  std::vector<int> arena_;  // one per byte
   std::vector<std::vector<int>> external_;
 };
 

@@ -98,7 +98,7 @@ TEST(OnnxImportTest, AllFaultsAreNamedAtOnceGroupedByCause) {
   }
 }
 
-TEST(OnnxImportTest, AFileForOneBatchSaysSoWhereItFails) {
+TEST(OnnxImportTest, TheErrorNamesTheFixedBatchOfAFile) {
   Model model = Linear();
   model.proto()
       .mutable_graph()

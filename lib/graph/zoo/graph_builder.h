@@ -85,7 +85,7 @@ struct BatchNormOptions {
 
 struct LstmOptions {
   int64_t inputs = 0;
-  int64_t channels = 0;  // of one direction
+  int64_t channels = 0;  // channels of one direction
   bool bidirectional = false;
   v1::Initializer initializer = {};
 };
