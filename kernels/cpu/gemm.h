@@ -41,7 +41,7 @@ void SerialGemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShap
 
 // A part of c that has all of its rows or all of its columns.
 struct GemmTile {
-  int64_t row;     // its first column
+  int64_t row;     // its first row
   int64_t column;  // its first column
   GemmShape shape;
 };
