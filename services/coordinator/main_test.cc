@@ -112,7 +112,7 @@ TEST(MainTest, WhatIsNoBackupIsNotRestored) {
   const Ended ended = RunMain("--restore=services/coordinator/main");
 
   EXPECT_EQ(ended.code, 65);
-  EXPECT_THAT(ended.output, HasSubstr("is no backup of Muster"));
+  EXPECT_THAT(ended.output, HasSubstr("is not a Muster backup"));
 }
 
 TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {

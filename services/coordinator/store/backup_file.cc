@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::string_view kMagic = "muster-backup 1\n";
 constexpr absl::string_view kMagicOfAll = "muster-backup ";
-constexpr uint32_t kRecordBytesMax = 1u << 30;  // of protobuf, half of what it can parse
+constexpr uint32_t kRecordBytesMax = 1u << 30;  // half of what protobuf can parse
 
 std::string Length(uint32_t bytes) {
   return {static_cast<char>(bytes), static_cast<char>(bytes >> 8), static_cast<char>(bytes >> 16),
@@ -81,10 +81,10 @@ absl::Status BackupReader::Rewind() {
   std::string magic(kMagic.size(), '\0');
   file_.read(magic.data(), magic.size());
   if (magic != kMagic) {
-    if (!file_ || !absl::StartsWith(magic, kMagicOfAll)) return Damaged("is no backup of Muster");
-    return WithReason(
-        absl::FailedPreconditionError(absl::StrCat(path_, ": is of a newer Muster: use that one")),
-        "BACKUP_TOO_NEW");
+    if (!file_ || !absl::StartsWith(magic, kMagicOfAll)) return Damaged("is not a Muster backup");
+    return WithReason(absl::FailedPreconditionError(
+                          absl::StrCat(path_, ": was written by a newer Muster: use that version")),
+                      "BACKUP_TOO_NEW");
   }
   hash_ = Sha256();
   hash_.Add(magic);
@@ -112,7 +112,7 @@ absl::StatusOr<std::optional<v1::BackupRecord>> BackupReader::Next() {
   if (!record.ParseFromString(bytes)) return Damaged("is damaged");
   if (record.has_end()) {
     if (record.end().records() != records_ || record.end().sha256() != hash_.Finish()) {
-      return Damaged("its SHA-256 is another one");
+      return Damaged("its SHA-256 does not match");
     }
     return std::nullopt;
   }

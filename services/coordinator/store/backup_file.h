@@ -1,4 +1,4 @@
-// Backups of a store as files. The format is in proto/muster/v1/store.proto.
+// Reads and writes backups of a store as files. proto/muster/v1/store.proto describes the format.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@
 
 namespace muster {
 
-// Makes a backup, piece by piece. Not thread-safe.
+// Writes a backup record by record. Not thread-safe.
 class BackupWriter {
  public:
-  // `sink` takes the next bytes of the file; its first error ends the backup.
+  // `sink` receives the next bytes of the file. Its first error ends the backup.
   explicit BackupWriter(std::function<absl::Status(absl::string_view)> sink);
 
   absl::Status Add(const v1::BackupRecord& record);
-  // After the last record: the file is whole.
+  // Completes the file. Call once, after the last record.
   absl::Status Finish();
 
  private:
@@ -36,15 +36,17 @@ class BackupWriter {
   bool begun_ = false;
 };
 
-// Reads one that is whole. Not thread-safe.
+// Reads a complete backup. Not thread-safe.
 class BackupReader {
  public:
-  // Looks at all of it first. NOT_FOUND; DATA_LOSS (reason "BACKUP_CORRUPT"): not a backup, cut off
-  // or damaged; FAILED_PRECONDITION ("BACKUP_TOO_NEW"): of a newer Muster.
+  // Reads and checks the whole file. Returns
+  // - NOT_FOUND if it cannot be read,
+  // - DATA_LOSS (reason "BACKUP_CORRUPT") if it is damaged, cut off or not a backup,
+  // - FAILED_PRECONDITION ("BACKUP_TOO_NEW") if a newer Muster wrote it.
   static absl::StatusOr<std::unique_ptr<BackupReader>> Open(const std::string& path);
 
   const v1::BackupHeader& header() const { return header_; }
-  // One after the other, the header first; nullopt behind the last one.
+  // Returns the records in order, the header first, and nullopt after the last one.
   absl::StatusOr<std::optional<v1::BackupRecord>> Next();
 
  private:
@@ -57,7 +59,7 @@ class BackupReader {
   const std::string path_;
   std::ifstream file_;
   int64_t size_ = 0;
-  Sha256 hash_;  // of what was read since Rewind()
+  Sha256 hash_;  // over the bytes read since Rewind()
   uint64_t records_ = 0;
   v1::BackupHeader header_;
 };

@@ -1,4 +1,4 @@
-// The rows of a job in a backup, of which some may be damaged.
+// The rows of a job in a backup. Some of them may be damaged.
 #pragma once
 
 #include <glog/logging.h>
@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// Those that parse. The log names the others: one damaged row keeps nothing else out of a backup or
-// a store.
+// Returns the rows that parse and logs the others. A damaged row must not keep the other rows out
+// of a backup or a store.
 template <typename Message>
 std::vector<Message> RowsThatParse(uint64_t job,
                                    const google::protobuf::RepeatedPtrField<std::string>& rows) {

@@ -41,7 +41,7 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// Only its ways to make jobs are used here.
+// Only its functions that create jobs are used here.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoreConformance);
 
 class BackupTest : public ::testing::Test {
@@ -66,7 +66,7 @@ class BackupTest : public ::testing::Test {
     EXPECT_TRUE(writer.Finish().ok());
   }
 
-  // Whole, but of a job that comes twice: what takes it in has begun when it fails.
+  // Makes a complete backup that has one job twice, so that the import fails midway.
   void MakeBackupThatFails() const {
     std::ofstream file(backup_, std::ios::binary);
     BackupWriter writer([&](absl::string_view bytes) {
@@ -96,7 +96,7 @@ class BackupTest : public ::testing::Test {
     return *std::move(store);
   }
   absl::Status Restore(Occupied occupied, const std::string& folder) const {
-    const auto choice = StoreChoice::FromFlags(folder);  // SQLite, where no flag says otherwise
+    const auto choice = StoreChoice::FromFlags(folder);  // no flag is set, so this is SQLite
     EXPECT_TRUE(choice.ok()) << choice.status();
     return RestoreBackup(backup_, **choice, occupied);
   }
@@ -106,7 +106,7 @@ class BackupTest : public ::testing::Test {
   std::string cluster_;
 };
 
-TEST_F(BackupTest, AnEmptyFolderHasTheJobsThenAndIsAnotherCluster) {
+TEST_F(BackupTest, RestoresJobsIntoAnEmptyFolderAsANewCluster) {
   const std::string elsewhere = NewFolder();
 
   const absl::Status restored = Restore(Occupied::kRefuse, elsewhere);
@@ -121,10 +121,11 @@ TEST_F(BackupTest, AnEmptyFolderHasTheJobsThenAndIsAnotherCluster) {
   EXPECT_EQ(jobs->front().record.name(), "jobs/net-1");
   EXPECT_NE(jobs->front().plan, nullptr);
   EXPECT_EQ((*(*store)->FindRequest("request"))->job, "net-1");
-  EXPECT_EQ((*store)->AddJob(StoreConformance::Submission())->number(), 3) << "one is deleted";
+  EXPECT_EQ((*store)->AddJob(StoreConformance::Submission())->number(), 3)
+      << "one job was deleted before";
 }
 
-TEST_F(BackupTest, JobsThatAreThereAreGivenUpOnlyWhenThatIsSaidAndAreKeptAside) {
+TEST_F(BackupTest, ReplacesExistingJobsOnlyIfAllowedAndKeepsTheOldStore) {
   EXPECT_TRUE(Open()->AddJob(StoreConformance::Submission()).ok());
 
   const absl::Status refused = Restore(Occupied::kRefuse, folder_);
@@ -144,8 +145,8 @@ TEST_F(BackupTest, JobsThatAreThereAreGivenUpOnlyWhenThatIsSaidAndAreKeptAside) 
   EXPECT_GE(kept, 1);
 }
 
-// The coordinator of a unit is not root, who restores.
-TEST_F(BackupTest, WhatRootRestoresBelongsToTheOwnerOfTheFolder) {
+// The coordinator of a unit is not root, but a restore may be.
+TEST_F(BackupTest, RootRestoresFilesForTheOwnerOfTheFolder) {
   constexpr uid_t kOwner = 65532;
   for (const bool give_up : {false, true}) {
     const std::string elsewhere = NewFolder();
@@ -153,7 +154,7 @@ TEST_F(BackupTest, WhatRootRestoresBelongsToTheOwnerOfTheFolder) {
     std::ofstream(outside) << "root's";
     fs::create_symlink(outside, elsewhere + "/folder.id");
     if (geteuid() != 0 || lchown(elsewhere.c_str(), kOwner, kOwner) != 0) {
-      GTEST_SKIP() << "only root has something to give away";
+      GTEST_SKIP() << "only root can change the owner of files";
     }
     if (give_up) {
       std::ofstream(elsewhere + "/coordinator.db") << std::string(8192, 'x');
@@ -193,7 +194,7 @@ class TokenBackupTest : public BackupTest {
   const LogRing log_{1 << 20};
 };
 
-TEST_F(TokenBackupTest, WhatWasRevokedInAStoreThatIsGivenUpStaysRevoked) {
+TEST_F(TokenBackupTest, TokensRevokedInTheReplacedStoreStayRevoked) {
   ASSERT_TRUE(Restore(Occupied::kGiveUp, folder_).ok());
 
   const auto tokens = Open()->Tokens();
@@ -204,27 +205,27 @@ TEST_F(TokenBackupTest, WhatWasRevokedInAStoreThatIsGivenUpStaysRevoked) {
     EXPECT_EQ(token.hash, "hash of " + token.record.id());
   }
   EXPECT_THAT(Logged(), HasSubstr("1 tokens stay revoked"));
-  EXPECT_THAT(Logged(), HasSubstr("1 tokens are valid, as they were then"));
+  EXPECT_THAT(Logged(), HasSubstr("1 tokens are valid, as at the time of the backup"));
 }
 
-TEST_F(TokenBackupTest, ElsewhereItIsSaidThatTokensAreValidAgain) {
+TEST_F(TokenBackupTest, WarnsThatTokensAreValidAgainInAnotherFolder) {
   ASSERT_TRUE(Restore(Occupied::kRefuse, NewFolder()).ok());
 
-  EXPECT_THAT(Logged(), HasSubstr("2 tokens are valid, as they were then. Those that were revoked "
-                                  "since are valid again: muster token list"));
+  EXPECT_THAT(Logged(),
+              HasSubstr("2 tokens are valid, as at the time of the backup. Tokens revoked "
+                        "since then are valid again: muster token list"));
 }
 
-TEST_F(TokenBackupTest, OfADamagedStoreItIsSaidThatNothingIsKnown) {
+TEST_F(TokenBackupTest, WarnsIfTheReplacedStoreCannotBeRead) {
   std::ofstream(folder_ + "/coordinator.db", std::ios::trunc) << std::string(8192, 'x');
 
   ASSERT_TRUE(Restore(Occupied::kGiveUp, folder_).ok());
 
-  EXPECT_THAT(Logged(),
-              HasSubstr("which tokens were revoked in the store that is given up is not"));
+  EXPECT_THAT(Logged(), HasSubstr("cannot read which tokens were revoked in the replaced store"));
   EXPECT_THAT(Logged(), HasSubstr("2 tokens are valid"));
 }
 
-TEST_F(BackupTest, InThePlaceOfADamagedStore) {
+TEST_F(BackupTest, ReplacesADamagedStore) {
   std::ofstream(folder_ + "/coordinator.db", std::ios::trunc) << std::string(8192, 'x');
 
   EXPECT_EQ(ReasonOf(Restore(Occupied::kRefuse, folder_)), "STORE_CORRUPT");
@@ -233,7 +234,7 @@ TEST_F(BackupTest, InThePlaceOfADamagedStore) {
   EXPECT_EQ(Open()->LoadJobs()->size(), 1);
 }
 
-TEST_F(BackupTest, ARestoreThatFailsLeavesTheStoreAsItWas) {
+TEST_F(BackupTest, AFailedRestoreLeavesTheStoreUnchanged) {
   MakeBackupThatFails();
 
   EXPECT_EQ(ReasonOf(Restore(Occupied::kGiveUp, folder_)), "STORE_FAILED");
@@ -247,8 +248,9 @@ TEST_F(BackupTest, ARestoreThatFailsLeavesTheStoreAsItWas) {
   }
 }
 
-// Whoever began with an empty one would remove the models' values as those of no job.
-TEST_F(BackupTest, WithoutAStoreARestoreThatFailsLeavesNone) {
+// A coordinator that started with an empty store would remove the models' values, as no job has
+// them.
+TEST_F(BackupTest, AFailedRestoreIntoAnEmptyFolderLeavesNoStore) {
   const std::string whole = ReadAll(backup_);
   const std::string elsewhere = NewFolder();
   MakeBackupThatFails();
@@ -261,12 +263,12 @@ TEST_F(BackupTest, WithoutAStoreARestoreThatFailsLeavesNone) {
     EXPECT_THAT(std::string(none.message()), HasSubstr("has not ended"));
   }
   std::ofstream(backup_, std::ios::binary) << whole;
-  ASSERT_TRUE(Restore(Occupied::kRefuse, elsewhere).ok()) << "it is done again";
+  ASSERT_TRUE(Restore(Occupied::kRefuse, elsewhere).ok()) << "the restore is repeated";
 
   EXPECT_EQ((*SqliteStore::Open(elsewhere + "/coordinator.db"))->LoadJobs()->size(), 1);
 }
 
-TEST_F(BackupTest, WhatADeadRestoreLeftIsNoStoreAndIsRemovedByTheNext) {
+TEST_F(BackupTest, TheNextRestoreRemovesTheFilesOfOneThatCrashed) {
   const auto leave = [&] {
     for (const char* suffix : {"", "-wal", "-shm"}) {
       std::ofstream(folder_ + "/coordinator.db.restoring" + suffix) << std::string(8192, 'x');
@@ -280,7 +282,7 @@ TEST_F(BackupTest, WhatADeadRestoreLeftIsNoStoreAndIsRemovedByTheNext) {
   leave();
   EXPECT_EQ(Open()->cluster(), cluster_);
   expect_none_left();
-  // This one died when the old one had its other name and the new one not yet its own.
+  // Simulates a crash after the old store was renamed and before the new one was.
   leave();
   fs::rename(folder_ + "/coordinator.db", folder_ + "/kept");
   std::ofstream(folder_ + "/coordinator.db-wal") << "of the old one";
@@ -293,7 +295,7 @@ TEST_F(BackupTest, WhatADeadRestoreLeftIsNoStoreAndIsRemovedByTheNext) {
   expect_none_left();
 }
 
-TEST_F(BackupTest, ADamagedOneIsRefusedBeforeAnythingIsTouched) {
+TEST_F(BackupTest, RejectsADamagedBackupBeforeAnyChange) {
   const std::string whole = ReadAll(backup_);
   ASSERT_GT(whole.size(), 100);
   const std::string elsewhere = NewFolder();
@@ -312,7 +314,7 @@ TEST_F(BackupTest, ADamagedOneIsRefusedBeforeAnythingIsTouched) {
   EXPECT_TRUE(absl::IsNotFound(Restore(Occupied::kGiveUp, elsewhere)));
 }
 
-TEST_F(BackupTest, OneOfANewerMusterSaysSo) {
+TEST_F(BackupTest, RejectsABackupOfANewerMuster) {
   std::string other = ReadAll(backup_);
   other[other.find('1')] = '2';
   std::ofstream(backup_, std::ios::binary) << other;

@@ -1,11 +1,11 @@
-// The name that a cluster has for good.
+// Creates the permanent id of a cluster.
 #pragma once
 
 #include <string>
 
 namespace muster {
 
-// A random UUID (RFC 9562, version 4): no other call has it.
+// Returns a random UUID (RFC 9562, version 4). Each call returns another one.
 std::string NewClusterId();
 
 }  // namespace muster

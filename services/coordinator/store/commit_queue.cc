@@ -48,7 +48,7 @@ absl::Status CommitQueue::Await(Ticket ticket, absl::Duration timeout) const {
   absl::MutexLock lock(&mu_);
   auto settled = [this, ticket]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return settled_ >= ticket; };
   if (AwaitFor(&mu_, absl::Condition(&settled), timeout)) return absl::OkStatus();
-  constexpr char kLater[] = "the change is made as soon as the store takes it";
+  constexpr char kLater[] = "the change takes effect once the store accepts it";
   if (!trouble_.ok()) return Annotate(trouble_, kLater);
   return WithReason(absl::DeadlineExceededError(absl::StrCat(
                         kLater, ": its disk has not answered for ", absl::FormatDuration(timeout))),
@@ -81,8 +81,9 @@ bool CommitQueue::StoreWhenThereIsRoom(const Change& change) {
     if (!absl::IsResourceExhausted(stored)) {
       LOG(FATAL) << what << " cannot be stored: " << stored;
     }
-    LOG_EVERY_N(ERROR, 60) << what << " cannot be stored yet: " << stored
-                           << ". Make room; nothing is lost, and nothing goes on until then";
+    LOG_EVERY_N(ERROR, 60)
+        << what << " cannot be stored yet: " << stored
+        << ". Free disk space; nothing is lost, but no change is stored until then";
     if (AwaitFor(&mu_, absl::Condition(&stopping_), kFullDiskRetry)) return false;
   }
 }
@@ -103,6 +104,7 @@ void CommitQueue::Run() {
     if (!StoreWhenThereIsRoom(change)) return;
     if (auto publish = std::move(change.publish)) std::move(publish)(change);
     absl::MutexLock lock(&mu_);
+    // Counted only after the publication, so that Await() returns after both.
     ++settled_;
   }
 }

@@ -1,5 +1,4 @@
-// Changes of jobs on their way to the disk: each is stored, then published, in the order in which
-// they were made.
+// Stores changes of jobs one after the other, then publishes each.
 #pragma once
 
 #include <cstdint>
@@ -19,53 +18,56 @@
 
 namespace muster {
 
-// Thread-safe. Whoever changes a job does so in memory, under a lock that reports wait for, and
-// leaves here what must become of it; one thread of the queue's own waits for the disk. So nobody
-// hears of a change that a crash could take back, and nobody who reports waits for an fsync.
+// Decouples changes of jobs from the disk. A caller changes a job in memory, under a lock that
+// reports wait for, and pushes the change here. The queue's own thread stores it, then publishes
+// it. So no process learns of a change that a crash could take back, and no report waits for an
+// fsync.
 //
-// A disk that is full (RESOURCE_EXHAUSTED) is waited for: the change is tried again every second,
-// what comes after it waits behind it. Any other error is fatal: the members keep training, a
-// restart goes on from the store.
+// If the disk is full (RESOURCE_EXHAUSTED) the queue retries the change every second, and later
+// changes wait behind it. Any other error is fatal: members keep training, and a restarted
+// coordinator continues from the store.
+//
+// Thread-safe.
 class CommitQueue {
  public:
   struct Change {
-    std::shared_ptr<const v1::Job> record;  // null: nothing of a job is to be stored
+    std::shared_ptr<const v1::Job> record;  // null: no job record to store
     std::vector<v1::JobEvent> events;
-    std::shared_ptr<const v1::JobPlan> plan;   // a new generation; or null
-    std::optional<v1::Checkpoint> checkpoint;  // committed now
+    std::shared_ptr<const v1::JobPlan> plan;   // a new generation, or null
+    std::optional<v1::Checkpoint> checkpoint;  // newly committed
     std::vector<int64_t> checkpoints_removed;  // steps
-    std::optional<Store::Seat> seat;           // of a member; needs no record
-    // Is told the change itself, on the queue's thread, without any lock.
+    std::optional<Store::Seat> seat;           // does not need a record
+    // Called with the change after it is stored, on the queue's thread and without any lock.
     absl::AnyInvocable<void(const Change&)&&> publish = {};
   };
-  // The number of a change; 0 is before all.
+  // The number of a change. 0 precedes all changes.
   using Ticket = uint64_t;
 
-  // `commit` stores one change; Store::Commit in life.
+  // `commit` stores one change. In production it is Store::Commit.
   explicit CommitQueue(std::function<absl::Status(const Store::Change&)> commit);
-  // Stores and publishes what is inside, unless the disk is full.
+  // Stores and publishes all pushed changes, unless the disk is full.
   ~CommitQueue();
 
-  // Never waits; may be called under the caller's lock, which makes the order.
+  // Never blocks. May be called under the caller's lock, which then defines the order of changes.
   Ticket Push(Change change) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether limits::kChangesQueuedMax wait already. Push() takes more all the same: it is the
-  // caller who can do without (a report comes again) or must not (a member was lost).
+  // Returns true if limits::kChangesQueuedMax changes wait. Push() accepts more: the caller decides
+  // whether it can drop the change (a report comes again) or cannot (a member was lost).
   bool full() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Why the disk does not take the oldest change; OK: it does.
+  // Returns why the store does not accept the oldest change, or OK.
   absl::Status trouble() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits until the change is stored and published. RESOURCE_EXHAUSTED (reason "STORE_FULL") or
-  // DEADLINE_EXCEEDED (reason "STORE_SLOW") after `timeout`: it will be, once the disk lets it.
-  // Never to be called by what a change publishes.
+  // Blocks for up to `timeout` until the change is stored and published. Returns RESOURCE_EXHAUSTED
+  // (reason "STORE_FULL") or DEADLINE_EXCEEDED ("STORE_SLOW") after that; the change stays in the
+  // queue. Must not be called from a `publish` callback: the queue would wait for itself.
   absl::Status Await(Ticket ticket, absl::Duration timeout) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for all that has been pushed until now, however long it takes.
+  // Blocks until everything pushed so far is stored and published. Has no timeout.
   void AwaitAll() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  // False: the queue is being destroyed while the disk is full.
+  // Retries while the disk is full. Returns false if the queue is destroyed meanwhile.
   bool StoreWhenThereIsRoom(const Change& change) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::function<absl::Status(const Store::Change&)> commit_;
@@ -73,9 +75,9 @@ class CommitQueue {
   std::deque<Change> waiting_ ABSL_GUARDED_BY(mu_);
   Ticket pushed_ ABSL_GUARDED_BY(mu_) = 0;
   Ticket settled_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status trouble_ ABSL_GUARDED_BY(mu_);  // why the disk does not take the oldest change
+  absl::Status trouble_ ABSL_GUARDED_BY(mu_);  // why the store does not accept the oldest change
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

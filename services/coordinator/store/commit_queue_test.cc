@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A disk that writes down what it is told and may be full or slow.
+// A disk that records its changes and may be full or slow.
 class FakeDisk {
  public:
   absl::Status Commit(const Store::Change& change) {
@@ -73,7 +73,7 @@ class CommitQueueTest : public ::testing::Test {
   CommitQueue queue_{[this](const Store::Change& change) { return disk_.Commit(change); }};
 };
 
-TEST_F(CommitQueueTest, EachChangeIsStoredBeforeItIsPublishedAndInOrder) {
+TEST_F(CommitQueueTest, StoresEachChangeBeforePublishingItInOrder) {
   queue_.Push(Change("a"));
   CommitQueue::Change unstored{
       .publish = [this](const CommitQueue::Change&) { disk_.Note("published only"); }};
@@ -86,7 +86,7 @@ TEST_F(CommitQueueTest, EachChangeIsStoredBeforeItIsPublishedAndInOrder) {
               ElementsAre("stored a", "published a", "published only", "stored b", "published b"));
 }
 
-TEST_F(CommitQueueTest, PushingDoesNotWaitForASlowDiskAndWhoWaitsIsToldSo) {
+TEST_F(CommitQueueTest, PushDoesNotWaitForASlowDiskButAwaitTimesOut) {
   disk_.set_slow(true);
   const CommitQueue::Ticket ticket = queue_.Push(Change("a"));
   disk_.AwaitAttempt();
@@ -100,11 +100,11 @@ TEST_F(CommitQueueTest, PushingDoesNotWaitForASlowDiskAndWhoWaitsIsToldSo) {
   EXPECT_EQ(disk_.log().size(), 4);
 }
 
-TEST_F(CommitQueueTest, AFullDiskHoldsEverythingBackUntilThereIsRoom) {
+TEST_F(CommitQueueTest, AFullDiskDelaysAllChangesUntilThereIsSpace) {
   disk_.set_full(true);
   const CommitQueue::Ticket ticket = queue_.Push(Change("a"));
   absl::Status status;
-  do {  // the first attempt may still be under way
+  do {  // the first attempt may still be running
     status = queue_.Await(ticket, absl::Milliseconds(1));
   } while (ReasonOf(status) == "STORE_SLOW");
   EXPECT_EQ(ReasonOf(status), "STORE_FULL") << status;
@@ -116,10 +116,10 @@ TEST_F(CommitQueueTest, AFullDiskHoldsEverythingBackUntilThereIsRoom) {
   EXPECT_THAT(disk_.log(), ElementsAre("stored a", "published a"));
 }
 
-TEST_F(CommitQueueTest, IsFullAtItsLimitAndTakesWhatMustNotBeLost) {
+TEST_F(CommitQueueTest, AcceptsChangesBeyondItsLimit) {
   disk_.set_slow(true);
   queue_.Push(Change("first"));
-  disk_.AwaitAttempt();  // it is out of the queue
+  disk_.AwaitAttempt();  // the change has left the queue
   for (int i = 0; i < limits::kChangesQueuedMax; ++i) {
     EXPECT_FALSE(queue_.full());
     queue_.Push({});
@@ -134,7 +134,7 @@ TEST_F(CommitQueueTest, IsFullAtItsLimitAndTakesWhatMustNotBeLost) {
   EXPECT_EQ(disk_.log().back(), "published last");
 }
 
-TEST(CommitQueueEndTest, WhatIsInsideIsStoredAndPublishedBeforeTheQueueGoes) {
+TEST(CommitQueueEndTest, TheDestructorStoresAndPublishesQueuedChanges) {
   std::atomic<int> stored = 0, published = 0;
   {
     CommitQueue queue([&](const Store::Change&) {
@@ -150,7 +150,7 @@ TEST(CommitQueueEndTest, WhatIsInsideIsStoredAndPublishedBeforeTheQueueGoes) {
   EXPECT_EQ(published, 10);
 }
 
-TEST(CommitQueueEndTest, AFullDiskDoesNotKeepTheQueueFromGoing) {
+TEST(CommitQueueEndTest, TheDestructorDoesNotWaitForAFullDisk) {
   absl::Notification tried;
   CommitQueue queue([&](const Store::Change&) {
     if (!tried.HasBeenNotified()) tried.Notify();

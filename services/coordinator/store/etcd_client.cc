@@ -25,17 +25,17 @@ namespace {
 namespace etcd = ::etcdserverpb;
 
 constexpr unsigned kTlsLookSeconds = 1;
-constexpr absl::Duration kPause = absl::Milliseconds(50);  // when every server was tried
-constexpr int kDoublingsMax = 4;                           // of the patience with one server
-constexpr int kNamingsMax = 3;                             // in one call
-constexpr char kTokenField[] = "token";                    // of a call's metadata; etcd's name
+constexpr absl::Duration kPause = absl::Milliseconds(50);  // after every server was tried
+constexpr int kDoublingsMax = 4;                           // of the time limit for one server
+constexpr int kNamingsMax = 3;                             // authentications in one call
+constexpr char kTokenField[] = "token";  // etcd's name for this metadata field of a call
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const std::string& path) {
   if (path.empty()) return grpc::InsecureChannelCredentials();
   const TlsFolder folder{path};
   std::vector<std::string> files = {folder.authority()};
   if (folder.has_certificate()) files.push_back(folder.key());
-  for (const std::string& file : files) {  // gRPC says nothing of a file that it cannot read
+  for (const std::string& file : files) {  // gRPC reports nothing if it cannot read a file
     if (std::ifstream(file).good()) continue;
     return WithReason(absl::UnavailableError(absl::StrCat(file, " cannot be read")),
                       "CERTIFICATE_FILES");
@@ -55,25 +55,26 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const st
   return grpc::experimental::TlsCredentials(options);
 }
 
-// Another server may do better, or the same one a moment later.
+// Returns true for errors that another server, or a later attempt, may not return.
 bool IsPassing(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
     case grpc::StatusCode::DEADLINE_EXCEEDED:
-    case grpc::StatusCode::CANCELLED:  // a server that stops
+    case grpc::StatusCode::CANCELLED:  // a server that shuts down
     case grpc::StatusCode::ABORTED:
       return true;
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return absl::StrContains(status.error_message(), "too many requests");
-    case grpc::StatusCode::UNKNOWN:  // "leader changed", of older servers
+    case grpc::StatusCode::UNKNOWN:  // older servers: "leader changed"
       return absl::StrContains(status.error_message(), "leader");
     default:
       return false;
   }
 }
 
-// The name is to be given anew. A token lives for some minutes, a server that was started again
-// knows none, and one is void as soon as anything about users or roles changes.
+// Returns true if etcd rejects our token, so that the client must authenticate again. A token
+// expires after some minutes. A restarted server knows no tokens. Every change of users or roles
+// voids all.
 bool IsOfTheToken(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
          (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
@@ -88,7 +89,7 @@ absl::Status FromEtcd(const grpc::Status& status, const std::string& message) {
     case grpc::StatusCode::PERMISSION_DENIED:
       return WithReason(absl::PermissionDeniedError(message), "STORE_UNWRITABLE");
     case grpc::StatusCode::INVALID_ARGUMENT:
-      // A name or a password that is wrong, or missing.
+      // The user name or the password is wrong or missing.
       if (absl::StrContains(message, "auth") || absl::StrContains(message, "user name")) {
         return WithReason(absl::PermissionDeniedError(message), "STORE_UNWRITABLE");
       }
@@ -106,7 +107,7 @@ absl::Status FromEtcd(const grpc::Status& status, const std::string& message) {
 
 std::string BehindPrefix(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
-  if (prefix.empty()) return std::string(1, '\0');  // etcd's word for: to the end
+  if (prefix.empty()) return std::string(1, '\0');  // "\0" means: to the end of the key space
   ++prefix.back();
   return prefix;
 }
@@ -120,7 +121,7 @@ EtcdClient::EtcdClient(Options options,
                        const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : options_(std::move(options)), names_(absl::StrJoin(options_.servers, ",")) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);  // the store asks for pages; etcd bounds what is put
+  arguments.SetMaxReceiveMessageSize(-1);  // the store reads in pages; etcd limits what is written
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
@@ -157,7 +158,7 @@ grpc::Status EtcdClient::Authenticate(const std::shared_ptr<grpc::Channel>& chan
 
 absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, Attempt attempt) {
   const absl::Duration end = SteadyNow() + timeout;
-  int named = 0;  // anew, after a token was refused
+  int named = 0;  // repeated authentications after a rejected token
   size_t tries = 0;
   while (true) {
     size_t server;
@@ -167,7 +168,7 @@ absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, At
       server = server_;
       token = token_;
     }
-    // Whoever is slow, and not gone, has answered in one of the rounds.
+    // A slow server answers in one of the rounds, because the time limit doubles.
     const int doublings = std::min<int>(tries / channels_.size(), kDoublingsMax);
     const absl::Duration patience =
         std::min(options_.try_max * (1 << doublings), end - SteadyNow());
@@ -183,7 +184,7 @@ absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, At
       if (status.ok()) return absl::OkStatus();
       if (!token.empty() && IsOfTheToken(status) && ++named <= kNamingsMax) {
         absl::MutexLock lock(&mu_);
-        if (token_ == token) token_.clear();  // else another thread has given the name already
+        if (token_ == token) token_.clear();  // otherwise another thread has authenticated already
         continue;
       }
     }
@@ -198,9 +199,8 @@ absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, At
   }
 }
 
-// While a server is away that is done in gRPC, which goes on with its attempts to connect only
-// where somebody waits in it: one that is left alone says in the end that it has taken too long,
-// and not what was wrong with the server's certificate.
+// Waits inside gRPC while a server is not connected. gRPC continues to connect only while a caller
+// waits for the channel. Without that its final error is a timeout, which hides certificate errors.
 void EtcdClient::Pause(grpc::Channel& channel) {
   if (channel.GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
     channel.WaitForConnected(absl::ToChronoTime(absl::Now() + kPause));
@@ -250,7 +250,7 @@ absl::StatusOr<absl::Duration> EtcdClient::KeepAlive(int64_t lease, absl::Durati
         const bool answered = stream->Write(request) && stream->Read(&response);
         if (answered) {
           context.TryCancel();
-          stream->Finish();  // as CANCELLED, by us
+          stream->Finish();  // finishes as CANCELLED because of TryCancel()
           return grpc::Status::OK;
         }
         const grpc::Status status = stream->Finish();

@@ -1,4 +1,4 @@
-// Calls of etcd: which of its servers, how long, with whose name, and what its errors mean here.
+// A client of etcd: chooses a server, authenticates, retries, and translates errors.
 #pragma once
 
 #include <cstdint>
@@ -24,36 +24,40 @@ class ChannelCredentials;
 
 namespace muster {
 
-// Thread-safe; calls block. A call goes to the server that answered last. One that does not answer
-// within a moment, or cannot answer, is passed over for the next, until one does or the time is up;
-// the moment is twice as long in every further round. So every call may have been made more than
-// once, also after a later one, and each of them must bear that.
+// Calls go to the server that answered last. If that server is slow or fails, the call goes to the
+// next one, until a server answers or the timeout passes. The time limit for one server doubles in
+// every further round. So etcd may execute a call more than once, even after a later call. Every
+// call must tolerate that.
 //
-// Errors: UNAVAILABLE (reason "STORE_UNREACHABLE"): nobody answered in time, whatever became of the
-// call; RESOURCE_EXHAUSTED ("STORE_FULL"): etcd's space is used up; PERMISSION_DENIED
-// ("STORE_UNWRITABLE"): it does not know us, or we may not; else INTERNAL ("STORE_FAILED").
+// Returns UNAVAILABLE (reason "STORE_UNREACHABLE") if no server answered in time; the call may have
+// been executed. Returns RESOURCE_EXHAUSTED ("STORE_FULL") if etcd's space is used up.
+// Returns PERMISSION_DENIED ("STORE_UNWRITABLE") if etcd rejects our user or its rights.
+// Returns INTERNAL ("STORE_FAILED") otherwise.
+//
+// Thread-safe. Calls block.
 class EtcdClient {
  public:
   struct Options {
     std::vector<std::string> servers;  // host:port; at least one
-    // Folder of ca.crt and, where etcd asks for them, tls.crt and tls.key, as TlsFolder has them,
-    // but of etcd's authority; read again when they change. "": plaintext.
+    // Folder with ca.crt of etcd's authority and, if etcd asks for them, tls.crt and tls.key. The
+    // files are named as in TlsFolder and are read again when they change. "": plaintext.
     std::string tls;
-    std::string user;           // "": without a name
-    std::string password_file;  // only with `user`; read whenever etcd asks for the name anew
+    std::string user;                           // "": no authentication
+    std::string password_file;                  // Requires `user`. Read at every authentication.
     absl::Duration try_max = absl::Seconds(1);  // for one server, in the first round
   };
-  // UNAVAILABLE (reason "CERTIFICATE_FILES"): a file of `tls` is missing.
+  // Returns UNAVAILABLE (reason "CERTIFICATE_FILES") if a file of `tls` is missing.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(Options options);
 
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
                                                     absl::Duration timeout);
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,
                                                 absl::Duration timeout);
-  // Rounded up to seconds; etcd may give more.
+  // Grants a lease. `time_to_live` is rounded up to seconds; etcd may grant more.
   absl::StatusOr<etcdserverpb::LeaseGrantResponse> Grant(absl::Duration time_to_live,
                                                          absl::Duration timeout);
-  // The time that the lease has from the moment when this was called. NOT_FOUND: it has ended.
+  // Returns how long the lease lasts from the moment of this call. Returns NOT_FOUND if it has
+  // ended.
   absl::StatusOr<absl::Duration> KeepAlive(int64_t lease, absl::Duration timeout);
   absl::Status Revoke(int64_t lease, absl::Duration timeout);
 
@@ -68,19 +72,19 @@ class EtcdClient {
 
   absl::Status Call(absl::string_view what, absl::Duration timeout, Attempt attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void Pause(grpc::Channel& channel) ABSL_LOCKS_EXCLUDED(mu_);  // between attempts
+  void Pause(grpc::Channel& channel) ABSL_LOCKS_EXCLUDED(mu_);  // between rounds of attempts
   grpc::Status Authenticate(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout);
 
   const Options options_;
   const std::string names_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   absl::Mutex mu_;
-  size_t server_ ABSL_GUARDED_BY(mu_) = 0;     // that answered last
-  std::string token_ ABSL_GUARDED_BY(mu_);     // etcd's, for `user`; "": none yet
-  bool closing_ ABSL_GUARDED_BY(mu_) = false;  // never: what a pause between attempts waits for
+  size_t server_ ABSL_GUARDED_BY(mu_) = 0;     // the server that answered last
+  std::string token_ ABSL_GUARDED_BY(mu_);     // etcd's token for `user`; "": none yet
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;  // always false: Pause() waits on it with a timeout
 };
 
-// The first key behind all that begin with `prefix`, for etcd's ranges.
+// Returns the first key after all keys that begin with `prefix`, for ranges of etcd.
 std::string BehindPrefix(std::string prefix);
 
 }  // namespace muster

@@ -26,8 +26,8 @@ struct Free {
   void operator()(addrinfo* found) const { freeaddrinfo(found); }
 };
 
-// The first address of `server` that answers before `end`; none where none does. Each of its waits
-// ends after `timeout`.
+// Connects to the first address of `server` that answers before `end`. Returns an empty descriptor
+// if none does. Each wait ends after `timeout`.
 FileDescriptor ConnectTo(absl::string_view server, absl::Duration timeout, absl::Duration end) {
   const size_t colon = server.rfind(':');
   if (colon == absl::string_view::npos) return {};
@@ -58,7 +58,7 @@ std::unique_ptr<SSL_CTX, Free> ContextOf(const std::string& tls) {
   if (tls.empty()) return context;
   const TlsFolder folder{tls};
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  // A key that is encrypted is refused; OpenSSL would ask the terminal.
+  // Refuses an encrypted key; OpenSSL would ask for its password on the terminal.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_load_verify_locations(context.get(), folder.authority().c_str(), nullptr) != 1) {
     return nullptr;
@@ -71,7 +71,7 @@ std::unique_ptr<SSL_CTX, Free> ContextOf(const std::string& tls) {
   return context;
 }
 
-// Of the alerts those about the certificate of who is told.
+// Returns true for alerts that reject the certificate of the process that receives them.
 bool IsAboutCertificates(int alert) {
   return (alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) ||
          alert == SSL_AD_UNKNOWN_CA || alert == SSL_AD_ACCESS_DENIED ||
@@ -91,27 +91,30 @@ EtcdGreeting GreetEtcd(absl::string_view server, const std::string& tls, absl::D
   const FileDescriptor socket_fd = ConnectTo(server, timeout, end);
   if (!socket_fd) return greeting;
   const std::unique_ptr<SSL, Free> ssl(SSL_new(context.get()));
-  // Not over the socket, to which OpenSSL would write as to a file: SIGPIPE where it is closed.
+  // Memory BIOs, because OpenSSL's socket BIO writes with write(), and a closed socket raises
+  // SIGPIPE.
   BIO* const heard = BIO_new(BIO_s_mem());
   BIO* const said = BIO_new(BIO_s_mem());
-  SSL_set_bio(ssl.get(), heard, said);  // whose they are from here on
+  SSL_set_bio(ssl.get(), heard, said);  // transfers the ownership of both
   SSL_set_connect_state(ssl.get());
   while (SteadyNow() < end) {
     ERR_clear_error();
     char piece[kPieceBytes];
-    // Also the handshake, as far as it goes. With TLS 1.3 the server looks at our certificate when
-    // it is over for us.
+    // SSL_read() also runs the handshake. With TLS 1.3 the server checks our certificate after our
+    // side has finished the handshake, so the loop continues until the server sends data or an
+    // alert.
     const int read = SSL_read(ssl.get(), piece, sizeof(piece));
     const int error = SSL_get_error(ssl.get(), read);
     if (SSL_is_init_finished(ssl.get())) greeting.speaks_tls = true;
-    if (read > 0) break;  // it greets us as well
+    if (read > 0) break;  // the server accepted us and sent data
     if (error != SSL_ERROR_WANT_READ) {
       const int alert = ERR_GET_REASON(ERR_peek_error()) - SSL_AD_REASON_OFFSET;
       if (alert > 0) greeting.speaks_tls = true;
       if (IsAboutCertificates(alert)) greeting.objection = SSL_alert_desc_string_long(alert);
       break;
     }
-    // All at once: what the server has not read when it hangs up would overtake its alert.
+    // Sends everything at once. If the server closes with unread data, the reset can overtake its
+    // alert.
     const int size = BIO_read(said, piece, sizeof(piece));
     if (size > 0 && send(socket_fd.get(), piece, size, MSG_NOSIGNAL) != size) break;
     const ssize_t got = recv(socket_fd.get(), piece, sizeof(piece), 0);

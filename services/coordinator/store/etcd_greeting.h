@@ -1,4 +1,4 @@
-// What a server of etcd has against our TLS. gRPC knows only that the connection was closed.
+// Finds out why an etcd server rejects our TLS connection. gRPC only reports a closed connection.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 namespace muster {
 
 struct EtcdGreeting {
-  bool speaks_tls = false;       // false: it does not, or that is not known
-  bool has_certificate = false;  // we have one to show, should it ask
-  // The alert with which it refused our certificate, or that there was none: "bad certificate". "":
-  // it did not.
+  bool speaks_tls = false;       // false: it does not, or the probe failed
+  bool has_certificate = false;  // we have a certificate to present on request
+  // The alert with which the server rejected our certificate or its absence, as "bad certificate".
+  // "": none.
   std::string objection;
 };
 
-// Shakes hands with `server` (host:port) as EtcdClient does with the folder `tls`, asks for nothing
-// and hangs up. With `tls` "" whoever answers is believed, since it is told nothing. Whatever fails
-// leaves the rest unknown. Blocks for twice `timeout` at most, and for as long as the name service
-// does.
+// Performs a TLS handshake with `server` (host:port), with the folder `tls` as EtcdClient uses it,
+// then closes the connection. If `tls` is "" any server certificate is accepted, because the probe
+// sends nothing secret. Fields that could not be determined keep their defaults.
+// Blocks for up to twice `timeout`, plus the time of the name lookup.
 EtcdGreeting GreetEtcd(absl::string_view server, const std::string& tls, absl::Duration timeout);
 
 }  // namespace muster

@@ -11,7 +11,7 @@ namespace {
 
 constexpr absl::Duration kGrantMax = absl::Seconds(2);
 constexpr absl::Duration kRevokeMax = absl::Milliseconds(500);
-constexpr absl::Duration kAgain = absl::Milliseconds(100);  // after a renewal that failed
+constexpr absl::Duration kAgain = absl::Milliseconds(100);  // after a failed renewal
 
 }  // namespace
 
@@ -36,7 +36,7 @@ EtcdLease::~EtcdLease() {
   }
   if (renewing_.joinable()) renewing_.join();
   if (guarding_.joinable()) guarding_.join();
-  if (!ended) client_->Revoke(id_, kRevokeMax).IgnoreError();  // else it ends by itself
+  if (!ended) client_->Revoke(id_, kRevokeMax).IgnoreError();  // an ended lease needs no call
 }
 
 bool EtcdLease::holds() const { return left() > absl::ZeroDuration(); }
@@ -63,7 +63,8 @@ void EtcdLease::Renew() {
     const absl::Duration asked = SteadyNow();
     const auto renewed = client_->KeepAlive(id_, time_to_live_ / 3);
     absl::MutexLock lock(&mu_);
-    // What ended here stays ended, even if etcd did not think so: the guard has seen it.
+    // A lease that ended by this clock stays ended, even if etcd renewed it: the guard has reported
+    // it.
     if (SteadyNow() >= ends_) return;
     trouble_ = renewed.status();
     pause = renewed.ok() ? time_to_live_ / 3 : kAgain;
@@ -81,10 +82,11 @@ void EtcdLease::Guard() {
     }
     why = trouble_;
   }
-  lost_(WithReason(absl::FailedPreconditionError(absl::StrCat(
-                       "the lease in etcd has ended: ",
-                       why.ok() ? "this process stood still, or etcd forgot it" : why.message())),
-                   "STORE_LOST"));
+  lost_(WithReason(
+      absl::FailedPreconditionError(absl::StrCat(
+          "the lease in etcd has ended: ",
+          why.ok() ? "this process was stopped, or etcd lost the lease" : why.message())),
+      "STORE_LOST"));
 }
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// A lease of etcd, kept alive for as long as that can be believed.
+// A lease of etcd that renews itself.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,25 @@
 
 namespace muster {
 
-// Renewed three times in its life, and again at once where that fails. It counts from the moment
-// before a renewal was asked for, by a clock of this process: so it has ended here before it ends
-// in etcd, also for a process that was stopped in between. Thread-safe.
+// Renewed three times per lifetime, and more often after a failed renewal. Its end is computed from
+// the moment before each renewal request, by the clock of this process. So it ends here before it
+// ends in etcd, even if the process was stopped in between. Thread-safe.
 class EtcdLease {
  public:
-  // UNAVAILABLE and the other errors of `client`, which outlives the lease. etcd gives no less than
-  // some two seconds.
+  // `client` must outlive the lease. etcd grants at least about two seconds. Returns UNAVAILABLE or
+  // another error of `client`.
   static absl::StatusOr<std::unique_ptr<EtcdLease>> Grant(EtcdClient* client,
                                                           absl::Duration time_to_live);
-  // Ends it, in etcd too if that answers soon.
+  // Ends the lease. Also revokes it in etcd, if etcd answers within half a second.
   ~EtcdLease();
 
   int64_t id() const { return id_; }
-  // Whether it has not ended.
   bool holds() const ABSL_LOCKS_EXCLUDED(mu_);
-  // What is left of it; less than nothing: it has ended.
+  // Returns the remaining time; zero or negative if the lease has ended.
   absl::Duration left() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // From now on the lease is renewed, until it cannot be: then `lost` is told why, once, on a
-  // thread of the lease's own, at most kLook after the lease has ended. Once.
+  // Renews the lease from now on. When a renewal comes too late, calls `lost` once with the reason,
+  // on a thread of the lease, at most kLook after the end. Call once.
   static constexpr absl::Duration kLook = absl::Milliseconds(50);
   void Keep(std::function<void(const absl::Status&)> lost);
 
@@ -49,10 +48,10 @@ class EtcdLease {
   const absl::Duration time_to_live_;
   std::function<void(const absl::Status&)> lost_;
   mutable absl::Mutex mu_;
-  absl::Duration ends_ ABSL_GUARDED_BY(mu_);   // of SteadyNow()
-  absl::Status trouble_ ABSL_GUARDED_BY(mu_);  // of the last renewal
+  absl::Duration ends_ ABSL_GUARDED_BY(mu_);   // on SteadyNow()'s clock
+  absl::Status trouble_ ABSL_GUARDED_BY(mu_);  // result of the last renewal
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  // Two: one waits for etcd while the other looks at the clock.
+  // Two threads: one waits for etcd while the other watches the clock.
   std::thread renewing_, guarding_;
 };
 

@@ -28,8 +28,9 @@ namespace etcd = ::etcdserverpb;
 
 constexpr absl::Duration kReadMax = absl::Seconds(5);
 constexpr absl::Duration kOpenMax = absl::Seconds(3);
-constexpr int kPage = 32;  // values of kInlineBytesMax at most: what a slow link brings in kReadMax
-constexpr int kEventsPage = 256;  // few of them are long
+// values of up to kInlineBytesMax, so that a slow link delivers a page within kReadMax
+constexpr int kPage = 32;
+constexpr int kEventsPage = 256;  // events are rarely long
 
 constexpr char kLeader[] = "leader";
 constexpr char kEtcdSchema[] = "meta/schema";
@@ -40,7 +41,7 @@ constexpr char kFolder[] = "meta/folder";
 constexpr char kRestoring[] = "meta/restoring";
 constexpr char kWriting[] = "meta/writing";
 constexpr char kParts[] = "part/";
-constexpr char kDamaged[] = "\xff";  // parses as nothing
+constexpr char kDamaged[] = "\xff";  // never parses as a message
 
 std::string Digits(uint64_t number) { return absl::StrFormat("%020d", number); }
 
@@ -51,7 +52,8 @@ std::string NameOf(absl::string_view kind, uint64_t job, uint64_t number) {
   return absl::StrCat(kind, "/", Digits(job), "/", Digits(number));
 }
 
-// No id begins another's name, whatever bytes they have: what lies under one is of no other.
+// Hexadecimal, because ids may contain any bytes: the parts of one name must not begin with
+// another.
 std::string RequestName(absl::string_view id) {
   return absl::StrCat("request/", absl::BytesToHexString(id));
 }
@@ -73,7 +75,7 @@ absl::StatusOr<Message> Parsed(absl::string_view name, const std::string& bytes)
   return Corrupt(name, absl::StrCat("is no ", message.GetTypeName()));
 }
 
-// A value that lies in parts.
+// The location of a value that is stored in parts.
 struct PartsOf {
   std::string writing;
   int64_t count = 0;
@@ -98,12 +100,13 @@ etcd::RangeRequest One(std::string key) {
   return request;
 }
 
-// etcd takes 128 operations in one transaction, of which each may be a transaction again: with G of
-// those each may have 128 - G.
+// etcd accepts 128 operations in one transaction, and an operation may be a nested transaction.
+// With G groups, each group may have 128 - G operations.
 constexpr int kOperationsMax = 100;
-constexpr int kRemovedAtOnceMax = 1000;  // checkpoints, of which each may need two operations
+constexpr int kRemovedAtOnceMax = 1000;  // checkpoints; each may need two operations
 constexpr int kImportedAtOnceMax = 100;  // checkpoints
-constexpr int64_t kImportedBytesMax = 256 << 10;  // of them; what a job has beside them goes along
+// total size of the checkpoints in one transaction; other data of the job is added to it
+constexpr int64_t kImportedBytesMax = 256 << 10;
 
 etcd::TxnRequest InGroups(etcd::TxnRequest request) {
   if (request.success_size() <= kOperationsMax) return request;
@@ -125,13 +128,13 @@ etcd::RangeRequest AllUnder(const std::string& prefix) {
 
 }  // namespace
 
-// What one transaction puts and deletes, by names; parts go with their names.
+// The puts and deletions of one transaction, by name. Parts are deleted with their names.
 class EtcdStore::Writing {
  public:
   void Put(std::string name, std::string value) { puts_[std::move(name)] = std::move(value); }
   void Delete(std::string name) { deletions_.push_back({std::move(name), ""}); }
   void DeleteAllUnder(const std::string& prefix) { DeleteBetween(prefix, BehindPrefix(prefix)); }
-  // From the first name to before the second.
+  // Deletes the names from `first` to before `end`.
   void DeleteBetween(std::string first, std::string end) {
     deletions_.push_back({std::move(first), std::move(end)});
   }
@@ -169,7 +172,8 @@ absl::Status EtcdStore::Lead() {
   *look.add_success()->mutable_request_range() = AllUnder(Key("meta/"));
   *look.add_success()->mutable_request_range() = One(Key(kLeader));
   ASSIGN_OR_RETURN(const etcd::TxnResponse seen, options_.client->Txn(look, kOpenMax));
-  if (seen.responses_size() != 2) return Corrupt("etcd", "answers something else than was asked");
+  if (seen.responses_size() != 2)
+    return Corrupt("etcd", "returned an unexpected number of responses");
   absl::btree_map<std::string, std::string> meta;
   int64_t term_revision = 0;
   for (const etcd::KeyValue& pair : seen.responses(0).response_range().kvs()) {
@@ -188,8 +192,8 @@ absl::Status EtcdStore::Lead() {
     }
   }
   if (meta.contains(kRestoring) && !options_.give_up) {
-    return WithReason(absl::DataLossError("a restore of a backup into this store has not ended: do "
-                                          "it again, with --force"),
+    return WithReason(absl::DataLossError("a restore of a backup into this store has not ended: "
+                                          "repeat it with --force"),
                       "STORE_CORRUPT");
   }
   const std::string& folder = meta[kFolder];
@@ -249,11 +253,12 @@ absl::Status EtcdStore::Lead() {
   ASSIGN_OR_RETURN(const etcd::TxnResponse answer, options_.client->Txn(take, kOpenMax));
   led_since_ = answer.header().revision();
   if (!answer.succeeded()) {
-    // Unless it is our own transaction, whose first answer was lost.
+    // Our own transaction may have succeeded, and its first answer was lost.
     const auto& leader = answer.responses(0).response_range().kvs();
     if (leader.empty() || leader[0].lease() != lease_->id()) {
       return leader.empty()
-                 ? WithReason(absl::UnavailableError("another was faster"), "STORE_LOCKED")
+                 ? WithReason(absl::UnavailableError("another coordinator became the leader first"),
+                              "STORE_LOCKED")
                  : taken(leader[0]);
     }
     led_since_ = leader[0].create_revision();
@@ -269,8 +274,8 @@ absl::Status EtcdStore::Lead() {
   return absl::OkStatus();
 }
 
-// Until Import() has ended this is no store: with no jobs in it a coordinator could remove the
-// model values of those that the backup has.
+// The store is unusable until Import() has ended. A coordinator that started with an empty store
+// could remove the model values of the jobs in the backup.
 absl::Status EtcdStore::GiveUp() {
   absl::MutexLock lock(&mu_);
   Writing all;
@@ -293,7 +298,7 @@ absl::Status EtcdStore::SweepParts() {
   etcd::RangeRequest request = AllUnder(Key(kParts));
   request.set_keys_only(true);
   ASSIGN_OR_RETURN(const etcd::RangeResponse parts, options_.client->Range(request, kReadMax));
-  absl::btree_set<std::pair<std::string, std::string>> writings;  // name, writing
+  absl::btree_set<std::pair<std::string, std::string>> writings;  // pairs of name and writing
   for (const etcd::KeyValue& part : parts.kvs()) {
     std::vector<std::string> words =
         absl::StrSplit(absl::StripPrefix(part.key(), Key(kParts)), '/');
@@ -312,7 +317,7 @@ absl::Status EtcdStore::SweepParts() {
       in_parts_.insert(name);
       continue;
     }
-    LOG(INFO) << "store: parts of " << name << " that a crash left are removed";
+    LOG(INFO) << "store: removing parts of " << name << " that a crash left";
     Writing sweep;
     sweep.DeleteAllUnder(absl::StrCat(kParts, name, "/", writing, "/"));
     RETURN_IF_ERROR(Write(sweep));
@@ -321,10 +326,9 @@ absl::Status EtcdStore::SweepParts() {
 }
 
 absl::Status EtcdStore::Lost() const {
-  const absl::Status lost =
-      WithReason(absl::FailedPreconditionError(
-                     "store: another coordinator leads, or may: nothing was written"),
-                 "STORE_LOST");
+  const absl::Status lost = WithReason(
+      absl::FailedPreconditionError("store: this coordinator no longer leads; nothing was written"),
+      "STORE_LOST");
   options_.lost(lost);
   return lost;
 }
@@ -354,7 +358,8 @@ absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
   *request.mutable_failure() = look.success();
 
   const absl::Duration start = SteadyNow();
-  absl::Status refused;  // by etcd, which is then asked whether an attempt before that was made
+  // etcd's refusal. Then the loop asks whether an earlier attempt was executed.
+  absl::Status refused;
   while (true) {
     if (!lease_->holds()) return Lost();
     const auto answer = options_.client->Txn(refused.ok() ? request : look, lease_->left());
@@ -376,8 +381,8 @@ absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
         return absl::OkStatus();
       }
     }
-    // Should an attempt that was held up come after a refusal, then the next transaction is out of
-    // its turn: so what was called not written is never built upon.
+    // A delayed attempt may still be executed after this refusal. Then the next transaction is out
+    // of its turn and fails, so nothing builds on the wrong result.
     return refused.ok() ? Lost() : refused;
   }
 }
@@ -389,7 +394,7 @@ absl::Status EtcdStore::Write(const Writing& writing) {
     deletion->set_key(Key(first));
     if (!end.empty()) deletion->set_range_end(Key(end));
   };
-  std::vector<std::string> without_parts;  // once it is written
+  std::vector<std::string> without_parts;  // erased from in_parts_ after the write
   for (const auto& [first, end] : writing.deletions()) {
     add_deletion(first, end);
     const auto from = in_parts_.lower_bound(first);
@@ -419,7 +424,7 @@ absl::Status EtcdStore::Write(const Writing& writing) {
       }
       stored = absl::StrCat("p", number, "/", parts);
     }
-    if (had_parts) {  // those of earlier writings
+    if (had_parts) {  // parts of earlier writings
       const std::string under = absl::StrCat(kParts, name, "/");
       add_deletion(under, absl::StrCat(under, number));
     }
@@ -511,8 +516,8 @@ absl::Status EtcdStore::Commit(const Change& change) {
       writing.Put(NameOf("checkpoint", number, change.checkpoint->step()),
                   change.checkpoint->SerializeAsString());
     }
-    // More than one transaction takes go before it: a checkpoint that is to be removed has lost its
-    // files already, so it does no harm that its record goes alone.
+    // Removals beyond one transaction go first. The files of these checkpoints are already deleted,
+    // so removing their records separately is harmless.
     Writing before;
     for (const int64_t step : change.checkpoints_removed) {
       if (change.checkpoint != nullptr && change.checkpoint->step() == step) continue;
@@ -548,7 +553,7 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) 
       return std::vector<std::string>{RequestName(origin->request_id())};
     }
   }
-  // The origin is damaged: a request knows its job by the id, which ends with the number.
+  // The origin is damaged. A request names its job by id, and the id ends with the number.
   ASSIGN_OR_RETURN(const Values requests, ReadAll("request/"));
   std::vector<std::string> names;
   for (const auto& [hex, bytes] : requests) {
@@ -632,7 +637,7 @@ absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix,
     for (const etcd::KeyValue& pair : page.kvs()) {
       const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
       absl::StatusOr<std::string> whole = Whole(name, pair.value(), revision);
-      // What is damaged does not parse, and whoever asked knows what that means for it.
+      // A damaged value becomes one that does not parse. Each caller handles that.
       if (absl::IsDataLoss(whole.status())) whole = std::string(kDamaged);
       RETURN_IF_ERROR(whole.status());
       values[std::string(absl::StripPrefix(name, prefix))] = *std::move(whole);
@@ -708,7 +713,8 @@ absl::StatusOr<std::vector<v1::JobEvent>> EtcdStore::Events(uint64_t number,
   std::vector<v1::JobEvent> events;
   while (true) {
     ASSIGN_OR_RETURN(const etcd::TxnResponse answer, options_.client->Txn(request, kReadMax));
-    if (answer.responses_size() != 2) return Corrupt("etcd", "answers something else");
+    if (answer.responses_size() != 2)
+      return Corrupt("etcd", "returned an unexpected number of responses");
     for (const auto* range :
          {&answer.responses(0).response_range(), &answer.responses(1).response_range()}) {
       for (const etcd::KeyValue& pair : range->kvs()) {
@@ -716,7 +722,7 @@ absl::StatusOr<std::vector<v1::JobEvent>> EtcdStore::Events(uint64_t number,
         ASSIGN_OR_RETURN(const std::string bytes, Whole(name, pair.value()));
         ASSIGN_OR_RETURN(const auto stored, Parsed<v1::StoredEvents>(name, bytes));
         dropped = std::max(dropped, stored.dropped());
-        if (range == &answer.responses(0).response_range()) continue;  // asked for that alone
+        if (range == &answer.responses(0).response_range()) continue;  // read only for `dropped`
         for (const std::string& event_bytes : stored.events()) {
           ASSIGN_OR_RETURN(auto event, Parsed<v1::JobEvent>(name, event_bytes));
           if (event.revision() <= std::max(after_revision, dropped)) continue;
@@ -767,7 +773,7 @@ absl::StatusOr<std::vector<Store::Token>> EtcdStore::Tokens() const {
 
 // ---------------------------------------------------------------- backups
 
-// Everything is read as it was at the revision of the first answer.
+// Reads everything at the revision of the first answer, which is a consistent snapshot.
 absl::Status EtcdStore::Export(
     const std::function<absl::Status(const v1::BackupRecord&)>& take) const {
   ASSIGN_OR_RETURN(const etcd::RangeResponse now,
@@ -805,7 +811,8 @@ absl::Status EtcdStore::Export(
     if (!job.mutable_origin()->ParseFromString(origin.value_or(kDamaged))) {
       leave_out(NameOf("origin", number));
       job.clear_origin();
-      job.set_graph(kDamaged);  // so that the job, which would start anew, is damaged there as well
+      // keeps the job damaged; otherwise it would start from initial values
+      job.set_graph(kDamaged);
     }
     if (!job.origin().request_id().empty()) {
       const std::string name = RequestName(job.origin().request_id());
@@ -862,7 +869,7 @@ absl::Status EtcdStore::Export(
 absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
   Writing writing;
   const uint64_t number = job.number();
-  // Very many go before the job: all of them would be too much for one transaction.
+  // Checkpoints may be too many for one transaction. They are written before the job.
   int64_t bytes = 0;
   for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(number, job.checkpoints())) {
     std::string value = checkpoint.SerializeAsString();
@@ -898,7 +905,7 @@ absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
   return Write(writing);
 }
 
-// In many transactions: a mark says until the last one that it has not ended.
+// Uses many transactions. The key kRestoring marks the store as unusable until the last one.
 absl::Status EtcdStore::Import(
     const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) {
   absl::MutexLock lock(&mu_);
@@ -923,7 +930,7 @@ absl::Status EtcdStore::Import(
     } else if (record->has_token()) {
       v1::AccessToken token;
       if (!token.ParseFromString(record->token().record())) {
-        LOG(ERROR) << "backup: a token does not parse and is left out";
+        LOG(ERROR) << "backup: left out a token that does not parse";
         continue;
       }
       Writing one;

@@ -1,4 +1,4 @@
-// The store of several coordinators: keys of etcd, written by whoever leads.
+// A store for several coordinators: keys in etcd that only the leader writes.
 #pragma once
 
 #include <cstdint>
@@ -24,30 +24,31 @@
 
 namespace muster {
 
-// Who leads has the key "leader", under a lease. Every write is one transaction of etcd that says
-// when that key was made: when it is not ours any more nothing is written, the caller gets
-// FAILED_PRECONDITION (reason "STORE_LOST"), and `lost` is told.
+// The leader has the key "leader", under a lease. Every write is one etcd transaction that requires
+// the create revision of that key. If another coordinator has the key, etcd writes nothing, the
+// caller gets FAILED_PRECONDITION (reason "STORE_LOST"), and `lost` is called.
 //
-// Whether a transaction was made is not known when nobody answers in time, and one that was held up
-// may still come long after it was made again. So each also says after which one it comes, by the
-// revision of "meta/writing", and puts its own number there: out of its turn nothing is written,
-// and that key tells which was the last. (Only one that merely deletes puts no number, for etcd
-// takes it when its space is used up: to make it again before the next writing changes nothing.)
+// If no server answers in time, the outcome of a transaction is unknown, and a delayed attempt may
+// arrive after its retry. So each transaction also requires the revision of "meta/writing" that the
+// previous one left, and puts its own number there. A transaction out of its turn writes nothing,
+// and the key tells which transaction was last. A transaction that only deletes puts no number,
+// because etcd accepts deletions even when its space is used up; repeating it before the next write
+// is harmless.
 //
-//   meta/schema, meta/cluster, meta/term, meta/jobs   numbers as text; the last job's
-//   meta/folder                                       the state folder that belongs to it
-//   meta/restoring                                    a restore has begun and not ended
-//   meta/writing                                      TERM/NUMBER of the last transaction that put
+//   meta/schema, meta/cluster, meta/term, meta/jobs   numbers as text; jobs: the last job
+//   meta/folder                                       id of the state folder of this store
+//   meta/restoring                                    present while a restore is unfinished
+//   meta/writing                                      TERM/NUMBER of the last such transaction
 //   leader                                            the leader's address
 //   job/N, origin/N, graph/N, plan/N                  N, STEP, REVISION: 20 digits
-//   event/N/REVISION                                  StoredEvents, by the last one's revision
+//   event/N/REVISION                                  StoredEvents; REVISION of the last one
 //   checkpoint/N/STEP
-//   request/HEX, seat/MEMBER, token/ID                HEX: the id's bytes, which may be any
-//   part/KEY/WRITING/I                                what is too long for the value of KEY
+//   request/HEX, seat/MEMBER, token/ID                HEX: the bytes of the request id
+//   part/KEY/WRITING/I                                part I of a long value of KEY
 //
-// A value begins with 'v' and is itself, or with 'p' and names the writing and the number of its
-// parts. Parts are written before the transaction that names them; what a crash left of others is
-// swept when the store is opened.
+// A stored value begins with 'v' and is followed by the value itself, or begins with 'p' and is
+// followed by the writing and the number of its parts. Parts are written before the transaction
+// that names them. Open() removes parts that a crash left.
 class EtcdStore final : public Store {
  public:
   static constexpr int kSchemaVersion = 1;
@@ -55,22 +56,25 @@ class EtcdStore final : public Store {
   static constexpr int64_t kPartBytesMax = 512 << 10;
 
   struct Options {
-    EtcdClient* client = nullptr;     // outlives the store
+    EtcdClient* client = nullptr;     // must outlive the store
     std::string prefix = "/muster/";  // of all keys
-    std::string address;              // of this coordinator, for who asks in vain
+    std::string address;              // of this coordinator, for callers of a standby
     absl::Duration lease = absl::Seconds(5);
-    // The state folder's id: coordinators that take turns must have the same one. "": any.
+    // Id of the state folder. Coordinators of one store must have the same. "": any.
     std::string folder;
-    bool give_up = false;       // all jobs and tokens that it has; no store until Import() ends
-    bool adopt_folder = false;  // `folder` takes the place of the one that the store knows
-    // This process leads no more and must end; on any thread, more than once.
+    // Deletes all jobs and tokens. The store is unusable until Import() succeeds.
+    bool give_up = false;
+    bool adopt_folder = false;  // `folder` replaces the folder id in the store
+    // Called when this process no longer leads; it must exit. May be called more than once, on any
+    // thread.
     std::function<void(const absl::Status&)> lost = [](const absl::Status&) {};
   };
-  // Leads from now on, with a higher term, or says why not: UNAVAILABLE (reason "STORE_LOCKED",
-  // naming who does), FAILED_PRECONDITION ("STATE_DIR_NOT_SHARED", "STORE_TOO_NEW"), or an error of
-  // EtcdClient. Waits for etcd, not for another to end.
+  // Becomes the leader, with a higher term. Returns UNAVAILABLE (reason "STORE_LOCKED") with the
+  // leader's address if there is one. Returns FAILED_PRECONDITION ("STATE_DIR_NOT_SHARED",
+  // "STORE_TOO_NEW") or an error of EtcdClient. Blocks for etcd, but does not wait until another
+  // leader ends.
   static absl::StatusOr<std::unique_ptr<Store>> Open(Options options);
-  // The next may lead at once.
+  // Ends the lease, so that another coordinator can lead at once.
   ~EtcdStore() override = default;
 
   uint64_t term() const override { return term_; }
@@ -98,7 +102,7 @@ class EtcdStore final : public Store {
 
  private:
   class Writing;
-  // Of one kind, without the prefix and the kind.
+  // All values of one kind, by name without the prefix and the kind.
   using Values = absl::btree_map<std::string, std::string>;
 
   explicit EtcdStore(Options options) : options_(std::move(options)) {}
@@ -108,38 +112,38 @@ class EtcdStore final : public Store {
   absl::Status SweepParts() ABSL_LOCKS_EXCLUDED(mu_);
 
   std::string Key(absl::string_view name) const;
-  // What is stored under a key, or was at a revision (0: now); nullopt: nothing is.
+  // Returns the value of a key, at a revision (0: now); nullopt if there is none.
   absl::StatusOr<std::optional<std::string>> Read(const std::string& name,
                                                   int64_t revision = 0) const;
-  // All that is stored under keys that begin so.
+  // Returns all values with keys that begin with `prefix`.
   absl::StatusOr<Values> ReadAll(const std::string& prefix, int64_t revision = 0) const;
-  // Names of the requests that made a job, also of one that is damaged.
+  // Returns the names of the requests that created a job. Works for damaged jobs, too.
   absl::StatusOr<std::vector<std::string>> RequestsOf(uint64_t number) const;
   absl::StatusOr<std::string> Whole(const std::string& name, absl::string_view stored,
                                     int64_t revision = 0) const;
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const Writing& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Waits for etcd for as long as this process leads. After an error nothing was written, or the
-  // next call fails with STORE_LOST.
+  // Blocks as long as this process leads. After an error either nothing was written, or the next
+  // call fails with STORE_LOST.
   absl::Status Transact(etcdserverpb::TxnRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Lost() const;
 
   const Options options_;
   std::unique_ptr<EtcdLease> lease_;
-  int64_t led_since_ = 0;  // revision in which our leader's key was made
+  int64_t led_since_ = 0;  // revision in which our leader key was created
   std::function<void(absl::Duration)> observe_commit_;
   uint64_t term_ = 0;
   std::string cluster_;
 
-  absl::Mutex mu_;                                  // one write at a time
-  uint64_t jobs_ ABSL_GUARDED_BY(mu_) = 0;          // number of the last
-  uint64_t writings_ ABSL_GUARDED_BY(mu_) = 0;      // of values, in this term
+  absl::Mutex mu_;                                  // serializes writes
+  uint64_t jobs_ ABSL_GUARDED_BY(mu_) = 0;          // number of the last job
+  uint64_t writings_ ABSL_GUARDED_BY(mu_) = 0;      // values written in this term
   uint64_t transactions_ ABSL_GUARDED_BY(mu_) = 0;  // in this term
-  int64_t written_in_ ABSL_GUARDED_BY(mu_) = 0;     // revision of meta/writing
+  int64_t written_in_ ABSL_GUARDED_BY(mu_) = 0;     // the revision of meta/writing
   absl::btree_set<std::string> in_parts_
-      ABSL_GUARDED_BY(mu_);  // names of which parts may lie there
-  absl::btree_map<std::string, uint64_t> seats_ ABSL_GUARDED_BY(mu_);  // ordinals
+      ABSL_GUARDED_BY(mu_);  // Names that may have parts in etcd.
+  absl::btree_map<std::string, uint64_t> seats_ ABSL_GUARDED_BY(mu_);  // ordinals by member
 };
 
 }  // namespace muster

@@ -40,7 +40,7 @@ namespace etcd = ::etcdserverpb;
 
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
-// One for all tests; null where etcd is not installed.
+// One server for all tests. Null if etcd is not installed.
 EtcdServer* Server() {
   static EtcdServer* const server = EtcdServer::Start().release();
   return server;
@@ -104,7 +104,7 @@ class EtcdBench final : public StoreBench {
   const std::string prefix_ = NewPrefix();
 };
 
-// Without etcd there is nothing to make: the suite is then not instantiated, and this says so.
+// The conformance suite is not instantiated without etcd. This test reports that.
 TEST(EtcdTest, EtcdIsInstalled) {
   if (Server() == nullptr) GTEST_SKIP() << "etcd is not installed: apt-get install etcd-server";
 }
@@ -132,16 +132,16 @@ class EtcdStoreTest : public ::testing::Test {
   std::unique_ptr<EtcdBench> bench_;
 };
 
-TEST_F(EtcdStoreTest, WhoComesInVainIsToldWhoLeads) {
+TEST_F(EtcdStoreTest, OpenNamesTheLeader) {
   const auto store = Open();
 
   EXPECT_THAT(std::string(bench_->Open().status().message()),
               HasSubstr("the coordinator at here:1 leads"));
 }
 
-TEST_F(EtcdStoreTest, TheNextLeadsAsSoonAsTheLeaseOfADeadOneHasEnded) {
+TEST_F(EtcdStoreTest, TheNextLeadsWhenTheLeaseOfADeadLeaderEnds) {
   auto stuck = ClientOf(Server()->address());
-  // As one who was killed: it renews nothing, and gives nothing back.
+  // Simulates a killed leader: the lease is neither renewed nor revoked.
   const auto lease = stuck->Grant(absl::Seconds(1), kSoon);
   ASSERT_TRUE(lease.ok()) << lease.status();
   { auto store = Open(); }
@@ -162,7 +162,7 @@ TEST_F(EtcdStoreTest, TheNextLeadsAsSoonAsTheLeaseOfADeadOneHasEnded) {
   EXPECT_EQ((*next)->term(), 2);
 }
 
-TEST_F(EtcdStoreTest, WhoWasDeposedWritesNothingAndIsTold) {
+TEST_F(EtcdStoreTest, ADeposedLeaderWritesNothingAndIsNotified) {
   EtcdStore::Options options = bench_->options();
   std::atomic<int> told = 0;
   options.lost = [&](const absl::Status& why) {
@@ -172,7 +172,8 @@ TEST_F(EtcdStoreTest, WhoWasDeposedWritesNothingAndIsTold) {
   auto old = EtcdStore::Open(options);
   ASSERT_TRUE(old.ok()) << old.status();
   v1::Job record = *(*old)->AddJob(StoreConformance::Submission("first"));
-  bench_->Put("leader", "usurper:1");  // the same key, made by the same transaction: still ours
+  // The same key, created by the same transaction, so we still lead.
+  bench_->Put("leader", "usurper:1");
   ASSERT_TRUE(StoreConformance::Advance(**old, record).ok());
   etcd::TxnRequest depose;
   depose.add_success()->mutable_request_delete_range()->set_key(options.prefix + "leader");
@@ -195,7 +196,7 @@ TEST_F(EtcdStoreTest, WhoWasDeposedWritesNothingAndIsTold) {
   EXPECT_TRUE((*next)->Tokens()->empty());
 }
 
-TEST_F(EtcdStoreTest, PartsThatACrashLeftAreSweptAndOthersAreNot) {
+TEST_F(EtcdStoreTest, RemovesOnlyThePartsThatACrashLeft) {
   {
     auto store = Open();
     Store::Submission submission = StoreConformance::Submission();
@@ -214,7 +215,7 @@ TEST_F(EtcdStoreTest, PartsThatACrashLeftAreSweptAndOthersAreNot) {
   EXPECT_EQ(bench_->Count("part/"), 0);
 }
 
-TEST_F(EtcdStoreTest, APlanThatIsReplacedLeavesNoPartsBehind) {
+TEST_F(EtcdStoreTest, AReplacedPlanLeavesNoParts) {
   auto store = Open();
   v1::Job record = *store->AddJob(StoreConformance::Submission());
   for (const int size : {900 << 10, 600 << 10, 10}) {
@@ -225,7 +226,7 @@ TEST_F(EtcdStoreTest, APlanThatIsReplacedLeavesNoPartsBehind) {
   }
 }
 
-TEST_F(EtcdStoreTest, ItBelongsToOneStateFolder) {
+TEST_F(EtcdStoreTest, BelongsToOneStateFolder) {
   EtcdStore::Options options = bench_->options();
   options.folder = "folder-a";
   { ASSERT_TRUE(EtcdStore::Open(options).ok()); }
@@ -240,7 +241,7 @@ TEST_F(EtcdStoreTest, ItBelongsToOneStateFolder) {
   EXPECT_TRUE(EtcdStore::Open(options).ok());
 }
 
-TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
+TEST_F(EtcdStoreTest, RefusesAStoreWithAnUnfinishedRestore) {
   {
     auto store = Open();
     const absl::Status broken =
@@ -251,7 +252,7 @@ TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
   }
   EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_CORRUPT");
 
-  // Given up is what was there, and nothing is yet in its place.
+  // The old data is deleted, and the new data is not there yet.
   EtcdStore::Options options = bench_->options();
   options.give_up = true;
   { ASSERT_TRUE(EtcdStore::Open(options).ok()); }
@@ -265,8 +266,8 @@ TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
   EXPECT_TRUE(Open()->LoadJobs()->empty());
 }
 
-// Taken in as a whole one, it would start anew.
-TEST_F(EtcdStoreTest, AJobWhoseOriginOrRequestIsDamagedIsExportedAndStaysDamaged) {
+// If such a job were imported as intact, it would start from initial values.
+TEST_F(EtcdStoreTest, ExportsAJobWithADamagedOriginAsDamaged) {
   {
     auto store = Open();
     for (const char* request : {"first", "second", "third"}) {
@@ -304,7 +305,7 @@ TEST_F(EtcdStoreTest, RefusesANewerSchema) {
   EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_TOO_NEW");
 }
 
-TEST_F(EtcdStoreTest, NobodyThereIsSaidWithTheAddress) {
+TEST_F(EtcdStoreTest, AnUnreachableServerIsReportedWithItsAddress) {
   const auto client = EtcdClient::Create({.servers = {"127.0.0.1:1"}});
 
   const auto store = EtcdStore::Open({.client = client->get()}).status();
@@ -314,7 +315,7 @@ TEST_F(EtcdStoreTest, NobodyThereIsSaidWithTheAddress) {
   EXPECT_THAT(std::string(store.message()), HasSubstr("127.0.0.1:1"));
 }
 
-// The other tests' server goes on meanwhile.
+// The tests have their own server, so that the other tests' server keeps running.
 class EtcdOutageTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -327,7 +328,7 @@ class EtcdOutageTest : public ::testing::Test {
   std::unique_ptr<EtcdClient> client_;
 };
 
-TEST_F(EtcdOutageTest, ARestartOfEtcdIsWaitedFor) {
+TEST_F(EtcdOutageTest, WaitsForARestartOfEtcd) {
   auto store = EtcdStore::Open(
       {.client = client_.get(), .lost = [](const absl::Status& why) { FAIL() << why; }});
   ASSERT_TRUE(store.ok()) << store.status();
@@ -342,7 +343,7 @@ TEST_F(EtcdOutageTest, ARestartOfEtcdIsWaitedFor) {
   EXPECT_EQ((*store)->LoadJobs()->size(), 1);
 }
 
-TEST_F(EtcdOutageTest, AnOutageLongerThanTheLeaseIsTheEnd) {
+TEST_F(EtcdOutageTest, AnOutageLongerThanTheLeaseEndsTheLeadership) {
   absl::Notification told;
   auto store = EtcdStore::Open(
       {.client = client_.get(), .lease = absl::Seconds(1), .lost = [&](const absl::Status& why) {
@@ -358,17 +359,17 @@ TEST_F(EtcdOutageTest, AnOutageLongerThanTheLeaseIsTheEnd) {
   server_->Send(SIGCONT);
 }
 
-// What is long lies in parts, and goes with the name that it is of.
-TEST_F(EtcdStoreTest, NothingIsLeftOfWhatWasLong) {
+// A long value is stored in parts, which must be deleted with its name.
+TEST_F(EtcdStoreTest, DeletesAllPartsOfLongValues) {
   const std::string megabyte(1 << 20, 'x');
   auto store = Open();
-  for (const char* request : {"a", "a/0"}) {  // one begins as the other's parts would
+  for (const char* request : {"a", "a/0"}) {  // the second id begins like the parts of the first
     Store::Submission submission = StoreConformance::Submission(request);
     submission.fingerprint = megabyte;
     submission.record.set_message(megabyte);
     ASSERT_TRUE(store->AddJob(std::move(submission)).ok());
   }
-  constexpr int kOfAJob = 9;  // request, record and event: a little over a megabyte each
+  constexpr int kOfAJob = 9;  // one job: request, record and event, each a little over a megabyte
   ASSERT_EQ(bench_->Count("part/"), 2 * kOfAJob);
 
   ASSERT_TRUE(store->DeleteJob(1).ok());
@@ -400,7 +401,7 @@ TEST_F(EtcdStoreTest, NothingIsLeftOfWhatWasLong) {
   EXPECT_EQ(bench_->Count("part/"), 0);
 }
 
-// Between the store and etcd stands one who loses calls.
+// Puts a proxy between store and etcd that loses calls.
 class EtcdFaultTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -424,7 +425,7 @@ class EtcdFaultTest : public ::testing::Test {
   EtcdStore::Options options_;
 };
 
-TEST_F(EtcdFaultTest, AnAttemptThatComesLateUndoesNothing) {
+TEST_F(EtcdFaultTest, ALateAttemptUndoesNothing) {
   auto store = Open();
   v1::Job record = *store->AddJob(StoreConformance::Submission());
   std::vector<etcd::TxnRequest> held_up;
@@ -447,7 +448,7 @@ TEST_F(EtcdFaultTest, AnAttemptThatComesLateUndoesNothing) {
   EXPECT_TRUE(StoreConformance::Advance(*store, record).ok()) << "and the store goes on";
 }
 
-TEST_F(EtcdFaultTest, WhatWasMadeAndNotAnsweredIsFoundToBeMade) {
+TEST_F(EtcdFaultTest, DetectsThatAnUnansweredTransactionSucceeded) {
   auto store = Open();
   int attempts = 0;
   proxy_->OnTransaction([&](const auto&, const auto&, auto pass) {
@@ -464,7 +465,7 @@ TEST_F(EtcdFaultTest, WhatWasMadeAndNotAnsweredIsFoundToBeMade) {
   EXPECT_EQ(store->LoadJobs()->size(), 2);
 }
 
-TEST_F(EtcdFaultTest, ARefusalAfterAnAttemptThatWasMadeGivesNoNumberTwice) {
+TEST_F(EtcdFaultTest, ARefusalAfterASuccessfulAttemptReusesNoNumber) {
   auto store = Open();
   int attempts = 0;
   proxy_->OnTransaction([&](const auto&, const auto&, auto pass) {
@@ -480,7 +481,7 @@ TEST_F(EtcdFaultTest, ARefusalAfterAnAttemptThatWasMadeGivesNoNumberTwice) {
   EXPECT_EQ((*store->FindRequest("request"))->job, "net-1");
 }
 
-TEST_F(EtcdFaultTest, AfterARefusalNothingIsWrittenOrTheNextIsTheEnd) {
+TEST_F(EtcdFaultTest, ALateSuccessAfterARefusalEndsTheLeadership) {
   auto store = Open();
   std::vector<etcd::TxnRequest> held_up;
   int attempts = 0;
@@ -494,17 +495,17 @@ TEST_F(EtcdFaultTest, AfterARefusalNothingIsWrittenOrTheNextIsTheEnd) {
 
   etcd::TxnResponse response;
   ASSERT_TRUE(proxy_->Pass(held_up[0], &response).ok());
-  ASSERT_TRUE(response.succeeded()) << "it comes in its turn, if late";
+  ASSERT_TRUE(response.succeeded()) << "the late attempt is still in its turn";
 
   EXPECT_EQ(ReasonOf(store->AddJob(StoreConformance::Submission()).status()), "STORE_LOST");
   store.reset();
   EXPECT_EQ(Open()->AddJob(StoreConformance::Submission())->number(), 2);
 }
 
-TEST_F(EtcdFaultTest, WhenEtcdIsFullJobsCanBeDeleted) {
+TEST_F(EtcdFaultTest, JobsCanBeDeletedWhenEtcdIsFull) {
   auto store = Open();
   ASSERT_TRUE(store->AddJob(StoreConformance::Submission("request")).ok());
-  // As etcd does: what puts nothing is taken.
+  // Like etcd when it is full: accepts transactions without puts.
   proxy_->OnTransaction([&](const auto&, const etcd::TxnRequest& request, auto pass) {
     for (const etcd::RequestOp& op : request.success()) {
       if (op.has_request_put()) return Full();
@@ -520,7 +521,7 @@ TEST_F(EtcdFaultTest, WhenEtcdIsFullJobsCanBeDeleted) {
   EXPECT_EQ(store->AddJob(StoreConformance::Submission())->number(), 2);
 }
 
-TEST_F(EtcdFaultTest, SlowServersAreWaitedForLongerEachTime) {
+TEST_F(EtcdFaultTest, WaitsLongerForSlowServersInEachRound) {
   const auto client =
       EtcdClient::Create({.servers = {proxy_->address()}, .try_max = absl::Seconds(1)});
   int attempts = 0;
@@ -536,7 +537,7 @@ TEST_F(EtcdFaultTest, SlowServersAreWaitedForLongerEachTime) {
   EXPECT_GE(attempts, 3);
 }
 
-TEST_F(EtcdFaultTest, ALeaseOutlivesRenewalsThatFail) {
+TEST_F(EtcdFaultTest, ALeaseSurvivesFailedRenewals) {
   options_.lease = absl::Seconds(2);
   absl::Notification settled;
   std::atomic<bool> lost = false;
@@ -559,7 +560,7 @@ TEST_F(EtcdFaultTest, ALeaseOutlivesRenewalsThatFail) {
   store.reset();
 }
 
-TEST_F(EtcdFaultTest, ATokenThatAChangeOfUsersMadeVoidIsAskedForAnew) {
+TEST_F(EtcdFaultTest, AuthenticatesAgainAfterAChangeOfUsers) {
   const std::string password = ::testing::TempDir() + "/any-password";
   std::ofstream(password) << "any\n";
   const auto client = EtcdClient::Create(
@@ -577,7 +578,7 @@ TEST_F(EtcdFaultTest, ATokenThatAChangeOfUsersMadeVoidIsAskedForAnew) {
   EXPECT_TRUE(answer.ok()) << answer.status();
 }
 
-// By etcd's gateway to HTTP, whose administration is not our store's business.
+// Calls etcd's HTTP gateway, because the store has no functions to administer users.
 std::string Post(const std::string& address, const std::string& path, const std::string& body) {
   const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in server{};
@@ -597,7 +598,7 @@ std::string Post(const std::string& address, const std::string& path, const std:
   return answer;
 }
 
-TEST(EtcdClientTest, GivesItsNameAndGivesItAnewWhenEtcdForgetsIt) {
+TEST(EtcdClientTest, AuthenticatesAndRepeatsItAfterARestartOfEtcd) {
   auto server = EtcdServer::Start();
   if (server == nullptr) GTEST_SKIP() << "etcd is not installed";
   for (const auto& [path, body] : {std::pair("user/add", R"({"name":"root","password":"secret"})"),
@@ -616,7 +617,7 @@ TEST(EtcdClientTest, GivesItsNameAndGivesItAnewWhenEtcdForgetsIt) {
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_TRUE((*store)->AddJob(StoreConformance::Submission()).ok());
 
-  server->Kill();  // it forgets whom it knew
+  server->Kill();  // it forgets its tokens
   server->Restart();
   EXPECT_TRUE((*store)->AddJob(StoreConformance::Submission()).ok());
 
@@ -627,7 +628,7 @@ TEST(EtcdClientTest, GivesItsNameAndGivesItAnewWhenEtcdForgetsIt) {
   EXPECT_EQ(ReasonOf(wrong), "STORE_UNWRITABLE") << wrong;
 }
 
-TEST(EtcdClientTest, AnotherServerAnswersForOneThatIsGone) {
+TEST(EtcdClientTest, UsesAnotherServerIfOneIsDown) {
   if (Server() == nullptr) GTEST_SKIP() << "etcd is not installed";
   const auto client = EtcdClient::Create({.servers = {"127.0.0.1:1", Server()->address()}});
   etcd::RangeRequest request;
@@ -637,7 +638,7 @@ TEST(EtcdClientTest, AnotherServerAnswersForOneThatIsGone) {
   EXPECT_EQ((*client)->servers(), "127.0.0.1:1," + Server()->address());
 }
 
-TEST(EtcdClientTest, BehindAPrefixIsTheFirstKeyThatDoesNotBeginSo) {
+TEST(EtcdClientTest, BehindPrefixReturnsTheFirstKeyAfterThePrefix) {
   EXPECT_EQ(BehindPrefix("job/"), "job0");
   EXPECT_EQ(BehindPrefix("a\xff"), "b");
   EXPECT_EQ(BehindPrefix("\xff"), std::string(1, '\0'));

@@ -1,5 +1,5 @@
-// etcd that is closed to strangers, and coordinators with --store_tls: who comes in, and what the
-// others are told.
+// Tests an etcd that requires certificates, and coordinators with --store_tls: which are accepted,
+// and what the rejected ones report.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -46,7 +46,7 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 
 class EtcdTlsTest : public ::testing::Test {
  protected:
-  // One etcd serves every test: the coordinators that come in write below a prefix of their own.
+  // One etcd serves every test. The coordinators that it accepts write below a prefix of their own.
   static void SetUpTestSuite() {
     ours_ = *MakeAuthority("ours", absl::Now(), 30 * kDay);
     std::string folder = ::testing::TempDir() + "/etcd-tls-server-XXXXXX";
@@ -60,7 +60,7 @@ class EtcdTlsTest : public ::testing::Test {
     ASSERT_NE(mkdtemp(home_.data()), nullptr);
   }
 
-  // For --store_tls of somebody who believes `believed` and has a certificate, or none.
+  // Makes a folder for --store_tls that trusts `believed` and has the certificate `mine`, if any.
   std::string Folder(const std::string& name, const CertifiedKey& believed,
                      const std::optional<CertifiedKey>& mine) const {
     return FolderIn(home_, name, believed, mine);
@@ -89,7 +89,7 @@ class EtcdTlsTest : public ::testing::Test {
         .value();
   }
 
-  // As a coordinator with these flags does it. Where it would wait for its turn: why.
+  // Opens the store as a coordinator with these flags does. Returns the reason if it would wait.
   absl::StatusOr<std::unique_ptr<Store>> Open(const EtcdServer& server, const std::string& tls) {
     absl::SetFlag(&FLAGS_store, absl::StrCat("etcd://", server.address(), "/closed"));
     absl::SetFlag(&FLAGS_store_tls, tls);
@@ -105,7 +105,8 @@ class EtcdTlsTest : public ::testing::Test {
     return store;
   }
 
-  // What one who calls with these certificates is told. Who is turned away tries again until then.
+  // Returns the result of a read with these certificates. A rejected client retries until the
+  // timeout.
   static absl::Status Ask(const EtcdServer& server, const std::string& tls,
                           absl::Duration timeout = absl::Seconds(1)) {
     const auto client = EtcdClient::Create({.servers = {server.address()}, .tls = tls});
@@ -142,7 +143,7 @@ class EtcdTlsTest : public ::testing::Test {
 CertifiedKey EtcdTlsTest::ours_;
 EtcdServer* EtcdTlsTest::server_ = nullptr;
 
-TEST_F(EtcdTlsTest, WhoHasACertificateOfItsAuthorityComesIn) {
+TEST_F(EtcdTlsTest, AcceptsAClientWithACertificateOfItsAuthority) {
   const auto store = Open(*server_, Folder("client", ours_, Client(ours_)));
 
   ASSERT_TRUE(store.ok()) << store.status();
@@ -152,7 +153,7 @@ TEST_F(EtcdTlsTest, WhoHasACertificateOfItsAuthorityComesIn) {
   EXPECT_EQ((*store)->Tokens()->size(), 1);
 }
 
-TEST_F(EtcdTlsTest, AServerOfAnotherAuthorityIsNotBelievedAndItIsSaidWhy) {
+TEST_F(EtcdTlsTest, RejectsAServerOfAnotherAuthorityAndReportsWhy) {
   const std::string refusal =
       RefusalOf(Folder("client", theirs_, Client(ours_)), "certificate verify failed");
 
@@ -160,10 +161,10 @@ TEST_F(EtcdTlsTest, AServerOfAnotherAuthorityIsNotBelievedAndItIsSaidWhy) {
   EXPECT_THAT(refusal, HasSubstr("certificate verify failed"));
 }
 
-TEST_F(EtcdTlsTest, NorIsOneWhoseCertificateHasAnotherName) {
+TEST_F(EtcdTlsTest, RejectsAServerWhoseCertificateHasAnotherName) {
   const auto other = EtcdServer::Start(Folder("other", ours_, Server("etcd.example.org")));
 
-  // On a busy machine a second can pass before the handshake has failed.
+  // The handshake can take more than a second on a busy machine.
   const std::string tls = Folder("client", ours_, Client(ours_));
   absl::Status refused = Ask(*other, tls);
   for (const absl::Time end = absl::Now() + kPatience;
@@ -175,7 +176,7 @@ TEST_F(EtcdTlsTest, NorIsOneWhoseCertificateHasAnotherName) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("Hostname Verification"));
 }
 
-TEST_F(EtcdTlsTest, EtcdTurnsAwayWhoHasNoCertificateOfItsAuthority) {
+TEST_F(EtcdTlsTest, EtcdRejectsAClientWithoutACertificateOfItsAuthority) {
   EXPECT_TRUE(Ask(*server_, Folder("client", ours_, Client(ours_)), kPatience).ok());
 
   for (const std::string& tls : {Folder("nobody", ours_, std::nullopt),
@@ -186,11 +187,12 @@ TEST_F(EtcdTlsTest, EtcdTurnsAwayWhoHasNoCertificateOfItsAuthority) {
   }
 }
 
-TEST_F(EtcdTlsTest, WhoIsTurnedAwayIsToldWhyAndWhatToTry) {
+TEST_F(EtcdTlsTest, ARejectedClientReportsWhyAndWhatToTry) {
   const std::string nobody = Folder("nobody", ours_, std::nullopt);
   const std::string stranger = Folder("stranger", ours_, Client(theirs_));
   const std::string etcd = absl::StrCat("etcd at ", server_->address());
-  // "bad certificate"; newer ones have a word of its own for none.
+  // Older servers say "bad certificate" here; newer ones have a separate alert for a missing
+  // certificate.
   const std::string none = GreetEtcd(server_->address(), nobody, kPatience).objection;
   const std::string strange = GreetEtcd(server_->address(), stranger, kPatience).objection;
   EXPECT_THAT(none, HasSubstr("certificate"));
@@ -215,7 +217,7 @@ TEST_F(EtcdTlsTest, WhoIsTurnedAwayIsToldWhyAndWhatToTry) {
               StartsWith(etcd + " speaks TLS"));
 }
 
-TEST_F(EtcdTlsTest, AGreetingAccusesNobodyOfWhatItDoesNotKnow) {
+TEST_F(EtcdTlsTest, AGreetingReportsNoObjectionIfNoneIsKnown) {
   const EtcdGreeting friendly =
       GreetEtcd(server_->address(), Folder("client", ours_, Client(ours_)), kPatience);
   EXPECT_TRUE(friendly.speaks_tls);
@@ -232,7 +234,7 @@ TEST_F(EtcdTlsTest, AGreetingAccusesNobodyOfWhatItDoesNotKnow) {
   EXPECT_FALSE(GreetEtcd("no address", nobody, kPatience).speaks_tls);
 }
 
-TEST_F(EtcdTlsTest, AFileThatIsMissingIsNamedWithTheFlag) {
+TEST_F(EtcdTlsTest, AMissingFileIsReportedWithTheFlag) {
   const std::string folder = Folder("client", ours_, Client(ours_));
   ASSERT_EQ(remove(TlsFolder{folder}.key().c_str()), 0);
 

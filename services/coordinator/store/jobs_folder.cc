@@ -36,7 +36,7 @@ absl::Status WriteId(const std::string& folder, const std::string& id) {
   const std::string path = folder + "/folder.id";
   const std::string unfinished = path + ".tmp";
   const auto write = [&]() -> absl::Status {
-    if (remove(unfinished.c_str()) != 0 && errno != ENOENT) {  // of an attempt before
+    if (remove(unfinished.c_str()) != 0 && errno != ENOENT) {  // left by an earlier attempt
       return StorageError(unfinished, "remove", errno);
     }
     ASSIGN_OR_RETURN(DiskFile file, DiskFile::CreateToWrite(unfinished));
@@ -55,10 +55,10 @@ absl::Status WriteId(const std::string& folder, const std::string& id) {
 absl::Status NotTheOne(const std::string& jobs, const std::string& why) {
   return WithReason(
       absl::FailedPreconditionError(absl::StrCat(
-          jobs, " is not where this coordinator's jobs have their checkpoints: ", why,
-          ". Is the volume mounted that belongs there? If what it held is lost for good, or this "
-          "is to take its place, start with --adopt_state_dir: checkpoints that are not here are "
-          "forgotten then")),
+          jobs, " is not the folder that has the checkpoints of this coordinator's jobs: ", why,
+          ". Is the right volume mounted? If the old folder is lost for good, or this one replaces "
+          "it, start with --adopt_state_dir; the coordinator then forgets checkpoints that are not "
+          "here")),
       "JOBS_NOT_MOUNTED");
 }
 
@@ -78,12 +78,12 @@ absl::Status CheckJobsFolder(const StateFolder& folder,
       with_checkpoints, [&](const std::string& id) { return Exists(folder.checkpoints(id)); });
   if (!with_checkpoints.empty() && !has_some) {
     return NotTheOne(folder.jobs(),
-                     absl::StrCat("it has those of none of the ", with_checkpoints.size(),
-                                  " jobs that have some, such as ", with_checkpoints.front()));
+                     absl::StrCat("it has none of the checkpoints of ", with_checkpoints.size(),
+                                  " jobs, such as ", with_checkpoints.front()));
   }
   const absl::Status marked =
       own.empty() && !found.empty() ? WriteId(state_dir, found) : AdoptJobsFolder(folder);
-  // A disk that is full or read-only for now is no reason not to start: the next start marks it.
+  // A disk that is full or read-only does not prevent the start. The next start writes the mark.
   LOG_IF(WARNING, !marked.ok()) << folder.jobs() << ": " << marked.message();
   return absl::OkStatus();
 }
@@ -91,7 +91,7 @@ absl::Status CheckJobsFolder(const StateFolder& folder,
 absl::Status AdoptJobsFolder(const StateFolder& folder) {
   const std::string state_dir = ParentOf(folder.jobs());
   std::string own = IdIn(state_dir);
-  if (own.empty()) {  // StateFolder::Id() is for several who may come at once
+  if (own.empty()) {  // StateFolder::Id() instead handles concurrent callers
     own = NewClusterId();
     RETURN_IF_ERROR(WriteId(state_dir, own));
   }

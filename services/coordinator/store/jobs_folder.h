@@ -1,4 +1,4 @@
-// Whether the folder of the jobs is the one that the state folder has always had.
+// Checks that the jobs folder is the one that belongs to the state folder.
 #pragma once
 
 #include <string>
@@ -9,19 +9,21 @@
 
 namespace muster {
 
-// STATE_DIR/jobs may be a volume of its own. Where that is not mounted, or another one is, every
-// checkpoint would be taken for gone. So it has the id of the state folder too, in jobs/folder.id.
+// STATE_DIR/jobs may be a volume of its own. If it is not mounted, or another volume is, every
+// checkpoint would look deleted. Therefore jobs/folder.id repeats the id of the state folder.
 //
-// Gives it one that has none, if the store knows of no checkpoint (`with_checkpoints`: the ids of
-// the jobs that have some) or those of some of these jobs are there: it is of an older version
-// then. A state folder that has no id itself takes that of its jobs over. What cannot be written
-// now is a warning: the next one to ask does it. FAILED_PRECONDITION (reason "JOBS_NOT_MOUNTED"):
-// it is not the one.
+// `with_checkpoints`: ids of the jobs that have checkpoints. A jobs folder without an id gets one
+// if this list is empty, or if the folder has checkpoints of some of these jobs (an older version
+// created it). A state folder without an id takes the id of its jobs folder.
+//
+// If an id cannot be written, this logs a warning, and the next call tries again. Returns
+// FAILED_PRECONDITION (reason "JOBS_NOT_MOUNTED") if the folder is a different one.
 absl::Status CheckJobsFolder(const StateFolder& folder,
                              const std::vector<std::string>& with_checkpoints);
 
-// From now on the one that is there is the one. For who has the store: nobody else gives the
-// folders ids meanwhile. UNAVAILABLE and others (reason "STATE_DIR_FAILED"): it cannot be written.
+// Accepts the present jobs folder: gives it the id of the state folder. Requires: the caller has
+// the store, so that no other process assigns ids at the same time. Returns UNAVAILABLE or another
+// code (reason "STATE_DIR_FAILED") if an id cannot be written.
 absl::Status AdoptJobsFolder(const StateFolder& folder);
 
 }  // namespace muster

@@ -29,7 +29,7 @@ class JobsFolderTest : public ::testing::Test {
     EXPECT_TRUE(folder.ok()) << folder.status();
     folder_.emplace(*std::move(folder));
   }
-  // As when nothing is mounted there.
+  // Simulates that no volume is mounted at jobs/.
   void Unmount() {
     fs::rename(path_ + "/jobs", path_ + "/volume");
     Open();
@@ -44,26 +44,28 @@ class JobsFolderTest : public ::testing::Test {
   std::optional<StateFolder> folder_;
 };
 
-TEST_F(JobsFolderTest, AVolumeThatIsNotMountedIsMissed) {
-  ASSERT_TRUE(CheckJobsFolder(*folder_, {}).ok()) << "nothing was trained yet";
-  EXPECT_TRUE(Check().ok()) << "known from now on";
+TEST_F(JobsFolderTest, DetectsThatTheVolumeIsNotMounted) {
+  ASSERT_TRUE(CheckJobsFolder(*folder_, {}).ok()) << "no job has trained yet";
+  EXPECT_TRUE(Check().ok()) << "the folder is marked now";
   Unmount();
   const absl::Status missed = Check();
   EXPECT_EQ(missed.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(missed), "JOBS_NOT_MOUNTED");
-  EXPECT_THAT(std::string(missed.message()),
-              HasSubstr("/jobs is not where this coordinator's jobs have their checkpoints: it has "
-                        "those of none of the 2 jobs that have some, such as a-1. Is the volume "
-                        "mounted that belongs there?"));
-  EXPECT_FALSE(fs::exists(path_ + "/jobs/folder.id")) << "or the next start would find it";
+  EXPECT_THAT(
+      std::string(missed.message()),
+      HasSubstr("/jobs is not the folder that has the checkpoints of this coordinator's jobs: "
+                "it has none of the checkpoints of 2 jobs, such as a-1. Is the right volume "
+                "mounted?"));
+  EXPECT_FALSE(fs::exists(path_ + "/jobs/folder.id")) << "otherwise the next start would accept it";
   Mount(path_ + "/volume");
   EXPECT_TRUE(Check().ok());
 }
 
-TEST_F(JobsFolderTest, AnotherVolumeIsNotTakenForIt) {
+TEST_F(JobsFolderTest, RejectsAnotherVolume) {
   ASSERT_TRUE(CheckJobsFolder(*folder_, {}).ok());
   std::ofstream(path_ + "/jobs/folder.id") << "of another state folder";
-  ASSERT_TRUE(folder_->MakeJob("a-1/checkpoints").ok()) << "who has such a job too";
+  ASSERT_TRUE(folder_->MakeJob("a-1/checkpoints").ok())
+      << "the other folder has a job of that name";
   EXPECT_THAT(std::string(Check().message()), HasSubstr("it belongs to the state folder of"));
   EXPECT_FALSE(CheckJobsFolder(*folder_, {}).ok());
 
@@ -71,16 +73,16 @@ TEST_F(JobsFolderTest, AnotherVolumeIsNotTakenForIt) {
   EXPECT_TRUE(Check().ok());
 }
 
-TEST_F(JobsFolderTest, AnOlderOneIsKnownByItsJobs) {
+TEST_F(JobsFolderTest, RecognizesAFolderWithoutAnIdByItsJobs) {
   EXPECT_EQ(ReasonOf(Check()), "JOBS_NOT_MOUNTED");
   ASSERT_TRUE(folder_->MakeJob("a-1").ok());
-  EXPECT_FALSE(Check().ok()) << "an older coordinator made it where it found none";
+  EXPECT_FALSE(Check().ok()) << "an older coordinator created an empty one";
   ASSERT_TRUE(folder_->MakeJob("b-2/checkpoints").ok());
   EXPECT_TRUE(Check().ok());
   EXPECT_TRUE(fs::exists(path_ + "/jobs/folder.id"));
 }
 
-TEST_F(JobsFolderTest, AnAttemptThatWasCutOffIsInNobodysWay) {
+TEST_F(JobsFolderTest, IgnoresALeftoverTemporaryFile) {
   std::ofstream(path_ + "/folder.id.tmp") << "half";
   std::ofstream(path_ + "/jobs/folder.id.tmp") << "half";
   ASSERT_TRUE(CheckJobsFolder(*folder_, {}).ok());
@@ -88,7 +90,7 @@ TEST_F(JobsFolderTest, AnAttemptThatWasCutOffIsInNobodysWay) {
   EXPECT_FALSE(fs::exists(path_ + "/jobs/folder.id.tmp"));
 }
 
-TEST_F(JobsFolderTest, ADiskThatTakesNoIdNowKeepsNobodyFromStarting) {
+TEST_F(JobsFolderTest, ADiskThatRejectsTheIdDoesNotPreventTheStart) {
   fs::create_directories(path_ + "/jobs/folder.id.tmp/in-the-way");
   EXPECT_TRUE(CheckJobsFolder(*folder_, {}).ok());
   EXPECT_FALSE(fs::exists(path_ + "/jobs/folder.id"));
@@ -97,11 +99,11 @@ TEST_F(JobsFolderTest, ADiskThatTakesNoIdNowKeepsNobodyFromStarting) {
   EXPECT_TRUE(fs::exists(path_ + "/jobs/folder.id"));
 }
 
-TEST_F(JobsFolderTest, AStateFolderThatWasLostTakesTheIdOfItsJobsOver) {
+TEST_F(JobsFolderTest, ANewStateFolderAdoptsTheIdOfItsJobsFolder) {
   ASSERT_TRUE(CheckJobsFolder(*folder_, {}).ok());
   const std::string id = *folder_->Id();
   fs::remove(path_ + "/folder.id");
-  EXPECT_FALSE(Check().ok()) << "of none of the store's jobs";
+  EXPECT_FALSE(Check().ok()) << "it has none of the store's jobs";
   ASSERT_TRUE(folder_->MakeJob("a-1/checkpoints").ok());
   EXPECT_TRUE(Check().ok());
   EXPECT_EQ(*folder_->Id(), id);

@@ -16,15 +16,15 @@
 namespace muster {
 namespace {
 
-// Of the tokens that were revoked in the store that is given up, when they were. One that cannot be
-// read is given up all the same.
+// Returns the revocation time of each token that was revoked in the old store. Returns nothing if
+// the old store cannot be read; it is replaced all the same.
 absl::flat_hash_map<std::string, google::protobuf::Timestamp> Revocations(
     const StoreChoice& choice) {
   absl::flat_hash_map<std::string, google::protobuf::Timestamp> revoked;
   const auto tokens = choice.Tokens();
-  LOG_IF(WARNING, !tokens.ok())
-      << "which tokens were revoked in the store that is given up is not known: "
-      << tokens.status().message() << " [" << ReasonOf(tokens.status()) << "]";
+  LOG_IF(WARNING, !tokens.ok()) << "cannot read which tokens were revoked in the replaced store: "
+                                << tokens.status().message() << " [" << ReasonOf(tokens.status())
+                                << "]";
   if (!tokens.ok()) return revoked;
   for (const Store::Token& token : *tokens) {
     if (token.record.has_revoke_time()) revoked[token.record.id()] = token.record.revoke_time();
@@ -64,14 +64,14 @@ absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
                                  [&](Store& store) { return store.Import(next); }));
   LOG(INFO) << "restored " << jobs << " jobs and " << tokens << " tokens, as they were on "
             << absl::FormatTime(absl::FromUnixSeconds(reader->header().unix_seconds()))
-            << ". Start the coordinator, then the members again: they belong to the cluster that "
-               "was";
-  LOG_IF(INFO, stay_revoked > 0) << stay_revoked
-                                 << " tokens stay revoked, as they were in the store "
-                                 << "that was given up";
+            << ". Start the coordinator, then restart the members: they still belong to the old "
+               "cluster";
+  LOG_IF(INFO, stay_revoked > 0) << stay_revoked << " tokens stay revoked, as they were in the "
+                                 << "replaced store";
   LOG_IF(WARNING, valid > 0)
-      << valid << " tokens are valid, as they were then. Those that were revoked since are valid "
-      << "again: muster token list shows all, muster token revoke ends one";
+      << valid
+      << " tokens are valid, as at the time of the backup. Tokens revoked since then are valid "
+      << "again: muster token list shows all, muster token revoke revokes one";
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// Puts a backup in the place of a store.
+// Replaces a store by a backup.
 #pragma once
 
 #include <string>
@@ -10,11 +10,13 @@ namespace muster {
 
 enum class Occupied { kRefuse, kGiveUp };
 
-// Looks at all of the backup first; the store is new then, or as it was. A file of SQLite that is
-// given up is kept beside it, and what it knows of revoked tokens goes on, where it can be read.
-// Says in the log what it has done, and that tokens which were revoked since the backup are valid
-// again. The errors of BackupReader, of opening the store and of Store::Import; UNAVAILABLE (reason
-// "STORE_LOCKED"): a coordinator uses the store.
+// Checks the whole backup first. Then the store is either completely replaced or unchanged. A
+// replaced SQLite file is kept beside the new one. Tokens that were revoked in the replaced store
+// stay revoked, if that store can be read.
+//
+// Logs the result, and a warning that tokens revoked since the backup are valid again.
+// Returns an error of BackupReader, of opening the store or of Store::Import, or UNAVAILABLE
+// (reason "STORE_LOCKED") if a coordinator uses the store.
 absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice, Occupied occupied);
 
 }  // namespace muster

@@ -45,21 +45,21 @@ constexpr char kSqliteSchema[] = R"sql(
   CREATE INDEX requests_by_job ON requests(job);
 )sql";
 
-// From schema 1, which knew no models but the zoo's.
+// Upgrade from schema 1, in which every model came from the zoo.
 constexpr char kGraphColumn[] = "ALTER TABLE jobs ADD COLUMN graph BLOB NOT NULL DEFAULT x''";
 
-// From schema 2, which knew neither the cluster nor its members.
+// Upgrade from schema 2, which had no cluster id and no seats.
 constexpr char kIdentityTables[] = R"sql(
   CREATE TABLE cluster(id TEXT NOT NULL);
   CREATE TABLE seats(member TEXT PRIMARY KEY, ordinal INTEGER NOT NULL) WITHOUT ROWID;
 )sql";
 
-// From schema 3, which knew no people.
+// Upgrade from schema 3, which had no access tokens.
 constexpr char kTokenTable[] =
     "CREATE TABLE tokens(id TEXT PRIMARY KEY, record BLOB NOT NULL, hash BLOB NOT NULL) WITHOUT "
     "ROWID";
 
-// What SQLite was doing with its files, of which it names none.
+// Returns the file operation that failed. SQLite's own message does not name it.
 absl::string_view ActionOf(int extended_code) {
   switch (extended_code) {
     case SQLITE_IOERR_READ:
@@ -89,7 +89,8 @@ std::string Describe(sqlite3* database) {
   const int code = sqlite3_extended_errcode(database);
   const int error = sqlite3_system_errno(database);
   const char* const file = sqlite3_db_filename(database, "main");
-  if ((code & 0xff) != SQLITE_IOERR) return message;  // of others the number may be another call's
+  // other codes may leave errno of an unrelated call
+  if ((code & 0xff) != SQLITE_IOERR) return message;
   absl::StrAppend(
       &message, ": ", ActionOf(code), " ", file == nullptr ? "its file" : file,
       " or its -wal, -shm, -journal: ", error == 0 ? "input/output error" : strerror(error));
@@ -100,8 +101,8 @@ absl::Status SqlError(sqlite3* database) {
   const std::string message = Describe(database);
   switch (sqlite3_errcode(database) & 0xff) {
     case SQLITE_IOERR:
-      // A quota, and room that is missing for anything but a page, are errors of input and output
-      // to SQLite.
+      // SQLite reports an exceeded quota as an I/O error, and a full disk too unless it was writing
+      // a page.
       if (const int error = sqlite3_system_errno(database); error != ENOSPC && error != EDQUOT) {
         return WithReason(absl::InternalError(message), "STORE_FAILED");
       }
@@ -125,7 +126,7 @@ absl::Status Execute(sqlite3* database, const char* sql) {
                                                                              : SqlError(database);
 }
 
-// One prepared statement; columns and parameters count from 0.
+// A prepared statement. Columns and parameters count from 0.
 class Statement {
  public:
   Statement(sqlite3* database, const char* sql) : database_(database) {
@@ -150,7 +151,7 @@ class Statement {
     return *this;
   }
 
-  // True: a row is there; false: no more.
+  // Returns true if there is a row, false after the last one.
   absl::StatusOr<bool> Step() {
     const int code = prepared_ ? sqlite3_step(statement_) : SQLITE_ERROR;
     if (code == SQLITE_ROW) return true;
@@ -179,8 +180,8 @@ class Statement {
   int bound_ = 0;
 };
 
-// A file of its own: closing any descriptor of the database file would drop SQLite's own locks on
-// it.
+// The lock is a separate file: closing any descriptor of the database file would drop SQLite's own
+// POSIX locks on it.
 absl::StatusOr<int> Lock(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) {
@@ -196,10 +197,11 @@ absl::StatusOr<int> Lock(const std::string& path) {
                     "STORE_LOCKED");
 }
 
-// What SQLite makes of a database, the file itself first.
+// The files of a SQLite database; the database file itself is first.
 constexpr const char* kSuffixes[] = {"", "-wal", "-shm"};
 
-// The store that Replace() makes. Where it lies alone, a restore has not ended.
+// The path of the store that Replace() fills. If it exists and `path` does not, a restore was cut
+// off.
 std::string RestoringOf(const std::string& path) { return path + ".restoring"; }
 
 bool FileExists(const std::string& path) {
@@ -207,7 +209,7 @@ bool FileExists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-// One that is not there is fine.
+// Renames a file; OK if it does not exist.
 absl::Status Rename(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return WithReason(absl::PermissionDeniedError(
@@ -226,7 +228,8 @@ absl::Status RemoveDatabase(const std::string& path) {
   return absl::OkStatus();
 }
 
-// The file goes first: until the new one is in its place nobody takes what is left for a store.
+// Renames the database file first. Without it, Open() does not take the remaining files for a
+// store.
 absl::Status PutAside(const std::string& path) {
   int64_t now = absl::ToUnixSeconds(absl::Now());
   std::string kept;
@@ -237,7 +240,7 @@ absl::Status PutAside(const std::string& path) {
   for (const char* suffix : kSuffixes) {
     RETURN_IF_ERROR(Rename(path + suffix, kept + suffix));
   }
-  if (was_there) LOG(INFO) << "the store that was there is kept as " << kept;
+  if (was_there) LOG(INFO) << "the previous store is kept as " << kept;
   return SyncFolder(ParentOf(path));
 }
 
@@ -270,11 +273,11 @@ absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(const std::string& path
       return WithReason(
           absl::DataLossError(absl::StrCat(path,
                                            ": a restore of a backup into this store has not ended: "
-                                           "do it again, or remove ",
-                                           restoring, " to begin without any job")),
+                                           "repeat it, or remove ",
+                                           restoring, " to start without any job")),
           "STORE_CORRUPT");
     }
-    RemoveDatabase(restoring).IgnoreError();  // it died and gave nothing up
+    RemoveDatabase(restoring).IgnoreError();  // Replace() died before it touched the old store
   }
   return OpenLocked(path, lock_file);
 }
@@ -293,17 +296,19 @@ absl::Status SqliteStore::Replace(const std::string& path,
     if (filled.ok()) filled = (*store)->Settle();
   }
   if (!filled.ok()) {
-    // Where there is no store it says so to whoever comes, and is left.
+    // If there was no store, the unfinished one stays, so that Open() reports the cut-off restore.
     if (FileExists(path)) RemoveDatabase(restoring).IgnoreError();
     return filled;
   }
-  RETURN_IF_ERROR(SyncFolder(ParentOf(path)));  // it lies there before the old one goes
+  // sync the new store's name before the old one is renamed
+  RETURN_IF_ERROR(SyncFolder(ParentOf(path)));
   RETURN_IF_ERROR(PutAside(path));
   RETURN_IF_ERROR(Rename(restoring, path));
   return SyncFolder(ParentOf(path));
 }
 
-// Source: "Database File Format", sqlite.org, section 1.3: the user version, big-endian.
+// The user version is stored big-endian at byte 60: "Database File Format", sqlite.org, section
+// 1.3.
 int64_t SqliteStore::SchemaIn(const std::string& path) {
   constexpr int kUserVersionAt = 60;
   std::array<unsigned char, kUserVersionAt + 4> header{};
@@ -316,7 +321,8 @@ int64_t SqliteStore::SchemaIn(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenLocked(const std::string& path,
                                                                      int lock_file) {
-  // Plans are in it, and with them the sessions' tokens. What SQLite puts beside it has its mode.
+  // The file contains plans and their session tokens, so only the owner may read it. SQLite gives
+  // its other files the same mode.
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (file >= 0) {
     fchmod(file, S_IRUSR | S_IWUSR);
@@ -365,8 +371,8 @@ absl::Status SqliteStore::Initialize(const std::string& path) {
   }
   if (version == 0) LOG(INFO) << "new store " << path;
   if (version > 0 && version < kSchemaVersion) {
-    LOG(INFO) << path << ": its schema is raised from version " << version << " to "
-              << kSchemaVersion << "; an older Muster will not open it any more";
+    LOG(INFO) << path << ": upgrading its schema from version " << version << " to "
+              << kSchemaVersion << "; an older Muster can no longer open it";
   }
   return InTransaction([&]() -> absl::Status {
     if (version == 0) {
@@ -401,7 +407,7 @@ absl::Status SqliteStore::Settle() {
   Statement settle(database_, "PRAGMA wal_checkpoint(TRUNCATE)");
   ASSIGN_OR_RETURN(const bool answered, settle.Step());
   if (answered && settle.Integer(0) == 0) return absl::OkStatus();
-  return WithReason(absl::InternalError("store: another uses its file"), "STORE_FAILED");
+  return WithReason(absl::InternalError("store: another connection uses its file"), "STORE_FAILED");
 }
 
 absl::Status SqliteStore::InTransaction(const std::function<absl::Status()>& body) {
@@ -644,7 +650,8 @@ absl::StatusOr<std::vector<v1::Checkpoint>> SqliteStore::Checkpoints(uint64_t nu
   }
 }
 
-// By a connection of its own, whose one transaction sees one state of the file while others write.
+// Reads over a second connection. Its one transaction sees one state of the file while other
+// connections write.
 absl::Status SqliteStore::Export(
     const std::function<absl::Status(const v1::BackupRecord&)>& take) const {
   sqlite3* reader = nullptr;
@@ -721,7 +728,7 @@ absl::Status SqliteStore::ImportJob(const v1::BackupJob& job) {
     RETURN_IF_ERROR(InsertEvent(database_, job.number(), event));
   }
   if (!job.plan().empty()) {
-    // A damaged one lies where LoadJobs() looks for it: the job is damaged then, as it was.
+    // A damaged plan is stored where LoadJobs() looks for it, so that the job stays damaged.
     int64_t generation = 0;
     if (v1::JobPlan plan; plan.ParseFromString(job.plan())) {
       generation = plan.generation();
@@ -777,7 +784,7 @@ absl::Status SqliteStore::Import(
       } else if (record->has_token()) {
         v1::AccessToken token;
         if (!token.ParseFromString(record->token().record())) {
-          LOG(ERROR) << "backup: a token does not parse and is left out";
+          LOG(ERROR) << "backup: left out a token that does not parse";
           continue;
         }
         RETURN_IF_ERROR(Statement(database_, "INSERT INTO tokens VALUES (?, ?, ?)")

@@ -1,4 +1,4 @@
-// The store of one coordinator: one SQLite file.
+// A store for one coordinator, in one SQLite file.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,30 @@ struct sqlite3;
 
 namespace muster {
 
-// WAL with synchronous=FULL. A second opener is refused.
+// Uses WAL mode with synchronous=FULL. A file lock keeps a second process from opening the store.
 class SqliteStore final : public Store {
  public:
   static constexpr int kSchemaVersion = 4;
-  static constexpr int kTokensSince = 4;  // there are none in a store of an older schema
+  static constexpr int kTokensSince = 4;  // older schemas have no tokens
 
-  // Of the store in that file, which is only read; 0: not known.
+  // Returns the schema version of the store in the file, or 0 if unknown. Only reads the file.
   static int64_t SchemaIn(const std::string& path);
 
-  // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
-  // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
-  // DATA_LOSS ("STORE_CORRUPT"): not a store or damaged, or Replace() has not ended and there is
-  // none; PERMISSION_DENIED ("STORE_UNWRITABLE").
+  // Opens or creates the file and raises the term by one.
+  // Returns UNAVAILABLE (reason "STORE_LOCKED") if another coordinator has it open.
+  // Returns FAILED_PRECONDITION ("STORE_TOO_NEW") if a newer Muster wrote it.
+  // Returns DATA_LOSS ("STORE_CORRUPT") if it is damaged or not a store, or if an unfinished
+  // Replace() left no store.
+  // Returns PERMISSION_DENIED ("STORE_UNWRITABLE").
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path);
 
-  // Makes a store of what `fill` puts into an empty one, and only then gives up the one that is
-  // there, if one is: it is kept beside it under another name. After an error, and after a death,
-  // that is as it was; where none was, none is, and Open() says so. UNAVAILABLE (reason
-  // "STORE_LOCKED"): a coordinator has it. The errors of Open() and of `fill`.
+  // Fills a new store with `fill`, then puts it in the place of the store in `path`, if there is
+  // one. The old store is kept beside it under another name.
+  //
+  // The old store is unchanged after an error or a crash. If there was none, there is still none,
+  // and Open() reports the unfinished restore.
+  // Returns UNAVAILABLE (reason "STORE_LOCKED") if a coordinator has the store open, or an error of
+  // Open() or `fill`.
   static absl::Status Replace(const std::string& path,
                               const std::function<absl::Status(Store&)>& fill);
   ~SqliteStore() override;
@@ -69,11 +74,11 @@ class SqliteStore final : public Store {
  private:
   SqliteStore(sqlite3* database, int lock_file) : database_(database), lock_file_(lock_file) {}
 
-  // The store closes the file of the lock.
+  // Takes ownership of `lock_file` and closes it with the store.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenLocked(const std::string& path,
                                                                  int lock_file);
   absl::Status Initialize(const std::string& path);
-  // All that was written is in the one file then, and on the device.
+  // Moves the write-ahead log into the database file and syncs it.
   absl::Status Settle() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -29,7 +29,7 @@ int TakeNumber(void* number, int, char** columns, char**) {
   return 0;
 }
 
-// Past the store. The number that was asked for, if one was.
+// Executes SQL without the store. Returns the selected number, if there is one.
 int Execute(const std::string& path, const std::string& sql) {
   sqlite3* database = nullptr;
   EXPECT_EQ(sqlite3_open(path.c_str(), &database), SQLITE_OK);
@@ -83,8 +83,8 @@ class SqliteStoreTest : public ::testing::Test {
   const std::string path_ = NewPath();
 };
 
-TEST_F(SqliteStoreTest, NobodyElseReadsIt) {
-  { std::ofstream(path_).flush(); }  // as one of an earlier version, readable to all
+TEST_F(SqliteStoreTest, OnlyTheOwnerMayReadTheFile) {
+  { std::ofstream(path_).flush(); }  // readable to all, as an earlier version created it
   std::filesystem::permissions(path_, std::filesystem::perms::all);
   const auto store = Open();
   ASSERT_TRUE(store->AddJob(StoreConformance::Submission()).ok());
@@ -114,8 +114,8 @@ TEST_F(SqliteStoreTest, LosesNothingWhenItsProcessIsKilled) {
   EXPECT_EQ((*store->FindRequest("request"))->job, "net-1");
 }
 
-// As schema 2 left them.
-TEST_F(SqliteStoreTest, AnOlderStoreIsGivenAnId) {
+// Recreates the tables of schema 2.
+TEST_F(SqliteStoreTest, AnOlderStoreGetsAClusterId) {
   Open();
   Execute(path_,
           "DROP TABLE cluster; DROP TABLE seats; DROP TABLE tokens; PRAGMA user_version = 2");
@@ -135,7 +135,7 @@ TEST_F(SqliteStoreTest, RefusesANewerSchema) {
   EXPECT_EQ(ReasonOf(store.status()), "STORE_TOO_NEW") << store.status();
 }
 
-TEST_F(SqliteStoreTest, RefusesAFileThatIsNoStore) {
+TEST_F(SqliteStoreTest, RefusesAFileThatIsNotAStore) {
   std::ofstream(path_) << std::string(8192, 'x');
 
   const auto store = SqliteStore::Open(path_);
@@ -144,7 +144,7 @@ TEST_F(SqliteStoreTest, RefusesAFileThatIsNoStore) {
   EXPECT_EQ(ReasonOf(store.status()), "STORE_CORRUPT");
 }
 
-TEST_F(SqliteStoreTest, SaysWhereItCannotWrite) {
+TEST_F(SqliteStoreTest, NamesTheFileThatItCannotWrite) {
   const auto store = SqliteStore::Open("/proc/no/such/folder/coordinator.db");
 
   EXPECT_EQ(ReasonOf(store.status()), "STORE_UNWRITABLE");

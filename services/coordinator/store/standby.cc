@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// Ends every call at once, whatever its method.
+// Refuses every call of every method at once.
 class Standby::Refusal final : public grpc::CallbackGenericService {
  public:
   explicit Refusal(Standby* standby) : standby_(standby) {}
@@ -27,7 +27,7 @@ class Standby::Refusal final : public grpc::CallbackGenericService {
     };
     absl::MutexLock lock(&standby_->why_mu_);
     return new Reactor(ToGrpc(WithReason(
-        absl::UnavailableError(absl::StrCat("this coordinator stands by: ", standby_->why_)),
+        absl::UnavailableError(absl::StrCat("this coordinator is a standby: ", standby_->why_)),
         "NOT_LEADER")));
   }
 
@@ -38,7 +38,7 @@ class Standby::Refusal final : public grpc::CallbackGenericService {
 Standby::Standby(grpc::ServerBuilder& builder) : refusal_(std::make_unique<Refusal>(this)) {
   builder.RegisterCallbackGenericService(refusal_.get());
   refusing_ = builder.BuildAndStart();
-  CHECK(refusing_ != nullptr) << "it listens nowhere: what could be in its way?";
+  CHECK(refusing_ != nullptr) << "gRPC server without a port did not start; this cannot fail";
   if (auto* const health = refusing_->GetHealthCheckService()) health->SetServingStatus(false);
   absl::MutexLock lock(&mu_);
   serving_ = refusing_.get();

@@ -1,4 +1,4 @@
-// What a coordinator does at its port until it leads.
+// Answers calls at the coordinator's port until it leads.
 #pragma once
 
 #include <memory>
@@ -12,27 +12,27 @@
 
 namespace muster {
 
-// Refuses every call with UNAVAILABLE (reason "NOT_LEADER"), and is NOT_SERVING to gRPC's health
+// Refuses every call with UNAVAILABLE (reason "NOT_LEADER") and reports NOT_SERVING to gRPC health
 // checks. Thread-safe.
 class Standby {
  public:
-  // `builder` has everything but services and ports.
+  // `builder` has all settings, but no services and no ports.
   explicit Standby(grpc::ServerBuilder& builder);
   ~Standby();
 
-  // Why it is not this coordinator's turn, for who calls.
+  // Sets the reason for callers why this coordinator does not lead yet.
   void Explain(const absl::Status& why) ABSL_LOCKS_EXCLUDED(why_mu_);
 
-  // Takes a connection: a stream socket that does not block.
+  // Serves a connection. `socket` is a non-blocking stream socket.
   void Serve(int socket) ABSL_LOCKS_EXCLUDED(mu_);
-  // It is this coordinator's turn: connections go to `server`, which outlives this, and those who
-  // were refused until now are hung up on. Once.
+  // This coordinator leads now. New connections go to `server`, which must outlive this object.
+  // Closes the connections that were refused until now. Call once.
   void GiveWayTo(grpc::Server* server) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Refusal;
 
-  // Two: gRPC may answer a call while it is given a connection.
+  // A mutex of its own: gRPC may answer a call while Serve() holds `mu_`.
   absl::Mutex why_mu_;
   std::string why_ ABSL_GUARDED_BY(why_mu_) = "it has just started";
   absl::Mutex mu_;

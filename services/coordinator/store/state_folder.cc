@@ -30,7 +30,8 @@ absl::Status FromCode(const std::error_code& error, const std::string& path) {
   return WithReason(absl::ErrnoToStatus(error.value(), path), "STATE_DIR_FAILED");
 }
 
-// What is synced in a folder is worth nothing while a power cut can take the folder's own name.
+// Synced files are lost if a power cut removes the name of their folder, so parent folders are
+// synced, too.
 absl::Status MakeDurable(const std::string& path) {
   const absl::Status made = MakeFolders(path);
   return made.ok() ? made : WithReason(made, "STATE_DIR_FAILED");
@@ -53,7 +54,8 @@ absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
   return StateFolder(absolute);
 }
 
-// Whole or not at all, and whoever comes first has made it: link() replaces nothing.
+// Creates the file completely or not at all: link() does not replace a file, so the first process
+// wins.
 absl::StatusOr<std::string> StateFolder::Id() const {
   const std::string path = path_ + "/folder.id";
   const std::string own = NewClusterId();
@@ -102,8 +104,8 @@ absl::Status StateFolder::SetJobAside(const std::string& id) const {
   if (!fs::exists(job(id), error)) return FromCode(error, job(id));
   fs::rename(job(id), job(id) + kAsideSuffix, error);
   RETURN_IF_ERROR(FromCode(error, job(id)));
-  // Or else, when the store has forgotten the job, a power cut could bring its folder back for
-  // good.
+  // A power cut without this sync could bring the folder back for good after the store has
+  // forgotten the job.
   const absl::Status synced = SyncFolder(path_ + "/jobs");
   if (synced.ok()) return synced;
   fs::rename(job(id) + kAsideSuffix, job(id), error);
@@ -113,7 +115,7 @@ absl::Status StateFolder::SetJobAside(const std::string& id) const {
 void StateFolder::RemoveJobSetAside(const std::string& id) const {
   std::error_code error;
   fs::remove_all(job(id) + kAsideSuffix, error);
-  if (error) LOG(ERROR) << job(id) << kAsideSuffix << " is left over: " << error.message();
+  if (error) LOG(ERROR) << job(id) << kAsideSuffix << " cannot be removed: " << error.message();
 }
 
 void StateFolder::BringJobBack(const std::string& id) const {

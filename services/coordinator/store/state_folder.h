@@ -1,4 +1,4 @@
-// Where the coordinator keeps what must survive it: the store, the jobs' folders, models' values.
+// The coordinator's state folder: the store, the folders of jobs and the values of models.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,19 @@
 
 namespace muster {
 
-// Paths, and what is done to whole folders. Thread-safe; errors have the reason "STATE_DIR_FAILED".
+// Paths in the folder, and operations on whole job folders.
+// Thread-safe. Errors have the reason "STATE_DIR_FAILED".
 //
-//   coordinator.db                    the store, where it is SQLite
-//   folder.id                         which folder this is, for a store that lies elsewhere
-//   jobs/ID/metrics.jsonl             every step of a job
-//   jobs/ID/checkpoints/              see docs/checkpoint_format.md
-//   jobs/ID.deleted/                  of a deleted job, on its way out
-//   models/                           values that models' files brought along
+//   coordinator.db                    the store, if it is SQLite.
+//   folder.id                         the id of this folder, for a store outside of it.
+//   jobs/ID/metrics.jsonl             every step of a job.
+//   jobs/ID/checkpoints/              see docs/checkpoint_format.md.
+//   jobs/ID.deleted/                  a deleted job, while its files are removed.
+//   models/                           parameter values from model files.
 class StateFolder {
  public:
-  // Makes the folder if it is missing and makes its path absolute. A folder that was made survives
-  // a power cut, here and below.
+  // Creates the folder if it is missing and makes its path absolute. Created folders, here and
+  // below, survive a power cut.
   static absl::StatusOr<StateFolder> Open(const std::string& path);
 
   std::string store() const { return path_ + "/coordinator.db"; }
@@ -32,26 +33,27 @@ class StateFolder {
   std::string checkpoints(const std::string& id) const { return job(id) + "/checkpoints"; }
   std::string metrics_log(const std::string& id) const { return job(id) + "/metrics.jsonl"; }
 
-  // Made when it is first asked for, and the same for every process that has this folder.
+  // Returns the id of this folder, and creates it at the first call. All processes that use the
+  // folder get the same id.
   absl::StatusOr<std::string> Id() const;
 
   struct JobFolder {
     std::string id;
-    uint64_t number = 0;  // at its end
+    uint64_t number = 0;  // the number at the end of `id`
   };
   static constexpr uint64_t kJobNumberMax = 1'000'000'000'000;
-  // Those that are there, whatever the store knows, in no order; of jobs that are set aside as
-  // well. What has a larger number at its end is no job's.
+  // Returns all job folders, whatever the store knows, in no order, including those set aside.
+  // Ignores names with a number above kJobNumberMax.
   absl::StatusOr<std::vector<JobFolder>> JobFolders() const;
 
   absl::Status MakeJob(const std::string& id) const;
-  // In two steps, since the second takes its time: after the first nobody finds the job's files,
-  // not even after a power cut. A job without a folder has none to remove.
+  // Deletion has two steps, because the second one takes long. After SetJobAside() the job's files
+  // are out of sight, even after a power cut. Both do nothing if the job has no folder.
   absl::Status SetJobAside(const std::string& id) const;
   void RemoveJobSetAside(const std::string& id) const;
-  // Instead of the second: the job stays.
+  // Undoes SetJobAside().
   void BringJobBack(const std::string& id) const;
-  // What a crash left between the two.
+  // Removes the folders that a crash left after SetJobAside().
   void RemoveAllSetAside() const;
 
  private:

@@ -21,7 +21,7 @@ std::string NewPath() {
   return path;
 }
 
-TEST(StateFolderTest, EveryoneWhoHasTheFolderKnowsItByTheSameId) {
+TEST(StateFolderTest, AllProcessesGetTheSameId) {
   const std::string path = NewPath();
   const auto id = StateFolder::Open(path)->Id();
   ASSERT_TRUE(id.ok()) << id.status();
@@ -35,7 +35,7 @@ TEST(StateFolderTest, EveryoneWhoHasTheFolderKnowsItByTheSameId) {
   EXPECT_EQ(ReasonOf(StateFolder::Open(path)->Id().status()), "STATE_DIR_FAILED");
 }
 
-TEST(StateFolderTest, AJobsFilesAreOutOfSightAtOnceAndGoneInTheEndCrashOrNot) {
+TEST(StateFolderTest, JobFilesAreHiddenAtOnceAndRemovedLaterDespiteACrash) {
   const std::string path = NewPath() + "/deeper/still";
   const auto folder = StateFolder::Open(path);
   ASSERT_TRUE(folder.ok()) << folder.status();
@@ -54,7 +54,7 @@ TEST(StateFolderTest, AJobsFilesAreOutOfSightAtOnceAndGoneInTheEndCrashOrNot) {
   EXPECT_TRUE(folder->SetJobAside("never-ran-3").ok());
 }
 
-TEST(StateFolderTest, KnowsWhichJobsHaveAFolder) {
+TEST(StateFolderTest, ListsTheJobsThatHaveAFolder) {
   const std::string path = NewPath();
   const auto folder = StateFolder::Open(path);
   ASSERT_TRUE(folder.ok()) << folder.status();
@@ -76,7 +76,7 @@ TEST(StateFolderTest, KnowsWhichJobsHaveAFolder) {
   EXPECT_EQ(ReasonOf(folder->JobFolders().status()), "STATE_DIR_FAILED");
 }
 
-TEST(StateFolderTest, APowerCutDoesNotBringBackWhatWasSetAside) {
+TEST(StateFolderTest, APowerCutDoesNotRestoreAJobThatWasSetAside) {
   const std::string path = NewPath();
   RecordedDisk disk(path);
   const auto folder = StateFolder::Open(path);
@@ -93,7 +93,7 @@ TEST(StateFolderTest, APowerCutDoesNotBringBackWhatWasSetAside) {
   EXPECT_TRUE(fs::exists(found + "/jobs/a-1.deleted"));
 }
 
-TEST(StateFolderTest, APathThatCannotBeMadeIsNamed) {
+TEST(StateFolderTest, NamesAPathThatItCannotCreate) {
   const std::string path = NewPath() + "/file";
   std::ofstream(path) << "in the way";
 

@@ -1,4 +1,4 @@
-// What must survive the coordinator, whatever keeps it: SqliteStore or EtcdStore.
+// The durable state of the coordinator: an interface that SqliteStore and EtcdStore implement.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,29 @@
 
 namespace muster {
 
-// Where a job's parameters come from when it has no checkpoint of its own.
+// The origin of a job's parameters until it has a checkpoint of its own.
 struct JobOrigin {
-  std::string restore;  // as JobPlan.restore; "": initial values
+  std::string restore;  // as JobPlan.restore; "" for initial values
   int64_t first_step = 0;
-  // The model as it was read when the job was created; no nodes: to be built from the spec.
+  // The model as read when the job was created. Without nodes, the model is built from the spec.
   v1::Graph graph = {};
 };
 
 struct StoredJob {
   v1::Job record;
   JobOrigin origin;
-  // Of the record's generation; null: it was never scheduled, or it has ended.
+  // The plan of the record's generation. Null if the job was never scheduled or has ended.
   std::shared_ptr<const v1::JobPlan> plan;
-  absl::Status damage;  // what of it cannot be read; the record has its number at least
+  absl::Status damage;  // The part that cannot be read, if any. `record` has its number even then.
 };
 
-// What a call has answered with OK survives kill -9 and power loss, and every call is all or
-// nothing. One coordinator at a time has a store: every opening has a higher term than those before
-// it. Thread-safe; calls wait for the disk or the network. Errors of every call: RESOURCE_EXHAUSTED
-// (reason "STORE_FULL"), DATA_LOSS ("STORE_CORRUPT"), else INTERNAL ("STORE_FAILED").
-// store_conformance.cc states these promises as tests, for every implementation.
+// Jobs, events, plans, checkpoint records, members' ordinals and access tokens. A write that
+// returned OK survives kill -9 and power loss. Every write is all or nothing. One coordinator at a
+// time uses a store. Each opening gets a higher term than all before it.
+//
+// Thread-safe. Blocks for the disk or the network. Every call may return RESOURCE_EXHAUSTED (reason
+// "STORE_FULL"), DATA_LOSS ("STORE_CORRUPT") or INTERNAL ("STORE_FAILED"). store_conformance.cc
+// tests this contract for every implementation.
 class Store {
  public:
   Store() = default;
@@ -50,12 +52,13 @@ class Store {
   Store& operator=(const Store&) = delete;
   virtual ~Store() = default;
 
-  // Of this opening; does not change.
+  // The term of this opening. It does not change.
   virtual uint64_t term() const = 0;
-  // Made with the store: who has it is the same cluster, wherever it runs.
+  // A UUID created with the store. Processes that see the same UUID belong to the same cluster.
   virtual const std::string& cluster() const = 0;
 
-  // `observe` is told how long each write takes from now on. Before another thread has the store.
+  // Calls `observe` with the duration of every later write. Requires: no other thread uses the
+  // store yet.
   virtual void ObserveCommits(std::function<void(absl::Duration)> observe) = 0;
 
   struct Submission {
@@ -64,8 +67,8 @@ class Store {
     std::string request_id;   // "": none
     std::string fingerprint;  // of the request's spec
   };
-  // Gives the job its number (never used twice) and name, and stores it with its first event, made
-  // from the record's state, reason and message.
+  // Assigns the job a name and a number that is never reused. Stores the job with its first event,
+  // which has the record's state, reason and message.
   virtual absl::StatusOr<v1::Job> AddJob(Submission submission) = 0;
 
   struct Request {
@@ -75,32 +78,33 @@ class Store {
   virtual absl::StatusOr<std::optional<Request>> FindRequest(
       const std::string& request_id) const = 0;
 
-  // The newest process of a name; see Hello.ordinal.
+  // The newest process with a member's name; see Hello.ordinal.
   struct Seat {
     std::string member;
     uint64_t ordinal = 0;
   };
   struct Change {
-    const v1::Job* record = nullptr;  // null: only a seat is taken
+    const v1::Job* record = nullptr;  // null: the change only has a seat
     absl::Span<const v1::JobEvent> events;
-    const v1::JobPlan* plan = nullptr;              // a new generation
-    const v1::Checkpoint* checkpoint = nullptr;     // committed now
+    const v1::JobPlan* plan = nullptr;              // a new generation, or null
+    const v1::Checkpoint* checkpoint = nullptr;     // newly committed, or null
     absl::Span<const int64_t> checkpoints_removed;  // steps
     const Seat* seat = nullptr;
   };
-  // Keeps the job's newest limits::kJobEventsKeptMax events and the plan of its last generation; of
-  // a job that has ended (its record has an end time) no plan.
+  // Stores one change. Keeps the newest limits::kJobEventsKeptMax events of the job and the plan of
+  // its last generation. Deletes the plan of a job that has ended (its record has an end time).
   virtual absl::Status Commit(const Change& change) = 0;
 
-  // No new job has a number up to this one. Whether one might have had; else nothing is written.
+  // Ensures that new jobs get numbers above `last`. Returns true if the counter had to be raised.
+  // Writes nothing otherwise.
   virtual absl::StatusOr<bool> PassOverNumbers(uint64_t last) = 0;
 
-  // The job with its events, plans, checkpoint records and request ids.
+  // Deletes the job with its events, plans, checkpoint records and request ids.
   virtual absl::Status DeleteJob(uint64_t number) = 0;
 
-  // By number. A job that is damaged is among them.
+  // Returns all jobs by number, including damaged ones.
   virtual absl::StatusOr<std::vector<StoredJob>> LoadJobs() const = 0;
-  // The first events after a revision, at most so many.
+  // Returns the first events after a revision, at most `max`.
   virtual absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
                                                            int max) const = 0;
   virtual absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(
@@ -111,30 +115,33 @@ class Store {
     v1::AccessToken record;
     std::string hash;  // of its secret
   };
-  // New, or in the place of the one with its id.
+  // Adds the token, or replaces the token with the same id.
   virtual absl::Status PutToken(const Token& token) = 0;
   virtual absl::Status DeleteToken(const std::string& id) = 0;
   virtual absl::StatusOr<std::vector<Token>> Tokens() const = 0;
 
-  // All that is kept, as it is at one moment, but for the seats: the header (without time and
-  // program), then jobs by number, then tokens. Other calls go on meanwhile. Stops at the first
-  // error of `take`. Events, records of checkpoints, requests and tokens that are damaged are left
-  // out here or by Import(), which the log says; a job that is damaged otherwise is so there too.
+  // Passes a consistent snapshot of the store to `take`, without the seats: the header (without
+  // time and program), then jobs by number, then tokens. Other calls may run meanwhile. Stops at
+  // the first error of `take`.
+  //
+  // Damaged events, checkpoint records, requests and tokens are logged and left out, here or by
+  // Import(). A job that is damaged in another way is exported as it is and stays damaged.
   virtual absl::Status Export(
       const std::function<absl::Status(const v1::BackupRecord&)>& take) const = 0;
-  // Takes in what Export() gave, in its order, until `next` gives nullopt. The cluster is another
-  // one then, terms are beyond the header's and this opening's, and new jobs have numbers beyond
-  // the header's: who belongs to what was before cannot act. For a store that is closed after this.
-  // FAILED_PRECONDITION (reason "STORE_NOT_EMPTY"): it has jobs or tokens.
+  // Imports what Export() produced, in the same order, until `next` returns nullopt. Afterwards the
+  // store has a new cluster id, and terms above the header's term and this opening's term. New jobs
+  // get numbers above the header's. So processes of the old cluster cannot act on this store. The
+  // store must be closed and opened again before any other use.
+  // Returns FAILED_PRECONDITION (reason "STORE_NOT_EMPTY") if the store has jobs or tokens.
   virtual absl::Status Import(
       const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) = 0;
-  // Of the terms of two stores that one backup was put into, none is the other's.
+  // Import() skips this many terms, so that two stores made from one backup share no term.
   static constexpr uint64_t kTermsPassedOver = 1000;
 
  protected:
   static absl::Status StoreNotEmpty() {
     return WithReason(absl::FailedPreconditionError(
-                          "the store has jobs or tokens already: --force gives them up for those "
+                          "the store already has jobs or tokens; --force replaces them by those "
                           "of the backup"),
                       "STORE_NOT_EMPTY");
   }

@@ -47,16 +47,16 @@ constexpr char kEtcdScheme[] = "etcd://";
 constexpr char kSqliteScheme[] = "sqlite:";
 constexpr absl::Duration kLeaseMin = absl::Seconds(2);
 constexpr absl::Duration kLeaseMax = absl::Seconds(60);
-constexpr absl::Duration kGreetingMax = absl::Seconds(1);  // with one server that did not answer
+constexpr absl::Duration kGreetingMax = absl::Seconds(1);  // for each server that did not answer
 
-// Another leads, or etcd does not answer.
+// Returns true if the caller should wait: another coordinator leads, or etcd does not answer.
 bool Passes(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   return reason == "STORE_LOCKED" || reason == "STORE_UNREACHABLE";
 }
 
-// Why a server of etcd turns away who comes with --store_tls=`tls`, and what to try. "": it does
-// not, or nothing is known.
+// Explains why etcd rejected a client with --store_tls=`tls` and what to try. "" if it did not, or
+// if the cause is unknown.
 std::string WhyTurnedAway(const EtcdGreeting& greeting, const std::string& tls) {
   if (!greeting.speaks_tls) return "";
   const bool objects = !greeting.objection.empty();
@@ -79,9 +79,9 @@ std::string WhyTurnedAway(const EtcdGreeting& greeting, const std::string& tls) 
                       "for clients, and be in force");
 }
 
-// The coordinator runs as the owner of its folder and must be able to write what root has made
-// there. That user may have put anything into the folder: links are not followed, and a file that
-// has another name as well stays root's.
+// The coordinator runs as the owner of its folder and must be able to write files that root created
+// there. That user may have put anything into the folder. So this does not follow links, and leaves
+// files with several names to root.
 void GiveToOwnerOf(const std::string& folder, const std::vector<std::string>& paths) {
   struct stat owner {};
   if (geteuid() != 0 || stat(folder.c_str(), &owner) != 0) return;
@@ -161,8 +161,8 @@ absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
                             .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
 }
 
-// gRPC's words are of a connection that was closed; a server that is passed over for the next one
-// may have said more.
+// gRPC only reports a closed connection. Probes all servers, because a server that was skipped may
+// give the reason.
 absl::Status StoreChoice::Explained(const absl::Status& refused) const {
   if (ReasonOf(refused) != "STORE_UNREACHABLE") return refused;
   const std::string tls = absl::GetFlag(FLAGS_store_tls);
@@ -187,9 +187,9 @@ absl::Status StoreChoice::Restore(bool give_up,
   const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
   RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
   RETURN_IF_ERROR(Fill(give_up, fill));
-  // The jobs go on from what lies here: who restores says that this is the folder.
+  // The jobs continue from the files in this folder, so a restore adopts it.
   const absl::Status known = AdoptJobsFolder(*folder);
-  LOG_IF(WARNING, !known.ok()) << "the store is restored, but no coordinator may start with it: "
+  LOG_IF(WARNING, !known.ok()) << "the store is restored, but a coordinator may not start with it: "
                                << known.message();
   return absl::OkStatus();
 }
@@ -220,8 +220,8 @@ absl::StatusOr<std::vector<Store::Token>> StoreChoice::Tokens() const {
   }
   std::error_code error;
   if (!std::filesystem::exists(location_.file, error)) return std::vector<Store::Token>{};
-  // One of before there were tokens stays as it is: to open it would raise its schema, and the
-  // older Muster may be wanted back.
+  // A file from before tokens existed is not opened. Opening it would upgrade its schema, and the
+  // user may want to return to the older Muster.
   const int64_t schema = SqliteStore::SchemaIn(location_.file);
   if (schema > 0 && schema < SqliteStore::kTokensSince) return std::vector<Store::Token>{};
   ASSIGN_OR_RETURN(const auto store, SqliteStore::Open(location_.file));

@@ -1,4 +1,4 @@
-// Which store the command line names, and the wait for it.
+// Selects the store by command-line flags, and waits for leadership.
 #pragma once
 
 #include <functional>
@@ -16,51 +16,54 @@
 
 namespace muster {
 
-// What --store says: where a store is.
+// The location of a store, as --store gives it.
 struct StoreLocation {
-  std::string file;                  // of SQLite; "": it is etcd
-  std::vector<std::string> servers;  // of etcd, host:port
-  std::string prefix;                // of all keys there: "/muster/"
+  std::string file;                  // the SQLite file; "" for etcd
+  std::vector<std::string> servers;  // of etcd: host:port
+  std::string prefix;                // of all keys in etcd: "/muster/"
 
-  // "sqlite:PATH", or "etcd://HOST:PORT,HOST:PORT/PREFIX" (without one: /muster); "": SQLite in the
-  // file `usual`. INVALID_ARGUMENT.
+  // Parses "sqlite:PATH" or "etcd://HOST:PORT,HOST:PORT/PREFIX" (default prefix: /muster). "" means
+  // SQLite in the file `usual`. Returns INVALID_ARGUMENT otherwise.
   static absl::StatusOr<StoreLocation> Parse(absl::string_view text, const std::string& usual);
 };
 
-// Made from --store, --store_tls, --store_user, --store_password_file, --store_lease and
-// --adopt_state_dir. Not thread-safe; outlives the store that it opens.
+// Created from --store, --store_tls, --store_user, --store_password_file, --store_lease and
+// --adopt_state_dir. Must outlive the store that it opens. Not thread-safe.
 class StoreChoice {
  public:
-  // INVALID_ARGUMENT: a flag; CERTIFICATE_FILES as EtcdClient has it. The message names the flag.
+  // Returns INVALID_ARGUMENT for a bad flag, or CERTIFICATE_FILES as EtcdClient does. The message
+  // names the flag.
   static absl::StatusOr<std::unique_ptr<StoreChoice>> FromFlags(const std::string& state_dir);
 
-  // Whether several coordinators take turns with the store, and Open() waits for ours.
+  // Returns true if several coordinators share the store. Then Open() waits until this one leads.
   bool takes_turns() const { return client_ != nullptr; }
-  const std::string& file() const { return location_.file; }  // "": none of this host
+  const std::string& file() const { return location_.file; }  // "": not on this host
 
   static constexpr absl::Duration kCampaignInterval = absl::Milliseconds(300);
   struct Turn {
-    std::string address;  // of this coordinator, for those who must go to it
-    // Why it is not our turn yet; told at every change of it.
+    std::string address;  // of this coordinator, for clients that must go to the leader
+    // Called with the reason of the wait, at every change of it.
     std::function<void(const absl::Status&)> waiting;
-    // Waits so long; false: the process is to end.
+    // Waits for a duration. Returns false if the process must exit.
     std::function<bool(absl::Duration)> wait;
     // See EtcdStore::Options.
     std::function<void(const absl::Status&)> lost;
   };
-  // The errors of SqliteStore::Open and EtcdStore::Open, except for those that pass in time;
-  // CANCELLED: the process is to end. Of an etcd that turns us away for our certificate, or for
-  // having none, the message says so, and which flag to look at (reason "STORE_UNREACHABLE").
+  // Blocks until the store is open. Returns an error of SqliteStore::Open or EtcdStore::Open,
+  // except for those that waiting can resolve. Returns CANCELLED if the process must exit. If etcd
+  // rejects our certificate or its absence, the message names the flag to check (reason
+  // "STORE_UNREACHABLE").
   absl::StatusOr<std::unique_ptr<Store>> Open(const Turn& turn);
 
-  // Has `fill` put a backup in, with Store::Import. With `give_up` the store is empty then: what
-  // lay in etcd is gone, a file of SQLite is there until `fill` has succeeded and is kept beside it
-  // under another name. UNAVAILABLE (reason "STORE_LOCKED"): a coordinator has it. The errors of
-  // SqliteStore::Replace, EtcdStore::Open and `fill`.
+  // Calls `fill`, which must import a backup with Store::Import. With `give_up` the store is
+  // emptied first: keys in etcd are deleted. A SQLite file stays until `fill` succeeds and is then
+  // kept beside the new one under another name.
+  // Returns UNAVAILABLE (reason "STORE_LOCKED") if a coordinator uses the store, or an error of
+  // SqliteStore::Replace, EtcdStore::Open or `fill`.
   absl::Status Restore(bool give_up, const std::function<absl::Status(Store&)>& fill) const;
 
-  // The tokens of the store as it is; none, where there is no file. The errors of SqliteStore::Open
-  // and EtcdStore::Open.
+  // Returns the tokens of the store; none if the file does not exist. Returns an error of
+  // SqliteStore::Open or EtcdStore::Open otherwise.
   absl::StatusOr<std::vector<Store::Token>> Tokens() const;
 
  private:

@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(StoreLocationTest, NothingSaidIsSqliteInTheUsualFile) {
+TEST(StoreLocationTest, DefaultsToSqliteInTheUsualFile) {
   const auto location = StoreLocation::Parse("", "state/coordinator.db");
   ASSERT_TRUE(location.ok()) << location.status();
   EXPECT_EQ(location->file, "state/coordinator.db");
@@ -43,7 +43,7 @@ TEST(StoreLocationTest, EtcdHasServersAndAPrefix) {
   }
 }
 
-TEST(StoreLocationTest, WhatIsNeitherIsRefusedWithWhatIsExpected) {
+TEST(StoreLocationTest, RefusesOtherFormsAndNamesTheExpectedOnes) {
   for (const char* text : {"redis://a:1", "etcd://", "etcd://a", "etcd://a:1,,b:1", "etcd://:2379",
                            "etcd://a:", "sqlite:", "/disk/jobs.db"}) {
     const auto location = StoreLocation::Parse(text, "usual");
@@ -70,7 +70,7 @@ class JobsOfAStoreTest : public ::testing::Test {
   std::unique_ptr<StoreChoice> choice_;
 };
 
-TEST_F(JobsOfAStoreTest, AnotherFolderOfJobsIsTakenWhereThatIsSaid) {
+TEST_F(JobsOfAStoreTest, AdoptsAnotherJobsFolderIfTheFlagSaysSo) {
   ASSERT_TRUE(Check({}).ok());
   std::ofstream(path_ + "/jobs/folder.id") << "another";
   ASSERT_TRUE(choice_->Open({}).ok());
@@ -81,14 +81,14 @@ TEST_F(JobsOfAStoreTest, AnotherFolderOfJobsIsTakenWhereThatIsSaid) {
   EXPECT_TRUE(Check({"a-1"}).ok());
 }
 
-TEST_F(JobsOfAStoreTest, WhoRestoresSaysThatTheFolderThatIsThereIsTheOne) {
+TEST_F(JobsOfAStoreTest, ARestoreAdoptsThePresentJobsFolder) {
   ASSERT_TRUE(Check({}).ok());
   std::ofstream(path_ + "/jobs/folder.id") << "of the copy";
   ASSERT_TRUE(choice_->Restore(false, [](Store&) { return absl::OkStatus(); }).ok());
   EXPECT_TRUE(Check({"a-1"}).ok());
 }
 
-TEST_F(JobsOfAStoreTest, ATokenlessStoreOfAnOlderMusterIsNotRaisedToLookForTokens) {
+TEST_F(JobsOfAStoreTest, DoesNotUpgradeAnOlderStoreToReadItsTokens) {
   const std::string file = path_ + "/coordinator.db";
   std::vector<char> header(100);
   header[63] = 3;  // the schema
@@ -101,7 +101,7 @@ TEST_F(JobsOfAStoreTest, ATokenlessStoreOfAnOlderMusterIsNotRaisedToLookForToken
   EXPECT_EQ(SqliteStore::SchemaIn(file), 3);
 }
 
-TEST_F(JobsOfAStoreTest, ARestoredStoreHasTheFolderThatIsThere) {
+TEST_F(JobsOfAStoreTest, ARestoredStoreHasThePresentFolder) {
   ASSERT_TRUE(choice_->Restore(false, [](Store&) { return absl::OkStatus(); }).ok());
   EXPECT_TRUE(Check({"a-1"}).ok());
 }
