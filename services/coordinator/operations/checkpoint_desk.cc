@@ -24,7 +24,7 @@
 namespace muster {
 namespace {
 
-// Errors that are the sender's: the round goes on without that stream.
+// Errors of the sender. The round continues without that stream.
 bool HarmsOnlyTheStream(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsCancelled(status) || absl::IsDataLoss(status) ||
          absl::IsFailedPrecondition(status);
@@ -38,16 +38,16 @@ bool HasCommitted(const JobRegistry::Entry& entry, uint32_t generation, int64_t 
   return generation == entry.job.record().generation() && entry.rounds.HasCommitted(step);
 }
 
-// The checkpoint that a job starts from as long as it has none of its own.
+// The checkpoint that a job starts from, as long as it has none of its own.
 std::string NeededBy(const JobRegistry::Entry& entry) {
   const v1::Job& record = *entry.published;
   return IsTerminal(record.state()) || !record.checkpoint().empty() ? "" : entry.origin.restore;
 }
 
 absl::Status DirectOff(const std::string& job) {
-  return WithReason(
-      absl::FailedPreconditionError(absl::StrCat(job, ": shards are to be sent: not written")),
-      "DIRECT_OFF");
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrCat(job, ": members must send their shards and not write them")),
+                    "DIRECT_OFF");
 }
 
 absl::Status WithHint(const absl::Status& status, absl::string_view hint) {
@@ -55,7 +55,7 @@ absl::Status WithHint(const absl::Status& status, absl::string_view hint) {
                     ReasonOf(status));
 }
 
-// A shard is written and read by the member that has it, a ps or, in all-reduce, a worker.
+// Only the member that has the shard may write and read it: a ps, or in all-reduce a worker.
 absl::Status CheckHasShard(const std::optional<Identity>& certificate, const Job& job, int shard) {
   const v1::JobPlan& plan = *job.plan();
   if (!certificate || shard < 0 || shard >= plan.shards_size()) return absl::OkStatus();
@@ -88,7 +88,8 @@ absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointDesk::List(const std::stri
 
 absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& reference) {
   uint64_t number;
-  int64_t last;  // from which the job goes on: it has passed over those after it; -1: it has none
+  // the step from which the job continues, having skipped later checkpoints; -1: no checkpoint
+  int64_t last;
   {
     JobRegistry::Turn turn(registry_);
     ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(reference.job));
@@ -109,7 +110,7 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& referen
       "CHECKPOINT_NOT_FOUND");
 }
 
-// ---------------------------------------------------------------- who needs which
+// ---------------------------------------------------------------- which checkpoints are needed
 
 CheckpointDesk::Pin::Pin(CheckpointDesk* desk, std::string job, int64_t step)
     : desk_(desk), job_(std::move(job)), step_(step) {
@@ -123,8 +124,8 @@ CheckpointDesk::Pin::~Pin() {
   if (--pin->second == 0) desk_->pins_.erase(pin);
 }
 
-// A pruning that began before the pin has not seen it, so it may take the checkpoint yet; those
-// that begin later leave it.
+// A pruning that began before the pin does not see it and may still delete the checkpoint. Prunings
+// that begin later keep it.
 absl::StatusOr<CheckpointDesk::Pinned> CheckpointDesk::FindAndPin(const CheckpointRef& reference) {
   ASSIGN_OR_RETURN(const v1::Checkpoint found, Find(reference));
   Pinned pinned{.pin = std::make_unique<Pin>(this, reference.job, found.step())};
@@ -157,7 +158,7 @@ std::vector<int64_t> CheckpointDesk::NeededSteps(const JobRegistry::Turn& turn,
   };
   for (const auto& [number, entry] : turn.jobs()) {
     if (const std::string origin = NeededBy(*entry); !origin.empty()) need(origin);
-    // Shards of a generation that prepares may be reading it.
+    // Shards of a generation that is preparing may be reading this checkpoint.
     if (entry->job.active()) need(entry->job.plan()->restore());
   }
   return steps;
@@ -235,7 +236,8 @@ absl::Status CheckpointDesk::Delete(const std::string& name) {
     if (--pruning_[job] == 0) pruning_.erase(job);
   };
   const absl::Status removed = RemoveCheckpoint(registry_->folder().checkpoints(job), step);
-  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;  // NOT_FOUND: pruned meanwhile
+  // NOT_FOUND: a pruning removed it meanwhile
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   CommitQueue::Ticket stored = 0;
   {
     JobRegistry::Turn turn(registry_);
@@ -262,7 +264,7 @@ void CheckpointDesk::SaveRunningJobs(absl::Duration timeout) {
     JobRegistry::Turn turn(registry_);
     for (JobRegistry::Entry* const entry : turn.Active()) {
       const auto request = entry->job.RequestCheckpoint(registry_->Now());
-      if (!request.ok()) continue;  // it does not run: its shards stay as they are
+      if (!request.ok()) continue;  // the job does not run, so its shards do not change
       asked.emplace_back(entry->job.record().name(), *request);
       turn.Perform(*entry);
     }
@@ -384,7 +386,7 @@ absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status st
   ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(round.plan().job()));
   entry->rounds.EndStream();
   if (committing) entry->rounds.EndCommit();
-  // Another round of the same step may have been faster.
+  // Another round of the same step may have committed first.
   if (committing && HasCommitted(*entry, round.plan().generation(), round.step())) {
     return absl::OkStatus();
   }
@@ -404,7 +406,7 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
   if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
   for (const v1::SnapshotReport& snapshot : report.snapshots()) {
     if (snapshot.snapshot() != 0) continue;
-    // Who passes one over is still writing the one before.
+    // A shard that skips a snapshot is still writing the previous one.
     const bool passes_over = snapshot.outcome() == v1::SNAPSHOT_MISSED;
     if (!passes_over) AbandonPassed(entry, member, snapshot);
     if (snapshot.outcome() != v1::SNAPSHOT_FAILED && !passes_over) continue;
@@ -413,14 +415,15 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
     header.set_generation(report.generation());
     header.set_shard(snapshot.shard());
     header.set_step(snapshot.step());
-    if (!entry.job.AdmitShard(header).ok()) continue;  // no stream would be either
+    // the job would not accept a stream of this shard either
+    if (!entry.job.AdmitShard(header).ok()) continue;
     const absl::Status why = absl::FailedPreconditionError(
         absl::StrCat(member, ", shard ", snapshot.shard(), ": ", Printable(snapshot.message())));
     if (!passes_over) {
       Abandon(entry, {snapshot.step(), 0}, WithReason(why, "SNAPSHOT_FAILED"));
     } else if (entry.rounds.Abandon({snapshot.step(), 0},
                                     WithReason(why, "SNAPSHOT_PASSED_OVER"))) {
-      // Nothing has failed: the job trains on instead of waiting.
+      // Not a failure: the job continues to train instead of waiting.
       const LogScope scope(
           {.member = member, .job = report.job(), .generation = report.generation()});
       LOG(WARNING) << JobIdOf(entry.job.record().name()) << ": no checkpoint of step "
@@ -429,17 +432,17 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
   }
 }
 
-// A member keeps but the last answer of a shard: where that is of a later step, one that it failed
-// may never have been heard, and the other shards of that round would wait for this one for ever. A
-// shard takes no snapshot before the one before it is over.
+// A member reports only the last snapshot of a shard. If it is of a later step, the failure of an
+// earlier snapshot may never have been reported. Then the other shards of that round would wait
+// forever. A shard begins no snapshot before its previous one is over.
 void CheckpointDesk::AbandonPassed(JobRegistry::Entry& entry, const std::string& member,
                                    const v1::SnapshotReport& snapshot) {
   for (const auto& round : entry.rounds.PeriodicBefore(snapshot.step())) {
-    if (round->ShardBytes(snapshot.shard()) == 0) continue;  // it has nothing to send
+    if (round->ShardBytes(snapshot.shard()) == 0) continue;  // the shard has nothing to send
     Abandon(entry, KeyOf(*round),
             WithReason(absl::FailedPreconditionError(
                            absl::StrCat(member, ", shard ", snapshot.shard(),
-                                        " has given it up, and is at step ", snapshot.step())),
+                                        " abandoned it and is now at step ", snapshot.step())),
                        "SNAPSHOT_FAILED"));
   }
 }
@@ -450,8 +453,8 @@ void CheckpointDesk::Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key ke
   entry.job.CheckpointFailed(key.step, key.snapshot, why, registry_->Now());
 }
 
-// The rename inside of round.Commit() is what counts: a store that does not hear of it in time
-// finds the checkpoint at the next start.
+// The rename inside round.Commit() commits the checkpoint. If the store does not record it in time,
+// the next start finds the checkpoint on disk.
 absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
   const std::string& job = round.plan().job();
   {
@@ -493,17 +496,18 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
     JobRegistry::Turn turn(registry_);
     absl::MutexLock lock(&mu_);
     needed = NeededSteps(turn, job);
-    // UpdateJob may have changed it since the plan was made.
+    // UpdateJob may have changed the policy since the plan was made.
     if (const auto entry = turn.Find(job); entry.ok()) {
       const v1::Job& record = (*entry)->job.record();
       spec = record.spec().checkpoint();
-      // Newer ones may lie there that cannot be read, and were passed over: they count, but nobody
-      // trains from them.
+      // There may be newer checkpoints that could not be read and were skipped. They count as kept,
+      // but the job does not train from them.
       needed.push_back(CommittedStep(record));
     }
     ++pruning_[job];
   }
-  // Until the store has heard of it: whoever finds a checkpoint there has its files.
+  // Holds until the store has recorded the removal, so that every checkpoint found there has its
+  // files.
   absl::Cleanup done = [&] {
     absl::MutexLock lock(&mu_);
     if (--pruning_[job] == 0) pruning_.erase(job);
@@ -542,20 +546,20 @@ absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string&
                    << " is among the best is not known: " << log.status();
       return {.kind = StepEvaluation::kToCome};
     }
-    // Neighbours share a point where there are very many: the best of them stands for each, and all
-    // of them stay.
+    // Several evaluations share a point in a very long log. The best loss of a point stands for all
+    // of them, so all of their checkpoints stay.
     for (const SeriesPoint& point : log->series[0].points) {
       if (point.first_step <= step && step <= point.last_step) {
         return {.kind = StepEvaluation::kKnown, .loss = point.values.min};
       }
     }
-    // Nobody trains beyond an evaluation that has not been made.
+    // No member trains beyond an evaluation that is not done.
     return {.kind = log->last_step <= step ? StepEvaluation::kToCome : StepEvaluation::kNone};
   });
 }
 
-// So that whoever hears of the shard's end finds it in the store. If the disk is late, the next
-// start finds it in the job's folder.
+// A caller that learns that the shard ended must find the checkpoint in the store. If the disk is
+// slow, the next start finds it in the job's folder.
 void CheckpointDesk::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
   const absl::Status late = registry_->changes().Await(change, limits::kChangeWaitMax);
   const LogScope scope({.job = job});

@@ -1,5 +1,5 @@
-// Checkpoints, for those who write them and those who want them back: rounds, commits, pruning,
-// restoring.
+// Checkpoint rounds, commits, pruning and restoring, for the members that write checkpoints and for
+// users and jobs that read them.
 #pragma once
 
 #include <cstdint>
@@ -26,27 +26,30 @@
 
 namespace muster {
 
-// Thread-safe. Bytes of checkpoints are read and written outside of the registry's turns; calls of
-// users and shards wait for the disk, reports do not.
+// Reads and writes checkpoint bytes outside of the registry's turns. Calls of users and shards wait
+// for the disk; reports do not.
 //
-// A job that starts from another job's checkpoint needs it until it has one of its own or has
-// ended: it is neither pruned nor deleted before.
+// A job that starts from another job's checkpoint needs it until it has a checkpoint of its own or
+// has ended. Until then that checkpoint is neither pruned nor deleted.
+//
+// Thread-safe.
 class CheckpointDesk {
  public:
-  // All outlive the desk.
+  // The arguments must outlive the desk.
   CheckpointDesk(JobRegistry* registry, MetricSeries* series, CoordinatorMetrics* metrics)
       : registry_(registry), series_(series), metrics_(metrics) {}
 
-  // ---- users; see CheckpointService for what each does.
+  // ---- Calls of users; see CheckpointService.
   absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& parent);
   absl::StatusOr<v1::Checkpoint> Get(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Find(const CheckpointRef& reference);
 
-  // Out of the store, and its folder away. FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED"): a job
-  // starts from it, or its own job may go on from it; INVALID_ARGUMENT: the name has no step.
+  // Deletes the checkpoint from the store, then its folder.
+  // Returns FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") if another job starts from it, or if
+  // its own job may continue from it. Returns INVALID_ARGUMENT if the name has no step.
   absl::Status Delete(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Keeps a checkpoint for a job that is still being made, while this exists.
+  // Keeps a checkpoint for a job that is being created, as long as the pin exists.
   class Pin {
    public:
     Pin(CheckpointDesk* desk, std::string job, int64_t step);
@@ -63,42 +66,41 @@ class CheckpointDesk {
     v1::Checkpoint checkpoint;
     std::unique_ptr<Pin> pin;
   };
-  // As Find(); waits for a pruning that is under way.
+  // Like Find(), and pins the checkpoint. Waits for a pruning that is in progress.
   absl::StatusOr<Pinned> FindAndPin(const CheckpointRef& reference) ABSL_LOCKS_EXCLUDED(mu_);
-  // FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") while another job needs one of the job's
-  // checkpoints. Inside somebody's turn.
+  // Returns FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") while another job needs one of the
+  // job's checkpoints. Called within the caller's turn.
   absl::Status CheckUnneeded(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Asks a running job for a checkpoint; Await() with the answer waits for it.
+  // Asks a running job for a checkpoint. Pass the result to Await().
   absl::StatusOr<Job::CheckpointRequest> Request(const std::string& job);
-  // The first checkpoint of at least the step that was asked for; nullopt when `timeout` passed;
-  // ABORTED when the job stopped running before, or (reason "CHECKPOINT_FAILED") when none came of
-  // the request.
+  // Blocks for up to `timeout` until there is a checkpoint of at least the requested step. Returns
+  // nullopt after that. Returns ABORTED if the job stopped running first, or (reason
+  // "CHECKPOINT_FAILED") if the requested checkpoint failed.
   absl::StatusOr<std::optional<v1::Checkpoint>> Await(const std::string& job,
                                                       const Job::CheckpointRequest& request,
                                                       absl::Duration timeout);
 
-  // Saves every running job: each has a checkpoint of a step that it had not reached at the call,
-  // or has ended, or none came of it, which is logged. Blocks for up to `timeout`; zero: does
-  // nothing.
+  // Saves every running job. Each job then has a checkpoint of a step that it had not reached at
+  // the call, or has ended, or its checkpoint failed, which is logged. Blocks for up to `timeout`;
+  // zero does nothing.
   void SaveRunningJobs(absl::Duration timeout);
 
-  // ---- shards
-  // `certificate`, where there is one, must be that of the member that has the shard; else
-  // CheckSpeaksAs() says why not.
+  // ---- Calls for shards. `certificate`, if present, must be that of the member that has the
+  // shard. Otherwise the calls return the error of CheckSpeaksAs().
   //
-  // A shard's stream into a checkpoint. nullopt: the checkpoint is committed already, nothing need
-  // be sent. Otherwise EndShard() must follow, with the status of the stream; its answer is the
-  // shard's. For codes see Job::AdmitShard.
+  // Begins a shard's stream into a checkpoint. Returns nullopt if the checkpoint is committed
+  // already, so that nothing needs to be sent. Otherwise the caller must call EndShard() with the
+  // status of the stream; its result is the shard's result. Job::AdmitShard lists the codes.
   //
-  // Of a kDirect stream the shard's member writes the bytes; FAILED_PRECONDITION (reason
-  // "DIRECT_OFF"): they are to be sent, since the job says so, or since a checkpoint of this
-  // generation that members wrote has come to nothing.
+  // The shard's member writes the bytes of a kDirect stream itself. Returns FAILED_PRECONDITION
+  // (reason "DIRECT_OFF") if they must be sent instead: the job says so, or a checkpoint of this
+  // generation that members wrote has failed.
   enum class Delivery { kStream, kDirect };
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(
       const v1::WriteShardHeader& header, const std::optional<Identity>& certificate = std::nullopt,
       Delivery delivery = Delivery::kStream);
-  // What to tell such a member.
+  // Returns the file layout for a member that writes directly.
   std::vector<v1::WriteShardDirectResponse> LayoutFor(const ShardUpload& upload) const;
   absl::Status EndShard(const ShardUpload& upload, absl::Status stream);
 
@@ -106,20 +108,20 @@ class CheckpointDesk {
     std::shared_ptr<const v1::JobPlan> plan;
     std::string directory;
   };
-  // Where a shard of a plan finds the checkpoint that the plan starts from. FAILED_PRECONDITION:
-  // not the current generation, or the plan starts anew.
+  // Returns where a shard of a plan finds the checkpoint that the plan starts from.
+  // Returns FAILED_PRECONDITION if the plan is not the current generation's or starts from initial
+  // values.
   absl::StatusOr<RestoreSource> FindRestore(
       const v1::ReadShardRequest& request,
       const std::optional<Identity>& certificate = std::nullopt);
 
-  // What came of reading a checkpoint for a shard or a user: damage is counted.
+  // Records the result of reading a checkpoint for a shard or a user. Counts damage.
   void NoteRead(const absl::Status& read);
 
-  // ---- members, inside somebody's turn
-  // A shard that has given up a periodic or final snapshot never ends its stream: without this the
-  // others, which wait for the commit, would wait for ever. Its members may all give up before one
-  // of them has opened a stream. So it is with one that it passes over, which is no failure. (One
-  // on demand is the job's to judge.)
+  // ---- Calls for members, within the caller's turn. Takes the snapshot results of a report. A
+  // shard that abandoned a periodic or final snapshot never ends its stream, perhaps never opened
+  // one. Without this call the other shards would wait for the commit forever. A skipped snapshot
+  // ends in the same way, but is not a failure. The job itself handles a snapshot on demand.
   void TakeFailures(JobRegistry::Entry& entry, const std::string& member,
                     const v1::JobReport& report);
 
@@ -131,12 +133,12 @@ class CheckpointDesk {
   void Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key, const absl::Status& why);
   absl::Status Commit(CheckpointRound& round);
   void PruneAfter(const CheckpointRound& round);
-  // Reads the job's log, where its spec wants the best.
+  // Returns the steps to keep. Reads the job's metrics log if its spec keeps the best checkpoints.
   absl::StatusOr<std::vector<int64_t>> Retained(const std::string& job,
                                                 const v1::CheckpointSpec& spec);
   void AwaitStored(const std::string& job, CommitQueue::Ticket change);
 
-  // Of a job's checkpoints, those that others need.
+  // Returns the steps of the job's checkpoints that other jobs need.
   std::vector<int64_t> NeededSteps(const JobRegistry::Turn& turn, const std::string& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -146,7 +148,7 @@ class CheckpointDesk {
   absl::Mutex mu_;
   absl::btree_map<std::pair<std::string, int64_t>, int> pins_
       ABSL_GUARDED_BY(mu_);                                         // by job and step
-  absl::btree_map<std::string, int> pruning_ ABSL_GUARDED_BY(mu_);  // by job: prunings under way
+  absl::btree_map<std::string, int> pruning_ ABSL_GUARDED_BY(mu_);  // by job: prunings in progress
 };
 
 }  // namespace muster

@@ -30,7 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A job of one worker and one shard of four values trains; a checkpoint is due every second step,
+// A job with one worker and one shard of four values trains. A checkpoint is due every second step,
 // and one is kept.
 class CheckpointDeskTest : public RegistryFixture {
  protected:
@@ -114,7 +114,7 @@ class CheckpointDeskTest : public RegistryFixture {
   const uint64_t number_;
 };
 
-TEST_F(CheckpointDeskTest, WhoseShardIsTakenFindsTheCheckpointInTheStore) {
+TEST_F(CheckpointDeskTest, ACheckpointIsInTheStoreWhenItsLastShardIsAccepted) {
   ASSERT_TRUE(Save(2).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(2));
@@ -123,7 +123,7 @@ TEST_F(CheckpointDeskTest, WhoseShardIsTakenFindsTheCheckpointInTheStore) {
   EXPECT_TRUE(absl::IsAlreadyExists(Save(2))) << "it need not be sent again";
 }
 
-TEST_F(CheckpointDeskTest, OlderOnesGoOnlyOnceANewerOneIsThere) {
+TEST_F(CheckpointDeskTest, RemovesOlderCheckpointsOnlyAfterANewerOne) {
   ASSERT_TRUE(Save(2).ok());
   auto upload = desk_.BeginShard(Header(4));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
@@ -135,7 +135,7 @@ TEST_F(CheckpointDeskTest, OlderOnesGoOnlyOnceANewerOneIsThere) {
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(CheckpointDeskTest, ACheckpointIsBeingCommittedOnceItHasAllShardsAndUntilItIsInTheStore) {
+TEST_F(CheckpointDeskTest, CommittingLastsFromTheLastShardUntilTheStoreHasIt) {
   absl::Notification go;
   const auto slow = watches_.Add(number_, "slow", 0,
                                  std::make_shared<StreamWaker>([&] { go.WaitForNotification(); }));
@@ -159,7 +159,7 @@ TEST_F(CheckpointDeskTest, ACheckpointIsBeingCommittedOnceItHasAllShardsAndUntil
   EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
 }
 
-TEST_F(CheckpointDeskTest, ANewerOneThatWasPassedOverDoesNotTakeTheLastOnesPlace) {
+TEST_F(CheckpointDeskTest, ASkippedNewerCheckpointDoesNotReplaceTheLastOne) {
   const std::string folder = registry_->folder().checkpoints(id()) + "/step-00000008";
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/manifest.json") << "cannot be read";
@@ -171,7 +171,7 @@ TEST_F(CheckpointDeskTest, ANewerOneThatWasPassedOverDoesNotTakeTheLastOnesPlace
   }
 }
 
-// Two ps, each with the backups of the other's shards.
+// Two ps. Each has the replicas of the other's shards.
 class ReplicatedCheckpointTest : public CheckpointDeskTest {
  protected:
   ReplicatedCheckpointTest() : CheckpointDeskTest(Policy()) {}
@@ -183,7 +183,7 @@ class ReplicatedCheckpointTest : public CheckpointDeskTest {
   }
 };
 
-TEST_F(ReplicatedCheckpointTest, WhoHasTheBackupOfALostPsMayWriteItsShardOnceTheJobIsHalted) {
+TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) {
   const Identity backup{Role::kPs, "p-0"}, gone{Role::kPs, "p-1"};
   v1::WriteShardHeader header = Header(2);
   header.set_shard(1);
@@ -233,7 +233,7 @@ class CheckpointRetentionTest : public CheckpointDeskTest {
   }
 };
 
-TEST_F(CheckpointRetentionTest, TheBestAndThoseOfWholeMultiplesStay) {
+TEST_F(CheckpointRetentionTest, KeepsTheBestAndWholeMultiples) {
   for (const auto& [step, loss] : {std::pair{2, 1.5}, {4, 0.5}, {6, 0.75}, {8, 0.9}, {10, 0.8}}) {
     ASSERT_TRUE(Save(step).ok());
     Evaluate(step, loss);
@@ -241,8 +241,8 @@ TEST_F(CheckpointRetentionTest, TheBestAndThoseOfWholeMultiplesStay) {
   EXPECT_THAT(Steps(), ElementsAre(4, 8, 10));
 }
 
-// Then each point of the curve is of two evaluations, and more.
-TEST_F(CheckpointRetentionTest, TheBestOfAVeryLongJobStays) {
+// Each point of the curve of a very long log covers two or more evaluations.
+TEST_F(CheckpointRetentionTest, KeepsTheBestOfAVeryLongJob) {
   {
     std::filesystem::create_directories(registry_->folder().job(id()));
     std::ofstream log(registry_->folder().metrics_log(id()), std::ios::app);
@@ -257,8 +257,8 @@ TEST_F(CheckpointRetentionTest, TheBestOfAVeryLongJobStays) {
                              ::testing::Not(::testing::Contains(6))));
 }
 
-// The log is written a moment after the evaluation, a checkpoint may be faster.
-TEST_F(CheckpointRetentionTest, WhatTheLogHasNotYetStaysUntilItHas) {
+// The log is written a moment after the evaluation, so a checkpoint may be committed first.
+TEST_F(CheckpointRetentionTest, KeepsCheckpointsUntilTheLogHasTheirEvaluation) {
   ASSERT_TRUE(Save(2).ok());
   Evaluate(2, 0.5);
   ASSERT_TRUE(Save(4).ok());
@@ -270,7 +270,7 @@ TEST_F(CheckpointRetentionTest, WhatTheLogHasNotYetStaysUntilItHas) {
   EXPECT_THAT(Steps(), ElementsAre(4, 8));
 }
 
-TEST_F(CheckpointDeskTest, WhatASubmissionHoldsIsNotPruned) {
+TEST_F(CheckpointDeskTest, DoesNotPruneWhatASubmissionPins) {
   ASSERT_TRUE(Save(2).ok());
   {
     const auto held = desk_.FindAndPin({.job = id(), .step = 2});
@@ -290,7 +290,7 @@ TEST_F(CheckpointDeskTest, WhatASubmissionHoldsIsNotPruned) {
   EXPECT_TRUE(desk_.CheckUnneeded(turn, *turn.FindNumber(number_)).ok());
 }
 
-TEST_F(CheckpointDeskTest, AStreamThatBreaksHarmsItselfOnlyAndADiskThatFailsEndsTheRound) {
+TEST_F(CheckpointDeskTest, ABrokenStreamCanBeRepeatedButAFailedDiskEndsTheRound) {
   auto broken = desk_.BeginShard(Header(2));
   ASSERT_TRUE(broken.ok() && broken->has_value()) << broken.status();
   const auto round = (*broken)->round();
@@ -312,7 +312,7 @@ TEST_F(CheckpointDeskTest, AStreamThatBreaksHarmsItselfOnlyAndADiskThatFailsEnds
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(CheckpointDeskTest, WhatCouldNotBeWrittenIsCountedByItsReason) {
+TEST_F(CheckpointDeskTest, CountsFailedCheckpointsByReason) {
   auto count = [&](const char* reason, int times) {
     return HasSubstr(
         absl::StrCat("muster_checkpoint_failures_total{reason=\"", reason, "\"} ", times, "\n"));
@@ -349,8 +349,8 @@ TEST_F(CheckpointDeskTest, WhatCouldNotBeWrittenIsCountedByItsReason) {
                                      "\",reason=\"OTHER\"} 2\n")));
 }
 
-// As shards do that hold values which are not finite.
-TEST_F(CheckpointDeskTest, WhatIsGivenUpBeforeAStreamOpensIsCountedOnce) {
+// Shards that hold non-finite values do this.
+TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
   const auto give_up = [&](int64_t step) {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -366,7 +366,8 @@ TEST_F(CheckpointDeskTest, WhatIsGivenUpBeforeAStreamOpensIsCountedOnce) {
     return HasSubstr(absl::StrCat("muster_job_checkpoint_failures_total{job=\"", id(),
                                   "\",reason=\"SNAPSHOT_FAILED\"} ", times, "\n"));
   };
-  for (int i = 0; i < 2; ++i) give_up(2);  // it is reported until another takes its place
+  // a member repeats its report until a later snapshot replaces it
+  for (int i = 0; i < 2; ++i) give_up(2);
   EXPECT_THAT(metrics_.Render(), count(1));
   EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
 
@@ -377,9 +378,10 @@ TEST_F(CheckpointDeskTest, WhatIsGivenUpBeforeAStreamOpensIsCountedOnce) {
   EXPECT_THAT(metrics_.Render(), count(1)) << "none is due there";
 }
 
-// What the member says of a shard is its last answer alone.
-TEST_F(CheckpointDeskTest, WhatAShardHasPassedWithoutWritingItEnds) {
-  auto upload = desk_.BeginShard(Header(2));  // as if of another shard, which waits for the commit
+// A member reports only the last snapshot of a shard.
+TEST_F(CheckpointDeskTest, EndsARoundThatAShardHasPassed) {
+  // stands for another shard, which waits for the commit
+  auto upload = desk_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   CheckpointRound& round = *(*upload)->round();
   const auto is_open_after = [&](int shard, int64_t step) {
@@ -407,10 +409,10 @@ TEST_F(CheckpointDeskTest, WhatAShardHasPassedWithoutWritingItEnds) {
   EXPECT_TRUE(Save(4).ok());
 }
 
-TEST_F(CheckpointDeskTest, WhatAShardPassesOverEndsUncountedAndNotTheOneThatItStillWrites) {
+TEST_F(CheckpointDeskTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
   auto upload = desk_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
-  auto next = desk_.BeginShard(Header(4));  // as if of another shard, which was not held up
+  auto next = desk_.BeginShard(Header(4));  // stands for another shard, which was not delayed
   ASSERT_TRUE(next.ok() && next->has_value()) << next.status();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -437,8 +439,8 @@ TEST_F(CheckpointDeskTest, WhatAShardPassesOverEndsUncountedAndNotTheOneThatItSt
   }
 }
 
-// A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
-TEST_F(CheckpointDeskTest, WhatWasHaltedIsSavedWhileTheJobWaitsForMembers) {
+// A change of the job must not end this save. It ends the checkpoints from when the job still ran.
+TEST_F(CheckpointDeskTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
   auto periodic = desk_.BeginShard(Header(2));
   ASSERT_TRUE(periodic.ok() && periodic->has_value()) << periodic.status();
   {
@@ -486,7 +488,7 @@ TEST_F(CheckpointDeskTest, ShardsOfAnotherGenerationAreRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(desk_.FindRestore(read).status())) << "it starts anew";
 }
 
-TEST_F(CheckpointDeskTest, WhoWaitsForACheckpointHearsOfItOrOfTheJobsEnd) {
+TEST_F(CheckpointDeskTest, AwaitReturnsTheCheckpointOrTheEndOfTheJob) {
   const auto asked = desk_.Request(id());
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_FALSE(desk_.Await(id(), *asked, absl::ZeroDuration())->has_value());
@@ -504,7 +506,7 @@ TEST_F(CheckpointDeskTest, WhoWaitsForACheckpointHearsOfItOrOfTheJobsEnd) {
   EXPECT_EQ(ReasonOf(outcome), "JOB_NOT_RUNNING");
 }
 
-TEST_F(CheckpointDeskTest, AJobOrStepThatIsNotThereIsNamed) {
+TEST_F(CheckpointDeskTest, NamesAMissingJobOrStep) {
   EXPECT_EQ(ReasonOf(desk_.Find({.job = "nobody-9"}).status()), "JOB_NOT_FOUND");
   const absl::Status none = desk_.Find({.job = id(), .step = 2}).status();
   EXPECT_EQ(ReasonOf(none), "CHECKPOINT_NOT_FOUND");
@@ -513,8 +515,8 @@ TEST_F(CheckpointDeskTest, AJobOrStepThatIsNotThereIsNamed) {
   EXPECT_EQ(ReasonOf(desk_.Get("//").status()), "INVALID_REQUEST");
 }
 
-// It may be readable again, and whoever wants it can name it.
-TEST_F(CheckpointDeskTest, TheLastOneIsNotOneThatTheJobHasPassedOver) {
+// A skipped checkpoint may become readable again, and a user can name it.
+TEST_F(CheckpointDeskTest, TheLastCheckpointIsNotASkippedOne) {
   KeepLast(9);
   for (const int64_t step : {2, 4}) ASSERT_TRUE(Save(step).ok());
   EXPECT_EQ(desk_.Find({.job = id()})->step(), 4);
@@ -529,7 +531,7 @@ TEST_F(CheckpointDeskTest, TheLastOneIsNotOneThatTheJobHasPassedOver) {
   EXPECT_EQ(desk_.Find({.job = id(), .step = 4})->step(), 4);
 }
 
-TEST_F(CheckpointDeskTest, OneThatNobodyNeedsCanBeDeleted) {
+TEST_F(CheckpointDeskTest, AnUnneededCheckpointCanBeDeleted) {
   KeepLast(9);
   for (int64_t step : {2, 4, 6}) ASSERT_TRUE(Save(step).ok());
   ASSERT_THAT(Steps(), ElementsAre(2, 4, 6)) << "as many are kept as the job says now";
@@ -550,7 +552,7 @@ TEST_F(CheckpointDeskTest, OneThatNobodyNeedsCanBeDeleted) {
   EXPECT_EQ(ReasonOf(desk_.Delete(id())), "INVALID_REQUEST") << "the last one is not meant by that";
 }
 
-// The same job, whose ps writes its shard itself.
+// The same job, with a ps that writes its shard itself.
 class DirectCheckpointTest : public CheckpointDeskTest {
  protected:
   DirectCheckpointTest() : CheckpointDeskTest(DirectPolicy()) {}
@@ -563,7 +565,7 @@ class DirectCheckpointTest : public CheckpointDeskTest {
   absl::StatusOr<std::optional<ShardUpload>> Begin(int64_t step) {
     return desk_.BeginShard(Header(step), std::nullopt, CheckpointDesk::Delivery::kDirect);
   }
-  // What the ps opens, and where its four values stand.
+  // The file that the ps opens, and where its four values are.
   struct Opened {
     SharedFiles files;
     v1::ChunkPlace place;
@@ -579,7 +581,7 @@ class DirectCheckpointTest : public CheckpointDeskTest {
     EXPECT_TRUE(files.ok()) << files.status();
     return {*std::move(files), layout.places(0), layout.folder()};
   }
-  // Writes, and is what the ps tells of it.
+  // Writes the values. Returns what the ps reports.
   static v1::WrittenSlice Write(Opened& opened, float value) {
     const std::vector<float> values(4, value);
     const auto bytes = std::as_bytes(std::span(values));
@@ -612,7 +614,7 @@ class DirectCheckpointTest : public CheckpointDeskTest {
   }
 };
 
-TEST_F(DirectCheckpointTest, WhatThePsWroteIsCommittedOnceItHasClosedTheFiles) {
+TEST_F(DirectCheckpointTest, CommitsAfterThePsHasClosedItsFiles) {
   auto upload = Begin(2);
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   {
@@ -629,7 +631,7 @@ TEST_F(DirectCheckpointTest, WhatThePsWroteIsCommittedOnceItHasClosedTheFiles) {
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(CheckpointDeskTest, AJobThatDoesNotAskForItIsNotWrittenByItsPs) {
+TEST_F(CheckpointDeskTest, RefusesDirectWritesUnlessTheJobAllowsThem) {
   EXPECT_EQ(
       ReasonOf(
           desk_.BeginShard(Header(2), std::nullopt, CheckpointDesk::Delivery::kDirect).status()),
@@ -637,7 +639,7 @@ TEST_F(CheckpointDeskTest, AJobThatDoesNotAskForItIsNotWrittenByItsPs) {
   EXPECT_TRUE(Save(2).ok());
 }
 
-TEST_F(DirectCheckpointTest, APsThatDiesInTheMiddleLeavesTheCheckpointBefore) {
+TEST_F(DirectCheckpointTest, APsThatDiesMidwayLeavesThePreviousCheckpoint) {
   ASSERT_TRUE(SaveDirect(2).ok());
   auto upload = Begin(4);
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
@@ -661,12 +663,12 @@ TEST_F(DirectCheckpointTest, APsThatDiesInTheMiddleLeavesTheCheckpointBefore) {
   EXPECT_TRUE((*before)->Verify().ok());
 }
 
-TEST_F(DirectCheckpointTest, AnAttemptThatASecondOneHasReplacedCannotCommit) {
+TEST_F(DirectCheckpointTest, AReplacedAttemptCannotCommit) {
   auto first = Begin(2);
   ASSERT_TRUE(first.ok() && first->has_value()) << first.status();
   Opened opened = Open(**first);
   ASSERT_TRUE((*first)->NoteWritten(Write(opened, 2)).ok());
-  auto second = Begin(2);  // its connection broke
+  auto second = Begin(2);  // the first connection broke
   ASSERT_TRUE(second.ok() && second->has_value()) << second.status();
   EXPECT_FALSE((*second)->TakeFromBefore());
 
@@ -678,7 +680,7 @@ TEST_F(DirectCheckpointTest, AnAttemptThatASecondOneHasReplacedCannotCommit) {
   EXPECT_THAT(Steps(), ElementsAre(2));
 }
 
-TEST_F(DirectCheckpointTest, LateWritesOfAnOlderSnapshotReachNoCheckpoint) {
+TEST_F(DirectCheckpointTest, LateWritesOfAnOlderSnapshotReachNoNewerCheckpoint) {
   auto upload = Begin(2);
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   Opened late = Open(**upload);
@@ -696,7 +698,7 @@ TEST_F(DirectCheckpointTest, LateWritesOfAnOlderSnapshotReachNoCheckpoint) {
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(DirectCheckpointTest, AfterOneThatIsNotReadBackAsItWasWrittenShardsAreSent) {
+TEST_F(DirectCheckpointTest, AfterAFailedReadBackShardsAreSent) {
   auto upload = Begin(2);
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   v1::WrittenSlice slice;
@@ -716,7 +718,7 @@ TEST_F(DirectCheckpointTest, AfterOneThatIsNotReadBackAsItWasWrittenShardsAreSen
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(DirectCheckpointTest, WhoSendsInsteadOfWritingIsNamedOnce) {
+TEST_F(DirectCheckpointTest, NamesAMemberThatSendsInsteadOfWritingOnce) {
   for (const int64_t step : {2, 4}) {
     v1::WriteShardHeader header = Header(step);
     header.set_not_direct_because("/shared/jobs: open folder: no such file or directory");

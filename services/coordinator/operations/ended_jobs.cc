@@ -32,9 +32,9 @@ absl::Duration EndedJobs::TtlOf(const v1::JobSpec& spec) const {
   return ttl > absl::ZeroDuration() ? ttl : absl::InfiniteDuration();
 }
 
-// The record of a job that has a checkpoint names one; only for the others the disk is asked, which
-// knows of checkpoints that nobody could read. A job file that gives its checkpoints up gives them
-// up for its own ttl.
+// The record of a job with a checkpoint names one. For other jobs this asks the disk, which may
+// have checkpoints that could not be read. A job file with delete_after_ttl allows the deletion of
+// its checkpoints only by its own ttl.
 std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   struct Ended {
     absl::Time time;
@@ -50,7 +50,7 @@ std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   std::vector<Ended> ended;
   for (const auto& [number, entry] : turn.jobs()) {
     const v1::Job& record = *entry->published;
-    // What is being committed may be all that there is.
+    // A checkpoint that is being committed may be the job's only one.
     if (!IsTerminal(record.state()) || entry->rounds.committing()) continue;
     const v1::JobSpec& spec = record.spec();
     ended.push_back({.time = FromProto(record.end_time()),
@@ -78,7 +78,7 @@ std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   return surplus;
 }
 
-// What cannot be looked at may hold one.
+// A folder that cannot be read may contain a checkpoint.
 bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
   const auto steps = ListCheckpointSteps(options_.registry->folder().checkpoints(id));
   return !steps.ok() || !steps->empty();
@@ -94,7 +94,7 @@ void EndedJobs::Sweep() {
     if (deleted.ok() || absl::IsNotFound(deleted)) continue;
     if (absl::IsFailedPrecondition(deleted) && !is_of_its_folder) continue;
     LOG(ERROR) << id << " ended long ago and cannot be deleted: " << deleted;
-    if (!is_of_its_folder) return;  // the store's trouble is the next job's too
+    if (!is_of_its_folder) return;  // a failure of the store would affect the next job, too
   }
 }
 

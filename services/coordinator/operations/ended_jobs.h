@@ -1,4 +1,4 @@
-// Which of the jobs that have ended are still kept, so that they do not grow for ever.
+// Deletes jobs that ended long ago, so that their number stays limited.
 #pragma once
 
 #include <cstdint>
@@ -15,39 +15,39 @@
 
 namespace muster {
 
-// Deletes ended jobs as a user would with DeleteJob: those of which there are too many, and each
-// after its own ttl_after_finished, or the operator's. A job that has a checkpoint stays, unless
-// the operator or its own file has said otherwise: what was trained is never deleted silently.
-// Damaged jobs stay too: somebody may want to look at them. Thread-safe.
+// Deletes ended jobs as DeleteJob does: the oldest beyond a number, and each job after its own
+// ttl_after_finished or the operator's. Keeps a job that has a checkpoint unless the operator or
+// its own file allows the deletion, so that trained values are never deleted silently. Keeps
+// damaged jobs, because a user may want to inspect them. Thread-safe.
 class EndedJobs {
  public:
   struct Retention {
-    int64_t keep = limits::kEndedJobsKept;  // the newest; 0: all
-    // Since a job's end, where its file says nothing; 0: for ever.
+    int64_t keep = limits::kEndedJobsKept;  // the newest ended jobs; 0: all
+    // Counts from the end of a job without a ttl of its own. 0: forever.
     absl::Duration ttl = limits::kEndedJobsKeptFor;
-    bool with_checkpoints = false;  // jobs that have checkpoints go as well
+    bool with_checkpoints = false;  // also delete jobs that have checkpoints
   };
   struct Options {
-    JobRegistry* registry;  // both outlive this
+    JobRegistry* registry;  // both must outlive this
     UserOperations* users;
     Retention retention;
   };
   explicit EndedJobs(const Options& options);
-  // Finishes the deletion that is under way.
+  // Finishes a deletion that is in progress.
   ~EndedJobs();
 
-  // Deletes what is not kept any more. Waits for the disk. A job whose folder cannot be moved away
-  // keeps no other; where the store fails the rest waits for the next time.
+  // Deletes surplus jobs. Blocks for the disk. If a job's folder cannot be moved, continues with
+  // the other jobs. If the store fails, leaves the rest for the next sweep.
   void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
-  // The same on a thread of its own; returns at once.
+  // Starts a sweep on a thread of its own. Returns at once.
   void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until that thread has nothing to do.
+  // Blocks until that thread is idle.
   void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Surplus {
-    std::string id;         // of a job
-    bool with_checkpoints;  // those that it may have go as well
+    std::string id;         // job id
+    bool with_checkpoints;  // its checkpoints may be deleted, too
   };
   std::vector<Surplus> FindSurplus() const;
   absl::Duration TtlOf(const v1::JobSpec& spec) const;
@@ -60,7 +60,7 @@ class EndedJobs {
   bool due_ ABSL_GUARDED_BY(mu_) = false;
   bool sweeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

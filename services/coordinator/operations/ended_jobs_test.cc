@@ -12,10 +12,10 @@
 #include "absl/strings/match.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-// The folder that the disk refuses to rename; "": none.
+// The folder that rename() refuses to move; "": none.
 static std::string stuck_folder;
 
-// In place of libc's, in this whole program.
+// Replaces rename() of libc in this program.
 extern "C" int rename(const char* from, const char* to) noexcept {
   if (stuck_folder.empty() || !absl::EndsWith(from, stuck_folder)) {
     return renameat(AT_FDCWD, from, AT_FDCWD, to);
@@ -32,7 +32,7 @@ using ::testing::IsEmpty;
 
 class EndedJobsTest : public RegistryFixture {
  protected:
-  // A job that ends now.
+  // Adds a job that ends now.
   uint64_t AddEnded(const v1::JobSpec& policy = v1::JobSpec()) {
     const uint64_t number = AddJob(/*graph=*/nullptr, policy);
     JobRegistry::Turn turn(registry_.get());
@@ -50,7 +50,7 @@ class EndedJobsTest : public RegistryFixture {
     entry.job.CheckpointCommitted(checkpoint, now_);
     turn.Perform(entry, {.checkpoint = checkpoint});
   }
-  // The numbers of the jobs that are left.
+  // Sweeps. Returns the numbers of the remaining jobs.
   std::vector<uint64_t> Sweep(const EndedJobs::Retention& retention) {
     registry_->changes().AwaitAll();
     EndedJobs({.registry = registry_.get(), .users = &users_, .retention = retention}).Sweep();
@@ -65,7 +65,7 @@ class EndedJobsTest : public RegistryFixture {
       {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
 };
 
-TEST_F(EndedJobsTest, KeepsTheNewestThatEndedAndEveryOneThatHasNot) {
+TEST_F(EndedJobsTest, KeepsTheNewestEndedJobsAndAllUnfinishedOnes) {
   AddJob();
   AddEnded();
   now_ += absl::Seconds(1);
@@ -77,7 +77,7 @@ TEST_F(EndedJobsTest, KeepsTheNewestThatEndedAndEveryOneThatHasNot) {
   EXPECT_EQ(store_->LoadJobs()->size(), 3);
 }
 
-TEST_F(EndedJobsTest, ForgetsWhatEndedTooLongAgo) {
+TEST_F(EndedJobsTest, DeletesJobsThatEndedTooLongAgo) {
   AddEnded();
   now_ += absl::Hours(1);
   AddEnded();
@@ -89,7 +89,7 @@ TEST_F(EndedJobsTest, ForgetsWhatEndedTooLongAgo) {
   EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(2)}), ElementsAre(2));
 }
 
-TEST_F(EndedJobsTest, AJobsOwnTtlCountsAndTakesCheckpointsOnlyWhereItsFileSaysSo) {
+TEST_F(EndedJobsTest, AJobsOwnTtlDeletesCheckpointsOnlyIfItsFileSaysSo) {
   auto add = [this](absl::Duration ttl, bool delete_after_ttl) {
     v1::JobSpec spec;
     spec.mutable_ttl_after_finished()->set_seconds(absl::ToInt64Seconds(ttl));
@@ -111,7 +111,7 @@ TEST_F(EndedJobsTest, AJobsOwnTtlCountsAndTakesCheckpointsOnlyWhereItsFileSaysSo
   EXPECT_THAT(Sweep(for_ever), ElementsAre(4));
 }
 
-TEST_F(EndedJobsTest, AJobsOwnTtlMayBeShorterOrLongerThanTheOperators) {
+TEST_F(EndedJobsTest, AJobsOwnTtlOverridesTheOperators) {
   v1::JobSpec spec;
   spec.mutable_ttl_after_finished();
   AddEnded(spec);
@@ -127,7 +127,7 @@ TEST_F(EndedJobsTest, AJobsOwnTtlMayBeShorterOrLongerThanTheOperators) {
   EXPECT_THAT(Sweep(an_hour), IsEmpty());
 }
 
-TEST_F(EndedJobsTest, AJobWithACheckpointGoesOnlyWhereTheOperatorSaidSo) {
+TEST_F(EndedJobsTest, DeletesAJobWithACheckpointOnlyIfTheOperatorAllowsIt) {
   const uint64_t trained = AddEnded();
   CommitCheckpoint(trained);
   const uint64_t unknown_to_the_store = AddEnded();
@@ -144,7 +144,7 @@ TEST_F(EndedJobsTest, AJobWithACheckpointGoesOnlyWhereTheOperatorSaidSo) {
   EXPECT_FALSE(std::filesystem::exists(registry_->folder().job("line-2")));
 }
 
-TEST_F(EndedJobsTest, WhatIsStillBeingCommittedMayBeACheckpoint) {
+TEST_F(EndedJobsTest, KeepsAJobWhoseCheckpointIsBeingCommitted) {
   const uint64_t job = AddEnded();
   const auto change = [&](void (CheckpointRounds::*what)()) {
     JobRegistry::Turn turn(registry_.get());
@@ -157,7 +157,7 @@ TEST_F(EndedJobsTest, WhatIsStillBeingCommittedMayBeACheckpoint) {
   EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(1)}), IsEmpty());
 }
 
-TEST_F(EndedJobsTest, OneThatCannotBeDeletedKeepsNoOther) {
+TEST_F(EndedJobsTest, AFailedDeletionDoesNotStopTheOthers) {
   for (int i = 0; i < 3; ++i) {
     const uint64_t number = AddEnded();
     std::filesystem::create_directories(registry_->folder().job(absl::StrCat("line-", number)));
@@ -171,7 +171,7 @@ TEST_F(EndedJobsTest, OneThatCannotBeDeletedKeepsNoOther) {
   EXPECT_THAT(Sweep({.ttl = absl::Nanoseconds(1)}), IsEmpty());
 }
 
-TEST_F(EndedJobsTest, ADamagedJobIsLeftToBeLookedAt) {
+TEST_F(EndedJobsTest, KeepsADamagedJobForInspection) {
   const uint64_t job = AddJob();
   {
     JobRegistry::Turn turn(registry_.get());

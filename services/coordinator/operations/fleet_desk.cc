@@ -16,7 +16,7 @@
 
 namespace muster {
 
-// By job, since a member may still hold an older generation beside the newest.
+// The newest report of each job: a member may hold an older generation beside the newest.
 struct FleetDesk::Newest {
   explicit Newest(const v1::MemberReport& report) {
     for (const v1::JobReport& job : report.jobs()) {
@@ -24,7 +24,7 @@ struct FleetDesk::Newest {
       if (known == nullptr || known->generation() < job.generation()) known = &job;
     }
   }
-  // Without those that the member only rehearses: it is free for any.
+  // Excludes jobs that the member only warms up for: it is free for any job.
   std::vector<std::string> jobs() const {
     std::vector<std::string> jobs;
     for (const auto& [id, job] : by_job) {
@@ -38,7 +38,7 @@ struct FleetDesk::Newest {
 
 namespace {
 
-// Of jobs that nobody here knows.
+// Tells a member to forget a job that this coordinator does not know.
 v1::Directive ForgetDirective(const v1::JobReport& job) {
   v1::Directive directive;
   directive.set_job(job.job());
@@ -96,7 +96,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     TakeReport(turn, hello.member(), newest);
     if (report.leaving()) {
       LetLeave(turn, hello.member());
-    } else if (arrival.is_leaving) {  // it was told while its stream was broken, or broke
+      // it may have missed the directive, as its stream broke
+    } else if (arrival.is_leaving) {
       turn.SendLater(hello.member(), LeaveDirective());
     }
   }
@@ -108,21 +109,22 @@ absl::Status FleetDesk::Report(const Attachment& attachment, const v1::MemberRep
   RETURN_IF_ERROR(options_.fleet->Renew(attachment, newest.jobs(), registry().Now()));
   if (!report.traces().empty()) options_.traces->Take(attachment.member(), report);
   options_.logs->Take(attachment.member(), report);
-  // Directives are sent behind what is to be stored: they would only pile up.
+  // Directives wait until the queue has stored earlier changes, so more reports would only add to
+  // it.
   if (registry().changes().full() || !registry().changes().trouble().ok()) {
-    LOG_EVERY_N(WARNING, 1000) << "the store's disk is behind: reports only renew leases";
+    LOG_EVERY_N(WARNING, 1000) << "the store's disk is slow or full: reports only renew leases";
     return absl::OkStatus();
   }
   JobRegistry::Turn turn(&registry());
-  // The member may have been lost, or replaced, since its lease was renewed: its jobs know that
-  // already, and what the process before said would be taken for the new one's.
+  // The member may have been lost or replaced since its lease was renewed. Its jobs know that
+  // already, and the report of the old process would be taken for the new one's.
   RETURN_IF_ERROR(attachment.closed());
   TakeReport(turn, attachment.member(), newest);
   if (report.leaving()) LetLeave(turn, attachment.member());
   return absl::OkStatus();
 }
 
-// Said with every report until the member is gone.
+// Repeated with every report until the member is gone.
 void FleetDesk::LetLeave(JobRegistry::Turn& turn, const std::string& member) {
   options_.fleet->SetLeaving(member);
   for (JobRegistry::Entry* entry : turn.Active()) {

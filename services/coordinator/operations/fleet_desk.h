@@ -1,4 +1,4 @@
-// Where members attach, report and leave, and what that means for the jobs that use them.
+// Attaching, reporting and leaving of members, and their effects on jobs.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,13 @@
 
 namespace muster {
 
-// Thread-safe. A member's coming and going happens in one turn of the registry with what it means
-// for jobs: nobody can be given a job between the loss of a process and the news of it. A report
-// renews its lease before it waits for a turn.
+// The arrival or loss of a member and its effects on jobs are one turn of the registry. So no job
+// can get a process between its loss and the notice of it. A report renews the member's lease
+// before it waits for a turn. Thread-safe.
 class FleetDesk {
  public:
   struct Options {
-    JobRegistry* registry;  // all six outlive the desk
+    JobRegistry* registry;  // all six must outlive the desk
     Fleet* fleet;
     MemberLogs* logs;
     JobTraces* traces;
@@ -31,30 +31,30 @@ class FleetDesk {
   };
   explicit FleetDesk(Options options) : options_(options) {}
 
-  // The first report of a stream, with hello.
+  // Handles the first report of a stream, which must carry hello.
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
                                                      std::shared_ptr<StreamWaker> waker);
-  // A later one; the error ends the stream. While the disk is so far behind that the commit queue
-  // is full a report only renews the lease: what it says comes again with the next one.
+  // Handles a later report. An error ends the stream. While the commit queue is full, a report only
+  // renews the lease: the next report repeats its content.
   absl::Status Report(const Attachment& attachment, const v1::MemberReport& report);
   void Detach(const Attachment& attachment, Fleet::Departure departure);
 
-  // Tells the member to leave, now or when it comes back, up to the end of its lease. NOT_FOUND
-  // (reason "MEMBER_NOT_FOUND").
+  // Tells the member to leave, now or when it reattaches before the end of its lease.
+  // Returns NOT_FOUND (reason "MEMBER_NOT_FOUND").
   absl::Status Drain(const std::string& member);
 
-  // Lets go of members whose leases have run out.
+  // Removes members with expired leases.
   void ExpireLeases();
 
   v1::ListMembersResponse ListMembers() const;
 
  private:
   struct Newest;
-  // What a member says of each job, and of those that it says nothing of.
+  // Applies a report to the jobs that it names, and to the member's other jobs.
   void TakeReport(JobRegistry::Turn& turn, const std::string& member, const Newest& newest);
   void LetLeave(JobRegistry::Turn& turn, const std::string& member);
   void LoseMember(JobRegistry::Turn& turn, const std::string& member, const std::string& why);
-  // By a job.
+  // Returns true if a job uses the member.
   bool IsUsed(const JobRegistry::Turn& turn, const std::string& member) const;
   JobRegistry& registry() const { return *options_.registry; }
 

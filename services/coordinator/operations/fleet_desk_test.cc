@@ -28,7 +28,7 @@ class FleetDeskTest : public RegistryFixture {
     report.add_jobs()->set_job(job);
     return report;
   }
-  // Whether the stream was told to leave since the last look.
+  // Returns true if the stream has got a leave directive since the last call.
   bool IsToldToLeave(Attachment& stream) {
     registry_->changes().AwaitAll();
     return std::ranges::any_of(stream.TakeDirectives(), [](const MemberDirective& told) {
@@ -45,7 +45,7 @@ class FleetDeskTest : public RegistryFixture {
   int woken_ = 0;
 };
 
-TEST_F(FleetDeskTest, AStreamThatDoesNotSayWhoItIsIsRefused) {
+TEST_F(FleetDeskTest, RefusesAStreamWithoutHello) {
   const auto attached = desk_.Attach(ReportOf("line-1"), nullptr);
   EXPECT_EQ(ReasonOf(attached.status()), "HELLO_INVALID");
   EXPECT_EQ(members(), 0);
@@ -63,7 +63,7 @@ TEST_F(FleetDeskTest, AReportRenewsTheLease) {
   EXPECT_EQ(woken_, 0);
 }
 
-TEST_F(FleetDeskTest, WhoIsSilentForItsLeaseIsLostAndItsStreamEnds) {
+TEST_F(FleetDeskTest, AnExpiredLeaseLosesTheMemberAndEndsItsStream) {
   const auto worker = Attach(Hello("w-0"));
   now_ += kLease * 1.1;
 
@@ -75,7 +75,7 @@ TEST_F(FleetDeskTest, WhoIsSilentForItsLeaseIsLostAndItsStreamEnds) {
   EXPECT_EQ(ReasonOf(desk_.Report(**worker, {})), "LEASE_EXPIRED");
 }
 
-TEST_F(FleetDeskTest, WhoSaysGoodByeIsGoneAtOnceAndABrokenStreamHasItsLease) {
+TEST_F(FleetDeskTest, AGoodbyeRemovesTheMemberAtOnceButABrokenStreamDoesNot) {
   const auto polite = Attach(Hello("w-0")), broken = Attach(Hello("w-1"));
   desk_.Detach(**polite, Fleet::Departure::kOrderly);
   desk_.Detach(**broken, Fleet::Departure::kBroken);
@@ -86,7 +86,7 @@ TEST_F(FleetDeskTest, WhoSaysGoodByeIsGoneAtOnceAndABrokenStreamHasItsLease) {
   EXPECT_EQ(members(), 0);
 }
 
-TEST_F(FleetDeskTest, AStreamThatIsDisplacedIsWokenAndHeardNoMore) {
+TEST_F(FleetDeskTest, ADisplacedStreamIsWokenAndIgnored) {
   const auto before = Attach(Hello("w-0"));
   desk_.Detach(**before, Fleet::Departure::kBroken);
   v1::Hello again = Hello("w-0");
@@ -102,7 +102,7 @@ TEST_F(FleetDeskTest, AStreamThatIsDisplacedIsWokenAndHeardNoMore) {
   EXPECT_EQ(members(), 1) << "what the old stream says is not the new process's";
 }
 
-TEST_F(FleetDeskTest, WhoIsDrainedWhileItsStreamIsBrokenIsToldWhenItReturns) {
+TEST_F(FleetDeskTest, AMemberDrainedDuringABrokenStreamIsToldWhenItReturns) {
   v1::MemberReport report;
   *report.mutable_hello() = Hello("w-0");
   const auto attach = [&] {
@@ -122,7 +122,7 @@ TEST_F(FleetDeskTest, WhoIsDrainedWhileItsStreamIsBrokenIsToldWhenItReturns) {
   EXPECT_FALSE(IsToldToLeave(*attach())) << "it says so itself";
 }
 
-TEST_F(FleetDeskTest, ThatItCouldNotPrepareAJobIsForgottenWithItsProcess) {
+TEST_F(FleetDeskTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
   const uint64_t number = AddJob();
   v1::Hello hello = Hello("w-1");
   const auto first = Attach(hello);
@@ -159,9 +159,9 @@ TEST_F(FleetDeskTest, ThatItCouldNotPrepareAJobIsForgottenWithItsProcess) {
   EXPECT_FALSE(refuses());
 }
 
-TEST_F(FleetDeskTest, AMemberIsToldToForgetAJobThatNobodyKnows) {
+TEST_F(FleetDeskTest, TellsAMemberToForgetAnUnknownJob) {
   const auto worker = Attach(Hello("w-0"));
-  (*worker)->TakeDirectives();  // the welcome
+  (*worker)->TakeDirectives();  // discards the welcome
   ASSERT_TRUE(desk_.Report(**worker, ReportOf("gone-7")).ok());
 
   const std::deque<MemberDirective> directives = (*worker)->TakeDirectives();

@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<ImportGate::Slot>> ImportGate::Enter(
     }
     if (SteadyNow() >= end) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "others are being read, and none was done within ", absl::FormatDuration(patience)));
+          "others are being read, and none finished within ", absl::FormatDuration(patience)));
     }
   }
   return absl::CancelledError("the caller is gone; other models or data sets were being read");

@@ -1,4 +1,4 @@
-// How many models are imported, or data sets checked, at once.
+// Limits how many models are imported, or data sets checked, at once.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,15 @@
 
 namespace muster {
 
-// An import holds a model's values in memory, gigabytes of a large one, and a check of data up to
-// limits::kDataCheckBytesMax of them: a few users at once must not take the coordinator's memory
-// from its jobs. Thread-safe; outlives its slots.
+// An import holds a model's values in memory, which may be gigabytes. A check of data holds up to
+// limits::kDataCheckBytesMax. A few concurrent users must not take the coordinator's memory from
+// its jobs.
+// Thread-safe. Must outlive its slots.
 class ImportGate {
  public:
   explicit ImportGate(int slots) : free_(slots) {}
 
-  // The right to import, while it exists.
+  // The right to import, as long as it exists.
   class Slot {
    public:
     explicit Slot(ImportGate* gate) : gate_(gate) {}
@@ -30,8 +31,8 @@ class ImportGate {
     ImportGate* const gate_;
   };
 
-  // Waits until there is one; CANCELLED once `caller_gone`, which is asked several times a second;
-  // DEADLINE_EXCEEDED where none has come free for `patience`.
+  // Blocks until a slot is free. Returns CANCELLED if `caller_gone` returns true; it is called
+  // several times a second. Returns DEADLINE_EXCEEDED after `patience`.
   absl::StatusOr<std::unique_ptr<Slot>> Enter(const std::function<bool()>& caller_gone,
                                               absl::Duration patience = absl::InfiniteDuration())
       ABSL_LOCKS_EXCLUDED(mu_);

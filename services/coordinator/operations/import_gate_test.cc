@@ -11,7 +11,7 @@ namespace {
 
 bool Stays() { return false; }
 
-TEST(ImportGateTest, WhoFindsNoSlotWaitsForOneAndStopsWhenItsCallerIsGone) {
+TEST(ImportGateTest, WaitsForASlotUntilItsCallerIsGone) {
   ImportGate gate(2);
   auto first = gate.Enter(Stays);
   const auto second = gate.Enter(Stays);

@@ -1,4 +1,4 @@
-// Which jobs somebody asks for.
+// Selects the jobs that a caller asks for.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@
 
 namespace muster {
 
-// By states and labels. What a job costs does not depend on how long the question is: it is asked
-// of every job while others wait.
+// Filters by states and labels. The cost per job does not depend on the length of the request,
+// because it is paid for every job while others wait.
 class JobFilter {
  public:
-  // Any job.
+  // Matches every job.
   JobFilter() = default;
-  // In one of these states, none: in any. Errors as LabelSelector::Parse().
+  // Matches jobs in one of these states, or in any state if there are none. Returns the errors of
+  // LabelSelector::Parse().
   static absl::StatusOr<JobFilter> Make(const google::protobuf::RepeatedField<int>& states,
                                         absl::string_view selector);
 
@@ -27,7 +28,7 @@ class JobFilter {
   }
 
  private:
-  uint64_t states_ = 0;  // a bit for each; none: all
+  uint64_t states_ = 0;  // a bit for each state; 0: all states
   LabelSelector selector_;
 };
 

@@ -21,11 +21,11 @@
 namespace muster {
 namespace {
 
-// Of jobs in one message of WatchJobs, and one job more: a spec may have a megabyte.
+// Limits the jobs in one WatchJobs message. One more job may exceed it: a spec may have a megabyte.
 constexpr int64_t kWatchedBytesMax = 1 << 20;
-constexpr int kWholeJobsMax = 16;  // that have changed, with all of their specs
+constexpr int kWholeJobsMax = 16;  // changed jobs with their complete specs
 
-// Where a page of events ends: at a revision of a job, of which those before come later.
+// The end of a page of events: a revision of a job. Earlier revisions of that job come later.
 struct EventCursor {
   uint64_t job = std::numeric_limits<uint64_t>::max();
   uint64_t revision = 0;
@@ -46,8 +46,8 @@ std::optional<EventCursor> ParseCursor(const std::string& token, bool one_job) {
   return cursor;
 }
 
-// One point of a stretch whose values are one, else its least and its greatest, in the order that
-// its last value makes likely.
+// Adds one value per point, or its least and its greatest if they differ. Their order is guessed
+// from the point's last value.
 void FillSeries(const Series& series, v1::MetricSeries& filled) {
   filled.set_name(series.name);
   auto add = [&filled](int64_t step, double value, double time) {
@@ -77,7 +77,7 @@ bool IsThinnedOut(const JobSeries& read) {
   });
 }
 
-// Of a job whose events are public up to a revision.
+// A job, with the revision up to which its events are public.
 struct EventSource {
   uint64_t number = 0;
   std::string id;
@@ -94,7 +94,7 @@ absl::StatusOr<std::shared_ptr<JobQueries::AllJobs>> JobQueries::WatchJobs(
   ASSIGN_OR_RETURN(jobs->filter_, JobFilter::Make(request.states(), request.selector()));
   if (request.view() != v1::JOB_VIEW_UNSPECIFIED) jobs->view_ = request.view();
   jobs->listed_before_ = std::numeric_limits<uint64_t>::max();
-  // Before anything is listed: what changes from here on is told, whether or not it was listed.
+  // The watch starts before the listing, so that it reports every later change, listed or not.
   jobs->watch_ = watches_->AddForAll(std::move(waker));
   return jobs;
 }
@@ -140,7 +140,7 @@ std::optional<v1::WatchJobsResponse> JobQueries::Next(AllJobs& jobs) {
       jobs.told_.erase(told);
     }
   }
-  return response;  // perhaps of nothing: the next call has what comes after
+  return response;  // it may be empty: the next call returns what follows
 }
 
 // ---------------------------------------------------------------- events
@@ -170,7 +170,7 @@ absl::StatusOr<v1::ListEventsResponse> JobQueries::ListEvents(
       ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.parent()));
       add(*entry);
     } else {
-      // Every job has an event, so a page takes no more jobs than events.
+      // Every job has an event, so a page needs at most as many jobs as events.
       for (auto it = turn.jobs().rbegin();
            it != turn.jobs().rend() && std::ssize(sources) <= page_size; ++it) {
         if (it->first <= cursor->job) add(*it->second);
@@ -188,7 +188,7 @@ absl::StatusOr<v1::ListEventsResponse> JobQueries::ListEvents(
     }
     ASSIGN_OR_RETURN(std::vector<v1::JobEvent> events,
                      registry_->store().Events(source.number, after, room + 1));
-    // Those that are stored and not public yet are the next call's.
+    // Events that are stored but not public are left for the next call.
     std::erase_if(events, [&](const auto& e) { return e.revision() > source.revision; });
     const bool more = std::ssize(events) > room;
     if (more) events.pop_back();
@@ -228,7 +228,7 @@ absl::StatusOr<v1::ReadJobMetricsResponse> JobQueries::ReadJobMetrics(
       .to = request.last_step() == 0 ? std::numeric_limits<int64_t>::max() : request.last_step(),
       .points = points};
   ASSIGN_OR_RETURN(JobSeries read, series_->Read(path, wanted));
-  if (IsThinnedOut(read)) {  // a stretch gives two points
+  if (IsThinnedOut(read)) {  // each interval gives two points
     wanted.points = points / 2;
     ASSIGN_OR_RETURN(read, series_->Read(path, wanted));
   }
@@ -253,7 +253,7 @@ absl::StatusOr<v1::ReadJobTimingResponse> JobQueries::ReadJobTiming(
   return response;
 }
 
-// They may be many: they are copied when nobody waits for it.
+// The links may be many, so they are copied outside of the turn.
 absl::StatusOr<v1::ReadJobLinksResponse> JobQueries::ReadJobLinks(
     const v1::ReadJobLinksRequest& request) {
   std::vector<std::shared_ptr<const v1::MemberLinks>> links;

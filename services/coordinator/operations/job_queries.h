@@ -1,5 +1,5 @@
-// What users see of many jobs at once, and of a job's past: all jobs as they change, events,
-// curves, where the time goes.
+// Queries over many jobs and over a job's past: all jobs as they change, events, curves, step
+// times.
 #pragma once
 
 #include <memory>
@@ -18,29 +18,29 @@
 
 namespace muster {
 
-// Thread-safe; see JobService for what each does. Nothing here changes anything; calls wait for the
-// store and for files, never in a turn.
+// Read-only; JobService describes each call. Calls wait for the store and for files, but never
+// within a turn. Thread-safe.
 class JobQueries {
  public:
-  // All outlive this.
+  // The arguments must outlive this.
   JobQueries(JobRegistry* registry, WatchHub* watches, MetricSeries* series)
       : registry_(registry), watches_(watches), series_(series) {}
 
-  // One WatchJobs stream. Owned by the stream; one call of Next() at a time.
+  // A WatchJobs stream. The stream owns it. Requires: one call of Next() at a time.
   class AllJobs {
    private:
     friend class JobQueries;
     std::shared_ptr<JobsWatch> watch_;
     v1::JobView view_ = v1::JOB_VIEW_BASIC;
     JobFilter filter_;
-    uint64_t listed_before_ = 0;  // jobs of lower numbers are still to be listed
+    uint64_t listed_before_ = 0;  // jobs with lower numbers are not listed yet
     bool complete_told_ = false;
-    absl::btree_map<uint64_t, std::string> told_;  // what the watcher knows of, by number
+    absl::btree_map<uint64_t, std::string> told_;  // by number: jobs that the watcher knows
   };
   absl::StatusOr<std::shared_ptr<AllJobs>> WatchJobs(const v1::WatchJobsRequest& request,
                                                      std::shared_ptr<StreamWaker> waker);
-  // What is to be sent now; nullopt: nothing, the waker will tell. First all jobs, the newest
-  // first.
+  // Returns the next message, or nullopt if there is none; then the waker signals the next one.
+  // Lists all jobs first, the newest first.
   std::optional<v1::WatchJobsResponse> Next(AllJobs& jobs);
 
   absl::StatusOr<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);

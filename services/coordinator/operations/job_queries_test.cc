@@ -48,7 +48,7 @@ class JobQueriesTest : public RegistryFixture {
     for (const v1::Job& job : response.jobs()) numbers.push_back(job.number());
     return numbers;
   }
-  // "NUMBER:REASON" of all events, page by page.
+  // Returns "NUMBER:REASON" of all events, read page by page.
   std::vector<std::string> AllEvents(const std::string& parent, int page_size) {
     std::vector<std::string> events;
     v1::ListEventsRequest request;
@@ -72,7 +72,7 @@ class JobQueriesTest : public RegistryFixture {
   int wakes_ = 0;
 };
 
-TEST_F(JobQueriesTest, AWatchOfAllJobsBeginsWithThoseThereAreAndMissesNoChange) {
+TEST_F(JobQueriesTest, AWatchOfAllJobsListsThemAndMissesNoChange) {
   const uint64_t first = AddJob();
   const uint64_t second = AddJob();
   const auto watch = Watch({});
@@ -85,7 +85,7 @@ TEST_F(JobQueriesTest, AWatchOfAllJobsBeginsWithThoseThereAreAndMissesNoChange) 
   EXPECT_EQ(response->jobs(1).state(), v1::CANCELLED);
   EXPECT_TRUE(response->jobs(1).spec().model().source_case() == 0) << "basic, unless asked";
   EXPECT_EQ(wakes_, 1);
-  response = queries_.Next(*watch);  // of what changed since the watch began
+  response = queries_.Next(*watch);  // the change after the watch began
   ASSERT_TRUE(response.has_value());
   EXPECT_THAT(Numbers(*response), ElementsAre(first));
   EXPECT_FALSE(response->complete());
@@ -99,7 +99,7 @@ TEST_F(JobQueriesTest, AWatchOfAllJobsBeginsWithThoseThereAreAndMissesNoChange) 
   EXPECT_FALSE(queries_.Next(*watch).has_value());
 }
 
-TEST_F(JobQueriesTest, WhoNoLongerMatchesOrIsGoneIsRemovedOnce) {
+TEST_F(JobQueriesTest, RemovesAJobThatNoLongerMatchesOrIsDeletedOnce) {
   const uint64_t vision = AddLabelled("vision");
   const uint64_t audio = AddLabelled("audio");
   v1::WatchJobsRequest request;
@@ -123,7 +123,7 @@ TEST_F(JobQueriesTest, WhoNoLongerMatchesOrIsGoneIsRemovedOnce) {
   EXPECT_EQ(ReasonOf(queries_.WatchJobs(request, nullptr).status()), "INVALID_REQUEST");
 }
 
-TEST_F(JobQueriesTest, EventsComeInPagesOfAnySizeEachOnce) {
+TEST_F(JobQueriesTest, EventsComeInPagesOfAnySizeEachOnlyOnce) {
   const uint64_t first = AddJob();
   const uint64_t second = AddJob();
   Cancel(first);
@@ -150,7 +150,7 @@ TEST_F(JobQueriesTest, EventsComeInPagesOfAnySizeEachOnce) {
   EXPECT_EQ(ReasonOf(queries_.ListEvents(request).status()), "JOB_NOT_FOUND");
 }
 
-TEST_F(JobQueriesTest, CurvesKeepTheirSpikesWhateverTheirLength) {
+TEST_F(JobQueriesTest, CurvesOfAnyLengthKeepTheirSpikes) {
   AddJob();
   ASSERT_TRUE(registry_->folder().MakeJob("line-1").ok());
   constexpr int kSteps = 50'000;
@@ -198,7 +198,7 @@ TEST_F(JobQueriesTest, CurvesKeepTheirSpikesWhateverTheirLength) {
   EXPECT_EQ(ReasonOf(queries_.ReadJobMetrics(request).status()), "INVALID_REQUEST");
 }
 
-TEST_F(JobQueriesTest, OnlyAJobThatRunsHasTimes) {
+TEST_F(JobQueriesTest, OnlyARunningJobHasTimes) {
   AddJob();
   v1::ReadJobTimingRequest request;
   request.set_name("line-1");
@@ -208,7 +208,7 @@ TEST_F(JobQueriesTest, OnlyAJobThatRunsHasTimes) {
   EXPECT_EQ(timing->batch_size(), 8);
 }
 
-TEST_F(JobQueriesTest, OnlyAJobThatRunsHasLinks) {
+TEST_F(JobQueriesTest, OnlyARunningJobHasLinks) {
   AddJob();
   v1::ReadJobLinksRequest request;
   request.set_name("line-1");

@@ -91,8 +91,8 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const Submission
   }
 }
 
-// Of a path that is like those of our own: .../J/checkpoints/step-S, by whatever name it is
-// reached.
+// Recognizes a path of a checkpoint of this coordinator, .../J/checkpoints/step-S, under any name
+// of the path.
 std::optional<CheckpointRef> RefOfPath(const std::string& path) {
   std::error_code error;
   const std::filesystem::path directory = std::filesystem::canonical(path, error);
@@ -115,18 +115,17 @@ absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resum
   std::error_code error;
   const std::string directory = std::filesystem::absolute(resume_from, error).string();
   if (error) return absl::InvalidArgumentError(error.message());
-  // Our own is kept for the job only if it is known by its name.
+  // A checkpoint of this coordinator is kept for the job only if its name is known.
   if (const auto own = RefOfPath(directory)) {
     auto found = context.find_checkpoint(*own);
-    if (absl::IsDeadlineExceeded(found.status()))
-      return found;  // nobody knows whether it will be there
+    if (absl::IsDeadlineExceeded(found.status())) return found;  // a pruning may remove it
     if (found.ok() && std::filesystem::equivalent(found->directory, directory, error)) return found;
   }
   return SubmissionContext::Found{directory, directory};
 }
 
-// The checkpoint that `resume_from` means. Where it means a job's last one and that is damaged, the
-// last that is sound, which is worth a warning.
+// Returns the checkpoint that `resume_from` names. If it names a job's last checkpoint and that is
+// damaged, returns the last intact one and adds a warning.
 absl::StatusOr<SubmissionContext::Found> FindSoundCheckpoint(const std::string& resume_from,
                                                              const SubmissionContext& context,
                                                              std::vector<std::string>& warnings) {
@@ -193,7 +192,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
                                                  " bytes (is ", request_id.size(), ")")});
   }
-  // Not even whether such a file exists may be learned: before anything is opened.
+  // Checked before any file is opened, so that a user cannot learn whether a forbidden file exists.
   if (std::vector<FieldFault> forbidden = context.paths.FaultsOf(spec); !forbidden.empty()) {
     std::ranges::move(forbidden, std::back_inserter(faults));
     return FaultsToStatus(faults, "INVALID_SPEC");

@@ -1,5 +1,5 @@
-// What becomes of a job spec before it may be queued: checked for every fault at once, completed,
-// its origin resolved.
+// Checks a job spec before it is queued: reports all faults at once, fills in defaults, and
+// resolves the origin of its parameters.
 #pragma once
 
 #include <functional>
@@ -17,40 +17,42 @@
 namespace muster {
 
 struct SubmissionContext {
-  PathRules paths;            // which files a spec may name
-  bool data_visible = false;  // open the data set as well, if it is no larger than may be held
-  // Held while it is: null, or an error, which says why the data are left to the workers.
-  // CANCELLED: the caller is gone.
+  PathRules paths;            // the files that a spec may name
+  bool data_visible = false;  // also open the data set, if it is within the size limit
+  // Returns a slot that is held during the check of data, or null. An error tells why the workers
+  // alone check the data. Returns CANCELLED if the caller is gone.
   std::function<absl::StatusOr<std::unique_ptr<ImportGate::Slot>>()> enter_data_check = [] {
     return nullptr;
   };
-  // The checkpoint that a job of this coordinator has: its directory and resource name. NOT_FOUND
-  // otherwise.
+  // Returns the directory and the resource name of a checkpoint of this coordinator, or NOT_FOUND.
   struct Found {
     std::string name;
     std::string directory;
   };
   std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
-  // Asked between the model, the data and the checkpoint: nobody waits for the answer any more.
+  // Returns true if the caller no longer waits. Called between the model, the data and the
+  // checkpoint.
   std::function<bool()> caller_gone = [] { return false; };
-  // One that find_checkpoint() knows is damaged. Of a path it is not told: it may be mistaken.
+  // Called if a checkpoint that find_checkpoint() knows is damaged. Not called for other paths,
+  // which may be wrong.
   std::function<void()> found_damaged = [] {};
 };
 
 struct CheckedSpec {
   v1::JobSpec spec;                        // defaults filled in
-  JobOrigin origin;                        // with a graph where the spec alone does not tell it
-  std::shared_ptr<const v1::Graph> graph;  // the model, built
-  // By parameter, of a model that brings its own and starts anew; else empty. The caller finds them
-  // a place and names it in `origin.restore`.
+  JobOrigin origin;                        // has a graph if the spec alone does not define it
+  std::shared_ptr<const v1::Graph> graph;  // the built model
+  // Values by parameter, of a model that brings its own and does not resume; otherwise empty.
+  // The caller stores them and names the place in `origin.restore`.
   std::vector<std::vector<float>> initial_values;
-  std::vector<std::string> warnings;  // what may not be as the user means it
+  std::vector<std::string> warnings;  // settings that the user may not intend
 };
 
-// The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments
-// ("model"), of the data set where it is visible ("data..."), of the checkpoint to start from
-// ("checkpoint.resume_from"), and of the request id (alone at fault: "INVALID_REQUEST"). Reads data
-// headers and all of the checkpoint; leaves nothing behind. CANCELLED: the caller is gone.
+// Checks and completes a spec. Reads the headers of the data and the whole checkpoint. Leaves no
+// files behind. Returns FaultsToStatus() with all faults: of the spec, the model's arguments
+// ("model"), the visible data set ("data..."), the checkpoint ("checkpoint.resume_from"), and the
+// request id (alone at fault: "INVALID_REQUEST").
+// Returns CANCELLED if the caller is gone.
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
                                             const SubmissionContext& context);
 

@@ -42,7 +42,8 @@ namespace {
 
 using google::protobuf::util::MessageDifferencer;
 
-// The same spec is the same bytes, whatever the order of its maps.
+// Serializes deterministically, so that equal specs have equal bytes whatever the order of their
+// maps.
 std::string Fingerprint(const v1::JobSpec& spec) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
@@ -66,7 +67,7 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   return record;
 }
 
-// Of how many waiting jobs the built model is held: up to a megabyte each.
+// Number of waiting jobs that keep their built model in memory, up to a megabyte each.
 constexpr int64_t kGraphsHeldMax = 128;
 
 absl::StatusOr<int64_t> CountQueued(const JobRegistry::Turn& turn) {
@@ -78,10 +79,11 @@ absl::StatusOr<int64_t> CountQueued(const JobRegistry::Turn& turn) {
                     "QUEUE_FULL");
 }
 
-// Of a page of jobs, and one job: a spec may have a megabyte, and reports wait while it is copied.
+// Limits a page of jobs. One more job may exceed it: a spec may have a megabyte, and reports wait
+// while it is copied.
 constexpr int64_t kPageBytesMax = 1 << 20;
 
-// Revisions count a job's events, so a hole is as long as what is not kept any more.
+// Revisions count a job's events, so a gap between revisions tells how many events are not kept.
 void NoteDropped(uint64_t events, v1::JobEvent& oldest_kept) {
   oldest_kept.set_message(
       absl::StrCat("(", events, " earlier events are not kept) ", oldest_kept.message()));
@@ -94,8 +96,8 @@ absl::Status NotFinished(const v1::Job& record) {
                     "JOB_NOT_FINISHED");
 }
 
-// Whether the values that the job starts from came with its model: with nothing to resume from
-// there is nowhere else that they could have come from.
+// Returns true if the values that the job starts from came with its model. A job that does not
+// resume from a checkpoint has no other source of values.
 bool BroughtItsValues(const JobRegistry::Entry& entry) {
   return entry.published->spec().checkpoint().resume_from().empty() &&
          !entry.origin.restore.empty();
@@ -117,12 +119,12 @@ void UserOperations::RemoveOrphans() {
   }
   const auto folders = registry().folder().JobFolders();
   if (!folders.ok()) {
-    LOG(ERROR) << "values of models that no job starts from are left over: " << folders.status();
+    LOG(ERROR) << "cannot remove values of models that no job uses: " << folders.status();
     return;
   }
   for (const StateFolder::JobFolder& folder : *folders) {
     if (known.contains(folder.id)) continue;
-    LOG(INFO) << "values of models that no job starts from are left alone: the store does not know "
+    LOG(INFO) << "keeping values of models that no job uses: the store does not know "
               << registry().folder().job(folder.id) << ", whose job may start from them";
     return;
   }
@@ -183,11 +185,11 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
                                                   const CallerGone& caller_gone) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
-  std::unique_ptr<ImportGate::Slot> slot;  // until the model is out of memory
+  std::unique_ptr<ImportGate::Slot> slot;  // held until the model is out of memory
   if (request.spec().model().has_onnx()) {
     ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
   }
-  std::unique_ptr<CheckpointDesk::Pin> source;  // until the registry has the job
+  std::unique_ptr<CheckpointDesk::Pin> source;  // held until the registry has the job
   ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, caller_gone, source));
   v1::Job record = QueuedRecord(checked, registry().Now());
   TakeOverLeftOut(checked.origin, record);
@@ -226,7 +228,7 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
                                                       .origin = origin,
                                                       .request_id = request.request_id(),
                                                       .fingerprint = Fingerprint(request.spec())}));
-  // One that the spec tells can be built again.
+  // A model that the spec defines can be built again.
   if (origin.graph.nodes().empty() && queued >= kGraphsHeldMax) checked.graph.reset();
   origin.graph.Clear();
   {
@@ -239,7 +241,7 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
   return record;
 }
 
-// ---------------------------------------------------------------- looking
+// ---------------------------------------------------------------- reading
 
 absl::StatusOr<v1::Job> UserOperations::GetJob(const std::string& name) {
   JobRegistry::Turn turn(&registry());
@@ -289,8 +291,8 @@ absl::StatusOr<std::shared_ptr<JobWatch>> UserOperations::WatchJob(
                                std::move(waker));
 }
 
-// A watch is woken by the thread that stores changes, and all changes wait while it reads: one that
-// was up to date is given what was stored just now.
+// The thread that stores changes wakes a watch, and all changes wait while the watch reads. So a
+// watch that was up to date gets the new events from memory.
 absl::StatusOr<std::vector<v1::JobEvent>> UserOperations::EventsAfter(
     const JobWatch& watch, const std::vector<v1::JobEvent>* news) const {
   if (news == nullptr || news->front().revision() > watch.revision + 1 ||
@@ -321,13 +323,13 @@ absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextO
     news = entry->news;
   }
   answer.last = IsTerminal(record.state());
-  if (record.revision() <= watch.revision) return answer;  // progress only
+  if (record.revision() <= watch.revision) return answer;  // only the progress has changed
   ASSIGN_OR_RETURN(auto events, EventsAfter(watch, news.get()));
   const uint64_t first = events.empty() ? 0 : events.front().revision();
   if (first > watch.revision + 1) NoteDropped(first - watch.revision - 1, events.front());
   const bool full = events.size() == limits::kWatchEventsMax;
   for (v1::JobEvent& event : events) {
-    if (event.revision() > record.revision()) break;  // stored, and not public yet
+    if (event.revision() > record.revision()) break;  // stored, but not public yet
     watch.revision = event.revision();
     *answer.response.add_events() = std::move(event);
   }
@@ -388,13 +390,13 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
       paths.insert(path);
       continue;
     }
-    if (faults.size() >= kUpdatable.size()) break;  // who is so wrong has seen enough
+    if (faults.size() >= kUpdatable.size()) break;  // one fault per changeable field is enough
     const std::string shown = absl::CEscape(path.substr(0, limits::kNameBytesMax));
     faults.push_back({"update_mask", absl::StrCat("'", shown, "' cannot be changed; what can is ",
                                                   absl::StrJoin(kUpdatable, ", "))});
   }
   if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
-  // What may be large is looked at before others have to wait.
+  // Large fields are checked before the turn, which blocks other callers.
   FieldChecks checks;
   if (paths.contains("labels")) CheckLabels("labels", request.spec().labels(), checks);
   if (paths.contains("annotations")) {
@@ -418,7 +420,7 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     for (const std::string& path : paths) TakeOver(path, request.spec(), spec);
     FillDefaults(spec);
     if (auto broken = ValidateJobSpec(spec); !broken.empty()) return FaultsToStatus(broken);
-    // A job that waits has waited for as long as before.
+    // An update does not reset how long the job has waited.
     const absl::Time queued_since = entry->queued_since;
     entry->job.Update(spec, registry().Now());
     stored = turn.Perform(*entry);
@@ -443,8 +445,8 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
       }
       settled = entry->last_change;
     }
-    // What is on its way to the store comes before: a record of a job that is not there any more
-    // can neither be stored nor become public, and the job may have to be put back.
+    // Earlier changes must be stored first. The record of a deleted job can neither be stored nor
+    // published, and the job may have to be put back.
     RETURN_IF_ERROR(registry().changes().Await(settled, limits::kChangeWaitMax));
   }
   const v1::Job& record = *doomed->published;
@@ -469,7 +471,7 @@ absl::Status UserOperations::Erase(const JobRegistry::Entry& entry) {
   RETURN_IF_ERROR(registry().folder().SetJobAside(JobIdOf(entry.published->name())));
   const absl::Status deleted = registry().store().DeleteJob(entry.published->number());
   if (absl::IsResourceExhausted(deleted)) {
-    // The folder's own room may be what the store lacks.
+    // Removing the folder first may free the space that the store needs.
     registry().folder().RemoveJobSetAside(JobIdOf(entry.published->name()));
     return registry().store().DeleteJob(entry.published->number());
   }

@@ -1,4 +1,4 @@
-// What users ask of jobs: create, look, list, cancel, suspend, resume, update, delete, watch.
+// Calls of users on jobs: create, get, list, cancel, suspend, resume, update, delete, watch.
 #pragma once
 
 #include <functional>
@@ -22,34 +22,35 @@
 
 namespace muster {
 
-// Thread-safe; see JobService for what each does. A change is answered once it is stored: calls
-// wait for the disk, up to limits::kChangeWaitMax, and then say that the change is on its way
-// (RESOURCE_EXHAUSTED with reason "STORE_FULL", DEADLINE_EXCEEDED with "STORE_SLOW"). What is only
-// looked at is what is stored, and waits for nothing.
+// JobService describes each call. A changing call returns after the change is stored. It waits for
+// the disk for up to limits::kChangeWaitMax; then an error says that the change is still queued
+// (RESOURCE_EXHAUSTED with reason "STORE_FULL", DEADLINE_EXCEEDED with "STORE_SLOW"). A reading
+// call returns what is stored, without waiting. Thread-safe.
 class UserOperations {
  public:
   struct Options {
-    JobRegistry* registry;  // all three outlive this
+    JobRegistry* registry;  // all three must outlive this
     CheckpointDesk* checkpoints;
     WatchHub* watches;
-    bool data_visible = false;  // CreateJob opens the data sets
-    PathRules paths = {};       // which files a job may name
-    // At once, and how long a submission waits for its turn before its data are left to the
-    // workers: a file system that does not answer holds a check for ever. One less than imports of
-    // models, each of which may wait for its data so.
+    bool data_visible = false;  // CreateJob also opens the data sets
+    PathRules paths = {};       // the files that a job may name
+    // Limits concurrent checks of data, and how long a submission waits for its turn. After that
+    // the workers alone check its data. A file system that does not answer blocks a check forever.
+    // The number is one less than that of model imports, because each import may wait for a check
+    // of its data.
     int data_checks_max = limits::kModelImportsMax - 1;
     absl::Duration data_check_patience = absl::Seconds(20);
   };
   explicit UserOperations(Options options)
       : options_(options), data_checks_(options.data_checks_max) {}
 
-  // What a crash left of calls of CreateJob and DeleteJob: values of models that no job starts
-  // from. Left where a job has a folder and the store does not know it: they may be its own. To be
-  // called before any other method.
+  // Removes what a crash left of CreateJob and DeleteJob calls: model values that no job starts
+  // from. Keeps them if a job has a folder but is unknown to the store: they may be its values.
+  // Must be called before any other method.
   void RemoveOrphans();
 
-  // CANCELLED, and nothing is left behind, where the caller is gone before the job is stored:
-  // `caller_gone` is asked between the phases and while other models and data sets are read.
+  // Returns CANCELLED, and leaves nothing behind, if the caller is gone before the job is stored.
+  // `caller_gone` is called between the phases and while waiting for other models and data sets.
   using CallerGone = std::function<bool()>;
   absl::StatusOr<v1::Job> CreateJob(
       const v1::CreateJobRequest& request, const CallerGone& caller_gone = [] { return false; })
@@ -68,39 +69,41 @@ class UserOperations {
     v1::WatchJobResponse response;
     bool last = false;
   };
-  // What is to be sent now; nullopt: nothing, the waker will tell. NOT_FOUND: the job was deleted.
-  // One call at a time for each watch. At most limits::kWatchEventsMax events: ask again until
-  // nullopt.
+  // Returns the next message, or nullopt if there is none; then the waker signals the next one. A
+  // message has at most limits::kWatchEventsMax events, so call until nullopt. Requires: one call
+  // at a time for each watch.
+  // Returns NOT_FOUND if the job was deleted.
   absl::StatusOr<std::optional<WatchAnswer>> NextOf(JobWatch& watch);
 
  private:
-  // Checks the spec, reads the model and keeps its values: may take long, holds no lock.
-  // `source` keeps the checkpoint that the job starts from.
+  // Checks the spec, reads the model and keeps its values. May take long; holds no lock. `source`
+  // keeps the checkpoint that the job starts from.
   absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request,
                                     const CallerGone& caller_gone,
                                     std::unique_ptr<CheckpointDesk::Pin>& source);
-  // What the job that this one goes on from has left out of the same data is left out here too:
-  // steps are counted over the rest.
+  // Copies the list of left-out data from the job that this one continues: steps are counted over
+  // the remaining data.
   void TakeOverLeftOut(const JobOrigin& origin, v1::Job& record);
-  // Stores a checked job, and lets the registry know it.
+  // Stores a checked job and adds it to the registry.
   absl::StatusOr<v1::Job> Enter(const v1::CreateJobRequest& request, v1::Job record,
                                 CheckedSpec checked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(creating_);
-  // The job that an earlier call with the same request id made.
+  // Returns the job that an earlier call with the same request id created.
   absl::StatusOr<std::optional<v1::Job>> FindRequest(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::Job> Change(const std::string& name,
                                  const std::function<absl::Status(Job&)>& change);
-  // What a watch has not had yet, at most limits::kWatchEventsMax; `news`: see JobRegistry::Entry.
+  // Returns the events that a watch has not seen, at most limits::kWatchEventsMax. `news`: see
+  // JobRegistry::Entry.
   absl::StatusOr<std::vector<v1::JobEvent>> EventsAfter(
       const JobWatch& watch, const std::vector<v1::JobEvent>* news) const;
-  // Of a job that the registry has forgotten: out of the store, its folder set aside; or an error,
-  // and all is as before, but that a full disk may have cost it its folder.
+  // Deletes a job that the registry has already removed from the store, and sets its folder aside.
+  // After an error nothing has changed, except that with a full disk the folder may be gone.
   absl::Status Erase(const JobRegistry::Entry& entry);
   JobRegistry& registry() const { return *options_.registry; }
 
   const Options options_;
   ImportGate imports_{limits::kModelImportsMax};
   ImportGate data_checks_;
-  absl::Mutex creating_;  // one at a time between the look for the request id and its row
+  absl::Mutex creating_;  // held from the search for the request id until its row is stored
 };
 
 }  // namespace muster

@@ -40,7 +40,7 @@ class UserOperationsTest : public RegistryFixture {
     return request;
   }
 
-  // A job that was cancelled, and starts from the values in a folder of models/.
+  // Adds a cancelled job that starts from the values in a folder of models/.
   void AddWithValues(const std::string& folder, const std::string& resume_from) {
     const std::string path = registry_->folder().models() + "/" + folder + "/step-00000000";
     std::filesystem::create_directories(path);
@@ -62,7 +62,7 @@ class UserOperationsTest : public RegistryFixture {
       {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
 };
 
-TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndHeldForThePlan) {
+TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndKeptForThePlan) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
 
@@ -73,7 +73,7 @@ TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndHeldForThePlan) {
   EXPECT_EQ(entry->graph->parameters_size(), 2);
 }
 
-TEST_F(UserOperationsTest, DataThatTakeTooMuchMemoryAreLeftToTheWorkers) {
+TEST_F(UserOperationsTest, LeavesDataThatAreTooLargeToTheWorkers) {
   UserOperations users({.registry = registry_.get(),
                         .checkpoints = &checkpoints_,
                         .watches = &watches_,
@@ -97,8 +97,8 @@ TEST_F(UserOperationsTest, DataThatTakeTooMuchMemoryAreLeftToTheWorkers) {
                          "submitted; the workers alone will check the data"));
 }
 
-// Files that do not answer hold every slot.
-TEST_F(UserOperationsTest, DataWhoseTurnDoesNotComeAreLeftToTheWorkers) {
+// Checks of files that do not answer occupy every slot.
+TEST_F(UserOperationsTest, LeavesDataToTheWorkersIfNoSlotIsFree) {
   UserOperations users({.registry = registry_.get(),
                         .checkpoints = &checkpoints_,
                         .watches = &watches_,
@@ -118,11 +118,11 @@ TEST_F(UserOperationsTest, DataWhoseTurnDoesNotComeAreLeftToTheWorkers) {
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->warnings_size(), 1);
   EXPECT_EQ(read->warnings(0),
-            "data: others are being read, and none was done within 0; the workers alone will "
+            "data: others are being read, and none finished within 0; the workers alone will "
             "check the data");
 }
 
-TEST_F(UserOperationsTest, WhereItsCallerGoesAtAnyPhaseNothingIsLeftOfAJob) {
+TEST_F(UserOperationsTest, ACallerThatLeavesInAnyPhaseLeavesNoJob) {
   int phases = 0;
   absl::StatusOr<v1::Job> job;
   do {
@@ -140,8 +140,9 @@ TEST_F(UserOperationsTest, WhereItsCallerGoesAtAnyPhaseNothingIsLeftOfAJob) {
   EXPECT_EQ(job->name(), "jobs/line-1");
 }
 
-// The file itself lies where it may, and is what it seems; what it names beside itself is a link.
-TEST_F(UserOperationsTest, AModelsDataBehindALinkOutOfTheFoldersIsNotRead) {
+// The model file is allowed and valid, but a data file that it names is a link to a forbidden
+// place.
+TEST_F(UserOperationsTest, DoesNotFollowALinkOfModelDataOutOfTheFolders) {
   namespace fs = std::filesystem;
   std::string home = ::testing::TempDir() + "/home-XXXXXX";
   ASSERT_NE(mkdtemp(home.data()), nullptr);
@@ -180,7 +181,7 @@ TEST_F(UserOperationsTest, AModelsDataBehindALinkOutOfTheFoldersIsNotRead) {
   EXPECT_TRUE(job.ok()) << job.status();
 }
 
-TEST_F(UserOperationsTest, AModelWhoseConstantsFillAPlanIsRefused) {
+TEST_F(UserOperationsTest, RefusesAModelWhoseConstantsExceedAPlan) {
   OnnxModelBuilder model;
   model.Input("x", {0, 1}).Weight("table", {1, 5 << 20}).Weight("w", {2, 1}).Output("y");
   model.Node("Add", {"x", "table"}, {"sum"})
@@ -207,7 +208,7 @@ TEST_F(UserOperationsTest, AModelWhoseConstantsFillAPlanIsRefused) {
   EXPECT_TRUE(job.ok()) << job.status();
 }
 
-TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {
+TEST_F(UserOperationsTest, ABasicListHasOnlyTheIdentifyingFieldsOfTheSpec) {
   v1::CreateJobRequest request = Request();
   request.mutable_spec()->set_priority(7);
   const auto job = users_.CreateJob(request);
@@ -229,7 +230,7 @@ TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {
   EXPECT_EQ(basic->jobs(0).SerializeAsString(), expected.SerializeAsString());
 }
 
-TEST_F(UserOperationsTest, APageOfLargeJobsEndsEarlyAndTheNextGoesOnBehindIt) {
+TEST_F(UserOperationsTest, APageOfLargeJobsEndsEarlyAndTheNextContinues) {
   constexpr int kJobs = 20, kBytesEach = 200 << 10;
   v1::JobSpec large;
   (*large.mutable_annotations())["notes"] = std::string(kBytesEach, 'x');
@@ -250,7 +251,7 @@ TEST_F(UserOperationsTest, APageOfLargeJobsEndsEarlyAndTheNextGoesOnBehindIt) {
   for (int i = 0; i < kJobs; ++i) EXPECT_EQ(numbers[i], kJobs - i);
 }
 
-TEST_F(UserOperationsTest, AChangeIsAnsweredWhenItIsStored) {
+TEST_F(UserOperationsTest, AnswersAChangeAfterItIsStored) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
 
@@ -263,7 +264,7 @@ TEST_F(UserOperationsTest, AChangeIsAnsweredWhenItIsStored) {
   EXPECT_EQ(stored->at(0).record.state(), v1::CANCELLED);
 }
 
-TEST_F(UserOperationsTest, LookingShowsWhatIsStoredAndWaitsForNothing) {
+TEST_F(UserOperationsTest, ReadingReturnsStoredStateWithoutWaiting) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
   absl::Notification go;
@@ -284,7 +285,7 @@ TEST_F(UserOperationsTest, LookingShowsWhatIsStoredAndWaitsForNothing) {
   EXPECT_TRUE(users_.DeleteJob("line-1").ok());
 }
 
-TEST_F(UserOperationsTest, ValuesThatNoJobStartsFromAreRemovedAtTheStart) {
+TEST_F(UserOperationsTest, RemovesUnusedModelValuesAtTheStart) {
   AddWithValues("model-kept", "");
   std::filesystem::create_directories(registry_->folder().models() + "/model-orphan/step-00000000");
   std::filesystem::create_directories(registry_->folder().models() + "/of a user");
@@ -296,7 +297,7 @@ TEST_F(UserOperationsTest, ValuesThatNoJobStartsFromAreRemovedAtTheStart) {
   EXPECT_TRUE(HasValues("of a user"));
 }
 
-TEST_F(UserOperationsTest, ValuesGoWithTheJobWhoseModelBroughtThem) {
+TEST_F(UserOperationsTest, DeletesModelValuesWithTheirJob) {
   AddWithValues("model-1", "");
   AddWithValues("model-1", registry_->folder().models() + "/model-1/step-00000000");
 
@@ -306,8 +307,8 @@ TEST_F(UserOperationsTest, ValuesGoWithTheJobWhoseModelBroughtThem) {
   EXPECT_FALSE(HasValues("model-1"));
 }
 
-// A job that was suspended and resumed so often, each of which is an event of its own.
-TEST_F(UserOperationsTest, AWatcherIsSentManyEventsInPagesAndToldWhichAreNotKept) {
+// A job that was suspended and resumed many times. Each change is an event.
+TEST_F(UserOperationsTest, AWatcherGetsManyEventsInPagesAndTheNumberOfDroppedOnes) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
   uint64_t newest;
@@ -377,7 +378,7 @@ TEST_F(UserOperationsTest, JobsAreListedByTheirLabels) {
   EXPECT_THAT(std::string(users_.CreateJob(faulty).status().message()), HasSubstr("labels.team"));
 }
 
-TEST_F(UserOperationsTest, WhatMayChangeOfAJobIsChangedAndNothingElse) {
+TEST_F(UserOperationsTest, AnUpdateChangesOnlyTheFieldsOfTheMask) {
   ASSERT_TRUE(users_.CreateJob(Request()).ok());
   const v1::Job before = *users_.GetJob("line-1");
   v1::UpdateJobRequest request;
@@ -402,7 +403,7 @@ TEST_F(UserOperationsTest, WhatMayChangeOfAJobIsChangedAndNothingElse) {
       << "stored, and nothing that the mask does not name";
 }
 
-TEST_F(UserOperationsTest, AnUpdateIsRefusedByTheNameOfWhatCannotBe) {
+TEST_F(UserOperationsTest, ARefusedUpdateNamesTheField) {
   ASSERT_TRUE(users_.CreateJob(Request()).ok());
   v1::UpdateJobRequest request;
   request.set_name("line-1");
@@ -437,7 +438,7 @@ TEST_F(UserOperationsTest, AnUpdateIsRefusedByTheNameOfWhatCannotBe) {
   EXPECT_EQ(ReasonOf(users_.UpdateJob(request).status()), "JOB_NOT_FOUND");
 }
 
-// Reaches past the store: what it does is seen at once.
+// Executes SQL without the store. The store sees the effect at once.
 void Execute(const std::string& database, const char* sql) {
   sqlite3* connection = nullptr;
   ASSERT_EQ(sqlite3_open(database.c_str(), &connection), SQLITE_OK);
@@ -446,7 +447,7 @@ void Execute(const std::string& database, const char* sql) {
   sqlite3_close(connection);
 }
 
-TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteKeepsItsFiles) {
+TEST_F(UserOperationsTest, AFailedDeletionKeepsTheFiles) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
   ASSERT_TRUE(users_.CancelJob(job->name()).ok());
@@ -464,8 +465,8 @@ TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteKeepsItsFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder.job("line-1")));
 }
 
-// What was on its way when the deletion came is public when it has failed.
-TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteIsAsItWasChangedLast) {
+// A change that was queued before the deletion is public after the deletion has failed.
+TEST_F(UserOperationsTest, AFailedDeletionKeepsTheLastChange) {
   const auto job = users_.CreateJob(Request());
   const auto other = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok() && other.ok());
@@ -495,7 +496,7 @@ TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteIsAsItWasChangedLast) {
   EXPECT_EQ(now->spec().priority(), 7);
 }
 
-TEST_F(UserOperationsTest, AWatcherThatIsUpToDateNeedsNoStore) {
+TEST_F(UserOperationsTest, AnUpToDateWatcherNeedsNoStore) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
   v1::WatchJobRequest request;
@@ -514,7 +515,8 @@ TEST_F(UserOperationsTest, AWatcherThatIsUpToDateNeedsNoStore) {
   ASSERT_EQ((*next)->response.events_size(), 1);
   EXPECT_EQ((*next)->response.events(0).revision(), cancelled->revision());
   EXPECT_TRUE((*next)->last);
-  const auto late = users_.WatchJob(request, nobody);  // which has missed some, and asks the store
+  // this watch has missed events, so it reads the store
+  const auto late = users_.WatchJob(request, nobody);
   EXPECT_EQ((*users_.NextOf(**late))->response.events_size(), 0);
 }
 
