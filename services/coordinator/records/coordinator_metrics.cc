@@ -15,7 +15,7 @@ constexpr char kRecoveries[] = "muster_job_recoveries_total";
 constexpr char kLastCheckpointStep[] = "muster_checkpoint_last_success_step";
 constexpr char kLastCheckpointTime[] = "muster_checkpoint_last_success_timestamp_seconds";
 constexpr char kOther[] = "OTHER";
-// Why a checkpoint may come to nothing; docs/operations.md has what each means.
+// Reasons why a checkpoint may fail; docs/operations.md explains each.
 constexpr const char* kCheckpointFailures[] = {"STORAGE_FULL",    "STORAGE_FAILED",
                                                "DIRECT_MISMATCH", "SNAPSHOT_FAILED",
                                                "STREAM_STALLED",  kOther};
@@ -39,7 +39,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
           metrics->Counter("muster_checkpoint_damaged_total",
                            "Stored checkpoints that were to be read and are damaged, or gone.")),
       lease_expiries(metrics->Counter("muster_lease_expiries_total",
-                                      "Members that were lost because nothing was heard of them.")),
+                                      "Members that were lost because they did not report.")),
       tick_lateness(metrics->Histogram(
           "muster_coordinator_tick_lateness_seconds",
           "By how much leases and deadlines were looked at later than they should be.")),
@@ -176,7 +176,7 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
                                 bool has_trouble) {
   const v1::JobProgress& progress = record.progress();
   absl::MutexLock lock(&mu_);
-  // From 0, so that an alert sees the first.
+  // Counters start at 0, so that an alert sees the first event.
   for (const v1::Role lost : {v1::WORKER, v1::PS}) RecoveriesOf(job, "MEMBER_LOST", lost);
   CheckpointsOf(job);
   JobGauge("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
@@ -196,7 +196,7 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
   JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
       .Set(progress.total_steps());
-  if (progress.step() > 0) {  // before, there is no last one
+  if (progress.step() > 0) {  // there is no loss before the first step
     JobGauge("muster_job_loss", "Loss of the last step, mean over the global batch.", job)
         .Set(progress.loss());
     JobGauge("muster_job_gradient_norm", "Norm of the last step's gradient.", job)
@@ -282,7 +282,8 @@ void CoordinatorMetrics::CountCheckpointFailure(const std::optional<std::string>
                                                 const absl::Status& why) {
   const auto known = std::ranges::find(kCheckpointFailures, ReasonOf(why));
   const size_t reason = std::min<size_t>(known - std::begin(kCheckpointFailures),
-                                         std::size(kCheckpointFailures) - 1);  // OTHER
+                                         // the last entry is OTHER
+                                         std::size(kCheckpointFailures) - 1);
   checkpoint_failures_[reason]->Increment();
   if (!job) return;
   absl::MutexLock lock(&mu_);

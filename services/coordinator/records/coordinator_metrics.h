@@ -1,4 +1,4 @@
-// What the coordinator exports at /metrics.
+// The metrics that the coordinator exports at /metrics.
 #pragma once
 
 #include <array>
@@ -26,57 +26,59 @@ class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(Metrics* metrics);
 
-  // Before the first call nothing is exported of it, not even 0: whoever has it serves.
+  // Exports the term. Not exported before the first call, not even as 0: only a leader has it.
   void ShowTerm(uint64_t term);
-  // `reason` may come from a member: what is no token, or one too many, counts as "OTHER".
+  // `reason` may come from a member. A reason that is not a token, or is new when kReasonsMax are
+  // known, counts as "OTHER".
   void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetJobs(v1::JobState state, int count);
-  // Attached: it has an open stream. Draining: it is given nothing new and ends soon. Silent: its
-  // stream is broken, and it has its lease to come back. Whoever does not is lost, and no member.
+  // Attached: has an open stream. Draining: gets no new work and ends soon. Silent: its stream is
+  // broken, and it may reattach until its lease expires. After that it is lost and not a member.
   enum class MemberState { kAttached, kDraining, kSilent };
   void SetMembers(v1::Role role, MemberState state, int count);
-  // How many workers jobs that wait or run would use together: what a fleet may be scaled by.
+  // The number of workers that waiting and running jobs could use together. A fleet may be scaled
+  // by it.
   struct Workers {
-    int64_t min = 0;  // so that none of them waits
-    int64_t max = 0;  // that they could use
+    int64_t min = 0;  // so that no job waits
+    int64_t max = 0;  // that the jobs could use
   };
   void SetWorkersWanted(const Workers& workers);
   // Sets the gauges of a job that has members. `first_step` is 0, or the step of the checkpoint
-  // that the job began with. `has_trouble`: v1::Job.trouble is set.
+  // that the job started from. `has_trouble`: v1::Job.trouble is set.
   void SetJob(const std::string& job, const v1::Job& record, int64_t first_step, bool has_trouble)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Where the time of its workers' steps went; see StepGauges::Show().
+  // Shows how the workers' steps spend their time; see StepGauges::Show().
   void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Of a job that has members. `lost`: what the member is that was lost, or leaves. For `reason`
-  // see CountTransition().
+  // Counts a recovery of a job that has members. `lost`: the role of the member that was lost or
+  // leaves. See CountTransition() for `reason`.
   void CountRecovery(const std::string& job, const std::string& reason,
                      std::optional<v1::Role> lost) ABSL_LOCKS_EXCLUDED(mu_);
   void SpanEnded(JobTimeline::Span span, absl::Duration took);
-  // A member that was used by jobs is lost: nothing had been heard of it for so long.
+  // Records that a member in use by jobs was lost, after a silence of this length.
   void LossDetected(absl::Duration silence);
   void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
-  // The last checkpoint of a job that has not ended.
+  // Shows the last checkpoint of a job that has not ended.
   void ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // One was written, in so long. `job`: whose, where it has members; nullopt: it has ended
-  // meanwhile.
+  // Counts a checkpoint that took `took` to write. `job`: its job if that has members; nullopt if
+  // the job has ended meanwhile.
   void CountCheckpoint(const std::optional<std::string>& job, absl::Duration took)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // One could not be written. By the reason of `why`; what is none of ours counts as "OTHER".
+  // Counts a checkpoint that could not be written, by the reason of `why`. Unknown reasons count as
+  // "OTHER".
   void CountCheckpointFailure(const std::optional<std::string>& job, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // It has no members for a while: of it its last checkpoint alone is shown, which it will go on
-  // from.
+  // The job has no members for now. Keeps only its last checkpoint, from which it will continue.
   void RestJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   prometheus::Histogram& store_commit_seconds;
   prometheus::Counter& checkpoint_bytes;
-  prometheus::Counter& checkpoints_damaged;  // each time that one is met
+  prometheus::Counter& checkpoints_damaged;  // counted at every attempt to read one
   prometheus::Counter& lease_expiries;
   prometheus::Histogram& tick_lateness;
 
@@ -85,16 +87,17 @@ class CoordinatorMetrics {
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
+  // the coordinator and the members use about half as many
+  static constexpr size_t kReasonsMax = 64;
 
   std::string BoundedReason(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   prometheus::Counter& RecoveriesOf(const std::string& job, const std::string& reason,
                                     std::optional<v1::Role> lost)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Those of the job, or of all that this process has known; from 0 for each reason.
+  // Counters for one job, or for all jobs that this process has known. Each reason starts at 0.
   using Failures = std::array<prometheus::Counter*, 6>;
   Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
-  // What a job has beside gauges.
+  // The metrics of a job that are not gauges.
   struct CheckpointSeries {
     prometheus::Histogram* seconds = nullptr;
     Failures failures = {};
@@ -117,11 +120,11 @@ class CoordinatorMetrics {
   absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_
       ABSL_GUARDED_BY(mu_);  // by member
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
-      ABSL_GUARDED_BY(mu_);  // then by metric name
+      ABSL_GUARDED_BY(mu_);  // by job, then by metric name
   StepGauges steps_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, absl::flat_hash_set<prometheus::Counter*>> recoveries_
       ABSL_GUARDED_BY(mu_);                                                              // by job
-  absl::flat_hash_map<std::string, CheckpointSeries> checkpoints_ ABSL_GUARDED_BY(mu_);  // likewise
+  absl::flat_hash_map<std::string, CheckpointSeries> checkpoints_ ABSL_GUARDED_BY(mu_);  // by job
 };
 
 }  // namespace muster

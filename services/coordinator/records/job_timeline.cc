@@ -10,7 +10,7 @@ std::optional<JobTimeline::Span> JobTimeline::SpanAt(const Moment& moment) const
     case v1::QUEUED:
       return Span::kQueue;
     case v1::RECOVERING:
-      // Who waits for members stays stopped, whatever else holds the next attempt back.
+      // A job that waits for members stays stopped, even if something else delays its next attempt.
       return moment.stopped || span_ == Span::kPlan ? Span::kPlan : Span::kHalt;
     case v1::PREPARING:
       if (recovering_since_) return Span::kPrepare;
@@ -27,7 +27,7 @@ void JobTimeline::Look(const Moment& moment, absl::Time now,
                        absl::FunctionRef<void(Span span, absl::Duration took)> ended) {
   if (moment.state == v1::RECOVERING && !recovering_since_) recovering_since_ = now;
   furthest_step_ = std::max(furthest_step_, moment.step);
-  // Who halts tells of the last steps that were made before the loss: those are no new ones.
+  // Members that halt still report steps from before the loss. Those are not new steps.
   const bool stands = moment.state != v1::RUNNING || span_ == Span::kPrepare;
   if (recovering_since_ && stands) step_to_pass_ = furthest_step_;
   const std::optional<Span> next = SpanAt(moment);

@@ -17,7 +17,7 @@ using Span = JobTimeline::Span;
 
 class JobTimelineTest : public ::testing::Test {
  protected:
-  // So many seconds after what was looked at before; what ended, in seconds.
+  // Looks at the job after `seconds`. Returns the spans that ended, with their seconds.
   std::vector<std::pair<Span, int64_t>> After(int64_t seconds, const JobTimeline::Moment& moment) {
     now_ += absl::Seconds(seconds);
     std::vector<std::pair<Span, int64_t>> ended;
@@ -52,9 +52,9 @@ TEST_F(JobTimelineTest, ARecoveryHasFourPhases) {
   EXPECT_THAT(After(1, {.state = v1::RUNNING, .step = 12}), IsEmpty());
 }
 
-TEST_F(JobTimelineTest, StepsThatAreComputedAgainEndNoRecovery) {
+TEST_F(JobTimelineTest, RecomputedStepsDoNotEndARecovery) {
   After(0, {.state = v1::RUNNING, .step = 10});
-  After(0, {.state = v1::RECOVERING, .stopped = true, .step = 4});  // from a checkpoint
+  After(0, {.state = v1::RECOVERING, .stopped = true, .step = 4});  // back to a checkpoint
   After(1, {.state = v1::PREPARING, .step = 4});
   After(1, {.state = v1::RUNNING, .step = 4});
   EXPECT_THAT(After(1, {.state = v1::RUNNING, .step = 9}), IsEmpty());
@@ -62,7 +62,7 @@ TEST_F(JobTimelineTest, StepsThatAreComputedAgainEndNoRecovery) {
               ElementsAre(Pair(Span::kFirstStep, 2), Pair(Span::kRecovery, 4)));
 }
 
-TEST_F(JobTimelineTest, StepsThatAreToldOfLateEndNoRecovery) {
+TEST_F(JobTimelineTest, LateReportsOfStepsDoNotEndARecovery) {
   After(0, {.state = v1::RUNNING, .step = 10});
   After(0, {.state = v1::RECOVERING, .step = 10});
   After(1, {.state = v1::RECOVERING, .stopped = true, .step = 12});
@@ -73,7 +73,7 @@ TEST_F(JobTimelineTest, StepsThatAreToldOfLateEndNoRecovery) {
               ElementsAre(Pair(Span::kFirstStep, 2), Pair(Span::kRecovery, 5)));
 }
 
-TEST_F(JobTimelineTest, AnotherLossBeginsThePhasesAgainAndTheWholeRunsOn) {
+TEST_F(JobTimelineTest, AnotherLossRestartsThePhasesButNotTheRecovery) {
   After(0, {.state = v1::RUNNING, .step = 10});
   After(0, {.state = v1::RECOVERING, .stopped = true, .step = 10});
   After(1, {.state = v1::PREPARING, .step = 10});
@@ -86,7 +86,7 @@ TEST_F(JobTimelineTest, AnotherLossBeginsThePhasesAgainAndTheWholeRunsOn) {
               ElementsAre(Pair(Span::kFirstStep, 1), Pair(Span::kRecovery, 7)));
 }
 
-TEST_F(JobTimelineTest, AJobThatEndsHasNotRecovered) {
+TEST_F(JobTimelineTest, AJobThatEndsDuringARecoveryReportsNone) {
   After(0, {.state = v1::RUNNING, .step = 10});
   After(0, {.state = v1::RECOVERING, .step = 10});
   EXPECT_THAT(After(1, {.state = v1::FAILED, .step = 10}), IsEmpty());

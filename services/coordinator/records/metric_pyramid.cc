@@ -22,7 +22,7 @@ void MetricPyramid::Add(int64_t step, int64_t offset, absl::Span<const double> v
   for (int column = 0; column < columns_; ++column) ranges[column].Add(values[column]);
 }
 
-// All buckets are full, and their number is even.
+// Requires: all buckets are full, and their number is even.
 void MetricPyramid::MergeNeighbours() {
   const int64_t merged = std::ssize(buckets_) / 2;
   for (int64_t i = 0; i < merged; ++i) {

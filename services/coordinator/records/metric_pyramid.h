@@ -1,5 +1,4 @@
-// A series of any length in bounded memory: its smallest, largest and last values, bucket by
-// bucket.
+// A series of any length in bounded memory: the smallest, largest and last value of each bucket.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,7 @@
 
 namespace muster {
 
-// What became of one number over some steps. Values that are not finite are neither the smallest
-// nor the largest, but they can be the last.
+// Summarizes one number over some steps. Non-finite values count only as `last`.
 struct MetricRange {
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
@@ -34,9 +32,8 @@ struct MetricRange {
   }
 };
 
-// Rows of `columns` numbers each, by step. While there are at most kBucketsMax rows, each has a
-// bucket of its own, and nothing is lost; whenever the buckets run out, each two neighbours become
-// one. Pure; not thread-safe.
+// Stores rows of `columns` numbers each, by step. Up to kBucketsMax rows have a bucket of their
+// own. When the buckets are full, each pair of neighbors is merged into one. Pure. Not thread-safe.
 class MetricPyramid {
  public:
   static constexpr int64_t kBucketsMax = 16 << 10;
@@ -44,17 +41,17 @@ class MetricPyramid {
   struct Bucket {
     int64_t first_step = 0;
     int64_t last_step = 0;
-    int64_t offset = 0;  // of its first row, in what the rows were read from
+    int64_t offset = 0;  // offset of its first row in the source of the rows
     int64_t rows = 0;
-    // Of its first row and its last; NaN: not known.
+    // Times of its first and last row; NaN if unknown.
     double first_time = std::numeric_limits<double>::quiet_NaN();
     double last_time = std::numeric_limits<double>::quiet_NaN();
   };
 
   explicit MetricPyramid(int columns) : columns_(columns) {}
 
-  // Rows come in the order of their steps. One of a step that is not above the last one's is passed
-  // over: it says nothing new. `time` may be anything, and NaN where it is not known.
+  // Adds a row. Rows must come in the order of their steps; a row with a step that is not above the
+  // last one is ignored. `time` may have any value; NaN means unknown.
   void Add(int64_t step, int64_t offset, absl::Span<const double> values,
            double time = std::numeric_limits<double>::quiet_NaN());
 
@@ -62,7 +59,7 @@ class MetricPyramid {
   const MetricRange& Range(int64_t bucket, int column) const {
     return ranges_[bucket * columns_ + column];
   }
-  // Of the buckets that have rows in [from, to]: the first, and the one after the last.
+  // The buckets with rows in [from, to]: the first one, and the one after the last.
   struct Slice {
     int64_t begin = 0;
     int64_t end = 0;
@@ -80,7 +77,7 @@ class MetricPyramid {
   int columns_;
   int64_t rows_per_bucket_ = 1;
   std::vector<Bucket> buckets_;
-  std::vector<MetricRange> ranges_;  // of each bucket its columns
+  std::vector<MetricRange> ranges_;  // by bucket, then by column
 };
 
 }  // namespace muster

@@ -33,7 +33,7 @@ constexpr int kColumns = kStepColumns + kEvaluationColumns;
 constexpr int kEvaluationLoss = kStepColumns;
 constexpr int64_t kReadBytes = 1 << 20;
 
-// Of one line; what it does not have is absent, what is no number NaN.
+// One line of the log. A missing number is nullopt, an invalid one is NaN.
 struct Row {
   std::optional<int64_t> step;
   std::array<std::optional<double>, kColumns> values;
@@ -47,8 +47,8 @@ int ColumnOf(absl::string_view name) {
   return static_cast<int>(absl::c_find(names, name) - names.begin());
 }
 
-// What MetricsLog writes: an object of names and numbers, null or true, without spaces. A general
-// parser would take ten times as long, and this is what a long log's first reading consists of.
+// Parses a line of MetricsLog: an object of names with numbers, null or true, without spaces. A
+// general parser takes ten times as long, and parsing dominates the first read of a long log.
 std::optional<Row> ParseLine(absl::string_view line) {
   Row row;
   if (!absl::ConsumePrefix(&line, "{")) return std::nullopt;
@@ -83,9 +83,9 @@ absl::Status FileError(const std::string& path) {
   return WithReason(absl::ErrnoToStatus(errno, path), "METRICS_LOG_FAILED");
 }
 
-// Calls `visit` with each finished line in [begin, end) and where it begins, until it returns
-// false; returns where the first line begins that was not visited. What has no end within a block
-// is no line of ours and is passed over.
+// Calls `visit` with each finished line in [begin, end) and its offset, until it returns false.
+// Returns the offset of the first line that was not visited. Skips a line that is longer than a
+// block, because MetricsLog does not write such lines.
 absl::StatusOr<int64_t> VisitLines(int file, const std::string& path, int64_t begin, int64_t end,
                                    absl::FunctionRef<bool(int64_t, absl::string_view)> visit) {
   std::string block(std::min(kReadBytes, end - begin), '\0');
@@ -94,7 +94,7 @@ absl::StatusOr<int64_t> VisitLines(int file, const std::string& path, int64_t be
     const ssize_t got = pread(file, block.data(), wanted, begin);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FileError(path);
-    if (got == 0) break;  // it was cut meanwhile
+    if (got == 0) break;  // the file was truncated meanwhile
     absl::string_view text(block.data(), got);
     int64_t line_begin = begin;
     for (size_t newline; (newline = text.find('\n')) != absl::string_view::npos;) {
@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> VisitLines(int file, const std::string& path, int64_t be
       line_begin += static_cast<int64_t>(newline) + 1;
     }
     if (line_begin == begin) {
-      if (got < wanted || begin + got == end) break;  // unfinished
+      if (got < wanted || begin + got == end) break;  // the last line is unfinished
       line_begin = begin + got;
     }
     begin = line_begin;
@@ -117,7 +117,7 @@ absl::Status Check(const SeriesRequest& request) {
   auto invalid = [](absl::string_view message) {
     return WithReason(absl::InvalidArgumentError(message), "INVALID_REQUEST");
   };
-  // Each is a curve of its own in the answer.
+  // Each name becomes a curve of its own in the answer, even if it is repeated.
   if (request.names.size() > MetricSeries::Names().size()) {
     return invalid(absl::StrCat("names: ", request.names.size(),
                                 " series are asked for; there are ", MetricSeries::Names().size()));
@@ -144,7 +144,8 @@ absl::Status Check(const SeriesRequest& request) {
   return absl::OkStatus();
 }
 
-// The points of one column, each of so many neighbouring buckets that there are not too many.
+// Returns the points of one column. Merges neighboring buckets so that there are at most
+// `points_max`.
 std::vector<SeriesPoint> PointsOf(const MetricPyramid& pyramid, MetricPyramid::Slice slice,
                                   int column, int64_t points_max) {
   const int64_t stride = std::max<int64_t>(1, (slice.size() + points_max - 1) / points_max);
@@ -178,12 +179,12 @@ bool MetricSeries::IsEvaluation(absl::string_view name) {
   return absl::StartsWith(name, "evaluation_");
 }
 
-// What is known of one log. Not thread-safe.
+// A log that has been read so far. Not thread-safe.
 class MetricSeries::Log {
  public:
   explicit Log(std::string path) : path_(std::move(path)) {}
 
-  // Reads what was appended.
+  // Reads what was appended since the last call.
   absl::Status Update(int file) {
     struct stat status;
     if (fstat(file, &status) != 0) return FileError(path_);
@@ -216,14 +217,14 @@ class MetricSeries::Log {
       const int column = ColumnOf(name) - (is_evaluation ? kStepColumns : 0);
       std::vector<SeriesPoint> points =
           PointsOf(pyramid, pyramid.Find(request.from, request.to), column, request.points);
-      // A number that a job does not have, as loss_scale, was never there.
+      // A job without this number, such as loss_scale, has no points.
       if (!has_[ColumnOf(name)]) points.clear();
       answer.series.push_back({name, std::move(points)});
     }
     return answer;
   }
 
-  // Also of an empty one, which there may be many of.
+  // Counts empty logs, too, because there may be many.
   int64_t memory_bytes() const {
     constexpr int64_t kEmptyBytes = 1 << 10;
     return kEmptyBytes + steps_.memory_bytes() + evaluations_.memory_bytes();
@@ -248,7 +249,8 @@ class MetricSeries::Log {
     }
   }
 
-  // Whether the file would tell more than the pyramid, at a cost that is known.
+  // Returns true if the file has more detail than the pyramid and the cost of reading it is
+  // bounded.
   bool IsTooCoarse(const SeriesRequest& request) const {
     if (steps_.rows_per_bucket() == 1) return false;
     const MetricPyramid::Slice slice = steps_.Find(request.from, request.to);
@@ -276,7 +278,7 @@ class MetricSeries::Log {
 
   std::string path_;
   ino_t inode_ = 0;
-  int64_t read_ = 0;  // bytes: whole lines
+  int64_t read_ = 0;  // bytes of complete lines
   MetricPyramid steps_{kStepColumns};
   MetricPyramid evaluations_{kEvaluationColumns};
   std::array<bool, kColumns> has_{};
@@ -316,7 +318,7 @@ void MetricSeries::GiveBack(const std::string& path, bool forget) {
   ForgetOld();
 }
 
-// The one just used is the first, and stays.
+// Keeps the first slot, which was just used.
 void MetricSeries::ForgetOld() {
   for (auto it = std::prev(slots_.end());
        memory_bytes_ > memory_bytes_max_ && it != slots_.begin();) {

@@ -1,5 +1,4 @@
-// What jobs' metrics.jsonl say, as curves: any range of steps in as many points as somebody can
-// look at.
+// Reads the metrics.jsonl of jobs as curves: any range of steps in a limited number of points.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +19,19 @@
 namespace muster {
 
 struct SeriesRequest {
-  std::vector<std::string> names;  // of MetricSeries::Names(); empty: all
-  int64_t from = 0;                // steps, both included
+  std::vector<std::string> names;  // from MetricSeries::Names(); empty: all
+  int64_t from = 0;                // range of steps, both ends included
   int64_t to = std::numeric_limits<int64_t>::max();
-  int64_t points = 1000;  // at most so many of each series; 1..MetricSeries::kPointsMax
+  int64_t points = 1000;  // limit for each series; 1..MetricSeries::kPointsMax
 };
 
-// The values of [first_step, last_step]: smallest and largest, so that no spike is lost on the way,
-// and the last.
+// The values of the steps [first_step, last_step]: the smallest and largest, so that spikes stay
+// visible, and the last.
 struct SeriesPoint {
   int64_t first_step = 0;
   int64_t last_step = 0;
   MetricRange values;
-  // When they had ended, in seconds since 1970; NaN: the log does not say it.
+  // When these steps ended, in seconds since 1970; NaN if the log does not have it.
   double first_time = std::numeric_limits<double>::quiet_NaN();
   double last_time = std::numeric_limits<double>::quiet_NaN();
 };
@@ -44,29 +43,31 @@ struct Series {
 
 struct JobSeries {
   std::vector<Series> series;  // in the order of the request
-  int64_t first_step = 0;      // of the whole log; -1: there is none yet
+  int64_t first_step = 0;      // of the whole log; -1 if it is empty
   int64_t last_step = -1;
 };
 
-// Thread-safe. A job's whole log is read once, at some 300 MB a second; what is kept of it is a
-// pyramid of at most 3 MB, whatever its length, and after that only what was appended is read. So a
-// million steps are answered in a few milliseconds, the first time in under a second. A range that
-// the pyramid is too coarse for is read from the file, where the pyramid knows it to be.
+// Reads a job's whole log once, at about 300 MB/s, into a pyramid of at most 3 MB. Later calls only
+// read what was appended. So a query over a million steps takes a few milliseconds, and the first
+// one less than a second. A range with too few buckets in the pyramid is read from the file, at the
+// offset that the pyramid knows.
 //
-// The pyramids are in memory alone, and the least recently used go: an index file would save a
-// restarted coordinator that second, and would have to be synced with the log, checked after a
+// Pyramids exist only in memory, and the least recently used are dropped. An index file would save
+// a restarted coordinator that second. But it would have to be synced with the log, checked after a
 // crash and deleted with the job.
 //
-// Logs of running jobs are read while they are written: a line counts once it is finished. One that
-// became shorter was cut by its writer, and is read anew.
+// A log of a running job is read while it grows: a line counts when it is finished. A log that
+// became shorter was truncated by its writer and is read again.
+//
+// Thread-safe.
 class MetricSeries {
  public:
   static constexpr int64_t kPointsMax = 10'000;
-  // A range of no more steps is read from the file where the pyramid has fewer points than wanted.
+  // A range of at most this many steps is read from the file if the pyramid has too few points.
   static constexpr int64_t kStepsReadMax = 32 << 10;
   static constexpr int64_t kMemoryBytesMax = 64 << 20;
 
-  // loss, gradient_norm, learning_rate, samples_per_second, loss_scale; evaluation_loss,
+  // The names: loss, gradient_norm, learning_rate, samples_per_second, loss_scale; evaluation_loss,
   // evaluation_accuracy.
   static const std::vector<std::string>& Names();
   static bool IsEvaluation(absl::string_view name);
@@ -74,13 +75,14 @@ class MetricSeries {
   explicit MetricSeries(int64_t memory_bytes_max = kMemoryBytesMax)
       : memory_bytes_max_(memory_bytes_max) {}
 
-  // Of the log at `path`; no points of a log that does not exist (the job has not begun), nor of a
-  // series that it does not have. A value that was not finite is NaN. A point at either end may
-  // reach beyond the range by less than its own length. Waits for the disk, and for others who read
-  // the same log.
+  // Reads the log at `path`. There are no points if the log does not exist (the job has not begun),
+  // or for a series that the log does not have. A non-finite value becomes NaN. The first and last
+  // point may reach beyond the range by less than their own length. Blocks for the disk, and for
+  // other readers of the same log.
   //
-  // INVALID_ARGUMENT (reason "INVALID_REQUEST"): an unknown name, a range that ends before it
-  // begins, a number of points out of bounds. Reason "METRICS_LOG_FAILED": the disk.
+  // Returns INVALID_ARGUMENT (reason "INVALID_REQUEST") for an unknown name, a range that ends
+  // before it begins, or a bad number of points. Returns reason "METRICS_LOG_FAILED" if the disk
+  // fails.
   absl::StatusOr<JobSeries> Read(const std::string& path, const SeriesRequest& request)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -91,8 +93,8 @@ class MetricSeries {
   struct Slot {
     std::string path;
     std::shared_ptr<Log> log;
-    bool busy = false;         // somebody reads, without the lock
-    int64_t memory_bytes = 0;  // when last used
+    bool busy = false;         // a reader uses it without the lock
+    int64_t memory_bytes = 0;  // at its last use
   };
 
   std::shared_ptr<Log> Take(const std::string& path) ABSL_LOCKS_EXCLUDED(mu_);

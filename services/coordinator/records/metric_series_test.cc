@@ -47,7 +47,7 @@ Series ReadOne(MetricSeries& series, const std::string& path, SeriesRequest requ
   return answer.ok() ? answer->series.at(0) : Series();
 }
 
-TEST(MetricSeriesTest, AShortLogIsToldToTheBit) {
+TEST(MetricSeriesTest, ReturnsAShortLogExactly) {
   const std::string path = FreshFile();
   auto log = MetricsLog::Open(path);
   const absl::Time time = absl::FromUnixMillis(1'764'130'836'125);
@@ -79,7 +79,7 @@ TEST(MetricSeriesTest, AShortLogIsToldToTheBit) {
   EXPECT_EQ(answer->series[6].points[0].last_time, 1'764'130'836.125);
 }
 
-TEST(MetricSeriesTest, FewPointsOfALongLogKeepItsSpikesAndItsEnd) {
+TEST(MetricSeriesTest, FewPointsOfALongLogKeepSpikesAndTheEnd) {
   constexpr int64_t kSteps = 100'000;
   constexpr int64_t kSpike = 77'777;
   const std::string path = FreshFile();
@@ -108,7 +108,7 @@ TEST(MetricSeriesTest, FewPointsOfALongLogKeepItsSpikesAndItsEnd) {
   EXPECT_EQ(ReadOne(series, path, {.names = {"evaluation_loss"}}).points.at(0).values.last, 7);
 }
 
-TEST(MetricSeriesTest, ARangeThatThePyramidIsTooCoarseForIsReadFromTheFile) {
+TEST(MetricSeriesTest, ReadsASmallRangeFromTheFile) {
   const std::string path = FreshFile();
   Append(path, 0, 100'000);
   MetricSeries series;
@@ -125,7 +125,7 @@ TEST(MetricSeriesTest, ARangeThatThePyramidIsTooCoarseForIsReadFromTheFile) {
   EXPECT_THAT(ReadOne(series, path, {.from = 100'000, .to = 200'000}).points, IsEmpty());
 }
 
-TEST(MetricSeriesTest, WhatIsAppendedIsReadOnceItsLineIsFinished) {
+TEST(MetricSeriesTest, ReadsAnAppendedLineOnceItIsFinished) {
   const std::string path = FreshFile();
   Append(path, 0, 10);
   MetricSeries series;
@@ -140,7 +140,7 @@ TEST(MetricSeriesTest, WhatIsAppendedIsReadOnceItsLineIsFinished) {
   EXPECT_EQ(loss.points.back().values.last, 42);
 }
 
-TEST(MetricSeriesTest, ALogThatWasCutIsReadAnew) {
+TEST(MetricSeriesTest, ReadsATruncatedLogAgain) {
   const std::string path = FreshFile();
   Append(path, 0, 10);
   MetricSeries series;
@@ -152,7 +152,7 @@ TEST(MetricSeriesTest, ALogThatWasCutIsReadAnew) {
   EXPECT_EQ(series.Read(path, {})->last_step, 2);
 }
 
-TEST(MetricSeriesTest, LinesThatAreNotOursArePassedOver) {
+TEST(MetricSeriesTest, SkipsInvalidLines) {
   const std::string path = FreshFile();
   std::ofstream(path) << "garbage\n{\"step\":-1,\"loss\":1}\n{\"loss\":1}\n[]\n{}\n\n"
                       << "{\"step\":5,\"loss\":x}\n{\"step\":7,\"loss\":0.5,\"skipped\":true}\n"
@@ -179,7 +179,7 @@ TEST(MetricSeriesTest, AJobThatHasNotBegunHasNoPoints) {
   EXPECT_EQ(series.memory_bytes(), 0);
 }
 
-TEST(MetricSeriesTest, FaultyRequestsAreToldWhatIsWrong) {
+TEST(MetricSeriesTest, RejectsFaultyRequestsWithAnExplanation) {
   MetricSeries series;
   const std::string path = FreshFile();
   const absl::Status twice = series.Read(path, {.names = {"loss", "loss"}}).status();
@@ -196,7 +196,7 @@ TEST(MetricSeriesTest, FaultyRequestsAreToldWhatIsWrong) {
   EXPECT_EQ(ReasonOf(series.Read(::testing::TempDir(), {}).status()), "METRICS_LOG_FAILED");
 }
 
-TEST(MetricSeriesTest, OldPyramidsGoWhereMemoryIsBounded) {
+TEST(MetricSeriesTest, DropsOldPyramidsToBoundMemory) {
   constexpr int64_t kBytes = 200'000;
   MetricSeries series(kBytes);
   std::vector<std::string> paths;
@@ -213,9 +213,9 @@ TEST(MetricSeriesTest, OldPyramidsGoWhereMemoryIsBounded) {
   EXPECT_GT(series.memory_bytes(), kBytes / 2);
 }
 
-TEST(MetricSeriesTest, ManyMayReadALogThatGrows) {
+TEST(MetricSeriesTest, ManyThreadsMayReadAGrowingLog) {
   const std::string path = FreshFile();
-  MetricSeries series(/*memory_bytes_max=*/1);  // everything is forgotten at once
+  MetricSeries series(/*memory_bytes_max=*/1);  // drops every pyramid at once
   std::vector<std::thread> readers;
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&] {
@@ -233,7 +233,7 @@ TEST(MetricSeriesTest, ManyMayReadALogThatGrows) {
   for (std::thread& reader : readers) reader.join();
 }
 
-TEST(MetricPyramidTest, RowsAreNeitherLostNorCountedTwiceWhereBucketsAreMerged) {
+TEST(MetricPyramidTest, MergingBucketsNeitherLosesNorRepeatsRows) {
   MetricPyramid pyramid(1);
   constexpr int64_t kRows = 5 * MetricPyramid::kBucketsMax + 3;
   for (int64_t i = 0; i < kRows; ++i) pyramid.Add(2 * i, i, {static_cast<double>(i)});

@@ -22,17 +22,17 @@
 namespace muster {
 namespace {
 
-// What counts as a log's end.
+// Size of the part that counts as the end of a log.
 constexpr int64_t kEndBytes = 64 << 10;
 constexpr int64_t kBlockBytes = 64 << 10;
-// More than one Append() writes: all before is on the device.
+// More than one Append() writes, so everything before it has been synced.
 constexpr int64_t kUnsyncedBytesMax = 32 << 20;
 
 std::string Number(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.17g", value) : "null";
 }
 
-// The end of a line, with the time where there is one.
+// Returns the end of a line, with the time if it is known.
 std::string End(absl::Time time) {
   if (time == absl::InfinitePast()) return "}\n";
   return absl::StrFormat(",\"time\":%.3f}\n", absl::ToDoubleSeconds(time - absl::UnixEpoch()));
@@ -48,7 +48,7 @@ struct Line {
   std::optional<EvaluationSummary> evaluation;
 };
 
-// Of a finished line; nullopt: it is not one of ours.
+// Parses a finished line. Returns nullopt if MetricsLog did not write it.
 std::optional<Line> Parse(absl::string_view text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
@@ -70,7 +70,7 @@ std::optional<Line> Parse(absl::string_view text) {
 
 bool IsEvaluation(absl::string_view text) { return absl::StrContains(text, "\"evaluation_loss\""); }
 
-// The first of a log and its last.
+// Returns the first and the last element of a log.
 template <typename T>
 std::vector<T> Edges(const std::optional<T>& first, const std::optional<T>& last) {
   if (!first || !last) return {};
@@ -102,9 +102,9 @@ absl::Status ReadAt(int file, const std::string& path, int64_t offset, std::stri
   return absl::OkStatus();
 }
 
-// A power cut may leave zeros in the place of pages that had not come to the device, and behind
-// them others that had: lines that nobody was told of. Where the first zero is; `size`: there is
-// none.
+// A power cut may leave zeros for pages that had not reached the device, with newer pages behind
+// them. No worker was told that those lines are durable. Returns the offset of the first zero, or
+// `size` if there is none.
 absl::StatusOr<int64_t> FindHole(int file, const std::string& path, int64_t size) {
   for (int64_t begin = std::max<int64_t>(0, size - kUnsyncedBytesMax); begin < size;) {
     std::string block(std::min(kBlockBytes, size - begin), ' ');
@@ -117,13 +117,13 @@ absl::StatusOr<int64_t> FindHole(int file, const std::string& path, int64_t size
   return size;
 }
 
-// Calls `visit` with the finished lines before `end`, the last one first, and where each ends in
-// the file, until it returns false.
+// Calls `visit` with the finished lines before `end`, the last one first, and the offset where each
+// ends. Stops when it returns false.
 absl::Status VisitBackward(int file, const std::string& path, int64_t end,
                            absl::FunctionRef<bool(int64_t, absl::string_view)> visit) {
-  std::string text;  // from `begin` to what is visited already
+  std::string text;  // from `begin` to the part that was visited already
   int64_t begin = end;
-  bool finished = false;  // a newline has been seen: what comes before it is a line
+  bool finished = false;  // a newline was seen, so the text before it is a line
   while (begin > 0) {
     const int64_t size = std::min(kBlockBytes, begin);
     std::string block(size, '\0');
@@ -151,8 +151,8 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   if (file < 0) return FileError(path, "open");
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, file));
   RETURN_IF_ERROR(log->ReadHistory(evaluations));
-  // What a killed process has written without a sync is told as history, so it must be durable; and
-  // so must the file's name, if the file is new.
+  // A killed process may have left lines without a sync. They count as history, so they must be
+  // durable, and so must the name of a new file.
   if (fdatasync(file) != 0) return FileError(path, "sync");
   if (absl::Status synced = SyncFolder(ParentOf(path)); !synced.ok()) {
     return WithReason(synced, "METRICS_LOG_FAILED");
@@ -167,7 +167,7 @@ absl::Status MetricsLog::ReadHistory(Evaluations evaluations) {
   std::optional<StepSummary> last_step, first_step;
   std::optional<EvaluationSummary> last_evaluation, first_evaluation;
   RETURN_IF_ERROR(VisitBackward(file_, path_, sound_size, [&](int64_t end, absl::string_view text) {
-    // Steps are many between two evaluations; most lines are looked at and not parsed.
+    // There are many steps between two evaluations, so most lines are only scanned and not parsed.
     if (last_step && !IsEvaluation(text)) {
       return evaluations == Evaluations::kAnywhere || sound_size - end < kEndBytes;
     }
@@ -216,13 +216,13 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
   if (leftovers_ && ftruncate(file_, size_) != 0) return FileError(path_, "resize");
   leftovers_ = false;
   absl::Status written = WriteAll(file_, lines, path_);
-  // What a failed sync leaves on the disk nobody knows, and the next one may say OK all the same
-  // (Linux tells an error once): so the lines are taken back, and written anew when tried again.
+  // The state of the disk is unknown after a failed sync, and the next sync may return OK (Linux
+  // reports an error once). So the lines are truncated, and the next attempt writes them again.
   if (written.ok() && fdatasync(file_) != 0) written = FileError(path_, "sync");
   if (written.ok()) {
     size_ += std::ssize(lines);
   } else if (ftruncate(file_, size_) != 0) {
-    PLOG(ERROR) << path_ << " has lines that are not known to be on the disk";
+    PLOG(ERROR) << path_ << " has lines that may not be on the disk: cannot truncate it";
     leftovers_ = true;
   }
   return written;

@@ -1,9 +1,10 @@
-// metrics.jsonl: every step and evaluation of a job, one JSON object per line, each once.
+// metrics.jsonl: every step and evaluation of a job, each once, as one JSON object per line.
 //   {"step":0,"loss":4.1,"gradient_norm":1.2,"learning_rate":0.003,"samples_per_second":812.5,
 //    "time":1764130836.125}
-//   {"step":1,...,"loss_scale":65536,"skipped":true}     of jobs that have one; of steps that were
+//   {"step":1,...,"loss_scale":65536,"skipped":true}
 //   {"step":400,"evaluation_loss":1.9,"evaluation_accuracy":0.5,"time":1764130900.5}
-// `time` is when it had ended, in seconds since 1970, where a worker has told.
+// Only fp16 jobs have `loss_scale`, and only skipped steps have `skipped`. `time` is the end of the
+// step in seconds since 1970, if a worker reported it.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +19,30 @@
 
 namespace muster {
 
-// What a log that exists already tells: where a restarted coordinator goes on.
+// The content of an existing log, from which a restarted coordinator continues.
 struct MetricsHistory {
-  std::vector<StepSummary> edges;  // the first step and the last; empty: none
+  std::vector<StepSummary> edges;  // the first and the last step; empty if there are none
   std::vector<EvaluationSummary> evaluation_edges;
 };
 
-// Not thread-safe. Doubles have 17 significant digits (they read back to the bit); a value that is
-// not finite is null. Errors have reason METRICS_LOG_FAILED.
+// Doubles have 17 significant digits, so they read back exactly. A non-finite value is null. Errors
+// have the reason METRICS_LOG_FAILED. Not thread-safe.
 class MetricsLog {
  public:
-  // Where evaluations may stand: of a job that evaluates only when it ends, or where nobody asks
-  // for the history, a log of millions of steps need not be searched for one.
+  // Tells where a log may have evaluations. kAtTheEnd avoids a search through millions of lines. It
+  // is for a job that evaluates only at its end, and for callers that do not need the history.
   enum class Evaluations { kAnywhere, kAtTheEnd };
 
-  // Opens or makes the file; cuts off lines at its end that a crash left unfinished. Reads from the
-  // ends until it knows the history: a log of millions of steps is not parsed. What it tells is
-  // safe from a power cut, as is the file.
+  // Opens or creates the file, and cuts off unfinished lines that a crash left. Reads from both
+  // ends until the history is known, so a log of millions of steps is not parsed. The history and
+  // the file are durable when this returns.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(
       const std::string& path, Evaluations evaluations = Evaluations::kAnywhere);
   ~MetricsLog();
 
   const MetricsHistory& history() const { return history_; }
 
-  // All of it, safe from a power cut; or, after an error, nothing.
+  // Appends everything durably. After an error the log is unchanged.
   absl::Status Append(absl::Span<const StepSummary> steps,
                       absl::Span<const EvaluationSummary> evaluations);
 
@@ -52,8 +53,8 @@ class MetricsLog {
 
   const std::string path_;
   const int file_;
-  int64_t size_ = 0;        // of whole lines
-  bool leftovers_ = false;  // behind them, which could not be taken back
+  int64_t size_ = 0;        // of complete lines
+  bool leftovers_ = false;  // the file has invalid bytes after them that could not be truncated
   MetricsHistory history_;
 };
 

@@ -33,7 +33,7 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(MetricsLogTest, DoublesReadBackToTheBitAndNonFiniteOnesAreNull) {
+TEST(MetricsLogTest, DoublesReadBackExactlyAndNonFiniteOnesAreNull) {
   const std::string path = FreshFile();
   auto log = MetricsLog::Open(path);
   ASSERT_TRUE(log.ok()) << log.status();
@@ -61,7 +61,7 @@ TEST(MetricsLogTest, DoublesReadBackToTheBitAndNonFiniteOnesAreNull) {
             "\"time\":1764130836.125}\n");
 }
 
-TEST(MetricsLogTest, ReopeningCutsOffAnUnfinishedLineAndKnowsWhereToGoOn) {
+TEST(MetricsLogTest, ReopeningCutsOffAnUnfinishedLineAndContinues) {
   const std::string path = FreshFile();
   {
     auto log = MetricsLog::Open(path);
@@ -86,7 +86,7 @@ TEST(MetricsLogTest, ReopeningCutsOffAnUnfinishedLineAndKnowsWhereToGoOn) {
   EXPECT_EQ(history.evaluation_edges[0].step, 2);
 }
 
-// Larger than the blocks that are read, with evaluations far from both ends.
+// The log is larger than the blocks that are read, and its evaluations are far from both ends.
 TEST(MetricsLogTest, ALongLogKeepsItsEdges) {
   const std::string path = FreshFile();
   {
@@ -120,7 +120,7 @@ TEST(MetricsLogTest, ALongLogKeepsItsEdges) {
   EXPECT_EQ(history.evaluation_edges[1].loss, 25.5);
 }
 
-TEST(MetricsLogTest, WhereEvaluationsStandAtTheEndALogIsNotSearchedForThem) {
+TEST(MetricsLogTest, DoesNotSearchTheLogIfEvaluationsAreAtTheEnd) {
   const std::string path = FreshFile();
   {
     auto log = MetricsLog::Open(path);
@@ -141,8 +141,8 @@ TEST(MetricsLogTest, WhereEvaluationsStandAtTheEndALogIsNotSearchedForThem) {
   EXPECT_EQ((*log)->history().evaluation_edges.back().step, 2000);
 }
 
-// A power cut can leave a file as long as it was to be, with nothing in its end.
-TEST(MetricsLogTest, ReopeningCutsOffAnEndThatIsNoLine) {
+// A power cut can leave a file at its full length with zeros at its end.
+TEST(MetricsLogTest, ReopeningCutsOffAnInvalidEnd) {
   for (const std::string& end : {std::string(100, '\0'), std::string("\0\0\n", 3),
                                  std::string("garbage\n{\"step\":"), std::string("\n\n")}) {
     const std::string path = FreshFile();
@@ -161,8 +161,8 @@ TEST(MetricsLogTest, ReopeningCutsOffAnEndThatIsNoLine) {
   }
 }
 
-// What one Append() had written when the power was cut: the device has its last pages.
-TEST(MetricsLogTest, ReopeningCutsOffWhatStandsBehindAHole) {
+// Simulates an Append() during a power cut: only its last pages reached the device.
+TEST(MetricsLogTest, ReopeningCutsOffLinesAfterAHole) {
   for (const int64_t hole_begin : {0, 100'000}) {
     const std::string path = FreshFile();
     std::vector<StepSummary> steps(2000);
@@ -189,7 +189,7 @@ TEST(MetricsLogTest, ReopeningCutsOffWhatStandsBehindAHole) {
   }
 }
 
-TEST(MetricsLogTest, AFileOfGarbageIsBegunAnew) {
+TEST(MetricsLogTest, ReopeningEmptiesAFileOfGarbage) {
   const std::string path = FreshFile();
   std::ofstream(path) << "not a line of ours\n";
   auto log = MetricsLog::Open(path);
@@ -198,8 +198,8 @@ TEST(MetricsLogTest, AFileOfGarbageIsBegunAnew) {
   EXPECT_EQ(Contents(path), "");
 }
 
-// RLIMIT_FSIZE is the full disk that every machine has.
-TEST(MetricsLogTest, AWriteThatTheDiskDoesNotTakeLeavesNothingBehind) {
+// RLIMIT_FSIZE simulates a full disk on every machine.
+TEST(MetricsLogTest, AFailedWriteLeavesTheLogUnchanged) {
   const std::string path = FreshFile();
   auto log = MetricsLog::Open(path);
   ASSERT_TRUE((*log)->Append({{.step = 0, .loss = 1}}, {}).ok());

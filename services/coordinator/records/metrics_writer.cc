@@ -20,7 +20,7 @@ void AppendAll(std::vector<T>& to, std::vector<T> from) {
   }
 }
 
-// `from`, and what came since.
+// Puts `from` back before what was added meanwhile.
 template <typename T>
 void Restore(std::vector<T>& to, std::vector<T> from) {
   AppendAll(from, std::exchange(to, {}));
@@ -102,7 +102,7 @@ bool MetricsWriter::WritePending(Log& log) {
   log.writing = false;
   const bool was_well = std::exchange(log.trouble, written).ok();
   if (written.ok()) {
-    LOG_IF(INFO, !was_well) << path << ": steps are recorded again";
+    LOG_IF(INFO, !was_well) << path << ": steps are being recorded again";
     return true;
   }
   LOG_IF(ERROR, was_well) << "steps are not recorded, nor acknowledged to workers, until the disk "
@@ -115,7 +115,7 @@ bool MetricsWriter::WritePending(Log& log) {
 
 bool MetricsWriter::WriteAll(bool again) {
   bool all = true;
-  std::vector<uint64_t> jobs;  // by number: the map changes while the lock is not held
+  std::vector<uint64_t> jobs;  // by number, because the map may change while the lock is released
   for (const auto& [job, log] : logs_) jobs.push_back(job);
   for (const uint64_t job : jobs) {
     const auto found = logs_.find(job);
@@ -125,7 +125,7 @@ bool MetricsWriter::WriteAll(bool again) {
       all = false;
       continue;
     }
-    const RecordsBefore up_to = log.up_to;  // what comes meanwhile is not written yet
+    const RecordsBefore up_to = log.up_to;  // later records are not part of this write
     if (!WritePending(log)) {
       all = false;
       continue;
@@ -137,7 +137,7 @@ bool MetricsWriter::WriteAll(bool again) {
       options_.durable(job, up_to);
       mu_.Lock();
     }
-    // Not by `log`: it may have been discarded while the lock was not held.
+    // Looks the job up again: `log` may have been discarded while the lock was released.
     const auto now = logs_.find(job);
     if (now != logs_.end() && now->second.closing && !now->second.pending.any()) logs_.erase(now);
   }

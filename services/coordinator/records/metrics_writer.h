@@ -1,4 +1,4 @@
-// Steps and evaluations on their way to the jobs' metrics.jsonl.
+// Writes steps and evaluations to the metrics.jsonl files of jobs.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace muster {
 
-// One thread appends what all jobs have to tell and syncs it; only then is it told to be durable,
-// so that workers forget nothing that a power cut could take. Whoever gives it records waits for no
-// disk. A disk that does not take them (it is full) is tried again every second; what waits is
-// bounded by what workers hold back, limits::kStepRecordsHeldMax of a job. Thread-safe.
+// One thread appends the records of all jobs and syncs them. Only then it reports them as durable,
+// so that workers do not drop records that a power cut could take. Callers never wait for the disk.
+// A write that fails (the disk is full) is repeated every second. Workers limit the waiting
+// records: each job has at most limits::kStepRecordsHeldMax. Thread-safe.
 class MetricsWriter {
  public:
   struct Options {
@@ -30,24 +30,24 @@ class MetricsWriter {
     absl::Duration retry = absl::Seconds(1);
   };
   explicit MetricsWriter(Options options);
-  // Writes what waits, but for what the disk does not take.
+  // Writes the waiting records, except those that the disk does not accept.
   ~MetricsWriter();
 
-  // Records of a job, whose log is at `path`, or none: `up_to` is told once all that was given for
-  // the job is durable.
+  // Adds records of a job with the log at `path`; there may be none. `up_to` is reported when all
+  // records given so far for the job are durable.
   void Append(uint64_t job, const std::string& path, std::vector<StepSummary> steps,
               std::vector<EvaluationSummary> evaluations, const RecordsBefore& up_to)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // No more records will come: its file is closed once it has those that wait. Nothing is told of
-  // them.
+  // Declares that no more records of the job will come. Closes its file after the waiting records
+  // are written. Does not report them.
   void Close(uint64_t job) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same, and drops those that wait, of a job whose folder is about to go; returns when the
-  // file is closed.
+  // Like Close(), but drops waiting records, because the job's folder will be removed. Returns when
+  // the file is closed.
   void Discard(uint64_t job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Why what was given for the job is not on the disk; OK: it is, or is about to be.
+  // Returns why the job's records are not on the disk, or OK if they are or will be soon.
   absl::Status Trouble(uint64_t job) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until all that was given is durable, and told, but for what the disk does not take.
+  // Blocks until all records are durable and reported, except those that the disk does not accept.
   void Settle() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -59,19 +59,19 @@ class MetricsWriter {
   struct Log {
     std::string path;
     Pending pending;
-    RecordsBefore up_to;  // of `pending`
-    bool told = true;     // that all before `up_to` are durable
+    RecordsBefore up_to;  // belongs to `pending`
+    bool told = true;     // all before `up_to` were reported as durable
     bool closing = false;
     bool discarding = false;
-    bool writing = false;  // the thread uses `file`, without the lock
+    bool writing = false;  // the thread uses `file` without the lock
     std::unique_ptr<MetricsLog> file;
     absl::Status trouble;
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  // False: nothing could be written.
+  // Returns false if some records could not be written.
   bool WriteAll(bool again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // False: the disk does not take it. Lets go of the lock while it writes.
+  // Returns false if the disk does not accept the records. Releases the lock while it writes.
   bool WritePending(Log& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static absl::Status Write(Log& log, const std::string& path, const Pending& pending);
 
@@ -81,7 +81,7 @@ class MetricsWriter {
   bool work_ ABSL_GUARDED_BY(mu_) = false;
   bool working_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

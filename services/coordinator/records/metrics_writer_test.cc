@@ -26,7 +26,7 @@ class MetricsWriterTest : public ::testing::Test {
   std::string Path(uint64_t job) const {
     return folder_ + "/" + std::to_string(job) + "/metrics.jsonl";
   }
-  // There is a folder for the job's log from now on; without one the disk does not take it.
+  // Creates the folder of the job's log. Without it every write fails.
   void MakeFolder(uint64_t job) {
     std::filesystem::create_directories(std::filesystem::path(Path(job)).parent_path());
   }
@@ -57,14 +57,14 @@ class MetricsWriterTest : public ::testing::Test {
   std::unique_ptr<MetricsWriter> writer_ = std::make_unique<MetricsWriter>(
       MetricsWriter::Options{.durable =
                                  [this](uint64_t job, const RecordsBefore& durable) {
-                                   // The log holds it already.
+                                   // The log has it already.
                                    EXPECT_EQ(Lines(job), durable.steps);
                                    told_.TryPost({job, durable.steps});
                                  },
                              .retry = absl::Milliseconds(5)});
 };
 
-TEST_F(MetricsWriterTest, TellsWhatIsWritten) {
+TEST_F(MetricsWriterTest, ReportsDurableRecords) {
   MakeFolder(1);
   MakeFolder(2);
   AppendStep(1, 0);
@@ -75,7 +75,7 @@ TEST_F(MetricsWriterTest, TellsWhatIsWritten) {
   EXPECT_EQ(AwaitTold().steps_before, 2);
 }
 
-TEST_F(MetricsWriterTest, WhatTheDiskDoesNotTakeWaitsUntilItDoesAndHoldsUpNoOther) {
+TEST_F(MetricsWriterTest, AFailedWriteIsRepeatedAndDoesNotDelayOtherJobs) {
   MakeFolder(2);
   AppendStep(1, 0);
   AppendStep(1, 1);
@@ -83,7 +83,7 @@ TEST_F(MetricsWriterTest, WhatTheDiskDoesNotTakeWaitsUntilItDoesAndHoldsUpNoOthe
   EXPECT_EQ(AwaitTold().job, 2);
   EXPECT_TRUE(writer_->Trouble(2).ok());
   AppendStep(2, 1);
-  EXPECT_EQ(AwaitTold().job, 2);  // the one after: job 1 has been tried by now
+  EXPECT_EQ(AwaitTold().job, 2);  // the second attempt: job 1 has been tried by now
   EXPECT_EQ(ReasonOf(writer_->Trouble(1)), "METRICS_LOG_FAILED");
   EXPECT_THAT(std::string(writer_->Trouble(1).message()), HasSubstr(Path(1)));
 
@@ -99,7 +99,7 @@ TEST_F(MetricsWriterTest, WhatTheDiskDoesNotTakeWaitsUntilItDoesAndHoldsUpNoOthe
   EXPECT_TRUE(writer_->Trouble(1).ok());
 }
 
-TEST_F(MetricsWriterTest, ClosingWritesWhatWaits) {
+TEST_F(MetricsWriterTest, ClosingWritesWaitingRecords) {
   MakeFolder(1);
   for (int step = 0; step < 100; ++step) AppendStep(1, step);
   writer_->Close(1);
@@ -107,7 +107,7 @@ TEST_F(MetricsWriterTest, ClosingWritesWhatWaits) {
   EXPECT_EQ(Lines(1), 100);
 }
 
-TEST_F(MetricsWriterTest, DiscardingDropsWhatTheDiskDoesNotTake) {
+TEST_F(MetricsWriterTest, DiscardingDropsWaitingRecords) {
   AppendStep(1, 0);
   writer_->Discard(1);
   EXPECT_TRUE(writer_->Trouble(1).ok());

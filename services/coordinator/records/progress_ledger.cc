@@ -90,8 +90,8 @@ void ProgressLedger::TakeEvaluation(int rank, const v1::EvaluationRecord& record
   parts.ranks[rank] = record;
 }
 
-// A worker that missed the step knows nothing of it but that; one that was overtaken in it does not
-// know the norm. What comes again is the same.
+// A worker that missed the step only knows that it missed it. A worker that was overtaken in it
+// does not know the norm. Repeated records are equal.
 void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
   parts.loss_shares.resize(batch_shares_.size());
   if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
@@ -100,7 +100,7 @@ void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record, StepParts&
   parts.time = std::max(parts.time, FromProto(record.time()));
   parts.is_missed_by_some |= record.missed();
   if (record.missed()) return;
-  // The same on all ranks, but where each one's gradient is an update of its own.
+  // All ranks have the same norm, except if each gradient is an update of its own.
   if (rank <= parts.norm_rank && !std::isnan(record.gradient_norm())) {
     parts.gradient_norm = record.gradient_norm();
     parts.norm_rank = rank;
@@ -110,9 +110,9 @@ void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record, StepParts&
   parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
 }
 
-// A generation's first step chooses kernels and touches memory for the first time: it is shown,
-// but the mean does not begin with it. Until the mean's three seconds have gone by every step
-// counts for its time.
+// A generation's first step selects kernels and touches memory for the first time. It is shown, but
+// the mean does not start with it. Until the mean covers three seconds, every step is weighted by
+// its time.
 double ProgressLedger::Smooth(const StepParts& parts) {
   const bool is_first = last_time_ == absl::InfinitePast();
   const double elapsed =
@@ -128,7 +128,7 @@ double ProgressLedger::Smooth(const StepParts& parts) {
   return elapsed > 0 ? batch_size_ / elapsed : 0;
 }
 
-// A step that somebody has gone on from was made.
+// A step is complete if a worker has reported a later one.
 void ProgressLedger::LeaveOutTheLost() {
   if (lost_.empty() || steps_.empty()) return;
   const int64_t newest = steps_.rbegin()->first;
@@ -149,7 +149,8 @@ std::vector<StepSummary> ProgressLedger::TakeSteps(bool may_be_given_up) {
        it = steps_.erase(it), ++steps_before_) {
     const StepParts& parts = it->second;
     if (!AllPresent(parts.loss_shares)) break;
-    // One that somebody has gone on from was made: its gradients came to no number.
+    // If a worker has reported a later step, this one was made, and its gradient norm is not a
+    // number.
     const bool is_newest = std::next(it) == steps_.end();
     if (may_be_given_up && is_newest && std::isnan(parts.gradient_norm)) break;
     complete.push_back(SummaryOf(it->first, parts));
@@ -167,7 +168,7 @@ StepSummary ProgressLedger::SummaryOf(int64_t step, const StepParts& parts) {
   summary.samples_per_second = Smooth(parts);
   summary.loss_scale = parts.loss_scale;
   summary.skipped = parts.skipped;
-  if (parts.time > absl::UnixEpoch()) summary.time = parts.time;  // else nobody has told
+  if (parts.time > absl::UnixEpoch()) summary.time = parts.time;  // otherwise no worker reported it
   return summary;
 }
 
@@ -208,7 +209,7 @@ std::optional<EvaluationSummary> ProgressLedger::TakeEvaluationMadeAgain() {
   return newest;
 }
 
-// None of an evaluation without samples.
+// Returns nullopt for an evaluation without samples.
 std::optional<EvaluationSummary> ProgressLedger::SummaryOf(int64_t step,
                                                            const EvaluationParts& parts) {
   double loss_sum = 0, correct = 0, samples = 0;

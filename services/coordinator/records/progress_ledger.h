@@ -1,5 +1,5 @@
-// Adds up what the workers of a job report: a step or an evaluation is known once every rank has
-// told its part.
+// Combines the reports of a job's workers. A step or an evaluation is known when every rank has
+// reported its part.
 #pragma once
 
 #include <algorithm>
@@ -20,99 +20,98 @@ namespace muster {
 
 struct StepSummary {
   int64_t step = 0;
-  double loss = 0;  // mean over the global batch, or over what the workers computed of it
+  double loss = 0;  // mean over the global batch, or over the part that workers computed
   double gradient_norm = 0;
   double learning_rate = 0;
   double samples_per_second = 0;  // smoothed over about three seconds
-  double loss_scale = 0;          // fp16: that of the step
-  bool skipped = false;           // it changed nothing
-  // When it ended, on the clock of the worker that was last; InfinitePast(): nobody has told.
+  double loss_scale = 0;          // fp16: of this step
+  bool skipped = false;           // the step changed no parameter
+  // When it ended, by the clock of the last worker. InfinitePast() if no worker reported it.
   absl::Time time = absl::InfinitePast();
 };
 
 struct EvaluationSummary {
-  int64_t step = 0;  // version evaluated
+  int64_t step = 0;  // version that was evaluated
   double loss = 0;   // mean over the held-out samples
   std::optional<double> accuracy;
-  absl::Time time = absl::InfinitePast();  // likewise
+  absl::Time time = absl::InfinitePast();  // as in StepSummary
 };
 
-// The records of all steps, and of all evaluations, before these.
+// All step records before step `steps`, and all evaluation records before step `evaluations`.
 struct RecordsBefore {
   int64_t steps = 0;
   int64_t evaluations = 0;
   friend bool operator==(const RecordsBefore&, const RecordsBefore&) = default;
 };
 
-// Steps of which no loss will ever be known, [first, last].
+// Steps [first, last] that will never have a known loss.
 struct StepGap {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// Pure; not thread-safe. Parts are added in rank order, so that sums do not depend on who reported
-// first. What a worker sends again is recognised by its step and not counted twice.
+// Adds parts in rank order, so that sums do not depend on the order of reports. Records that a
+// worker sends again are recognized by their step and not counted twice. Pure. Not thread-safe.
 class ProgressLedger {
  public:
-  // A new generation with the workers of `plan`, the first of whose steps is `next_step`. Parts of
-  // older generations are dropped.
+  // Starts a generation with the workers of `plan`. Its first step is `next_step`. Drops parts of
+  // older generations.
   void Begin(const v1::JobPlan& plan, int64_t next_step);
 
-  // As if evaluations of steps < `step` were known already (they are in the metrics log).
+  // Treats evaluations of steps < `step` as known: they are in the metrics log.
   void SkipEvaluationsBefore(int64_t step) { evaluations_before_ = step; }
-  // The same of steps, before the next Begin().
+  // Treats steps < `step` as known. Must be called before the next Begin().
   void SkipKnownStepsBefore(int64_t step) { steps_before_ = std::max(steps_before_, step); }
 
-  // A report holds, in order, all records that the worker has not been told to forget. So what
-  // comes before its first one, and is not known here, is lost: it is skipped.
+  // Takes a report. It holds, in order, all records that the worker may not drop yet. So records
+  // before its first one that are unknown here are lost, and are skipped.
   void Take(int rank, const v1::JobReport& report);
 
-  // The steps and evaluations that have become complete, in order, each once. `may_be_given_up`:
-  // the newest one, if nobody knows its norm. It may be made again, and is left to CloseSteps().
+  // Returns the steps and evaluations that have become complete, in order, each once. With
+  // `may_be_given_up` the newest step is held back if no worker knows its norm: it may be made
+  // again, and is left to CloseSteps().
   std::vector<StepSummary> TakeSteps(bool may_be_given_up = false);
   std::vector<EvaluationSummary> TakeEvaluations();
-  // The newest step, and the newest evaluation, before the known ones that every rank has told of
-  // again: a job that went back makes them again. They are shown, and not recorded a second time.
+  // Returns the newest already known step, or evaluation, that every rank has reported again. A job
+  // that went back makes steps again. They are shown but not recorded twice.
   std::optional<StepSummary> TakeStepMadeAgain();
   std::optional<EvaluationSummary> TakeEvaluationMadeAgain();
-  // This worker is lost: what it has not told of steps that were made is not waited for. Until the
-  // next Begin().
+  // Marks a worker as lost: completed steps do not wait for its part. Lasts until the next Begin().
   void Lose(int rank) { lost_.insert(rank); }
 
-  // The generation is over, and the next one begins at `step`: what was told of the steps before is
-  // all that will ever be. The loss of a step that not every worker told of is the mean of those
-  // who did; one that nobody told of is skipped. Evaluations of `step` and later ones are made
-  // again.
+  // Ends the generation; the next one begins at `step`. No more reports of earlier steps will come.
+  // A step that only some workers reported has the mean loss of those. A step without reports is
+  // skipped. Evaluations of `step` and later ones are made again.
   std::vector<StepSummary> CloseSteps(int64_t step);
   std::vector<EvaluationSummary> CloseEvaluations(int64_t step);
-  // What was skipped since it was last asked for.
+  // Returns the steps skipped since the last call.
   std::optional<StepGap> TakeGap() { return std::exchange(gap_, std::nullopt); }
 
-  // What has been taken, or skipped.
+  // Everything before these has been taken or skipped.
   int64_t steps_before() const { return steps_before_; }
   int64_t evaluations_before() const { return evaluations_before_; }
   RecordsBefore known() const { return {steps_before_, evaluations_before_}; }
 
-  // ---- what of that is on the disk
-  // So much of it is, and stays so. Where all of it is, a generation that begins further on has
-  // left nothing to be stored.
+  // ---- What is durable Marks records as durable. They stay durable: a generation that begins
+  // later leaves nothing to store if all of them are.
   void SetDurable(const RecordsBefore& durable);
   const RecordsBefore& durable() const { return durable_; }
   bool all_durable() const { return durable_ == known(); }
-  // Whether a report has what is durable already: its worker may forget it, and has not been told.
+  // Returns true if a report repeats records that are durable: its worker may drop them but does
+  // not know it yet.
   bool Repeats(const v1::JobReport& report) const;
 
  private:
   struct StepParts {
     std::vector<std::optional<double>> loss_shares;  // by rank
     bool is_missed_by_some = false;
-    double batch_share = 0;  // of the others
+    double batch_share = 0;  // of the workers that did not miss the step
     double gradient_norm = std::numeric_limits<double>::quiet_NaN();
-    int norm_rank = std::numeric_limits<int>::max();  // the lowest that knows the norm
+    int norm_rank = std::numeric_limits<int>::max();  // the lowest rank that knows the norm
     double learning_rate = 0;
     double loss_scale = 0;
     bool skipped = false;
-    double step_seconds = 0;  // of the slowest
+    double step_seconds = 0;  // of the slowest worker
     absl::Time time = absl::InfinitePast();
   };
   struct EvaluationParts {
@@ -136,21 +135,20 @@ class ProgressLedger {
   absl::btree_set<int> lost_;  // ranks
   std::map<int64_t, StepParts> steps_;
   std::map<int64_t, EvaluationParts> evaluations_;
-  std::map<int64_t, StepParts> steps_again_;  // before steps_before_
+  std::map<int64_t, StepParts> steps_again_;  // steps before steps_before_
   std::map<int64_t, EvaluationParts> evaluations_again_;
   std::optional<StepGap> gap_;
   absl::Time last_time_ = absl::InfinitePast();
   double seconds_per_step_ = 0;  // smoothed; 0: unknown
-  double smoothed_seconds_ = 0;  // that it is made of
+  double smoothed_seconds_ = 0;  // the time that the mean covers
 };
 
-// What GetJob shows, brought up to date. `progress.total_steps` must be known already for the
-// estimate.
+// Updates the progress that GetJob shows. The estimate requires `progress.total_steps`.
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress);
 void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress);
-// The job has come to this step, of which nothing new is known: it has gone back, or makes steps
-// again. An evaluation of a later step is not the present run's.
+// Moves the progress to a step without new records: the job went back, or makes steps again.
+// Removes an evaluation of a later step, which does not belong to the present run.
 void ApplyPosition(int64_t step, v1::JobProgress& progress);
 
 }  // namespace muster

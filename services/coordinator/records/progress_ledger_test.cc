@@ -24,7 +24,7 @@ class ProgressLedgerTest : public testing::Test {
     ledger_.Begin(plan_, 0);
   }
 
-  // The next step, `seconds` after the one before; what is then shown.
+  // Makes the next step, `seconds` after the previous one. Returns the speed that is shown.
   double Step(double seconds) {
     now_ += absl::Seconds(seconds);
     v1::JobReport report;
@@ -43,8 +43,8 @@ class ProgressLedgerTest : public testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };
 
-TEST_F(ProgressLedgerTest, ASlowFirstStepIsNotRemembered) {
-  EXPECT_DOUBLE_EQ(Step(4), kBatch / 4.0);  // all that is known
+TEST_F(ProgressLedgerTest, ASlowFirstStepDoesNotAffectTheMean) {
+  EXPECT_DOUBLE_EQ(Step(4), kBatch / 4.0);  // only one step is known
   EXPECT_NEAR(Step(0.01), kBatch / 0.01, 1);
   for (int i = 0; i < 5; ++i) EXPECT_NEAR(Step(0.01), kBatch / 0.01, 1);
 }
@@ -52,10 +52,10 @@ TEST_F(ProgressLedgerTest, ASlowFirstStepIsNotRemembered) {
 TEST_F(ProgressLedgerTest, TheFirstSecondsCountEqually) {
   Step(1);
   Step(0.1);
-  EXPECT_NEAR(Step(0.3), kBatch / 0.25, 1e-3);  // by time: 0.1 of 0.4 s at 0.1, 0.3 at 0.3
+  EXPECT_NEAR(Step(0.3), kBatch / 0.25, 1e-3);  // weighted by time: 0.1 of 0.4 s at 0.1, 0.3 at 0.3
 }
 
-TEST_F(ProgressLedgerTest, WhatLiesMoreThanAFewSecondsBackIsForgotten) {
+TEST_F(ProgressLedgerTest, ForgetsStepsOlderThanAFewSeconds) {
   Step(1);
   for (int i = 0; i < 10; ++i) Step(1);
   double rate = 0;
@@ -63,7 +63,7 @@ TEST_F(ProgressLedgerTest, WhatLiesMoreThanAFewSecondsBackIsForgotten) {
   EXPECT_NEAR(rate, kBatch / 0.1, 0.5);
 }
 
-TEST_F(ProgressLedgerTest, AnEvaluationThatIsMadeAgainIsShownAndNotTakenTwice) {
+TEST_F(ProgressLedgerTest, ARepeatedEvaluationIsShownButNotRecordedTwice) {
   v1::JobReport report;
   v1::EvaluationRecord& record = *report.add_evaluations();
   record.set_step(20);
@@ -86,7 +86,7 @@ TEST_F(ProgressLedgerTest, AnEvaluationThatIsMadeAgainIsShownAndNotTakenTwice) {
   EXPECT_FALSE(progress.has_evaluation_loss()) << "it is of a later step";
 }
 
-TEST_F(ProgressLedgerTest, WhatIsDurableStaysSoThroughTheNextGeneration) {
+TEST_F(ProgressLedgerTest, DurableRecordsStayDurableInTheNextGeneration) {
   EXPECT_TRUE(ledger_.all_durable());
   Step(1);
   Step(1);
@@ -103,7 +103,7 @@ TEST_F(ProgressLedgerTest, WhatIsDurableStaysSoThroughTheNextGeneration) {
   EXPECT_EQ(ledger_.durable().steps, 7);
 }
 
-TEST_F(ProgressLedgerTest, AReportRepeatsWhatIsDurableAndNotWhatIsOnItsWay) {
+TEST_F(ProgressLedgerTest, RepeatsDetectsOnlyDurableRecords) {
   Step(1);
   Step(1);
   v1::JobReport report;
@@ -132,8 +132,8 @@ v1::JobReport StepReport(std::vector<std::pair<int64_t, double>> losses) {
   return report;
 }
 
-// Whoever gives a step up knows its loss, and not what the gradients of all came to.
-TEST_F(ProgressLedgerTest, AStepThatWasGivenUpIsTakenWhereItIsNotMadeAgain) {
+// A worker that abandoned a step knows its loss, but not the sum of all gradients.
+TEST_F(ProgressLedgerTest, AnAbandonedStepIsTakenUnlessItIsMadeAgain) {
   for (const bool is_made_again : {true, false}) {
     ledger_ = {};
     ledger_.Begin(plan_, 0);
@@ -156,15 +156,15 @@ TEST_F(ProgressLedgerTest, AStepThatWasGivenUpIsTakenWhereItIsNotMadeAgain) {
   }
 }
 
-// One that was skipped, say: it was made, and is not made again.
-TEST_F(ProgressLedgerTest, AStepThatSomebodyHasGoneOnFromWasNotGivenUp) {
+// A skipped step, for example, was made and is not made again.
+TEST_F(ProgressLedgerTest, AStepWithASuccessorWasNotAbandoned) {
   v1::JobReport report = StepReport({{0, 3}, {1, 2}, {2, 1}});
   report.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
   ledger_.Take(0, report);
   EXPECT_EQ(ledger_.TakeSteps(/*may_be_given_up=*/true).size(), 3);
 }
 
-// Of a batch of 16.
+// The plan has a batch of 16.
 v1::JobPlan PlanOf(std::initializer_list<int64_t> samples) {
   v1::JobPlan plan;
   plan.mutable_spec()->mutable_data()->set_batch_size(16);
@@ -172,7 +172,7 @@ v1::JobPlan PlanOf(std::initializer_list<int64_t> samples) {
   return plan;
 }
 
-TEST(ProgressLedgerOfRanksTest, AStepIsKnownOnceEveryRankHasToldItsPartInOrder) {
+TEST(ProgressLedgerOfRanksTest, AStepIsKnownWhenEveryRankHasReportedIt) {
   ProgressLedger ledger;
   ledger.Begin(PlanOf({8, 8}), /*next_step=*/5);
 
@@ -191,7 +191,7 @@ TEST(ProgressLedgerOfRanksTest, AStepIsKnownOnceEveryRankHasToldItsPartInOrder) 
   EXPECT_EQ(ledger.steps_before(), 6);
 }
 
-TEST(ProgressLedgerOfRanksTest, WhatIsSentAgainIsNotCountedTwice) {
+TEST(ProgressLedgerOfRanksTest, RepeatedRecordsAreNotCountedTwice) {
   ProgressLedger ledger;
   ledger.Begin(PlanOf({16}), 0);
   ledger.Take(0, StepReport({{0, 1.0}}));
@@ -204,7 +204,7 @@ TEST(ProgressLedgerOfRanksTest, WhatIsSentAgainIsNotCountedTwice) {
   EXPECT_EQ(steps[0].step, 1);
 }
 
-TEST(ProgressLedgerOfRanksTest, AStepThatSomeMissedIsTheMeanOverWhatTheOthersComputed) {
+TEST(ProgressLedgerOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
   ProgressLedger ledger;
   ledger.Begin(PlanOf({8, 4, 4}), 0);
   v1::JobReport missed;
@@ -251,8 +251,8 @@ TEST(ProgressLedgerOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
   EXPECT_EQ(ledger.evaluations_before(), 11);
 }
 
-// What a worker was told to forget by a coordinator that lost it afterwards never comes.
-TEST(ProgressLedgerOfRanksTest, StepsThatARankDoesNotHoldAnyMoreAreSkippedAndTold) {
+// Records that a worker dropped never come, if the coordinator that allowed it lost them later.
+TEST(ProgressLedgerOfRanksTest, SkipsAndReportsStepsThatARankHasDropped) {
   ProgressLedger ledger;
   ledger.Begin(PlanOf({8, 8}), 5);
 
@@ -282,7 +282,7 @@ TEST(ProgressLedgerOfRanksTest, ARankThatIsAheadLeavesNoGap) {
   EXPECT_FALSE(ledger.TakeGap().has_value());
 }
 
-TEST(ProgressLedgerOfRanksTest, AnEvaluationThatARankDoesNotHoldAnyMoreHoldsUpNoOther) {
+TEST(ProgressLedgerOfRanksTest, ADroppedEvaluationDoesNotDelayLaterOnes) {
   ProgressLedger ledger;
   ledger.Begin(PlanOf({8, 8}), 0);
   auto report = [](std::initializer_list<int64_t> steps) {
@@ -330,7 +330,7 @@ class ClosedGenerationTest : public ProgressLedgerTest {
   }
 };
 
-TEST_F(ClosedGenerationTest, StepsOfWhichSomeToldAreTheMeanOfThose) {
+TEST_F(ClosedGenerationTest, PartlyReportedStepsHaveTheMeanOfTheReports) {
   Tell(0, 0, 5, 1.5);
   Tell(1, 0, 2, 0.25);
   EXPECT_EQ(ledger_.TakeSteps().size(), 2);
@@ -344,7 +344,7 @@ TEST_F(ClosedGenerationTest, StepsOfWhichSomeToldAreTheMeanOfThose) {
   EXPECT_FALSE(ledger_.TakeGap().has_value());
 }
 
-TEST_F(ClosedGenerationTest, StepsOfWhichNobodyToldAreSkippedAndNamed) {
+TEST_F(ClosedGenerationTest, UnreportedStepsAreSkippedAndNamed) {
   Tell(0, 0, 1, 1);
   Tell(1, 0, 1, 1);
   EXPECT_EQ(ledger_.TakeSteps().size(), 1);
@@ -355,7 +355,7 @@ TEST_F(ClosedGenerationTest, StepsOfWhichNobodyToldAreSkippedAndNamed) {
   EXPECT_EQ(gap->last, 2);
 }
 
-TEST_F(ClosedGenerationTest, AnEvaluationOfTheNextGenerationsFirstVersionIsMadeAgain) {
+TEST_F(ClosedGenerationTest, TheNextGenerationRepeatsAnEvaluationOfItsFirstVersion) {
   TellEvaluation(0, 10, 30, 15);
   TellEvaluation(0, 20, 8, 15);
   const std::vector<EvaluationSummary> closed = ledger_.CloseEvaluations(20);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kName[] = "muster_job_worker_step_seconds";
 
-// In the order of kPhases.
+// Seconds in the order of kPhases.
 std::array<double, 3> SecondsOf(const v1::StepTiming& timing) {
   return {timing.data_seconds(), timing.compute_seconds(), timing.wait_seconds()};
 }
@@ -54,7 +54,7 @@ void StepGauges::Remove(const Worker& worker) {
   for (prometheus::Gauge* gauge : worker.gauges) metrics_->Remove(kName, *gauge);
 }
 
-// A generation counts from 0 again.
+// Totals of a new generation start at 0 again.
 void StepGauges::Set(Worker& worker, const v1::MemberTiming& told) {
   const v1::StepTiming& now = told.timing();
   const absl::Time time = FromProto(told.report_time());

@@ -1,4 +1,4 @@
-// What a step took each worker of a job lately, as muster_job_worker_step_seconds.
+// Exports the recent step times of a job's workers as muster_job_worker_step_seconds.
 #pragma once
 
 #include <array>
@@ -12,17 +12,18 @@
 
 namespace muster {
 
-// Three series for each worker that trains: it serves one job at a time, so they are no more than
-// three times limits::kAttachedMembersMax. Not thread-safe.
+// Exports three series for each training worker. A worker serves one job at a time, so there are at
+// most three times limits::kAttachedMembersMax series. Not thread-safe.
 class StepGauges {
  public:
-  // The mean is one of the steps of so long at least, where steps are short.
+  // The gauges show a mean over at least this time. If steps are long, it covers one step.
   static constexpr absl::Duration kWindow = absl::Seconds(15);
 
-  // `metrics` outlives it.
+  // `metrics` must outlive this.
   explicit StepGauges(Metrics* metrics) : metrics_(metrics) {}
 
-  // What the workers of a job have told last, or again; series of others of the job disappear.
+  // Shows the latest timings of a job's workers; repeated timings are fine. Removes the series of
+  // the job's other workers.
   void Show(const std::string& job, const std::vector<v1::MemberTiming>& timings);
   void Forget(const std::string& job) { Show(job, {}); }
 
@@ -31,7 +32,7 @@ class StepGauges {
 
   struct Worker {
     std::array<prometheus::Gauge*, kPhases.size()> gauges;  // by phase
-    v1::StepTiming before;                                  // what was told when they were set last
+    v1::StepTiming before;                                  // the timing at the last update
     absl::Time set = absl::InfinitePast();
   };
 
@@ -40,7 +41,8 @@ class StepGauges {
   static void Set(Worker& worker, const v1::MemberTiming& told);
 
   Metrics* const metrics_;
-  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Worker>> jobs_;  // then by name
+  // by job, then by worker
+  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Worker>> jobs_;
 };
 
 }  // namespace muster

@@ -18,7 +18,8 @@ using ::testing::Not;
 
 class StepGaugesTest : public ::testing::Test {
  protected:
-  // A worker that has made so many steps, each of 0.25 s data, `compute` and 0.5 s wait.
+  // Returns the timing of a worker after `steps` steps, each with 0.25 s data, `compute` and 0.5 s
+  // wait.
   v1::MemberTiming After(const std::string& worker, int64_t steps, double compute) const {
     v1::MemberTiming told;
     told.set_member(worker);
@@ -43,7 +44,7 @@ class StepGaugesTest : public ::testing::Test {
   StepGauges gauges_{&metrics_};
 };
 
-TEST_F(StepGaugesTest, AStepOfEachWorkerIsShownByPhase) {
+TEST_F(StepGaugesTest, ShowsTheStepOfEachWorkerByPhase) {
   gauges_.Show("a-1", {After("w-0", 4, 1), After("w-1", 4, 2)});
   const std::string shown = metrics_.Render();
   EXPECT_THAT(shown, HasSubstr(Series("a-1", "w-0", "data", 0.25)));
@@ -52,7 +53,7 @@ TEST_F(StepGaugesTest, AStepOfEachWorkerIsShownByPhase) {
   EXPECT_THAT(shown, HasSubstr(Series("a-1", "w-1", "compute", 2)));
 }
 
-TEST_F(StepGaugesTest, ItIsTheMeanOfTheLastStepsAndNotOfAll) {
+TEST_F(StepGaugesTest, ShowsTheMeanOfTheLastStepsOnly) {
   gauges_.Show("a-1", {After("w-0", 100, 1)});
   v1::MemberTiming later = After("w-0", 110, 1);
   later.mutable_timing()->set_compute_seconds(100 + 10 * 4);
@@ -74,14 +75,14 @@ TEST_F(StepGaugesTest, ItIsTheMeanOfTheLastStepsAndNotOfAll) {
       << "it has made no step since";
 }
 
-TEST_F(StepGaugesTest, AnotherGenerationBeginsAnew) {
+TEST_F(StepGaugesTest, ANewGenerationStartsFromZero) {
   gauges_.Show("a-1", {After("w-0", 100, 1)});
   now_ += absl::Seconds(1);
   gauges_.Show("a-1", {After("w-0", 2, 3)});
   EXPECT_THAT(metrics_.Render(), HasSubstr(Series("a-1", "w-0", "compute", 3)));
 }
 
-TEST_F(StepGaugesTest, SeriesGoWithTheWorkerAndWithTheJob) {
+TEST_F(StepGaugesTest, RemovesTheSeriesOfGoneWorkersAndJobs) {
   gauges_.Show("a-1", {After("w-0", 4, 1), After("w-1", 4, 1)});
   gauges_.Show("b-2", {After("w-2", 4, 1), After("w-3", 0, 1)});
   EXPECT_THAT(metrics_.Render(), Not(HasSubstr("w-3"))) << "it has made no step";
