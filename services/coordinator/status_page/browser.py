@@ -25,7 +25,7 @@ class Browser:
         commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
 
-        def at_three_and_four():  # where the browser looks for them
+        def at_three_and_four():  # the browser expects its pipes at these numbers
             low, high = os.dup(commands), os.dup(answers)
             os.dup2(low, 3)
             os.dup2(high, 4)
@@ -39,14 +39,14 @@ class Browser:
         self._unread = b""
         self._next = 0
         self._session = None
-        self.messages = []  # what the page wrote to its console, and what it did not catch
+        self.messages = []  # the page's console messages and uncaught errors
         page = next(t for t in self._call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._call(f"{domain}.enable")
 
     def close(self):
-        os.close(self._commands)  # it ends then
+        os.close(self._commands)  # the browser exits
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -82,13 +82,13 @@ class Browser:
         return json.loads(message)
 
     def look(self, width=1280, height=900, dark=False, phone=False):
-        """As which screen it shows."""
+        """Sets the size of the screen and its color scheme."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if phone else 1, mobile=phone)
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
                                                             {"name": "prefers-reduced-motion", "value": "reduce"}])
 
     def leave(self):
-        """For nowhere; what the page before had to say is forgotten."""
+        """Goes to an empty page and drops the messages of the previous one."""
         self._call("Page.navigate", url="about:blank")
         self.wait("location.href == 'about:blank'")
         self.messages.clear()
@@ -104,12 +104,12 @@ class Browser:
         return result["result"].get("value")
 
     def wait(self, expression):
-        """Until it is true; what it is then."""
+        """Waits until the expression is true. Returns its value."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 value = self.value(expression)
-            except RuntimeError as error:  # the page is on its way
+            except RuntimeError as error:  # the page is still loading
                 value = None
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{expression}: {error}") from error

@@ -19,10 +19,11 @@ SCROLLS_SIDEWAYS = "document.documentElement.scrollWidth > document.documentElem
 TEXT = "document.querySelector('main').innerText"
 LIVE = "document.querySelector('#connection').textContent == 'live'"
 PLOTS = "document.querySelectorAll('.plot canvas').length >= 4"
-# What lies beside the screen, if anything does: what a failure should name.
+# Names the elements beyond the right edge of the screen, for the message of a failure.
 WIDE = """[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)
           .map(e => e.tagName + '.' + e.className).slice(0, 5).join(' ')"""
-# Of each text that is seen, how it stands out against what is behind it (WCAG 2, relative luminance); the faintest.
+# Returns the lowest contrast of a visible text with its background (WCAG 2, relative luminance),
+# and the text.
 FAINTEST = """(() => {
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
   const rgba = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data; };
@@ -155,7 +156,7 @@ class PageTest(unittest.TestCase):
         self.assertIsNone(self.tab.value("window.struck"))
         self.assertEqual(self.tab.value("document.querySelectorAll('main img, main script, main [onerror]').length"), 0)
         self.assertFalse(self.tab.value(SCROLLS_SIDEWAYS), self.tab.value(WIDE))
-        # A text that turns the order of letters around does so within an element of its own.
+        # A text with a direction override must stay in an element of its own.
         self.assertEqual(self.tab.value("""[...document.querySelectorAll('main *')].filter(e => e.tagName != 'BDI' && e.tagName != 'OPTION' &&
           e.tagName != 'title' && [...e.childNodes].some(n => n.nodeType == 3 && n.textContent.includes('\\u202e'))).length"""), 0)
         self.assertEqual([m for m in self.tab.messages if "ontent Security Policy" in m], [])
@@ -177,7 +178,7 @@ class PageTest(unittest.TestCase):
             self.tab.wait(f"{TEXT}.includes('does not know this token')")
             self.tab.value(f"{enter}('muster.t-1.good')")
             self.tab.wait(f"{TEXT}.includes('char-gpt-1')")
-            self.assertEqual(self.tab.value("document.cookie"), "")  # no script sees it
+            self.assertEqual(self.tab.value("document.cookie"), "")  # no script can read it
             self.tab.value("document.querySelector('#sign-out').click()")
             self.tab.wait("document.querySelector('#login').checkVisibility()")
             self.assertEqual(self.tab.value("fetch('/api/v1/jobs').then(a => a.status)"), 401)

@@ -135,8 +135,8 @@ void ChangeFeed::LookAtJobs(bool first, std::vector<std::string>& news) {
     request.set_page_token(going_on->next_page_token());
     more = !going_on->next_page_token().empty();
   }
-  // What was there, and is among neither now, has ended or was deleted; if it had ended before, and
-  // is there yet, it is not among the newest any more.
+  // A job that was listed and is not any more has ended or was deleted. A job that had ended before
+  // and still exists is no longer among the newest.
   for (const auto& [name, before] : jobs_) {
     if (now.contains(name)) continue;
     const auto job = source()->GetJob(name);

@@ -1,4 +1,4 @@
-// Tells browsers what changes, as it changes: the text of server-sent events.
+// Sends changes to browsers as they happen, as server-sent events.
 #pragma once
 
 #include <cstdint>
@@ -18,33 +18,34 @@
 
 namespace muster {
 
-// Thread-safe. A thread of its own looks at the source once per interval, while somebody listens,
-// and tells all streams what is new since the look before:
+// A thread polls the source once per interval while there is a stream, and sends all streams the
+// changes since the last poll:
 //
-//   event: job        data: the job, as in /api/v1/jobs?view=basic
-//   event: deleted    data: {"name":"jobs/ID"}
-//   event: members    data: {}                      somebody came or went, or serves other jobs
+//   event: job        data: the job, as in /api/v1/jobs?view=basic.
+//   event: deleted    data: {"name":"jobs/ID"}.
+//   event: members    data: {}. A member came, left, or serves other jobs.
 //
-// Of jobs it follows those that have not ended, and the newest.
+// Follows the jobs that have not ended, and the newest jobs. Thread-safe.
 class ChangeFeed {
  public:
   struct Options {
-    StatusSource* source;  // outlives the feed
+    StatusSource* source;  // must outlive the feed
     absl::Duration interval = absl::Seconds(1);
     int streams_max = 16;
-    int messages_queued_max = 1024;  // of a stream: a slower reader is hung up on
-    // A stream then ends, so that whoever listens proves anew who it is; browsers come again.
+    // for each stream; a reader that falls behind further is disconnected
+    int messages_queued_max = 1024;
+    // Limits the life of a stream, so that its reader authenticates again. Browsers reconnect.
     absl::Duration stream_life = absl::Minutes(5);
     absl::Duration heartbeat = absl::Seconds(15);
   };
   explicit ChangeFeed(Options options);
-  ~ChangeFeed();  // ends all streams, which must be gone before the feed is
+  ~ChangeFeed();  // ends all streams; requires that they are deleted before
 
   class Stream {
    public:
     ~Stream();
-    // What is to be written next: waits for it, no longer than a heartbeat, which is a comment.
-    // nullopt: the stream is over.
+    // Blocks for up to a heartbeat. Returns the next text to send; a heartbeat is a comment.
+    // Returns nullopt if the stream has ended.
     std::optional<std::string> Next();
 
    private:
@@ -52,15 +53,15 @@ class ChangeFeed {
     explicit Stream(ChangeFeed* feed) : feed_(feed) {}
 
     ChangeFeed* const feed_;
-    absl::Duration ends_;                                   // of SteadyNow(); the reader's
+    absl::Duration ends_;  // on SteadyNow()'s clock; used by the reader
     std::deque<std::shared_ptr<const std::string>> queue_;  // guarded by the feed's mutex
-    bool dropped_ = false;                                  // likewise
+    bool dropped_ = false;                                  // guarded by the feed's mutex
   };
-  // What changes after this has returned is told. RESOURCE_EXHAUSTED (reason "TOO_MANY_CALLS"):
-  // there are as many as there may be.
+  // Opens a stream that gets every change after this call.
+  // Returns RESOURCE_EXHAUSTED (reason "TOO_MANY_CALLS") if `streams_max` are open.
   absl::StatusOr<std::shared_ptr<Stream>> Open() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // From now on all streams are over, and no new one begins.
+  // Ends all streams and refuses new ones.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -76,20 +77,21 @@ class ChangeFeed {
   };
   StatusSource* source() const { return options_.source; }
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
-  // What is new since the last look, as events. The first look has nothing to compare with.
+  // Polls the source. Returns the changes since the last poll as events. The first poll has nothing
+  // to compare with.
   std::vector<std::string> Look(bool first);
   void LookAtJobs(bool first, std::vector<std::string>& news);
   void LookAtMembers(bool first, std::vector<std::string>& news);
   void Tell(const std::vector<std::string>& news) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  std::map<std::string, Seen> jobs_;  // the thread's, by name
-  std::string members_;               // likewise
+  std::map<std::string, Seen> jobs_;  // by name; used by the thread only
+  std::string members_;               // used by the thread only
   mutable absl::Mutex mu_;
   std::vector<Stream*> streams_ ABSL_GUARDED_BY(mu_);
-  bool follows_ ABSL_GUARDED_BY(mu_) = false;  // it has looked, for those who listen now
+  bool follows_ ABSL_GUARDED_BY(mu_) = false;  // the first poll for the present streams is done
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

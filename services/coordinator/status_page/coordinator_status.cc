@@ -31,7 +31,7 @@ absl::StatusOr<v1::ReadJobLinksResponse> CoordinatorStatus::ReadLinks(const std:
 
 absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorStatus::ReadLog(
     const v1::ReadMemberLogRequest& request) {
-  // Of both: whoever waits may have given up when the answer comes.
+  // Shared by both sides, because the caller may give up before the answer comes.
   struct Question {
     absl::Notification answered;
     absl::StatusOr<v1::ReadMemberLogResponse> answer = absl::UnknownError("not answered");
@@ -41,7 +41,8 @@ absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorStatus::ReadLog(
     question->answer = std::move(answer);
     question->answered.Notify();
   });
-  // A coordinator that runs answers in time, if only that the member is silent.
+  // A running coordinator always answers in time, if only with an error because the member is
+  // silent.
   if (!question->answered.WaitForNotificationWithTimeout(2 * limits::kMemberLogWaitMax)) {
     return absl::UnavailableError("the coordinator is ending");
   }
@@ -56,7 +57,7 @@ absl::StatusOr<StatusSource::Download> CoordinatorStatus::OpenFile(const std::st
   request.set_file(file);
   ASSIGN_OR_RETURN(CheckpointFiles opened, CheckpointFiles::Open(record, request));
   const auto files = std::make_shared<CheckpointFiles>(std::move(opened));
-  // Its first piece says how large it is; it is kept for the sending.
+  // The first piece has the size of the file. It is kept for send().
   ASSIGN_OR_RETURN(std::optional<v1::ReadCheckpointResponse> first, files->Next());
   if (!first) return absl::InternalError("a file without a piece");
   return Download{

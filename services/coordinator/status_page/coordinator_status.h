@@ -1,4 +1,4 @@
-// What the coordinator of this process knows, for the status page.
+// Gives the status page what the coordinator in this process knows.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace muster {
 // Thread-safe.
 class CoordinatorStatus final : public StatusSource {
  public:
-  // Which outlives this.
+  // `coordinator` must outlive this.
   explicit CoordinatorStatus(Coordinator* coordinator) : coordinator_(coordinator) {}
 
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) override {

@@ -1,4 +1,4 @@
-// A cluster that a test makes up.
+// A fake cluster for tests of the status page.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@
 
 namespace muster {
 
-// Jobs are told of as they were put; their series are read from real files. Thread-safe.
+// Returns jobs as they were put. Reads series from real files. Thread-safe.
 class FakeStatus final : public StatusSource {
  public:
-  // By name; a newer one of the same name takes its place. `log`: its metrics.jsonl.
+  // Adds a job, or replaces the one of that name. `log`: path of its metrics.jsonl.
   void Put(const v1::Job& job, const std::string& log = "") {
     absl::MutexLock lock(&mu_);
     jobs_[job.name()] = job;

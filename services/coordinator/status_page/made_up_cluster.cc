@@ -1,9 +1,10 @@
-// The status page of a cluster that nobody has, for the test in a browser: prints its address and
-// serves until its input ends.
+// Serves the status page of a fictitious cluster, for the browser test. Prints the page's address
+// and serves until its input ends.
 //
 //   made_up_cluster none|running|failed|hostile|tokens|large
 //
-// large: a thousand jobs, the first of a million steps; docs/benchmarks.md has its figures.
+// The scene "large" has a thousand jobs, the first of them with a million steps. docs/benchmarks.md
+// has its figures.
 #include <glog/logging.h>
 #include <stdlib.h>
 
@@ -27,12 +28,13 @@ namespace muster {
 namespace {
 
 constexpr int kSteps = 20'000;
-// Whatever a browser might take for a tag, an attribute's end, a script or an order of letters.
+// Text that a browser might take for a tag, the end of an attribute, a script or a direction
+// override.
 constexpr char kHostile[] =
     "<img src=x onerror=\"window.struck=1\"><script>window.struck=1</script>'\"><b>&lt; "
     "\xE2\x80\xAE"
     "drawkcab javascript:window.struck=1";
-// The same as part of a path, where no name can have a slash.
+// A similar text for a part of a path, where names cannot have a slash.
 constexpr char kHostileId[] =
     "<img src=x onerror=\"window.struck=1\"><svg onload=window.struck=1>'\"><b>&lt; \xE2\x80\xAE"
     "drawkcab javascript:window.struck=1";

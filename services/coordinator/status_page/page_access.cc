@@ -14,15 +14,15 @@
 namespace muster {
 namespace {
 
-constexpr char kCookieSeconds[] = "43200";  // half a day; the token may end before
+constexpr char kCookieSeconds[] = "43200";  // half a day; the token may expire earlier
 
-// Without its port.
+// Expects a host with or without a port.
 bool IsLoopbackName(absl::string_view host) {
   if (!absl::EndsWith(host, "]")) host = host.substr(0, host.rfind(':'));
   return absl::EqualsIgnoreCase(host, "localhost") || host == "127.0.0.1" || host == "[::1]";
 }
 
-// What only a script of another site, or a link there, can be the cause of.
+// Returns true if another site's script, or a link there, caused the request.
 bool IsFromElsewhere(const HttpRequest& request) {
   const absl::string_view site = request.Header("sec-fetch-site");
   return !site.empty() && site != "same-origin" && site != "none";
@@ -53,7 +53,7 @@ absl::Status PageAccess::Judge(const HttpRequest& request) const {
   if (open()) {
     if (IsLoopbackName(request.Header("host"))) return absl::OkStatus();
     return WithReason(
-        absl::PermissionDeniedError("without --tls the page is for this host alone: it answers to "
+        absl::PermissionDeniedError("without --tls the page is only for this host: it answers to "
                                     "localhost, 127.0.0.1 and [::1]"),
         "HOST_NOT_ALLOWED");
   }
@@ -85,7 +85,7 @@ HttpResponse PageAccess::SignOut(const HttpRequest& request) const {
   return SetCookie("", "0");
 }
 
-// A token that was found has only characters that a cookie may have.
+// A valid token only has characters that a cookie may have.
 HttpResponse PageAccess::SetCookie(absl::string_view value, absl::string_view age) const {
   return {.status = 204,
           .headers = {{"Set-Cookie",

@@ -1,4 +1,4 @@
-// Who may look at the status page.
+// Controls access to the status page.
 #pragma once
 
 #include <functional>
@@ -10,31 +10,31 @@
 
 namespace muster {
 
-// Scripts show a token with each request (Authorization: Bearer), browsers a cookie that has it and
-// that no script can read. What is asked for is read again each time: a token that was revoked
-// counts no more. Thread-safe.
+// Scripts send a token with each request (Authorization: Bearer). Browsers send it in a cookie that
+// no script can read. Every request checks the token again, so a revoked token is refused at once.
+// Thread-safe.
 class PageAccess {
  public:
-  // Whether a token with this secret may read. UNAUTHENTICATED (reason "TOKEN_INVALID").
+  // Returns OK if a token with this secret may read, or UNAUTHENTICATED (reason "TOKEN_INVALID").
   using Check = std::function<absl::Status(absl::string_view secret)>;
   using Refused = std::function<void(const HttpRequest& request, const absl::Status& why)>;
 
-  // Nobody is asked: the page is on loopback alone. A page of another site must not read it through
-  // its visitor's browser, by a name of its own that leads to this host: so only names of loopback
-  // are answered to.
+  // Admits every request, for a page that listens on loopback only. A page of another site could
+  // reach it through its visitor's browser, under a host name of its own that resolves to this
+  // host. Therefore only requests to loopback names are answered.
   static PageAccess Open() { return PageAccess(nullptr, false, nullptr); }
-  // `secure`: with TLS, and then the cookie goes nowhere without. `refused` is told of whoever is
-  // not let in; it may be null.
+  // `secure`: the page uses TLS, and the cookie is never sent without TLS. `refused` is called for
+  // every refused request; it may be null.
   static PageAccess Checked(Check check, bool secure, Refused refused = nullptr) {
     return PageAccess(std::move(check), secure, std::move(refused));
   }
 
-  // OK, or UNAUTHENTICATED (reason "NO_CREDENTIALS", "TOKEN_INVALID"), or PERMISSION_DENIED (reason
-  // "HOST_NOT_ALLOWED").
+  // Returns OK, or UNAUTHENTICATED (reason "NO_CREDENTIALS", "TOKEN_INVALID"), or PERMISSION_DENIED
+  // (reason "HOST_NOT_ALLOWED").
   absl::Status Admit(const HttpRequest& request) const;
-  // POST /login, a form with `token`: sets the cookie.
+  // Handles POST /login, a form with `token`. Sets the cookie.
   HttpResponse SignIn(const HttpRequest& request) const;
-  // POST /logout: clears it.
+  // Handles POST /logout. Clears the cookie.
   HttpResponse SignOut(const HttpRequest& request) const;
 
   bool open() const { return check_ == nullptr; }
@@ -44,13 +44,13 @@ class PageAccess {
       : check_(std::move(check)), secure_(secure), refused_(std::move(refused)) {}
 
   absl::Status Judge(const HttpRequest& request) const;
-  // `why`, which is told if it is a refusal.
+  // Returns `why`. Reports it to `refused_` if it is an error.
   absl::Status Told(const HttpRequest& request, absl::Status why) const;
 
   std::string CookieName() const { return secure_ ? "__Host-muster" : "muster"; }
   HttpResponse SetCookie(absl::string_view value, absl::string_view age) const;
 
-  Check check_;  // null: open
+  Check check_;  // null: every request is admitted
   bool secure_;
   Refused refused_;
 };

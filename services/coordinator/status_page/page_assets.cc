@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-// In page_bytes.S, which the build makes: where each file begins and ends.
+// The begin and end of each file in page_bytes.S, which the build generates.
 #define MUSTER_PAGE_ASSET(name)          \
   extern "C" const char muster_##name[]; \
   extern "C" const char muster_##name##_end[]

@@ -1,4 +1,4 @@
-// The files of the page, which are part of the program.
+// The files of the page. They are part of the program.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ struct PageAsset {
   absl::string_view path;  // "/page.js"
   absl::string_view content_type;
   absl::string_view content;
-  std::string version;  // changes with the content; in quotes, as an ETag
+  std::string version;  // changes with the content; quoted as an ETag
 };
 
-// Null where there is none.
+// Returns null if there is no such file.
 const PageAsset* FindPageAsset(absl::string_view path);
 
 }  // namespace muster

@@ -29,7 +29,7 @@ ABSL_FLAG(std::string, http_file, "",
 namespace muster {
 namespace {
 
-constexpr size_t kPathBytesMax = 128;  // in a log
+constexpr size_t kPathBytesMax = 128;  // in a log line
 
 absl::Status CheckAddress(const DaemonSecurity& security, const std::string& address) {
   if (!security.tls.empty() || IsLoopback(address)) return absl::OkStatus();
@@ -46,7 +46,7 @@ std::string UrlOf(const std::string& address, int port, bool tls) {
   return absl::StrCat(tls ? "https://" : "http://", host, ":", port);
 }
 
-// Renamed into place, so that a reader sees the whole address or none.
+// Renames the file into place, so that a reader sees the whole address or none.
 absl::Status WriteUrl(const std::string& path, const std::string& url) {
   const std::string unfinished = path + ".tmp";
   std::ofstream file(unfinished);
@@ -73,12 +73,12 @@ absl::StatusOr<std::unique_ptr<ServedPage>> ServedPage::FromFlags(const DaemonSe
     RETURN_IF_ERROR(Annotate(tls.status(), "--tls"));
     served->tls_ = *std::move(tls);
     options.tls = served->tls_.get();
-    // Whoever has a token may read.
+    // Every valid token may read.
     options.access = PageAccess::Checked(
         [tokens](absl::string_view secret) { return tokens->Find(secret, absl::Now()).status(); },
         /*secure=*/true,
         [access](const HttpRequest& request, const absl::Status& why) {
-          // The relay of TLS in front of the page knows from where he comes, and does not tell.
+          // The TLS relay in front of the page knows the client's address but does not pass it on.
           access->AuditRefusal({.address = "the status page"},
                                absl::StrCat(request.method, " ",
                                             absl::CEscape(request.path.substr(0, kPathBytesMax))),

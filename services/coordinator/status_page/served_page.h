@@ -1,4 +1,4 @@
-// The status page of a coordinator, as its command line wants it.
+// The status page as the coordinator's flags configure it.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@
 
 namespace muster {
 
-// The page and what it stands on.
+// Owns the page and the objects that it needs.
 class ServedPage {
  public:
-  // By --http and --http_file. Null: there is none, because none is wanted, or because another
-  // process has the default port; the log says so. An error names its flag. With certificates the
-  // page asks for tokens, and whom it refuses is in the audit log; all arguments outlive it.
+  // Starts the page by --http and --http_file. Returns null if no page is wanted, or if another
+  // process has the default port, which is logged. An error names its flag. With certificates the
+  // page requires tokens, and refused requests are in the audit log. All arguments must outlive it.
   static absl::StatusOr<std::unique_ptr<ServedPage>> FromFlags(const DaemonSecurity& security,
                                                                const Access* access,
                                                                const TokenTable* tokens,
@@ -32,8 +32,8 @@ class ServedPage {
   explicit ServedPage(Coordinator* coordinator) : source_(coordinator) {}
 
   CoordinatorStatus source_;
-  std::unique_ptr<TlsServer> tls_;    // null: in the clear
-  std::unique_ptr<StatusPage> page_;  // last: it uses the others
+  std::unique_ptr<TlsServer> tls_;    // null: no TLS
+  std::unique_ptr<StatusPage> page_;  // last, because it uses the other members
   std::string url_;
 };
 

@@ -1,4 +1,4 @@
-// The page of a coordinator with certificates, as the program itself serves it.
+// Tests the page of a coordinator with certificates, as the program serves it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndAsksForATokenOnLoopbackToo) {
+TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndRequiresATokenOnLoopback) {
   constexpr absl::Duration kDay = absl::Hours(24);
   TlsFolder folder{::testing::TempDir() + "/page-XXXXXX"};
   ASSERT_NE(mkdtemp(folder.path.data()), nullptr);
@@ -51,7 +51,7 @@ TEST(ServedPageTest, WithCertificatesThePageIsHttpsAndAsksForATokenOnLoopbackToo
   EXPECT_EQ(jobs.status, 401);
   EXPECT_THAT(jobs.body, HasSubstr("NO_CREDENTIALS"));
   EXPECT_EQ(FetchOverTls(port, "/", {.authority = theirs}), "") << "not the authority's";
-  EXPECT_EQ(Fetch(port, "/").status, 0) << "in the clear there is no answer";
+  EXPECT_EQ(Fetch(port, "/").status, 0) << "there is no answer without TLS";
   EXPECT_THAT(coordinator.End(), HasSubstr("audit: GET /api/v1/jobs by anonymous from the status "
                                            "page: NO_CREDENTIALS"));
 }

@@ -47,7 +47,7 @@ std::vector<std::string> ListOf(const HttpRequest& request, const std::string& n
   return absl::StrSplit(*text, ',', absl::SkipEmpty());
 }
 
-// {"<name>":[...]}, with what `more` has to add.
+// Makes {"<name>":[...]}. `more` is added after the list.
 template <typename Messages>
 HttpResponse ListAnswer(absl::string_view name, const Messages& messages,
                         absl::string_view more = "") {
@@ -164,8 +164,8 @@ absl::StatusOr<HttpResponse> StatusApi::Jobs(const HttpRequest& request) {
                     absl::StrCat(",\"next_page_token\":", Quoted(listed.next_page_token())));
 }
 
-// Who waits for members, in the order in which they will be served: by priority, then by age. Lists
-// are newest first, so the head of the queue may be on the last page.
+// Returns waiting jobs in the order of service: by priority, then by age. ListJobs returns the
+// newest first, so the head of the queue may be on its last page.
 absl::StatusOr<HttpResponse> StatusApi::Queue() {
   v1::ListJobsRequest wanted;
   wanted.set_page_size(limits::kPageSizeMax);
@@ -222,7 +222,7 @@ absl::StatusOr<HttpResponse> StatusApi::File(const std::string& checkpoint,
     }
     ++downloads_;
   }
-  // One of so many for as long as the answer lives.
+  // Counts the download as long as the response exists.
   const std::shared_ptr<void> ticket(nullptr, [this](void*) {
     absl::MutexLock lock(&mu_);
     --downloads_;
@@ -230,7 +230,7 @@ absl::StatusOr<HttpResponse> StatusApi::File(const std::string& checkpoint,
   ASSIGN_OR_RETURN(StatusSource::Download download, source().OpenFile(checkpoint, file));
   return HttpResponse{
       .content_type = "application/octet-stream",
-      // The name is one that the checkpoint lists.
+      // `file` is a name from the checkpoint's list, so it needs no escaping.
       .headers = {{"Content-Disposition", absl::StrCat("attachment; filename=\"", file, "\"")}},
       .stream =
           [ticket, send = std::move(download.send)](HttpStream& stream) {
@@ -263,7 +263,7 @@ absl::StatusOr<HttpResponse> StatusApi::Log(const std::string& member, const Htt
     --log_readers_;
   };
   ASSIGN_OR_RETURN(const v1::ReadMemberLogResponse log, source().ReadLog(wanted));
-  // As ToJson() has it, but for the text: bytes would come as Base64.
+  // The same as ToJson(), except that `text` stays text. ToJson() encodes bytes as Base64.
   return HttpResponse{.body = absl::StrCat("{\"offset\":\"", log.offset(),
                                            "\",\"text\":", Quoted(log.text()),
                                            ",\"next_offset\":\"", log.next_offset(),

@@ -1,4 +1,4 @@
-// /api/v1/...: what the coordinator knows, as JSON. docs/status_page.md has every path.
+// /api/v1/...: the coordinator's state as JSON. docs/status_page.md lists the paths.
 #pragma once
 
 #include <functional>
@@ -16,21 +16,22 @@
 
 namespace muster {
 
-// Thread-safe. Whoever asks was admitted already.
+// Requires: the caller has admitted the request. Thread-safe.
 class StatusApi {
  public:
   static constexpr int kDownloadsMax = 4;
-  static constexpr int kLogReadersMax = 2;  // each holds a thread until the member answers
+  // each reader occupies a thread until the member answers
+  static constexpr int kLogReadersMax = 2;
 
   struct Options {
-    StatusSource* source;  // both outlive this
+    StatusSource* source;  // both must outlive this
     ChangeFeed* feed;
     std::string version;
-    bool signed_in = false;  // whether there is anything to sign out of
+    bool signed_in = false;  // the page has a session to sign out of
   };
   explicit StatusApi(Options options) : options_(std::move(options)) {}
 
-  // Of a path below /api/v1. Errors are answers, too: {"what", "reason", "try"}.
+  // Answers a path below /api/v1. Errors are answers, too: {"what", "reason", "try"}.
   HttpResponse Answer(const HttpRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
   static HttpResponse Refuse(const absl::Status& error);
 

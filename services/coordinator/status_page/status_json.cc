@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-// The shortest that reads back to the bit.
+// Appends the shortest text that reads back to the same value.
 void AppendNumber(double value, std::string& text) {
   if (!std::isfinite(value)) {
     text += "null";

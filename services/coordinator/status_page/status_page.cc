@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-// Besides streams: what a page asks for at once, downloads and logs included.
+// Besides streams: a page's concurrent requests, including downloads and logs.
 constexpr int kThreadsForAnswers = 10;
 constexpr char kPolicy[] =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -69,13 +69,13 @@ absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(Options options,
                    }));
   if (relay.tls != nullptr) {
     relay.target_port = page->server_->port();
-    relay.of_address_max = threads * 3 / 4;  // whoever asks has a thread for a while
+    relay.of_address_max = threads * 3 / 4;  // a request occupies a thread for a while
     ASSIGN_OR_RETURN(page->relay_, TlsRelay::Listen(std::move(relay)));
   }
   return page;
 }
 
-// Streams would go on for as long as their readers listen.
+// Closes the feed first, because streams last as long as their readers.
 StatusPage::~StatusPage() {
   feed_.Close();
   relay_.reset();

@@ -1,4 +1,4 @@
-// The coordinator's status page: a page for people, the same as JSON for scripts. Reads only.
+// The coordinator's read-only status page: HTML for people, the same content as JSON for scripts.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,22 @@
 
 namespace muster {
 
-// The page itself has nothing to hide and is given to everybody who reaches the port; what it shows
-// comes from /api/v1, and that asks who wants to know. No answer lets a browser run or load
-// anything from elsewhere, or be shown within another page.
+// The HTML has no secrets, so every client gets it. Its content comes from /api/v1, which checks
+// the access of each request. Every response forbids a browser to load content from other sites, or
+// to show the page inside another page.
 class StatusPage {
  public:
   struct Options {
-    std::string address;       // "host:port", port 0 picks a free one
-    TlsServer* tls = nullptr;  // for browsers; outlives the page. Null: in the clear
+    std::string address;       // "host:port"; port 0 picks a free one
+    TlsServer* tls = nullptr;  // for browsers; must outlive the page. Null: no TLS.
     PageAccess access;
-    std::string version;                                // of this Muster
-    int timeout_ms = 10'000;                            // for a request to come, and for a reader
-    absl::Duration change_interval = absl::Seconds(1);  // how often streams are told what is new
+    std::string version;      // of this Muster
+    int timeout_ms = 10'000;  // for a request to arrive, and for a slow reader
+    absl::Duration change_interval = absl::Seconds(1);  // interval of the updates in streams
     int streams_max = 16;
   };
-  // `source` outlives the page. INVALID_ARGUMENT: it is no address; UNAVAILABLE: it cannot be
-  // bound.
+  // `source` must outlive the page. Returns INVALID_ARGUMENT for a bad address, UNAVAILABLE if it
+  // cannot be bound.
   static absl::StatusOr<std::unique_ptr<StatusPage>> Start(Options options, StatusSource* source);
   ~StatusPage();
 
@@ -44,8 +44,8 @@ class StatusPage {
   const PageAccess access_;
   ChangeFeed feed_;
   StatusApi api_;
-  std::unique_ptr<HttpServer> server_;  // its threads use what is above
-  std::unique_ptr<TlsRelay> relay_;     // null: in the clear
+  std::unique_ptr<HttpServer> server_;  // its threads use the members above
+  std::unique_ptr<TlsRelay> relay_;     // null: no TLS
 };
 
 }  // namespace muster

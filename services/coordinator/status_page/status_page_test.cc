@@ -79,7 +79,7 @@ std::vector<std::string> NamesOf(const json& list) {
   return names;
 }
 
-TEST_F(StatusPageTest, JobsAreListedNewestFirstPageByPageAndByState) {
+TEST_F(StatusPageTest, ListsJobsNewestFirstInPagesAndByState) {
   for (int number = 1; number <= 5; ++number) {
     status_.Put(MakeJob(number, number % 2 == 0 ? v1::RUNNING : v1::FAILED));
   }
@@ -93,7 +93,7 @@ TEST_F(StatusPageTest, JobsAreListedNewestFirstPageByPageAndByState) {
   EXPECT_EQ(GetJson("/api/v1/jobs/job-3")["state"], "FAILED");
 }
 
-TEST_F(StatusPageTest, WhatHasNoJsonIsSaidInItsPlace) {
+TEST_F(StatusPageTest, ReportsAMessageWithoutAJsonForm) {
   v1::Job job = MakeJob(1, v1::RUNNING);
   job.mutable_spec()->mutable_start_timeout()->set_nanos(2'000'000'000);
   status_.Put(job);
@@ -110,7 +110,7 @@ TEST_F(StatusPageTest, WithoutJobsTheListsAreEmpty) {
             json({{"version", "1.2.3"}, {"term", "3"}, {"signed_in", false}}));
 }
 
-TEST_F(StatusPageTest, TheQueueIsInTheOrderInWhichItIsServed) {
+TEST_F(StatusPageTest, TheQueueIsInTheOrderOfService) {
   status_.Put(MakeJob(1, v1::QUEUED, "waits for 2 workers"));
   v1::Job urgent = MakeJob(2, v1::QUEUED);
   urgent.mutable_spec()->set_priority(7);
@@ -122,7 +122,7 @@ TEST_F(StatusPageTest, TheQueueIsInTheOrderInWhichItIsServed) {
   EXPECT_EQ(queue["jobs"][2]["message"], "waits for 2 workers");
 }
 
-TEST_F(StatusPageTest, TheHeadOfALongQueueIsNotLeftOut) {
+TEST_F(StatusPageTest, ALongQueueIncludesItsHead) {
   for (int number = 1; number <= 501; ++number) status_.Put(MakeJob(number, v1::QUEUED));
   const json jobs = GetJson("/api/v1/queue")["jobs"];
   ASSERT_EQ(jobs.size(), 500);
@@ -130,7 +130,7 @@ TEST_F(StatusPageTest, TheHeadOfALongQueueIsNotLeftOut) {
   EXPECT_EQ(jobs[499]["name"], "jobs/job-500");
 }
 
-TEST_F(StatusPageTest, SeriesAreToldInAsManyPointsAsAskedFor) {
+TEST_F(StatusPageTest, SeriesHaveTheRequestedNumberOfPoints) {
   std::string log = ::testing::TempDir() + "/page-XXXXXX";
   ASSERT_NE(mkdtemp(log.data()), nullptr);
   log += "/metrics.jsonl";
@@ -154,7 +154,7 @@ TEST_F(StatusPageTest, SeriesAreToldInAsManyPointsAsAskedFor) {
             json::parse("[[50,50,null,null,null]]"));
 }
 
-TEST_F(StatusPageTest, EventsCheckpointsAndMembersAreTold) {
+TEST_F(StatusPageTest, ReturnsEventsCheckpointsAndMembers) {
   status_.Put(MakeJob(1, v1::RUNNING));
   v1::JobEvent event;
   event.set_revision(7);
@@ -181,7 +181,7 @@ TEST_F(StatusPageTest, EventsCheckpointsAndMembersAreTold) {
   EXPECT_EQ(Get("/api/v1/jobs/job-1/checkpoints/10/files/other").status, 404);
 }
 
-TEST_F(StatusPageTest, WhatAMemberLogsIsReadOnWhereItWasLeft) {
+TEST_F(StatusPageTest, ReadsAMembersLogFromAnOffset) {
   status_.PutLog("w-0", absl::StrCat("first\n", kHostile, "\xff\n"));
   const json log = GetJson("/api/v1/members/w-0/log");
   EXPECT_EQ(log["offset"], "0");
@@ -197,7 +197,7 @@ TEST_F(StatusPageTest, WhatAMemberLogsIsReadOnWhereItWasLeft) {
   EXPECT_EQ(Get("/api/v1/members/w-0/lo").status, 404);
 }
 
-TEST_F(StatusPageTest, WhereAStepsTimeGoesIsToldOfEachWorker) {
+TEST_F(StatusPageTest, ReturnsTheStepTimesOfEachWorker) {
   status_.Put(MakeJob(1, v1::RUNNING));
   EXPECT_EQ(GetJson("/api/v1/jobs/job-1/timing"), json::object());
   v1::ReadJobTimingResponse timing;
@@ -208,7 +208,7 @@ TEST_F(StatusPageTest, WhereAStepsTimeGoesIsToldOfEachWorker) {
             json::parse(R"([{"member": "w-0", "timing": {"wait_seconds": 0.25}}])"));
 }
 
-TEST_F(StatusPageTest, WhatCarriesEachLinkIsTold) {
+TEST_F(StatusPageTest, ReturnsTheTransportOfEachLink) {
   status_.Put(MakeJob(1, v1::RUNNING));
   EXPECT_EQ(GetJson("/api/v1/jobs/job-1/links"), json::object());
   v1::ReadJobLinksResponse links;
@@ -233,7 +233,7 @@ TEST_F(StatusPageTest, WhatCarriesEachLinkIsTold) {
   EXPECT_EQ(Get("/api/v1/jobs/nobody/links").status, 404);
 }
 
-TEST_F(StatusPageTest, WhatIsWrongIsToldAsJson) {
+TEST_F(StatusPageTest, ReturnsErrorsAsJson) {
   status_.Put(MakeJob(1, v1::RUNNING));
   const std::vector<std::pair<std::string, std::pair<int, std::string>>> expected = {
       {"/api/v1/jobs/nobody", {404, "JOB_NOT_FOUND"}},
@@ -260,7 +260,7 @@ TEST_F(StatusPageTest, WhatIsWrongIsToldAsJson) {
   EXPECT_THAT(posted.head, HasSubstr("Allow: GET, HEAD\r\n"));
 }
 
-TEST_F(StatusPageTest, EveryAnswerForbidsWhatAPageMustNotDo) {
+TEST_F(StatusPageTest, EveryResponseHasTheSecurityHeaders) {
   for (const char* path : {"/", "/page.js", "/api/v1/jobs", "/api/v1/nothing", "/elsewhere"}) {
     const std::string head = Get(path).head;
     EXPECT_THAT(head, HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'self';"))
@@ -283,7 +283,7 @@ TEST_F(StatusPageTest, ThePageLoadsNothingFromElsewhereAndHasNoScriptOfItsOwn) {
     if (rest.data() == html.data()) continue;
     EXPECT_TRUE(absl::StartsWith(rest, " src=\"/")) << rest.substr(0, 40);
   }
-  // Text goes in as text alone.
+  // The script inserts text only as text.
   const std::string script = Get("/page.js").body;
   for (const char* forbidden : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
                                 "eval(", "new Function", "://"}) {
@@ -292,7 +292,7 @@ TEST_F(StatusPageTest, ThePageLoadsNothingFromElsewhereAndHasNoScriptOfItsOwn) {
   }
 }
 
-TEST_F(StatusPageTest, EachFileSaysWhatItIs) {
+TEST_F(StatusPageTest, EachFileHasItsContentType) {
   for (const auto& [path, type] :
        std::vector<std::pair<std::string, std::string>>{{"/", "text/html"},
                                                         {"/page.js", "text/javascript"},
@@ -323,7 +323,7 @@ TEST_F(StatusPageTest, HostileTextStaysText) {
   EXPECT_EQ(error["reason"], "JOB_NOT_FOUND");
 }
 
-TEST_F(StatusPageTest, WithoutTlsOnlyNamesOfThisHostAreAnsweredTo) {
+TEST_F(StatusPageTest, WithoutTlsAnswersOnlyToLoopbackNames) {
   for (const char* host : {"localhost:8080", "127.0.0.1:1", "[::1]:8080", "LOCALHOST", "[::1]"}) {
     EXPECT_EQ(Get("/api/v1/jobs", absl::StrCat("Host: ", host, "\r\n")).status, 200) << host;
   }
@@ -334,7 +334,7 @@ TEST_F(StatusPageTest, WithoutTlsOnlyNamesOfThisHostAreAnsweredTo) {
   }
 }
 
-TEST_F(StatusPageTest, WithTokensNothingIsToldWithoutOne) {
+TEST_F(StatusPageTest, WithTokensRefusesRequestsWithoutOne) {
   Restart(PageAccess::Checked(OneToken, /*secure=*/false));
   status_.Put(MakeJob(1, v1::RUNNING));
   for (const char* path :
@@ -353,10 +353,10 @@ TEST_F(StatusPageTest, WithTokensNothingIsToldWithoutOne) {
     }
   }
   EXPECT_EQ(Get("/api/v1/jobs", "Authorization: Bearer muster.t-1.good\r\n").status, 200);
-  EXPECT_EQ(Get("/").status, 200);  // where one signs in
+  EXPECT_EQ(Get("/").status, 200);  // the page to sign in
 }
 
-TEST_F(StatusPageTest, WhoSignsInGetsACookieThatScriptsCannotRead) {
+TEST_F(StatusPageTest, SigningInSetsACookieThatScriptsCannotRead) {
   Restart(PageAccess::Checked(OneToken, /*secure=*/false));
   const HttpAnswer in = Fetch(page_->port(), "/login", "", "POST", "token=muster.t-1.good%0A");
   EXPECT_EQ(in.status, 204);
@@ -374,7 +374,7 @@ TEST_F(StatusPageTest, WhoSignsInGetsACookieThatScriptsCannotRead) {
             403);
 }
 
-TEST(PageAccessTest, WithTlsTheCookieGoesNowhereWithout) {
+TEST(PageAccessTest, WithTlsTheCookieIsNeverSentWithoutTls) {
   const PageAccess access = PageAccess::Checked(OneToken, /*secure=*/true);
   const HttpResponse in = access.SignIn({.body = "token=muster.t-1.good"});
   ASSERT_EQ(in.headers.size(), 1);
@@ -387,7 +387,7 @@ TEST(PageAccessTest, WithTlsTheCookieGoesNowhereWithout) {
   EXPECT_TRUE(access.Admit(request).ok());
 }
 
-TEST_F(StatusPageTest, WhatChangesIsTold) {
+TEST_F(StatusPageTest, StreamsReportChanges) {
   status_.Put(MakeJob(1, v1::RUNNING));
   HttpClient listener(page_->port());
   listener.Write("GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -405,7 +405,7 @@ TEST_F(StatusPageTest, WhatChangesIsTold) {
   listener.ReadUntil("event: members");
   status_.Remove("jobs/job-2");
   const std::string& all = listener.ReadUntil("event: deleted");
-  // One line for each: what a job says cannot begin another.
+  // Every event is on a line of its own: a job's message cannot begin another one.
   for (absl::string_view line : absl::StrSplit(all.substr(all.find("retry:")), '\n')) {
     EXPECT_TRUE(line.empty() || absl::StartsWith(line, "event: ") ||
                 absl::StartsWith(line, "data: {") || line == "retry: 2000")
@@ -413,8 +413,8 @@ TEST_F(StatusPageTest, WhatChangesIsTold) {
   }
 }
 
-// Nothing else can be deleted in life.
-TEST_F(StatusPageTest, AnEndedJobThatIsDeletedIsTold) {
+// Only ended jobs can be deleted in production.
+TEST_F(StatusPageTest, StreamsReportTheDeletionOfAnEndedJob) {
   status_.Put(MakeJob(1, v1::RUNNING));
   HttpClient listener(page_->port());
   listener.Write("GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -425,8 +425,8 @@ TEST_F(StatusPageTest, AnEndedJobThatIsDeletedIsTold) {
   listener.ReadUntil("event: deleted\ndata: {\"name\":\"jobs/job-1\"}");
 }
 
-// It is there as long as it is only not among the newest any more.
-TEST_F(StatusPageTest, AnEndedJobThatNewerOnesPushOutIsNotToldAsDeleted) {
+// The job still exists. It is only no longer among the newest.
+TEST_F(StatusPageTest, AnEndedJobBeyondTheNewestIsNotReportedAsDeleted) {
   status_.Put(MakeJob(1, v1::SUCCEEDED));
   HttpClient listener(page_->port());
   listener.Write("GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -439,7 +439,7 @@ TEST_F(StatusPageTest, AnEndedJobThatNewerOnesPushOutIsNotToldAsDeleted) {
   EXPECT_THAT(listener.ReadUntil("event: members"), Not(HasSubstr("event: deleted")));
 }
 
-TEST_F(StatusPageTest, StreamsAreBoundedAndEndWithThePage) {
+TEST_F(StatusPageTest, StreamsAreLimitedAndEndWithThePage) {
   Restart(PageAccess::Open(), /*streams_max=*/2);
   HttpClient one(page_->port()), two(page_->port());
   for (HttpClient* client : {&one, &two}) {
@@ -451,10 +451,10 @@ TEST_F(StatusPageTest, StreamsAreBoundedAndEndWithThePage) {
   EXPECT_EQ(json::parse(third.body)["reason"], "TOO_MANY_CALLS");
   EXPECT_EQ(Get("/api/v1/jobs").status, 200);
   page_.reset();
-  one.ReadAll();  // ends
+  one.ReadAll();  // returns, because the stream ends
 }
 
-TEST(ChangeFeedTest, WhoDoesNotReadIsHungUpOnAndALongStreamEnds) {
+TEST(ChangeFeedTest, DisconnectsASlowReaderAndEndsALongStream) {
   FakeStatus status;
   ChangeFeed feed({.source = &status,
                    .interval = absl::Milliseconds(1),
@@ -464,7 +464,7 @@ TEST(ChangeFeedTest, WhoDoesNotReadIsHungUpOnAndALongStreamEnds) {
   ASSERT_TRUE(idle.ok());
   v1::Job job = MakeJob(1, v1::RUNNING);
   auto reader = feed.Open();
-  // What the reader hears the other one has not taken.
+  // The other stream does not read these events.
   for (int step = 1, heard = 0; heard < 5; ++step) {
     job.mutable_progress()->set_step(step);
     status.Put(job);
@@ -473,7 +473,7 @@ TEST(ChangeFeedTest, WhoDoesNotReadIsHungUpOnAndALongStreamEnds) {
     if (text && absl::StrContains(*text, "event: job")) ++heard;
   }
   EXPECT_EQ((*idle)->Next(), std::nullopt);
-  // The reader is told of nothing any more, and its life ends.
+  // The reader gets no more events, and its stream ends by age.
   while ((*reader)->Next()) continue;
 }
 

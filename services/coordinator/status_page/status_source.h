@@ -1,4 +1,4 @@
-// What the status page shows, wherever it comes from.
+// The data source of the status page.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +16,33 @@
 
 namespace muster {
 
-// Thread-safe. Reads only. Names of jobs are "jobs/ID" or "ID"; NOT_FOUND where there is none.
+// Read-only. Job names are "jobs/ID" or "ID"; the calls return NOT_FOUND if there is no such job.
+// Thread-safe.
 class StatusSource {
  public:
   virtual ~StatusSource() = default;
 
   virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) = 0;
   virtual absl::StatusOr<v1::Job> GetJob(const std::string& name) = 0;
-  // The first limits::kWatchEventsMax after a revision.
+  // Returns the first limits::kWatchEventsMax events after a revision.
   virtual absl::StatusOr<std::vector<v1::JobEvent>> ListEvents(const std::string& job,
                                                                uint64_t after) = 0;
   virtual absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& job) = 0;
-  // May wait for the disk; see MetricSeries.
+  // May block for the disk; see MetricSeries.
   virtual absl::StatusOr<JobSeries> ReadSeries(const std::string& job,
                                                const SeriesRequest& request) = 0;
-  // Where the time of each worker's steps went.
+  // Returns how each worker's steps spend their time.
   virtual absl::StatusOr<v1::ReadJobTimingResponse> ReadTiming(const std::string& job) = 0;
-  // What carries the data between its members.
+  // Returns the links between the job's members and their transports.
   virtual absl::StatusOr<v1::ReadJobLinksResponse> ReadLinks(const std::string& job) = 0;
   virtual v1::ListMembersResponse ListMembers() = 0;
-  // What a member has logged. Waits for its answer, for seconds where it is silent; errors are
-  // those of MemberLogs.
+  // Returns a part of a member's log. Blocks for the member's answer, for seconds if it is silent.
+  // Errors are those of MemberLogs.
   virtual absl::StatusOr<v1::ReadMemberLogResponse> ReadLog(
       const v1::ReadMemberLogRequest& request) = 0;
 
-  // One file of a checkpoint, held open: it can be sent though the checkpoint is pruned meanwhile.
-  // `send` gives it away piece by piece, until `write` says no.
+  // One open file of a checkpoint. It can be sent even if the checkpoint is pruned meanwhile.
+  // `send` passes it piece by piece to `write`, until that returns false.
   struct Download {
     int64_t bytes = 0;
     std::function<absl::Status(const std::function<bool(absl::string_view)>& write)> send;
