@@ -18,7 +18,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kObjectBytesMax = 128;  // in a log, of what a caller wrote
+constexpr size_t kObjectBytesMax = 128;  // limit in a log for text that a caller wrote
 constexpr std::array<absl::string_view, 3> kPermissions = {"read", "submit", "admin"};
 
 bool IsMember(Role role) { return role == Role::kPs || role == Role::kWorker; }
@@ -49,7 +49,7 @@ bool Includes(v1::TokenScope scope, Permission needed) {
   return false;
 }
 
-// The one value of a field; "" where it is not there, or there twice.
+// Returns the value of a field, or "" if it is missing or repeated.
 absl::string_view Only(const grpc::ServerContextBase& context, const char* field) {
   const auto [first, last] = context.client_metadata().equal_range(field);
   if (first == last || std::next(first) != last) return "";
@@ -63,7 +63,7 @@ absl::Status Denied(const Caller& caller, std::optional<Permission> needed) {
                     "NOT_ALLOWED");
 }
 
-// Of the same one from all his connections.
+// Identifies a caller across all its connections.
 std::string WhoOf(const Caller& caller) {
   if (!caller.token.empty()) return absl::StrCat("token ", caller.token);
   if (caller.certificate) return ToString(*caller.certificate);
@@ -88,7 +88,7 @@ absl::StatusOr<Caller> Access::CheckMember(const grpc::ServerContextBase& contex
 
 std::string Access::NameOf(const grpc::ServerContextBase& context) const {
   Caller caller = Stamped(context).value_or(Caller{});
-  // For the token.
+  // Adds the token, if there is one.
   if (!open()) Judge(context, Permission::kRead, caller).IgnoreError();
   return caller.ToString();
 }
@@ -146,7 +146,7 @@ void Access::Earn(absl::Duration now, Lines& lines) {
   lines.counted = now;
 }
 
-// A flood of them must not fill the disk.
+// Limits log lines, because a flood of them must not fill the disk.
 std::optional<int64_t> Access::Take(absl::Duration now, Lines& lines) {
   Earn(now, lines);
   if (lines.left < 1) {
@@ -157,7 +157,7 @@ std::optional<int64_t> Access::Take(absl::Duration now, Lines& lines) {
   return std::exchange(lines.left_out, 0);
 }
 
-// Without TLS callers are addresses, of which there may be any number.
+// Without TLS callers are addresses, so their number is unlimited.
 void Access::ForgetIdle(absl::Duration now) const {
   absl::erase_if(failures_, [&](auto& entry) {
     auto& [who, lines] = entry;

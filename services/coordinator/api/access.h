@@ -1,4 +1,4 @@
-// Who may call what.
+// Access control: decides which caller may call which method.
 #pragma once
 
 #include <cstddef>
@@ -19,83 +19,86 @@
 
 namespace muster {
 
-// What a method of a person's service asks of its caller. Each includes those before it. No member
-// has any, and MemberService asks for none: see Access::CheckMember().
+// The permission that a method of a user service requires. Each includes the previous ones. Members
+// have none of them, and MemberService requires none: see Access::CheckMember().
 enum class Permission : uint8_t { kRead, kSubmit, kAdmin };
 
-// Thread-safe, never blocks. Deny by default: every method of every service asks, before anything
-// else.
+// Denies by default: every method of every service calls Check() or CheckMember() first.
+// Thread-safe. Never blocks.
 class Access {
  public:
-  // Nobody is asked: the coordinator listens on loopback alone, or --insecure was said. The front
-  // door's stamp says from where a call comes; it outlives this. Null: it is not known.
+  // Allows every call. Used if the coordinator listens on loopback only, or with --insecure.
+  // `stamp` gives the address of a call and must outlive this. Null: the address is unknown.
   static Access Open(const CallerStamp* stamp = nullptr) { return Access(stamp, nullptr); }
-  // By what the front door has stamped, and by tokens; both outlive this.
+  // Decides by the front door's stamp and by tokens. Both arguments must outlive this.
   static Access Checked(const CallerStamp* stamp, const TokenTable* tokens) {
     return Access(stamp, tokens);
   }
 
-  // The caller of `context`, who calls `method`. UNAUTHENTICATED (reason "NO_CREDENTIALS";
-  // "TOKEN_INVALID"): who it is is not known; PERMISSION_DENIED (reason "NOT_ALLOWED"): it may not
-  // do that. The audit log has a line for each that is refused, as long as they are not too many.
+  // Returns the caller of `context`, which calls `method`.
+  // Returns UNAUTHENTICATED (reason "NO_CREDENTIALS" or "TOKEN_INVALID") if the caller is unknown.
+  // Returns PERMISSION_DENIED (reason "NOT_ALLOWED") if it lacks the permission. Refusals are in
+  // the audit log, within a limit.
   absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, absl::string_view method,
                                Permission needed) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The same for a method of MemberService, all of which are for members alone: no token will do,
-  // nor the certificate of a person.
+  // Like Check() for the methods of MemberService, which only members may call. Tokens and user
+  // certificates are refused.
   absl::StatusOr<Caller> CheckMember(const grpc::ServerContextBase& context,
                                      absl::string_view method) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Who calls, as far as it is known, for the log; nothing is asked of him.
+  // Returns the name of the caller for the log, as far as it is known. Requires no permission.
   std::string NameOf(const grpc::ServerContextBase& context) const;
 
   bool open() const { return tokens_ == nullptr; }
 
-  // One line of the audit log: who did what from where, and what came of it. Each method that
-  // changes something writes one for each call that Check() has let through.
+  // Writes a line of the audit log: the caller, its address, the method, its object and the
+  // outcome. Each method that changes something calls this for every call that Check() has
+  // admitted.
   void Audit(const Caller& caller, absl::string_view method, absl::string_view object,
              const absl::Status& outcome) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of who was refused elsewhere than by Check().
+  // Writes a line for a caller that was refused by other means than Check().
   void AuditRefusal(const Caller& caller, absl::string_view method, const absl::Status& why) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of refusals for one reason so many lines are written at once, and so many more with time, so
-  // that strangers who give nothing push no wrong token out; of what each caller tries in vain as
-  // many. The line after those that were left out says how many they were.
+  // Limits on log lines: for each refusal reason, so that many calls without credentials do not
+  // hide wrong tokens, and for the failures of each caller. The first line after omitted ones has
+  // their number.
   static constexpr double kWrittenAtOnce = 100;
   static constexpr double kWrittenPerSecond = 1;
 
  private:
-  static constexpr size_t kCallersMin = 1024;  // before those are forgotten that try nothing now
+  static constexpr size_t kCallersMin = 1024;  // Idle callers are forgotten only above this number.
 
   Access(const CallerStamp* stamp, const TokenTable* tokens) : stamp_(stamp), tokens_(tokens) {}
 
-  // Who may: persons with a permission, or, without one, members.
+  // The required permission of a user; nullopt: the caller must be a member.
   using Needed = std::optional<Permission>;
 
   absl::StatusOr<Caller> Stamped(const grpc::ServerContextBase& context) const;
   absl::StatusOr<Caller> CheckNeeded(const grpc::ServerContextBase& context,
                                      absl::string_view method, Needed needed) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether `caller` may; completes it by the token of the call.
+  // Returns OK if `caller` may call. Adds the token of the call to `caller`.
   absl::Status Judge(const grpc::ServerContextBase& context, Needed needed, Caller& caller) const;
 
   struct Lines {
-    double left = kWrittenAtOnce;                   // that may be written
-    absl::Duration counted = absl::ZeroDuration();  // until when
+    double left = kWrittenAtOnce;                   // lines that may be written now
+    absl::Duration counted = absl::ZeroDuration();  // time up to which `left` was refilled
     int64_t left_out = 0;
   };
   static void Earn(absl::Duration now, Lines& lines);
-  // How many were left out before this one; nullopt: so is this one.
+  // Returns the number of lines omitted before this one, or nullopt if this one is omitted, too.
   static std::optional<int64_t> Take(absl::Duration now, Lines& lines);
   void ForgetIdle(absl::Duration now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const CallerStamp* const stamp_;
-  const TokenTable* const tokens_;  // null: nobody is asked
+  const TokenTable* const tokens_;  // null: every call is allowed
 
   mutable absl::Mutex mu_;
   mutable absl::flat_hash_map<std::string, Lines> refusals_ ABSL_GUARDED_BY(mu_);  // by reason
   mutable absl::flat_hash_map<std::string, Lines> failures_ ABSL_GUARDED_BY(mu_);  // by caller
-  mutable size_t forget_at_ ABSL_GUARDED_BY(mu_) = kCallersMin;  // so many callers
+  // number of callers at which idle ones are forgotten
+  mutable size_t forget_at_ ABSL_GUARDED_BY(mu_) = kCallersMin;
 };
 
 }  // namespace muster

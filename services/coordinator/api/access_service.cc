@@ -13,7 +13,7 @@ absl::StatusOr<Caller> AccessService::CheckAdmin(const grpc::ServerContext& cont
   if (access_->open()) {
     return WithReason(
         absl::FailedPreconditionError(
-            "this coordinator asks nobody for a token, and what is said to it can be read on the "
+            "this coordinator does not use tokens, and its traffic can be read on the "
             "way: start it with --tls=DIR (muster certs init) first"),
         "NO_TLS");
   }

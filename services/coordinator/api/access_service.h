@@ -9,7 +9,7 @@ namespace muster {
 
 class AccessService final : public v1::AccessService::Service {
  public:
-  // Both outlive the service.
+  // Both arguments must outlive the service.
   AccessService(TokenTable* tokens, const Access* access) : tokens_(tokens), access_(access) {}
 
   grpc::Status CreateToken(grpc::ServerContext* context, const v1::CreateTokenRequest* request,

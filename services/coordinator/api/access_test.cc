@@ -1,4 +1,5 @@
-// Every method of the coordinator, called by everybody: who may, and who may not.
+// Calls every method of the coordinator as every kind of caller, and checks which calls are
+// allowed.
 #include "services/coordinator/api/access.h"
 
 #include <gtest/gtest.h>
@@ -56,8 +57,8 @@ int Renewals() {
   return renewals;
 }
 
-// What a person's method needs; no member may call one. MemberService has no line here: it has one
-// rule, whatever methods it has.
+// The permission that each method of a user service requires; no member may call them.
+// MemberService is not listed, because all its methods have the same rule.
 const std::map<std::string, std::string> kNeeds = {
     {"JobService.CreateJob", "submit"},
     {"JobService.GetJob", "read"},
@@ -115,12 +116,12 @@ class AccessTest : public ::testing::Test {
     if (identity.role == Role::kCoordinator) order.hosts = {"127.0.0.1"};
     return *IssueCertificate(authority, order, absl::Now());
   }
-  // A folder for --tls of somebody with this certificate, or none.
+  // Makes a folder for --tls with this certificate, or without one.
   std::string Folder(const std::string& name, const CertifiedKey& authority,
                      const std::optional<Identity>& identity) {
     const TlsFolder folder{absl::StrCat(home_, "/", name)};
     EXPECT_EQ(mkdir(folder.path.c_str(), 0700), 0);
-    WriteFile(folder.authority(), authority_.certificate);  // whom it believes
+    WriteFile(folder.authority(), authority_.certificate);  // the authority that it trusts
     if (identity) Install(folder, Issue(authority, *identity));
     return folder.path;
   }
@@ -154,7 +155,7 @@ class AccessTest : public ::testing::Test {
     return response;
   }
 
-  // Calls a method with one message and hears how it ends.
+  // Calls a method with one message. Returns its final status.
   static absl::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& request) {
     grpc::GenericStub stub(channel);
@@ -166,7 +167,7 @@ class AccessTest : public ::testing::Test {
     report.mutable_hello()->set_role(role);
     std::string request;
     if (method.name() == "Attach") request = report.SerializeAsString();
-    if (method.name() == "WatchJobs") {  // one that is let in would never end
+    if (method.name() == "WatchJobs") {  // an admitted call would never end
       v1::WatchJobsRequest refused;
       refused.set_selector("?");
       request = refused.SerializeAsString();
@@ -178,10 +179,10 @@ class AccessTest : public ::testing::Test {
   const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), 30 * kDay);
   TlsFolder server_;
   std::unique_ptr<CoordinatorProcess> coordinator_;
-  std::vector<std::string> secrets_;  // of tokens that were made
+  std::vector<std::string> secrets_;  // of the created tokens
 };
 
-TEST_F(AccessTest, EveryMethodAsksEverybody) {
+TEST_F(AccessTest, EveryMethodChecksEveryCaller) {
   const auto admin =
       v1::AccessService::NewStub(Dial(As("first-admin", Identity{Role::kAdmin, "root"})));
   const std::string revoked = [&] {
@@ -197,7 +198,7 @@ TEST_F(AccessTest, EveryMethodAsksEverybody) {
     std::string name;
     ClientSecurity security;
     std::set<std::string> may;
-    v1::Role role = v1::WORKER;  // that it says in Hello
+    v1::Role role = v1::WORKER;  // the role in Hello
   };
   ClientSecurity worker_with_token = As("w-token", Identity{Role::kWorker, ""});
   worker_with_token.token_file =
@@ -217,7 +218,7 @@ TEST_F(AccessTest, EveryMethodAsksEverybody) {
        {"read", "submit", "admin"}},
       {"revoked token", WithToken("v", revoked), {}},
       {"made-up token", WithToken("m", "muster.t-00000000.AAAA"), {}},
-      // A token is what its call is judged by, whoever holds the connection.
+      // The token decides, whatever certificate the connection has.
       {"worker with an admin token", worker_with_token, {"read", "submit", "admin"}},
   };
   std::string answers;
@@ -255,13 +256,14 @@ TEST_F(AccessTest, EveryMethodAsksEverybody) {
   }
 }
 
-TEST_F(AccessTest, WhoHasNoCertificateOfTheAuthorityDoesNotComeIn) {
+TEST_F(AccessTest, RefusesClientsWithoutACertificateOfTheAuthority) {
   const std::string list = "/muster.v1.JobService/ListJobs";
   const CertifiedKey other = *MakeAuthority("test", absl::Now(), 30 * kDay);
   const ClientSecurity strange{.tls = Folder("strange", other, Identity{Role::kAdmin, "eve"}),
                                .token_file = ""};
   EXPECT_TRUE(absl::IsUnavailable(Call(Dial(strange), list, "")));
-  // It ends while its owner has it in memory: a file that has ended no client would show.
+  // The certificate expires while the client has it in memory. A client would not present an
+  // expired file.
   const TlsFolder ending{Folder("ending", authority_, std::nullopt)};
   const CertificateOrder order{.identity = {Role::kAdmin, "ann"}, .lifetime = absl::Seconds(2)};
   Install(ending, *IssueCertificate(authority_, order, absl::Now()));
@@ -272,12 +274,12 @@ TEST_F(AccessTest, WhoHasNoCertificateOfTheAuthorityDoesNotComeIn) {
   while (!absl::IsUnavailable(Call(DialCoordinator(*target), list, ""))) {
     ASSERT_LT(absl::Now(), patience) << "a certificate of two seconds still holds";
   }
-  // A server's certificate is for servers.
+  // A server certificate is not valid for clients.
   EXPECT_TRUE(absl::IsUnavailable(
       Call(Dial(As("server-as-client", Identity{Role::kCoordinator, ""})), list, "")));
-  // In plaintext.
+  // Plaintext is refused.
   EXPECT_TRUE(absl::IsUnavailable(Call(DialCoordinator(coordinator_->address()), list, "")));
-  // A client that believes another authority does not talk to this coordinator.
+  // A client that trusts another authority refuses this coordinator.
   const TlsFolder believer{Folder("believer", other, Identity{Role::kAdmin, "ann"})};
   WriteFile(believer.authority(), other.certificate);
   const absl::Status refused = Call(Dial({.tls = believer.path, .token_file = ""}), list, "");
@@ -304,8 +306,8 @@ TEST_F(AccessTest, AMemberCanOnlySpeakAsItself) {
   EXPECT_EQ(attach(any, "ps-1", v1::PS), "NOT_YOUR_NAME");
 }
 
-// What a client writes into its own header fields is not believed.
-TEST_F(AccessTest, NobodyCanStampHisOwnCalls) {
+// The coordinator ignores stamps that a client writes into its own header fields.
+TEST_F(AccessTest, IgnoresStampsFromClients) {
   const auto jobs = v1::JobService::NewStub(Dial(As("nobody", std::nullopt)));
   for (const char* field : {"x-muster-peer", "x-muster-peer-", "x-forwarded-client-cert"}) {
     grpc::ClientContext context;
@@ -316,8 +318,8 @@ TEST_F(AccessTest, NobodyCanStampHisOwnCalls) {
   }
 }
 
-// As members of 0.2.0 call it.
-TEST_F(AccessTest, WhoCallsWhatThereIsNotHearsWhyAndNothingElse) {
+// Members of 0.2.0 make such calls.
+TEST_F(AccessTest, AnUnknownMethodGetsOnlyAnExplanation) {
   for (const ClientSecurity& security :
        {As("nobody", std::nullopt), As("worker", Identity{Role::kWorker, ""})}) {
     const absl::Status status = Call(Dial(security), "/muster.v1.FleetService/Attach", "");
@@ -326,8 +328,8 @@ TEST_F(AccessTest, WhoCallsWhatThereIsNotHearsWhyAndNothingElse) {
   }
 }
 
-// Nobody is asked who he is, and yet it is known from where he has come.
-TEST(OpenAccessTest, TheAuditLogSaysFromWhereCallsCome) {
+// No caller has to authenticate, but its address is logged.
+TEST(OpenAccessTest, TheAuditLogHasTheAddressesOfCallers) {
   CoordinatorProcess coordinator;
   v1::CancelJobRequest request;
   request.set_name("none-7");
@@ -339,8 +341,8 @@ TEST(OpenAccessTest, TheAuditLogSaysFromWhereCallsCome) {
               ContainsRegex("audit: CancelJob none-7 by anonymous from 127.0.0.1:[0-9]+: JOB_NOT"));
 }
 
-// A job that is gone is asked for again and again by a program that nobody looks after.
-TEST(AuditTest, OfAFloodOfFailuresOfOneCallerAFewAreWrittenAndOthersAndWhatGoesWellAre) {
+// A program without supervision may ask for a deleted job again and again.
+TEST(AuditTest, LimitsTheFailuresOfOneCallerButNotSuccessesOrOtherCallers) {
   const Access access = Access::Open();
   const LogRing log(1 << 20);
   const Caller bob{.address = "10.0.0.1:40812", .token = "t-1 (bob)"};
@@ -373,7 +375,7 @@ TEST(AuditTest, OfAFloodOfFailuresOfOneCallerAFewAreWrittenAndOthersAndWhatGoesW
   }
 }
 
-TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
+TEST(AuditTest, LimitsRefusalsAndCountsTheOmittedOnes) {
   std::string folder = ::testing::TempDir() + "/flood-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const auto store = SqliteStore::Open(folder + "/coordinator.db");
@@ -395,7 +397,7 @@ TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
 
   std::string text;
   size_t before;
-  do {  // up to one that is written, after others that were not
+  do {  // until a line is written after omitted ones
     before = text.size();
     text = refuse();
   } while (refusals < 1000 || text.size() == before || !absl::StrContains(text, "left out"));
@@ -417,7 +419,7 @@ TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
   EXPECT_THAT(log.Read(0, 1 << 20).text, HasSubstr("10.0.0.1:40812: TOKEN_INVALID"));
 }
 
-TEST_F(AccessTest, RenewedCertificatesCostNoCall) {
+TEST_F(AccessTest, RenewedCertificatesInterruptNoCall) {
   const std::string list = "/muster.v1.JobService/ListJobs";
   const ClientSecurity admin = As("admin", Identity{Role::kAdmin, "ann"});
   const auto lasting = Dial(admin);

@@ -34,7 +34,7 @@ absl::Status AdminService::Send(grpc::ServerContext& context,
   Sha256 hash;
   v1::BackupResponse piece;
   const auto send = [&]() -> absl::Status {
-    // Who does not read would keep the store from clearing its log away.
+    // A client that does not read would keep the store from clearing its log.
     CallWatch::Guard guard(watch_, watch_->stall_max(), [&context] { context.TryCancel(); });
     const bool sent = writer.Write(piece);
     piece.Clear();

@@ -14,7 +14,7 @@ namespace muster {
 
 class AdminService final : public v1::AdminService::Service {
  public:
-  // All outlive the service. `program` is the version of Muster that backups name.
+  // The arguments must outlive the service. `program` is the version of Muster in the backups.
   AdminService(const Store* store, Admission* admission, const Access* access, CallWatch* watch,
                std::string program)
       : store_(store),
@@ -34,7 +34,8 @@ class AdminService final : public v1::AdminService::Service {
   const Access* const access_;
   CallWatch* const watch_;
   const std::string program_;
-  std::atomic<bool> backing_up_ = false;  // one at a time: each reads the whole store
+  // one at a time, because each backup reads the whole store
+  std::atomic<bool> backing_up_ = false;
 };
 
 }  // namespace muster

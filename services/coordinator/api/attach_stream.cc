@@ -53,7 +53,7 @@ void AttachStream::OnDone() {
 absl::Status AttachStream::Take() {
   if (!grpc::GenericDeserialize<grpc::ProtoBufferReader, v1::MemberReport>(&received_, &report_)
            .ok()) {
-    return WithReason(absl::InvalidArgumentError("the report is no MemberReport"),
+    return WithReason(absl::InvalidArgumentError("the message is not a MemberReport"),
                       "REPORT_INVALID");
   }
   if (attachment_ != nullptr) return coordinator_->Report(*attachment_, report_);
@@ -67,7 +67,7 @@ absl::Status AttachStream::Take() {
   auto attachment = coordinator_->Attach(report_, waker_);
   if (!attachment.ok()) return attachment.status();
   attachment_ = *std::move(attachment);
-  guard_.Advance(absl::InfiniteDuration());  // its lease counts from here on
+  guard_.Advance(absl::InfiniteDuration());  // from here on the member's lease limits the wait
   absl::MutexLock lock(&mu_);
   outbox_ = attachment_;
   SendNext();

@@ -23,13 +23,13 @@
 
 namespace muster {
 
-// One MemberService.Attach stream; deletes itself when gRPC is done with it. Reads and writes go on
-// independently; the stream ends only between writes. It takes and gives bytes, so that the streams
-// share a plan's.
+// One MemberService.Attach stream. Deletes itself when gRPC is done with it. Reads and writes are
+// independent; the stream ends only between writes. It handles bytes, so that the streams can share
+// one serialized plan.
 class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Of `caller`, who has passed Access::CheckMember(); `ticket` is not OK when that, or the
-  // admission, has refused the call: the stream ends with its status then.
+  // `caller` has passed Access::CheckMember(). If that or the admission refused the call, `ticket`
+  // has the error, and the stream ends with it.
   AttachStream(Coordinator* coordinator, const Access* access, Caller caller,
                absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
                grpc::CallbackServerContext* context);
@@ -40,7 +40,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnDone() override;
 
  private:
-  // The report that was read.
+  // Processes the report that was read.
   absl::Status Take() ABSL_LOCKS_EXCLUDED(mu_);
   void Continue() ABSL_LOCKS_EXCLUDED(mu_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -54,7 +54,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   CallWatch::Guard guard_;
   std::atomic<bool> cancelled_ = false;
 
-  // Only reading touches these.
+  // Only the reading callbacks use these.
   grpc::ByteBuffer received_;
   v1::MemberReport report_;
   std::shared_ptr<Attachment> attachment_;
@@ -62,7 +62,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   absl::Mutex mu_;
   std::shared_ptr<Attachment> outbox_ ABSL_GUARDED_BY(mu_);
   std::deque<MemberDirective> directives_ ABSL_GUARDED_BY(mu_);
-  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);  // as long as `writing_`
+  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);  // valid while `writing_`
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> ending_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

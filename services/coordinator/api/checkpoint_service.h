@@ -9,11 +9,11 @@
 
 namespace muster {
 
-// Calls wait for disk and checkpoints on gRPC's threads, one per open call. `coordinator` outlives
-// the service.
+// Calls block gRPC's threads for the disk and for checkpoints, one thread for each open call.
+// `coordinator` must outlive the service.
 class CheckpointService final : public v1::CheckpointService::Service {
  public:
-  // All outlive the service.
+  // The arguments must outlive the service.
   CheckpointService(Coordinator* coordinator, Admission* admission, const Access* access,
                     CallWatch* watch)
       : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}

@@ -7,11 +7,11 @@
 
 namespace muster {
 
-// Asynchronous throughout: who waits for a member's log holds no thread. `coordinator` outlives the
-// service and its server.
+// All methods are asynchronous: a call that waits for a member's log holds no thread. `coordinator`
+// must outlive the service and its server.
 class FleetService final : public v1::FleetService::CallbackService {
  public:
-  // Both outlive the service.
+  // Both arguments must outlive the service.
   FleetService(Coordinator* coordinator, const Access* access)
       : coordinator_(coordinator), access_(access) {}
 

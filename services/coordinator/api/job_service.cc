@@ -19,7 +19,7 @@ grpc::Status Answer(absl::StatusOr<T> result, T* response) {
   return grpc::Status::OK;
 }
 
-// What a stream sends next; nullopt: nothing, its waker will tell.
+// The next message of a stream; nullopt if there is none, then the waker signals the next one.
 template <typename Response>
 struct Update {
   Response response;
@@ -62,7 +62,7 @@ struct AllJobs {
   }
 };
 
-// One WatchJob or WatchJobs stream; deletes itself when gRPC is done with it.
+// One WatchJob or WatchJobs stream. Deletes itself when gRPC is done with it.
 template <typename Source>
 class WatchStream final : public grpc::ServerWriteReactor<typename Source::Response> {
  public:

@@ -1,4 +1,4 @@
-// JobService over the core: protos in, statuses out.
+// JobService over the core: converts protos and statuses.
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
@@ -8,14 +8,14 @@
 
 namespace muster {
 
-// Calls wait for the store on gRPC's threads; only watches and traces, which stay open for long,
-// are asynchronous. `coordinator` outlives the service and its server.
+// Calls block gRPC's threads for the store. Only watches and traces, which stay open for long, are
+// asynchronous. `coordinator` must outlive the service and its server.
 class JobService final
     : public v1::JobService::WithCallbackMethod_WatchJob<
           v1::JobService::WithCallbackMethod_WatchJobs<
               v1::JobService::WithCallbackMethod_TraceJob<v1::JobService::Service>>> {
  public:
-  // All outlive the service.
+  // The arguments must outlive the service.
   JobService(Coordinator* coordinator, Admission* admission, const Access* access)
       : coordinator_(coordinator), admission_(admission), access_(access) {}
 

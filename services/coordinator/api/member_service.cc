@@ -26,7 +26,7 @@ absl::Status TakeSlices(const grpc::ServerContext& context,
                         absl::Duration stall_max, ShardUpload& upload) {
   guard.Advance(stall_max);
   for (v1::WriteShardRequest request; reader.Read(&request); guard.Advance(stall_max)) {
-    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
+    guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
     if (!request.has_slice()) {
       return OutOfOrder("after the header only slices may follow");
     }
@@ -40,8 +40,8 @@ absl::Status TakeSlices(const grpc::ServerContext& context,
 using DirectStream =
     grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>;
 
-// What the shard's member says of what it writes itself, up to its word that it has closed the
-// files. No checkpoint may be committed without that: a file that is open may still change.
+// Takes the reports of a member that writes its shard itself, up to the report that it has closed
+// the files. No checkpoint may be committed before that, because an open file may still change.
 absl::Status TakeWritten(DirectStream& stream, CallWatch::Guard& guard, absl::Duration stall_max,
                          std::vector<v1::WriteShardDirectResponse> layout, ShardUpload& upload) {
   guard.Advance(stall_max);
@@ -64,9 +64,9 @@ absl::Status TakeWritten(DirectStream& stream, CallWatch::Guard& guard, absl::Du
   return guard.cancelled() ? Stalled("nothing was written", stall_max) : CallerGone();
 }
 
-// A periodic or final snapshot is acknowledged once its checkpoint is committed: until then a shard
-// keeps it, and sends it again to a coordinator that died in between. One on demand is asked for
-// again instead.
+// A periodic or final snapshot is acknowledged after its checkpoint is committed. Until then a
+// shard keeps it, and sends it again if the coordinator restarted in between. A snapshot on demand
+// is requested again instead.
 absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& round) {
   if (round.snapshot() != 0) return absl::OkStatus();
   while (!context.IsCancelled()) {
@@ -104,7 +104,7 @@ grpc::Status MemberService::WriteShard(grpc::ServerContext* context,
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended = coordinator_->EndShard(
       **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
-  // Who waits for the other shards must not keep them out.
+  // Releases the ticket: this call waits for other shards and must not keep them out.
   *ticket = Admission::Ticket();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
@@ -118,7 +118,7 @@ grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, Direc
   v1::WriteShardDirectRequest first;
   if (!stream->Read(&first)) return ToGrpc(CallerGone());
   if (!first.has_header()) return ToGrpc(OutOfOrder("the first message must be the header"));
-  guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
+  guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
   auto upload = coordinator_->BeginShard(first.header(), caller->certificate,
                                          CheckpointDesk::Delivery::kDirect);
   if (!upload.ok()) return ToGrpc(upload.status());
@@ -126,7 +126,7 @@ grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, Direc
   const absl::Status ended =
       coordinator_->EndShard(**upload, TakeWritten(*stream, guard, watch_->stall_max(),
                                                    coordinator_->LayoutFor(**upload), **upload));
-  // As in WriteShard.
+  // Releases the ticket as in WriteShard().
   *ticket = Admission::Ticket();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }

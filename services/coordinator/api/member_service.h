@@ -9,13 +9,13 @@
 
 namespace muster {
 
-// Attach is asynchronous: thousands of members need no thread each. Shards wait for disk and
-// checkpoints on gRPC's threads, one per open call. One rule for all: a method asks
-// Access::CheckMember() before anything else.
+// Attach is asynchronous, so that thousands of members do not need a thread each. Shard calls block
+// gRPC's threads for the disk and for checkpoints, one thread for each open call. Every method
+// calls Access::CheckMember() first.
 class MemberService final
     : public v1::MemberService::WithRawCallbackMethod_Attach<v1::MemberService::Service> {
  public:
-  // All outlive the service and its server.
+  // The arguments must outlive the service and its server.
   MemberService(Coordinator* coordinator, Admission* admission, const Access* access,
                 CallWatch* watch)
       : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}

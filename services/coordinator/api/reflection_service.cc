@@ -29,7 +29,7 @@ void SetError(grpc::StatusCode code, const std::string& message,
   response.mutable_error_response()->set_error_message(message);
 }
 
-// Imports come before what imports them.
+// Appends a file after the files that it imports.
 void Append(const FileDescriptor* file, absl::flat_hash_set<const FileDescriptor*>& appended,
             grpc::reflection::v1alpha::FileDescriptorResponse& files) {
   if (!appended.insert(file).second) return;
@@ -41,8 +41,8 @@ void Append(const FileDescriptor* file, absl::flat_hash_set<const FileDescriptor
 
 }  // namespace
 
-// One stream: a message is read, answered, and the next one is read. Deletes itself when gRPC is
-// done with it.
+// One stream: reads a message, answers it, and reads the next one. Deletes itself when gRPC is done
+// with it.
 class ReflectionService::Stream final : public grpc::ServerBidiReactor<Request, Response> {
  public:
   Stream(const ReflectionService* service, grpc::CallbackServerContext* context,
@@ -58,7 +58,7 @@ class ReflectionService::Stream final : public grpc::ServerBidiReactor<Request, 
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);  // it has asked all, or is gone
+    if (!ok) return Finish(grpc::Status::OK);  // the client has no more requests, or is gone
     response_ = service_.Answer(request_);
     StartWrite(&response_);
   }
@@ -73,7 +73,7 @@ class ReflectionService::Stream final : public grpc::ServerBidiReactor<Request, 
   const absl::StatusOr<Admission::Ticket> ticket_;
   Request request_;
   Response response_;
-  CallWatch::Guard guard_;  // never advanced: the whole stream has this time
+  CallWatch::Guard guard_;  // never advanced: it limits the whole stream
 };
 
 ReflectionService::ReflectionService(std::vector<std::string> services, Admission* admission,
@@ -84,7 +84,7 @@ ReflectionService::ReflectionService(std::vector<std::string> services, Admissio
     CHECK(descriptor != nullptr) << service << " is not linked in";
     Tell(descriptor->file());
   }
-  // Clients print the details of errors by it, which no method's messages name.
+  // Clients need this message to print error details, and no method refers to it.
   Tell(google::rpc::ErrorInfo::descriptor()->file());
 }
 

@@ -1,4 +1,4 @@
-// gRPC server reflection (v1alpha): what the API is, for grpcurl and clients without our protos.
+// gRPC server reflection (v1alpha): describes the API to grpcurl and to clients without our protos.
 #pragma once
 
 #include <string>
@@ -13,23 +13,24 @@
 
 namespace muster {
 
-// Answers who may read, as any method does; gRPC's own plugin asks nobody. Only files of the named
-// services are told, with what they import, and that of error details. Holds no thread; a stream
-// ends after limits::kStreamStallMax, however much it asks.
+// Requires the read permission, as other methods do; gRPC's own plugin has no access control.
+// Describes only the files of the named services, their imports, and those of error details. Holds
+// no thread. A stream ends after limits::kStreamStallMax, however many requests it has.
 class ReflectionService final
     : public grpc::reflection::v1alpha::ServerReflection::CallbackService {
  public:
   using Request = grpc::reflection::v1alpha::ServerReflectionRequest;
   using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
 
-  // `services` are full names, each linked into this program. All pointers outlive the service.
+  // `services` are full names; each must be linked into this program. All pointers must outlive the
+  // service.
   ReflectionService(std::vector<std::string> services, Admission* admission, const Access* access,
                     CallWatch* watch);
 
   grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
       grpc::CallbackServerContext* context) override;
 
-  // The answer to one message of a stream. What is wrong with it is told in error_response.
+  // Answers one message of a stream. Errors are in error_response.
   Response Answer(const Request& request) const;
 
  private:
@@ -38,7 +39,8 @@ class ReflectionService final
   using File = google::protobuf::FileDescriptor;
 
   void Tell(const File* file);
-  // `file` and what it imports, into the response; NOT_FOUND with `what` if it is null or not told.
+  // Adds `file` and its imports to the response. Adds NOT_FOUND with `what` if the file is null or
+  // not public.
   void AnswerFile(const File* file, const std::string& what, Response& response) const;
 
   const std::vector<std::string> services_;

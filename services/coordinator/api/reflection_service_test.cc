@@ -64,8 +64,8 @@ TEST_F(ReflectionServiceTest, NamesTheServices) {
   EXPECT_EQ(response.original_request().list_services(), "*");
 }
 
-// A client builds a pool of what it is sent, in this order.
-TEST_F(ReflectionServiceTest, AFileComesWithAllThatItImports) {
+// A client builds its descriptor pool from the files in this order.
+TEST_F(ReflectionServiceTest, AFileComesWithItsImports) {
   for (const char* symbol : {"muster.v1.JobService", "muster.v1.JobService.CreateJob",
                              "muster.v1.JobSpec", "google.rpc.ErrorInfo"}) {
     const Response response = AskSymbol(symbol);
@@ -82,17 +82,17 @@ TEST_F(ReflectionServiceTest, AFileComesWithAllThatItImports) {
   EXPECT_GE(service_->Answer(request).file_descriptor_response().file_descriptor_proto_size(), 2);
 }
 
-TEST_F(ReflectionServiceTest, TellsNothingOfWhatIsNotServed) {
+TEST_F(ReflectionServiceTest, HidesWhatIsNotServed) {
   ExpectNotFound(AskSymbol("muster.v1.None"));
   ExpectNotFound(AskSymbol(""));
-  // Linked in, and no part of the API.
+  // This message is linked in but not part of the API.
   ExpectNotFound(AskSymbol(v1::StoredToken::descriptor()->full_name()));
   Request request;
   request.set_file_by_filename("proto/muster/v1/store.proto");
   ExpectNotFound(service_->Answer(request));
 }
 
-TEST_F(ReflectionServiceTest, AnswersQuestionsAboutExtensionsOfWhichThereAreNone) {
+TEST_F(ReflectionServiceTest, AnswersThatThereAreNoExtensions) {
   Request request;
   request.set_all_extension_numbers_of_type("muster.v1.Job");
   const Response numbers = service_->Answer(request);
@@ -105,12 +105,12 @@ TEST_F(ReflectionServiceTest, AnswersQuestionsAboutExtensionsOfWhichThereAreNone
   ExpectNotFound(service_->Answer(request));
 }
 
-TEST_F(ReflectionServiceTest, ARequestThatAsksNothingIsInvalid) {
+TEST_F(ReflectionServiceTest, AnEmptyRequestIsInvalid) {
   EXPECT_EQ(service_->Answer(Request()).error_response().error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(ReflectionServiceTest, AStreamThatSaysNothingEnds) {
+TEST_F(ReflectionServiceTest, AnIdleStreamEnds) {
   CallWatch watch({.interval = absl::Milliseconds(10), .stall_max = absl::Milliseconds(50)});
   const auto service = Make(&watch);
   grpc::ServerBuilder builder;

@@ -44,7 +44,7 @@ v1::JobSpec LinearJob() {
   return spec;
 }
 
-// Two calls of a kind and connection, three in all.
+// Allows two calls for each kind and connection, three in all.
 Admission::LimitsByKind Limits() {
   Admission::LimitsByKind limits;
   limits.fill({.total = 3, .per_client = 2});
@@ -88,7 +88,7 @@ class ServicesTest : public ::testing::Test {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // One unary call's status.
+  // Makes a unary call. Returns its status.
   template <typename Stub, typename Request, typename Response>
   absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     Stub& stub, const Request& request, Response* response) {
@@ -151,7 +151,7 @@ class CountingMember : public FleetMember {
   bool released_ = false;
 };
 
-TEST_F(ServicesTest, FaultsOfASpecTravelWithTheirFieldPaths) {
+TEST_F(ServicesTest, FaultsOfASpecHaveTheirFieldPaths) {
   v1::JobSpec spec = LinearJob();
   spec.mutable_data()->set_batch_size(0);
   spec.mutable_resources()->set_ps(-1);
@@ -198,7 +198,7 @@ TEST_F(ServicesTest, AWatchEndsAfterTheTerminalState) {
   EXPECT_TRUE(watch->Finish().ok());
 }
 
-TEST_F(ServicesTest, CallsAreCountedByMethodAndByHowTheyEnd) {
+TEST_F(ServicesTest, CountsCallsByMethodAndStatus) {
   ASSERT_TRUE(Create(LinearJob()).ok());
   v1::GetJobRequest unknown;
   unknown.set_name("jobs/nobody-1");
@@ -216,7 +216,7 @@ TEST_F(ServicesTest, CallsAreCountedByMethodAndByHowTheyEnd) {
     context.TryCancel();
     ASSERT_FALSE(watch->Finish().ok());
   }
-  server_->Shutdown(std::chrono::system_clock::now());  // nothing is under way any more
+  server_->Shutdown(std::chrono::system_clock::now());  // waits for all calls in progress
 
   const std::string text = metrics_.Render();
   for (const char* line :
@@ -230,7 +230,7 @@ TEST_F(ServicesTest, CallsAreCountedByMethodAndByHowTheyEnd) {
   }
 }
 
-TEST_F(ServicesTest, AWatchThatItsUserLeavesEnds) {
+TEST_F(ServicesTest, AWatchEndsWhenItsClientCancels) {
   ASSERT_TRUE(Create(LinearJob()).ok());
   grpc::ClientContext context;
   v1::WatchJobRequest request;
@@ -242,7 +242,7 @@ TEST_F(ServicesTest, AWatchThatItsUserLeavesEnds) {
   EXPECT_FALSE(watch->Finish().ok());
 }
 
-TEST_F(ServicesTest, AMemberAttachesIsToldToForgetUnknownJobsAndLeavesInOrder) {
+TEST_F(ServicesTest, AMemberAttachesForgetsUnknownJobsAndLeaves) {
   CountingMember member;
   FleetClient::Options options{.coordinator = address()};
   options.hello.set_member("worker-0");
@@ -258,7 +258,7 @@ TEST_F(ServicesTest, AMemberAttachesIsToldToForgetUnknownJobsAndLeavesInOrder) {
 
   client.Detach(kPatience);
 
-  // The stream's end and this call race; the lease (5 s) would be much slower.
+  // The end of the stream and this call race. Waiting for the lease (5 s) would take longer.
   const absl::Time deadline = absl::Now() + absl::Seconds(4);
   do {
     ASSERT_TRUE(Call(&v1::FleetService::Stub::ListMembers, *fleet_, {}, &members).ok());
@@ -266,7 +266,7 @@ TEST_F(ServicesTest, AMemberAttachesIsToldToForgetUnknownJobsAndLeavesInOrder) {
   EXPECT_EQ(members.members_size(), 0);
 }
 
-TEST_F(ServicesTest, AWatchOfAllJobsSeesThemComeChangeAndGo) {
+TEST_F(ServicesTest, AWatchOfAllJobsReportsCreationChangeAndDeletion) {
   ASSERT_TRUE(Create(LinearJob()).ok());
   grpc::ClientContext context;
   auto watch = jobs_->WatchJobs(&context, {});
@@ -274,7 +274,8 @@ TEST_F(ServicesTest, AWatchOfAllJobsSeesThemComeChangeAndGo) {
   ASSERT_TRUE(watch->Read(&response));
   EXPECT_TRUE(response.complete());
   ASSERT_EQ(response.jobs_size(), 1);
-  EXPECT_EQ(response.jobs(0).waiting().reason(), "STARTING") << "nobody has looked at it yet";
+  EXPECT_EQ(response.jobs(0).waiting().reason(), "STARTING")
+      << "the dispatcher has not handled it yet";
 
   ASSERT_TRUE(Create(LinearJob()).ok());
   ASSERT_TRUE(watch->Read(&response));
@@ -321,13 +322,13 @@ TEST_F(ServicesTest, AMembersLogIsReadThroughTheCoordinator) {
   EXPECT_THAT(response.text(), HasSubstr("the last line\n"));
   EXPECT_THAT(response.text(), ::testing::Not(HasSubstr("the first line")));
 
-  // One that nobody answers must not keep the server from ending.
+  // A request without an answer must not keep the server from ending.
   request.set_name("worker-7");
   EXPECT_EQ(ReasonOf(Call(&v1::FleetService::Stub::ReadMemberLog, *fleet_, request, &response)),
             "MEMBER_NOT_FOUND");
 }
 
-TEST_F(ServicesTest, TheServerSaysWhatItIs) {
+TEST_F(ServicesTest, ReturnsTheServerInfo) {
   v1::ServerInfo info;
   ASSERT_TRUE(Call(&v1::JobService::Stub::GetServerInfo, *jobs_, {}, &info).ok());
   EXPECT_FALSE(info.version().empty());
@@ -378,7 +379,7 @@ TEST_F(ServicesTest, AShardStreamWithoutItsHeaderIsRefusedWithAReason) {
   EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST");
 }
 
-TEST_F(ServicesTest, FaultsOfOtherRequestsAreNotTakenForASpecs) {
+TEST_F(ServicesTest, FaultsOfOtherRequestsAreNotReportedAsSpecFaults) {
   v1::ListJobsRequest list;
   list.set_page_token("x");
   v1::ListJobsResponse jobs;
@@ -417,7 +418,7 @@ TEST_F(ServicesTest, CheckpointsThatDoNotExistAreNotFound) {
   EXPECT_EQ(ReasonOf(saved), "JOB_NOT_RUNNING");
 }
 
-TEST_F(ServicesTest, WhoWatchesTooMuchIsRefusedUntilHeStops) {
+TEST_F(ServicesTest, RefusesTooManyWatchesUntilOneEnds) {
   ASSERT_TRUE(Create(LinearJob()).ok());
   v1::WatchJobRequest request;
   request.set_name("line-1");
@@ -437,7 +438,8 @@ TEST_F(ServicesTest, WhoWatchesTooMuchIsRefusedUntilHeStops) {
   contexts[1].TryCancel();
   (void)first->Finish();
   (void)second->Finish();
-  for (bool served = false; !served;) {  // once the coordinator has heard of it
+  // repeats until the coordinator has noticed the end of the first stream
+  for (bool served = false; !served;) {
     grpc::ClientContext context;
     auto again = jobs_->WatchJob(&context, request);
     served = again->Read(&response);
@@ -454,7 +456,7 @@ class ImpatientServicesTest : public ServicesTest {
                       .stall_max = absl::ZeroDuration()}) {}
 };
 
-TEST_F(ImpatientServicesTest, AStreamThatDoesNotSayWhatItIsAboutIsEnded) {
+TEST_F(ImpatientServicesTest, EndsAStreamWithoutAFirstMessage) {
   grpc::ClientContext attach, upload;
   auto member = members_->Attach(&attach);
   v1::Directive directive;
@@ -466,7 +468,7 @@ TEST_F(ImpatientServicesTest, AStreamThatDoesNotSayWhatItIsAboutIsEnded) {
   EXPECT_TRUE(absl::IsCancelled(FromGrpc(shard->Finish())));
 }
 
-TEST_F(ServicesTest, GarbageAtThePortKillsNothing) {
+TEST_F(ServicesTest, SurvivesGarbageAtThePort) {
   for (int i = 0; i < 8; ++i) {
     const int garbage = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port_)};

@@ -20,8 +20,8 @@
 namespace muster {
 namespace {
 
-// "muster.t-4f2a91c0.SECRET": found in a log or a repository, one knows what it is and which to
-// revoke.
+// "muster.t-4f2a91c0.SECRET": a secret that leaks into a log or a repository can be recognized, and
+// its id tells which token to revoke.
 constexpr absl::string_view kPrefix = "muster";
 
 std::string RandomBytes(size_t count) {
@@ -44,7 +44,7 @@ absl::Time OverAt(const v1::AccessToken& token) {
 
 absl::Status Invalid() {
   return WithReason(
-      absl::UnauthenticatedError("the token is none of this cluster, was revoked or has ended: an "
+      absl::UnauthenticatedError("the token is not of this cluster, was revoked or has expired: an "
                                  "admin makes a new one (muster token create)"),
       "TOKEN_INVALID");
 }
@@ -93,11 +93,11 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   {
     absl::MutexLock lock(&mu_);
     if (std::ssize(tokens_) >= kTokensMax) {
-      return WithReason(absl::ResourceExhaustedError(
-                            absl::StrCat("there are ", kTokensMax,
-                                         " valid tokens, the limit: revoke those that nobody uses "
-                                         "(muster token list)")),
-                        "TOO_MANY_TOKENS");
+      return WithReason(
+          absl::ResourceExhaustedError(absl::StrCat("there are ", kTokensMax,
+                                                    " valid tokens, the limit: revoke unused ones "
+                                                    "(muster token list)")),
+          "TOO_MANY_TOKENS");
     }
   }
   RETURN_IF_ERROR(store_->PutToken(token));
@@ -112,7 +112,7 @@ absl::Status TokenTable::ForgetOld(absl::Time now) {
   {
     absl::MutexLock lock(&mu_);
     absl::Time first_over = now;
-    const std::string* first = nullptr;  // to be over, of those that are still listed
+    const std::string* first = nullptr;  // the listed token that ends first
     for (const auto& [id, token] : tokens_) {
       const absl::Time over = OverAt(token.record);
       if (FromProto(token.record.expire_time()) + kShownFor < now) {
@@ -143,7 +143,7 @@ absl::StatusOr<v1::AccessToken> TokenTable::Revoke(const std::string& id, absl::
       return WithReason(absl::NotFoundError(absl::StrCat("no token '", id, "'")),
                         "TOKEN_NOT_FOUND");
     }
-    // Refused from now on, whatever the disk says; who tries again stores it again.
+    // Refused from now on, whatever the disk does. A repeated call stores it again.
     if (!found->second.record.has_revoke_time()) {
       *found->second.record.mutable_revoke_time() = ToProto(now);
     }

@@ -1,4 +1,4 @@
-// The tokens of people and their programs.
+// The access tokens of users and their programs.
 #pragma once
 
 #include <functional>
@@ -18,31 +18,32 @@
 
 namespace muster {
 
-// A secret is 256 random bits; the store has their SHA-256 alone, so who reads it cannot call with
-// it. Thread-safe; what changes a token waits for the disk, Find() does not.
+// A secret has 256 random bits. The store only has its SHA-256, so a reader of the store cannot use
+// it. Calls that change a token block for the disk; Find() does not. Thread-safe.
 class TokenTable {
  public:
   static constexpr int kTokensMax = 10'000;
-  // Tokens that have ended are listed for so long, then forgotten when another is made. While there
-  // are kTokensMax, another takes the place of the one that ended or was revoked first.
+  // Expired tokens are listed for this long, then forgotten when another token is created. If there
+  // are kTokensMax, a new token replaces the one that expired or was revoked first.
   static constexpr absl::Duration kShownFor = absl::Hours(24 * 30);
   static constexpr absl::Duration kLifetimeMin = absl::Minutes(1);
   static constexpr absl::Duration kLifetimeMax = absl::Hours(24 * 366);
 
-  // Reads the tokens of `store`, which outlives the table.
+  // Reads the tokens of `store`, which must outlive the table.
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(Store* store);
 
-  // INVALID_ARGUMENT (reason "INVALID_REQUEST"): holder, scope or lifetime; RESOURCE_EXHAUSTED
-  // (reason "TOO_MANY_TOKENS"): as many are valid. The store's errors.
+  // Returns INVALID_ARGUMENT (reason "INVALID_REQUEST") for a bad holder, scope or lifetime,
+  // RESOURCE_EXHAUSTED (reason "TOO_MANY_TOKENS") if kTokensMax are valid, or an error of the
+  // store.
   absl::StatusOr<v1::CreateTokenResponse> Create(const v1::CreateTokenRequest& request,
                                                  absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // NOT_FOUND (reason "TOKEN_NOT_FOUND").
+  // Returns NOT_FOUND (reason "TOKEN_NOT_FOUND") if there is no such token.
   absl::StatusOr<v1::AccessToken> Revoke(const std::string& id, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<v1::AccessToken> List() const ABSL_LOCKS_EXCLUDED(mu_);  // newest first
 
-  // The token with this secret. UNAUTHENTICATED (reason "TOKEN_INVALID"): there is none, or it was
-  // revoked, or has ended; the message does not say more than its holder may know.
+  // Returns the token with this secret, or UNAUTHENTICATED (reason "TOKEN_INVALID") if it does not
+  // exist, was revoked or has expired. The message does not tell which.
   absl::StatusOr<v1::AccessToken> Find(absl::string_view secret, absl::Time now) const
       ABSL_LOCKS_EXCLUDED(mu_);
 

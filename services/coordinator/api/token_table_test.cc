@@ -56,7 +56,7 @@ class TokenTableTest : public ::testing::Test {
   std::unique_ptr<TokenTable> table_;
 };
 
-TEST_F(TokenTableTest, ASecretIsFoundUntilItEndsAlsoAfterARestart) {
+TEST_F(TokenTableTest, FindsASecretUntilItExpiresEvenAfterARestart) {
   const auto made = table_->Create(Wish("ann", v1::TOKEN_SUBMIT), kNow);
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_THAT(made->secret(), HasSubstr("muster." + made->token().id() + "."));
@@ -72,7 +72,7 @@ TEST_F(TokenTableTest, ASecretIsFoundUntilItEndsAlsoAfterARestart) {
             "TOKEN_INVALID");
 }
 
-TEST_F(TokenTableTest, NothingElseIsASecret) {
+TEST_F(TokenTableTest, RejectsOtherSecrets) {
   const auto made = table_->Create(Wish("ann", v1::TOKEN_ADMIN), kNow);
   const auto other = table_->Create(Wish("bob", v1::TOKEN_READ), kNow);
   std::string swapped = made->secret();
@@ -87,7 +87,7 @@ TEST_F(TokenTableTest, NothingElseIsASecret) {
   }
 }
 
-TEST_F(TokenTableTest, WhatIsRevokedStaysRevoked) {
+TEST_F(TokenTableTest, ARevokedTokenStaysRevoked) {
   const auto made = table_->Create(Wish("ann", v1::TOKEN_READ), kNow);
   EXPECT_EQ(ReasonOf(table_->Revoke("t-00000000", kNow).status()), "TOKEN_NOT_FOUND");
   const auto revoked = table_->Revoke(made->token().id(), kNow);
@@ -103,8 +103,8 @@ TEST_F(TokenTableTest, WhatIsRevokedStaysRevoked) {
   EXPECT_TRUE(table_->List()[0].has_revoke_time());
 }
 
-// They would keep out whoever needs one now for a month.
-TEST_F(TokenTableTest, WhatIsOverTakesNoRoomFromWhatIsNew) {
+// Otherwise they would block new tokens for a month.
+TEST_F(TokenTableTest, EndedTokensDoNotBlockNewOnes) {
   const auto id = [](int i) { return absl::StrCat("t-", absl::Hex(i, absl::kZeroPad8)); };
   int next = 0;
   const auto import = [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
@@ -112,7 +112,7 @@ TEST_F(TokenTableTest, WhatIsOverTakesNoRoomFromWhatIsNew) {
     if (next > TokenTable::kTokensMax) return std::nullopt;
     if (next == 0) {
       record.mutable_header();
-    } else {  // the second ended first, the fourth was revoked before that
+    } else {  // the second ended first; the fourth was revoked before that
       const absl::Time ends = next == 2 ? kNow - absl::Hours(1) : kNow + absl::Hours(1);
       v1::AccessToken token;
       token.set_id(id(next));
@@ -145,14 +145,14 @@ TEST_F(TokenTableTest, WhatIsOverTakesNoRoomFromWhatIsNew) {
 TEST_F(TokenTableTest, TheDiskHasNoSecret) {
   const auto made = table_->Create(Wish("ann", v1::TOKEN_READ), kNow);
   table_.reset();
-  store_.reset();  // which writes all of the log into the file
+  store_.reset();  // writes the whole log into the file
   std::ifstream file(folder_ + "/coordinator.db", std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
   EXPECT_TRUE(absl::StrContains(bytes, made->token().id()));
   EXPECT_FALSE(absl::StrContains(bytes, made->secret().substr(made->secret().rfind('.') + 1)));
 }
 
-TEST_F(TokenTableTest, FaultyWishesAreAnsweredWithEveryFault) {
+TEST_F(TokenTableTest, ReportsAllFaultsOfARequest) {
   const absl::Status status =
       table_->Create(Wish("Ann; DROP TABLE tokens", v1::TOKEN_SCOPE_UNSPECIFIED, 1), kNow).status();
   EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST");

@@ -6,7 +6,7 @@
 namespace muster {
 namespace {
 
-// Ends its call at once; deletes itself when gRPC is done with it.
+// Ends its call at once. Deletes itself when gRPC is done with it.
 class Refusal final : public grpc::ServerGenericBidiReactor {
  public:
   Refusal() {

@@ -1,12 +1,13 @@
-// The answer to calls of methods that the coordinator does not have.
+// Answers calls of methods that the coordinator does not have.
 #pragma once
 
 #include "grpcpp/generic/async_generic_service.h"
 
 namespace muster {
 
-// UNIMPLEMENTED with a message: who calls is a program of another version, most likely, which can
-// tell its people nothing but what it hears. It hears no version: nobody has asked who it is.
+// Returns UNIMPLEMENTED with an explanation. The caller is probably a program of another version,
+// which can only show this message. The message has no version, because the caller is not
+// authenticated.
 class UnknownMethods final : public grpc::CallbackGenericService {
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(

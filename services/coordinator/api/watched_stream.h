@@ -1,4 +1,4 @@
-// What the streams of several services have in common: how they end, and how they are filled.
+// Functions that the streams of several services share.
 #pragma once
 
 #include <optional>
@@ -13,25 +13,25 @@
 
 namespace muster {
 
-// How often a waiting call looks whether its caller is still there.
+// How often a waiting call checks that its client is still there.
 inline constexpr absl::Duration kCallerCheck = absl::Seconds(1);
 
 inline absl::Status CallerGone() { return absl::CancelledError("the caller is gone"); }
 
-// Of a stream that the watch has ended: `what` has not happened.
+// The error of a stream that the watch has ended. `what` names the event that did not happen.
 inline absl::Status Stalled(absl::string_view what, absl::Duration stall_max) {
   return WithReason(
       absl::DeadlineExceededError(absl::StrCat(what, " for ", absl::FormatDuration(stall_max))),
       "STREAM_STALLED");
 }
 
-// Everything that `source` has, into the stream. Blocks until its reader has taken it; `guard`
-// watches that he does.
+// Writes all messages of `source` to the stream. Blocks until the client has read them; `guard`
+// limits the time for each.
 template <typename Source, typename Message>
 absl::Status SendAll(Source& source, grpc::ServerWriter<Message>& writer, CallWatch::Guard& guard,
                      absl::Duration stall_max) {
   while (true) {
-    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
+    guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
     ASSIGN_OR_RETURN(const std::optional<Message> next, source.Next());
     if (!next) return absl::OkStatus();
     guard.Advance(stall_max);
