@@ -659,7 +659,7 @@ TEST_F(CoordinatorTest, AStreamThatFallsSilentIsClosedWithItsMembersNameAndLease
   for (int i = 0; i < 6; ++i) Exchange(absl::Seconds(1));
 
   EXPECT_EQ(ReasonOf(silent->closed()), "LEASE_EXPIRED");
-  EXPECT_EQ(silent->closed().message(), "w-1: nothing was heard of it for its lease of 5s");
+  EXPECT_EQ(silent->closed().message(), "w-1: it did not report for its lease of 5s");
 }
 
 TEST_F(CoordinatorTest, AMemberThatComesBackWithinItsLeaseHasLostNothing) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kManifest[] = "manifest.json";
 
-// The manifest last: whoever has it has all.
+// The manifest comes last, so a client that has it has all files.
 std::vector<std::string> NamesOf(const v1::Checkpoint& checkpoint) {
   std::vector<std::string> names;
   for (const v1::CheckpointFile& file : checkpoint.files()) {

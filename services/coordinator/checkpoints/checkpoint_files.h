@@ -1,4 +1,4 @@
-// The bytes of a checkpoint's files, for a user who fetches them.
+// Reads the files of a checkpoint for a download.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace muster {
 
-// Pieces of at most limits::kReadChunkBytesMax, the manifest last. Holds the files open: a download
-// ends well though the checkpoint is pruned meanwhile. Not thread-safe.
+// Returns pieces of at most limits::kReadChunkBytesMax, the manifest last. Holds the files open, so
+// a download succeeds even if the checkpoint is pruned meanwhile. Not thread-safe.
 class CheckpointFiles {
  public:
-  // Only files that the checkpoint lists can be named. NOT_FOUND (reason "FILE_NOT_FOUND") for any
-  // other, whatever path it may be; INVALID_ARGUMENT for an offset without a file, or outside of
-  // it.
+  // Only files that the checkpoint lists can be read. Returns NOT_FOUND (reason "FILE_NOT_FOUND")
+  // for any other name or path. Returns INVALID_ARGUMENT for an offset without a file or outside of
+  // the file.
   static absl::StatusOr<CheckpointFiles> Open(const v1::Checkpoint& checkpoint,
                                               const v1::ReadCheckpointRequest& request);
 
-  // The next piece; nullopt after the last. An empty file is one empty piece.
+  // Returns the next piece; nullopt after the last one. An empty file is one empty piece.
   absl::StatusOr<std::optional<v1::ReadCheckpointResponse>> Next();
 
  private:

@@ -31,7 +31,7 @@ class CheckpointFilesTest : public ::testing::Test {
   v1::Checkpoint checkpoint_;
 };
 
-TEST_F(CheckpointFilesTest, ADownloadEndsWellThoughTheCheckpointIsPruned) {
+TEST_F(CheckpointFilesTest, ADownloadSucceedsThoughTheCheckpointIsPruned) {
   auto files = CheckpointFiles::Open(checkpoint_, {});
   ASSERT_TRUE(files.ok()) << files.status();
   std::map<std::string, int64_t> read;
@@ -49,13 +49,13 @@ TEST_F(CheckpointFilesTest, ADownloadEndsWellThoughTheCheckpointIsPruned) {
   EXPECT_EQ(read["manifest.json"], 2);
 }
 
-TEST_F(CheckpointFilesTest, OneThatIsGoneIsNotFound) {
+TEST_F(CheckpointFilesTest, ADeletedCheckpointIsNotFound) {
   std::filesystem::remove_all(checkpoint_.directory());
   const auto files = CheckpointFiles::Open(checkpoint_, {});
   EXPECT_EQ(ReasonOf(files.status()), "CHECKPOINT_NOT_FOUND");
 }
 
-TEST_F(CheckpointFilesTest, ADownloadGoesOnWhereItBroke) {
+TEST_F(CheckpointFilesTest, ADownloadContinuesAtAnOffset) {
   v1::ReadCheckpointRequest request;
   request.set_file("manifest.json");
   request.set_offset(1);

@@ -1,5 +1,5 @@
-// Which checkpoints stay however many newer ones there are: checkpoint.keep_every_steps and
-// checkpoint.keep_best of a job file.
+// Selects the checkpoints that stay, however many newer ones there are: checkpoint.keep_every_steps
+// and checkpoint.keep_best of a job file.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace muster {
 
-// What is known of the evaluation of a step's parameters.
+// The evaluation of a step's parameters, as far as it is known.
 struct StepEvaluation {
   enum Kind { kNone, kToCome, kKnown };
   Kind kind = kNone;
-  double loss = 0;  // of a known one; one that is not finite is never among the best
+  double loss = 0;  // of kKnown; a non-finite loss is never among the best
 };
 
-// Of `committed` steps those that `spec` keeps: multiples of keep_every_steps, the keep_best ones
-// with the smallest evaluation losses (equal ones have one place together), and those whose
-// evaluation is yet to come, which may turn out to be among the best. `evaluation` is asked only
-// where the spec wants the best. In the order of `committed`.
+// Returns the `committed` steps that `spec` keeps, in their order. It keeps multiples of
+// keep_every_steps, and the keep_best steps with the smallest evaluation loss (equal losses share a
+// place). It also keeps steps with an evaluation still to come, which may be among the best. Calls
+// `evaluation` only if the spec keeps the best.
 std::vector<int64_t> RetainedSteps(const v1::CheckpointSpec& spec,
                                    absl::Span<const int64_t> committed,
                                    absl::FunctionRef<StepEvaluation(int64_t step)> evaluation);

@@ -20,7 +20,7 @@ StepEvaluation Losses(const std::map<int64_t, double>& losses, int64_t step) {
   return {.kind = StepEvaluation::kKnown, .loss = found->second};
 }
 
-TEST(RetainedStepsTest, NothingIsAskedWhereNothingIsWanted) {
+TEST(RetainedStepsTest, ReadsNoEvaluationsUnlessTheBestAreKept) {
   const auto nobody = [](int64_t) -> StepEvaluation {
     ADD_FAILURE() << "asked";
     return {};
@@ -31,7 +31,7 @@ TEST(RetainedStepsTest, NothingIsAskedWhereNothingIsWanted) {
   EXPECT_THAT(RetainedSteps(spec, kCommitted, nobody), ElementsAre(200, 400));
 }
 
-TEST(RetainedStepsTest, TheBestAreThoseWithTheSmallestLoss) {
+TEST(RetainedStepsTest, KeepsTheStepsWithTheSmallestLoss) {
   v1::CheckpointSpec spec;
   spec.set_keep_best(2);
   const auto losses = [](int64_t step) {
@@ -43,7 +43,7 @@ TEST(RetainedStepsTest, TheBestAreThoseWithTheSmallestLoss) {
   EXPECT_THAT(RetainedSteps(spec, kCommitted, losses), ElementsAre(200, 300, 400, 500));
 }
 
-TEST(RetainedStepsTest, ALossThatIsNotFiniteIsNeverAmongTheBest) {
+TEST(RetainedStepsTest, ANonFiniteLossIsNeverAmongTheBest) {
   v1::CheckpointSpec spec;
   spec.set_keep_best(3);
   const auto losses = [](int64_t step) {
@@ -52,7 +52,7 @@ TEST(RetainedStepsTest, ALossThatIsNotFiniteIsNeverAmongTheBest) {
   EXPECT_THAT(RetainedSteps(spec, kCommitted, losses), ElementsAre(200));
 }
 
-TEST(RetainedStepsTest, WhatIsNotEvaluatedYetStays) {
+TEST(RetainedStepsTest, KeepsStepsThatAreNotEvaluatedYet) {
   v1::CheckpointSpec spec;
   spec.set_keep_best(1);
   const auto losses = [](int64_t step) -> StepEvaluation {

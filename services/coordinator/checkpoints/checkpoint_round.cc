@@ -18,7 +18,7 @@ absl::Span<const std::byte> BytesOf(const std::string& data) {
   return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
 }
 
-// Of chunks in one message: a hundred kilobytes.
+// Limits the chunks in one message to about a hundred kilobytes.
 constexpr int kPlacesMax = 4096;
 
 absl::Status InvalidSlice(const absl::Status& status) {
@@ -127,9 +127,10 @@ absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int attempt, int64_
   }
   absl::MutexLock lock(&mu_);
   if (attempts_[shard] != attempt) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "shard ", shard, " has begun to write step ", step(), " again since")),
-                      "STALE_SNAPSHOT");
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat("shard ", shard, " has begun to write step ",
+                                                   step(), " again since then")),
+        "STALE_SNAPSHOT");
   }
   if (bytes > 0) finished_.insert(shard);
   if (committing_ || std::ssize(finished_) < shards_with_bytes_) return false;

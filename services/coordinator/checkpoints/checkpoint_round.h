@@ -1,4 +1,5 @@
-// One checkpoint being written: the streams of all shards of a plan, until the last one commits it.
+// One checkpoint that is being written: the streams of all shards of a plan, until the last one
+// commits it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@
 
 namespace muster {
 
-// Thread-safe; Open(), Write(), Commit() and whoever comes meanwhile may wait for the disk. The
-// constructor does not even look at the plan.
+// Open(), Write() and Commit(), and calls that come meanwhile, may block for the disk. The
+// constructor does not read the plan. Thread-safe.
 class CheckpointRound {
  public:
   struct Options {
@@ -38,47 +39,48 @@ class CheckpointRound {
   uint64_t snapshot() const { return options_.snapshot; }
   absl::Time start() const { return options_.start; }
 
-  // Lays the files out when the first shard comes; later calls return at once. A round that could
-  // not be opened stays failed.
+  // Creates the files when the first shard comes; later calls return the same result at once.
   absl::Status Open() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Takes one slice of `shard`. INVALID_ARGUMENT (reason "INVALID_SLICE"): not this shard's chunk,
-  // too large or outside the chunk; DATA_LOSS (reason "CHECKSUM_MISMATCH"): checksum. These harm
-  // only their stream; any other error is the disk's and ends the round.
+  // Writes one slice of `shard`.
+  // Returns INVALID_ARGUMENT (reason "INVALID_SLICE") if the chunk is not of this shard, or the
+  // slice is too large or outside the chunk. Returns DATA_LOSS (reason "CHECKSUM_MISMATCH") for a
+  // wrong checksum. These errors only affect the stream. Any other error is the disk's and ends the
+  // round.
   absl::Status Write(int shard, const v1::ShardSlice& slice) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The same for a slice that the shard's member has written itself; only while shared().
+  // Like Write(), for a slice that the shard's member has written itself. Requires: shared().
   absl::Status NoteWritten(int shard, const v1::WrittenSlice& slice) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Members may write the files themselves.
+  // Returns true if members may write the files themselves.
   bool shared() const { return options_.writer.shared; }
-  // Once it is open: where a shard's member does so, in messages that fit gRPC's limit.
-  // `jobs_folder` holds the round's files.
+  // Returns where a shard's member writes, in messages within gRPC's size limit. `jobs_folder`
+  // contains the round's files. Requires: Open() succeeded.
   std::vector<v1::WriteShardDirectResponse> LayoutFor(int shard,
                                                       const std::string& jobs_folder) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A shard's stream begins: from here on only this attempt can finish it, unless the shard has
-  // been finished before. A member that writes the files itself must not begin again then: they may
-  // be committed at any moment.
+  // Begins a shard's stream. From here on only this attempt can finish the shard, unless it was
+  // finished before. In that case a member that writes the files itself must not write again: they
+  // may be committed at any moment.
   struct Attempt {
     int number = 0;
     bool finished_before = false;
   };
   Attempt BeginShard(int shard) ABSL_LOCKS_EXCLUDED(mu_);
-  // A shard's stream has ended after `bytes`. INVALID_ARGUMENT (reason "INCOMPLETE_SHARD") unless
-  // that is all of it; FAILED_PRECONDITION (reason "STALE_SNAPSHOT") when another attempt has begun
-  // since. True for exactly one call: the one that completes the round and must Commit(). A shard
-  // without chunks need not come.
+  // Ends a shard's stream after `bytes`. Returns true for exactly one call, which completes the
+  // round and must call Commit(). A shard without chunks need not come.
+  // Returns INVALID_ARGUMENT (reason "INCOMPLETE_SHARD") if bytes are missing or too many.
+  // Returns FAILED_PRECONDITION (reason "STALE_SNAPSHOT") if another attempt has begun since.
   absl::StatusOr<bool> FinishShard(int shard, int attempt, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<v1::Checkpoint> Commit() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Says how the round ended; the first call counts.
+  // Sets the outcome of the round. Only the first call counts.
   void Resolve(absl::Status outcome) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits up to `timeout` for that: nullopt when it has not ended.
+  // Blocks for up to `timeout`. Returns the outcome, or nullopt if there is none yet.
   std::optional<absl::Status> AwaitOutcome(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Bytes of one shard's stream: values and optimizer slots of its chunks.
+  // Returns the size of a shard's stream: values and optimizer slots of its chunks.
   int64_t ShardBytes(int shard) const;
 
  private:
@@ -87,10 +89,10 @@ class CheckpointRound {
 
   const Options options_;
   mutable absl::Mutex mu_;
-  int64_t shards_with_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // known once it is open
+  int64_t shards_with_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // known after Open()
   absl::Status opened_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<CheckpointWriter> writer_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<int, int> attempts_ ABSL_GUARDED_BY(mu_);  // the newest, by shard
+  absl::flat_hash_map<int, int> attempts_ ABSL_GUARDED_BY(mu_);  // the newest attempt, by shard
   absl::flat_hash_set<int> finished_ ABSL_GUARDED_BY(mu_);       // shards
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mu_);
@@ -104,7 +106,8 @@ class ShardUpload {
 
   absl::Status Write(const v1::ShardSlice& slice);
   absl::Status NoteWritten(const v1::WrittenSlice& slice);
-  // The round has all of the shard from an attempt before, and so has this one.
+  // Returns true if an earlier attempt has finished the shard. Then this upload counts as complete,
+  // too.
   bool TakeFromBefore();
 
   const std::shared_ptr<CheckpointRound>& round() const { return round_; }

@@ -10,7 +10,7 @@ namespace muster {
 absl::Status CheckpointNotWanted(const CheckpointRound& round) {
   return WithReason(
       absl::FailedPreconditionError(absl::StrCat(round.plan().job(), ": the checkpoint of step ",
-                                                 round.step(), " is not wanted any more")),
+                                                 round.step(), " is no longer needed")),
       "STALE_SNAPSHOT");
 }
 

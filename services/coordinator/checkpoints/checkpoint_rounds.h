@@ -1,5 +1,4 @@
-// The checkpoints of one job that are being written now, and what became of the others of its
-// generation.
+// The open checkpoint rounds of a job, and the outcomes of earlier rounds of its generation.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,8 @@
 
 namespace muster {
 
-// Bookkeeping only: no disk, no clock; not thread-safe. Whoever waits for a round's outcome hears
-// it from who calls TakeEnded(): telling it may wait for the disk.
+// Bookkeeping only: no disk, no clock. The caller of TakeEnded() resolves the rounds, because this
+// wakes waiting calls that may use the disk. Not thread-safe.
 class CheckpointRounds {
  public:
   struct Key {
@@ -32,48 +31,47 @@ class CheckpointRounds {
     absl::Status outcome;
   };
 
-  // A new generation: what the one before committed and gave up says nothing about it.
+  // Starts a new generation, and forgets what the previous one committed and abandoned.
   void Begin();
 
-  // The open round of `key`, made by `make` where there is none. FAILED_PRECONDITION (reason
-  // "CHECKPOINT_ABANDONED") when this generation has given it up.
+  // Returns the open round of `key`; `make` creates it if there is none. Returns
+  // FAILED_PRECONDITION (reason "CHECKPOINT_ABANDONED") if this generation has abandoned it.
   absl::StatusOr<std::shared_ptr<CheckpointRound>> Join(
       Key key, const std::function<CheckpointRound::Options()>& make);
   bool IsOpen(const CheckpointRound& round) const;
   bool HasCommitted(int64_t step) const { return committed_.contains(step); }
-  // Open ones that are on nobody's demand, of steps before this one.
+  // Returns the open periodic and final rounds of earlier steps.
   std::vector<std::shared_ptr<CheckpointRound>> PeriodicBefore(int64_t step) const;
 
-  // The step's checkpoint is on the disk. A periodic round and one on demand of the same step hold
-  // the same bytes, so this answers both.
+  // Records that the step's checkpoint is on the disk. A periodic round and one on demand of the
+  // same step contain the same bytes, so this ends both.
   void Commit(int64_t step);
-  // Ends the round for good, or has it never begin; false if it was given up before, or the step is
-  // committed.
+  // Ends a round permanently, or prevents its start. Returns false if it was abandoned before, or
+  // the step is committed.
   bool Abandon(Key key, const absl::Status& why);
-  // Rounds that the job no longer wants (a shard missed the step, or the generation was halted)
-  // hold files. 0: those that are on nobody's demand.
+  // Ends rounds that the job no longer needs (a shard missed the step, or the generation was
+  // halted), because they hold files. `wants` gets the snapshot; 0 means periodic or final.
   void DropUnwanted(const std::function<bool(uint64_t snapshot)>& wants);
   // The job does not run any more.
   void Clear();
 
-  // Of this generation, from now on: every shard is sent to the coordinator, whatever the job asked
-  // for. What was written otherwise came to nothing.
+  // Makes every shard of this generation go through the coordinator, whatever the job asked for,
+  // because a direct write failed.
   void StreamOnly() { stream_only_ = true; }
   bool stream_only() const { return stream_only_; }
 
-  // Streams of shards that are open, in all rounds.
+  // Counts the open shard streams of all rounds.
   void BeginStream() { ++streams_; }
   void EndStream() { --streams_; }
   bool writing() const { return streams_ > 0; }
 
-  // Rounds that have all of their shards, up to the end of the pruning that follows. None begins
-  // once the round is not open any more.
+  // Counts the rounds that have all of their shards, up to the end of the pruning that follows. No
+  // commit begins after the round has ended.
   void BeginCommit() { ++commits_; }
   void EndCommit() { --commits_; }
   bool committing() const { return commits_ > 0; }
 
-  // The rounds that have ended since the last call, with the status with which each shall be
-  // resolved.
+  // Returns the rounds that have ended since the last call, with the status to resolve each.
   std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
 
  private:
@@ -89,7 +87,7 @@ class CheckpointRounds {
   std::vector<Ended> ended_;
 };
 
-// The error of a round, or of a shard's stream, that comes too late.
+// The error for a round, or a shard's stream, that comes too late.
 absl::Status CheckpointNotWanted(const CheckpointRound& round);
 
 }  // namespace muster

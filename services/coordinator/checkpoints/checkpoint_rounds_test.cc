@@ -7,7 +7,7 @@
 namespace muster::checkpoint_rounds_test {
 namespace {
 
-// Rounds that are never opened touch no disk.
+// Makes options. A round that is never opened does not touch the disk.
 std::function<CheckpointRound::Options()> Make(CheckpointRounds::Key key) {
   return [key] {
     auto plan = std::make_shared<v1::JobPlan>();
@@ -36,7 +36,7 @@ TEST(CheckpointRoundsTest, ShardsOfOneCheckpointShareARound) {
   EXPECT_TRUE(rounds.IsOpen(*round));
 }
 
-TEST(CheckpointRoundsTest, ACommitAnswersEveryRoundOfItsStepAndNoOther) {
+TEST(CheckpointRoundsTest, ACommitEndsEveryRoundOfItsStepOnly) {
   CheckpointRounds rounds;
   const auto periodic = Join(rounds, kPeriodic), on_demand = Join(rounds, kOnDemand),
              later = Join(rounds, kLater);
@@ -55,13 +55,13 @@ TEST(CheckpointRoundsTest, ACommitAnswersEveryRoundOfItsStepAndNoOther) {
   EXPECT_TRUE(rounds.TakeEnded().empty()) << "each once";
 }
 
-TEST(CheckpointRoundsTest, WhatWasGivenUpIsRefusedUntilTheNextGeneration) {
+TEST(CheckpointRoundsTest, AnAbandonedRoundIsRefusedUntilTheNextGeneration) {
   CheckpointRounds rounds;
   Join(rounds, kPeriodic);
 
   EXPECT_TRUE(rounds.Abandon(kPeriodic, absl::UnavailableError("disk")));
   EXPECT_FALSE(rounds.Abandon(kPeriodic, absl::UnavailableError("again"))) << "it is known";
-  EXPECT_TRUE(rounds.Abandon(kLater, absl::UnavailableError("disk"))) << "nobody has begun it";
+  EXPECT_TRUE(rounds.Abandon(kLater, absl::UnavailableError("disk"))) << "the round had not begun";
   EXPECT_EQ(ReasonOf(rounds.Join(kLater, Make(kLater)).status()), "CHECKPOINT_ABANDONED");
   rounds.Commit(6);
   EXPECT_FALSE(rounds.Abandon({.step = 6}, absl::UnavailableError("disk"))) << "it is on the disk";
@@ -75,7 +75,7 @@ TEST(CheckpointRoundsTest, WhatWasGivenUpIsRefusedUntilTheNextGeneration) {
   EXPECT_TRUE(rounds.Join(kPeriodic, Make(kPeriodic)).ok());
 }
 
-TEST(CheckpointRoundsTest, RoundsThatAreNotWantedAnyMoreEnd) {
+TEST(CheckpointRoundsTest, EndsRoundsThatAreNoLongerNeeded) {
   CheckpointRounds rounds;
   const auto periodic = Join(rounds, kPeriodic), on_demand = Join(rounds, kOnDemand);
   rounds.DropUnwanted([](uint64_t snapshot) { return snapshot == 0 || snapshot == 7; });
@@ -89,7 +89,7 @@ TEST(CheckpointRoundsTest, RoundsThatAreNotWantedAnyMoreEnd) {
 
   rounds.Clear();
   EXPECT_EQ(rounds.TakeEnded().at(0).outcome.message(),
-            "line-1: the checkpoint of step 4 is not wanted any more");
+            "line-1: the checkpoint of step 4 is no longer needed");
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr char kFolderPrefix[] = "model-";
 
-// The name of the folder in which a path was made; "" for what WriteInitialValues() cannot have
-// made.
+// Returns the name of the folder that contains a path; "" if WriteInitialValues() cannot have made
+// it.
 std::string FolderOf(const std::string& path) {
   const std::string name = fs::path(path).parent_path().filename().string();
   return absl::StartsWith(name, kFolderPrefix) ? name : "";
@@ -73,7 +73,7 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
   plan.set_job(spec.name());
   *plan.mutable_spec() = spec;
   *plan.mutable_graph() = model.graph;
-  plan.add_shards();  // of everything
+  plan.add_shards();  // one shard that has everything
   const std::vector<v1::PlanChunk> chunks =
       WithAveragedSlots(spec, CutIntoChunks(model.graph, spec.chunk_bytes()));
   plan.mutable_chunks()->Add(chunks.begin(), chunks.end());
@@ -84,7 +84,8 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
         WriteChunk(plan, id, model.initial_values[plan.chunks(id).parameter()], *writer));
   }
   RETURN_IF_ERROR(writer->Commit().status());
-  RETURN_IF_ERROR(SyncFolder(directory));  // else a power cut takes the new folder's name
+  // otherwise a power cut could remove the new folder's name
+  RETURN_IF_ERROR(SyncFolder(directory));
   std::move(remove).Cancel();
   return CheckpointPath(folder, /*step=*/0);
 }

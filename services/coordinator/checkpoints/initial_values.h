@@ -1,4 +1,4 @@
-// The values that a model's file brings along, kept where shards can restore them from.
+// Stores the values that a model file brings, so that shards can restore them.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@
 namespace muster {
 
 // Writes a checkpoint of step 0 into a new folder below `directory`: the model's initial values,
-// zeros in every optimizer slot. Returns the checkpoint's absolute path. Errors as
-// CheckpointWriter's; nothing is left behind then.
+// and zeros in every optimizer slot. Returns the checkpoint's absolute path, or an error of
+// CheckpointWriter; then no files remain.
 absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
                                                const v1::JobSpec& spec, const Model& model);
 
-// Removes the folder below `directory` in which WriteInitialValues() made `path`, which may have
-// had another name above that folder then: a state folder may be moved. Whether it made it the
-// caller knows.
+// Removes the folder below `directory` in which WriteInitialValues() made `path`. The part of
+// `path` above that folder may differ, because a state folder may be moved. Requires:
+// WriteInitialValues() made `path`.
 void RemoveInitialValues(const std::string& directory, const std::string& path);
 
-// Removes what WriteInitialValues() made below `directory`, but for what is in `used`.
+// Removes everything that WriteInitialValues() made below `directory`, except what is in `used`.
 void RemoveOrphanedValues(const std::string& directory, absl::Span<const std::string> used);
 
 }  // namespace muster

@@ -15,8 +15,8 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// With local_sgd every slot has chunks of its own.
-TEST(InitialValuesTest, ValuesAreTheModelsAndSlotsAreZeroInEveryMode) {
+// Every slot has chunks of its own in local_sgd.
+TEST(InitialValuesTest, WritesTheModelsValuesAndZeroSlotsInEveryMode) {
   Model model;
   v1::Parameter& parameter = *model.graph.add_parameters();
   parameter.set_name("w");

@@ -32,16 +32,18 @@ absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin&
   const std::string path = PathOfRestore(origin.restore, folder);
   const absl::Status verified = Verify(path, watch);
   if (absl::IsDataLoss(verified)) {
-    return Damaged(absl::StrCat("what ", JobIdOf(record.name()), " starts from is damaged: ",
-                                verified.message(), SoundOnesBeside(path, watch.stop),
-                                ". Submit the job again, with checkpoint.resume_from for one that "
+    return Damaged(absl::StrCat("the checkpoint that ", JobIdOf(record.name()),
+                                " starts from is damaged: ", verified.message(),
+                                SoundOnesBeside(path, watch.stop),
+                                ". Submit the job again, with a checkpoint.resume_from that "
                                 "is sound"));
   }
   RETURN_IF_ERROR(verified);
   return choice;
 }
 
-// From its last one down, newest first. The last one is among them though its folder be gone.
+// Returns the job's steps up to its last one, newest first. Includes the last one even if its
+// folder is gone.
 absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int64_t last) {
   ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCheckpointSteps(directory));
   std::erase_if(steps, [last](int64_t step) { return step >= last; });
@@ -50,7 +52,8 @@ absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int6
   return steps;
 }
 
-// Nobody waits for it any more, or there are no descriptors: the next one would say the same.
+// Errors of this process: the caller is gone, or descriptors are missing. Other checkpoints would
+// fail in the same way.
 bool IsOfThisProcess(const absl::Status& verified) {
   return absl::IsCancelled(verified) || absl::IsResourceExhausted(verified);
 }
@@ -73,7 +76,7 @@ absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrig
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, OwnSteps(directory, *last->step));
   RestoreChoice choice;
   std::vector<int64_t> damaged;
-  absl::Status unreadable;  // the newest that is
+  absl::Status unreadable;  // error of the newest unreadable checkpoint
   for (const int64_t step : steps) {
     const absl::Status verified = Verify(CheckpointPath(directory, step), watch);
     if (IsOfThisProcess(verified)) return verified;

@@ -1,4 +1,4 @@
-// Which checkpoint a generation of a job starts from.
+// Chooses the checkpoint from which a generation of a job starts.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +17,45 @@ namespace muster {
 struct RestoreChoice {
   std::string restore;  // as JobPlan.restore; "": initial values
   int64_t first_step = 0;
-  // The job's own checkpoints that were passed over, newest first.
+  // The job's own checkpoints that were skipped, newest first.
   struct PassedOver {
     int64_t step = 0;
-    std::string what;        // names the file, and the system's error where there is one
-    bool set_aside = false;  // it is damaged, and no checkpoint any more; else it lies where it lay
+    std::string what;  // names the file and, if there is one, the system's error
+    // it is damaged and was renamed, so it no longer counts; otherwise it was not touched
+    bool set_aside = false;
   };
   std::vector<PassedOver> passed_over;
 };
 
-// Either may be null.
+// Callbacks of ChooseRestore(). Either may be null.
 struct RestoreWatch {
-  std::function<bool()> stop;     // nobody waits for the choice any more
-  std::function<void()> damaged;  // hears of each that is, whatever comes of the choice
+  std::function<bool()> stop;     // returns true if the caller no longer waits
+  std::function<void()> damaged;  // called for each damaged checkpoint, whatever the result
 };
 
-// The newest of the job's own checkpoints that is sound to the last byte; a job that has none yet
-// starts where its origin says, which must be sound too. Reads all of that checkpoint, at one to
-// two gigabytes a second: outside of every lock.
+// Returns the newest of the job's own checkpoints that is completely intact. A job without one
+// starts from its origin, which must be intact, too. Reads the whole checkpoint, at one to two
+// gigabytes per second.
+// Requires: the caller holds no lock.
 //
-// A newer one is passed over for one of two reasons. It is damaged: then it is set aside, unless it
-// cannot be renamed. Or it cannot be read now, which is no verdict: EIO, EACCES or ESTALE when a
-// file is opened. That one stays as it is, since it may be readable again tomorrow. Where none is
-// sound nothing is touched, so that a disk that cannot be read at all takes no checkpoint away.
+// Skips a newer checkpoint for one of two reasons. If it is damaged, it is set aside (renamed),
+// unless the rename fails. If it cannot be read now (EIO, EACCES or ESTALE on opening a file), it
+// is left as it is, because it may be readable later. If none is intact, nothing is renamed, so
+// that an unreadable disk loses no checkpoint.
 //
-// DATA_LOSS (reason "CHECKPOINT_DAMAGED"): all of the job's own are damaged, or the one is that
-// somebody chose for it; the message names the file, what is wrong with it and which others are
-// sound. CANCELLED: `watch.stop` said so. RESOURCE_EXHAUSTED: this process lacks descriptors or
-// memory; try again. Any other error is the disk's (reason "STORAGE_FAILED"): none is sound, and
-// this says why the newest of those cannot be read that may be.
+// Returns DATA_LOSS (reason "CHECKPOINT_DAMAGED") if all of the job's own checkpoints are damaged,
+// or if the one that a user chose is. The message names the file, the damage, and the intact
+// checkpoints.
+// Returns CANCELLED if `watch.stop` returned true.
+// Returns RESOURCE_EXHAUSTED if this process lacks descriptors or memory; try again.
+// Returns another error of the disk (reason "STORAGE_FAILED") if none is intact. The message tells
+// why the newest of the unreadable ones cannot be read.
 absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrigin& origin,
                                             const StateFolder& folder,
                                             const RestoreWatch& watch = {});
 
-// Where a checkpoint lies that a plan or an origin names: the folder of a job's checkpoint (the
-// state folder may have been moved since it was written), or a path as it is.
+// Returns the path of a checkpoint that a plan or an origin names: the folder of a job's checkpoint
+// (the state folder may have been moved since), or a path as it is.
 std::string PathOfRestore(absl::string_view restore, const StateFolder& folder);
 
 }  // namespace muster

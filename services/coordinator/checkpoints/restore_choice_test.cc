@@ -16,10 +16,10 @@
 #include "lib/checkpoint/known_checkpoint.h"
 #include "lib/status/status.h"
 
-// Whether the disk refuses to rename.
+// True if rename() fails.
 static std::atomic<bool> renames_fail = false;
 
-// In place of libc's, in this whole program.
+// Replaces rename() of libc in this program.
 extern "C" int rename(const char* from, const char* to) noexcept {
   if (!renames_fail) return renameat(AT_FDCWD, from, AT_FDCWD, to);
   errno = EIO;
@@ -45,12 +45,12 @@ class RestoreChoiceTest : public ::testing::Test {
   std::string FileOf(int64_t step) const {
     return CheckpointPath(own_, step) + "/optimizer-00001-of-00001.safetensors";
   }
-  // Whoever opens the file is refused: ELOOP.
+  // Makes every open of the file fail with ELOOP.
   static void MakeUnreadable(const std::string& file) {
     std::filesystem::remove(file);
     std::filesystem::create_symlink(file, file);
   }
-  // One bit, in the last byte of a slot.
+  // Flips one bit in the last byte of a slot.
   void Damage(int64_t step) const {
     std::string content = ReadWhole(FileOf(step));
     content.back() ^= 1;
@@ -62,7 +62,7 @@ class RestoreChoiceTest : public ::testing::Test {
   v1::Job record_;
 };
 
-TEST_F(RestoreChoiceTest, AJobGoesOnFromItsLastCheckpoint) {
+TEST_F(RestoreChoiceTest, ContinuesFromTheLastCheckpoint) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
 
   const auto choice =
@@ -74,7 +74,7 @@ TEST_F(RestoreChoiceTest, AJobGoesOnFromItsLastCheckpoint) {
   EXPECT_TRUE(choice->passed_over.empty());
 }
 
-TEST_F(RestoreChoiceTest, DamagedOnesArePassedOverForTheNewestThatIsSound) {
+TEST_F(RestoreChoiceTest, SkipsDamagedOnesForTheNewestIntactOne) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   Damage(30);
   std::filesystem::resize_file(FileOf(20), 100);
@@ -95,7 +95,7 @@ TEST_F(RestoreChoiceTest, DamagedOnesArePassedOverForTheNewestThatIsSound) {
   EXPECT_TRUE(std::filesystem::exists(own_ + "/step-00000030.damaged/manifest.json"));
 }
 
-TEST_F(RestoreChoiceTest, ALastCheckpointThatIsGoneIsPassedOver) {
+TEST_F(RestoreChoiceTest, SkipsALastCheckpointThatIsGone) {
   record_.set_checkpoint("jobs/known-1/checkpoints/40");
 
   const auto choice = ChooseRestore(record_, {}, folder_);
@@ -106,7 +106,7 @@ TEST_F(RestoreChoiceTest, ALastCheckpointThatIsGoneIsPassedOver) {
   EXPECT_THAT(choice->passed_over[0].what, HasSubstr("step-00000040: not a committed checkpoint"));
 }
 
-TEST_F(RestoreChoiceTest, OneThatCannotBeReadNowIsPassedOverAndStaysWhereItIs) {
+TEST_F(RestoreChoiceTest, SkipsAnUnreadableOneAndLeavesItInPlace) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   Damage(20);
   for (const std::string& file : {FileOf(30), CheckpointPath(own_, 30) + "/manifest.json"}) {
@@ -129,7 +129,7 @@ TEST_F(RestoreChoiceTest, OneThatCannotBeReadNowIsPassedOverAndStaysWhereItIs) {
   }
 }
 
-TEST_F(RestoreChoiceTest, WhereNoneCanBeReadNothingIsTouched) {
+TEST_F(RestoreChoiceTest, ChangesNothingIfNoneCanBeRead) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   for (const int64_t step : {10, 20}) MakeUnreadable(FileOf(step));
   Damage(30);
@@ -143,7 +143,7 @@ TEST_F(RestoreChoiceTest, WhereNoneCanBeReadNothingIsTouched) {
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
 
-TEST_F(RestoreChoiceTest, ADamagedOneThatCannotBeSetAsideIsPassedOverAllTheSame) {
+TEST_F(RestoreChoiceTest, SkipsADamagedOneEvenIfItCannotBeSetAside) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   Damage(30);
   renames_fail = true;
@@ -160,12 +160,12 @@ TEST_F(RestoreChoiceTest, ADamagedOneThatCannotBeSetAsideIsPassedOverAllTheSame)
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
 
-TEST_F(RestoreChoiceTest, WhatWasCommittedAfterItsLastOneIsNotAJobs) {
+TEST_F(RestoreChoiceTest, IgnoresCheckpointsAfterTheLastOne) {
   record_.set_checkpoint("jobs/known-1/checkpoints/20");
   EXPECT_EQ(ChooseRestore(record_, {}, folder_)->first_step, 20);
 }
 
-TEST_F(RestoreChoiceTest, WhereNoneIsSoundNothingIsTouched) {
+TEST_F(RestoreChoiceTest, ChangesNothingIfNoneIsIntact) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   for (const int64_t step : {10, 20, 30}) Damage(step);
 
@@ -182,7 +182,7 @@ TEST_F(RestoreChoiceTest, WhereNoneIsSoundNothingIsTouched) {
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
 
-TEST_F(RestoreChoiceTest, OneThatSomebodyChoseIsNotReplacedByAnother) {
+TEST_F(RestoreChoiceTest, DoesNotReplaceACheckpointThatTheUserChose) {
   const JobOrigin origin{.restore = "jobs/known-1/checkpoints/20", .first_step = 20};
   v1::Job other;
   other.set_name("jobs/other-2");
@@ -201,14 +201,15 @@ TEST_F(RestoreChoiceTest, OneThatSomebodyChoseIsNotReplacedByAnother) {
 
     EXPECT_EQ(damaged, 1);
     EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("what other-2 starts from is damaged: " + FileOf(20)),
-                      HasSubstr("; sound beside it: step 30.")));
+    EXPECT_THAT(
+        std::string(status.message()),
+        AllOf(HasSubstr("the checkpoint that other-2 starts from is damaged: " + FileOf(20)),
+              HasSubstr("; sound beside it: step 30.")));
   }
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
 
-TEST_F(RestoreChoiceTest, AJobWithoutAnyStartsAnew) {
+TEST_F(RestoreChoiceTest, AJobWithoutCheckpointsStartsFromInitialValues) {
   const auto choice = ChooseRestore(record_, {}, folder_);
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(choice->restore, "");
@@ -230,7 +231,7 @@ TEST_F(RestoreChoiceTest, AStateFolderMayBeMoved) {
             moved + "/jobs/known-1/checkpoints/step-00000030");
 }
 
-TEST_F(RestoreChoiceTest, AStopIsNoVerdict) {
+TEST_F(RestoreChoiceTest, AStopSetsNothingAside) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   EXPECT_TRUE(absl::IsCancelled(
       ChooseRestore(record_, {}, folder_, {.stop = [] { return true; }}).status()));

@@ -29,7 +29,8 @@ absl::StatusOr<std::unique_ptr<ShardRestore>> ShardRestore::Open(
   if (absl::IsNotFound(reader.status())) {  // it was there when the plan was made
     return WithReason(absl::DataLossError(reader.status().message()), "CHECKPOINT_DAMAGED");
   }
-  // Of this process, which many shards ask for files at once: who comes again finds some.
+  // This process lacks descriptors, because many shards open files at once. A later attempt may
+  // succeed.
   if (absl::IsResourceExhausted(reader.status())) {
     return WithReason(absl::UnavailableError(reader.status().message()), "STORAGE_FAILED");
   }

@@ -1,4 +1,4 @@
-// Reads out of a checkpoint what one shard of a plan owns, slice by slice.
+// Reads one shard's part of a checkpoint, slice by slice.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,18 @@
 
 namespace muster {
 
-// Chunk by chunk, slot by slot (0: values), in slices of at most limits::kSliceBytesMax; the first
-// slice carries the update state. Not thread-safe.
+// Returns chunk by chunk, slot by slot (0: values), in slices of at most limits::kSliceBytesMax.
+// The first slice carries the update state. Not thread-safe.
 class ShardRestore {
  public:
-  // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH"): the checkpoint is not of this model; DATA_LOSS
-  // (reason "CHECKPOINT_DAMAGED"): it was found sound when the plan was made, and is not any more.
+  // Returns INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH") if the checkpoint is of another model.
+  // Returns DATA_LOSS (reason "CHECKPOINT_DAMAGED") if it was intact when the plan was made and is
+  // not any more.
   static absl::StatusOr<std::unique_ptr<ShardRestore>> Open(std::shared_ptr<const v1::JobPlan> plan,
                                                             const std::string& directory,
                                                             int shard);
 
-  // The next slice; nullopt after the last. Errors as Open()'s.
+  // Returns the next slice; nullopt after the last one. Returns the same errors as Open().
   absl::StatusOr<std::optional<v1::ShardSlice>> Next();
 
  private:
@@ -34,10 +35,10 @@ class ShardRestore {
   const std::shared_ptr<const v1::JobPlan> plan_;
   const std::unique_ptr<const CheckpointReader> reader_;
   const int shard_;
-  const std::vector<std::string> slots_;  // "" for values, then the optimizer's
+  const std::vector<std::string> slots_;  // "" for values, then the optimizer's slots
   int chunk_ = 0;
   int slot_ = 0;
-  int64_t offset_ = 0;  // elements, inside the chunk
+  int64_t offset_ = 0;  // in elements, within the chunk
   bool state_sent_ = false;
 };
 

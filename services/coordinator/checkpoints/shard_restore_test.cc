@@ -12,8 +12,8 @@
 namespace muster::shard_restore_test {
 namespace {
 
-// A ps that is told so tries again: see CheckpointClient.
-TEST(ShardRestoreTest, WithoutDescriptorsItIsToBeTriedAgain) {
+// The ps tries again after this error: see CheckpointClient.
+TEST(ShardRestoreTest, AMissingDescriptorIsARetryableError) {
   const auto plan = std::make_shared<const v1::JobPlan>(KnownPlan());
   const std::string folder = TestFolder();
   ASSERT_TRUE(WriteKnownCheckpoint(folder, *plan, /*step=*/4, /*edition=*/1).ok());
@@ -24,7 +24,7 @@ TEST(ShardRestoreTest, WithoutDescriptorsItIsToBeTriedAgain) {
   close(first_free);
   const absl::Cleanup restore = [&] { setrlimit(RLIMIT_NOFILE, &before); };
 
-  // The manifest, each file, and its header beside it.
+  // the manifest, each file, and its header
   int descriptors = 0;
   absl::Status opened;
   do {

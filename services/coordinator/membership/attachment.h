@@ -1,4 +1,4 @@
-// One member's open Attach stream, as the core sees it: an outbox of directives.
+// A member's open Attach stream as the core sees it: an outbox of directives.
 #pragma once
 
 #include <deque>
@@ -15,8 +15,8 @@
 
 namespace muster {
 
-// Thread-safe. The core fills the outbox in order and wakes the stream afterwards; the stream
-// takes.
+// The core fills the outbox in order, then wakes the stream, which takes the directives.
+// Thread-safe.
 class Attachment {
  public:
   Attachment(std::string member, std::shared_ptr<StreamWaker> waker)
@@ -27,16 +27,18 @@ class Attachment {
   const std::string& member() const { return member_; }
   const std::shared_ptr<StreamWaker>& waker() const { return waker_; }
 
-  // A directive that finds the outbox full is dropped: what still is wanted will be sent again.
+  // Adds a directive. Drops it if the outbox is full: the coordinator resends a directive as long
+  // as it is desired.
   void Send(MemberDirective told) { outbox_.TryPost(std::move(told)); }
   std::deque<MemberDirective> TakeDirectives() { return outbox_.TakeAll(); }
 
-  // The stream is to end with `status`: its member has another, or is no member any more.
+  // Marks the stream as closed. It ends with `status`, because the member has another stream or is
+  // not a member any more.
   void Close(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     closed_ = std::move(status);
   }
-  // OK while open.
+  // Returns OK while the stream is open, then the status of Close().
   absl::Status closed() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return closed_;

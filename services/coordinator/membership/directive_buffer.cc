@@ -18,8 +18,8 @@ uint32_t TagOfMessage(int field) {
 
 }  // namespace
 
-// Serialised messages may be put one behind the other: everything but the Prepare first, then its
-// field and the plan's with their lengths, then the plan as it is.
+// Serialized protobuf messages can be concatenated. So the message without the Prepare comes first,
+// then the field tags and lengths of the Prepare and its plan, then the plan's bytes as they are.
 grpc::ByteBuffer Serialize(const MemberDirective& told) {
   if (told.plan == nullptr) {
     const grpc::Slice bytes(told.directive.SerializeAsString());

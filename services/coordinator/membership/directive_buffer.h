@@ -1,4 +1,4 @@
-// A directive as it goes onto the wire.
+// Serializes a directive for the wire.
 #pragma once
 
 #include "grpcpp/support/byte_buffer.h"
@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// The v1::Directive, with its plan. The plan's bytes are not copied: the buffer shares them, so a
-// plan lies in memory once however many members it is being sent to.
+// Serializes the directive with its plan. The buffer shares the plan's bytes, so a plan is in
+// memory once, however many members it is sent to.
 grpc::ByteBuffer Serialize(const MemberDirective& told);
 
 }  // namespace muster

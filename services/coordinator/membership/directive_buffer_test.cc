@@ -38,7 +38,7 @@ MemberDirective Prepare(const v1::JobPlan& plan) {
   return told;
 }
 
-TEST(DirectiveBuffer, APlanGoesOntoTheWireAsIfItWereInTheMessage) {
+TEST(DirectiveBuffer, SerializesAPlanLikeAFieldOfTheMessage) {
   for (const int workers : {0, 1, 20, 2000, 200000}) {
     const MemberDirective told = Prepare(Plan(workers));
     v1::Directive read;
@@ -50,7 +50,7 @@ TEST(DirectiveBuffer, APlanGoesOntoTheWireAsIfItWereInTheMessage) {
   }
 }
 
-TEST(DirectiveBuffer, ThePlanIsSharedAndNotCopied) {
+TEST(DirectiveBuffer, SharesThePlanWithoutACopy) {
   MemberDirective told = Prepare(Plan(2000));
   const std::weak_ptr<const std::string> plan = told.plan;
   {
@@ -64,10 +64,10 @@ TEST(DirectiveBuffer, ThePlanIsSharedAndNotCopied) {
       EXPECT_EQ(slices.back().begin(), bytes);
     }
   }
-  EXPECT_TRUE(plan.expired()) << "nobody has it any more";
+  EXPECT_TRUE(plan.expired()) << "no buffer uses the plan any more";
 }
 
-TEST(DirectiveBuffer, OneWithoutAPlanIsTheMessageItself) {
+TEST(DirectiveBuffer, SerializesADirectiveWithoutAPlan) {
   MemberDirective told;
   told.directive.set_job("net-1");
   told.directive.mutable_halt();

@@ -22,7 +22,7 @@ v1::Welcome Terms(absl::Duration lease) {
 
 }  // namespace
 
-// Ordinals count within a term, so that they rise over restarts without being stored first.
+// Ordinals begin with the term, so they rise over restarts without being stored first.
 Fleet::Fleet(Options options)
     : cluster_(std::move(options.cluster)),
       term_(options.term),
@@ -123,16 +123,16 @@ std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
   std::vector<LeaseTable::Expired> expired = leases_.TakeExpired(now);
   if (leases_.deaf() != was_deaf) {
     LOG(WARNING) << (was_deaf
-                         ? "no longer without any word of members"
-                         : absl::StrCat("nothing is heard of any of ", leases_.members().size(),
-                                        " members: this coordinator is cut off, or all of them "
+                         ? "members report again"
+                         : absl::StrCat("no report from any of ", leases_.members().size(),
+                                        " members: this coordinator is partitioned, or all of them "
                                         "are. No lease ends for ",
                                         absl::FormatDuration(LeaseTable::kDeafMax)));
   }
   for (auto& [member, silence] : expired) {
     Expiry& expiry = expiries.emplace_back();
-    expiry.why = absl::StrCat("nothing was heard of it for its lease of ",
-                              absl::FormatDuration(leases_.lease()));
+    expiry.why =
+        absl::StrCat("it did not report for its lease of ", absl::FormatDuration(leases_.lease()));
     expiry.silence = silence;
     expiry.attachment = TakeAttachment(member);
     if (expiry.attachment != nullptr) {

@@ -1,4 +1,4 @@
-// Who is in the fleet now: the leases of members and the open streams that directives go down.
+// The members that are in the fleet now: their leases, and the open streams for their directives.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,13 @@
 
 namespace muster {
 
-// Thread-safe. Its mutex guards memory only and is the last one taken: nothing is stored, parsed or
-// woken under it, so a lease is renewed whatever else the coordinator does. What a member's coming
-// or going means for jobs is FleetDesk's business.
+// Its mutex guards memory only and is always taken last: under it nothing is stored, parsed or
+// woken. So a lease is renewed whatever else the coordinator does. FleetDesk handles the effects of
+// members on jobs.
+// Thread-safe.
 class Fleet {
  public:
-  // What members are told of, and what is remembered of them.
+  // Values that members get, and what earlier terms stored about members.
   struct Options {
     std::string cluster;
     uint64_t term = 0;  // written into every directive
@@ -34,60 +35,63 @@ class Fleet {
   explicit Fleet(Options options);
 
   struct Arrival {
-    std::shared_ptr<Attachment> attachment;  // the welcome is its first directive
-    std::shared_ptr<Attachment> displaced;   // an older stream of this name, closed; or null
-    bool replaces_member = false;            // by another process: what that one did is lost
-    // Nobody of its name is known, and no coordinator has heard of this process: whom the store
-    // has plans with was another one.
+    std::shared_ptr<Attachment> attachment;  // its first directive is the welcome
+    std::shared_ptr<Attachment> displaced;   // an older stream of this name, now closed; or null
+    bool replaces_member = false;  // a process with this name was a member; its state is lost
+    // No member has this name, and the process has never attached to a coordinator. So stored plans
+    // with this name were made for another process.
     bool is_newcomer = false;
     uint64_t ordinal = 0;
-    bool is_first = false;    // of this process: its ordinal is new
+    bool is_first = false;    // the process attaches for the first time: its ordinal is new
     bool is_leaving = false;  // SetLeaving() was called for this process
   };
-  // For the codes see LeaseTable::Attach; besides FAILED_PRECONDITION (reason "CLUSTER_CHANGED"):
-  // the member belongs to another cluster; UNAVAILABLE (reason "COORDINATOR_OUTDATED"): it has seen
-  // a later term than this one. The caller wakes what was displaced.
+  // Adds a member's stream. The caller must wake the displaced stream.
+  // Returns an error of LeaseTable::Attach. Returns FAILED_PRECONDITION (reason "CLUSTER_CHANGED")
+  // if the member belongs to another cluster. Returns UNAVAILABLE (reason "COORDINATOR_OUTDATED")
+  // if it has seen a later term than this one.
   absl::StatusOr<Arrival> Attach(const v1::Hello& hello, std::shared_ptr<StreamWaker> waker,
                                  absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A report came, with these jobs. The status with which the stream was closed, if it was.
+  // Renews the lease after a report with these jobs. Returns the status with which the stream was
+  // closed, if it was.
   absl::Status Renew(const Attachment& attachment, std::vector<std::string> jobs, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The member is given nothing new from now on. False: nobody of that name is attached.
+  // Gives the member no new work from now on. Returns false if there is no member of that name.
   bool SetLeaving(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
 
   enum class Departure {
-    kOrderly,  // the member said good-bye: it is gone at once
-    kBroken,   // it has its lease to come back
+    kOrderly,  // the member said goodbye: it is removed at once
+    kBroken,   // the member may reattach until its lease expires
   };
-  // What went with a stream: nothing, where the member had another one already.
+  // The loss that the end of a stream means. kNothing: the member had another stream already.
   enum class Loss { kNothing, kStream, kMember };
-  // The stream has ended.
+  // Handles the end of a stream.
   Loss Detach(const Attachment& attachment, Departure departure) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Expiry {
     std::string member;
     std::string why;
-    absl::Duration silence;                  // nothing was heard of it
-    std::shared_ptr<Attachment> attachment;  // closed, to be woken by the caller; or null
+    absl::Duration silence;                  // time since its last report
+    std::shared_ptr<Attachment> attachment;  // closed; the caller must wake it; or null
   };
-  // Forgets the members whose lease has run out.
+  // Removes and returns the members with expired leases.
   std::vector<Expiry> TakeExpired(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Nothing is heard of anybody, see LeaseTable: what members do is not known, and no deadline of
-  // theirs is to pass.
+  // Returns true if no member reports, see LeaseTable. Then the state of members is unknown, and
+  // their deadlines must not pass.
   bool deaf() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Puts a directive into the member's stream and wakes it; one for a member without a stream is
-  // dropped. The term is filled in here. Call it without any lock.
+  // Puts a directive, with the term, into the member's stream and wakes it. Drops it if the member
+  // has no stream.
+  // Requires: the caller holds no lock.
   void Send(const std::string& member, MemberDirective told) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether the very process that said `hello` has an open stream.
+  // Returns true if the process that sent `hello` has an open stream.
   bool IsAttached(const v1::Hello& hello) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::btree_map<std::string, AttachedMember> members() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // The member's stream, no longer known here; null where there is none.
+  // Removes and returns the member's stream; null if there is none.
   std::shared_ptr<Attachment> TakeAttachment(const std::string& member)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

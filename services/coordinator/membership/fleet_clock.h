@@ -1,4 +1,4 @@
-// The time by which the coordinator judges its fleet.
+// The clock for the leases and deadlines of the fleet.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,10 @@
 
 namespace muster {
 
-// Shows the time of day and neither jumps nor runs backwards: it goes by the steady clock, and runs
-// a tenth faster or slower while it is behind the wall clock or ahead of it. A step of the wall
-// clock by seconds, as of a time service that begins, is made good within a minute; leases and
-// deadlines are wrong by a tenth at most meanwhile, and times that are shown by what is left of the
-// step. Thread-safe.
+// Shows the time of day without jumps. It follows the steady clock, and runs a tenth faster or
+// slower while it is behind or ahead of the wall clock. So it makes up a step of the wall clock by
+// some seconds, as at the start of a time service, within a minute. Meanwhile leases and deadlines
+// are wrong by at most a tenth, and displayed times by the rest of the step. Thread-safe.
 class FleetClock {
  public:
   explicit FleetClock(std::function<absl::Duration()> steady = SteadyNow,

@@ -23,7 +23,7 @@ TEST_F(FleetClockTest, ShowsTheTimeOfDay) {
   EXPECT_EQ(clock_.Now(), wall_);
 }
 
-TEST_F(FleetClockTest, AStepOfTheWallClockIsMadeGoodByATenth) {
+TEST_F(FleetClockTest, AdjustsToAStepOfTheWallClockByATenth) {
   for (const absl::Duration step : {absl::Hours(1), -absl::Hours(1)}) {
     const absl::Time before = clock_.Now();
     wall_ += step;

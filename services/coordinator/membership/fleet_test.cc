@@ -31,7 +31,7 @@ v1::Directive Release() {
   return directive;
 }
 
-TEST(FleetTest, TheFirstDirectiveOfAStreamIsTheWelcomeWithTermAndLease) {
+TEST(FleetTest, TheFirstDirectiveIsTheWelcomeWithTermAndLease) {
   Fleet fleet(Terms(7));
   int wakes = 0;
 
@@ -48,10 +48,10 @@ TEST(FleetTest, TheFirstDirectiveOfAStreamIsTheWelcomeWithTermAndLease) {
   EXPECT_TRUE(arrival->is_first);
   EXPECT_TRUE(directives[1].directive.has_release());
   for (const MemberDirective& told : directives) EXPECT_EQ(told.directive.term(), 7);
-  EXPECT_EQ(wakes, 1) << "who attaches looks into its outbox by itself";
+  EXPECT_EQ(wakes, 1) << "a new stream reads its outbox without being woken";
 }
 
-TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
+TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneIsClosed) {
   Fleet fleet(Terms(1));
   int old_wakes = 0, new_wakes = 0;
   const auto older = fleet.Attach(Worker("1"), Waker(&old_wakes), kStart);
@@ -66,12 +66,13 @@ TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
   EXPECT_EQ(ReasonOf(fleet.Renew(*older->attachment, {}, kStart)), "REPLACED");
   EXPECT_EQ(older->attachment->TakeDirectives().size(), 1) << "its welcome";
   EXPECT_EQ(new_wakes, 1);
-  EXPECT_EQ(old_wakes, 0) << "waking it is the caller's, once it holds no lock";
+  EXPECT_EQ(old_wakes, 0) << "the caller wakes it after it has released its locks";
   EXPECT_EQ(fleet.Detach(*older->attachment, Fleet::Departure::kOrderly), Fleet::Loss::kNothing);
-  EXPECT_TRUE(fleet.IsAttached(Worker("1"))) << "the older stream's end is not the newer one's";
+  EXPECT_TRUE(fleet.IsAttached(Worker("1")))
+      << "the end of the older stream does not end the newer one";
 }
 
-TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
+TEST(FleetTest, ABrokenStreamKeepsTheLeaseButAGoodbyeEndsIt) {
   Fleet fleet(Terms(1));
   int wakes = 0;
   const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
@@ -87,7 +88,7 @@ TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
   EXPECT_TRUE(fleet.members().empty());
 }
 
-TEST(FleetTest, AMemberIsForgottenWhenItsLeaseRunsOutAndNotBefore) {
+TEST(FleetTest, AMemberIsRemovedWhenItsLeaseExpires) {
   Fleet fleet(Terms(1));
   int wakes = 0;
   const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
@@ -99,12 +100,11 @@ TEST(FleetTest, AMemberIsForgottenWhenItsLeaseRunsOutAndNotBefore) {
   ASSERT_EQ(expiries.size(), 1);
   EXPECT_EQ(expiries[0].member, "w-0");
   EXPECT_EQ(expiries[0].attachment, arrival->attachment);
-  EXPECT_EQ(arrival->attachment->closed().message(),
-            "w-0: nothing was heard of it for its lease of 5s");
+  EXPECT_EQ(arrival->attachment->closed().message(), "w-0: it did not report for its lease of 5s");
   EXPECT_TRUE(fleet.members().empty());
 }
 
-TEST(FleetTest, AMemberOfAnotherClusterOrOfALaterTermIsToldWhatToDo) {
+TEST(FleetTest, RefusesAMemberOfAnotherClusterOrALaterTermWithAdvice) {
   Fleet fleet(Terms(5));
   int wakes = 0;
   v1::Hello hello = Worker("1");
@@ -123,7 +123,7 @@ TEST(FleetTest, AMemberOfAnotherClusterOrOfALaterTermIsToldWhatToDo) {
   EXPECT_TRUE(fleet.Attach(hello, Waker(&wakes), kStart).ok());
 }
 
-TEST(FleetTest, AMemberThatComesAgainHasItsOrdinalAlready) {
+TEST(FleetTest, AReturningMemberKeepsItsOrdinal) {
   Fleet fleet(Terms(2));
   int wakes = 0;
   const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);

@@ -11,13 +11,13 @@
 namespace muster {
 namespace {
 
-// What the coordinator keeps of a member, prints and hands to others.
-constexpr int kMemberNameBytesMax = 253;    // a DNS name
-constexpr int kHostBytesMax = 253;          // likewise
-constexpr int kUrlBytesMax = 512;           // a host, a port and a path
-constexpr int kWordBytesMax = 64;           // version, transport, a device's name
-constexpr int kDevicesMax = 1024;           // a node has far fewer, CPU devices of a test included
-constexpr int kAddressBytesMax = 64 << 10;  // UCX: a few KB where there are many network devices
+// Limits for the values of a hello, which the coordinator keeps, prints and passes on.
+constexpr int kMemberNameBytesMax = 253;  // a DNS name
+constexpr int kHostBytesMax = 253;        // a DNS name
+constexpr int kUrlBytesMax = 512;         // a host, a port and a path
+constexpr int kWordBytesMax = 64;         // version, transport, a device's name
+constexpr int kDevicesMax = 1024;  // a node has far fewer, even with the CPU devices of a test
+constexpr int kAddressBytesMax = 64 << 10;  // UCX: a few KB if there are many network devices
 
 absl::Status Refuse(absl::string_view what) {
   return WithReason(absl::InvalidArgumentError(absl::StrCat("hello: ", what)), "HELLO_INVALID");
@@ -27,7 +27,7 @@ bool IsPrintable(const std::string& text) {
   return std::ranges::all_of(text, [](unsigned char c) { return absl::ascii_isgraph(c); });
 }
 
-// Empty is fine: a member may leave it out.
+// Accepts an empty text: a member may leave it out.
 absl::Status CheckText(absl::string_view field, const std::string& text, size_t bytes_max) {
   if (text.size() <= bytes_max && IsPrintable(text)) return absl::OkStatus();
   return Refuse(absl::StrCat(field, " must be at most ", bytes_max, " printable characters (is ",
@@ -73,8 +73,8 @@ absl::Status CheckHello(const v1::Hello& hello) {
 
 }  // namespace
 
-// The very process that holds the name may always come again; only what it has not heard of yet is
-// missing in its hello.
+// The process that holds the name may always reattach. Its hello may only lack what it has not
+// learned yet.
 absl::Status LeaseTable::CheckName(const v1::Hello& hello) const {
   const std::string& name = hello.member();
   if (hello.ordinal() >= next_ordinal_) {
@@ -148,9 +148,9 @@ void LeaseTable::Disconnect(const std::string& member) {
   if (auto it = members_.find(member); it != members_.end()) it->second.attached = false;
 }
 
-// Members report three times in a lease and more, so when the first lease ends for want of a
-// network all have been silent for half of one. Then streams may break one after the other, which
-// does not change the verdict: whoever is heard does.
+// Members report more than three times per lease. So if the first lease ends because of the
+// network, all members have been silent for half a lease. Then streams may break one after the
+// other, which does not change the decision. Only a report does.
 void LeaseTable::Listen(absl::Time now) {
   absl::Time heard = absl::InfinitePast(), begin = absl::InfinitePast();
   int open = 0;

@@ -1,4 +1,4 @@
-// Who is in the fleet: every member's hello, its last report, and until when it may be away.
+// The lease of every member: its hello, its last report, and how long it may stay silent.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct AttachedMember {
   v1::Hello hello;
   absl::Time attach_time;
   absl::Time report_time;
-  absl::Time lease_begin;         // report_time, and what the coordinator was late since
+  absl::Time lease_begin;         // report_time, plus any delays of the coordinator since then
   bool attached = false;          // its stream is open
-  bool leaving = false;           // is given nothing new
-  std::vector<std::string> jobs;  // that it reported last
+  bool leaving = false;           // gets no new work
+  std::vector<std::string> jobs;  // as reported last
   uint64_t ordinal = 0;           // see Hello.ordinal
 };
 
-// Who holds a name keeps it while its stream is open. Processes are ordered: each is given an
-// ordinal when it comes for the first time, and whoever has a lower one than another of its name
-// has been replaced for good, however long ago and whatever was restarted since.
+// The process that holds a name keeps it while its stream is open. Each process gets an ordinal
+// when it attaches for the first time. A process with a lower ordinal than another of its name has
+// been replaced permanently, even after leases and restarts.
 //
-// Pure; time comes in; not thread-safe.
+// Pure: time is an argument. Not thread-safe.
 class LeaseTable {
  public:
-  // Ordinals by name that earlier terms gave, and the first one to give in this term.
+  // Ordinals by name from earlier terms. `next_ordinal` is the first one of this term.
   using Ordinals = absl::flat_hash_map<std::string, uint64_t>;
   explicit LeaseTable(absl::Duration lease, Ordinals known = {}, uint64_t next_ordinal = 1)
       : lease_(lease), newest_(std::move(known)), next_ordinal_(next_ordinal) {}
@@ -40,40 +40,43 @@ class LeaseTable {
   enum class Arrival {
     kNew,
     kReturned,  // the same incarnation, after a break
-    kReplaced,  // a new process under a name that another held: what that one did is lost
+    kReplaced,  // a new process under the name of a member, whose state is lost
   };
-  // INVALID_ARGUMENT: a hello that cannot be; FAILED_PRECONDITION (reason "REPLACED"): a newer
-  // process of that name has been here; UNAVAILABLE (reason "NAME_IN_USE"): another one has an open
-  // stream, try again; RESOURCE_EXHAUSTED: the fleet is full.
+  // Adds a member or reattaches it.
+  // Returns INVALID_ARGUMENT for an invalid hello. Returns FAILED_PRECONDITION (reason "REPLACED")
+  // if a newer process of that name has attached before. Returns UNAVAILABLE (reason "NAME_IN_USE")
+  // if another process has an open stream; it may try again. Returns RESOURCE_EXHAUSTED if the
+  // fleet is full.
   absl::StatusOr<Arrival> Attach(const v1::Hello& hello, absl::Time now);
 
-  // A report came. The member must be known.
+  // Renews the lease after a report. Requires: the member is known.
   void Renew(const std::string& member, std::vector<std::string> jobs, absl::Time now);
 
-  // The member wants to end, or is told to, and its process stays one that does. It must be known.
+  // Marks a member that wants to leave or must leave. Its process keeps the mark. Requires: the
+  // member is known.
   void SetLeaving(const std::string& member) { members_.at(member).leaving = true; }
 
-  // The stream broke: the lease runs on, the member may return.
+  // Handles a broken stream. The lease continues, and the member may return.
   void Disconnect(const std::string& member);
 
-  // The member left in order.
+  // Removes a member that left in order.
   void Remove(const std::string& member) { members_.erase(member); }
 
-  // Forgets and returns those whose lease ran out. Call at least every kCheckInterval: what a call
-  // is later than that is added to every lease, because whoever could not look, stopped, on a disk
-  // that stands still or behind a lock, could not hear either.
+  // Removes and returns members with expired leases. Must be called at least every kCheckInterval.
+  // The delay of a late call is added to every lease: a coordinator that was stopped, or blocked by
+  // a disk or a lock, could not receive reports either.
   static constexpr absl::Duration kCheckInterval = absl::Milliseconds(500);
   struct Expired {
     std::string member;
-    absl::Duration silence;  // nothing was heard of it
+    absl::Duration silence;  // time since its last report
   };
   std::vector<Expired> TakeExpired(absl::Time now);
 
-  // Where nothing is heard of anybody, of two members with open streams at least, it is rather the
-  // coordinator that is cut off than all of them that are lost: no lease ends until somebody is
-  // heard again, from when everybody has his lease anew, or this time is over.
+  // If no member reports, and at least two have open streams, the coordinator is probably
+  // partitioned and the members are alive. Then no lease ends until a member reports, at which time
+  // every member gets a new lease, or until this time is over.
   static constexpr absl::Duration kDeafMax = absl::Seconds(30);
-  // As of the last TakeExpired().
+  // Returns true if the coordinator was partitioned at the last TakeExpired().
   bool deaf() const { return deaf_; }
 
   const AttachedMember* Find(const std::string& member) const;
@@ -88,9 +91,10 @@ class LeaseTable {
   const absl::Duration lease_;
   absl::Time last_check_ = absl::InfiniteFuture();
   bool deaf_ = false;
-  absl::Time last_heard_ = absl::InfinitePast();  // the last report of all, at that time
+  // time of the last report of any member, as known at that time
+  absl::Time last_heard_ = absl::InfinitePast();
   absl::btree_map<std::string, AttachedMember> members_;
-  Ordinals newest_;  // by member; of the last limits::kMembersRememberedMax
+  Ordinals newest_;  // by member; at most limits::kMembersRememberedMax
   uint64_t next_ordinal_;
 };
 

@@ -26,7 +26,7 @@ v1::Hello Worker(const std::string& name, const std::string& incarnation) {
   return hello;
 }
 
-TEST(LeaseTableTest, AMemberIsGoneOnceItWasSilentForLongerThanItsLease) {
+TEST(LeaseTableTest, AMemberIsLostAfterASilenceLongerThanItsLease) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
   table.Renew("w", {}, kStart + absl::Seconds(3));
@@ -37,8 +37,8 @@ TEST(LeaseTableTest, AMemberIsGoneOnceItWasSilentForLongerThanItsLease) {
   EXPECT_EQ(table.Find("w"), nullptr);
 }
 
-// As after SIGSTOP: reports lie in the sockets, and the first thing that runs may be the check.
-TEST(LeaseTableTest, WhatTheCheckItselfIsLateIsAddedToEveryLease) {
+// The situation after SIGSTOP: reports wait in the sockets, and the check may run first.
+TEST(LeaseTableTest, AddsTheDelayOfALateCheckToEveryLease) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
   ASSERT_THAT(table.TakeExpired(kStart + absl::Seconds(2)), IsEmpty());
@@ -54,7 +54,7 @@ TEST(LeaseTableTest, WhatTheCheckItselfIsLateIsAddedToEveryLease) {
               ElementsAre(Field(&LeaseTable::Expired::member, "w")));
 }
 
-TEST(LeaseTableTest, NobodyGainsMoreThanHeLost) {
+TEST(LeaseTableTest, AddsNoMoreThanTheDelay) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
   ASSERT_THAT(table.TakeExpired(kStart), IsEmpty());
@@ -85,7 +85,7 @@ v1::Hello WithOrdinal(v1::Hello hello, uint64_t ordinal) {
   return hello;
 }
 
-TEST(LeaseTableTest, WhoIsLeavingStillIsAfterABreakAndANewProcessIsNot) {
+TEST(LeaseTableTest, ALeavingMemberStaysMarkedButANewProcessIsNot) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
   table.SetLeaving("w");
@@ -98,7 +98,7 @@ TEST(LeaseTableTest, WhoIsLeavingStillIsAfterABreakAndANewProcessIsNot) {
   EXPECT_FALSE(table.Find("w")->leaving);
 }
 
-TEST(LeaseTableTest, WhoHasAnOpenStreamKeepsTheName) {
+TEST(LeaseTableTest, AProcessWithAnOpenStreamKeepsTheName) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
 
@@ -111,7 +111,7 @@ TEST(LeaseTableTest, WhoHasAnOpenStreamKeepsTheName) {
   EXPECT_EQ(*table.Attach(Worker("w", "b"), kStart), LeaseTable::Arrival::kReplaced);
 }
 
-TEST(LeaseTableTest, WhoWasReplacedIsRefusedForGood) {
+TEST(LeaseTableTest, AReplacedProcessIsRefusedPermanently) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
   const v1::Hello zombie = WithOrdinal(Worker("w", "a"), table.Find("w")->ordinal);
@@ -126,7 +126,7 @@ TEST(LeaseTableTest, WhoWasReplacedIsRefusedForGood) {
   EXPECT_EQ(ReasonOf(late.status()), "REPLACED") << "though the name is free";
 }
 
-TEST(LeaseTableTest, ProcessesStayInOrderOverARestart) {
+TEST(LeaseTableTest, ProcessesStayOrderedAfterARestart) {
   const v1::Hello older = WithOrdinal(Worker("w", "a"), 3),
                   newer = WithOrdinal(Worker("w", "b"), 4);
   LeaseTable remembers(kLease, {{"w", 4}}, /*next_ordinal=*/1000);
@@ -134,7 +134,7 @@ TEST(LeaseTableTest, ProcessesStayInOrderOverARestart) {
   ASSERT_TRUE(remembers.Attach(newer, kStart).ok());
   EXPECT_EQ(remembers.Find("w")->ordinal, 4) << "it keeps its own";
 
-  LeaseTable forgot(kLease, {}, /*next_ordinal=*/1000);  // it was not stored in time
+  LeaseTable forgot(kLease, {}, /*next_ordinal=*/1000);  // the ordinal was not stored in time
   ASSERT_TRUE(forgot.Attach(older, kStart).ok());
   EXPECT_EQ(*forgot.Attach(newer, kStart), LeaseTable::Arrival::kReplaced)
       << "whatever the older one's stream";
@@ -148,10 +148,10 @@ TEST(LeaseTableTest, RefusesAnOrdinalThatWasNeverGiven) {
             "HELLO_INVALID");
 }
 
-TEST(LeaseTableTest, RefusesHellosThatCannotBe) {
+TEST(LeaseTableTest, RefusesInvalidHellos) {
   LeaseTable table(kLease);
   v1::Hello ps = Worker("p", "a");
-  ps.set_role(v1::PS);  // without shard threads
+  ps.set_role(v1::PS);  // a ps without shard threads
 
   EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(ps, kStart).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("", "a"), kStart).status()));
@@ -159,7 +159,7 @@ TEST(LeaseTableTest, RefusesHellosThatCannotBe) {
   EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("w", ""), kStart).status()));
 }
 
-TEST(LeaseTableTest, RefusesHellosWithTextThatIsTooLongOrCannotBePrinted) {
+TEST(LeaseTableTest, RefusesHellosWithLongOrUnprintableText) {
   const std::string endless(1 << 20, 'x');
   std::vector<v1::Hello> hellos(8, Worker("w", "a"));
   hellos[0].set_host(endless);
@@ -181,13 +181,13 @@ TEST(LeaseTableTest, RefusesHellosWithTextThatIsTooLongOrCannotBePrinted) {
   EXPECT_TRUE(table.members().empty());
 }
 
-// Two members and the coordinator's clock, which looks as often as it is to.
+// Two members, and a clock of the coordinator that calls TakeExpired() on time.
 class DeafTest : public ::testing::Test {
  protected:
   DeafTest() {
     for (const char* name : {"a", "b"}) EXPECT_TRUE(table_.Attach(Worker(name, "x"), now_).ok());
   }
-  // Those who are lost in this time, in which nobody says anything.
+  // Advances the time without reports. Returns the members that are lost.
   std::vector<std::string> Pass(absl::Duration time) {
     std::vector<std::string> lost;
     for (const absl::Time end = now_ + time; now_ < end;) {
@@ -203,13 +203,13 @@ class DeafTest : public ::testing::Test {
   LeaseTable table_{kLease};
 };
 
-TEST_F(DeafTest, WhoHearsNobodyDoesNotTakeAllForLost) {
+TEST_F(DeafTest, APartitionedCoordinatorLosesNoMember) {
   EXPECT_THAT(Pass(absl::Milliseconds(800)), IsEmpty());
-  table_.Renew("b", {}, now_);  // members do not report at the same time
+  table_.Renew("b", {}, now_);  // members report at different times
   EXPECT_FALSE(table_.deaf());
   EXPECT_THAT(Pass(absl::Seconds(12)), IsEmpty());
   EXPECT_TRUE(table_.deaf());
-  // Those who noticed have broken their streams, and come again one after the other.
+  // Members that notice the partition break their streams and reattach one after the other.
   table_.Disconnect("a");
   table_.Disconnect("b");
   EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
@@ -221,7 +221,7 @@ TEST_F(DeafTest, WhoHearsNobodyDoesNotTakeAllForLost) {
   EXPECT_THAT(Pass(absl::Seconds(2)), IsEmpty());
 }
 
-TEST_F(DeafTest, WhoDoesNotComeAgainWithTheOthersIsLost) {
+TEST_F(DeafTest, AMemberThatDoesNotReturnWithTheOthersIsLost) {
   EXPECT_THAT(Pass(absl::Seconds(10)), IsEmpty());
   for (int second = 0; second < 5; ++second) {
     table_.Renew("b", {}, now_);
@@ -231,19 +231,19 @@ TEST_F(DeafTest, WhoDoesNotComeAgainWithTheOthersIsLost) {
   EXPECT_THAT(Pass(absl::Seconds(1)), ElementsAre("a"));
 }
 
-TEST_F(DeafTest, AfterAWhileTheyAreLost) {
+TEST_F(DeafTest, LosesAllMembersAfterALongPartition) {
   EXPECT_THAT(Pass(LeaseTable::kDeafMax), IsEmpty());
   EXPECT_THAT(Pass(absl::Milliseconds(200)), ElementsAre("a", "b"));
   EXPECT_FALSE(table_.deaf());
 }
 
-// As those do whose processes have died.
-TEST_F(DeafTest, BrokenStreamsAreASignOfTheirDeath) {
+// Streams break like this when their processes die.
+TEST_F(DeafTest, BrokenStreamsMeanThatMembersDied) {
   table_.Disconnect("a");
   EXPECT_THAT(Pass(absl::Seconds(5.2)), ElementsAre("a", "b"));
 }
 
-TEST_F(DeafTest, WhoeverIsHeardShowsThatTheNetworkIsThere) {
+TEST_F(DeafTest, OneReportShowsThatTheNetworkWorks) {
   for (int second = 0; second < 5; ++second) {
     EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
     table_.Renew("b", {}, now_);

@@ -1,4 +1,4 @@
-// What the coordinator tells one member.
+// A directive of the coordinator to one member.
 #pragma once
 
 #include <memory>
@@ -8,14 +8,14 @@
 
 namespace muster {
 
-// A plan may have megabytes and goes to thousands of members: it is serialised once for all of
+// The plan is serialized once for all members, because it may have megabytes and go to thousands of
 // them.
 struct MemberDirective {
   v1::Directive directive;                  // a Prepare in it has no plan
-  std::shared_ptr<const std::string> plan;  // a Prepare's, serialised; null for any other
+  std::shared_ptr<const std::string> plan;  // the serialized plan of a Prepare; otherwise null
 };
 
-// The same as one message, for who has no wire: tests and benchmarks.
+// Returns the directive with its plan as one message, for tests and benchmarks.
 v1::Directive Whole(const MemberDirective& told);
 
 }  // namespace muster

@@ -1,5 +1,4 @@
-// Lets the core tell a gRPC stream that something is waiting for it, though the stream may be gone
-// by then.
+// Wakes a gRPC stream for the core, even if the stream may already be gone.
 #pragma once
 
 #include <functional>
@@ -10,8 +9,9 @@
 
 namespace muster {
 
-// Thread-safe. `wake` must not block; once Disarm() has returned it is not running and will not be
-// called again.
+// `wake` must not block. After Disarm() has returned, `wake` is not running and is not called
+// again.
+// Thread-safe.
 class StreamWaker {
  public:
   explicit StreamWaker(std::function<void()> wake) : wake_(std::move(wake)) {}

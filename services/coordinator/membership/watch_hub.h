@@ -1,4 +1,4 @@
-// Who watches which job, and when they are to look again.
+// Tracks the watchers of jobs, and wakes them after changes.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace muster {
 
-// A user's WatchJob stream. Owned by the stream, which asks for what is new one call at a time.
+// A user's WatchJob stream. The stream owns it, and makes one call at a time.
 class JobWatch {
  public:
   uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
 
-  // Of the last event sent, and whether the next message need not wait for a change, because more
-  // events are stored than the last one could hold; both are the stream's own.
+  // Used by the stream only: the revision of the last event sent, and whether more events are
+  // stored than the last message could hold, so that the next message need not wait for a change.
   uint64_t revision = 0;
   bool has_more = false;
 
@@ -35,42 +35,42 @@ class JobWatch {
   const uint64_t number_;
   const std::string name_;
   const std::shared_ptr<StreamWaker> waker_;
-  bool due_ = true;  // something is to be sent; guarded by the hub's mutex
+  bool due_ = true;  // something must be sent; guarded by the hub's mutex
 };
 
-// A user's WatchJobs stream: of all jobs. Owned by the stream, which asks for what is new one call
-// at a time.
+// A user's WatchJobs stream, which watches all jobs. The stream owns it, and makes one call at a
+// time.
 class JobsWatch {
  private:
   friend class WatchHub;
   explicit JobsWatch(std::shared_ptr<StreamWaker> waker) : waker_(std::move(waker)) {}
 
   const std::shared_ptr<StreamWaker> waker_;
-  absl::btree_set<uint64_t> changed_;  // jobs, by number; guarded by the hub's mutex
+  absl::btree_set<uint64_t> changed_;  // jobs by number; guarded by the hub's mutex
 };
 
-// Thread-safe. A watch is forgotten with its stream. Watches are woken outside of the lock; call
-// Wake() without any other.
+// A watch is forgotten with its stream. Wakes watches outside of the lock. Call Wake() without any
+// other lock.
+// Thread-safe.
 class WatchHub {
  public:
-  // A watch of a job, due at once. `revision`: events up to it are known already.
+  // Adds a watch of a job, due at once. `revision`: the watcher knows the events up to it.
   std::shared_ptr<JobWatch> Add(uint64_t number, std::string name, uint64_t revision,
                                 std::shared_ptr<StreamWaker> waker) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A watch of all jobs: of those that change from now on.
+  // Adds a watch of all jobs that change from now on.
   std::shared_ptr<JobsWatch> AddForAll(std::shared_ptr<StreamWaker> waker) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Something about these jobs has changed, or they are new, or gone.
+  // Reports that these jobs changed, are new, or were deleted.
   void Wake(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether something is to be sent. What changes after this call makes the watch due again.
+  // Returns true if something must be sent. Later changes make the watch due again.
   bool TakeDue(JobWatch& watch) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The next of the jobs that have changed, by number, at most so many.
+  // Returns the next changed jobs by number, at most `max`.
   std::vector<uint64_t> TakeChanged(JobsWatch& watch, int max) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Jobs of which something is held: of all that were ever watched no more than kForgottenMax
-  // beyond those that are watched now.
+  // Number of jobs in memory: at most kForgottenMax more than the jobs that are watched now.
   static constexpr int kForgottenMax = 1024;
   int64_t jobs_held() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -22,8 +22,8 @@ TEST(WatchHubTest, AWatchIsDueAtOnceAndAgainAfterEachChangeOfItsJob) {
   EXPECT_TRUE(hub.TakeDue(*watch));
 }
 
-// What a stream does when it is woken: it looks, and so calls the hub.
-TEST(WatchHubTest, WhoIsWokenMayCallTheHub) {
+// A woken stream looks for changes and so calls the hub.
+TEST(WatchHubTest, AWokenStreamMayCallTheHub) {
   WatchHub hub;
   std::shared_ptr<JobWatch> watch;
   bool due = false;
@@ -46,7 +46,7 @@ TEST(WatchHubTest, AWatchIsForgottenWithItsStream) {
   EXPECT_EQ(wakes, 0);
 }
 
-TEST(WatchHubTest, WatchesOfJobsThatNobodyWakesDoNotPileUp) {
+TEST(WatchHubTest, WatchesOfUnchangedJobsDoNotAccumulate) {
   WatchHub hub;
   auto waker = std::make_shared<StreamWaker>(std::function<void()>());
   const auto held = hub.Add(1, "jobs/line-1", 0, waker);
