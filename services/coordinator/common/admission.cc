@@ -31,11 +31,11 @@ Admission::LimitsByKind Admission::DefaultLimits() {
   set(CallKind::kWatch, limits::kWatchCallsMax, limits::kWatchCallsMax / 16);
   set(CallKind::kDownload, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   set(CallKind::kSave, limits::kSaveCallsMax, limits::kSaveCallsMax / 4);
-  // A member has one stream, and for a moment two when it comes back before its old one has ended.
+  // A member has one stream, or two for a moment when it reattaches before the old one has ended.
   set(CallKind::kAttach, 2 * limits::kAttachedMembersMax, 4);
   set(CallKind::kUpload, limits::kShardCallsMax, limits::kShardCallsMax / 4);
   set(CallKind::kRestore, limits::kShardCallsMax, limits::kShardCallsMax / 4);
-  // As downloads: a disk serves no more at once.
+  // The same as for downloads, because both are limited by the disk.
   set(CallKind::kQuery, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   set(CallKind::kReflection, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   return limits;

@@ -1,5 +1,5 @@
-// How many calls the coordinator takes at once: each call that may take long, or hold memory or a
-// thread, is counted by its kind and its client.
+// Limits concurrent calls. Every call that may take long, or hold memory or a thread, is counted by
+// kind and client.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// The kinds of calls that are counted; limits::kCalls says how many there may be.
+// The counted kinds of calls. limits::kCalls has their limits.
 enum class CallKind : uint8_t {
   kCreate,    // CreateJob: imports a model, opens data
   kWatch,     // WatchJob
@@ -29,7 +29,7 @@ enum class CallKind : uint8_t {
 };
 inline constexpr int kCallKinds = 9;
 
-// Thread-safe; outlives its tickets.
+// Must outlive its tickets. Thread-safe.
 class Admission {
  public:
   struct Limit {
@@ -41,7 +41,7 @@ class Admission {
 
   explicit Admission(const LimitsByKind& limits = DefaultLimits()) : limits_(limits) {}
 
-  // A call that is under way. Move-only.
+  // A call in progress. Move-only.
   class Ticket {
    public:
     Ticket() = default;
@@ -69,8 +69,8 @@ class Admission {
     std::string client_;
   };
 
-  // `client` as grpc::ServerContext::peer() has it. RESOURCE_EXHAUSTED, reason "TOO_MANY_CALLS",
-  // names the limit that is reached.
+  // Admits a call. `client` is grpc::ServerContext::peer(). Returns RESOURCE_EXHAUSTED (reason
+  // "TOO_MANY_CALLS") with the limit that is reached.
   absl::StatusOr<Ticket> Enter(CallKind kind, absl::string_view client) ABSL_LOCKS_EXCLUDED(mu_);
 
   int under_way(CallKind kind) const ABSL_LOCKS_EXCLUDED(mu_);

@@ -19,7 +19,7 @@ Admission::LimitsByKind Limits() {
   return limits;
 }
 
-TEST(AdmissionTest, AClientThatHasItsShareIsRefusedAndOthersAreNot) {
+TEST(AdmissionTest, RefusesAClientAtItsLimitButNotOthers) {
   Admission admission(Limits());
   auto first = admission.Enter(CallKind::kDownload, "a");
   auto second = admission.Enter(CallKind::kDownload, "a");
@@ -35,7 +35,7 @@ TEST(AdmissionTest, AClientThatHasItsShareIsRefusedAndOthersAreNot) {
   EXPECT_TRUE(admission.Enter(CallKind::kWatch, "a").ok()) << "kinds are counted apart";
 }
 
-TEST(AdmissionTest, AllTogetherHaveALimitToo) {
+TEST(AdmissionTest, AllClientsTogetherHaveALimit) {
   Admission admission(Limits());
   std::vector<Admission::Ticket> tickets;
   for (const char* client : {"a", "b", "c"}) {
@@ -45,7 +45,7 @@ TEST(AdmissionTest, AllTogetherHaveALimitToo) {
   EXPECT_THAT(std::string(fourth.status().message()), HasSubstr("CreateJob: 3 such calls are"));
 }
 
-TEST(AdmissionTest, WhoLeavesMakesRoomOnce) {
+TEST(AdmissionTest, EndingACallFreesOnePlace) {
   Admission admission(Limits());
   std::optional<Admission::Ticket> first = *admission.Enter(CallKind::kSave, "a");
   Admission::Ticket second = *admission.Enter(CallKind::kSave, "a");

@@ -21,10 +21,10 @@ using grpc::experimental::ServerInterceptorFactoryInterface;
 using grpc::experimental::ServerRpcInfo;
 
 constexpr absl::string_view kOurs = "/muster.";
-// Its answer of some megabytes holds no thread, and a slow link has it in more than a minute.
+// Its answer of some megabytes holds no thread, and may take more than a minute on a slow link.
 constexpr absl::string_view kTraceJob = "/muster.v1.JobService/TraceJob";
 
-// Without the watch's lock: gRPC may end other calls' business on this thread.
+// Call without the watch's lock: gRPC may run callbacks of other calls on this thread.
 void Cancel(grpc_call* call) {
   grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the answer was not read",
                                nullptr);
@@ -53,14 +53,15 @@ class AnswerWatch::Call : public Interceptor {
   grpc::ServerContextBase& context() const { return *info_.server_context(); }
   const std::string& method() const { return method_; }
 
-  // Of the watch's lock.
+  // Guarded by the watch's lock.
   std::optional<std::list<Call*>::iterator> place;  // nullopt: it was cancelled
-  absl::Duration since;                             // of SteadyNow()
+  absl::Duration since;                             // on SteadyNow()'s clock
 
  private:
   AnswerWatch& watch_;
   ServerRpcInfo& info_;
-  const std::string method_;  // of a method that is not known it goes before the call does
+  // a copy, because the name of an unknown method is freed before the call
+  const std::string method_;
   bool entered_ = false;
 };
 
@@ -73,7 +74,7 @@ class AnswerWatch::Factory : public ServerInterceptorFactoryInterface {
     if (absl::StartsWith(method, kOurs) && method != kTraceJob) {
       return new Call(watch_, info);
     }
-    return nullptr;  // what holds no thread
+    return nullptr;  // such calls hold no thread
   }
 
  private:
@@ -97,7 +98,8 @@ std::unique_ptr<ServerInterceptorFactoryInterface> AnswerWatch::Interceptors() {
 }
 
 void AnswerWatch::Enter(Call& call) {
-  call.context().client_metadata();  // which is made when it is first asked for, by one thread
+  // Creates the metadata, which gRPC does on first use and which is not thread-safe.
+  call.context().client_metadata();
   grpc_call* oldest = nullptr;
   {
     absl::MutexLock lock(&mu_);
@@ -123,9 +125,10 @@ grpc_call* AnswerWatch::TakeOldest(absl::string_view why) {
   Call& call = *waiting_.front();
   waiting_.pop_front();
   call.place.reset();
-  LOG_EVERY_T(WARNING, 1) << options_.name(call.context()) << " has not read what " << call.method()
-                          << " answers for " << absl::FormatDuration(SteadyNow() - call.since)
-                          << ", " << why << ": the call is cancelled";
+  LOG_EVERY_T(WARNING, 1) << options_.name(call.context()) << " has not read the answer of "
+                          << call.method() << " for "
+                          << absl::FormatDuration(SteadyNow() - call.since) << ", " << why
+                          << ": the call is cancelled";
   grpc_call_ref(call.context().c_call());
   return call.context().c_call();
 }
@@ -135,7 +138,7 @@ void AnswerWatch::Run() {
   while (!AwaitFor(&mu_, absl::Condition(&stopping_), options_.interval)) {
     std::vector<grpc_call*> late;
     while (!waiting_.empty() && SteadyNow() - waiting_.front()->since > options_.patience) {
-      late.push_back(TakeOldest("its patience is over"));
+      late.push_back(TakeOldest("the limit"));
     }
     Tell();
     mu_.Unlock();

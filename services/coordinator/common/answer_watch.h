@@ -1,4 +1,4 @@
-// Takes threads back from callers who do not read their answers.
+// Frees threads from callers that do not read their answers.
 #pragma once
 
 #include <atomic>
@@ -19,28 +19,27 @@
 
 namespace muster {
 
-// A call that blocks keeps its thread until its answer is on its way, which it is as soon as its
-// caller has room for it: never, if that is what he wants, and no method is there any more that
-// could look at its clock. So whoever waits longer than `patience` is cancelled; while more than
-// `most` wait, who has waited longest.
+// A blocking call keeps its thread until gRPC has sent the answer, which takes as long as the
+// caller does not read. No method runs any more that could check a deadline. So this watch cancels
+// each call that waits longer than `patience`, and the oldest call while more than `most` wait.
 //
-// Thread-safe; outlives the server.
+// Must outlive the server. Thread-safe.
 class AnswerWatch {
  public:
   struct Options {
-    // Who calls, for the log.
+    // Returns the caller's name for the log.
     std::function<std::string(const grpc::ServerContextBase&)> name;
     absl::Duration patience = limits::kStreamStallMax;
     size_t most = limits::kServerThreadsMax / 2;
     absl::Duration interval = absl::Seconds(1);
-    // Set while more than half of `most` wait: whoever calls too fast could bring others before
-    // those that are cancelled have left their threads. Outlives the watch; null: nobody asks.
+    // Set to true while more than half of `most` wait. A fast caller could add calls before the
+    // cancelled ones have freed their threads. Must outlive the watch; may be null.
     std::atomic<bool>* crowded = nullptr;
   };
   explicit AnswerWatch(Options options);
   ~AnswerWatch();
 
-  // Goes into the server.
+  // Creates the interceptors for the server.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptors();
 
  private:
@@ -49,7 +48,8 @@ class AnswerWatch {
 
   void Enter(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
   void Leave(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
-  // The caller releases it, with the lock or without; whose call it is may be gone by then.
+  // Removes the oldest call. The caller must release it, with or without the lock; the Call object
+  // may be gone by then.
   grpc_call* TakeOldest(absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
@@ -58,7 +58,7 @@ class AnswerWatch {
   absl::Mutex mu_;
   std::list<Call*> waiting_ ABSL_GUARDED_BY(mu_);  // the oldest first
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

@@ -75,15 +75,15 @@ class AnswerWatchTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
 };
 
-TEST_F(AnswerWatchTest, WhoReadsNoAnswerIsCancelledAfterATime) {
+TEST_F(AnswerWatchTest, CancelsACallWithAnUnreadAnswerAfterATime) {
   Serve(absl::Milliseconds(50), 100'000);
   const HostileClient client({.address = address(), .attacks = {Attack::kNoWindow}});
 
   EXPECT_THAT(AwaitLine("patience is over"),
-              HasSubstr("somebody has not read what /muster.v1.JobService/GetServerInfo answers"));
+              HasSubstr("somebody has not read the answer of /muster.v1.JobService/GetServerInfo"));
 }
 
-TEST_F(AnswerWatchTest, WhenTooManyWaitTheOldestIsCancelled) {
+TEST_F(AnswerWatchTest, CancelsTheOldestCallIfTooManyWait) {
   Serve(absl::InfiniteDuration(), 4);
   const HostileClient client({.address = address(), .attacks = {Attack::kNoWindow}});
 

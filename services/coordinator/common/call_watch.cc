@@ -26,7 +26,7 @@ void CallWatch::Run() {
     for (Guard* guard : guards_) {
       if (guard->cancelled() || now - guard->advanced_nanos_ <= guard->patience_nanos_) continue;
       guard->cancelled_.store(true, std::memory_order_release);
-      // Under the lock, so that the guard cannot go meanwhile.
+      // The lock keeps the guard from being destroyed meanwhile.
       guard->cancel_();
     }
   }

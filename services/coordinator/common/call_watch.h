@@ -1,5 +1,4 @@
-// Ends calls that stand still: a stream that its client neither feeds nor reads holds a thread, or
-// a place among those that are admitted.
+// Ends calls that hang: a stream without progress holds a thread, or an admitted place.
 #pragma once
 
 #include <atomic>
@@ -15,7 +14,7 @@
 
 namespace muster {
 
-// One thread looks at all calls. Thread-safe; outlives what it watches.
+// One thread checks all calls. Must outlive its guards. Thread-safe.
 class CallWatch {
  public:
   struct Options {
@@ -26,23 +25,23 @@ class CallWatch {
   explicit CallWatch(const Options& options);
   ~CallWatch();
 
-  // The patience with a stream that has not said what it is about, and with one that has.
+  // Time limits for a stream before its first message, and after it.
   absl::Duration first_message_max() const { return options_.first_message_max; }
   absl::Duration stall_max() const { return options_.stall_max; }
 
-  // A call that is watched while this exists.
+  // Watches a call as long as it exists.
   class Guard {
    public:
-    // `cancel` is called once, on the watch's thread, when Advance() was not called for `patience`
-    // (and up to the watch's interval more). It must not block, nor destroy the guard.
+    // Calls `cancel` once, on the watch's thread, if Advance() was not called for `patience`, plus
+    // up to the watch's interval. `cancel` must not block or destroy the guard.
     Guard(CallWatch* watch, absl::Duration patience, std::function<void()> cancel);
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
-    // The call has come on. Any thread.
+    // Records progress of the call. Any thread may call it.
     void Advance();
-    // From here on with another patience.
+    // Records progress, and changes the time limit.
     void Advance(absl::Duration patience);
     bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
@@ -63,7 +62,7 @@ class CallWatch {
   absl::Mutex mu_;
   std::list<Guard*> guards_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

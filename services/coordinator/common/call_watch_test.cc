@@ -7,13 +7,13 @@
 namespace muster::call_watch_test {
 namespace {
 
-TEST(CallWatchTest, ACallThatStandsStillIsCancelledOnce) {
+TEST(CallWatchTest, CancelsAHangingCallOnce) {
   CallWatch watch({.interval = absl::Milliseconds(1)});
   absl::Notification cancelled, looked_again;
-  int calls = 0;  // of the watch's thread
+  int calls = 0;  // used by the watch's thread
   CallWatch::Guard stuck(&watch, absl::ZeroDuration(), [&] {
     ++calls;
-    cancelled.Notify();  // a second time is fatal
+    cancelled.Notify();  // a second call would be fatal
   });
   cancelled.WaitForNotification();
   CallWatch::Guard later(&watch, absl::ZeroDuration(), [&] { looked_again.Notify(); });
@@ -22,7 +22,7 @@ TEST(CallWatchTest, ACallThatStandsStillIsCancelledOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(CallWatchTest, ACallWithinItsPatienceIsNot) {
+TEST(CallWatchTest, DoesNotCancelACallWithinItsTimeLimit) {
   CallWatch watch({.interval = absl::Milliseconds(1)});
   absl::Notification looked;
   CallWatch::Guard patient(&watch, absl::Hours(1), [] { FAIL() << "was not stuck"; });
@@ -31,7 +31,7 @@ TEST(CallWatchTest, ACallWithinItsPatienceIsNot) {
   EXPECT_FALSE(patient.cancelled());
 }
 
-TEST(CallWatchTest, PatienceMayEndEarlierOrLater) {
+TEST(CallWatchTest, TheTimeLimitMayBecomeShorterOrLonger) {
   CallWatch watch({.interval = absl::Milliseconds(1)});
   absl::Notification cancelled;
   CallWatch::Guard call(&watch, absl::Hours(1), [&] { cancelled.Notify(); });

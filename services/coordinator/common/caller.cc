@@ -43,7 +43,7 @@ std::string CallerStamp::SignatureOf(absl::string_view text) const {
   return absl::BytesToHexString(absl::string_view(signature).substr(0, bytes));
 }
 
-// "IDENTITY ADDRESS SIGNATURE", with "-" for nobody.
+// Format: "IDENTITY ADDRESS SIGNATURE", with "-" as the identity of an unknown caller.
 std::string CallerStamp::Sign(const std::optional<Identity>& client,
                               absl::string_view address) const {
   const std::string text =
@@ -60,7 +60,7 @@ absl::StatusOr<Caller> CallerStamp::Read(absl::string_view stamp) const {
   const std::string expected = SignatureOf(text), given(stamp.substr(last + 1));
   if (given.size() != expected.size() ||
       CRYPTO_memcmp(given.data(), expected.data(), expected.size()) != 0) {
-    return absl::InvalidArgumentError("the stamp is not ours");
+    return absl::InvalidArgumentError("the stamp is not signed by this process");
   }
   Caller caller{.address = std::string(text.substr(first + 1))};
   if (const absl::string_view identity = text.substr(0, first); identity != kNobody) {

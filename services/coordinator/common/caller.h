@@ -1,4 +1,4 @@
-// Who makes a call, as the front door knows it and as services see it.
+// The caller of a method, as the front door knows it and as services see it.
 #pragma once
 
 #include <optional>
@@ -12,28 +12,29 @@
 namespace muster {
 
 struct Caller {
-  std::optional<Identity> certificate;  // of the connection; nullopt: it has shown none
-  std::string address;                  // "10.1.2.3:40812"; "" in a process of its own
-  std::string token;                    // "t-4f2a91c0 (ann)", of the call; "": none
+  std::optional<Identity> certificate;  // of the connection; nullopt: none
+  std::string address;                  // "10.1.2.3:40812"; "" for a caller in this process
+  std::string token;                    // of the call: "t-4f2a91c0 (ann)"; "": none
 
-  // "worker/w-1", "token t-4f2a91c0 (ann)"; "anonymous" if it has shown neither.
+  // Returns "worker/w-1", "token t-4f2a91c0 (ann)", or "anonymous" without either.
   std::string Name() const;
-  // The same and the address: "worker/w-1 from 10.1.2.3:40812".
+  // Returns the name and the address: "worker/w-1 from 10.1.2.3:40812".
   std::string ToString() const;
 };
 
-// What the door writes on calls, in this field of their headers, and what is read off them. It is
-// signed with a key that never leaves the process: a client that learned what is written on its own
-// calls could write nothing else by that. Thread-safe.
+// Signs and reads the header field in which the front door writes the caller of a call. The key
+// never leaves the process, and the address is part of the signed text, so a client that learned
+// its own stamp could not make another.
+// Thread-safe.
 class CallerStamp {
  public:
   static constexpr char kField[] = "x-muster-caller";
 
-  CallerStamp();  // with a key of its own
+  CallerStamp();  // Creates a new key.
 
-  // `client` by its certificate, or nobody known.
+  // `client` is the identity in its certificate; nullopt if there is none.
   std::string Sign(const std::optional<Identity>& client, absl::string_view address) const;
-  // INVALID_ARGUMENT: not signed with this key.
+  // Returns INVALID_ARGUMENT if the stamp is not signed with this key.
   absl::StatusOr<Caller> Read(absl::string_view stamp) const;
 
  private:
@@ -42,9 +43,9 @@ class CallerStamp {
   std::string key_;
 };
 
-// A member can only speak as itself: PERMISSION_DENIED (reason "NOT_YOUR_NAME") unless the
-// certificate is of this role, and of this name or of none. OK without a certificate: whoever calls
-// was asked for a permission that only members have, or nobody is asked.
+// Ensures that a member speaks only as itself. Returns PERMISSION_DENIED (reason "NOT_YOUR_NAME")
+// unless the certificate has this role, and this name or no name. Returns OK without a certificate:
+// then the caller has proved a permission that only members have, or access is open.
 absl::Status CheckSpeaksAs(const std::optional<Identity>& certificate, Role role,
                            const std::string& member);
 

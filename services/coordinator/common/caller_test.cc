@@ -9,7 +9,7 @@
 namespace muster::caller_test {
 namespace {
 
-TEST(CallerStamp, IsReadByWhoWroteIt) {
+TEST(CallerStamp, IsReadByItsOwnKey) {
   const CallerStamp stamp;
   const auto worker = stamp.Read(stamp.Sign(Identity{Role::kWorker, "w-1"}, "[::1]:40812"));
   ASSERT_TRUE(worker.ok()) << worker.status();
@@ -20,7 +20,7 @@ TEST(CallerStamp, IsReadByWhoWroteIt) {
   EXPECT_FALSE(nobody->certificate.has_value());
 }
 
-TEST(CallerStamp, NobodyElseCanWriteOne) {
+TEST(CallerStamp, RejectsStampsOfAnotherKey) {
   const CallerStamp stamp, other;
   const std::string own = stamp.Sign(std::nullopt, "10.1.2.3:7");
   std::string as_admin = own;

@@ -1,4 +1,4 @@
-// A call whose answer comes later, from another thread, or never.
+// A unary call that another thread answers later, or that is never answered.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ namespace muster {
 template <typename Response>
 class LateCall final : public grpc::ServerUnaryReactor {
  public:
-  // What outlives the call: who answers may come late. Thread-safe.
+  // Outlives the call, because the answer may come late. Thread-safe.
   class Reply {
    public:
     Reply(LateCall* call, Response* response) : call_(call), response_(response) {}
 
-    // Does nothing once it was answered, or its caller is gone.
+    // Answers the call. No-op if it was answered already, or its caller is gone.
     void Send(absl::StatusOr<Response> answer) ABSL_LOCKS_EXCLUDED(mu_) {
       absl::MutexLock lock(&mu_);
       LateCall* const call = std::exchange(call_, nullptr);
@@ -35,7 +35,7 @@ class LateCall final : public grpc::ServerUnaryReactor {
 
    private:
     absl::Mutex mu_;
-    LateCall* call_ ABSL_GUARDED_BY(mu_);  // null: it is over
+    LateCall* call_ ABSL_GUARDED_BY(mu_);  // null: the call is over
     Response* const response_;
   };
 
@@ -43,8 +43,8 @@ class LateCall final : public grpc::ServerUnaryReactor {
 
   const std::shared_ptr<Reply>& reply() const { return reply_; }
 
-  // Told when the caller is gone. To be said before the handler returns: gRPC tells nothing
-  // earlier.
+  // Calls `told` when the caller is gone. Must be set before the handler returns: gRPC reports
+  // nothing earlier.
   void WhenCancelled(std::function<void()> told) { told_ = std::move(told); }
 
   void OnCancel() override {

@@ -12,7 +12,8 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
-// What lies between two looks counts as no more: this process may have stood still itself.
+// Longer gaps between two looks count as this much, because this process itself may have been
+// stopped.
 constexpr absl::Duration kLookMax = absl::Milliseconds(200);
 
 }  // namespace
@@ -30,7 +31,7 @@ void OpeningGuard::Watch() {
   absl::Duration silence, last = SteadyNow();
   while (!opened_) {
     if (stop_.Await(kLook) != 0) {
-      LOG(INFO) << "told to stop before anything was served";
+      LOG(INFO) << "stopped before it served anything";
       std::_Exit(kExitOk);
     }
     const absl::Duration now = SteadyNow();
@@ -40,7 +41,7 @@ void OpeningGuard::Watch() {
       silence = absl::ZeroDuration();
     }
     if (silence < silence_max_) continue;
-    LOG(ERROR) << "nothing of what is to be served could be opened for " << silence_max_
+    LOG(ERROR) << "opening the state made no progress for " << silence_max_
                << ": does the file system of --state_dir answer (ls, a network file system's "
                   "server)? This coordinator ends, so that another may lead";
     std::_Exit(kExitUnavailable);

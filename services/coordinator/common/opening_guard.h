@@ -1,4 +1,4 @@
-// Looks after a coordinator that opens what it is to serve.
+// Guards the start of a coordinator, while it opens its state.
 #pragma once
 
 #include <atomic>
@@ -10,18 +10,19 @@
 
 namespace muster {
 
-// Until it is destroyed: ends the process where nothing was opened for so long, since one that
-// hangs on its folder and holds the store's lease keeps every other from leading; and where it is
-// told to stop, which nobody else hears meanwhile. Nothing can be lost: no member is served yet.
+// Ends the process if the start makes no progress for `silence_max`: a process that hangs on its
+// state folder and holds the store's lease would keep every other coordinator from leading. Also
+// ends it on `stop`, which nothing else checks during the start. No data can be lost, because no
+// member is served yet. Active until destroyed.
 class OpeningGuard {
  public:
   static constexpr absl::Duration kSilenceMax = absl::Minutes(3);
 
-  // `stop` outlives it.
+  // `stop` must outlive the guard.
   explicit OpeningGuard(const StopSignal& stop, absl::Duration silence_max = kSilenceMax);
   ~OpeningGuard();
 
-  // Something was opened: a job, say. Thread-safe.
+  // Records progress, such as one loaded job. Thread-safe.
   void Advanced() { ++advances_; }
 
  private:
@@ -31,7 +32,7 @@ class OpeningGuard {
   const absl::Duration silence_max_;
   std::atomic<int64_t> advances_ = 0;
   std::atomic<bool> opened_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

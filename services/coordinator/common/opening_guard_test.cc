@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ExitedWithCode;
 
-TEST(OpeningGuardDeathTest, WhoOpensNothingForTooLongIsEnded) {
+TEST(OpeningGuardDeathTest, EndsAProcessWithoutProgress) {
   const auto hang = [] {
     const StopSignal stop;
     const OpeningGuard guard(stop, absl::Milliseconds(100));
@@ -22,7 +22,7 @@ TEST(OpeningGuardDeathTest, WhoOpensNothingForTooLongIsEnded) {
   EXPECT_EXIT(hang(), ExitedWithCode(kExitUnavailable), "--state_dir");
 }
 
-TEST(OpeningGuardDeathTest, WhoGetsOnIsNotHoweverLongItTakes) {
+TEST(OpeningGuardDeathTest, DoesNotEndAProcessThatMakesProgress) {
   const auto open = [] {
     const StopSignal stop;
     {
@@ -36,7 +36,7 @@ TEST(OpeningGuardDeathTest, WhoGetsOnIsNotHoweverLongItTakes) {
   EXPECT_EXIT(open(), ExitedWithCode(0), "");
 }
 
-TEST(OpeningGuardDeathTest, WhoIsToldToStopEnds) {
+TEST(OpeningGuardDeathTest, EndsOnAStopSignal) {
   const auto hang = [] {
     const StopSignal stop;
     const OpeningGuard guard(stop);

@@ -1,4 +1,4 @@
-// absl times as protobuf's.
+// Converts between absl times and protobuf times.
 #pragma once
 
 #include "absl/time/time.h"

@@ -41,10 +41,10 @@ void StateDisk::Run() {
   }
 }
 
-// What cannot be told stays as it was.
+// A value that cannot be read keeps its last state.
 void StateDisk::Look() {
   std::error_code error;
-  double least = 2;  // more than the whole
+  double least = 2;  // more than any share
   for (const std::string& path :
        {paths_.folder, paths_.folder + "/jobs", fs::path(paths_.store).parent_path().string()}) {
     const fs::space_info space = space_(path, error);

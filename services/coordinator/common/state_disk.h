@@ -1,4 +1,4 @@
-// How much room the coordinator's disk has, and what the store takes of it.
+// Exports the free space of the coordinator's disk and the size of the store.
 #pragma once
 
 #include <filesystem>
@@ -15,24 +15,24 @@
 
 namespace muster {
 
-// muster_state_free_bytes and muster_state_size_bytes, of the file system that has the least part
-// left among those of the state folder, of its jobs and of the store, which may be three; and
-// muster_store_bytes. All as they were at most kInterval ago. Looked at by a thread of its own: a
-// disk that does not answer must hold up neither jobs nor scrapes.
+// Exports muster_state_free_bytes and muster_state_size_bytes of the fullest file system among
+// those of the state folder, its jobs and the store, which may be three. Also exports
+// muster_store_bytes. The values are at most kInterval old. A thread of its own reads them, because
+// a disk that hangs must delay neither jobs nor scrapes.
 class StateDisk {
  public:
   static constexpr absl::Duration kInterval = absl::Seconds(10);
 
   struct Paths {
     std::string folder;
-    std::string store;  // the store's file; it need not be there
+    std::string store;  // the store's file; it may be missing
   };
   using Space =
       std::function<std::filesystem::space_info(const std::string& path, std::error_code& error)>;
   static std::filesystem::space_info SpaceOf(const std::string& path, std::error_code& error) {
     return std::filesystem::space(path, error);
   }
-  // `metrics` outlives this.
+  // `metrics` must outlive this.
   StateDisk(Paths paths, Metrics& metrics, Space space = SpaceOf);
   ~StateDisk();
 
@@ -47,7 +47,7 @@ class StateDisk {
   prometheus::Gauge& store_bytes_;
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster

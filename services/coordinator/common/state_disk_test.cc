@@ -14,8 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Checkpoints on a volume of their own are what fills up; the store may be on another.
-TEST(StateDiskTest, TheFullestOfItsFileSystemsIsTold) {
+// Checkpoints fill their volume first, and the store may be on another one.
+TEST(StateDiskTest, ExportsTheFullestFileSystem) {
   absl::flat_hash_map<std::string, int> left = {{"/state", 900}, {"/state/jobs", 30}, {"/db", 500}};
   const auto space = [&](const std::string& path, std::error_code& error) {
     error.clear();
@@ -38,7 +38,7 @@ TEST(StateDiskTest, TheFullestOfItsFileSystemsIsTold) {
   left["/db"] = 1;
   EXPECT_THAT(rendered(), HasSubstr("muster_state_free_bytes 1\n"));
 
-  left.erase("/db");  // etcd, or a store of which nothing can be told
+  left.erase("/db");  // etcd, or a store without a known size
   left.erase("/state/jobs");
   EXPECT_THAT(rendered(), HasSubstr("muster_state_free_bytes 900\n"));
   EXPECT_THAT(rendered(), HasSubstr("muster_state_size_bytes 10000\n"));

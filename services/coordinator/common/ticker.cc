@@ -27,7 +27,7 @@ void Ticker::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-// A tick dispatches as well, so it has done what was asked for before it.
+// A tick also dispatches, so it fulfills earlier requests.
 void Ticker::Run(absl::Duration interval, const std::function<void()>& tick,
                  const std::function<void()>& dispatch) {
   absl::Duration next_tick = SteadyNow() + interval;

@@ -1,4 +1,4 @@
-// The thread on which time passes for a coordinator.
+// The thread that drives the coordinator's time.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace muster {
 
-// Ticks at every interval, and dispatches in between when it was asked to: who waits for members
-// need not wait for the next tick as well. Thread-safe.
+// Ticks at every interval, and dispatches in between on request, so that a job that waits for
+// members does not also wait for the next tick. Thread-safe.
 class Ticker {
  public:
-  // However many ask for a dispatch, there is at most one in this time.
+  // Minimum time between two dispatches, however many are requested.
   static constexpr absl::Duration kDispatchGap = absl::Milliseconds(5);
 
   Ticker() = default;
@@ -22,11 +22,12 @@ class Ticker {
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;
 
-  // Once. Both are called from the ticker's thread.
+  // Calls both functions on the ticker's thread. Call once.
   void Start(absl::Duration interval, std::function<void()> tick, std::function<void()> dispatch);
-  // At any time; what is asked for before Start() is done then.
+  // Requests a dispatch. A request before Start() is fulfilled after it.
   void DispatchSoon() ABSL_LOCKS_EXCLUDED(mu_);
-  // Nothing is called any more once it returns. For the thread that started it.
+  // Nothing is called any more after this returns. Must be called by the thread that called
+  // Start().
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -19,15 +19,15 @@ TEST(TickerTest, TicksAtEveryInterval) {
       [&] {
         if (++ticks == 3) third.Notify();
       },
-      [] { ADD_FAILURE() << "nobody asked for it"; });
+      [] { ADD_FAILURE() << "no dispatch was requested"; });
   EXPECT_TRUE(third.WaitForNotificationWithTimeout(absl::Seconds(30)));
 }
 
-TEST(TickerTest, WhoAsksForADispatchDoesNotWaitForATick) {
+TEST(TickerTest, ADispatchDoesNotWaitForATick) {
   std::atomic<int> dispatches = 0;
   absl::Notification first, second;
   Ticker ticker;
-  ticker.DispatchSoon();  // before it was started
+  ticker.DispatchSoon();  // before Start()
   ticker.Start(
       absl::Hours(1), [] { ADD_FAILURE() << "an hour has not passed"; },
       [&] { (++dispatches == 1 ? first : second).Notify(); });
@@ -35,7 +35,7 @@ TEST(TickerTest, WhoAsksForADispatchDoesNotWaitForATick) {
   ticker.DispatchSoon();
   EXPECT_TRUE(second.WaitForNotificationWithTimeout(absl::Seconds(30)));
   ticker.Stop();
-  ticker.DispatchSoon();  // and nothing happens
+  ticker.DispatchSoon();  // has no effect
   EXPECT_EQ(dispatches, 2);
 }
 

@@ -1,4 +1,4 @@
-// How far another process's clock is from ours.
+// Estimates the offset of another process's clock.
 #pragma once
 
 #include <algorithm>
@@ -8,18 +8,18 @@
 
 namespace muster {
 
-// From questions that were answered: the answer was given somewhere between the question and its
-// arrival, so that the midpoint is off by half of the way at most, however the way is divided.
-// Times are nanoseconds. Thread-compatible.
+// Uses exchanges of a question and an answer. The other process answered at some time between the
+// question and the arrival of the answer. So the midpoint is wrong by at most half of the travel
+// time, however that is divided. Times are in nanoseconds. Thread-compatible.
 class ClockOffset {
  public:
   struct Exchange {
     int64_t sent = 0;      // by our clock
-    int64_t heard = 0;     // by theirs
-    int64_t told = 0;      // by theirs
-    int64_t received = 0;  // by ours
+    int64_t heard = 0;     // by the other clock
+    int64_t told = 0;      // by the other clock
+    int64_t received = 0;  // by our clock
   };
-  // An impossible one is dropped.
+  // Adds an exchange. Drops one with impossible times.
   void Add(const Exchange& exchange) {
     const int64_t there = exchange.told - exchange.heard;
     const int64_t way = exchange.received - exchange.sent - there;
@@ -31,20 +31,20 @@ class ClockOffset {
     if (!best_ || estimate.uncertainty < best_->uncertainty) best_ = estimate;
   }
 
-  // Ours less theirs, and how wrong that may be.
+  // `offset` is our clock minus the other one; `uncertainty` is its greatest error.
   struct Estimate {
     int64_t offset = 0;
     int64_t uncertainty = 0;
   };
-  // Nothing: there was no exchange.
+  // Returns the estimate with the smallest uncertainty; nullopt if there was no exchange.
   const std::optional<Estimate>& best() const { return best_; }
 
  private:
   std::optional<Estimate> best_;
 };
 
-// Good from one time to a later one, of which these are the estimates; clocks drift apart in
-// between. Nothing where there is neither.
+// Combines estimates from the begin and the end of a period into one for the whole period. Its
+// uncertainty includes the drift of the clocks. Returns nullopt if there is neither.
 inline std::optional<ClockOffset::Estimate> OffsetOver(
     const std::optional<ClockOffset::Estimate>& first,
     const std::optional<ClockOffset::Estimate>& last) {

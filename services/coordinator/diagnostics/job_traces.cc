@@ -17,7 +17,7 @@ namespace muster {
 namespace {
 
 constexpr int kStepsDefault = 5;
-constexpr int kProbes = 8;  // before the steps, and after; the best one counts
+constexpr int kProbes = 8;  // before the steps and after them; the best one counts
 constexpr int64_t kEventsOfMemberMin = 256;
 
 std::vector<FieldFault> FaultsOf(const v1::TraceJobRequest& request) {
@@ -36,13 +36,13 @@ std::vector<FieldFault> FaultsOf(const v1::TraceJobRequest& request) {
   return faults;
 }
 
-// A trace is of so many events in all, that those of a large job share.
+// Divides the total number of events of a trace among the members.
 int64_t EventsOfEach(size_t members) {
   return std::clamp(limits::kTracedEventsMax / static_cast<int64_t>(std::max<size_t>(members, 1)),
                     kEventsOfMemberMin, limits::kTracedEventsOfMemberMax);
 }
 
-// [first, last] of the steps that a worker has recorded.
+// The steps [first, last] that a worker has recorded.
 struct StepRange {
   int64_t first = std::numeric_limits<int64_t>::max();
   int64_t last = -1;
@@ -58,8 +58,8 @@ void AddSteps(const v1::MemberTrace& trace, StepRange& range) {
   }
 }
 
-// A member's numbers are its own to choose: one that stands for nothing would be read beyond the
-// names.
+// Checks the indexes into the names, because they come from the member and must not be out of
+// range.
 bool NamesAreKnown(const v1::MemberTrace& trace) {
   const auto known = [&trace](int number) { return number >= 0 && number < trace.names_size(); };
   return std::ranges::all_of(trace.events(), [&known](const v1::TraceEvent& event) {
@@ -91,7 +91,7 @@ uint64_t JobTraces::Ask(const v1::TraceJobRequest& request, Answer answer) {
     if (same != running_.end()) {
       refused =
           WithReason(absl::AbortedError(absl::StrCat(
-                         begun->job, " is being traced for somebody else, who waits for ",
+                         begun->job, " is already being traced for another caller, for ",
                          absl::FormatDuration(same->second.timeout), " at most: try again then")),
                      "TRACE_GOES_ON");
     } else if (std::ssize(running_) >= limits::kTracesMax) {
@@ -128,7 +128,7 @@ absl::StatusOr<JobTraces::Running> JobTraces::Begin(const v1::TraceJobRequest& r
       return WithReason(
           absl::FailedPreconditionError(
               absl::StrCat(JobIdOf(job.name()), " is not running (", v1::JobState_Name(job.state()),
-                           "): a trace shows what members do now, not what they have done")),
+                           "): a trace records what members do from now on")),
           "JOB_NOT_RUNNING");
     }
     running.job = JobIdOf(job.name());
@@ -225,7 +225,7 @@ void JobTraces::TakePart(Running& running, Member& member, const v1::TracePart& 
   const v1::MemberTrace& told = part.told();
   if (std::ssize(member.told.events()) + std::ssize(told.events()) >
       EventsOfEach(running.members.size())) {
-    member.told.set_trouble("it has told more events than it was asked for");
+    member.told.set_trouble("it sent more events than were requested");
     return;
   }
   member.told.mutable_names()->MergeFrom(told.names());
@@ -237,7 +237,7 @@ void JobTraces::TakePart(Running& running, Member& member, const v1::TracePart& 
   member.all_told = true;
 }
 
-// Steps and parts that are in; clocks, too, but for those that do not answer.
+// A trace is complete when all steps and parts are in, and the clocks of the members that answer.
 void JobTraces::Advance(Actions& actions) {
   const absl::Time now = registry_->Now();
   for (auto it = running_.begin(); it != running_.end();) {
@@ -269,7 +269,7 @@ void JobTraces::AskToTell(uint64_t number, Running& running, Actions& actions) {
   running.telling_since = registry_->Now();
   StepRange range;
   bool all_over = true;
-  int64_t latest = 0;  // first step
+  int64_t latest = 0;  // the latest first step of a worker
   for (const Member& member : running.members) {
     if (member.failed() || member.told.role() != v1::WORKER) continue;
     all_over = all_over && member.over;
@@ -278,7 +278,7 @@ void JobTraces::AskToTell(uint64_t number, Running& running, Actions& actions) {
     range.last = std::max(range.last, member.end_step - 1);
   }
   if (running.together) range = {.first = latest, .last = latest + running.steps - 1};
-  if (!all_over || range.last < 0) {  // whatever there is
+  if (!all_over || range.last < 0) {  // otherwise asks for everything
     range = {.first = 0, .last = std::numeric_limits<int64_t>::max() - 1};
   }
   for (Member& member : running.members) {
@@ -300,17 +300,17 @@ v1::TraceJobResponse JobTraces::Finish(Running& running) {
     v1::MemberTrace& told = *response.add_members() = std::move(member.told);
     std::string trouble = told.trouble();
     if (trouble.empty() && !member.all_told) {
-      trouble = absl::StrCat("it has not told what it recorded for ",
+      trouble = absl::StrCat("it has not sent its recording for ",
                              absl::FormatDuration(limits::kTraceTellMax));
     }
     if (!NamesAreKnown(told)) {
       told.clear_events();
-      if (trouble.empty()) trouble = "what it told is not whole";
+      if (trouble.empty()) trouble = "its recording is incomplete";
     }
     const auto clock = OffsetOver(member.before.best(), member.after.best());
     if (!clock && !told.events().empty()) {
       told.clear_events();
-      if (trouble.empty()) trouble = "nothing is known of its clock";
+      if (trouble.empty()) trouble = "its clock offset is unknown";
     }
     if (trouble.empty() && told.role() == v1::WORKER && !member.over) {
       trouble = absl::StrCat("it has not made ", running.steps, " steps in ",
@@ -362,7 +362,7 @@ void JobTraces::Expire() {
       const auto entry = turn.Find(job.second);
       return entry.ok() && (*entry)->job.active();
     });
-  }  // those that have ended are left
+  }  // only traces in progress remain
   const auto attached = fleet_->members();
   const absl::Time now = registry_->Now();
   Actions actions;

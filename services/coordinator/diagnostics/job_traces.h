@@ -1,5 +1,5 @@
-// Traces of jobs: asks every member of one to record its next steps, collects what they tell and
-// brings it onto one clock.
+// Traces jobs: asks every member to record its next steps, collects the recordings and converts
+// them to one clock.
 #pragma once
 
 #include <cstdint>
@@ -20,45 +20,46 @@
 
 namespace muster {
 
-// Orders go down the members' streams, what they tell comes with their reports. First all are asked
-// to record, and the workers say when they have made the steps; then all are asked to tell the
-// events of these steps. Before and after, some questions are answered at once: from them come the
-// clocks' offsets. Whoever fails in any of that is named, and the rest is delivered.
+// Orders go down the members' streams, and recordings come with their reports. First all members
+// get the order to record, and workers report when they have made the steps. Then all get the order
+// to send the events of these steps. Before and after, members answer some probes at once, which
+// give the clock offsets. A member that fails in any of this is named, and the rest is delivered.
 //
-// Thread-safe. Nobody waits here: whoever asks is called once, on the thread of a member's report
-// or of Expire(), without any lock.
+// No call blocks. The answer callback is called once, on the thread of a member's report or of
+// Expire(), without any lock. Thread-safe.
 class JobTraces {
  public:
-  // Both outlive this. `steady`: nanoseconds of this process's steady clock.
+  // Both must outlive this. `steady`: nanoseconds of this process's steady clock.
   JobTraces(JobRegistry* registry, Fleet* fleet, std::function<int64_t()> steady = Trace::Now)
       : registry_(registry), fleet_(fleet), steady_(std::move(steady)) {}
 
   using Answer = std::function<void(absl::StatusOr<v1::TraceJobResponse>)>;
+  // Starts a trace. Returns a number for Drop(), or 0 if the request was answered already. Answers
   // INVALID_ARGUMENT; NOT_FOUND; FAILED_PRECONDITION (reason "JOB_NOT_RUNNING"); ABORTED
-  // ("TRACE_GOES_ON"); RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond limits::kTracesMax at once. The
-  // number is for Drop(); 0: it is answered already.
+  // ("TRACE_GOES_ON"); or RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond limits::kTracesMax
+  // concurrent traces.
   uint64_t Ask(const v1::TraceJobRequest& request, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Nobody waits for it any more.
+  // Drops a trace because its caller is gone.
   void Drop(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What a member says. What it was not asked for is dropped.
+  // Takes the parts of a member's report. Ignores parts that were not requested.
   void Take(const std::string& member, const v1::MemberReport& report) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets time pass, and looks who was lost.
+  // Handles deadlines and lost members. Called at every tick.
   void Expire() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Member {
-    v1::MemberTrace told;  // times are the member's until the end
+    v1::MemberTrace told;  // times are by the member's clock until the end
     std::string incarnation;
-    ClockOffset before, after;  // the steps
-    uint64_t probe = 0;         // that was sent last
+    ClockOffset before, after;  // of the steps
+    uint64_t probe = 0;         // the last one sent
     int64_t probe_sent = 0;
     int probes_left = 0;
     absl::Time asked = absl::InfiniteFuture();
     bool begun = false;  // it has answered
-    bool over = false;   // worker: its steps are made
+    bool over = false;   // a worker has made its steps
     int64_t first_step = 0;
     int64_t end_step = 0;
     bool all_told = false;
@@ -70,10 +71,11 @@ class JobTraces {
     std::string job;
     Answer answer;
     int64_t steps = 0;
-    // Workers make the same step at the same time, give or take one: so they tell of the same
-    // steps, however far they went between one beginning to record and another.
+    // The workers make the same step at almost the same time, within one step. So all of them
+    // report the same steps, even if they began to record at different times.
     bool together = false;
-    // Once all others record, who would miss what the first steps do there.
+    // Workers begin to record after all other members, because those would miss the events of the
+    // first steps.
     bool workers_asked = false;
     absl::Time begin;
     int64_t begin_steady = 0;
@@ -81,12 +83,12 @@ class JobTraces {
     absl::Time telling_since = absl::InfiniteFuture();
     std::vector<Member> members;
 
-    // Of steps more than were asked for: when one worker has made them, the others have made all
-    // that were.
+    // Additional steps to record: when one worker has made them, the others have made all requested
+    // steps.
     int64_t margin() const { return together ? 2 : 0; }
     bool telling() const { return telling_since != absl::InfiniteFuture(); }
   };
-  // What is to be done when mu_ is not held any more.
+  // Actions to perform after mu_ is released.
   struct Actions {
     std::vector<std::pair<std::string, v1::Directive>> orders;
     std::vector<std::pair<Answer, v1::TraceJobResponse>> answers;

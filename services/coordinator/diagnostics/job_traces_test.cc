@@ -18,21 +18,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ClockOffsetTest, TheShortestWayCountsAndSaysHowWrongItMayBe) {
+TEST(ClockOffsetTest, UsesTheShortestRoundTripAndItsUncertainty) {
   ClockOffset clock;
   EXPECT_FALSE(clock.best().has_value());
-  // Theirs is 1,000 behind; 40 there, 60 here and back.
+  // The other clock is 1,000 behind. The travel times are 40 one way and 60 in all.
   clock.Add({.sent = 2000, .heard = 1040, .told = 1050, .received = 2110});
   EXPECT_EQ(clock.best()->uncertainty, 50);
   EXPECT_LE(std::abs(clock.best()->offset - 1000), 50);
   clock.Add({.sent = 3000, .heard = 2004, .told = 2010, .received = 3012});
   EXPECT_EQ(clock.best()->uncertainty, 3);
   EXPECT_LE(std::abs(clock.best()->offset - 1000), 3);
-  clock.Add({.sent = 4000, .heard = 3900, .told = 3800, .received = 4001});  // cannot be
+  clock.Add({.sent = 4000, .heard = 3900, .told = 3800, .received = 4001});  // impossible
   EXPECT_EQ(clock.best()->uncertainty, 3);
 }
 
-TEST(ClockOffsetTest, ClocksThatDriftApartAreLessCertain) {
+TEST(ClockOffsetTest, DriftingClocksAreLessCertain) {
   using Estimate = ClockOffset::Estimate;
   EXPECT_FALSE(OffsetOver(std::nullopt, std::nullopt).has_value());
   EXPECT_EQ(OffsetOver(std::nullopt, Estimate{7, 2})->offset, 7);
@@ -41,7 +41,7 @@ TEST(ClockOffsetTest, ClocksThatDriftApartAreLessCertain) {
   EXPECT_EQ(over->uncertainty, 120);
 }
 
-// A running job with one worker and one ps, whose clocks are behind.
+// A running job with one worker and one ps. Their clocks are behind.
 class JobTracesTest : public RegistryFixture {
  protected:
   static constexpr int64_t kBehind = 5'000'000;
@@ -67,7 +67,7 @@ class JobTracesTest : public RegistryFixture {
     request.set_steps(steps);
     return traces_.Ask(request, [this](auto answer) { answer_ = std::move(answer); });
   }
-  // What the coordinator has told the member since: the last of each.
+  // Returns the latest order of each kind since the last call.
   static v1::TraceOrder OrdersOf(Attachment& stream) {
     v1::TraceOrder orders;
     for (const MemberDirective& told : stream.TakeDirectives()) {
@@ -89,7 +89,7 @@ class JobTracesTest : public RegistryFixture {
     *report.add_traces() = part;
     traces_.Take(member, report);
   }
-  // Answers questions about its clock until there are no more.
+  // Answers clock probes until there are no more.
   v1::TraceOrder Answer(const std::string& member, Attachment& stream) {
     v1::TraceOrder all;
     for (v1::TraceOrder orders = OrdersOf(stream); orders.probe() != 0; orders = OrdersOf(stream)) {
@@ -118,7 +118,7 @@ class JobTracesTest : public RegistryFixture {
   std::optional<absl::StatusOr<v1::TraceJobResponse>> answer_;
 };
 
-TEST_F(JobTracesTest, StepsAreRecordedAndComeBackOnOneClock) {
+TEST_F(JobTracesTest, RecordsStepsAndReturnsThemOnOneClock) {
   Ask(3);
   EXPECT_FALSE(OrdersOf(*worker_).has_record()) << "the ps might miss its first steps";
   Answer("ps-0", *ps_);
@@ -157,7 +157,7 @@ TEST_F(JobTracesTest, StepsAreRecordedAndComeBackOnOneClock) {
   EXPECT_LE(std::abs(trace.members(1).events(0).time_nanos() - (at - 1'000'000'000)), 50);
 }
 
-TEST_F(JobTracesTest, WhoIsLostOrDoesNotAnswerIsNamedAndTheRestIsDelivered) {
+TEST_F(JobTracesTest, NamesMembersThatFailAndDeliversTheRest) {
   Ask();
   ASSERT_TRUE(fleet_->Renew(*worker_, {}, now_).ok());
   now_ += limits::kTraceTellMax;
@@ -166,7 +166,7 @@ TEST_F(JobTracesTest, WhoIsLostOrDoesNotAnswerIsNamedAndTheRestIsDelivered) {
   EXPECT_EQ(first.record().steps(), 5);
   EXPECT_FALSE(answer_.has_value()) << "the worker still makes its steps";
   now_ += limits::kTraceTimeoutDefault;
-  traces_.Expire();  // it has had its time
+  traces_.Expire();  // its time is over
   Answer("w-0", *worker_);
   Say("w-0", Told(first.request(), 4));
 
@@ -176,7 +176,7 @@ TEST_F(JobTracesTest, WhoIsLostOrDoesNotAnswerIsNamedAndTheRestIsDelivered) {
   EXPECT_THAT((*answer_)->members(1).trouble(), HasSubstr("has not begun to record for 10s"));
 }
 
-TEST_F(JobTracesTest, AProcessThatWasReplacedIsLost) {
+TEST_F(JobTracesTest, AReplacedProcessIsLost) {
   Ask();
   Answer("ps-0", *ps_);
   Answer("w-0", *worker_);
@@ -191,7 +191,7 @@ TEST_F(JobTracesTest, AProcessThatWasReplacedIsLost) {
   EXPECT_EQ((*answer_)->members(1).events_size(), 1);
 }
 
-TEST_F(JobTracesTest, OneTraceOfAJobAtATimeAndNobodyRecordsForWhoIsGone) {
+TEST_F(JobTracesTest, AllowsOneTracePerJobAndStopsItWhenItsCallerIsGone) {
   const uint64_t number = Ask();
   EXPECT_EQ(Ask(), 0);
   ASSERT_TRUE(answer_.has_value());
@@ -207,7 +207,7 @@ TEST_F(JobTracesTest, OneTraceOfAJobAtATimeAndNobodyRecordsForWhoIsGone) {
   EXPECT_NE(Ask(), 0);
 }
 
-TEST_F(JobTracesTest, NumbersThatStandForNothingAreNotLookedUp) {
+TEST_F(JobTracesTest, RejectsIndexesOutOfRange) {
   Ask();
   Answer("ps-0", *ps_);
   const v1::TraceOrder first = Answer("w-0", *worker_);
@@ -223,12 +223,12 @@ TEST_F(JobTracesTest, NumbersThatStandForNothingAreNotLookedUp) {
   Say("ps-0", Told(first.request(), 0));
 
   ASSERT_TRUE(answer_.has_value() && answer_->ok());
-  EXPECT_EQ((*answer_)->members(0).trouble(), "what it told is not whole");
+  EXPECT_EQ((*answer_)->members(0).trouble(), "its recording is incomplete");
   EXPECT_EQ((*answer_)->members(0).events_size(), 0);
   EXPECT_EQ((*answer_)->members(1).events_size(), 1);
 }
 
-TEST_F(JobTracesTest, AJobThatDoesNotRunAndWrongNumbersAreRefused) {
+TEST_F(JobTracesTest, RefusesAJobThatDoesNotRunAndInvalidNumbers) {
   EXPECT_EQ(Ask(limits::kTraceStepsMax + 1), 0);
   EXPECT_EQ(ReasonOf(answer_->status()), "INVALID_REQUEST");
   {

@@ -77,9 +77,9 @@ void MemberLogs::Expire(absl::Time now) {
   for (Question& question : late) {
     question.answer(WithReason(
         absl::UnavailableError(absl::StrCat(
-            question.member, " has not told its log for ",
+            question.member, " has not sent its log for ",
             absl::FormatDuration(limits::kMemberLogWaitMax),
-            ": it is busy, about to be lost, or runs an older Muster that knows no such question; "
+            ": it is busy, about to be lost, or runs an older Muster without this request; "
             "its own log is where it was started")),
         "MEMBER_SILENT"));
   }

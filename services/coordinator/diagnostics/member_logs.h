@@ -1,4 +1,4 @@
-// Asks members for the last part of their logs: the question goes down the member's stream, the
+// Asks members for the last part of their logs. The question goes down the member's stream, and the
 // answer comes with its next report.
 #pragma once
 
@@ -18,23 +18,23 @@
 
 namespace muster {
 
-// Thread-safe. Nobody waits here: whoever asks is called once, with the answer or with why there is
-// none, on the thread of the member's report or of Expire(), without any lock.
+// No call blocks. The answer callback is called once, with the log or the error, on the thread of
+// the member's report or of Expire(), without any lock. Thread-safe.
 class MemberLogs {
  public:
-  explicit MemberLogs(Fleet* fleet) : fleet_(fleet) {}  // outlives this
+  explicit MemberLogs(Fleet* fleet) : fleet_(fleet) {}  // must outlive this
 
   using Answer = std::function<void(absl::StatusOr<v1::ReadMemberLogResponse>)>;
-  // NOT_FOUND (reason "MEMBER_NOT_FOUND"); RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond
-  // limits::kMemberLogCallsMax questions at once; UNAVAILABLE ("MEMBER_SILENT") where no answer
-  // came for limits::kMemberLogWaitMax.
+  // Answers NOT_FOUND (reason "MEMBER_NOT_FOUND"); RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond
+  // limits::kMemberLogCallsMax concurrent questions; or UNAVAILABLE ("MEMBER_SILENT") without an
+  // answer within limits::kMemberLogWaitMax.
   void Ask(const v1::ReadMemberLogRequest& request, absl::Time now, Answer answer)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What a member says. Answers to questions that it was not asked are dropped.
+  // Takes the answers in a member's report. Ignores answers to questions that it was not asked.
   void Take(const std::string& member, const v1::MemberReport& report) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Lets time pass.
+  // Fails the questions that are too old. Called at every tick.
   void Expire(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -25,7 +25,7 @@ class MemberLogsTest : public ::testing::Test {
         fleet_.Attach(hello, std::make_shared<StreamWaker>(std::function<void()>([] {})), kStart);
     EXPECT_TRUE(arrival.ok()) << arrival.status();
     stream_ = arrival->attachment;
-    stream_->TakeDirectives();  // the welcome
+    stream_->TakeDirectives();  // discards the welcome
   }
 
   static v1::ReadMemberLogRequest Of(const std::string& member) {
@@ -52,7 +52,7 @@ class MemberLogsTest : public ::testing::Test {
   std::optional<absl::StatusOr<v1::ReadMemberLogResponse>> answer_;
 };
 
-TEST_F(MemberLogsTest, TheMemberIsAskedAndItsAnswerGoesToTheCaller) {
+TEST_F(MemberLogsTest, AsksTheMemberAndReturnsItsAnswer) {
   v1::ReadMemberLogRequest request = Of("worker-0");
   request.set_offset(40);
   request.set_bytes_max(1 << 30);
@@ -73,7 +73,7 @@ TEST_F(MemberLogsTest, TheMemberIsAskedAndItsAnswerGoesToTheCaller) {
   EXPECT_EQ((*answer_)->incarnation(), "i-1");
 }
 
-TEST_F(MemberLogsTest, NobodyAnswersForAnother) {
+TEST_F(MemberLogsTest, AMemberCannotAnswerForAnother) {
   Ask(Of("worker-0"));
   const uint64_t request = stream_->TakeDirectives()[0].directive.tell_log().request();
 
@@ -88,7 +88,7 @@ TEST_F(MemberLogsTest, NobodyAnswersForAnother) {
   EXPECT_FALSE(answer_.has_value());
 }
 
-TEST_F(MemberLogsTest, WhoIsNotThereOrDoesNotAnswerIsNamed) {
+TEST_F(MemberLogsTest, NamesAMemberThatIsMissingOrSilent) {
   Ask(Of("worker-9"));
   ASSERT_TRUE(answer_.has_value());
   EXPECT_EQ(ReasonOf(answer_->status()), "MEMBER_NOT_FOUND");
@@ -103,7 +103,7 @@ TEST_F(MemberLogsTest, WhoIsNotThereOrDoesNotAnswerIsNamed) {
   EXPECT_TRUE(absl::IsUnavailable(answer_->status()));
 }
 
-TEST_F(MemberLogsTest, SoManyQuestionsWaitAtOnce) {
+TEST_F(MemberLogsTest, LimitsConcurrentQuestions) {
   for (int i = 0; i < limits::kMemberLogCallsMax; ++i) Ask(Of("worker-0"));
   EXPECT_FALSE(answer_.has_value());
   Ask(Of("worker-0"));

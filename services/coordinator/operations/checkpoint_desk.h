@@ -26,8 +26,8 @@
 
 namespace muster {
 
-// Reads and writes checkpoint bytes outside of the registry's turns. Calls of users and shards wait
-// for the disk; reports do not.
+// Reads and writes checkpoint bytes outside of the registry's transactions. Calls of users and
+// shards wait for the disk; reports do not.
 //
 // A job that starts from another job's checkpoint needs it until it has a checkpoint of its own or
 // has ended. Until then that checkpoint is neither pruned nor deleted.
@@ -69,7 +69,7 @@ class CheckpointDesk {
   // Like Find(), and pins the checkpoint. Waits for a pruning that is in progress.
   absl::StatusOr<Pinned> FindAndPin(const CheckpointRef& reference) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") while another job needs one of the
-  // job's checkpoints. Called within the caller's turn.
+  // job's checkpoints. Called within the caller's transaction.
   absl::Status CheckUnneeded(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Asks a running job for a checkpoint. Pass the result to Await().
@@ -118,10 +118,11 @@ class CheckpointDesk {
   // Records the result of reading a checkpoint for a shard or a user. Counts damage.
   void NoteRead(const absl::Status& read);
 
-  // ---- Calls for members, within the caller's turn. Takes the snapshot results of a report. A
-  // shard that abandoned a periodic or final snapshot never ends its stream, perhaps never opened
-  // one. Without this call the other shards would wait for the commit forever. A skipped snapshot
-  // ends in the same way, but is not a failure. The job itself handles a snapshot on demand.
+  // ---- Calls for members, within the caller's transaction. Takes the snapshot results of a
+  // report. A shard that abandoned a periodic or final snapshot never ends its stream, perhaps
+  // never opened one. Without this call the other shards would wait for the commit forever. A
+  // skipped snapshot ends in the same way, but is not a failure. The job itself handles a snapshot
+  // on demand.
   void TakeFailures(JobRegistry::Entry& entry, const std::string& member,
                     const v1::JobReport& report);
 

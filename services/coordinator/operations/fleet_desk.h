@@ -16,9 +16,9 @@
 
 namespace muster {
 
-// The arrival or loss of a member and its effects on jobs are one turn of the registry. So no job
-// can get a process between its loss and the notice of it. A report renews the member's lease
-// before it waits for a turn. Thread-safe.
+// The arrival or loss of a member and its effects on jobs are one transaction of the registry. So
+// no job can get a process between its loss and the notice of it. A report renews the member's
+// lease before it waits for a transaction. Thread-safe.
 class FleetDesk {
  public:
   struct Options {

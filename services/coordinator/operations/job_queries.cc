@@ -253,7 +253,7 @@ absl::StatusOr<v1::ReadJobTimingResponse> JobQueries::ReadJobTiming(
   return response;
 }
 
-// The links may be many, so they are copied outside of the turn.
+// The links may be many, so they are copied outside of the transaction.
 absl::StatusOr<v1::ReadJobLinksResponse> JobQueries::ReadJobLinks(
     const v1::ReadJobLinksRequest& request) {
   std::vector<std::shared_ptr<const v1::MemberLinks>> links;

@@ -19,7 +19,7 @@
 namespace muster {
 
 // Read-only; JobService describes each call. Calls wait for the store and for files, but never
-// within a turn. Thread-safe.
+// within a transaction. Thread-safe.
 class JobQueries {
  public:
   // The arguments must outlive this.

@@ -396,7 +396,7 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
                                                   absl::StrJoin(kUpdatable, ", "))});
   }
   if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
-  // Large fields are checked before the turn, which blocks other callers.
+  // Large fields are checked before the transaction, which blocks other callers.
   FieldChecks checks;
   if (paths.contains("labels")) CheckLabels("labels", request.spec().labels(), checks);
   if (paths.contains("annotations")) {

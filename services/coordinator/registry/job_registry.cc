@@ -26,9 +26,9 @@
 namespace muster {
 namespace {
 
-constexpr size_t kNamesakesMax = 5;  // that an error lists
+constexpr size_t kNamesakesMax = 5;  // limit for the list in an error message
 
-// Everything but the spec, of which it has what tells jobs apart.
+// All fields of a job except the spec, of which only the identifying fields remain.
 const google::protobuf::FieldMask& BasicFields() {
   static const auto* const kFields = [] {
     auto* fields = new google::protobuf::FieldMask;
@@ -52,14 +52,14 @@ v1::Job BasicView(const v1::Job& record) {
   return view;
 }
 
-// Whether it is the disk that failed, or who may read it, and not what lies there that is wrong.
+// Returns true if the disk or the permissions are at fault, and not the content of a file.
 bool IsOfTheDisk(const absl::Status& fault) {
   switch (fault.code()) {
-    case absl::StatusCode::kUnknown:            // EIO: errno has no code for it
+    case absl::StatusCode::kUnknown:            // EIO: absl has no code for it
     case absl::StatusCode::kPermissionDenied:   // a backup that was restored as another user
-    case absl::StatusCode::kResourceExhausted:  // a full disk, no descriptors
+    case absl::StatusCode::kResourceExhausted:  // a full disk, or no free descriptors
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kInternal:  // of the store
+    case absl::StatusCode::kInternal:  // an error of the store
       return true;
     default:
       return false;
@@ -87,7 +87,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
     } else if (checkpoint.step() <= CommittedStep(record)) {
       found.last_known = checkpoint;
     } else {
-      // It was passed over, and is no checkpoint of what the job trains now.
+      // The checkpoint was skipped and does not belong to the job's present training run.
       std::erase(found.on_disk, checkpoint.step());
     }
   }
@@ -149,7 +149,7 @@ absl::Status JobRegistry::Load(const std::function<void()>& loaded_one) {
     if (loaded_one) loaded_one();
   }
   if (const absl::Status late = changes_.Await(last, limits::kChangeWaitMax); !late.ok()) {
-    LOG(ERROR) << "what was found of checkpoints: " << late;
+    LOG(ERROR) << "cannot store the checkpoints that were found: " << late;
   }
   folder().RemoveAllSetAside();
   absl::MutexLock lock(&mu_);
@@ -164,12 +164,13 @@ absl::Status JobRegistry::PassOverJobFolders() {
   if (last == folders.end()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool passed, store().PassOverNumbers(last->number));
   LOG_IF(WARNING, passed)
-      << folder().job(last->id) << " is of a job that is later than all that this store has had: "
-      << "the store is new, an older one was put back, or a folder was copied there. New jobs have "
+      << folder().job(last->id) << " belongs to a job that is newer than all jobs of this store: "
+      << "the store is new, an older copy was restored, or a folder was copied there. New jobs "
+         "have "
          "numbers from "
-      << last->number + 1 << " on, so that none takes another's checkpoints for its own. Folders "
-      << "of jobs that the store does not know are left alone; their checkpoints can be resumed "
-      << "from by their path";
+      << last->number + 1 << " on, so that no job takes another's checkpoints for its own. Folders "
+      << "of jobs that the store does not know are kept; jobs can resume from their checkpoints "
+      << "by path";
   return absl::OkStatus();
 }
 
@@ -193,8 +194,8 @@ absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const StoredJob& job) {
   return found;
 }
 
-// One damaged job must not keep the others from running: it has failed, with the reason, and what
-// lies on the disk of it is left alone. A record that cannot be read stays as it is in the store.
+// One damaged job must not keep the others from running. It becomes FAILED with the reason, and its
+// files on disk are not touched. A record that cannot be read stays in the store as it is.
 absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& damage) {
   v1::Job& record = stored.record;
   const bool readable = !record.name().empty();
@@ -204,8 +205,8 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
   if (!IsTerminal(record.state())) {
     record.set_state(v1::FAILED);
     record.set_reason("JOB_DAMAGED");
-    record.set_message(
-        absl::StrCat("what the coordinator keeps of it is damaged: ", damage.message()));
+    record.set_message(absl::StrCat(
+        "its data in the coordinator's store or state folder are damaged: ", damage.message()));
     record.set_revision(record.revision() + 1);
     record.set_suspend_requested(false);
     const absl::Time now = Now();
@@ -322,7 +323,7 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
   }
 }
 
-// Of jobs that wait or have members: what others wait for is their user.
+// Measures only waits that are the coordinator's: a suspended job waits for its user.
 JobRegistry::Turned JobRegistry::LookAt(Entry& entry) {
   const v1::Job& record = entry.job.record();
   const absl::Time now = Now();
@@ -339,7 +340,7 @@ JobRegistry::Turned JobRegistry::LookAt(Entry& entry) {
   return turned;
 }
 
-// ---------------------------------------------------------------- turns
+// ---------------------------------------------------------------- transactions
 
 JobRegistry::Turn::Turn(JobRegistry* registry) : registry_(registry) { registry_->mu_.Lock(); }
 
@@ -493,7 +494,7 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
       registry_->metrics_.Close(record.number());
     }
   }
-  // Shards that are halted write nothing by themselves.
+  // The shards of a halted job write no periodic or final checkpoint.
   const bool halted = entry.job.state() == v1::RECOVERING;
   entry.rounds.DropUnwanted(
       [&](uint64_t snapshot) { return snapshot == 0 ? !halted : entry.job.Wants(snapshot); });

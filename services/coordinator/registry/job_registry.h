@@ -1,5 +1,4 @@
-// Every job that the coordinator knows, and the one way to change one: in memory first, then on the
-// disk, then in public.
+// All jobs that the coordinator knows. A change is made in memory, then stored, then published.
 #pragma once
 
 #include <cstdint>
@@ -34,59 +33,58 @@
 
 namespace muster {
 
-// Thread-safe. Jobs are looked at and changed in a Turn, which holds the registry's mutex: reports
-// wait for it, so nothing in a turn waits for a disk, parses or plans. What a change leaves to do
-// goes through the commit queue: it is stored first, and only then its directives are sent, its
-// steps logged, its watches woken and its rounds resolved.
+// Jobs are read and changed in a transaction (Turn), which holds the registry's mutex. Reports wait
+// for that mutex, so a transaction must not wait for a disk, parse or plan. The effects of a change
+// go through the commit queue: the change is stored, and only then its directives are sent, its
+// steps logged, its watches woken and its rounds resolved. Thread-safe.
 class JobRegistry {
  public:
   struct Options {
     StateFolder folder;
-    Store* store;  // these four outlive the registry
+    Store* store;  // these four must outlive the registry
     Fleet* fleet;  // takes directives
     WatchHub* watches;
     CoordinatorMetrics* metrics;
     std::function<absl::Time()> clock;
-    // Called outside of turns, from any thread, when a job waits that did not before or somebody
-    // has come who may be given to one.
+    // Called outside of transactions, from any thread, when a job starts to wait for members, or
+    // when a free member has arrived.
     std::function<void()> dispatch_soon = [] {};
   };
   explicit JobRegistry(Options options);
 
-  // Takes up what the store has and what lies on the disk: jobs, checkpoints, metrics logs. A job
-  // of which something is damaged is FAILED from then on (reason "JOB_DAMAGED"). An error: the disk
-  // failed, was full or may not be read; no job was touched for that. Call it once, before anything
-  // else. What it finds to be stored is waited for no longer than a user waits for a change: a full
-  // disk must not keep members from coming back. `loaded_one` is called after every job; may be
-  // null.
+  // Loads jobs, checkpoints and metrics logs from the store and the disk. A job with damaged data
+  // becomes FAILED (reason "JOB_DAMAGED"). Returns an error if the disk failed, was full or could
+  // not be read; no job was changed then. Waits for its own store writes at most as long as a user
+  // waits for a change, because a full disk must not keep members from reattaching. Calls
+  // `loaded_one` after each job; it may be null. Call once, before any other method.
   absl::Status Load(const std::function<void()>& loaded_one = nullptr);
 
-  // What a job's folder says of its checkpoints, held against the store. A checkpoint exists once
-  // its folder is renamed: the store may not have heard of it, or of its removal.
+  // The checkpoints in a job's folder, compared with the store. The rename of its folder commits a
+  // checkpoint, so the store may not know of it yet, or may not know that it was removed.
   struct CheckpointsFound {
-    std::vector<int64_t> on_disk;              // that can be read
-    std::vector<v1::Checkpoint> unknown;       // to the store, by step
-    std::optional<v1::Checkpoint> last_known;  // to the store, and still there
+    std::vector<int64_t> on_disk;              // readable checkpoints
+    std::vector<v1::Checkpoint> unknown;       // not known to the store, by step
+    std::optional<v1::Checkpoint> last_known;  // known to the store, and still on disk
   };
 
   struct Entry {
-    Job job;                                   // may be ahead of what is stored
+    Job job;                                   // may be ahead of the store
     std::shared_ptr<const v1::Job> published;  // the record as it is stored
-    // Events that were stored with the last change that had any; null: none since the start. Who
-    // watches, and has those before, need not wait for the store.
+    // The events of the last stored change that had events; null if there was none since the start.
+    // A watch that has the earlier events need not read the store.
     std::shared_ptr<const std::vector<v1::JobEvent>> news = nullptr;
     JobOrigin origin;  // without its graph
-    // Until there is a plan with it, or the job has ended; null: to be built.
+    // Kept until there is a plan with it, or the job has ended. Null: must be built.
     std::shared_ptr<const v1::Graph> graph;
     absl::Time queued_since;
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;
     JobTimeline timeline = {};
-    bool is_placeable = false;  // as it was looked at last: it waits for nothing but members
-    // Of a QUEUED job: what kept it when the dispatcher looked last. Never stored.
+    bool is_placeable = false;  // at the last look, it waited only for members
+    // The obstacle that the dispatcher found at its last look, if the job is QUEUED. Never stored.
     std::optional<Wait> wait = std::nullopt;
 
-    // By which the metrics know a job that has members; they forget it when it has none.
+    // Returns the id under which the metrics know the job, or nullopt if it has no members.
     std::optional<std::string> ActiveId() const;
   };
   class Turn;
@@ -95,44 +93,44 @@ class JobRegistry {
   Store& store() const { return *options_.store; }
   const CommitQueue& changes() const { return changes_; }
   CoordinatorMetrics& metrics() const { return *options_.metrics; }
-  // Waits until what was begun until now is recorded, stored and published, but for what the disk
-  // does not take.
+  // Blocks until everything begun so far is recorded, stored and published, except what the disk
+  // does not accept.
   void Settle();
-  // The steps of a job whose folder is about to go need not be recorded any more. Waits for a write
-  // that is under way: not to be called in a turn.
+  // Drops the unrecorded steps of a job before its folder is removed. Waits for a write in
+  // progress, so it must not be called in a transaction.
   void DiscardMetrics(uint64_t job) { metrics_.Discard(job); }
-  // Why its steps cannot be recorded now.
+  // Returns why the job's steps cannot be recorded now, or OK.
   absl::Status MetricsTrouble(uint64_t job) const { return metrics_.Trouble(job); }
   absl::Time Now() const { return options_.clock(); }
 
  private:
-  // What lies on the disk of a job that is not damaged.
+  // The data on disk of an undamaged job.
   struct Findings {
     CheckpointsFound checkpoints;
-    std::unique_ptr<const MetricsLog> metrics_log;  // of one that may go on
+    std::unique_ptr<const MetricsLog> metrics_log;  // only of a job that may continue
   };
-  // No job that comes gets the folder of one that the store has never known: what is in it would
-  // become its own.
+  // Raises the job counter above the numbers of all job folders. Otherwise a new job could get the
+  // folder of an unknown job and take its content for its own.
   absl::Status PassOverJobFolders();
   absl::StatusOr<Findings> Look(const StoredJob& job);
-  // The ticket of what is to be stored of it for that; 0: nothing.
+  // Adds a loaded job. Returns the ticket of a change that must be stored for it; 0: none.
   CommitQueue::Ticket Enter(StoredJob stored, Findings found) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status EnterDamaged(StoredJob stored, const absl::Status& damage) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What is told once a change is stored.
+  // Everything to publish after a change is stored.
   struct News {
     uint64_t number = 0;
-    Job::Effects effects;  // directives alone: the change has the events
+    Job::Effects effects;  // directives only: the change has the events
     std::vector<CheckpointRounds::Ended> ended_rounds;
   };
   void RecordsDurable(uint64_t number, const RecordsBefore& durable) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(News news, const CommitQueue::Change& change) ABSL_LOCKS_EXCLUDED(mu_);
-  // What has just become of a job.
+  // The result of a change.
   struct Turned {
     bool recovered = false;
-    bool placeable = false;  // it waits for nothing but members now
+    bool placeable = false;  // it now waits only for members
   };
-  // Has the job's waits measured.
+  // Updates the job's timeline and metrics.
   Turned LookAt(Entry& entry);
   void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
 
@@ -141,12 +139,12 @@ class JobRegistry {
   absl::btree_map<uint64_t, std::unique_ptr<Entry>> jobs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, uint64_t> number_by_id_ ABSL_GUARDED_BY(mu_);
   absl::btree_set<uint64_t> active_ ABSL_GUARDED_BY(mu_);
-  CommitQueue changes_;    // its thread uses the others
-  MetricsWriter metrics_;  // last: its thread uses all of them
+  CommitQueue changes_;    // its thread uses the members above
+  MetricsWriter metrics_;  // last: its thread uses all other members
 };
 
-// One look at the jobs, or one change: holds the registry's mutex from its beginning to its end.
-// Entries that it gives out live no longer than it. Not thread-safe, not to be nested.
+// A transaction on the jobs: reads or changes them. Holds the registry's mutex during its life.
+// Entries must not be used after it. Must not be nested. Not thread-safe.
 class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
  public:
   explicit Turn(JobRegistry* registry)
@@ -155,26 +153,26 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  // By "jobs/ID" or "ID". NOT_FOUND (reason "JOB_NOT_FOUND"): where jobs have "ID" as their name,
-  // the message has the ids of the newest.
+  // Finds a job by "jobs/ID" or "ID". Returns NOT_FOUND (reason "JOB_NOT_FOUND") otherwise. If jobs
+  // have "ID" as their name, the message lists the ids of the newest ones.
   absl::StatusOr<Entry*> Find(const std::string& name) const;
   Entry* FindNumber(uint64_t number) const;  // or null
   const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
   std::vector<Entry*> Active() const;  // by number
-  // What users may see of a job: nothing that is not stored but its progress, which never is; and
-  // what keeps it from being recorded or stored.
-  // BASIC: of the spec only name, resources, priority and labels; nothing of the rest is copied.
+  // Returns a job as users may see it: the stored record, its progress, which is never stored, and
+  // any obstacle to recording or storing it. JOB_VIEW_BASIC copies only name, resources, priority
+  // and labels of the spec.
   v1::Job View(const Entry& entry, v1::JobView view = v1::JOB_VIEW_FULL) const;
 
-  // A job that is stored already.
+  // Adds a job that is already stored.
   Entry& Add(const v1::Job& record, JobOrigin origin, std::shared_ptr<const v1::Graph> graph,
              std::shared_ptr<const v1::JobPlan> plan);
-  // The registry forgets the job, until it is put back.
+  // Removes the job from the registry, until PutBack().
   std::unique_ptr<Entry> Take(Entry& entry);
   void PutBack(std::unique_ptr<Entry> entry);
 
-  // Sends on its way what the entry's job has to say, and what else belongs to that change. The
-  // ticket is of this change, or of the job's last one if nothing has changed.
+  // Commits the pending effects of the entry's job, with `extra` as a part of the same change.
+  // Returns the ticket of this change, or of the job's last change if there is nothing new.
   struct Extra {
     std::shared_ptr<const v1::JobPlan> plan = nullptr;
     std::optional<v1::Checkpoint> checkpoint = std::nullopt;
@@ -183,14 +181,15 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   CommitQueue::Ticket Perform(Entry& entry, Extra extra);
   CommitQueue::Ticket Perform(Entry& entry) { return Perform(entry, Extra()); }
 
-  // A member has come; the store remembers the newest process of each name.
+  // Stores the newest process of a member's name.
   void Seat(Store::Seat seat);
 
-  // Lets others have their turns until the condition, which may use this turn, is true or `timeout`
-  // has passed.
+  // Releases the registry to other transactions until the condition, which may use this
+  // transaction, is true or `timeout` has passed.
   void AwaitFor(const absl::Condition& condition, absl::Duration timeout);
 
-  // When the turn is over: see Options; a stream that was closed, and a directive that is no job's.
+  // Actions after the end of the transaction: dispatch (see Options), wake a closed stream, or send
+  // a directive that belongs to no job.
   void DispatchLater() { dispatches_ = true; }
   void WakeLater(std::shared_ptr<StreamWaker> waker) { to_wake_.push_back(std::move(waker)); }
   void SendLater(std::string member, v1::Directive directive) {
@@ -198,13 +197,14 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   }
 
  private:
-  // "; jobs of this name: line-7, line-6 and 2 older", or "".
+  // Returns "; jobs of this name: line-7, line-6 and 2 older", or "".
   std::string JobsNamed(const std::string& name) const;
 
   JobRegistry* const registry_;
   std::vector<std::shared_ptr<StreamWaker>> to_wake_;
   std::vector<Job::Outgoing> to_send_;
-  std::vector<uint64_t> recovered_;  // jobs, whose watches need not wait for the next second
+  // jobs; their watches are woken at once instead of in the next second
+  std::vector<uint64_t> recovered_;
   bool dispatches_ = false;
 };
 

@@ -19,10 +19,10 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-// Whether the disk fails where it is to keep a metrics log.
+// True if a sync of a metrics log fails.
 static std::atomic<bool> logs_fail = false;
 
-// In place of libc's, in this whole program.
+// Replaces fdatasync() of libc in this program.
 extern "C" int fdatasync(int file) {
   std::error_code error;
   const std::string link = absl::StrCat("/proc/self/fd/", file);
@@ -40,7 +40,7 @@ using ::testing::HasSubstr;
 
 class JobRegistryTest : public RegistryFixture {
  protected:
-  // Gives the job to w-0 and p-0, in somebody's turn.
+  // Gives the job to w-0 and p-0. Requires: the caller's transaction.
   CommitQueue::Ticket Schedule(JobRegistry::Turn& turn, JobRegistry::Entry& entry) {
     PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}, .ps = {Hello("p-0")}};
     v1::Parameter& parameter = *request.graph.add_parameters();
@@ -52,8 +52,8 @@ class JobRegistryTest : public RegistryFixture {
   }
 };
 
-// Publishing needs a turn, so as long as the change's own lasts nobody can have heard of it.
-TEST_F(JobRegistryTest, WhatIsNotStoredIsNotPublic) {
+// Publication needs a transaction, so nothing is public while that of the change lasts.
+TEST_F(JobRegistryTest, PublishesOnlyStoredChanges) {
   const uint64_t number = AddJob();
   const auto worker = Attach("w-0");
   CommitQueue::Ticket ticket;
@@ -75,7 +75,7 @@ TEST_F(JobRegistryTest, WhatIsNotStoredIsNotPublic) {
   EXPECT_TRUE(directives[0].directive.has_prepare());
 }
 
-TEST_F(JobRegistryTest, ARestartFindsWhatWasPublic) {
+TEST_F(JobRegistryTest, ARestartRestoresThePublishedState) {
   const uint64_t number = AddJob();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -95,7 +95,7 @@ TEST_F(JobRegistryTest, ARestartFindsWhatWasPublic) {
   EXPECT_EQ(ReasonOf(turn.Find("line-2").status()), "JOB_NOT_FOUND");
 }
 
-TEST_F(JobRegistryTest, OneDamagedJobIsFailedAndTheOthersRun) {
+TEST_F(JobRegistryTest, ADamagedJobFailsAndTheOthersRun) {
   const uint64_t damaged = AddJob(), sound = AddJob();
   for (const uint64_t number : {damaged, sound}) {
     JobRegistry::Turn turn(registry_.get());
@@ -115,7 +115,7 @@ TEST_F(JobRegistryTest, OneDamagedJobIsFailedAndTheOthersRun) {
   EXPECT_EQ(turn.Active().size(), 1);
 }
 
-TEST_F(JobRegistryTest, ACheckpointWhoseReplacementADeathCutInTwoIsStillTheJobs) {
+TEST_F(JobRegistryTest, KeepsACheckpointThatACrashDuringItsReplacementLeft) {
   const uint64_t number = AddJob();
   v1::Checkpoint checkpoint;
   checkpoint.set_step(4);
@@ -139,7 +139,7 @@ TEST_F(JobRegistryTest, ACheckpointWhoseReplacementADeathCutInTwoIsStillTheJobs)
   EXPECT_EQ(store_->Checkpoints(number)->size(), 1);
 }
 
-TEST_F(JobRegistryTest, ACheckpointThatWasPassedOverIsNotOneOfWhatTheJobTrainsNow) {
+TEST_F(JobRegistryTest, ASkippedCheckpointDoesNotBelongToThePresentRun) {
   const uint64_t number = AddJob();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -171,7 +171,7 @@ TEST_F(JobRegistryTest, ACheckpointThatWasPassedOverIsNotOneOfWhatTheJobTrainsNo
   EXPECT_FALSE(entry.rounds.HasCommitted(4));
 }
 
-TEST_F(JobRegistryTest, ADamagedCheckpointThatTheStoreDoesNotKnowIsCountedAndLeftAlone) {
+TEST_F(JobRegistryTest, CountsAnUnknownDamagedCheckpointAndKeepsIt) {
   const uint64_t number = AddJob();
   const std::string folder = registry_->folder().checkpoints("line-1") + "/step-00000002";
   std::filesystem::create_directories(folder);
@@ -184,7 +184,7 @@ TEST_F(JobRegistryTest, ADamagedCheckpointThatTheStoreDoesNotKnowIsCountedAndLef
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
 }
 
-TEST_F(JobRegistryTest, AJobThatTheDiskCannotReadStopsTheStartAndIsNotDamaged) {
+TEST_F(JobRegistryTest, AnUnreadableDiskStopsTheStartAndDamagesNoJob) {
   const uint64_t number = AddJob();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -202,7 +202,7 @@ TEST_F(JobRegistryTest, AJobThatTheDiskCannotReadStopsTheStartAndIsNotDamaged) {
   EXPECT_EQ(View(number).state(), v1::PREPARING);
 }
 
-TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {
+TEST_F(JobRegistryTest, AWokenWatchFindsTheChangePublishedAndStored) {
   const uint64_t number = AddJob();
   v1::JobState seen = v1::JOB_STATE_UNSPECIFIED;
   size_t events = 0;
@@ -222,7 +222,7 @@ TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {
   EXPECT_EQ(events, 2) << "submitted and cancelled";
 }
 
-TEST_F(JobRegistryTest, AJobThatIsAskedForByItsNameIsNamedByItsId) {
+TEST_F(JobRegistryTest, AnErrorListsTheIdsOfJobsWithThatName) {
   for (int i = 0; i < 7; ++i) AddJob();
   JobRegistry::Turn turn(registry_.get());
 
@@ -254,7 +254,7 @@ TEST_F(JobRegistryTest, AJobThatStopsRunningEndsItsRounds) {
   EXPECT_EQ(ReasonOf(*outcome), "STALE_SNAPSHOT");
 }
 
-TEST_F(JobRegistryTest, AJobThatWasTakenOutIsKnownAgainWhenItIsPutBack) {
+TEST_F(JobRegistryTest, AJobThatWasTakenCanBePutBack) {
   AddJob();
   std::unique_ptr<JobRegistry::Entry> taken;
   {
@@ -268,8 +268,8 @@ TEST_F(JobRegistryTest, AJobThatWasTakenOutIsKnownAgainWhenItIsPutBack) {
   EXPECT_TRUE(turn.Find("line-1").ok());
 }
 
-// Without its folder the disk does not take the job's steps.
-TEST_F(JobRegistryTest, StepsThatTheDiskDoesNotTakeAreSaidAndAcknowledgedOnceItDoes) {
+// The job's steps cannot be recorded without its folder.
+TEST_F(JobRegistryTest, ReportsUnrecordedStepsAndAcknowledgesThemLater) {
   const uint64_t number = AddJob();
   const auto worker = Attach("w-0");
   std::string id;
@@ -299,7 +299,7 @@ TEST_F(JobRegistryTest, StepsThatTheDiskDoesNotTakeAreSaidAndAcknowledgedOnceItD
   ASSERT_TRUE(registry_->folder().MakeJob(id).ok());
 
   int64_t acknowledged = 0;
-  while (acknowledged == 0) {  // it is tried again every second
+  while (acknowledged == 0) {  // the writer tries again every second
     for (const MemberDirective& told : worker->TakeDirectives()) {
       acknowledged = std::max(acknowledged, told.directive.acknowledge().steps_before());
     }
