@@ -94,7 +94,7 @@ void RemoveInitialValues(const std::string& directory, const std::string& path) 
   std::error_code error;
   const std::string folder = FolderOf(path);
   if (!folder.empty()) fs::remove_all(fs::path(directory) / folder, error);
-  if (error) LOG(ERROR) << directory << "/" << folder << " is left over: " << error.message();
+  if (error) LOG(ERROR) << directory << "/" << folder << " cannot be removed: " << error.message();
 }
 
 void RemoveOrphanedValues(const std::string& directory, absl::Span<const std::string> used) {
@@ -111,7 +111,7 @@ void RemoveOrphanedValues(const std::string& directory, absl::Span<const std::st
   for (const fs::path& orphan : orphans) {
     LOG(INFO) << orphan.string() << " belongs to no job: removed";
     fs::remove_all(orphan, error);
-    if (error) LOG(ERROR) << orphan.string() << " is left over: " << error.message();
+    if (error) LOG(ERROR) << orphan.string() << " cannot be removed: " << error.message();
   }
 }
 

@@ -79,7 +79,7 @@ TEST_F(AnswerWatchTest, CancelsACallWithAnUnreadAnswerAfterATime) {
   Serve(absl::Milliseconds(50), 100'000);
   const HostileClient client({.address = address(), .attacks = {Attack::kNoWindow}});
 
-  EXPECT_THAT(AwaitLine("patience is over"),
+  EXPECT_THAT(AwaitLine(", the limit: "),
               HasSubstr("somebody has not read the answer of /muster.v1.JobService/GetServerInfo"));
 }
 

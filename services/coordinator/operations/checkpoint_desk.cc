@@ -514,13 +514,13 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   };
   const auto retained = Retained(job, spec);
   if (!retained.ok()) {
-    LOG(ERROR) << job << ": older checkpoints are left over: " << retained.status();
+    LOG(ERROR) << job << ": cannot remove older checkpoints: " << retained.status();
     return;
   }
   needed.insert(needed.end(), retained->begin(), retained->end());
   Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job), spec.keep_last(), needed);
   if (!pruned.status.ok()) {
-    LOG(ERROR) << job << ": older checkpoints are left over: " << pruned.status;
+    LOG(ERROR) << job << ": cannot remove older checkpoints: " << pruned.status;
   }
   if (pruned.steps.empty()) return;
   CommitQueue::Ticket stored = 0;

@@ -37,12 +37,11 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
           metrics->Counter("muster_checkpoint_bytes_total", "Bytes of committed checkpoints.")),
       checkpoints_damaged(
           metrics->Counter("muster_checkpoint_damaged_total",
-                           "Stored checkpoints that were to be read and are damaged, or gone.")),
+                           "Checkpoints that were damaged or missing when they were read.")),
       lease_expiries(metrics->Counter("muster_lease_expiries_total",
                                       "Members that were lost because they did not report.")),
-      tick_lateness(metrics->Histogram(
-          "muster_coordinator_tick_lateness_seconds",
-          "By how much leases and deadlines were looked at later than they should be.")),
+      tick_lateness(metrics->Histogram("muster_coordinator_tick_lateness_seconds",
+                                       "Delay of the check of leases and deadlines.")),
       metrics_(metrics),
       queue_wait_(metrics->Histogram("muster_job_queue_wait_seconds",
                                      "From a job's queueing until it has members and a plan.")),
@@ -52,8 +51,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
       prepare_(RecoveryPhase("prepare")),
       first_step_(RecoveryPhase("first_step")),
       recovery_(metrics->Histogram("muster_recovery_duration_seconds",
-                                   "From a loss that is known to the first step that nobody had "
-                                   "made before.")),
+                                   "From the detection of a loss to the first new step.")),
       checkpoint_seconds_(metrics->Histogram("muster_checkpoint_duration_seconds",
                                              "From a checkpoint's first shard to its commit.")),
       checkpoint_failures_(MakeCheckpointFailures("muster_checkpoint_failures_total",
@@ -108,8 +106,7 @@ prometheus::Counter& CoordinatorMetrics::RecoveriesOf(const std::string& job,
                                                       const std::string& reason,
                                                       std::optional<v1::Role> lost) {
   prometheus::Counter& counter = metrics_->Counter(
-      kRecoveries,
-      "Times that the job had to recover, by what the member is that was lost, or leaves.",
+      kRecoveries, "Recoveries of the job, by the role of the member that was lost or leaves.",
       {{"job", job},
        {"reason", BoundedReason(reason)},
        {"lost", lost ? absl::AsciiStrToLower(v1::Role_Name(*lost)) : "none"}});
@@ -155,10 +152,10 @@ void CoordinatorMetrics::SetMembers(v1::Role role, MemberState state, int count)
 void CoordinatorMetrics::SetWorkersWanted(const Workers& workers) {
   auto set = [this](const char* bound, int64_t count) {
     metrics_
-        ->Gauge(
-            "muster_workers_wanted",
-            "Workers that jobs which wait or run need together (bound=min), or could use (max).",
-            {{"bound", bound}})
+        ->Gauge("muster_workers_wanted",
+                "Workers that waiting and running jobs need together (bound=min) or could use "
+                "(bound=max).",
+                {{"bound", bound}})
         .Set(static_cast<double>(count));
   };
   set("min", workers.min);
@@ -183,7 +180,7 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
            job)
       .Set(record.state() == v1::RUNNING);
   JobGauge("muster_job_trouble",
-           "1 while something keeps the job from going on, or from being saved.", job)
+           "1 while something prevents the job from running or from being saved.", job)
       .Set(has_trouble);
   JobGauge("muster_job_workers", "Workers of the job.", job).Set(record.workers_size());
   if (const int64_t every = record.spec().checkpoint().every_steps(); every > 0) {
@@ -191,7 +188,7 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
         .Set(static_cast<double>(every));
   }
   JobGauge("muster_job_first_step",
-           "Where the job began: 0, or the step of the checkpoint that it resumed.", job)
+           "First step of the job: 0, or the step of the checkpoint from which it started.", job)
       .Set(static_cast<double>(first_step));
   JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)

@@ -1,4 +1,4 @@
-// The coordinator's program, for tests that need all of it.
+// Runs the coordinator's program, for tests that need all of it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace muster {
 
-// The program itself, on ports of its own.
+// The program as a child process, on ports of its own.
 class CoordinatorProcess {
  public:
   explicit CoordinatorProcess(std::vector<std::string> flags = {}) {
@@ -50,7 +50,7 @@ class CoordinatorProcess {
       address_ = text.substr(at + serving.size());
       address_.resize(address_.find(','));
     }
-    reader_ = std::thread([this] {  // or it would wait for room in the pipe
+    reader_ = std::thread([this] {  // otherwise the program would block on a full pipe
       char text[4096];
       while (fgets(text, sizeof(text), log_) != nullptr) {
         fputs(text, stderr);
@@ -60,7 +60,7 @@ class CoordinatorProcess {
   }
   ~CoordinatorProcess() { End(); }
 
-  // Kills it. What it has logged since it serves.
+  // Kills the process. Returns its log from the time when it served.
   const std::string& End() {
     if (!reader_.joinable()) return logged_;
     kill(pid_, SIGKILL);
@@ -83,7 +83,7 @@ class CoordinatorProcess {
   pid_t pid_;
   FILE* log_;
   std::string address_;
-  std::string logged_;  // the reader's until it has been joined
+  std::string logged_;  // used by the reader thread until it is joined
   std::thread reader_;
 };
 

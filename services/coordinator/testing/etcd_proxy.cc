@@ -86,7 +86,7 @@ class EtcdProxy::Leases final : public etcd::Lease::Service {
   EtcdProxy& proxy_;
 };
 
-// Knows everybody, under another token each time.
+// Authenticates every user, with a new token each time.
 class EtcdProxy::Names final : public etcd::Auth::Service {
  public:
   grpc::Status Authenticate(grpc::ServerContext* /*context*/,

@@ -1,4 +1,4 @@
-// Stands between a client and etcd and lets calls go astray, for tests.
+// A proxy between a client and etcd that can lose, delay or refuse calls, for tests.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace muster {
 
-// On a port of its own of this host. Thread-safe.
+// Listens on a port of its own on this host. Thread-safe.
 class EtcdProxy {
  public:
   explicit EtcdProxy(const std::string& etcd);  // host:port
@@ -24,14 +24,14 @@ class EtcdProxy {
 
   const std::string& address() const { return address_; }
 
-  // What becomes of each transaction from now on: `pass` has etcd answer it.
+  // Handles each later transaction. `pass` forwards it to etcd.
   using Transaction =
       std::function<grpc::Status(const grpc::ServerContext&, const etcdserverpb::TxnRequest&,
                                  absl::FunctionRef<grpc::Status()> pass)>;
   void OnTransaction(Transaction transaction) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether etcd hears of the renewal of a lease, or this is the answer.
+  // Handles each later lease renewal. OK forwards it to etcd; an error is the answer.
   void OnRenewal(std::function<grpc::Status()> renewal) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has etcd answer a transaction, whoever waits for it.
+  // Forwards a transaction to etcd, independent of any call.
   grpc::Status Pass(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnResponse* response);
 
  private:
@@ -43,7 +43,7 @@ class EtcdProxy {
   absl::Mutex mu_;
   Transaction transaction_ ABSL_GUARDED_BY(mu_);
   std::function<grpc::Status()> renewal_ ABSL_GUARDED_BY(mu_);
-  // What the server serves, which does not own it.
+  // The services of `server_`, which does not own them.
   const std::unique_ptr<Keys> keys_;
   const std::unique_ptr<Leases> leases_;
   const std::unique_ptr<Names> names_;

@@ -34,7 +34,7 @@ sockaddr_in Loopback(int port) {
   return address;
 }
 
-// That nobody has now. etcd cannot be given port 0.
+// Returns a port that is free now. etcd does not accept port 0.
 int FreePort() {
   const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = Loopback(0);
@@ -61,7 +61,7 @@ std::unique_ptr<EtcdServer> EtcdServer::Start(const std::string& tls) {
   std::string folder = ::testing::TempDir() + "/etcd-XXXXXX";
   CHECK(mkdtemp(folder.data()) != nullptr);
   std::unique_ptr<EtcdServer> server(new EtcdServer(folder, tls));
-  for (int attempt = 0; attempt < 5; ++attempt) {  // another may take the port first
+  for (int attempt = 0; attempt < 5; ++attempt) {  // another process may take the port first
     server->port_ = FreePort();
     server->address_ = absl::StrCat("127.0.0.1:", server->port_);
     if (server->Run()) return server;
@@ -76,8 +76,8 @@ EtcdServer::~EtcdServer() { Kill(); }
 
 bool EtcdServer::Run() {
   const std::string url = absl::StrCat(tls_.empty() ? "http://" : "https://", address_);
-  // The socket for its peers, which it does not have, is a file of the folder. Its pulse is fast,
-  // so that it is up at once, and leases may be as short as a second.
+  // The socket for other etcd servers, of which there are none, is a file in the folder. Fast
+  // heartbeats make the server ready at once and allow leases of one second.
   std::vector<std::string> words = {"etcd",
                                     "--data-dir=data",
                                     "--listen-client-urls=" + url,
@@ -91,7 +91,7 @@ bool EtcdServer::Run() {
                                     "--logger=zap"};
   if (!tls_.empty()) {
     const TlsFolder folder{tls_};
-    // The gateway would call etcd itself, with a certificate that is for servers alone.
+    // The gateway would call etcd with a certificate that is only valid for servers.
     for (const std::string& word :
          {"--cert-file=" + folder.certificate(), "--key-file=" + folder.key(),
           "--trusted-ca-file=" + folder.authority(), std::string("--client-cert-auth"),

@@ -1,4 +1,4 @@
-// A server of etcd, for tests.
+// An etcd server for tests.
 #pragma once
 
 #include <sys/types.h>
@@ -8,20 +8,19 @@
 
 namespace muster {
 
-// On a port of its own of this host, with its data in a folder of its own. Dies with the thread
-// that started it.
+// Listens on a port of its own on this host, and keeps its data in a folder of its own. Dies with
+// the thread that started it.
 class EtcdServer {
  public:
-  // Null: etcd is not installed here; a test that needs it skips then. `tls`: a folder as TlsFolder
-  // has it, with etcd's own certificate; clients must show one of the same authority. "":
-  // plaintext.
+  // Returns null if etcd is not installed; then a test must skip. `tls`: a folder as in TlsFolder
+  // with etcd's certificate; clients must have a certificate of the same authority. "": plaintext.
   static std::unique_ptr<EtcdServer> Start(const std::string& tls = "");
   ~EtcdServer();  // kill -9
 
   const std::string& address() const { return address_; }  // 127.0.0.1:port
 
-  void Kill();     // -9, and waits for its end
-  void Restart();  // after Kill(), with the same port and data; waits until it listens
+  void Kill();     // kill -9; blocks until the process has ended
+  void Restart();  // Requires Kill(). Keeps the port and the data. Blocks until the server listens.
   void Send(int signal) const;
 
  private:

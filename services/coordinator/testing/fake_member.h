@@ -1,4 +1,4 @@
-// A member of the fleet for tests of the coordinator.
+// A fake member for tests of the coordinator.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace muster {
 
-// A member without a network: answers directives at once, as the real ones do in the end.
+// A member without a network. It answers directives at once with their final state.
 struct FakeMember {
   v1::Hello hello;
   std::shared_ptr<Attachment> attachment;
   std::map<std::string, v1::JobReport> jobs;
   std::map<std::string, v1::JobPlan> plans;
-  std::vector<v1::Snapshot> snapshots;  // asked for
+  std::vector<v1::Snapshot> snapshots;  // requested by the coordinator
 
   v1::MemberReport Report() const {
     v1::MemberReport report;
@@ -60,7 +60,7 @@ struct FakeMember {
     }
   }
 
-  // One finished step.
+  // Finishes one step.
   void Step(const std::string& id) {
     v1::JobReport& job = jobs.at(id);
     v1::StepRecord& record = *job.add_steps();

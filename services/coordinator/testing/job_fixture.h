@@ -1,4 +1,4 @@
-// A job for tests, which are its scheduler, members and clock.
+// A job for tests, which play its scheduler, members and clock.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// A job of two workers and two ps (one shard each) that trains 100 steps.
+// A job with two workers and two ps (one shard each) that trains 100 steps.
 class JobTest : public ::testing::Test {
  protected:
   JobTest() : job_(Record(), nullptr, /*term=*/1, now_) {}
@@ -95,7 +95,7 @@ class JobTest : public ::testing::Test {
     answer.set_outcome(outcome);
     job_.Report(ps, &report, now_);
   }
-  // What the job has to say, and its steps are on the disk.
+  // Returns the job's effects, and marks its records as durable.
   Job::Effects TakeEffects() {
     Job::Effects effects = job_.TakeEffects();
     if (effects.records) job_.RecordsDurable(*effects.records, now_);
@@ -108,7 +108,7 @@ class JobTest : public ::testing::Test {
     job_.CheckpointCommitted(checkpoint, now_);
   }
 
-  // The kinds of directives sent since the last look, "w-0 kStart".
+  // Returns the directives sent since the last call, as "w-0 kStart".
   std::vector<std::string> Sent() {
     std::vector<std::string> sent;
     for (const Job::Outgoing& out : job_.TakeEffects().directives) {
@@ -125,7 +125,7 @@ class JobTest : public ::testing::Test {
 
   absl::Time now_ = absl::FromUnixSeconds(1000);
   Job job_;
-  v1::Snapshot snapshot_;  // of the last Snapshot directive seen by Sent()
+  v1::Snapshot snapshot_;  // the last Snapshot directive that Sent() has seen
 };
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// A call of any method with any bytes, for tests of what the coordinator makes of them.
+// Calls any method with any bytes, for tests of the coordinator's error handling.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,9 @@
 
 namespace muster {
 
-// Sends one message to "/package.Service/Method" and hears how the call ends; DEADLINE_EXCEEDED
-// after 30 s. `abandon`: it is cancelled as soon as the message is on its way. A stream is
-// cancelled after three answers: a watch of a job that waits never ends.
+// Sends one message to "/package.Service/Method". Returns the status of the call, or
+// DEADLINE_EXCEEDED after 30 s. `abandon`: cancels the call as soon as the message is sent. A
+// stream is cancelled after three answers, because a watch of a waiting job never ends.
 inline absl::Status CallRaw(grpc::GenericStub& stub, const std::string& method,
                             const std::string& request, bool abandon = false) {
   grpc::ClientContext context;

@@ -28,7 +28,7 @@ using Kind = Change::Kind;
 // ---------------------------------------------------------------- the tree
 
 void CachedTree::Apply(const Change& change) {
-  CHECK_GE(change.node, 0) << change.name << " is in a folder that is not known";
+  CHECK_GE(change.node, 0) << change.name << " is in an unknown folder";
   const int added = static_cast<int>(nodes_.size());
   if (change.kind == Kind::kCreate || change.kind == Kind::kMakeFolder) {
     nodes_.push_back({.folder = change.kind == Kind::kMakeFolder});
@@ -114,8 +114,9 @@ void CachedTree::LeaveNodeAtRandom(int number, std::mt19937& random,
                                    const std::string& path) const {
   const Node& node = nodes_[number];
   if (!node.folder) {
-    // Pages go to the device in any order, and each as it is then: what is lost of one is the last
-    // that was done to it. A file loses all, nothing, or at each change of a page one in 2 or in 8.
+    // Pages go to the device in any order, each with its content at that time, so a page loses only
+    // its last changes. A file loses all of them, none, or at each change of a page one in 2 or in
+    // 8.
     constexpr int64_t kPage = 4096;
     constexpr std::array<uint32_t, 3> kOneIn = {1, 2, 8};
     const size_t choice = random() % 4;
@@ -171,8 +172,8 @@ std::string PathOf(int descriptor) {
 
 }  // namespace
 
-// One call of libc while the recorder's lock is held, so that what is recorded has the order in
-// which it was done. The error number is as the system call left it.
+// A call of libc under the recorder's lock, so that changes are recorded in the order of execution.
+// Keeps the errno of the system call.
 class RecordedCall {
  public:
   RecordedCall() : lock_(recorder_mu) {}
@@ -185,19 +186,19 @@ class RecordedCall {
     return result;
   }
 
-  // Below the root of the recording; nullopt: elsewhere, or nothing is recorded.
+  // Returns the path below the recorded root; nullopt if it is elsewhere, or nothing is recorded.
   std::optional<std::string> Below(int folder, const char* name) const {
     if (recorder == nullptr) return std::nullopt;
     const fs::path path = name[0] == '/' ? fs::path(name) : fs::path(PathOf(folder)) / name;
     return Below(path.lexically_normal().native());
   }
-  // The node that an open descriptor is of; -1: none that is recorded.
+  // Returns the node of an open descriptor; -1 if it is not recorded.
   int NodeOf(int descriptor) const {
     if (recorder == nullptr) return -1;
     const auto path = Below(PathOf(descriptor));
     return path ? recorder->tree_.Find(*path) : -1;
   }
-  // Whether the device fails this call, of which `path` is below the root.
+  // Returns true if the device must fail this call. `path` is below the root.
   bool Fails(const char* operation, const std::optional<std::string>& path) {
     if (!path || recorder == nullptr || !recorder->fault_) return false;
     const RecordedDisk::Fault& fault = *recorder->fault_;
@@ -212,14 +213,14 @@ class RecordedCall {
   bool Fails(const char* operation, int descriptor) {
     return recorder != nullptr && recorder->fault_ && Fails(operation, Below(PathOf(descriptor)));
   }
-  // The content that a failed sync of the file has not brought to the device.
+  // Drops the content of the file that the failed sync should have written.
   void LoseWhatWasNotSynced(int descriptor) {
     const int node = NodeOf(descriptor);
     struct stat facts;
     if (node < 0 || fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) return;
     std::string left = recorder->tree_.DataSynced(node);
-    left.resize(recorder->tree_.Size(node));  // sizes are the journal's
-    // Opened anew: one that appends would not write where it is told.
+    left.resize(recorder->tree_.Size(node));  // the journal keeps sizes
+    // A second descriptor, because the first may be in append mode.
     const std::string path = PathOf(descriptor);
     const long file = syscall(SYS_openat, AT_FDCWD, path.c_str(), O_WRONLY | O_CLOEXEC);
     CHECK_GE(file, 0) << path;
@@ -356,7 +357,7 @@ int MoveRecorded(int folder, const char* name, int to_folder, const char* to_nam
   if (call.Fails("rename", from)) return -1;
   const long result = call.Make(SYS_renameat2, folder, name, to_folder, to_name, flags);
   if (result != 0 || !from) return static_cast<int>(result);
-  CHECK(to) << *from << " leaves the folder that is recorded";
+  CHECK(to) << *from << " is moved out of the recorded folder";
   call.Record({.kind = flags == RENAME_EXCHANGE ? Kind::kExchange : Kind::kMove,
                .node = call.FolderOf(*from),
                .name = RecordedCall::NameOf(*from),
@@ -392,7 +393,7 @@ mode_t ModeOf(int flags, va_list arguments) {
 
 }  // namespace
 
-// The calls of libc that are replaced, in shared libraries too.
+// The replaced calls of libc, also for shared libraries.
 extern "C" {
 
 int open(const char* path, int flags, ...) {

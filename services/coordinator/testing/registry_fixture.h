@@ -1,5 +1,5 @@
-// What tests of the coordinator's rooms stand on: a registry on a fresh state folder, a clock, and
-// a way to hold the commit queue up.
+// A fixture for tests of the coordinator's parts: a registry on a new state folder, a clock, and a
+// way to delay the commit queue.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class RegistryFixture : public ::testing::Test {
     Reopen();
   }
 
-  // As after a restart of the coordinator.
+  // Simulates a restart of the coordinator.
   void Reopen() {
     const absl::Status loaded = TryToReopen();
     ASSERT_TRUE(loaded.ok()) << loaded;
@@ -57,9 +57,9 @@ class RegistryFixture : public ::testing::Test {
     return registry_->Load();
   }
 
-  // A job of one worker and one ps, with a checkpoint every two steps of which one is kept, stored
-  // and queued, that waits for nobody. Its number. `graph`: null: it is still to be built.
-  // `policy`: further fields of its spec.
+  // Adds a queued job with one worker and one ps, which keeps one checkpoint and is due for one
+  // every two steps. Returns its number. `graph`: null if it must still be built. `policy`: more
+  // fields of its spec.
   uint64_t AddJob(std::shared_ptr<const v1::Graph> graph = nullptr,
                   const v1::JobSpec& policy = v1::JobSpec()) {
     v1::Job record;
@@ -102,12 +102,12 @@ class RegistryFixture : public ::testing::Test {
     auto arrival =
         fleet_->Attach(Hello(name), std::make_shared<StreamWaker>(std::function<void()>()), now_);
     EXPECT_TRUE(arrival.ok()) << arrival.status();
-    arrival->attachment->TakeDirectives();  // the welcome
+    arrival->attachment->TakeDirectives();  // discards the welcome
     return arrival->attachment;
   }
 
-  // Holds the queue up at a change of this job, by a watcher that takes its time, until `go` is
-  // notified. The job must not have been suspended.
+  // Blocks the commit queue at a change of this job, with a watcher that waits until `go` is
+  // notified. Requires: the job was not suspended before.
   std::shared_ptr<JobWatch> HoldQueue(uint64_t number, absl::Notification* go) {
     auto watch = watches_.Add(number, "slow", 0,
                               std::make_shared<StreamWaker>([go] { go->WaitForNotification(); }));

@@ -1,4 +1,4 @@
-// Every method that the coordinator serves, as the protos have them: for tests that leave none out.
+// Lists all methods that the coordinator serves, from the protos, for tests that must cover each.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// A new file with services belongs in here. That of members has no message to find it by.
+// A new proto file with services must be added here. member.proto has no message to find it by.
 inline std::vector<const google::protobuf::MethodDescriptor*> ServedMethods() {
   std::vector<const google::protobuf::MethodDescriptor*> methods;
   for (const auto* file :
@@ -32,7 +32,7 @@ inline std::vector<const google::protobuf::MethodDescriptor*> ServedMethods() {
   return methods;
 }
 
-// "/package.Service/Method", as a call says it.
+// Returns "/package.Service/Method", as in a call.
 inline std::string PathOf(const google::protobuf::MethodDescriptor& method) {
   return absl::StrCat("/", method.service()->full_name(), "/", method.name());
 }

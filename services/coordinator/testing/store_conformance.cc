@@ -13,7 +13,7 @@
 namespace muster {
 namespace {
 
-constexpr int kAll = 1 << 20;  // events
+constexpr int kAll = 1 << 20;  // all events
 
 }  // namespace
 
@@ -133,7 +133,7 @@ TEST_P(StoreConformance, RemembersTheNewestProcessOfEachName) {
   EXPECT_EQ(seats->at(1).ordinal, 8);
 }
 
-TEST_P(StoreConformance, ADamagedJobIsLoadedWithWhatIsLeftOfItAndHarmsNoOther) {
+TEST_P(StoreConformance, LoadsTheReadablePartOfADamagedJobAndAllOtherJobs) {
   {
     auto store = Open();
     for (int job = 0; job < 3; ++job) {
@@ -181,7 +181,7 @@ TEST_P(StoreConformance, ADamagedJobCanBeDeletedWithItsRequest) {
   EXPECT_TRUE(store->FindRequest("third")->has_value());
 }
 
-TEST_P(StoreConformance, KeepsTheNewestEventsOfAJobAndGivesThemOutInPages) {
+TEST_P(StoreConformance, KeepsTheNewestEventsOfAJobAndReturnsThemInPages) {
   auto store = Open();
   v1::Job record = *store->AddJob(Submission());
   std::vector<v1::JobEvent> events(limits::kJobEventsKeptMax + 6);
@@ -211,7 +211,7 @@ TEST_P(StoreConformance, KeepsThePlanOfTheLastGenerationUntilTheJobHasEnded) {
   plan.set_generation(2);
   ASSERT_TRUE(store->Commit({.record = &record, .plan = &plan}).ok());
   EXPECT_EQ(store->LoadJobs()->front().plan->generation(), 2);
-  EXPECT_EQ(bench_->CountPlans(), 1) << "the one before is of no use";
+  EXPECT_EQ(bench_->CountPlans(), 1) << "the previous plan is deleted";
 
   record.set_state(v1::SUCCEEDED);
   record.mutable_end_time()->set_seconds(1);
@@ -221,19 +221,19 @@ TEST_P(StoreConformance, KeepsThePlanOfTheLastGenerationUntilTheJobHasEnded) {
   EXPECT_EQ(store->LoadJobs()->front().plan, nullptr);
 }
 
-TEST_P(StoreConformance, OneAtATimeHasIt) {
+TEST_P(StoreConformance, OnlyOneOpenerAtATime) {
   auto store = Open();
 
   const auto second = bench_->Open();
 
   EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
   EXPECT_EQ(ReasonOf(second.status()), "STORE_LOCKED");
-  EXPECT_TRUE(store->AddJob(Submission()).ok()) << "who has it is not disturbed";
+  EXPECT_TRUE(store->AddJob(Submission()).ok()) << "the first opener is not affected";
   store.reset();
   EXPECT_EQ(Open()->LoadJobs()->size(), 1);
 }
 
-TEST_P(StoreConformance, KeepsTheClustersIdAndANewStoreHasAnother) {
+TEST_P(StoreConformance, KeepsTheClusterIdAndANewStoreHasAnother) {
   const std::string id = Open()->cluster();
 
   EXPECT_EQ(id.size(), 36) << id;
@@ -243,7 +243,7 @@ TEST_P(StoreConformance, KeepsTheClustersIdAndANewStoreHasAnother) {
   EXPECT_NE((*other->Open())->cluster(), id);
 }
 
-TEST_P(StoreConformance, TheNumbersOfJobsRiseOverReopeningAlsoWithoutAJobLeft) {
+TEST_P(StoreConformance, JobNumbersRiseOverReopeningEvenWithoutJobs) {
   {
     auto store = Open();
     ASSERT_TRUE(store->AddJob(Submission()).ok());
@@ -259,7 +259,7 @@ TEST_P(StoreConformance, TheNumbersOfJobsRiseOverReopeningAlsoWithoutAJobLeft) {
   EXPECT_EQ(jobs->at(1).record.number(), 3);
 }
 
-TEST_P(StoreConformance, NumbersThatArePassedOverAreNeverGiven) {
+TEST_P(StoreConformance, NeverAssignsSkippedNumbers) {
   {
     auto store = Open();
     const auto passed = store->PassOverNumbers(7);
@@ -297,7 +297,7 @@ TEST_P(StoreConformance, AnswersARepeatedRequestWithItsJob) {
   }
 }
 
-TEST_P(StoreConformance, TheFirstEventIsMadeFromTheRecord) {
+TEST_P(StoreConformance, CreatesTheFirstEventFromTheRecord) {
   auto store = Open();
   Store::Submission submission = Submission();
   submission.record.set_message("waits for members");
@@ -317,9 +317,9 @@ TEST_P(StoreConformance, TheFirstEventIsMadeFromTheRecord) {
   EXPECT_EQ(events->front().time().seconds(), 77);
 }
 
-TEST_P(StoreConformance, WhatIsOfOneJobIsOfNoOther) {
+TEST_P(StoreConformance, KeepsTheDataOfJobsApart) {
   auto store = Open();
-  for (int job = 1; job <= 12; ++job) {  // "1" begins 10, 11 and 12
+  for (int job = 1; job <= 12; ++job) {  // the name "1" is a prefix of 10, 11 and 12
     v1::Job record = *store->AddJob(Submission(absl::StrCat("request-", job)));
     ASSERT_TRUE(Advance(*store, record).ok());
   }
@@ -332,10 +332,10 @@ TEST_P(StoreConformance, WhatIsOfOneJobIsOfNoOther) {
     EXPECT_EQ(store->Checkpoints(job)->size(), 1) << job;
     EXPECT_TRUE(store->FindRequest(absl::StrCat("request-", job))->has_value()) << job;
   }
-  EXPECT_TRUE(store->DeleteJob(1).ok()) << "once more changes nothing";
+  EXPECT_TRUE(store->DeleteJob(1).ok()) << "a second deletion changes nothing";
 }
 
-TEST_P(StoreConformance, ListsCheckpointsByStepAndReplacesThatOfAStep) {
+TEST_P(StoreConformance, ListsCheckpointsByStepAndReplacesAStep) {
   auto store = Open();
   v1::Job record = *store->AddJob(Submission());
   for (const auto& [step, name] : {std::pair(1000, "a"), {9, "b"}, {20, "c"}, {9, "d"}}) {
@@ -413,7 +413,7 @@ TEST_P(StoreConformance, PrunesThousandsOfCheckpointsAtOnce) {
   EXPECT_EQ(left->front().step(), 20);
 }
 
-// What an imported model brings, and a plan of very many chunks.
+// An imported model has such values, and a plan may have very many chunks.
 TEST_P(StoreConformance, KeepsAGraphAndPlansOfSeveralMegabytes) {
   const std::string megabytes(3 << 20, 'x');
   {
@@ -443,7 +443,7 @@ TEST_P(StoreConformance, KeepsAGraphAndPlansOfSeveralMegabytes) {
   EXPECT_EQ(bench_->CountPlans(), 2);
 }
 
-TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
+TEST_P(StoreConformance, AnotherStoreImportsEverythingExported) {
   std::vector<v1::BackupRecord> records;
   std::string cluster;
   {
@@ -461,7 +461,7 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
     ASSERT_TRUE(store->PutToken(token).ok());
     bool changed = false;
     const absl::Status exported = store->Export([&](const v1::BackupRecord& record) {
-      // What comes later is not seen.
+      // A change after the begin of the export is not visible.
       if (!std::exchange(changed, true)) {
         EXPECT_TRUE(store->DeleteJob(3).ok());
       }
@@ -512,7 +512,7 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
   EXPECT_EQ(store->AddJob(Submission())->number(), 4);
 }
 
-TEST_P(StoreConformance, OneDamagedJobKeepsNoOtherOutOfABackup) {
+TEST_P(StoreConformance, ADamagedJobDoesNotPreventABackupOfTheOthers) {
   {
     auto store = Open();
     for (int job = 1; job <= 5; ++job) {
@@ -562,8 +562,8 @@ TEST_P(StoreConformance, OneDamagedJobKeepsNoOtherOutOfABackup) {
   EXPECT_EQ(store->Tokens()->front().record.id(), "b");
 }
 
-// More than etcd takes in one request.
-TEST_P(StoreConformance, TakesInAJobWithThousandsOfCheckpoints) {
+// More checkpoints than etcd accepts in one request.
+TEST_P(StoreConformance, ImportsAJobWithThousandsOfCheckpoints) {
   constexpr int kCheckpoints = 3000;
   std::vector<v1::BackupRecord> records(2);
   records[0].mutable_header()->set_jobs(1);
