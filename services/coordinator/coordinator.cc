@@ -23,7 +23,8 @@ constexpr absl::Duration kSweepInterval = absl::Minutes(1);
 
 using MemberState = CoordinatorMetrics::MemberState;
 
-// One that drains may lose its stream too: it is not expected back.
+// A draining member may also lose its stream. It still counts as draining, because it will not
+// return.
 MemberState StateOf(const AttachedMember& member) {
   if (member.leaving) return MemberState::kDraining;
   return member.attached ? MemberState::kAttached : MemberState::kSilent;
@@ -41,13 +42,13 @@ CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
     case v1::PREPARING:
     case v1::RUNNING: {
       const int64_t has = job.record().workers_size();
-      // Where the number of workers cannot change, none may go, and none that comes is taken.
+      // If the number of workers cannot change, the job can neither release nor accept one.
       if (job.plan() == nullptr || !Interruption::CanCarry(*job.plan()))
         return {.min = has, .max = has};
       return {.min = min, .max = max};
     }
     default:
-      return {};  // ended, or suspended: it holds nobody
+      return {};  // an ended or suspended job holds no members
   }
 }
 
@@ -74,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
   RETURN_IF_ERROR(coordinator->registry_.Load(coordinator->options_.opened_one));
   coordinator->options_.opened_one();
   coordinator->users_.RemoveOrphans();
-  // Only now: whoever misses it (MusterCoordinatorDown) misses one that serves.
+  // Last, because MusterCoordinatorDown watches for coordinators that serve.
   coordinator->metrics_->ShowTerm(coordinator->store_->term());
   return coordinator;
 }
@@ -181,16 +182,17 @@ void Coordinator::Tick() {
   ExportMetrics();
 }
 
-// Where time stood still it is for the next tick to find that first, and to move the deadlines.
+// The next tick must detect a pause of this process and move the deadlines before anything is
+// dispatched.
 void Coordinator::Dispatch() {
   if (stood_still_ || registry_.Now() - last_tick_ > options_.lease) return;
   dispatcher_.Dispatch();
 }
 
-// Deadlines of jobs, also of those that wait to begin, do not pass while the disk is behind: what
-// they lead to could not be stored. Nor while the coordinator starts, before anybody can report, is
-// cut off from all members, or stands still itself; nor those of a job whose steps cannot be
-// recorded: its workers wait for that.
+// Deadlines of jobs do not advance while the store's disk is slow or full, because their
+// consequences could not be stored. They do not advance while the coordinator starts, is
+// partitioned or was stopped itself, because members could not report. Nor do those of a job with
+// unrecorded steps, because its workers wait for the record.
 void Coordinator::TickJobs() {
   if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.deaf()) {
     stood_still_ = true;
@@ -227,7 +229,7 @@ void Coordinator::WakeWatches() {
 void Coordinator::ExportMetrics() {
   absl::flat_hash_map<int, int> jobs;
   absl::flat_hash_map<std::pair<v1::Role, MemberState>, int> members;
-  JobRegistry::Turn turn(&registry_);  // nobody is lost, and forgotten, in between
+  JobRegistry::Turn turn(&registry_);  // no member can be lost in between
   for (const auto& [name, member] : fleet_.members()) {
     ++members[{member.hello.role(), StateOf(member)}];
     metrics_->SetHeartbeatAge(member.hello.role(), name,

@@ -1,4 +1,4 @@
-// The coordinator without its ports: its rooms, tied together.
+// The coordinator without its ports: creates its parts and connects them.
 #pragma once
 
 #include <cstdint>
@@ -37,52 +37,54 @@
 
 namespace muster {
 
-// Thread-safe. Jobs live in the JobRegistry; UserOperations, CheckpointDesk and FleetDesk change
-// them for those who call, the Dispatcher starts them, Tick() lets time pass. A change is stored
-// before anybody hears of it. Locks, queues and deadlines: docs/architecture.md, section 4.
+// Jobs are in the JobRegistry. UserOperations, CheckpointDesk and FleetDesk change them for
+// callers, the Dispatcher starts them, and Tick() handles the passing of time. A change is stored
+// before any process learns of it. Thread-safe. docs/architecture.md, section 4, describes locks,
+// queues and deadlines.
 class Coordinator {
  public:
   struct Options {
-    std::string state_dir;      // made if missing
-    bool data_visible = false;  // CreateJob opens the data sets
-    bool insecure = false;      // what ListMembers says of it
-    PathRules paths = {};       // which files of this host a job may name
+    std::string state_dir;      // created if missing
+    bool data_visible = false;  // CreateJob also opens the data sets
+    bool insecure = false;      // shown by ListMembers
+    PathRules paths = {};       // the files of this host that a job may name
     absl::Duration lease = absl::Seconds(5);
     EndedJobs::Retention retention;
-    Metrics* metrics = nullptr;  // outlives the coordinator
+    Metrics* metrics = nullptr;  // must outlive the coordinator
     // Null: a SqliteStore in the state folder.
     std::unique_ptr<Store> store = nullptr;
-    // What of it lies on this disk, for the metric of its size; "": in the state folder.
+    // The store's file on this disk, for the metric of its size; "": in the state folder.
     std::string store_file = "";
-    // What ServerInfo says of it.
+    // shown in ServerInfo
     std::string store_kind = "sqlite";
-    // Neither jumps nor runs backwards.
+    // Must not jump or run backwards.
     std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
       return clock->Now();
     };
-    // Called from any thread when the next tick would find something to place: Dispatch() need not
-    // wait for that.
+    // Called from any thread when the next tick would have a job to place. Call Dispatch() then,
+    // without waiting for the tick.
     std::function<void()> dispatch_soon = [] {};
-    // Called while it opens, after every job.
+    // Called after each job that Open() loads.
     std::function<void()> opened_one = [] {};
   };
-  // Opens the store (see SqliteStore::Open for the codes) and takes up its jobs and the checkpoints
-  // found on disk.
+  // Opens the store, and loads its jobs and the checkpoints on disk. SqliteStore::Open lists the
+  // error codes.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Open(Options options);
 
   uint64_t term() const { return store_->term(); }
   Store& store() { return *store_; }
 
-  // Lets time pass: leases, grace periods, scheduling, progress of watches. Call every
-  // kTickInterval, from one thread.
+  // Handles the passing of time: leases, grace periods, scheduling, progress of watches. Must be
+  // called every kTickInterval, from one thread.
   static constexpr absl::Duration kTickInterval = absl::Milliseconds(200);
   void Tick();
-  // The scheduling alone, from the same thread: soon after Options::dispatch_soon was called.
+  // Only schedules. Called from the same thread as Tick(), soon after Options::dispatch_soon was
+  // called.
   void Dispatch();
-  // Waits until what was begun until now is planned, stored and published, or deleted.
+  // Blocks until everything begun so far is planned, stored and published, or deleted.
   void Settle();
 
-  // ---- users; see UserOperations, JobQueries and CheckpointDesk.
+  // ---- Calls of users; see UserOperations, JobQueries and CheckpointDesk.
   absl::StatusOr<v1::Job> CreateJob(
       const v1::CreateJobRequest& request,
       const UserOperations::CallerGone& caller_gone = [] { return false; }) {
@@ -111,9 +113,9 @@ class Coordinator {
 
   JobQueries& queries() { return queries_; }
   JobTraces& traces() { return traces_; }
-  // What a job's metrics.jsonl says; see MetricSeries. Also of one that has ended.
+  // Reads a job's metrics.jsonl, also of an ended job; see MetricSeries.
   absl::StatusOr<JobSeries> ReadSeries(const std::string& job, const SeriesRequest& request);
-  // All but who may call, which is not the core's business.
+  // Returns everything except the access rules, which are not part of the core.
   v1::ServerInfo Describe() const;
 
   absl::Status DeleteCheckpoint(const std::string& name) { return checkpoints_.Delete(name); }
@@ -132,7 +134,7 @@ class Coordinator {
     return checkpoints_.Await(job, request, timeout);
   }
 
-  // ---- members; see FleetDesk and CheckpointDesk.
+  // ---- Calls of members; see FleetDesk and CheckpointDesk.
   using Departure = Fleet::Departure;
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
                                                      std::shared_ptr<StreamWaker> waker) {
@@ -193,10 +195,11 @@ class Coordinator {
   Dispatcher dispatcher_;
   EndedJobs ended_jobs_;
   StateDisk disk_;
-  absl::Time last_tick_ = absl::InfinitePast();      // the ticking thread's
-  bool stood_still_ = true;                          // likewise: time has not passed for jobs
-  absl::Time last_progress_ = absl::InfinitePast();  // likewise
-  absl::Time last_sweep_ = absl::InfinitePast();     // likewise
+  absl::Time last_tick_ = absl::InfinitePast();  // used by the ticking thread
+  // used by the ticking thread; jobs' deadlines did not advance at the last tick
+  bool stood_still_ = true;
+  absl::Time last_progress_ = absl::InfinitePast();  // used by the ticking thread
+  absl::Time last_sweep_ = absl::InfinitePast();     // used by the ticking thread
 };
 
 }  // namespace muster

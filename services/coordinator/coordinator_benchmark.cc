@@ -1,4 +1,5 @@
-// The coordinator without its ports under a whole fleet: prints the figures of docs/benchmarks.md.
+// Runs the coordinator without its ports under a whole fleet. Prints the figures of
+// docs/benchmarks.md.
 #include <google/protobuf/text_format.h>
 #include <stdlib.h>
 
@@ -105,7 +106,7 @@ class Bench {
  public:
   explicit Bench(std::string folder) : folder_(std::move(folder)) {}
 
-  // The time it takes.
+  // Opens the coordinator. Returns the time it took.
   absl::Duration Open() {
     coordinator_.reset();
     metrics_ = std::make_unique<Metrics>();
@@ -148,7 +149,7 @@ class Bench {
     }
   }
 
-  // Every member obeys and reports once; the time of each report.
+  // Every member obeys and reports once. Adds the time of each report to `micros`.
   void ReportAll(std::vector<double>* micros) {
     for (auto& [name, member] : members_) {
       for (const MemberDirective& told : member.attachment->TakeDirectives()) {
@@ -188,7 +189,7 @@ class Bench {
     CHECK(all_run()) << coordinator_->GetJob(running_.back())->DebugString();
   }
 
-  // As if the first job had run for long: its log, and its members with it.
+  // Makes the first job look as if it had run for long: extends its log and its members' reports.
   void AgeFirstJob() {
     coordinator_.reset();
     const std::string& id = running_.front();
@@ -205,7 +206,7 @@ class Bench {
     }
   }
 
-  // Reports, while checkpoints commit, a large job is planned again and again and time passes.
+  // Measures reports while checkpoints commit, a large job is planned repeatedly and time passes.
   void MeasureReports() {
     std::atomic<bool> stopping = false;
     std::atomic<int> checkpoints = 0, plans = 0;
@@ -235,7 +236,8 @@ class Bench {
       StepAll();
       const absl::Duration round = SteadyNow();
       ReportAll(&micros);
-      // Each member reports once a second, or as often as steps end: here ten times.
+      // A real member reports once a second, or whenever a step ends. Here it reports ten times a
+      // second.
       absl::SleepFor(absl::Milliseconds(100) - (SteadyNow() - round));
     }
     stopping = true;
@@ -251,7 +253,7 @@ class Bench {
         at(0.999), at(1));
   }
 
-  // Jobs are submitted and cancelled, and all but the newest are forgotten.
+  // Submits and cancels jobs. All but the newest are deleted.
   void MeasureMemory() {
     const v1::Job first = Create(RunningSpec());
     CheckOk(coordinator_->CancelJob(first.name()).status());
@@ -259,7 +261,7 @@ class Bench {
     for (int done = 0; done < kShortJobs;) {
       CreateEnded(kShortJobs / 10);
       done += kShortJobs / 10;
-      ++minutes_ahead_;  // for the sweep
+      ++minutes_ahead_;  // starts the next sweep
       const int64_t surplus = before + done - kEndedJobs;
       coordinator_->Tick();
       while (surplus > before && coordinator_->GetJob(absl::StrCat("running-", surplus)).ok()) {
@@ -280,8 +282,8 @@ class Bench {
     if (role == v1::PS) hello.add_addresses("address of " + name);
   }
 
-  // One that is asked for: the step is what the coordinator says.
-  // False: not all of it was wanted.
+  // Writes a requested checkpoint; the coordinator chooses the step. Returns false if the
+  // coordinator did not need all of it.
   bool WriteCheckpoint(const std::string& id) {
     const auto request = coordinator_->RequestCheckpoint(id);
     if (!request.ok()) return false;
@@ -325,7 +327,7 @@ class Bench {
   std::unique_ptr<Coordinator> coordinator_;
   std::map<std::string, FakeMember> members_;
   std::vector<std::string> running_;
-  std::mutex plans_mu_;  // of the members' plans
+  std::mutex plans_mu_;  // guards the members' plans
 };
 
 void Run() {

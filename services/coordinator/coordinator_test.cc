@@ -68,7 +68,7 @@ class CoordinatorTest : public ::testing::Test {
     for (int i = 0; i < 2; ++i) Add(v1::PS, absl::StrCat("p-", i));
   }
 
-  // As after kill -9: everything in memory is gone.
+  // Simulates kill -9: everything in memory is lost.
   void Restart() {
     for (auto& [name, member] : members_) member.attachment.reset();
     coordinator_.reset();
@@ -103,7 +103,7 @@ class CoordinatorTest : public ::testing::Test {
     coordinator_->Settle();
   }
 
-  // Everybody reports and obeys, twice, then time passes.
+  // All members report and obey twice, then time passes.
   void Exchange(absl::Duration time = absl::Milliseconds(500)) {
     for (int round = 0; round < 2; ++round) {
       for (auto& [name, member] : members_) {
@@ -117,7 +117,7 @@ class CoordinatorTest : public ::testing::Test {
     Pass(time);
   }
 
-  // The clock ticks as often as in life: a coordinator that is late adds that to every lease.
+  // Ticks as often as in production, because every delay of a tick is added to all leases.
   void Pass(absl::Duration time) {
     for (const absl::Time end = now_ + time; now_ < end;) {
       now_ = std::min(now_ + LeaseTable::kCheckInterval, end);
@@ -147,7 +147,7 @@ class CoordinatorTest : public ::testing::Test {
   }
   const v1::JobPlan& Plan() { return members_.at("w-0").plans.at("line-1"); }
 
-  // What a shard holds at a version: element e of slot s is step + s / 10 + e / 100.
+  // Returns a shard's content at a version: element e of slot s is step + s / 10 + e / 100.
   static std::vector<float> Values(int64_t step, int slot, const v1::PlanChunk& chunk) {
     std::vector<float> values(chunk.elements());
     for (size_t e = 0; e < values.size(); ++e) values[e] = step + slot / 10.f + e / 100.f;
@@ -222,7 +222,7 @@ class CoordinatorTest : public ::testing::Test {
   uint32_t corrupt_ = 0;
 };
 
-TEST_F(CoordinatorTest, AJobGoesFromSubmissionToItsLastCheckpoint) {
+TEST_F(CoordinatorTest, RunsAJobFromSubmissionToItsLastCheckpoint) {
   CreateRunning();
   EXPECT_EQ(Plan().workers(1).first_position(), 4);
   EXPECT_EQ(Plan().session_token().size(), 16);
@@ -246,7 +246,7 @@ TEST_F(CoordinatorTest, AJobGoesFromSubmissionToItsLastCheckpoint) {
   EXPECT_THAT(metrics_->Render(), HasSubstr("muster_job_transitions_total"));
 }
 
-TEST_F(CoordinatorTest, KilledInMidRunItGoesOnFromItsStore) {
+TEST_F(CoordinatorTest, ContinuesFromItsStoreAfterAKill) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -265,7 +265,7 @@ TEST_F(CoordinatorTest, KilledInMidRunItGoesOnFromItsStore) {
   EXPECT_THAT(MetricsLines().back(), HasSubstr("\"step\":5"));
 }
 
-TEST_F(CoordinatorTest, SinceWhenConditionsHoldIsKeptOverARestart) {
+TEST_F(CoordinatorTest, KeepsTheTimesOfConditionsOverARestart) {
   const auto times = [this] {
     const v1::Job job = Get();
     std::vector<absl::Time> times;
@@ -293,7 +293,7 @@ TEST_F(CoordinatorTest, SinceWhenConditionsHoldIsKeptOverARestart) {
   EXPECT_EQ(times(), before);
 }
 
-TEST_F(CoordinatorTest, ACheckpointRenamedJustBeforeAKillIsTakenUp) {
+TEST_F(CoordinatorTest, FindsACheckpointThatWasRenamedJustBeforeAKill) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -310,9 +310,9 @@ TEST_F(CoordinatorTest, ACheckpointRenamedJustBeforeAKillIsTakenUp) {
   EXPECT_TRUE(WriteShard(0, 4).ok()) << "a shard that was not told has nothing to do";
 }
 
-// As when the store was lost without a backup, or is another prefix of etcd. The old job's
-// checkpoint would become the new job's when the coordinator is next started.
-TEST_F(CoordinatorTest, ANewStoreBesideOldFoldersGivesNoJobWhatIsAnothers) {
+// Simulates a store that was lost without a backup, or another prefix in etcd. At the next start
+// the old job's checkpoint would become the new job's.
+TEST_F(CoordinatorTest, ANewStoreDoesNotGiveJobsTheFoldersOfOldOnes) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -338,8 +338,8 @@ TEST_F(CoordinatorTest, ANewStoreBesideOldFoldersGivesNoJobWhatIsAnothers) {
   }
 }
 
-// As when a volume that belongs there is not mounted.
-TEST_F(CoordinatorTest, CheckpointsAreNotForgottenBecauseTheirFolderIsNotThere) {
+// Simulates that the volume of this folder is not mounted.
+TEST_F(CoordinatorTest, DoesNotForgetCheckpointsIfTheirVolumeIsMissing) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -361,8 +361,8 @@ TEST_F(CoordinatorTest, CheckpointsAreNotForgottenBecauseTheirFolderIsNotThere) 
   EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
 }
 
-// Whoever opens what it is to serve, and hangs on it, must be missed (MusterCoordinatorDown).
-TEST_F(CoordinatorTest, ItsTermIsExportedOnceItServes) {
+// MusterCoordinatorDown must notice a coordinator that hangs during its start.
+TEST_F(CoordinatorTest, ExportsItsTermOnceItServes) {
   EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_coordinator_term 1\n"));
   for (auto& [name, member] : members_) member.attachment.reset();
   coordinator_.reset();
@@ -397,7 +397,7 @@ TEST_F(CoordinatorTest, TheSameRequestIdIsTheSameJob) {
   EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 1);
 }
 
-TEST_F(CoordinatorTest, AFaultySpecIsAnsweredWithEveryFaultAndLeavesNothingBehind) {
+TEST_F(CoordinatorTest, AFaultySpecReportsAllFaultsAndLeavesNothingBehind) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();
   request.mutable_spec()->mutable_resources()->mutable_workers()->set_max(1);
@@ -420,7 +420,7 @@ TEST_F(CoordinatorTest, AFaultySpecIsAnsweredWithEveryFaultAndLeavesNothingBehin
   EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));
 }
 
-TEST_F(CoordinatorTest, AGroupWhosePatternsMatchNothingIsAnsweredWithTheModelsNames) {
+TEST_F(CoordinatorTest, AGroupWithoutMatchesIsRefusedWithTheModelsNames) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();
   v1::TrainingSpec& training = *request.mutable_spec()->mutable_training();
@@ -436,7 +436,7 @@ TEST_F(CoordinatorTest, AGroupWhosePatternsMatchNothingIsAnsweredWithTheModelsNa
   EXPECT_EQ(faults[0].description, "no parameter matches '*.bais'; the model has: weight, bias");
 }
 
-TEST_F(CoordinatorTest, ValidateOnlyAnswersTheJobAsItWouldBeAndStoresNothing) {
+TEST_F(CoordinatorTest, ValidateOnlyReturnsTheJobAndStoresNothing) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();
   request.set_validate_only(true);
@@ -480,7 +480,7 @@ TEST_F(CoordinatorTest, CancellingReleasesMembersForTheNextJob) {
   EXPECT_EQ(Get("line-2").state(), v1::RUNNING);
 }
 
-TEST_F(CoordinatorTest, SuspendedAndResumedAJobGoesOnAtItsNextStepFromItsCheckpoint) {
+TEST_F(CoordinatorTest, AResumedJobContinuesFromItsCheckpoint) {
   CreateRunning();
   StepWorkers(3);
   Exchange();
@@ -492,7 +492,7 @@ TEST_F(CoordinatorTest, SuspendedAndResumedAJobGoesOnAtItsNextStepFromItsCheckpo
   WriteShards(3, snapshot.snapshot());
   EXPECT_EQ(Get().state(), v1::SUSPENDED) << Get().message();
   Exchange();
-  // What MusterCheckpointStale looks at once it trains again.
+  // MusterCheckpointStale needs this series when the job trains again.
   const std::string last = "muster_checkpoint_last_success_step{job=\"line-1\"} 3";
   EXPECT_THAT(metrics_->Render(), HasSubstr(last));
   EXPECT_THAT(metrics_->Render(), Not(HasSubstr("muster_job_step{")));
@@ -572,7 +572,7 @@ TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
               HasSubstr("checkpoint.resume_from"));
 }
 
-TEST_F(CoordinatorTest, ADamagedCheckpointThatSomebodyChoseIsRefusedAndTheSoundOnesAreNamed) {
+TEST_F(CoordinatorTest, RefusesADamagedResumePointAndNamesIntactOnes) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -605,7 +605,7 @@ TEST_F(CoordinatorTest, ADamagedCheckpointThatSomebodyChoseIsRefusedAndTheSoundO
       << "not of the path, which may be a mistake";
 }
 
-TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {
+TEST_F(CoordinatorTest, AJobLosesAMemberWithAnExpiredLease) {
   CreateRunning();
   StepWorkers(2);
   Exchange();
@@ -624,13 +624,13 @@ TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {
   EXPECT_THAT(metrics, HasSubstr("muster_job_recoveries_total{job=\"line-1\",lost=\"ps\","
                                  "reason=\"MEMBER_LOST\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_count{phase=\"detect\"} 1"));
-  // Between the lease and its end there is a tick.
+  // The first tick after the end of the lease detects it.
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"2.5\"} 0"));
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"10\"} 1"));
 }
 
-// Of a job that has never run, as of any other.
-TEST_F(CoordinatorTest, ItsOwnStandstillIsNoTimeThatAJobHasWaited) {
+// A job that has never run must not lose waiting time either.
+TEST_F(CoordinatorTest, APauseOfTheCoordinatorDoesNotCountAsWaitingTime) {
   v1::JobSpec spec = LinearJob();
   spec.mutable_resources()->mutable_workers()->set_min(8);
   spec.mutable_resources()->mutable_workers()->set_max(8);
@@ -645,7 +645,7 @@ TEST_F(CoordinatorTest, ItsOwnStandstillIsNoTimeThatAJobHasWaited) {
 
   for (int i = 0; i < 20; ++i) Exchange();  // 50 s of 60
   Pass(absl::Seconds(20));
-  EXPECT_EQ(Get().state(), v1::QUEUED) << "nothing is heard of anybody";
+  EXPECT_EQ(Get().state(), v1::QUEUED) << "no member reports";
   Exchange();
   EXPECT_EQ(Get().state(), v1::QUEUED);
   for (int i = 0; i < 20; ++i) Exchange();
@@ -653,7 +653,7 @@ TEST_F(CoordinatorTest, ItsOwnStandstillIsNoTimeThatAJobHasWaited) {
   EXPECT_EQ(Get().reason(), "START_TIMEOUT");
 }
 
-TEST_F(CoordinatorTest, AStreamThatFallsSilentIsClosedWithItsMembersNameAndLease) {
+TEST_F(CoordinatorTest, ASilentStreamIsClosedWithItsMembersNameAndLease) {
   const std::shared_ptr<Attachment> silent = std::exchange(members_.at("w-1").attachment, nullptr);
 
   for (int i = 0; i < 6; ++i) Exchange(absl::Seconds(1));
@@ -662,7 +662,7 @@ TEST_F(CoordinatorTest, AStreamThatFallsSilentIsClosedWithItsMembersNameAndLease
   EXPECT_EQ(silent->closed().message(), "w-1: it did not report for its lease of 5s");
 }
 
-TEST_F(CoordinatorTest, AMemberThatComesBackWithinItsLeaseHasLostNothing) {
+TEST_F(CoordinatorTest, AMemberThatReturnsWithinItsLeaseLosesNothing) {
   CreateRunning();
   FakeMember& member = members_.at("p-1");
   coordinator_->Detach(*member.attachment, Coordinator::Departure::kBroken);
@@ -674,7 +674,7 @@ TEST_F(CoordinatorTest, AMemberThatComesBackWithinItsLeaseHasLostNothing) {
   EXPECT_EQ(Get().state(), v1::RUNNING);
 }
 
-TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameMeansThatTheOldOneIsLost) {
+TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameReplacesTheOldOne) {
   CreateRunning();
   FakeMember& member = members_.at("w-1");
   const std::shared_ptr<Attachment> old = member.attachment;
@@ -689,7 +689,7 @@ TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameMeansThatTheOldOneIsLost) {
   EXPECT_THAT(Get().message(), HasSubstr("w-1"));
 }
 
-TEST_F(CoordinatorTest, AWatchIsToldAtOnceThatTheJobHasRecovered) {
+TEST_F(CoordinatorTest, AWatchLearnsOfARecoveryAtOnce) {
   Create();
   Pass(absl::Milliseconds(500));
   Restart();
@@ -717,9 +717,9 @@ TEST_F(CoordinatorTest, AWatchIsToldAtOnceThatTheJobHasRecovered) {
   EXPECT_EQ((*told)->response.job().progress().step(), Get().progress().step());
 }
 
-// What a coordinator plans lies in its store; who was planned with may be another process by the
-// time that it is back.
-TEST_F(CoordinatorTest, AProcessThatIsNewAfterARestartIsNotTheOneOfThePlan) {
+// The store has the plans of a coordinator. A planned member may be another process when the
+// coordinator is back.
+TEST_F(CoordinatorTest, ANewProcessAfterARestartIsNotTheOneInThePlan) {
   Create();
   Pass(absl::Milliseconds(500));
   ASSERT_EQ(Get().state(), v1::PREPARING) << Get().message();
@@ -741,8 +741,9 @@ TEST_F(CoordinatorTest, AProcessThatIsNewAfterARestartIsNotTheOneOfThePlan) {
   }
 }
 
-// Seen in life: one false hello took the real worker out of the fleet until it was restarted.
-TEST_F(CoordinatorTest, AFalseHelloHarmsNobody) {
+// Seen in production: a false hello removed the real worker from the fleet until that was
+// restarted.
+TEST_F(CoordinatorTest, AFalseHelloHarmsNoMember) {
   CreateRunning();
   v1::Hello hello = members_.at("w-1").hello;
   hello.set_incarnation("false");
@@ -754,7 +755,7 @@ TEST_F(CoordinatorTest, AFalseHelloHarmsNobody) {
   EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
 }
 
-TEST_F(CoordinatorTest, WhoWasReplacedIsRefusedAfterTheLeaseAndAfterARestart) {
+TEST_F(CoordinatorTest, RefusesAReplacedProcessAfterTheLeaseAndARestart) {
   Exchange();
   FakeMember& member = members_.at("w-1");
   const v1::Hello zombie = member.hello;
@@ -769,7 +770,7 @@ TEST_F(CoordinatorTest, WhoWasReplacedIsRefusedAfterTheLeaseAndAfterARestart) {
   EXPECT_EQ(ReasonOf(TryAttach(zombie)), "REPLACED");
 }
 
-TEST_F(CoordinatorTest, AMemberIsToldWhenTheStateFolderWasWiped) {
+TEST_F(CoordinatorTest, RefusesAMemberAfterTheStateFolderWasWiped) {
   Exchange();
   const v1::Hello member = members_.at("w-1").hello;
   std::filesystem::remove_all(state_dir_);
@@ -794,7 +795,7 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandIsCommittedAndFound) {
   EXPECT_EQ((*saved)->step(), asked->step);
 }
 
-TEST_F(CoordinatorTest, ACheckpointOnDemandThatFailsIsAnsweredAtOnceWithTheReason) {
+TEST_F(CoordinatorTest, AFailedCheckpointOnDemandReportsItsReasonAtOnce) {
   CreateRunning();
   const auto asked = coordinator_->RequestCheckpoint("line-1");
   ASSERT_TRUE(asked.ok()) << asked.status();
@@ -805,7 +806,7 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandThatFailsIsAnsweredAtOnceWithTheReaso
   failed.set_outcome(v1::SNAPSHOT_FAILED);
   failed.set_message("no room for a copy");
   Exchange();
-  Exchange();  // it is reported until another takes its place
+  Exchange();  // a member repeats its report until a later snapshot replaces it
 
   const auto saved = coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration());
 
@@ -816,8 +817,8 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandThatFailsIsAnsweredAtOnceWithTheReaso
   EXPECT_THAT(metrics_->Render(), HasSubstr("failures_total{reason=\"SNAPSHOT_FAILED\"} 1\n"));
 }
 
-// The disk's failure ends the shard's stream, so the shard tells of one as well.
-TEST_F(CoordinatorTest, ACheckpointOnDemandThatTheDiskDoesNotTakeIsCountedOnce) {
+// The disk failure ends the shard's stream, so the shard reports a failure, too.
+TEST_F(CoordinatorTest, CountsAFailedCheckpointOnDemandOnce) {
   CreateRunning();
   const auto asked = coordinator_->RequestCheckpoint("line-1");
   ASSERT_TRUE(asked.ok()) << asked.status();
@@ -839,8 +840,8 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandThatTheDiskDoesNotTakeIsCountedOnce) 
                     HasSubstr("failures_total{reason=\"SNAPSHOT_FAILED\"} 0\n")));
 }
 
-// A ps that waits for the outcome of a round must always hear one.
-TEST_F(CoordinatorTest, ARoundIsResolvedHoweverItEnds) {
+// A ps that waits for the outcome of a round must always get one.
+TEST_F(CoordinatorTest, AlwaysResolvesARound) {
   const absl::Duration kNow = absl::ZeroDuration();
   CreateRunning();
   StepWorkers(4);
@@ -864,7 +865,7 @@ TEST_F(CoordinatorTest, ARoundIsResolvedHoweverItEnds) {
   EXPECT_EQ(ReasonOf(BeginShard(0, 6).status()), "CHECKPOINT_ABANDONED");
 }
 
-TEST_F(CoordinatorTest, ARoundIsResolvedWhenItsJobEnds) {
+TEST_F(CoordinatorTest, ResolvesARoundWhenItsJobEnds) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -876,7 +877,7 @@ TEST_F(CoordinatorTest, ARoundIsResolvedWhenItsJobEnds) {
   EXPECT_EQ(ReasonOf(*round->AwaitOutcome(absl::ZeroDuration())), "STALE_SNAPSHOT");
 }
 
-TEST_F(CoordinatorTest, ACommitAnswersEveryRoundOfItsStep) {
+TEST_F(CoordinatorTest, ACommitResolvesEveryRoundOfItsStep) {
   CreateRunning();
   members_.at("w-0").jobs.at("line-1").set_next_step(2);
   Exchange();
@@ -898,14 +899,14 @@ TEST_F(CoordinatorTest, ASnapshotOfACommittedStepNeedNotBeSentAgainAfterARestart
 
   Restart();
 
-  const auto again = BeginShard(1, 4);  // nobody has attached yet
+  const auto again = BeginShard(1, 4);  // no member has attached yet
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_FALSE(again->has_value());
   EXPECT_THAT(metrics_->Render(),
               HasSubstr("muster_checkpoint_last_success_step{job=\"line-1\"} 4"));
 }
 
-TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
+TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndTransitions) {
   CreateRunning();
   StepWorkers(4);
   v1::StepTiming& timing = *members_.at("w-0").jobs.at("line-1").mutable_timing();
@@ -915,7 +916,7 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   WriteShards(4);
   Exchange(absl::Seconds(2));
   const std::string running = metrics_->Render();
-  // Brought up to date once a second, half a second ago.
+  // Updated once a second, half a second ago.
   EXPECT_THAT(running,
               HasSubstr("muster_member_heartbeat_age_seconds{member=\"p-1\",role=\"ps\"} 1.5"));
   EXPECT_THAT(running, HasSubstr("muster_checkpoint_last_success_step{job=\"line-1\"} 4"));
@@ -935,7 +936,7 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
       << "from the start: an alert is to see the first one";
   EXPECT_THAT(running, HasSubstr("muster_job_queue_wait_seconds_count 1"));
   EXPECT_THAT(running, HasSubstr("muster_state_free_bytes "));
-  // Ticks here are 0.5 s apart instead of 0.2.
+  // Ticks are 0.5 s apart here instead of 0.2.
   EXPECT_THAT(running, HasSubstr("muster_coordinator_tick_lateness_seconds_bucket{le=\"0.15\"} 0"));
 
   v1::JobReport& job = members_.at("w-0").jobs.at("line-1");
@@ -968,7 +969,7 @@ TEST_F(CoordinatorTest, CountsMembersByRoleAndState) {
                                         count("ps", "draining", 1), count("ps", "silent", 1)));
 }
 
-TEST_F(CoordinatorTest, TellsOfTheLinksOfAJobThatRunsByRank) {
+TEST_F(CoordinatorTest, ReturnsTheLinksOfARunningJobByRank) {
   CreateRunning();
   for (const char* worker : {"w-1", "w-0"}) {
     v1::LinkReport& link = *members_.at(worker).jobs.at("line-1").add_links();
@@ -990,7 +991,7 @@ TEST_F(CoordinatorTest, TellsOfTheLinksOfAJobThatRunsByRank) {
   EXPECT_THAT(coordinator_->queries().ReadJobLinks(request)->members(), IsEmpty());
 }
 
-TEST_F(CoordinatorTest, SaysHowManyWorkersJobsWant) {
+TEST_F(CoordinatorTest, ExportsHowManyWorkersJobsWant) {
   auto wanted = [&](int min, int max) {
     return AllOf(HasSubstr(absl::StrCat("muster_workers_wanted{bound=\"min\"} ", min, "\n")),
                  HasSubstr(absl::StrCat("muster_workers_wanted{bound=\"max\"} ", max, "\n")));
@@ -1011,7 +1012,7 @@ TEST_F(CoordinatorTest, SaysHowManyWorkersJobsWant) {
   EXPECT_THAT(metrics_->Render(), wanted(kWorkers, kWorkers));
 }
 
-TEST_F(CoordinatorTest, CorruptSlicesAndOldGenerationsAreRefusedAndHarmNothing) {
+TEST_F(CoordinatorTest, RefusesCorruptSlicesAndOldGenerations) {
   CreateRunning();
   StepWorkers(4);
   Exchange();
@@ -1050,7 +1051,7 @@ TEST_F(CoordinatorTest, OnlyFilesOfTheCheckpointCanBeRead) {
   EXPECT_EQ(last, "manifest.json");
 }
 
-TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
+TEST_F(CoordinatorTest, DeletingRemovesAFinishedJobAndItsFolder) {
   CreateRunning();
   EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "JOB_NOT_FINISHED");
   FinishJob();
@@ -1070,7 +1071,7 @@ TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
   EXPECT_EQ(Create().name(), "jobs/line-2") << "numbers are never used again";
 }
 
-TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) {
+TEST_F(CoordinatorTest, KeepsACheckpointThatAJobStartsFrom) {
   v1::JobSpec spec = LinearJob();
   spec.mutable_checkpoint()->set_every_steps(1);
   spec.mutable_checkpoint()->set_keep_last(1);
@@ -1089,7 +1090,7 @@ TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) 
   const std::string folder = state_dir_ + "/jobs/line-1/checkpoints";
   const std::string link = state_dir_ + "/link";
   std::filesystem::create_symlink(CheckpointPath(folder, 2), link);
-  next.mutable_checkpoint()->set_resume_from(link);  // the same as line-1@2
+  next.mutable_checkpoint()->set_resume_from(link);  // the same checkpoint as line-1@2
   Create(next);
   for (int64_t step = 3; step <= 4; ++step) advance(step);
   EXPECT_THAT(*ListCheckpointSteps(folder), ElementsAre(1, 2, 4));
@@ -1109,7 +1110,7 @@ TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) 
   EXPECT_TRUE(coordinator_->DeleteJob("line-1").ok());
 }
 
-TEST_F(CoordinatorTest, OlderCheckpointsArePrunedAfterANewerIsCommitted) {
+TEST_F(CoordinatorTest, PrunesOlderCheckpointsAfterANewerCommit) {
   v1::JobSpec spec = LinearJob();
   spec.mutable_checkpoint()->set_every_steps(1);
   spec.mutable_checkpoint()->set_keep_last(2);

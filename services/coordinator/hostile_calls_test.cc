@@ -1,5 +1,5 @@
-// Clients that nobody asked in call the coordinator as fast as they can, some by hand-made HTTP/2:
-// it stays small and keeps its member.
+// Hostile clients call the coordinator as fast as they can, some with hand-made HTTP/2. Its memory
+// stays small and it keeps its member.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -24,13 +24,14 @@
 namespace muster::hostile_calls_test {
 namespace {
 
-// Without the door in front of gRPC it has twice as much within five seconds.
-#if defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
+// gRPC without the front door uses twice as much memory within five seconds.
+#if defined(__SANITIZE_ADDRESS__)  // the sanitizer keeps freed memory
 constexpr int64_t kResidentKilobytesMax = 4 << 20;
 #else
 constexpr int64_t kResidentKilobytesMax = 1 << 20;
 #endif
-constexpr int64_t kThreadsMax = limits::kServerThreadsMax + 64;  // calls that block, and the rest
+// blocking calls, and all other threads
+constexpr int64_t kThreadsMax = limits::kServerThreadsMax + 64;
 constexpr int kClientsOfEachKind = 4;
 
 absl::Duration Siege() {
@@ -80,7 +81,7 @@ TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
   }
   int64_t resident_most = 0, threads_most = 0;
   const absl::Time end = absl::Now() + Siege();
-  // No longer than it takes to fail.
+  // Stops as soon as it has failed.
   while (absl::Now() < end && resident_most < kResidentKilobytesMax) {
     absl::Notification never;
     never.WaitForNotificationWithTimeout(absl::Milliseconds(50));
@@ -101,16 +102,16 @@ TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
     ASSERT_EQ(members.members_size(), 1);
     EXPECT_EQ(absl::FormatTime(absl::FromUnixSeconds(members.members(0).attach_time().seconds())),
               absl::FormatTime(absl::FromUnixSeconds(before.members(0).attach_time().seconds())))
-        << "it was lost and came back";
+        << "the member was lost and came back";
   }
   printf("%ld calls; the coordinator had at most %ld KiB and %ld threads\n",
          static_cast<long>(calls), static_cast<long>(resident_most),
          static_cast<long>(threads_most));
 }
 
-// A call holds a thread until its answer has gone. Four clients may have half as many calls again
-// as there are threads, three seconds after they came.
-TEST(HostileCallsTest, WhoReadsNoAnswersLeavesThreadsForOthers) {
+// A call holds a thread until its answer is sent. Three seconds after their start, four clients may
+// have one and a half times as many calls as there are threads.
+TEST(HostileCallsTest, ClientsThatReadNoAnswersLeaveThreadsForOthers) {
   const CoordinatorProcess coordinator;
   const auto jobs = v1::JobService::NewStub(DialCoordinator(coordinator.address()));
   std::vector<std::unique_ptr<HostileClient>> clients;
@@ -128,7 +129,7 @@ TEST(HostileCallsTest, WhoReadsNoAnswersLeavesThreadsForOthers) {
     absl::Notification never;
     never.WaitForNotificationWithTimeout(absl::Milliseconds(50));
   }
-  EXPECT_GT(threads_most, kThreadsMax / 4) << "the answers went, and nothing was tried";
+  EXPECT_GT(threads_most, kThreadsMax / 4) << "the answers were sent, so nothing was tested";
   printf("the coordinator had at most %ld threads\n", static_cast<long>(threads_most));
 }
 

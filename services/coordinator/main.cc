@@ -1,4 +1,4 @@
-// The coordinator: keeps the score of every job. Flags, objects, wiring.
+// The coordinator's program: flags, objects, wiring.
 #include <glog/logging.h>
 #include <signal.h>
 #include <unistd.h>
@@ -65,50 +65,54 @@ ABSL_FLAG(std::string, metrics, "",
 ABSL_FLAG(std::string, state_dir, "./muster-state",
           "folder of the store, checkpoints and metrics logs");
 ABSL_FLAG(std::string, advertise, "",
-          "host:port that those are sent to who ask a coordinator that stands by; default: this "
+          "host:port to which a standby refers callers while this coordinator leads; default: this "
           "host's name and the port of --listen");
 ABSL_FLAG(std::string, restore, "",
-          "a backup (muster admin backup): put it into the store, and end; no coordinator may run");
+          "file of a backup (muster admin backup) to restore into the store; exits then; requires "
+          "that no "
+          "coordinator runs");
 ABSL_FLAG(bool, force, false,
-          "with --restore: give up the jobs and tokens that the store has already");
+          "with --restore: replace the jobs and tokens that the store already has");
 ABSL_FLAG(std::string, address_file, "",
           "file to write the gRPC address (host:port) to once it is bound");
 ABSL_FLAG(bool, data_visible, false,
           "whether data paths of jobs can be read here: CreateJob then checks them");
-ABSL_FLAG(std::string, data_roots, "",
-          "folders, with commas between them, in which files that jobs name must lie; empty: any "
-          "file that this user may read");
+ABSL_FLAG(
+    std::string, data_roots, "",
+    "comma-separated folders that must contain all files that jobs name; empty: any file that "
+    "this user may read");
 ABSL_FLAG(bool, reflection, true,
           "serve gRPC reflection (v1alpha), for grpcurl and the like, to callers that may read");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "how long a member may be silent before it counts as lost; at least 1s");
 ABSL_FLAG(
     absl::Duration, connection_age, muster::limits::kConnectionAgeMax,
-    "with --tls: how long a connection lives, so that its client proves anew who it is; calls "
-    "under way have a sixth of it more; at least 1s");
+    "with --tls: maximum age of a connection, after which its client must authenticate again; "
+    "calls in progress get a sixth of it more; at least 1s");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long the coordinator saves running jobs after SIGTERM, before it ends; 0: it does "
           "not save them");
 ABSL_FLAG(int64_t, ended_jobs_keep, muster::limits::kEndedJobsKept,
           "how many jobs that have ended are kept, the newest; 0: all");
 ABSL_FLAG(absl::Duration, ended_jobs_ttl, muster::limits::kEndedJobsKeptFor,
-          "how long jobs that have ended are kept; 0: for ever");
-ABSL_FLAG(bool, ended_jobs_checkpoints, false,
-          "whether jobs that are not kept go with their checkpoints; else those that have "
-          "checkpoints stay until somebody deletes them");
+          "how long jobs that have ended are kept; 0: forever");
+ABSL_FLAG(
+    bool, ended_jobs_checkpoints, false,
+    "also delete ended jobs that have checkpoints, with these; otherwise they stay until a user "
+    "deletes them");
 
 namespace muster {
 namespace {
 
-// A shorter one would take a busy machine's pause for a death.
+// A shorter lease would take a pause of a busy machine for a death.
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
-// Of a shorter life the handshakes would take most.
+// Handshakes would take most of the time of a shorter life.
 constexpr absl::Duration kConnectionAgeMin = absl::Seconds(1);
 constexpr int kGracePartOfAge = 6;
 constexpr int kPort = 7070;
 constexpr int kMetricsPort = 9400;
-// Members' streams and watches never end by themselves. What is cut off is tried again, and a call
-// that changes something has taken effect once it is stored.
+// Members' streams and watches never end by themselves. Clients repeat calls that are cut off, and
+// a call that changes something has taken effect once it is stored.
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 
 ExitCode ExitCodeOf(const absl::Status& status) {
@@ -116,8 +120,8 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kDataLoss:
       return kExitData;
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kUnknown:            // of the disk: another try may go well
-    case absl::StatusCode::kResourceExhausted:  // a full disk: there may be room at the next start
+    case absl::StatusCode::kUnknown:            // a disk error: another attempt may succeed
+    case absl::StatusCode::kResourceExhausted:  // a full disk: there may be space at the next start
       return kExitUnavailable;
     case absl::StatusCode::kInternal:
       return kExitInternal;
@@ -126,7 +130,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   }
 }
 
-// Renamed into place, so that a reader sees the whole address or none.
+// Renames the file into place, so that a reader sees the whole address or none.
 bool WriteAddressFile(const std::string& path, const std::string& address) {
   const std::string unfinished = path + ".tmp";
   std::ofstream file(unfinished);
@@ -140,7 +144,7 @@ std::string HostOf(const std::string& listen) {
   return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
 }
 
-// Where others find what listens there.
+// Returns the address at which other hosts reach this coordinator.
 std::string AdvertisedAddress(const std::string& listen, int port) {
   if (const std::string flag = absl::GetFlag(FLAGS_advertise); !flag.empty()) return flag;
   if (IsLoopback(listen)) return absl::StrCat(HostOf(listen), ":", port);
@@ -149,21 +153,21 @@ std::string AdvertisedAddress(const std::string& listen, int port) {
   return absl::StrCat(name, ":", port);
 }
 
-// This process has done what it could: whoever leads now does the rest, and members ignore what it
-// would still say. At once, for it may have stood still for long.
+// Leadership is lost: exits now. The new leader takes over, and members ignore messages of the old
+// term. Exits without cleanup, because this process may have been stopped for long.
 [[noreturn]] void EndDeposed(const absl::Status& why) {
-  LOG(ERROR) << "this coordinator does not lead any more and ends: " << why.message() << " ["
+  LOG(ERROR) << "this coordinator lost the leadership and exits: " << why.message() << " ["
              << ReasonOf(why) << "]";
   std::_Exit(kExitUnavailable);
 }
 
-// Whoever interrupts it ends it at once: the store says that a restore has begun and not ended.
+// A signal ends it at once: the store knows that the restore is unfinished.
 int Restore() {
   sigset_t ending;
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);
   sigaddset(&ending, SIGINT);
-  pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);  // whoever started this may have blocked them
+  pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);  // the parent process may have blocked them
   const auto choice = StoreChoice::FromFlags(absl::GetFlag(FLAGS_state_dir));
   if (!choice.ok()) {
     LOG(ERROR) << choice.status().message();
@@ -217,7 +221,8 @@ int Main() {
     return kExitConfig;
   }
   LOG_IF(WARNING, paths->any() && security->reaches_beyond_host())
-      << "--data_roots: without it whoever submits jobs can train on any file that this user may "
+      << "--data_roots: without it a user who submits jobs can train on any file that this user "
+         "may "
          "read";
   std::unique_ptr<TlsServer> tls;
   if (!security->tls.empty()) {
@@ -251,7 +256,7 @@ int Main() {
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
-  std::atomic<bool> crowded = false;  // with answers that nobody reads
+  std::atomic<bool> crowded = false;  // with answers that callers do not read
   const auto door = FrontDoor::Listen(
       *listen,
       {.crowded = [&crowded] { return crowded.load(); },
@@ -360,7 +365,7 @@ int Main() {
   if (absl::GetFlag(FLAGS_reflection)) builder.RegisterService(&reflection);
   builder.RegisterCallbackGenericService(&unknown);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
+  CHECK(server != nullptr) << "gRPC server without a port did not start; this cannot fail";
   standby.GiveWayTo(server.get());
   if (!(*choice)->takes_turns()) {
     open_door();

@@ -1,4 +1,4 @@
-// The program itself: what it refuses to start with.
+// Tests the program itself: the configurations that it refuses.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct Ended {
   std::string output;
 };
 
-// Runs the coordinator, as `by` does, until it ends.
+// Runs the coordinator with the command prefix `by` until it ends.
 Ended RunBy(const std::string& by, const std::string& flags) {
   const std::string command =
       absl::StrCat(by, "services/coordinator/main --metrics=127.0.0.1:0 --http= --state_dir=",
@@ -55,21 +55,21 @@ TEST(MainTest, AConnectionAgeOfLessThanASecondIsRefused) {
   EXPECT_THAT(ended.output, HasSubstr("--connection_age: must be at least 1s (is 0)"));
 }
 
-TEST(MainTest, KeepingFewerJobsThanNoneIsRefused) {
+TEST(MainTest, ANegativeNumberOfEndedJobsIsRefused) {
   const Ended ended = RunMain("--listen=127.0.0.1:0 --ended_jobs_keep=-1");
 
   EXPECT_EQ(ended.code, 78);
   EXPECT_THAT(ended.output, HasSubstr("--ended_jobs_keep and --ended_jobs_ttl: must not be neg"));
 }
 
-TEST(MainTest, AFaultyFlagEndsItForGood) {
+TEST(MainTest, AnUnknownFlagIsAPermanentError) {
   EXPECT_EQ(RunMain("--no_such_flag=1").code, 64);
   EXPECT_EQ(RunMain("--lease=soon").code, 64);
   EXPECT_EQ(RunMain("argument").code, 64);
   EXPECT_EQ(RunMain("--help").code, 1) << "as abseil ends";
 }
 
-TEST(MainTest, SaysItsVersion) {
+TEST(MainTest, PrintsItsVersion) {
   const Ended ended = RunMain("--version");
 
   EXPECT_EQ(ended.code, 0);
@@ -77,9 +77,9 @@ TEST(MainTest, SaysItsVersion) {
   EXPECT_THAT(ended.output, HasSubstr("\ncommit "));
 }
 
-// Also where whoever started it waits for signals himself, as the command line does. A file that
-// nobody writes keeps it waiting.
-TEST(MainTest, ARestoreIsEndedByASignal) {
+// A signal ends it even if the parent has blocked signals, as the command line does. The FIFO
+// without a writer keeps it waiting.
+TEST(MainTest, ASignalEndsARestore) {
   const std::string file = ::testing::TempDir() + "/nobody-writes";
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
   sigset_t term, before;
@@ -93,14 +93,14 @@ TEST(MainTest, ARestoreIsEndedByASignal) {
   EXPECT_EQ(ended.code, 143) << ended.output;
 }
 
-TEST(MainTest, AStoreThatIsNoneIsRefused) {
+TEST(MainTest, AnUnknownKindOfStoreIsRefused) {
   const Ended ended = RunMain("--listen=127.0.0.1:0 --store=redis://a:1");
 
   EXPECT_EQ(ended.code, 78);
   EXPECT_THAT(ended.output, HasSubstr("--store: 'redis://a:1': no such kind of store"));
 }
 
-TEST(MainTest, APageForOtherHostsWantsCertificates) {
+TEST(MainTest, APageForOtherHostsRequiresCertificates) {
   const Ended ended = RunMain("--listen=127.0.0.1:0 --insecure --http=0.0.0.0:0");
 
   EXPECT_EQ(ended.code, 78);
@@ -108,14 +108,14 @@ TEST(MainTest, APageForOtherHostsWantsCertificates) {
   EXPECT_THAT(ended.output, HasSubstr("give certificates (--tls=DIR; muster certs init"));
 }
 
-TEST(MainTest, WhatIsNoBackupIsNotRestored) {
+TEST(MainTest, AFileThatIsNotABackupIsRefused) {
   const Ended ended = RunMain("--restore=services/coordinator/main");
 
   EXPECT_EQ(ended.code, 65);
   EXPECT_THAT(ended.output, HasSubstr("is not a Muster backup"));
 }
 
-TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {
+TEST(MainTest, AnOccupiedPortIsNamedWithAdvice) {
   const int taken = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -127,7 +127,7 @@ TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {
 
   const Ended ended = RunMain("--listen=" + listen);
 
-  EXPECT_EQ(ended.code, 200) << "it may be free later: to be tried again";
+  EXPECT_EQ(ended.code, 200) << "it may be free later, so a retry makes sense";
   EXPECT_THAT(ended.output, HasSubstr("cannot listen on " + listen));
   EXPECT_THAT(ended.output, HasSubstr("another --listen"));
   close(taken);

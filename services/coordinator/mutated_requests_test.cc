@@ -1,5 +1,5 @@
-// Every method of the coordinator with messages that were made at random from the protos: it
-// answers, and goes on.
+// Calls every method of the coordinator with random messages made from the protos. It must answer
+// and keep running.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -34,7 +34,7 @@ constexpr int kThreads = 4;
 constexpr int kDepthMax = 7;
 constexpr int64_t kResidentKilobytesMax = 1 << 20;
 
-// 100,000 by hand: docs/testing.md.
+// 100,000 in a manual run: docs/testing.md.
 int Requests() {
   const char* wanted = std::getenv("REQUESTS");
   return wanted != nullptr ? std::atoi(wanted) : 4'000;
@@ -160,7 +160,7 @@ void Set(Message& message, const FieldDescriptor& field, Chance& chance, int dep
   }
 }
 
-// Some fields, or all, on top of what is there.
+// Sets some or all fields of a message.
 void Fill(Message& message, Chance& chance, int depth) {
   const auto& type = *message.GetDescriptor();
   if (type.field_count() == 0) return;
@@ -173,7 +173,7 @@ void Fill(Message& message, Chance& chance, int depth) {
   }
 }
 
-// A job that would be taken, for mutations that come further than to the first check.
+// Fills in a valid job, so that mutations get past the first check.
 void Sound(Message& message) {
   if (auto* create = dynamic_cast<v1::CreateJobRequest*>(&message)) {
     v1::JobSpec& spec = *create->mutable_spec();
@@ -200,13 +200,13 @@ std::string MutatedRequest(const MethodDescriptor& method, Chance& chance) {
   for (uint64_t i = chance.Below(3); i > 0; --i) Fill(*message, chance, 0);
   std::string bytes;
   EXPECT_TRUE(message->SerializePartialToString(&bytes));
-  if (chance.OneIn(8) && !bytes.empty()) {  // and what no message is
+  if (chance.OneIn(8) && !bytes.empty()) {  // also invalid messages
     bytes[chance.Below(bytes.size())] ^= static_cast<char>(1 << chance.Below(8));
   }
   return bytes;
 }
 
-TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
+TEST(MutatedRequests, AreAnsweredAndHarmNoMember) {
   const CoordinatorProcess coordinator(
       {absl::StrCat("--data_roots=", ::testing::TempDir()), "--ended_jobs_keep=100"});
   const std::vector<const MethodDescriptor*> methods = ServedMethods();
@@ -220,13 +220,13 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
       for (int i = 0; i < Requests() / kThreads; ++i) {
         const MethodDescriptor& method = *chance.Of(methods);
         const std::string request = MutatedRequest(method, chance);
-        // What waits for a state that no job will have, or for a member that is none, is
-        // abandoned: watches, checkpoints, logs.
+        // Cancels calls that wait for a state that no job will have, or for an unknown member:
+        // watches, checkpoints, logs.
         const bool waits = method.name() == "WatchJob" || method.name() == "WatchJobs" ||
                            method.name() == "SaveCheckpoint" || method.name() == "ReadMemberLog";
         const absl::Status status =
             CallRaw(stub, PathOf(method), request, waits || chance.OneIn(20));
-        // Without a reason of ours it is gRPC that says so: nobody answered.
+        // A status without a reason of ours comes from gRPC: the coordinator did not answer.
         ASSERT_FALSE(ReasonOf(status) == "UNAVAILABLE" || absl::IsDeadlineExceeded(status))
             << "seed " << seed << ", thread " << thread << ", request " << i << ": "
             << method.full_name() << ": " << status;

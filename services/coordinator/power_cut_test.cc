@@ -1,6 +1,6 @@
-// The power is cut after every single write of a job's life, with what was not synced lost, or any
-// of it, and what was said before still holds.
-// Or any one of its calls to the disk fails.
+// Cuts the power after every single write during a job's life. Unsynced data are lost completely or
+// in part. Everything that the coordinator said before must still hold. A second test makes any one
+// of its disk calls fail.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
@@ -81,14 +81,14 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return value;
 }
 
-// What a checkpoint holds, in every element of values (slot 0) and momentum.
+// The content of a checkpoint, in every element of values (slot 0) and momentum.
 float ValueOf(int64_t step, int slot) { return static_cast<float>(step) + 0.5f * slot; }
 
-// What somebody outside of the coordinator knows.
+// The knowledge of processes outside of the coordinator.
 struct Heard {
-  uint64_t revision = 0;     // of the job; 0: nothing of it
-  int64_t steps_before = 0;  // which the worker has forgotten, since they were acknowledged
-  int64_t checkpoint = 0;    // of which step the ps were told that it is committed
+  uint64_t revision = 0;     // of the job; 0: unknown
+  int64_t steps_before = 0;  // acknowledged, so the worker has dropped them
+  int64_t checkpoint = 0;    // the step that the ps know to be committed
 
   void Add(const Heard& other) {
     revision = std::max(revision, other.revision);
@@ -97,7 +97,7 @@ struct Heard {
   }
 };
 
-// A coordinator on a disk that is recorded, its members, and a job from its beginning to its end.
+// A coordinator on a recorded disk, its members, and a job from its begin to its end.
 class RecordedJob {
  public:
   explicit RecordedJob(const std::string& root) : disk_(root), state_dir_(root + "/state") {
@@ -112,7 +112,7 @@ class RecordedJob {
   ~RecordedJob() { Stop(); }
 
   RecordedDisk& disk() { return disk_; }
-  // Where else to keep what is heard, for a process that is about to die.
+  // Writes all knowledge to `told` as well, for a process that is about to die.
   void set_told(Heard* told) { told_ = told; }
 
   void Run() {
@@ -125,7 +125,7 @@ class RecordedJob {
     for (int step = 0; step < kSteps; ++step) {
       members_.at("w-0").fake.Step(kJob);
       if (step + 1 == kSteps) members_.at("w-0").fake.jobs.at(kJob).set_state(v1::MEMBER_DONE);
-      if (step == kSteps / 2) {  // with steps that nobody has heard of
+      if (step == kSteps / 2) {  // including unreported steps
         Stop();
         Start();
       }
@@ -145,9 +145,9 @@ class RecordedJob {
     Stop();
   }
 
-  // The same job on a disk that fails: goes on as a user and members do, who try again. Whether the
-  // job came to its end; all that was said instead is on the standard error. Does not return where
-  // the coordinator dies.
+  // Runs the same job on a failing disk, with retries as users and members make them. Returns true
+  // if the job came to its end. All errors are on standard error. Does not return if the
+  // coordinator dies.
   bool Persist(int steps) {
     if (!TryToStart()) return false;
     v1::CreateJobRequest request;
@@ -173,7 +173,7 @@ class RecordedJob {
       Exchange();
       if ((step + 1) % 10 == 0) TryToWriteShards(step + 1);
     }
-    // Whoever has steps and shards that were not taken brings them again.
+    // Members send steps and shards again that were not accepted.
     for (int attempt = 0; attempt < 2 && !Ended(); ++attempt) {
       Stop();
       if (!TryToStart()) return false;
@@ -187,7 +187,7 @@ class RecordedJob {
   }
 
   std::vector<Change> TakeChanges() { return disk_.Take(); }
-  // What was heard after as many changes of the disk, and not before.
+  // The knowledge after each number of disk changes.
   const std::multimap<int64_t, Heard>& heard() const { return heard_; }
   const std::map<uint64_t, v1::JobState>& states() const { return states_; }
 
@@ -197,14 +197,14 @@ class RecordedJob {
     std::mutex mu;
     std::deque<v1::Directive> directives;
 
-    // The directives that wait, and none that come later.
+    // Returns the waiting directives. Blocks later ones.
     std::deque<v1::Directive> Take() {
       const std::lock_guard<std::mutex> lock(mu);
       return std::exchange(directives, {});
     }
   };
 
-  // Open() has failed, and is tried again as whoever keeps the process running does.
+  // Opens the coordinator. Tries again after an error, like a process supervisor.
   bool TryToStart() {
     for (int attempt = 0; attempt < 3; ++attempt) {
       metrics_ = std::make_unique<Metrics>();
@@ -275,7 +275,7 @@ class RecordedJob {
     }
     Receive(member);
   }
-  // On any thread: a directive counts from when it leaves the coordinator.
+  // Called on any thread, because a directive counts from the time when it leaves the coordinator.
   void Receive(Member& member) {
     const std::lock_guard<std::mutex> lock(member.mu);
     if (member.fake.attachment == nullptr) return;
@@ -367,7 +367,7 @@ int64_t StepsRecorded(const std::string& path) {
   return steps;
 }
 
-// Sound, and its values those of the step that it is of.
+// Checks that a checkpoint is intact and has the values of its step.
 void CheckCheckpoint(const std::string& path, int64_t step) {
   const absl::Status sound = VerifyCheckpoint(path);
   ASSERT_TRUE(sound.ok()) << sound;
@@ -384,7 +384,7 @@ void CheckCheckpoint(const std::string& path, int64_t step) {
 class PowerCutTest : public ::testing::Test {
  protected:
   PowerCutTest() {
-    FLAGS_minloglevel = google::GLOG_FATAL;  // every start has something to tell
+    FLAGS_minloglevel = google::GLOG_FATAL;  // every start logs something
     root_ = Folder() + "/muster-disk-XXXXXX";
     EXPECT_NE(mkdtemp(root_.data()), nullptr);
     root_ = fs::canonical(root_).native();
@@ -395,15 +395,15 @@ class PowerCutTest : public ::testing::Test {
     fs::remove(root_ + ".said", error);
   }
 
-  // The disk is simulated, so its folder is in memory. POWER_FOLDER names another one: some bugs
-  // show on a file system that lists its files in another order.
+  // The disk is simulated, so its folder is in memory. POWER_FOLDER names another folder, because
+  // some bugs only appear on a file system that lists files in another order.
   static std::string Folder() {
     if (const char* const folder = getenv("POWER_FOLDER")) return folder;
     return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ::testing::TempDir();
   }
 
-  // A coordinator that finds the disk as it was left there contradicts nothing that was heard.
-  // `states` by revision, of a job of as many steps; empty: not known.
+  // Starts a coordinator on the disk as it was left, and checks that it contradicts nothing in
+  // `heard`. `states` by revision, of a job with this number of steps; empty: unknown.
   void Check(const Heard& heard, const std::map<uint64_t, v1::JobState>& states,
              int64_t steps_of_job = kSteps) {
     Metrics metrics;
@@ -465,7 +465,7 @@ std::map<std::string, std::string> FilesBelow(const std::string& root) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     if (absl::EndsWith(entry.path().native(), "-shm"))
-      continue;  // mapped, and made anew at a start
+      continue;  // mapped memory, recreated at every start
     std::ifstream file(entry.path(), std::ios::binary);
     files[entry.path().native()] =
         entry.is_directory() ? "folder" : std::string(std::istreambuf_iterator<char>(file), {});
@@ -473,7 +473,7 @@ std::map<std::string, std::string> FilesBelow(const std::string& root) {
   return files;
 }
 
-TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackByACutAtAnyWrite) {
+TEST_F(PowerCutTest, ACutAtAnyWriteRevokesNothing) {
   RecordedJob job(root_);
   ASSERT_NO_FATAL_FAILURE(job.Run());
   const std::vector<Change> changes = job.TakeChanges();
@@ -517,9 +517,9 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackByACutAtAnyWrite) {
   EXPECT_GT(cuts_, 500);
 }
 
-// The power is cut when the device has begun with what was not synced: POWER_CUTS, spread over the
-// job's life, about 5 ms each; POWER_SEED for others.
-TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackWhateverOfTheRestHasComeToTheDevice) {
+// Cuts the power when the device has begun to write unsynced data: POWER_CUTS times over the job's
+// life, about 5 ms each. POWER_SEED selects others.
+TEST_F(PowerCutTest, ACutWithPartlyWrittenDataRevokesNothing) {
   const int64_t cuts = FromEnvironment("POWER_CUTS", 500);
   const int64_t seed = FromEnvironment("POWER_SEED", 15);
   RecordedJob job(root_);
@@ -551,10 +551,10 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackWhateverOfTheRestHasComeToTheD
 
 // ---------------------------------------------------------------- calls that fail
 
-// What a process that may die leaves to the one that looks after it.
+// The results of a child process that may die.
 struct Told {
   Heard heard;
-  int64_t calls = 0;  // to the disk; of one that came to its end
+  int64_t calls = 0;  // disk calls of a run that came to its end
   bool faulted = false;
   bool succeeded = false;
   char operation[32] = "";
@@ -573,8 +573,8 @@ class FailingDiskTest : public PowerCutTest {
   }
   ~FailingDiskTest() override { munmap(told_, sizeof(Told)); }
 
-  // A coordinator and its job in a process of their own, which the fault may kill. Returns how the
-  // process ended, as waitpid() has it; its standard error is in `said_`.
+  // Runs a coordinator and its job in a process of their own, which the fault may kill. Returns the
+  // status of waitpid(). Its standard error is in `said_`.
   int Run(int64_t first, int64_t count) {
     *told_ = {};
     fs::remove_all(root_);
@@ -611,23 +611,23 @@ class FailingDiskTest : public PowerCutTest {
     told_->calls = job.disk().Mend();
   }
 
-  // Whoever reads what was said knows the file, what was done to it, and why that failed.
+  // The error messages must name the file, the operation and the cause.
   void CheckSaid(bool once) const {
-    if (!told_->faulted) return;  // a run of fewer calls
+    if (!told_->faulted) return;  // the run had fewer calls
     const std::string path = told_->path, store = root_ + "/state/coordinator.db";
     const bool is_store = absl::StartsWith(path, store);
-    // What SQLite can do without and does again it keeps to itself: it copies its log into the
-    // database file when it is closed, say. So does whoever tidies up.
+    // SQLite does not report a failure of work that it can repeat later, such as copying its log
+    // into the database at the close. Neither does the removal of temporary files.
     if (told_->succeeded && (is_store || path == root_ + "/state") && said_.empty()) {
       EXPECT_TRUE(once || is_store);
       return;
     }
     if (absl::StrContains(path, ".tmp-") && absl::StrContains(told_->operation, "unlink")) return;
     EXPECT_THAT(said_, ::testing::HasSubstr(root_));
-    // SQLite opens some files another way then, and knows no more why the first one failed.
+    // SQLite then opens some files in another way, and loses the cause of the first failure.
     if (absl::StrContains(said_, "store: unable to open database file")) return;
     EXPECT_THAT(said_, ::testing::ContainsRegex("[Ii]nput/output error"));
-    if (!once) return;  // the first may be one of those, and another be told of
+    if (!once) return;  // the first failure may be one of those above, and a later one is reported
     EXPECT_THAT(said_, ::testing::HasSubstr(is_store ? store : path));
     static const auto* const kWords = new std::map<std::string, std::string>{
         {"open", "open|create"}, {"write", "write"},       {"pwrite", "write"},
@@ -640,15 +640,15 @@ class FailingDiskTest : public PowerCutTest {
   std::string said_;
 };
 
-// The n-th call fails, or it and the next, or all that follow, or a few: DISK_FAULTS of them, about
-// 40 ms each.
-TEST_F(FailingDiskTest, WhicheverCallFailsNothingThatWasSaidIsTakenBack) {
+// Makes the n-th call fail, or it and the next, or all that follow, or a few. DISK_FAULTS of them,
+// about 40 ms each.
+TEST_F(FailingDiskTest, AFailureOfAnyDiskCallRevokesNothing) {
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   ASSERT_EQ(Run(kAll, 1), 0) << said_;
   ASSERT_TRUE(told_->succeeded) << said_;
   ASSERT_EQ(told_->heard.checkpoint, kShort);
   ASSERT_EQ(told_->heard.steps_before, kShort);
-  const int64_t calls = told_->calls;  // a few more or less from run to run: threads
+  const int64_t calls = told_->calls;  // varies a little between runs because of threads
   ASSERT_GT(calls, 200);
   const int64_t faults = FromEnvironment("DISK_FAULTS", 160);
   const int64_t seed = FromEnvironment("POWER_SEED", 14);
@@ -682,7 +682,7 @@ TEST_F(FailingDiskTest, WhicheverCallFailsNothingThatWasSaidIsTakenBack) {
   EXPECT_GT(ends, 0);
 }
 
-TEST_F(PowerCutTest, TheValuesThatASubmittedModelBringsAreThereAfterACut) {
+TEST_F(PowerCutTest, TheValuesOfASubmittedModelSurviveACut) {
   Model model;
   v1::Parameter& parameter = *model.graph.add_parameters();
   parameter.set_name("weight");
