@@ -1,4 +1,4 @@
-// The status page: what /api/v1 tells, as a person wants to see it. Whatever others wrote (names, messages) goes in as text.
+// The status page: shows /api/v1 to people. Names and messages from outside are inserted as text only.
 'use strict';
 (() => {
 
@@ -25,7 +25,7 @@ function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-// What others wrote, which must not turn around what stands beside it.
+// Text from outside. An element of its own keeps its direction overrides away from the text around it.
 const foreign = (text) => el('bdi', {}, text);
 
 // ---------------------------------------------------------------- figures and times
@@ -81,7 +81,7 @@ async function ask(path) {
   throw new Refused(answer.status, body);
 }
 
-// Few at once: the coordinator answers as many as it has threads.
+// Limits concurrent requests, because each occupies a thread of the coordinator.
 const waiting = [];
 let asking = 0;
 function askInTurn(path) {
@@ -97,7 +97,7 @@ function askNext() {
   ask(path).then(resolve, reject).finally(() => { --asking; askNext(); });
 }
 
-// ---------------------------------------------------------------- what is known
+// ---------------------------------------------------------------- state
 
 const ACTIVE = ['RUNNING', 'RECOVERING', 'PREPARING', 'QUEUED', 'SUSPENDED'];
 const isActive = (job) => ACTIVE.includes(job.state);
@@ -106,12 +106,12 @@ const idOf = (job) => job.name.replace(/^jobs\//, '');
 const jobs = new Map();       // by name
 let members = [];
 let olderToken = '';
-let loaded = false;           // the jobs have come once
+let loaded = false;           // the list of jobs has been loaded
 let live = null;              // the stream of changes
 let signedOut = false;
 
 const why = (job) => (job.trouble && job.trouble.message) || (job.waiting && job.waiting.message) || job.message || '';
-// A job that trains needs no explanation, unless it has trouble.
+// A training job needs no explanation, unless it has trouble.
 const explains = (job) => !!job.trouble || (job.state !== 'RUNNING' && job.state !== 'SUCCEEDED');
 
 function progressOf(job) {
@@ -176,7 +176,7 @@ function setConnection(kind, text) {
   if (shown.textContent !== text) shown.textContent = text;
 }
 
-// At most once per frame, however much comes at once.
+// Draws at most once per frame, however many changes arrive.
 let rendering = false;
 function render() {
   if (rendering) return;
@@ -213,7 +213,7 @@ function renderSummary() {
 
 // ---------------------------------------------------------------- jobs
 
-const rows = new Map();       // by name: the row and how to bring it up to date
+const rows = new Map();       // by name: the row and its update function
 const chosen = new Set();
 
 function badge(job) {
@@ -253,7 +253,7 @@ function makeRow(job) {
       rate.textContent = now.state === 'RUNNING' ? figure(progress.rate) : '–';
       reason.replaceChildren(explains(now) ? foreign(why(now)) : '');
     }
-    // A running job's curve grows; an ended one's is drawn once.
+    // The curve of a running job grows; that of an ended job is drawn once.
     if (!drawing && progress.step > 0 && (drawn === 0 || (isActive(now) && Date.now() - drawn > 10000))) {
       drawing = true;
       askInTurn(`jobs/${encodeURIComponent(id)}/series?names=loss&points=60`)
@@ -340,9 +340,9 @@ function renderMembers() {
   }));
 }
 
-// ---------------------------------------------------------------- what a member logs
+// ---------------------------------------------------------------- logs of members
 
-const LOG_LENGTH = 1 << 18;   // of what is shown: as much as a member keeps
+const LOG_LENGTH = 1 << 18;   // characters shown: as many as a member keeps
 let log = null;
 
 const logLink = (name) => el('a', {href: `#/members/${encodeURIComponent(name)}`, title: 'what it logs'}, foreign(name));
@@ -364,7 +364,7 @@ async function loadLog() {
   try {
     const path = `members/${encodeURIComponent(now.name)}/log`;
     let part = await ask(now.next === null ? path : `${path}?offset=${now.next}`);
-    // Another process counts anew.
+    // The offsets of another process start at 0 again.
     if (now.next !== null && part.incarnation !== now.incarnation) part = {...await ask(path), anew: true};
     if (log !== now) return;
     const box = byId('log'), text = byId('log-text');
@@ -393,12 +393,12 @@ const CHARTS = [
   {name: 'evaluation_accuracy', title: 'Evaluation accuracy', onlyIfThere: true, dots: true},
   {name: 'loss_scale', title: 'Loss scale', onlyIfThere: true, exact: true},
 ];
-// Of the library's parts those that write no markup.
+// Uses only the parts of the library that write no markup.
 Dygraph.PLUGINS = [Dygraph.Plugins.Grid, Dygraph.Plugins.Axes];
 const SERIES = [...new Set(CHARTS.flatMap((chart) => [chart.name, chart.evaluation]).filter(Boolean))];
 const POINTS = 600;
 
-// What is shown of the jobs of the route.
+// The view of the route's jobs.
 let view = null;
 
 function openJob() {
@@ -441,7 +441,7 @@ async function loadJob() {
   if (view === now) { render(); if (now.due) setTimeout(() => view === now && loadJob().catch(showFault), 1500); }
 }
 
-// There may be many, and workers tell of them every five seconds.
+// There may be many links, and workers report them every five seconds.
 function loadLinks(now, job) {
   if (Date.now() - now.linksAsked < 5000) return now.links;
   now.linksAsked = Date.now();
@@ -515,7 +515,7 @@ function renderCompareWith() {
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// An average that forgets, as TensorBoard's, without the pull to zero of its beginning.
+// An exponential moving average like TensorBoard's, without its bias to zero at the beginning.
 function smooth(points, weight) {
   let sum = 0, mass = 0;
   return points.map((point) => {
@@ -526,7 +526,7 @@ function smooth(points, weight) {
   });
 }
 
-// Rows as the chart library wants them: a step, then of each curve its low, its middle and its high.
+// Rows for the chart library: a step, then the low, middle and high value of each curve.
 function rowsOf(chart) {
   const weight = chart.exact || chart.dots ? 0 : Number(byId('smoothing').value);
   const logarithmic = byId('logarithmic').checked;
@@ -560,7 +560,7 @@ function renderCurves() {
   if (view.drawn === key) return;
   view.drawn = key;
   for (const chart of CHARTS) drawChart(chart);
-  // Those that came first had the others' room.
+  // The charts that were drawn first had more room.
   for (const {plot} of view.charts.values()) if (plot) plot.resize();
 }
 
@@ -593,7 +593,7 @@ function drawChart(chart) {
     logscale: byId('logarithmic').checked, includeZero: Boolean(chart.floor) && !byId('logarithmic').checked, dateWindow: view.range || null,
     axisLabelFontSize: 12, axisLineColor: style('--edge'), gridLineColor: style('--grid'), highlightCircleSize: 4, xRangePad: 4, yRangePad: 8,
     series: Object.fromEntries(curves.map((curve, i) => [`c${i}`, {
-      // Evaluations of one job have a color of their own; of several jobs the color says which.
+      // The evaluations of one job have a color of their own. With several jobs the color identifies the job.
       color: style(curve.rings && route.names.length === 1 ? '--c1' : `--c${curve.job}`),
       ...(curve.rings ? {drawPointCallback: drawRing, drawHighlightPointCallback: drawRing} : {}),
       ...(curve.dots ? {strokeWidth: chart.dots ? 1.5 : 0, drawPoints: true, pointSize: 4} : rows.length < 3 ? {drawPoints: true, pointSize: 3} : {})}])),
@@ -618,7 +618,7 @@ function drawChart(chart) {
   }
 }
 
-// A ring shows the curve through it.
+// A ring does not hide the curve.
 function drawRing(plot, name, context, x, y, color, size) {
   context.save();
   context.strokeStyle = color;
@@ -629,7 +629,7 @@ function drawRing(plot, name, context, x, y, color, size) {
   context.restore();
 }
 
-// The steps from which the job went on after a recovery, as its events tell.
+// The steps at which the job continued after a recovery, from its events.
 function resumedSteps(events) {
   return events.filter((event) => event.reason === 'SCHEDULED')
     .map((event) => /^generation (\d+) .*, from step (\d+)$/.exec(event.message || ''))
@@ -637,7 +637,7 @@ function resumedSteps(events) {
     .map((found) => Number(found[2]));
 }
 
-// What lies between steps: checkpoints, and where the job had to begin again.
+// Marks between steps: checkpoints and resume points.
 function drawMarks(context, area, plot) {
   const line = (step, color, dashes) => {
     const x = plot.toDomXCoord(Number(step));
@@ -669,7 +669,7 @@ function zoom(range) {
 
 // ---------------------------------------------------------------- where a step's time goes
 
-// What of a step is known apart: on a GPU its computing is one.
+// The known phases of a step. On a GPU its computation is one phase.
 const PHASES = [
   ['forward', (t) => t.forward_seconds || 0], ['backward', (t) => t.backward_seconds || 0],
   ['other computing', (t) => Math.max(0, (t.compute_seconds || 0) - (t.forward_seconds || 0) - (t.backward_seconds || 0))],
@@ -699,9 +699,9 @@ function renderSteps() {
     }));
 }
 
-// ---------------------------------------------------------------- what carries its data
+// ---------------------------------------------------------------- links of a job
 
-const LINKS = 200;            // rows at most
+const LINKS = 200;            // limit of rows
 
 function renderLinks() {
   const told = (view.links && view.links.members) || [];
@@ -725,7 +725,7 @@ function renderLinks() {
   byId('more-links').textContent = `${count(more)} more are not shown.`;
 }
 
-// ---------------------------------------------------------------- who serves a job
+// ---------------------------------------------------------------- members of a job
 
 function renderServing(job) {
   const its = new Set([...(job.workers || []), ...(job.ps || [])]);
@@ -782,13 +782,13 @@ function renderCheckpoints() {
   }));
 }
 
-// ---------------------------------------------------------------- life
+// ---------------------------------------------------------------- updates
 
 function loadMembers() {
   return ask('members').then((fleet) => { members = fleet.members || []; render(); });
 }
 
-// All jobs that have not ended: the numbers above the table count them.
+// All jobs that have not ended, for the numbers above the table.
 async function loadActive() {
   const active = [];
   let token = '';
@@ -835,7 +835,7 @@ function follow() {
     render();
   });
   live.addEventListener('members', () => loadMembers().catch(showFault));
-  // Without a stream, because there are too many or the coordinator is away, the page asks now and then.
+  // Polls while there is no stream, because there are too many streams or the coordinator is away.
   live.onerror = () => {
     if (signedOut) return;
     const gone = live.readyState === EventSource.CLOSED;
