@@ -813,7 +813,7 @@ TEST_F(CoordinatorTest, AFailedCheckpointOnDemandReportsItsReasonAtOnce) {
   EXPECT_TRUE(absl::IsAborted(saved.status())) << saved.status();
   EXPECT_EQ(ReasonOf(saved.status()), "CHECKPOINT_FAILED");
   EXPECT_THAT(std::string(saved.status().message()), HasSubstr("no room for a copy"));
-  EXPECT_EQ(Get().state(), v1::RUNNING) << "training goes on";
+  EXPECT_EQ(Get().state(), v1::RUNNING) << "the training continues";
   EXPECT_THAT(metrics_->Render(), HasSubstr("failures_total{reason=\"SNAPSHOT_FAILED\"} 1\n"));
 }
 

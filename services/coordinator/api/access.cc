@@ -129,11 +129,10 @@ absl::Status Access::Judge(const grpc::ServerContextBase& context, Needed needed
     return may ? absl::OkStatus() : Denied(caller, needed);
   }
   if (!caller.certificate) {
-    return WithReason(
-        absl::UnauthenticatedError(
-            "who are you? Give a token (--token-file) or a certificate (tls.crt and tls.key in the "
-            "folder of --tls)"),
-        "NO_CREDENTIALS");
+    return WithReason(absl::UnauthenticatedError("no credentials: give a token (--token-file) or a "
+                                                 "certificate (tls.crt and tls.key in the "
+                                                 "folder of --tls)"),
+                      "NO_CREDENTIALS");
   }
   const Role role = caller.certificate->role;
   const bool may = needed ? Includes(role, *needed) : IsMember(role);

@@ -67,7 +67,7 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   std::vector<FieldFault> faults;
   if (!IsValidName(request.holder())) {
     faults.push_back({"holder", absl::StrCat("'", request.holder(),
-                                             "' is no name: small letters, "
+                                             "' is not a name: use small letters, "
                                              "digits and '-' between them")});
   }
   if (request.scope() < v1::TOKEN_READ || request.scope() > v1::TOKEN_ADMIN) {

@@ -204,11 +204,10 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
 absl::Status CheckpointDesk::Delete(const std::string& name) {
   const auto reference = ParseCheckpointRef(name);
   if (!reference || !reference->step) {
-    return FaultsToStatus(
-        {{"name", absl::StrCat("'", name,
-                               "' is not jobs/J/checkpoints/S or J@S: say of which "
-                               "step")}},
-        "INVALID_REQUEST");
+    return FaultsToStatus({{"name", absl::StrCat("'", name,
+                                                 "' is not jobs/J/checkpoints/S or J@S: name the "
+                                                 "step")}},
+                          "INVALID_REQUEST");
   }
   RETURN_IF_ERROR(Find(*reference).status());
   const std::string& job = reference->job;

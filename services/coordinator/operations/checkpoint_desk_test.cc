@@ -285,7 +285,7 @@ TEST_F(CheckpointDeskTest, DoesNotPruneWhatASubmissionPins) {
     EXPECT_TRUE(std::filesystem::exists(held->checkpoint.directory()));
   }
   ASSERT_TRUE(Save(6).ok());
-  EXPECT_THAT(Steps(), ElementsAre(6)) << "nobody holds it any more";
+  EXPECT_THAT(Steps(), ElementsAre(6)) << "no submission pins it any more";
   JobRegistry::Turn turn(registry_.get());
   EXPECT_TRUE(desk_.CheckUnneeded(turn, *turn.FindNumber(number_)).ok());
 }
@@ -485,7 +485,8 @@ TEST_F(CheckpointDeskTest, ShardsOfAnotherGenerationAreRefused) {
   read.set_generation(header.generation());
   EXPECT_EQ(ReasonOf(desk_.FindRestore(read).status()), "STALE_GENERATION");
   read.set_generation(header.generation() - 1);
-  EXPECT_TRUE(absl::IsFailedPrecondition(desk_.FindRestore(read).status())) << "it starts anew";
+  EXPECT_TRUE(absl::IsFailedPrecondition(desk_.FindRestore(read).status()))
+      << "it starts from initial values";
 }
 
 TEST_F(CheckpointDeskTest, AwaitReturnsTheCheckpointOrTheEndOfTheJob) {
@@ -538,7 +539,7 @@ TEST_F(CheckpointDeskTest, AnUnneededCheckpointCanBeDeleted) {
   const std::string folder = desk_.Find({.job = id(), .step = 4})->directory();
 
   EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@6"))), "CHECKPOINT_NEEDED")
-      << "the job goes on from it";
+      << "the job continues from it";
   {
     const auto pinned = desk_.FindAndPin({.job = id(), .step = 4});
     ASSERT_TRUE(pinned.ok());

@@ -118,7 +118,7 @@ TEST_F(JobQueriesTest, RemovesAJobThatNoLongerMatchesOrIsDeletedOnce) {
   EXPECT_THAT(response->removed(), ElementsAre("jobs/line-1"));
   EXPECT_THAT(response->jobs(), IsEmpty());
   watches_.Wake({vision});
-  EXPECT_THAT(queries_.Next(*watch)->removed(), IsEmpty()) << "it is told once";
+  EXPECT_THAT(queries_.Next(*watch)->removed(), IsEmpty()) << "it is reported once";
   request.set_selector("team in vision");
   EXPECT_EQ(ReasonOf(queries_.WatchJobs(request, nullptr).status()), "INVALID_REQUEST");
 }

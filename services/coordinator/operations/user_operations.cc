@@ -413,7 +413,7 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
       return WithReason(
           absl::AbortedError(absl::StrCat(
               JobIdOf(record.name()), " has changed since: its revision is ", record.revision(),
-              " and not ", request.revision(), "; get it again and decide anew")),
+              " and not ", request.revision(), "; get the job again, then repeat the update")),
           "JOB_CHANGED");
     }
     v1::JobSpec spec = record.spec();

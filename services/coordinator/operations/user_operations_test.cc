@@ -221,7 +221,7 @@ TEST_F(UserOperationsTest, ABasicListHasOnlyTheIdentifyingFieldsOfTheSpec) {
 
   ASSERT_TRUE(full.ok() && basic.ok());
   v1::Job expected = full->jobs(0);
-  EXPECT_TRUE(expected.spec().has_model()) << "who does not ask gets all";
+  EXPECT_TRUE(expected.spec().has_model()) << "the default view has everything";
   const v1::JobSpec spec = expected.spec();
   expected.clear_spec();
   expected.mutable_spec()->set_name("line");

@@ -135,7 +135,7 @@ absl::Status Check(const SeriesRequest& request) {
   }
   if (request.from < 0 || request.to < request.from) {
     return invalid(absl::StrCat("from, to: [", request.from, ", ", request.to,
-                                "] is no range of steps; steps count from 0"));
+                                "] is not a range of steps; steps count from 0"));
   }
   if (request.points < 1 || request.points > MetricSeries::kPointsMax) {
     return invalid(absl::StrCat("points: must be 1 to ", MetricSeries::kPointsMax, " (is ",

@@ -75,7 +75,7 @@ TEST(MetricSeriesTest, ReturnsAShortLogExactly) {
   EXPECT_EQ(answer->series[5].points.at(0).last_step, 2);
   EXPECT_EQ(answer->series[6].points.at(0).values.last, 0.25);
   EXPECT_EQ(answer->series[0].points[0].last_time, 1'764'130'836.125);
-  EXPECT_TRUE(std::isnan(answer->series[0].points[1].last_time)) << "nobody has told";
+  EXPECT_TRUE(std::isnan(answer->series[0].points[1].last_time)) << "the log has no time";
   EXPECT_EQ(answer->series[6].points[0].last_time, 1'764'130'836.125);
 }
 

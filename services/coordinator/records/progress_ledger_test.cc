@@ -222,7 +222,7 @@ TEST(ProgressLedgerOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
 
   ASSERT_EQ(steps.size(), 1);
   EXPECT_DOUBLE_EQ(steps[0].loss, (1.0 + 0.5) / 0.75);
-  EXPECT_EQ(steps[0].gradient_norm, 3) << "who was overtaken does not know it";
+  EXPECT_EQ(steps[0].gradient_norm, 3) << "an overtaken worker does not know it";
 }
 
 TEST(ProgressLedgerOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {

@@ -94,7 +94,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
   if (!gone.empty()) {
     LOG(WARNING) << JobIdOf(record.name()) << ": the checkpoints of steps "
                  << absl::StrJoin(gone, ", ") << " are not in " << folder.checkpoints(id)
-                 << " any more and are forgotten";
+                 << " any more; their records are removed";
     RETURN_IF_ERROR(store.Commit({.record = &record, .checkpoints_removed = gone}));
   }
   std::erase_if(found.on_disk, [&](int64_t step) {
@@ -106,7 +106,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
     }
     if (absl::IsDataLoss(reader.status())) metrics.checkpoints_damaged.Increment();
     LOG(ERROR) << JobIdOf(record.name()) << ": checkpoint of step " << step
-               << " left alone: " << reader.status();
+               << " cannot be read and is kept: " << reader.status();
     return true;
   });
   return found;
@@ -433,7 +433,7 @@ v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
     view.mutable_trouble()->set_message(absl::StrCat(
         "the coordinator cannot write to its state folder (", trouble.message(),
         "): training pauses once ", limits::kStepRecordsHeldMax,
-        " steps wait to be recorded, and goes on when there is room; nothing is lost"));
+        " steps wait to be recorded, and continues when there is space; nothing is lost"));
   }
   AddWhatFollows(entry.wait, view, entry.job.StoppingMembers());
   return view;

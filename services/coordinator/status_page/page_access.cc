@@ -29,7 +29,7 @@ bool IsFromElsewhere(const HttpRequest& request) {
 }
 
 absl::Status NoCredentials() {
-  return WithReason(absl::UnauthenticatedError("who are you? Give a token, as 'Authorization: "
+  return WithReason(absl::UnauthenticatedError("no credentials: give a token, as 'Authorization: "
                                                "Bearer TOKEN', or sign in on the page"),
                     "NO_CREDENTIALS");
 }

@@ -22,7 +22,7 @@ constexpr char kHttpDefault[] = "127.0.0.1:8080";
 
 ABSL_FLAG(std::string, http, kHttpDefault,
           "host:port of the status page; port 0 picks one; beyond this host only with --tls; "
-          "empty: none. Where another process has the default port there is none");
+          "empty: none. If another process has the default port, there is no page");
 ABSL_FLAG(std::string, http_file, "",
           "file to write the status page's address (http://host:port) to once it is bound");
 

@@ -38,7 +38,7 @@ absl::StatusOr<Number> NumberOr(const HttpRequest& request, const std::string& n
   if (!text || text->empty()) return otherwise;
   Number number{};
   if (absl::SimpleAtoi(*text, &number)) return number;
-  return Invalid(absl::StrCat(name, ": '", *text, "' is no whole number"));
+  return Invalid(absl::StrCat(name, ": '", *text, "' is not a whole number"));
 }
 
 std::vector<std::string> ListOf(const HttpRequest& request, const std::string& name) {

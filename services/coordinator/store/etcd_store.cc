@@ -65,14 +65,14 @@ absl::Status Corrupt(absl::string_view name, absl::string_view what) {
 absl::StatusOr<uint64_t> NumberIn(absl::string_view name, absl::string_view text) {
   uint64_t number;
   if (absl::SimpleAtoi(text, &number)) return number;
-  return Corrupt(name, "is no number");
+  return Corrupt(name, "is not a number");
 }
 
 template <typename Message>
 absl::StatusOr<Message> Parsed(absl::string_view name, const std::string& bytes) {
   Message message;
   if (message.ParseFromString(bytes)) return message;
-  return Corrupt(name, absl::StrCat("is no ", message.GetTypeName()));
+  return Corrupt(name, absl::StrCat("is not a ", message.GetTypeName()));
 }
 
 // The location of a value that is stored in parts.

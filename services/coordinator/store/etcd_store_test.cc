@@ -445,7 +445,7 @@ TEST_F(EtcdFaultTest, ALateAttemptUndoesNothing) {
 
   EXPECT_FALSE(response.succeeded());
   EXPECT_EQ(store->LoadJobs()->front().record.state(), v1::RUNNING);
-  EXPECT_TRUE(StoreConformance::Advance(*store, record).ok()) << "and the store goes on";
+  EXPECT_TRUE(StoreConformance::Advance(*store, record).ok()) << "the store still works";
 }
 
 TEST_F(EtcdFaultTest, DetectsThatAnUnansweredTransactionSucceeded) {

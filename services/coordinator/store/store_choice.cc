@@ -121,7 +121,7 @@ absl::StatusOr<StoreLocation> StoreLocation::Parse(absl::string_view text,
   for (const absl::string_view server : absl::StrSplit(rest.substr(0, slash), ',')) {
     const size_t colon = server.rfind(':');
     if (colon == absl::string_view::npos || colon == 0 || colon + 1 == server.size()) {
-      return fault(absl::StrCat("'", server, "' is no HOST:PORT"));
+      return fault(absl::StrCat("'", server, "' is not HOST:PORT"));
     }
     location.servers.emplace_back(server);
   }
