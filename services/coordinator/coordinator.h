@@ -55,7 +55,7 @@ class Coordinator {
     std::unique_ptr<Store> store = nullptr;
     // The store's file on this disk, for the metric of its size; "": in the state folder.
     std::string store_file = "";
-    // shown in ServerInfo
+    // Shown in ServerInfo.
     std::string store_kind = "sqlite";
     // Must not jump or run backwards.
     std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
@@ -196,7 +196,7 @@ class Coordinator {
   EndedJobs ended_jobs_;
   StateDisk disk_;
   absl::Time last_tick_ = absl::InfinitePast();  // used by the ticking thread
-  // used by the ticking thread; jobs' deadlines did not advance at the last tick
+  // Used by the ticking thread; jobs' deadlines did not advance at the last tick.
   bool stood_still_ = true;
   absl::Time last_progress_ = absl::InfinitePast();  // used by the ticking thread
   absl::Time last_sweep_ = absl::InfinitePast();     // used by the ticking thread

@@ -30,7 +30,7 @@ constexpr int64_t kResidentKilobytesMax = 4 << 20;
 #else
 constexpr int64_t kResidentKilobytesMax = 1 << 20;
 #endif
-// blocking calls, and all other threads
+// Blocking calls, and all other threads.
 constexpr int64_t kThreadsMax = limits::kServerThreadsMax + 64;
 constexpr int kClientsOfEachKind = 4;
 

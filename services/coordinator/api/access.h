@@ -97,7 +97,7 @@ class Access {
   mutable absl::Mutex mu_;
   mutable absl::flat_hash_map<std::string, Lines> refusals_ ABSL_GUARDED_BY(mu_);  // by reason
   mutable absl::flat_hash_map<std::string, Lines> failures_ ABSL_GUARDED_BY(mu_);  // by caller
-  // number of callers at which idle ones are forgotten
+  // Number of callers at which idle ones are forgotten.
   mutable size_t forget_at_ ABSL_GUARDED_BY(mu_) = kCallersMin;
 };
 

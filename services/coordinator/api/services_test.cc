@@ -438,7 +438,7 @@ TEST_F(ServicesTest, RefusesTooManyWatchesUntilOneEnds) {
   contexts[1].TryCancel();
   (void)first->Finish();
   (void)second->Finish();
-  // repeats until the coordinator has noticed the end of the first stream
+  // Repeats until the coordinator has noticed the end of the first stream.
   for (bool served = false; !served;) {
     grpc::ClientContext context;
     auto again = jobs_->WatchJob(&context, request);

@@ -126,6 +126,7 @@ absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int attempt, int64_
                       "INCOMPLETE_SHARD");
   }
   absl::MutexLock lock(&mu_);
+  // Slices of a newer attempt may already have replaced some of this attempt's.
   if (attempts_[shard] != attempt) {
     return WithReason(
         absl::FailedPreconditionError(absl::StrCat("shard ", shard, " has begun to write step ",

@@ -84,7 +84,7 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
         WriteChunk(plan, id, model.initial_values[plan.chunks(id).parameter()], *writer));
   }
   RETURN_IF_ERROR(writer->Commit().status());
-  // otherwise a power cut could remove the new folder's name
+  // Otherwise a power cut could remove the new folder's name.
   RETURN_IF_ERROR(SyncFolder(directory));
   std::move(remove).Cancel();
   return CheckpointPath(folder, /*step=*/0);

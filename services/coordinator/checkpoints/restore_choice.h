@@ -21,7 +21,7 @@ struct RestoreChoice {
   struct PassedOver {
     int64_t step = 0;
     std::string what;  // names the file and, if there is one, the system's error
-    // it is damaged and was renamed, so it no longer counts; otherwise it was not touched
+    // It is damaged and was renamed, so it no longer counts; otherwise it was not touched.
     bool set_aside = false;
   };
   std::vector<PassedOver> passed_over;

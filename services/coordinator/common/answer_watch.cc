@@ -60,7 +60,7 @@ class AnswerWatch::Call : public Interceptor {
  private:
   AnswerWatch& watch_;
   ServerRpcInfo& info_;
-  // a copy, because the name of an unknown method is freed before the call
+  // A copy, because the name of an unknown method is freed before the call.
   const std::string method_;
   bool entered_ = false;
 };

@@ -106,6 +106,7 @@ Fleet::Loss Fleet::Detach(const Attachment& attachment, Departure departure) {
   const std::string& member = attachment.member();
   absl::MutexLock lock(&mu_);
   auto it = attachments_.find(member);
+  // A newer stream of the member may have displaced this one.
   if (it == attachments_.end() || it->second.get() != &attachment) return Loss::kNothing;
   attachments_.erase(it);
   if (departure == Departure::kOrderly) {

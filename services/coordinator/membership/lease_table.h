@@ -91,7 +91,7 @@ class LeaseTable {
   const absl::Duration lease_;
   absl::Time last_check_ = absl::InfiniteFuture();
   bool deaf_ = false;
-  // time of the last report of any member, as known at that time
+  // Time of the last report of any member, as known at that time.
   absl::Time last_heard_ = absl::InfinitePast();
   absl::btree_map<std::string, AttachedMember> members_;
   Ordinals newest_;  // by member; at most limits::kMembersRememberedMax

@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointDesk::List(const std::stri
 
 absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& reference) {
   uint64_t number;
-  // the step from which the job continues, having skipped later checkpoints; -1: no checkpoint
+  // The last checkpoint, from which the job continues: later ones were skipped. -1: none.
   int64_t last;
   {
     JobRegistry::Turn turn(registry_);
@@ -414,7 +414,7 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
     header.set_generation(report.generation());
     header.set_shard(snapshot.shard());
     header.set_step(snapshot.step());
-    // the job would not accept a stream of this shard either
+    // The job would not accept a stream of this shard either.
     if (!entry.job.AdmitShard(header).ok()) continue;
     const absl::Status why = absl::FailedPreconditionError(
         absl::StrCat(member, ", shard ", snapshot.shard(), ": ", Printable(snapshot.message())));
@@ -462,6 +462,8 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
     entry->rounds.BeginCommit();  // EndShard() ends it
     if (!entry->rounds.IsOpen(round)) return CheckpointNotWanted(round);
   }
+  // Outside of a transaction, because it waits for the disk. So the job may have changed or ended
+  // afterwards.
   ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, round.Commit());
   CommitQueue::Ticket stored;
   {

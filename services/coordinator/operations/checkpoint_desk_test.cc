@@ -366,7 +366,7 @@ TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
     return HasSubstr(absl::StrCat("muster_job_checkpoint_failures_total{job=\"", id(),
                                   "\",reason=\"SNAPSHOT_FAILED\"} ", times, "\n"));
   };
-  // a member repeats its report until a later snapshot replaces it
+  // A member repeats its report until a later snapshot replaces it.
   for (int i = 0; i < 2; ++i) give_up(2);
   EXPECT_THAT(metrics_.Render(), count(1));
   EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
@@ -380,7 +380,7 @@ TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
 
 // A member reports only the last snapshot of a shard.
 TEST_F(CheckpointDeskTest, EndsARoundThatAShardHasPassed) {
-  // stands for another shard, which waits for the commit
+  // Stands for another shard, which waits for the commit.
   auto upload = desk_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   CheckpointRound& round = *(*upload)->round();

@@ -96,8 +96,8 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     TakeReport(turn, hello.member(), newest);
     if (report.leaving()) {
       LetLeave(turn, hello.member());
-      // it may have missed the directive, as its stream broke
     } else if (arrival.is_leaving) {
+      // It may have missed the first directive, because its stream broke.
       turn.SendLater(hello.member(), LeaveDirective());
     }
   }
@@ -166,6 +166,7 @@ void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
     const bool expected = entry->job.Uses(member) || entry->job.rehearsal().Has(member);
     const bool silent = expected && !newest.by_job.contains(JobIdOf(entry->job.record().name()));
     if (!silent) continue;
+    // The member no longer serves a job that it does not report.
     entry->job.Report(member, nullptr, now);
     turn.Perform(*entry);
   }

@@ -515,7 +515,7 @@ TEST_F(UserOperationsTest, AnUpToDateWatcherNeedsNoStore) {
   ASSERT_EQ((*next)->response.events_size(), 1);
   EXPECT_EQ((*next)->response.events(0).revision(), cancelled->revision());
   EXPECT_TRUE((*next)->last);
-  // this watch has missed events, so it reads the store
+  // This watch has missed events, so it reads the store.
   const auto late = users_.WatchJob(request, nobody);
   EXPECT_EQ((*users_.NextOf(**late))->response.events_size(), 0);
 }

@@ -279,7 +279,7 @@ void CoordinatorMetrics::CountCheckpointFailure(const std::optional<std::string>
                                                 const absl::Status& why) {
   const auto known = std::ranges::find(kCheckpointFailures, ReasonOf(why));
   const size_t reason = std::min<size_t>(known - std::begin(kCheckpointFailures),
-                                         // the last entry is OTHER
+                                         // The last entry is OTHER.
                                          std::size(kCheckpointFailures) - 1);
   checkpoint_failures_[reason]->Increment();
   if (!job) return;

@@ -87,7 +87,7 @@ class CoordinatorMetrics {
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // the coordinator and the members use about half as many
+  // The coordinator and the members use about half as many.
   static constexpr size_t kReasonsMax = 64;
 
   std::string BoundedReason(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

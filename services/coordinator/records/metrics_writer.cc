@@ -96,6 +96,7 @@ bool MetricsWriter::WritePending(Log& log) {
   Pending pending = std::exchange(log.pending, {});
   const std::string path = log.path;
   log.writing = true;
+  // Append() must not wait for the disk. `writing` keeps Discard() from closing the file meanwhile.
   mu_.Unlock();
   const absl::Status written = Write(log, path, pending);
   mu_.Lock();

@@ -41,7 +41,7 @@ class StepGauges {
   static void Set(Worker& worker, const v1::MemberTiming& told);
 
   Metrics* const metrics_;
-  // by job, then by worker
+  // By job, then by worker.
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, Worker>> jobs_;
 };
 

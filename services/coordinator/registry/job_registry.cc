@@ -166,8 +166,7 @@ absl::Status JobRegistry::PassOverJobFolders() {
   LOG_IF(WARNING, passed)
       << folder().job(last->id) << " belongs to a job that is newer than all jobs of this store: "
       << "the store is new, an older copy was restored, or a folder was copied there. New jobs "
-         "have "
-         "numbers from "
+         "have numbers from "
       << last->number + 1 << " on, so that no job takes another's checkpoints for its own. Folders "
       << "of jobs that the store does not know are kept; jobs can resume from their checkpoints "
       << "by path";
@@ -282,6 +281,8 @@ void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
     }
     if (before != nullptr) CountTransitions(*before, change);
   }
+  // The record is published first: members, waiting calls and watches that hear of the change below
+  // must find it.
   for (Job::Outgoing& outgoing : news.effects.directives) {
     options_.fleet->Send(outgoing.member,
                          {std::move(outgoing.directive), std::move(outgoing.plan)});

@@ -203,7 +203,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   JobRegistry* const registry_;
   std::vector<std::shared_ptr<StreamWaker>> to_wake_;
   std::vector<Job::Outgoing> to_send_;
-  // jobs; their watches are woken at once instead of in the next second
+  // Jobs; their watches are woken at once instead of in the next second.
   std::vector<uint64_t> recovered_;
   bool dispatches_ = false;
 };

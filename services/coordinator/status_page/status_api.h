@@ -20,7 +20,7 @@ namespace muster {
 class StatusApi {
  public:
   static constexpr int kDownloadsMax = 4;
-  // each reader occupies a thread until the member answers
+  // Each reader occupies a thread until the member answers.
   static constexpr int kLogReadersMax = 2;
 
   struct Options {

@@ -28,7 +28,7 @@ namespace etcd = ::etcdserverpb;
 
 constexpr absl::Duration kReadMax = absl::Seconds(5);
 constexpr absl::Duration kOpenMax = absl::Seconds(3);
-// values of up to kInlineBytesMax, so that a slow link delivers a page within kReadMax
+// Values of up to kInlineBytesMax, so that a slow link delivers a page within kReadMax.
 constexpr int kPage = 32;
 constexpr int kEventsPage = 256;  // events are rarely long
 
@@ -105,7 +105,7 @@ etcd::RangeRequest One(std::string key) {
 constexpr int kOperationsMax = 100;
 constexpr int kRemovedAtOnceMax = 1000;  // checkpoints; each may need two operations
 constexpr int kImportedAtOnceMax = 100;  // checkpoints
-// total size of the checkpoints in one transaction; other data of the job is added to it
+// Total size of the checkpoints in one transaction; other data of the job is added to it.
 constexpr int64_t kImportedBytesMax = 256 << 10;
 
 etcd::TxnRequest InGroups(etcd::TxnRequest request) {
@@ -811,7 +811,7 @@ absl::Status EtcdStore::Export(
     if (!job.mutable_origin()->ParseFromString(origin.value_or(kDamaged))) {
       leave_out(NameOf("origin", number));
       job.clear_origin();
-      // keeps the job damaged; otherwise it would start from initial values
+      // Keeps the job damaged; otherwise it would start from initial values.
       job.set_graph(kDamaged);
     }
     if (!job.origin().request_id().empty()) {

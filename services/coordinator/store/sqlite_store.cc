@@ -89,7 +89,7 @@ std::string Describe(sqlite3* database) {
   const int code = sqlite3_extended_errcode(database);
   const int error = sqlite3_system_errno(database);
   const char* const file = sqlite3_db_filename(database, "main");
-  // other codes may leave errno of an unrelated call
+  // Other codes may leave errno of an unrelated call.
   if ((code & 0xff) != SQLITE_IOERR) return message;
   absl::StrAppend(
       &message, ": ", ActionOf(code), " ", file == nullptr ? "its file" : file,
@@ -300,7 +300,7 @@ absl::Status SqliteStore::Replace(const std::string& path,
     if (FileExists(path)) RemoveDatabase(restoring).IgnoreError();
     return filled;
   }
-  // sync the new store's name before the old one is renamed
+  // Sync the new store's name before the old one is renamed.
   RETURN_IF_ERROR(SyncFolder(ParentOf(path)));
   RETURN_IF_ERROR(PutAside(path));
   RETURN_IF_ERROR(Rename(restoring, path));
