@@ -12,9 +12,11 @@
 #include "cli/commands/model_choice.h"
 #include "cli/commands/session.h"
 #include "google/protobuf/struct.pb.h"
+#include "lib/data/input_use.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/cost.h"
+#include "lib/graph/dtype.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/graph/model/model.h"
 #include "lib/graph/shape_inference.h"
@@ -32,8 +34,16 @@ struct Layer {
   int64_t flops = 0;  // forward
 };
 
+// An input or output of the model.
+struct Port {
+  std::string name;
+  TensorType type;
+  std::string note;  // which values an input takes, what becomes of an output
+};
+
 struct Description {
   std::vector<Layer> layers;
+  std::vector<Port> inputs, outputs;
   // Of an ONNX file.
   std::vector<InitializerDecision> initializers;
   std::vector<std::string> notes, warnings;
@@ -48,8 +58,7 @@ struct Description {
   bool fits() const { return needed_bytes() <= available_bytes; }
 };
 
-absl::StatusOr<std::vector<Layer>> LayersOf(const v1::Graph& graph, int64_t batch) {
-  ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(graph, batch));
+std::vector<Layer> LayersOf(const v1::Graph& graph, const TensorTypes& types) {
   absl::flat_hash_map<std::string, int64_t> sizes;  // of parameters that no layer has claimed
   for (const v1::Parameter& parameter : graph.parameters()) {
     sizes[parameter.name()] = types.at(parameter.name()).elements();
@@ -72,6 +81,41 @@ absl::StatusOr<std::vector<Layer>> LayersOf(const v1::Graph& graph, int64_t batc
   return layers;
 }
 
+std::vector<Port> InputsOf(const v1::Graph& graph, const TensorTypes& types) {
+  const std::vector<InputUse> uses = UsesOfInputs(graph);
+  std::vector<Port> inputs;
+  for (int i = 0; i < graph.inputs_size(); ++i) {
+    const std::string& name = graph.inputs(i).name();
+    inputs.push_back({name, types.at(name), ToText(uses[i])});
+  }
+  return inputs;
+}
+
+// Those of the ONNX file, then what the graph has beside them.
+std::vector<Port> OutputsOf(const v1::ModelSpec& spec, const Model& model, const TensorTypes& types,
+                            int64_t batch) {
+  const v1::Graph& graph = model.graph;
+  std::vector<Port> outputs;
+  for (const OnnxOutput& output : model.outputs) {
+    Port port{.name = output.name, .type = {.dtype = output.dtype}};
+    for (const int64_t size : output.shape) {
+      port.type.shape.push_back(size < 0 ? -size * batch : size);
+    }
+    const bool is_read = model.outputs.size() == 1 || output.name == spec.onnx().logits();
+    port.note = is_read ? "the loss reads it" : "not used";
+    outputs.push_back(std::move(port));
+  }
+  const std::pair<std::string, const char*> own[] = {{graph.logits(), "the loss reads it"},
+                                                     {graph.loss(), "the loss"},
+                                                     {graph.correct(), "right predictions"}};
+  for (const auto& [name, note] : own) {
+    if (name.empty() || std::ranges::count(outputs, name, &Port::name) > 0) continue;
+    const bool is_alias = !model.outputs.empty() && name == graph.logits();
+    if (!is_alias) outputs.push_back({name, types.at(name), note});
+  }
+  return outputs;
+}
+
 absl::StatusOr<Description> Describe(const ModelChoice& choice) {
   ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
   ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
@@ -82,7 +126,10 @@ absl::StatusOr<Description> Describe(const ModelChoice& choice) {
   description.initializers = model.initializers;
   description.notes = model.notes;
   description.warnings = model.warnings;
-  ASSIGN_OR_RETURN(description.layers, LayersOf(model.graph, choice.batch));
+  ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(model.graph, choice.batch));
+  description.layers = LayersOf(model.graph, types);
+  description.inputs = InputsOf(model.graph, types);
+  description.outputs = OutputsOf(spec, model, types, choice.batch);
   ASSIGN_OR_RETURN(description.cost, GraphCost(model.graph, choice.batch));
   ASSIGN_OR_RETURN(const v1::Graph training,
                    TrainingGraph(model.graph, {.precision = choice.PrecisionValue()}));
@@ -97,6 +144,13 @@ const char* RoleName(InitializerRole role) {
   return role == InitializerRole::kTrained     ? "trained"
          : role == InitializerRole::kStatistic ? "statistic"
                                                : "constant";
+}
+
+std::string PortText(const std::string& heading, const std::string& note,
+                     const std::vector<Port>& ports) {
+  Table table({heading, "TYPE", note});
+  for (const Port& port : ports) table.Add({port.name, port.type.ToString(), port.note});
+  return absl::StrCat("\n", table.ToString());
 }
 
 // What the file's tensors are taken for, and what was made of those that it has once.
@@ -121,7 +175,9 @@ std::string Text(const Description& d, const ModelChoice& choice) {
                layer.parameters == 0 ? "" : FormatCount(static_cast<double>(layer.parameters)),
                layer.flops == 0 ? "" : absl::StrFormat("%.3f", layer.flops / 1e9)});
   }
-  std::string text = absl::StrCat(table.ToString(), InitializerText(d));
+  std::string text =
+      absl::StrCat(table.ToString(), InitializerText(d), PortText("INPUT", "VALUES", d.inputs),
+                   PortText("OUTPUT", "USE", d.outputs));
   absl::StrAppend(&text, "\nparameters    ", FormatCount(static_cast<double>(d.parameters.trained)),
                   " trained");
   if (d.parameters.statistic > 0) {
@@ -142,6 +198,21 @@ std::string Text(const Description& d, const ModelChoice& choice) {
   return text;
 }
 
+google::protobuf::ListValue Message(const std::vector<Port>& ports, const char* note) {
+  google::protobuf::ListValue list;
+  for (const Port& port : ports) {
+    auto& own = *list.add_values()->mutable_struct_value()->mutable_fields();
+    own["name"].set_string_value(port.name);
+    own["type"].set_string_value(std::string(DTypeName(port.type.dtype)));
+    own["shape"].mutable_list_value();
+    for (const int64_t size : port.type.shape) {
+      own["shape"].mutable_list_value()->add_values()->set_number_value(static_cast<double>(size));
+    }
+    own[note].set_string_value(port.note);
+  }
+  return list;
+}
+
 google::protobuf::Struct Message(const Description& d, const ModelChoice& choice) {
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();
@@ -157,6 +228,8 @@ google::protobuf::Struct Message(const Description& d, const ModelChoice& choice
   fields["fits"].set_bool_value(d.fits());
   fields["precision"].set_string_value(choice.precision);
   fields["device"].set_string_value(d.device);
+  *fields["inputs"].mutable_list_value() = Message(d.inputs, "values");
+  *fields["outputs"].mutable_list_value() = Message(d.outputs, "use");
   auto& layers = *fields["layers"].mutable_list_value();
   for (const Layer& layer : d.layers) {
     auto& own = *layers.add_values()->mutable_struct_value()->mutable_fields();
@@ -201,7 +274,7 @@ void AddModelCommands(Command program, Session& session) {
   model.RequireCommand();
   auto choice = std::make_shared<ModelChoice>();
   Command describe =
-      model.AddCommand("describe", "Layers, FLOPs, memory: does it fit?",
+      model.AddCommand("describe", "Layers, inputs, FLOPs, memory: does it fit?",
                        "muster model describe --zoo resnet50 --batch 32 --precision bf16");
   choice->AddOptions(describe);
   describe.SetAction([choice, &session] { session.Fail(PrintDescription(*choice, session)); });

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "lib/graph/shape_inference.h"
@@ -65,6 +66,13 @@ void NoteUse(const v1::Node& node, int operand, const TensorTypes& types, InputU
 }
 
 }  // namespace
+
+std::string ToText(const InputUse& use) {
+  if (use.is_probability) return "0 to 1";
+  if (!use.is_bounded()) return "";
+  return absl::StrCat(use.lowest, " to ", use.limit - 1,
+                      use.ignore_index ? absl::StrCat(", ", *use.ignore_index, " is ignored") : "");
+}
 
 std::vector<InputUse> UsesOfInputs(const v1::Graph& graph) {
   std::vector<InputUse> uses(graph.inputs_size());

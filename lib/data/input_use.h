@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -28,6 +29,9 @@ struct InputUse {
   }
   bool is_bounded() const { return limit < std::numeric_limits<int64_t>::max(); }
 };
+
+// Which values the model takes, "0 to 9" or "0 to 1, -100 is ignored"; "" if any.
+std::string ToText(const InputUse& use);
 
 // Returns the use of each graph input. Follows inputs through ops that only rearrange them.
 std::vector<InputUse> UsesOfInputs(const v1::Graph& graph);

@@ -60,6 +60,9 @@ TEST_F(InputUseTest, IdsAreBoundedByTablesAndClasses) {
   EXPECT_TRUE(uses[1].Takes(0) && uses[1].Takes(29) && uses[1].Takes(-100));
   EXPECT_FALSE(uses[1].Takes(30) || uses[1].Takes(-1));
   EXPECT_EQ(uses[1].ignore_index, -100);
+  EXPECT_EQ(ToText(uses[0]), "0 to 49");
+  EXPECT_EQ(ToText(uses[1]), "0 to 29, -100 is ignored");
+  EXPECT_EQ(ToText(InputUse()), "");
 }
 
 TEST_F(InputUseTest, FollowsAnInputThroughOpsThatOnlyRearrange) {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "lib/graph/onnx/onnx_import.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 
@@ -16,6 +15,7 @@ absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec,
     model.graph = std::move(imported.graph);
     model.initial_values = std::move(imported.initial_values);
     model.initializers = std::move(imported.initializers);
+    model.outputs = std::move(imported.outputs);
     model.notes = std::move(imported.notes);
     model.warnings = std::move(imported.warnings);
   } else {

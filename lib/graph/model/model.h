@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/graph/onnx/initializer_roles.h"
+#include "lib/graph/onnx/onnx_import.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -17,9 +18,9 @@ struct Model {
   v1::Graph graph;  // forward, f32, in training form
   // By parameter; empty where the graph's initialisers say how it starts.
   std::vector<std::vector<float>> initial_values;
-  // Of an ONNX file: what its initialisers are and why, which of them are one, and what the user
-  // should look at before the model trains (ImportedModel).
+  // These are of an ONNX file, as in ImportedModel, and else empty.
   std::vector<InitializerDecision> initializers;
+  std::vector<OnnxOutput> outputs;
   std::vector<std::string> notes;
   std::vector<std::string> warnings;
 };

@@ -665,6 +665,23 @@ absl::Status OnnxImporter::Run() {
   return Faults();
 }
 
+OnnxSignature OnnxImporter::Signature() const {
+  OnnxSignature signature{.inputs = {graph_.inputs().begin(), graph_.inputs().end()}};
+  for (const onnx::ValueInfoProto& value : file_.graph().output()) {
+    const auto alias = alias_.find(value.name());
+    const std::string& tensor = alias == alias_.end() ? value.name() : alias->second;
+    if (!types_[0].contains(tensor)) continue;  // a constant
+    const absl::StatusOr<std::vector<Extent>> shape = ShapeOf(tensor);
+    if (!shape.ok()) continue;  // of a size that no loss takes
+    OnnxOutput output{.name = value.name(), .dtype = TypeOf(tensor)};
+    for (const Extent& extent : *shape) {
+      output.shape.push_back(extent.of_batch ? -extent.value : extent.value);
+    }
+    signature.outputs.push_back(std::move(output));
+  }
+  return signature;
+}
+
 // What does not lead to the loss is not part of the model: a parameter of it would never train.
 absl::StatusOr<ImportedModel> OnnxImporter::Finish() && {
   absl::flat_hash_set<std::string> wanted = {graph_.loss()};

@@ -36,6 +36,8 @@ class OnnxImporter {
 
   // Inputs, initialisers and nodes. Once.
   absl::Status Run();
+  // After Run().
+  OnnxSignature Signature() const;
   absl::Status AddLoss(const v1::OnnxModel& model);
   absl::StatusOr<ImportedModel> Finish() &&;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/graph/dtype.h"
 #include "lib/graph/onnx/importer.h"
 #include "lib/graph/onnx/initializer_sharing.h"
 #include "lib/status/status.h"
@@ -98,6 +99,29 @@ void DropUnused(const v1::Graph& graph, std::vector<InitializerDecision>& decisi
 
 }  // namespace
 
+std::string OnnxOutput::ToString() const {
+  std::vector<std::string> sizes;
+  for (const int64_t size : shape) {
+    sizes.push_back(size == -1 ? "B" : size < -1 ? absl::StrCat(-size, "B") : absl::StrCat(size));
+  }
+  return absl::StrCat(DTypeName(dtype), "[", absl::StrJoin(sizes, ", "), "]");
+}
+
+absl::StatusOr<OnnxSignature> ReadOnnxSignature(const std::string& path) {
+  ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::Open(path));
+  const auto read = [&]() -> absl::StatusOr<OnnxSignature> {
+    const v1::OnnxModel plain;
+    RETURN_IF_ERROR(SeparateInitializers(plain, file).status());
+    ASSIGN_OR_RETURN(const std::vector<InitializerDecision> decisions, DecideRoles(plain, file));
+    OnnxImporter importer(file, decisions);
+    RETURN_IF_ERROR(importer.Run());
+    return importer.Signature();
+  };
+  absl::StatusOr<OnnxSignature> signature = read();
+  if (!signature.ok()) return Annotate(signature.status(), path);
+  return signature;
+}
+
 absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model, OnnxFile::MayRead may_read) {
   ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::Open(model.path(), std::move(may_read)));
   const auto import = [&]() -> absl::StatusOr<ImportedModel> {
@@ -105,8 +129,10 @@ absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model, OnnxFile::M
     ASSIGN_OR_RETURN(std::vector<InitializerDecision> decisions, DecideRoles(model, file));
     OnnxImporter importer(file, decisions);
     RETURN_IF_ERROR(importer.Run());
+    OnnxSignature signature = importer.Signature();
     RETURN_IF_ERROR(importer.AddLoss(model));
     ASSIGN_OR_RETURN(ImportedModel imported, std::move(importer).Finish());
+    imported.outputs = std::move(signature.outputs);
     DropUnused(imported.graph, decisions);
     imported.warnings = WarningsOf(decisions, sharing, file.graph());
     imported.initializers = std::move(decisions);

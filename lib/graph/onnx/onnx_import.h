@@ -14,11 +14,28 @@
 
 namespace muster {
 
+// A tensor that the file gives out and that is not a constant.
+struct OnnxOutput {
+  std::string name;
+  v1::DType dtype = v1::DTYPE_F32;
+  std::vector<int64_t> shape;  // a negative size is so many times the batch: -1 is the batch
+
+  // Returns "f32[B, 10]", with the batch as B.
+  std::string ToString() const;
+};
+
+// The inputs and outputs of a file.
+struct OnnxSignature {
+  std::vector<v1::GraphInput> inputs;
+  std::vector<OnnxOutput> outputs;
+};
+
 struct ImportedModel {
   v1::Graph graph;
   std::vector<std::vector<float>> initial_values;  // by parameter
   // What each floating initialiser of the file is, and why; those that nothing reads are left out.
   std::vector<InitializerDecision> initializers;
+  std::vector<OnnxOutput> outputs;    // of the file
   std::vector<std::string> notes;     // what was separated or stays one
   std::vector<std::string> warnings;  // what may not be as the user means it
 };
@@ -38,6 +55,9 @@ struct ImportedModel {
 // see OnnxFile.
 absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model,
                                          OnnxFile::MayRead may_read = nullptr);
+
+// Imports the file at `path` without a loss, to choose one. The errors of ImportOnnx().
+absl::StatusOr<OnnxSignature> ReadOnnxSignature(const std::string& path);
 
 // Writes the file of `model` to `path` with its parameters' values replaced, as OnnxFile::Save.
 // Copies that ImportOnnx made are in it.

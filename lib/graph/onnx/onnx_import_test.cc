@@ -73,6 +73,28 @@ TEST(OnnxImportTest, InitialisersBecomeParametersWithTheirValues) {
   EXPECT_TRUE(Differentiate(model->graph).ok());
 }
 
+TEST(OnnxImportTest, TheSignatureNamesInputsAndOutputsBeforeALossIsChosen) {
+  Model model = Linear();
+  model.Node("Relu", {"y"}, {"r"})
+      .Output("r")
+      .Node("ReduceMean", {"y"}, {"mean"}, {{"keepdims", {0}}});
+  model.Output("mean")
+      .Integers("rows", {-1})
+      .Node("Reshape", {"y", "rows"}, {"flat"})
+      .Output("flat");
+  const auto signature = ReadOnnxSignature(model.Write("signature.onnx"));
+  ASSERT_TRUE(signature.ok()) << signature.status();
+  ASSERT_EQ(signature->inputs.size(), 1);
+  EXPECT_EQ(signature->inputs[0].name(), "x");
+  std::vector<std::string> outputs;
+  for (const OnnxOutput& output : signature->outputs) {
+    outputs.push_back(absl::StrCat(output.name, " ", output.ToString()));
+  }
+  EXPECT_THAT(outputs,
+              testing::ElementsAre("y f32[B, 2]", "r f32[B, 2]", "mean f32[]", "flat f32[2B]"));
+  EXPECT_FALSE(ReadOnnxSignature("/no/such/file.onnx").ok());
+}
+
 TEST(OnnxImportTest, OtherLossesTakeFloatingLabels) {
   const auto model = Linear().Import("mean_squared_error");
   ASSERT_TRUE(model.ok()) << model.status();
