@@ -2,17 +2,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "cli/contexts.h"
 #include "cli/doctor.h"
 #include "cli/job_template.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/graph/onnx/onnx_model_builder.h"
 #include "lib/job/job_file.h"
 #include "lib/job/job_validation.h"
 #include "lib/transport/routing/routing_transport.h"
@@ -29,7 +34,7 @@ TEST(JobTemplateTest, EveryModelHasAJobFileWithoutAFault) {
   EXPECT_GE(models.size(), 14);
   for (const std::string& model : models) {
     SCOPED_TRACE(model);
-    const auto text = JobTemplate(model);
+    const auto text = JobTemplate(model, "job.yaml");
     ASSERT_TRUE(text.ok()) << text.status();
     const auto spec = ParseJobFile(*text, "job.yaml");
     ASSERT_TRUE(spec.ok()) << spec.status();
@@ -37,8 +42,70 @@ TEST(JobTemplateTest, EveryModelHasAJobFileWithoutAFault) {
     const auto faults = ValidateJobSpec(*spec);
     EXPECT_THAT(faults, IsEmpty()) << faults[0].field << ": " << faults[0].description;
   }
-  EXPECT_THAT(std::string(JobTemplate("resnet5").status().message()),
+  EXPECT_THAT(std::string(JobTemplate("resnet5", "job.yaml").status().message()),
               HasSubstr("did you mean 'resnet50'?"));
+}
+
+TEST(JobTemplateTest, AnOnnxFileHasAJobFileWithItsOwnNames) {
+  const auto text = OnnxJobTemplate("tests/goldens/onnx/transformer.onnx", "job.yaml");
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, AllOf(HasSubstr("muster validate job.yaml"), HasSubstr("\nname: transformer "),
+                           HasSubstr("    logits: logits              # f32[B, 12, 30], "),
+                           HasSubstr("  #     input: input.npy        # i32[B, 12], 0 to 29\n")));
+  const auto spec = ParseJobFile(*text, "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->model().onnx().path(), "tests/goldens/onnx/transformer.onnx");
+  EXPECT_EQ(spec->model().onnx().loss(), "softmax_cross_entropy");
+  EXPECT_EQ(spec->model().onnx().labels(), "target");
+  EXPECT_THAT(ValidateJobSpec(*spec), IsEmpty());
+  EXPECT_FALSE(OnnxJobTemplate("/no/such/file.onnx", "job.yaml").ok());
+}
+
+// y = x w in one output and what `add` makes of it in others.
+std::string JobTextOf(const std::string& name, std::vector<int64_t> weight,
+                      const std::function<void(OnnxModelBuilder&)>& add) {
+  OnnxModelBuilder model;
+  model.Input("x:0", {0, 3}).Weight("w", std::move(weight));
+  model.Node("MatMul", {"x:0", "w"}, {"y"});
+  add(model);
+  const auto text = OnnxJobTemplate(model.Write(name), "job.yaml");
+  if (!text.ok()) return std::string(text.status().message());
+  const auto spec = ParseJobFile(*text, "job.yaml");
+  EXPECT_TRUE(spec.ok()) << spec.status() << *text;
+  const std::string uncommented = absl::StrReplaceAll(
+      *text, {{"  synthetic:", "  # synthetic:"}, {"  # npy:", "  npy:"}, {"\n  #  ", "\n   "}});
+  const auto own_data = ParseJobFile(uncommented, "job.yaml");
+  EXPECT_TRUE(own_data.ok()) << own_data.status() << uncommented;
+  EXPECT_EQ(own_data->data().npy().inputs().at("x:0"), "x_0.npy") << uncommented;
+  return *text;
+}
+
+TEST(JobTemplateTest, TheLossOfAnOnnxFileFitsItsOutputs) {
+  const auto plain = [](OnnxModelBuilder& model) { model.Output("y"); };
+  EXPECT_THAT(JobTextOf("Two_Classes.v2.onnx", {3, 2}, plain),
+              AllOf(HasSubstr("name: two-classes-v2 "), HasSubstr("loss: softmax_cross_entropy ")));
+  EXPECT_THAT(JobTextOf("one.onnx", {3, 1}, plain), HasSubstr("loss: mean_squared_error "));
+  EXPECT_THAT(JobTextOf("own_loss.onnx", {3, 2},
+                        [](OnnxModelBuilder& model) {
+                          model.Output("y").Output("mean");
+                          model.Node("ReduceMean", {"y"}, {"mean"}, {{"keepdims", {0}}});
+                        }),
+              AllOf(HasSubstr("    logits: mean                # f32[], "),
+                    HasSubstr("    # logits: y                 # f32[B, 2], "),
+                    HasSubstr("    loss: output ")));
+  EXPECT_THAT(JobTextOf("labels.onnx", {3, 2},
+                        [](OnnxModelBuilder& model) {
+                          model.Output("y").Input("label", {0}, onnx::TensorProto::INT64);
+                        }),
+              HasSubstr("    labels: label               # an input of the file\n"));
+  EXPECT_THAT(
+      JobTextOf("none.onnx", {3, 2},
+                [](OnnxModelBuilder& model) {
+                  model.Output("rows").Integers("flat", {-1});
+                  model.Node("Reshape", {"y", "flat"}, {"rows"});
+                }),
+      HasSubstr(
+          "no output fits a loss, which reads f32[] or f32[B, ...]; the file has rows f32[2B]"));
 }
 
 TEST(ContextsTest, WhatIsWrittenIsReadBackAndIsNobodyElses) {

@@ -591,6 +591,8 @@ TEST_F(GoldenCommandsTest, InitPrintsAFileOrMakesIt) {
   EXPECT_THAT(text, HasSubstr("\nname: mlp"));
   EXPECT_EQ(Run({"init", "--model", "mlp"}), absl::StrReplaceAll(text, {{file, "job.yaml"}}));
   EXPECT_EQ(Run({"init", file, "--model", "gpt"}), "exit 6\n") << "it is somebody's";
+  EXPECT_EQ(Run({"init", "--onnx", "/no/such/file.onnx"}), "exit 3\n");
+  EXPECT_EQ(Run({"init", "--onnx", "model.onnx", "--model", "gpt"}), "exit 2\n");
 }
 
 // The last line is of the machine that it would run on.

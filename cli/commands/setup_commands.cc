@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "cli/commands/completion.h"
 #include "cli/commands/session.h"
@@ -183,9 +182,19 @@ void AddContextCommands(Command program, Session& session) {
 
 // ---------------------------------------------------------------- init, explain, completion
 
-absl::Status Init(const std::string& model, const std::string& file) {
-  ASSIGN_OR_RETURN(std::string text, JobTemplate(model));
-  text = absl::StrReplaceAll(text, {{"FILE", file.empty() ? "job.yaml" : file}});
+struct InitOptions {
+  std::string file;  // to make; "": none
+  std::string model;
+  std::string onnx;
+};
+
+absl::Status Init(const InitOptions& options) {
+  const std::string& file = options.file;
+  const std::string shown = file.empty() ? "job.yaml" : file;
+  ASSIGN_OR_RETURN(const std::string text,
+                   options.onnx.empty()
+                       ? JobTemplate(options.model.empty() ? "gpt" : options.model, shown)
+                       : OnnxJobTemplate(options.onnx, shown));
   if (file.empty()) {
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
@@ -224,13 +233,14 @@ void AddSetupCommands(Command program, Session& session) {
 
   AddContextCommands(program, session);
 
-  auto model = std::make_shared<std::string>("gpt");
-  auto file = std::make_shared<std::string>();
+  auto options = std::make_shared<InitOptions>();
   Command init = program.AddCommand("init", "A job file to begin with, with comments",
-                                    "muster init job.yaml --model resnet50");
-  init.AddOption("FILE", *file, "To make; default: print it");
-  init.AddOption("--model", *model, "Of the zoo: gpt, mlp, resnet50, ...; default gpt");
-  init.SetAction([model, file, &session] { session.Fail(Init(*model, *file)); });
+                                    "muster init job.yaml --model resnet50\n"
+                                    "  muster init job.yaml --onnx model.onnx");
+  init.AddOption("FILE", options->file, "To make; default: print it");
+  init.AddOption("--model", options->model, "Of the zoo: gpt, mlp, resnet50, ...; default gpt")
+      .Excludes(init.AddOption("--onnx", options->onnx, "Your own model, in an ONNX file"));
+  init.SetAction([options, &session] { session.Fail(Init(*options)); });
 
   auto field = std::make_shared<std::string>();
   Command explain = program.AddCommand("explain", "What a field of the job file means",

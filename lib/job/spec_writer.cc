@@ -196,4 +196,10 @@ std::string WriteSpec(const v1::JobSpec& spec) {
   return absl::StrCat(yaml.c_str(), "\n");
 }
 
+std::string WriteText(const std::string& text) {
+  YAML::Emitter yaml;
+  EmitText(text, yaml);
+  return yaml.c_str();
+}
+
 }  // namespace muster

@@ -9,4 +9,7 @@ namespace muster {
 
 std::string WriteSpec(const v1::JobSpec& spec);
 
+// `text` as one YAML value, in quotes if it needs them.
+std::string WriteText(const std::string& text);
+
 }  // namespace muster
