@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -124,6 +125,15 @@ std::vector<float> Logits(const v1::Graph& forward,
   return {logits.begin(), logits.end()};
 }
 
+// That the file has these numbers but for rounding.
+void ExpectFloats(const std::string& path, const std::vector<float>& own) {
+  std::vector<float> theirs(own.size());
+  std::ifstream stream(path, std::ios::binary);
+  stream.read(reinterpret_cast<char*>(theirs.data()), theirs.size() * sizeof(float));
+  ASSERT_EQ(stream.gcount(), static_cast<std::streamsize>(theirs.size() * sizeof(float)));
+  for (size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], theirs[i], 1e-5) << i;
+}
+
 TEST_F(OnnxTest, OnnxruntimeGivesTheTrainedModelsLogits) {
   if (system("python3 -c 'import onnxruntime, numpy' 2>/dev/null") != 0) {
     GTEST_SKIP() << "python3 with the packages onnxruntime and numpy is not here";
@@ -145,11 +155,89 @@ TEST_F(OnnxTest, OnnxruntimeGivesTheTrainedModelsLogits) {
   ASSERT_EQ(system(absl::StrCat("python3 -c \"", script, "\"").c_str()), 0);
 
   const std::vector<float> own = Logits(Import().graph, cluster.Parameters(job, 20));
-  std::vector<float> theirs(own.size());
-  std::ifstream stream(output, std::ios::binary);
-  stream.read(reinterpret_cast<char*>(theirs.data()), theirs.size() * sizeof(float));
-  ASSERT_EQ(stream.gcount(), static_cast<std::streamsize>(theirs.size() * sizeof(float)));
-  for (size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], theirs[i], 1e-5) << i;
+  ExpectFloats(output, own);
+}
+
+TEST_F(OnnxTest, InitWritesAJobFileThatTrainsAsItIs) {
+  TrainingCluster cluster({.ps = 1, .workers = 2, .ps_threads = 1});
+  const std::string job = absl::StrCat(testing::TempDir(), "/init.", getpid(), ".yaml");
+  const std::string muster = absl::StrCat("cli/muster --server ", cluster.members().address(), " ");
+  ASSERT_EQ(system(absl::StrCat(muster, "init ", job, " --onnx ", model_).c_str()), 0);
+  EXPECT_EQ(system(absl::StrCat(muster, "validate ", job).c_str()), 0);
+  EXPECT_EQ(system(absl::StrCat(muster, "submit --wait ", job, " --set training.steps=60").c_str()),
+            0);
+}
+
+// The lines of docs/onnx.md that load trained weights back.
+std::string LinesForPyTorch() {
+  std::ifstream page("docs/onnx.md");
+  std::string lines;
+  bool is_there = false;
+  for (std::string line; std::getline(page, line);) {
+    is_there = is_there || absl::StrContains(line, "from safetensors.torch");
+    if (is_there && line.empty()) break;
+    if (is_there) absl::StrAppend(&lines, line.substr(4), "\n");
+  }
+  return lines;
+}
+
+// Runs `script` with python3 in the folder.
+int Python(const std::string& folder, const std::string& script) {
+  std::ofstream(folder + "/script.py") << script;
+  return system(absl::StrCat("cd ", folder, " && python3 script.py").c_str());
+}
+
+constexpr char kModule[] = R"(
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.register_buffer("scale", torch.tensor([1.5]))
+        self.head = torch.nn.Linear(4 * 12 * 12, 5)
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.conv(x)) * self.scale).flatten(1))
+
+torch.manual_seed(1)
+model = Net()
+)";
+
+TEST_F(OnnxTest, PyTorchLoadsTheTrainedWeightsStrictlyAndGivesTheSameLogits) {
+  if (system("python3 -c 'import torch, safetensors.torch, numpy, onnxscript' 2>/dev/null") != 0) {
+    GTEST_SKIP() << "python3 with torch, safetensors, numpy and onnxscript is not here";
+  }
+  const std::string folder = absl::StrCat(testing::TempDir(), "/pytorch.", getpid());
+  fs::create_directory(folder);
+  fs::remove(model_);
+  ASSERT_EQ(Python(folder, absl::StrCat(kModule,
+                                        "torch.onnx.export(model.train(), (torch.randn(2, "
+                                        "3, 12, 12),), '",
+                                        model_,
+                                        "', dynamo=True, optimize=False, "
+                                        "dynamic_shapes=({0: 'batch'},), input_names=['input'])")),
+            0);
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string job = cluster.Run(Job(/*steps=*/20, "0.05"));
+  ASSERT_EQ(system(absl::StrCat("cli/muster --server ", cluster.members().address(),
+                                " checkpoint get ", job, " ", folder, "/trained")
+                       .c_str()),
+            0);
+  const std::string output = folder + "/logits";
+  ASSERT_EQ(Python(folder,
+                   absl::StrCat(kModule, LinesForPyTorch(), "x = torch.sin(torch.arange(", kSamples,
+                                " * 3 * 12 * 12, dtype=torch.float64)).float()\n"
+                                "logits = model.eval()(x.reshape(-1, 3, 12, 12))\n"
+                                "logits.detach().numpy().tofile('",
+                                output, "')")),
+            0);
+
+  v1::OnnxModel source;
+  source.set_path(model_);
+  const std::vector<float> own =
+      Logits(ImportOnnx(source).value().graph, cluster.Parameters(job, 20));
+  ExpectFloats(output, own);
 }
 
 }  // namespace
