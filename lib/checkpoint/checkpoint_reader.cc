@@ -17,6 +17,7 @@
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/safetensors.h"
+#include "lib/file/regular_file.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -35,8 +36,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   absl::StatusOr<DiskFile> file = DiskFile::OpenToRead(path);
   std::error_code error;
   if (!file.ok() && !std::filesystem::exists(path, error) && !error) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, ": not a committed checkpoint (no ", kManifestName, ")"));
+    return absl::NotFoundError(absl::StrCat(folder, ": not a committed checkpoint (no ",
+                                            kManifestName, " on ", HostName(), ")"));
   }
   RETURN_IF_ERROR(file.status());
   ASSIGN_OR_RETURN(const int64_t bytes, file->Size());

@@ -1,12 +1,8 @@
 #include "lib/data/data_fault.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <string>
-#include <system_error>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/file/regular_file.h"
@@ -16,14 +12,9 @@
 namespace muster {
 
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number) {
-  std::string why = std::generic_category().message(error_number);
-  if (!why.empty()) why[0] = absl::ascii_tolower(why[0]);
-  if (error_number == ENOENT && std::filesystem::path(std::string(path)).is_relative()) {
-    std::error_code error;
-    absl::StrAppend(&why, " in ", std::filesystem::current_path(error).native());
-  }
-  return AtField(WithReason(absl::NotFoundError(absl::StrCat(path, ": ", why)), "DATA_NOT_FOUND"),
-                 field);
+  return AtField(
+      WithReason(absl::NotFoundError(PathFault(std::string(path), error_number)), "DATA_NOT_FOUND"),
+      field);
 }
 
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field) {

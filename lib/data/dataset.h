@@ -30,7 +30,7 @@ class Dataset {
   // - npy and synthetic: any inputs.
   //
   // An error names the field at fault in its message ("data.text.path: /nope: no such file or
-  // directory") and for FaultsOf(). It has the reason DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID
+  // directory on node-3") and for FaultsOf(). It has the reason DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID
   // or DATA_TOO_SMALL. Returns RESOURCE_EXHAUSTED if the data would need more than `held_bytes_max`
   // of memory; for npy files the ids count, because it reads them.
   static absl::StatusOr<std::unique_ptr<const Dataset>> Open(

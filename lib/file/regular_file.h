@@ -14,4 +14,11 @@ struct OpenedFile {
 // Opens `path` for reading, with close-on-exec. Never blocks on a pipe or a device.
 OpenedFile OpenRegularFile(const std::string& path);
 
+// Of this machine; "this machine" if it has none.
+std::string HostName();
+
+// Returns why a path cannot be opened, from errno: "/data/x.npy: no such file or directory on
+// node-3". Makes a relative path absolute; node-3 is HostName().
+std::string PathFault(const std::string& path, int error_number);
+
 }  // namespace muster

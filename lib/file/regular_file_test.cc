@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <string>
 
 namespace muster::regular_file_test {
 namespace {
@@ -30,6 +32,15 @@ TEST(RegularFileTest, OpensOnlyRegularFiles) {
     EXPECT_EQ(opened.error_number, 0) << path;
   }
   EXPECT_EQ(OpenRegularFile(folder + "/none").error_number, ENOENT);
+}
+
+TEST(RegularFileTest, APathThatIsNotThereIsNamedInFullWithItsMachine) {
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  const std::string end = std::string(": no such file or directory on ") + host;
+  EXPECT_EQ(PathFault("/no/such/file", ENOENT), "/no/such/file" + end);
+  EXPECT_EQ(PathFault("./x/../file", ENOENT),
+            std::filesystem::current_path().string() + "/file" + end);
 }
 
 }  // namespace

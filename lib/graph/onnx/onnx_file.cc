@@ -202,7 +202,7 @@ bool IsFloating(int32_t type) {
 absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_read) {
   const OpenedFile opened = OpenRegularFile(path);
   if (opened.error_number != 0) {
-    return WithReason(absl::NotFoundError(absl::StrCat(path, ": no such file")), "MODEL_NOT_FOUND");
+    return WithReason(absl::NotFoundError(PathFault(path, opened.error_number)), "MODEL_NOT_FOUND");
   }
   if (opened.descriptor < 0) return Invalid(path, "is no regular file");
   OnnxFile file;
