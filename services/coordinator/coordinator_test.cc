@@ -414,7 +414,7 @@ TEST_F(CoordinatorTest, AFaultySpecReportsAllFaultsAndLeavesNothingBehind) {
   std::vector<std::string> fields;
   for (const FieldFault& fault : FaultsOf(job.status())) fields.push_back(fault.field);
   EXPECT_THAT(fields, Contains("resources.workers.max"));
-  EXPECT_THAT(fields, Contains("model"));
+  EXPECT_THAT(fields, Contains("model.zoo.args.colour"));
   EXPECT_THAT(fields, Contains("checkpoint.resume_from"));
   EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
   EXPECT_FALSE(std::filesystem::exists(state_dir_ + "/jobs/line-1"));

@@ -1,227 +1,36 @@
 #include "services/coordinator/operations/submission.h"
 
-#include <algorithm>
-#include <filesystem>
-#include <iterator>
-#include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
-#include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/checkpoint/folder.h"
-#include "lib/checkpoint/sound_checkpoints.h"
-#include "lib/data/dataset.h"
-#include "lib/graph/model/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
-#include "lib/plan/chunk_check.h"
-#include "lib/plan/graph_size.h"
-#include "lib/plan/parameter_group.h"
-#include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
 namespace muster {
-namespace {
-
-using Faults = std::vector<FieldFault>;
-
-bool HasFaultUnder(const Faults& faults, absl::string_view field) {
-  return std::ranges::any_of(faults, [&](const FieldFault& fault) {
-    return fault.field == field || absl::StartsWith(fault.field, absl::StrCat(field, "."));
-  });
-}
-
-std::optional<Model> CheckModel(const v1::JobSpec& spec, const PathRules& paths, Faults& faults) {
-  if (HasFaultUnder(faults, "model")) return std::nullopt;
-  absl::StatusOr<Model> model =
-      LoadModel(spec.model(), [&paths](const std::string& path) { return paths.Check(path); });
-  if (!model.ok()) {
-    faults.push_back(
-        {spec.model().has_onnx() ? "model.onnx" : "model", std::string(model.status().message())});
-    return std::nullopt;
-  }
-  if (auto fault = GraphSizeFault(spec.model(), model->graph)) faults.push_back(*std::move(fault));
-  if (HasFaultUnder(faults, "chunk_bytes")) return *std::move(model);
-  if (auto fault = ChunkCountFault(spec, model->graph)) faults.push_back(*std::move(fault));
-  return *std::move(model);
-}
-
-void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& graph,
-                          Faults& faults) {
-  const bool faulty = std::ranges::any_of(faults, [](const FieldFault& fault) {
-    return absl::StartsWith(fault.field, "training.parameter_groups");
-  });
-  if (faulty) return;
-  for (FieldFault& fault : ParameterGroupFaults(training, graph)) {
-    faults.push_back(std::move(fault));
-  }
-}
-
-bool ReadsFiles(const v1::JobSpec& spec) {
-  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
-}
-
-void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SubmissionContext& context,
-               Faults& faults, std::vector<std::string>& warnings) {
-  if (HasFaultUnder(faults, "data")) return;
-  absl::StatusOr<std::unique_ptr<ImportGate::Slot>> slot = nullptr;
-  if (ReadsFiles(spec)) slot = context.enter_data_check();
-  if (!slot.ok()) {
-    warnings.push_back(
-        absl::StrCat("data: ", slot.status().message(), "; the workers alone will check the data"));
-    return;
-  }
-  auto dataset = Dataset::Open(spec.data(), graph, limits::kDataCheckBytesMax);
-  if (absl::IsResourceExhausted(dataset.status())) {
-    warnings.push_back(absl::StrCat(dataset.status().message(),
-                                    " while a job is submitted; the workers alone will check the "
-                                    "data"));
-  } else if (!dataset.ok()) {
-    std::ranges::move(FaultsOf(dataset.status()), std::back_inserter(faults));
-  } else if ((*dataset)->samples() < spec.data().batch_size()) {
-    faults.push_back(
-        {"data.batch_size", absl::StrCat("must be at most the data set's ", (*dataset)->samples(),
-                                         " samples (is ", spec.data().batch_size(), ")")});
-  }
-}
-
-// Recognizes a path of a checkpoint of this coordinator, .../J/checkpoints/step-S, under any name
-// of the path.
-std::optional<CheckpointRef> RefOfPath(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path directory = std::filesystem::canonical(path, error);
-  if (error) return std::nullopt;
-  const std::filesystem::path folder = directory.parent_path();
-  const std::string name = directory.filename().string();
-  absl::string_view digits = name;
-  CheckpointRef reference{.job = folder.parent_path().filename().string(), .step = 0};
-  const bool is_like = folder.filename() == "checkpoints" &&
-                       absl::ConsumePrefix(&digits, "step-") &&
-                       absl::SimpleAtoi(digits, &*reference.step);
-  return is_like ? std::optional(std::move(reference)) : std::nullopt;
-}
-
-absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resume_from,
-                                                        const SubmissionContext& context) {
-  if (const auto reference = ParseCheckpointRef(resume_from)) {
-    return context.find_checkpoint(*reference);
-  }
-  std::error_code error;
-  const std::string directory = std::filesystem::absolute(resume_from, error).string();
-  if (error) return absl::InvalidArgumentError(error.message());
-  // A checkpoint of this coordinator is kept for the job only if its name is known.
-  if (const auto own = RefOfPath(directory)) {
-    auto found = context.find_checkpoint(*own);
-    if (absl::IsDeadlineExceeded(found.status())) return found;  // a pruning may remove it
-    if (found.ok() && std::filesystem::equivalent(found->directory, directory, error)) return found;
-  }
-  return SubmissionContext::Found{directory, directory};
-}
-
-// Returns the checkpoint that `resume_from` names. If it names a job's last checkpoint and that is
-// damaged, returns the last intact one and adds a warning.
-absl::StatusOr<SubmissionContext::Found> FindSoundCheckpoint(const std::string& resume_from,
-                                                             const SubmissionContext& context,
-                                                             std::vector<std::string>& warnings) {
-  ASSIGN_OR_RETURN(SubmissionContext::Found found, FindCheckpoint(resume_from, context));
-  const absl::Status verified = VerifyCheckpoint(found.directory, context.caller_gone);
-  if (!absl::IsDataLoss(verified)) {
-    RETURN_IF_ERROR(verified);
-    return found;
-  }
-  auto reference = ParseCheckpointRef(resume_from);
-  if (reference) context.found_damaged();
-  if (reference && !reference->step) {
-    const std::string folder = ParentOf(found.directory);
-    for (const int64_t step : SoundSteps(folder, /*except=*/-1, context.caller_gone)) {
-      reference->step = step;
-      auto earlier = context.find_checkpoint(*reference);
-      if (!earlier.ok()) continue;
-      warnings.push_back(absl::StrCat("checkpoint.resume_from: ", verified.message(), "; ",
-                                      CheckpointIdOf(earlier->name), " is used instead"));
-      return earlier;
-    }
-  }
-  return absl::DataLossError(
-      absl::StrCat(verified.message(), SoundOnesBeside(found.directory, context.caller_gone)));
-}
-
-JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<Model>& model,
-                      const SubmissionContext& context, Faults& faults,
-                      std::vector<std::string>& warnings) {
-  const std::string& resume_from = spec.checkpoint().resume_from();
-  auto fault = [&](absl::string_view what) {
-    faults.push_back({"checkpoint.resume_from", absl::StrCat("'", resume_from, "': ", what)});
-    return JobOrigin{};
-  };
-  const auto found = FindSoundCheckpoint(resume_from, context, warnings);
-  if (!found.ok()) return fault(found.status().message());
-  const auto reader = CheckpointReader::Open(found->directory);
-  if (!reader.ok()) return fault(reader.status().message());
-  const Manifest& manifest = (*reader)->manifest();
-  if (model) {
-    if (auto fits = (*reader)->CheckFits(model->graph); !fits.ok()) return fault(fits.message());
-  }
-  const std::vector<std::string> slots = OptimizerSlotNames(spec.training().optimizer());
-  if (!HasFaultUnder(faults, "training.optimizer") && slots != manifest.slots) {
-    return fault(absl::StrCat("holds the optimizer state {", absl::StrJoin(manifest.slots, ", "),
-                              "}, this job's optimizer keeps {", absl::StrJoin(slots, ", "), "}"));
-  }
-  const v1::TrainingSpec& training = spec.training();
-  if (training.length_case() == v1::TrainingSpec::kSteps && training.steps() > 0 &&
-      training.steps() <= manifest.step) {
-    faults.push_back(
-        {"training.steps", absl::StrCat("must be more than the checkpoint's step ", manifest.step,
-                                        " (is ", training.steps(), ")")});
-  }
-  return {.restore = found->name, .first_step = manifest.step};
-}
-
-}  // namespace
 
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
-                                            const SubmissionContext& context) {
-  Faults faults = ValidateJobSpec(spec);
+                                            const SpecCheckContext& context) {
+  absl::StatusOr<SpecCheck> found = CheckSpec(spec, context);
   if (request_id.size() > limits::kRequestIdBytesMax) {
+    std::vector<FieldFault> faults = FaultsOf(found.status());
+    if (!found.ok() && faults.empty()) return found.status();  // the caller is gone
     faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
                                                  " bytes (is ", request_id.size(), ")")});
+    return FaultsToStatus(faults, found.ok() ? "INVALID_REQUEST" : "INVALID_SPEC");
   }
-  // Checked before any file is opened, so that a user cannot learn whether a forbidden file exists.
-  if (std::vector<FieldFault> forbidden = context.paths.FaultsOf(spec); !forbidden.empty()) {
-    std::ranges::move(forbidden, std::back_inserter(faults));
-    return FaultsToStatus(faults, "INVALID_SPEC");
-  }
-  const absl::Status gone = absl::CancelledError("the caller is gone");
-  std::optional<Model> model = CheckModel(spec, context.paths, faults);
-  if (context.caller_gone()) return gone;
-  if (model) CheckParameterGroups(spec.training(), model->graph, faults);
-  CheckedSpec checked{.spec = spec};
-  if (model && context.data_visible) {
-    CheckData(spec, model->graph, context, faults, checked.warnings);
-    if (context.caller_gone()) return gone;
-  }
-  if (!spec.checkpoint().resume_from().empty() &&
-      !HasFaultUnder(faults, "checkpoint.resume_from")) {
-    checked.origin = CheckResume(spec, model, context, faults, checked.warnings);
-    if (context.caller_gone()) return gone;
-  }
-  if (!faults.empty()) {
-    const bool only_request_id = faults.size() == 1 && faults[0].field == "request_id";
-    return FaultsToStatus(faults, only_request_id ? "INVALID_REQUEST" : "INVALID_SPEC");
-  }
-  std::ranges::move(WarningsOf(spec), std::back_inserter(checked.warnings));
+  RETURN_IF_ERROR(found.status());
+  Model& model = found->model;
+  CheckedSpec checked{
+      .spec = spec,
+      .origin = {.restore = std::move(found->restore), .first_step = found->first_step},
+      .graph = std::make_shared<const v1::Graph>(std::move(model.graph)),
+      .warnings = std::move(found->warnings)};
   FillDefaults(checked.spec);
-  std::ranges::move(model->warnings, std::back_inserter(checked.warnings));
-  checked.graph = std::make_shared<const v1::Graph>(std::move(model->graph));
-  if (!model->initial_values.empty()) {
+  if (!model.initial_values.empty()) {
     checked.origin.graph = *checked.graph;
-    if (checked.origin.restore.empty()) checked.initial_values = std::move(model->initial_values);
+    if (checked.origin.restore.empty()) checked.initial_values = std::move(model.initial_values);
   }
   return checked;
 }

@@ -148,16 +148,18 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
 absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request,
                                                   const CallerGone& caller_gone,
                                                   std::unique_ptr<CheckpointDesk::Pin>& source) {
-  const SubmissionContext context{
+  const SpecCheckContext context{
       .paths = options_.paths,
       .data_visible = options_.data_visible,
-      .enter_data_check =
-          [&] { return data_checks_.Enter(caller_gone, options_.data_check_patience); },
+      .data_bytes_max = limits::kDataCheckBytesMax,
+      .enter_data_check = [&]() -> absl::StatusOr<std::shared_ptr<void>> {
+        return data_checks_.Enter(caller_gone, options_.data_check_patience);
+      },
       .find_checkpoint =
-          [&](const CheckpointRef& reference) -> absl::StatusOr<SubmissionContext::Found> {
+          [&](const CheckpointRef& reference) -> absl::StatusOr<SpecCheckContext::Found> {
         ASSIGN_OR_RETURN(auto pinned, options_.checkpoints->FindAndPin(reference));
         source = std::move(pinned.pin);
-        return SubmissionContext::Found{pinned.checkpoint.name(), pinned.checkpoint.directory()};
+        return SpecCheckContext::Found{pinned.checkpoint.name(), pinned.checkpoint.directory()};
       },
       .caller_gone = caller_gone,
       .found_damaged = [&] { registry().metrics().checkpoints_damaged.Increment(); }};

@@ -1,0 +1,232 @@
+#include "lib/admission/spec_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/folder.h"
+#include "lib/checkpoint/sound_checkpoints.h"
+#include "lib/data/dataset.h"
+#include "lib/graph/model/model.h"
+#include "lib/job/job_validation.h"
+#include "lib/limits/limits.h"
+#include "lib/plan/chunk_check.h"
+#include "lib/plan/graph_size.h"
+#include "lib/plan/parameter_group.h"
+#include "lib/plan/parameter_table.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using Faults = std::vector<FieldFault>;
+
+bool HasFaultUnder(const Faults& faults, absl::string_view field) {
+  return std::ranges::any_of(faults, [&](const FieldFault& fault) {
+    return fault.field == field || absl::StartsWith(fault.field, absl::StrCat(field, "."));
+  });
+}
+
+// BuildModel names the argument in its message: "model 'gpt': argument 'heads' must be ...".
+FieldFault ModelFault(const v1::ModelSpec& model, const absl::Status& status) {
+  const std::string message(status.message());
+  if (model.has_onnx()) return {"model.onnx", message};
+  constexpr absl::string_view kMark = "argument '";
+  const size_t mark = message.find(std::string(kMark));
+  if (mark == std::string::npos) {
+    return {absl::StartsWith(message, "unknown model") ? "model.zoo.name" : "model.zoo", message};
+  }
+  const size_t name = mark + kMark.size();
+  return {absl::StrCat("model.zoo.args.", message.substr(name, message.find('\'', name) - name)),
+          message};
+}
+
+std::optional<Model> CheckModel(const v1::JobSpec& spec, const PathRules& paths, Faults& faults) {
+  if (HasFaultUnder(faults, "model")) return std::nullopt;
+  absl::StatusOr<Model> model =
+      LoadModel(spec.model(), [&paths](const std::string& path) { return paths.Check(path); });
+  if (!model.ok()) {
+    faults.push_back(ModelFault(spec.model(), model.status()));
+    return std::nullopt;
+  }
+  if (auto fault = GraphSizeFault(spec.model(), model->graph)) faults.push_back(*std::move(fault));
+  if (HasFaultUnder(faults, "chunk_bytes")) return *std::move(model);
+  if (auto fault = ChunkCountFault(spec, model->graph)) faults.push_back(*std::move(fault));
+  return *std::move(model);
+}
+
+void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& graph,
+                          Faults& faults) {
+  const bool faulty = std::ranges::any_of(faults, [](const FieldFault& fault) {
+    return absl::StartsWith(fault.field, "training.parameter_groups");
+  });
+  if (faulty) return;
+  for (FieldFault& fault : ParameterGroupFaults(training, graph)) {
+    faults.push_back(std::move(fault));
+  }
+}
+
+bool ReadsFiles(const v1::JobSpec& spec) {
+  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
+}
+
+void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckContext& context,
+               Faults& faults, std::vector<std::string>& warnings) {
+  if (HasFaultUnder(faults, "data")) return;
+  absl::StatusOr<std::shared_ptr<void>> slot = nullptr;
+  if (ReadsFiles(spec)) slot = context.enter_data_check();
+  if (!slot.ok()) {
+    warnings.push_back(
+        absl::StrCat("data: ", slot.status().message(), "; the workers alone will check the data"));
+    return;
+  }
+  auto dataset = Dataset::Open(spec.data(), graph, context.data_bytes_max);
+  if (absl::IsResourceExhausted(dataset.status())) {
+    warnings.push_back(absl::StrCat(dataset.status().message(),
+                                    " while a job is submitted; the workers alone will check the "
+                                    "data"));
+  } else if (!dataset.ok()) {
+    std::ranges::move(FaultsOf(dataset.status()), std::back_inserter(faults));
+  } else if ((*dataset)->samples() < spec.data().batch_size()) {
+    faults.push_back(
+        {"data.batch_size", absl::StrCat("must be at most the ", (*dataset)->samples(),
+                                         " training samples (is ", spec.data().batch_size(), ")")});
+  }
+}
+
+// Of a path that is like those of our own: .../J/checkpoints/step-S, by whatever name it is
+// reached.
+std::optional<CheckpointRef> RefOfPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path directory = std::filesystem::canonical(path, error);
+  if (error) return std::nullopt;
+  const std::filesystem::path folder = directory.parent_path();
+  const std::string name = directory.filename().string();
+  absl::string_view digits = name;
+  CheckpointRef reference{.job = folder.parent_path().filename().string(), .step = 0};
+  const bool is_like = folder.filename() == "checkpoints" &&
+                       absl::ConsumePrefix(&digits, "step-") &&
+                       absl::SimpleAtoi(digits, &*reference.step);
+  return is_like ? std::optional(std::move(reference)) : std::nullopt;
+}
+
+absl::StatusOr<SpecCheckContext::Found> FindCheckpoint(const std::string& resume_from,
+                                                       const SpecCheckContext& context) {
+  if (const auto reference = ParseCheckpointRef(resume_from)) {
+    return context.find_checkpoint(*reference);
+  }
+  std::error_code error;
+  const std::string directory = std::filesystem::absolute(resume_from, error).string();
+  if (error) return absl::InvalidArgumentError(error.message());
+  // Our own is kept for the job only if it is known by its name.
+  const auto own = RefOfPath(directory);
+  if (own && context.find_checkpoint != nullptr) {
+    auto found = context.find_checkpoint(*own);
+    if (absl::IsDeadlineExceeded(found.status()))
+      return found;  // nobody knows whether it will be there
+    if (found.ok() && std::filesystem::equivalent(found->directory, directory, error)) return found;
+  }
+  return SpecCheckContext::Found{directory, directory};
+}
+
+// The checkpoint that `resume_from` means. Where it means a job's last one and that is damaged, the
+// last that is sound, which is worth a warning.
+absl::StatusOr<SpecCheckContext::Found> FindSoundCheckpoint(const std::string& resume_from,
+                                                            const SpecCheckContext& context,
+                                                            std::vector<std::string>& warnings) {
+  ASSIGN_OR_RETURN(SpecCheckContext::Found found, FindCheckpoint(resume_from, context));
+  const absl::Status verified = VerifyCheckpoint(found.directory, context.caller_gone);
+  if (!absl::IsDataLoss(verified)) {
+    RETURN_IF_ERROR(verified);
+    return found;
+  }
+  auto reference = ParseCheckpointRef(resume_from);
+  if (reference) context.found_damaged();
+  if (reference && !reference->step) {
+    const std::string folder = ParentOf(found.directory);
+    for (const int64_t step : SoundSteps(folder, /*except=*/-1, context.caller_gone)) {
+      reference->step = step;
+      auto earlier = context.find_checkpoint(*reference);
+      if (!earlier.ok()) continue;
+      warnings.push_back(absl::StrCat("checkpoint.resume_from: ", verified.message(), "; ",
+                                      CheckpointIdOf(earlier->name), " is used instead"));
+      return earlier;
+    }
+  }
+  return absl::DataLossError(
+      absl::StrCat(verified.message(), SoundOnesBeside(found.directory, context.caller_gone)));
+}
+
+void CheckResume(const v1::JobSpec& spec, const std::optional<Model>& model,
+                 const SpecCheckContext& context, Faults& faults, SpecCheck& checked) {
+  const std::string& resume_from = spec.checkpoint().resume_from();
+  auto fault = [&](absl::string_view what) {
+    faults.push_back({"checkpoint.resume_from", absl::StrCat("'", resume_from, "': ", what)});
+  };
+  const bool is_of_job = ParseCheckpointRef(resume_from).has_value();
+  if (is_of_job && context.find_checkpoint == nullptr) return;
+  const auto found = FindSoundCheckpoint(resume_from, context, checked.warnings);
+  if (!found.ok()) return fault(found.status().message());
+  const auto reader = CheckpointReader::Open(found->directory);
+  if (!reader.ok()) return fault(reader.status().message());
+  const Manifest& manifest = (*reader)->manifest();
+  if (model) {
+    if (auto fits = (*reader)->CheckFits(model->graph); !fits.ok()) return fault(fits.message());
+  }
+  const std::vector<std::string> slots = OptimizerSlotNames(spec.training().optimizer());
+  if (!HasFaultUnder(faults, "training.optimizer") && slots != manifest.slots) {
+    return fault(absl::StrCat("holds the optimizer state {", absl::StrJoin(manifest.slots, ", "),
+                              "}, this job's optimizer keeps {", absl::StrJoin(slots, ", "), "}"));
+  }
+  const v1::TrainingSpec& training = spec.training();
+  if (training.length_case() == v1::TrainingSpec::kSteps && training.steps() > 0 &&
+      training.steps() <= manifest.step) {
+    faults.push_back(
+        {"training.steps", absl::StrCat("must be more than the checkpoint's step ", manifest.step,
+                                        " (is ", training.steps(), ")")});
+  }
+  checked.restore = found->name;
+  checked.first_step = manifest.step;
+}
+
+}  // namespace
+
+absl::StatusOr<SpecCheck> CheckSpec(const v1::JobSpec& spec, const SpecCheckContext& context) {
+  Faults faults = ValidateJobSpec(spec);
+  // Not even whether such a file exists may be learned: before anything is opened.
+  if (std::vector<FieldFault> forbidden = context.paths.FaultsOf(spec); !forbidden.empty()) {
+    std::ranges::move(forbidden, std::back_inserter(faults));
+    return FaultsToStatus(faults, "INVALID_SPEC");
+  }
+  const absl::Status gone = absl::CancelledError("the caller is gone");
+  SpecCheck checked;
+  std::optional<Model> model = CheckModel(spec, context.paths, faults);
+  if (context.caller_gone()) return gone;
+  if (model) CheckParameterGroups(spec.training(), model->graph, faults);
+  if (model && context.data_visible) {
+    CheckData(spec, model->graph, context, faults, checked.warnings);
+    if (context.caller_gone()) return gone;
+  }
+  if (!spec.checkpoint().resume_from().empty() &&
+      !HasFaultUnder(faults, "checkpoint.resume_from")) {
+    CheckResume(spec, model, context, faults, checked);
+    if (context.caller_gone()) return gone;
+  }
+  if (!faults.empty()) return FaultsToStatus(faults, "INVALID_SPEC");
+  std::ranges::move(WarningsOf(spec), std::back_inserter(checked.warnings));
+  std::ranges::copy(model->warnings, std::back_inserter(checked.warnings));
+  checked.model = *std::move(model);
+  return checked;
+}
+
+}  // namespace muster
