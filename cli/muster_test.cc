@@ -136,6 +136,20 @@ TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
   EXPECT_EQ(Muster("checkpoint list linear-1 -o name").output, "linear-1@640\n");
   EXPECT_EQ(Muster("checkpoint verify linear-1@640").exit_code, 0);
   EXPECT_EQ(Muster("suspend linear-1").exit_code, 6);
+
+  // Relative paths are those of the command, and not of the folder in which the cluster was made.
+  const std::string elsewhere = Folder("elsewhere");
+  const std::string there = absl::StrCat("mkdir -p ", elsewhere, "/texts && cp examples/*.yaml ",
+                                         elsewhere, "/texts && cd ", elsewhere, " && ");
+  const std::string text = " $OLDPWD/examples/char_gpt.yaml --set data.text.path=texts ";
+  EXPECT_EQ(Shell(there + "$OLDPWD/cli/muster validate" + text + "2>&1").exit_code, 0);
+  EXPECT_THAT(
+      Shell(there + "$OLDPWD/cli/muster submit -o jsonpath={.spec.data.text.path}" + text).output,
+      HasSubstr("/elsewhere/texts\n"));
+  const Outcome missing =
+      Muster("submit examples/char_gpt.yaml --set data.text.path=no/texts 2>&1");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.output, HasSubstr("/no/texts: no such file or directory on "));
   EXPECT_EQ(Muster("delete linear-1").exit_code, 0);
   EXPECT_EQ(Muster("get linear-1").exit_code, 3);
 

@@ -109,6 +109,43 @@ TEST_F(CommandLineTest, AJobsWholeLife) {
   EXPECT_EQ(OnCluster("get " + job).exit_code, 3);
 }
 
+TEST_F(CommandLineTest, ValidateFindsWhatSubmitRefuses) {
+  const Outcome submit =
+      OnCluster("submit --wait -o name examples/linear.yaml --set name=cli-check");
+  ASSERT_EQ(submit.exit_code, 0) << submit.err;
+  const std::string job = submit.out.substr(0, submit.out.find('\n'));
+  const std::string copy = absl::StrCat(::testing::TempDir(), "/check-", job);
+  ASSERT_EQ(OnCluster("checkpoint get " + job + " " + copy).exit_code, 0);
+  const std::string fits = " --set training.epochs=100 --set checkpoint.resume_from=";
+  const std::string faults[] = {
+      fits + copy + " --set 'training.optimizer={adam: {learning_rate: 0.1}}'",
+      " --set training.steps=5 --set checkpoint.resume_from=" + copy,
+      fits + copy + "-gone",
+  };
+  for (const std::string& fault : faults) {
+    const Outcome refused = OnCluster("submit examples/linear.yaml" + fault);
+    const Outcome asked = OnCluster("validate examples/linear.yaml" + fault);
+    const Outcome alone =
+        Muster("validate examples/linear.yaml" + fault, "MUSTER_SERVER=127.0.0.1:1");
+    EXPECT_EQ(refused.exit_code, 2) << fault << refused.err;
+    EXPECT_EQ(asked.exit_code, 2) << fault;
+    EXPECT_EQ(asked.err, refused.err);
+    EXPECT_EQ(alone.exit_code, 2) << fault << alone.err;
+  }
+  const Outcome good = OnCluster("validate examples/linear.yaml" + fits + copy);
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_THAT(good.err, Not(HasSubstr("not checked")));
+
+  // Only the coordinator knows its jobs.
+  EXPECT_EQ(OnCluster("validate examples/linear.yaml" + fits + "nobody-7").exit_code, 2);
+  const Outcome alone =
+      Muster("validate examples/linear.yaml" + fits + "nobody-7", "MUSTER_SERVER=127.0.0.1:1");
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.err,
+              HasSubstr("not checked, because no coordinator answers at 127.0.0.1:1: whether it "
+                        "may read the files (--data_roots), and the checkpoint nobody-7\n"));
+}
+
 TEST_F(CommandLineTest, SuspendAndResumeFromTheCommandLine) {
   const Outcome submit = OnCluster(
       "submit -o name examples/linear.yaml --set name=cli-suspend --set training.steps=1000000");

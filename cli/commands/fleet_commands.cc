@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "lib/job/job_file.h"
 #include "lib/job/job_validation.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 
@@ -45,12 +47,78 @@ struct ValidateOptions {
   std::vector<std::string> settings;
 };
 
+// The answer of the coordinator to the question whether it would take a job.
+struct Verdict {
+  bool is_asked = false;
+  bool is_local = false;  // it reads the files that this process reads
+  absl::Status faults;    // OK if it would take the job
+  std::vector<std::string> warnings;
+  std::string unchecked;  // what nobody could check, and why; "": nothing
+};
+
+bool ReadsFiles(const v1::JobSpec& spec) {
+  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
+}
+
+// The checks that only a coordinator can make, of a job that it was not asked about.
+std::string UncheckedWithout(const std::string& coordinator, const v1::JobSpec& spec) {
+  const std::string& from = spec.checkpoint().resume_from();
+  return absl::StrCat("not checked, because ", coordinator,
+                      ": whether it may read the files (--data_roots)",
+                      ParseCheckpointRef(from) ? absl::StrCat(", and the checkpoint ", from) : "");
+}
+
+// Asks the coordinator, which stores nothing. The errors of Find() but UNAVAILABLE.
+absl::StatusOr<Verdict> AskCoordinator(v1::JobSpec spec, const Session& session) {
+  Verdict verdict;
+  const auto destination = session.Find();
+  if (absl::IsUnavailable(destination.status())) {
+    verdict.unchecked = UncheckedWithout(std::string(destination.status().message()), spec);
+    return verdict;
+  }
+  RETURN_IF_ERROR(destination.status());
+  CoordinatorClient client(destination->target, destination->where);
+  const auto info = client.GetServerInfo();
+  if (!info.ok()) {
+    const std::string why = absl::IsUnavailable(info.status())
+                                ? absl::StrCat("no coordinator answers at ", destination->where)
+                                : std::string(info.status().message());
+    verdict.unchecked = UncheckedWithout(why, spec);
+    return verdict;
+  }
+  verdict.is_local = Session::UsePathsOfHere(*destination, spec);
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_validate_only(true);
+  const auto job = client.CreateJob(request);
+  if (!job.ok() && !absl::IsInvalidArgument(job.status())) {
+    verdict.unchecked = UncheckedWithout(std::string(job.status().message()), spec);
+    return verdict;
+  }
+  verdict.is_asked = true;
+  verdict.faults = job.status();
+  if (!job.ok()) return verdict;
+  verdict.warnings.assign(job->warnings().begin(), job->warnings().end());
+  if (!info->data_visible() && !verdict.is_local && ReadsFiles(spec)) {
+    verdict.unchecked = "not checked: the data, which only the workers see (--data_visible=false)";
+  }
+  return verdict;
+}
+
 absl::Status Validate(const ValidateOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
-  ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
-  std::fputs(WarningLines(checked.warnings).c_str(), stderr);
-  v1::JobSpec& spec = checked.spec;
+  ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobFile(text, options.file, overrides));
+  ASSIGN_OR_RETURN(const Verdict verdict, AskCoordinator(spec, session));
+  if (!verdict.faults.ok()) return LocateFaults(verdict.faults, text, options.file, overrides);
+  std::vector<std::string> warnings = verdict.warnings;
+  // The files of a cluster elsewhere are not here.
+  if (!verdict.is_asked || verdict.is_local) {
+    ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
+    if (!verdict.is_asked) warnings = std::move(checked.warnings);
+  }
+  std::fputs(WarningLines(warnings).c_str(), stderr);
+  if (!verdict.unchecked.empty()) std::fprintf(stderr, "%s\n", verdict.unchecked.c_str());
   FillDefaults(spec);
   if (session.output() == OutputFormat::kYaml) {
     std::fputs(ToYaml(spec).c_str(), stdout);  // a job file again, not an API message

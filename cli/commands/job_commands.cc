@@ -183,6 +183,7 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
     };
   }
   ASSIGN_OR_RETURN(const Session::Destination destination, session.Find());
+  Session::UsePathsOfHere(destination, *request.mutable_spec());
   CoordinatorClient client(destination.target, destination.where);
   const absl::StatusOr<v1::Job> job = client.CreateJob(request, create);
   if (!job.ok()) return LocateFaults(job.status(), text, options.file, overrides);

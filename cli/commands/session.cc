@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <initializer_list>
 #include <iostream>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "cli/framework/exit_code.h"
 #include "cli/local/local_cluster.h"
 #include "lib/fleet/leader.h"
+#include "lib/job/path_rules.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
@@ -127,8 +130,26 @@ absl::StatusOr<Session::Destination> Session::Find() const {
                      "): muster local up starts it again, muster local down "
                      "forgets it"));
   }
-  return Destination{CoordinatorTarget((*local)->address()),
-                     absl::StrCat((*local)->address(), " (the local cluster)")};
+  return Destination{.target = CoordinatorTarget((*local)->address()),
+                     .where = absl::StrCat((*local)->address(), " (the local cluster)"),
+                     .is_local = true};
+}
+
+bool Session::UsePathsOfHere(const Destination& destination, v1::JobSpec& spec) {
+  const std::string& address = destination.target.address();
+  const bool is_loopback = absl::StartsWith(address, "127.") ||
+                           absl::StartsWith(address, "localhost:") ||
+                           absl::StartsWith(address, "[::1]:");
+  bool is_local = destination.is_local;
+  if (!is_local && is_loopback) {  // or a tunnel to a cluster elsewhere
+    CoordinatorClient client(destination.target, destination.where);
+    const auto info = client.GetServerInfo();
+    is_local = info.ok() && IsLocalCluster(*info);
+  }
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
+  if (is_local && !error) MakePathsAbsolute(spec, here);
+  return is_local;
 }
 
 absl::StatusOr<CoordinatorClient> Session::Connect() const {

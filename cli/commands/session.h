@@ -12,6 +12,7 @@
 #include "cli/text/output.h"
 #include "google/protobuf/message.h"
 #include "lib/fleet/channel.h"
+#include "proto/muster/v1/job.pb.h"
 
 namespace muster::cli {
 
@@ -35,12 +36,18 @@ struct Session {
     CoordinatorTarget target;
     std::string where;      // for people: "host:7070 (context prod)"
     bool is_chosen = true;  // false: 127.0.0.1:7070, because nothing else is known
+    bool is_local = false;  // the cluster of muster local up in its default folder
   };
   // Where Connect() goes: the server, else that of the context, else the local cluster, else
   // 127.0.0.1:7070. INVALID_ARGUMENT: both a server and a context are given. UNAVAILABLE: the
   // coordinator of the local cluster has ended. Else the errors of SecureTarget(), ReadContexts()
   // and FindContext().
   absl::StatusOr<Destination> Find() const;
+
+  // Makes the relative paths of a job absolute, as seen from this process's folder, if the
+  // coordinator belongs to a local cluster of this machine: its members may have been started in
+  // another folder. Returns whether it does.
+  static bool UsePathsOfHere(const Destination& destination, v1::JobSpec& spec);
 
   // Tells people that the coordinator has nothing to list: "no jobs at host:7070 (context prod)".
   void TellEmpty(const std::string& what, const CoordinatorClient& client) const;

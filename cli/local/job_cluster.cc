@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/local/job_check.h"
+#include "lib/job/path_rules.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {
@@ -49,6 +50,9 @@ absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
   }
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
   ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
+  if (!error) MakePathsAbsolute(checked.spec, here);
   return std::move(checked.spec);  // the coordinator will warn of the same
 }
 

@@ -426,4 +426,11 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
   return cluster;
 }
 
+bool IsLocalCluster(const v1::ServerInfo& info) {
+  const fs::path state = info.state_dir();
+  if (state.filename() != "state") return false;
+  const auto cluster = LocalCluster::Open(state.parent_path().string());
+  return cluster.ok() && (*cluster)->running("coordinator");
+}
+
 }  // namespace muster::cli

@@ -117,6 +117,9 @@ class LocalCluster {
   bool whole_ = false;
 };
 
+// Returns whether `info` is of the coordinator of a detached cluster on this machine, which runs.
+bool IsLocalCluster(const v1::ServerInfo& info);
+
 // The binary of "coordinator", "ps" or "worker". Looked for in $MUSTER_BIN_DIR, in a Bazel test's
 // runfiles, beside this program and in the folders above it, as <folder>/<role> and
 // <folder>/services/<role>/main. NOT_FOUND names the places.

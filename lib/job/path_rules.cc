@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,26 +27,44 @@ struct NamedPath {
   std::string field, path;
 };
 
-std::vector<NamedPath> PathsOf(const v1::DataSpec& data) {
-  std::vector<NamedPath> paths = {{"data.text.path", data.text().path()},
-                                  {"data.idx.images", data.idx().images()},
-                                  {"data.idx.labels", data.idx().labels()},
-                                  {"data.idx.eval_images", data.idx().eval_images()},
-                                  {"data.idx.eval_labels", data.idx().eval_labels()}};
-  for (const auto& [input, path] : data.npy().inputs()) {
-    paths.push_back({absl::StrCat("data.npy.inputs.", input), path});
+// Calls `visit` with the field and the path of each that is set.
+using PathVisit = absl::FunctionRef<void(const std::string& field, std::string& path)>;
+
+void VisitPaths(v1::DataSpec& data, PathVisit visit) {
+  const auto visit_set = [&](const std::string& field, std::string* path) {
+    if (!path->empty()) visit(field, *path);
+  };
+  if (data.has_text()) visit_set("data.text.path", data.mutable_text()->mutable_path());
+  if (data.has_idx()) {
+    v1::IdxData& idx = *data.mutable_idx();
+    visit_set("data.idx.images", idx.mutable_images());
+    visit_set("data.idx.labels", idx.mutable_labels());
+    visit_set("data.idx.eval_images", idx.mutable_eval_images());
+    visit_set("data.idx.eval_labels", idx.mutable_eval_labels());
   }
-  std::erase_if(paths, [](const NamedPath& named) { return named.path.empty(); });
-  return paths;
+  if (!data.has_npy()) return;
+  for (auto& [input, path] : *data.mutable_npy()->mutable_inputs()) {
+    visit_set(absl::StrCat("data.npy.inputs.", input), &path);
+  }
 }
 
-std::vector<NamedPath> PathsOf(const v1::JobSpec& spec) {
-  std::vector<NamedPath> paths = PathsOf(spec.data());
-  paths.insert(paths.begin(), {"model.onnx.path", spec.model().onnx().path()});
-  if (const std::string& from = spec.checkpoint().resume_from(); !ParseCheckpointRef(from)) {
-    paths.push_back({"checkpoint.resume_from", from});
+void VisitPaths(v1::JobSpec& spec, PathVisit visit) {
+  if (!spec.model().onnx().path().empty()) {
+    visit("model.onnx.path", *spec.mutable_model()->mutable_onnx()->mutable_path());
   }
-  std::erase_if(paths, [](const NamedPath& named) { return named.path.empty(); });
+  if (spec.has_data()) VisitPaths(*spec.mutable_data(), visit);
+  const std::string& from = spec.checkpoint().resume_from();
+  if (!from.empty() && !ParseCheckpointRef(from)) {
+    visit("checkpoint.resume_from", *spec.mutable_checkpoint()->mutable_resume_from());
+  }
+}
+
+template <typename Spec>
+std::vector<NamedPath> PathsOf(Spec spec) {
+  std::vector<NamedPath> paths;
+  VisitPaths(spec, [&](const std::string& field, std::string& path) {
+    paths.push_back({field, path});
+  });
   return paths;
 }
 
@@ -106,6 +125,16 @@ std::vector<FieldFault> PathRules::FaultsOf(const v1::JobSpec& spec) const {
     }
   }
   return faults;
+}
+
+bool MakePathsAbsolute(v1::JobSpec& spec, const std::string& folder) {
+  bool had_any = false;
+  VisitPaths(spec, [&](const std::string&, std::string& path) {
+    if (fs::path(path).is_absolute()) return;
+    path = (fs::path(folder) / path).lexically_normal().string();
+    had_any = true;
+  });
+  return had_any;
 }
 
 }  // namespace muster

@@ -41,4 +41,8 @@ class PathRules {
   std::vector<std::string> roots_;  // canonical
 };
 
+// Makes the relative paths of a spec absolute, as seen from `folder`: those of data, of the model's
+// file and of a folder to resume from. Returns whether it had any.
+bool MakePathsAbsolute(v1::JobSpec& spec, const std::string& folder);
+
 }  // namespace muster

@@ -109,6 +109,25 @@ TEST_F(PathRulesTest, NeitherDataNorACheckpointHasALinkOutOfTheFolders) {
   EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "links within them are";
 }
 
+TEST(PathsTest, RelativePathsAreMadeAbsoluteAndNamesOfJobsAreNot) {
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_onnx()->set_path("./model.onnx");
+  (*spec.mutable_data()->mutable_npy()->mutable_inputs())["x"] = "../x.npy";
+  (*spec.mutable_data()->mutable_npy()->mutable_inputs())["y"] = "/data/y.npy";
+  spec.mutable_checkpoint()->set_resume_from("runs/step-00000001");
+  EXPECT_TRUE(MakePathsAbsolute(spec, "/home/me"));
+  EXPECT_EQ(spec.model().onnx().path(), "/home/me/model.onnx");
+  EXPECT_EQ(spec.data().npy().inputs().at("x"), "/home/x.npy");
+  EXPECT_EQ(spec.data().npy().inputs().at("y"), "/data/y.npy");
+  EXPECT_EQ(spec.checkpoint().resume_from(), "/home/me/runs/step-00000001");
+  EXPECT_FALSE(MakePathsAbsolute(spec, "/elsewhere"));
+
+  v1::JobSpec other;
+  other.mutable_checkpoint()->set_resume_from("char-gpt-7@100");
+  EXPECT_FALSE(MakePathsAbsolute(other, "/home/me"));
+  EXPECT_EQ(other.ByteSizeLong(), other.checkpoint().ByteSizeLong() + 2) << "nothing was added";
+}
+
 TEST_F(PathRulesTest, WithoutFoldersEverythingIsAllowedAndAFolderMustExist) {
   const auto any = PathRules::Parse("");
   ASSERT_TRUE(any.ok());
