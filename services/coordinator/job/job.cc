@@ -358,7 +358,10 @@ void Job::StopFor(const v1::StopCause& cause, absl::Time now) {
                            (state() == v1::PREPARING && plan_->carries() > 0) ||
                            (state() == v1::RECOVERING && interruption_.carries());
   if (holds_steps) return RequestStop(cause.reason(), cause.message(), now);
-  Stopped(absl::StrCat("with nothing that is not in ", WhereItGoesOn(record_)), now);
+  Stopped(record_.checkpoint().empty()
+              ? "with nothing to save"
+              : absl::StrCat("with nothing that is not in ", WhereItGoesOn(record_)),
+          now);
 }
 
 void Job::StopWaiting(const std::string& lacks, absl::Time now) {
@@ -575,7 +578,7 @@ void Job::MemberLost(const std::string& name, const std::string& why, absl::Time
 // ---------------------------------------------------------------- recovery
 
 void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
-  if (verdict.reason == NonFiniteWatch::kLossNotFinite) return StopAtNonFinite(verdict, now);
+  if (NonFiniteWatch::Rules(verdict.reason)) return StopAtNonFinite(verdict, now);
   if (!verdict.recoverable) return Fail(verdict.reason, verdict.message, now);
   if (state() != v1::RECOVERING) return Recover(verdict, now);
   // One more.
@@ -878,7 +881,7 @@ void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> 
                  absl::Time now) {
   for (StepSummary& step : steps) {
     ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
-    if (const auto remark = non_finite_.Take(step, record_.spec())) {
+    if (const auto remark = non_finite_.Take(step, record_)) {
       Note(remark->reason, remark->message, now);
     }
     effects_.steps.push_back(std::move(step));

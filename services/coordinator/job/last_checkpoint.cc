@@ -11,13 +11,17 @@ int64_t CommittedStep(const v1::Job& record) {
 }
 
 std::string WhereItGoesOn(const v1::Job& record) {
-  return record.checkpoint().empty() ? "where it began" : CheckpointIdOf(record.checkpoint());
+  return record.checkpoint().empty() ? "its beginning (it has no checkpoint)"
+                                     : CheckpointIdOf(record.checkpoint());
 }
 
 std::string AdviceToResume(const v1::Job& record) {
-  if (record.checkpoint().empty()) return "";
-  return absl::StrCat(". To go on, submit it again with --set checkpoint.resume_from=",
-                      JobIdOf(record.name()), "@", CommittedStep(record));
+  if (record.checkpoint().empty()) {
+    return ". It has no checkpoint: submitted again, it starts from its beginning";
+  }
+  return absl::StrCat(
+      ". To go on from its last checkpoint, submit it again with --set checkpoint.resume_from=",
+      JobIdOf(record.name()), "@", CommittedStep(record));
 }
 
 }  // namespace muster

@@ -11,12 +11,12 @@ namespace muster {
 // Its step; -1: the job has none.
 int64_t CommittedStep(const v1::Job& record);
 
-// The checkpoint at which the job goes on after its shards were lost, "net-1@50", or "where it
-// began".
+// The place at which the job goes on after its shards were lost: its last checkpoint, "net-1@50",
+// or "its beginning (it has no checkpoint)".
 std::string WhereItGoesOn(const v1::Job& record);
 
-// Of a job that has ended, how another one goes on where it was, to follow a sentence's last word;
-// "": it has left no checkpoint.
+// How another job goes on from the last checkpoint of this one, which has ended, or that it has
+// none. Follows a sentence's last word.
 std::string AdviceToResume(const v1::Job& record);
 
 }  // namespace muster

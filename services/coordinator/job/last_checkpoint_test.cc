@@ -12,15 +12,17 @@ TEST(LastCheckpointTest, AJobGoesOnFromItAndAnotherMayToo) {
   EXPECT_EQ(CommittedStep(record), 50);
   EXPECT_EQ(WhereItGoesOn(record), "net-1@50");
   EXPECT_EQ(AdviceToResume(record),
-            ". To go on, submit it again with --set checkpoint.resume_from=net-1@50");
+            ". To go on from its last checkpoint, submit it again with --set "
+            "checkpoint.resume_from=net-1@50");
 }
 
 TEST(LastCheckpointTest, AJobWithoutOneGoesBackToItsBeginning) {
   v1::Job record;
   record.set_name("jobs/net-1");
   EXPECT_EQ(CommittedStep(record), -1);
-  EXPECT_EQ(WhereItGoesOn(record), "where it began");
-  EXPECT_EQ(AdviceToResume(record), "");
+  EXPECT_EQ(WhereItGoesOn(record), "its beginning (it has no checkpoint)");
+  EXPECT_EQ(AdviceToResume(record),
+            ". It has no checkpoint: submitted again, it starts from its beginning");
 }
 
 }  // namespace

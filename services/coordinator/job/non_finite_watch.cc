@@ -6,10 +6,30 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/job/resource_name.h"
 #include "lib/plan/batch_order.h"
 #include "services/coordinator/job/last_checkpoint.h"
 
 namespace muster {
+namespace {
+
+constexpr char kDataNotFinite[] = "DATA_NOT_FINITE";
+constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
+
+// Begins a sentence that lacks its point.
+std::string AdviceOn(absl::string_view reason) {
+  return reason == kDataNotFinite
+             ? "Correct that row"
+             : "Try a lower learning rate, a longer warm-up or clip: {global_norm: 1}";
+}
+
+// Of steps that are skipped: their workers go on, and only log what the data have.
+std::string WhereTheDataAreNamed(const v1::Job& record) {
+  return absl::StrCat(". If the data are the cause, `muster logs ", JobIdOf(record.name()),
+                      "` names the row");
+}
+
+}  // namespace
 
 void NonFiniteWatch::Restore(const StepSummary& last) {
   noted_ = !std::isfinite(last.loss) && !last.skipped;
@@ -17,22 +37,22 @@ void NonFiniteWatch::Restore(const StepSummary& last) {
 }
 
 std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Take(const StepSummary& step,
-                                                           const v1::JobSpec& spec) {
-  std::optional<Remark> remark = TakeLoss(step, spec);
+                                                           const v1::Job& record) {
+  std::optional<Remark> remark = TakeLoss(step, record.spec());
   skips_in_row_ = step.skipped ? skips_in_row_ + 1 : 0;
   if (skips_in_row_ != kSkipsAlarming) return remark;
   const std::string what = absl::StrCat("steps ", step.step - kSkipsAlarming + 1, " to ", step.step,
                                         " were skipped: their gradients were not finite");
-  if (spec.training().precision() == v1::FP16) {
+  const std::string rest = absl::StrCat(WhereTheDataAreNamed(record), AdviceToResume(record));
+  if (record.spec().training().precision() == v1::FP16) {
     return Remark{"LOSS_SCALE_ALARM",
                   absl::StrCat(what, " even with the loss scale at ", step.loss_scale,
                                ". Try precision: bf16, a lower learning rate, a longer warm-up or "
-                               "clip: {global_norm: 1}; resume from the last checkpoint")};
+                               "clip: {global_norm: 1}",
+                               rest)};
   }
   return Remark{"STEPS_SKIPPED",
-                absl::StrCat(what,
-                             ". Try a lower learning rate or a longer warm-up; resume from the "
-                             "last checkpoint")};
+                absl::StrCat(what, ". Try a lower learning rate or a longer warm-up", rest)};
 }
 
 // What follows the first is mostly not finite either.
@@ -54,7 +74,7 @@ std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Failure(const v1::Job& rec
                    " steps were skipped: their gradients were not finite, and nothing has been "
                    "trained since. Try precision: bf16, a lower learning rate or a longer warm-up "
                    "(on_non_finite: ignore goes on for ever)",
-                   AdviceToResume(record))};
+                   WhereTheDataAreNamed(record), AdviceToResume(record))};
 }
 
 NonFiniteWatch::Remark NonFiniteWatch::Completion(const v1::Job& record) const {
@@ -63,8 +83,13 @@ NonFiniteWatch::Remark NonFiniteWatch::Completion(const v1::Job& record) const {
   return {"NONFINITE_LOSS",
           absl::StrCat(trained, ", and the last loss is ", record.progress().loss(),
                        ": the parameters are of no use. Look for the first NONFINITE_LOSS among "
-                       "the events; try a lower learning rate, a longer warm-up or clip: "
-                       "{global_norm: 1}, from a checkpoint before it")};
+                       "the events. ",
+                       AdviceOn(kLossNotFinite), ", from a checkpoint before it if there is one",
+                       WhereTheDataAreNamed(record))};
+}
+
+bool NonFiniteWatch::Rules(absl::string_view reason) {
+  return reason == kLossNotFinite || reason == kDataNotFinite;
 }
 
 bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& plan) {
@@ -75,19 +100,17 @@ bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& pl
 // from there to this one would be the same again, and so would this one's batch: it is left out.
 NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,
                                             const FailureJudge::Verdict& verdict) {
-  const std::string goes_on = WhereItGoesOn(record);
   if (record.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
-    return {.message = absl::StrCat(verdict.message, "; the last checkpoint is ", goes_on,
-                                    AdviceToResume(record),
-                                    ", with a lower learning rate, a longer warm-up or clip: "
-                                    "{global_norm: 1}, or with on_non_finite: rollback")};
+    return {.message = absl::StrCat(verdict.message, ". ", AdviceOn(verdict.reason),
+                                    ", or leave the batch out with on_non_finite: rollback",
+                                    AdviceToResume(record))};
   }
   v1::JobRecovery recovery = record.recovery();
   if (recovery.rollbacks() >= kRollbacksMax) {
     return {.message = absl::StrCat(verdict.message, "; it was rolled back ", kRollbacksMax,
                                     " times for that, each time without the samples of such a "
-                                    "step; the last checkpoint is ",
-                                    goes_on)};
+                                    "step. ",
+                                    AdviceOn(verdict.reason), AdviceToResume(record))};
   }
   recovery.set_rollbacks(recovery.rollbacks() + 1);
   recovery.clear_resumed_step();
@@ -99,8 +122,9 @@ NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,
     std::ranges::sort(batches);
     left_out = absl::StrCat(", without batch ", batch, " of the data");
   }
-  return {.rollback = std::move(recovery),
-          .message = absl::StrCat(verdict.message, "; goes back to ", goes_on, left_out)};
+  return {
+      .rollback = std::move(recovery),
+      .message = absl::StrCat(verdict.message, "; goes back to ", WhereItGoesOn(record), left_out)};
 }
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/records/progress_ledger.h"
@@ -35,7 +36,7 @@ class NonFiniteWatch {
 
   // A step has become known, in order. Nothing: it gives no cause, or has been said of one before:
   // once per generation of losses, once per row of skipped steps.
-  std::optional<Remark> Take(const StepSummary& step, const v1::JobSpec& spec);
+  std::optional<Remark> Take(const StepSummary& step, const v1::Job& record);
 
   // Why a job that runs has failed: it skips for ever. Nothing: it does not.
   std::optional<Remark> Failure(const v1::Job& record) const;
@@ -43,8 +44,10 @@ class NonFiniteWatch {
   // success: the reason says so, and `muster` ends with an error.
   Remark Completion(const v1::Job& record) const;
 
-  // What becomes of a job of which a worker has failed with kLossNotFinite.
-  static constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
+  // Whether a worker that fails with `reason` has met a loss or gradient that is not finite: see
+  // Trainer::Step().
+  static bool Rules(absl::string_view reason);
+  // Rules on a job of which a worker has failed with such a reason.
   struct Ruling {
     // It goes back to its last checkpoint, with this in its record. Nothing: it has failed.
     std::optional<v1::JobRecovery> rollback;

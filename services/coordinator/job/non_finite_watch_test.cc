@@ -28,16 +28,16 @@ class NonFiniteWatchTest : public ::testing::Test {
   // The reason of what is said of the next step; "": nothing is.
   std::string Step(double loss, bool skipped = false) {
     const auto remark = watch_.Take(
-        {.step = next_step_++, .loss = loss, .loss_scale = 64, .skipped = skipped}, record_.spec());
+        {.step = next_step_++, .loss = loss, .loss_scale = 64, .skipped = skipped}, record_);
     message_ = remark ? remark->message : "";
     return remark ? remark->reason : "";
   }
   void Skip(int count) {
     for (int i = 0; i < count; ++i) EXPECT_EQ(Step(std::nan(""), /*skipped=*/true), "") << i;
   }
-  NonFiniteWatch::Ruling RuleAt(int64_t step) {
-    NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(
-        record_, {.reason = NonFiniteWatch::kLossNotFinite, .message = "it is nan", .step = step});
+  NonFiniteWatch::Ruling RuleAt(int64_t step, const std::string& reason = "LOSS_NOT_FINITE") {
+    NonFiniteWatch::Ruling ruling =
+        NonFiniteWatch::Rule(record_, {.reason = reason, .message = "it is nan", .step = step});
     if (ruling.rollback) *record_.mutable_recovery() = *ruling.rollback;
     return ruling;
   }
@@ -92,7 +92,11 @@ TEST_F(NonFiniteWatchTest, SkippedStepsAreAnAlarmOncePerRow) {
   EXPECT_EQ(Step(1), "");
   Skip(NonFiniteWatch::kSkipsAlarming - 1);
   EXPECT_EQ(Step(std::nan(""), /*skipped=*/true), "STEPS_SKIPPED");
-  EXPECT_THAT(message_, HasSubstr("steps 10 to 19 were skipped"));
+  EXPECT_THAT(
+      message_,
+      AllOf(HasSubstr("steps 10 to 19 were skipped"),
+            HasSubstr("`muster logs net-1` names the row"),
+            EndsWith("It has no checkpoint: submitted again, it starts from its beginning")));
   Skip(NonFiniteWatch::kSkipsAlarming);
   EXPECT_EQ(Step(1), "");
   record_.mutable_spec()->mutable_training()->set_precision(v1::FP16);
@@ -120,9 +124,39 @@ TEST_F(NonFiniteWatchTest, AJobThatDoesNotRollBackHasFailed) {
   Set(v1::NON_FINITE_FAIL);
   const NonFiniteWatch::Ruling ruling = RuleAt(57);
   EXPECT_FALSE(ruling.rollback.has_value());
-  EXPECT_THAT(ruling.message,
-              AllOf(HasSubstr("it is nan; the last checkpoint is net-1@50. To go"),
-                    HasSubstr("checkpoint.resume_from=net-1@50, with a lower learning rate")));
+  EXPECT_EQ(ruling.message,
+            "it is nan. Try a lower learning rate, a longer warm-up or clip: {global_norm: 1}, or "
+            "leave the batch out with on_non_finite: rollback. To go on from its last checkpoint, "
+            "submit it again with --set checkpoint.resume_from=net-1@50");
+}
+
+TEST_F(NonFiniteWatchTest, NoCheckpointIsNamedWhereThereIsNone) {
+  Set(v1::NON_FINITE_FAIL);
+  EXPECT_THAT(RuleAt(7).message,
+              EndsWith("It has no checkpoint: submitted again, it starts from its beginning"));
+  Set(v1::NON_FINITE_ROLLBACK);
+  EXPECT_EQ(RuleAt(7).message,
+            "it is nan; goes back to its beginning (it has no checkpoint), without batch 7 of the "
+            "data");
+}
+
+// The learning rate is not at fault.
+TEST_F(NonFiniteWatchTest, DataThatAreNotFiniteAreToBeCorrectedOrLeftOut) {
+  EXPECT_TRUE(NonFiniteWatch::Rules("DATA_NOT_FINITE"));
+  record_.set_checkpoint("jobs/net-1/checkpoints/50");
+  Set(v1::NON_FINITE_FAIL);
+  EXPECT_EQ(RuleAt(57, "DATA_NOT_FINITE").message,
+            "it is nan. Correct that row, or leave the batch out with on_non_finite: rollback. To "
+            "go on from its last checkpoint, submit it again with --set "
+            "checkpoint.resume_from=net-1@50");
+
+  Set(v1::NON_FINITE_ROLLBACK);
+  EXPECT_EQ(RuleAt(57, "DATA_NOT_FINITE").message,
+            "it is nan; goes back to net-1@50, without batch 57 of the data");
+  while (RuleAt(60, "DATA_NOT_FINITE").rollback) {
+  }
+  EXPECT_THAT(RuleAt(60, "DATA_NOT_FINITE").message,
+              AllOf(HasSubstr("it was rolled back 8 times"), HasSubstr(". Correct that row. To")));
 }
 
 TEST_F(NonFiniteWatchTest, EachRollbackLeavesTheBatchOfItsStepOut) {

@@ -48,14 +48,14 @@ class RecoveringJobTest : public JobTest {
   void Tell(const std::string& member, const v1::JobReport& report) {
     job_.Report(member, &report, now_);
   }
-  v1::JobReport NotFinite(int64_t step) const {
+  v1::JobReport NotFinite(int64_t step, const std::string& reason = "LOSS_NOT_FINITE") const {
     v1::JobReport report = Say(v1::MEMBER_FAILED, step);
     v1::MemberError& error = *report.mutable_error();
     error.set_code(static_cast<int>(absl::StatusCode::kOutOfRange));
-    error.set_reason("LOSS_NOT_FINITE");
+    error.set_reason(reason);
     error.set_step(step);
     error.set_message(absl::StrCat("the loss of step ", step,
-                                   " is nan; not finite are the gradients of 1 of 1 parameters"));
+                                   " is nan; the gradients of 1 of 1 parameters are not finite"));
     return report;
   }
   void SayHalted(const std::string& ps, int64_t oldest, int64_t newest) {
@@ -615,9 +615,26 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteEndsTheJobAndNamesItsLastCheckpoin
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_EQ(job_.record().reason(), "LOSS_NOT_FINITE");
   EXPECT_THAT(job_.record().message(),
-              AllOf(HasSubstr("the loss of step 57 is nan; not finite are the gradients of"),
-                    HasSubstr("the last checkpoint is net-1@50"),
+              AllOf(HasSubstr("the loss of step 57 is nan; the gradients of 1 of 1 parameters"),
+                    HasSubstr("Try a lower learning rate"),
                     HasSubstr("--set checkpoint.resume_from=net-1@50")));
+}
+
+TEST_F(RecoveringJobTest, DataThatAreNotFiniteEndTheJobOrRollItBackAsALossDoes) {
+  Run();
+  Tell("w-0", NotFinite(57, "DATA_NOT_FINITE"));
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "DATA_NOT_FINITE");
+  EXPECT_THAT(job_.record().message(),
+              AllOf(HasSubstr("Correct that row"), HasSubstr("It has no checkpoint")));
+
+  v1::Job record = Record();
+  record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
+  Begin(record);
+  Run();
+  Tell("w-0", NotFinite(57, "DATA_NOT_FINITE"));
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().recovery().rollbacks(), 1);
 }
 
 TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFewTimes) {
