@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -69,9 +70,12 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
 
   const v1::Job failed = cluster_.AwaitState(job, v1::FAILED, absl::Seconds(60));
 
-  EXPECT_EQ(failed.reason(), "LOSS_NOT_FINITE");
-  EXPECT_THAT(failed.message(), AllOf(HasSubstr(" is nan"), HasSubstr("of no parameter group"),
-                                      HasSubstr(absl::StrCat("resume_from=", job, "@"))));
+  EXPECT_EQ(failed.reason(), "DATA_NOT_FINITE");
+  EXPECT_THAT(
+      failed.message(),
+      AllOf(HasSubstr(absl::StrCat(" is nan: input 'target' has a NaN in row ", kPoisoned, " of ",
+                                   folder_, "-target.npy. Correct that row")),
+            Not(HasSubstr("learning rate")), HasSubstr(absl::StrCat("resume_from=", job, "@"))));
   // One that was being written then may have been committed since.
   const std::string folder = absl::StrCat("jobs/", job, "/checkpoints/");
   ASSERT_THAT(failed.checkpoint(), StartsWith(folder));
@@ -80,6 +84,22 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
   for (const auto& [name, values] : cluster_.Parameters(job, good)) {
     for (const float value : values) EXPECT_TRUE(std::isfinite(value)) << name;
   }
+}
+
+// The data are sound. The job has ended before its first checkpoint.
+TEST_F(NonfiniteTest, ALearningRateThatIsTooHighIsBlamedAndNoCheckpointIsNamed) {
+  const std::string job = cluster_.Submit(
+      absl::StrReplaceAll(Job("fail"), {{"learning_rate: 0.1", "learning_rate: 1e6"},
+                                        {"every_steps: 5", "every_steps: 50"},
+                                        {"-target.npy", "-input.npy"}}));
+
+  const v1::Job failed = cluster_.AwaitState(job, v1::FAILED, absl::Seconds(60));
+
+  EXPECT_EQ(failed.reason(), "LOSS_NOT_FINITE");
+  EXPECT_THAT(failed.message(), AllOf(HasSubstr("Try a lower learning rate"),
+                                      HasSubstr("It has no checkpoint: submitted again, it starts "
+                                                "from its beginning"),
+                                      Not(HasSubstr("resume_from"))));
 }
 
 TEST_F(NonfiniteTest, TheJobRollsBackLeavesTheBatchOutAndLearnsTheLine) {

@@ -1,6 +1,7 @@
 #include "lib/exchange/fake_ps.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -195,6 +196,7 @@ void FakeShard::Apply(int index, Chunk& chunk) {
     if (parameter.has_statistic_momentum()) {
       const auto momentum = static_cast<float>(parameter.statistic_momentum());
       chunk.values[i] += momentum * (sum - chunk.values[i]);
+      if (!std::isfinite(sum)) chunk.squares = std::nan("");
       continue;
     }
     chunk.values[i] -= static_cast<float>(learning_rate) * sum;

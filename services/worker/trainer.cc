@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -16,6 +17,8 @@
 #include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
+#include "lib/data/non_finite_input.h"
+#include "lib/data/sample_order.h"
 #include "lib/engine/peak_flops.h"
 #include "lib/exchange/local_sgd_exchange.h"
 #include "lib/exchange/ps_exchange.h"
@@ -23,6 +26,7 @@
 #include "lib/graph/cost.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering/lowering.h"
+#include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
@@ -118,8 +122,7 @@ absl::Status Trainer::Open() {
   layout_ = LayOut(graphs->training, devices);
   phases.End("graph");
 
-  const SampleRange held_out =
-      PartOf({0, dataset_->evaluation_samples()}, ToInt(options_.rank), plan.workers_size());
+  const SampleRange held_out = HeldOut();
   const bool has_memory = parameters_ != nullptr;  // of the generation before
   if (!has_memory) {
     team_ = std::make_unique<DeviceTeam>(devices);
@@ -240,6 +243,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   before->pending_.reset();
   before->cancelled_ = false;
   before->loss_was_nonfinite_ = false;
+  before->evaluation_was_nonfinite_ = false;
   before->failed_step_ = -1;
   const bool same_share = before->HasTheShareOf(options);
   before->options_ = std::move(options);
@@ -461,6 +465,11 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   return Evaluate(step_);
 }
 
+SampleRange Trainer::HeldOut() const {
+  return PartOf({0, dataset_->evaluation_samples()}, ToInt(options_.rank),
+                options_.plan->workers_size());
+}
+
 // A CPU that computes has no more to give; beside GPUs its cores are idle, and read for all of
 // them.
 int Trainer::ReaderThreads() const {
@@ -626,11 +635,7 @@ void Trainer::ShowStep(const v1::StepRecord& record) {
   const double loss_share = record.loss_share();
   if (!std::isfinite(loss_share)) {
     metrics.nonfinite_losses.Increment();
-    // A judged step is skipped then, and the coordinator tells when that goes on.
-    LOG_IF(WARNING, !loss_was_nonfinite_ && !StepsAreJudged(plan.spec().training()))
-        << plan.job() << ": the loss of step " << record.step() << " is " << loss_share
-        << "; this is said once. A lower learning rate may help.";
-    loss_was_nonfinite_ = true;
+    if (!std::exchange(loss_was_nonfinite_, true)) WarnOfLoss(record);
   }
   metrics.loss.Set(loss_share * static_cast<double>(plan.spec().data().batch_size()) / samples);
   metrics.steps.Increment();
@@ -638,6 +643,19 @@ void Trainer::ShowStep(const v1::StepRecord& record) {
   metrics.flops.Increment(step_flops_);
   metrics.step_duration.Observe(record.step_seconds());
   metrics.wait_duration.Observe(record.wait_seconds());
+}
+
+// Warns of a loss that stops nothing.
+void Trainer::WarnOfLoss(const v1::StepRecord& record) const {
+  if (StopsAt(record.loss_share())) return;  // its error says why
+  const v1::JobPlan& plan = *options_.plan;
+  const std::string input = NameNonFiniteInputOf(record.step());
+  // A judged step is skipped, and the coordinator tells when that goes on.
+  if (input.empty() && StepsAreJudged(plan.spec().training())) return;
+  LOG(WARNING) << plan.job() << ": the loss of step " << record.step() << " is "
+               << record.loss_share() << (input.empty() ? "" : ": ") << input
+               << "; this is said once. "
+               << (input.empty() ? "A lower learning rate may help." : "Correct that row.");
 }
 
 absl::Status Trainer::Drain() {
@@ -673,28 +691,86 @@ bool Trainer::StopsAt(double loss_or_norm) const {
 absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
   failed_step_ = step;
   if (options_.plan->spec().on_non_finite() == v1::NON_FINITE_ROLLBACK) pending_.reset();
-  return WithReason(absl::OutOfRangeError(absl::StrCat(what, NameNonFiniteGradients(step + 1))),
+  if (const std::string input = NameNonFiniteInputOf(step); !input.empty()) {
+    return WithReason(absl::OutOfRangeError(absl::StrCat(what, ": ", input)), "DATA_NOT_FINITE");
+  }
+  return WithReason(absl::OutOfRangeError(absl::StrCat(what, NameNonFiniteTensor(step + 1))),
                     "LOSS_NOT_FINITE");
 }
 
-// "; not finite are the gradients of 2 of 4 parameters, the first of them 'w' (...)"; "" where it
-// is not known.
-std::string Trainer::NameNonFiniteGradients(int64_t version) const {
+// The whole batch is read, so that every worker names the same row, whichever trained on it.
+std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
+  const v1::JobPlan& plan = *options_.plan;
+  const v1::DataSpec& data = plan.spec().data();
+  const BatchShare batch = SamplesOfStep(data.seed(), dataset_->samples(), data.batch_size(),
+                                         BatchOfStep(step, plan.left_out_batches()),
+                                         /*first_position=*/0, data.batch_size());
+  return NameNonFiniteInput(*dataset_, data, plan.graph(), batch.epoch, batch.samples);
+}
+
+// Names the gradient, value or statistic of the step that led to `version` that is not finite, to
+// follow a sentence; "" if that is not known. A statistic comes last: no training loss reads it.
+std::string Trainer::NameNonFiniteTensor(int64_t version) const {
   if (exchange_->version() != version && exchange_->version() != version + 1) return "";
   const v1::JobPlan& plan = *options_.plan;
-  absl::btree_set<int> parameters;
+  absl::btree_set<int> gradients, statistics;
   for (const ChunkId chunk : NumbersBelow<ChunkId>(plan.chunks_size())) {
     const v1::PlanChunk& planned = plan.chunks(ToInt(chunk));
-    if (planned.slot() == 0 && !std::isfinite(exchange_->GradientSquares(chunk, version))) {
-      parameters.insert(planned.parameter());
-    }
+    if (planned.slot() != 0 || std::isfinite(exchange_->GradientSquares(chunk, version))) continue;
+    (IsStatistic(planned.parameter()) ? statistics : gradients).insert(planned.parameter());
   }
-  if (parameters.empty()) return "; every element of its gradient is finite";
-  const v1::Parameter& first = plan.graph().parameters(*parameters.begin());
-  const std::optional<int> group = GroupOf(plan.spec().training(), first);
+  if (!gradients.empty()) {
+    const int of = static_cast<int>(std::ranges::count_if(
+        plan.graph().parameters(),
+        [](const v1::Parameter& parameter) { return !parameter.has_statistic_momentum(); }));
+    return absl::StrCat("; the gradients of ", gradients.size(), " of ", of,
+                        " parameters are not finite, the first is that of ",
+                        NameWithGroup(*gradients.begin()));
+  }
+  if (const std::optional<int> parameter = FirstNonFiniteValue(version)) {
+    return absl::StrCat("; its gradient is finite, but the value of parameter ",
+                        NameWithGroup(*parameter), " no longer is");
+  }
+  if (statistics.empty()) return "; every element of its gradient is finite";
+  return absl::StrCat("; the running statistic '",
+                      plan.graph().parameters(*statistics.begin()).name(),
+                      "' is not finite, every gradient is");
+}
+
+// The first trained parameter with a value that is not finite. None if the values are of another
+// version by now: answers may be overwriting them.
+std::optional<int> Trainer::FirstNonFiniteValue(int64_t version) const {
+  if (exchange_->version() != version) return std::nullopt;
+  constexpr uint16_t kBf16Exponent = 0x7f80;  // all ones: infinite, or not a number
+  for (int p = 0; p < options_.plan->graph().parameters_size(); ++p) {
+    if (IsStatistic(p)) continue;
+    const absl::Span<const float> values = parameters_->tensors()[p];
+    bool finite = true;
+    for (size_t i = 0; finite && i < values.size(); ++i) {
+      if (narrow_parameters_[p]) {  // bf16: steps of fp16 jobs are judged, and never stop
+        uint16_t bits;
+        std::memcpy(&bits, reinterpret_cast<const char*>(values.data()) + i * sizeof(bits),
+                    sizeof(bits));
+        finite = (bits & kBf16Exponent) != kBf16Exponent;
+      } else {
+        finite = std::isfinite(values[i]);
+      }
+    }
+    if (!finite) return p;
+  }
+  return std::nullopt;
+}
+
+bool Trainer::IsStatistic(int parameter) const {
+  return options_.plan->graph().parameters(parameter).has_statistic_momentum();
+}
+
+std::string Trainer::NameWithGroup(int parameter) const {
+  const v1::JobPlan& plan = *options_.plan;
+  const v1::Parameter& named = plan.graph().parameters(parameter);
+  const std::optional<int> group = GroupOf(plan.spec().training(), named);
   return absl::StrCat(
-      "; not finite are the gradients of ", parameters.size(), " of ",
-      plan.graph().parameters_size(), " parameters, the first of them '", first.name(), "' (",
+      "'", named.name(), "' (",
       group ? absl::StrCat("training.parameter_groups[", *group, "]") : "of no parameter group",
       ")");
 }
@@ -773,9 +849,22 @@ absl::Status Trainer::Evaluate(int64_t version) {
     record.set_correct(record.correct() + sums[i].correct * all / evaluation_labels_);
     record.set_samples(record.samples() + lanes_[i]->evaluation_samples());
   }
+  if (!std::isfinite(record.loss_sum()) && !std::exchange(evaluation_was_nonfinite_, true)) {
+    WarnOfEvaluation(version);
+  }
   SetTime(absl::Now(), *record.mutable_time());
   Observe(options_.metrics->evaluate_duration, SteadyNow() - begin);
   return options_.log->Append(std::move(record));
+}
+
+void Trainer::WarnOfEvaluation(int64_t version) const {
+  const v1::JobPlan& plan = *options_.plan;
+  const SampleRange held_out = HeldOut();
+  const std::string input = NameNonFiniteHeldOut(*dataset_, plan.spec().data(), plan.graph(),
+                                                 held_out.first, held_out.count);
+  if (input.empty()) return;
+  LOG(WARNING) << plan.job() << ": the loss of the evaluation after step " << version
+               << " is not finite: " << input << "; this is said once. Correct that row.";
 }
 
 void Trainer::Halt(absl::Status why) {

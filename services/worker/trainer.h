@@ -81,9 +81,10 @@ class Trainer {
   // recorded as missed, evaluations between without samples.
   //
   // ABORTED after Pause() when it would have to wait: call Drain(). Other errors are final.
-  // OUT_OF_RANGE, reason "LOSS_NOT_FINITE", unless the job ignores that: the loss of a step, or the
-  // norm of its gradient, is not finite, and the step was not skipped for it. Nothing of a later
-  // step is recorded, nor, where the job rolls back, of this one.
+  // OUT_OF_RANGE, unless the job ignores that: the loss of a step, or the norm of its gradient, is
+  // not finite, and the step was not skipped for it. The reason is "DATA_NOT_FINITE" if an input of
+  // the step's batch is not, else "LOSS_NOT_FINITE". Nothing of a later step is recorded, nor,
+  // where the job rolls back, of this one.
   absl::Status Step();
   // No step is left to begin.
   bool done() const { return step_.load() >= total_steps_; }
@@ -146,7 +147,11 @@ class Trainer {
   absl::Status RecordStep(double gradient_norm);
   bool StopsAt(double loss_or_norm) const;
   absl::Status NotFinite(int64_t step, const std::string& what);
-  std::string NameNonFiniteGradients(int64_t version) const;
+  std::string NameNonFiniteInputOf(int64_t step) const;
+  std::string NameNonFiniteTensor(int64_t version) const;
+  std::optional<int> FirstNonFiniteValue(int64_t version) const;
+  bool IsStatistic(int parameter) const;
+  std::string NameWithGroup(int parameter) const;
   absl::Status RecordAnswered(double gradient_norm);
   absl::Status CatchUp();
   struct StepTimes {
@@ -155,6 +160,9 @@ class Trainer {
   void AddTimes(const StepTimes& times) ABSL_LOCKS_EXCLUDED(timing_mu_);
   absl::Status Evaluate(int64_t version);
   void ShowStep(const v1::StepRecord& record);
+  void WarnOfLoss(const v1::StepRecord& record) const;
+  void WarnOfEvaluation(int64_t version) const;
+  SampleRange HeldOut() const;
   bool EvaluationIsDue(int64_t version) const;
 
   Options options_;  // changed only by Continue()
@@ -175,6 +183,7 @@ class Trainer {
   int64_t total_steps_ = 0;
   std::atomic<int64_t> step_ = 0;  // being run, or next to run
   bool loss_was_nonfinite_ = false;
+  bool evaluation_was_nonfinite_ = false;
   std::atomic<int64_t> failed_step_ = -1;  // at which it stopped by itself; -1: none
   double evaluation_labels_ = 0;           // that count, of all held-out samples
   std::optional<v1::StepRecord> pending_;  // computed, not yet finished

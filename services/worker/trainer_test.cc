@@ -9,12 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/data/sample_order.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/cost.h"
+#include "lib/graph/graph_text.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
@@ -627,32 +629,44 @@ class WarningLog : public google::LogSink {
   std::vector<std::string> warnings_;
 };
 
-// Trains alone until something is wrong.
+// A worker that stopped: why, and at which step.
 struct Stop {
   absl::Status why;
   int64_t step = 0;
   v1::JobReport report;
 };
-Stop TrainUntilItStops(const FakePs::Options& options) {
+
+// Trains with all workers of the job until something is wrong; by rank.
+std::vector<Stop> TrainUntilAllStop(const FakePs::Options& options) {
   InProcessNetwork network;
   FakePs ps(network, options);
-  Metrics metrics;
-  WorkerMetrics worker_metrics(metrics);
-  ProgressLog log;
-  auto trainer = Trainer::Create({.plan = ps.plan(),
-                                  .devices = {"cpu"},
-                                  .transport = [&network] { return network.MakeTransport(); },
-                                  .log = &log,
-                                  .metrics = &worker_metrics})
-                     .value();
-  Stop stop;
-  stop.why = trainer->Start(/*total_steps=*/50);
-  while (stop.why.ok() && !trainer->done()) stop.why = trainer->Step();
-  stop.step = trainer->failed_step();
-  if (!stop.why.ok()) trainer->GiveUp().IgnoreError();
-  log.AddTo(stop.report);
-  return stop;
+  std::vector<Stop> stops(options.workers);
+  auto work = [&](int rank) {
+    Metrics metrics;
+    WorkerMetrics worker_metrics(metrics);
+    ProgressLog log;
+    auto trainer = Trainer::Create({.plan = ps.plan(),
+                                    .rank = Rank(rank),
+                                    .devices = {"cpu"},
+                                    .transport = [&network] { return network.MakeTransport(); },
+                                    .log = &log,
+                                    .metrics = &worker_metrics})
+                       .value();
+    Stop& stop = stops[rank];
+    stop.why = trainer->Start(/*total_steps=*/50);
+    while (stop.why.ok() && !trainer->done()) stop.why = trainer->Step();
+    stop.step = trainer->failed_step();
+    if (!stop.why.ok()) trainer->GiveUp().IgnoreError();
+    log.AddTo(stop.report);
+  };
+  {
+    std::vector<std::jthread> workers;
+    for (int rank = 0; rank < options.workers; ++rank) workers.emplace_back(work, rank);
+  }
+  return stops;
 }
+
+Stop TrainUntilItStops(const FakePs::Options& options) { return TrainUntilAllStop(options)[0]; }
 
 // `samples` rows of `columns` i32, all of them 1.
 std::string OnesInNpy(int64_t samples, int64_t columns) {
@@ -712,21 +726,128 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsToldAsItWas) {
   network.SetFault(nullptr);
 }
 
-TEST(TrainerTest, AGradientThatIsNotFiniteStopsTheJobAndNamesStepParameterAndGroup) {
+// `values` of f32[values, 1], in NumPy's format.
+std::string FloatsInNpy(const std::vector<float>& values) {
+  std::string header =
+      absl::StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': (", values.size(), ", 1), }");
+  header.resize(117, ' ');
+  return absl::StrCat("\x93NUMPY\x01", std::string("\0\x76\0", 3), header, "\n") +
+         std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+}
+
+// Writes `inputs` and `targets` to files that the job is to read; returns the path of the inputs.
+std::string ReadFromNpy(FakePs::Options& job, const std::string& name,
+                        const std::vector<float>& inputs, const std::vector<float>& targets) {
+  auto& paths = *job.spec.mutable_data()->mutable_npy()->mutable_inputs();
+  const std::string stem = absl::StrCat(testing::TempDir(), "/trainer_test_", name);
+  paths["input"] = stem + "_input.npy";
+  paths["target"] = stem + "_target.npy";
+  std::ofstream(paths["input"], std::ios::binary) << FloatsInNpy(inputs);
+  std::ofstream(paths["target"], std::ios::binary) << FloatsInNpy(targets);
+  return paths["input"];
+}
+
+std::vector<float> Ramp(int count) {
+  std::vector<float> values(count);
+  for (int i = 0; i < count; ++i) values[i] = static_cast<float>(i) / static_cast<float>(count);
+  return values;
+}
+
+TEST(TrainerTest, AnInputThatIsNotFiniteStopsTheJobAndIsNamedWithItsRow) {
+  constexpr int kSamples = 64, kBatch = 4;
   FakePs::Options poisoned = LinearJob(/*workers=*/1);
-  poisoned.spec.mutable_data()->mutable_linear()->set_slope(std::nan(""));
-  v1::TrainingSpec& training = *poisoned.spec.mutable_training();
-  training.add_parameter_groups()->add_match("no such");
-  training.add_parameter_groups()->add_match("*");
+  v1::DataSpec& data = *poisoned.spec.mutable_data();
+  data.set_batch_size(kBatch);
+  const int64_t row = SamplesOfStep(data.seed(), kSamples, kBatch, /*step=*/2,
+                                    /*first_position=*/1, /*count=*/1)
+                          .samples[0];
+  std::vector<float> inputs = Ramp(kSamples);
+  inputs[row] = std::nanf("");
+  const std::string path = ReadFromNpy(poisoned, "nan", inputs, Ramp(kSamples));
 
   const Stop stop = TrainUntilItStops(poisoned);
+
+  EXPECT_EQ(ReasonOf(stop.why), "DATA_NOT_FINITE") << stop.why;
+  EXPECT_EQ(stop.step, 2);
+  EXPECT_EQ(stop.why.message(), absl::StrCat("the loss of step 2 is nan: input 'input' has a NaN ",
+                                             "in row ", row, " of ", path));
+}
+
+// Its own samples are fine; the norm of the gradient is that of the whole batch.
+TEST(TrainerTest, AWorkerNamesARowOfAnotherWorkersShare) {
+  constexpr int kSamples = 64, kBatch = 4;
+  FakePs::Options poisoned = LinearJob(/*workers=*/2);
+  v1::DataSpec& data = *poisoned.spec.mutable_data();
+  data.set_batch_size(kBatch);
+  const int64_t row = SamplesOfStep(data.seed(), kSamples, kBatch, /*step=*/1,
+                                    /*first_position=*/kBatch - 1, /*count=*/1)
+                          .samples[0];
+  std::vector<float> inputs = Ramp(kSamples);
+  inputs[row] = std::nanf("");
+  const std::string path = ReadFromNpy(poisoned, "share", inputs, Ramp(kSamples));
+
+  for (const Stop& stop : TrainUntilAllStop(poisoned)) {
+    EXPECT_EQ(ReasonOf(stop.why), "DATA_NOT_FINITE") << stop.why;
+    EXPECT_EQ(stop.step, 1);
+    EXPECT_TRUE(absl::EndsWith(stop.why.message(),
+                               absl::StrCat("input 'input' has a NaN in row ", row, " of ", path)))
+        << stop.why;
+  }
+}
+
+TEST(TrainerTest, AGradientThatIsNotFiniteStopsTheJobAndNamesStepParameterAndGroup) {
+  FakePs::Options diverging = LinearJob(/*workers=*/1);
+  v1::TrainingSpec& training = *diverging.spec.mutable_training();
+  training.add_parameter_groups()->add_match("no such");
+  training.add_parameter_groups()->add_match("*");
+  // The error of each sample is finite, and its square and their sum are not.
+  ReadFromNpy(diverging, "gradient", std::vector<float>(64, 3e38f), std::vector<float>(64, 3e38f));
+
+  const Stop stop = TrainUntilItStops(diverging);
 
   EXPECT_EQ(ReasonOf(stop.why), "LOSS_NOT_FINITE") << stop.why;
   EXPECT_EQ(stop.step, 0);
   EXPECT_EQ(stop.why.message(),
-            absl::StrCat("the loss of step 0 is nan; not finite are the gradients of 2 of 2 "
-                         "parameters, the first of them '",
-                         poisoned.graph.parameters(0).name(), "' (training.parameter_groups[1])"));
+            absl::StrCat("the loss of step 0 is inf; the gradients of 1 of 2 parameters are not "
+                         "finite, the first is that of '",
+                         diverging.graph.parameters(0).name(), "' (training.parameter_groups[1])"));
+}
+
+TEST(TrainerTest, AStatisticThatIsNotFiniteIsNoGradient) {
+  FakePs::Options job = LinearJob(/*workers=*/1);
+  job.graph = ParseGraph(R"(
+    input input f32[-1, 1]
+    input target f32[-1, 1]
+    statistic mean [1]
+    statistic variance [1]
+    parameter bias [1]
+    y, m, r, v, state = BatchNorm(input, mean, variance, bias)
+    l = MeanSquaredError(y, target)
+    loss l)");
+  // The square of 1e25 is infinite, and the normalized value is 1.
+  std::vector<float> inputs(64);
+  for (int i = 0; i < 64; ++i) inputs[i] = i % 2 == 0 ? 1e25f : -1e25f;
+  ReadFromNpy(job, "statistic", inputs, Ramp(64));
+
+  const Stop stop = TrainUntilItStops(job);
+
+  EXPECT_EQ(ReasonOf(stop.why), "LOSS_NOT_FINITE") << stop.why;
+  EXPECT_TRUE(absl::EndsWith(stop.why.message(),
+                             "; the running statistic 'variance' is not finite, every gradient is"))
+      << stop.why;
+}
+
+TEST(TrainerTest, AValueThatIsNoLongerFiniteIsNamed) {
+  FakePs::Options diverging = LinearJob(/*workers=*/1);
+  diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e30);
+
+  const Stop stop = TrainUntilItStops(diverging);
+
+  EXPECT_EQ(
+      stop.why.message(),
+      absl::StrCat("the loss of step 1 is inf; its gradient is finite, but the value of "
+                   "parameter '",
+                   diverging.graph.parameters(0).name(), "' (of no parameter group) no longer is"));
 }
 
 TEST(TrainerTest, ALossThatIsNotFiniteStopsTheJobUnlessThatIsIgnored) {
@@ -773,6 +894,47 @@ TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnceWhereItIsIgnored) {
   ASSERT_EQ(log.warnings().size(), 1);
   EXPECT_NE(log.warnings()[0].find("the loss of step " + std::to_string(step) + " is "),
             std::string::npos)
+      << log.warnings()[0];
+}
+
+// The loss of a job that is to ignore it, and of one that skips such steps.
+TEST(TrainerTest, AnInputIsNamedInTheLogIfItsLossStopsNothing) {
+  std::vector<float> inputs = Ramp(64);
+  inputs[5] = std::nanf("");
+  FakePs::Options ignoring = LinearJob(/*workers=*/1);
+  ignoring.spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
+  FakePs::Options skipping = LinearJob(/*workers=*/1);
+  skipping.spec.mutable_training()->mutable_clip()->set_global_norm(1);
+  for (FakePs::Options* job : {&ignoring, &skipping}) {
+    const std::string path = ReadFromNpy(*job, "ignored", inputs, Ramp(64));
+    WarningLog log;
+
+    Train(*job, 8, /*devices=*/1);
+
+    ASSERT_EQ(log.warnings().size(), 1);
+    EXPECT_TRUE(absl::EndsWith(log.warnings()[0],
+                               absl::StrCat(" is nan: input 'input' has a NaN in row 5 of ", path,
+                                            "; this is said once. Correct that row.")))
+        << log.warnings()[0];
+  }
+}
+
+TEST(TrainerTest, AHeldOutInputThatIsNotFiniteIsNamedInTheLogOnce) {
+  std::vector<float> inputs = Ramp(64);
+  inputs[60] = std::nanf("");  // of the last quarter
+  FakePs::Options job = LinearJob(/*workers=*/1);
+  const std::string path = ReadFromNpy(job, "held_out", inputs, Ramp(64));
+  job.spec.mutable_data()->mutable_npy()->set_holdout(0.25);
+  job.spec.mutable_training()->set_evaluate_every_steps(2);
+  WarningLog log;
+
+  Train(job, 8, /*devices=*/1);
+
+  ASSERT_EQ(log.warnings().size(), 1);
+  EXPECT_TRUE(absl::EndsWith(log.warnings()[0],
+                             absl::StrCat(": the loss of the evaluation after step 2 is not "
+                                          "finite: input 'input' has a NaN in row 60 of ",
+                                          path, "; this is said once. Correct that row.")))
       << log.warnings()[0];
 }
 
