@@ -21,7 +21,7 @@ int64_t SamplesOfLargest(int64_t samples, int parts) { return (samples + parts -
 
 SampleRange PartOf(SampleRange range, int index, int parts) {
   const int64_t each = range.count / parts;
-  const int64_t larger = range.count % parts;  // parts that have one more
+  const int64_t larger = range.count % parts;  // number of parts with one more sample
   return {range.first + index * each + std::min<int64_t>(index, larger),
           each + (index < larger ? 1 : 0)};
 }
@@ -29,7 +29,8 @@ SampleRange PartOf(SampleRange range, int index, int parts) {
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
   auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(std::move(options)));
   ASSIGN_OR_RETURN(lane->device_, CreateDevice(lane->options_.device, lane->options_.threads));
-  // The thread that will drive it waits for values and launches, and computes nothing itself.
+  // The thread that drives a GPU only waits for values and launches kernels. Short time slices let
+  // it run soon after it wakes up.
   if (!lane->device_->is_cpu()) AskForShortSlices();
   return lane;
 }
@@ -52,7 +53,7 @@ absl::Status DeviceLane::JoinPeers(NcclGroup& group, const GradientLayout& layou
   return absl::OkStatus();
 }
 
-// Executors go first: what they compute with may still be in use.
+// Destroys the executors first, because they may still use the rows and options replaced below.
 void DeviceLane::Reshare(Options options) {
   for (auto* executor : {&rest_evaluator_, &evaluator_, &rest_trainer_, &trainer_}) {
     executor->reset();
@@ -62,7 +63,8 @@ void DeviceLane::Reshare(Options options) {
   options_ = std::move(options);
 }
 
-// As few as the limit allows, as even as possible: of at most two sizes.
+// Returns the smallest number of micro-batches that the limit allows. PartOf() cuts the samples
+// evenly, so the micro-batches have at most two sizes and two executors suffice.
 int DeviceLane::micro_batches() const {
   const int64_t limit = options_.training.micro_batch_size();
   if (limit == 0) return 1;
@@ -130,7 +132,7 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
   exchange_ = exchange;
   reduction_ = reduction;
-  given_ = {};  // another generation's step may have another batch
+  given_ = {};  // the same step of another generation may have another batch
 }
 
 absl::Status DeviceLane::GiveRows(const InputBatch& batch, int part) {
@@ -169,11 +171,11 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
   for (int part = 0; part < parts; ++part) {
     Executor& trainer = TrainerOf(part);
     part_ = part;
-    // With the first all values are here, and gradients leave with the last: nothing else would see
-    // that the generation was halted.
+    // All values arrive during the first micro-batch and gradients leave during the last one. In
+    // between only this check notices that the generation was halted.
     if (part > 0 && exchange_->failed()) {
       absl::Status why = exchange_->AwaitParameter(0, step_);
-      // Peers may wait for what this device will not do.
+      // Peers may already wait for a collective operation that this device will not start.
       if (communicator_ != nullptr) communicator_->Leave(absl::AbortedError(why.message()));
       return why;
     }
@@ -197,8 +199,8 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
   return result;
 }
 
-// The last of the parameters that were waited for is where forward is nearly over: what follows,
-// the head and the loss, counts as backward.
+// The trace ends forward when the last parameter arrives. The rest of forward, which is the head
+// and the loss, counts as backward.
 void DeviceLane::TraceStep(int64_t begin) const {
   const int64_t turn = std::max(begin, forward_end_);
   options_.trace->Span(options_.index, "forward", begin, turn, {{{"step", step_}}});

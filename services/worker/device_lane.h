@@ -1,4 +1,4 @@
-// One device of a worker and what it computes: its part of every batch and of the held-out samples.
+// One device of a worker. It computes a part of every batch and of the held-out samples.
 #pragma once
 
 #include <atomic>
@@ -29,27 +29,27 @@
 
 namespace muster {
 
-// Contiguous numbers [first, first + count).
+// The contiguous range [first, first + count).
 struct SampleRange {
   int64_t first = 0;
   int64_t count = 0;
 };
 
-// Part `index` of `range` cut into `parts` as even as possible, larger ones first.
+// Returns part `index` of `range`, cut into `parts` as evenly as possible, larger parts first.
 SampleRange PartOf(SampleRange range, int index, int parts);
 
-// What a job's devices run, made from the forward graph of its plan.
+// The graphs that a job's devices run. They are built from the forward graph of the job's plan.
 struct LaneGraphs {
   v1::Graph training;
   v1::Graph inference;
 };
 
-// Thread-compatible; its methods are called on the device's thread.
+// Thread-compatible. All methods are called on the device's thread.
 class DeviceLane : private ParameterFlow {
  public:
   struct Options {
     int index = 0;       // among the worker's devices
-    std::string device;  // "cpu", see CreateDevice
+    std::string device;  // for example "cpu", see CreateDevice
     int threads = 1;
     std::shared_ptr<const LaneGraphs> graphs;
     v1::TrainingSpec training;
@@ -58,7 +58,7 @@ class DeviceLane : private ParameterFlow {
     SampleRange samples;               // of the worker's share
     SampleRange evaluation;            // of all held-out samples
     const Dataset* dataset = nullptr;  // outlives the lane
-    Trace* trace = nullptr;            // outlives the lane; null: none is taken
+    Trace* trace = nullptr;            // outlives the lane; null: no trace
   };
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Options options);
 
@@ -66,48 +66,51 @@ class DeviceLane : private ParameterFlow {
   int64_t samples() const { return options_.samples.count; }
   int64_t evaluation_samples() const { return options_.evaluation.count; }
 
-  // Allocates the gradients. Once, before Build(). Errors as in TensorSlab::Create.
+  // Allocates the gradients. Call it once, before Build(). Fails as TensorSlab::Create does.
   absl::Status Allocate(const GradientLayout& layout);
-  // Instead: takes those of a peer, see ExecutorPeers.
+  // Uses the gradients of `peer` instead of allocating its own, see ExecutorPeers.
   void ShareGradients(const DeviceLane& peer) { gradients_ = peer.gradients_; }
-  // Makes the device one of a group of GPUs that reduce gradients among themselves. Once, before
-  // Build(), on every lane at once: each waits for the others. Errors as in NcclGroup::Join.
-  // The operations with them are counted in `metrics`, which outlives the lane.
+  // Adds the device to a group of GPUs that reduce gradients among themselves. `metrics` counts the
+  // collective operations and outlives the lane.
+  // Call it once, before Build(), on all lanes concurrently.
+  // Blocks until all lanes of the group have called it. Fails as NcclGroup::Join does.
   absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters,
                          Metrics& metrics);
-  // Takes another share of the batch, of the same job on the same device: what was allocated stays,
-  // executors go. Not with peers. Build() follows.
+  // Switches to another share of the batch, for the same job and device. Keeps the allocated
+  // gradients and destroys the executors; call Build() next.
+  // Requires: JoinPeers() was not called.
   void Reshare(Options options);
-  // Makes the executors over the parameters' memory (both see Executor::Options). Once, before the
-  // rest, and again after Reshare(). Errors as in CreateExecutor.
+  // Creates the executors over the parameters' memory; for both arguments see Executor::Options.
+  // Call it before the methods below, and again after Reshare(). Fails as CreateExecutor does.
   absl::Status Build(absl::Span<float* const> parameters,
                      const std::vector<bool>& narrow_parameters);
   const TensorSlab& gradients() const { return *gradients_; }
 
-  // Where a training step's parameters come from and its gradients go.
+  // Sets the source of parameters and the sink of gradients for the following steps.
   void Connect(GradientExchange* exchange, GradientReduction* reduction);
 
   struct StepResult {
-    double loss_share = 0;  // of the global batch's mean
-    float loss_scale = 0;   // that the gradients were computed with; 0 but for fp16
-    absl::Duration wait;    // for parameters
-    // Up to the last parameter that was asked for, less the waiting; 0 where the device computes
-    // behind this thread's back, or in micro-batches.
+    double loss_share = 0;  // of the global batch's mean loss
+    float loss_scale = 0;   // applied to the gradients; 0 unless fp16
+    absl::Duration wait;    // time spent waiting for parameters
+    // Time until the last parameter was requested, without `wait`. 0 if the device computes
+    // asynchronously or the step has several micro-batches.
     absl::Duration forward;
   };
-  // Forward and backward of a step over rows `samples` of the worker's share, which is `batch`, the
-  // last that `input` gave, in micro-batches. Waits for parameters of version `step`, contributes
-  // gradients of the lane's share of the mean loss. The batch after it is given to the device
-  // early, if it has been read by then. ABORTED when interrupted while waiting: then nothing of the
-  // step will be pushed.
+  // Runs forward and backward of one step in micro-batches, over the lane's rows of `batch`.
+  // Contributes the gradients of the lane's share of the mean loss. Copies the rows of the
+  // following batch to the device early, if `input` has read that batch by then. Blocks until
+  // parameters of version `batch.step` arrive. Returns ABORTED if interrupted while it waits; then
+  // no gradient of the step is pushed. Requires: `batch` is the worker's whole share and the last
+  // result of `input.Next()`.
   absl::StatusOr<StepResult> Step(const InputBatch& batch, const InputPipeline& input);
 
   struct EvaluationSums {
-    double loss_share = 0;  // of the mean over all held-out samples
-    double correct = 0;     // targets
+    double loss_share = 0;  // of the mean loss over all held-out samples
+    double correct = 0;     // correctly predicted targets
   };
-  // Over its held-out samples with the parameters as they are. `counted_targets`: of all held-out
-  // samples, see InputBatch. CANCELLED once `cancelled`.
+  // Evaluates the lane's held-out samples with the present parameters. `counted_targets` counts the
+  // targets of all held-out samples, see InputBatch. Returns CANCELLED once `cancelled` is true.
   absl::StatusOr<EvaluationSums> Evaluate(absl::Span<const int64_t> counted_targets,
                                           const std::atomic<bool>& cancelled);
 
@@ -116,7 +119,7 @@ class DeviceLane : private ParameterFlow {
       : options_(std::move(options)),
         row_bytes_(RowBytes(*options_.dataset, options_.graphs->training)) {}
 
-  // A micro-batch of a step.
+  // One micro-batch of a step.
   struct Part {
     int64_t step = -1;
     int number = 0;
@@ -125,7 +128,7 @@ class DeviceLane : private ParameterFlow {
   };
 
   int micro_batches() const;
-  // Of the most samples that an executor takes at once.
+  // Returns the size of the largest micro-batch.
   int64_t samples_at_once() const;
   Executor& TrainerOf(int part);
   absl::Status GiveRows(const InputBatch& batch, int part);
@@ -141,28 +144,28 @@ class DeviceLane : private ParameterFlow {
   absl::Status GradientReady(int p) override;
   absl::Status SliceReduced(int bucket) override;
 
-  Options options_;                       // changed only by Reshare()
+  Options options_;                       // only Reshare() changes them
   const std::vector<int64_t> row_bytes_;  // by graph input, as the dataset reads them
   std::unique_ptr<Device> device_;
   Device::Memory evaluation_rows_ = Device::Memory(nullptr, nullptr);
   std::shared_ptr<TensorSlab> gradients_;
-  std::unique_ptr<Communicator> communicator_;  // with the peers; null: alone
+  std::unique_ptr<Communicator> communicator_;  // null: no peers
   std::optional<ExecutorPeers> peers_;
-  std::unique_ptr<Executor> trainer_;         // of the larger micro-batches
-  std::unique_ptr<Executor> rest_trainer_;    // of those with one sample less; may be null
-  std::unique_ptr<Executor> evaluator_;       // of as many samples as trainer_; may be null
-  std::unique_ptr<Executor> rest_evaluator_;  // of the incomplete last batch; may be null
+  std::unique_ptr<Executor> trainer_;         // for the larger micro-batches
+  std::unique_ptr<Executor> rest_trainer_;    // for those with one sample less; may be null
+  std::unique_ptr<Executor> evaluator_;       // same batch size as trainer_; may be null
+  std::unique_ptr<Executor> rest_evaluator_;  // for the incomplete last batch; may be null
   GradientExchange* exchange_ = nullptr;
   GradientReduction* reduction_ = nullptr;
   int64_t step_ = 0;
-  const InputBatch* batch_ = nullptr;     // of the step that is run
-  const InputPipeline* input_ = nullptr;  // where it came from
-  int part_ = 0;                          // that is run
-  Part given_;                            // whose rows an executor has taken
+  const InputBatch* batch_ = nullptr;     // of the present step
+  const InputPipeline* input_ = nullptr;  // the source of batch_
+  int part_ = 0;                          // the present micro-batch
+  Part given_;                            // the micro-batch whose rows an executor has
   absl::Duration wait_;
-  int64_t forward_end_ = 0;       // while it is traced: when the last parameter was here
-  absl::Duration last_asked_;     // when a parameter was last asked for, and what had been waited
-  absl::Duration waited_before_;  // for until then
+  int64_t forward_end_ = 0;       // when the last parameter arrived; only if traced
+  absl::Duration last_asked_;     // when a parameter was last requested
+  absl::Duration waited_before_;  // the value of wait_ at that time
 };
 
 }  // namespace muster

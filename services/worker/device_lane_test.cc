@@ -17,7 +17,7 @@
 namespace muster::device_lane_test {
 namespace {
 
-// Has all values. It fails once it was asked `asks` times whether it has.
+// An exchange that has all values. It fails after `asks` calls of failed().
 class FailingExchange : public GradientExchange {
  public:
   explicit FailingExchange(int asks) : asks_left_(asks) {}
@@ -46,7 +46,7 @@ class FailingExchange : public GradientExchange {
   mutable absl::Status failure_;
 };
 
-// A step of 32 micro-batches, the exchange of which fails before the one with number `fails_at`.
+// Runs a step of 32 micro-batches. The exchange fails before micro-batch `fails_at`.
 absl::Status StepWhoseExchangeFails(int fails_at) {
   FakePs::Options job = LinearJob(/*workers=*/1);
   job.spec.mutable_training()->set_micro_batch_size(1);
@@ -84,9 +84,9 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
   return lane->Step(input->Next(), *input).status();
 }
 
-// Values are here from the first one on, and gradients leave with the last: nothing else would
-// notice, for as long as a step takes.
-TEST(DeviceLaneTest, AHaltIsNoticedBetweenMicroBatches) {
+// All values arrive with the first micro-batch and gradients leave with the last one. Without the
+// check in between, a halted lane would compute the whole step.
+TEST(DeviceLaneTest, StopsBetweenMicroBatchesAfterAHalt) {
   for (const int micro_batch : {1, 17, 31}) {
     EXPECT_TRUE(absl::IsCancelled(StepWhoseExchangeFails(micro_batch))) << micro_batch;
   }

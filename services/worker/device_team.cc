@@ -26,8 +26,8 @@ DeviceTeam::~DeviceTeam() { barrier_.Abort(absl::CancelledError("the team is dis
 absl::Status DeviceTeam::Run(Task task) {
   task_ = &task;
   log_scope_ = LogScope::Innermost();
-  // Met twice: the devices have seen the task when they begin, and their results are seen here when
-  // all of them are done.
+  // The first barrier publishes the task to the device threads. The second one publishes their
+  // results to this thread after all of them are done.
   CHECK(barrier_.Await().ok());
   CHECK(barrier_.Await().ok());
   absl::Status worst;

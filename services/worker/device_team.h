@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// One thread per device, always the same one, asleep between tasks. Thread-compatible.
+// A team has one thread per device. The threads sleep between tasks. Thread-compatible.
 class DeviceTeam {
  public:
   using Task = absl::FunctionRef<absl::Status(int device)>;
@@ -19,9 +19,9 @@ class DeviceTeam {
   explicit DeviceTeam(int devices);
   ~DeviceTeam();
 
-  // Runs `task` for every device at once, each on its thread, and waits for all. The first failure
-  // in device order; that of a device that is lost (reason "DEVICE_LOST") before any other, ABORTED
-  // (interrupted) only when nothing worse happened.
+  // Runs `task` for all devices concurrently, each on its own thread. Blocks until all are done.
+  // Returns the worst failure; of equally bad ones, that of the first device. From worst to least:
+  // a lost device (reason "DEVICE_LOST"), any other error, ABORTED (the task was interrupted).
   absl::Status Run(Task task);
 
  private:
@@ -29,8 +29,8 @@ class DeviceTeam {
 
   std::vector<absl::Status> results_;
   const Task* task_ = nullptr;
-  const LogScope* log_scope_ = nullptr;  // of the thread that runs the task
-  Barrier barrier_;                      // met before and after every task
+  const LogScope* log_scope_ = nullptr;  // of the thread that calls Run()
+  Barrier barrier_;                      // crossed before and after every task
   std::vector<std::jthread> threads_;
 };
 

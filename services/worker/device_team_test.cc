@@ -9,7 +9,7 @@
 namespace muster::device_team_test {
 namespace {
 
-TEST(DeviceTeamTest, ALostDeviceIsToldBeforeOtherFailuresAndThoseBeforeAnInterruption) {
+TEST(DeviceTeamTest, ReportsALostDeviceFirstThenOtherFailuresThenAnInterruption) {
   const absl::Status interrupted = absl::AbortedError("interrupted");
   const absl::Status failed = absl::InvalidArgumentError("id 7 is outside [0, 5)");
   const absl::Status late = absl::DeadlineExceededError("device 3 does not come");

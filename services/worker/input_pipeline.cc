@@ -15,13 +15,13 @@ namespace muster {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kCountedAtOnce = 1024;  // held-out samples
-// To start a thread takes some 20 us, to copy this some 200.
+constexpr int64_t kCountedAtOnce = 1024;  // held-out samples read per pass
+// Starting a thread takes about 20 us; copying this many bytes takes about 200 us.
 constexpr int64_t kPartBytesMin = int64_t{2} << 20;
 
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }
 
-// Adds those among `rows` to `counted`, both by graph input.
+// Adds the targets in `rows` that count to `counted`. Both are indexed by graph input.
 void AddCounted(const std::vector<InputUse>& uses,
                 absl::Span<const absl::Span<const std::byte>> rows, std::vector<int64_t>& counted) {
   for (size_t i = 0; i < uses.size(); ++i) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options opt
       options.device->Allocate(
           static_cast<size_t>(options.batches * BytesOfRows(options.samples, row_bytes)),
           absl::StrCat(options.batches, " batches of ", options.samples, " samples, read ahead,")));
-  std::vector<int64_t> target_bytes = row_bytes;  // of targets that may not count
+  std::vector<int64_t> target_bytes = row_bytes;  // 0 except for targets that may not count
   const std::vector<InputUse> uses = UsesOfInputs(*options.graph);
   for (size_t i = 0; i < uses.size(); ++i) {
     if (!MayNotCount(uses[i])) target_bytes[i] = 0;
@@ -159,7 +159,7 @@ void InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
                                             std::min<int64_t>(options_.threads, options_.samples));
   const auto first = [&](int64_t part) { return part * options_.samples / parts; };
   {
-    std::vector<std::jthread> others;  // joined before the batch is counted, and is whole
+    std::vector<std::jthread> others;  // joined at the end of this block, so the batch is complete
     for (int64_t part = 1; part < parts; ++part) {
       others.emplace_back(
           [&, part] { ReadPart(share, first(part), first(part + 1) - first(part), buffer); });

@@ -1,4 +1,4 @@
-// Reads batches ahead of the training step.
+// Reads batches before the training steps need them.
 #pragma once
 
 #include <cstddef>
@@ -24,54 +24,56 @@ namespace muster {
 // One worker's share of a batch.
 struct InputBatch {
   int64_t step = 0;
-  // By graph input: the share's rows in the order of their positions, as the dataset reads them
-  // (Dataset::row_values).
+  // Indexed by graph input: the share's rows in the order of their positions in the batch, with the
+  // values as the dataset reads them (Dataset::row_values).
   absl::Span<const absl::Span<const std::byte>> rows;
-  // By graph input: how many targets of the global batch count, where a loss has an ignore_index;
-  // else 0. Empty where no loss has one.
+  // Indexed by graph input: the number of targets of the global batch that count, or 0 if the input
+  // is no target of a loss with an ignore_index. Empty if no loss has an ignore_index.
   absl::Span<const int64_t> counted_targets;
 };
 
-// Rows of some samples, one graph input's behind the other's, each from a multiple of 64 bytes on:
-// how many bytes they take, and where they are in memory of as many. `row_bytes` by graph input.
+// The layout of the rows of `samples` samples: one block per graph input, each aligned to 64 bytes.
+// BytesOfRows returns the size in bytes. PlaceRows returns the blocks within `memory`, which has at
+// least that size. `row_bytes` is indexed by graph input.
 int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes);
 std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
                                              absl::Span<const int64_t> row_bytes);
 
-// One worker's share of every batch from first_step on, in order, read by its own thread into
-// buffers allocated once; large batches by several, each a part. Of targets that may not count, it
-// reads those of the whole batch.
-// Thread-compatible.
+// Reads one worker's share of every batch from first_step on, in order, on its own thread. Several
+// threads read the parts of a large batch. The buffers are allocated once. If a loss ignores some
+// targets, the pipeline reads the targets of the whole batch to count them.
+// Thread-compatible, except Peek().
 class InputPipeline {
  public:
   struct Options {
-    const Dataset* dataset = nullptr;  // these two outlive the pipeline; >= batch_size samples
+    const Dataset* dataset = nullptr;  // outlives the pipeline, as `graph`; >= batch_size samples
     const v1::Graph* graph = nullptr;
-    Device* device = nullptr;    // in whose host memory the batches lie
-    uint64_t seed = 0;           // of the order of samples
+    Device* device = nullptr;    // allocates host memory for the batches
+    uint64_t seed = 0;           // for the order of samples
     int64_t batch_size = 0;      // global
-    int64_t first_position = 0;  // of the share in every batch
-    int64_t samples = 0;         // of the share
+    int64_t first_position = 0;  // of the share within every batch
+    int64_t samples = 0;         // size of the share
     int64_t first_step = 0;
-    std::vector<int64_t> left_out = {};         // batches that no step uses, see BatchOfStep()
-    int batches = limits::kPrefetchBatchesMax;  // held, the one in use included; >= 2
-    int threads = 1;                            // that read a large batch; >= 1
+    std::vector<int64_t> left_out = {};         // batches to skip, see BatchOfStep()
+    int batches = limits::kPrefetchBatchesMax;  // buffers, including the one in use; >= 2
+    int threads = 1;                            // for reading a large batch; >= 1
   };
-  // Starts reading. Errors are those of Device::Allocate.
+  // Starts reading. Fails as Device::Allocate does.
   static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
   ~InputPipeline();
 
-  // The next step's batch; waits until it is read. Valid until the next call.
+  // Returns the next step's batch. It is valid until the next call.
+  // Blocks until the batch is read.
   InputBatch Next() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The one after it, if it has been read by now. Valid until Next() was called twice. By any
-  // number of threads.
+  // Returns the batch that the next call of Next() will return, or nothing if it is not read yet.
+  // The result is valid until Next() was called twice. Any number of threads may call this.
   std::optional<InputBatch> Peek() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Buffer {
-    std::vector<absl::Span<std::byte>> rows;            // by graph input, to be filled
-    std::vector<absl::Span<const std::byte>> contents;  // likewise, to be read
+    std::vector<absl::Span<std::byte>> rows;            // by graph input, writable
+    std::vector<absl::Span<const std::byte>> contents;  // the same memory, read-only
     std::vector<int64_t> counted_targets;
   };
 
@@ -88,21 +90,22 @@ class InputPipeline {
 
   const Options options_;
   const std::vector<int64_t> row_bytes_;                            // by graph input
-  const std::vector<InputUse> uses_;                                // likewise
+  const std::vector<InputUse> uses_;                                // by graph input
   const Device::Memory memory_;                                     // of the buffers
   std::vector<Buffer> buffers_;                                     // step s uses buffer s mod size
   Device::Memory whole_memory_ = Device::Memory(nullptr, nullptr);  // of whole_targets_
-  Buffer whole_targets_;  // of the whole batch: targets that may not count; the reader's
+  Buffer whole_targets_;  // targets of the whole batch, if some may not count; used by the reader
   mutable absl::Mutex mu_;
   int64_t read_before_
       ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
   int64_t used_before_ ABSL_GUARDED_BY(mu_);  // buffers of steps before this one are free
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   int64_t next_step_ ABSL_GUARDED_BY(mu_);
-  std::jthread reader_;  // last: it uses all of the above
+  std::jthread reader_;  // last, because it uses all of the above
 };
 
-// By graph input: how many targets of all held-out samples count; empty as in InputBatch.
+// Returns the number of targets of all held-out samples that count, indexed by graph input. Empty
+// if no loss has an ignore_index.
 std::vector<int64_t> CountEvaluationTargets(const Dataset& dataset, const v1::Graph& graph);
 
 }  // namespace muster

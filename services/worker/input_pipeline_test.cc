@@ -22,7 +22,7 @@
 namespace muster::input_pipeline_test {
 namespace {
 
-// A sample's input is its number and epoch, its target the number again.
+// The input of a sample is its number and the epoch. Its target is the number.
 class NumberedSamples : public Dataset {
  public:
   int64_t samples() const override { return 10; }
@@ -62,7 +62,7 @@ std::unique_ptr<InputPipeline> Pipeline(InputPipeline::Options options) {
   return InputPipeline::Create(std::move(options)).value();
 }
 
-TEST(InputPipelineTest, ABatchThatIsLeftOutIsPassedOver) {
+TEST(InputPipelineTest, SkipsLeftOutBatches) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   const InputPipeline::Options options{.dataset = &dataset,
@@ -116,7 +116,7 @@ TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
   }
 }
 
-// A sample is large enough that every one may have a thread of its own.
+// Samples so large that the pipeline may use one thread per sample.
 class LargeSamples : public Dataset {
  public:
   static constexpr int64_t kElements = 1 << 20;
@@ -137,7 +137,7 @@ class LargeSamples : public Dataset {
   mutable std::atomic<int64_t> parts_read = 0;
 };
 
-TEST(InputPipelineTest, SeveralThreadsReadALargeBatchAndItIsTheSame) {
+TEST(InputPipelineTest, SeveralThreadsReadTheSameLargeBatchAsOne) {
   v1::Graph graph;
   v1::GraphInput& input = *graph.add_inputs();
   input.set_name("input");
@@ -169,7 +169,7 @@ TEST(InputPipelineTest, SeveralThreadsReadALargeBatchAndItIsTheSame) {
   }
 }
 
-TEST(InputPipelineTest, BatchesBeyondTheMachinesMemoryAreRefusedWithTheirBytes) {
+TEST(InputPipelineTest, RejectsBatchesThatExceedMemoryAndNamesTheirBytes) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   constexpr int64_t kSamples = int64_t{1} << 40;
@@ -200,14 +200,14 @@ TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {
   EXPECT_LE(dataset.batches_read, 22);
 }
 
-TEST(InputPipelineTest, TheNextBatchCanBeSeenBeforeItIsTaken) {
+TEST(InputPipelineTest, PeekReturnsTheNextBatch) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   const auto pipeline =
       Pipeline({.dataset = &dataset, .graph = &graph, .batch_size = 4, .samples = 4, .batches = 2});
   for (int64_t step = 0; step < 50; ++step) {
     pipeline->Next();
-    // Its buffer is free since Next(), so it is read sooner or later.
+    // Next() freed the buffer, so the reader fills it eventually.
     std::optional<InputBatch> next;
     while (!(next = pipeline->Peek())) std::this_thread::yield();
     EXPECT_EQ(next->step, step + 1);
@@ -222,7 +222,7 @@ struct SampleRangeOfTest {
   int64_t first, count;
 };
 
-// Sample s has the ids s and s + 1 as targets of five classes; those that are 3 do not count.
+// Sample s has the targets s % 5 and (s + 1) % 5. Targets that equal 3 do not count.
 class Labelled : public Dataset {
  public:
   int64_t samples() const override { return 12; }
@@ -261,7 +261,7 @@ v1::Graph GraphWithIgnoredTargets() {
   return graph;
 }
 
-TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchWhateverTheShare) {
+TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchForEveryShare) {
   const v1::Graph graph = GraphWithIgnoredTargets();
   const Labelled dataset;
   for (const SampleRangeOfTest share : {SampleRangeOfTest{0, 6}, {0, 2}, {2, 4}}) {

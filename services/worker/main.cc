@@ -1,4 +1,4 @@
-// The worker: computes gradients for the jobs that the coordinator gives it.
+// The worker process. It computes gradients for the jobs that the coordinator assigns to it.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -76,7 +76,7 @@ namespace {
 
 constexpr int kMetricsPort = 9402;
 
-constexpr absl::Duration kFinishStepMax = absl::Seconds(4);  // of a job that could not be left
+constexpr absl::Duration kFinishStepMax = absl::Seconds(4);  // if the job did not go on without us
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
 v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devices,
@@ -91,7 +91,7 @@ v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devic
 }
 
 int Main() {
-  const StopSignal stop;  // before the first thread
+  const StopSignal stop;  // before the first thread, which inherits the signal mask
   const LogRing log;
   std::string name = absl::GetFlag(FLAGS_name);
   if (name.empty()) name = DefaultMemberName(v1::WORKER);
@@ -116,8 +116,8 @@ int Main() {
                << ")";
     return kExitConfig;
   }
-  // One core stays free for communication: the math library's threads wait for one another by
-  // spinning, and one that is preempted stalls them all.
+  // One core stays free for communication. The math library's threads spin while they wait for one
+  // another, so a preempted thread stalls all of them.
   if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
   const absl::StatusOr<DaemonSecurity> security = SecurityFromFlags();
   if (!security.ok()) {
@@ -151,7 +151,7 @@ int Main() {
     if (const auto gpus = OpenGpuMetrics(); gpus.ok()) {
       metrics.Add(*gpus);
     } else {
-      LOG(WARNING) << "no metrics of GPUs: " << gpus.status().message();
+      LOG(WARNING) << "no GPU metrics: " << gpus.status().message();
     }
   }
 
@@ -180,7 +180,7 @@ int Main() {
   }
 
   std::atomic<bool> device_lost = false;
-  std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
+  std::atomic<FleetClient*> reporter = nullptr;  // directives may arrive before it is set
   const auto report_soon = [&reporter] {
     if (FleetClient* client = reporter) client->ReportSoon();
   };
@@ -204,7 +204,7 @@ int Main() {
                        StopSignal::Raise();
                      },
                  .trace_file = trace_file.get()});
-  // One that nobody owns: it outlives the process's work.
+  // The returned pointer owns nothing, because `trace` lives as long as Main() runs.
   TraceTeller traces(
       [&worker](const std::string& job) {
         return std::shared_ptr<Trace>(std::shared_ptr<void>(), worker.TraceOf(job));

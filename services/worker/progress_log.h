@@ -1,4 +1,4 @@
-// What a worker has to tell about its steps until the coordinator has heard it.
+// Step and evaluation records that the coordinator has not acknowledged yet.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,26 @@
 
 namespace muster {
 
-// Records in order of their steps, kept until acknowledged, so that a coordinator that was away
-// misses none. Thread-safe.
+// Keeps records in the order of their steps until the coordinator acknowledges them. A coordinator
+// that was unreachable therefore misses none. Thread-safe.
 class ProgressLog {
  public:
   explicit ProgressLog(int64_t capacity = limits::kStepRecordsHeldMax) : capacity_(capacity) {}
 
-  // Waits for room: training stops rather than forgets. CANCELLED after Close().
+  // Appends a record. Blocks while the log is full: training waits so that no record is lost.
+  // Returns CANCELLED after Close().
   absl::Status Append(v1::StepRecord record) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Append(v1::EvaluationRecord record) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets what the coordinator has.
+  // Removes the acknowledged records.
   void Acknowledge(const v1::Acknowledge& acknowledge) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Adds what is not acknowledged, the oldest first: limits::kStepRecordsReportedMax records at
-  // most, so that a report stays small when a coordinator that was away comes back.
+  // Adds unacknowledged records to `report`, the oldest first, at most
+  // limits::kStepRecordsReportedMax. The limit keeps the first report to a returning coordinator
+  // small.
   void AddTo(v1::JobReport& report) const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Ends all waits in Append(). Records stay reported until they are acknowledged.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

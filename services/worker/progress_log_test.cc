@@ -27,7 +27,7 @@ v1::Acknowledge Before(int64_t steps, int64_t evaluations) {
   return acknowledge;
 }
 
-TEST(ProgressLogTest, TellsEverythingAgainUntilItIsAcknowledged) {
+TEST(ProgressLogTest, ReportsRecordsUntilTheyAreAcknowledged) {
   ProgressLog log;
   for (int64_t step = 0; step < 4; ++step) ASSERT_TRUE(log.Append(StepOf(step)).ok());
   ASSERT_TRUE(log.Append(EvaluationOf(2)).ok());
@@ -45,7 +45,7 @@ TEST(ProgressLogTest, TellsEverythingAgainUntilItIsAcknowledged) {
   }
 }
 
-TEST(ProgressLogTest, AReportHoldsNoMoreThanItsShareAndTheOldestFirst) {
+TEST(ProgressLogTest, ReportIsLimitedAndStartsWithTheOldestRecord) {
   ProgressLog log;
   constexpr int kShare = limits::kStepRecordsReportedMax;
   for (int64_t step = 0; step < kShare + 2; ++step) ASSERT_TRUE(log.Append(StepOf(step)).ok());
@@ -75,7 +75,7 @@ TEST(ProgressLogTest, AFullLogMakesTrainingWaitForTheCoordinator) {
   EXPECT_TRUE(third.ok());
 }
 
-TEST(ProgressLogTest, ClosingEndsTheWait) {
+TEST(ProgressLogTest, CloseEndsTheWait) {
   ProgressLog log(/*capacity=*/1);
   ASSERT_TRUE(log.Append(StepOf(0)).ok());
   absl::Status second;

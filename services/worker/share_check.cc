@@ -20,7 +20,7 @@
 namespace muster {
 namespace {
 
-// The bytes of all batches that are read ahead can be counted then.
+// This limit keeps the byte count of all prefetched batches within an int64_t.
 constexpr int64_t kBatchElementsMax = int64_t{1} << 50;
 
 template <typename... Parts>
@@ -33,7 +33,8 @@ absl::Status RefusedSetting(const v1::JobPlan& plan, absl::string_view field, in
   return Refused(plan, field, " is ", value, ", must be in [", min, ", ", max, "]");
 }
 
-// A rehearsal has no token, for it meets no shard.
+// The plan of a warm-up has no session token, because a warm-up connects to no shard. A dummy token
+// lets CheckPlan() check the rest.
 absl::Status CheckWhole(const v1::JobPlan& plan) {
   if (plan.rehearsal() == 0) return CheckPlan(plan);
   v1::JobPlan with_token = plan;
@@ -57,8 +58,8 @@ absl::Status CheckSettings(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// Shares follow each other by rank and are the whole batch together. Subtracts where a sum could
-// overflow.
+// Checks that the shares are contiguous in the order of ranks and cover the whole batch. The values
+// are untrusted, so this subtracts where an addition could overflow.
 absl::Status CheckShares(const v1::JobPlan& plan) {
   const int64_t batch = plan.spec().data().batch_size();
   int64_t next = 0;
@@ -79,8 +80,8 @@ absl::Status CheckShares(const v1::JobPlan& plan) {
                  " are no worker's");
 }
 
-// Shapes are good with every batch that they are good with one sample for, but for their sizes,
-// which whoever makes the tensors looks at.
+// Infers shapes with one sample: if they are valid for one, they are valid for every batch size.
+// The code that creates tensors checks their sizes; this checks only those of the inputs.
 absl::Status CheckGraph(const v1::JobPlan& plan) {
   const absl::StatusOr<TensorTypes> types = InferTypes(plan.graph(), /*batch=*/1);
   if (!types.ok()) return Refused(plan, "its graph: ", types.status().message());

@@ -1,4 +1,4 @@
-// Whether a plan that came from another process makes sense to a worker.
+// Validates a plan from the coordinator before a worker uses it.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,11 +6,14 @@
 
 namespace muster {
 
-// What a worker takes for granted before it builds anything: the plan is good for shards
-// (CheckPlan), every sample of a batch is one worker's, sizes that are multiplied stay countable,
-// the graph has shapes, and something is trained. A rehearsal needs no session token.
+// Checks everything that a worker assumes about a plan.
+// - The plan is valid for shards (CheckPlan). The plan of a warm-up needs no session token.
+// - Every sample of a batch belongs to exactly one worker.
+// - Products of sizes do not overflow.
+// - The shapes of the graph can be inferred.
+// - At least one parameter is trained.
 //
-// INVALID_ARGUMENT, reason "BAD_PLAN"; the message names the plan, what is wrong in it and where.
+// Returns INVALID_ARGUMENT, reason "BAD_PLAN". The message names the plan and the faulty part.
 absl::Status CheckShare(const v1::JobPlan& plan);
 
 }  // namespace muster

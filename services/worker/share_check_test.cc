@@ -36,7 +36,7 @@ std::vector<v1::Hello> Members(const std::string& role, int count) {
   return members;
 }
 
-// The coordinator's own plan.
+// Returns the plan that the coordinator makes for `job`.
 v1::JobPlan PlanOf(const FakePs::Options& job, int workers, v1::SyncMode mode = v1::BSP) {
   PlanRequest request{.graph = job.graph, .workers = Members("worker", workers)};
   request.job.set_name("jobs/line-1");
@@ -50,12 +50,12 @@ v1::JobPlan PlanOf(const FakePs::Options& job, int workers, v1::SyncMode mode = 
   return *MakePlan(std::move(request));
 }
 
-// Three workers' shares of a batch of 32: [0, 11), [11, 22), [22, 32).
+// Three workers share a batch of 32: [0, 11), [11, 22), [22, 32).
 v1::JobPlan LinePlan(v1::SyncMode mode = v1::BSP) {
   return PlanOf(LinearJob(/*workers=*/3), 3, mode);
 }
 
-// What is said of the plan after a change; "" for a good one.
+// Applies `change` to `plan`. Returns the error message, or "" if the plan is valid.
 std::string Fault(v1::JobPlan plan, const std::function<void(v1::JobPlan&)>& change) {
   change(plan);
   const absl::Status status = CheckShare(plan);
@@ -66,7 +66,7 @@ std::string Fault(v1::JobPlan plan, const std::function<void(v1::JobPlan&)>& cha
   return std::string(status.message());
 }
 
-TEST(ShareCheckTest, PlansOfTheCoordinatorAreGoodInEveryMode) {
+TEST(ShareCheckTest, AcceptsTheCoordinatorsPlansInEveryMode) {
   for (const v1::SyncMode mode :
        {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::ALLREDUCE}) {
     for (const int workers : {1, 2, 3, 7, 31, 32}) {
@@ -77,7 +77,7 @@ TEST(ShareCheckTest, PlansOfTheCoordinatorAreGoodInEveryMode) {
   EXPECT_EQ(CheckShare(PlanOf(TextJob(text, /*workers=*/2), 2)), absl::OkStatus());
 }
 
-TEST(ShareCheckTest, ARehearsalNeedsNoToken) {
+TEST(ShareCheckTest, WarmUpNeedsNoToken) {
   v1::JobPlan plan = RehearsalPlan(LinePlan(), Members("worker", 5));
   EXPECT_THAT(Fault(plan, [](auto&) {}), HasSubstr("a token of 0 bytes")) << "of a generation";
   plan.set_rehearsal(4);
@@ -86,7 +86,7 @@ TEST(ShareCheckTest, ARehearsalNeedsNoToken) {
               HasSubstr("of a batch of 32"));
 }
 
-TEST(ShareCheckTest, AShareOutsideOfTheBatchIsRefused) {
+TEST(ShareCheckTest, RejectsAShareOutsideOfTheBatch) {
   const auto with_samples = [](int rank, int64_t samples) {
     return Fault(LinePlan(), [&](auto& plan) { plan.mutable_workers(rank)->set_samples(samples); });
   };
@@ -99,7 +99,7 @@ TEST(ShareCheckTest, AShareOutsideOfTheBatchIsRefused) {
   EXPECT_THAT(with_samples(0, kInt64Max), HasSubstr("ends beyond the batch"));
 }
 
-TEST(ShareCheckTest, EverySampleIsOneWorkers) {
+TEST(ShareCheckTest, RequiresOneWorkerForEverySample) {
   const auto with_first = [](int rank, int64_t first) {
     return Fault(LinePlan(),
                  [&](auto& plan) { plan.mutable_workers(rank)->set_first_position(first); });
@@ -116,7 +116,7 @@ TEST(ShareCheckTest, EverySampleIsOneWorkers) {
               HasSubstr("samples [31, 32) of a batch of 32 are no worker's"));
 }
 
-TEST(ShareCheckTest, SettingsBeyondTheirLimitsAreRefused) {
+TEST(ShareCheckTest, RejectsSettingsBeyondTheirLimits) {
   for (const int64_t batch : {int64_t{0}, int64_t{-32}, int64_t{1} << 21, kInt64Max, kInt64Min}) {
     EXPECT_THAT(
         Fault(LinePlan(),
@@ -136,7 +136,7 @@ TEST(ShareCheckTest, SettingsBeyondTheirLimitsAreRefused) {
   }
 }
 
-TEST(ShareCheckTest, AGraphWithoutShapesIsRefused) {
+TEST(ShareCheckTest, RejectsAGraphWithoutShapes) {
   EXPECT_THAT(Fault(LinePlan(),
                     [](auto& plan) { plan.mutable_graph()->mutable_nodes(0)->set_op("Guess"); }),
               HasSubstr("its graph: "));
@@ -145,7 +145,7 @@ TEST(ShareCheckTest, AGraphWithoutShapesIsRefused) {
       HasSubstr("its graph: "));
 }
 
-TEST(ShareCheckTest, RowsWhoseBytesCannotBeCountedAreRefused) {
+TEST(ShareCheckTest, RejectsInputsThatAreTooLarge) {
   EXPECT_THAT(Fault(LinePlan(),
                     [](auto& plan) {
                       v1::GraphInput& input = *plan.mutable_graph()->add_inputs();
@@ -159,7 +159,7 @@ TEST(ShareCheckTest, RowsWhoseBytesCannotBeCountedAreRefused) {
               HasSubstr("with input 'wide' a sample has "));
 }
 
-TEST(ShareCheckTest, AJobThatTrainsNothingIsRefused) {
+TEST(ShareCheckTest, RejectsAJobThatTrainsNothing) {
   for (const v1::SyncMode mode : {v1::BSP, v1::LOCAL_SGD}) {
     EXPECT_THAT(Fault(LinePlan(mode),
                       [](auto& plan) {
@@ -172,7 +172,7 @@ TEST(ShareCheckTest, AJobThatTrainsNothingIsRefused) {
   }
 }
 
-TEST(ShareCheckTest, WhatShardsRefuseIsRefused) {
+TEST(ShareCheckTest, RejectsPlansThatAreInvalidForShards) {
   EXPECT_THAT(Fault(LinePlan(), [](auto& plan) { plan.clear_session_token(); }),
               HasSubstr("a token of 0 bytes"));
   EXPECT_THAT(Fault(LinePlan(), [](auto& plan) { plan.mutable_chunks(0)->set_shard(2); }),

@@ -33,8 +33,9 @@ absl::Status Exhausted(size_t bytes) {
                     "MEMORY_EXHAUSTED");
 }
 
-// The kernel may promise what the first touch cannot keep. Memory counts as taken once it is
-// touched, hence one at a time.
+// The kernel may grant an allocation that it cannot back when the pages are first touched. So this
+// checks the available memory, allocates and touches all pages. Untouched memory still counts as
+// available; the mutex keeps concurrent calls from relying on the same memory.
 absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateSlab(size_t bytes) {
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
@@ -46,7 +47,7 @@ absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateSlab(size_t bytes) {
   return slab;
 }
 
-// Members are destroyed from the last on: pages are unlocked while they are there.
+// Members are destroyed in reverse order, so the pages are unlocked before the slab is freed.
 struct LockedSlab {
   std::shared_ptr<SharedSlab> slab;
   std::shared_ptr<void> lock;
@@ -59,7 +60,7 @@ absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t byte
   if (!lock.ok()) {
     LOG(WARNING) << device.name() << ": shared memory cannot be page-locked, so gradients are "
                  << "copied on their way to ps of this host: " << lock.status();
-    slab.reset();  // before as much is allocated again
+    slab.reset();  // frees the memory before allocating the same amount again
     return AllocatePageLocked(device, bytes, memory);
   }
   memory = slab->memory();

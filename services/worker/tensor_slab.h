@@ -1,4 +1,4 @@
-// Memory for one tensor per parameter of a model, in one piece.
+// One contiguous block of memory with a tensor for every parameter of a model.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,13 @@
 
 namespace muster {
 
-// f32[elements] of every parameter, each 64-byte aligned, zeroed, registered with the transport as
-// a whole. The tensors point into it, where the layout says. It is a SharedSlab, so that members on
-// this host read it without a copy; for a GPU it is page-locked too.
+// Holds f32[elements] for every parameter, 64-byte aligned and zeroed, at the offsets of the
+// layout. The transport registers the block as a whole. The block is a SharedSlab, so members on
+// this host read it without a copy. For a GPU it is also page-locked. If page-locking a SharedSlab
+// fails, the block is page-locked memory that is not shared.
 class TensorSlab {
  public:
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the host has not that much.
+  // Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if the host has too little memory.
   static absl::StatusOr<std::unique_ptr<TensorSlab>> Create(Device& device, const v1::Graph& graph,
                                                             const GradientLayout& layout);
 

@@ -46,13 +46,13 @@ TEST(TensorSlabTest, HoldsEveryParameterAlignedAndZeroed) {
   }
 }
 
-TEST(TensorSlabTest, OfACpuDeviceCanBeSharedWithTheProcessesOfTheHost) {
+TEST(TensorSlabTest, IsSharedMemoryOnACpuDevice) {
   const auto device = CreateDevice("cpu", 1).value();
   const auto slab = MakeSlab(*device, GraphOf({1000, 7})).value();
   EXPECT_NE(SharedSlab::Find(slab->memory()), nullptr);
 }
 
-TEST(TensorSlabTest, OfAGpuItCanToo) {
+TEST(TensorSlabTest, IsSharedAndPageLockedOnAGpu) {
   const auto device = CreateDevice("cuda:0", 1);
   if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
   ASSERT_TRUE(device.ok()) << device.status();
@@ -62,7 +62,7 @@ TEST(TensorSlabTest, OfAGpuItCanToo) {
   EXPECT_FALSE((*device)->PageLock((*slab)->memory()).ok()) << "it is not page-locked yet";
 }
 
-TEST(TensorSlabTest, ParametersBeyondTheMachinesMemoryAreRefused) {
+TEST(TensorSlabTest, RejectsParametersThatExceedMemory) {
   const auto device = CreateDevice("cpu", 1).value();
   const auto slab = MakeSlab(*device, GraphOf({int64_t{1} << 40, int64_t{1} << 40}));
 

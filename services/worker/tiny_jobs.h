@@ -7,10 +7,11 @@
 
 namespace muster {
 
-// y = 3 x - 0.5 on 512 samples, batches of 32.
+// Returns a job that fits y = 3 x - 0.5 on 512 samples in batches of 32.
 FakePs::Options LinearJob(int workers);
 
-// A one-layer GPT on a text that is made up and written to `path`; a tenth of it is held out.
+// Returns a job that trains a one-layer GPT. Writes a synthetic text to `path`; a tenth is held
+// out.
 FakePs::Options TextJob(const std::string& path, int workers);
 
 }  // namespace muster

@@ -9,7 +9,8 @@
 namespace muster {
 namespace {
 
-// Than what is rehearsed: another rehearsal, or a generation of whatever job.
+// Returns true if `plan` replaces the warm-up `rehearsed`: it is for another job, a newer
+// generation or another warm-up.
 bool IsAnother(const v1::JobPlan& plan, const WorkerJob& rehearsed) {
   return plan.job() != rehearsed.job() || plan.generation() > rehearsed.generation() ||
          (plan.generation() == rehearsed.generation() && plan.rehearsal() != rehearsed.rehearsal());
@@ -36,7 +37,7 @@ void Worker::Serve() {
   auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return next_ != nullptr || stopping_;
   };
-  std::unique_ptr<Trainer> trainer;  // of the generation before, where there is a next one
+  std::unique_ptr<Trainer> trainer;  // of the previous generation, if another one follows
   for (;;) {
     std::shared_ptr<WorkerJob> job;
     {
@@ -46,7 +47,7 @@ void Worker::Serve() {
       current_ = std::exchange(next_, nullptr);
       job = current_;
     }
-    // The threads that are started for the job inherit it.
+    // Threads that the job starts inherit this scope.
     const LogScope scope({.job = job->job(), .generation = job->generation()});
     trainer = job->Run(std::move(trainer));
     LOG(INFO) << job->job() << " generation " << job->generation() << ": released";
@@ -55,7 +56,7 @@ void Worker::Serve() {
       absl::MutexLock lock(&mu_);
       goes_on = next_ != nullptr && next_->job() == job->job();
     }
-    if (!goes_on) trainer.reset();  // waits for data that are being read
+    if (!goes_on) trainer.reset();  // blocks until its reads of data end
     {
       absl::MutexLock lock(&mu_);
       current_ = nullptr;
@@ -70,7 +71,8 @@ void Worker::Serve() {
 std::vector<v1::JobReport> Worker::Report() {
   absl::MutexLock lock(&mu_);
   std::vector<v1::JobReport> reports;
-  // Who is released but still at it is not free: it may hang.
+  // A released job that is still unwinding stays in the report: it may hang, so this worker is not
+  // free.
   const bool is_replaced = current_ && next_ && current_->job() == next_->job();
   if (current_ && !is_replaced) reports.push_back(current_->Report());
   if (next_) reports.push_back(next_->Report());
@@ -120,7 +122,8 @@ void Worker::Prepare(const v1::Directive& directive) {
       continue;
     }
     if (job->job() != plan.job()) {
-      // It comes again until a report shows it; by then the other job may be gone.
+      // The coordinator resends the directive until a report shows the job. By then the other job
+      // may be released.
       LOG(WARNING) << plan.job() << " cannot be prepared: " << job->job() << " is not released";
       return;
     }
@@ -155,7 +158,7 @@ void Worker::ReleaseAll() {
 }
 
 void Worker::CoordinatorLost() {
-  LOG(ERROR) << "the coordinator is away for too long: dropping the job";
+  LOG(ERROR) << "the coordinator was unreachable for too long: dropping the job";
   absl::MutexLock lock(&mu_);
   ReleaseAll();
 }

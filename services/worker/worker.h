@@ -1,5 +1,5 @@
-// The worker as a member of the fleet: takes the coordinator's directives, trains one job at a
-// time.
+// The worker as a member of the fleet. It follows the coordinator's directives and trains one job
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -35,33 +35,34 @@ class Worker : public FleetMember {
     std::string member;                // its name in the fleet
     std::vector<std::string> devices;  // for CreateDevice
     int threads_per_device = 1;
-    double peak_flops = 0;  // of each device, FLOP/s; 0: its datasheet's, where there is one
+    double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
     std::optional<CoordinatorTarget> coordinator;       // for checkpoints of allreduce jobs
     std::string checkpoint_root;                        // see CheckpointClient
-    int64_t shard_memory_bytes = DefaultMemoryBytes();  // that shards of such jobs may take
-    PathRules paths = {};                               // which files a job may name
+    int64_t shard_memory_bytes = DefaultMemoryBytes();  // limit for shards of such jobs
+    PathRules paths = {};                               // the files that a job may name
     ExchangeTuning tuning;
     Metrics* metrics = nullptr;         // outlives the worker
     std::function<void()> report_soon;  // FleetClient::ReportSoon
-    // A job has failed because this process has lost a device: it is to end, so that another one
-    // can take its place; may be null.
+    // Called after a job failed because this process lost a device. The process must exit, because
+    // only a new process can use the device again. May be null.
     std::function<void()> device_lost = nullptr;
-    // Of tuning.trace, written whenever a job was released; outlives the worker. Null: none.
+    // The file for tuning.trace, written after every job that is released. Outlives the worker.
+    // Null: no file.
     const TraceFile* trace_file = nullptr;
   };
   explicit Worker(Options options);
-  ~Worker() override;  // releases the job
+  ~Worker() override;  // releases the job and waits for the job thread
 
   std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);
   void Handle(const v1::Directive& directive) override ABSL_LOCKS_EXCLUDED(mu_);
   void CoordinatorLost() override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What the job's work here is recorded in; null: it has none here. One for all jobs, which come
-  // one after the other.
+  // Returns the trace that records this worker's work for `job`, or null if the worker does not
+  // serve `job`. All jobs use the same trace, because they run one after the other.
   Trace* TraceOf(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Finishes the step that has begun, as far as that works within `timeout`, and begins no other.
+  // Finishes the present step and starts no other. Blocks for up to `timeout`.
   void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -77,9 +78,9 @@ class Worker : public FleetMember {
   MemoryBudget budget_;
   mutable absl::Mutex mu_;
   std::shared_ptr<WorkerJob> current_ ABSL_GUARDED_BY(mu_);  // on the job thread
-  std::shared_ptr<WorkerJob> next_ ABSL_GUARDED_BY(mu_);     // once the current one is out
+  std::shared_ptr<WorkerJob> next_ ABSL_GUARDED_BY(mu_);     // runs after current_ ends
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::jthread job_thread_;  // last: it uses all of the above
+  std::jthread job_thread_;  // last, because it uses all of the above
 };
 
 }  // namespace muster

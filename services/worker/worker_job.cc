@@ -12,11 +12,12 @@
 namespace muster {
 namespace {
 
-// Of a generation, without waiting for the report's interval: they show that a recovery is over.
-// Where shards have backups the first two may be ones that are made again.
+// The worker reports this many first steps of a generation without waiting for the report interval,
+// because they show that a recovery is over. If shards have replicas, the first two may be repeated
+// steps, so the third is the first new one.
 constexpr int kStepsToldAtOnce = 3;
 
-// Links are told so rarely: there may be many, and nothing of them but their bytes changes.
+// How often a report contains links. There may be many, and only their byte counts change.
 constexpr absl::Duration kLinksInterval = absl::Seconds(5);
 
 absl::Status Released() { return absl::CancelledError("the job was released"); }
@@ -30,15 +31,15 @@ std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
   options_.metrics->ShowJob(job());
   absl::Status status = Prepare(std::move(before));
   if (status.ok()) status = Train();
-  // What was computed is known, whoever was lost. There may be more than the log holds: then this
-  // waits until some was acknowledged.
+  // Record the steps that were computed before the failure. If they exceed the log's capacity, this
+  // blocks until the coordinator acknowledges some.
   if (!status.ok() && trainer_ != nullptr && !released()) trainer_->GiveUp().IgnoreError();
   if (!status.ok() && !halting()) FailWith(status);
   if (ReasonOf(status) == "DEVICE_LOST" && options_.device_lost) options_.device_lost();
   Settle();
   AwaitRelease();
   options_.metrics->ForgetJob(job());
-  std::unique_ptr<WorkerShard> shard;  // outlives the trainer
+  std::unique_ptr<WorkerShard> shard;  // declared first, so it outlives the trainer
   std::unique_ptr<Trainer> finished;
   {
     absl::MutexLock lock(&mu_);
@@ -65,7 +66,8 @@ absl::Status WorkerJob::Prepare(std::unique_ptr<Trainer> before) {
   return absl::OkStatus();
 }
 
-// What cannot be gone on with is given back before anything new is asked for.
+// Trainer::Continue() destroys a trainer that it cannot reuse, so its memory is free before
+// Trainer::Create() allocates.
 absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<Trainer> before) {
   Trainer::Options options{
       .plan = options_.plan,
@@ -170,7 +172,7 @@ void WorkerJob::FailWith(const absl::Status& status) {
     const int64_t step = trainer_ ? trainer_->failed_step() : options_.plan->first_step();
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    // It may have the name of a file, in whatever letters.
+    // The message may contain a file name that is not valid UTF-8.
     error_.set_message(Printable(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
                                               ", step ", step, ": ", status.message())));
     error_.set_step(step);
@@ -186,7 +188,7 @@ void WorkerJob::Settle() {
   settled_ = true;
 }
 
-// One that was done, paused or had failed before is halted as it is.
+// A job that is done, paused or failed can still be halted while it waits for its release.
 void WorkerJob::AwaitRelease() {
   {
     absl::MutexLock lock(&mu_);
@@ -251,7 +253,7 @@ v1::JobReport WorkerJob::Report() const {
   report.set_job(job());
   report.set_generation(generation());
   absl::MutexLock lock(&mu_);
-  // Nothing of it goes on, but that the job thread has not come to its end.
+  // The job does no work any more; only the job thread has not ended yet.
   if (released_) {
     report.set_state(v1::MEMBER_HALTED);
     report.set_next_step(trainer_ ? trainer_->next_step() : options_.plan->first_step());

@@ -1,5 +1,5 @@
-// One generation of one job on this worker, from Prepare to Release; or a rehearsal of one, which
-// is prepared and never started.
+// One generation of one job on this worker, from Prepare to Release. It may also be a warm-up,
+// which is prepared and never started.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@
 
 namespace muster {
 
-// The job thread calls Run(); the rest returns at once and is for any thread. When it has failed or
-// is halted the records that were not acknowledged are still reported.
+// Thread-safe. The job thread calls Run(); the other methods return at once, except FinishStep().
+// A failed or halted job still reports its unacknowledged records.
 class WorkerJob {
  public:
   struct Options {
@@ -39,26 +39,27 @@ class WorkerJob {
     Rank rank{};
     std::vector<std::string> devices;
     int threads_per_device = 1;
-    double peak_flops = 0;  // of each device, FLOP/s; 0: its datasheet's, where there is one
+    double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
-    CheckpointClient* checkpoints = nullptr;  // these two outlive the job; needed by
-    MemoryBudget* budget = nullptr;           // allreduce jobs alone
-    PathRules paths = {};                     // which files a job may name
+    CheckpointClient* checkpoints = nullptr;  // both outlive the job; only
+    MemoryBudget* budget = nullptr;           // allreduce jobs use them
+    PathRules paths = {};                     // the files that a job may name
     ExchangeTuning tuning;
     WorkerMetrics* metrics = nullptr;
-    std::function<void()> report_soon;  // the state changed
-    // This process has lost a device, which only another one can use again; may be null. Told after
-    // the job's failure.
+    std::function<void()> report_soon;  // called when the state changes
+    // Called after the job failed because this process lost a device. Only a new process can use
+    // the device again. May be null.
     std::function<void()> device_lost = nullptr;
   };
   explicit WorkerJob(Options options);
 
-  // Prepares, trains from Start() on, then stays (done, paused, failed or halted) until Release().
-  // `before`: the trainer of the job's last generation here, or null, for this one to go on with;
-  // returns its own.
+  // Prepares the job and trains it after Start(). Then stays done, paused, failed or halted.
+  // Blocks until Release(). `before` is the trainer of the job's previous generation on this
+  // worker, which this one reuses if it can, or null. Returns the trainer for the next generation,
+  // or null.
   std::unique_ptr<Trainer> Run(std::unique_ptr<Trainer> before) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Directives, each for this generation. Repeats do nothing.
+  // Directives for this generation. Repeated directives have no effect.
   void Start(const v1::Start& start) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeSnapshot(const v1::Snapshot& snapshot) ABSL_LOCKS_EXCLUDED(mu_);
   void Pause() ABSL_LOCKS_EXCLUDED(mu_);
@@ -66,15 +67,16 @@ class WorkerJob {
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
   void Acknowledge(const v1::Acknowledge& acknowledge) { log_.Acknowledge(acknowledge); }
 
-  // Pauses and waits until the step that has begun is finished; at most `timeout`.
+  // Pauses the job. Blocks for up to `timeout` until the present step is finished.
   void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of one that is released: that it has halted, and is here.
+  // Returns the state of the job. A released job that is still unwinding reports HALTED.
   v1::JobReport Report() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string& job() const { return options_.plan->job(); }
   uint32_t generation() const { return options_.plan->generation(); }
-  // Not 0: of which one; `generation` is the one before.
+  // Returns the number of the warm-up, or 0 if this is a generation to train. The generation() of a
+  // warm-up is the one that runs meanwhile.
   uint64_t rehearsal() const { return options_.plan->rehearsal(); }
   bool released() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -83,7 +85,7 @@ class WorkerJob {
   absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(std::unique_ptr<Trainer> before);
   absl::Status MakeShard() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Train() ABSL_LOCKS_EXCLUDED(mu_);
-  // Nothing when paused before Start().
+  // Blocks until a directive arrives. Returns nothing if the job is paused before Start().
   absl::StatusOr<std::optional<v1::Start>> AwaitStart() ABSL_LOCKS_EXCLUDED(mu_);
   bool Pausing() const ABSL_LOCKS_EXCLUDED(mu_);
   void Enter(v1::MemberJobState state) ABSL_LOCKS_EXCLUDED(mu_);
@@ -97,17 +99,18 @@ class WorkerJob {
   mutable absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  // Made and destroyed by the job thread, under mu_; the job thread also reads them without.
-  std::unique_ptr<WorkerShard> shard_;  // of an allreduce job
+  // The job thread creates and destroys these two under mu_. It may read them without mu_.
+  std::unique_ptr<WorkerShard> shard_;  // only for an allreduce job
   std::unique_ptr<Trainer> trainer_;
   std::stop_source restoring_;          // stopped by Release()
   std::atomic<uint64_t> prepared_ = 0;  // bytes restored and phases ended, for JobReport
-  std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // since Start()
+  std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // set by Start()
   bool pausing_ ABSL_GUARDED_BY(mu_) = false;
-  bool settled_ ABSL_GUARDED_BY(mu_) = false;  // nothing more will happen before Release()
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;  // only Halt() and Release() matter now
   bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
-  mutable absl::Duration links_due_ ABSL_GUARDED_BY(mu_);  // to be told again, see SteadyNow()
+  mutable absl::Duration links_due_
+      ABSL_GUARDED_BY(mu_);  // when to report links again, see SteadyNow()
 };
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// What a worker exports at /metrics.
+// The metrics that a worker exports at /metrics.
 #pragma once
 
 #include <string>
@@ -12,19 +12,20 @@
 
 namespace muster {
 
-// References into `metrics`, which outlives this: looked up once, observed without a lock.
+// Holds references into `metrics`, which outlives this. Each metric is looked up once and then
+// updated without a lock.
 class WorkerMetrics {
  public:
   explicit WorkerMetrics(Metrics& metrics);
 
-  // How long a phase of the last start took: data, graph, memory, compile.
+  // Sets the duration of one phase of the last start: data, graph, memory or compile.
   void ShowStartPhase(const std::string& phase, absl::Duration time);
-  // FLOP/s that the devices in use could do at best; 0: not known, and there is no such series.
+  // Sets the peak FLOP/s of the devices in use. If it is 0 (unknown), the series is removed.
   void ShowPeak(double flops);
-  // Which job the other metrics are of, while there is one.
+  // Export or remove the name of the job that the other metrics describe.
   void ShowJob(const std::string& job);
   void ForgetJob(const std::string& job);
-  // For what counts by itself.
+  // Returns the registry, for components that register their own metrics.
   Metrics& all() const { return metrics_; }
 
  private:
@@ -35,21 +36,21 @@ class WorkerMetrics {
  public:
   ExchangeMetrics exchange;
   prometheus::Counter& steps;
-  prometheus::Counter& missed_steps;  // with backup workers: overtaken by the others
+  prometheus::Counter& missed_steps;  // with backup workers: closed by the others without this one
   prometheus::Counter& samples;
-  prometheus::Counter& flops;  // of the model, forward and backward; what is recomputed is not
+  prometheus::Counter& flops;  // of the model, forward and backward, without recomputation
   prometheus::Histogram& step_duration;
   prometheus::Histogram& data_duration;      // waiting for the batch
-  prometheus::Histogram& compute_duration;   // forward and backward, less the waiting in it
+  prometheus::Histogram& compute_duration;   // forward and backward, without waiting
   prometheus::Histogram& wait_duration;      // waiting for parameters
   prometheus::Histogram& evaluate_duration;  // one evaluation
   prometheus::Gauge& loss;
   prometheus::Gauge& gradient_norm;
   prometheus::Gauge& learning_rate;
   prometheus::Counter& nonfinite_losses;
-  prometheus::Gauge& loss_scale;  // of the last finished step; 0 but for fp16
+  prometheus::Gauge& loss_scale;  // of the last finished step; 0 unless fp16
   prometheus::Counter& skipped_steps;
-  prometheus::Counter& restore_bytes;  // of all-reduce jobs: others restore their ps
+  prometheus::Counter& restore_bytes;  // only all-reduce jobs; in other jobs the ps restore
   prometheus::Histogram& restore_duration;
 };
 

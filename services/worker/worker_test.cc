@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Fate = InProcessNetwork::Fate;
 
-// One worker, driven as the coordinator would.
+// Drives one worker as the coordinator does.
 class Driven {
  public:
   Driven(InProcessNetwork& network, std::shared_ptr<const v1::JobPlan> plan, int rank = 0)
@@ -83,7 +83,7 @@ class Driven {
     worker_.Handle(directive);
   }
 
-  // Waits for reports of this kind; the worker says when to look.
+  // Blocks until a report satisfies the condition. The worker signals when there is a new report.
   std::vector<v1::JobReport> AwaitAll(
       const std::function<bool(const std::vector<v1::JobReport>&)>& expected) {
     for (int64_t seen = -1;;) {
@@ -91,7 +91,7 @@ class Driven {
         absl::MutexLock lock(&mu_);
         auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return changes_ > seen; };
         if (!AwaitFor(&mu_, absl::Condition(&changed), absl::Seconds(30))) {
-          ADD_FAILURE() << "no such report; the last is "
+          ADD_FAILURE() << "no matching report; the last one is "
                         << (worker_.Report().empty() ? "none"
                                                      : worker_.Report()[0].ShortDebugString());
           return {};
@@ -107,7 +107,7 @@ class Driven {
         AwaitAll([&](const auto& reports) { return reports.size() == 1 && expected(reports[0]); });
     return reports.empty() ? v1::JobReport() : reports[0];
   }
-  // It has no job any more.
+  // Blocks until the worker has no job.
   void AwaitFree() {
     AwaitAll([](const auto& reports) { return reports.empty(); });
   }
@@ -115,7 +115,7 @@ class Driven {
     return Await([state](const v1::JobReport& report) { return report.state() == state; });
   }
 
-  // How often the worker wanted to report before its time.
+  // Returns the number of early reports that the worker requested.
   int64_t reports_due() {
     absl::MutexLock lock(&mu_);
     return changes_;
@@ -133,8 +133,8 @@ class Driven {
   Worker worker_;
 };
 
-// A transport stands in for the GPU: its error becomes the job's in the same way.
-TEST(WorkerTest, AProcessThatHasLostADeviceSaysSoOnceItsJobHasFailed) {
+// The transport fails in place of a GPU. Its error fails the job in the same way.
+TEST(WorkerTest, ReportsALostDeviceAfterTheJobFailed) {
   for (const bool lost : {true, false}) {
     InProcessNetwork network;
     FakePs ps(network, LinearJob(/*workers=*/1));
@@ -154,7 +154,7 @@ TEST(WorkerTest, AProcessThatHasLostADeviceSaysSoOnceItsJobHasFailed) {
   }
 }
 
-// Answers to pushes of `step` are held from now on.
+// Holds all answers to pushes of `step` from now on.
 void HoldAnswersTo(InProcessNetwork& network, int64_t step) {
   network.SetFault([step](const WireHeader& header) {
     return header.kind == MessageKind::kParams && header.step == step + 1 ? Fate::kHold
@@ -162,14 +162,14 @@ void HoldAnswersTo(InProcessNetwork& network, int64_t step) {
   });
 }
 
-TEST(WorkerTest, PreparesTrainsToTheEndAndRemembersRecordsUntilAcknowledged) {
+TEST(WorkerTest, TrainsToTheEndAndKeepsRecordsUntilAcknowledged) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven driven(network, ps.plan());
   EXPECT_THAT(driven.worker().Report(), IsEmpty());
 
   driven.Prepare();
-  driven.Prepare();  // directives are repeated
+  driven.Prepare();  // the coordinator repeats directives
   const v1::JobReport prepared = driven.Await(v1::MEMBER_PREPARED);
   EXPECT_EQ(prepared.dataset().samples(), 512);
   EXPECT_EQ(prepared.next_step(), 0);
@@ -192,7 +192,7 @@ TEST(WorkerTest, PreparesTrainsToTheEndAndRemembersRecordsUntilAcknowledged) {
   driven.AwaitFree();
 }
 
-TEST(WorkerTest, LinksAreToldFromTheFirstStepOnAndRarely) {
+TEST(WorkerTest, ReportsLinksRarelyFromTheFirstStepOn) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven driven(network, ps.plan());
@@ -209,8 +209,8 @@ TEST(WorkerTest, LinksAreToldFromTheFirstStepOnAndRarely) {
   driven.Await(v1::MEMBER_DONE);
 }
 
-// Else a user would see a recovery that is over a second later, and its metrics too.
-TEST(WorkerTest, TheFirstStepsAreToldAtOnce) {
+// Otherwise the user and the metrics would see the end of a recovery up to a second late.
+TEST(WorkerTest, ReportsTheFirstStepsAtOnce) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven driven(network, ps.plan());
@@ -221,10 +221,10 @@ TEST(WorkerTest, TheFirstStepsAreToldAtOnce) {
   driven.Start(20);
   driven.Await(v1::MEMBER_DONE);
 
-  EXPECT_EQ(driven.reports_due() - before, 5) << "it runs, three steps, it is done";
+  EXPECT_EQ(driven.reports_due() - before, 5) << "reports: running, three steps, done";
 }
 
-TEST(WorkerTest, PauseStopsBetweenStepsAndTheStepThatIsPushedIsFinishedWhenItsAnswersCome) {
+TEST(WorkerTest, PauseStopsBetweenStepsAndFinishesThePushedStep) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven driven(network, ps.plan());
@@ -263,7 +263,7 @@ TEST(WorkerTest, PausedWorkersAgreeOnAStep) {
   ps.shard(0).AwaitPushes(101);
   first.Pause();
   second.Pause();
-  // One may be a step behind for as long as the other's pushes are on their way.
+  // One worker may be a step behind while the other's pushes are in flight.
   for (;;) {
     const int64_t a = first.Await(v1::MEMBER_PAUSED).next_step();
     const int64_t b = second.Await(v1::MEMBER_PAUSED).next_step();
@@ -297,8 +297,8 @@ TEST(WorkerTest, ReleaseAtAnyMomentFreesTheWorkerForTheNextJob) {
   EXPECT_EQ(report.job(), "test-2");
 }
 
-// It is not free: another job would wait for it.
-TEST(WorkerTest, WhoIsReleasedAndHangsSaysThatTheJobIsStillThere) {
+// The worker is not free, so the coordinator must not assign another job to it.
+TEST(WorkerTest, AHangingReleasedJobIsReportedAsHalted) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   absl::Notification hangs, go_on;
@@ -315,14 +315,15 @@ TEST(WorkerTest, WhoIsReleasedAndHangsSaysThatTheJobIsStillThere) {
   driven.Release();
   const v1::JobReport held = driven.Await(v1::MEMBER_HALTED);
   EXPECT_EQ(held.job(), ps.plan()->job());
-  driven.Release();  // it is told again and again
+  driven.Release();  // the coordinator repeats the directive
 
   v1::Directive next = driven.Directive();
   next.set_generation(2);
   *next.mutable_prepare()->mutable_plan() = *ps.plan();
   next.mutable_prepare()->mutable_plan()->set_generation(2);
   driven.worker().Handle(next);
-  EXPECT_EQ(driven.Await(v1::MEMBER_PREPARING).generation(), 2u) << "and of no other than that";
+  EXPECT_EQ(driven.Await(v1::MEMBER_PREPARING).generation(), 2u)
+      << "only the newer generation is reported";
   next.mutable_release();
   driven.worker().Handle(next);
   driven.Await(v1::MEMBER_HALTED);
@@ -331,9 +332,9 @@ TEST(WorkerTest, WhoIsReleasedAndHangsSaysThatTheJobIsStillThere) {
   driven.AwaitFree();
 }
 
-// Names of files have whatever letters their makers liked, and a report that has such letters is
-// refused as a whole, again and again: its worker was lost for what it wanted to tell.
-TEST(WorkerTest, AnErrorWithForeignLettersReachesTheCoordinator) {
+// A file name may contain bytes that are not valid UTF-8. The coordinator rejects a report with
+// such bytes every time, so its worker used to be lost.
+TEST(WorkerTest, AnErrorThatIsNotUtf8ReachesTheCoordinator) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven worker(ps.plan(), []() -> absl::StatusOr<std::unique_ptr<Transport>> {
@@ -365,7 +366,7 @@ TEST(WorkerTest, ALostPsFailsTheJobWithTheCulpritsName) {
   EXPECT_EQ(failed.error().code(), static_cast<int>(absl::StatusCode::kUnavailable));
 }
 
-TEST(WorkerTest, HaltEndsTheStepThatIsUnderWayAndTellsWhatItCameTo) {
+TEST(WorkerTest, HaltEndsThePresentStepAndReportsItsLoss) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven driven(network, ps.plan());
@@ -384,10 +385,10 @@ TEST(WorkerTest, HaltEndsTheStepThatIsUnderWayAndTellsWhatItCameTo) {
   ASSERT_EQ(halted.steps_size(), 4);
   EXPECT_EQ(halted.steps(3).step(), 3);
   EXPECT_TRUE(std::isfinite(halted.steps(3).loss_share()));
-  EXPECT_TRUE(std::isnan(halted.steps(3).gradient_norm())) << "nobody told it";
+  EXPECT_TRUE(std::isnan(halted.steps(3).gradient_norm())) << "no answer reported it";
 }
 
-TEST(WorkerTest, WhoHasFailedOrWaitsIsHaltedAsWell) {
+TEST(WorkerTest, HaltsAFailedOrWaitingJob) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven waiting(network, ps.plan());
@@ -408,7 +409,7 @@ TEST(WorkerTest, WhoHasFailedOrWaitsIsHaltedAsWell) {
   failing.AwaitFree();
 }
 
-TEST(WorkerTest, AnEvaluationThatWasNotMadeComesFirst) {
+TEST(WorkerTest, AMissedEvaluationRunsFirst) {
   InProcessNetwork network;
   FakePs::Options options = TextJob(testing::TempDir() + "/worker_test_first.txt", /*workers=*/1);
   options.spec.mutable_training()->set_evaluate_every_steps(4);
@@ -437,7 +438,7 @@ TEST(WorkerTest, MissingDataFailsThePreparation) {
   EXPECT_THAT(failed.error().message(), HasSubstr("data.text.path"));
 }
 
-TEST(WorkerTest, AModelBeyondTheMachinesMemoryFailsThePreparation) {
+TEST(WorkerTest, AModelThatExceedsMemoryFailsThePreparation) {
   InProcessNetwork network;
   FakePs::Options options = TextJob(testing::TempDir() + "/worker_test_memory.txt", /*workers=*/1);
   FakePs ps(network, options);
@@ -460,7 +461,7 @@ TEST(WorkerTest, AModelBeyondTheMachinesMemoryFailsThePreparation) {
   driven.Release();
 }
 
-TEST(WorkerTest, APlanThatMakesNoSenseFailsThePreparation) {
+TEST(WorkerTest, AnInvalidPlanFailsThePreparation) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   for (const int64_t samples : {int64_t{-1}, int64_t{0}, int64_t{33}, int64_t{1} << 62}) {
@@ -475,9 +476,9 @@ TEST(WorkerTest, APlanThatMakesNoSenseFailsThePreparation) {
   }
 }
 
-// A job's model never changes, but a coordinator may say so. Memory and compiled graphs are those
-// of the first generation.
-TEST(WorkerTest, AnotherModelInTheNextGenerationIsPreparedAnew) {
+// The model of a job never changes, but a faulty coordinator may send another one. The worker must
+// not reuse the memory and compiled graphs of the first generation for it.
+TEST(WorkerTest, PreparesAnotherModelInTheNextGeneration) {
   InProcessNetwork network;
   FakePs line(network, LinearJob(/*workers=*/1));
   FakePs text(network, TextJob(testing::TempDir() + "/worker_test_other.txt", /*workers=*/1));
@@ -494,10 +495,10 @@ TEST(WorkerTest, AnotherModelInTheNextGenerationIsPreparedAnew) {
   const v1::JobReport prepared = driven.Await([](const v1::JobReport& report) {
     return report.generation() == 2 && report.state() == v1::MEMBER_PREPARED;
   });
-  EXPECT_GT(prepared.dataset().evaluation_samples(), 0) << "the text's";
+  EXPECT_GT(prepared.dataset().evaluation_samples(), 0) << "the dataset of the text job";
 }
 
-TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnored) {
+TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndIgnoresItsDirectives) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
   Driven driven(network, ps.plan());
@@ -516,7 +517,7 @@ TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnore
   EXPECT_EQ(report.job(), "test-1");
 }
 
-TEST(WorkerTest, ARehearsalIsPreparedAndItsTrainerIsTheGenerationsOwn) {
+TEST(WorkerTest, TheNextGenerationReusesTheTrainerOfTheWarmUp) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/2));
   v1::JobPlan rehearsed = *ps.plan();
@@ -546,11 +547,12 @@ TEST(WorkerTest, ARehearsalIsPreparedAndItsTrainerIsTheGenerationsOwn) {
   EXPECT_EQ(prepared.rehearsal(), 0u);
   EXPECT_EQ(compiled(), before) << "nothing was compiled again";
   driven.worker().Handle(rehearse);
-  EXPECT_EQ(driven.worker().Report()[0].generation(), ps.plan()->generation()) << "it is over";
+  EXPECT_EQ(driven.worker().Report()[0].generation(), ps.plan()->generation())
+      << "the warm-up is over";
   driven.Release();
 }
 
-TEST(WorkerTest, AnotherJobOrAnotherRehearsalEndsARehearsal) {
+TEST(WorkerTest, AnotherJobOrWarmUpEndsAWarmUp) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/2));
   Driven driven(network, ps.plan());
