@@ -634,7 +634,7 @@ TEST(RingExchangeTest, StartWithTooFewAddressesIsRefused) {
   for (const auto& member : ring.members) member->Open();
   const absl::Status refused = ring.members[0]->exchange->Connect(kSteps, {"inprocess:1"});
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("1 addresses of 2 shards"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1 addresses for 2 shards"));
 }
 
 TEST(RingExchangeTest, PlanWithShardsOfOtherMembersIsRefused) {
