@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -525,6 +526,47 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   return starts;
 }
 
+// A coordinator that stayed up gives a silent member its lease, 5 s. The longer grace after a
+// restart is for members that are late to learn of the new coordinator.
+bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
+                               const absl::btree_map<std::string, AttachedMember>& members,
+                               const FreeMembers& free) const {
+  if (fleet_->deaf()) return false;
+  const absl::Time now = registry_->Now();
+  std::vector<std::string> left = free.workers;
+  bool gave_up = false;
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    Job& job = entry->job;
+    const std::vector<std::string> missing = job.MissingSinceRestart(now);
+    const bool about_to_report = std::ranges::any_of(missing, [&](const std::string& name) {
+      const auto known = members.find(name);
+      return known != members.end() && known->second.attached;
+    });
+    if (missing.empty() || about_to_report) continue;
+    const auto lacks = std::ranges::count_if(missing, [&](const std::string& name) {
+      return std::ranges::count(job.record().workers(), name) > 0;
+    });
+    std::vector<std::string> able;
+    std::ranges::copy_if(left, std::back_inserter(able), [&](const std::string& name) {
+      return job.rehearsal().WhyRefused(name) == nullptr;
+    });
+    if (std::ssize(able) < lacks) continue;
+    able.resize(lacks);
+    std::erase_if(left, [&](const auto& name) { return std::ranges::count(able, name) > 0; });
+    for (const std::string& name : missing) {
+      job.MemberLost(name,
+                     absl::StrCat("it did not come back within ",
+                                  absl::FormatDuration(FailureJudge::kReturnTime),
+                                  " after the others, since the coordinator's restart, and the job "
+                                  "can go on without it"),
+                     now);
+    }
+    turn.Perform(*entry);
+    gave_up = true;
+  }
+  return gave_up;
+}
+
 // With what has happened, which is why the job is not running.
 void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
   entry.job.WaitFor(LacksMemory(job) ? kWaitsForMemory : Job::kWaitsForMembers, LackOf(job),
@@ -681,16 +723,23 @@ void Dispatcher::Dispatch() {
     JobRegistry::Turn turn(registry_);
     WaitForCommits(turn);
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
-    const bool recovering = std::ranges::any_of(
+    bool recovering = std::ranges::any_of(
         turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });
+    // A job that recovers already goes before those that would only then.
+    const bool missing =
+        !recovering &&
+        std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* entry) {
+          return !entry->job.MissingSinceRestart(now).empty();
+        });
     const bool growing =
         std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* e) {
           return e->job.TakesMoreWorkers(now) || e->job.TakesBackups(now);
         });
     if (!recovering) kept_for_ = 0;
-    if (waiting.empty() && !recovering && !growing) return;
+    if (waiting.empty() && !recovering && !growing && !missing) return;
     const auto members = fleet_->members();
     FreeMembers free = FindFreeMembers(turn, starting, members, letting_go);
+    if (missing) recovering = GiveUpMissing(turn, members, free);
     if (recovering) starts = Recoveries(turn, starting, members, free);
     const Decision decision = Decide(waiting, free);
     const std::vector<Placement>& placements = decision.placements;

@@ -110,6 +110,11 @@ class Dispatcher {
   std::vector<std::shared_ptr<const Start>> Recoveries(
       JobRegistry::Turn& turn, const Starts& starting,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
+  // Gives up members that have not come back since the coordinator's restart, where free workers
+  // can take the places of all that are workers. Returns whether it did.
+  bool GiveUpMissing(JobRegistry::Turn& turn,
+                     const absl::btree_map<std::string, AttachedMember>& members,
+                     const FreeMembers& free) const;
   // Halts jobs for those who have rehearsed; the rehearsals that are to begin.
   std::vector<std::shared_ptr<const Start>> LetFreeWorkersJoin(
       JobRegistry::Turn& turn, const std::vector<Placement>& placements,

@@ -1026,6 +1026,102 @@ class SteppingDispatcherTest : public DispatcherTest {
   uint64_t job_ = 0;
 };
 
+// A coordinator is restarted while a job of two workers is at step 3.
+class RestartedDispatcherTest : public SteppingDispatcherTest {
+ protected:
+  // Each of two ps has the backups of the other's shards.
+  void RunAndRestart(int ps, int max_restarts = 10) {
+    v1::JobSpec policy;
+    policy.mutable_resources()->mutable_workers()->set_min(2);
+    policy.mutable_resources()->mutable_workers()->set_max(2);
+    policy.mutable_resources()->set_ps(ps);
+    policy.mutable_resources()->set_ps_replication(ps);
+    policy.mutable_restart()->set_max_restarts(max_restarts);
+    job_ = AddJob(/*graph=*/nullptr, policy);
+    std::vector<std::string> names = {"w-0", "w-1", "p-0"};
+    if (ps == 2) names.push_back("p-1");
+    for (const std::string& name : names) attached_.push_back(Attach(name));
+    now_ += absl::Seconds(30);
+    Dispatch();
+    for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
+    for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
+    ASSERT_EQ(View(job_).state(), v1::RUNNING);
+    Change([this](Job& job) { job = Job(job.record(), job.plan(), /*term=*/2, now_); });
+  }
+  // The node of this member is lost; the others come back to the coordinator after a second.
+  void ComeBackWithout(const std::string& missing) {
+    now_ += absl::Seconds(1);
+    for (const auto& attachment : attached_) {
+      const std::string name = attachment->member();
+      if (name == missing) {
+        fleet_->Detach(*attachment, Fleet::Departure::kOrderly);
+      } else {
+        Report(name, v1::MEMBER_RUNNING, 3);
+      }
+    }
+  }
+};
+
+TEST_F(RestartedDispatcherTest, AFreeWorkerTakesTheMissingOnesPlaceBeforeTheGraceEnds) {
+  RunAndRestart(/*ps=*/1);
+  ComeBackWithout("w-1");
+  Attach("w-2");
+  now_ += FailureJudge::kReturnTime - absl::Milliseconds(1);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RUNNING) << "w-1 may come back yet";
+  now_ += absl::Milliseconds(1);
+
+  Dispatch();
+
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  EXPECT_EQ(View(job_).reason(), "MEMBER_LOST");
+  EXPECT_THAT(View(job_).message(),
+              AllOf(HasSubstr("w-1 (worker, rank 1"), HasSubstr("did not come back within 5s")));
+  Report("w-0", v1::MEMBER_HALTED, 3);
+  Report("p-0", v1::MEMBER_HALTED, 3);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-2"));
+}
+
+TEST_F(RestartedDispatcherTest, AMissingWorkerHasItsWholeGraceWhereNoneIsFree) {
+  RunAndRestart(/*ps=*/1);
+  ComeBackWithout("w-1");
+  now_ += FailureJudge::kRestartGrace - absl::Seconds(2);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RUNNING);
+}
+
+TEST_F(RestartedDispatcherTest, AMissingWorkerHasItsWholeGraceWhereItsLossWouldFailTheJob) {
+  RunAndRestart(/*ps=*/1, /*max_restarts=*/0);
+  ComeBackWithout("w-1");
+  Attach("w-2");
+  now_ += FailureJudge::kReturnTime;
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RUNNING);
+}
+
+TEST_F(RestartedDispatcherTest, AMissingPsHasItsWholeGraceUnlessABackupHasItsShards) {
+  RunAndRestart(/*ps=*/1);
+  ComeBackWithout("p-0");
+  Attach("p-2");
+  now_ += FailureJudge::kReturnTime;
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RUNNING);
+}
+
+TEST_F(RestartedDispatcherTest, AMissingPsWhoseShardsHaveBackupsIsGivenUp) {
+  RunAndRestart(/*ps=*/2);
+  ComeBackWithout("p-1");
+  now_ += FailureJudge::kReturnTime;
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).ps(), ElementsAre("p-0"));
+}
+
 // A job of two workers that is at step 3 loses one of them, whom nobody replaces.
 class DispatcherStopTest : public SteppingDispatcherTest {
  protected:

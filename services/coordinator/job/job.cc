@@ -640,6 +640,26 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
 
 // ---------------------------------------------------------------- coming and going
 
+std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
+  if (!judge_.gives_grace() || (state() != v1::RUNNING && state() != v1::PREPARING)) return {};
+  if (record_.suspend_requested()) return {};
+  if (now - members_.last_came() < FailureJudge::kReturnTime) return {};
+  std::vector<std::string> missing = members_.Silent();
+  // The backups of one ps may be on another.
+  const bool several_ps = std::ranges::count_if(missing, [this](const std::string& name) {
+                            return !members_.at(name).is_worker();
+                          }) > 1;
+  const bool goes_on = std::ranges::all_of(missing, [this](const std::string& name) {
+    return Interruption::CanDoWithout(*plan_, members_, name);
+  });
+  // One recovery more may be one too many: then the job would fail without them.
+  const bool may_recover =
+      Interruption::Count(record_.recovery(), record_.spec().restart(), ledger_.steps_before())
+          .has_value();
+  if (several_ps || !goes_on || !may_recover) return {};
+  return missing;
+}
+
 bool Job::MayChangeWorkers(absl::Time now) const {
   return state() == v1::RUNNING && Interruption::CanCarry(*plan_) &&
          now - running_since_ >= kJoinAfter && !record_.suspend_requested() && !leaves_at_ &&

@@ -106,6 +106,10 @@ class Job {
   // Since when nothing but its own files, which a disk may never take, can keep a recovering job
   // from that; in the future: all else, which comes to an end, may.
   absl::Time WaitsForFilesSince() const;
+  // The members that have not come back to a restarted coordinator, if the job runs or prepares,
+  // goes on where it is without them, and FailureJudge::kReturnTime has passed since another one
+  // came back. With others in the places of the workers the rest of the grace need not be awaited.
+  std::vector<std::string> MissingSinceRestart(absl::Time now) const;
   // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
   bool TakesMoreWorkers(absl::Time now) const;
   // These are to prepare for its next generation by this plan of theirs, while it runs. See

@@ -52,9 +52,10 @@ class FailureJudge {
   // The coordinator has just started: members have kRestartGrace to come back. Those of a
   // generation that runs whose link to a ps broke have kReturnTime; who halts ends his links.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
+  bool gives_grace() const { return grace_until_ != absl::InfiniteFuture(); }
   // Time stood still until `now`: a grace that has begun begins anew.
   void WentOn(absl::Time now) {
-    if (grace_until_ != absl::InfiniteFuture()) BeginGrace(now);
+    if (gives_grace()) BeginGrace(now);
     if (mute_since_ != absl::InfiniteFuture()) mute_since_ = now;
   }
   // A generation has just been given to its members. Each may take as long as it needs, but no

@@ -30,6 +30,7 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   workers_.clear();
   ps_.clear();
   sent_.clear();
+  last_came_ = now;
   const v1::SyncSpec& sync = plan.spec().sync();
   in_lockstep_ = sync.mode() != v1::SSP && sync.mode() != v1::ASP && sync.backup_workers() == 0;
   for (const v1::PlanShard& shard : plan.shards()) {
@@ -75,6 +76,7 @@ bool JobMembers::IsNewcomer(const std::string& name) const {
 
 void JobMembers::WentOn(absl::Time now) {
   for (auto& [name, member] : members_) member.advanced = now;
+  last_came_ = now;
 }
 
 std::vector<std::string> JobMembers::names() const {
@@ -117,7 +119,7 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   if (std::exchange(member.is_presumed, false) && report == nullptr && behind == 0) {
     member.was_there = false;
   }
-  member.heard = true;
+  if (!std::exchange(member.heard, true)) last_came_ = now;
   member.behind = behind;
   member.serving = report != nullptr;
   if (report == nullptr) return member;
@@ -297,6 +299,14 @@ const std::string* JobMembers::FirstSilent() const {
     if (!member.heard && !member.lost) return &name;
   }
   return nullptr;
+}
+
+std::vector<std::string> JobMembers::Silent() const {
+  std::vector<std::string> silent;
+  for (const auto& [name, member] : members_) {
+    if (!member.heard && !member.lost) silent.push_back(name);
+  }
+  return silent;
 }
 
 const std::string* JobMembers::FirstSilentCutOff() const {

@@ -140,6 +140,11 @@ class JobMembers {
   const std::string* FirstSilent() const;
   // The same, of those whom a ps has lost as well.
   const std::string* FirstSilentCutOff() const;
+  // All members that have not been heard of and are not lost.
+  std::vector<std::string> Silent() const;
+  // The latest time at which a member was heard of for the first time. If none was: the time at
+  // which they were enlisted.
+  absl::Time last_came() const { return last_came_; }
   // Somebody who has not come to the end of preparing and shown nothing new since then; null:
   // nobody.
   const std::string* FirstStalled(absl::Time since) const;
@@ -158,7 +163,8 @@ class JobMembers {
   std::vector<std::string> workers_;
   std::vector<std::string> ps_;
   absl::btree_map<std::string, Sent> sent_;  // by member
-  bool in_lockstep_ = false;                 // every step takes the gradients of all workers
+  absl::Time last_came_;
+  bool in_lockstep_ = false;  // every step takes the gradients of all workers
 };
 
 }  // namespace muster
