@@ -552,7 +552,8 @@ TEST_F(SharedCheckpointTest, NoOtherFileIsEverOpened) {
 
   const absl::Status gone = Open(good).status();
   EXPECT_TRUE(absl::StrContains(gone.message(), absl::StrCat(root_, "/known-1"))) << gone;
-  EXPECT_TRUE(absl::StrContains(gone.message(), "is /state/jobs to the coordinator")) << gone;
+  EXPECT_TRUE(absl::StrContains(gone.message(), "the path here of the coordinator's /state/jobs"))
+      << gone;
   fs::rename(outside + "/known-1", root_ + "/known-1");
 }
 

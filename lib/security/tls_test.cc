@@ -203,7 +203,7 @@ TEST_F(TlsTest, NamesUnusableFiles) {
       authority_,
       {.identity = {Role::kCoordinator, ""}, .hosts = {"a"}, .lifetime = absl::Seconds(-1)},
       absl::Now()));
-  EXPECT_THAT(fault(), HasSubstr("has ended"));
+  EXPECT_THAT(fault(), HasSubstr("expired on"));
   std::remove(folder_.authority().c_str());
   EXPECT_THAT(fault(), HasSubstr("ca.crt"));
 }
