@@ -23,8 +23,8 @@ enum class AttentionPart {
 };
 
 struct FusedAttentionOptions {
-  // For backward. true: every sum has a fixed order; this takes B H T S elements of workspace for
-  // the gradients of the scores. false: dq is summed atomically, in f32.
+  // Used by the backward pass. true: every sum has a fixed order; this takes B H T S elements of
+  // workspace for the gradients of the scores. false: dq is summed atomically, in f32.
   bool deterministic = true;
   // Plans for the GPU that this JSON of cuDNN's format describes; the plan cannot run. Tests use it
   // to find out what the library supports where there is no GPU.

@@ -1,4 +1,4 @@
-// Tests the operations that are given to cuDNN. A stand-in for its backend runs them one after
+// Tests the operations that cuDNN gets. A stand-in for its backend runs them one after
 // another on the host, and the results are compared with a plain implementation of attention.
 // fused_attention_test checks that cuDNN has kernels for them.
 #include <cudnn.h>

@@ -32,9 +32,10 @@ struct SpecCheckContext {
     std::string directory;
   };
   std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
-  // Asked between the model, the data and the checkpoint: nobody waits for the answer any more.
+  // Returns whether the caller is gone. Called between the model, the data and the checkpoint.
   std::function<bool()> caller_gone = [] { return false; };
-  // One that find_checkpoint() knows is damaged. Of a path it is not told: it may be mistaken.
+  // Called if a checkpoint of find_checkpoint() is damaged. Not called for a path, which may be
+  // mistaken.
   std::function<void()> found_damaged = [] {};
 };
 

@@ -39,13 +39,13 @@ class GradientReduction {
 
   struct Options {
     GradientLayout layout;
-    // By device: layout.elements floats. Must outlive the reduction.
+    // Holds layout.elements floats for each device. Must outlive the reduction.
     std::vector<float*> memory;
     // By device, all of one group. Empty with a single device, or if the devices reduce by
     // themselves.
     std::vector<std::unique_ptr<Communicator>> communicators;
     std::vector<Piece> pieces;
-    // By parameter: true if its values never change, so that no device waits for its sum. A bucket
+    // Holds true for a parameter whose values never change: no device waits for its sum. A bucket
     // that has only such parameters is not reduced. Empty: no parameter is frozen.
     std::vector<bool> frozen;
     // Called when the sum of a piece over all devices is final in device 0's memory. Called on any

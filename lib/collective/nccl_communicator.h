@@ -41,7 +41,7 @@ class NcclGroup {
   // rank's communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank);
 
-  // Does what Communicator::Abort does, for every rank of this process.
+  // Calls Communicator::Abort for every rank of this process.
   void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -224,7 +224,7 @@ class SignatureMatch {
     inputs_.push_back({&operand, &type});
     RETURN_IF_ERROR(MatchDtype(operand, type));
 
-    // At most one word is a run ("..."). It takes the dimensions that the other words leave.
+    // The pattern has at most one run ("..."). It takes the dimensions that the other words leave.
     const std::vector<std::string>& words = operand.words;
     const auto run = std::ranges::find_if(
         words, [](const std::string& word) { return word.starts_with("..."); });

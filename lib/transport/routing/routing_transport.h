@@ -45,7 +45,7 @@ struct RoutingTransportOptions {
 // - shared memory, if it can reach the peer's process on this host (same host, user and network
 //   namespace);
 // - else TCP;
-// - RDMA, if both sides were told to use it.
+// - RDMA, if both sides have it switched on.
 //
 // All backends share one EventLoop, so the thread polls descriptors and sleeps in one place.
 class RoutingTransport : public Carrier {
