@@ -43,7 +43,7 @@ namespace fs = std::filesystem;
 
 constexpr char kJob[] = "sim-1";
 constexpr int64_t kSteps = 24;
-// I10: so long after the last fault has healed, or the last step, there is another step.
+// I10: the next step comes within this time after the last step or after the last fault healed.
 constexpr absl::Duration kProgressMax = absl::Seconds(10);
 constexpr absl::Duration kEndMax = absl::Minutes(10);
 
@@ -91,7 +91,7 @@ v1::JobSpec SpecOf(const FleetSimulation& options) {
   return spec;
 }
 
-// For all processes of all runs: nobody looks at the numbers.
+// All processes of all runs share these metrics; no test reads them.
 PsMetrics& SharedPsMetrics() {
   static auto* const metrics = new Metrics;
   static auto* const ps = new PsMetrics(*metrics);
@@ -109,7 +109,7 @@ class Simulation : public SimulatedWorld {
       members_.push_back(std::make_unique<SimulatedWorker>(this, name));
     }
     if (options.faults == 0) return;
-    // A worker may push again what has arrived.
+    // Duplicates some pushes: a worker may resend a push that arrived.
     network_.SetFault([this](const WireHeader& header) {
       const bool again = header.kind == MessageKind::kPush && time_.Chance(0.02);
       return again ? InProcessNetwork::Fate::kDuplicate : InProcessNetwork::Fate::kDeliver;
@@ -164,7 +164,8 @@ class Simulation : public SimulatedWorld {
     if (coordinator_ == nullptr) return false;
     what(*coordinator_);
     coordinator_->Settle();
-    // After what it was about to say has been said, so that a seed stays a run.
+    // Dispatches in a later event, after the pending directives are sent, so that a seed stays
+    // reproducible.
     if (dispatches_.exchange(false)) {
       time_.After(time_.Between(absl::Microseconds(20), absl::Milliseconds(5)), [this] {
         AtCoordinator([](Coordinator& coordinator) { coordinator.Dispatch(); });
@@ -208,9 +209,9 @@ class Simulation : public SimulatedWorld {
     outcome_.violations.push_back(what);
   }
 
-  // ---- what goes on
+  // ---- events
 
-  // Members look at their links one after the other, in an order that is left to chance.
+  // Schedules a look of a member at its links. Members look one after another in random order.
   void Look(size_t member) {
     if (std::exchange(looking_[member], true)) return;
     time_.After(time_.Between(absl::Microseconds(20), absl::Milliseconds(2)), [this, member] {
@@ -222,7 +223,7 @@ class Simulation : public SimulatedWorld {
   void Tick() {
     AtCoordinator([](Coordinator& coordinator) { coordinator.Tick(); });
     ++ticks_;
-    if (ticks_ % 5 == 0) Stir();  // for those who wait for a while to be over
+    if (ticks_ % 5 == 0) Stir();  // for members that wait for a timeout
     for (size_t i = 0; i < members_.size(); ++i) RestartWhenGone(i);
     if (over_) return;
     const absl::Duration pause = time_.now() - std::max(healed_, advanced_);
@@ -267,7 +268,7 @@ class Simulation : public SimulatedWorld {
     refused_.clear();
   }
 
-  // What it was about to say is lost; what it has stored is not.
+  // Drops the directives that the coordinator has not sent; its stored state survives.
   void CrashCoordinator() {
     if (coordinator_ == nullptr) return;
     Log("the coordinator is killed");
@@ -276,7 +277,7 @@ class Simulation : public SimulatedWorld {
     coordinator_.reset();
     ++coordinator_life_;
     const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(4));
-    HealsIn(pause + absl::Seconds(2));  // members try again every two seconds
+    HealsIn(pause + absl::Seconds(2));  // members retry at least every two seconds
     time_.After(pause, [this] { StartCoordinator(); });
   }
 
@@ -310,8 +311,8 @@ class Simulation : public SimulatedWorld {
     time_.After(pause, [this] { Stir(); });
   }
 
-  // Everybody is told to leave, ps while the job may be waiting for workers; somebody may suspend
-  // it meanwhile.
+  // Tells every member to leave. The ps leave later, possibly while the job waits for workers. Half
+  // of the time the job is suspended meanwhile.
   void Evacuate() {
     Log("everybody is to leave");
     for (size_t i = 0; i < members_.size(); ++i) {
@@ -327,7 +328,7 @@ class Simulation : public SimulatedWorld {
     time_.After(until, [this] { Suspend(); });
   }
 
-  // The coordinator may take it for lost, whatever it holds.
+  // The coordinator may declare the member lost, so its held shards no longer count.
   void Trouble(const SimulatedMember& member, absl::Duration duration) {
     absl::Time& until = troubled_until_[member.name()];
     until = std::max(until, time_.now() + duration);
@@ -349,7 +350,7 @@ class Simulation : public SimulatedWorld {
     });
   }
 
-  // As soon as it is suspended.
+  // Resumes the job as soon as it is suspended.
   void Resume() {
     const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(3));
     HealsIn(pause);
@@ -365,7 +366,7 @@ class Simulation : public SimulatedWorld {
     });
   }
 
-  // ---- what must hold
+  // ---- invariants
 
   void CheckJob() {
     const auto job = coordinator_->GetJob(kJob);
@@ -389,7 +390,7 @@ class Simulation : public SimulatedWorld {
       CheckCarried(event);
       if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) {
         ++outcome_.recoveries;
-        // Those that bring no step wait longer each time, for what may heal.
+        // A recovery that makes no step backs off longer each time.
         HealsIn(Interruption::Backoff(job->recovery(), job->spec().restart()));
       }
       state_ = event.state();
@@ -399,17 +400,18 @@ class Simulation : public SimulatedWorld {
     if (!job->checkpoint().empty()) CheckCheckpoint(job->checkpoint());
   }
 
-  // Who could not rehearse is given no rank beside others: the job needs one worker.
+  // A worker that failed its warm-up gets no rank in a job of several workers. A single worker is
+  // allowed, because the job needs one.
   void CheckRefused(const v1::JobEvent& event, const v1::Job& job) {
     if (!IsActive(event.state())) return refused_.clear();
     for (size_t i = 3; i < members_.size(); ++i) {
       const std::string& name = members_[i]->name();
       const bool is_named = absl::StrContains(event.message(), name);
       if (event.reason() == "WORKER_CANNOT_JOIN" && is_named) refused_.insert(name);
-      // What becomes of it may be known to the coordinator alone.
+      // A worker that is named here may join again.
       if (event.reason() == "WORKERS_PREPARE" && is_named) refused_.erase(name);
     }
-    if (event.reason() == "STARTED") {  // they could after all
+    if (event.reason() == "STARTED") {  // these workers could prepare after all
       for (const std::string& name : job.workers()) refused_.erase(name);
     }
     if (event.reason() != "SCHEDULED" || job.workers_size() < 2) return;
@@ -419,16 +421,16 @@ class Simulation : public SimulatedWorld {
     }
   }
 
-  // Who holds a shard has time enough to write it, and is lost where he stands still.
+  // A ps that holds a shard has enough time to write it. If it is paused, it counts as lost.
   void CheckSaved(const v1::JobEvent& event) {
     const bool goes_back = absl::StrContains(event.message(), "without what its shards held");
     if (!goes_back || !absl::StrContains(event.message(), "nobody has written it")) return;
     Violated(absl::StrCat("the job goes back: ", event.message()));
   }
 
-  // A job that recovers goes on with what its ps hold, but for a step at most, whether they have
-  // been released or not: those that nothing has befallen in this generation. Where somebody leaves
-  // a checkpoint may be all that is waited for.
+  // A recovering job loses at most one step of what its ps hold, even if they were released. This
+  // counts only ps without a fault in this generation. A recovery for a leaving member is exempt:
+  // it may wait for a checkpoint only.
   void CheckCarried(const v1::JobEvent& event) {
     if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) halted_for_ = event.reason();
     if (event.state() == v1::SUSPENDED) halted_.Clear();
@@ -447,7 +449,7 @@ class Simulation : public SimulatedWorld {
     scheduled_ = time_.now();
   }
 
-  // I8: the last one is there; I5: and has the values of its step.
+  // I8: the last checkpoint exists. I5: it has the values of its step.
   void CheckCheckpoint(const std::string& name) {
     const auto checkpoint = coordinator_->GetCheckpoint(name);
     if (!checkpoint.ok() || !fs::exists(checkpoint->directory() + "/manifest.json")) {
@@ -457,7 +459,7 @@ class Simulation : public SimulatedWorld {
     checkpoint_ = name;
     const auto reader = CheckpointReader::Open(checkpoint->directory());
     if (!reader.ok()) return Violated(absl::StrCat("I5: ", reader.status().ToString()));
-    // Chunks as a plan has them, whoever holds them.
+    // The same chunks as in a plan, independent of their shards.
     const std::array<const char*, 4> parameters = {"layers.0.weight", "layers.0.bias",
                                                    "layers.1.weight", "layers.1.bias"};
     const std::array<int64_t, 4> elements = {512, 32, 128, 4};
@@ -501,8 +503,8 @@ class Simulation : public SimulatedWorld {
     return absl::StartsWith(line, absl::StrCat("{\"step\":", step, ","));
   }
 
-  // Who had computed these steps was lost before the coordinator heard of them, and the job has
-  // said so.
+  // These steps have no records: the workers that computed them died before the coordinator
+  // received the records. The job has reported this.
   void NoteUnknown(const std::string& message) {
     int64_t first = 0, last = 0;
     const std::string digits =
@@ -519,25 +521,25 @@ class Simulation : public SimulatedWorld {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   int coordinator_life_ = 1;
-  std::atomic<bool> dispatches_ = false;  // the coordinator asked for it
+  std::atomic<bool> dispatches_ = false;  // the coordinator asked for a dispatch
   std::set<std::shared_ptr<ShardUpload>> uploads_;
   std::vector<std::unique_ptr<SimulatedMember>> members_;
   std::array<bool, 6> looking_ = {};     // by member
-  std::array<bool, 6> restarting_ = {};  // likewise
+  std::array<bool, 6> restarting_ = {};  // by member
   int64_t ticks_ = 0;
 
-  absl::Time healed_;  // when everybody is, or will be, back, and nothing waits on purpose
+  absl::Time healed_;  // when all members are back and no backoff runs any more
   absl::Time workers_away_until_ = absl::InfinitePast();
   absl::Time advanced_ = absl::InfinitePast();
   uint64_t revision_ = 0;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string checkpoint_;
   HaltedShards halted_;
-  std::string halted_for_;                            // the last recovery's reason
-  absl::Time scheduled_ = absl::InfinitePast();       // the present generation
+  std::string halted_for_;                            // the reason of the last recovery
+  absl::Time scheduled_ = absl::InfinitePast();       // when the present generation was scheduled
   std::map<std::string, absl::Time> troubled_until_;  // by member
-  std::set<int64_t> unknown_;      // steps whose records are lost, as the job has said
-  std::set<std::string> refused_;  // workers that could not rehearse, as the job has said
+  std::set<int64_t> unknown_;      // steps whose records the job has reported as lost
+  std::set<std::string> refused_;  // workers that the job has reported as unable to join
   bool over_ = false;
   FleetSimulation::Outcome outcome_;
 };

@@ -1,4 +1,4 @@
-// Thousands of fleets that everything befalls, in simulated time: none loses anything.
+// Runs many fleets with random faults in simulated time and checks that none loses anything.
 #include "tests/sim/fleet_simulation.h"
 
 #include <glog/logging.h>
@@ -28,7 +28,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return value;
 }
 
-// In memory: thousands of stores are synced.
+// Prefers memory to a disk, because the test syncs thousands of stores.
 std::string Folder() {
   std::string root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ::testing::TempDir();
   root += "/muster-fleet-XXXXXX";
@@ -36,7 +36,7 @@ std::string Folder() {
   return root;
 }
 
-// SEEDS=100000 for a long run, FIRST_SEED=17 SEEDS=1 for one that failed.
+// SEEDS=100000 gives a long run; FIRST_SEED=17 SEEDS=1 repeats one that failed.
 TEST(FleetSimulationTest, WhateverBefallsTheFleetTheJobEndsAsIfNothingHad) {
   FLAGS_minloglevel = static_cast<int>(FromEnvironment("LOG", google::GLOG_FATAL));
   const int64_t first = FromEnvironment("FIRST_SEED", 1);
@@ -73,7 +73,7 @@ TEST(FleetSimulationTest, WhateverBefallsTheFleetTheJobEndsAsIfNothingHad) {
   std::cout << seeds << " fleets, " << faults << " faults, " << recoveries
             << " recoveries; the longest pause after the last fault had healed: "
             << absl::FormatDuration(longest) << std::endl;
-  // A fleet may have none: only of many is anything known.
+  // One fleet may have no recovery at all, so only a large number of fleets is checked.
   if (seeds >= 200) {
     EXPECT_GT(recoveries, seeds / 4);
   }

@@ -1,4 +1,4 @@
-// What is left of the shards of a generation that is over.
+// Tracks the shards that survive a halted generation.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace muster {
 
-// As the ps have it, whatever the coordinator makes of it. Not thread-safe.
+// Records the ps' own reports, independent of the coordinator's view. Not thread-safe.
 class HaltedShards {
  public:
-  // A ps of the plan's generation is halted and holds what its report says.
+  // Records that `ps` is halted in the plan's generation and holds what `report` says.
   void Note(const std::string& ps, const v1::JobPlan& plan, const v1::JobReport& report);
-  // What it holds is not there any more, or nobody can know that it is.
+  // The shards of `ps` are gone, or the coordinator may no longer count on them.
   void Forget(const std::string& ps) { reports_.erase(ps); }
   void Clear() { reports_.clear(); }
 
-  // The oldest version that all shards of the generation can be had at, each at its own ps or at
-  // its backup's. Nothing: there is none.
+  // Returns the oldest version at which every shard of the generation is available, at its own ps
+  // or at its backup. Returns nullopt if there is no such version.
   std::optional<int64_t> OldestVersion(uint32_t generation) const;
 
  private:
   v1::JobPlan plan_;                              // of the newest generation
-  std::map<std::string, v1::JobReport> reports_;  // of that one, by ps
+  std::map<std::string, v1::JobReport> reports_;  // of the newest generation, by ps
 };
 
 }  // namespace muster

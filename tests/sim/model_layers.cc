@@ -14,7 +14,7 @@ namespace muster {
 namespace {
 
 constexpr double kForwardShare =
-    1.0 / 3;                      // two products of every layer in backward, one in forward
+    1.0 / 3;                      // a layer computes two products in backward, one in forward
 constexpr double kPiecesMin = 2;  // of a shard
 
 double BytesOf(const v1::Parameter& parameter) {

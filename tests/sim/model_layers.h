@@ -1,4 +1,4 @@
-// Models as a simulation sees them: how long each layer computes and how many bytes it has.
+// Models as a simulation needs them: the compute time and the bytes of each layer.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ namespace muster {
 
 struct ModelLayers {
   struct Layer {
-    double work = 0;   // share of the model's forward, all together 1
+    double work = 0;   // share of the model's forward; all shares sum to 1
     double bytes = 0;  // of its parameters as f32
   };
   std::vector<Layer> layers;  // in the order of the forward
-  double bytes = 0;           // of all
+  double bytes = 0;           // of all layers
 };
 
-// A layer is a node that reads parameters nobody read before it, and the nodes up to the next such;
-// its work is its share of the model's FLOPs (lib/graph/cost.h).
+// Splits a model into layers. A layer begins at each node that reads parameters which no earlier
+// node read. The layer's work is its share of the model's FLOPs (lib/graph/cost.h).
 absl::StatusOr<ModelLayers> LayersOf(const v1::ModelSpec& spec);
 
-// A model's step of `seconds`, a third of it forward, cut for shards of these shares of the bytes
-// (>= 0, together 1): a shard gets pieces of equal size, of at most `chunk_bytes` and at least
-// two, the pieces of all shards taking turns along the model. So shards have their shares exactly,
-// which the coordinator's cut reaches within 5 %. A piece belongs to the first layer that it
-// touches.
+// Cuts a model's step of `seconds` (one third of it forward) into pieces for shards. `shares` are
+// the shards' shares of the bytes: each >= 0, sum 1. A shard gets at least two pieces, all of equal
+// size, at most `chunk_bytes` each. The pieces of the shards alternate along the model. Shards get
+// their shares exactly; the coordinator's cut reaches them within 5 %. A piece belongs to the first
+// layer that it touches.
 SimulatedJob CutForShards(const ModelLayers& model, double seconds,
                           const std::vector<double>& shares, double chunk_bytes);
 

@@ -11,7 +11,7 @@ void NetworkModel::Send(double now, const NetworkBurst& burst) {
   if (!card.sending) StartSending(now, burst.from);
 }
 
-// The next that leaves, if there is any.
+// Returns the next message to send in `message`; false if there is none.
 bool NetworkModel::NextMessage(int host, NetworkMessage& message) {
   std::vector<Waiting>& waiting = cards_[host].waiting;
   while (!waiting.empty()) {

@@ -1,4 +1,4 @@
-// Network cards and what passes through them, in simulated time.
+// Network cards and the messages that pass through them, in simulated time.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,38 @@
 
 namespace muster {
 
-// What a host has for others: `messages` of them, which leave in their order. Kept as one thing, as
-// a step of a large cluster has tens of millions of messages.
+// Messages that a host sends, in order. A burst is one object because a step of a large cluster has
+// tens of millions of messages.
 struct NetworkBurst {
   int from = 0;          // host
-  int64_t priority = 0;  // the lowest leaves first; equals in the order of Send()
+  int64_t priority = 0;  // the lowest leaves first; equal ones leave in the order of Send()
   int messages = 1;
-  // The sender's words, not looked at.
+  // Opaque values of the sender.
   int kind = 0;
   int subject = 0;
 };
 
 struct NetworkMessage {
-  int to = 0;  // host; the sender's own: is left out
+  int to = 0;  // host; a message to the sender's own host is skipped
   double bytes = 0;
-  // The sender's words, not looked at.
+  // Opaque values of the sender.
   int kind = 0;
   int chunk = 0;
 };
 
 struct NetworkRates {
-  double bytes_per_second = 0;  // of payload, of each card in each direction
-  double latency_seconds = 0;   // from a card to another
-  double message_seconds = 0;   // that a card is busy beside the bytes
+  double bytes_per_second = 0;  // payload of each card in each direction
+  double latency_seconds = 0;   // from one card to another
+  double message_seconds = 0;   // time per message that a card is busy in addition to the bytes
 };
 
-// Every host has a full-duplex card on a switch that never blocks and never loses. A card sends one
-// message at a time, of the most urgent burst that waits; a receiving card takes messages one after
-// the other in the order in which their first bytes come, while they are still being sent (cut
-// through). What it cannot take yet waits in the switch.
+// Every host has a full-duplex card on a switch that never blocks and never loses a message. A card
+// sends one message at a time, from the most urgent waiting burst. A receiving card takes one
+// message at a time, in the order in which their first bytes arrive. It receives a message while
+// the sender still sends it (cut-through). Messages that a card cannot take yet wait in the switch.
 class NetworkModel {
  public:
-  // Says what the burst's message `index` is, when it leaves.
+  // Returns message `index` of the burst. Called when the message leaves.
   using MessageOf = std::function<NetworkMessage(const NetworkBurst&, int index)>;
 
   NetworkModel(int hosts, const NetworkRates& rates, MessageOf message_of)
@@ -49,11 +49,11 @@ class NetworkModel {
 
   void Send(double now, const NetworkBurst& burst);
 
-  // When something happens next; infinity: nothing is under way.
+  // The time of the next event; infinity if nothing is in flight.
   double next_time() const {
     return events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().time;
   }
-  // Lets that happen. True: `message` has been delivered at that time.
+  // Runs the next event. Returns true if it delivered `message`.
   bool Advance(NetworkMessage& message);
 
   double bytes_sent(int host) const { return cards_[host].bytes_sent; }
@@ -62,8 +62,8 @@ class NetworkModel {
   struct Waiting {
     NetworkBurst burst;
     int64_t number;
-    int next = 0;                                 // message of the burst
-    bool operator<(const Waiting& other) const {  // a heap's front is the largest
+    int next = 0;                                 // index of the next message of the burst
+    bool operator<(const Waiting& other) const {  // the front of a heap is the largest
       return burst.priority != other.burst.priority ? burst.priority > other.burst.priority
                                                     : number > other.number;
     }
@@ -80,12 +80,13 @@ class NetworkModel {
     double receiving_until = 0;
     double bytes_sent = 0;
   };
-  // At most two of each card: so the queue stays small however much is under way.
+  // Each card has at most two events, so the queue stays small with any number of messages in
+  // flight.
   struct Event {
     double time;
     int64_t number;
     int card;
-    bool sent;  // else the first that is coming has come
+    bool sent;  // false: the first message of `coming` has arrived
     bool operator<(const Event& other) const {
       return time != other.time ? time > other.time : number > other.number;
     }

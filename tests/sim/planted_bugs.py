@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plants bugs, one at a time, and tells which seed of the fleet simulation finds each.
+"""Plants bugs, one at a time, and prints which seed of the fleet simulation finds each.
 
     tests/sim/planted_bugs.py [--seeds 5000] [NAME...] -- BAZEL-BUILD-COMMAND...
 
 Run in a clean tree, by hand: each bug is a build. The command builds //tests/sim:fleet_simulation_test;
-default: bazel build --config=nocuda. Exit code 1 where one is not found.
+default: bazel build --config=nocuda. Exit code 1: a bug was not found.
 """
 
 import argparse
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = "//tests/sim:fleet_simulation_test"
 PROGRAM = "bazel-bin/tests/sim/fleet_simulation_test"
 
-# Name, file, what stands there once, what is planted.
+# Name, file, the correct source text (which must occur once), the planted text.
 BUGS = [
     ("a shard that steps back keeps its newest values", "lib/shard/core/parameter_shard.cc",
      "const bool steps_back = before.HasAsPrevious(index, version);",
@@ -111,7 +111,7 @@ def main():
         file = ROOT / path
         text = file.read_text()
         if text.count(sound) != 1:
-            sys.exit(f"{path} has {text.count(sound)} times: {sound}")
+            sys.exit(f"{path} has this text {text.count(sound)} times instead of once: {sound}")
         file.write_text(text.replace(sound, planted))
         try:
             built = subprocess.run([*build, TARGET], cwd=ROOT, capture_output=True, text=True)
@@ -128,7 +128,7 @@ def main():
 
 
 def report(name, run):
-    """Prints what became of a run; 1 if it found nothing."""
+    """Prints the outcome of a run. Returns 1 if the run did not find the bug."""
     seed = re.search(r"FIRST_SEED=(\d+)", run.stdout)
     what = re.findall(r"^\S+: ((?:I\d|the job ends|the last checkpoint|the job goes).*)$", run.stdout, re.M)
     if run.returncode == 0:

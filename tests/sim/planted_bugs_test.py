@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every bug of planted_bugs.py still has its place: what stands there stands there once."""
+"""Checks that the source text of every bug in planted_bugs.py still occurs exactly once."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
-// Projects training steps of well-known models on clusters that are not at hand: the table of
-// docs/benchmarks.md. The program's flags are its assumptions.
+// Projects the training speed of well-known models on clusters that are not available. Prints the
+// table of docs/benchmarks.md. The program's flags are its assumptions.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,8 +28,8 @@ ABSL_FLAG(double, chunk_megabytes, 1, "largest piece of a parameter");
 namespace muster {
 namespace {
 
-// Seconds of forward and backward of a node, which does not depend on how many there are: a node
-// has 8 A100, each with the batch named here, and adds up their gradients without the card.
+// Seconds of forward and backward on one node, independent of the number of nodes. A node has 8
+// A100 GPUs, each with the batch named here. It sums their gradients without the network card.
 struct Workload {
   const char* name;
   const char* zoo;
@@ -58,7 +58,7 @@ v1::ModelSpec SpecOf(const Workload& workload) {
   return spec;
 }
 
-// Speed per node as a share of one that does not communicate.
+// Returns the speed per node as a share of the speed without communication.
 double Efficiency(const ModelLayers& model, double seconds, double gigabits, int n, int separate,
                   bool colocated, bool allreduce) {
   SimulatedCluster cluster{

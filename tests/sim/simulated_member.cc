@@ -114,7 +114,7 @@ void SimulatedMember::Attach() {
   backoff_ = std::min(backoff_ * 2, kBackoffMax);
 }
 
-// The coordinator hears that the stream has ended.
+// Tells the coordinator, after `delay`, that the stream has ended.
 void SimulatedMember::Detach(const std::shared_ptr<Stream>& stream, absl::Duration delay,
                              Coordinator::Departure departure) {
   time().After(delay, [world = world_, stream, departure] {
@@ -170,7 +170,7 @@ void SimulatedMember::TakeDirectives() {
   });
 }
 
-// A directive of an earlier term comes from a coordinator that was replaced.
+// Ignores directives of an earlier term: they come from a coordinator that was replaced.
 void SimulatedMember::Obey(const v1::Directive& directive) {
   if (directive.has_welcome()) {
     hello_.set_term(directive.term());
@@ -209,7 +209,7 @@ void SimulatedMember::SendReport() {
                  if (stream->broken || stream->coordinator_life != world->coordinator_life())
                    return;
                  world->AtCoordinator([&](Coordinator& coordinator) {
-                   // A stream that was closed meanwhile ends by TakeDirectives().
+                   // If the stream was closed meanwhile, TakeDirectives() ends it.
                    coordinator.Report(*stream->attachment, report).IgnoreError();
                  });
                });

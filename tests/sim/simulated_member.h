@@ -1,4 +1,4 @@
-// A member of a simulated fleet: its process, which comes and goes, and its stream to the
+// A member of a simulated fleet: its process, which starts and dies, and its stream to the
 // coordinator.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace muster {
 
-// What members share.
+// Everything that members share.
 class SimulatedWorld {
  public:
   virtual ~SimulatedWorld() = default;
@@ -29,33 +29,33 @@ class SimulatedWorld {
   virtual SimulatedTime& time() = 0;
   virtual InProcessNetwork& network() = 0;
   virtual Trajectory& trajectory() = 0;
-  // What a worker takes for a step of its own, at most.
+  // The longest time that a worker computes for one step.
   virtual absl::Duration step_max() const = 0;
 
-  // The coordinator does that and comes to rest, and what it then has to say goes on its way.
-  // False: there is no coordinator.
+  // Runs `what` on the coordinator, lets the coordinator settle, then delivers its directives.
+  // Returns false if no coordinator is running.
   virtual bool AtCoordinator(const std::function<void(Coordinator&)>& what) = 0;
-  // Its number, counted over its starts.
+  // The number of the coordinator's life, counted over its starts.
   virtual int coordinator_life() const = 0;
-  // Streams of shards that are under way; they end with the coordinator.
+  // Shard uploads in flight; they end with the coordinator.
   virtual std::set<std::shared_ptr<ShardUpload>>& uploads() = 0;
 
-  // Something was sent over the data plane: everybody looks soon.
+  // A message was sent over the data plane: every member checks its links soon.
   virtual void Stir() = 0;
   // A worker has finished a step.
   virtual void Advanced() = 0;
-  // A ps of this plan is halted and holds what its report says.
+  // A ps of this plan has halted and holds what its report says.
   virtual void Halted(const std::string& ps, const v1::JobPlan& plan,
                       const v1::JobReport& report) = 0;
-  // A process has come to its end.
+  // A member's process has ended.
   virtual void Ended(const std::string& member) = 0;
   virtual void Log(const std::string& what) = 0;
-  // What must never be.
+  // Records the violation of an invariant.
   virtual void Violated(const std::string& what) = 0;
 };
 
-// As lib/fleet/fleet_client, without threads and gRPC. A process is told apart from the one before
-// it by its life; what was to happen in a process that is gone does not happen.
+// Models lib/fleet/fleet_client without threads and gRPC. A life number identifies each process of
+// a member. Events of a process that has ended do nothing.
 class SimulatedMember {
  public:
   SimulatedMember(SimulatedWorld* world, std::string name, v1::Role role);
@@ -66,28 +66,28 @@ class SimulatedMember {
   const std::string& name() const { return name_; }
   bool running() const { return running_; }
 
-  // ---- what befalls it
+  // ---- faults
   void StartProcess();
-  // kill -9. The coordinator hears of it soon, or, where its host is gone as well, by its lease.
+  // kill -9. The coordinator notices soon, or by the lease if the host is gone as well.
   void Kill(bool with_host);
-  // It does nothing for so long; what is sent to it waits.
+  // The process does nothing for `time`; messages to it wait.
   void StandStill(absl::Duration time);
-  // The stream to the coordinator breaks; each side notices when it does.
+  // Breaks the stream to the coordinator; each side notices in its own time.
   void BreakStream();
-  // Of those to others of its job, if it has any.
+  // Cuts one of its links to other members of its job, if it has any.
   virtual void CutLink() {}
-  // SIGTERM: says that it leaves, and ends once it serves nothing.
+  // SIGTERM: reports that it leaves, and exits when it serves no job.
   void Leave();
 
-  // ---- the world's
-  // Takes what the coordinator has for it.
+  // ---- called by the world
+  // Takes the directives that the coordinator has for this member.
   void TakeDirectives();
   void CoordinatorDied();
-  // A turn of its data plane; whether anything had come.
+  // Runs a turn of the data plane. Returns whether any message arrived.
   bool LookAtLinks();
 
  protected:
-  // The process has begun, or has come to its end: all that it held is gone.
+  // The process has started, or has ended and lost all its state.
   virtual void Begin(v1::Hello& hello) = 0;
   virtual void End() = 0;
   virtual std::vector<v1::JobReport> Reports() = 0;
@@ -97,7 +97,7 @@ class SimulatedMember {
   SimulatedWorld& world() const { return *world_; }
   SimulatedTime& time() const { return world_->time(); }
   bool stands_still() const { return time().now() < wakes_; }
-  // In this process, if it still lives and as soon as it does not stand still.
+  // Runs `what` after `delay` if this process still lives, and not while it is paused.
   void Later(absl::Duration delay, std::function<void()> what);
   void ReportSoon();
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
-// A checkpoint's stream broke off, and may be tried again.
+// Returns whether a checkpoint stream failed in a way that a retry can fix.
 bool IsPassing(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsCancelled(status) ||
          absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
@@ -34,7 +34,7 @@ bool IsPassing(const absl::Status& status) {
 
 }  // namespace
 
-// One generation of the job, as services/ps/served_job.
+// Serves one generation of the job, like services/ps/served_job.
 class SimulatedPs::Service : public ShardListener {
  public:
   struct Held {
@@ -92,7 +92,7 @@ class SimulatedPs::Service : public ShardListener {
     NoteHalted();
   }
 
-  // False: what is held is still read, and is to be asked for again.
+  // Returns false if a snapshot still reads the held shards; the caller must ask again.
   bool EndSaving() {
     ++era_;
     return std::exchange(saving_, 0) == 0;
@@ -145,11 +145,11 @@ class SimulatedPs::Service : public ShardListener {
     std::unique_ptr<ParameterShard> held;
     std::shared_ptr<MemoryBudget::Reservation> reservation;
   };
-  // A snapshot on its way into a checkpoint.
+  // A snapshot that is being written into a checkpoint.
   using Snapshot = std::shared_ptr<const ShardSnapshot>;
 
-  // Nothing of it happens once the generation is over here, or, where it was begun with what is
-  // held, once that is to be given away.
+  // Wraps `what` so that it does nothing after this generation ends. Each new era (halt, release,
+  // end of saving) cancels the callbacks of the era before.
   std::function<void()> Guarded(std::function<void()> what) {
     return [this, exists = std::weak_ptr<int>(exists_), era = era_, what = std::move(what)] {
       if (!exists.expired() && era == era_) what();
@@ -366,8 +366,8 @@ class SimulatedPs::Service : public ShardListener {
               Guarded([this, snapshot = std::move(snapshot)] { Write(snapshot); }));
   }
 
-  // The stream begins, and ends some time later, whole or, if this process is gone by then, broken
-  // off.
+  // Begins the stream and ends it some time later. The stream ends complete, or breaks off if this
+  // process is gone by then.
   void Write(const Snapshot& snapshot) {
     if (snapshot->pieces.empty()) return Written(*snapshot, absl::OkStatus());
     v1::WriteShardHeader header;
@@ -378,7 +378,7 @@ class SimulatedPs::Service : public ShardListener {
     header.set_snapshot(snapshot->id);
     *header.mutable_update_state() = snapshot->update_state;
     absl::Status begun, sent;
-    std::shared_ptr<ShardUpload> upload;  // null: the checkpoint is there already
+    std::shared_ptr<ShardUpload> upload;  // null: the checkpoint exists already
     const bool there = ps_.world().AtCoordinator([&](Coordinator& coordinator) {
       auto began = coordinator.BeginShard(header);
       begun = began.status();
@@ -408,7 +408,8 @@ class SimulatedPs::Service : public ShardListener {
                      });
   }
 
-  // Whether the stream stays open: for a periodic snapshot, until its checkpoint is committed.
+  // Returns whether the stream stays open: that of a periodic snapshot does until the checkpoint is
+  // committed.
   bool Ended(const Snapshot& snapshot, const std::weak_ptr<ShardUpload>& stream,
              const absl::Status& ended) {
     if (ended.ok() && snapshot->id == 0) {
@@ -466,9 +467,9 @@ class SimulatedPs::Service : public ShardListener {
   uint64_t prepared_ = 0;
   bool halting_ = false;
   bool released_ = false;
-  int era_ = 0;              // what was begun in an earlier one is over
-  uint64_t held_asked_ = 0;  // the newest snapshot of what is held
-  int saving_ = 0;           // snapshots of what is held that are under way
+  int era_ = 0;              // callbacks of an earlier era do nothing
+  uint64_t held_asked_ = 0;  // the newest snapshot that was requested of the held shards
+  int saving_ = 0;           // snapshots of held shards in flight
   std::set<std::string> lost_links_;
   std::vector<v1::SnapshotReport> snapshots_;
   std::shared_ptr<int> exists_ = std::make_shared<int>();

@@ -14,8 +14,8 @@
 
 namespace muster {
 
-// The data plane is the real one, ShardLoop on an in-process transport; ServedJob's threads are
-// events. Checkpoints are read and written through the coordinator's own rooms.
+// The data plane is the production ShardLoop on an in-process transport. Events replace the threads
+// of ServedJob. Checkpoints are read and written by direct calls to the coordinator.
 class SimulatedPs : public SimulatedMember {
  public:
   // `metrics` outlives the ps.
@@ -39,7 +39,7 @@ class SimulatedPs : public SimulatedMember {
   MemoryBudget budget_{int64_t{1} << 30};
   std::unique_ptr<Service> service_;               // of the present generation, or null
   std::vector<std::unique_ptr<Service>> leaving_;  // released, and still using memory
-  std::unique_ptr<ShardLoop> loop_;                // null: no process
+  std::unique_ptr<ShardLoop> loop_;                // null: no process is running
 };
 
 }  // namespace muster

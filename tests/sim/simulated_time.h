@@ -1,4 +1,4 @@
-// Time and chance of a simulation: what is to happen, and when.
+// The clock, the events and the random numbers of a simulation.
 #pragma once
 
 #include <algorithm>
@@ -12,22 +12,21 @@
 
 namespace muster {
 
-// A clock that stands still while something happens and jumps to the next event after it. The same
-// seed gives the same events. Not thread-safe, but for now(), which may be read while an event
-// waits for what other threads do.
+// A clock that stops during an event and then jumps to the next event. A seed always gives the same
+// events. Not thread-safe, except now(): other threads may read it while an event waits for them.
 class SimulatedTime {
  public:
   explicit SimulatedTime(uint64_t seed) : random_(seed) {}
 
   absl::Time now() const { return now_; }
 
-  // Of two events of the same time the one that was asked for first comes first.
+  // Runs `what` after `delay`. Events of the same time run in the order of the calls.
   void After(absl::Duration delay, std::function<void()> what) {
     events_.push_back({now_ + delay, ++asked_, std::move(what)});
     std::ranges::push_heap(events_, std::greater());
   }
 
-  // Lets the next event happen; false: there is none.
+  // Runs the next event. Returns false if there is none.
   bool Next() {
     if (events_.empty()) return false;
     std::ranges::pop_heap(events_, std::greater());
@@ -38,7 +37,7 @@ class SimulatedTime {
     return true;
   }
 
-  // ---- chance
+  // ---- random numbers
   int64_t Below(int64_t end) { return static_cast<int64_t>(random_() % end); }
   bool Chance(double probability) {
     return static_cast<double>(Below(1 << 20)) < probability * (1 << 20);

@@ -30,7 +30,7 @@ absl::Span<std::byte> BytesOf(std::vector<float>& values) {
 
 }  // namespace
 
-// One generation of the job, as services/worker/worker_job and lib/exchange/ps_exchange.
+// Runs one generation of the job, like services/worker/worker_job and lib/exchange/ps_exchange.
 class SimulatedWorker::Generation : private MessageReceiver {
  public:
   Generation(SimulatedWorker* worker, const v1::JobPlan& plan, int rank)
@@ -277,7 +277,7 @@ class SimulatedWorker::Generation : private MessageReceiver {
   void Push(int c, int64_t step) {
     Chunk& chunk = chunks_[c];
     if (transport_ == nullptr || failed_) return;
-    if (chunk.sending) {  // the answer overtook the end of the send before
+    if (chunk.sending) {  // the answer arrived before the previous send completed
       return worker_.Later(absl::Milliseconds(1), Guarded([this, c, step] { Push(c, step); }));
     }
     const Link& link = links_[plan_.chunks(c).shard()];
@@ -296,7 +296,7 @@ class SimulatedWorker::Generation : private MessageReceiver {
     worker_.world().Stir();
   }
 
-  // The step that was computed last is recorded, also where its answers are not in.
+  // Records the last computed step even if its answers have not arrived.
   void GiveUp() {
     if (!pending_) return;
     pending_->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
@@ -313,9 +313,9 @@ class SimulatedWorker::Generation : private MessageReceiver {
   bool failed_ = false;
   int64_t total_steps_ = 0;
   int64_t next_step_;
-  std::optional<v1::StepRecord> pending_;  // computed and not yet answered
+  std::optional<v1::StepRecord> pending_;  // computed, not yet answered
   std::vector<v1::StepRecord> records_;    // not yet acknowledged
-  std::vector<Chunk> chunks_;              // outlive the transport, which sends from them
+  std::vector<Chunk> chunks_;              // must outlive the transport, which sends from them
   std::vector<Link> links_;                // by shard
   std::unique_ptr<Transport> transport_;
   std::shared_ptr<int> exists_ = std::make_shared<int>();

@@ -10,8 +10,8 @@
 
 namespace muster {
 
-// Trains by the trajectory's gradients instead of a model's. What PsExchange and WorkerJob do on
-// threads is written down here as events; the transport is a real one.
+// Trains with the trajectory's gradients instead of a model's. Events replace the threads of
+// PsExchange and WorkerJob; the transport is in-process.
 class SimulatedWorker : public SimulatedMember {
  public:
   SimulatedWorker(SimulatedWorld* world, std::string name);

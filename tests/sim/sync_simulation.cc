@@ -8,12 +8,13 @@
 namespace muster {
 namespace {
 
-// Steps that are simulated: the first fill buffers, the mean of the last counts.
+// Number of simulated steps. The first ones fill buffers; the result is the mean of the others.
 constexpr int kWarmUpSteps = 2;
 constexpr int kMeasuredSteps = 2;
 
-// What a burst's subject is: a layer, whose gradients go to their shards; a chunk for the ring's
-// next; a chunk's value for every worker.
+// The kind tells what a burst's subject is. For kGradients it is a layer, whose gradients go to
+// their shards. For the other kinds it is a chunk. The chunk goes to the next worker of the ring,
+// or to every worker (kValues).
 enum BurstKind : int { kGradients, kPartialSum, kRingValue, kValues };
 
 class Simulation {
@@ -51,7 +52,7 @@ class Simulation {
         Handle(event);
       } else {
         CHECK(network_.next_time() < std::numeric_limits<double>::infinity())
-            << "the simulated job waits for something that nobody sends";
+            << "the simulated job hangs: no event and no message is left";
         const double now = network_.next_time();
         NetworkMessage message;
         if (network_.Advance(message)) Deliver(now, message);
@@ -72,7 +73,7 @@ class Simulation {
     int layer = 0;
     bool waiting = false;
     int layers_missing = 0;
-    std::vector<int> missing;  // by layer: chunks whose value is not back
+    std::vector<int> missing;  // by layer: chunks whose value has not returned
     std::vector<char> ready;   // by chunk: its gradient is final and not yet passed on (ring)
     std::vector<double> step_begins;
   };
@@ -214,7 +215,7 @@ class Simulation {
         to = Next(burst.from);
         break;
       case kValues:
-        to = (chunk + index) % cluster_.workers;  // not always the same one first
+        to = (chunk + index) % cluster_.workers;  // each chunk begins at another worker
         break;
     }
     return {.to = to, .bytes = job_.chunks[chunk].bytes, .kind = burst.kind, .chunk = chunk};
@@ -222,7 +223,7 @@ class Simulation {
 
   // ---- shards
 
-  // Occupies the shard's thread; the last push of a chunk is followed by its update.
+  // Occupies the shard's thread. The last push of a chunk triggers its update.
   void Push(double now, int chunk) {
     const SimulatedJob::Chunk& c = job_.chunks[chunk];
     double& until = shards_[c.shard].busy_until;
@@ -245,7 +246,7 @@ class Simulation {
   int Next(int w) const { return (w + 1) % cluster_.workers; }
   int FirstOf(int chunk) const { return Next(HostOf(chunk)); }
 
-  // Once a worker has both the sum of those before it and its own gradient.
+  // Adds the worker's gradient when both it and the partial sum of the workers before it are there.
   void Add(double now, int w, int chunk) {
     const bool first = w == FirstOf(chunk);
     if (!workers_[w].ready[chunk] || (!first && partial_at_[chunk] != w)) return;
@@ -275,11 +276,11 @@ class Simulation {
   NetworkModel network_;
   std::vector<Worker> workers_;
   std::vector<Shard> shards_;
-  std::vector<double> bytes_before_;  // that each host had sent when the measured steps began
-  std::vector<int> arrived_;          // by chunk: pushes of its step
+  std::vector<double> bytes_before_;  // bytes sent by each host when the measured steps began
+  std::vector<int> arrived_;          // by chunk: pushes of its step so far
   std::vector<std::vector<int>> chunks_of_layer_;
-  std::vector<int> partial_at_;       // ring: where a chunk's sum so far waits; -1: nowhere
-  std::vector<double> adding_until_;  // ring: each worker's exchange thread
+  std::vector<int> partial_at_;       // ring: the worker that holds a chunk's partial sum; -1: none
+  std::vector<double> adding_until_;  // ring: when each worker's exchange thread is free
   std::priority_queue<Event> events_;
   int64_t numbers_ = 0;
 };

@@ -20,7 +20,7 @@ using ::testing::Le;
 constexpr double kGigabit = 1e9 / 8;
 constexpr double kBytes = 1e8;
 
-// A network and shards that cost nothing but the bytes on the wire.
+// A cluster in which only the bytes on the wire cost time.
 SimulatedCluster Cluster(int workers, int separate, bool colocated) {
   SimulatedCluster cluster{.workers = workers,
                            .network = {.bytes_per_second = kGigabit},
@@ -72,7 +72,7 @@ TEST(NetworkModelTest, AReceivingCardTakesTheMessagesOfSeveralSendersOneAfterThe
   NetworkModel network(
       3, {.bytes_per_second = 10},
       [](const NetworkBurst&, int index) -> NetworkMessage { return {.to = index, .bytes = 10}; });
-  // To everybody but oneself: two messages from host 0, two from host 1.
+  // Every message to another host is sent: two from host 0, two from host 1.
   network.Send(0, {.from = 0, .messages = 3});
   network.Send(0, {.from = 1, .messages = 3});
 
@@ -81,12 +81,12 @@ TEST(NetworkModelTest, AReceivingCardTakesTheMessagesOfSeveralSendersOneAfterThe
     const double now = network.next_time();
     if (network.Advance(message)) delivered.emplace_back(message.to, now);
   }
-  // Host 2 is reached last: the second message from host 0 and from host 1 come at once.
+  // The second messages of host 0 and host 1 reach host 2 at the same time, so one waits.
   EXPECT_THAT(delivered, testing::UnorderedElementsAre(testing::Pair(1, 1), testing::Pair(0, 1),
                                                        testing::Pair(2, 2), testing::Pair(2, 3)));
 }
 
-// Between one bound and a few chunks more: the first chunk's way out and the last one's way back.
+// A step takes the bound plus a few chunks: the first chunk's way out and the last one's way back.
 TEST(SyncSimulationTest, SeparateShardsTakeWhatTheBusiestCardNeeds) {
   for (const int n : {1, 2, 4, 8}) {
     for (const int k : {1, 2, 4, 8}) {
@@ -134,7 +134,7 @@ TEST(SyncSimulationTest, WhatComputesLongerThanItCommunicatesHidesMostOfTheCommu
 }
 
 TEST(SyncSimulationTest, OverlapAndPriorityAreWorthWhatArithmeticSays) {
-  const double both = kBytes / kGigabit;  // communication is as long as computation
+  const double both = kBytes / kGigabit;  // communication takes as long as computation
   SimulatedCluster cluster = Cluster(1, 1, false);
   const double overlapped = SimulateBytes(cluster, both).seconds;
   cluster.priority = false;
@@ -156,7 +156,7 @@ TEST(SyncSimulationTest, AShardThatSumsSlowerThanItsCardReceivesIsTheBound) {
   EXPECT_THAT(SimulateBytes(cluster).seconds, DoubleNear(4 * kBytes / (kGigabit / 2), 0.1));
 }
 
-// ---------------------------------------------------------------- against what was measured
+// ---------------------------------------------------------------- against measurements
 
 TEST(SyncSimulationTest, ReproducesTheShapedNetworkWithinTenPercent) {
   const auto measured = ReadMeasurements("tests/sim/measured.txt");

@@ -1,4 +1,4 @@
-// What a job's parameters are at every version, whoever dies on the way.
+// The values of a job's parameters at every version, independent of faults.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,21 @@
 
 namespace muster {
 
-// The values of the undisturbed run, remembered by their hashes; those of any other run of the job
-// must be the same to the bit. So no push that counts is lost, none counts twice, none counts that
-// belongs to another step (invariants I1, I2 and I4 of the design), and no checkpoint mixes
-// versions (I5).
+// Remembers the hashes of the values of a run without faults. Every other run of the job must have
+// the same values to the bit. Then no push is lost, counted twice or counted for another step
+// (invariants I1, I2 and I4 of the design), and no checkpoint mixes versions (I5).
 class Trajectory {
  public:
-  // From now on nothing new is learnt.
+  // Stops recording; later calls of Has() only compare.
   void Close() { closed_ = true; }
   bool closed() const { return closed_; }
 
-  // Whether a chunk, told by its parameter and its first element, may have these values at
-  // `version`.
+  // Returns whether `values` are right for `chunk` at `version`. The parameter and the first
+  // element identify a chunk.
   bool Has(const v1::PlanChunk& chunk, int64_t version, absl::Span<const float> values);
 
-  // The gradient of `step` of some samples of the batch: whole numbers, so that sums are exact in
-  // whatever order and however the batch is shared.
+  // Adds the gradient of `step` for the worker's samples of the batch. All values are whole
+  // numbers, so sums are exact in any order and for any split of the batch.
   static void AddGradient(const v1::PlanChunk& chunk, int64_t step, const v1::PlanWorker& worker,
                           absl::Span<float> gradient);
 
