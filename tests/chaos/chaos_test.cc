@@ -1,5 +1,5 @@
-// Members that are killed or stand still at random points of a job, as `muster chaos` does it: the
-// model comes out the same to the bit, and every recovery has its reason.
+// Kills and pauses members at random points of a job, like `muster chaos`. The model must be the
+// same to the bit, and every recovery must have a known reason.
 #include "cli/chaos/chaos.h"
 
 #include <signal.h>
@@ -26,10 +26,10 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// In CI few; CHAOS_STRIKES is for more, as at night.
+// Few in CI; CHAOS_STRIKES sets more for nightly runs.
 constexpr int kKilled = 20;
 constexpr int kStopped = 5;
-constexpr int kStruckWhileWriting = 3;  // killed, and as many stopped
+constexpr int kStruckWhileWriting = 3;  // killed; as many are paused
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -37,8 +37,8 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-// Of three milliseconds a step. (The name stands in the files of a checkpoint.) Adam has slots and
-// dropout random numbers: both have to be where they were.
+// A job with steps of about three milliseconds. (Checkpoint files contain the job's name.) Adam has
+// slots and dropout uses random numbers: a recovery must restore both.
 std::string Job(int64_t steps, const std::string& checkpoint = "{every_steps: 100, keep_last: 2}") {
   return absl::Substitute(R"(
 name: chaos
@@ -51,9 +51,9 @@ checkpoint: $2
                           steps, FromEnvironment("CHAOS_REPLICATION", 1), checkpoint);
 }
 
-// CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp CHAOS_REPLICATION=2 bazel test
-// //tests/chaos:chaos_test --test_env=CHAOS_SEED ...: other strikes, as many, however long it
-// takes, another data plane, and backups of shards.
+// To vary the run: CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp CHAOS_REPLICATION=2 bazel
+// test //tests/chaos:chaos_test --test_env=CHAOS_SEED ... They set other strikes, their number, the
+// transport and the copies of a shard.
 cli::LocalCluster::Options Members(int each, absl::Duration lease) {
   const char* transport = std::getenv("CHAOS_TRANSPORT");
   std::vector<std::string> flags;
@@ -76,8 +76,8 @@ cli::ChaosOptions Strikes(int most) {
           .say = [](const std::string& line) { std::cerr << line << std::endl; }};
 }
 
-// Disturbs a job that has no end, suspends it where it is then, and compares it with one that was
-// told to come just as far.
+// Disturbs a job without end, then suspends it. Compares its model with that of an undisturbed job
+// that runs the same number of steps.
 cli::ChaosReport ExpectTheSameModel(TrainingCluster& cluster, const cli::ChaosOptions& options) {
   SCOPED_TRACE(absl::StrCat("seed ", options.seed));
   cli::CoordinatorClient client(cluster.members().address());
@@ -88,7 +88,7 @@ cli::ChaosReport ExpectTheSameModel(TrainingCluster& cluster, const cli::ChaosOp
   EXPECT_TRUE(report.ok()) << report.status();
   if (!report.ok()) return {};
   EXPECT_EQ(report->fault, "") << cluster.Logs();
-  EXPECT_THAT(report->other_ends, IsEmpty()) << "nobody dies but who was struck";
+  EXPECT_THAT(report->other_ends, IsEmpty()) << "a process ended that was not struck";
   for (const cli::Strike& strike : report->strikes) EXPECT_TRUE(strike.recovered());
 
   EXPECT_TRUE(client.SuspendJob(job).ok());
@@ -110,12 +110,12 @@ TEST(ChaosTest, WhoeverIsKilledTheModelIsTheSameToTheBit) {
   cli::ChaosReport report = ExpectTheSameModel(cluster, Strikes(kKilled));
 
   EXPECT_EQ(report.strikes.size(), FromEnvironment("CHAOS_STRIKES", kKilled));
-  // More, where processors are so busy that a lease ends of itself.
+  // On a busy machine a lease may expire by itself, so there may be more recoveries.
   EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report));
 }
 
-// Somebody else has taken the place of one that stands still when it wakes up, and goes on where it
-// was.
+// When a paused member resumes, another member has taken its place. It must not disturb the job,
+// and must be able to serve again.
 TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
   TrainingCluster cluster(Members(3, absl::Seconds(1)));
   cli::ChaosOptions options = Strikes(kStopped);
@@ -126,11 +126,11 @@ TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
 
   EXPECT_EQ(report.strikes.size(), FromEnvironment("CHAOS_STRIKES", kStopped));
   EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report) / 2)
-      << "they stood still for too short";
+      << "the pauses were shorter than the lease";
 }
 
-// Whoever is struck in the middle of a shard that he writes, or writes on when he wakes up, while
-// another one writes it too: whatever was committed is right, and stays so.
+// Strikes ps that are writing a shard of a checkpoint. A paused ps may continue its write while
+// another ps writes the same shard. Every committed checkpoint must be correct and stay correct.
 TEST(ChaosTest, WhoeverIsStruckEveryCheckpointThatPsWroteThemselvesIsRight) {
   TrainingCluster cluster(Members(3, absl::Seconds(1)));
   cli::CoordinatorClient client(cluster.members().address());
@@ -144,7 +144,7 @@ TEST(ChaosTest, WhoeverIsStruckEveryCheckpointThatPsWroteThemselvesIsRight) {
     const auto report = cli::RunChaos(job, cluster.members(), client, options);
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_EQ(report->fault, "") << cluster.Logs();
-    EXPECT_THAT(report->other_ends, IsEmpty()) << "nobody dies but who was struck";
+    EXPECT_THAT(report->other_ends, IsEmpty()) << "a process ended that was not struck";
   }
   ASSERT_TRUE(client.SuspendJob(job).ok());
   const int64_t last = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
@@ -160,7 +160,8 @@ TEST(ChaosTest, WhoeverIsStruckEveryCheckpointThatPsWroteThemselvesIsRight) {
     EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
     ++compared;
   }
-  EXPECT_GT(compared, expected->size() / 2) << "one that was lost may not be made again";
+  EXPECT_GT(compared, expected->size() / 2)
+      << "too few checkpoints to compare; a lost checkpoint is not written again";
   v1::ListEventsRequest request;
   request.set_parent(job);
   request.set_page_size(500);

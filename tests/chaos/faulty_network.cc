@@ -1,6 +1,6 @@
-// Preloaded into a process: its TCP sockets are those of a bad network (faulty_network.h). The data
-// plane receives by readv() and recv(); gRPC by recvmsg(), whose bytes are left alone: nothing but
-// TLS would notice.
+// Preloaded into a process to give its TCP sockets the faults of a bad network (faulty_network.h).
+// The data plane receives with readv() and recv(). gRPC receives with recvmsg(), whose bytes stay
+// intact, because only TLS would detect a flipped bit there.
 #undef _FORTIFY_SOURCE  // its headers would define recv() themselves
 #include "tests/chaos/faulty_network.h"
 
@@ -38,7 +38,7 @@ NetworkFaults* Faults() {
   return faults;
 }
 
-// xorshift; each thread of each process draws its own numbers.
+// A xorshift generator. Each thread of each process has its own sequence.
 uint64_t Random() {
   thread_local uint64_t state =
       (static_cast<uint64_t>(gettid()) << 32 ^ reinterpret_cast<uintptr_t>(&state)) | 1;
@@ -56,7 +56,7 @@ bool IsTcp(int socket) {
   return address.ss_family == AF_INET || address.ss_family == AF_INET6;
 }
 
-// True: the call is to fail, errno says why.
+// Returns true if the call must fail; errno has the reason.
 bool Disturbs(int socket) {
   NetworkFaults* const faults = Faults();
   if (faults == nullptr) return false;
@@ -112,7 +112,8 @@ ssize_t recv(int socket, void* bytes, size_t room, int flags) {
   return size;
 }
 
-// What recv() is where the compiler knows the size of what it fills (FORTIFY): in handshakes.
+// The compiler calls this instead of recv() if it knows the buffer's size (FORTIFY), as in
+// handshakes.
 ssize_t __recv_chk(int socket, void* bytes, size_t room, size_t, int flags) {
   return recv(socket, bytes, room, flags);
 }

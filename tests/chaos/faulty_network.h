@@ -1,4 +1,4 @@
-// What a process under test and its tester share about faults of the network.
+// Fault settings and counters that a test shares with the processes under test.
 #pragma once
 
 #include <atomic>
@@ -6,15 +6,15 @@
 
 namespace muster {
 
-// In a file, mapped by all of them; its path is in MUSTER_TEST_NETWORK. All zeros: no faults.
+// Lives in a file that all of them map; MUSTER_TEST_NETWORK has its path. All zeros: no faults.
 struct NetworkFaults {
-  // The tester's: of 2^32 bytes of the data plane that arrive over TCP, handshakes included, so
-  // many have a bit flipped; of a million reads or writes of any TCP socket so many wait for some
-  // milliseconds, or find that the other side has reset the connection.
+  // Set by the test. `flips`: of 2^32 bytes received over TCP by the data plane, including
+  // handshakes, this many get a flipped bit. `delays`, `resets`: of a million reads or writes of a
+  // TCP socket, this many are delayed by some milliseconds or fail with a connection reset.
   std::atomic<uint32_t> flips;
   std::atomic<uint32_t> delays;
   std::atomic<uint32_t> resets;
-  // The processes': how often that was done.
+  // Counted by the processes.
   std::atomic<uint32_t> flipped;
   std::atomic<uint32_t> delayed;
   std::atomic<uint32_t> reset;

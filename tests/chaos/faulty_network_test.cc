@@ -1,5 +1,5 @@
-// The calls of faulty_network.cc are this program's own: what they do wrong reaches the data port,
-// also where the compiler has put others in their place.
+// This program links the calls of faulty_network.cc itself. Checks that their faults reach the data
+// port, even if the compiler replaces a call by another one.
 #include "tests/chaos/faulty_network.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ namespace {
 
 class FaultyNetworkTest : public ::testing::Test {
  protected:
-  // Once: the calls look for the file when they are first made.
+  // Set up once: each call looks for the file the first time that it runs.
   static void SetUpTestSuite() {
     const std::string path = ::testing::TempDir() + "/faults";
     const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -39,7 +39,7 @@ class FaultyNetworkTest : public ::testing::Test {
     setenv(kNetworkFaultsVariable, path.c_str(), 1);
   }
 
-  // Why a data port turns somebody away whose hello is a good one.
+  // Returns the reason why a data port rejects a peer with a valid hello.
   static std::string WhyAGoodHelloIsTurnedAway() {
     absl::Notification turned_away;
     std::string why;

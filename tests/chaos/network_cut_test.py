@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-r"""Links that are cut under a job: nothing is lost, and the model comes out the same to the bit.
+r"""Cuts links during a job and checks that nothing is lost and that the model is the same to the bit.
 
-Every member and the coordinator has a network of its own behind one switch, and speaks TCP. Packets of one of them are dropped by
-nftables: what comes in, what goes out, both, or only what it has to say to the coordinator and the other way round, for longer and
-for shorter than the lease. Nobody is told: there is no reset, and TCP sends again what was dropped when the cut is over.
+The coordinator and every member have a network namespace of their own behind one switch, and use TCP. nftables drops packets of
+one host: incoming ones, outgoing ones, both, or only those from and to the coordinator. A cut lasts longer or shorter than the
+lease. No side gets a reset, and TCP resends the dropped packets after the cut.
 
     CUTS=300 LONGEST_CUT_S=10 bazel test //tests/chaos:network_cut_test --test_env=CUTS --test_env=LONGEST_CUT_S \
         --test_timeout=7200
 
-CUTS (10), SEED (1), LONGEST_CUT_S (3). Needs root, unshare, iproute2 and nftables; says that it was skipped where it lacks them.
+CUTS (10), SEED (1), LONGEST_CUT_S (3). Needs root, unshare, iproute2 and nftables; without them the test is skipped.
 """
 
 import collections
@@ -35,12 +35,12 @@ SEED = int(os.environ.get("SEED", 1))
 SHORTEST_S, LONGEST_S = 0.5, float(os.environ.get("LONGEST_CUT_S", 3))
 LEASE_S = 2
 PATIENCE_S = 60
-LOG_LINES = 60  # of each process, when something fails
+LOG_LINES = 60  # printed for each process after a failure
 NETWORK = "10.78.0."
 COORDINATOR = "coordinator"
 MEMBERS = ("ps-0", "ps-1", "ps-2", "worker-0", "worker-1")
 HOSTS = (COORDINATOR, *MEMBERS)
-# Two ps and a third for backups; a checkpoint now and then, for when both holders of a shard are cut off in turn.
+# Two ps, and a third ps for backups. Checkpoints cover the case that both holders of a shard are cut off in turn.
 JOB = """
 name: cut
 model: {{zoo: {{name: gpt, args: {{layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}}}}
@@ -50,7 +50,7 @@ resources: {{workers: {{min: 2, max: 2}}, ps: 2, ps_replication: 2}}
 checkpoint: {{every_steps: 200, keep_last: 2}}
 restart: {{max_restarts: 1000, backoff: 100ms}}
 """
-# Kind of cut: the rules of the two chains.
+# Kind of cut: its rules for the two chains.
 CUT_RULES = {
     "in": ["iifname eth0 drop", None],
     "out": [None, "oifname eth0 drop"],
@@ -81,7 +81,7 @@ class Network:
     """A switch in this process's own network namespace, and a namespace for each host."""
 
     def __init__(self):
-        # Names of namespaces are files; here they are of this mount namespace, and go with it.
+        # The names of namespaces are files. This mount keeps them in our mount namespace, which ends with us.
         os.makedirs("/run/netns", exist_ok=True)
         run("mount", "-t", "tmpfs", "namespaces", "/run/netns")
         run("ip", "link", "set", "lo", "up")
@@ -143,7 +143,7 @@ class NetworkCutTest(unittest.TestCase):
                     print(f"== {os.path.basename(path)}\n{''.join(file.readlines()[-LOG_LINES:])}")
 
     def start(self, name, role, *flags):
-        # A host of its own by its name as well.
+        # Each process also gets its own host name.
         command = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c",
                    'echo "$0" > /proc/sys/kernel/hostname && exec "$@"', name, f"{ROOT}/services/{role}/main", "--insecure", *flags]
         with open(f"{self.folder}/{name}.log", "w", encoding="utf-8") as log:
@@ -159,7 +159,7 @@ class NetworkCutTest(unittest.TestCase):
         try:
             return json.loads(self.muster("members", "-o", "json")).get("members", [])
         except RuntimeError:
-            return []  # it is starting
+            return []  # it is still starting
 
     def job(self, name):
         return json.loads(self.muster("get", name, "-o", "json"))
@@ -185,17 +185,17 @@ class NetworkCutTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline, f"not in {patience} s: {what}")
             time.sleep(0.02)
 
-    # The first look at the job at which it has come further than anybody had.
+    # Returns the job at the first poll that shows a step after `step`.
     def await_step_after(self, name, step):
         def further():
             job = self.job(name)
-            if "generation" in job:  # before its first plan it is queued
+            if "generation" in job:  # a job without a plan is queued
                 self.assertIn(job["state"], ("RUNNING", "RECOVERING", "PREPARING"), job)
             return job if job["state"] == "RUNNING" and self.step(job) > step else None
         return self.await_(f"a step after {step}", further)
 
     def generations(self, name):
-        """By number: the first step, whether shards have no backup, and which ps were lost before it."""
+        """Returns for each generation its first step, whether shards have no backup, and the ps lost before it."""
         found, lost, number = {}, set(), None
         for event in self.events(name):
             if event["reason"] == "MEMBER_LOST" and event["message"].startswith("ps-"):
@@ -208,7 +208,7 @@ class NetworkCutTest(unittest.TestCase):
                 found[number]["bare"] = True
         return found
 
-    # Who makes the second step of a generation has seen that all backups are filled.
+    # Waits for the second step of a generation, which proves that all backups are filled.
     def await_backups(self, name):
         job = self.await_step_after(name, 0)
         while True:
@@ -219,7 +219,7 @@ class NetworkCutTest(unittest.TestCase):
             job = seen
 
     def goes_on(self, name, before):
-        """A generation that begins since then begins a step back at most. False: there was none, or backups may have lacked."""
+        """Checks that a later generation starts at most one step back. Returns False if there is none, or if backups may have been missing."""
         generations = self.generations(name)
         began = [generation for number, generation in generations.items() if number > int(before["generation"])]
         if len(began) != 1 or len(began[0]["lost"]) > 1 or generations[int(before["generation"])]["bare"]:
@@ -237,7 +237,7 @@ class NetworkCutTest(unittest.TestCase):
         return found
 
     def cuts(self, name):
-        """Host, kind and seconds of each; every kind comes before any comes again. Hosts are those that the job needs."""
+        """Yields host, kind and seconds of each cut. Every kind comes once before any comes again. Only hosts that the job needs are cut."""
         rng = random.Random(SEED)
         kinds = []
         for _ in range(CUTS):
@@ -293,12 +293,12 @@ class NetworkCutTest(unittest.TestCase):
 def main():
     reason = why_not()
     if reason:
-        # As gtest says it, for the summary of tools/test.sh.
+        # The same format as gtest, for the summary of tools/test.sh.
         print(f"tests/chaos/network_cut_test.py:1: Skipped\nno link is cut: {reason}")
         return
     if ENTERED in os.environ:
         unittest.main()
-    # What runs in its process namespace ends with it.
+    # All processes of the process namespace end with it.
     ended = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
                             sys.executable, os.path.abspath(__file__), "-v"], env={**os.environ, ENTERED: "1"}, check=False)
     sys.exit(ended.returncode)

@@ -1,5 +1,5 @@
-// A network that flips bits, waits and resets connections under a job: what it does is noticed, and
-// the model comes out the same to the bit.
+// A network that flips bits, delays data and resets connections during a job. The members must
+// detect the faults, and the model must be the same to the bit.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,8 +38,8 @@ restart: {max_restarts: 1000, backoff: 100ms}
                           steps);
 }
 
-// NETWORK_FAULTS=1000 bazel test //tests/chaos:network_test --test_env=NETWORK_FAULTS
-// --test_timeout=7200: as many flips, and resets.
+// To run longer: NETWORK_FAULTS=1000 bazel test //tests/chaos:network_test
+// --test_env=NETWORK_FAULTS --test_timeout=7200. It sets the number of flips and of resets.
 uint32_t FaultsWanted() {
   const char* const text = getenv("NETWORK_FAULTS");
   uint32_t wanted = 2;
@@ -66,7 +66,7 @@ class NetworkTest : public ::testing::Test {
   }
   ~NetworkTest() override { munmap(faults_, sizeof(NetworkFaults)); }
 
-  // Runs a job while `disturb` sets faults, until `done`; then without any.
+  // Runs a job with the faults of `disturb` until `done`, then without faults.
   template <typename Disturb, typename Done>
   void ExpectTheSameModel(Disturb disturb, Done done) {
     TrainingCluster cluster({.ps = 2,
@@ -98,7 +98,7 @@ class NetworkTest : public ::testing::Test {
       EXPECT_EQ(cluster.members().pid(name), pid) << name << " has ended\n" << cluster.Logs();
     }
     for (const auto& [name, url] : MetricsUrls(cluster)) {
-      if (name == "coordinator") continue;  // no data plane
+      if (name == "coordinator") continue;  // has no data plane
       noticed_ += MetricTotal(ScrapeMetrics(url), "muster_data_port_damaged_frames_total");
     }
     std::cout << faults_->flipped << " bits flipped, of which " << noticed_
@@ -108,13 +108,13 @@ class NetworkTest : public ::testing::Test {
   }
 
   NetworkFaults* faults_ = nullptr;
-  double noticed_ = 0;  // messages that members found to be damaged
+  double noticed_ = 0;  // damaged messages that members detected
 };
 
 TEST_F(NetworkTest, BitsThatFlipOnTheWayAreNoticed) {
   ExpectTheSameModel([](NetworkFaults& faults) { faults.flips = 16; },
                      [](const NetworkFaults& faults) { return faults.flipped >= FaultsWanted(); });
-  // A few fall into what no checksum covers, or into what a link that has ended never reads.
+  // Some flips hit bytes that no checksum covers, or bytes that a closed link never reads.
   EXPECT_GE(2 * noticed_, faults_->flipped);
 }
 

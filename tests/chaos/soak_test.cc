@@ -1,5 +1,5 @@
-// A cluster that trains for long while its members are killed, one after the other, does not grow:
-// not the coordinator, which sees all of it, nor any member as long as it lives.
+// Trains for a long time while members are killed one after another. Neither the coordinator, which
+// lives all the time, nor any member may grow.
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,29 +33,29 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 bazel test //tests/chaos:soak_test --test_env=SOAK_MINUTES
-// --test_env=SOAK_KILL_SECONDS --test_timeout=10000; SOAK_SEED for other strikes. The undisturbed
-// run comes on top.
+// To run longer: SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 bazel test //tests/chaos:soak_test
+// --test_env=SOAK_MINUTES --test_env=SOAK_KILL_SECONDS --test_timeout=10000. SOAK_SEED changes the
+// strikes. The undisturbed run takes additional time.
 double FromEnvironment(const char* name, double otherwise) {
   const char* text = std::getenv(name);
   double value = 0;
   return text != nullptr && absl::SimpleAtod(text, &value) ? value : otherwise;
 }
 
-// Resident bytes, threads, descriptors: with what they may grow by. Allocators keep what they were
-// given; gRPC adds pollers and connections while somebody is away.
+// Resident bytes, threads and descriptors, and the allowed growth of each. Allocators keep freed
+// memory. gRPC adds pollers and connections while a member is away.
 using Footprint = std::array<int64_t, 3>;
 constexpr std::array<const char*, 3> kNames = {"bytes", "threads", "descriptors"};
 constexpr Footprint kAllowance = {8 << 20, 4, 6};
-constexpr size_t kWarmUp = 10;    // looks, of a second each: pools fill
-constexpr size_t kLooksMin = 20;  // at a process that is judged
+constexpr size_t kWarmUp = 10;    // samples, one per second, while pools fill
+constexpr size_t kLooksMin = 20;  // samples that a process must have to be checked
 
 int64_t CountEntries(const std::string& folder) {
   std::error_code error;
   return std::distance(std::filesystem::directory_iterator(folder, error), {});
 }
 
-// Looks at the processes that the thread which makes this has started, every second.
+// Samples, every second, the child processes of the thread that creates the watcher.
 class Watcher {
  public:
   struct Process {
@@ -91,20 +91,20 @@ class Watcher {
     std::string program;
     statm >> total >> resident;
     std::getline(command, program, '\0');
-    if (resident == 0 || !absl::StrContains(program, "services/")) return;  // it is dead
+    if (resident == 0 || !absl::StrContains(program, "services/")) return;  // it has exited
     Process& process = processes_[pid];
     process.program = program;
     process.looks.push_back({resident * sysconf(_SC_PAGESIZE), CountEntries(folder + "/task"),
                              CountEntries(folder + "/fd")});
   }
 
-  std::map<int, Process> processes_;  // the thread's until it is joined
+  std::map<int, Process> processes_;  // owned by the thread until it is joined
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
-// "coordinator", "ps" or "worker".
+// Returns "coordinator", "ps" or "worker".
 std::string ProgramOf(const Watcher::Process& process) {
   const std::vector<std::string> path = absl::StrSplit(process.program, '/');
   return path.size() < 2 ? "" : path[path.size() - 2];
@@ -122,8 +122,8 @@ checkpoint: {every_steps: 500, keep_last: 2}
                           steps);
 }
 
-// After the warm-up, the most in the second half of its life is not more than in the first, but for
-// the allowance.
+// Checks that the maximum in the second half after the warm-up does not exceed that of the first
+// half by more than the allowance.
 void ExpectFlat(int pid, const Watcher::Process& process) {
   if (process.looks.size() < kLooksMin) return;
   const auto begin = process.looks.begin() + kWarmUp, end = process.looks.end();
@@ -172,7 +172,8 @@ TEST(SoakTest, NothingGrowsWhileMembersAreKilled) {
     if (process.looks.size() >= kLooksMin) ++judged[ProgramOf(process)];
   }
   EXPECT_GT(judged["coordinator"], 0) << "SOAK_MINUTES is too short";
-  // Of the two of a role one was struck every other time at most, and has lived so long in between.
+  // Each role has two members, so a member is struck in every second turn at most. It lives for
+  // this time in between.
   const double longest_life = 60 * minutes / (report->strikes.size() / 2 + 1);
   if (longest_life > 2 * kLooksMin) {
     EXPECT_GT(judged["ps"], 0);

@@ -1,5 +1,5 @@
-// The headers of safetensors files and the manifests of checkpoints: files that somebody gives to
-// checkpoint.resume_from.
+// Fuzzes the headers of safetensors files and the manifests of checkpoints. Users may pass such
+// files to checkpoint.resume_from.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,12 +21,12 @@
 namespace muster {
 namespace {
 
-// The first byte of an input says what the others are.
+// The first byte of an input selects how the others are read.
 constexpr char kTensors = 't';
 constexpr char kManifest = 'm';
-constexpr char kManifestOfContent = 'c';  // its checksum is made to fit
+constexpr char kManifestOfContent = 'c';  // the fuzzer recomputes its checksum
 
-// A file in memory, the same one each time.
+// Writes the bytes to a file in memory, the same file each time, and returns its path.
 std::string FileOf(absl::string_view bytes) {
   static const int file = memfd_create("fuzzed", MFD_CLOEXEC);
   CHECK_GE(file, 0);
@@ -68,7 +68,7 @@ bool ReadManifest(const std::string& json) {
   return true;
 }
 
-// So that more is looked at than the checksum.
+// Recomputes the checksum, so that the reader gets past that check.
 bool ReadManifestOfContent(absl::string_view text) {
   auto json = ParseStrictJson(text);
   if (!json.ok() || !json->is_object()) return false;

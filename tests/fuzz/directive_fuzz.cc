@@ -1,5 +1,5 @@
-// What a coordinator tells its members: two ps and a worker survive it, whatever it is. What they
-// cannot do they report as a failure, and when the coordinator is lost they are free again.
+// Sends arbitrary directives to two ps and a worker. They must survive them and report a failure if
+// they cannot carry one out. They must drop all jobs when the coordinator is lost.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -50,17 +50,17 @@ using google::protobuf::Reflection;
 constexpr std::array<const char*, 2> kPs = {"ps-0", "ps-1"};
 constexpr char kWorker[] = "worker-0";
 constexpr int64_t kSteps = 3;  // of each generation
-// A directive is handed to the member's own threads.
+// Upper limit for handing a directive to the member's own threads.
 constexpr absl::Duration kHandleMax = absl::Seconds(5);
 constexpr absl::Duration kToldAgainAfter = absl::Milliseconds(20);
-// With what has failed little more will happen.
+// Members do little after a failure, so the test waits less then.
 constexpr absl::Duration kPatienceWithFailed = absl::Milliseconds(20);
 constexpr absl::Duration kEndMax = absl::Seconds(20);
 
-// The first byte of an input says what the others are.
-constexpr char kOrders = 'o';   // orders, one behind the other: see Append()
-constexpr char kChoices = 'c';  // which orders, and how they are changed, field by field
-constexpr char kRandom = 'r';   // how many random changes, and what makes them others
+// The first byte of an input selects how the others are read.
+constexpr char kOrders = 'o';   // a sequence of orders: see Append()
+constexpr char kChoices = 'c';  // which orders, and how each field is changed
+constexpr char kRandom = 'r';   // the number of random changes, and their seed
 
 enum class To : char { kPs = 'p', kWorker = 'w', kAll = 'a' };
 
@@ -71,10 +71,11 @@ struct Order {
 
 // ---------------------------------------------------------------- members
 
-// Two ps and a worker who meet on a network of their own, as a coordinator has them.
+// Two ps and a worker on an in-process network, as a coordinator would run them.
 class Members {
  public:
-  // What the directives lead to is waited for, together, for `patience`: some lead to nothing.
+  // All waits for the effects of directives together last at most `patience`, because some
+  // directives have no effect.
   explicit Members(absl::Duration patience) : patience_(patience) {
     for (size_t i = 0; i < kPs.size(); ++i) {
       auto ps = ParameterServer::Create({.member = kPs[i],
@@ -96,7 +97,7 @@ class Members {
                         .report_soon = [this] { NoteChange(); }});
   }
 
-  // The members are free within some time, whatever they do.
+  // Checks that the members end in time, whatever state they are in.
   ~Members() {
     const absl::Duration begin = SteadyNow();
     worker_->CoordinatorLost();
@@ -106,7 +107,7 @@ class Members {
     CHECK_LT(SteadyNow() - begin, kEndMax) << "a member does not end";
   }
 
-  // In the order in which they were made: of each ps, and of the worker of a job without ps.
+  // Addresses in the order of creation: each ps, then the worker of a job without ps.
   static std::string AddressOf(size_t number) { return absl::StrCat("inprocess:", number); }
 
   void Tell(const Order& order) {
@@ -115,7 +116,7 @@ class Members {
     }
     if (order.to != To::kPs) Tell(*worker_, order.directive);
   }
-  // Whether somebody has reported a failure.
+  // Whether a member has reported a failure.
   bool failed() const { return failed_; }
   // Whether the worker has reported that it has made all steps.
   bool done() const { return done_; }
@@ -130,7 +131,7 @@ class Members {
     changed_ = true;
   }
 
-  // Again and again until it is carried out, as the coordinator does.
+  // Sends the directive again until the member carries it out, as the coordinator does.
   void Tell(FleetMember& member, const v1::Directive& directive) {
     while (true) {
       const absl::Duration begin = SteadyNow();
@@ -144,7 +145,8 @@ class Members {
     }
   }
 
-  // By what the member reports, as the coordinator sees it. What it does not serve it has dropped.
+  // Judges by the member's report, as the coordinator does. A job that is missing from the report
+  // was dropped.
   bool IsCarriedOut(const v1::Directive& directive, FleetMember& member) {
     const std::vector<v1::JobReport> reports = member.Report();
     for (const v1::JobReport& report : reports) Note(report);
@@ -194,7 +196,7 @@ class Members {
   std::unique_ptr<Worker> worker_;
 };
 
-// True if they have done what they were told, and nobody has failed.
+// Returns true if the worker made all steps and no member failed.
 bool Play(const std::vector<Order>& orders, absl::Duration patience) {
   Members members(patience);
   for (const Order& order : orders) members.Tell(order);
@@ -211,7 +213,7 @@ void Append(const Order& order, std::string& bytes) {
   order.directive.SerializeWithCachedSizes(&coded);
 }
 
-// As far as they are orders.
+// Parses orders up to the first bytes that are not an order.
 std::vector<Order> ParseOrders(absl::string_view bytes) {
   std::vector<Order> orders;
   google::protobuf::io::CodedInputStream coded(reinterpret_cast<const uint8_t*>(bytes.data()),
@@ -329,7 +331,7 @@ v1::JobPlan PlanOf(const v1::JobSpec& spec) {
   return plan;
 }
 
-// A generation from Prepare to its last step; its directives are told to whom they are for.
+// Returns the orders of one generation, from Prepare to its last step, each with its receivers.
 std::vector<Order> OrdersFor(const v1::JobPlan& plan) {
   std::vector<Order> orders;
   const auto add = [&](To to) -> v1::Directive& {
@@ -354,8 +356,8 @@ std::vector<Order> OrdersFor(const v1::JobPlan& plan) {
   return orders;
 }
 
-// One generation, and one that goes on where that was halted. Backups are filled anew: how far they
-// had come is nobody's guess.
+// Returns the orders of a generation and of the next one, which continues it in place. The next one
+// fills backups from the start, because their progress is unknown.
 std::vector<Order> OrdersOf(const v1::JobSpec& spec) {
   v1::JobPlan plan = PlanOf(spec);
   std::vector<Order> orders = OrdersFor(plan);
@@ -385,8 +387,8 @@ const std::vector<std::vector<Order>>& Samples() {
   return *samples;
 }
 
-// As long as all samples take together: several times what an input takes that is no worse, however
-// slow the machine and the build are.
+// The time that all samples take together. An equally good input needs several times less, on any
+// machine and build.
 absl::Duration Patience() {
   static const absl::Duration patience = [] {
     const absl::Duration begin = SteadyNow();
@@ -398,7 +400,7 @@ absl::Duration Patience() {
 
 // ---------------------------------------------------------------- changes
 
-// What the bytes of an input choose; zeros behind their end.
+// Choices drawn from the bytes of an input; zero after the last byte.
 class Choices {
  public:
   explicit Choices(absl::string_view bytes) : bytes_(bytes) {}
@@ -471,7 +473,7 @@ void ChangeField(Message& message, const FieldDescriptor& field, Choices& choice
       const int index = static_cast<int>(choices.Below(size));
       return Change(*reflection.MutableRepeatedMessage(&message, &field, index), choices);
     }
-    // Of scalars the last one changes.
+    // A scalar field loses only its last element.
     if (what > 2 && size > 0) reflection.RemoveLast(&message, &field);
   }
   const auto put = [&](auto set, auto add, auto value) {
@@ -507,7 +509,8 @@ void ChangeField(Message& message, const FieldDescriptor& field, Choices& choice
   }
 }
 
-// One field of those that are set, mostly: far within, and of all that there are now and then.
+// Changes one field. Usually it picks a field that is set, possibly a nested one; one time in four
+// it picks from all fields.
 void Change(Message& message, Choices& choices) {
   std::vector<const FieldDescriptor*> fields;
   if (choices.Below(4) != 0) message.GetReflection()->ListFields(message, &fields);
@@ -520,14 +523,14 @@ void Change(Message& message, Choices& choices) {
 }
 
 constexpr int kChangesMax = 6;
-constexpr size_t kRandomBytes = 128;  // more than so many changes take
+constexpr size_t kRandomBytes = 128;  // more than kChangesMax changes use
 // Swaps the first order with itself.
 constexpr absl::string_view kNoChange("\0\1\0", 3);
 
 std::vector<Order> ChangedOrders(int changes, Choices& choices) {
   std::vector<Order> orders = Samples()[choices.Below(Samples().size())];
   for (; changes > 0 && !choices.empty(); --changes) {
-    // The plan of the first one has nearly everything.
+    // The plan of the first order contains nearly every field.
     const size_t at = choices.Below(2) == 0 ? 0 : choices.Below(orders.size());
     switch (choices.Below(8)) {
       case 0:
@@ -546,8 +549,8 @@ std::vector<Order> ChangedOrders(int changes, Choices& choices) {
   return orders;
 }
 
-// Always the same for a seed. Who changes a byte of choices changes one of them; here all others
-// follow, which finds more where nobody looks at what has been reached.
+// Returns the same bytes for the same seed. Mutating one byte of a kChoices input changes one
+// choice. Here it changes all choices, which finds more when no coverage guides the fuzzer.
 std::string RandomBytes(absl::string_view seed) {
   std::seed_seq sequence(seed.begin(), seed.end());
   std::mt19937 random(sequence);
@@ -560,7 +563,7 @@ std::string RandomBytes(absl::string_view seed) {
 
 bool FuzzOne(absl::string_view bytes) {
   static const bool quiet = [] {
-    FLAGS_minloglevel = google::GLOG_FATAL;  // failures are what is asked for
+    FLAGS_minloglevel = google::GLOG_FATAL;  // failures are expected
     return true;
   }();
   if (!quiet || bytes.empty()) return false;

@@ -1,5 +1,6 @@
-// What a fuzz target is: a reader of bytes from outside, and inputs to begin with. One source
-// defines both functions; mutations_test.cc makes a test of them, libfuzzer_entry.cc a libFuzzer.
+// Interface of a fuzz target: a reader of untrusted bytes, and its seed inputs. Each target defines
+// the three functions. mutations_test.cc makes a test of them, libfuzzer_entry.cc a libFuzzer
+// program.
 #pragma once
 
 #include <string>
@@ -9,15 +10,15 @@
 
 namespace muster {
 
-// Reads the bytes, whatever they are: no crash, nothing out of bounds (sanitizers watch), an error
-// that says what is wrong, or a value that is what it seems. A CHECK fails where it is not so. True
-// if they were taken.
+// Reads arbitrary bytes. Must not crash or access memory out of bounds (sanitizers check this).
+// Either returns a meaningful error or a consistent value; a CHECK fails otherwise. Returns true if
+// the reader accepted the bytes.
 bool FuzzOne(absl::string_view bytes);
 
-// Inputs that are taken.
+// Inputs that FuzzOne() accepts.
 std::vector<std::string> FuzzSeeds();
 
-// How many mutated inputs a test tries: some seconds' worth.
+// Number of mutated inputs that a test tries; they take some seconds.
 int FuzzTestInputs();
 
 }  // namespace muster

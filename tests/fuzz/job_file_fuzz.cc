@@ -1,4 +1,4 @@
-// Job files: text that users give, and what comes of it in the coordinator.
+// Fuzzes job files, the text that users submit, and their validation in the coordinator.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -49,7 +49,7 @@ std::vector<std::string> FuzzSeeds() {
     std::ifstream file(entry.path());
     seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
-  std::ranges::sort(seeds);  // whatever the order of the folder
+  std::ranges::sort(seeds);  // independent of the order in the folder
   return seeds;
 }
 

@@ -1,5 +1,5 @@
-// Under libFuzzer. The first folder of the command line gets the seeds, also one that a
-// fuzzer has filled: those of a newer program come to what older ones have found.
+// Entry point for libFuzzer. Writes the seeds to the first folder of the command line, even if the
+// folder has files. A corpus of an older program then gets the seeds of the newer one.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// A fuzz target without libFuzzer: its seeds, cut, and changed at random, always in the same way.
-// By hand with INPUTS of them, from another SEED:
+// Runs a fuzz target without libFuzzer. Mutates and truncates the seeds at random, with a fixed
+// seed. To run more inputs with another seed:
 //   INPUTS=5000 SEED=7 bazel test //tests/fuzz:directive_fuzz_test --test_env=INPUTS
 //   --test_env=SEED
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace muster::mutations_test {
 namespace {
 
-// What readers of text and numbers stumble over.
+// Values that often break readers of text and numbers.
 const char* const kTokens[] = {"0",
                                "-1",
                                "1",
@@ -49,7 +49,7 @@ int FromEnvironment(const char* name, int otherwise) {
 
 int Inputs() { return FromEnvironment("INPUTS", FuzzTestInputs()); }
 
-// Told at once: who crashes tells nothing afterwards.
+// Prints the seed before the first input, because a crash prints nothing.
 int Seed() {
   const int seed = FromEnvironment("SEED", 20261123);
   std::cout << "SEED=" << seed << std::endl;

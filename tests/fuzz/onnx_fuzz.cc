@@ -1,4 +1,4 @@
-// ONNX files: models from anywhere, read by the coordinator.
+// Fuzzes ONNX files: models from untrusted sources that the coordinator reads.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -18,7 +18,7 @@
 namespace muster {
 namespace {
 
-// A folder of its own: files name others that lie beside them.
+// A folder for this process only, because an ONNX file may name files next to it.
 const std::string& Folder() {
   static const auto* const folder = [] {
     auto* path = new std::string(std::filesystem::temp_directory_path() / "onnx_fuzz-XXXXXX");
