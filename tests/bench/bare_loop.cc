@@ -24,21 +24,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr float kLearningRate = 1.0f / 1024;  // powers of two: sums stay exact
+constexpr float kLearningRate = 1.0f / 1024;  // powers of two, so sums stay exact
 constexpr float kGradient = 1.0f;
 constexpr int kRoundsMax = 1000;
 constexpr int64_t kAloneRounds = 2000;  // messages, at most
 
-// What the processes share beside the substrate.
+// The state that the processes share, in addition to the substrate.
 struct Meeting {
   pthread_barrier_t all;
   pthread_barrier_t workers;
   double seconds[kRoundsMax];
   double round_trip_seconds;
-  std::atomic<int> settled;  // members that have nothing under way any more
+  std::atomic<int> settled;  // members that have nothing in flight
 };
 
-// Nobody leaves while another still sends to it or reads its memory.
+// Blocks until every member is settled. A member must not exit while another one sends to it or
+// reads its memory.
 template <typename End>
 void Leave(const BareLoopOptions& options, End& end, Meeting& meeting) {
   for (bool settled = false; meeting.settled < options.workers + options.servers;) {
@@ -64,7 +65,7 @@ int64_t AloneSteps(const BareLoopOptions& options) {
                            std::min(kAloneRounds / options.tensors, (int64_t{512} << 20) / bytes));
 }
 
-// One round more than is measured: it warms up.
+// Runs one round more than it measures, as a warm-up.
 int64_t TotalSteps(const BareLoopOptions& options) {
   return options.steps * (options.rounds + 1) + AloneSteps(options);
 }
@@ -74,10 +75,10 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void Subtract(float
   for (int64_t i = 0; i < elements; ++i) p[i] -= kLearningRate * g[i];
 }
 
-// p[i] -= lr * sum of gradients[i]; each place[i] = p[i].
+// Computes p[i] -= lr * sum of gradients[i], and sets each place[i] = p[i].
 void Apply(float* p, int64_t elements, const std::vector<const float*>& gradients,
            const std::vector<float*>& places) {
-  constexpr int64_t kBlock = 2048;  // stays in the first cache between the passes
+  constexpr int64_t kBlock = 2048;  // stays in the L1 cache between the passes
   for (int64_t begin = 0; begin < elements; begin += kBlock) {
     const int64_t end = std::min(elements, begin + kBlock);
     for (const float* gradient : gradients) {
@@ -124,7 +125,7 @@ void Stream(const BareLoopOptions& options, BareWorkerEnd& end) {
   }
 }
 
-// The median round trip of one message at a time.
+// Measures the median round trip of one message at a time.
 double OneByOne(const BareLoopOptions& options, BareWorkerEnd& end) {
   std::vector<double> seconds;
   for (int64_t i = AloneSteps(options) * options.tensors; i-- > 0;) {
@@ -173,7 +174,7 @@ pid_t Fork(const std::function<void()>& role) {
   return pid;
 }
 
-// Waits for all; where one fails the others would wait for it for ever.
+// Waits for all processes. If one fails, it ends the others, which would wait forever.
 void AwaitChildren(std::vector<pid_t> children) {
   while (!children.empty()) {
     int status = 0;

@@ -1,5 +1,5 @@
-// The yardstick of `muster bench sync`: the same round trip (push a gradient, sum, p -= lr * g,
-// bring the value back) written straight onto a substrate, one thread per side, nothing else.
+// The yardstick of `muster bench sync`. It makes the same round trip directly on a substrate: push
+// a gradient, sum, p -= lr * g, return the value. It uses one thread per side and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,28 @@ namespace muster {
 
 struct BareLoopOptions {
   // "shm": two memory segments and flags; the server reads gradients and writes values in place.
-  // "ucx-shm", "ucx-tcp": UCX tag messages over its shared memory or TCP, without peer error
-  // handling. "tcp": sockets on loopback.
+  // "ucx-shm", "ucx-tcp": UCX tag messages over shared memory or TCP, without peer error handling.
+  // "tcp": sockets on loopback.
   std::string substrate = "shm";
   int workers = 1;
-  int servers = 1;  // tensor i is of server i % servers
+  int servers = 1;  // server i % servers has tensor i
   int64_t message_bytes = 4096;
-  int tensors = 64;  // all under way together
+  int tensors = 64;  // all in flight together
   int64_t steps = 100;
   int rounds = 5;
-  bool poll = true;   // both sides spin; else they sleep while there is nothing to do
-  bool alone = true;  // also measure round trips of one message at a time
+  bool poll = true;   // both sides spin; false: they sleep while idle
+  bool alone = true;  // also measure round trips of single messages
 };
 
 struct BareLoopResult {
-  double gigabits_per_second = 0;      // of payload one way, all workers together; median of rounds
+  double gigabits_per_second =
+      0;  // payload in one direction, all workers together; median of rounds
   double round_trip_microseconds = 0;  // median; 0: not measured
 };
 
-// Every server and every worker is a process of its own, forked here: call before the first thread.
-// INVALID_ARGUMENT for options that make no sense. Ends the program where a value that came back is
-// not what the arithmetic says.
+// Runs the loop. Forks one process for every server and every worker, so call it before the first
+// thread starts. Returns INVALID_ARGUMENT if the options are invalid. Ends the program if a
+// returned value is wrong.
 absl::StatusOr<BareLoopResult> RunBareLoop(const BareLoopOptions& options);
 
 }  // namespace muster

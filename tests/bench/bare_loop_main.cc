@@ -1,5 +1,5 @@
-// Prints what a bare loop over a substrate reaches: Gb/s of payload one way, and the median round
-// trip of one message in microseconds.
+// Measures a bare loop over a substrate. Prints Gb/s of payload in one direction, and the median
+// round trip of one message in microseconds.
 #include <cstdio>
 #include <string>
 
@@ -12,11 +12,11 @@
 ABSL_FLAG(std::string, substrate, "shm", "shm, ucx-shm, ucx-tcp or tcp");
 ABSL_FLAG(int, workers, 1, "processes that push");
 ABSL_FLAG(int, servers, 1, "processes that sum and apply");
-ABSL_FLAG(int64_t, bytes, 4096, "of a message");
-ABSL_FLAG(int, tensors, 64, "messages under way together");
-ABSL_FLAG(int64_t, steps, 100, "of a round");
-ABSL_FLAG(int, rounds, 5, "the median counts");
-ABSL_FLAG(bool, poll, true, "both sides spin; else they sleep while there is nothing to do");
+ABSL_FLAG(int64_t, bytes, 4096, "bytes of a message");
+ABSL_FLAG(int, tensors, 64, "messages in flight together");
+ABSL_FLAG(int64_t, steps, 100, "steps of a round");
+ABSL_FLAG(int, rounds, 5, "rounds; the median is printed");
+ABSL_FLAG(bool, poll, true, "both sides spin; otherwise they sleep while idle");
 ABSL_FLAG(bool, alone, true, "measure round trips of single messages as well");
 
 int main(int argc, char** argv) {

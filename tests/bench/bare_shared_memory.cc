@@ -1,5 +1,5 @@
-// Gradients, values and flags in memory that all processes map. A gradient is read and a value
-// written where the worker has it; what travels is a tensor's number in a ring.
+// Gradients, values and flags in memory that all processes map. The server reads a gradient and
+// writes a value in the worker's memory. Only the tensor's number travels, in a ring.
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -22,11 +22,13 @@ constexpr int64_t kPage = 4096;
 
 int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// What a consumer sleeps on.
+// A consumer sleeps on this.
 struct alignas(64) Bell {
   std::atomic<uint32_t> rung = 0;
   std::atomic<uint32_t> sleeping = 0;
 
+  // The fences in Ring() and Await() order each side's store before its load. So either Ring() sees
+  // the sleeper, or the sleeper's `ready` sees the entry that was posted before Ring().
   void Ring() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (sleeping.load(std::memory_order_relaxed) == 0) return;
@@ -34,7 +36,7 @@ struct alignas(64) Bell {
     syscall(SYS_futex, &rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  // Sleeps until rung, unless `ready` by then.
+  // Blocks until the bell rings, unless `ready` is true already.
   template <typename Ready>
   void Await(const Ready& ready) {
     const uint32_t before = rung.load();
@@ -45,7 +47,7 @@ struct alignas(64) Bell {
   }
 };
 
-// From one process to one other: at most kSlots tensor numbers under way.
+// A ring from one process to another, with at most kSlots tensor numbers in flight.
 struct TensorRing {
   static constexpr uint32_t kSlots = 4096;
   alignas(64) std::atomic<uint32_t> posted = 0;
@@ -117,9 +119,9 @@ class Inbox {
   }
 
  private:
-  static constexpr int kSpins = 1000;  // between two chances for others
+  static constexpr int kSpins = 1000;  // polls between two yields to other processes
 
-  // Leaves `next_` at a ring that has something.
+  // Advances `next_` to a ring that has an entry.
   bool Ready() {
     for (size_t i = 0; i < rings_.size(); ++i) {
       next_ = static_cast<int>((next_ + 1) % rings_.size());
@@ -147,7 +149,7 @@ class SharedMemoryWorker : public BareWorkerEnd {
     const int index = tensor % segment_->options().servers;
     segment_->pushes(rank_, index).Post(tensor, segment_->server_bell(index));
   }
-  // Values have come when this processor has them, as bytes from a socket have.
+  // Reads the values, because bytes from a socket would be in this processor's cache as well.
   int AwaitValues() override {
     const int tensor = inbox_.Take().tensor;
     const float* const values = segment_->values(rank_, tensor);
@@ -173,7 +175,7 @@ class SharedMemoryWorker : public BareWorkerEnd {
   SharedSegment* const segment_;
   const int rank_;
   Inbox inbox_;
-  volatile float taken_ = 0;  // so that the reads are not optimised away
+  volatile float taken_ = 0;  // keeps the compiler from removing the reads
 };
 
 class SharedMemoryServer : public BareServerEnd {

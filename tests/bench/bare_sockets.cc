@@ -1,5 +1,5 @@
-// TCP on loopback, one connection between each worker and each server. A message is the tensor's
-// number in 8 bytes and its elements.
+// TCP on loopback with one connection between each worker and each server. A message is the
+// tensor's number (8 bytes) and its elements.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -38,7 +38,7 @@ bool WouldBlock(ssize_t result) {
 
 class Connection {
  public:
-  // `place`: where a tensor's elements are to be received.
+  // `place` returns the memory that receives a tensor's elements.
   Connection(int fd, int64_t bytes, std::function<float*(int)> place)
       : fd_(fd), bytes_(bytes), place_(std::move(place)) {
     Tune(fd);
@@ -69,7 +69,7 @@ class Connection {
     }
   }
 
-  // The tensor that is complete; -1: none yet.
+  // The number of a complete tensor, or -1 if none is complete.
   int Receive() {
     while (received_ < kNumberBytes + bytes_) {
       char* const place = received_ < kNumberBytes

@@ -1,4 +1,4 @@
-// What a bare loop needs of the thing that carries its messages.
+// The interface between a bare loop and the substrate that carries its messages.
 #pragma once
 
 #include <sys/mman.h>
@@ -11,19 +11,19 @@
 
 namespace muster {
 
-// A worker's end. One thread. Tensors are f32[message_bytes / 4].
+// A worker's end. Used on one thread. Tensors are f32[message_bytes / 4].
 class BareWorkerEnd {
  public:
   virtual ~BareWorkerEnd() = default;
   virtual float* gradient(int tensor) = 0;
   virtual const float* values(int tensor) = 0;
   virtual void Push(int tensor) = 0;
-  virtual int AwaitValues() = 0;  // the tensor whose values are in place
-  // Lets messages move; whether nothing of this end is under way any more.
+  virtual int AwaitValues() = 0;  // returns the tensor whose values are in place
+  // Makes progress on messages. Returns true if this end has nothing in flight.
   virtual bool Settle() { return true; }
 };
 
-// A server's end. One thread.
+// A server's end. Used on one thread.
 class BareServerEnd {
  public:
   struct Arrival {
@@ -33,14 +33,14 @@ class BareServerEnd {
   virtual ~BareServerEnd() = default;
   virtual Arrival AwaitPush() = 0;
   virtual const float* gradient(int tensor, int worker) = 0;
-  // Where the worker wants new values; null: Answer() sends them from where they are.
+  // Where the worker wants new values. Null: Answer() sends them from the server's memory.
   virtual float* place(int tensor, int worker) = 0;
-  // `values` stay unchanged until the worker's next push.
+  // `values` must stay unchanged until the worker's next push.
   virtual void Answer(int tensor, int worker, const float* values) = 0;
   virtual bool Settle() { return true; }
 };
 
-// Made before the processes are forked; each then opens its end.
+// Created before the processes are forked; each process then opens its end.
 class BareSubstrate {
  public:
   virtual ~BareSubstrate() = default;
@@ -52,7 +52,7 @@ std::unique_ptr<BareSubstrate> MakeBareSharedMemory(const BareLoopOptions& optio
 std::unique_ptr<BareSubstrate> MakeBareUcx(const BareLoopOptions& options, const char* networks);
 std::unique_ptr<BareSubstrate> MakeBareSockets(const BareLoopOptions& options);
 
-// Zeroed pages that children of this process share.
+// Returns zeroed pages that the children of this process share.
 inline void* SharedPages(int64_t bytes) {
   void* pages =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, /*offset=*/0);

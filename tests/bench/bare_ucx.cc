@@ -1,5 +1,5 @@
-// UCX tag messages between memory that is used again and again; receives are posted before the
-// messages come, so that nothing is copied that UCX need not copy.
+// UCX tag messages between buffers that are reused. Receives are posted before the messages arrive,
+// so that UCX copies as little as possible.
 #include <poll.h>
 #include <ucp/api/ucp.h>
 
@@ -20,9 +20,9 @@ namespace {
 constexpr size_t kAddressBytesMax = 4096;
 constexpr uint64_t kAnswer = uint64_t{1} << 63;
 
-// Where a process leaves its address for the others.
+// A process leaves its address here for the others.
 struct AddressSlot {
-  std::atomic<size_t> length = 0;  // 0: not there yet
+  std::atomic<size_t> length = 0;  // 0: not set yet
   char bytes[kAddressBytesMax] = {};
 };
 
@@ -30,7 +30,7 @@ uint64_t TagOf(int tensor, int worker) {
   return static_cast<uint64_t>(worker) << 32 | static_cast<uint64_t>(tensor);
 }
 
-// A UCX worker and what has arrived on it.
+// A UCX worker and the messages that have arrived on it.
 class UcxMember {
  public:
   UcxMember(const char* networks, bool poll) : poll_(poll) {
@@ -48,7 +48,7 @@ class UcxMember {
     CHECK_EQ(ucp_worker_create(context_, &worker, &worker_), UCS_OK);
     if (!poll) CHECK_EQ(ucp_worker_get_efd(worker_, &event_fd_), UCS_OK);
   }
-  // The process ends with it: what UCX holds goes then.
+  // There is no cleanup: the object lives until the process exits, which frees UCX's resources.
   UcxMember(const UcxMember&) = delete;
 
   void Publish(AddressSlot& slot) {
@@ -111,7 +111,7 @@ class UcxMember {
     return tag;
   }
 
-  // Over TCP a flush ends only when the peer has acknowledged what it got.
+  // Over TCP a flush completes only when the peer has acknowledged all messages.
   bool Settle() {
     if (!flushing_) {
       flushing_ = true;
@@ -130,7 +130,7 @@ class UcxMember {
   int event_fd_ = -1;
   std::deque<uint64_t> arrived_;
   bool flushing_ = false;
-  void* flush_ = nullptr;  // the request; null: it was done at once
+  void* flush_ = nullptr;  // the request; null: it completed at once
 };
 
 class UcxWorker : public BareWorkerEnd {

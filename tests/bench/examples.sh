@@ -1,6 +1,7 @@
 #!/bin/bash
-# Training throughput of the examples with one and two workers on this machine: tokens/s of char_gpt, images/s of
-# mnist_lenet. Steps x batch over the time that `muster run` reports (whole seconds), last evaluation and checkpoint included.
+# Measures the training throughput of the examples with one and two workers on this machine: tokens/s of char_gpt, images/s of
+# mnist_lenet. The figure is steps x batch over the time that `muster run` reports (whole seconds). The time includes the last
+# evaluation and checkpoint.
 #
 #   tests/bench/examples.sh       needs `bazel build //:coordinator //:ps //:worker //:muster`
 set -euo pipefail

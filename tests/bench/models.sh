@@ -1,11 +1,11 @@
 #!/bin/bash
-# The training step (forward and backward) of zoo models, and of models that PyTorch exported as ONNX, here and in PyTorch, taking
-# turns in one run on this machine's CPU.
+# Compares the training step (forward and backward) of Muster and PyTorch on this machine's CPU, in turns. The models are those of
+# the zoo, and models that PyTorch exported as ONNX.
 #
 #   tests/bench/models.sh [ROUNDS]
 #
-# Needs a PyTorch: on Debian 12 `apt-get install python3-torch`, or PYTHON=... for one that has a newer one. The exported models need
-# torchvision and onnx beside it (PyPI has all three) and are left out without them.
+# Needs PyTorch: on Debian 12 `apt-get install python3-torch`, or PYTHON=... for an interpreter with a newer one. The exported
+# models also need torchvision and onnx (PyPI has all three); without them the script skips these models.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-3}

@@ -1,15 +1,15 @@
-# Sourced: members of a cluster as processes of this machine, each in a network namespace of its own, behind a network card
-# of a chosen rate. Needs root, iproute2 and a kernel with tbf.
+# Sourced by other scripts. Runs members of a cluster as processes of this machine, each in its own network namespace behind a
+# network card of a chosen rate. Needs root, iproute2 and a kernel with tbf.
 #
-#   make_network            a switch that everybody hangs on
-#   add_host NAME RATE      a namespace with eth0 at 10.77.0.N, sending and receiving at RATE ("1gbit"; "" for no limit)
-#   set_rate NAME RATE      changes it
-#   on_host NAME COMMAND... runs a command there, under NAME as its host name
-#   start_on NAME LOG COMMAND...  likewise in the background
-#   stop_on NAME            ends what runs there
-#   address_of NAME
+#   make_network            creates the switch that connects all hosts
+#   add_host NAME RATE      creates a namespace with eth0 at 10.77.0.N, sending and receiving at RATE ("1gbit"; "" for no limit)
+#   set_rate NAME RATE      changes the rate
+#   on_host NAME COMMAND... runs a command in the namespace, with NAME as its host name
+#   start_on NAME LOG COMMAND...  does this in the background
+#   stop_on NAME            ends all processes of the namespace
+#   address_of NAME         prints its IP address
 #
-# Everything is gone when the script ends, however it ends: a second process waits for that and cleans up.
+# A second process waits for the end of the script, even by a signal, and removes all namespaces and processes.
 
 network_prefix=mb$$
 network_mtu=${network_mtu:-1500}
@@ -32,7 +32,7 @@ require_network() {
   ip netns del "$network_prefix-probe"
 }
 
-# What runs in our namespaces is ours: nothing else can be there.
+# Only our own processes can run in our namespaces, so it is safe to kill all of them.
 remove_network() {
   local name signal
   for signal in TERM KILL; do
@@ -47,7 +47,7 @@ remove_network() {
 
 make_network() {
   require_network
-  # The cleaner reads a pipe whose other end only this script has: it ends with the script, by whatever signal.
+  # The cleaner reads a pipe whose other end only this script holds. The pipe closes when the script ends, even by SIGKILL.
   exec {network_guard}> >(trap '' INT TERM HUP; cat >/dev/null; remove_network)
   network_cleaner=$!
   trap 'exec {network_guard}>&-; wait $network_cleaner' EXIT
@@ -76,12 +76,12 @@ add_host() {
   ip -n "$switch" link set "to-$name" master bridge up
   ip -n "$namespace" addr add "$(address_of "$name")/24" dev eth0
   ip -n "$namespace" link set eth0 up
-  # Every kernel lets a namespace choose it. Flows of bbr take very different shares of a card that several want.
+  # A namespace may choose its congestion control on every kernel. Flows of bbr share a card very unevenly.
   ip netns exec "$namespace" sh -c 'echo "$0" > /proc/sys/net/ipv4/tcp_congestion_control' "$network_congestion_control"
   set_rate "$name" "$rate"
 }
 
-# Both directions, as a full-duplex card: what the host sends at its end, what it receives at the switch's.
+# Limits both directions, like a full-duplex card: sending at the host's end, receiving at the switch's end.
 set_rate() {
   local name=$1 rate=$2
   shape "$(namespace_of "$name")" eth0 "$rate"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What training through a worker and a ps on one host costs over a plain loop of forward and backward in one process. They take turns;
-# both compute with the same number of threads, and the plain loop does not even apply an optimizer. On a machine with C cores the
-# worker's exchange and the ps use what the computing threads leave: with THREADS = C they would compete.
+# Measures the overhead of training through a worker and a ps on one host, compared with a plain loop of forward and backward in
+# one process. Both run in turns with the same number of compute threads. The plain loop does not apply an optimizer. The worker's
+# exchange and the ps use the remaining cores; with as many compute threads as cores, they would compete.
 #
 #   tests/bench/overhead.sh [--rounds 3] [--steps 10] [--threads 1]
 #
@@ -27,7 +27,7 @@ work=$(mktemp -d)
 trap 'kill "${started[@]}" 2>/dev/null; wait; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# All on this machine, without networks of their own.
+# All processes run on this machine, without network namespaces.
 network_hosts=() started=() worker_threads=$threads
 coordinator_port=17070 coordinator_metrics_port=19400 ps_metrics_port=19401 worker_metrics_port=19402
 add_host() { :; }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# How much of communication hides behind computation: one worker, one ps, each with a network card of its own, a perceptron of 25
-# equal layers (1024 x 1024), and a rate at which moving all gradients takes as long as computing them. Serial would be 2 x.
-# Then the same without overlap, without priority, and without both: what each is worth.
+# Measures how much communication overlaps with computation. One worker and one ps have a network card each and train a perceptron
+# of 25 equal layers (1024 x 1024). At the chosen rate, moving all gradients takes as long as computing them; serial would be 2 x.
+# Repeats this without overlap, without priority, and without both, to show the gain of each.
 #
 #   tests/bench/overlap.sh [--batch 512] [--steps 8] [--chunk-bytes 131072]
 #
@@ -26,7 +26,7 @@ bin=${BIN:-$(pwd)/bazel-bin}
 work=$(mktemp -d)
 hidden=$(printf '1024,%.0s' {1..24})1024
 parameters=$((25 * (1024 * 1024 + 1024) + 1024 * 10 + 10))
-payload_share=0.956  # of a card's bits, at MTU 1500: 1448 of 1514 bytes
+payload_share=0.956  # share of a card's bits at MTU 1500: 1448 of 1514 bytes
 
 cat >"$work/job.yaml" <<JOB
 name: overlap

@@ -1,17 +1,20 @@
 #!/bin/bash
-# Synchronising 100 MB of parameters where every member has a network card of its own with a limited rate, against the optimum
-# that arithmetic allows. Real coordinator, ps and workers, each in a network namespace; a perceptron of 25 layers of 1000 x 1000
-# with one sample per worker, so that there is little else to do.
+# Measures the synchronization of 100 MB of parameters when every member has a network card of limited rate, and compares it with
+# the theoretical optimum. The coordinator, ps and workers are real, each in a network namespace. The model is a perceptron of
+# 25 layers of 1000 x 1000 with one sample per worker, so that computation is small.
 #
 #   tests/bench/shaped_network.sh [--rates 1gbit,200mbit] [--workers 2,4] [--ps 1,2,4] [--colocated] [--allreduce] [--steps 4] [--mtu 1500]
 #                                 [--chunk-bytes 131072] [--worker-flag --inflight_bytes=N]...
 #
-# Default: n workers and k ps on hosts of their own; the bound is max(M/B, nM/(kB)) for each direction of every card: a worker sends
-# M and receives M, a ps receives and sends nM/k. With --colocated a ps runs beside each worker too; shares are those of Theorem 1 of
-# the BytePS paper, the bound 2n(n-1)M / ((n^2 + kn - 2k)B), or M/B for k >= n. With --allreduce there is no ps: 2(n-1)M/(nB).
+# The bounds, for n workers, k ps, M bytes and rate B:
+#   default       n workers and k ps on separate hosts: max(M/B, nM/(kB)) for each direction of every card. A worker sends and
+#                 receives M; a ps receives and sends nM/k.
+#   --colocated   each worker's host also has a ps. Shares are those of Theorem 1 of the BytePS paper:
+#                 2n(n-1)M / ((n^2 + kn - 2k)B), or M/B for k >= n.
+#   --allreduce   no ps: 2(n-1)M/(nB).
 #
-# The step is the mean of a worker's steps in steady state; "compute" is one forward and backward of the same model here without
-# any network, which no rule lets overlap wholly. B is the rate of the card in bits of whole frames: at MTU 1500 TCP has 95.6 % of it.
+# The step is the mean of a worker's steps in steady state. "compute" is one forward and backward of the same model without a
+# network; it can never overlap completely. B is the rate of the card in bits of whole frames; at MTU 1500 TCP gets 95.6 % of it.
 #
 # Needs root and `bazel build //:coordinator //:ps //:worker //:muster`.
 set -euo pipefail
@@ -56,7 +59,7 @@ chunk_bytes: $chunk_bytes
 JOB
 }
 
-# Seconds at which the busiest direction of the busiest card is done. Rates in bits per second.
+# Prints the seconds that the busiest direction of the busiest card needs. Rates are in bits per second.
 optimum() { # n, k, rate
   awk -v n="$1" -v k="$2" -v rate="$3" -v bytes=$((4 * parameters)) -v mode=$mode 'BEGIN {
     t = 8 * bytes / rate

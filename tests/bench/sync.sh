@@ -1,18 +1,18 @@
 #!/bin/bash
-# Gradients to ps and values back, without computing: `muster bench sync` (real ps, real coordinator, workers that only push) in turns
-# with bare loops that do the same work on the same substrate with one thread per side.
+# Measures gradients to ps and values back, without computation. Runs `muster bench sync` (real ps and coordinator, workers that only
+# push) in turns with bare loops, which do the same work on the same substrate with one thread per side.
 #
 #   tests/bench/sync.sh [--turns 9] [--members 1,2] [--links shm,tcp] [--sizes 4K,64K,256K,1M,4M,16M,64M]
 #   tests/bench/sync.sh --round-trip [--turns 9]     one 4 KiB message at a time: polling, sleeping, all on one core
 #
-# A virtual machine's processors may share a cache now and none in a second, as its host moves them: 64 bytes go to and fro in 0.22 us or in
-# 1.1. So this round trip is taken before and after every run. A run is "near" where both took less than twice the fastest of all, "far"
-# where neither did; where they disagree it is made again, twice at most, and else does not count. Near runs are compared with near ones,
-# far with far, by their medians.
+# The host may move a virtual machine's processors, so they share a cache at one time and not at another: a round trip of 64 bytes takes
+# 0.22 us or 1.1 us. The script measures this round trip before and after every run. A run is "near" if both took less than twice the
+# fastest of all, and "far" if neither did. If they disagree, the run is repeated, at most twice, and otherwise dropped. Medians of near
+# runs are compared with near ones, far with far.
 #
-# Goodput is in Gb/s of payload one way, all workers together; "peer" is the best of ps-lite and BytePS on such a machine (Unix sockets;
-# TCP), which apply no optimizer. Muster waits as it does by default (--poll auto); the loops poll with one worker and one ps, and sleep
-# with two of each, as two cores do not do for four pollers. Messages are at most 4 MiB on both sides: a larger tensor travels as several.
+# Goodput is payload in one direction in Gb/s, all workers together. "peer" is the best of ps-lite and BytePS on such a machine (Unix
+# sockets; TCP); they apply no optimizer. Muster waits as by default (--poll auto). The loops poll with one worker and one ps, and sleep
+# with two of each, because two cores cannot run four pollers. A message has at most 4 MiB on both sides; larger tensors are split.
 #
 # Needs `bazel build //:coordinator //:ps //:muster //tests/bench:bare_loop`.
 set -euo pipefail
@@ -39,7 +39,7 @@ trap 'rm -f "$results"' EXIT
 
 bytes_of() { numfmt --from=iec "$1"; }
 
-# As `muster bench sync` chooses them: message, messages together, steps of a round.
+# Prints the message size, messages in flight and steps of a round that `muster bench sync` chooses.
 shape_of() { # bytes
   awk -v size="$1" 'BEGIN {
     tensors = int(8 * 2^20 / size); if (tensors < 2) tensors = 2; if (tensors > 64) tensors = 64
@@ -49,7 +49,7 @@ shape_of() { # bytes
     print message, tensors * size / message, steps }'
 }
 
-# Microseconds that 64 bytes take there and back, from processor to processor.
+# Prints the round trip of 64 bytes between two processors, in microseconds.
 distance() { "$bin/tests/bench/bare_loop" --substrate=shm --bytes=64 --tensors=1 --steps=2000 --rounds=1 | cut -d ' ' -f 2; }
 
 # Appends "who size figure distance-before distance-after" to the results; the command prints the figure.
@@ -81,7 +81,7 @@ bare_round_trip() { # substrate, poll, prefix
   $3 "$bin/tests/bench/bare_loop" --substrate="$1" --bytes=4096 --tensors=64 --steps=100 --rounds=1 --poll="$2" | cut -d ' ' -f 2
 }
 
-# figures["near" or "far", who, size], each a list with spaces between; sizes in the order of their first run.
+# figures["near" or "far", who, size] is a list separated by spaces. Sizes are in the order of their first run.
 figures='
   function median(numbers,   n, list, i, j, t) {
     n = split(numbers, list, " ")

@@ -1,8 +1,8 @@
-# Sourced after network_namespaces.sh: a coordinator, ps and workers on hosts of their own, and what a training job there costs.
+# Sourced after network_namespaces.sh. Runs a coordinator, ps and workers on separate hosts, and measures a training job there.
 #
-#   start_members WORKERS SEPARATE COLOCATED   hosts w0, w1, ... (with a ps beside the worker where COLOCATED is yes), p0, p1, ...
+#   start_members WORKERS SEPARATE COLOCATED   hosts w0, w1, ... (also with a ps if COLOCATED is yes), p0, p1, ...
 #   stop_members
-#   steady_step JOBFILE STEPS   mean seconds of STEPS steps of a job in steady state, all workers; the job is cancelled then
+#   steady_step JOBFILE STEPS   prints the mean seconds of STEPS steps in steady state, over all workers, then cancels the job
 #
 # Uses: bin (folder of the built programs), work (a folder), worker_flags and ps_flags (arrays), worker_threads (default 1).
 
@@ -49,12 +49,12 @@ stop_members() {
   while [ "$(muster -o name members 2>/dev/null | wc -l)" -gt 0 ]; do sleep 0.2; done
 }
 
-# The body of /metrics of a member on a host, without any tool.
+# Prints /metrics of a member on a host, without any tool.
 metrics_of() {
   on_host "$1" bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1" && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' sh "$2"
 }
 
-# "steps seconds": totals of a worker since its start.
+# Prints "steps seconds", the totals of a worker since its start.
 worker_totals() {
   metrics_of "$1" $worker_metrics_port 2>/dev/null | awk '
     /^muster_worker_step_duration_seconds_sum/ { sum = $2 }
@@ -67,7 +67,7 @@ steady_step() {
   last=$(worker_totals w0)
   begin=${last%% *}
   job=$(muster -o name submit "$job_file") || die "the job was refused"
-  # Two steps warm up: buffers, TCP windows.
+  # The first two steps fill buffers and open TCP windows.
   while :; do
     last=$(worker_totals w0)
     [ -n "$first" ] || [ "${last%% *}" -lt $((begin + 2)) ] || first=$last

@@ -1,6 +1,6 @@
-// The Transport interface between two processes on this machine over TCP on loopback, side by side
-// with plain sockets that do the same: once with both sides polling, once with both sleeping while
-// there is nothing to do.
+// Compares the Transport interface with plain sockets, between two processes on this machine over
+// TCP on loopback. It measures once with both sides polling, and once with both sleeping while
+// idle.
 #include <fcntl.h>
 #include <glog/logging.h>
 #include <netinet/in.h>
@@ -43,10 +43,10 @@
 ABSL_DECLARE_FLAG(std::string, transport);
 ABSL_DECLARE_FLAG(std::string, data_port);
 ABSL_DECLARE_FLAG(std::string, poll);
-ABSL_FLAG(int, repeat, 5, "how often each measurement is taken; the median counts");
-ABSL_FLAG(std::vector<std::string>, sizes, {}, "of the messages, in KiB; empty: all");
-ABSL_FLAG(bool, poll_too, true, "also with both sides polling");
-ABSL_FLAG(bool, plain_too, true, "beside plain sockets");
+ABSL_FLAG(int, repeat, 5, "number of runs of each measurement; the median is printed");
+ABSL_FLAG(std::vector<std::string>, sizes, {}, "message sizes in KiB; empty: all");
+ABSL_FLAG(bool, poll_too, true, "also measure with both sides polling");
+ABSL_FLAG(bool, plain_too, true, "also measure plain sockets");
 ABSL_FLAG(bool, spin, false, "set by the program for its other half");
 ABSL_FLAG(std::string, role, "", "set by the program when it starts its other half");
 
@@ -78,7 +78,7 @@ std::unique_ptr<Transport> MakeTransport(bool spin) {
   return *std::move(transport);
 }
 
-// Memory as a shard or worker keeps it: registered once, every payload placed in it.
+// Memory as a shard or worker uses it: registered once, with every payload placed in it.
 class Slab {
  public:
   explicit Slab(Transport& transport) : memory_(kSlabBytes, std::byte{1}) {
@@ -93,8 +93,8 @@ class Slab {
   std::unique_ptr<Transport::MemoryRegistration> registration_;
 };
 
-// Answers a push with parameters of the same size, or, in a stream (rank 1), the push whose chunk
-// is the last (step) with parameters of no size. Ends when its peer is gone.
+// Answers a push with parameters of the same size. In a stream (rank 1) it answers only every push
+// number `step`, with empty parameters. Serve() returns when the peer is gone.
 class Server : public MessageReceiver {
  public:
   Server() : transport_(MakeTransport(absl::GetFlag(FLAGS_spin))), slab_(*transport_) {
@@ -147,7 +147,7 @@ class Client : public MessageReceiver {
 
   std::string name() const { return transport_->name(); }
 
-  // Microseconds from a push to its parameters, the median of `rounds`.
+  // Returns the median time from a push to its parameters, in microseconds, of `rounds`.
   double RoundTrip(size_t size, int rounds) {
     std::vector<double> microseconds;
     for (int i = -kWarmUps; i < rounds; ++i) {
@@ -160,7 +160,7 @@ class Client : public MessageReceiver {
     return Median(std::move(microseconds));
   }
 
-  // Payload bytes per second of `messages` pushes with at most kWindowBytes under way.
+  // Returns payload bytes per second of `messages` pushes, with at most kWindowBytes in flight.
   double Goodput(size_t size, int messages) {
     Stream(size, kWarmUps);
     const auto start = Clock::now();
@@ -215,7 +215,7 @@ class Client : public MessageReceiver {
   int answers_ = 0;
 };
 
-// A program with its output in a pipe.
+// A child program with its output in a pipe.
 class Program {
  public:
   explicit Program(const std::vector<std::string>& arguments) {
@@ -254,7 +254,7 @@ class Program {
   FILE* output_;
 };
 
-// What our messages are, over a socket and nothing else: a header of 64 bytes and a payload.
+// Sends the same messages over a plain socket: a header of 64 bytes and a payload.
 class PlainSocket {
  public:
   static constexpr size_t kHeaderBytes = WireHeader::kBytes;
@@ -282,7 +282,7 @@ class PlainSocket {
       Advance(parts, sent);
     }
   }
-  // False: the other side is gone.
+  // Returns false if the other side is gone.
   bool Receive(size_t size) { return Fill(header_, kHeaderBytes) && Fill(memory_.data(), size); }
 
  private:
@@ -311,15 +311,16 @@ class PlainSocket {
   std::vector<char> memory_;
 };
 
-// The same exchanges as Client's, with a child process at the other end: it answers every message
-// of `size` with one of the same size (a round trip), or the last of `messages` with one of none.
+// Makes the same exchanges as Client with a child process. In a round trip the child answers every
+// message with one of the same `size`. Otherwise it answers only the last of `messages`, with an
+// empty one.
 struct Exchange {
   size_t size;
   int messages;
   bool round_trip;
 };
 
-// Seconds of each exchange: of the median round trip, or of all messages.
+// Returns the seconds of an exchange: of the median round trip, or of all messages.
 double PlainSeconds(const Exchange& exchange, bool spin) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -405,7 +406,7 @@ void Measure(bool spin) {
   const bool plain_too = absl::GetFlag(FLAGS_plain_too);
   std::vector<double> round_trips, plain_round_trips;
   std::vector<std::vector<double>> rates(sizes.size()), plain_rates(sizes.size());
-  // Turn by turn, so that a change of the machine's mood meets both.
+  // Measures both in turns, so that changes of the machine's speed affect both.
   for (int turn = 0; turn < absl::GetFlag(FLAGS_repeat); ++turn) {
     round_trips.push_back(client.RoundTrip(4096, kRounds));
     if (plain_too) plain_round_trips.push_back(1e6 * PlainSeconds({4096, kRounds, true}, spin));

@@ -473,7 +473,7 @@ void ChangeField(Message& message, const FieldDescriptor& field, Choices& choice
       const int index = static_cast<int>(choices.Below(size));
       return Change(*reflection.MutableRepeatedMessage(&message, &field, index), choices);
     }
-    // A scalar field loses only its last element.
+    // A repeated scalar field changes only in its last element.
     if (what > 2 && size > 0) reflection.RemoveLast(&message, &field);
   }
   const auto put = [&](auto set, auto add, auto value) {
