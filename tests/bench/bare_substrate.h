@@ -33,7 +33,8 @@ class BareServerEnd {
   virtual ~BareServerEnd() = default;
   virtual Arrival AwaitPush() = 0;
   virtual const float* gradient(int tensor, int worker) = 0;
-  // Where the worker wants new values. Null: Answer() sends them from the server's memory.
+  // Returns the memory for the worker's new values. Null: Answer() sends them from the server's
+  // memory.
   virtual float* place(int tensor, int worker) = 0;
   // `values` must stay unchanged until the worker's next push.
   virtual void Answer(int tensor, int worker, const float* values) = 0;

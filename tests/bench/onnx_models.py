@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Models that were exported from PyTorch: written as ONNX, and their training step timed in PyTorch.
+"""Exports models from PyTorch to ONNX, and times their training step in PyTorch.
 
-    onnx_models.py --model resnet18 --export FILE              # what `muster bench model --onnx FILE` takes
-    onnx_models.py --model resnet18 --batch 8 --threads 2      # the median milliseconds of forward and backward
+    onnx_models.py --model resnet18 --export FILE              # writes a file for `muster bench model --onnx FILE`
+    onnx_models.py --model resnet18 --batch 8 --threads 2      # prints the median milliseconds of forward and backward
 
-The yardstick of tests/bench/models.sh for what an import does to a model. torchvision's resnet18, convnext_tiny and vit_b_16 on
-224x224, and a language model of two LSTM layers; dropout off. The older exporter writes them in training form.
+tests/bench/models.sh uses this to measure the effect of an import on a model. The models are torchvision's resnet18, convnext_tiny
+and vit_b_16 on 224x224, and a language model of two LSTM layers, without dropout. The older exporter writes them in training form.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 
 class LanguageModel(nn.Module):
-    """Two LSTM layers of 650 over 35 tokens, as the medium model of Zaremba et al. 2014."""
+    """Two LSTM layers of 650 over 35 tokens, like the medium model of Zaremba et al. 2014."""
 
     def __init__(self, vocabulary=10000, hidden=650):
         super().__init__()
@@ -33,7 +33,7 @@ def build(name, batch):
     torch.manual_seed(1)
     if name == "lstm":
         return LanguageModel(), torch.randint(0, 10000, (batch, 35)), torch.randint(0, 10000, (batch, 35))
-    import torchvision  # only images need it
+    import torchvision  # needed for image models only
 
     options = {"vit_b_16": {"dropout": 0.0, "attention_dropout": 0.0}, "convnext_tiny": {"stochastic_depth_prob": 0.0}}
     model = getattr(torchvision.models, name)(weights=None, **options.get(name, {}))

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What becomes of a job of two workers when one is killed: PyTorch's DistributedDataParallel, torchrun, and Muster.
+"""Kills one of two workers of a job and compares PyTorch's DistributedDataParallel, torchrun, and Muster.
 
     tests/bench/peers_kill.py [--hidden 1024] [--strikes 3] [--patience 60] [--bin bazel-bin]
 
-The same perceptron of two hidden layers with Adam, 16 samples a step, on this machine's processors; DDP over gloo. One worker gets SIGKILL, or
-SIGSTOP, when 250 steps are made. "again" is the time from the signal to a step that nobody had made before; a job that makes none for
---patience seconds is said to wait. torchrun starts all workers again (--max_restarts), which go on from a checkpoint that rank 0 writes
-every 100 steps; Muster starts the dead worker again after 0.3 s and has no checkpoint but the last (tests/bench/recovery.py).
+All train the same perceptron of two hidden layers with Adam, 16 samples a step, on this machine's processors; DDP uses gloo. One worker gets
+SIGKILL or SIGSTOP after 250 steps. "again" is the time from the signal to the first new step. A job without a new step for --patience
+seconds counts as waiting. torchrun restarts all workers (--max_restarts), which continue from a checkpoint that rank 0 writes every 100
+steps. Muster restarts the dead worker after 0.3 s and has no checkpoint except the last (tests/bench/recovery.py).
 Needs PyTorch (Debian's python3-torch) and `bazel build //:coordinator //:ps //:worker //:muster`.
 """
 
@@ -26,7 +26,7 @@ KILLED_AT, CHECKPOINT_EVERY = 250, 100
 
 
 def train(hidden, folder):
-    """A rank of a DDP job, without an end: it writes down each step, and what it could not do."""
+    """Runs a rank of a DDP job without end. It records each step and each failure."""
     import torch
     import torch.distributed as dist
 
@@ -61,14 +61,14 @@ def train(hidden, folder):
 
 
 def last_step(folder):
-    """The furthest that rank 0 has come."""
+    """Returns the last step of rank 0."""
     file = folder / "steps-0"
     made = file.read_text().split() if file.exists() else []
     return max((int(step) for step in made), default=0)
 
 
 def await_step(folder, step, jobs, until):
-    """Whether it was made by then; not where all of these processes have ended."""
+    """Returns whether the step was made in time; False as soon as all of these processes have ended."""
     while time.monotonic() < until:
         if last_step(folder) >= step:
             return True
@@ -79,13 +79,13 @@ def await_step(folder, step, jobs, until):
 
 
 def strike(launcher, what, hidden, patience):
-    """What became of a DDP job: a sentence."""
+    """Strikes a DDP job and returns a sentence about its outcome."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = pathlib.Path(name)
         program = [__file__, "--rank-of", str(hidden), str(folder)]
         log = open(folder / "log", "w")
         if launcher == "torchrun":
-            # Of the redirections that it knows, PyTorch 1.13 finds only the single ones on Python 3.11.
+            # PyTorch 1.13 on Python 3.11 accepts only redirections of a single stream.
             jobs = [subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=5",
                                       "--redirects=1", "--tee=2", f"--log_dir={folder}/logs", *program], stdout=log, stderr=log)]
         else:

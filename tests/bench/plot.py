@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws docs/figures/*.svg from tests/bench/results/*.json (README.md there has the schema). Needs Python alone.
+"""Draws docs/figures/*.svg from tests/bench/results/*.json (README.md there has the schema). Needs only Python.
 
     tests/bench/plot.py [--results FOLDER] [--figures FOLDER]
-    tests/bench/plot.py --table shm | tcp    prints what docs/benchmarks.md has below the picture
+    tests/bench/plot.py --table shm | tcp    prints the table that docs/benchmarks.md has below the picture
 
-Where several results are of the same kind, members and link, the newest is drawn. The same results make the same bytes: plot_test.py
-holds the committed pictures to the committed results.
+The newest result of each kind, members and link is drawn. The same results give the same bytes: results_test.py compares the
+committed pictures with the committed results.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from xml.sax.saxutils import escape
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
-# Light and dark: a browser takes the second where its reader prefers dark pages. The page's own colour lies beneath, so that a viewer
-# which knows one of them only shows a picture that can be read.
+# A browser uses the second style if the reader prefers dark pages. The background has the color of the page, so that the picture is
+# readable in a viewer that supports only one style.
 STYLE = """\
 text { font: 12px sans-serif; fill: #1f2328 } .title { font-weight: bold } .small { font-size: 11px; fill: #59636e }
 .page { fill: #ffffff } .grid { stroke: #d1d9e0; fill: none } .line { fill: none; stroke-width: 2 } .limit { stroke: #cf222e; stroke-width: 1.5 }
@@ -32,7 +32,7 @@ text { fill: #e6edf3 } .small { fill: #9198a1 } .page { fill: #0d1117 } .grid { 
 
 
 def number(value):
-    """A coordinate: one decimal, none where it is zero."""
+    """Formats a coordinate with one decimal, or none if it is zero."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -46,7 +46,7 @@ def line(x1, y1, x2, y2, kind):
 
 
 def mark(x, y, kind):
-    """The point of a series: a circle, a square or a triangle, so that no reader has to tell colours apart."""
+    """Draws a point of a series: a circle, a square or a triangle, so that a reader need not distinguish colors."""
     if kind == "a":
         return f'<circle cx="{number(x)}" cy="{number(y)}" r="4" class="a-mark"/>'
     if kind == "b":
@@ -70,7 +70,7 @@ def legend(x, y, entries):
 
 
 def tick_step(largest, ticks_max):
-    """The smallest of 1, 2, 5, 10, 20, ... that needs no more ticks than `ticks_max`."""
+    """Returns the smallest of 1, 2, 5, 10, 20, ... that gives at most `ticks_max` ticks."""
     scale = 1
     while True:
         for factor in (1, 2, 5):
@@ -87,7 +87,7 @@ def size_words(size):
 
 
 def panel(x, y, width, height, table, top, lines):
-    """One table of goodput over the message's size, whose axis is logarithmic."""
+    """Draws one table of goodput against message size, on a logarithmic axis."""
     sizes = [row["bytes"] for row in table["rows"]]
     steps = max(sizes).bit_length() - min(sizes).bit_length()
     across = {size: x + 12 + (width - 24) * (size.bit_length() - min(sizes).bit_length()) / max(steps, 1) for size in sizes}
@@ -105,7 +105,7 @@ def panel(x, y, width, height, table, top, lines):
         points = []
         for row in table["rows"]:
             if name not in row:
-                pen_is_down = False  # no line over what was not measured
+                pen_is_down = False  # no line across a missing measurement
                 continue
             at = (across[row["bytes"]], up(row[name]["value"]))
             path += f"{'L' if pen_is_down else 'M'}{number(at[0])} {number(at[1])}"
@@ -117,7 +117,7 @@ def panel(x, y, width, height, table, top, lines):
 
 
 def newest_goodput(results, link):
-    """{(workers, ps): tables} over one link, of the newest result that has these members."""
+    """Returns {(workers, ps): tables} over one link, from the newest result with these members."""
     newest = {}
     for result in results:
         if result["what"] != "goodput":
@@ -126,12 +126,12 @@ def newest_goodput(results, link):
         for table in result["tables"]:
             if table["link"] == link:
                 here.setdefault((table["workers"], table["ps"]), []).append(table)
-        newest.update(here)  # results are in the order of their time
+        newest.update(here)  # results are sorted by time
     return dict(sorted(newest.items()))
 
 
 def goodput_table(results, link):
-    """The same in Markdown, as docs/benchmarks.md has it: Muster's goodput, in brackets its ratio to the bare loop."""
+    """Returns the table of docs/benchmarks.md in Markdown: Muster's goodput, and in brackets its ratio to the bare loop."""
     names, cells = [], {}
     for (workers, ps), tables in newest_goodput(results, link).items():
         for table in tables:
@@ -148,7 +148,7 @@ def goodput_table(results, link):
 
 
 def goodput(results, link):
-    """Goodput against message size over one link: a row of panels for each number of members. None where nothing was measured."""
+    """Draws goodput against message size over one link, with a row of panels for each number of members. Returns None without results."""
     newest = newest_goodput(results, link)
     if not newest:
         return None
@@ -173,7 +173,7 @@ def rate_words(rate):
 
 
 def shaped_network(results):
-    """A step in optima, by mode and members, each card rate a mark of its own. None where nothing was measured."""
+    """Draws the step time relative to the optimum, by mode and members, with a mark for each card rate. Returns None without results."""
     rows = next((result["tables"][0]["rows"] for result in reversed(results) if result["what"] == "shaped_network"), None)
     if rows is None:
         return None
@@ -196,7 +196,7 @@ def shaped_network(results):
             body += [text(32, y, f"{workers} workers" + (f", {ps} separate ps" if ps else "")), line(left, y - 4, left + width, y - 4, "grid")]
             for row in measured:
                 index = rates.index(row["rate"])
-                apart = 5 * (index - (len(rates) - 1) / 2)  # equal ratios do not hide each other
+                apart = 5 * (index - (len(rates) - 1) / 2)  # so equal ratios do not hide one another
                 body.append(mark(across(row["ratio"]), y - 4 + apart, "abc"[index % 3]))
             y += pitch
         y += 6
@@ -213,7 +213,7 @@ def shaped_network(results):
 
 
 def read(folder):
-    """All results of a folder, the oldest first."""
+    """Returns all results of a folder, the oldest first."""
     found = []
     for path in sorted(pathlib.Path(folder).glob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -222,7 +222,7 @@ def read(folder):
 
 
 def pictures(results):
-    """{file name: SVG} of what there are results for."""
+    """Returns {file name: SVG} for all pictures that have results."""
     drawn = {"goodput_shm.svg": goodput(results, "shm"), "goodput_tcp.svg": goodput(results, "tcp"), "shaped_network.svg": shaped_network(results)}
     return {name: svg for name, svg in drawn.items() if svg}
 

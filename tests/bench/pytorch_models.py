@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The training step of a zoo model in PyTorch: the yardstick of tests/bench/models.sh and tools/gpu_check.sh.
+"""Times the training step of a zoo model in PyTorch, for comparison in tests/bench/models.sh and tools/gpu_check.sh.
 
     pytorch_models.py --zoo gpt2 --batch 1 --context 256 --threads 2 [--device cuda:0] [--precision bf16] [--compile]
                       [--profile] [--json]
 
-Prints the median milliseconds of forward and backward. Models as lib/graph/zoo has them, dropout off; what PyTorch offers to be
-fast is used: fused attention, channels-last images, torch.compile where asked for. On a GPU every step fetches its samples from
-page-locked host memory, as Muster's does; parameters and gradients stay on the device.
+Prints the median milliseconds of forward and backward. The models are those of lib/graph/zoo, without dropout. PyTorch's fast paths
+are used: fused attention, channels-last images, and torch.compile with --compile. On a GPU every step copies its samples from
+page-locked host memory, as Muster does. Parameters and gradients stay on the device.
 """
 
 import argparse
@@ -153,7 +153,7 @@ def build(arguments):
 
 
 def kernels_by_time(step, steps, on_gpu):
-    """[{"kernel", "calls", "seconds"}] of one step, the slowest first."""
+    """Returns [{"kernel", "calls", "seconds"}] of one step, the slowest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])) as trace:
@@ -162,11 +162,11 @@ def kernels_by_time(step, steps, on_gpu):
     entries = []
     for event in trace.key_averages():
         if on_gpu:
-            # The time's name changed with PyTorch 2.6. Operators launch kernels, which are events of their own.
+            # PyTorch 2.6 renamed this field. Kernels have their own events, apart from the operators that launch them.
             microseconds = getattr(event, "self_device_time_total", None)
             if microseconds is None:
                 microseconds = event.self_cuda_time_total
-            # Ranges that torch.compile names hold kernels, and would count them twice.
+            # Ranges of torch.compile contain kernels, which would count twice.
             is_range = getattr(event, "is_user_annotation", False) or event.key.startswith(("## ", "Torch-Compiled Region"))
             if is_range or "CUDA" not in str(getattr(event, "device_type", "CUDA")):
                 continue
@@ -208,7 +208,7 @@ def main():
     else:
         cast = contextlib.nullcontext
 
-    # The next samples come in a stream of their own while a step is computed, as a job's do.
+    # A separate stream copies the next samples during a step, as in a job.
     copies = torch.cuda.Stream() if on_gpu else None
 
     def bring():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Turns what tests/bench/sync.sh prints into one result of tests/bench/results, whose README.md has the schema:
+"""Converts the output of tests/bench/sync.sh into a result of tests/bench/results, whose README.md has the schema:
 
     tests/bench/sync.sh --links tcp | tests/bench/record.py --command "tests/bench/sync.sh --links tcp" \\
       > tests/bench/results/2026-11-22-goodput-tcp.json && tests/bench/plot.py
 
-Date, time, machine and commit are those of this moment and place unless flags say otherwise. Exits with 65 and the line that it cannot read.
+Date, time, machine and commit default to the present ones. Prints a line that it cannot read, and exits with 65.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SIZE = re.compile(r"(\d+) ([KMG]?)i?B$")
 
 
 class Unreadable(ValueError):
-    """A line that is no table of sync.sh; says which and what was expected."""
+    """A line that does not belong to a table of sync.sh. The message names the line and the expected text."""
 
 
 def series(name):
@@ -35,7 +35,7 @@ def cells(line):
 
 
 def figures(names, texts, where):
-    """{series: {"value": median, "runs": how many, "ratio": Muster's to this one}} of one row; what was not measured is not there."""
+    """Returns {series: {"value": median, "runs": number, "ratio": Muster's to this one}} of one row, without missing measurements."""
     found = {}
     last = None
     for name, text in zip(names, texts):
@@ -56,7 +56,7 @@ def figures(names, texts, where):
 
 
 def tables(lines):
-    """("goodput" or "round_trip", tables) of printed lines. Raises Unreadable."""
+    """Returns ("goodput" or "round_trip", tables) of printed lines. Raises Unreadable."""
     found, title, names, rows = [], None, None, None
     for number, line in enumerate((line.strip() for line in lines), 1):
         where = f"line {number}"
@@ -96,7 +96,7 @@ def tables(lines):
 
 
 def dump(result):
-    """JSON with every row on a line of its own, so that a change of a figure is a change of a line."""
+    """Returns JSON with one row per line, so that a change of a figure changes one line."""
     lines = []
     for key, value in result.items():
         if key != "tables":
@@ -126,12 +126,12 @@ def this_commit():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--command", required=True, help="what printed the tables")
+    parser.add_argument("--command", required=True, help="the command that printed the tables")
     parser.add_argument("--date", help="YYYY-MM-DD, UTC")
     parser.add_argument("--time", help="HH:MM, UTC")
     parser.add_argument("--machine")
     parser.add_argument("--commit")
-    parser.add_argument("--note", default="", help="what a reader has to know of this run")
+    parser.add_argument("--note", default="", help="a remark for the reader about this run")
     flags = parser.parse_args()
     try:
         what, found = tables(sys.stdin)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long a job stands still when a member is killed, by phase and by size of its model.
+"""Measures how long a job pauses when a member is killed, by phase and model size.
 
     tests/bench/recovery.py [--strikes 5] [--hidden 256,1024,4096,8192] [--bin bazel-bin]
 
-Multilayer perceptrons of two hidden layers with Adam, on a local cluster of 2 workers. Workers are killed in a job of 2 ps without backups,
-ps in one of 3 ps with backups of shards; the process is started again 0.3 s later. No checkpoint is taken but the last. Phases are what the
-coordinator's metrics say (docs/metrics.md), means; "seen" is from `kill -9` to a step that nobody had made before, as a watcher of the job
-sees it, median and longest. Needs `bazel build //:coordinator //:ps //:worker //:muster`.
+The models are perceptrons of two hidden layers with Adam, on a local cluster of 2 workers. Workers are killed in a job of 2 ps without
+backups, ps in a job of 3 ps with backups of shards. The process restarts 0.3 s later. The only checkpoint is the last one. Phases are means
+from the coordinator's metrics (docs/metrics.md). "seen" is the time from `kill -9` to the first new step, as a watcher of the job sees it,
+median and longest. Needs `bazel build //:coordinator //:ps //:worker //:muster`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def elements(hidden):
 
 
 def phase_sums(url):
-    """{phase: (seconds in all, how many)}"""
+    """Returns {phase: (total seconds, count)}."""
     page = urllib.request.urlopen(url, timeout=10).read().decode()
     found = {}
     for phase in PHASES:
@@ -46,7 +46,7 @@ def phase_sums(url):
 
 
 def measure(muster, hidden, role, strikes):
-    """(mean seconds of each phase, [seconds until a new step was seen, sorted], steps made again, seconds of a step)"""
+    """Returns (mean seconds of each phase, [seconds until a new step was seen, sorted], steps made again, seconds of a step)"""
     replication = 2 if role == "ps" else 1
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         run = lambda *arguments: subprocess.run([muster, *arguments], check=True, capture_output=True, text=True).stdout
@@ -57,7 +57,7 @@ def measure(muster, hidden, role, strikes):
             file.write_text(JOB.format(hidden=hidden, batch=BATCH, shards=2, replication=replication))
             job = run("submit", "--server", server, "-o", "name", str(file)).strip()
             before = phase_sums(url)
-            # A strike every two seconds after the last is over; the job has no end, so chaos is told when to stop.
+            # Strikes two seconds after the previous recovery. The job has no end, so this script stops chaos.
             chaos = subprocess.Popen([muster, "chaos", "--job", job, "--dir", folder, "--roles", role, "--kill-every", "2s", "--for", "10m",
                                       "--seed", "1", "--deadline", "120s"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             recovered, lines = 0, []

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""record.py reads what sync.sh prints, and the committed pictures and the page's tables are what plot.py makes of the
-committed results."""
+"""Checks that record.py reads the output of sync.sh. Checks that plot.py makes the committed pictures, and the page's tables, from
+the committed results."""
 
 import json
 import os
@@ -22,8 +22,8 @@ import record  # noqa: E402
 DOCS = HERE / ".." / ".." / "docs"
 FIGURES = DOCS / "figures"
 
-# Instead of `muster bench sync -o name` and of the bare loop: their figures, and 64 bytes there and back in 0.2 us. Processor 0, to which
-# taskset would bind them, need not be among those that a test may use.
+# Stubs of `muster bench sync -o name` and of the bare loop print figures, and a round trip of 0.2 us for 64 bytes. The stub of taskset
+# binds nothing, because a test may not be allowed to use processor 0.
 MUSTER = "#!/bin/sh\necho SIZE 30.25 1.5\n"
 BARE_LOOP = "#!/bin/sh\ncase \"$*\" in *--bytes=64\\ *) echo 1 0.2 ;; *) echo 40 0.75 ;; esac\n"
 TASKSET = "#!/bin/sh\nshift 2\nexec \"$@\"\n"

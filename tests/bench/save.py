@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What a checkpoint costs the steps during which it is written: a job on a local cluster saves every so many steps, and the steps just
-after each save are held against the others.
+"""Measures how much a checkpoint slows the steps during its write. A job on a local cluster saves at regular steps, and the steps just
+after each save are compared with the others.
 
     tests/bench/save.py [--every 60] [--window 20] [--saves 8] [--bin bazel-bin]
     tests/bench/save.py --modes [--rounds 3] [--channels 1024] [--folder /tmp] [--bin bazel-bin]
 
-The second form holds checkpoints that go through the coordinator (`checkpoint.mode: stream`) against those that ps write themselves
-(`direct`): the same job on the same cluster of two ps, one mode after the other, `--rounds` times, with the disk's own speed beside them.
+The second form compares checkpoints that go through the coordinator (`checkpoint.mode: stream`) with those that ps write themselves
+(`direct`). It runs the same job on the same cluster of two ps in both modes, `--rounds` times, and also measures the speed of the disk.
 
-Needs `bazel build //:coordinator //:ps //:worker //:muster`. The window must be longer than a save takes. The worker computes with one
-thread; coordinator and ps use what other processors there are.
+Needs `bazel build //:coordinator //:ps //:worker //:muster`. The window must be longer than a save. The worker computes with one
+thread; coordinator and ps use the other processors.
 """
 
 import argparse
@@ -46,13 +46,13 @@ checkpoint: {{every_steps: 3, keep_last: 1, mode: {mode}}}
 
 
 def metric(url, name):
-    """The sum of a metric's series."""
+    """Returns the sum of a metric's series."""
     page = urllib.request.urlopen(url, timeout=10).read().decode()
     return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name)
 
 
 def disk_seconds(folder, size):
-    """To write so many bytes to a file of `folder` and sync it; and for their SHA-256, read back."""
+    """Returns the seconds to write and sync a file of this size in `folder`, and those to read it back for its SHA-256."""
     block = os.urandom(4 << 20)
     path = pathlib.Path(folder) / "plain"
     begin = time.perf_counter()
@@ -115,18 +115,18 @@ def side_by_side(muster, arguments):
 
 
 def step_seconds(log):
-    """Of every step, in order."""
+    """Returns the seconds of every step, in order."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [BATCH / line["samples_per_second"] for line in lines if "loss" in line]
 
 
 def saves(coordinator_log):
-    """How many checkpoints were committed, by the coordinator's own word."""
+    """Returns the number of committed checkpoints in the coordinator's log."""
     return coordinator_log.read_text().count("CHECKPOINT_COMMITTED")
 
 
 def compare(seconds, every, window):
-    """(medians while saving, of the others; the slowest of each), the first period left out: everything is new in it."""
+    """Returns the medians during a save and of the others, and the slowest of each. Omits the first period, which is a warm-up."""
     during = [s for step, s in enumerate(seconds) if step >= every and step % every < window]
     others = [s for step, s in enumerate(seconds) if step >= every and step % every >= window]
     return statistics.median(during), statistics.median(others), max(during), max(others)

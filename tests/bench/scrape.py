@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long /metrics takes on every member of a local cluster that trains as fast as it can.
+"""Measures the response time of /metrics on every member of a local cluster that trains at full speed.
 
-    tests/bench/scrape.py [FOLDER]    where the programs are; default: bazel-bin
+    tests/bench/scrape.py [FOLDER]    folder of the programs; default: bazel-bin
 """
 
 import http.client
@@ -19,7 +19,7 @@ SCRAPES = 300
 
 
 def scrape(url):
-    """Seconds, and bytes of the page."""
+    """Returns the seconds of a scrape, and the bytes of the page."""
     begin = time.perf_counter()
     connection = http.client.HTTPConnection(urllib.parse.urlparse(url).netloc)
     connection.request("GET", "/metrics")
@@ -38,7 +38,7 @@ def main():
                 "--set", "checkpoint.every_steps=100")
             fleet = json.loads(run("members", "--server", address, "-o", "json"))
             urls = {"coordinator": fleet["coordinator_metrics_url"]} | {member["name"]: member["metrics_url"] for member in fleet["members"]}
-            time.sleep(5)  # it trains at full speed
+            time.sleep(5)  # until it trains at full speed
             print(f"{'member':12} {'bytes':>7} {'median':>9} {'99 %':>9} {'longest':>9}")
             for name, url in sorted(urls.items()):
                 taken, sizes = zip(*(scrape(url) for _ in range(SCRAPES)))

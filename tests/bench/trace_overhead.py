@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What `muster trace` costs the job that it looks at: steps of a local cluster's job while it is recorded, and as long again
-while it is not, in turns, so that what else the machine does disturbs both.
+"""Measures how much `muster trace` slows a job on a local cluster. Times steps with and without a trace in turns, so that other load
+of the machine affects both.
 
     tests/bench/trace_overhead.py [FOLDER] [--pairs N] [--steps N] [--scrape]
 
-FOLDER: where the programs are; default: bazel-bin. --steps: how many a trace records. A step's time while it does is that of
-the trace's own steps; beside it stands that of all steps until the file was written, in which coordinator and muster work on
-the same processors. --scrape: not a trace but /metrics of all members, once a second for five.
+FOLDER: folder of the programs; default: bazel-bin. --steps: number of steps that a trace records. The output has the time of the
+recorded steps, and that of all steps until the file is written. In the latter, coordinator and muster use the same processors.
+--scrape: instead of a trace, scrapes /metrics of all members once a second for five seconds.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def read_metrics(url):
 
 
 def steps_so_far(url):
-    """Of a worker, and when that was."""
+    """Returns the number of steps of a worker, and the time of the reading."""
     counts = re.findall(r"^muster_worker_step_duration_seconds_count(?:{.*})? (\S+)$", read_metrics(url), re.MULTILINE)
     return sum(map(float, counts)), time.perf_counter()
 
@@ -55,7 +55,7 @@ def main():
             fleet = json.loads(run("members", "--server", address, "-o", "json"))
             urls = [fleet["coordinator_metrics_url"], *(member["metrics_url"] for member in fleet["members"])]
             worker = next(member["metrics_url"] for member in fleet["members"] if "worker" in member["name"])
-            while steps_so_far(worker)[0] < 200:  # it is warm
+            while steps_so_far(worker)[0] < 200:  # warm-up
                 time.sleep(0.1)
 
             def disturbed():
@@ -73,7 +73,7 @@ def main():
                 return (begins[-1] - begins[0]) / (len(begins) - 1) / 1e6
 
             def step(act):
-                """Seconds of a step while act() ran, what that returned, and how long it took."""
+                """Returns the seconds of a step while act() ran, the result of act(), and its duration."""
                 steps, begin = steps_so_far(worker)
                 result = act()
                 more, end = steps_so_far(worker)
