@@ -37,7 +37,7 @@ struct Gpt {
   int steps = kSteps;
   std::string checkpoint = "{}";
   std::string optimizer = "{adamw: {learning_rate: 3e-3, weight_decay: 0.1}}";
-  std::string training;  // further fields
+  std::string training;  // more fields
 
   std::string yaml() const {
     return absl::Substitute(
@@ -58,7 +58,7 @@ chunk_bytes: 16384
 
 class AllreduceTest : public ::testing::Test {
  protected:
-  // One set of processes serves the jobs of this file that kill nobody.
+  // All jobs of this file that kill no process share one set of processes.
   static void SetUpTestSuite() {
     cluster_ = new TrainingCluster({.ps = 2, .workers = 3, .ps_threads = 1});
   }
@@ -70,7 +70,7 @@ class AllreduceTest : public ::testing::Test {
     return losses;
   }
 
-  // Another sum order rounds differently, and training amplifies it.
+  // Another sum order rounds differently, and training amplifies the difference.
   static void ExpectFollows(const std::vector<double>& losses, const std::vector<double>& expected,
                             size_t equal_before = 0) {
     ASSERT_EQ(losses.size(), expected.size());
@@ -172,7 +172,7 @@ TEST_F(AllreduceTest, SavingOnDemandDoesNotDisturbTheRun) {
   EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed));
 }
 
-// All of them need the norms of the whole gradient or of whole tensors, across all shards.
+// Each of these needs the norm of the whole gradient or of whole tensors, across all shards.
 TEST_F(AllreduceTest, JudgedStepsFollowThoseWithPs) {
   const std::string sgd = "{sgd: {learning_rate: 0.1, momentum: 0.9}}";
   for (const Gpt& variant : {Gpt{.optimizer = sgd, .training = ", clip: {global_norm: 0.5}"},
@@ -221,8 +221,8 @@ resources: {workers: {min: $0, max: $0}}
   }
 }
 
-// Who has a shard, a ps or a worker, writes it himself, below a name of his own for the folder of
-// all jobs. A volume that is not there any more costs a word in the job's log, and no checkpoint.
+// A holder of a shard, a ps or a worker, writes it itself, under its own path for the folder of all
+// jobs. If a volume is missing, the job logs this and loses no checkpoint.
 TEST(DirectCheckpointsTest, HoldTheSameBytesWithAndWithoutTheVolume) {
   namespace fs = std::filesystem;
   const std::string volume = ::testing::TempDir() + "/volume",
@@ -268,7 +268,7 @@ TEST(DirectCheckpointsTest, HoldTheSameBytesWithAndWithoutTheVolume) {
   }
 }
 
-// It takes a shard along: the job goes back to its checkpoint.
+// The dead worker takes its shard along, so the job goes back to its checkpoint.
 TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
   TrainingCluster cluster({.ps = 0, .workers = 3});
   const Gpt shape{.workers = 3, .steps = 120, .checkpoint = "{every_steps: 20, keep_last: 0}"};
@@ -289,7 +289,7 @@ TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
   EXPECT_EQ(cluster.Parameters(job, 120), cluster.Parameters(undisturbed, 120));
 }
 
-// Its shard goes into a checkpoint first: nothing is computed again.
+// The leaving worker saves its shard first, so no step is computed again.
 TEST(AllreduceFailureTest, AWorkerThatIsToldToStopIsLetGoWithoutLosingAStep) {
   TrainingCluster cluster({.ps = 0, .workers = 2});
   const Gpt shape{.workers = 2, .steps = 500, .checkpoint = "{every: 0s, keep_last: 0}"};

@@ -1,5 +1,5 @@
-// The audit log of a cluster that is closed to strangers: each call that would change something
-// leaves one line, whoever makes it and whatever comes of it.
+// The audit log of a cluster that requires authentication. Each call that could change something
+// leaves one line, for every caller and every result.
 #include <google/protobuf/message.h>
 
 #include <algorithm>
@@ -39,8 +39,8 @@ namespace {
 
 using ::testing::UnorderedElementsAreArray;
 
-// What changes nothing, and what members do, whose jobs have their own events. Any other method is
-// taken for a change, so whoever adds one to the API names it here or calls it below.
+// Methods that change nothing, and methods of members, whose jobs have their own events. Every
+// other method counts as a change: name a new API method here, or call it below.
 const std::set<std::string> kNoChange = {
     "GetJob",         "ListJobs",         "WatchJob",
     "WatchJobs",      "ListEvents",       "ReadJobMetrics",
@@ -50,7 +50,7 @@ const std::set<std::string> kNoChange = {
     "ReadCheckpoint", "Attach",           "WriteShard",
     "ReadShard",      "WriteShardDirect", "ServerReflectionInfo"};
 
-// By its name.
+// Finds a method by its name.
 std::map<std::string, const google::protobuf::MethodDescriptor*> Changes() {
   std::map<std::string, const google::protobuf::MethodDescriptor*> changes;
   for (const auto* method : ServedMethods()) {
@@ -67,7 +67,7 @@ training: {steps: 1000000000, optimizer: {sgd: {learning_rate: 0.01}}}
 resources: {workers: {min: 1, max: 1}, ps: 1}
 )";
 
-// What the method is asked, with `object` in the first field, which says what it is about.
+// Builds the method's request with `object` in its first field, which names the object.
 std::string AskedOf(const std::string& method, const std::string& object) {
   const std::unique_ptr<google::protobuf::Message> request(
       google::protobuf::MessageFactory::generated_factory()
@@ -81,7 +81,7 @@ std::string AskedOf(const std::string& method, const std::string& object) {
 class AuditTest : public ::testing::Test {
  protected:
   struct Somebody {
-    std::string name;  // as the log has it
+    std::string name;  // as in the log
     std::shared_ptr<grpc::Channel> channel;
   };
 
@@ -90,7 +90,7 @@ class AuditTest : public ::testing::Test {
     EXPECT_TRUE(target.ok()) << target.status();
     return {std::move(name), DialCoordinator(*target)};
   }
-  // Somebody who has a token that Ann has made.
+  // A caller with a token that Ann created.
   Somebody WithToken(const std::string& holder, v1::TokenScope scope) {
     v1::CreateTokenRequest request;
     request.set_holder(holder);
@@ -115,7 +115,7 @@ class AuditTest : public ::testing::Test {
     grpc::GenericStub stub(who.channel);
     return CallRaw(stub, PathOf(*Changes().at(method)), request);
   }
-  // A call that goes well.
+  // Makes a call that succeeds.
   void Change(const Somebody& who, const std::string& method, const std::string& object) {
     Change(who, method, object, AskedOf(method, object));
   }
@@ -126,7 +126,7 @@ class AuditTest : public ::testing::Test {
     ExpectLine(who, method, object, "OK");
     made_.insert(method);
   }
-  // One that is refused; the line has no object where nobody has looked at what is asked.
+  // Makes a call that is refused. The line has no object if the server did not read the request.
   void Refused(const Somebody& who, const std::string& method, const std::string& object,
                const std::string& request, const std::string& reason) {
     EXPECT_EQ(ReasonOf(Call(who, method, request)), reason) << method << " by " << who.name;
@@ -137,7 +137,7 @@ class AuditTest : public ::testing::Test {
     expected_.push_back(absl::StrCat("audit: ", method, object.empty() ? "" : " ", object, " by ",
                                      who.name, " from 127.0.0.1:PORT: ", result));
   }
-  // In the coordinator's log, without time and place, and with PORT for the port of who calls.
+  // Lines of the coordinator's log without time and place, with PORT for the caller's port.
   std::vector<std::string> Lines() {
     std::vector<std::string> lines;
     std::ifstream log(cluster_.members().log_path("coordinator"));
@@ -165,7 +165,7 @@ class AuditTest : public ::testing::Test {
        .security = {.tls = certificates_.Folder(Role::kAdmin).path, .token_file = ""}}};
   const Somebody ann_ =
       As("admin/ann", {.tls = certificates_.Folder(Role::kAdmin).path, .token_file = ""});
-  std::map<std::string, std::string> ids_;  // of tokens, by their holders
+  std::map<std::string, std::string> ids_;  // of tokens, by holder
   std::set<std::string> made_;              // methods
   std::vector<std::string> expected_;
 };
@@ -236,7 +236,7 @@ TEST_F(AuditTest, SoIsEveryRefusal) {
     Refused(nobody, method, "", "", "NO_CREDENTIALS");
     Refused(eve, method, "", "", "NOT_ALLOWED");
     Refused(worker, method, "", "", "NOT_ALLOWED");
-    if (method == "Backup") continue;  // it is asked nothing that could be wrong
+    if (method == "Backup") continue;  // its request has nothing that could be wrong
     ASSERT_TRUE(faults.contains(method)) << method << ": what could be wrong with a call of it?";
     const Fault& fault = faults.at(method);
     v1::CreateJobRequest create;
@@ -249,7 +249,8 @@ TEST_F(AuditTest, SoIsEveryRefusal) {
   EXPECT_THAT(Lines(), UnorderedElementsAreArray(expected_));
 }
 
-// A job that is in order but for its path would be taken, and its failure be in the log.
+// The job is valid except for its path. The server would accept it, and the log would have its
+// failure.
 TEST_F(AuditTest, AJobAddsNoLineOfItsOwnWriting) {
   const auto spec = ParseJobFile(R"(
 name: audited

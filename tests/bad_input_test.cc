@@ -1,4 +1,4 @@
-// Bad input is refused with one clear error and leaves nothing behind; hostile bytes kill nothing.
+// Bad input gets one clear error and leaves nothing behind; hostile bytes kill no process.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -141,7 +141,7 @@ training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.1}}}
     }
   }
 
-  // The first report may have been under way before the last attack.
+  // The first report may have been sent before the last attack.
   for (int report = 0; report < 2; ++report) {
     cluster.AwaitStep(job, cluster.Get(job).progress().step() + 1);
   }
@@ -158,7 +158,7 @@ training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.1}}}
 TEST(BadInputTest, TheCoordinatorRefusesOversizedRequests) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   grpc::ChannelArguments arguments;
-  arguments.SetMaxSendMessageSize(-1);  // a client of ours would refuse to send it
+  arguments.SetMaxSendMessageSize(-1);  // otherwise the client itself would refuse to send it
   auto stub = v1::JobService::NewStub(grpc::CreateCustomChannel(
       cluster.members().address(), grpc::InsecureChannelCredentials(), arguments));
   v1::CreateJobRequest request;

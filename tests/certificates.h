@@ -1,4 +1,4 @@
-// The certificates of a cluster whose control plane is closed to strangers.
+// The certificates of a cluster that requires authentication on its control plane.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// One authority, and a folder for --tls of each role, in a folder of the test's own. The admin's
-// name is "ann"; members' certificates have none. Fails the test where something cannot be made.
+// Creates one authority, and a folder for --tls of each role, in a folder of the test. The admin's
+// name is "ann"; members' certificates have no name. Fails the test if it cannot create something.
 // Not thread-safe.
 class Certificates {
  public:
@@ -18,13 +18,13 @@ class Certificates {
 
   TlsFolder Folder(Role role) const;
   std::string Flag(Role role) const;  // "--tls=FOLDER"
-  // Of somebody who knows whom to believe and has no certificate: ca.crt alone.
+  // The flag of a client that trusts the authority but has no certificate: ca.crt only.
   std::string FolderOfNobody() const { return home_ + "/nobody"; }
 
-  // Everybody gets a new key and a new certificate, both at once, as a mounted Secret changes.
+  // Gives every role a new key and a new certificate together, as a mounted Secret changes.
   void Renew();
 
-  // The coordinator's newest, by its SHA-256.
+  // Returns the SHA-256 of the coordinator's newest certificate.
   const std::string& coordinators() const { return coordinators_; }
 
  private:

@@ -1,5 +1,4 @@
-// Time that does what it likes: steps of the wall clock, and a coordinator that stands still, are
-// nobody's death.
+// Steps of the wall clock, and a paused coordinator, must not make members appear dead.
 #include "absl/time/clock.h"
 
 #include <fcntl.h>
@@ -38,7 +37,7 @@ resources: {workers: {min: 2, max: 2}, ps: 1}
 )";
 }
 
-// The wall clock of the processes that are started while this exists.
+// Shifts the wall clock of all processes that start during its lifetime.
 class ShiftedClock {
  public:
   ShiftedClock() : path_(::testing::TempDir() + "/shift-XXXXXX") {
@@ -55,7 +54,7 @@ class ShiftedClock {
   }
   ~ShiftedClock() { munmap(shift_, sizeof(int64_t)); }
 
-  // Processes that are started from now on have the machine's clock.
+  // Processes that start from now on have the machine's clock.
   void Release() { unsetenv("LD_PRELOAD"); }
   void Set(absl::Duration ahead) { *shift_ = absl::ToInt64Seconds(ahead); }
 
@@ -64,7 +63,7 @@ class ShiftedClock {
   std::atomic<int64_t>* shift_;
 };
 
-// Until the job has trained on for `time`.
+// Waits until the job has trained for another `time`.
 void TrainFor(TrainingCluster& cluster, const std::string& job, absl::Duration time) {
   const absl::Duration begin = SteadyNow();
   const int64_t step = cluster.Get(job).progress().step();
@@ -73,7 +72,7 @@ void TrainFor(TrainingCluster& cluster, const std::string& job, absl::Duration t
   });
 }
 
-// When the last step that is recorded ended, on a worker's clock.
+// Returns the end of the last recorded step, on a worker's clock.
 absl::Time LastStepEnded(const TrainingCluster& cluster, const std::string& job) {
   std::ifstream file(cluster.state_dir() + "/jobs/" + job + "/metrics.jsonl");
   const std::string records((std::istreambuf_iterator<char>(file)), {});
@@ -84,7 +83,7 @@ absl::Time LastStepEnded(const TrainingCluster& cluster, const std::string& job)
   return absl::UnixEpoch() + absl::Seconds(seconds);
 }
 
-// The coordinator's clock goes a tenth faster or slower after a step (fleet_clock.h).
+// The coordinator's clock runs 10 % faster or slower after a step (fleet_clock.h).
 bool CoordinatorSaw(TrainingCluster& cluster, absl::Duration ahead) {
   constexpr absl::Duration kSure = absl::Milliseconds(200);
   grpc::ClientContext context;
@@ -98,7 +97,7 @@ bool CoordinatorSaw(TrainingCluster& cluster, absl::Duration ahead) {
   return ahead == absl::ZeroDuration() || shown < before - kSure;
 }
 
-// Else the step has come to nobody and nothing is shown.
+// Otherwise the step has reached no process, and the test shows nothing.
 void AwaitSeen(TrainingCluster& cluster, const std::string& job, absl::Duration ahead) {
   cluster.Await(job, [&](const v1::Job&) {
     const absl::Duration wrong = LastStepEnded(cluster, job) - (absl::Now() + ahead);
@@ -129,7 +128,7 @@ TEST(ClockTest, ACoordinatorThatStoodStillTakesNobodyForDead) {
   cluster.AwaitStep(job, 10);
 
   ASSERT_TRUE(cluster.members().Kill("coordinator", SIGSTOP).ok());
-  absl::SleepFor(4 * kLease);  // what is tested is that time passes
+  absl::SleepFor(4 * kLease);  // the test needs time to pass
   ASSERT_TRUE(cluster.members().Kill("coordinator", SIGCONT).ok());
 
   TrainFor(cluster, job, 3 * kLease);

@@ -1,4 +1,4 @@
-// The `muster` command as a person uses it: output, messages and exit codes against a real cluster.
+// The `muster` command as a user runs it: output, messages and exit codes with a real cluster.
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -222,7 +222,7 @@ TEST_F(CommandLineTest, ABackupIsRestoredIntoAnotherFolder) {
   EXPECT_EQ(Muster("admin restore /dev/null --force --state-dir " + dir).exit_code, 1) << "damaged";
   EXPECT_EQ(Muster("admin restore " + file + " --force --state-dir " + dir).exit_code, 0);
 
-  // A cluster's state is in DIR/state: this one begins with what was backed up.
+  // A cluster's state is in DIR/state. This cluster starts from the backup.
   ASSERT_EQ(Muster("local up --ps 1 --workers 1 --dir " + folder).exit_code, 0);
   const Outcome address = Muster("local status --dir " + folder);
   const std::string server = "MUSTER_SERVER=" + address.out.substr(0, address.out.find('\n'));
@@ -271,8 +271,8 @@ TEST_F(CommandLineTest, ListsMembersAndItsOwnVersion) {
   EXPECT_THAT(members.out, Not(HasSubstr("\x1b["))) << "colours only on a terminal";
 }
 
-// What a job of two workers and two ps does, on one clock: here all processes have one, so that no
-// offset may be larger than what is said of its uncertainty.
+// Events of a job of two workers and two ps, on one clock. All processes share the machine's clock,
+// so no offset may exceed its stated uncertainty.
 TEST(TraceCommandTest, ShowsAllMembersOfARunningJobOnOneClock) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   const std::string server = "MUSTER_SERVER=" + cluster.members().address();
@@ -314,8 +314,9 @@ resources: {workers: {min: 2, max: 2}, ps: 2}
     double begin, end;
   };
   std::map<std::string, std::map<std::string, int>> counts;  // by member, by name
-  std::map<std::pair<int, int>, std::vector<Span>> open;     // by track: those that hold the next
-  std::map<int64_t, std::map<int, Span>> steps;              // by step, by worker
+  std::map<std::pair<int, int>, std::vector<Span>>
+      open;                                      // by track: the spans that contain the next one
+  std::map<int64_t, std::map<int, Span>> steps;  // by step, by worker
   std::map<std::string, int> lives;
   for (const auto& event : trace["traceEvents"]) {
     for (const char* field : {"ph", "ts", "pid", "tid", "name"}) {
@@ -350,8 +351,9 @@ resources: {workers: {min: 2, max: 2}, ps: 2}
     }
   }
   for (const auto& [id, begins] : lives) EXPECT_EQ(begins, 1) << "two lives of " << id;
-  // Nobody is a step ahead of the other: a step ends only when the other one's step before it has
-  // begun, whose gradient it waits for. (It may end before a busy machine lets the other begin it.)
+  // No worker is a step ahead of another. A step waits for the other worker's gradient, so it ends
+  // only after the other's step before it began. (It may end before a busy machine lets the other
+  // one begin it.)
   int compared = 0;
   for (const auto& [step, of_workers] : steps) {
     const auto after = steps.find(step + 1);
@@ -377,12 +379,12 @@ TEST(RunCommandTest, TrainsWithoutAClusterAndLeavesNoProcessBehind) {
   const std::string text = run.out + run.err;
   for (const char* part : {"SUCCEEDED", "loss", "checkpoint", "/metrics"})
     EXPECT_THAT(text, HasSubstr(part));
-  // "[/]" so that the shell that runs pgrep does not match.
+  // "[/]" keeps pgrep from matching the shell that runs it.
   EXPECT_NE(system(absl::StrCat("pgrep -f '[/]", dir.substr(1), "' >/dev/null").c_str()), 0)
       << "a process of the run is left";
 }
 
-// The step behind `phrase` in `text`; -1: it is not there.
+// Returns the step after `phrase` in `text`, or -1 if it is missing.
 int64_t StepAfter(const std::string& text, const std::string& phrase) {
   const size_t at = text.find(phrase);
   return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + phrase.size());
@@ -396,7 +398,7 @@ constexpr char kLongJob[] =
 TEST(RunCommandTest, InterruptedItSavesTheJobAndSaysHowToGoOn) {
   const std::string dir = absl::StrCat(::testing::TempDir(), "/interrupted.", getpid());
   const std::string command = absl::StrCat("run ", kLongJob, " --dir ", dir);
-  // The signal comes once a step was trained, as the coordinator's log of steps tells.
+  // Sends the signal after a step was trained, as the coordinator's log of steps shows.
   const std::string log = dir + "/state/jobs/char-gpt-1/metrics.jsonl";
   const std::string run = absl::StrCat("cli/muster ", command, " >", dir, ".out 2>&1 </dev/null");
   ASSERT_EQ(system(absl::StrCat("sh -c '", run, " & ", "until [ -s ", log, " ]; do kill -0 $! || ",
@@ -459,7 +461,7 @@ TEST(LocalCommandTest, UpStatusDown) {
   EXPECT_THAT(up.err, HasSubstr("\n  muster local down --dir " + dir + "\n"));
   const Outcome status = Muster("local status --dir " + dir);
   EXPECT_EQ(status.exit_code, 0);
-  // How wide columns are depends on the numbers of processes.
+  // The width of columns depends on the process ids.
   std::string rows = std::regex_replace(status.out, std::regex(" +"), " ");
   rows = std::regex_replace(rows, std::regex("127.0.0.1:[0-9]+"), "ADDRESS");
   rows = std::regex_replace(rows, std::regex("running [0-9]+"), "running PID");

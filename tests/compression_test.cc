@@ -1,4 +1,5 @@
-// Every codec trains a character GPT as plain gradients do, and sends exactly the bytes it says.
+// Every codec trains a character GPT as well as plain gradients do, and sends exactly the bytes
+// that it reports.
 #include <map>
 #include <string>
 
@@ -20,7 +21,7 @@ namespace {
 constexpr int kWorkers = 2;
 constexpr int kSteps = 300;
 
-// examples/char_gpt.yaml at a fifth of its size, so that ten jobs end within a minute or two.
+// examples/char_gpt.yaml at a fifth of its size, so that ten jobs take a minute or two.
 std::string CharGpt(absl::string_view optimizer, absl::string_view sync) {
   return absl::StrCat(R"(
 name: char-gpt
@@ -39,10 +40,10 @@ resources: {workers: {min: 2}, ps: 1}
 )");
 }
 
-// Bytes of gradients and of values that all workers and ps together have counted so far.
+// Bytes of gradients and of values that all workers and ps have counted so far.
 struct Traffic {
-  double pushed, taken;         // gradients, as the workers and as the ps count them
-  double received, handed_out;  // values, likewise
+  double pushed, taken;         // gradients, as counted by the workers and by the ps
+  double received, handed_out;  // values, as counted by the workers and by the ps
 
   friend Traffic operator-(const Traffic& a, const Traffic& b) {
     return {a.pushed - b.pushed, a.taken - b.taken, a.received - b.received,
@@ -62,8 +63,8 @@ Traffic Counted(TrainingCluster& cluster) {
   return traffic;
 }
 
-// What the formats of a job's plan add up to. There is one shard, so that nothing is cut finer than
-// the job says.
+// The bytes of a job's plan by its formats. There is one shard, so the plan cuts nothing finer than
+// the job requests.
 Traffic Expected(const v1::JobSpec& spec) {
   v1::JobPlan plan;
   *plan.mutable_spec() = spec;
@@ -77,7 +78,7 @@ Traffic Expected(const v1::JobSpec& spec) {
     values += static_cast<double>(ValuesFormat(plan, c).bytes);
   }
   const double pushed = kWorkers * kSteps * gradients;
-  const double received = kWorkers * (kSteps + 1) * values;  // once more, at the start
+  const double received = kWorkers * (kSteps + 1) * values;  // one more time, at the start
   return {.pushed = pushed, .taken = pushed, .received = received, .handed_out = received};
 }
 
@@ -87,7 +88,7 @@ void ExpectWithinOnePerCent(double counted, double expected) {
 
 class CompressionTest : public ::testing::Test {
  protected:
-  // The loss on the held-out text after the last step, once the counters are as they should be.
+  // The loss on the held-out text after the last step. Also checks the counters.
   double TrainedLoss(const std::string& optimizer, const std::string& sync) {
     const Traffic before = Counted(cluster_);
     const v1::Job done = cluster_.AwaitState(cluster_.Submit(CharGpt(optimizer, sync)),
@@ -101,11 +102,11 @@ class CompressionTest : public ::testing::Test {
     return done.progress().evaluation_loss();
   }
 
-  // Of the codecs, by sync: the largest ratio of their loss to that of plain gradients.
+  // Holds for each sync mode the largest ratio of a codec's loss to that of plain gradients.
   void ExpectLossesWithin(const std::string& optimizer,
                           const std::map<std::string, double>& ratios) {
     const double plain = TrainedLoss(optimizer, "{compression: none}");
-    ASSERT_LT(plain, 2.8) << "nothing was learnt";  // at the start it is ln 256 = 5.5
+    ASSERT_LT(plain, 2.8) << "the job learned nothing";  // at the start it is ln 256 = 5.5
     for (const auto& [sync, ratio] : ratios) {
       SCOPED_TRACE(sync);
       EXPECT_LE(TrainedLoss(optimizer, sync), ratio * plain);
@@ -125,8 +126,8 @@ TEST_F(CompressionTest, CodecsReachTheLossOfPlainGradientsInTheBytesTheySay) {
                       {"{compression: {kind: powersgd, rank: 4}}", 1.03}});
 }
 
-// Adam makes as much of small elements as of large ones, and top-k sends the large ones: it is made
-// for momentum (docs/codecs.md has the figures of both).
+// Adam weights small and large elements equally, but top-k sends only large ones. Top-k is made for
+// momentum (docs/codecs.md has the figures of both).
 TEST_F(CompressionTest, TopKReachesTheLossOfPlainGradientsWithMomentum) {
   ExpectLossesWithin("{sgd: {learning_rate: 0.1, momentum: 0.9}}",
                      {{"{compression: {kind: topk, ratio: 0.05}}", 1.03},

@@ -1,5 +1,4 @@
-// Every way in which workers may agree on parameters learns, survives a suspension, and keeps its
-// promise about stragglers.
+// Every sync mode learns, survives a suspension, and keeps its promise about stragglers.
 #include <signal.h>
 
 #include <atomic>
@@ -21,7 +20,7 @@ namespace {
 
 constexpr int kStepsPerEpoch = 132;  // 8,500 images in batches of 64
 constexpr double kAccuracy = 0.97;
-const int kManyEpochs = Lengthened(6);  // of runs that are suspended in the first of them
+const int kManyEpochs = Lengthened(6);  // of runs that are suspended in the first epoch
 
 struct Digits {
   std::string sync;
@@ -62,7 +61,7 @@ class ConsistencyTest : public ::testing::Test {
   static v1::Job Finish(const std::string& job, int epochs) {
     const v1::Job done = cluster_->AwaitState(job, v1::SUCCEEDED);
     EXPECT_EQ(done.progress().step(), epochs * kStepsPerEpoch);
-    // Every step is known once, in order, whoever computed it.
+    // Every step is recorded once, in order, whichever worker computed it.
     const std::vector<StepMetrics> metrics = cluster_->Metrics(job);
     EXPECT_EQ(metrics.size(), epochs * kStepsPerEpoch);
     for (size_t i = 0; i < metrics.size(); ++i) EXPECT_EQ(metrics[i].step, i);
@@ -74,7 +73,7 @@ class ConsistencyTest : public ::testing::Test {
     EXPECT_GE(done.progress().evaluation_accuracy(), kAccuracy) << digits.sync;
   }
 
-  // After a few steps; returns the step of the checkpoint.
+  // Suspends after a few steps. Returns the step of the checkpoint.
   static int64_t SuspendAndResume(const std::string& job) {
     AwaitMoreSteps(*cluster_, job, 20);
     cluster_->Suspend(job);
@@ -102,8 +101,8 @@ TEST_F(ConsistencyTest, AspLearns) { ExpectLearns({.sync = "{mode: asp, stalenes
 
 TEST_F(ConsistencyTest, AllreduceLearns) { ExpectLearns({.sync = "{mode: allreduce}", .ps = 0}); }
 
-// Many times what a link may have under way: over shared memory a gradient stays at its worker
-// until every worker's is there, and workers send in different orders.
+// Many times the bytes that a link may have in flight. Over shared memory, a gradient stays at its
+// worker until the gradients of all workers are there, and workers send in different orders.
 TEST_F(ConsistencyTest, GradientsBeyondTheCreditOfALinkDoNotWaitForEachOther) {
   for (const char* sync : {"{mode: bsp}", "{mode: bsp, backup_workers: 1}",
                            "{mode: local_sgd, every: 2}", "{mode: allreduce}"}) {
@@ -153,7 +152,7 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   const std::string slow = running.workers(2);
   const pid_t pid = cluster_->members().pid(slow);
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  // Shown every half a second: the first one that is new was reached while it stood still.
+  // Progress is reported every half second. The first new report was reached during the pause.
   const absl::Time lease_end = absl::Now() + absl::Seconds(4);
   const auto await_version = [&](double at_least) {
     double version = 0;
@@ -168,11 +167,12 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   const double standing = await_version(await_version(0) + 1);
   const double missed_before = others_missed();
   EXPECT_GE(await_version(standing + kStepsWithoutIt), standing + kStepsWithoutIt);
-  // Each of these steps needed both others. Once the third runs again, any of them may miss one.
+  // Each of these steps needed both other workers. When the third worker runs again, any step may
+  // miss one.
   EXPECT_LE(others_missed() - missed_before, 2);
   ASSERT_EQ(kill(pid, SIGCONT), 0);
   EXPECT_GE(Finish(job, digits.epochs).progress().evaluation_accuracy(), kAccuracy);
-  // What it sent for steps that were over was dropped.
+  // The gradients that it sent for finished steps were dropped.
   EXPECT_GE(MetricOf(slow, kMissedSteps), kStepsWithoutIt);
   EXPECT_GT(MetricOf("ps-0", "muster_ps_late_pushes_total") +
                 MetricOf("ps-1", "muster_ps_late_pushes_total"),

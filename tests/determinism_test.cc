@@ -1,4 +1,4 @@
-// Parallel equals serial, and a run repeats to the bit.
+// A parallel run equals a serial one, and a repeated run is the same to the bit.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -50,7 +50,7 @@ chunk_bytes: $5
 
 class DeterminismTest : public ::testing::Test {
  protected:
-  // One set of processes serves every job of this file.
+  // All jobs of this file share one set of processes.
   static void SetUpTestSuite() {
     cluster_ = new TrainingCluster({.ps = 3, .workers = 4, .ps_threads = 1});
   }
@@ -83,7 +83,7 @@ TEST_F(DeterminismTest, OneAdamStepIsTheSameOverAnyNumberOfWorkers) {
 }
 
 TEST_F(DeterminismTest, AStepChangesTheParameters) {
-  // The comparisons above would hold for a system that does nothing.
+  // A system that does nothing would pass the comparisons above.
   const std::string job = cluster_->Run(Gpt(kSgd, {.workers = 2, .steps = 2}));
   const auto metrics = cluster_->Metrics(job);
   ASSERT_EQ(metrics.size(), 2);

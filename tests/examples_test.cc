@@ -1,4 +1,4 @@
-// The examples as a newcomer has them: in a copy of the tree with nothing beside it.
+// Runs the examples as a new user does: in a copy of the tree with nothing next to it.
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -46,7 +46,7 @@ class ExamplesTest : public ::testing::Test {
     ASSERT_GE(files_.size(), 18);
   }
 
-  // `muster ARGUMENTS` in the root of the copy.
+  // Runs `muster ARGUMENTS` in the root of the copy.
   Outcome Muster(const std::string& arguments) {
     const std::string out = tree_.parent_path() / "out", err = tree_.parent_path() / "err";
     const int status = system(absl::StrCat("cd ", tree_.string(), " && ", muster_.string(), " ",
@@ -61,7 +61,7 @@ class ExamplesTest : public ::testing::Test {
   std::vector<std::string> files_;
 };
 
-// Models at full size are for machines that are larger than a test's.
+// Models at full size need a larger machine than a test has.
 bool IsLarge(const std::string& text) {
   return absl::StrContains(text, "synthetic:") || absl::StrContains(text, "size: 124m");
 }

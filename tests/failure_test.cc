@@ -1,5 +1,5 @@
-// What happens when processes die and nobody is to recover from it: the coordinator's death is
-// survived, any other is a prompt error that names the culprit. recovery_test has the rest.
+// Processes die and no recovery is possible. A job survives the coordinator's death. Any other
+// death is a prompt error that names the culprit. recovery_test has the other cases.
 #include <signal.h>
 
 #include <filesystem>
@@ -36,7 +36,7 @@ restart: {max_restarts: 0}
                           name, steps);
 }
 
-// Every event of the job so far. The coordinator may just be coming back.
+// Returns all events of the job so far. The coordinator may still be restarting.
 std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   std::vector<v1::JobEvent> events;
@@ -85,7 +85,7 @@ TEST(FailureTest, ARunSurvivesKillingTheCoordinatorAndLosesNothing) {
   EXPECT_EQ(cluster.Get(undisturbed).state(), v1::SUCCEEDED);
 }
 
-// Kills or stops one member in mid-run and expects the named failure within ten seconds.
+// Kills or stops one member during a run. Expects the named failure within ten seconds.
 void ExpectNamedFailure(const std::string& member, int signal) {
   SCOPED_TRACE(absl::StrCat(member, " gets signal ", signal));
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
@@ -101,7 +101,7 @@ void ExpectNamedFailure(const std::string& member, int signal) {
   EXPECT_THAT(failed.message(), HasSubstr("step "));
   EXPECT_NE(failed.reason(), "");
 
-  // The survivors are free again, and the pool is whole once the dead one is back.
+  // The survivors are free again, and the pool is complete after the dead member restarts.
   if (signal == SIGSTOP) {
     ASSERT_TRUE(cluster.members().Kill(member, SIGCONT).ok());
   } else {
@@ -121,7 +121,7 @@ TEST(FailureTest, AStoppedWorkerIsNamedWithinTenSeconds) {
 
 TEST(FailureTest, AStoppedPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-0", SIGSTOP); }
 
-// With the others there, and with the coordinator gone already.
+// Runs with the other members alive, and with the coordinator already dead.
 TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   for (const char* member : {"worker-0", "ps-0", "coordinator", "worker-1", "ps-1"}) {
@@ -133,7 +133,7 @@ TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   }
 }
 
-// A member waits for 5 s for a coordinator that stands still to close its stream.
+// A member waits up to 5 s for a paused coordinator to close its stream.
 TEST(FailureTest, AnotherSignalEndsWhoeverIsEndingAtOnce) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   MemberExit coordinator(&cluster, "coordinator");
@@ -147,14 +147,16 @@ TEST(FailureTest, AnotherSignalEndsWhoeverIsEndingAtOnce) {
     ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
     exit.Expect(128 + SIGTERM);
   }
-  // It finds both when it wakes, as where GNU timeout sends one to it and one to the whole group.
+  // It finds both signals when it resumes. GNU timeout also sends one to the process and one to its
+  // group.
   for (const int signal : {SIGINT, SIGTERM, SIGCONT}) {
     ASSERT_TRUE(cluster.members().Kill("coordinator", signal).ok());
   }
   coordinator.Expect(0);
 }
 
-// They looked attached and ignored every directive, since the new coordinator's term is an old one.
+// The members looked attached but ignored every directive, because the new coordinator's term is an
+// old one.
 TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   MemberExit worker(&cluster, "worker-0"), ps(&cluster, "ps-0");
@@ -168,7 +170,7 @@ TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   EXPECT_THAT(cluster.Logs(), HasSubstr("CLUSTER_CHANGED"));
 }
 
-// Nobody is there to save anything, and nobody comes back.
+// No member is left to save anything, and none comes back.
 TEST(FailureTest, AClusterWhoseJobRunsIsStoppedAtOnce) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   cluster.AwaitStep(cluster.Submit(Job("long", 1'000'000)), 10);

@@ -1,5 +1,5 @@
-// Preloaded into a process: as long as the file exists that MUSTER_TEST_FULL_DISK names, nothing
-// can be written to files in folders called "state", as if their disk were full.
+// Preloaded into a process. While the file that MUSTER_TEST_FULL_DISK names exists, writes to files
+// in folders called "state" fail as on a full disk.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-// The disk of the coordinator's state folder fills up in the middle of a job: the job says so,
-// loses nothing and goes on when there is room.
+// The disk of the coordinator's state folder fills up during a job. The job reports this, loses
+// nothing and continues when there is space.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -36,7 +36,7 @@ checkpoint: {every_steps: 100, keep_last: 0}
 )";
 }
 
-// A cluster whose disk is full when the test wants it.
+// A cluster whose disk the test can fill.
 class FullDiskTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -55,7 +55,7 @@ class FullDiskTest : public ::testing::Test {
   static void Fill() { std::ofstream(Flag()).close(); }
   static void MakeRoom() { ASSERT_EQ(unlink(Flag().c_str()), 0); }
 
-  // Of a job that has ended: what its events of this reason say.
+  // Returns the messages of a finished job's events with this reason.
   static std::vector<std::string> MessagesOfEvents(const std::string& job,
                                                    const std::string& reason) {
     grpc::ClientContext context;

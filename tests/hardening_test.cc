@@ -1,5 +1,4 @@
-// What the compiler and the linker were asked to do against exploits is in the programs that people
-// run: read off their ELF files.
+// Checks in the ELF files that our programs have the hardening requested from compiler and linker.
 #include <elf.h>
 #include <gtest/gtest.h>
 
@@ -25,11 +24,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Of the functions of the C library that FORTIFY replaces each program calls several.
+// FORTIFY replaces these functions of the C library. Each program calls several of them.
 constexpr int kFortifiedMin = 3;
 
-// The one folder beside the system's in which a program may look for libraries: the toolkit that it
-// was built with has cuBLAS, which is loaded where there is a GPU (bazel/cuda.BUILD).
+// The only folder besides the system's in which a program may search for libraries. The toolkit
+// there has cuBLAS, which is loaded if there is a GPU (bazel/cuda.BUILD).
 #if defined(MUSTER_CUDA_LIBRARIES)
 constexpr absl::string_view kCudaLibraries = MUSTER_CUDA_LIBRARIES;
 #else
@@ -43,8 +42,8 @@ std::string ReadProgram(const std::string& path) {
   return bytes;
 }
 
-// An array of the file, whose end it must not run over. Files are trusted to be what our linker
-// made, but a test that reads beyond its buffer says nothing.
+// An array in the file, checked against the end of the file. Our linker made the file, but a test
+// that reads past its buffer proves nothing.
 template <typename T>
 std::vector<T> ReadArray(const std::string& elf, uint64_t offset, uint64_t bytes) {
   std::vector<T> items(bytes / sizeof(T));
@@ -77,7 +76,7 @@ std::vector<Elf64_Dyn> DynamicOf(const std::string& elf) {
   return {};
 }
 
-// Names of functions and variables that come from shared libraries.
+// Names of functions and variables from shared libraries.
 std::vector<std::string> ImportsOf(const std::string& elf) {
   std::vector<std::string> names;
   const Elf64_Ehdr header = HeaderOf(elf);
@@ -110,7 +109,7 @@ std::vector<std::string> FaultsOfSegments(const std::string& elf) {
   return faults;
 }
 
-// The folders in which the loader looks for libraries before it looks in the system's.
+// The folders that the loader searches for libraries before the system's folders.
 std::string LibraryPathOf(const std::string& elf) {
   const Elf64_Ehdr header = HeaderOf(elf);
   for (const auto& section :
@@ -139,7 +138,8 @@ std::vector<std::string> FaultsOfLinking(const std::string& elf) {
            (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_BIND_NOW) != 0) ||
            (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_NOW) != 0);
   }
-  // A path of the build, or a relative one, lets whoever can write there run code as the member.
+  // With a path of the build or a relative path, anyone who can write there runs code as the
+  // member.
   if (const std::string path = LibraryPathOf(elf); !path.empty() && path != kCudaLibraries) {
     faults.push_back(absl::StrCat("libraries are looked for in ", path, " (RPATH or RUNPATH)"));
   }
@@ -196,7 +196,7 @@ TEST_F(HardeningTest, AProgramThatWasBuiltWithoutIsNot) {
                           HasSubstr("few fortified calls: ")));
 }
 
-// Linkers warn of such a segment, so none is made here: a header that says so is enough.
+// Linkers warn of such a segment, so this test only makes a header that declares one.
 TEST_F(HardeningTest, ASegmentThatCanBeWrittenAndExecutedIsFound) {
   std::string elf = ReadProgram("services/ps/main");
   std::vector<Elf64_Phdr> segments = SegmentsOf(elf);

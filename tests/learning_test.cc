@@ -1,4 +1,4 @@
-// The examples learn what they should.
+// Checks that the examples learn.
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -21,7 +21,7 @@ std::string Example(const std::string& name) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// Returns an example with these replacements; at night (TEST_LENGTH) the example as it is.
+// Returns an example with these replacements. In nightly runs (TEST_LENGTH) it is unchanged.
 std::string Shortened(const std::string& yaml,
                       const std::vector<std::pair<std::string, std::string>>& replacements) {
   for (const auto& [from, to] : replacements) {
@@ -77,7 +77,7 @@ training: {steps: 300, optimizer: {adamw: {learning_rate: 3e-3}}, evaluate_every
   EXPECT_LT(done.progress().evaluation_loss(), 3.0);
 }
 
-// A quarter of the steps with a schedule of that length, evaluated once.
+// Runs a quarter of the steps with a schedule of that length, and evaluates once.
 TEST(LearningTest, TheCharacterGptExampleLearnsToSpell) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   const std::string job =

@@ -18,7 +18,7 @@ namespace muster {
 
 namespace {
 
-// "0100007F:1F90", or with 32 digits before the colon. Its sockets' inodes, looked up in
+// Parses "0100007F:1F90", or an address of 32 digits. The inodes of its sockets are found in
 // /proc/net/tcp.
 std::vector<std::string> ListeningAt(pid_t pid) {
   std::set<std::string> inodes;
@@ -40,7 +40,7 @@ std::vector<std::string> ListeningAt(pid_t pid) {
   return listening;
 }
 
-// Words are printed as the host's numbers: the first byte of an IPv4 address comes last.
+// Words are printed in host order, so the first byte of an IPv4 address comes last.
 bool IsLoopback(absl::string_view address) {
   if (address.size() == 8) return absl::EndsWith(address, "7F");
   constexpr absl::string_view kMappedIPv4 = "0000000000000000FFFF0000";
@@ -82,7 +82,7 @@ int ConnectTo(const sockaddr_in& address, int seconds) {
   return -1;
 }
 
-// The peer may close before everything is sent: that is an answer too.
+// The peer may close before it received everything; this is also an answer.
 void SendAll(int socket, const std::string& bytes) {
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t n = send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);

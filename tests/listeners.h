@@ -1,4 +1,4 @@
-// Where a process of this machine listens, and how strangers knock there.
+// Finds the listeners of a process of this machine and connects to them as an unauthenticated peer.
 #pragma once
 
 #include <netinet/in.h>
@@ -9,20 +9,21 @@
 
 namespace muster {
 
-// IPv4 addresses of its listening TCP sockets, those of IPv6 that hold one among them.
+// Returns the IPv4 addresses of its listening TCP sockets, including IPv4-mapped IPv6 ones.
 std::vector<sockaddr_in> Listeners(pid_t pid);
 
-// Of its listening TCP sockets those that can be reached from beyond this host: neither on
-// 127.0.0.0/8 nor on ::1. As "ADDRESS:PORT" of /proc/net/tcp and tcp6, in hexadecimal.
+// Returns its listening TCP sockets that other hosts can reach: neither on 127.0.0.0/8 nor on ::1.
+// Format: "ADDRESS:PORT" of /proc/net/tcp and tcp6, in hexadecimal.
 std::vector<std::string> ListenersBeyondLoopback(pid_t pid);
 
-// A connected socket with a patience of so many seconds in both directions; -1: nobody accepts.
+// Returns a connected socket with a timeout of this many seconds in both directions, or -1 if no
+// process accepts.
 int ConnectTo(const sockaddr_in& address, int seconds = 5);
 
-// Sends until the peer does not want any more.
+// Sends until the peer stops reading.
 void SendAll(int socket, const std::string& bytes);
 
-// Connects, sends and closes. False when nobody accepts the connection.
+// Connects, sends and closes. Returns false if no process accepts the connection.
 bool SendBytes(const sockaddr_in& address, const std::string& bytes);
 
 }  // namespace muster

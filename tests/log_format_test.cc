@@ -1,4 +1,4 @@
-// With --log_format=json the log of every daemon is objects alone, which name what they are about.
+// With --log_format=json, every line of a daemon's log is a JSON object that names its subjects.
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,7 +27,8 @@ training: {steps: 20, optimizer: {sgd: {learning_rate: 0.1}}}
 
 class LogFormatTest : public ::testing::Test {
  protected:
-  // The lines of a member's log. Fails the test if one of them is no object with what all have.
+  // Returns the lines of a member's log. Fails the test if a line is not an object with the common
+  // fields.
   std::vector<Json> Lines(const std::string& member) {
     std::vector<Json> lines;
     std::ifstream file(cluster_.members().log_path(member));
@@ -44,7 +45,8 @@ class LogFormatTest : public ::testing::Test {
     EXPECT_FALSE(lines.empty()) << member;
     return lines;
   }
-  // The first line whose message has this part; null, and a failure, if there is none.
+  // Returns the first line whose message contains this text. Returns null, and fails the test, if
+  // there is none.
   static Json Find(const std::vector<Json>& lines, const std::string& part) {
     for (const Json& line : lines) {
       if (absl::StrContains(line.value("message", ""), part)) return line;
@@ -67,7 +69,7 @@ TEST_F(LogFormatTest, LinesOfMembersNameTheirMemberJobAndGeneration) {
   const std::vector<Json> worker = Lines("worker-0"), ps = Lines("ps-0");
   for (const Json& line : worker) EXPECT_EQ(line.value("member", ""), "worker-0") << line;
   for (const Json& line : ps) EXPECT_EQ(line.value("member", ""), "ps-0") << line;
-  // Of the job's thread, of the one that takes directives, and of the one that exchanges gradients.
+  // From the job's thread, the directives' thread and the gradient exchange's thread.
   for (const Json& line : {Find(worker, "MEMBER_RUNNING"), Find(worker, ": ready after"),
                            Find(ps, "preparing"), Find(worker, "exchanges")}) {
     EXPECT_EQ(line.value("job", ""), job) << line;

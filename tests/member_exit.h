@@ -1,4 +1,4 @@
-// How a member of a cluster under test ends.
+// Waits for a member of a cluster under test to exit.
 #pragma once
 
 #include <poll.h>
@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// A running member, whose end can be awaited with its exit code.
+// A running member. The test can wait for its end and its exit code.
 class MemberExit {
  public:
   MemberExit(TrainingCluster* cluster, const std::string& member)
@@ -26,14 +26,14 @@ class MemberExit {
   }
   ~MemberExit() { close(process_); }
 
-  // Until SIGSTOP, which was sent to it, has stopped all of it.
+  // Blocks until a SIGSTOP that was sent has stopped all threads of the process.
   void AwaitStop() {
     siginfo_t stop{};
     EXPECT_EQ(waitid(P_PIDFD, process_, &stop, WSTOPPED | WNOWAIT), 0);
     EXPECT_EQ(stop.si_code, CLD_STOPPED);
   }
 
-  // Within 20 seconds.
+  // Blocks for up to 20 seconds.
   void Expect(int code) {
     SCOPED_TRACE(member_);
     pollfd process{.fd = process_, .events = POLLIN};

@@ -1,4 +1,4 @@
-// What ps and worker refuse to start with, and how they end then.
+// Options with which ps and worker refuse to start, and how they exit then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct Ended {
   std::string output;
 };
 
-// Runs the program until it ends by itself. `environment`: "NAME=VALUE", or nothing.
+// Runs the program until it exits. `environment`: "NAME=VALUE" or empty.
 Ended RunMain(const std::string& environment, const std::string& program,
               const std::string& flags) {
   FILE* const pipe = popen(
@@ -51,7 +51,7 @@ TEST_P(MemberFlagsTest, AnAddressThatIsNoneEndsItForGood) {
 }
 
 TEST_P(MemberFlagsTest, AnAddressThatIsNotHereMayBeTriedAgain) {
-  const Ended ended = Run("--insecure --metrics=192.0.2.1:9401");  // of nobody (RFC 5737)
+  const Ended ended = Run("--insecure --metrics=192.0.2.1:9401");  // an unused address (RFC 5737)
 
   EXPECT_EQ(ended.code, 200) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("cannot serve metrics on 192.0.2.1:9401"));
@@ -64,7 +64,7 @@ TEST_P(MemberFlagsTest, ALogFormatThatIsNoneEndsItForGood) {
   EXPECT_THAT(ended.output, HasSubstr("'xml' specified for flag 'log_format'; it must be text or"));
 }
 
-// It says so before it looks for a coordinator, of which there is none.
+// The error comes before it connects to a coordinator; none is running.
 TEST(WorkerFlagsTest, GpusThatAreNotThereEndItForGood) {
   const Ended ended = RunMain("CUDA_VISIBLE_DEVICES=-1", "worker", "--devices=cuda:0");
 

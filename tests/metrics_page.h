@@ -1,4 +1,4 @@
-// What a member's /metrics says.
+// Reads a member's /metrics.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace muster {
 
-// Address of /metrics by member; "coordinator" is one.
+// Returns the address of /metrics by member, including "coordinator".
 std::map<std::string, std::string> MetricsUrls(TrainingCluster& cluster);
 
-// The body of http://<host>:<port>/metrics, asked for on loopback.
+// Returns the body of http://<host>:<port>/metrics, requested on loopback.
 std::string ScrapeMetrics(const std::string& url);
 
-// Sum of all samples of a family on such a page.
+// Returns the sum of all samples of a family on such a page.
 double MetricTotal(const std::string& page, const std::string& family);
 
-// Waits until the job's first worker has done `steps` more steps. The job's own progress is
-// reported once a second, in which a short job ends.
+// Blocks until the job's first worker has done `steps` more steps. The job's own progress is
+// reported only once a second, too late for a short job.
 void AwaitMoreSteps(TrainingCluster& cluster, const std::string& job, int64_t steps);
 
 }  // namespace muster

@@ -1,4 +1,4 @@
-// Every role's /metrics is there, passes Prometheus' own lint and moves with the work.
+// Every role serves /metrics. The page passes Prometheus' lint and changes with the work.
 #include <stdlib.h>
 
 #include <fstream>
@@ -40,7 +40,7 @@ training: {steps: 40, optimizer: {sgd: {learning_rate: 0.1}}}
   for (const auto& [member, url] : urls) {
     SCOPED_TRACE(member);
     const std::string text = ScrapeMetrics(url);
-    EXPECT_GE(Families(text).size(), 22);  // promtool finds nothing wrong with an empty page
+    EXPECT_GE(Families(text).size(), 22);  // promtool accepts an empty page
     EXPECT_EQ(MetricTotal(text, "muster_build_info"), 1);
     EXPECT_NE(text.find("muster_build_info{commit="), std::string::npos) << text;
     if (!promtool) continue;
@@ -48,7 +48,7 @@ training: {steps: 40, optimizer: {sgd: {learning_rate: 0.1}}}
     std::ofstream(page) << text;
     EXPECT_EQ(system(absl::StrCat("promtool check metrics <", page, " >&2").c_str()), 0);
   }
-  // Two parameters, one chunk each, 40 steps; and 40 steps of 8 samples.
+  // Two parameters with one chunk each and 40 steps, and 40 steps of 8 samples.
   EXPECT_EQ(MetricTotal(ScrapeMetrics(urls.at("worker-0")), "muster_worker_steps_total"), 40);
   EXPECT_EQ(MetricTotal(ScrapeMetrics(urls.at("worker-0")), "muster_worker_samples_total"), 320);
   EXPECT_EQ(MetricTotal(ScrapeMetrics(urls.at("ps-0")), "muster_ps_pushes_total"), 80);

@@ -1,6 +1,6 @@
-// What the ways in which workers may agree on parameters promise when a worker and a ps die, and
-// when they are told to stop: docs/architecture.md, section 8, has the table. Plain bsp and
-// allreduce have tests of their own (recovery_test, allreduce_test).
+// Checks the promises of the sync modes when a worker and a ps die or leave. Section 8
+// of docs/architecture.md has the table. Plain bsp and allreduce have their own tests
+// (recovery_test, allreduce_test).
 #include <signal.h>
 
 #include <string>
@@ -26,11 +26,11 @@ constexpr int kCheckpointSteps = 240;
 struct Mode {
   std::string name;
   std::string sync;
-  bool same_bits = false;              // as the job that nobody disturbs
+  bool same_bits = false;              // as an undisturbed job
   bool worker_costs_one_step = false;  // at most
 };
 
-// What a worker had left out so far is lost with it and with every generation: other bits.
+// A worker's residual is lost with the worker and with every generation, so the bits differ.
 Mode Compressed(const std::string& codec) {
   return {.name = codec,
           .sync = absl::StrCat("{mode: bsp, compression: ", codec, "}"),
@@ -63,7 +63,7 @@ class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
     AwaitMoreSteps(*cluster_, job, 50);
   }
 
-  // The job once it runs again.
+  // Returns the job when it runs again.
   static v1::Job Strike(const std::string& job, const std::string& member, int recoveries) {
     EXPECT_TRUE(cluster_->members().Kill(member, SIGKILL).ok());
     cluster_->Await(
@@ -80,7 +80,7 @@ class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
   }
 
   static void ExpectAsPromised(const std::string& job, int steps) {
-    // Every step is known once, in order.
+    // Every step is recorded once, in order.
     const std::vector<StepMetrics> metrics = cluster_->Metrics(job);
     ASSERT_EQ(metrics.size(), steps);
     for (size_t i = 0; i < metrics.size(); ++i) ASSERT_EQ(metrics[i].step, i);
@@ -102,7 +102,7 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
 
   const v1::Job after_worker = Strike(job, "worker-1", 1);
 
-  // A worker's death costs what was computed since the last checkpoint, or one step.
+  // A worker's death costs the steps since the last checkpoint, or one step.
   if (mode.worker_costs_one_step) {
     EXPECT_LE(after_worker.recovery().steps_again(), 1);
   } else {
@@ -114,12 +114,12 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
   ExpectAsPromised(job, kSteps);
 }
 
-// Nobody dies: a worker of the other modes, and a ps, leaves a checkpoint of what it held.
-// Who leaves does so at a step's end or after a save, whatever the codec.
+// No member dies here. A leaving worker of the other modes, or a leaving ps, first saves a
+// checkpoint. A member leaves at the end of a step or after a save, with every codec.
 class ModeLeavingTest : public ModeRecoveryTest {};
 
 TEST_P(ModeLeavingTest, AWorkerAndAPsAreToldToStopAndTheJobEndsAsPromised) {
-  constexpr int kEnough = 6000;  // a leave takes a second, and local_sgd 2,000 steps meanwhile
+  constexpr int kEnough = 6000;  // a leave takes a second; local_sgd makes 2,000 steps in that time
   const Mode& mode = GetParam();
   const std::string job = cluster_->Submit(JobFile(mode, kEnough, /*every_steps=*/0));
   int64_t saved = 0;

@@ -1,4 +1,4 @@
-// One sample of the data is not a number: what becomes of a job that meets it.
+// One sample of the data is NaN. Checks the behavior of a job that reads it.
 #include <unistd.h>
 
 #include <cmath>
@@ -76,7 +76,7 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
       AllOf(HasSubstr(absl::StrCat(" is nan: input 'target' has a NaN in row ", kPoisoned, " of ",
                                    folder_, "-target.npy. Correct that row")),
             Not(HasSubstr("learning rate")), HasSubstr(absl::StrCat("resume_from=", job, "@"))));
-  // One that was being written then may have been committed since.
+  // A checkpoint that was being written may have been committed since.
   const std::string folder = absl::StrCat("jobs/", job, "/checkpoints/");
   ASSERT_THAT(failed.checkpoint(), StartsWith(folder));
   int64_t good = 0;
@@ -86,7 +86,7 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
   }
 }
 
-// The data are sound. The job has ended before its first checkpoint.
+// The data are valid. The job has ended before its first checkpoint.
 TEST_F(NonfiniteTest, ALearningRateThatIsTooHighIsBlamedAndNoCheckpointIsNamed) {
   const std::string job = cluster_.Submit(
       absl::StrReplaceAll(Job("fail"), {{"learning_rate: 0.1", "learning_rate: 1e6"},
@@ -117,7 +117,7 @@ TEST_F(NonfiniteTest, TheJobRollsBackLeavesTheBatchOutAndLearnsTheLine) {
   EXPECT_LT(done.progress().loss(), 1e-2);
   EXPECT_THAT(cluster_.Metrics(job), SizeIs(kSteps));
 
-  // Who goes on from it counts its batches in the same way.
+  // A job that continues from this checkpoint counts its batches in the same way.
   const v1::Job next = cluster_.AwaitState(
       cluster_.Submit(absl::StrReplaceAll(
           Job("fail"), {{absl::StrCat("steps: ", kSteps), absl::StrCat("steps: ", kSteps + 5)},

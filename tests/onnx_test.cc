@@ -29,7 +29,7 @@ constexpr int kSamples = 4;
 
 class OnnxTest : public testing::Test {
  protected:
-  // A copy that a test may take away.
+  // A copy that a test may delete.
   OnnxTest() : model_(absl::StrCat(testing::TempDir(), "/model.", getpid(), ".onnx")) {
     fs::copy_file("tests/goldens/onnx/cnn.onnx", model_, fs::copy_options::overwrite_existing);
   }
@@ -53,11 +53,11 @@ class OnnxTest : public testing::Test {
 
 TEST_F(OnnxTest, AJobStartsFromTheFilesValuesAndNeedsTheFileOnlyWhenItIsCreated) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
-  // Steps too small to change anything.
+  // Steps that are too small to change anything.
   const std::string job = cluster.Submit(Job(/*steps=*/1, "1e-30"));
   fs::remove(model_);
   cluster.AwaitState(job, v1::SUCCEEDED);
-  fs::copy_file("tests/goldens/onnx/cnn.onnx", model_);  // for the test's own reading
+  fs::copy_file("tests/goldens/onnx/cnn.onnx", model_);  // so that the test may read and change it
 
   const std::map<std::string, std::vector<float>> trained = cluster.Parameters(job, 1);
   const ImportedModel model = Import();
@@ -82,7 +82,7 @@ TEST_F(OnnxTest, WhatTheImportGuessedIsAWarningOfTheJob) {
 
 TEST_F(OnnxTest, AJobThatDivergedSaysSoWhenItEnds) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
-  // Squares of errors that grow a million times a step.
+  // Squares of errors that grow a million times in each step.
   std::string diverging = absl::StrCat(Job(/*steps=*/16, "1e6"), "on_non_finite: ignore\n");
   diverging.insert(diverging.find("}}"), ", loss: mean_squared_error");
   const v1::Job job = cluster.Get(cluster.Run(diverging));
@@ -99,7 +99,7 @@ TEST_F(OnnxTest, AFileThatCannotBeImportedIsAFaultOfTheJob) {
   EXPECT_THAT(std::string(error.message()), testing::HasSubstr("is no ONNX file"));
 }
 
-// The logits of `parameters` for inputs sin(0), sin(1), ...
+// Returns the logits of `parameters` for the inputs sin(0), sin(1), ...
 std::vector<float> Logits(const v1::Graph& forward,
                           const std::map<std::string, std::vector<float>>& parameters) {
   const v1::Graph graph = InferenceGraph(forward, {}).value();
@@ -125,7 +125,7 @@ std::vector<float> Logits(const v1::Graph& forward,
   return {logits.begin(), logits.end()};
 }
 
-// That the file has these numbers but for rounding.
+// Checks that the file has these numbers up to rounding.
 void ExpectFloats(const std::string& path, const std::vector<float>& own) {
   std::vector<float> theirs(own.size());
   std::ifstream stream(path, std::ios::binary);
@@ -168,7 +168,7 @@ TEST_F(OnnxTest, InitWritesAJobFileThatTrainsAsItIs) {
             0);
 }
 
-// The lines of docs/onnx.md that load trained weights back.
+// The lines of docs/onnx.md that load trained weights.
 std::string LinesForPyTorch() {
   std::ifstream page("docs/onnx.md");
   std::string lines;

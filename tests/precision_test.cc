@@ -13,7 +13,7 @@ namespace muster::precision_test {
 namespace {
 
 struct Job {
-  std::string training;  // further fields
+  std::string training;  // more fields
   int workers = 2;
   int ps = 2;
   int steps = 150;
@@ -84,7 +84,7 @@ TEST_F(PrecisionTest, LowPrecisionTrainsAConvolutionalNetwork) {
   }
 }
 
-// The scale is far too high at first: steps are skipped until it fits, then it grows again.
+// The first scale is far too high. Steps are skipped until it fits, then it grows again.
 constexpr char kRestless[] =
     "precision: fp16, loss_scale: {initial: 16777216, growth_steps: 7}, clip: {global_norm: 1}";
 
@@ -142,7 +142,8 @@ TEST_F(PrecisionTest, MicroBatchesAndRecomputationGiveTheSameModel) {
     EXPECT_NEAR(metrics.loss, expected.loss, 1e-5 * expected.loss) << training;
     EXPECT_NEAR(metrics.gradient_norm, expected.gradient_norm, 1e-4 * expected.gradient_norm)
         << training;
-    // Adam's first step is the sign of the gradient: where that is nearly 0 rounding decides.
+    // Adam's first step is the sign of the gradient, which depends on rounding if the gradient is
+    // near 0.
     const auto other = cluster_->Parameters(job, 1);
     int64_t apart = 0, all = 0;
     for (const auto& [name, values] : reference) {

@@ -1,5 +1,5 @@
-// What happens when processes die or stand still in mid-run: the job goes on without them or with
-// their successors, and comes to the same parameters.
+// Processes die or are paused during a run. The job continues without them or with their
+// successors, and reaches the same parameters.
 #include <signal.h>
 
 #include <algorithm>
@@ -28,10 +28,10 @@ const int kSteps = Lengthened(1200);  // of three milliseconds
 constexpr int kCheckpointSteps = 250;
 constexpr int kEarly = 100;   // before the first checkpoint
 constexpr int kMiddle = 320;  // after the first checkpoint, and seconds before the last step
-// A worker counts a step before the ps agree on it. So a job that is halted may compute one again.
+// A worker counts a step before the ps agree on it. So a halted job may compute one step again.
 constexpr int kKept = kMiddle - 1;
 
-// Adam has slots and dropout random numbers: both have to be where they were.
+// Adam has slots and dropout uses random numbers; a recovery must restore both.
 std::string Job(const std::string& name, int workers_min = 2, const std::string& more = "") {
   return absl::Substitute(R"(
 name: $0
@@ -50,13 +50,13 @@ std::string WithSteps(const std::string& job, int steps) {
                              {{absl::StrCat("{steps: ", kSteps), absl::StrCat("{steps: ", steps)}});
 }
 
-// The same job with a checkpoint after its last step alone.
+// The same job with a checkpoint only after its last step.
 std::string WithoutCheckpoints(const std::string& job) {
   return absl::StrReplaceAll(job,
                              {{absl::StrCat("{every_steps: ", kCheckpointSteps), "{every: 0s"}});
 }
 
-// All that a job that has ended has told.
+// Returns all events of a finished job.
 std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
   std::vector<v1::JobEvent> events;
   grpc::ClientContext context;
@@ -70,7 +70,7 @@ std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& jo
   return events;
 }
 
-// The steps at which its generations began.
+// Returns the steps at which the job's generations began.
 std::vector<int64_t> FirstSteps(const std::vector<v1::JobEvent>& events) {
   std::vector<int64_t> steps;
   for (const v1::JobEvent& event : events) {
@@ -83,7 +83,7 @@ std::vector<int64_t> FirstSteps(const std::vector<v1::JobEvent>& events) {
   return steps;
 }
 
-// One cluster for all; each test leaves it whole.
+// All tests share one cluster; each test leaves it complete.
 class RecoveryTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -122,7 +122,7 @@ class RecoveryTest : public testing::Test {
         job, [&](const v1::Job& seen) { return seen.reason() == reason; }, absl::Seconds(60));
   }
 
-  // As when the power goes and comes back. Whoever dies later may have heard of the deaths before.
+  // Models a power failure. A process that dies later may have seen the deaths before it.
   void AllDieAndTheJobGoesOnFromItsCheckpoint(const std::vector<std::string>& members) {
     const std::string job = cluster_.Submit(Job("undisturbed"));
     cluster_.Await(job,
@@ -210,8 +210,7 @@ TEST_F(RecoveryTest, TheOthersGoOnWithoutAWorkerThatStaysAway) {
   cluster_.Run(WithSteps(Job("next"), 50));
 }
 
-// One that stands still is noticed by its lease, and what it does when it wakes is nobody's
-// concern.
+// The lease detects a paused member. Its behavior after the pause does not affect the job.
 TEST_F(RecoveryTest, AMemberThatStandsStillAndWakesUpDisturbsNobody) {
   const std::string job = cluster_.Submit(Job("disturbed"));
   AwaitMoreSteps(cluster_, job, kEarly);
@@ -238,7 +237,7 @@ TEST_F(RecoveryTest, StepsThatAreJudgedTogetherRecoverToo) {
   ExpectSame(job, judged);
 }
 
-// Nobody has died: what was computed is not computed again, and no recovery is counted.
+// No process died, so no step is computed again, and no recovery is counted.
 TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
   const std::string job = cluster_.Submit(Job("deserted"));
   int64_t step = 0;
@@ -256,7 +255,7 @@ TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
   ExpectSame(job, *undisturbed_);
 }
 
-// As while another one takes over, or when both are told to stop and one comes back.
+// For example, another worker takes over, or both stop and one comes back.
 TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
   const std::string job =
       cluster_.Submit(WithSteps(WithoutCheckpoints(Job("orphaned")), 1'000'000));
@@ -279,7 +278,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
   Cancel(job);
 }
 
-// Nobody comes to take over, and the drain's end is far away: no step is lost all the same.
+// No member takes over, and the drain has much time left. Still no step is lost.
 TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatItHalted) {
   const std::string job = cluster_.Submit(Job("undisturbed"));
   AwaitMoreSteps(cluster_, job, kMiddle);
@@ -301,7 +300,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatI
   ExpectSame(job, *undisturbed_);
 }
 
-// Without a worker to recover it with, and long after its last checkpoint.
+// There is no worker to recover with, and the last checkpoint is old.
 TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   const std::string job = cluster_.Submit(Job("undisturbed"));
   AwaitMoreSteps(cluster_, job, kMiddle);
@@ -323,7 +322,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   ExpectSame(job, *undisturbed_);
 }
 
-// Half of what it holds is then with the backups of the ps that is gone.
+// Half of its shards are then with the backups of the lost ps.
 TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   const std::string job = cluster_.Submit(absl::StrReplaceAll(
       WithoutCheckpoints(Job("undisturbed")), {{"ps: 2}", "ps: 2, ps_replication: 2}"}}));
@@ -343,7 +342,7 @@ TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
 }
 
-// It prepares while the job runs.
+// The new worker prepares while the job runs.
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");
   const std::string job = cluster_.Submit(WithSteps(Job("growing", /*workers_min=*/1), 1'000'000));
@@ -364,17 +363,17 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   EXPECT_THAT(reasons, testing::IsSupersetOf({"WORKERS_PREPARE", "WORKERS_JOIN"}));
 }
 
-// Without a checkpoint before the last one the way back would be the way to the beginning.
+// Without an earlier checkpoint, the job would have to start again.
 TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSameParameters) {
   TrainingCluster cluster({.ps = 3, .workers = 2, .ps_threads = 1});
-  const int kLongEnough = Lengthened(1600);  // for three to go in turn
+  const int kLongEnough = Lengthened(1600);  // for three members that leave in turn
   const auto job_with = [kLongEnough](const std::string& replication) {
     return absl::StrReplaceAll(WithSteps(WithoutCheckpoints(Job("pair")), kLongEnough),
                                {{"ps: 2}", replication}});
   };
   const std::string alone = cluster.Run(job_with("ps: 2}"));
   const std::string job = cluster.Submit(job_with("ps: 2, ps_replication: 2}"));
-  std::vector<int64_t> gone_at;  // or later
+  std::vector<int64_t> gone_at;  // lower bounds
   int64_t resumed_at = 0;
   for (const char* member : {"ps-1", "ps-0"}) {
     SCOPED_TRACE(member);
@@ -391,7 +390,7 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSa
     ASSERT_TRUE(cluster.members().Restart(member).ok());
     ASSERT_TRUE(cluster.members().AwaitAttached(absl::Seconds(30)).ok()) << cluster.Logs();
   }
-  // One that is told to stop hands over, and ends well.
+  // A member that gets SIGTERM hands over and exits with success.
   AwaitMoreSteps(cluster, job, kEarly);
   gone_at.push_back(resumed_at + kEarly);
   const v1::Job before = cluster.Get(job);

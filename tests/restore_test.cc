@@ -1,4 +1,5 @@
-// A backup is put back under a job that has gone on since: docs/operations.md has what is promised.
+// Restores a backup of the store under a job that has continued since. docs/operations.md has the
+// guarantees.
 #include <signal.h>
 #include <stdlib.h>
 

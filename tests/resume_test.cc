@@ -1,4 +1,5 @@
-// Suspend, resume and resume_from go on exactly where a run stopped, on other numbers of members.
+// Suspend, resume and resume_from continue exactly where a run stopped, with other numbers of
+// members.
 #include <signal.h>
 
 #include <algorithm>
@@ -45,8 +46,8 @@ chunk_bytes: 65536
                           kSteps, workers, ps, checkpoint);
 }
 
-// Each sample is a feature of its own, so its weight tells how often it was trained: every time a
-// 256th of what the weight lacks of kTarget goes. The bias, which all share, stays as it is.
+// Each sample is its own feature, so its weight tells how often it was trained. Each training adds
+// a 256th of the difference to kTarget. The shared bias stays constant.
 namespace counting {
 
 constexpr int kSamples = 512;
@@ -90,7 +91,7 @@ chunk_bytes: 1024
                           ps_replication);
 }
 
-// By sample, in the parameters after a step.
+// Returns the weights by sample, from the parameters after a step.
 std::vector<int> TimesTrained(const std::map<std::string, std::vector<float>>& parameters) {
   std::vector<int> times;
   for (const float weight : parameters.at("weight")) {
@@ -110,7 +111,7 @@ class ResumeTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { delete cluster_; }
 
-  // Suspends after a few steps; returns the first step that was not done.
+  // Suspends after a few steps. Returns the first step that was not done.
   static int64_t Suspend(const std::string& job, int64_t steps = kSteps) {
     AwaitMoreSteps(*cluster_, job, 20);
     cluster_->Suspend(job);
@@ -129,7 +130,7 @@ class ResumeTest : public ::testing::Test {
     cluster_->Resume(job, &resources);
   }
 
-  // Of a job that has ended; "" if it has no such event.
+  // Returns the message of a finished job's event, or "" if it has no such event.
   static std::string MessageOfEvent(const std::string& job, const std::string& reason) {
     grpc::ClientContext context;
     v1::WatchJobRequest request;
@@ -144,7 +145,7 @@ class ResumeTest : public ::testing::Test {
     return message;
   }
 
-  // ---- a job that counts, which is stopped or harmed in the middle of an epoch, and nowhere else
+  // ---- a job that counts, which is stopped or disturbed only in the middle of an epoch
 
   static bool IsInMidEpoch(int64_t step) { return step % counting::kStepsPerEpoch != 0; }
 
@@ -163,7 +164,7 @@ class ResumeTest : public ::testing::Test {
         << "in the middle of an epoch, at step " << stopped_at;
   }
 
-  // kill -9. Returns the step at which the job goes on, with a successor.
+  // kill -9. Returns the step at which the job continues with a successor.
   static int64_t KillAndGoOn(const std::string& job, const std::string& member) {
     AwaitMoreSteps(*cluster_, job, 20);
     const int recoveries = cluster_->Get(job).recovery().count();
@@ -210,7 +211,7 @@ TEST_F(ResumeTest, OtherWorkersFollowTheUndisturbedLosses) {
     if (step < stopped_at) {
       ASSERT_EQ(losses[step].loss, expected[step].loss) << step;
     } else {
-      // Another split of the batch rounds differently, and training amplifies it.
+      // Another split of the batch rounds differently, and training amplifies the difference.
       const double tolerance = step < stopped_at + 5 ? 1e-4 : 0.05;
       ASSERT_NEAR(losses[step].loss, expected[step].loss, tolerance) << step;
     }
@@ -251,7 +252,7 @@ TEST_F(ResumeTest, EverySampleIsTrainedOncePerEpochWhoeverDies) {
   EXPECT_TRUE(cluster_->members().AwaitAttached(absl::Seconds(30)).ok()) << cluster_->Logs();
 }
 
-// One bit of the newest checkpoint is another while the job is suspended.
+// Flips one bit of the newest checkpoint while the job is suspended.
 TEST_F(ResumeTest, FromADamagedCheckpointTheJobFallsBackToTheOneBeforeAndTheBitsStayTheSame) {
   const std::string job = cluster_->Submit(Job(2, 2, "{every_steps: 10, keep_last: 0}"));
   const int64_t stopped_at = Suspend(job);

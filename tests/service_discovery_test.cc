@@ -1,4 +1,4 @@
-// What tools ask a gRPC server before they use it: is it well, and what does it serve?
+// The services with which tools query a gRPC server: health and reflection.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Preloaded into a process: keeps what comes in over the connections that it accepts with accept4()
-// and reads with recv() or readv(), as the data port and its transports do (session_recorder.h).
+// Preloaded into a process. Records the bytes of connections that it accepts with accept4() and
+// reads with recv() or readv(), like the data port and its transports (session_recorder.h).
 #undef _FORTIFY_SOURCE  // its headers would define recv() themselves
 #include "tests/session_recorder.h"
 
@@ -23,14 +23,14 @@
 
 namespace {
 
-// Of one descriptor. Threads that hand a connection over have a lock between them.
+// State of one descriptor. Threads that pass a connection on use a lock between them.
 struct Connection {
-  std::atomic<int> port = 0;  // where it was accepted; 0: it is not recorded
+  std::atomic<int> port = 0;  // where it was accepted; 0: not recorded
   int number = 0;
   size_t recorded = 0;
 };
 
-constexpr int kDescriptorsMax = 4096;  // larger ones are not recorded
+constexpr int kDescriptorsMax = 4096;  // larger descriptors are not recorded
 std::array<Connection, kDescriptorsMax> connections;
 std::atomic<int> accepted = 0;
 
@@ -39,14 +39,14 @@ Connection* Find(int socket) {
 }
 
 int LocalPort(int socket) {
-  sockaddr_in6 address{};  // IPv4's has its port in the same place
+  sockaddr_in6 address{};  // IPv4 addresses have the port in the same place
   socklen_t size = sizeof(address);
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
   if (address.sin6_family != AF_INET && address.sin6_family != AF_INET6) return 0;
   return ntohs(address.sin6_port);
 }
 
-// Opened each time: a descriptor more would be one that the process under test does not have.
+// Opens the file each time, because an open descriptor would change the process under test.
 int OpenRecording(const Connection& connection) {
   const char* const folder = getenv(muster::kRecordingsVariable);
   char path[PATH_MAX];
@@ -88,7 +88,7 @@ int accept4(int listener, sockaddr* address, socklen_t* size, int flags) {
   return socket;
 }
 
-// What gets the number next may not have been accepted.
+// The next descriptor with this number may not be an accepted connection.
 int close(int file) {
   if (Connection* const connection = Find(file)) connection->port = 0;
   return static_cast<int>(syscall(SYS_close, file));
@@ -107,7 +107,7 @@ ssize_t recv(int socket, void* bytes, size_t room, int flags) {
   return size;
 }
 
-// What recv() is where the compiler knows the size of what it fills (FORTIFY).
+// The compiler calls this instead of recv() if it knows the buffer's size (FORTIFY).
 ssize_t __recv_chk(int socket, void* bytes, size_t room, size_t, int flags) {
   return recv(socket, bytes, room, flags);
 }

@@ -1,13 +1,13 @@
-// What a process under test and its tester share about recordings of what the process is sent.
+// Settings that a test shares with a process whose incoming bytes are recorded.
 #pragma once
 
 #include <cstddef>
 
 namespace muster {
 
-// A folder. What comes in over an accepted connection, up to so many bytes, is appended to
-// "PORT-PID-NUMBER" there: the port that it came to, the process, the how manieth it accepted.
-// Without the folder, or once it is gone, nothing is recorded.
+// A folder. The bytes of an accepted connection, up to a limit, are appended to "PORT-PID-NUMBER"
+// there: the local port, the process, and the number of the accepted connection. Nothing is
+// recorded if the folder does not exist.
 inline constexpr char kRecordingsVariable[] = "MUSTER_TEST_RECORDINGS";
 inline constexpr size_t kRecordedBytesMax = 64 << 10;
 

@@ -1,5 +1,5 @@
-// A job trains while every port of its control plane is flooded: it comes to the same bits, and
-// nobody grows beyond what is said here.
+// Floods every port of the control plane while a job trains. The job must reach the same bits, and
+// no process may grow beyond the limits here.
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -39,25 +39,25 @@
 namespace muster::siege_test {
 namespace {
 
-// Descriptors that a process may have. So few that floods reach the limit of connections that the
-// coordinator makes of it, a third of what is above 512.
+// Descriptors that a process may have. The number is low, so that floods reach the coordinator's
+// connection limit: a third of the descriptors above 512.
 constexpr rlim_t kDescriptorsMax = 2048;
 constexpr int64_t kConnectionsMax = (kDescriptorsMax - 512) / 3;
 constexpr int kHeldAtCoordinator = 700;  // by one attacker
 constexpr int kHeldElsewhere = 64;
 
-// Members and who is honest are at 127.0.0.1.
+// Members and honest clients use 127.0.0.1.
 constexpr char kStrangers[] = "127.0.0.2";
 
-// The caps.
+// The limits.
 constexpr int64_t kCoordinatorKilobytesMax = 512 << 10;
-constexpr int64_t kMemberKilobytesMore = 64 << 10;  // than before
+constexpr int64_t kMemberKilobytesMore = 64 << 10;  // than before the floods
 constexpr int64_t kCoordinatorThreadsMax = limits::kServerThreadsMax + 64;
 constexpr int64_t kMemberThreadsMore = 32;
 constexpr int64_t kCoordinatorDescriptorsMore = 3 * kConnectionsMax + 2 * kHeldElsewhere + 128;
 constexpr int64_t kMemberDescriptorsMore = 4 * kHeldElsewhere + 128;
 
-// In CI few; docs/testing.md has the command for more.
+// Few in CI; docs/testing.md has the command for more.
 int Steps() {
   int steps = 1500;
   if (const char* wanted = std::getenv("SIEGE_STEPS")) {
@@ -76,7 +76,7 @@ training: {optimizer: {adamw: {learning_rate: 0.001}}, steps: )",
                       steps, "}\n");
 }
 
-// What a process has of each.
+// Usage of a process.
 struct Use {
   int64_t peak_kilobytes = 0, threads = 0, descriptors = 0;
 };
@@ -98,7 +98,7 @@ int64_t Lines(const std::string& path) {
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
 
-// What somebody there answers first.
+// Returns the first answer of a peer.
 std::string FirstBytes(const sockaddr_in& port, const std::string& said) {
   const int fd = ConnectTo(port, /*seconds=*/1);
   if (fd < 0) return "";
@@ -119,8 +119,8 @@ bool SpeaksHttp1(const sockaddr_in& port) {
   return absl::StartsWith(FirstBytes(port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "HTTP/1.");
 }
 
-// A control plane in plaintext, where everything that is said comes as far as gRPC; or with TLS,
-// where nobody has shown a certificate who should not.
+// A control plane in plaintext, where every byte reaches gRPC, or with TLS, where no attacker has a
+// valid certificate.
 enum class ControlPlane { kPlaintext, kTls };
 
 class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
@@ -161,7 +161,7 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
     for (const std::string& name : names_) lines[name] = Lines(cluster_->members().log_path(name));
     return lines;
   }
-  // At the coordinator's gRPC each attack goes on all the time; at every other port of a control
+  // All attacks run at the coordinator's gRPC port all the time. At every other port of a control
   // plane they take turns.
   void BeginSiege() {
     const std::string front = cluster_->members().address();
@@ -198,7 +198,7 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
     for (const auto& attacker : attackers_) strokes += attacker->strokes(attack);
     return strokes;
   }
-  // Somebody honest who comes while all of them are there.
+  // An honest client that connects during all attacks.
   absl::Status ComeIn() const {
     const auto fleet = v1::FleetService::NewStub(DialCoordinator(cluster_->members().target()));
     grpc::ClientContext context;
@@ -262,14 +262,14 @@ TEST_P(SiegeTest, AJobTrainsToTheSameBitsWhileItsControlPlaneIsFlooded) {
     EXPECT_LT(had.threads, leads ? kCoordinatorThreadsMax : was.threads + kMemberThreadsMore);
     EXPECT_LT(had.descriptors,
               was.descriptors + (leads ? kCoordinatorDescriptorsMore : kMemberDescriptorsMore));
-    // A line a second about all of it at each port of gRPC, and what is told of a job.
+    // Each gRPC port may log a line a second about all attacks, plus the lines of the job.
     const int64_t more = LinesOfAll()[name] - lines[name];
     EXPECT_LE(more, absl::ToInt64Seconds(took) * (leads ? 2 : 1) + lines_of_a_job + 10);
     printf("%s: at most %ld KiB, %ld threads, %ld descriptors; %ld lines in %s\n", name.c_str(),
            static_cast<long>(peak), static_cast<long>(had.threads),
            static_cast<long>(had.descriptors), static_cast<long>(more),
            absl::FormatDuration(took).c_str());
-    // Who says nothing is hung up on in the end.
+    // A silent client is disconnected in the end.
     const absl::Time patience = absl::Now() + absl::Seconds(30);
     while (UseOf(pids[name]).descriptors > was.descriptors + 8 && absl::Now() < patience) {
       cluster_->Get(job);

@@ -40,7 +40,7 @@ resources: {workers: {min: 2, max: 2}, ps: 2}
 checkpoint: {every_steps: 100}
 chunk_bytes: 4096
 )");
-  // Before that pools fill: of allocators, of gRPC, of the store.
+  // Pools of allocators, gRPC and the store fill before that.
   cluster.AwaitStep(job, 2000);
   std::map<std::string, Footprint> before, after;
   for (const std::string& name : cluster.members().names())

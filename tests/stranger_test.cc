@@ -1,4 +1,5 @@
-// Strangers at every port while a job trains: nothing dies, nothing grows, no bit changes.
+// Unauthenticated peers connect to every port while a job trains. No process dies or grows, and no
+// bit changes.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ namespace {
 
 constexpr uint64_t kSeed = 20261123;
 
-// Over TCP, though everybody is on this machine.
+// Uses TCP, although all processes are on this machine.
 cli::LocalCluster::Options ClusterOf(DataSecurity security) {
   const std::vector<std::string> links = {"--transport=tcp",
                                           absl::StrCat("--data_security=", NameOf(security))};
@@ -55,7 +56,7 @@ training: {optimizer: {adamw: {learning_rate: 0.001}}, steps: )",
                       steps, "}\n");
 }
 
-// In CI few; docs/testing.md has the command for a hundred thousand.
+// Few in CI; docs/testing.md has the command for a hundred thousand.
 int Connections() {
   int connections = 2000;
   if (const char* wanted = std::getenv("STRANGERS")) {
@@ -77,13 +78,13 @@ int64_t Descriptors(pid_t pid) {
   return std::distance(begin(folder), end(folder));
 }
 
-// What somebody honest said to a data port, from its hello on.
+// The bytes that an honest peer sent to a data port, starting with its hello.
 struct Recording {
-  sockaddr_in port;  // that it was said to
+  sockaddr_in port;  // the port that received them
   std::string bytes;
 };
 
-// As rank 0 of one of the first jobs: all that a stranger could guess.
+// Rank 0 of one of the first jobs: all that an attacker could guess.
 HandshakeConnector ConnectorOf(uint64_t job, DataSecurity security) {
   return HandshakeConnector({.who = {.job = job, .generation = 1}}, SessionToken::Random(),
                             security);
@@ -95,8 +96,8 @@ std::string HelloOf(uint64_t job, DataSecurity security) {
   return std::string(reinterpret_cast<const char*>(hello.data()), hello.size());
 }
 
-// Of whole sessions: other protocols are spoken at other ports, and this side's own handshakes,
-// which were not let in, end before the first frame.
+// Selects complete sessions. Other ports use other protocols. Our own rejected handshakes end
+// before the first frame.
 std::vector<Recording> ReadRecordings(const std::string& folder, DataSecurity security) {
   const std::string prologue = HelloOf(1, security).substr(0, SessionHandshake::kPrologueBytes);
   std::vector<Recording> recordings;
@@ -117,17 +118,17 @@ class Siege {
   Siege(std::vector<sockaddr_in> ports, DataSecurity security)
       : ports_(std::move(ports)), security_(security), random_(kSeed) {
     for (const sockaddr_in& port : ports_) {
-      const int fd = ConnectTo(port, /*seconds=*/1);  // where nobody answers
+      const int fd = ConnectTo(port, /*seconds=*/1);  // if no process accepts
       if (fd >= 0 && WholeHandshakeWithAnotherToken(fd)) data_ports_.push_back(port);
       close(fd);
     }
   }
   ~Siege() { LiftHeld(); }
 
-  // One stranger, of every kind in turn. False: nobody accepted.
+  // Makes one attack, of every kind in turn. Returns false if no process accepts.
   bool Knock() {
     const int64_t kind = knocks_++ % 11;
-    // At other ports nobody answers a hello, and waiting for that would take its time.
+    // Other ports do not answer a hello, and the test would waste time waiting.
     const std::vector<sockaddr_in>& ports = kind == 4 ? data_ports_ : ports_;
     const int fd = ConnectTo(ports[random_() % ports.size()]);
     if (fd < 0) return false;
@@ -135,7 +136,7 @@ class Siege {
       case 0:
         SendAll(fd, RandomBytes(1 + random_() % 4096));
         break;
-      case 1:  // UCX's magic number, and what looks like the request that used to end a ps
+      case 1:  // UCX's magic number, and bytes like the request that once ended a ps
         SendAll(fd, std::string("\x78\x56\x34\x12\xbe\xba\xfe\xca", 8) + RandomBytes(29));
         break;
       case 2:
@@ -151,7 +152,7 @@ class Siege {
       case 5:
         SendAll(fd, MutatedHello());
         break;
-      case 6:  // never says all of it
+      case 6:  // never sends all of it
         SendAll(fd, HelloOf(1 + random_() % 3, security_).substr(0, random_() % 96));
         held_.push_back(fd);
         if (held_.size() > 200) {
@@ -159,7 +160,7 @@ class Siege {
           held_.erase(held_.begin());
         }
         return true;
-      case 7:  // byte by byte, one more with each of these knocks
+      case 7:  // byte by byte, one more with each of these attacks
         dripping_.push_back(fd);
         for (const int slow : dripping_) SendAll(slow, RandomBytes(1));
         if (dripping_.size() > 20) {
@@ -181,11 +182,11 @@ class Siege {
     return true;
   }
 
-  // From here on there is what to replay.
+  // Sessions to replay exist from here on.
   void set_recordings(std::vector<Recording> recordings) { recordings_ = std::move(recordings); }
 
-  // Says all of it again, where it was said, and hears no more than a handshake says: whose proof
-  // was for another nonce is not let in. False: nobody accepted.
+  // Replays a session at its port and reads only what a handshake sends. The proof is for another
+  // nonce, so the port rejects it. Returns false if no process accepts.
   bool Replay(const Recording& recording) {
     const int fd = ConnectTo(recording.port);
     if (fd < 0) return false;
@@ -222,7 +223,7 @@ class Siege {
     return hello + RandomBytes(random_() % 100);
   }
 
-  // A few bits of a recording flipped: in the handshake, or in what comes after it.
+  // Flips a few bits of a recording, in the handshake or after it.
   std::string MutatedRecording() {
     std::string bytes = recordings_[random_() % recordings_.size()].bytes;
     constexpr size_t kHandshake = SessionHandshake::kHelloBytes + SessionHandshake::kProofBytes;
@@ -238,7 +239,7 @@ class Siege {
     return bytes.substr(0, random_() % (random_() % 2 == 0 ? 256 : bytes.size()));
   }
 
-  // Says all that there is to say, and is not let in. Whether it is told so.
+  // Sends all bytes and is rejected. Returns whether the peer was told so.
   bool WholeHandshakeWithAnotherToken(int fd) {
     HandshakeConnector connector = ConnectorOf(1 + random_() % 3, security_);
     while (connector.fault().ok()) {
@@ -263,7 +264,7 @@ class Siege {
   std::vector<Recording> recordings_;
 };
 
-// Members that are started while it is there record what they are sent.
+// Members that start during its lifetime record the bytes that they receive.
 class Recorder {
  public:
   explicit Recorder(DataSecurity security)
@@ -282,13 +283,14 @@ class Recorder {
     std::filesystem::remove_all(taken_, error);
   }
 
-  // As soon as there are so many, while `job` trains. Nothing is recorded any more.
+  // Waits for this many recordings while `job` trains, then stops the recording.
   std::vector<Recording> Take(TrainingCluster& cluster, const std::string& job, int sessions) {
     std::vector<Recording> recordings;
     do {
       recordings = ReadRecordings(folder_, security_);
     } while (std::ssize(recordings) < sessions && cluster.Get(job).state() == v1::RUNNING);
-    // Renamed: who records meanwhile would put a file more into a folder that is being emptied.
+    // Renames the folder first, because a recorder could add a file to a folder that is being
+    // emptied.
     std::filesystem::rename(folder_, taken_);
     return recordings;
   }
@@ -299,7 +301,7 @@ class Recorder {
   const std::string taken_ = folder_ + ".taken";
 };
 
-// Strangers of a kind that the members have counted.
+// Number of attacks of a kind that the members counted.
 double Strangers(TrainingCluster& cluster, absl::string_view reason) {
   double strangers = 0;
   for (const auto& [member, url] : MetricsUrls(cluster)) {
@@ -310,8 +312,8 @@ double Strangers(TrainingCluster& cluster, absl::string_view reason) {
   return strangers;
 }
 
-// One of them is of a session that is open: all in it is true but the proof, which answers another
-// nonce. Cut off before that, the stranger has hung up.
+// One attack replays a session that is open. All its bytes are valid, except the proof, which
+// answers another nonce. If it is cut off before the proof, the attacker has hung up.
 void ExpectReplaysAreTurnedAway(TrainingCluster& cluster, Siege& siege,
                                 const std::vector<Recording>& recordings) {
   constexpr int kTimes = 20;
@@ -331,8 +333,8 @@ void ExpectReplaysAreTurnedAway(TrainingCluster& cluster, Siege& siege,
   EXPECT_GE(Strangers(cluster, "hung_up"), hung_up + kTimes);
 }
 
-// Where everybody is on this machine, as under `muster local` and `muster run`, nobody else reaches
-// any port, of any role.
+// If all processes are on this machine, as under `muster local` and `muster run`, no port of any
+// role can be reached from another host.
 TEST(StrangerTest, ALocalClusterListensOnLoopbackAlone) {
   TrainingCluster cluster({.ps = 1, .workers = 1});
   const std::vector<std::string> names = cluster.members().names();
@@ -385,7 +387,7 @@ TEST_P(BesiegedJobTest, TrainsToTheSameBitsAndNothingGrows) {
   const absl::Duration took = absl::Now() - begin;
   EXPECT_LT(refused, knocks / 100);
   EXPECT_GE(during_training, connections / 8);
-  // Those who are held open still are when somebody honest wants in.
+  // The held connections are still open when an honest peer connects.
   cluster.AwaitState(job, v1::SUCCEEDED);
   cluster.Run(JobOf(20));
   siege.LiftHeld();
@@ -394,16 +396,17 @@ TEST_P(BesiegedJobTest, TrainsToTheSameBitsAndNothingGrows) {
   for (const auto& [name, pid] : pids) {
     SCOPED_TRACE(name);
     EXPECT_EQ(cluster.members().pid(name), pid);
-    // What a process takes at its first strangers, and less than 4 KiB for each later one.
+    // A process allocates some memory for the first attacks, and less than 4 KiB for each later
+    // one.
     EXPECT_LT(ResidentKilobytes(pid), resident[name] + (16 << 10) + 2 * knocks);
-    // The last ones are gone once their 5 s are over.
+    // The last connections are gone after their limit of 5 s.
     const absl::Time patience = absl::Now() + absl::Seconds(20);
     while (Descriptors(pid) > descriptors[name] + 8 && absl::Now() < patience) {
       cluster.Get(job);
     }
     EXPECT_LE(Descriptors(pid), descriptors[name] + 8);
   }
-  // At most a line a second about them, in each member's log.
+  // Each member logs at most one line a second about them.
   for (const std::string& name : {std::string("ps-0"), std::string("worker-0")}) {
     std::ifstream log(absl::StrCat(cluster.state_dir(), "/../logs/", name, ".log"));
     int lines = 0;
@@ -413,7 +416,7 @@ TEST_P(BesiegedJobTest, TrainsToTheSameBitsAndNothingGrows) {
   }
 }
 
-// A recording of an encrypted session ends in records that nobody can read again.
+// A recording of an encrypted session ends in records that cannot be decrypted again.
 INSTANTIATE_TEST_SUITE_P(Security, BesiegedJobTest,
                          testing::Values(DataSecurity::kAuth, DataSecurity::kEncrypt),
                          [](const auto& security) { return std::string(NameOf(security.param)); });

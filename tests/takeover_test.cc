@@ -1,5 +1,5 @@
-// Several coordinators on one etcd: whatever becomes of the one that leads, or of etcd, another
-// goes on, and a job that trains loses no step and does not notice.
+// Several coordinators on one etcd. If the leader or etcd fails, another coordinator takes over. A
+// training job loses no step.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -53,7 +53,7 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// Asks `done` again and again, for it is other processes that are waited for.
+// Polls `done`, because the test waits for other processes.
 bool Poll(const std::function<bool()>& done) {
   for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
     if (done()) return true;
@@ -62,7 +62,7 @@ bool Poll(const std::function<bool()>& done) {
   return false;
 }
 
-// How long a silent coordinator leads: the shorter, the sooner the test is over.
+// The time that a silent coordinator stays leader. A short time makes the test fast.
 std::string Lease() {
   const char* const given = std::getenv("TAKEOVER_LEASE");
   return given == nullptr ? "2s" : given;
@@ -146,7 +146,7 @@ class TakeoverTest : public ::testing::Test {
   void Signal(const std::string& name, int signal) {
     ASSERT_EQ(kill(processes_[name].pid, signal), 0) << name;
   }
-  // Its exit code; -1: a signal ended it.
+  // returns -1 if a signal ended it
   int AwaitEnd(const std::string& name) {
     int status = 0;
     EXPECT_TRUE(Poll([&] { return waitpid(processes_[name].pid, &status, WNOHANG) > 0; }))
@@ -171,7 +171,7 @@ class TakeoverTest : public ::testing::Test {
     })) << Logs();
     return job;
   }
-  // Until the job has made some steps more than the leader knows of now.
+  // Waits until the job has made some more steps than the leader knows of now.
   void AwaitSteps(const std::string& when) {
     const int64_t now = Get().progress().step();
     ASSERT_TRUE(Poll([&] { return Get().progress().step() > now + 5; }))
@@ -199,7 +199,7 @@ TEST_F(TakeoverTest, AJobGoesOnWhateverBecomesOfItsCoordinators) {
   ASSERT_TRUE(Poll([&] { return Get().state() == v1::RUNNING; })) << Logs();
   AwaitSteps("at first");
 
-  // The one that stands by says so, and who leads.
+  // The standby reports its state and the leader.
   const std::string first = Leader();
   const std::string second = first == "a" ? "b" : "a";
   EXPECT_TRUE(StandsBy(second));
@@ -219,7 +219,7 @@ TEST_F(TakeoverTest, AJobGoesOnWhateverBecomesOfItsCoordinators) {
             << ", all members attached after " << attached - killed << "\n";
   Restart(first);
 
-  // The leader stands still for too long, and comes back.
+  // The leader is paused for too long, and resumes.
   const absl::Time stopped = absl::Now();
   Signal(second, SIGSTOP);
   EXPECT_EQ(Leader(), first);
@@ -232,13 +232,13 @@ TEST_F(TakeoverTest, AJobGoesOnWhateverBecomesOfItsCoordinators) {
   AwaitSteps("after the leader stood still");
   Restart(second);
 
-  // etcd is started again: nobody minds.
+  // etcd restarts without an effect on the job.
   etcd_->Kill();
   etcd_->Restart();
   AwaitSteps("after a restart of etcd");
   EXPECT_EQ(Leader(), first);
 
-  // etcd is away for longer than the lease: nobody can know who leads, and nobody does.
+  // etcd is down for longer than the lease, so no coordinator can lead.
   etcd_->Kill();
   EXPECT_EQ(AwaitEnd(first), 200);
   EXPECT_FALSE(FindLeader(*target_).ok());
@@ -247,7 +247,7 @@ TEST_F(TakeoverTest, AJobGoesOnWhateverBecomesOfItsCoordinators) {
   AwaitMembers();
   AwaitSteps("after an outage of etcd");
 
-  // Told to stop, it does not make the next one wait for the end of its lease.
+  // A leader that gets SIGTERM releases its lease, so the next one need not wait.
   Restart(first);
   ASSERT_TRUE(Poll([&] { return StandsBy(first); })) << Log(first);
   Signal(second, SIGTERM);
@@ -267,7 +267,8 @@ TEST_F(TakeoverTest, AJobGoesOnWhateverBecomesOfItsCoordinators) {
     if (!record.contains("loss")) continue;
     const auto step = record["step"].get<int64_t>();
     ASSERT_LE(step, next) << "steps are missing before " << line;
-    next = std::max(next, step + 1);  // what a stopped leader had begun to write stands there twice
+    next =
+        std::max(next, step + 1);  // a step that a stopped leader began to write may be there twice
   }
   EXPECT_GE(next, job.progress().step());
 }

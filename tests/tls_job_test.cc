@@ -1,5 +1,5 @@
-// A job as production runs it: TLS on both planes, certificates that are renewed while it trains,
-// members that die in between. It comes to the same parameters.
+// A job as in production: TLS on both planes, certificates that are renewed during training, and
+// members that die. It reaches the same parameters.
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of some three milliseconds a step. The name stands in the files of a checkpoint.
+// Steps take some three milliseconds. Checkpoint files contain the job's name.
 std::string Job(int64_t steps) {
   return absl::Substitute(R"(
 name: sealed
@@ -48,8 +48,9 @@ std::string MakeFolder() {
   return path;
 }
 
-// The SHA-256 of the certificate that is shown at `address`; "": nobody answers. The coordinator
-// hangs up on who does not speak HTTP/2; OpenSSL says goodbye all the same, with a SIGPIPE.
+// Returns the SHA-256 of the certificate at `address`, or "" without an answer. The coordinator
+// hangs up on clients that do not use HTTP/2. OpenSSL still says goodbye then, which raises
+// SIGPIPE.
 std::string CertificateAt(const std::string& address) {
   signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
@@ -80,7 +81,7 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
        .ps_flags = flags(Role::kPs),
        .worker_flags = flags(Role::kWorker),
        .security = {.tls = certificates.Folder(Role::kAdmin).path, .token_file = ""}});
-  // It has no end, and is suspended where it is when all is over.
+  // The job has no end; the test suspends it at the end.
   const std::string job = cluster.Submit(Job(1'000'000'000));
   int recoveries = 0;
   for (const char* member : {"worker-1", "ps-0", "coordinator", "worker-0", "ps-1"}) {
@@ -117,7 +118,7 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
   EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
 }
 
-// An hour in a second. Streams are cut, and calls go on over new connections.
+// An hour in a second: streams are cut, and calls continue on new connections.
 TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
   Certificates certificates;
   TrainingCluster cluster(
@@ -130,8 +131,8 @@ TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
        .security = {.tls = certificates.Folder(Role::kAdmin).path, .token_file = ""}});
   const std::string job = cluster.Submit(Job(1'000'000'000));
   cluster.AwaitState(job, v1::RUNNING);
-  constexpr size_t kStreams = 4;                         // of each member, one after the other
-  std::map<std::string, std::set<std::string>> streams;  // by member: when each began
+  constexpr size_t kStreams = 4;                         // of each member, one after another
+  std::map<std::string, std::set<std::string>> streams;  // by member: the start of each stream
   const auto all_have_attached_again = [&] {
     const auto members = cluster.members().ListMembers();
     EXPECT_TRUE(members.ok()) << members.status();
@@ -162,7 +163,7 @@ TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
   EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
 }
 
-// What a member without a certificate, or with another authority's, is told.
+// The error that a member gets without a certificate, or with one of another authority.
 TEST(TlsJobTest, WhoDoesNotBelongIsNotOneOfThem) {
   Certificates ours, others;
   const auto started = cli::LocalCluster::Start(

@@ -89,7 +89,7 @@ v1::Job TrainingCluster::Await(const std::string& job,
                                absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   v1::Job last;
-  // A stream breaks when the coordinator is killed: watch again until the deadline.
+  // A stream breaks if the coordinator is killed. The loop watches again until the deadline.
   while (absl::Now() < deadline) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));

@@ -1,4 +1,4 @@
-// A local cluster of real processes and a client of its API: what whole-system tests stand on.
+// A local cluster of real processes and a client of its API, for whole-system tests.
 #pragma once
 
 #include <functional>
@@ -20,16 +20,16 @@ struct StepMetrics {
   int64_t step = 0;
   double loss = 0;
   double gradient_norm = 0;  // NaN in a skipped step
-  double loss_scale = 0;     // 0: the job has none
+  double loss_scale = 0;     // 0: the job has no loss scale
   bool skipped = false;
   friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
 };
 
-// Everything dies with the test. Not thread-safe. Methods that cannot fail in a good run fail the
-// test and abort it.
+// The destructor ends all processes. Not thread-safe. Methods that cannot fail in a good run fail
+// the test and abort it.
 class TrainingCluster {
  public:
-  // Starts in a fresh folder of the test's own; `options.dir` is ignored.
+  // Starts the cluster in a new folder of the test; `options.dir` is ignored.
   explicit TrainingCluster(cli::LocalCluster::Options options);
 
   cli::LocalCluster& members() { return *cluster_; }
@@ -39,33 +39,32 @@ class TrainingCluster {
 
   // Submits a job file and returns the job's id.
   std::string Submit(const std::string& yaml);
-  // The error of a submission that must fail.
+  // Returns the error of a submission that must fail.
   absl::Status SubmitError(const std::string& yaml);
 
   v1::Job Get(const std::string& job);
-  // Watches until `condition` holds. Fails the test after `timeout`, or when the job ends without
-  // it.
+  // Watches until `condition` holds. Fails the test after `timeout`, or if the job ends earlier.
   v1::Job Await(const std::string& job, std::function<bool(const v1::Job&)> condition,
                 absl::Duration timeout = absl::Minutes(3));
   v1::Job AwaitState(const std::string& job, v1::JobState state,
                      absl::Duration timeout = absl::Minutes(3));
   v1::Job AwaitStep(const std::string& job, int64_t step);
-  // Asks for it: the job is SUSPENDED later.
+  // Requests a suspension; the job becomes SUSPENDED later.
   void Suspend(const std::string& job);
-  // With other resources than before where they are not null.
+  // Resumes the job; a resource that is not null replaces the earlier one.
   void Resume(const std::string& job, const v1::ResourceSpec* resources = nullptr);
   // Submits and waits for SUCCEEDED; returns the job's id.
   std::string Run(const std::string& yaml);
 
   std::vector<StepMetrics> Metrics(const std::string& job);
-  // Values of every parameter ("" slots) in the checkpoint of `step`, by name.
+  // Returns the values of every parameter ("" slots) in the checkpoint of `step`, by name.
   std::map<std::string, std::vector<float>> Parameters(const std::string& job, int64_t step);
-  // SHA-256 of the tensor files of a committed checkpoint, by file name.
+  // Returns the SHA-256 of the tensor files of a committed checkpoint, by file name.
   std::map<std::string, std::string> Hashes(const std::string& job, int64_t step);
 
   std::string checkpoint_directory(const std::string& job) const;
   std::string state_dir() const { return dir_ + "/state"; }
-  // The end of every member's log: for messages of failures.
+  // Returns the end of every member's log, for failure messages.
   std::string Logs() const;
 
  private:
@@ -77,18 +76,18 @@ class TrainingCluster {
 };
 
 // Returns `count` times the variable TEST_LENGTH (1). A test multiplies its steps or epochs by it,
-// so that the night can run what is too long for a commit.
+// so that nightly runs can be longer.
 int Lengthened(int count);
 
-// Of the newest checkpoint of a job; 0: it has none.
+// Returns the step of a job's newest checkpoint, or 0 if it has none.
 int64_t CheckpointStepOf(const v1::Job& job);
 
-// Largest |a - b| over all elements; infinity when names or sizes differ.
+// Returns the largest |a - b| over all elements, or infinity if names or sizes differ.
 double LargestDifference(const std::map<std::string, std::vector<float>>& a,
                          const std::map<std::string, std::vector<float>>& b);
 
-// Writes `samples` grey images of `size` x `size` and labels of ten classes (class c: a bright bar
-// at row c, with noise from `seed`) as IDX files; returns the folder, which holds "images" and
+// Writes `samples` gray images of `size` x `size` and labels of ten classes as IDX files. Class c
+// has a bright bar at row c, with noise from `seed`. Returns the folder, which holds "images" and
 // "labels".
 std::string MakeIdxData(int samples, int size, uint64_t seed);
 

@@ -1,4 +1,4 @@
-// Two jobs on the same ps: a death costs those whom it hit, and nobody else.
+// Two jobs share a ps. A death affects only the jobs that it hits.
 #include <signal.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// Preloaded into a process: its wall clock is ahead of the machine's by as many seconds as the file
-// says that MUSTER_TEST_WALL_CLOCK names (an int64, which a test changes while the process runs).
+// Preloaded into a process. Adds to its wall clock the seconds in the file that
+// MUSTER_TEST_WALL_CLOCK names (an int64; a test may change it while the process runs).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
