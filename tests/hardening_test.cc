@@ -138,7 +138,7 @@ std::vector<std::string> FaultsOfLinking(const std::string& elf) {
            (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_BIND_NOW) != 0) ||
            (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_NOW) != 0);
   }
-  // With a path of the build or a relative path, anyone who can write there runs code as the
+  // With a path of the build or a relative path, any user with write access there runs code as the
   // member.
   if (const std::string path = LibraryPathOf(elf); !path.empty() && path != kCudaLibraries) {
     faults.push_back(absl::StrCat("libraries are looked for in ", path, " (RPATH or RUNPATH)"));
