@@ -50,7 +50,7 @@ const std::set<std::string> kNoChange = {
     "ReadCheckpoint", "Attach",           "WriteShard",
     "ReadShard",      "WriteShardDirect", "ServerReflectionInfo"};
 
-// Finds a method by its name.
+// Returns the methods that count as changes, by name.
 std::map<std::string, const google::protobuf::MethodDescriptor*> Changes() {
   std::map<std::string, const google::protobuf::MethodDescriptor*> changes;
   for (const auto* method : ServedMethods()) {

@@ -196,7 +196,8 @@ TEST_F(HardeningTest, AProgramThatWasBuiltWithoutIsNot) {
                           HasSubstr("few fortified calls: ")));
 }
 
-// Linkers warn of such a segment, so this test only makes a header that declares one.
+// Linkers warn of such a segment, so the test builds none. It changes the flags in the headers of a
+// copy, which is all that the check reads.
 TEST_F(HardeningTest, ASegmentThatCanBeWrittenAndExecutedIsFound) {
   std::string elf = ReadProgram("services/ps/main");
   std::vector<Elf64_Phdr> segments = SegmentsOf(elf);

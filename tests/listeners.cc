@@ -18,8 +18,8 @@ namespace muster {
 
 namespace {
 
-// Parses "0100007F:1F90", or an address of 32 digits. The inodes of its sockets are found in
-// /proc/net/tcp.
+// Returns addresses like "0100007F:1F90" (IPv6: 32 digits before the colon). It looks up the inodes
+// of the process's sockets in /proc/net/tcp.
 std::vector<std::string> ListeningAt(pid_t pid) {
   std::set<std::string> inodes;
   const std::string folder = absl::StrCat("/proc/", pid, "/fd");

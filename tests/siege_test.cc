@@ -76,7 +76,7 @@ training: {optimizer: {adamw: {learning_rate: 0.001}}, steps: )",
                       steps, "}\n");
 }
 
-// Usage of a process.
+// Peak memory, threads and descriptors of a process.
 struct Use {
   int64_t peak_kilobytes = 0, threads = 0, descriptors = 0;
 };
@@ -98,7 +98,7 @@ int64_t Lines(const std::string& path) {
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
 
-// Returns the first answer of a peer.
+// Sends `said` to the port and returns the first bytes of the answer.
 std::string FirstBytes(const sockaddr_in& port, const std::string& said) {
   const int fd = ConnectTo(port, /*seconds=*/1);
   if (fd < 0) return "";
@@ -198,7 +198,7 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
     for (const auto& attacker : attackers_) strokes += attacker->strokes(attack);
     return strokes;
   }
-  // An honest client that connects during all attacks.
+  // Lists the members as an honest client that connects during all attacks.
   absl::Status ComeIn() const {
     const auto fleet = v1::FleetService::NewStub(DialCoordinator(cluster_->members().target()));
     grpc::ClientContext context;
