@@ -56,7 +56,7 @@ RULES = [
          'say what acts: "the coordinator waits for ..."'),
     Rule("a fragment without a subject",
          re.compile(r"^(Has|Have|Is|Are|Was|Does|Did|Says|Lets|For|Until|Then|Before|After|By|In|On|At|As|To|"
-                    r"From|With|Without|Where|While|Else|Also|And|Or|But) [a-z][^,.;:]*([.;:]|$)"),
+                    r"From|With|Without|Where|While|Else|Also|And|Or|But) [a-z][^,.;:]*([.;]|$)"),
          'subject, verb, object: "The entry has ..."; or "Returns ...", "Blocks until ..."'),
 ]
 # A line of a list or of a table ends a sentence.
