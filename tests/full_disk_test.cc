@@ -92,7 +92,7 @@ TEST_F(FullDiskTest, AJobWaitsForRoomAndLosesNothing) {
     return absl::StrContains(now.trouble().message(), "cannot write to its state folder");
   });
   EXPECT_EQ(stuck.state(), v1::RUNNING);
-  EXPECT_THAT(stuck.trouble().message(), HasSubstr("goes on when there is room"));
+  EXPECT_THAT(stuck.trouble().message(), HasSubstr("continues when there is space"));
 
   MakeRoom();
   ExpectTheSameEnd(job);

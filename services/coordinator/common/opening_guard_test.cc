@@ -43,7 +43,7 @@ TEST(OpeningGuardDeathTest, EndsOnAStopSignal) {
     kill(getpid(), SIGTERM);
     for (;;) pause();
   };
-  EXPECT_EXIT(hang(), ExitedWithCode(kExitOk), "told to stop");
+  EXPECT_EXIT(hang(), ExitedWithCode(kExitOk), "stopped before it served anything");
 }
 
 }  // namespace
