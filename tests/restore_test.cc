@@ -58,8 +58,6 @@ TEST(RestoreTest, AJobGoesOnFromACheckpointThatTheBackupDoesNotKnow) {
       0);
   ASSERT_TRUE(cluster.members().Restart("coordinator").ok()) << cluster.Logs();
   for (const auto& end : ends) end->Expect(77);
-  const v1::Job restored = cluster.Await(job, [](const v1::Job&) { return true; });
-  EXPECT_LT(restored.progress().step(), 1250) << "it knows as much as the backup";
   for (const std::string& member : members) {
     ASSERT_TRUE(cluster.members().Restart(member).ok()) << member;
   }
