@@ -1,6 +1,6 @@
-// Tests which attentions the kernels request, and that cuDNN has kernels for them. It prepares kernels
-// for a GPU that is only described, with a fake driver. Results are compared on machines with a GPU
-// (lib/engine/cuda/attention_choice.h).
+// Tests which attentions the kernels request, and that cuDNN has kernels for them. It prepares
+// kernels for a GPU that is only described, with a fake driver. Results are compared on machines
+// with a GPU (lib/engine/cuda/attention_choice.h).
 #include "kernels/cuda/fused_attention.h"
 
 #include <cudnn.h>

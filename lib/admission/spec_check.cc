@@ -104,8 +104,8 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckC
   }
 }
 
-// Recognizes a path of a checkpoint of this coordinator, .../J/checkpoints/step-S, under any name of
-// the path.
+// Recognizes a path of a checkpoint of this coordinator, .../J/checkpoints/step-S, under any name
+// of the path.
 std::optional<CheckpointRef> RefOfPath(const std::string& path) {
   std::error_code error;
   const std::filesystem::path directory = std::filesystem::canonical(path, error);

@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Returns "data.text.path: /nope: no such file or directory on node-3": the field, then PathFault().
-// The reason is DATA_NOT_FOUND.
+// Returns "data.text.path: /nope: no such file or directory on node-3": the field, then
+// PathFault(). The reason is DATA_NOT_FOUND.
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
 
 // Opens a regular file for reading. Returns its descriptor, which the caller must close, or one of

@@ -232,8 +232,8 @@ TEST(IdxDatasetTest, FaultsOfPathsAndModelsNameTheField) {
   spec.mutable_idx()->set_holdout(0);
   spec.mutable_idx()->set_labels("/nope");
   absl::Status absent = Dataset::Open(spec, GraphOf({6})).status();
-  EXPECT_TRUE(absl::StartsWith(absent.message(),
-                               "data.idx.labels: /nope: no such file or directory on "))
+  EXPECT_TRUE(
+      absl::StartsWith(absent.message(), "data.idx.labels: /nope: no such file or directory on "))
       << absent;
   EXPECT_EQ(ReasonOf(absent), "DATA_NOT_FOUND");
   spec.mutable_idx()->set_labels(testing::TempDir());

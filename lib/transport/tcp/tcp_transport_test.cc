@@ -817,8 +817,8 @@ TEST(TcpTransportTest, TheSenderWithTheFewestFetchedBytesIsReadNext) {
   }
 }
 
-// Several such payloads at once would be little data. The transport reads 2 MiB of a lone sender before
-// it polls the other. So one is ahead at the start, and the other is alone at the end.
+// Several such payloads at once would be little data. The transport reads 2 MiB of a lone sender
+// before it polls the other. So one is ahead at the start, and the other is alone at the end.
 TEST(TcpTransportTest, SendersOfSmallPayloadsAlternateToo) {
   const std::vector<uint32_t> ranks = RanksOfTwoSenders(64 << 10, 300);
   int turns = 0;
