@@ -52,13 +52,13 @@ TEST(MusterTest, RunTrainsAJobAndSaysHowItWent) {
 }
 
 TEST(MusterTest, RunKeepsItsStateInTheWorkingDirectory) {
-  const std::string temporary = Folder("tmp"), folder = Folder("work");
+  const std::string temporary = Folder("tmp"), folder = Folder("here");
   const std::string command =
       absl::StrCat("mkdir -p ", temporary, " ", folder, " && cd ", folder, " && TMPDIR=", temporary,
                    " $OLDPWD/cli/muster run $OLDPWD/examples/linear.yaml");
 
-  EXPECT_THAT(Shell(command).output, HasSubstr("/work/muster-runs/linear-1/state/jobs/linear-1/"));
-  EXPECT_THAT(Shell(command).output, HasSubstr("/work/muster-runs/linear-2/state/jobs/linear-1/"));
+  EXPECT_THAT(Shell(command).output, HasSubstr("/here/muster-runs/linear-1/state/jobs/linear-1/"));
+  EXPECT_THAT(Shell(command).output, HasSubstr("/here/muster-runs/linear-2/state/jobs/linear-1/"));
   EXPECT_EQ(Shell("ls -A " + temporary).output, "") << "nothing is left where nobody looks";
 }
 

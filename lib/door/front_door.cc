@@ -352,12 +352,13 @@ void FrontDoor::Admit(FileDescriptor client, std::string source) {
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   std::string address = SocketAddress::RemoteOf(client.get()).ToString();
+  std::string from = source;
   const uint64_t number = next_number_++;
   Connection& connection = *connections_
                                 .emplace(number, std::unique_ptr<Connection>(new Connection{
                                                      .client = std::move(client),
                                                      .address = std::move(address),
-                                                     .from = source,
+                                                     .from = std::move(from),
                                                      .source = std::move(source),
                                                      .credit = CallCredit(options_.credit, now_),
                                                      .opened = now_,
