@@ -20,7 +20,7 @@ std::string Counted(int count, absl::string_view one, absl::string_view more) {
 
 std::string CountOfWorkers(int count) { return Counted(count, "worker", "workers"); }
 
-// What it needs, what there is, and what to do about it where waiting does not help.
+// Sets the reason and a message: the need, the supply, and the remedy if waiting does not help.
 void Explain(const Wait& wait, v1::JobWaiting& waiting) {
   switch (wait.cause) {
     case WaitCause::kWorkers:
@@ -45,12 +45,12 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
       return;
     case WaitCause::kGathers:
       waiting.set_reason("STARTING");
-      waiting.set_message("could start, and gives other workers a moment to come");
+      waiting.set_message("can start; waits a moment for more workers");
       return;
     case WaitCause::kItsTurn:
       waiting.set_reason("WAITS_FOR_ITS_TURN");
-      waiting.set_message(absl::StrCat("what comes free is kept for job number ", wait.kept_for,
-                                       ", which goes before it"));
+      waiting.set_message(absl::StrCat("free members are reserved for job number ", wait.kept_for,
+                                       ", which goes first"));
       return;
   }
 }
@@ -84,7 +84,7 @@ void AddWaiting(const std::optional<Wait>& wait, v1::Job& job,
     return;
   }
   Explain(*wait, waiting);
-  // What the dispatcher knows to the byte stands in the record.
+  // The dispatcher has planned the job, so the record's message has the exact number of bytes.
   const bool memory = job.reason() == "WAITS_FOR_MEMORY" || job.reason() == "MEMORY_TOO_SMALL";
   if (wait->cause == WaitCause::kPsMemory && memory) waiting.set_message(job.message());
   waiting.set_workers_needed(wait->workers_needed);
@@ -142,7 +142,8 @@ void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
   for (v1::JobCondition& condition : *job.mutable_conditions()) {
     condition.clear_reason();
     condition.clear_message();
-    // Why it is so, and for a job that has no members why it has none.
+    // A condition that holds gets the job's reason. SCHEDULED also has one while it does not hold:
+    // the reason that the job waits.
     if (condition.type() == v1::JOB_CONDITION_TYPE_CHECKPOINTED) {
       condition.set_message(CheckpointIdOf(job.checkpoint()));
     } else if (condition.type() == v1::JOB_CONDITION_TYPE_SCHEDULED && job.has_waiting()) {

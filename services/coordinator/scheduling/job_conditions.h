@@ -1,4 +1,4 @@
-// What follows from a job's record: its conditions, and why it waits.
+// Derives a job's conditions, and the reason that it waits, from its record.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,17 @@
 
 namespace muster {
 
-// Each condition's status follows from the job's state and checkpoint; since when it is so does
-// not, and stands in the record. To be told after a change: `now` becomes the time of those whose
-// status is another than before, or that the record does not have yet. nullopt: those have none,
-// since nobody has kept it. Pure.
+// Sets the type and status of every condition from the job's state and checkpoint. Call it after
+// each change of `job`. The transition times cannot be derived, so the record stores them. `now`
+// becomes the transition time of each condition that is new or whose status changed. With nullopt
+// these conditions lose their transition times, because the true ones are unknown. Pure.
 void UpdateConditions(std::optional<absl::Time> now, v1::Job& job);
 
-// Sets job.waiting, and what conditions have besides, from the rest of the job: told when somebody
-// asks for it, and never stored. `wait`: what the scheduler saw last of a job that is QUEUED; none:
-// it has not looked yet, or the job has been given members. `stopping`: the members that a
-// recovering job waits for. Pure.
+// Sets job.waiting, and the reasons and messages of the conditions, from the rest of `job`. The
+// results go into replies and are never stored. Pure.
+//   wait      the scheduler's last result for a QUEUED job; nullopt if the scheduler has not looked
+//             at the job yet, or has given it members
+//   stopping  the members that a RECOVERING job waits for
 void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
                     const std::vector<std::string>& stopping = {});
 

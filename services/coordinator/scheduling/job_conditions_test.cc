@@ -44,7 +44,7 @@ Wait WaitFor(WaitCause cause) {
           .kept_for = 6};
 }
 
-TEST(JobConditionsTest, AQueuedJobSaysWhatItNeedsAndWhatThereIs) {
+TEST(JobConditionsTest, QueuedJobReportsItsNeedAndTheSupply) {
   v1::Job job = JobIn(v1::QUEUED, "SUBMITTED");
   AddWhatFollows(WaitFor(WaitCause::kWorkers), job);
   EXPECT_EQ(job.waiting().reason(), "WAITS_FOR_WORKERS");
@@ -59,15 +59,15 @@ TEST(JobConditionsTest, AQueuedJobSaysWhatItNeedsAndWhatThereIs) {
   EXPECT_EQ(job.waiting().reason(), "WAITS_FOR_PS");
   EXPECT_THAT(job.waiting().message(), HasSubstr("needs 2 ps, 1 attached"));
   AddWhatFollows(WaitFor(WaitCause::kItsTurn), job);
-  EXPECT_THAT(job.waiting().message(), HasSubstr("kept for job number 6"));
+  EXPECT_THAT(job.waiting().message(), HasSubstr("reserved for job number 6"));
   AddWhatFollows(WaitFor(WaitCause::kGathers), job);
   EXPECT_EQ(job.waiting().reason(), "STARTING");
   AddWhatFollows(std::nullopt, job);
   EXPECT_EQ(job.waiting().reason(), "STARTING");
-  EXPECT_EQ(job.waiting().workers_needed(), 0) << "nothing is left of the look before";
+  EXPECT_EQ(job.waiting().workers_needed(), 0) << "the earlier wait is cleared";
 }
 
-TEST(JobConditionsTest, WhatIsKnownToTheByteIsTold) {
+TEST(JobConditionsTest, ExactMemoryMessageOfTheRecordIsReported) {
   v1::Job job = JobIn(v1::QUEUED, "WAITS_FOR_MEMORY");
   job.set_message("needs 1,234 bytes");
   AddWhatFollows(WaitFor(WaitCause::kPsMemory), job);
@@ -101,7 +101,7 @@ TEST(JobConditionsTest, ConditionsFollowTheState) {
   EXPECT_EQ(cancelled.conditions(5).reason(), "CANCELLED");
 }
 
-// By the name behind JOB_CONDITION_TYPE_; nullopt where it is not known.
+// Returns the transition time of condition JOB_CONDITION_TYPE_`name`, or nullopt if unknown.
 std::optional<absl::Time> TimeOf(const v1::Job& job, const std::string& name) {
   for (const v1::JobCondition& condition : job.conditions()) {
     if (v1::JobConditionType_Name(condition.type()).substr(19) != name) continue;
@@ -111,11 +111,11 @@ std::optional<absl::Time> TimeOf(const v1::Job& job, const std::string& name) {
   return std::nullopt;
 }
 
-TEST(JobConditionsTest, ATimeIsThatOfTheLastChangeOfTheStatus) {
+TEST(JobConditionsTest, TransitionTimeIsTheLastChangeOfTheStatus) {
   const absl::Time submitted = absl::FromUnixSeconds(100), begun = submitted + absl::Seconds(5);
   v1::Job job = JobIn(v1::QUEUED, "SUBMITTED");
   UpdateConditions(submitted, job);
-  EXPECT_EQ(TimeOf(job, "SCHEDULED"), submitted) << "since when it has no members";
+  EXPECT_EQ(TimeOf(job, "SCHEDULED"), submitted) << "the time from which it has no members";
 
   job.set_state(v1::PREPARING);
   UpdateConditions(begun, job);
@@ -138,7 +138,7 @@ TEST(JobConditionsTest, ATimeIsThatOfTheLastChangeOfTheStatus) {
   EXPECT_EQ(TimeOf(job, "RUNNING"), begun + absl::Seconds(12));
 }
 
-TEST(JobConditionsTest, WhatNobodyHasKeptHasNoTimeUntilItChanges) {
+TEST(JobConditionsTest, UnknownTransitionTimeStaysUnsetUntilTheStatusChanges) {
   v1::Job job = JobIn(v1::RUNNING, "STARTED");
   AddWhatFollows(std::nullopt, job);
   EXPECT_THAT(TrueConditions(job), ElementsAre("SCHEDULED", "RUNNING"));

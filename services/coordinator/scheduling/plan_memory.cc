@@ -16,7 +16,7 @@ absl::btree_map<std::string, PsMemory> MemoryOfPs(const v1::JobPlan& plan) {
     ps.bytes += state + sums;
     ps.bytes_per_worker +=
         (GradientStore::BytesNeeded(plan, ShardIndex(shard)) - sums) / plan.workers_size();
-    // A backup has one place for the sums that its shard has one for.
+    // A replica needs the state and the sums of its shard, but nothing per worker.
     if (!plan.shards(shard).has_backup()) continue;
     memory[plan.shards(shard).backup().member()].bytes += state + sums;
   }

@@ -1,4 +1,4 @@
-// What the shards of a plan take of the memory of parameter servers.
+// Computes the ps memory that the shards of a plan need.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// By ps, to the byte what each reserves when it prepares; empty with allreduce. Looks at every
-// chunk once for each shard: not to be called under a lock.
+// Returns for each ps the exact number of bytes that it reserves when it prepares `plan`. Empty for
+// an allreduce plan. Visits every chunk once per shard, so do not call it under a lock. Pure.
 absl::btree_map<std::string, PsMemory> MemoryOfPs(const v1::JobPlan& plan);
 
 }  // namespace muster

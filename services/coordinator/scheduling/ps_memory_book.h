@@ -1,4 +1,4 @@
-// What the shards of jobs take of the memory of each ps, and what jobs need that wait for it.
+// Accounts for the memory of each ps: what the shards of jobs take, and what waiting jobs need.
 #pragma once
 
 #include <cstdint>
@@ -17,64 +17,65 @@
 
 namespace muster {
 
-// By the name of the ps.
+// The keys are names of ps.
 using BytesByPs = absl::btree_map<std::string, int64_t>;
 using MemoryByPs = absl::btree_map<std::string, PsMemory>;
 
-// A ps that does not say how much memory it has is taken to have enough.
+// Returns the memory of `ps` in bytes. Unlimited if the ps does not report it.
 int64_t CapacityOf(const v1::Hello& ps);
-// What those leave of it who take so much of each; less than nothing where it has been started
-// again with less memory.
+// Returns the bytes of `ps` that `taken` leaves. Negative if the ps restarted with less memory than
+// its jobs take.
 int64_t RoomOf(const v1::Hello& ps, const BytesByPs& taken);
 
-// What is enough on any of them.
+// Returns the maximum of each field over all ps, which is enough on every one of them.
 PsMemory MostOf(const MemoryByPs& memory);
 
-// With how many workers, and how much room on which ps, a generation would be.
+// The workers and the room on each ps with which a job could be planned again.
 struct Prospect {
   int workers = 0;
   BytesByPs room;
   friend bool operator==(const Prospect&, const Prospect&) = default;
 };
 
-// Jobs go by their numbers. Thread-safe.
+// Identifies jobs by their numbers. Thread-safe.
 class PsMemoryBook {
  public:
-  // How long a job that did not fit is judged by what it needed then. Shares differ with the ps
-  // that are chosen: so a need that is old is forgotten, and learnt anew.
+  // How long the need of a job that did not fit stays valid. The shares depend on the chosen ps, so
+  // an old need is forgotten and computed again.
   static constexpr absl::Duration kNeedAge = absl::Seconds(30);
 
-  // ---- of jobs that are planned
-  // Instead of what the job took or needed before. `memory`: MemoryOfPs(plan).
+  // ---- Jobs that have a plan.
+  // Replaces what the job took or needed before. Requires: `memory` is MemoryOfPs(plan).
   void Take(const v1::JobPlan& plan, MemoryByPs memory) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether what the job takes is known of this generation.
+  // Whether Take() was called for this generation of the job.
   bool Knows(const v1::JobPlan& plan) const ABSL_LOCKS_EXCLUDED(mu_);
-  // All others have ended.
+  // Forgets what the jobs that are not in `active` take.
   void KeepOnly(const absl::flat_hash_set<uint64_t>& active) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the bytes that `jobs` take together on each ps.
   BytesByPs SumOf(absl::Span<const uint64_t> jobs) const ABSL_LOCKS_EXCLUDED(mu_);
-  // There the job would have no more backups than it has: of the last such one, until it is planned
-  // again.
+  // Notes that a plan for `prospect` gives the job no more replicas than it has. Keeps only the
+  // last prospect of a job. Take() forgets it.
   void SetFruitless(uint64_t job, Prospect prospect) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsFruitless(uint64_t job, const Prospect& prospect) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // ---- of jobs that did not fit
-  // `memory`: of `ps` ps that it was planned on.
+  // ---- Jobs that did not fit.
+  // Notes what `job` needs. `memory` comes from a plan of the job on `ps` ps.
   void Need(uint64_t job, int ps, MemoryByPs memory, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets what is old, and whatever else `waits` is false of: that a job still waits, for so many
-  // ps.
+  // Forgets each need that is kNeedAge old, or for which `waits` is false. `waits` says whether
+  // `job` still waits and still wants `ps` ps. It runs under the lock.
   void ForgetNeeds(absl::Time now, absl::FunctionRef<bool(uint64_t job, int ps)> waits)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // On any ps. Nothing where it is not known.
+  // Returns the most that the job needs on any ps. Zeros if its need is not known.
   PsMemory MostNeeded(uint64_t job) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What the job needs, or takes where it is not known to need anything else.
+  // Returns the job's need. Returns what it takes if no need is known.
   MemoryByPs MemoryOf(uint64_t job) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Taken {
     uint32_t generation = 0;
     BytesByPs bytes;
-    MemoryByPs memory;  // that they are made of
+    MemoryByPs memory;  // `bytes` is computed from it and the number of workers
     Prospect fruitless;
   };
   struct Needed {

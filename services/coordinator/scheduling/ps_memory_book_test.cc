@@ -31,14 +31,14 @@ MemoryByPs Memory(int64_t bytes, int64_t bytes_per_worker) {
   return {{"p-0", {.bytes = bytes, .bytes_per_worker = bytes_per_worker}}};
 }
 
-TEST(RoomTest, WhatIsTakenIsMissingUnlessAPsHasEnough) {
+TEST(RoomTest, TakenBytesReduceTheRoomUnlessMemoryIsUnlimited) {
   EXPECT_EQ(RoomOf(Ps("p-0", 100), {{"p-0", 30}, {"p-1", 50}}), 70);
-  EXPECT_EQ(RoomOf(Ps("p-0", 20), {{"p-0", 30}}), -10) << "it came back with less";
+  EXPECT_EQ(RoomOf(Ps("p-0", 20), {{"p-0", 30}}), -10) << "it restarted with less memory";
   EXPECT_EQ(RoomOf(Ps("p-0", 100), {}), 100);
   EXPECT_EQ(RoomOf(Ps("p-0", 0), {{"p-0", 30}}), std::numeric_limits<int64_t>::max());
 }
 
-TEST(RoomTest, TheMostIsEnoughOnAnyOfThem) {
+TEST(RoomTest, MostIsTheMaximumOfEachField) {
   const PsMemory most = MostOf(
       {{"p-0", {.bytes = 7, .bytes_per_worker = 1}}, {"p-1", {.bytes = 3, .bytes_per_worker = 2}}});
   EXPECT_EQ(most.bytes, 7);
@@ -46,7 +46,7 @@ TEST(RoomTest, TheMostIsEnoughOnAnyOfThem) {
   EXPECT_EQ(MostOf({}).With(3), 0);
 }
 
-TEST(PsMemoryBookTest, WhatAPlanTakesIsThatOfItsWorkers) {
+TEST(PsMemoryBookTest, APlanTakesMemoryForEachOfItsWorkers) {
   PsMemoryBook book;
   book.Take(Plan(/*job=*/1, /*generation=*/1, /*workers=*/2), Memory(100, 10));
   book.Take(Plan(2, 1, 3), {{"p-0", {.bytes = 5}}, {"p-1", {.bytes = 1, .bytes_per_worker = 1}}});
@@ -54,10 +54,11 @@ TEST(PsMemoryBookTest, WhatAPlanTakesIsThatOfItsWorkers) {
   EXPECT_THAT(book.SumOf({2}), ElementsAre(Pair("p-0", 5), Pair("p-1", 4)));
 
   book.Take(Plan(1, 2, 1), Memory(100, 10));
-  EXPECT_THAT(book.SumOf({1}), ElementsAre(Pair("p-0", 110))) << "the next generation's alone";
+  EXPECT_THAT(book.SumOf({1}), ElementsAre(Pair("p-0", 110)))
+      << "only the latest generation counts";
 }
 
-TEST(PsMemoryBookTest, AGenerationIsKnownUntilItsJobHasEnded) {
+TEST(PsMemoryBookTest, KnowsAGenerationUntilItsJobEnds) {
   PsMemoryBook book;
   book.Take(Plan(1, 2, 1), Memory(1, 1));
   book.Take(Plan(2, 1, 1), Memory(1, 1));
@@ -74,7 +75,7 @@ TEST(PsMemoryBookTest, AProspectIsFruitlessUntilTheJobIsPlannedAgain) {
   PsMemoryBook book;
   const Prospect prospect{.workers = 1, .room = {{"p-0", 10}}};
   book.SetFruitless(1, prospect);
-  EXPECT_FALSE(book.IsFruitless(1, prospect)) << "it has ended";
+  EXPECT_FALSE(book.IsFruitless(1, prospect)) << "a job without a plan is ignored";
   book.Take(Plan(1, 1, 1), Memory(1, 1));
   EXPECT_FALSE(book.IsFruitless(1, prospect));
   book.SetFruitless(1, prospect);
@@ -86,7 +87,7 @@ TEST(PsMemoryBookTest, AProspectIsFruitlessUntilTheJobIsPlannedAgain) {
   EXPECT_FALSE(book.IsFruitless(1, prospect));
 }
 
-TEST(PsMemoryBookTest, ANeedGoesBeforeWhatWasTakenUntilItIsOldOrMet) {
+TEST(PsMemoryBookTest, ANeedOverridesTheTakenMemoryUntilItExpiresOrTheJobIsPlanned) {
   PsMemoryBook book;
   const absl::Time now = absl::FromUnixSeconds(1000);
   const auto waits = [](uint64_t, int) { return true; };
@@ -96,7 +97,8 @@ TEST(PsMemoryBookTest, ANeedGoesBeforeWhatWasTakenUntilItIsOldOrMet) {
   book.Need(1, /*ps=*/1, Memory(8, 0), now);
   EXPECT_EQ(book.MemoryOf(1).at("p-0").bytes, 8);
   EXPECT_EQ(book.MostNeeded(1).bytes, 8);
-  EXPECT_THAT(book.SumOf({1}), ElementsAre(Pair("p-0", 5))) << "it holds what it has";
+  EXPECT_THAT(book.SumOf({1}), ElementsAre(Pair("p-0", 5)))
+      << "a need does not change what the job takes";
 
   book.ForgetNeeds(now + PsMemoryBook::kNeedAge - absl::Seconds(1), waits);
   EXPECT_EQ(book.MostNeeded(1).bytes, 8);
@@ -111,7 +113,7 @@ TEST(PsMemoryBookTest, ANeedGoesBeforeWhatWasTakenUntilItIsOldOrMet) {
   EXPECT_THAT(book.MemoryOf(2), IsEmpty());
 }
 
-TEST(PsMemoryBookTest, WhoWaitsForNothingOrForOthersNeedsNothingThatIsKnown) {
+TEST(PsMemoryBookTest, ForgetsNeedsOfJobsThatNoLongerWaitOrWantOtherPs) {
   PsMemoryBook book;
   const absl::Time now = absl::FromUnixSeconds(1000);
   for (const uint64_t job : {1, 2, 3})

@@ -16,8 +16,8 @@ int64_t BytesOn(const std::string& ps, const RecoveringJob& job, int workers) {
   return (own == job.own_ps.end() ? job.ps_memory : own->second.memory).With(workers);
 }
 
-// Nobody takes the place of a ps that is kept: it must be there, and have so much that it is enough
-// for so many workers.
+// Whether every ps that the job keeps is there and has enough `bytes` for `workers` workers. No
+// other ps can replace one of them.
 bool AllKeptHave(int64_t RecoveringJob::OwnPs::*bytes, const RecoveringJob& job, int workers) {
   return std::ranges::all_of(job.ps, [&](const std::string& ps) {
     const auto own = job.own_ps.find(ps);
@@ -26,7 +26,7 @@ bool AllKeptHave(int64_t RecoveringJob::OwnPs::*bytes, const RecoveringJob& job,
   });
 }
 
-// For so many workers.
+// Chooses the ps for `workers` workers. Returns false if too few ps have room.
 bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Placement& placement) {
   if (job.keeps_ps) {
     placement.ps = job.ps;
@@ -45,7 +45,7 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
     }
     return true;
   }
-  // Clang 14 cannot compile what the one of std::ranges returns (libstdc++ 12).
+  // Not std::ranges::stable_partition: Clang 14 cannot compile its result type of libstdc++ 12.
   std::stable_partition(others.begin(), others.end(), [&](const FreeMembers::Ps& ps) {
     return !job.refused_ps.contains(ps.name);
   });
@@ -64,7 +64,7 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
   return true;
 }
 
-// The free workers that the job may be given, in the order in which it is.
+// Returns the free workers that the job may take, in the order in which it takes them.
 std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& free) {
   std::ranges::sort(free.workers, NaturalLess);
   std::vector<std::string> able = free.workers;
@@ -79,7 +79,7 @@ std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& fr
   return able;
 }
 
-// As many as there may be, and whether none is missing of those before.
+// The most workers that the job can have, and whether they fill every earlier rank.
 struct Workers {
   std::vector<std::string> names;
   bool all_there = false;
@@ -117,10 +117,11 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
   if (!workers.all_there && !job.settle_for_fewer) return std::nullopt;
   Placement placement;
   int count = static_cast<int>(workers.names.size());
+  // Fewer workers need less memory on each ps.
   while (count >= job.workers_min && !PlacePs(job, count, free, placement)) --count;
   if (count < job.workers_min) return std::nullopt;
   placement.workers.assign(workers.names.begin(), workers.names.begin() + count);
-  // Who was not needed in the end stays free.
+  // Gathered workers that the placement did not use stay free.
   std::erase_if(free.workers, [&](const std::string& name) {
     return std::ranges::count(placement.workers, name) > 0;
   });
@@ -135,6 +136,7 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
 
 uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
   FreeMembers fleet = free;
+  // Each job is tried with its own workers, but without those that other unplaced jobs keep.
   for (const RecoveringJob& job : unplaced) fleet.workers_attached -= CountLeft(job.workers);
   for (const RecoveringJob& job : unplaced) {
     const int own = CountLeft(job.workers);
@@ -150,7 +152,8 @@ bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& f
   for (size_t i = unplaced.size(); i-- > 0;) {
     const RecoveringJob& job = unplaced[i];
     const bool is_last = i + 1 == unplaced.size();
-    if (!is_last && CountLeft(job.workers) < job.workers_min) {  // else it lacks no worker
+    // A job that has workers_min workers lacks something else, which a yield does not bring.
+    if (!is_last && CountLeft(job.workers) < job.workers_min) {
       FreeMembers trial = given;
       if (PlaceAgain(job, trial)) return true;
     }

@@ -1,4 +1,4 @@
-// Who carries on a job that has lost members.
+// Chooses the members of a job that recovers, and the job for which free members are reserved.
 #pragma once
 
 #include <cstdint>
@@ -14,52 +14,59 @@
 
 namespace muster {
 
-// A recovering job, as its last generation left it. "" stands for a member that is lost.
+// A recovering job, as its last generation left it. A name "" stands for a lost member.
 struct RecoveringJob {
   uint64_t number = 0;
   std::vector<std::string> workers;  // by rank
   int workers_min = 1;
   int workers_max = 1;
-  bool settle_for_fewer = false;  // than there were
-  // Those that are free, or were its own, but could not prepare the job when they last tried, and
-  // whether they are to try where it comes to workers_min by nobody else. None of them has a rank.
+  bool settle_for_fewer = false;  // may continue with fewer workers than it had
+  // Workers that failed to prepare the job the last time. They are free or were the job's own, and
+  // have no rank now. If `tries_refused`, the job takes as many of them as workers_min needs.
   absl::btree_set<std::string> refused = {};
   bool tries_refused = true;
   std::vector<std::string> ps;  // in plan order
-  bool keeps_ps = false;        // what they hold is carried on: nobody can take their place
-  int ps_wanted = 0;            // then: so many, of which those that are free hold backups
-  // Likewise: taken after all others, and given no backups.
+  // The shards continue in place, so no other ps can replace one of `ps`.
+  bool keeps_ps = false;
+  // The number of ps up to which a job with keeps_ps adds free ps, to hold replicas.
+  int ps_wanted = 0;
+  // Excluded ps. The job takes them after all others, and places no replicas on them.
   absl::btree_set<std::string> refused_ps = {};
-  // What its shards take of a ps that is new to it, at most; zeros: not known.
+  // The most that its shards take of a ps that is new to it. Zeros if not known.
   PsMemory ps_memory = {};
-  // Of those that it has: each has its own share. Who is not here is taken for a new one, and for
-  // large enough where it is kept.
+  // A ps that the job has, with its own share of the shards. A ps that own_ps lacks counts as new.
+  // With keeps_ps it counts as large enough.
   struct OwnPs {
     PsMemory memory;
-    // Of its memory, what other jobs leave, and all of it.
+    // The part of its memory that other jobs leave free, and all of it.
     int64_t room_bytes = std::numeric_limits<int64_t>::max();
     int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
   };
   absl::btree_map<std::string, OwnPs> own_ps = {};
 };
 
-// Who is left keeps his rank; who is free takes the rank of one who is lost, or a new one below the
-// maximum. With fewer workers than before, if that is settled for, those left move up; only then
-// those who have refused are taken, and no more of them than workers_min wants. The place of a ps
-// goes to the one with the fewest jobs among those with room; where too few have it, fewer workers
-// need less. Nothing where there are too few. Takes workers from `free`, which has none of the
-// job's own; of its ps it has all. Pure.
+// Places a recovering job. Returns nullopt if there are too few members.
+//
+// Workers: remaining workers keep their ranks. Free workers take the ranks of lost ones, then new
+// ranks up to workers_max. If ranks stay empty, the job needs settle_for_fewer, and later workers
+// move up. Only then it takes `refused` workers, at most as many as workers_min needs.
+//
+// Ps: the ps with the fewest jobs among those with room replaces a lost one. If too few ps have
+// room, the job takes fewer workers, because they need less memory.
+//
+// Removes the chosen workers from `free`, and adds the job to its ps. Requires: `free` has none of
+// the job's own workers, and every ps that is attached. Pure.
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free);
 
-// The job that what comes free is kept for, where these could not be placed: the first of them that
-// the fleet is large enough for, whoever it serves now; 0: none. The workers that the others have
-// left do not come free: they wait too. Pure.
+// Returns the job for which free members are reserved, or 0 if none. This is the first of
+// `unplaced` for which the fleet is large enough, including members that serve jobs now. The
+// workers of the other unplaced jobs do not count: these jobs wait too and keep them. Pure.
 uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
-// Of jobs that hold each other up, in the order in which they go: the last one is to give its
-// workers up where one before it could go on with those, or with those of others between them as
-// well. Whether what a job that runs has could help them as well is not asked: it may run for days.
-// Pure.
+// Whether the last of `unplaced` yields its workers. The jobs are in their order of precedence, and
+// may block each other. The last one yields if an earlier job could continue with its workers, or
+// with these and those of the jobs between them. The workers of running jobs do not count, because
+// such a job may run for days. Pure.
 bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
 }  // namespace muster

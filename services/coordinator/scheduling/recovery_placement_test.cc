@@ -12,7 +12,7 @@ FreeMembers Free(std::vector<std::string> workers, std::vector<FreeMembers::Ps> 
   return {.workers = std::move(workers), .ps = std::move(ps)};
 }
 
-TEST(RecoveryPlacementTest, WhoIsFreeTakesTheRankOfWhoIsLost) {
+TEST(RecoveryPlacementTest, FreeWorkerTakesTheRankOfALostOne) {
   FreeMembers free = Free({"w-10", "w-2"});
   free.ps = {{.name = "p-0"}};
   const auto placement = PlaceAgain(
@@ -20,55 +20,55 @@ TEST(RecoveryPlacementTest, WhoIsFreeTakesTheRankOfWhoIsLost) {
   ASSERT_TRUE(placement.has_value());
   EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-2", "w-5"));
   EXPECT_THAT(placement->ps, ElementsAre("p-0"));
-  EXPECT_THAT(free.workers, ElementsAre("w-10")) << "left to the others";
+  EXPECT_THAT(free.workers, ElementsAre("w-10")) << "it stays free for other jobs";
 }
 
-TEST(RecoveryPlacementTest, FewerAreSettledForDownToTheMinimumAndMoveUp) {
+TEST(RecoveryPlacementTest, SettlesForFewerWorkersDownToTheMinimumAndMovesThemUp) {
   RecoveringJob job{.workers = {"", "w-1", "w-2"}, .workers_min = 2, .workers_max = 3};
   FreeMembers nobody;
-  EXPECT_FALSE(PlaceAgain(job, nobody).has_value()) << "somebody may come";
+  EXPECT_FALSE(PlaceAgain(job, nobody).has_value()) << "another worker may attach";
   job.settle_for_fewer = true;
   EXPECT_THAT(PlaceAgain(job, nobody)->workers, ElementsAre("w-1", "w-2"));
   job.workers_min = 3;
   EXPECT_FALSE(PlaceAgain(job, nobody).has_value());
 }
 
-TEST(RecoveryPlacementTest, WhoIsFreeJoinsBelowTheMaximum) {
+TEST(RecoveryPlacementTest, FreeWorkersJoinUpToTheMaximum) {
   FreeMembers free = Free({"w-3", "w-4"});
   const auto placement =
       PlaceAgain({.workers = {"w-0", ""}, .workers_min = 1, .workers_max = 3}, free);
   EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-3", "w-4"));
 }
 
-TEST(RecoveryPlacementTest, WhoCouldNotPrepareIsTakenLastAndOnlyForTheMinimum) {
+TEST(RecoveryPlacementTest, RefusedWorkersAreTakenLastAndOnlyForTheMinimum) {
   RecoveringJob job{
       .workers = {"w-0", "", ""}, .workers_min = 2, .workers_max = 3, .refused = {"w-1", "w-2"}};
   FreeMembers free = Free({"w-1", "w-2"});
-  EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "somebody else may come";
+  EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "another worker may attach";
   job.settle_for_fewer = true;
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-1"));
   EXPECT_THAT(free.workers, ElementsAre("w-2"));
   free = Free({"w-1", "w-2", "w-3"});
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-3"));
-  EXPECT_THAT(free.workers, ElementsAre("w-1", "w-2")) << "left to the others";
+  EXPECT_THAT(free.workers, ElementsAre("w-1", "w-2")) << "it stays free for other jobs";
   job.tries_refused = false;
   free = Free({"w-1", "w-2"});
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
-// The last generation ended before it was known whether it can this time.
-TEST(RecoveryPlacementTest, WhoWasBeingTriedIsChosenLikeOthersThatCouldNotPrepare) {
+// The last generation ended before the worker had prepared, so it is still refused.
+TEST(RecoveryPlacementTest, RefusedWorkerThatLeftTheJobIsChosenLikeAFreeRefusedOne) {
   RecoveringJob job{
       .workers = {""}, .workers_min = 1, .workers_max = 2, .refused = {"w-10", "w-2"}};
   FreeMembers free = Free({"w-10"});
-  EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "somebody else may come";
+  EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "another worker may attach";
   job.settle_for_fewer = true;
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-2"));
   free = Free({"w-0", "w-10"});
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0"));
 }
 
-TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
+TEST(RecoveryPlacementTest, PsWithoutRoomAreNotChosen) {
   RecoveringJob job{.workers = {"w-0", ""},
                     .workers_min = 1,
                     .workers_max = 2,
@@ -78,7 +78,7 @@ TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
   FreeMembers free = Free(
       {"w-1"}, {{.name = "p-0", .room_bytes = 14}, {.name = "p-1", .jobs = 7, .room_bytes = 20}});
   const auto elsewhere = PlaceAgain(job, free);
-  EXPECT_THAT(elsewhere->ps, ElementsAre("p-1")) << "its own is too full";
+  EXPECT_THAT(elsewhere->ps, ElementsAre("p-1")) << "its own ps is too full";
   EXPECT_EQ(free.ps[1].room_bytes + free.ps[0].room_bytes, 14);
 
   free = Free({"w-1"}, {{.name = "p-0", .room_bytes = 15}});
@@ -95,8 +95,8 @@ TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
-// What it needs on one of them says nothing of the room on another.
-TEST(RecoveryPlacementTest, OfEachPsThatItHasAJobNeedsItsOwnShare) {
+// The job's share on one ps says nothing about the room that it needs on another.
+TEST(RecoveryPlacementTest, EachPsOfTheJobNeedsRoomForItsOwnShareOnly) {
   RecoveringJob job{.number = 1,
                     .workers = {"w-0"},
                     .ps = {"p-0", "p-1"},
@@ -120,7 +120,7 @@ TEST(RecoveryPlacementTest, OfEachPsThatItHasAJobNeedsItsOwnShare) {
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
-TEST(RecoveryPlacementTest, ALostPsIsReplacedByTheLightestUnlessWhatItHeldIsNeeded) {
+TEST(RecoveryPlacementTest, LostPsIsReplacedByTheLightestUnlessItsShardsAreNeeded) {
   const std::vector<FreeMembers::Ps> others = {
       {.name = "p-0"}, {.name = "p-2", .jobs = 3}, {.name = "p-3", .jobs = 1}};
   RecoveringJob job{.workers = {"w-0"}, .ps = {"p-0", ""}};
@@ -134,17 +134,17 @@ TEST(RecoveryPlacementTest, ALostPsIsReplacedByTheLightestUnlessWhatItHeldIsNeed
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
-TEST(RecoveryPlacementTest, APsThatCouldNotPrepareIsTakenAfterAllOthers) {
+TEST(RecoveryPlacementTest, RefusedPsIsTakenAfterAllOthers) {
   const RecoveringJob job{.workers = {"w-0"}, .ps = {"p-0", ""}, .refused_ps = {"p-1"}};
   const std::vector<FreeMembers::Ps> two = {{.name = "p-0"}, {.name = "p-1"}};
   FreeMembers free = Free({}, two);
   free.ps.push_back({.name = "p-2", .jobs = 3});
   EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-0", "p-2"));
   free = Free({}, two);
-  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-0", "p-1")) << "it may do this time";
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-0", "p-1")) << "it may succeed this time";
 }
 
-TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
+TEST(RecoveryPlacementTest, FreePsHoldMissingReplicasOfKeptShards) {
   RecoveringJob job{.workers = {"w-0"},
                     .ps = {"p-1"},
                     .keeps_ps = true,
@@ -159,12 +159,14 @@ TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
   EXPECT_EQ(free.ps.back().jobs, 1);
   job.refused_ps = {"p-3"};
   free = all;
-  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-2")) << "it could not hold them";
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-2"))
+      << "p-3 is refused and gets no replicas";
   FreeMembers nobody = Free({}, {{.name = "p-1"}});
-  EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1")) << "it goes on without";
+  EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1"))
+      << "the job continues without replicas";
 }
 
-TEST(RecoveryPlacementTest, TheLastGivesWayWhereOneBeforeCanGoOnWithItsWorkers) {
+TEST(RecoveryPlacementTest, LastJobYieldsIfAnEarlierOneCanContinueWithItsWorkers) {
   const RecoveringJob first{.number = 1,
                             .workers = {"w-0", "w-1", "w-2", ""},
                             .workers_min = 4,
@@ -177,18 +179,18 @@ TEST(RecoveryPlacementTest, TheLastGivesWayWhereOneBeforeCanGoOnWithItsWorkers) 
   EXPECT_FALSE(LastGivesWay({first}, free));
   EXPECT_TRUE(LastGivesWay({first, second}, free));
   third.workers[0] = "";
-  EXPECT_FALSE(LastGivesWay({first, third}, free)) << "it has nobody";
+  EXPECT_FALSE(LastGivesWay({first, third}, free)) << "the last job has no worker";
   RecoveringJob large = first;
   large.workers_min = 8;
-  EXPECT_FALSE(LastGivesWay({large, second}, free)) << "it would not do";
-  EXPECT_TRUE(LastGivesWay({large, second, first}, free)) << "the second can go on";
+  EXPECT_FALSE(LastGivesWay({large, second}, free)) << "too few workers for the large job";
+  EXPECT_TRUE(LastGivesWay({large, second, first}, free)) << "the second job can continue";
   RecoveringJob without_ps = first;
   without_ps.workers = {"w-0", "w-1", "w-2", "w-3"};
   without_ps.ps = {""};
   EXPECT_FALSE(LastGivesWay({without_ps, second}, free)) << "it lacks no worker";
 }
 
-TEST(RecoveryPlacementTest, WhatIsFreeIsKeptForTheFirstThatTheFleetIsLargeEnoughFor) {
+TEST(RecoveryPlacementTest, FreeMembersAreReservedForTheFirstJobThatTheFleetIsLargeEnoughFor) {
   FreeMembers free = Free({"w-9"});
   const RecoveringJob first{.number = 1, .workers = {"w-0", "w-1", "", ""}, .workers_min = 4};
   const RecoveringJob second{.number = 2, .workers = {"w-2", "w-3", ""}, .workers_min = 3};
@@ -197,14 +199,15 @@ TEST(RecoveryPlacementTest, WhatIsFreeIsKeptForTheFirstThatTheFleetIsLargeEnough
   free.workers_attached = 4;
   EXPECT_EQ(KeptFor({first}, free), 1);
   EXPECT_EQ(KeptFor({}, free), 0);
-  EXPECT_EQ(KeptFor({first, second}, free), 0) << "each has what the other lacks";
+  EXPECT_EQ(KeptFor({first, second}, free), 0) << "each job keeps the workers that the other lacks";
   free.workers_attached = 5;
-  EXPECT_EQ(KeptFor({first, second}, free), 2) << "the first lacks what the second has";
+  EXPECT_EQ(KeptFor({first, second}, free), 2)
+      << "the second job keeps the workers that the first lacks";
   free.workers_attached = 6;
   EXPECT_EQ(KeptFor({first, second}, free), 1);
 }
 
-TEST(RecoveryPlacementTest, NothingIsKeptForAJobWhosePsAreNotThereOrTooSmall) {
+TEST(RecoveryPlacementTest, NothingIsReservedForAJobWhosePsAreMissingOrTooSmall) {
   FreeMembers free = Free({}, {{.name = "p-0", .room_bytes = 5, .capacity_bytes = 20}});
   free.workers_attached = 2;
   RecoveringJob job{.number = 1,
@@ -218,10 +221,10 @@ TEST(RecoveryPlacementTest, NothingIsKeptForAJobWhosePsAreNotThereOrTooSmall) {
   EXPECT_EQ(KeptFor({job}, free), 0);
   job.ps_memory.bytes = 10;
   job.ps = {"p-0", ""};
-  EXPECT_EQ(KeptFor({job}, free), 0) << "there is one ps";
+  EXPECT_EQ(KeptFor({job}, free), 0) << "there is only one ps";
 
   job.keeps_ps = true;
-  EXPECT_EQ(KeptFor({job}, free), 0) << "nobody has what was lost";
+  EXPECT_EQ(KeptFor({job}, free), 0) << "no ps holds the lost shards";
   job.ps = {"p-1"};
   job.own_ps["p-1"] = {.memory = job.ps_memory, .room_bytes = 5, .capacity_bytes = 20};
   EXPECT_EQ(KeptFor({job}, free), 1) << "p-1 is leaving, and is still needed";

@@ -17,7 +17,7 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b) {
 
 namespace {
 
-// A need that is not known is nothing, which is cheap to look for: thousands of jobs may wait.
+// An unknown need is 0 bytes, for which no ps is compared: thousands of jobs may wait.
 bool HasRoom(const FreeMembers::Ps& ps, int64_t bytes) {
   return bytes == 0 || ps.room_bytes >= bytes;
 }
@@ -34,7 +34,7 @@ int CountLargeEnough(absl::Span<const FreeMembers::Ps> all, int64_t bytes) {
       std::ranges::count_if(all, [&](const auto& ps) { return ps.capacity_bytes >= bytes; }));
 }
 
-// Of a job that cannot start now.
+// Returns why `job` cannot start now.
 WaitCause CauseOf(const WaitingJob& job, const FreeMembers& free) {
   if (std::ssize(free.workers) < job.workers_min) return WaitCause::kWorkers;
   if (std::ssize(free.ps) < job.ps) return WaitCause::kPs;
@@ -89,12 +89,14 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
     }
     int workers = std::min<int>(job.workers_max, free.workers.size());
     const int enough = job.settle_for_fewer ? job.workers_min : job.workers_max;
+    // Fewer workers need less memory on each ps.
     while (workers >= enough && CountWithRoom(free.ps, job.ps_memory.With(workers)) < job.ps) {
       --workers;
     }
     if (workers < enough) {
       wait.cause = CauseOf(job, free);
       decision.waits.push_back(wait);
+      // A job that could never fit must not stop the others.
       if (job.reserves && CouldFit(job, free)) kept_for = job.number;
       continue;
     }

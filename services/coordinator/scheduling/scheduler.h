@@ -1,4 +1,4 @@
-// Which waiting job starts now, and on which members.
+// Decides which waiting jobs start now, and on which members.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace muster {
 
-// What a job's shards take of one ps.
+// The memory that a job's shards take on one ps, in bytes.
 struct PsMemory {
   int64_t bytes = 0;
-  int64_t bytes_per_worker = 0;  // and this for each of its workers
+  int64_t bytes_per_worker = 0;  // in addition, for each of the job's workers
 
   int64_t With(int workers) const { return bytes + bytes_per_worker * workers; }
 };
@@ -24,23 +24,23 @@ struct WaitingJob {
   int workers_min = 1;
   int workers_max = 1;
   int ps = 1;                    // 0: workers own the shards
-  PsMemory ps_memory = {};       // of each of them at most; zeros: not known yet
-  bool settle_for_fewer = true;  // false: only with workers_max, more may be about to come
-  bool reserves = false;         // it has waited for long: what comes free is kept for it
+  PsMemory ps_memory = {};       // the most that it needs on any ps; zeros: not known yet
+  bool settle_for_fewer = true;  // false: needs workers_max, because more workers may soon attach
+  bool reserves = false;         // it has waited long: free members are reserved for it
 };
 
 struct FreeMembers {
   struct Ps {
     std::string name;
-    int jobs = 0;  // that it serves already
-    // Left of its memory, and all of it.
+    int jobs = 0;  // the number of jobs that it serves
+    // The free part of its memory, and all of it.
     int64_t room_bytes = std::numeric_limits<int64_t>::max();
     int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
   };
-  std::vector<std::string> workers;  // that serve no job
-  std::vector<Ps> ps;                // every one attached: a ps serves several jobs
-  int workers_attached = 0;          // those that serve a job included
-  uint64_t kept_for = 0;             // a job before all that wait, to which it all goes; 0: none
+  std::vector<std::string> workers;  // those that serve no job
+  std::vector<Ps> ps;                // all attached ps: each can serve several jobs
+  int workers_attached = 0;          // including those that serve a job
+  uint64_t kept_for = 0;  // a job ahead of the queue that reserves all free members; 0: none
 };
 
 struct Placement {
@@ -51,14 +51,14 @@ struct Placement {
 
 // Why a job was not placed.
 enum class WaitCause : uint8_t {
-  kWorkers,   // too few are free
-  kPs,        // too few are attached
-  kPsMemory,  // too few ps have room for it
-  kGathers,   // it could start, and waits a moment for more workers
-  kItsTurn,   // what is free is kept for a job before it
+  kWorkers,   // too few workers are free
+  kPs,        // too few ps are attached
+  kPsMemory,  // too few ps have room for its shards
+  kGathers,   // it can start, but waits a moment for more workers
+  kItsTurn,   // free members are reserved for a job ahead of it
 };
 
-// A job that waits on, as the scheduler saw it when its turn came.
+// A job that stays in the queue, with the fleet as the scheduler saw it at the job's turn.
 struct Wait {
   uint64_t number = 0;
   WaitCause cause = WaitCause::kWorkers;
@@ -69,36 +69,41 @@ struct Wait {
   int workers_attached = 0;
   int ps_needed = 0;
   int ps_attached = 0;
-  uint64_t kept_for = 0;  // the job before it, with kItsTurn
+  uint64_t kept_for = 0;  // with kItsTurn: the job that has the reservation
 };
 
-// "w-2" before "w-10".
+// Orders names by length, then by bytes: "w-2" before "w-10".
 bool NaturalLess(const std::string& a, const std::string& b);
-// By fewest jobs, then name.
+// Orders ps by the number of their jobs, then by name.
 bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 
-// Gang scheduling: all of a job's members at once or none. Higher priority first, then submission
-// order; a job that does not fit is passed over and later ones may start before it (backfill),
-// unless it reserves and the fleet is large enough for it: small jobs that come one after the other
-// would keep a large gang waiting for ever. Nor does any start where what is free is kept already.
-// Workers in natural name order ("w-2" before "w-10"), ps by fewest jobs, then name, among those
-// that have room for the job's shards; where too few have it, fewer workers need less. Pure.
+// Gang scheduling: a job gets all of its members at once or none. Pure.
+//
+// Order: higher priority first, then submission order. Later jobs may start before a job that does
+// not fit (backfill). A job that `reserves` stops backfill if the fleet is large enough for it.
+// Otherwise a stream of small jobs would starve a large one. No job starts while free.kept_for is
+// set.
+//
+// Members: workers in natural name order ("w-2" before "w-10"). Ps with the fewest jobs first, then
+// by name, among those with room for the job's shards. If too few ps have room, the job takes fewer
+// workers, because they need less memory.
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
-// The same, with what keeps the others.
+// The result of Decide().
 struct Decision {
   std::vector<Placement> placements;
   std::vector<Wait> waits;  // in the order of the queue
 };
+// Like Schedule(), and also returns why each other job waits.
 Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free);
 
-// Whether the fleet is large enough for the job, whoever it serves now.
+// Whether the fleet is large enough for the job, including members that serve other jobs.
 bool CouldFit(const WaitingJob& job, const FreeMembers& free);
 
-// Whether it is memory of ps that a job waits for.
+// Whether a job waits for memory of ps.
 enum class MemoryFit {
-  kFits,       // it is not, or that is not known
-  kWaits,      // until other jobs end
-  kTooLittle,  // and too few of the ps that are attached would have it even if they served no job
+  kFits,       // no: enough ps have room, too few ps are attached, or its need is not known
+  kWaits,      // yes, until other jobs end
+  kTooLittle,  // yes, and too few attached ps have enough even without any other job
 };
 MemoryFit FitOf(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps);
 

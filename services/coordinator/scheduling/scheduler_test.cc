@@ -46,7 +46,7 @@ TEST(SchedulerTest, HigherPriorityGoesFirstThenSubmissionOrder) {
   EXPECT_THAT(Numbers(Schedule(jobs, Fleet({"w-0", "w-1"}, {"p-0"}))), ElementsAre(2, 3));
 }
 
-TEST(SchedulerTest, AJobThatDoesNotFitIsPassedOver) {
+TEST(SchedulerTest, LaterJobsStartBeforeOneThatDoesNotFit) {
   const std::vector<WaitingJob> jobs = {{.number = 1, .workers_min = 4, .workers_max = 4},
                                         {.number = 2}};
 
@@ -69,7 +69,7 @@ TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
   EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0"}, {"p-0"}))), ElementsAre(1));
 }
 
-TEST(SchedulerTest, WhatComesFreeIsKeptForAGangThatHasWaitedForLong) {
+TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
       {.number = 2},
@@ -77,12 +77,12 @@ TEST(SchedulerTest, WhatComesFreeIsKeptForAGangThatHasWaitedForLong) {
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
   free.workers_attached = 3;  // one serves a job
 
-  EXPECT_THAT(Numbers(Schedule(jobs, free)), ElementsAre(3)) << "before it in the order";
+  EXPECT_THAT(Numbers(Schedule(jobs, free)), ElementsAre(3)) << "it is ahead in the queue";
   free.workers.push_back("w-2");
   EXPECT_THAT(Numbers(Schedule({jobs[0], jobs[1]}, free)), ElementsAre(1));
 }
 
-TEST(SchedulerTest, NobodyStartsOnWhatIsKeptForAJobBeforeAllThatWait) {
+TEST(SchedulerTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
   free.kept_for = 9;
 
@@ -96,7 +96,7 @@ TEST(SchedulerTest, NobodyStartsOnWhatIsKeptForAJobBeforeAllThatWait) {
   }
 }
 
-TEST(SchedulerTest, NothingIsKeptForAGangThatTheFleetIsTooSmallFor) {
+TEST(SchedulerTest, NothingIsReservedForAGangThatTheFleetIsTooSmallFor) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
       {.number = 2, .ps = 2, .reserves = true},
@@ -128,17 +128,17 @@ TEST(SchedulerTest, PsWithoutRoomForTheShardsArePassedOver) {
 
   const auto placements = Schedule({job, second}, free);
 
-  ASSERT_THAT(Numbers(placements), ElementsAre(1, 2)) << "the second finds 150 left";
+  ASSERT_THAT(Numbers(placements), ElementsAre(1, 2)) << "150 bytes are left for the second job";
   EXPECT_THAT(placements[0].ps, ElementsAre("p-1"));
   EXPECT_THAT(placements[1].ps, ElementsAre("p-1"));
   free.workers.push_back("w-2");
   WaitingJob third = job;
   third.number = 3;
   EXPECT_THAT(Numbers(Schedule({job, second, third}, free)), ElementsAre(1, 2))
-      << "and the third 50";
+      << "50 bytes are left for the third job";
 }
 
-TEST(SchedulerTest, WhereMemoryIsShortAJobSettlesForFewerWorkers) {
+TEST(SchedulerTest, JobTakesFewerWorkersIfMemoryIsShort) {
   FreeMembers free{.workers = {"w-0", "w-1", "w-2"}, .ps = {{"p-0", 0, 150, 500}}};
   WaitingJob job{.number = 1,
                  .workers_min = 1,
@@ -153,7 +153,7 @@ TEST(SchedulerTest, WhereMemoryIsShortAJobSettlesForFewerWorkers) {
   EXPECT_THAT(Schedule({job}, free), IsEmpty());
 }
 
-TEST(SchedulerTest, NothingIsKeptForAJobThatNoPsIsLargeEnoughFor) {
+TEST(SchedulerTest, NothingIsReservedForAJobThatNoPsIsLargeEnoughFor) {
   const FreeMembers free{.workers = {"w-0"}, .ps = {{"p-0", 1, 50, 100}}, .workers_attached = 1};
   WaitingJob large{.number = 1, .ps_memory = {.bytes = 101}, .reserves = true};
   const WaitingJob small{.number = 2, .ps_memory = {.bytes = 10}};
@@ -167,7 +167,7 @@ TEST(SchedulerTest, TellsWhetherAJobWaitsForMemoryOfPs) {
   const std::vector<FreeMembers::Ps> ps = {{"p-0", 1, 50, 100}, {"p-1", 0, 80, 80}};
   WaitingJob job{.number = 1, .ps = 1};
 
-  EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "not known";
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "its need is not known";
   job.ps_memory.bytes = 80;
   EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits);
   job.ps_memory.bytes = 81;
@@ -181,7 +181,7 @@ TEST(SchedulerTest, TellsWhetherAJobWaitsForMemoryOfPs) {
   EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "it waits for a third ps";
 }
 
-TEST(SchedulerTest, WhoWaitsIsToldForWhatAndWhere) {
+TEST(SchedulerTest, EachWaitHasItsCauseAndPosition) {
   FreeMembers free;
   free.workers = {"w-0", "w-1"};
   free.workers_attached = 6;
@@ -205,7 +205,7 @@ TEST(SchedulerTest, WhoWaitsIsToldForWhatAndWhere) {
     numbers.push_back(wait.number);
     causes.push_back(wait.cause);
     EXPECT_EQ(wait.queue_length, 7);
-    EXPECT_EQ(wait.workers_free, 1) << "what the urgent one left";
+    EXPECT_EQ(wait.workers_free, 1) << "the urgent job took the other";
     EXPECT_EQ(wait.workers_attached, 6);
   }
   EXPECT_EQ(numbers, (std::vector<uint64_t>{1, 2, 3, 4, 6, 7}));
