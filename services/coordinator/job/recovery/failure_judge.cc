@@ -14,7 +14,7 @@ namespace {
 // A process that has lost a device ends, and another one takes its place.
 constexpr char kDeviceLost[] = "DEVICE_LOST";
 
-// What another process, or another place to start from, may do better.
+// Whether another process, or another checkpoint, may avoid the failure.
 bool IsRecoverable(const v1::MemberError& error) {
   switch (static_cast<absl::StatusCode>(error.code())) {
     case absl::StatusCode::kUnavailable:
@@ -22,13 +22,13 @@ bool IsRecoverable(const v1::MemberError& error) {
     case absl::StatusCode::kAborted:
       return true;
     default:
-      // Of a damaged checkpoint the dispatcher knows an older one, or that there is none.
+      // The dispatcher replaces a damaged checkpoint by an older one, or knows that there is none.
       return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED" ||
              error.reason() == kDeviceLost;
   }
 }
 
-// It becomes a metric's label, and a word of the log.
+// Whether `text` is an UPPER_CASE word. A member sends it, and it becomes a metric's label.
 bool IsReason(const std::string& text) {
   constexpr size_t kBytesMax = 64;
   return !text.empty() && text.size() <= kBytesMax && std::ranges::all_of(text, [](char c) {
@@ -36,7 +36,7 @@ bool IsReason(const std::string& text) {
   });
 }
 
-// The others go on without it, though it is there.
+// The verdict for a live member that the others continue without.
 FailureJudge::Verdict TooSlow(const std::string& reason, const std::string& member,
                               std::string message, std::string refusal) {
   return {.reason = reason,
@@ -119,7 +119,7 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
     }
   }
   if (now >= grace_until_) {
-    // One at a time; the others with the next ticks.
+    // One verdict per tick: the next ticks return the other silent members.
     if (const std::string* silent = members.FirstSilent()) {
       return Lost(*silent,
                   absl::StrCat("it did not come back within ", absl::FormatDuration(kRestartGrace),
@@ -139,11 +139,11 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
   }
   if (situation.pausing) {
     if (const std::string* busy = members.FirstNotPaused(now - kPauseMax)) {
-      return TooSlow("HALT_TIMEOUT", *busy,
-                     absl::StrCat(members.Describe(*busy),
-                                  " was told to pause and has not, and others have waited for ",
-                                  absl::FormatDuration(kPauseMax), ": it is gone on without"),
-                     absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax)));
+      return TooSlow(
+          "HALT_TIMEOUT", *busy,
+          absl::StrCat(members.Describe(*busy), " did not pause, and others have waited for ",
+                       absl::FormatDuration(kPauseMax), "; the job continues without it"),
+          absl::StrCat("it did not pause for ", absl::FormatDuration(kPauseMax)));
     }
   }
   mute_since_ = situation.mute.empty() ? absl::InfiniteFuture() : std::min(mute_since_, now);
@@ -154,16 +154,16 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                      situation.asked_step,
                      ", the step at which the workers stand, and has neither made one nor refused "
                      "for ",
-                     absl::FormatDuration(kPauseMax), ": it is gone on without"),
-        absl::StrCat("it said nothing of a checkpoint for ", absl::FormatDuration(kPauseMax)));
+                     absl::FormatDuration(kPauseMax), "; the job continues without it"),
+        absl::StrCat("it did not report on a checkpoint for ", absl::FormatDuration(kPauseMax)));
   }
   if (situation.halting_since + kHaltMax <= now) {
     if (const std::string* busy = members.FirstNotStopped()) {
-      return TooSlow(
-          "HALT_TIMEOUT", *busy,
-          absl::StrCat(members.Describe(*busy), " was told to halt ",
-                       absl::FormatDuration(kHaltMax), " ago and has not: it is gone on without"),
-          absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax)));
+      return TooSlow("HALT_TIMEOUT", *busy,
+                     absl::StrCat(members.Describe(*busy), " was told to halt ",
+                                  absl::FormatDuration(kHaltMax),
+                                  " ago and has not halted; the job continues without it"),
+                     absl::StrCat("it did not halt for ", absl::FormatDuration(kHaltMax)));
     }
   }
   return std::nullopt;

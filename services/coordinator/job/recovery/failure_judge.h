@@ -1,5 +1,5 @@
-// What a job makes of a failure of one of its members: who is to blame, since which step, and
-// whether the others can go on.
+// Failure detector of a job: which member is at fault, at which step, and whether the others can
+// continue.
 #pragma once
 
 #include <cstdint>
@@ -12,82 +12,91 @@
 
 namespace muster {
 
-// A member that fails is at fault unless it names another. That one may be dead: its lease, or its
-// own report, may tell the first cause, so an accusation is believed only after a while. Members
-// that do not come, back after a restart of the coordinator or any further in preparing, fail too.
-// Pure; time comes in; not thread-safe.
+// A member that fails is at fault unless it accuses another member. The accused member may be dead,
+// and its lease or its own report may then reveal the first cause. So an accusation takes effect
+// only after kAccusationSettles. A member also fails if it does not return after a restart of the
+// coordinator, makes no progress in preparing, or does not pause or halt in time.
+//
+// Pure: the caller passes the time. Not thread-safe.
 class FailureJudge {
  public:
+  // The time after which an accusation takes effect.
   static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
+  // The time that members have to return after a restart of the coordinator.
   static constexpr absl::Duration kRestartGrace = absl::Seconds(30);
-  // Who is there comes back in this time, also if he has just begun to back off for
-  // limits::kAttachBackoffMax.
+  // A live member reattaches within this time, even if it has just started its longest back-off
+  // (limits::kAttachBackoffMax).
   static constexpr absl::Duration kReturnTime = absl::Seconds(5);
+  // The longest time without progress in preparing.
   static constexpr absl::Duration kPrepareStallMax = absl::Minutes(10);
-  // A worker stops when it next waits for a parameter: within a step.
+  // The longest time from a Halt directive until the member halts. A worker halts when it next
+  // waits for a parameter, which is within a step.
   static constexpr absl::Duration kHaltMax = absl::Minutes(2);
-  // One who has paused waits so long for another one who has not, and all of them for a ps that
-  // does not say what becomes of their checkpoint: as for the answers to a step.
+  // How long a paused worker waits for one that has not paused. Also how long paused workers wait
+  // for a ps that does not report on their checkpoint.
   static constexpr absl::Duration kPauseMax = absl::Minutes(10);
-  // Whoever was slow is refused for so long, where it cannot rehearse.
+  // How long a slow member stays excluded if it cannot warm up.
   static constexpr absl::Duration kSlowRefused = absl::Minutes(5);
 
   struct Verdict {
     std::string reason;
     std::string message;
-    // The others could go on: it is a member that failed, and not what the job wants of it.
+    // The others can continue: the member failed, not the job.
     bool recoverable = false;
-    std::string lost = "";  // the member that is gone; "": nobody is
-    bool is_there = false;  // all the same, and may hear what it is told
-    // Not "": what it could not do. While others can it is not to be of the next generation. A ps,
-    // and a worker of a job whose workers do not rehearse, cannot show that it can after all: it is
-    // refused for so long. Whoever lacked something, such as memory, is not to cost a recovery
-    // every time; whoever was slow may soon be as fast as others (while it still hangs it is not
-    // free).
+    std::string lost = "";  // the lost member; "" if none
+    bool is_there = false;  // the lost member is alive and may receive directives
+    // The reason for which the job excludes the member, or "". An excluded member is not in the
+    // next generation while others can be.
     std::string refusal = "";
+    // How long the exclusion lasts for a ps, and for a worker of a job without warm-ups. Such a
+    // member cannot show earlier that it is able. A member that lacked something, such as memory,
+    // must not cost a recovery again and again. A slow member may soon be fast enough, so its
+    // exclusion is shorter. While it hangs it is not free in any case.
     absl::Duration refused_for = absl::Hours(1);
-    int64_t step = 0;  // where a member failed, as it says itself
+    int64_t step = 0;  // the step of the failure, by the member's own report
   };
 
-  // The coordinator has just started: members have kRestartGrace to come back. Those of a
-  // generation that runs whose link to a ps broke have kReturnTime; who halts ends his links.
+  // Call this after the coordinator started: members have kRestartGrace to return. In a running
+  // generation a member has only kReturnTime if its link to a ps broke. In a halting generation a
+  // broken link is no sign of a loss, because a member that halts closes its links.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
   bool gives_grace() const { return grace_until_ != absl::InfiniteFuture(); }
-  // Time stood still until `now`: a grace that has begun begins anew.
+  // The time up to `now` does not count: restarts a grace and a wait that have begun.
   void WentOn(absl::Time now) {
     if (gives_grace()) BeginGrace(now);
     if (mute_since_ != absl::InfiniteFuture()) mute_since_ = now;
   }
-  // A generation has just been given to its members. Each may take as long as it needs, but no
-  // longer than kPrepareStallMax without showing something new.
+  // Call this when a generation starts to prepare. Preparing may take any time, but at most
+  // kPrepareStallMax without progress.
   void BeginPreparing() { grace_until_ = absl::InfiniteFuture(); }
-  // The generation is over: accusations of it are void.
+  // Resets the detector at the end of a generation: drops the accusation.
   void Acquit() {
     accusation_.reset();
     mute_since_ = absl::InfiniteFuture();
   }
 
-  // A member has failed. No verdict yet: it accuses another member.
+  // Handles the failure report of a member. Returns nullopt if it accuses another member.
   std::optional<Verdict> Hear(const std::string& name, const v1::MemberError& error,
                               const JobMembers& members, absl::Time now);
-  // A member is gone. `step`: the job's progress.
+  // Returns the verdict for a lost member. `step` is the job's progress.
   Verdict Lost(const std::string& name, const std::string& why, const JobMembers& members,
                int64_t step) const;
-  // A member's stream has broken, or a ps has lost a member: who is cut off from both, or whose
-  // accuser is believed by that, is gone, and his lease need not be awaited.
+  // Call this after a member's stream broke or a ps lost its link to a member. Returns a verdict
+  // without waiting for the lease if a member without a stream is accused, or if a ps lost it too.
   std::optional<Verdict> Suspect(const JobMembers& members, int64_t step) const;
-  // Time has passed.
+  // The state of the job, for Tick().
   struct Situation {
     bool preparing = false;
-    bool pausing = false;    // workers were told to
+    bool pausing = false;    // workers were told to pause
     int64_t first_step = 0;  // of the generation
     int64_t step = 0;        // the job's progress
-    // Somebody who was asked for a checkpoint of the step at which all workers stand, and has not
-    // answered, while nobody writes one; "": nobody.
+    // A member that owes an answer about the checkpoint of the step at which all workers stand,
+    // while no member writes one. "" if none.
     std::string mute = "";
     int64_t asked_step = 0;
     absl::Time halting_since = absl::InfiniteFuture();
   };
+  // Checks the deadlines.
   std::optional<Verdict> Tick(const Situation& situation, const JobMembers& members,
                               absl::Time now);
 
@@ -100,7 +109,7 @@ class FailureJudge {
 
   std::optional<Accusation> accusation_;  // the first
   absl::Time grace_until_ = absl::InfiniteFuture();
-  absl::Time mute_since_ = absl::InfiniteFuture();  // that somebody is
+  absl::Time mute_since_ = absl::InfiniteFuture();  // since when Situation::mute is set
 };
 
 }  // namespace muster

@@ -45,7 +45,7 @@ class FailureJudgeTest : public ::testing::Test {
   FailureJudge judge_;
 };
 
-TEST_F(FailureJudgeTest, WhoFailsAndNamesNobodyElseOfTheJobIsToBlame) {
+TEST_F(FailureJudgeTest, FailedMemberThatAccusesNoOtherMemberIsAtFault) {
   for (const char* culprit : {"", "w-0", "a stranger"}) {
     const auto verdict = judge_.Hear("w-0", Error(culprit), members_, kStart);
     ASSERT_TRUE(verdict.has_value()) << culprit;
@@ -59,7 +59,7 @@ TEST_F(FailureJudgeTest, WhoFailsAndNamesNobodyElseOfTheJobIsToBlame) {
   }
 }
 
-TEST_F(FailureJudgeTest, WhoHasLostItsDeviceIsGoneAndTheOthersGoOn) {
+TEST_F(FailureJudgeTest, MemberWithoutItsDeviceIsLostAndTheOthersContinue) {
   v1::MemberError error = Error("");
   error.set_code(static_cast<int>(absl::StatusCode::kInternal));
   EXPECT_FALSE(judge_.Hear("w-0", error, members_, kStart)->recoverable);
@@ -69,9 +69,10 @@ TEST_F(FailureJudgeTest, WhoHasLostItsDeviceIsGoneAndTheOthersGoOn) {
   EXPECT_EQ(verdict->lost, "w-0");
 }
 
-TEST_F(FailureJudgeTest, AnAccusationIsBelievedAfterAWhileUnlessTheGenerationIsOver) {
+TEST_F(FailureJudgeTest, AccusationTakesEffectAfterAWhileUnlessTheGenerationEnds) {
   EXPECT_FALSE(judge_.Hear("w-0", Error("p-0"), members_, kStart).has_value());
-  EXPECT_FALSE(judge_.Hear("w-1", Error("w-0"), members_, kStart).has_value()) << "a later one";
+  EXPECT_FALSE(judge_.Hear("w-1", Error("w-0"), members_, kStart).has_value())
+      << "only the first accusation counts";
   const absl::Time settled = kStart + FailureJudge::kAccusationSettles;
   EXPECT_FALSE(judge_.Tick({}, members_, settled - absl::Milliseconds(1)).has_value());
 
@@ -84,7 +85,7 @@ TEST_F(FailureJudgeTest, AnAccusationIsBelievedAfterAWhileUnlessTheGenerationIsO
   EXPECT_FALSE(judge_.Tick({}, members_, settled).has_value());
 }
 
-TEST_F(FailureJudgeTest, TheLossOfTheAccusedIsTheFirstCause) {
+TEST_F(FailureJudgeTest, LossOfTheAccusedMemberQuotesTheAccusation) {
   Report("p-0", v1::MEMBER_RUNNING, 9);
   EXPECT_EQ(judge_.Lost("p-0", "its lease ran out", members_, /*step=*/8).message,
             "p-0 (ps, shard 0) was lost at step 9: its lease ran out");
@@ -98,7 +99,7 @@ TEST_F(FailureJudgeTest, TheLossOfTheAccusedIsTheFirstCause) {
             "p-0 (ps, shard 0) was lost at step 7: its lease ran out (w-0: connection reset)");
 }
 
-TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
+TEST_F(FailureJudgeTest, MemberThatDoesNotReturnAfterARestartIsLost) {
   judge_.BeginGrace(kStart);
   Report("w-0", v1::MEMBER_RUNNING);
   Report("p-0", v1::MEMBER_RUNNING);
@@ -112,10 +113,10 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
             "w-1 (worker, rank 1, on node-3) was lost at step 5: it did not come back within 30s "
             "after the coordinator's restart; 1 worker waits for its gradients");
   members_.SetLost("w-1");
-  EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "said once";
+  EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "reported only once";
 }
 
-TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartAndIsCutOffFromAPsTooIsLostSoon) {
+TEST_F(FailureJudgeTest, MissingMemberThatAPsLostTooIsLostSoonAfterARestart) {
   judge_.BeginGrace(kStart);
   Report("w-0", v1::MEMBER_RUNNING);
   v1::JobReport report;
@@ -125,21 +126,21 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartAndIsCutOffFromAPsTooIsL
   const absl::Time soon = kStart + FailureJudge::kReturnTime;
   const FailureJudge::Situation running{.step = 5}, preparing{.preparing = true};
   EXPECT_FALSE(judge_.Tick(running, members_, soon - absl::Milliseconds(1)).has_value());
-  EXPECT_FALSE(judge_.Tick(preparing, members_, soon).has_value()) << "links are yet to come";
+  EXPECT_FALSE(judge_.Tick(preparing, members_, soon).has_value()) << "links do not exist yet";
 
   const auto verdict = judge_.Tick(running, members_, soon);
 
   ASSERT_TRUE(verdict.has_value());
-  EXPECT_EQ(verdict->lost, "w-1") << "w-0 is there";
+  EXPECT_EQ(verdict->lost, "w-1") << "w-0 has returned";
   EXPECT_EQ(verdict->message,
             "w-1 (worker, rank 1, on node-3) was lost at step 5: it did not come back after the "
             "coordinator's restart, and its link to a ps broke; 1 worker waits for its gradients");
   members_.SetLost("w-1");
-  EXPECT_FALSE(judge_.Tick(running, members_, soon).has_value()) << "said once";
+  EXPECT_FALSE(judge_.Tick(running, members_, soon).has_value()) << "reported only once";
 }
 
-// Who halts drops its links by itself, and has told the ps so before the coordinator came back.
-TEST_F(FailureJudgeTest, ALinkThatBrokeIsNoSignOfALossWhereTheGenerationIsHalted) {
+// A member that halts closes its links itself, and may do so before the coordinator is back.
+TEST_F(FailureJudgeTest, BrokenLinkIsNoSignOfALossWhileTheGenerationHalts) {
   judge_.BeginGrace(kStart);
   Report("w-0", v1::MEMBER_HALTED);
   v1::JobReport report;
@@ -152,7 +153,7 @@ TEST_F(FailureJudgeTest, ALinkThatBrokeIsNoSignOfALossWhereTheGenerationIsHalted
   EXPECT_EQ(judge_.Tick(halting, members_, end)->lost, "w-1");
 }
 
-TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
+TEST_F(FailureJudgeTest, MemberWithoutProgressInPreparingIsLost) {
   judge_.BeginPreparing();
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_PREPARED);
   Report("w-1", v1::MEMBER_PREPARING);
@@ -160,7 +161,7 @@ TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
   now_ += FailureJudge::kPrepareStallMax;
   EXPECT_FALSE(judge_.Tick({.preparing = false}, members_, now_).has_value());
   Report("w-1", v1::MEMBER_PREPARING, 0, /*prepare_progress=*/1 << 20);
-  EXPECT_FALSE(judge_.Tick(preparing, members_, now_).has_value()) << "it restores";
+  EXPECT_FALSE(judge_.Tick(preparing, members_, now_).has_value()) << "it makes progress";
   now_ += FailureJudge::kPrepareStallMax;
   Report("w-1", v1::MEMBER_PREPARING, 0, /*prepare_progress=*/1 << 20);
 
@@ -173,13 +174,13 @@ TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
       "w-1 (worker, rank 1, on node-3) is not ready for step 4 and has shown no progress for 10m");
 }
 
-// Who has paused is told of no time by the others: it would wait for ever.
-TEST_F(FailureJudgeTest, WhoDoesNotPauseIsNamedOnceAnotherHasWaited) {
+// A paused worker has no deadline of its own, so without this one it would wait forever.
+TEST_F(FailureJudgeTest, WorkerThatDoesNotPauseIsLostAfterAnotherHasWaited) {
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_RUNNING);
   Report("p-0", v1::MEMBER_RUNNING);
   const FailureJudge::Situation pausing{.pausing = true};
   now_ += FailureJudge::kPauseMax;
-  EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "both make their step";
+  EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "no worker has paused yet";
   Report("w-0", v1::MEMBER_PAUSED);
   now_ += FailureJudge::kPauseMax;
   EXPECT_FALSE(judge_.Tick({.pausing = false}, members_, now_).has_value());
@@ -190,20 +191,21 @@ TEST_F(FailureJudgeTest, WhoDoesNotPauseIsNamedOnceAnotherHasWaited) {
   EXPECT_EQ(verdict->reason, "HALT_TIMEOUT");
   EXPECT_EQ(verdict->lost, "w-1");
   EXPECT_EQ(verdict->message,
-            "w-1 (worker, rank 1, on node-3) was told to pause and has not, and others have waited "
-            "for 10m: it is gone on without");
+            "w-1 (worker, rank 1, on node-3) did not pause, and others have waited "
+            "for 10m; the job continues without it");
   Report("w-1", v1::MEMBER_PAUSED);
   now_ += FailureJudge::kPauseMax;
-  EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "a save takes its time";
+  EXPECT_FALSE(judge_.Tick(pausing, members_, now_).has_value()) << "a save may take longer";
 }
 
 // The workers have paused, and none of them waits with a deadline.
-TEST_F(FailureJudgeTest, WhoSaysNothingOfACheckpointIsNamed) {
+TEST_F(FailureJudgeTest, MemberThatDoesNotReportOnACheckpointIsLost) {
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED);
   const FailureJudge::Situation mute{.pausing = true, .mute = "p-0", .asked_step = 7};
   EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
   now_ += FailureJudge::kPauseMax - absl::Seconds(1);
-  EXPECT_FALSE(judge_.Tick({.pausing = true}, members_, now_).has_value()) << "somebody writes";
+  EXPECT_FALSE(judge_.Tick({.pausing = true}, members_, now_).has_value())
+      << "a member writes the checkpoint";
   EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
   now_ += FailureJudge::kPauseMax - absl::Seconds(1);
   EXPECT_FALSE(judge_.Tick(mute, members_, now_).has_value());
@@ -223,7 +225,7 @@ TEST_F(FailureJudgeTest, WhoSaysNothingOfACheckpointIsNamed) {
                         "stand, and has neither made one nor refused for 10m"));
 }
 
-TEST_F(FailureJudgeTest, WhoDoesNotHaltIsNamed) {
+TEST_F(FailureJudgeTest, MemberThatDoesNotHaltIsLost) {
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_RUNNING);
   const FailureJudge::Situation halting{.halting_since = kStart};
@@ -234,8 +236,8 @@ TEST_F(FailureJudgeTest, WhoDoesNotHaltIsNamed) {
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->reason, "HALT_TIMEOUT");
   EXPECT_EQ(verdict->message,
-            "w-1 (worker, rank 1, on node-3) was told to halt 2m ago and has not: it is gone on "
-            "without");
+            "w-1 (worker, rank 1, on node-3) was told to halt 2m ago and has not "
+            "halted; the job continues without it");
 }
 
 }  // namespace

@@ -11,20 +11,20 @@
 
 namespace muster {
 
-// Only where all chunks are within a step of each other, at versions that every worker has helped
-// to make, is there one that all shards can step back to.
+// All shards need a common version that each can step back to. They have one only if all chunks are
+// within a step of each other, at versions to which every worker contributed.
 bool Interruption::CanCarry(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
   const bool is_bsp = sync.mode() == v1::BSP || sync.mode() == v1::SYNC_MODE_UNSPECIFIED;
   return is_bsp && sync.backup_workers() == 0;
 }
 
-// Who makes the second step of a generation has seen that all backups hold the first one
+// A worker makes the second step of a generation only after all replicas hold the first one
 // (lib/shard/replication/backup_agreement.h).
 bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
                                 const std::string& name) {
   if (!CanCarry(plan)) return false;
-  // The others cannot make the last steps again without those that are done.
+  // The others cannot repeat the last steps without workers that are done.
   if (members.AnyWorkerDone()) return false;
   if (members.at(name).is_worker()) return true;
   const bool all_filled = members.NewestStep() >= plan.first_step() + 2;
@@ -83,7 +83,7 @@ std::optional<Interruption::Resumption> Interruption::ResumesAt(const v1::JobPla
   if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;
   Resumption resumption{.carries = carries_, .since = stopped_since_};
   if (!carries_) return resumption;
-  // NoteStopped() has seen that they are there.
+  // This cannot fail: NoteStopped() has checked it.
   std::optional<CarriedShards> carried = ShardsHeld(plan, members);
   CHECK(carried.has_value());
   resumption.first_step = carried->first_step;
@@ -91,9 +91,9 @@ std::optional<Interruption::Resumption> Interruption::ResumesAt(const v1::JobPla
   return resumption;
 }
 
-// Who has not been started has nothing to tell and nothing to keep; others are halted first, so
-// that nobody holds up the end of their links. A ps that is still behind comes along first, with
-// the shards that the generation was to carry on.
+// A member that has not started has nothing to report and holds nothing, so it is released at once.
+// Other members halt first, so that none of them delays the end of the links. A ps that is behind
+// prepares this generation first, because it still has the shards that continue in place.
 std::optional<v1::Directive> Interruption::WantedOf(const JobMembers::Member& member,
                                                     const v1::JobPlan& plan) const {
   if (member.lost) return std::nullopt;
@@ -102,7 +102,7 @@ std::optional<v1::Directive> Interruption::WantedOf(const JobMembers::Member& me
   if (!member.serving) {
     if (member.is_worker() || member.behind == 0) return std::nullopt;
     if (!carries_ || plan.carries() != member.behind) return release;
-    directive.mutable_prepare();  // who sends it adds the plan
+    directive.mutable_prepare();  // the sender adds the plan
     return directive;
   }
   if (member.state == v1::MEMBER_HALTED && member.has_stopped()) {

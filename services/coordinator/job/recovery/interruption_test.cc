@@ -42,7 +42,7 @@ class InterruptionTest : public ::testing::Test {
   Interruption interruption_;
 };
 
-TEST_F(InterruptionTest, OnlyShardsThatAreWithinAStepOfEachOtherCanBeCarried) {
+TEST_F(InterruptionTest, OnlyBspShardsContinueInPlace) {
   for (const auto mode :
        {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::ALLREDUCE}) {
     plan_.mutable_spec()->mutable_sync()->set_mode(mode);
@@ -53,29 +53,30 @@ TEST_F(InterruptionTest, OnlyShardsThatAreWithinAStepOfEachOtherCanBeCarried) {
   EXPECT_FALSE(Interruption::CanCarry(plan_));
 }
 
-TEST_F(InterruptionTest, AWorkerIsDoneWithoutWhereverShardsGoOn) {
+TEST_F(InterruptionTest, CanDoWithoutAWorkerIfShardsContinueInPlace) {
   EXPECT_TRUE(Interruption::CanDoWithout(plan_, members_, "w-0"));
   plan_.mutable_spec()->mutable_sync()->set_mode(v1::ASP);
   EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "w-0"));
 }
 
-TEST_F(InterruptionTest, APsIsDoneWithoutOnceOthersHoldWhatItHas) {
+TEST_F(InterruptionTest, CanDoWithoutAPsOnceReplicasHoldItsShards) {
   plan_.set_first_step(5);
   Report("w-0", v1::MEMBER_RUNNING, 0, /*newest=*/7);
-  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "it has no backup";
+  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "its shard has no replica";
 
   plan_.mutable_shards(0)->mutable_backup()->set_member("p-1");
   members_.Enlist(plan_, now_);
   members_.SetLeaving("p-0");
   Report("w-0", v1::MEMBER_RUNNING, 0, 6);
-  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "it may not be filled yet";
+  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0"))
+      << "the replica may not be filled yet";
   Report("w-0", v1::MEMBER_RUNNING, 0, 7);
   EXPECT_TRUE(Interruption::CanDoWithout(plan_, members_, "p-0"));
   Report("w-0", v1::MEMBER_DONE, 0, 7);
   EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "the job is about to end";
 }
 
-TEST_F(InterruptionTest, RecoveriesAreCountedInARowUntilOneBringsAStep) {
+TEST_F(InterruptionTest, CountsRecoveriesInARowUntilTheJobMakesANewStep) {
   v1::RestartSpec policy;
   policy.set_max_restarts(2);
   auto recovery = Interruption::Count({}, policy, /*step=*/0);
@@ -92,25 +93,25 @@ TEST_F(InterruptionTest, RecoveriesAreCountedInARowUntilOneBringsAStep) {
   EXPECT_EQ(recovery->count(), 3);
 }
 
-TEST_F(InterruptionTest, TheStepsThatAreMadeAgainAddUpOverRecoveries) {
+TEST_F(InterruptionTest, RepeatedStepsAddUpOverRecoveries) {
   v1::JobRecovery recovery;
   recovery.set_step(57);
   Interruption::NoteResumption(/*first_step=*/50, /*made=*/55, recovery);
   EXPECT_EQ(recovery.resumed_step(), 50);
   EXPECT_EQ(recovery.steps_again(), 7);
   Interruption::NoteResumption(40, 58, recovery);
-  EXPECT_EQ(recovery.resumed_step(), 50) << "the job was suspended, and this is no recovery";
+  EXPECT_EQ(recovery.resumed_step(), 50) << "a resumption after a suspension is no recovery";
 
   recovery.clear_resumed_step();
   Interruption::NoteResumption(50, 58, recovery);
-  EXPECT_EQ(recovery.steps_again(), 7 + 8) << "somebody told of one more meanwhile";
+  EXPECT_EQ(recovery.steps_again(), 7 + 8) << "a member reported one more step";
   recovery.clear_resumed_step();
   Interruption::NoteResumption(59, 59, recovery);
   EXPECT_EQ(recovery.steps_again(), 7 + 8);
   EXPECT_EQ(recovery.resumed_step(), 59);
 }
 
-TEST_F(InterruptionTest, TheFirstOfARowDoesNotWaitAndTheOthersEverLonger) {
+TEST_F(InterruptionTest, FirstRecoveryDoesNotWaitAndLaterOnesBackOff) {
   v1::RestartSpec policy;
   auto backoff = [&](int in_row) {
     v1::JobRecovery recovery;
@@ -133,7 +134,7 @@ TEST_F(InterruptionTest, TheFirstOfARowDoesNotWaitAndTheOthersEverLonger) {
   EXPECT_EQ(backoff(1000), absl::ZeroDuration());
 }
 
-TEST_F(InterruptionTest, TheNextGenerationBeginsAtTheVersionThatAllShardsHaveOnceAllHaveStopped) {
+TEST_F(InterruptionTest, ResumesAtTheCommonVersionOnceAllMembersHaveStopped) {
   interruption_.Begin(/*carries=*/true, absl::Seconds(2), now_);
   Report("w-0", v1::MEMBER_HALTED, 0, 7);
   Report("p-0", v1::MEMBER_HALTED, 6, 7);
@@ -141,7 +142,7 @@ TEST_F(InterruptionTest, TheNextGenerationBeginsAtTheVersionThatAllShardsHaveOnc
   now_ += absl::Seconds(1);
   Report("p-1", v1::MEMBER_HALTED, 7, 8);
   EXPECT_FALSE(interruption_.NoteStopped(plan_, members_, now_));
-  EXPECT_FALSE(interruption_.ResumesAt(plan_, members_, now_).has_value()) << "it is too early";
+  EXPECT_FALSE(interruption_.ResumesAt(plan_, members_, now_).has_value()) << "the back-off lasts";
 
   const auto resumption = interruption_.ResumesAt(plan_, members_, now_ + absl::Seconds(1));
 
@@ -151,7 +152,7 @@ TEST_F(InterruptionTest, TheNextGenerationBeginsAtTheVersionThatAllShardsHaveOnc
   EXPECT_EQ(resumption->since, now_);
 }
 
-TEST_F(InterruptionTest, ShardsThatAreTooFarApartAreLetGo) {
+TEST_F(InterruptionTest, ShardsThatAreTooFarApartAreReleased) {
   interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), now_);
   HaltAll(6, 7);
   Report("p-1", v1::MEMBER_HALTED, 9, 10);
@@ -164,7 +165,7 @@ TEST_F(InterruptionTest, ShardsThatAreTooFarApartAreLetGo) {
   EXPECT_FALSE(interruption_.ResumesAt(plan_, members_, now_)->carries);
 }
 
-TEST_F(InterruptionTest, WhoRunsIsHaltedAndWhoHasNotBegunIsReleasedUnlessItHoldsShards) {
+TEST_F(InterruptionTest, HaltsRunningMembersAndReleasesPreparingOnesWithoutShards) {
   interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), now_);
   Report("w-0", v1::MEMBER_PREPARING);
   Report("p-0", v1::MEMBER_PREPARING);
@@ -178,7 +179,7 @@ TEST_F(InterruptionTest, WhoRunsIsHaltedAndWhoHasNotBegunIsReleasedUnlessItHolds
   EXPECT_EQ(WantedOf("p-1"), v1::Directive::KIND_NOT_SET);
 }
 
-TEST_F(InterruptionTest, APsThatIsStillBehindIsBroughtAlongWithWhatThisGenerationWasToCarryOn) {
+TEST_F(InterruptionTest, PsThatIsBehindPreparesIfItsShardsContinueInPlace) {
   interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), now_);
   members_.Take("p-0", nullptr, now_, /*behind=*/3);
   EXPECT_EQ(WantedOf("p-0"), v1::Directive::kPrepare);

@@ -11,7 +11,7 @@
 namespace muster {
 namespace {
 
-// No more than a member of ours tells.
+// Keeps at most kLinksReportedMax links: a member sends this list, so its length is not trusted.
 std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, const std::string& name,
                                                absl::Time now) {
   auto links = std::make_shared<v1::MemberLinks>();

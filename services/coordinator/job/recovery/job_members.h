@@ -1,4 +1,4 @@
-// Who takes part in a job's generation, and what each of them said last.
+// The members of a job's generation, and the last report of each.
 #pragma once
 
 #include <cstdint>
@@ -16,50 +16,51 @@
 
 namespace muster {
 
-// Every chunk can be had at these versions and those between.
+// A ps can provide every chunk at each version from `oldest` to `newest`.
 struct HeldVersions {
   int64_t oldest = 0;
   int64_t newest = 0;
 };
 
-// Pure; time comes in; not thread-safe. Members that are not of the generation are not here.
+// Contains only the members of the present generation. Pure: the caller passes the time. Not
+// thread-safe.
 class JobMembers {
  public:
-  // A directive that is still wanted is sent again after this long: it may have been lost.
+  // How long until a directive that is still wanted is sent again, because it may be lost.
   static constexpr absl::Duration kResend = absl::Seconds(2);
 
   struct Member {
-    int rank = -1;                // -1: a ps
-    bool was_there = false;       // in one that ran, as the same, and was not lost since
-    bool is_presumed = false;     // that it was, until its first word
-    std::string host;             // "": not known
-    absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
-    std::string address;          // of a worker's shard with allreduce, once it is prepared
-    bool heard = false;           // has reported at all since it was enlisted here
-    bool serving = false;         // has reported this generation
+    int rank = -1;  // -1: a ps
+    // The member ran an earlier generation in the same role, and has not been lost since.
+    bool was_there = false;
+    bool is_presumed = false;     // was_there is assumed until the first report
+    std::string host;             // "" if not known
+    absl::btree_set<int> shards;  // those that own chunks; a worker has shards only with allreduce
+    std::string address;          // with allreduce: the address of a prepared worker's shard
+    bool heard = false;           // has reported since Enlist()
+    bool serving = false;         // its last report was of this generation
     v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
     int64_t next_step = 0;
-    // Of a ps that is halted: what every chunk of its shards can be had at, and of its backups, by
-    // shard.
+    // The versions that a halted ps holds: of all of its own shards, and of each replica, by shard.
     HeldVersions held;
     absl::btree_map<int, HeldVersions> backups;
-    uint32_t behind = 0;                  // the generation that it still serves instead of this one
-    std::vector<std::string> lost_links;  // whose links of this job broke at a ps
-    bool has_stream = true;               // to the coordinator
-    bool lost = false;                    // in this generation
-    bool leaving = false;                 // is not to be of the next one
-    bool has_more_records = false;        // than its last report could hold
+    uint32_t behind = 0;                  // the earlier generation that it still serves, or 0
+    std::vector<std::string> lost_links;  // the members whose links broke at this ps
+    bool has_stream = true;               // has a stream to the coordinator
+    bool lost = false;                    // lost in this generation
+    bool leaving = false;                 // will not be in the next generation
+    bool has_more_records = false;        // its last report was full of records
     v1::DatasetFacts dataset;
     uint64_t prepare_progress = 0;
-    std::optional<v1::StepTiming> timing;  // of a worker, and when it said so
-    absl::Time timed;
-    std::shared_ptr<const v1::MemberLinks> links;  // likewise; null: it has not said
-    absl::Time advanced;  // when it last showed something new on its way to being prepared
+    std::optional<v1::StepTiming> timing;          // the last one that a worker reported
+    absl::Time timed;                              // when it reported `timing`
+    std::shared_ptr<const v1::MemberLinks> links;  // the last ones reported; null if none
+    absl::Time advanced;                           // the last change of state or progress
 
     bool is_worker() const { return rank >= 0; }
     bool holds() const { return !is_worker() && !lost && serving && state == v1::MEMBER_HALTED; }
-    // Nothing of the generation goes on there any more, and all that it had to tell is told. A ps
-    // that is still behind may hold what this generation was to carry on.
+    // The generation has ended on this member, and the member has reported everything. A ps that is
+    // behind has not stopped: it may hold the shards that this generation continues in place.
     bool has_stopped() const {
       if (lost) return true;
       if (!serving) return heard && (is_worker() || behind == 0);
@@ -67,92 +68,94 @@ class JobMembers {
     }
   };
 
-  // The members of a plan; what was known of those before is forgotten, but that they were there.
+  // Replaces the members by those of `plan`. Keeps only `was_there` of the earlier ones.
   void Enlist(const v1::JobPlan& plan, absl::Time now);
 
   bool contains(const std::string& name) const { return members_.contains(name); }
   const Member& at(const std::string& name) const { return members_.at(name); }
   std::vector<std::string> names() const;
   const std::vector<std::string>& workers() const { return workers_; }  // by rank
-  // In the order of their shards; then those that have but backups.
+  // First the ps with shards, in the order of these, then the ps that have only replicas.
   const std::vector<std::string>& ps() const { return ps_; }
-  // What it is to the job and where, for messages: "w-0 (worker, rank 0, on node-1)".
+  // Returns role and host for messages: "w-0 (worker, rank 0, on node-1)".
   std::string Describe(const std::string& name) const;
-  // What running workers cannot go on without when the member is gone; "": nothing.
+  // Returns what running workers wait for if the member is lost: "2 workers wait for its values".
+  // "" if none waits.
   std::string WhatIsAwaitedOf(const std::string& name) const;
 
-  // A report of this generation; or, null, one that has none of it, but perhaps an earlier one.
-  // Returns the member.
+  // Stores a report of this generation and returns the member. `report` is null if the member does
+  // not serve this generation. `behind` is then the earlier generation that it serves, or 0.
   const Member& Take(const std::string& name, const v1::JobReport* report, absl::Time now,
                      uint32_t behind = 0);
 
-  // What the workers have told of where their time goes, and of their links, by rank; who has told
-  // nothing is left out.
+  // Return the last timings and links of the workers, by rank. Workers that reported none are left
+  // out.
   std::vector<v1::MemberTiming> Timing() const;
   std::vector<std::shared_ptr<const v1::MemberLinks>> Links() const;
 
-  // Whether the directive is to be sent to the member now, which counts it as sent: not while the
-  // same one is still young.
+  // Whether to send the directive to the member now. If true, counts it as sent. False if the same
+  // directive was sent less than kResend ago.
   bool IsDue(const std::string& name, const v1::Directive& directive, absl::Time now);
-  // Time stood still until `now`.
+  // The time up to `now` does not count as time without progress.
   void WentOn(absl::Time now);
-  // The member's stream is new: whatever was sent before may be lost.
+  // The member has a new stream: directives that were sent on the old one may be lost.
   void Reattached(const std::string& name);
   void StreamBroken(const std::string& name);
-  // The generation runs: its members have shown that they can, and see the same data.
+  // The generation runs: all of its members have prepared it and see the same data.
   void Began();
-  // The same of a job that has run before the coordinator was restarted, which does not know of
-  // which of its members: of all but those whose first word is that they know nothing of the job.
+  // The same for a job that ran before a restart of the coordinator. The coordinator does not know
+  // which members took part, so it presumes all of them. If the first report of a member says
+  // that it does not know the job, the member did not take part.
   void BeganBefore();
-  // Returns whether it is new.
+  // Marks the member as leaving. Returns false if it was marked before.
   bool SetLeaving(const std::string& name) {
     return !std::exchange(members_.at(name).leaving, true);
   }
-  // Those who are leaving and not lost.
+  // Returns the members that are leaving and not lost.
   std::vector<std::string> Leaving() const;
-  // Somebody who has not stopped, null: nobody.
+  // Returns the first member that has not stopped, or null.
   const std::string* FirstNotStopped() const;
-  // Not to be waited for any more in this generation.
+  // Marks the member as lost: this generation does not wait for it any more.
   void SetLost(const std::string& name) { members_.at(name).lost = true; }
 
-  // No generation has run with it, but one has with others who are here.
+  // Whether the member has not run a generation of the job, but other present members have.
   bool IsNewcomer(const std::string& name) const;
   bool AllPrepared() const;
   bool AllWorkersDone() const;
   bool AnyWorkerDone() const;
-  // A worker's last report could not hold all that it has to tell.
+  // Whether the last report of some worker was full, so that more records follow.
   bool AnyHasMoreRecords() const;
-  // The step at which all workers stand still; those that are done stand at `total_steps`.
+  // Returns the step at which all workers are paused or done, or nullopt. Workers that are done
+  // stand at `total_steps`.
   std::optional<int64_t> StoppedAt(int64_t total_steps) const;
-  // The furthest step that anybody begins next.
+  // Returns the largest step that a worker begins next.
   int64_t NewestStep() const;
-  // The first step that some worker has not finished.
+  // Returns the first step that some worker has not finished.
   int64_t OldestStep() const;
   bool AllStopped() const;
   std::vector<std::string> NotStopped() const;
-  // Somebody without a stream whom a ps has lost as well; null: nobody.
+  // Returns a member that has lost its stream and its link to a ps, or null.
   const std::string* FirstLostByAll() const;
-  // The versions that the shards of a ps can all be had at, and those of its backup of a shard,
-  // once it has stopped; nothing where it holds nothing.
+  // Return the versions that a halted ps holds of all of its own shards, and of its replica of
+  // `shard`. nullopt if it holds none.
   std::optional<HeldVersions> HeldBy(const std::string& ps) const;
   std::optional<HeldVersions> HeldInBackup(const std::string& ps, int shard) const;
-  // Somebody who has not been heard of and is not lost; null: nobody.
+  // Returns the first member that has not reported and is not lost, or null.
   const std::string* FirstSilent() const;
-  // The same, of those whom a ps has lost as well.
+  // Returns such a member that has lost its link to a ps too, or null.
   const std::string* FirstSilentCutOff() const;
-  // All members that have not been heard of and are not lost.
+  // Returns all members that have not reported and are not lost.
   std::vector<std::string> Silent() const;
-  // The latest time at which a member was heard of for the first time. If none was: the time at
-  // which they were enlisted.
+  // Returns the latest time at which a member reported for the first time, or the time at which
+  // the members were enlisted if none has reported.
   absl::Time last_came() const { return last_came_; }
-  // Somebody who has not come to the end of preparing and shown nothing new since then; null:
-  // nobody.
+  // Returns the first member that is not prepared and has made no progress after `since`, or null.
   const std::string* FirstStalled(absl::Time since) const;
-  // A worker that runs while another one has paused, and done so by then; null: nobody.
+  // Returns the first running worker if another one has been paused since `since`, or null.
   const std::string* FirstNotPaused(absl::Time since) const;
 
  private:
-  // The directive that was sent last.
+  // The last directive sent to a member.
   struct Sent {
     v1::Directive::KindCase kind = v1::Directive::KIND_NOT_SET;
     uint64_t snapshot = 0;
@@ -164,7 +167,7 @@ class JobMembers {
   std::vector<std::string> ps_;
   absl::btree_map<std::string, Sent> sent_;  // by member
   absl::Time last_came_;
-  bool in_lockstep_ = false;  // every step takes the gradients of all workers
+  bool in_lockstep_ = false;  // every step needs the gradients of all workers
 };
 
 }  // namespace muster

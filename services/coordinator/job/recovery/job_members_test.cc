@@ -16,7 +16,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class JobMembersTest : public ::testing::Test {
  protected:
-  // Two workers; a ps with two shards, the second of which owns nothing.
+  // A plan of two workers and a ps with two shards. The second shard owns no chunk.
   JobMembersTest() {
     v1::JobPlan plan;
     for (const char* name : {"w-0", "w-1"}) plan.add_workers()->set_member(name);
@@ -51,7 +51,7 @@ TEST_F(JobMembersTest, EnlistsWorkersByRankAndPsByShardsThatOwnChunks) {
   EXPECT_EQ(members_.at("w-1").rank, 0);
 }
 
-TEST_F(JobMembersTest, IsPreparedOnceEverybodyServesAndIsPrepared) {
+TEST_F(JobMembersTest, IsPreparedOnceAllMembersServeAndArePrepared) {
   Report("w-0", v1::MEMBER_PREPARED);
   Report("p-0", v1::MEMBER_RUNNING);
   Report("w-1", v1::MEMBER_PREPARING);
@@ -61,11 +61,11 @@ TEST_F(JobMembersTest, IsPreparedOnceEverybodyServesAndIsPrepared) {
 
   members_.Take("w-0", nullptr, now_);
 
-  EXPECT_FALSE(members_.AllPrepared()) << "it has forgotten the job";
-  EXPECT_EQ(members_.FirstSilent(), nullptr) << "and yet was heard of";
+  EXPECT_FALSE(members_.AllPrepared()) << "it no longer serves the job";
+  EXPECT_EQ(members_.FirstSilent(), nullptr) << "but it has reported";
 }
 
-TEST_F(JobMembersTest, WorkersHaveStoppedOnceAllStandAtOneStep) {
+TEST_F(JobMembersTest, WorkersHaveStoppedOnceAllAreAtOneStep) {
   Report("w-0", v1::MEMBER_PAUSED, 7);
   Report("w-1", v1::MEMBER_RUNNING, 7);
   EXPECT_EQ(members_.StoppedAt(/*total_steps=*/8), std::nullopt) << "one is running";
@@ -81,7 +81,7 @@ TEST_F(JobMembersTest, WorkersHaveStoppedOnceAllStandAtOneStep) {
   EXPECT_EQ(members_.StoppedAt(8), 8);
 }
 
-TEST_F(JobMembersTest, SaysWhatAMemberIsAndWhoWaitsForIt) {
+TEST_F(JobMembersTest, DescribesAMemberAndTheWorkersThatWaitForIt) {
   v1::JobPlan plan;
   for (const char* name : {"w-0", "w-1", "w-2"}) plan.add_workers()->set_member(name);
   for (const char* name : {"p-0", "p-1", "p-0"}) plan.add_shards()->set_member(name);
@@ -94,30 +94,30 @@ TEST_F(JobMembersTest, SaysWhatAMemberIsAndWhoWaitsForIt) {
   EXPECT_EQ(members_.Describe("w-2"), "w-2 (worker, rank 2, on node-3)");
   EXPECT_EQ(members_.Describe("p-0"), "p-0 (ps, shards 0, 2)");
   EXPECT_EQ(members_.Describe("p-1"), "p-1 (ps, shard 1)");
-  EXPECT_EQ(members_.Describe("p-2"), "p-2 (ps, on node-7)") << "it has a backup only";
+  EXPECT_EQ(members_.Describe("p-2"), "p-2 (ps, on node-7)") << "it has only a replica";
 
-  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "") << "nobody runs";
+  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "") << "no worker runs";
   for (const char* name : {"w-0", "w-1", "w-2"}) Report(name, v1::MEMBER_RUNNING, 3);
   EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "2 workers wait for its gradients");
   EXPECT_EQ(members_.WhatIsAwaitedOf("p-1"), "3 workers wait for its values");
-  EXPECT_EQ(members_.WhatIsAwaitedOf("p-2"), "") << "nothing comes from a backup";
+  EXPECT_EQ(members_.WhatIsAwaitedOf("p-2"), "") << "workers get nothing from a replica";
   members_.SetLost("w-1");
   EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "1 worker waits for its gradients");
 
   plan.mutable_spec()->mutable_sync()->set_mode(v1::ASP);
   members_.Enlist(plan, kStart);
   for (const char* name : {"w-0", "w-1", "w-2"}) Report(name, v1::MEMBER_RUNNING, 3);
-  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "") << "nobody waits for a worker";
+  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "") << "no worker waits for another";
   EXPECT_EQ(members_.WhatIsAwaitedOf("p-1"), "3 workers wait for its values");
 }
 
-TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNew) {
+TEST_F(JobMembersTest, DirectiveIsDueAgainIfItIsOldOrDifferentOrTheStreamIsNew) {
   v1::Directive pause, snapshot;
   pause.mutable_pause();
   snapshot.mutable_snapshot()->set_snapshot(1);
   EXPECT_TRUE(members_.IsDue("w-0", pause, kStart));
   EXPECT_FALSE(members_.IsDue("w-0", pause, kStart + absl::Seconds(1)));
-  EXPECT_TRUE(members_.IsDue("w-1", pause, kStart + absl::Seconds(1))) << "somebody else";
+  EXPECT_TRUE(members_.IsDue("w-1", pause, kStart + absl::Seconds(1))) << "another member";
   EXPECT_TRUE(members_.IsDue("w-0", pause, kStart + JobMembers::kResend));
 
   EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
@@ -129,7 +129,7 @@ TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNe
   EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
 }
 
-TEST_F(JobMembersTest, WorkersComeByRankAndPsByTheirShards) {
+TEST_F(JobMembersTest, OrdersWorkersByRankAndPsByTheirShards) {
   v1::JobPlan plan;
   for (const char* name : {"w-1", "w-0"}) plan.add_workers()->set_member(name);
   for (const char* name : {"p-2", "p-1", "p-2"}) plan.add_shards()->set_member(name);
@@ -142,10 +142,10 @@ TEST_F(JobMembersTest, WorkersComeByRankAndPsByTheirShards) {
   plan.clear_shards();
   for (const char* name : {"w-1", "w-0"}) plan.add_shards()->set_member(name);
   members_.Enlist(plan, kStart);
-  EXPECT_THAT(members_.ps(), IsEmpty()) << "with allreduce workers have the shards";
+  EXPECT_THAT(members_.ps(), IsEmpty()) << "with allreduce the workers have the shards";
 }
 
-TEST_F(JobMembersTest, WhereTheTimeGoesIsToldByRankOfThoseWhoSaidSo) {
+TEST_F(JobMembersTest, TimingIsByRankOfTheWorkersThatReportedIt) {
   v1::JobPlan plan;
   for (const char* name : {"w-2", "w-0", "w-1"}) plan.add_workers()->set_member(name);
   members_.Enlist(plan, kStart);
@@ -167,7 +167,7 @@ TEST_F(JobMembersTest, WhereTheTimeGoesIsToldByRankOfThoseWhoSaidSo) {
   EXPECT_EQ(members_.Links()[0]->member(), "w-2");
 }
 
-TEST_F(JobMembersTest, LinksAreKeptUntilTheyAreToldAnew) {
+TEST_F(JobMembersTest, LinksAreKeptUntilAReportHasNewOnes) {
   v1::JobReport report;
   report.set_state(v1::MEMBER_RUNNING);
   EXPECT_EQ(members_.Take("w-0", &report, now_).links, nullptr);
@@ -178,22 +178,22 @@ TEST_F(JobMembersTest, LinksAreKeptUntilTheyAreToldAnew) {
   report.clear_links();
 
   const auto links = members_.Take("w-0", &report, now_ + absl::Seconds(1)).links;
-  ASSERT_NE(links, nullptr) << "not every report has them";
+  ASSERT_NE(links, nullptr) << "a report without links keeps the last ones";
   EXPECT_EQ(links->member(), "w-0");
   EXPECT_EQ(links->report_time().seconds(), absl::ToUnixSeconds(kStart));
-  EXPECT_EQ(links->links_size(), limits::kLinksReportedMax) << "whatever a member says";
+  EXPECT_EQ(links->links_size(), limits::kLinksReportedMax) << "even if a member reports more";
   EXPECT_EQ(links->links_left_out(), 3);
   EXPECT_EQ(links->links(1).peer(), "p-0/1");
 
   report.add_links();
   report.set_links_left_out(5);
   EXPECT_EQ(members_.Take("w-0", &report, now_).links->links_left_out(), 5);
-  EXPECT_EQ(links->links_left_out(), 3) << "whoever reads keeps what he has";
+  EXPECT_EQ(links->links_left_out(), 3) << "a reader keeps the list that it has";
 }
 
-TEST_F(JobMembersTest, WhoShowsNothingNewWhilePreparingHasStalled) {
+TEST_F(JobMembersTest, MemberWithoutProgressInPreparingHasStalled) {
   EXPECT_EQ(members_.FirstStalled(kStart - absl::Seconds(1)), nullptr);
-  EXPECT_EQ(*members_.FirstStalled(kStart), "p-0") << "not heard of";
+  EXPECT_EQ(*members_.FirstStalled(kStart), "p-0") << "it has not reported";
   auto report = [&](const std::string& name, v1::MemberJobState state, uint64_t progress) {
     v1::JobReport report;
     report.set_state(state);

@@ -56,7 +56,8 @@ Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* r
   const auto found = members_.find(name);
   if (found == members_.end()) return report == nullptr ? Heard::kNothing : Heard::kStranger;
   Member& member = found->second;
-  // It may say so of the rehearsal before, which it leaves when it is told of this one.
+  // A report of the previous warm-up does not count. The member leaves it when it gets the
+  // directive for this one.
   if (report == nullptr || report->rehearsal() != number_) {
     if (now - member.told < kResend) return Heard::kNothing;
     member.told = now;

@@ -1,4 +1,4 @@
-// Workers that are to join a running job prepare first, while the others go on.
+// Warm-up: workers that will join a running job prepare first, while the others continue.
 #pragma once
 
 #include <cstdint>
@@ -13,68 +13,67 @@
 
 namespace muster {
 
-// What a job that runs knows of those who rehearse its next generation: they open the data, plan
-// their devices' memory and compile for the share that they will have, and keep all that until they
-// are given the generation itself. One who cannot is not asked again before the next generation: it
-// does no harm to the others, as it would if the job had been halted for it. That it could not is
-// known for longer, for whoever chooses who recovers the job.
+// Tracks the workers that warm up for the next generation of a running job. They open the data,
+// plan their devices' memory and compile for their future share, and keep all that until the
+// generation starts. A worker that fails is not asked again in the present generation. Its failure
+// costs the job nothing, because the job was not halted for it. The reason is kept longer, for the
+// dispatcher, which chooses the members of a recovering job.
 //
-// Pure; time comes in; copyable; not thread-safe.
+// Pure: the caller passes the time. Copyable. Not thread-safe.
 class Rehearsal {
  public:
-  // One who shows nothing new for this long is not waited for any more.
+  // A worker without progress for this long has failed its warm-up.
   static constexpr absl::Duration kStallMax = absl::Minutes(10);
-  // What is still wanted is said again after this long: it may have been lost.
+  // How long until a directive that is still wanted is sent again, because it may be lost.
   static constexpr absl::Duration kResend = absl::Seconds(2);
 
-  // `first_number`: no rehearsal that a member may still know of has this number or a later one.
+  // Requires: members know no warm-up with the number `first_number` or a later one.
   explicit Rehearsal(uint64_t first_number) : next_number_(first_number) {}
 
-  // These workers of the plan are to rehearse it, and nobody else does any more. Its generation is
-  // the one that runs.
+  // Starts a warm-up of these workers of `plan`, which replaces the present warm-up. Requires: the
+  // generation of `plan` is the running one.
   void Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
-  // A generation begins: nobody rehearses, and everybody may be asked again.
+  // A generation begins: ends the warm-up, and every worker may be asked again.
   void End();
-  // The job will be another one, or none: nobody rehearses, and who could not may be able to.
+  // The job ends or is suspended: ends the warm-up and readmits all workers.
   void Forget();
 
   enum class State { kNone, kUnderWay, kDone };
-  // Of a rehearsal of exactly these workers.
+  // Returns the state of a warm-up of exactly these workers.
   State Of(const std::vector<std::string>& newcomers) const;
-  // It could not rehearse in this generation.
+  // Whether the worker failed its warm-up in the present generation.
   bool Refused(const std::string& member) const;
-  // Why it could not prepare the job, or take part, when it last tried, in whichever generation;
-  // null: it could, or has not tried.
+  // Returns why the member is excluded: its last failure to prepare the job or take part, in any
+  // generation. null if it is not excluded.
   const std::string* WhyRefused(const std::string& member) const;
-  // It has prepared the job after all, or is another process of that name.
+  // Readmits the member: it has prepared the job, or is a new process with this name.
   void Forgive(const std::string& member) { refusals_.erase(member); }
 
   bool Has(const std::string& member) const { return members_.contains(member); }
   std::vector<std::string> members() const;
-  // The rehearsal's plan, serialised.
+  // The serialized plan of the warm-up.
   const std::shared_ptr<const std::string>& plan() const { return plan_; }
 
   enum class Heard {
-    kStranger,  // it rehearses nothing that is wanted
-    kSilence,   // it does not rehearse yet: it is to be told (again)
-    kNothing,   // there is nothing to do
-    kPrepared,  // likewise, unless what it has found makes it unfit: Refuse()
-    kFailed,    // it cannot; it is forgotten here
+    kStranger,  // it is not in the warm-up: release it
+    kSilence,   // it has not begun this warm-up: send the directive, perhaps again
+    kNothing,   // nothing to do
+    kPrepared,  // nothing to do, unless the caller finds it unfit and calls Refuse()
+    kFailed,    // it failed, and is removed from the warm-up
   };
-  // What a member says of the job that does not use it; null: nothing.
+  // Handles the report of a member that is not in the generation. null: it does not know the job.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
-  // It is of no use to the job, which it is told: as one that cannot rehearse. Or it could not take
-  // part, and is to show first that it can prepare; where nobody rehearses it cannot, and is
-  // forgiven at `until`.
+  // Excludes `member` until it completes a warm-up. In a job without warm-ups it cannot do that, so
+  // ForgiveInTime() readmits it at `until`.
   void Refuse(const std::string& member, const std::string& why,
               absl::Time until = absl::InfiniteFuture());
-  // It is gone, or wants to go.
+  // Removes a member that is lost or leaving from the warm-up.
   void Remove(const std::string& member) { members_.erase(member); }
-  // One who has stalled, and is forgotten now; "": nobody.
+  // Excludes one member without progress for kStallMax and returns its name. "" if none.
   std::string TakeStalled(absl::Time now);
-  // Forgives whose refusal has ended.
+  // Readmits each member after the end of its exclusion.
   void ForgiveInTime(absl::Time now);
-  // Time stood still until `now`.
+  // The time up to `now` does not count as time without progress.
   void WentOn(absl::Time now);
 
  private:
@@ -92,7 +91,7 @@ class Rehearsal {
   };
 
   uint64_t next_number_;
-  uint64_t number_ = 0;  // of the plan
+  uint64_t number_ = 0;  // of the present warm-up
   std::shared_ptr<const std::string> plan_;
   absl::btree_map<std::string, Member> members_;
   absl::btree_map<std::string, Refusal> refusals_;

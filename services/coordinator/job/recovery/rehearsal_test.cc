@@ -18,7 +18,7 @@ class RehearsalTest : public ::testing::Test {
     plan.set_generation(3);
     rehearsal_.Begin(plan, newcomers, now_);
   }
-  // The number of the rehearsal, as its plan tells it.
+  // Returns the number of the warm-up from its plan.
   uint64_t Number() const {
     v1::JobPlan plan;
     EXPECT_TRUE(plan.ParseFromString(*rehearsal_.plan()));
@@ -45,7 +45,7 @@ TEST_F(RehearsalTest, IsDoneOnceAllHavePrepared) {
   Begin({"w-2", "w-3"});
   EXPECT_EQ(Number(), (5ull << 32) + 1);
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
-  EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone) << "their shares would be others";
+  EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone) << "the shares would differ";
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-4"}), State::kNone);
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kPrepared);
   EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARING), Heard::kNothing);
@@ -58,40 +58,42 @@ TEST_F(RehearsalTest, IsDoneOnceAllHavePrepared) {
   EXPECT_THAT(rehearsal_.members(), IsEmpty());
 }
 
-TEST_F(RehearsalTest, WhoHasPreparedInVainIsAsOneWhoCannot) {
+TEST_F(RehearsalTest, PreparedWorkerThatIsRefusedIsExcluded) {
   Begin({"w-2"});
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kPrepared);
   rehearsal_.Refuse("w-2", "other data");
   EXPECT_TRUE(rehearsal_.Refused("w-2"));
   EXPECT_EQ(*rehearsal_.WhyRefused("w-2"), "other data");
   EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone);
-  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger) << "it is to be released";
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger) << "the caller releases it";
 }
 
-TEST_F(RehearsalTest, WhoDoesNotRehearseItIsToldAgain) {
+TEST_F(RehearsalTest, WorkerThatHasNotBegunGetsTheDirectiveAgain) {
   Begin({"w-2"});
   const uint64_t first = Number();
-  EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kNothing) << "it has just been told";
+  EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kNothing)
+      << "the directive was just sent";
   now_ += Rehearsal::kResend;
   EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kSilence);
   EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kNothing);
   Begin({"w-2", "w-3"});
   EXPECT_NE(Number(), first);
   now_ += Rehearsal::kResend;
-  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED, 0, first), Heard::kSilence) << "of the one before";
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED, 0, first), Heard::kSilence)
+      << "a report of the previous warm-up";
   EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kPrepared);
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
 }
 
-TEST_F(RehearsalTest, StrangersAreNotWanted) {
+TEST_F(RehearsalTest, WorkersOutsideTheWarmUpAreStrangers) {
   Begin({"w-2"});
   EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kStranger);
-  EXPECT_EQ(rehearsal_.Take("w-3", nullptr, now_), Heard::kNothing) << "it says nothing of the job";
+  EXPECT_EQ(rehearsal_.Take("w-3", nullptr, now_), Heard::kNothing) << "it does not know the job";
   rehearsal_.Remove("w-2");
   EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger);
 }
 
-TEST_F(RehearsalTest, WhoCannotIsNotAskedAgainInThisGeneration) {
+TEST_F(RehearsalTest, FailedWorkerIsNotAskedAgainInThisGeneration) {
   Begin({"w-2", "w-3"});
   EXPECT_EQ(Say("w-3", v1::MEMBER_FAILED), Heard::kFailed);
   EXPECT_TRUE(rehearsal_.Refused("w-3"));
@@ -103,12 +105,12 @@ TEST_F(RehearsalTest, WhoCannotIsNotAskedAgainInThisGeneration) {
   EXPECT_FALSE(rehearsal_.Refused("w-3"));
 }
 
-TEST_F(RehearsalTest, WhyOneCouldNotIsKnownUntilItCan) {
+TEST_F(RehearsalTest, ReasonOfAFailureIsKeptUntilTheWorkerPrepares) {
   Begin({"w-2", "w-3"});
   Say("w-3", v1::MEMBER_FAILED);
   EXPECT_EQ(rehearsal_.WhyRefused("w-2"), nullptr);
   rehearsal_.End();
-  ASSERT_NE(rehearsal_.WhyRefused("w-3"), nullptr) << "the next generation may be lost as well";
+  ASSERT_NE(rehearsal_.WhyRefused("w-3"), nullptr) << "a later recovery may need the reason";
   EXPECT_EQ(*rehearsal_.WhyRefused("w-3"), "no such file");
   Begin({"w-3"});
   Say("w-3", v1::MEMBER_PREPARING);
@@ -117,7 +119,7 @@ TEST_F(RehearsalTest, WhyOneCouldNotIsKnownUntilItCan) {
   EXPECT_EQ(rehearsal_.WhyRefused("w-3"), nullptr);
 }
 
-TEST_F(RehearsalTest, WhereNobodyRehearsesARefusalEnds) {
+TEST_F(RehearsalTest, RefusalExpiresAtItsTime) {
   const absl::Time begin = absl::UnixEpoch();
   rehearsal_.Refuse("w-2", "it did not halt", begin + absl::Minutes(5));
   rehearsal_.Refuse("w-3", "no such file");
@@ -128,12 +130,12 @@ TEST_F(RehearsalTest, WhereNobodyRehearsesARefusalEnds) {
   EXPECT_NE(rehearsal_.WhyRefused("w-3"), nullptr);
 }
 
-TEST_F(RehearsalTest, AnotherProcessAndAnotherJobMayBeAbleTo) {
+TEST_F(RehearsalTest, ForgiveReadmitsOneWorkerAndForgetAllOfThem) {
   Begin({"w-2", "w-3"});
   Say("w-2", v1::MEMBER_FAILED);
   Say("w-3", v1::MEMBER_FAILED);
   rehearsal_.Forgive("w-2");
-  EXPECT_FALSE(rehearsal_.Refused("w-2")) << "it may be asked at once";
+  EXPECT_FALSE(rehearsal_.Refused("w-2")) << "it may warm up again at once";
   EXPECT_EQ(rehearsal_.WhyRefused("w-2"), nullptr);
   EXPECT_TRUE(rehearsal_.Refused("w-3"));
   rehearsal_.Forget();
@@ -141,20 +143,20 @@ TEST_F(RehearsalTest, AnotherProcessAndAnotherJobMayBeAbleTo) {
   EXPECT_EQ(rehearsal_.WhyRefused("w-3"), nullptr);
 }
 
-TEST_F(RehearsalTest, WhoShowsNoProgressIsGivenUp) {
+TEST_F(RehearsalTest, WorkerWithoutProgressIsGivenUp) {
   Begin({"w-2", "w-3", "w-4"});
   Say("w-2", v1::MEMBER_PREPARED);
   now_ += Rehearsal::kStallMax / 2;
   Say("w-3", v1::MEMBER_PREPARING, /*progress=*/7);
   EXPECT_EQ(rehearsal_.TakeStalled(now_), "");
   now_ += Rehearsal::kStallMax / 2;
-  EXPECT_EQ(rehearsal_.TakeStalled(now_), "w-4") << "w-3 has gone on, w-2 is ready";
+  EXPECT_EQ(rehearsal_.TakeStalled(now_), "w-4") << "w-3 made progress, w-2 is prepared";
   EXPECT_EQ(rehearsal_.TakeStalled(now_), "");
   EXPECT_TRUE(rehearsal_.Refused("w-4"));
   EXPECT_EQ(*rehearsal_.WhyRefused("w-4"), "it has shown no progress for 10m");
   now_ += Rehearsal::kStallMax;
   rehearsal_.WentOn(now_);
-  EXPECT_EQ(rehearsal_.TakeStalled(now_), "") << "nobody was looked at meanwhile";
+  EXPECT_EQ(rehearsal_.TakeStalled(now_), "") << "the time until then does not count";
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ bool Holds(const std::optional<HeldVersions>& held) {
   return held.has_value() && held->oldest <= held->newest;
 }
 
-// What both hold.
+// Returns the versions that both hold.
 HeldVersions Both(const HeldVersions& a, const HeldVersions& b) {
   return {.oldest = std::max(a.oldest, b.oldest), .newest = std::min(a.newest, b.newest)};
 }
@@ -29,7 +29,7 @@ bool Stays(const JobMembers& members, const std::string& name) {
   return MayHold(members, name) && !members.at(name).leaving;
 }
 
-// How much of a job a ps, or one of its threads, has.
+// The number of elements of a job on a ps or on one of its threads.
 struct Load {
   int64_t of_backups = 0;
   int64_t of_all = 0;
@@ -75,7 +75,8 @@ class BackupLoads {
   absl::btree_map<std::pair<std::string, int>, Load> of_thread_;
 };
 
-// -1: none. Among equals the next one after the shard's own, so that pairs do not leave a third
+// Returns the index of the ps for a replica of `shard`, or -1. Among equals it is the next one
+// after the shard's own ps. Otherwise two ps could take each other's replicas and leave a third
 // without.
 int ChoosePs(const std::vector<v1::Hello>& ps, const v1::PlanShard& shard, BackupLoads& loads) {
   const int count = static_cast<int>(ps.size());
@@ -93,7 +94,7 @@ int ChoosePs(const std::vector<v1::Hello>& ps, const v1::PlanShard& shard, Backu
   return chosen;
 }
 
-// The ps that leave and whose shards are all held by backups on others that stay.
+// Returns each leaving ps for which ps that stay hold replicas of all of its shards.
 absl::btree_set<std::string> HandingOver(const v1::JobPlan& plan, const JobMembers& members) {
   absl::btree_set<std::string> names;
   for (const v1::PlanShard& shard : plan.shards()) {
@@ -109,12 +110,12 @@ absl::btree_set<std::string> HandingOver(const v1::JobPlan& plan, const JobMembe
   return names;
 }
 
-// `without`: the backups of these have their places.
+// The replicas of the ps in `without` take their places.
 std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& without,
                                          const v1::JobPlan& plan, const JobMembers& members) {
   CarriedShards carried{.shards = {plan.shards().begin(), plan.shards().end()}};
   HeldVersions needed{.newest = std::numeric_limits<int64_t>::max()};
-  std::vector<std::optional<HeldVersions>> backups;  // those that are left
+  std::vector<std::optional<HeldVersions>> backups;  // of replicas that stay replicas
   absl::btree_set<std::string> owners;
   for (int shard = 0; shard < plan.shards_size(); ++shard) {
     v1::PlanShard& next = carried.shards[shard];
@@ -142,12 +143,13 @@ std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& wit
     v1::PlanShard& next = carried.shards[shard];
     if (!next.has_backup()) continue;
     const std::string& name = next.backup().member();
-    // Who leaves and must stay for his own shards keeps the backups that he has as well.
+    // A leaving ps that must stay for its own shards keeps its replicas too.
     const bool stays = Stays(members, name) || (MayHold(members, name) && owners.contains(name));
     if (stays) continue;
     next.clear_backup();
     backups[shard].reset();
   }
+  // A version that the replicas hold too saves filling them again.
   HeldVersions all = needed;
   for (const auto& backup : backups) {
     if (Holds(backup)) all = Both(all, *backup);
@@ -167,7 +169,7 @@ std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& wit
 std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members) {
   const absl::btree_set<std::string> handing_over = HandingOver(plan, members);
   auto carried = HeldWithout(handing_over, plan, members);
-  // What its backups hold may be too far from the others.
+  // The replicas may be too far from the other shards. The leaving ps must stay then.
   if (!carried && !handing_over.empty()) carried = HeldWithout({}, plan, members);
   return carried;
 }
@@ -212,8 +214,8 @@ bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::
 
 void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
   BackupLoads loads(plan);
-  // One of every ps after the other, the larger ones first: so the load of each is known to the
-  // next.
+  // First one shard of every ps, then the next of each, and large shards before small ones. So each
+  // choice sees the load of the larger ones before it.
   std::vector<int> order(plan.shards_size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(

@@ -1,4 +1,4 @@
-// What is left of the shards of a halted generation, and where backups of shards go.
+// The shard inventory of a halted generation, and the placement of replicas.
 #pragma once
 
 #include <cstdint>
@@ -12,52 +12,55 @@
 
 namespace muster {
 
-// The shards that the next generation carries on, and the step from which.
+// The shards that the next generation continues in place, and its first step.
 struct CarriedShards {
   int64_t first_step = 0;
-  // As in JobPlan: where a shard is gone its backup has its place. A backup that is left stays; it
-  // `carries` where it holds first_step.
+  // The shards in the format of JobPlan. The replica of a lost shard takes its place. Other
+  // replicas stay. A replica has `carries` set if it holds first_step.
   std::vector<v1::PlanShard> shards;
 };
 
-// Once all members have stopped. Each shard is its ps's, or, where that is lost or does not hold
-// it, its backup's. A ps that is leaving hands its shards over to their backups, if all of them are
-// on ps that stay and hold them; else it has to stay. first_step is the newest version that all of
-// them hold. Where there is one that all backups hold as well it is that. Nothing: somebody's shard
-// is gone, or too far from the others. Pure.
+// Returns the shards that can continue in place. Returns nullopt if no ps holds some shard, or if
+// the shards have no common version. Requires: all members have stopped. Pure.
+//
+// A shard stays on its ps. If the ps is lost or does not hold it, the replica takes its place. A
+// leaving ps hands its shards over if all of their replicas are on ps that stay and hold them.
+// Otherwise it must stay. first_step is the newest version that all shards and all filled replicas
+// hold. If there is none, it is the newest version that all shards hold.
 std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members);
 
-// How ps that are leaving can go though no other generation begins.
+// How leaving ps can go before another generation begins.
 struct Departures {
-  std::vector<std::string> at_once;  // others hold all that is to be carried on
-  // The others, once there is a checkpoint of this version, which lets the whole generation go: of
-  // ShardsInPlace().
+  std::vector<std::string> at_once;  // ps that may go now: other ps hold all shards
+  // The version of ShardsInPlace() of which the others need a checkpoint. It lets the whole
+  // generation go, so at_once is empty then.
   std::optional<int64_t> checkpoint_at;
 };
 
-// Once all members have stopped. A checkpoint is made only where somebody cannot go without. Pure.
+// Asks for a checkpoint only if a leaving ps cannot go without one. Requires: all members have
+// stopped. Pure.
 Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members);
 
-// Once all members have stopped. As ShardsHeld(), but nobody hands over: each shard is at the ps
-// that the plan names, whether that leaves or not, or, where that is gone, at its backup's. They
-// may write first_step into a checkpoint. Pure.
+// Like ShardsHeld(), but leaving ps hand nothing over: each shard is on its ps in the plan, or on
+// its replica's ps if the former does not hold it. These ps can write a checkpoint of first_step.
+// Requires: all members have stopped. Pure.
 std::optional<CarriedShards> ShardsInPlace(const v1::JobPlan& plan, const JobMembers& members);
 
-// Whether ShardsHeld() may come to something: every shard has a ps that is not lost, itself or with
-// a backup. `filled_only`: backups that the plan has only just made hold nothing yet.
+// Whether ShardsHeld() may succeed: the ps of each shard or of its replica is not lost.
+// `filled_only`: ignores replicas that this plan created, because they may be empty. Pure.
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only);
 
-// Whether a ps that is leaving may hand over what it has: each of its shards has a backup on a ps
-// that stays. What it has of backups can be made anew. `filled_only`: as above.
+// Whether a leaving ps may hand its shards over: each has a replica on a ps that stays. The
+// replicas on the leaving ps do not matter, because they can be created again. `filled_only`: as
+// above. Pure.
 bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::string& ps,
                  bool filled_only);
 
-// Gives every shard of the plan that has no backup one on another of these ps: on another host
-// where there is one, on the ps and the thread that have least of backups. Where there is only one
-// ps nothing happens. Pure.
+// Gives each shard of the plan that has no replica one on another of these ps. Prefers another
+// host, then the ps and the thread with the fewest replica elements. No-op with a single ps. Pure.
 void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan);
 
-// Shards of the plan without a backup, 0 where the job wants none.
+// Returns the number of shards without a replica. 0 if the job wants no replicas.
 int ShardsWithoutBackup(const v1::JobPlan& plan);
 
 }  // namespace muster

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Shard i is on p-i, its backup on the next one.
+// Shard i is on p-i, and its replica on the next ps.
 v1::JobPlan Ring(int count) {
   v1::JobPlan plan;
   plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
@@ -42,7 +42,7 @@ class ShardsHeldTest : public testing::Test {
   struct Held {
     int64_t oldest, newest;
   };
-  // By p-i of its own shard, and of the one whose backup it has.
+  // Halts p-i, which holds these versions of its own shard and of its replica.
   void Halt(int i, Held own, std::optional<Held> backup) {
     v1::JobReport report;
     report.set_state(v1::MEMBER_HALTED);
@@ -61,14 +61,14 @@ class ShardsHeldTest : public testing::Test {
   JobMembers members_;
 };
 
-TEST_F(ShardsHeldTest, ABackupIsMovedIntoThePlaceOfItsShardAndTheOthersStay) {
+TEST_F(ShardsHeldTest, ReplicaTakesThePlaceOfALostShardAndTheOthersStay) {
   members_.SetLost("p-1");
   Halt(0, {6, 7}, Held{6, 7});
   Halt(2, {7, 8}, Held{6, 7});
   const auto carried = ShardsHeld(plan_, members_);
   ASSERT_TRUE(carried.has_value());
   EXPECT_EQ(carried->first_step, 7);
-  EXPECT_FALSE(carried->shards[0].has_backup()) << "it was on p-1";
+  EXPECT_FALSE(carried->shards[0].has_backup()) << "its replica was on p-1";
   EXPECT_EQ(carried->shards[1].member(), "p-2");
   EXPECT_EQ(carried->shards[1].address(), "at p-2");
   EXPECT_FALSE(carried->shards[1].has_backup());
@@ -76,14 +76,14 @@ TEST_F(ShardsHeldTest, ABackupIsMovedIntoThePlaceOfItsShardAndTheOthersStay) {
   EXPECT_TRUE(carried->shards[2].backup().carries());
 }
 
-TEST_F(ShardsHeldTest, AVersionThatAllBackupsHoldIsPreferredAndOthersAreFilledAgain) {
+TEST_F(ShardsHeldTest, PrefersAVersionThatAllReplicasHold) {
   Halt(0, {7, 8}, Held{6, 7});
   Halt(1, {7, 8}, Held{7, 8});
   Halt(2, {7, 8}, std::nullopt);
   auto carried = ShardsHeld(plan_, members_);
   EXPECT_EQ(carried->first_step, 7);
   EXPECT_TRUE(carried->shards[0].backup().carries());
-  EXPECT_FALSE(carried->shards[1].backup().carries()) << "p-2 has nothing of it";
+  EXPECT_FALSE(carried->shards[1].backup().carries()) << "p-2 holds no version of it";
   EXPECT_TRUE(carried->shards[2].backup().carries());
 
   Halt(0, {8, 8}, Held{6, 7});
@@ -92,7 +92,7 @@ TEST_F(ShardsHeldTest, AVersionThatAllBackupsHoldIsPreferredAndOthersAreFilledAg
   EXPECT_FALSE(carried->shards[2].backup().carries());
 }
 
-TEST_F(ShardsHeldTest, WhatNobodyHoldsOrTooFarApartIsNotCarried) {
+TEST_F(ShardsHeldTest, LostShardsAndShardsWithoutACommonVersionDoNotContinueInPlace) {
   members_.SetLost("p-1");
   Halt(0, {6, 7}, Held{6, 7});
   Halt(2, {7, 8}, std::nullopt);
@@ -101,7 +101,7 @@ TEST_F(ShardsHeldTest, WhatNobodyHoldsOrTooFarApartIsNotCarried) {
   EXPECT_FALSE(ShardsHeld(plan_, members_).has_value());
 }
 
-TEST_F(ShardsHeldTest, AsLongAsOneOfEveryPairIsLeftThereIsHope) {
+TEST_F(ShardsHeldTest, ShardsMayBeHeldWhileAShardOrItsReplicaIsLeft) {
   EXPECT_TRUE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
   members_.SetLost("p-1");
   EXPECT_TRUE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
@@ -110,7 +110,7 @@ TEST_F(ShardsHeldTest, AsLongAsOneOfEveryPairIsLeftThereIsHope) {
   EXPECT_FALSE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
 }
 
-TEST_F(ShardsHeldTest, APsThatLeavesHandsItsShardsOverToTheirBackups) {
+TEST_F(ShardsHeldTest, LeavingPsHandsItsShardsOverToTheirReplicas) {
   members_.SetLeaving("p-1");
   Halt(0, {6, 7}, Held{6, 7});
   Halt(1, {7, 8}, Held{7, 8});
@@ -118,14 +118,14 @@ TEST_F(ShardsHeldTest, APsThatLeavesHandsItsShardsOverToTheirBackups) {
   const auto carried = ShardsHeld(plan_, members_);
   ASSERT_TRUE(carried.has_value());
   EXPECT_EQ(carried->first_step, 7);
-  EXPECT_FALSE(carried->shards[0].has_backup()) << "it was on p-1";
+  EXPECT_FALSE(carried->shards[0].has_backup()) << "its replica was on p-1";
   EXPECT_EQ(carried->shards[1].member(), "p-2");
   EXPECT_FALSE(carried->shards[1].has_backup());
   EXPECT_EQ(carried->shards[2].backup().member(), "p-0");
   EXPECT_TRUE(carried->shards[2].backup().carries());
 }
 
-TEST_F(ShardsHeldTest, WhereItsBackupsHoldNothingOrAreTooFarAwayItStays) {
+TEST_F(ShardsHeldTest, LeavingPsStaysIfItsReplicasAreEmptyOrTooFarApart) {
   members_.SetLeaving("p-1");
   Halt(0, {7, 8}, Held{7, 8});
   Halt(1, {7, 8}, Held{7, 8});
@@ -135,38 +135,39 @@ TEST_F(ShardsHeldTest, WhereItsBackupsHoldNothingOrAreTooFarAwayItStays) {
     ASSERT_TRUE(carried.has_value());
     EXPECT_EQ(carried->first_step, 8);
     EXPECT_EQ(carried->shards[1].member(), "p-1");
-    EXPECT_EQ(carried->shards[0].backup().member(), "p-1") << "while it is here";
+    EXPECT_EQ(carried->shards[0].backup().member(), "p-1")
+        << "p-1 keeps its replica while it stays";
     EXPECT_TRUE(carried->shards[0].backup().carries());
     EXPECT_EQ(carried->shards[1].backup().member(), "p-2");
     EXPECT_FALSE(carried->shards[1].backup().carries());
   }
 }
 
-TEST_F(ShardsHeldTest, WhoseShardsHaveBackupsOnPsThatStayMayGoAtOnce) {
+TEST_F(ShardsHeldTest, LeavingPsGoesAtOnceIfOthersHoldItsShards) {
   for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
-  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty()) << "nobody leaves";
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty()) << "no ps is leaving";
   EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
   members_.SetLeaving("p-1");
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, ElementsAre("p-1"));
   EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
   members_.SetLost("p-1");
-  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty()) << "it has gone";
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty()) << "p-1 is lost";
 }
 
-// Which lets all go, those who could go without it as well.
-TEST_F(ShardsHeldTest, WhoIsNeededGoesAfterACheckpoint) {
+// The checkpoint lets all ps go, including those that could go without it.
+TEST_F(ShardsHeldTest, NeededPsGoesAfterACheckpoint) {
   for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
   members_.SetLeaving("p-1");
   members_.SetLeaving("p-2");
   EXPECT_EQ(DeparturesOf(plan_, members_).checkpoint_at, 8);
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
 
-  members_.SetLost("p-0");  // its shard is p-1's now
+  members_.SetLost("p-0");  // p-1 has its shard now
   EXPECT_EQ(DeparturesOf(plan_, members_).checkpoint_at, 8);
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
 }
 
-TEST_F(ShardsHeldTest, AShardIsInPlaceAtItsOwnPsWhoeverLeavesOrAtItsBackups) {
+TEST_F(ShardsHeldTest, ShardsInPlaceAreOnTheirOwnPsOrOnTheirReplicas) {
   Halt(0, {7, 8}, Held{7, 8});
   Halt(1, {8, 9}, Held{7, 8});
   Halt(2, {7, 8}, std::nullopt);
@@ -184,27 +185,27 @@ TEST_F(ShardsHeldTest, AShardIsInPlaceAtItsOwnPsWhoeverLeavesOrAtItsBackups) {
   EXPECT_FALSE(ShardsInPlace(plan_, members_).has_value());
 }
 
-TEST_F(ShardsHeldTest, WhoIsNotNeededGoesWhereNoCheckpointCanBeMade) {
+TEST_F(ShardsHeldTest, PsThatIsNotNeededGoesIfNoCheckpointIsPossible) {
   Begin(4);
   for (int i = 0; i < 4; ++i) Halt(i, {7, 8}, Held{7, 8});
-  Halt(2, {4, 5}, Held{7, 8});  // its backup is nearer to the others
+  Halt(2, {4, 5}, Held{7, 8});  // its replica is nearer to the others
   members_.SetLeaving("p-1");
   members_.SetLeaving("p-2");
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, ElementsAre("p-2"));
   EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
 }
 
-TEST_F(ShardsHeldTest, WhoLeavesTogetherDoesNotTakeOverFromTheOther) {
+TEST_F(ShardsHeldTest, LeavingPsDoNotTakeShardsOverFromEachOther) {
   members_.SetLeaving("p-1");
   members_.SetLeaving("p-2");
   for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
-  EXPECT_FALSE(CanHandOver(plan_, members_, "p-1", /*filled_only=*/false)) << "p-2 goes, too";
+  EXPECT_FALSE(CanHandOver(plan_, members_, "p-1", /*filled_only=*/false)) << "p-2 leaves too";
   EXPECT_TRUE(CanHandOver(plan_, members_, "p-2", /*filled_only=*/false));
   EXPECT_FALSE(CanHandOver(plan_, members_, "p-2", /*filled_only=*/true));
   const auto carried = ShardsHeld(plan_, members_);
   ASSERT_TRUE(carried.has_value());
   EXPECT_EQ(carried->shards[1].member(), "p-1");
-  EXPECT_FALSE(carried->shards[1].has_backup()) << "it was on p-2";
+  EXPECT_FALSE(carried->shards[1].has_backup()) << "its replica was on p-2";
   EXPECT_EQ(carried->shards[2].member(), "p-0");
   EXPECT_EQ(carried->shards[0].backup().member(), "p-1");
 }
@@ -233,7 +234,7 @@ v1::JobPlan Bare(const std::vector<v1::Hello>& ps) {
   return plan;
 }
 
-TEST(PlaceBackupsTest, EveryPsHasAsManyAsTheOthers) {
+TEST(PlaceBackupsTest, SpreadsReplicasEvenlyOverThePs) {
   for (int count = 2; count <= 7; ++count) {
     std::vector<v1::Hello> ps;
     for (int i = 0; i < count; ++i) ps.push_back(Ps(i, absl::StrCat("host-", i), 3));
@@ -252,7 +253,7 @@ TEST(PlaceBackupsTest, EveryPsHasAsManyAsTheOthers) {
   }
 }
 
-TEST(PlaceBackupsTest, AnotherHostIsPreferred) {
+TEST(PlaceBackupsTest, PrefersAnotherHost) {
   const std::vector<v1::Hello> ps = {Ps(0, "a"), Ps(1, "a"), Ps(2, "b"), Ps(3, "b")};
   v1::JobPlan plan = Bare(ps);
   PlaceBackups(ps, plan);
@@ -263,12 +264,12 @@ TEST(PlaceBackupsTest, AnotherHostIsPreferred) {
   EXPECT_EQ(ShardsWithoutBackup(close), 0);
 }
 
-TEST(PlaceBackupsTest, WithOnePsThereIsNone) {
+TEST(PlaceBackupsTest, PlacesNoReplicaWithASinglePs) {
   v1::JobPlan plan = Bare({Ps(0, "a")});
   PlaceBackups({Ps(0, "a")}, plan);
   EXPECT_EQ(ShardsWithoutBackup(plan), 1);
   plan.mutable_spec()->mutable_resources()->set_ps_replication(1);
-  EXPECT_EQ(ShardsWithoutBackup(plan), 0) << "and none is wanted";
+  EXPECT_EQ(ShardsWithoutBackup(plan), 0) << "the job wants no replica";
 }
 
 }  // namespace

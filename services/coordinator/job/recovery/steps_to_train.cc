@@ -63,7 +63,7 @@ std::string DifferenceOfData(const JobMembers& members, const std::string& worke
                              const v1::DatasetFacts& facts) {
   for (const std::string& name : members.workers()) {
     const v1::DatasetFacts& known = members.at(name).dataset;
-    if (known.samples() == 0) continue;  // a restarted coordinator has not heard of it yet
+    if (known.samples() == 0) continue;  // not reported since a restart of the coordinator
     return IsSame(known, facts) ? "" : Difference(name, known, worker, facts);
   }
   return "";

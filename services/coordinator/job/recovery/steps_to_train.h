@@ -1,4 +1,4 @@
-// How many steps a job trains.
+// Determines how many steps a job trains, and checks that its workers see the same data.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,27 @@
 
 namespace muster {
 
-// Up to which step the plan's generation trains, once all of its workers are prepared, and so have
-// told what data they see. `committed_step`: of the job's last checkpoint; -1: none. A generation
-// that has no step to make may begin all the same where the job has only to end: what its shards
-// carry is in no checkpoint yet, or the last checkpoint is of the last step. Pure.
-// FAILED_PRECONDITION, with the reason for which the job fails: "DATASET_MISMATCH", workers see
-// different data; "DATA_TOO_SMALL", for a batch; "NOTHING_TO_TRAIN", all steps were made before.
+// Returns the step at which the plan's generation ends. `committed_step` is the step of the job's
+// last checkpoint, or -1. Requires: all workers are prepared, and so have reported their data.
+// Pure.
+//
+// A generation without a step to make may still begin if the job only has to end. Either its shards
+// are in no checkpoint yet, or the last checkpoint is of the last step.
+//
+// Returns FAILED_PRECONDITION with one of these reasons:
+//   DATASET_MISMATCH  workers see different data
+//   DATA_TOO_SMALL    a batch has more samples than the data set
+//   NOTHING_TO_TRAIN  the first step is not before the end of the job
 absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& members,
                                      int64_t committed_step);
 
-// How the data that a worker has found, who is not of `members`, differ from those that they see,
-// as far as they have told; "": they do not.
+// Returns how the data of `worker` differs from the data of the workers in `members`, or "".
+// Compares with the first worker that has reported its data. `worker` is not in `members`. Pure.
 std::string DifferenceOfData(const JobMembers& members, const std::string& worker,
                              const v1::DatasetFacts& facts);
 
-// The workers who were not of the generation before and see other data than all those do who were;
-// nobody where it is not clear who sees the wrong ones. All are prepared.
+// Returns the newcomers that see other data than all workers of an earlier generation. Empty if the
+// latter disagree, or if there are none. Requires: all workers are prepared. Pure.
 std::vector<std::string> NewcomersWithOtherData(const JobMembers& members);
 
 }  // namespace muster

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Two workers see 80 samples and 20 more; 40 steps of 8 are wanted.
+// Two workers see 80 samples and 20 for evaluation. The job wants 40 steps of 8 samples.
 class StepsToTrainTest : public ::testing::Test {
  protected:
   StepsToTrainTest() {
@@ -41,7 +41,7 @@ class StepsToTrainTest : public ::testing::Test {
   JobMembers members_;
 };
 
-TEST_F(StepsToTrainTest, TheyFollowFromTheFileAndTheData) {
+TEST_F(StepsToTrainTest, StepsFollowFromTheSpecAndTheData) {
   EXPECT_EQ(*Steps(), 40);
   plan_.mutable_spec()->mutable_training()->set_epochs(3);
   plan_.mutable_spec()->mutable_training()->clear_steps();
@@ -57,7 +57,7 @@ TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameData) {
   EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
 }
 
-TEST_F(StepsToTrainTest, WhoComesLaterAndSeesOtherDataIsTheOddOneOut) {
+TEST_F(StepsToTrainTest, FindsNewcomersWithOtherData) {
   const auto go_on_with = [this](const std::vector<std::string>& workers) {
     plan_.clear_workers();
     for (const std::string& name : workers) plan_.add_workers()->set_member(name);
@@ -66,21 +66,21 @@ TEST_F(StepsToTrainTest, WhoComesLaterAndSeesOtherDataIsTheOddOneOut) {
     for (const std::string& name : workers) See(name, 80, 20);
   };
   See("w-1", 79, 20);
-  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty()) << "nobody has trained with any";
+  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty()) << "no worker has trained yet";
   go_on_with({"w-0", "w-2", "w-1"});
   EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty());
   See("w-2", 79, 20);
   EXPECT_THAT(NewcomersWithOtherData(members_), ElementsAre("w-2"));
   See("w-1", 79, 20);
-  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty()) << "those who were there do not agree";
+  EXPECT_THAT(NewcomersWithOtherData(members_), IsEmpty()) << "the earlier workers disagree";
 
   members_.SetLost("w-0");
   go_on_with({"w-0", "w-1"});
   See("w-0", 79, 20);
-  EXPECT_THAT(NewcomersWithOtherData(members_), ElementsAre("w-0")) << "another process";
+  EXPECT_THAT(NewcomersWithOtherData(members_), ElementsAre("w-0")) << "w-0 is a new process";
 }
 
-TEST_F(StepsToTrainTest, WhatAnotherOneSeesIsComparedWithWhatIsKnown) {
+TEST_F(StepsToTrainTest, ComparesAnotherWorkersDataWithTheKnownData) {
   v1::DatasetFacts facts;
   facts.set_samples(80);
   facts.set_evaluation_samples(20);
@@ -89,7 +89,7 @@ TEST_F(StepsToTrainTest, WhatAnotherOneSeesIsComparedWithWhatIsKnown) {
   EXPECT_EQ(DifferenceOfData(members_, "w-2", facts),
             "workers see different data: w-0 has 80 + 20 samples, w-2 has 80 + 21");
   members_.Enlist(plan_, absl::UnixEpoch());
-  EXPECT_EQ(DifferenceOfData(members_, "w-2", facts), "") << "nobody has told of his";
+  EXPECT_EQ(DifferenceOfData(members_, "w-2", facts), "") << "no worker has reported its data";
   See("w-1", 80, 20);
   EXPECT_EQ(DifferenceOfData(members_, "w-2", facts),
             "workers see different data: w-1 has 80 + 20 samples, w-2 has 80 + 21");
@@ -103,7 +103,7 @@ TEST_F(StepsToTrainTest, ABatchMustFitTheData) {
   EXPECT_EQ(Steps().status().message(), "data.batch_size: 81 samples do not fit the data set's 80");
 }
 
-TEST_F(StepsToTrainTest, AJobThatBeginsAtOrBehindItsEndHasNothingToTrain) {
+TEST_F(StepsToTrainTest, JobThatBeginsAtOrAfterItsEndHasNothingToTrain) {
   plan_.set_first_step(39);
   EXPECT_TRUE(Steps().ok());
   plan_.set_first_step(40);
@@ -115,7 +115,7 @@ TEST_F(StepsToTrainTest, AJobThatBeginsAtOrBehindItsEndHasNothingToTrain) {
   EXPECT_EQ(ReasonOf(Steps(/*committed_step=*/41).status()), "NOTHING_TO_TRAIN");
 }
 
-TEST_F(StepsToTrainTest, AJobThatHasMadeAllItsStepsMayBeginToEnd) {
+TEST_F(StepsToTrainTest, JobThatHasMadeAllItsStepsMayBeginInOrderToEnd) {
   plan_.set_first_step(40);
   EXPECT_EQ(*Steps(/*committed_step=*/40), 40);
   plan_.set_carries(3);
