@@ -423,8 +423,8 @@ class Simulation : public SimulatedWorld {
 
   // A ps that holds a shard has enough time to write it. If it is paused, it counts as lost.
   void CheckSaved(const v1::JobEvent& event) {
-    const bool goes_back = absl::StrContains(event.message(), "without what its shards held");
-    if (!goes_back || !absl::StrContains(event.message(), "nobody has written it")) return;
+    const bool goes_back = absl::StrContains(event.message(), "without the state of its shards");
+    if (!goes_back || !absl::StrContains(event.message(), "no shard was written")) return;
     Violated(absl::StrCat("the job goes back: ", event.message()));
   }
 

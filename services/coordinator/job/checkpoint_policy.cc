@@ -11,7 +11,7 @@
 namespace muster {
 namespace {
 
-// Who waits for one asks every second what became of it.
+// A caller that waits for a checkpoint asks every second for its outcome, so a few are enough.
 constexpr size_t kFailuresHeldMax = 16;
 
 }  // namespace
@@ -23,7 +23,7 @@ void CheckpointPolicy::Begin(const v1::JobPlan& plan, absl::Time now) {
   round_steps_ = sync.mode() == v1::LOCAL_SGD ? std::max<int64_t>(1, sync.every()) : 1;
   every_ = FromProto(plan.spec().checkpoint().every());
   misses_ = final_failures_ = halted_attempts_ = 0;
-  // Shards that go on in place have steps that are not saved: their time has begun before.
+  // Shards that continue in place have unsaved steps, so the time since their last save goes on.
   if (plan.carries() > 0 && attempt_time_ != absl::InfinitePast()) return;
   attempt_step_ = first_step_;
   attempt_time_ = now;
@@ -60,7 +60,7 @@ std::optional<v1::Snapshot> CheckpointPolicy::WantedOf(const absl::btree_set<int
   return wanted;
 }
 
-// `request`: of the attempt that this one takes the place of; 0: of its own.
+// `request` is the request of the attempt that this one replaces. 0: starts a new request.
 bool CheckpointPolicy::AskAt(int64_t step, uint64_t request) {
   const uint64_t id = next_snapshot_++;
   snapshot_ = Attempt{.id = id, .request = request != 0 ? request : id, .step = step};
@@ -87,7 +87,7 @@ bool CheckpointPolicy::Missed(const Pace& pace, absl::Time now) {
   snapshot_.reset();
   ++misses_;
   if (!awaited_step_) return Ask(pace, request);
-  // The step at which the workers stood was an old one: their next reports tell.
+  // The known step of the workers was out of date. Wait for their next reports.
   awaited_step_.reset();
   not_before_ = now + absl::Seconds(1);
   return false;
@@ -97,7 +97,8 @@ bool CheckpointPolicy::Await(int64_t step, int64_t total_steps, absl::Time now) 
   if (awaited_step_ != step) {
     awaited_step_ = step;
     awaited_since_ = now;
-    if (snapshot_ && snapshot_->step != step) snapshot_.reset();  // nobody will get there
+    if (snapshot_ && snapshot_->step != step)
+      snapshot_.reset();  // the members do not reach that step
   }
   return !snapshot_ && !IsPeriodic(step, total_steps) && now >= not_before_ && AskAt(step);
 }
@@ -120,7 +121,7 @@ void CheckpointPolicy::TickHalted(bool writing, absl::Time now) {
   if (writing) awaited_since_ = now;
   if (!snapshot_ || now - awaited_since_ < kPatience) return;
   GiveUpHalted(absl::DeadlineExceededError(
-                   absl::StrCat("nobody has written it for ", absl::FormatDuration(kPatience))),
+                   absl::StrCat("no shard was written for ", absl::FormatDuration(kPatience))),
                now);
 }
 

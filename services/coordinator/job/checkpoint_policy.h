@@ -1,4 +1,4 @@
-// When a job asks for a checkpoint, at which step, and when it asks again.
+// Decides when a job asks for a checkpoint, at which step, and when it asks again.
 #pragma once
 
 #include <cstdint>
@@ -15,42 +15,44 @@
 
 namespace muster {
 
-// Periodic checkpoints and the final one come by themselves: shards know when they are due. Others
-// are asked for as snapshots, at a step that the workers either stand at or have not reached yet;
-// one attempt at a time. Methods that may begin an attempt return whether they did: the members are
-// to be told. Pure; time comes in; not thread-safe.
+// Shards write periodic checkpoints and the final one without being asked. The job asks for others
+// as snapshots, one attempt at a time. The step of an attempt is one at which the workers stand, or
+// which they have not reached. Methods that may begin an attempt return true if they did. The
+// caller then sends the directives.
+//
+// Pure: the caller passes the time. Not thread-safe.
 class CheckpointPolicy {
  public:
-  // How long the job waits for a checkpoint that it needs, while nobody writes, before it asks for
-  // another.
+  // How long the job waits for a checkpoint while no shard is written, before it asks again.
   static constexpr absl::Duration kPatience = absl::Seconds(10);
   static constexpr int kFinalAttempts = 3;
-  // At one of shards that are halted, before a job that is stopped goes without it.
+  // Attempts to save halted shards before a job that is being stopped gives them up.
   static constexpr int kHaltedAttempts = 3;
-  // Without `checkpoint.every_steps` a job is saved after each such part of its steps, but not
-  // sooner than this after the save before.
+  // Without `checkpoint.every_steps` a job is saved after each 1/kParts of its steps, but at least
+  // kPartsApart after the previous save.
   static constexpr int kParts = 10;
   static constexpr absl::Duration kPartsApart = absl::Seconds(10);
 
-  // `first_snapshot`: ids count from it. `committed_step`: of the job's last checkpoint; -1: none.
+  // `first_snapshot` is the first snapshot id. `committed_step` is the step of the job's last
+  // checkpoint, or -1.
   CheckpointPolicy(uint64_t first_snapshot, int64_t committed_step)
       : next_snapshot_(first_snapshot), committed_step_(committed_step) {}
 
-  // What is known of how far the job is.
+  // The known progress of the job.
   struct Pace {
-    int64_t newest_step = 0;  // that anybody begins next
+    int64_t newest_step = 0;  // the largest step that a worker begins next
     double steps_per_second = 0;
     int64_t total_steps = 0;
   };
 
-  // A new generation, or one that goes on after a restart.
+  // Begins a generation, also one that continues after a restart of the coordinator.
   void Begin(const v1::JobPlan& plan, absl::Time now);
-  // The generation is over: nothing is wanted of it any more.
+  // Ends the generation: drops the attempt and the wait.
   void Stop();
 
   int64_t committed_step() const { return committed_step_; }
   bool IsPeriodic(int64_t step, int64_t total_steps) const;
-  // A periodic one was due at `step` or before, and none has been committed since.
+  // Whether a periodic checkpoint was due at or before `step`, and none was committed since.
   bool IsBehind(int64_t step) const {
     return every_steps_ > 0 && step >= every_steps_ &&
            committed_step_ < step / every_steps_ * every_steps_;
@@ -61,63 +63,65 @@ class CheckpointPolicy {
   // one comes after the same time.
   bool IsDue(const Pace& pace, absl::Time now) const;
 
-  // ---- one on demand
+  // ---- a checkpoint on demand
   bool asking() const { return snapshot_.has_value(); }
   bool Wants(uint64_t snapshot) const { return snapshot_ && snapshot_->id == snapshot; }
-  // The step at which it is asked for; only while asking().
+  // Returns the step of the attempt. Requires: asking().
   int64_t asked_step() const { return snapshot_->step; }
-  // What several attempts at one checkpoint have in common: the first one's id; only while
-  // asking().
+  // Returns the id of the first of several attempts at one checkpoint. Requires: asking().
   uint64_t request() const { return snapshot_->request; }
-  // Why none came of a request; OK: it did, or may still, or that was too long ago to be known.
+  // Returns why a request failed. OK if it succeeded, still may, or is no longer remembered.
   absl::Status Outcome(uint64_t request) const;
-  // What to ask of a member with these shards.
+  // Returns the snapshot to request from a member with these shards, or nullopt.
   std::optional<v1::Snapshot> WantedOf(const absl::btree_set<int>& shards) const;
 
-  // At the step at which members stand, or, while they run, a little ahead of them, further after
-  // each miss. None if that would be behind the end: the final one will do.
+  // Begins an attempt at the step at which members stand. While they run, the step is a little
+  // ahead of them, and further ahead after each miss. Returns false if it would not be before the
+  // end of the job: the final checkpoint serves then.
   bool Ask(const Pace& pace) { return Ask(pace, /*request=*/0); }
-  // From now on a miss counts as the first, and so does an attempt at what is halted.
+  // Resets the counts of misses and of attempts to save halted shards.
   void ForgetMisses() { misses_ = halted_attempts_ = 0; }
   // A shard has taken its snapshot.
   void Answered(int shard) { snapshot_->answered.insert(shard); }
-  // A shard was beyond the step already, or has passed it over (ParameterShard::PassOverSnapshots).
+  // A shard was past the step already, or skipped it (ParameterShard::PassOverSnapshots).
   bool Missed(const Pace& pace, absl::Time now);
 
-  // ---- one that the job needs
+  // ---- a checkpoint for which the members wait
   bool awaiting() const { return awaited_step_.has_value(); }
-  // Members stand still at `step` until it is committed. A periodic one comes by itself; after a
-  // restart it may have been lost, which Tick() notices.
+  // Members stand at `step` until a checkpoint of it is committed. A periodic one comes without an
+  // attempt. A restart may have lost it, so Tick() asks for it after kPatience.
   bool Await(int64_t step, int64_t total_steps, absl::Time now);
-  // They go on, or stand elsewhere.
+  // The members continue, or stand at another step.
   void StopAwaiting() { awaited_step_.reset(); }
 
-  // ---- one of shards that are halted at `step`, and stay there
+  // ---- a checkpoint of shards that are halted at `step` and stay there
   bool AskHalted(int64_t step, absl::Time now);
-  // The attempt comes to nothing: a shard does not hold the step, or nobody has written for
-  // kPatience (`writing`: as below). Another one may be made after kPatience.
+  // Ends a failed attempt: a shard does not hold the step, or no shard was written for kPatience.
+  // The next attempt may begin after kPatience.
   void GiveUpHalted(const absl::Status& why, absl::Time now);
+  // Gives up an attempt after kPatience without a write. `writing`: as for Tick().
   void TickHalted(bool writing, absl::Time now);
-  // Why the last of kHaltedAttempts has come to nothing, as those before it have; OK: it may come
-  // to something yet. Counted in each generation, and from ForgetMisses() on.
+  // Returns why the last of kHaltedAttempts failed. OK while another attempt may succeed. Begin()
+  // and ForgetMisses() reset the count.
   absl::Status HaltedOutcome() const;
 
-  // ---- what becomes of them
-  // Whether a shard may write this now. FAILED_PRECONDITION (reason "STALE_SNAPSHOT"): not wanted
-  // any more; INVALID_ARGUMENT (reason "CHECKPOINT_NOT_DUE"). `job` is named in errors.
+  // ---- results
+  // Returns OK if a shard may be written now. Returns FAILED_PRECONDITION ("STALE_SNAPSHOT") if the
+  // snapshot is not wanted any more. Returns INVALID_ARGUMENT ("CHECKPOINT_NOT_DUE") if no
+  // checkpoint is due at the step. Errors name `job`.
   absl::Status Admit(const v1::WriteShardHeader& header, int64_t total_steps,
                      const std::string& job) const;
-  // What was committed after `step` cannot be used any more; `step` itself is the last one then.
+  // Checkpoints after `step` cannot be used any more, so the one of `step` is the last one.
   void FallBackTo(int64_t step) { committed_step_ = step; }
-  // True if no later one has been committed before.
+  // Notes a committed checkpoint. Returns true if no later one was committed before.
   bool Committed(int64_t step, absl::Time now);
-  // True when the final one has failed kFinalAttempts times. A disk that is full is waited for: it
-  // does not count.
+  // Notes a failed checkpoint. Returns true if the final one has failed kFinalAttempts times. A
+  // full disk does not count as a failure, because it may get space again.
   bool Failed(int64_t step, uint64_t snapshot, int64_t total_steps, const absl::Status& why,
               absl::Time now);
 
-  // Time has passed. `writing`: some shard's stream is open. `needs_one`: the job waits for one on
-  // demand while members run, or one is due.
+  // Begins an attempt if it is time for one. `writing`: the stream of some shard is open.
+  // `needs_one`: the job waits for a checkpoint on demand while members run, or one is due.
   bool Tick(bool writing, bool needs_one, const Pace& pace, absl::Time now);
 
  private:
@@ -130,24 +134,25 @@ class CheckpointPolicy {
   bool AskAt(int64_t step, uint64_t request = 0);
   bool Ask(const Pace& pace, uint64_t request);
 
-  // Of the plan.
+  // These come from the plan.
   int64_t first_step_ = 0;
-  int64_t every_steps_ = 0;  // 0: none but the last
-  int64_t round_steps_ = 1;  // shards have versions at their ends only (local SGD)
-  absl::Duration every_ = absl::ZeroDuration();  // zero: none by time
+  int64_t every_steps_ = 0;  // 0: only the final checkpoint
+  int64_t round_steps_ = 1;  // local SGD: shards have versions only at the ends of rounds
+  absl::Duration every_ = absl::ZeroDuration();  // zero: no checkpoints by time
 
   uint64_t next_snapshot_;
   int64_t committed_step_;
   std::optional<Attempt> snapshot_;
-  std::deque<std::pair<uint64_t, absl::Status>> failures_;  // the last few, by request
+  std::deque<std::pair<uint64_t, absl::Status>> failures_;  // the last kFailuresHeldMax, by request
   int misses_ = 0;
   int final_failures_ = 0;
   int halted_attempts_ = 0;
-  absl::Status halted_fault_;  // of the last one that has failed
+  absl::Status halted_fault_;  // why the last failed attempt failed
   std::optional<int64_t> awaited_step_;
-  absl::Time awaited_since_;                      // or since shards that are halted were asked
-  absl::Time not_before_ = absl::InfinitePast();  // the next attempt
-  // Of the last attempt that ended, or of the first step of what no attempt has saved.
+  // Start of the wait for awaited_step_ or for halted shards, or the last time of a write.
+  absl::Time awaited_since_;
+  absl::Time not_before_ = absl::InfinitePast();  // earliest time of the next attempt
+  // Step and time of the last attempt that ended, or of the start of the generation.
   int64_t attempt_step_ = 0;
   absl::Time attempt_time_ = absl::InfinitePast();
 };

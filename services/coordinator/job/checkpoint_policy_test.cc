@@ -81,7 +81,7 @@ TEST_F(CheckpointPolicyTest, AfterAFewAttemptsWhatIsHaltedIsTakenNotToBeSaved) {
     now += CheckpointPolicy::kPatience;
     policy_.TickHalted(/*writing=*/false, now);
   });
-  EXPECT_EQ(policy_.HaltedOutcome().message(), "nobody has written it for 10s");
+  EXPECT_EQ(policy_.HaltedOutcome().message(), "no shard was written for 10s");
   policy_.Begin(Plan(), kStart);
   EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "another generation";
 }

@@ -23,10 +23,10 @@
 namespace muster {
 namespace {
 
-// Of a job that is stopped so that another one can go on, and is queued again.
+// The reason of a job that is stopped and queued again so that another job can continue.
 constexpr char kGivesWay[] = "GIVES_WAY";
 
-// Between what has happened to a job that recovers and what it waits for.
+// Separates the cause of a recovery from what the job waits for, in its message.
 constexpr absl::string_view kWaitsFor = "; waits for ";
 
 v1::Directive ReleaseDirective() {
@@ -43,7 +43,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
       checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)),
       rehearsal_(/*first_number=*/(term << 32) + 1),
       ticked_(now) {
-  UpdateConditions(/*now=*/std::nullopt, record_);  // of a record that has none
+  UpdateConditions(/*now=*/std::nullopt, record_);  // for a record without conditions
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
@@ -76,7 +76,8 @@ void Job::Restore(const MetricsHistory& history) {
   if (active()) {
     if (logged > plan_->first_step()) non_finite_.Restore(history.edges.back());
     ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
-    // The job may have gone back and be behind the log: its workers will tell.
+    // The job may have returned to a step before the end of the log. Its workers report the
+    // position.
     position_known_ = false;
   } else {
     ledger_.SkipKnownStepsBefore(logged);
@@ -117,7 +118,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   CHECK(CanMove(state(), to)) << record_.name() << ": " << v1::JobState_Name(state()) << " -> "
                               << v1::JobState_Name(to);
   if (active() && to != v1::RUNNING) checkpoints_.Stop();
-  // What was given up as the job failed is made by nobody else.
+  // No later generation repeats the steps that the job gave up, so record them now.
   if (state() == v1::RUNNING && IsTerminal(to)) Record(ledger_.TakeSteps(), {}, now);
   if (state() == v1::PREPARING || state() == v1::RUNNING) {
     if (to != v1::RUNNING) {
@@ -142,7 +143,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     record_.set_suspend_requested(false);
     record_.clear_stop_cause();
   }
-  if (IsTerminal(to)) plan_.reset();  // up to megabytes, and nobody asks for it any more
+  if (IsTerminal(to)) plan_.reset();  // up to megabytes, and not needed any more
   Note(reason, message, now);
 }
 
@@ -205,21 +206,21 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
 
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
-  if (record_.has_recovery()) {  // all who are left have told what they made
+  if (record_.has_recovery()) {  // the remaining workers have reported all steps
     Interruption::NoteResumption(plan->first_step(), ledger_.steps_before(),
                                  *record_.mutable_recovery());
   }
-  // A coordinator that ended in between may have lost what was told before a suspension.
+  // Reports from before a suspension may be lost if the coordinator restarted after it.
   const bool goes_on = state() == v1::RECOVERING || ledger_.steps_before() > 0;
   if (goes_on) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
   record_.set_generation(plan_->generation());
-  if (state() == v1::QUEUED) members_ = {};  // others may have their names now
+  if (state() == v1::QUEUED) members_ = {};  // other processes may have these names now
   const std::vector<std::string> leaving = members_.Leaving();
   Enlist(now);
   rehearsal_.End();
-  // What a ps that leaves held was needed until others have it; what it serves is of before.
+  // A leaving ps had to keep its shards until other ps have them. Release it now.
   for (const std::string& name : leaving) {
     if (!members_.contains(name)) Send(name, ReleaseDirective());
   }
@@ -286,7 +287,7 @@ std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
 }
 
 absl::Status Job::Suspend(absl::Time now) {
-  if (GivesWay()) {  // then it stays suspended
+  if (GivesWay()) {  // the user's request wins: the job stays suspended
     record_.clear_stop_cause();
     Note("SUSPEND_REQUESTED", "", now);
   }
@@ -305,7 +306,7 @@ absl::Status Job::Suspend(absl::Time now) {
   return absl::OkStatus();
 }
 
-// From here on the job goes to its next checkpoint and stops there. `message` begins what is told.
+// The job goes on to its next checkpoint and stops there. `message` begins the text of the event.
 void Job::RequestStop(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_suspend_requested(true);
   checkpoints_.ForgetMisses();
@@ -329,8 +330,9 @@ void Job::RequestStop(const std::string& reason, const std::string& message, abs
   SendWantedToAll(now);
 }
 
-// The job stands still, or has nothing to lose: `where` completes "suspended" and "stopped". What
-// is known of the steps before its checkpoint is all that will ever be.
+// Requires: the job has stopped, or has nothing to save. `where` completes "suspended" and
+// "stopped". No more records of steps before the checkpoint will come, so a recovering job closes
+// them.
 void Job::Stopped(const std::string& where, absl::Time now) {
   if (state() == v1::RECOVERING) CloseRecords(checkpoints_.committed_step(), now);
   if (!record_.has_stop_cause()) {
@@ -351,7 +353,7 @@ void Job::Stopped(const std::string& where, absl::Time now) {
        now);
 }
 
-// The coordinator stops the job by itself: with a checkpoint of what is in none yet.
+// Stops the job on the coordinator's decision. Steps that are in no checkpoint are saved first.
 void Job::StopFor(const v1::StopCause& cause, absl::Time now) {
   *record_.mutable_stop_cause() = cause;
   const bool holds_steps = state() == v1::RUNNING ||
@@ -366,7 +368,7 @@ void Job::StopFor(const v1::StopCause& cause, absl::Time now) {
 
 void Job::StopWaiting(const std::string& lacks, absl::Time now) {
   CHECK(WaitsTooLong(now)) << record_.name();
-  if (record_.has_stop_cause()) return;  // it is being stopped
+  if (record_.has_stop_cause()) return;  // the job is being stopped already
   const v1::StopCause cause = JobDeadlines::WaitedTooLong(record_, lacks, now);
   if (record_.has_start_time()) return StopFor(cause, now);
   Fail(cause.reason(),
@@ -380,8 +382,8 @@ void Job::GiveWay(const std::string& lacks, absl::Time now) {
   CHECK(WaitsForMembers()) << record_.name();
   v1::StopCause cause;
   cause.set_reason(kGivesWay);
-  cause.set_message(
-      absl::StrCat("waits for ", lacks, ", and lets those go with whom a job before it can go on"));
+  cause.set_message(absl::StrCat(
+      "waits for ", lacks, ", and yields its workers so that a job ahead of it can continue"));
   StopFor(cause, now);
 }
 
@@ -390,11 +392,11 @@ bool Job::GivesWay() const { return record_.stop_cause().reason() == kGivesWay; 
 void Job::StopWithoutRecovering(absl::Time now) {
   CHECK(RecoversToStop() && WaitsForMembers()) << record_.name();
   if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);
-  StopWithoutShards("there is nobody to recover it with", now);
+  StopWithoutShards("no member can recover it", now);
 }
 
 void Job::StopWithoutShards(absl::string_view why, absl::Time now) {
-  Stopped(absl::StrCat("without what its shards held, for ", why, ": it goes back to ",
+  Stopped(absl::StrCat("without the state of its shards, because ", why, "; it goes back to ",
                        WhereItGoesOn(record_)),
           now);
 }
@@ -434,7 +436,7 @@ absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
 
 void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
   if (!Uses(name)) return ReportOfStranger(name, report, now);
-  // Whom nobody has halted has dropped the job, and is still at it.
+  // HALTED without a Halt directive: the worker abandoned the job and is still unwinding.
   const bool dropped = report != nullptr && report->state() == v1::MEMBER_HALTED &&
                        members_.at(name).is_worker() && state() != v1::RECOVERING;
   if (report == nullptr || dropped || report->generation() != record_.generation()) {
@@ -459,7 +461,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (report->state() == v1::MEMBER_FAILED) {
     if (state() == v1::RECOVERING) return SendWanted(name, now);
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
-      // What only this one cannot do is not the job's fault: the others can, or have not tried.
+      // A failure of this member alone is not the job's fault, so the others continue.
       if (!verdict->recoverable && (rehearsal_.WhyRefused(name) != nullptr || IsSpare(name))) {
         verdict->recoverable = true;
         verdict->lost = name;
@@ -482,7 +484,8 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (active()) SendWanted(name, now);
 }
 
-// Others could train before it came. A new ps has but backups where shards are carried on.
+// The others could train before this member came. A new ps is spare only if shards continue in
+// place, because it has only replicas then.
 bool Job::IsSpare(const std::string& name) const {
   const bool is_needed = !members_.at(name).is_worker() && plan_->carries() == 0;
   return state() == v1::PREPARING && members_.IsNewcomer(name) && !is_needed;
@@ -499,7 +502,7 @@ void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, ab
         break;
       case v1::SNAPSHOT_MISSED:
         if (state() == v1::RECOVERING) {
-          // Who writes backups is asked for its own shards with them, and need not hold those.
+          // A ps that writes replicas gets the request for its own shards too, and may lack these.
           if (WriterOf(answer.shard()) != name) break;
           checkpoints_.GiveUpHalted(
               absl::NotFoundError(absl::StrCat("shard ", answer.shard(), " does not hold it")),
@@ -544,7 +547,7 @@ void Job::ReportOfStranger(const std::string& name, const v1::JobReport* report,
       break;
   }
   Send(name, ReleaseDirective());
-  // What it holds may be older than the job's generation.
+  // The member may hold an older generation than the job's, so address that one.
   effects_.directives.back().directive.set_generation(report->generation());
 }
 
@@ -581,7 +584,7 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
   if (NonFiniteWatch::Rules(verdict.reason)) return StopAtNonFinite(verdict, now);
   if (!verdict.recoverable) return Fail(verdict.reason, verdict.message, now);
   if (state() != v1::RECOVERING) return Recover(verdict, now);
-  // One more.
+  // Another member fails during the recovery.
   if (!verdict.lost.empty()) {
     if (members_.at(verdict.lost).lost) return;
     Lose(verdict, now);
@@ -594,8 +597,8 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
 
 void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   const v1::RestartSpec& restart = record_.spec().restart();
-  // Who wanted to leave, and waited for it in vain, was no fault of the job: one that is trained
-  // keeps everybody until its last evaluation is made.
+  // The loss of a leaving member does not count against max_restarts. A trained job keeps all
+  // members until its last evaluation is made, so a member may end before it was allowed to leave.
   const bool has_left = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
   const auto recovery = Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
   if (!recovery && !has_left) {
@@ -725,7 +728,7 @@ void Job::LetBackupsJoin(absl::Time now) {
 }
 
 void Job::MemberLeaves(const std::string& name, absl::Time now) {
-  rehearsal_.Remove(name);  // its next report has it released
+  rehearsal_.Remove(name);  // its next report gets a Release
   if (!Uses(name)) return;
   if (members_.SetLeaving(name)) {
     Note("MEMBER_LEAVES", absl::StrCat(name, " wants to end: the job goes on without it"), now);
@@ -734,16 +737,16 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
   LetLeave(now);
 }
 
-// What a ps holds that has no backup elsewhere, and a worker where shards are not carried on, has
-// to be in a checkpoint first. Near the end of the job that is the final one, and nobody leaves
-// before it.
+// A member leaves after a checkpoint in two cases: a ps if its shards have no replica elsewhere,
+// and a worker if shards cannot continue in place. Near the end of the job this is the final
+// checkpoint.
 void Job::LetLeave(absl::Time now) {
-  if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);  // everybody leaves
+  if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);  // releases all members
   if (state() == v1::RECOVERING) return LetHaltedLeave(now);
   if (state() != v1::RUNNING || record_.suspend_requested()) return;
   const std::vector<std::string> leaving = members_.Leaving();
   if (leaving.empty()) return;
-  if (checkpoints_.committed_step() == total_steps()) return;  // all is trained, and saved
+  if (checkpoints_.committed_step() == total_steps()) return;  // the job is trained and saved
   for (const std::string& name : leaving) {
     if (!Interruption::CanDoWithout(*plan_, members_, name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
@@ -761,11 +764,11 @@ void Job::LetLeave(absl::Time now) {
         absl::StrCat(leaving.front(), " leaves; the job goes on from ", WhereItGoesOn(record_)),
         now);
   }
-  // Tick() asks again, and whether backups have been filled meanwhile.
+  // Tick() asks again, and checks again whether the replicas are filled.
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
 }
 
-// Who the job waits for may never come.
+// The members that the job waits for may never come, so a leaving ps must not wait for them.
 void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && ledger_.all_durable();
@@ -779,7 +782,7 @@ void Job::LetHaltedLeave(absl::Time now) {
   if (departures.checkpoint_at) SaveHalted(*departures.checkpoint_at, now);
 }
 
-// The event that is noted makes plans void that are being made of the shards meanwhile.
+// The event has a new revision, which invalidates plans that are being made for these shards.
 void Job::SaveHalted(int64_t step, absl::Time now) {
   const std::string leaves = absl::StrCat(members_.Leaving().front(), " leaves; ");
   if (IsSaved(step)) {
@@ -797,7 +800,7 @@ bool Job::WaitsForMembers() const {
   return state() == v1::RECOVERING && record_.reason().starts_with("WAITS_FOR_");
 }
 
-// The version at which the job is stopped without anybody who recovers it.
+// Returns the version at which the job can be stopped without a recovery, or nullopt.
 std::optional<int64_t> Job::StopsHaltedAt() const {
   if (!RecoversToStop() || !WaitsForMembers()) return std::nullopt;
   if (!interruption_.carries() || !members_.AllStopped()) return std::nullopt;
@@ -805,16 +808,16 @@ std::optional<int64_t> Job::StopsHaltedAt() const {
   return in_place ? std::optional(in_place->first_step) : std::nullopt;
 }
 
-// Once the step is saved. Who is left has told all that will ever be known of those before. May be
-// called again and again.
+// Stops the job at `step` when that is saved. The remaining workers have reported everything, so
+// the records before `step` are closed. May repeat.
 void Job::StopHalted(int64_t step, absl::Time now) {
   if (checkpoints_.asking()) return;
   CloseRecords(step, now);
   if (IsSaved(step)) {
-    if (!ledger_.all_durable()) return;  // RecordsDurable() comes back here
+    if (!ledger_.all_durable()) return;  // RecordsDurable() calls this again
     return Stopped(absl::StrCat("at step ", std::max(step, checkpoints_.committed_step())), now);
   }
-  // Who only gives way loses nothing for it: it is tried again for as long as it takes.
+  // A job that only yields must not lose steps, so it tries to save them without a limit.
   const absl::Status fault = checkpoints_.HaltedOutcome();
   if (!fault.ok() && !GivesWay()) {
     return StopWithoutShards(
@@ -835,7 +838,7 @@ void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
     rehearsal_.Refuse(member, verdict.refusal,
                       rehearses ? absl::InfiniteFuture() : now + verdict.refused_for);
   }
-  // What it holds does not count as taken from now on.
+  // The job counts its memory as free from now on, so the member must release it.
   if (verdict.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
@@ -865,7 +868,7 @@ absl::Time Job::WaitsForFilesSince() const {
 
 // ---------------------------------------------------------------- records
 
-// What the lost ones did not tell of the steps that were made is not known any more.
+// Records that lost workers did not report will never be known.
 void Job::CloseRecords(int64_t first_step, absl::Time now) {
   Record(ledger_.CloseSteps(first_step), ledger_.CloseEvaluations(first_step), now);
 }
@@ -878,7 +881,7 @@ void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl
   if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
 }
 
-// Steps that are made again are shown, but they move no record: those are in the log.
+// Repeated steps move the visible progress, but are not recorded again: the log has them.
 void Job::FollowStepsMadeAgain(absl::Time now) {
   const std::optional<StepSummary> step = ledger_.TakeStepMadeAgain();
   const std::optional<EvaluationSummary> evaluation = ledger_.TakeEvaluationMadeAgain();
@@ -912,8 +915,8 @@ void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> 
   }
   if (const std::optional<StepGap> gap = ledger_.TakeGap()) {
     Note("STEPS_LOST",
-         absl::StrCat("what steps ", gap->first, " to ", gap->last,
-                      " came to is not known: who had heard of them is lost"),
+         absl::StrCat("the results of steps ", gap->first, " to ", gap->last,
+                      " are not known: the workers that had them are lost"),
          now);
   }
   if (!ledger_.all_durable()) effects_.records = ledger_.known();
@@ -944,7 +947,7 @@ void Job::Advance(absl::Time now) {
     return;
   }
   if (state() != v1::RUNNING) return;
-  const bool all_durable = ledger_.all_durable();  // else RecordsDurable() comes back here
+  const bool all_durable = ledger_.all_durable();  // if not, RecordsDurable() calls this again
   const bool all_told = all_durable && !members_.AnyHasMoreRecords();
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);
@@ -953,20 +956,20 @@ void Job::Advance(absl::Time now) {
     return Move(v1::SUCCEEDED, completion.reason, completion.message, now);
   }
   if (suspend_at_) {
-    // What is known of the next step came after all that there is to know of this one.
+    // A record of the next step comes only after all records of this one.
     if (ledger_.steps_before() <= *suspend_at_ || !all_told) return;
     return Stopped(absl::StrCat("at step ", *suspend_at_), now);
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
   if (!record_.suspend_requested() || !stopped) return checkpoints_.StopAwaiting();
-  // One of a later step, of the generation before, may have been committed late.
+  // A checkpoint of a later step, from the previous generation, may have been committed late.
   if (!IsSaved(*stopped)) return AwaitCheckpoint(*stopped, now);
   if (!all_told) return;
   Stopped(absl::StrCat("at step ", std::max(*stopped, checkpoints_.committed_step())), now);
 }
 
-// At its first step nothing has been trained since the checkpoint (or the beginning) that it
-// started from, if it did.
+// Whether `step` is the first step of a generation that did not continue in place. Nothing has been
+// trained then since the checkpoint, or the beginning, from which the generation started.
 bool Job::IsOrigin(int64_t step) const {
   return plan_->carries() == 0 && step == plan_->first_step();
 }
@@ -992,18 +995,18 @@ void Job::BeginRunning(absl::Time now) {
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total, changed),
        now);
   running_since_ = now;
-  // A periodic one that was being written when the generation before was halted is made up for.
+  // Replaces a periodic checkpoint that the halt of the previous generation cut off.
   if (plan_->carries() > 0 && checkpoints_.IsBehind(plan_->first_step())) {
     checkpoints_.Ask(Pace());
   }
   SendWantedToAll(now);
 }
 
-// They would be of no use to it now: no recovery takes them where there are others.
+// Excludes newcomers that see other data. Recoveries take them only if there are no other workers.
 void Job::GoOnWithout(const std::vector<std::string>& newcomers, const absl::Status& why,
                       absl::Time now) {
   for (const std::string& name : newcomers) {
-    if (!active()) return;  // it may not recover that often
+    if (!active()) return;  // the job has used up its recoveries
     const std::string message(why.message());
     Judge({.reason = ReasonOf(why),
            .message = absl::StrCat(members_.Describe(name), " cannot join: ", message),
@@ -1163,13 +1166,13 @@ void Job::Tick(bool writing, absl::Time now) {
   CheckDeadline(now);
   const bool holds_nothing = RecoversToStop() && !interruption_.carries();
   if (holds_nothing && (record_.has_stop_cause() || WaitsForMembers())) {
-    StopWithoutShards("that is held no more", now);
+    StopWithoutShards("no ps holds it any more", now);
   }
   if (!active()) return;
   if (state() == v1::RECOVERING) checkpoints_.TickHalted(writing, now);
   LetLeave(now);
   if (!active() || state() == v1::RECOVERING) return;
-  // The last attempt failed, or the coordinator was restarted.
+  // The last attempt may have failed, or the coordinator may have restarted.
   const bool suspending = state() == v1::RUNNING && record_.suspend_requested() &&
                           SuspendsAtSnapshot(*plan_) && !suspend_at_;
   const bool due = state() == v1::RUNNING && checkpoints_.IsDue(Pace(), now);

@@ -1,5 +1,5 @@
-// One training job's life, as a pure state machine (job_state.h): events in, durable changes and
-// directives out.
+// A training job as a pure state machine (job_state.h). It takes events, and returns durable
+// changes and directives.
 #pragma once
 
 #include <cstdint>
@@ -29,42 +29,44 @@
 
 namespace muster {
 
-// No threads, no clock, no RPC; not thread-safe. Copyable: a caller that must store a change before
-// it counts changes a copy, stores it, and keeps it. What is wanted of a member follows from the
-// job's state and the member's last report, so lost directives are sent again and reports may
-// repeat.
+// Uses no threads, no clock and no RPC. Not thread-safe. Copyable: a caller that must store a
+// change before it takes effect changes a copy, stores that, and then keeps it.
+//
+// The directive for a member follows from the job's state and the member's last report. So lost
+// directives are sent again, and reports may repeat.
 class Job {
  public:
-  // The reason of a job that is told what it waits for, see Wait().
+  // The reason of a recovering job that waits for members, see Wait().
   static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
-  // And of one that is halted for workers who have rehearsed.
+  // The reasons of a job that was halted to add warmed-up workers, or to release workers.
   static constexpr char kWorkersJoin[] = "WORKERS_JOIN";
   static constexpr char kWorkersYield[] = "WORKERS_YIELD";
-  // A generation runs so long before it is halted for more workers: who comes, mostly comes with
-  // others.
+  // A generation runs at least this long before it is halted for more workers. Workers mostly
+  // attach in groups, so the wait saves halts.
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
-  // And so long before it is halted for backups that it should have: as long as it has none, it may
-  // lose more.
+  // A generation runs at least this long before it is halted for missing replicas. This wait is
+  // shorter, because a shard without a replica may be lost.
   static constexpr absl::Duration kBackupsJoinAfter = absl::Seconds(2);
 
   struct Outgoing {
     std::string member;
-    v1::Directive directive;                  // the term is filled in by who sends it
-    std::shared_ptr<const std::string> plan;  // a Prepare's, serialised: it has none itself
+    v1::Directive directive;  // the sender fills in the term
+    std::shared_ptr<const std::string>
+        plan;  // for Prepare: the serialized plan, which `directive` lacks
   };
-  // To be carried out in this order: what is durable first.
+  // The caller carries these out in this order: durable changes first.
   struct Effects {
-    std::vector<v1::JobEvent>
-        events;  // each with its revision; none: the record need not be stored
+    // Each with its revision. If empty, the record need not be stored.
+    std::vector<v1::JobEvent> events;
     std::vector<StepSummary> steps;
     std::vector<EvaluationSummary> evaluations;
-    // With the records above all before these are known: RecordsDurable() is to be called with this
-    // once they are on the disk.
+    // All records before this position are known, including those above. Call RecordsDurable() with
+    // it when they are on the disk.
     std::optional<RecordsBefore> records;
     std::vector<Outgoing> directives;
-    std::vector<absl::Status> checkpoints_failed;  // why each could not be written: to be counted
-    // Likewise, each time that it began to recover: why, and what the member is that was lost, or
-    // leaves; nullopt: none is.
+    std::vector<absl::Status> checkpoints_failed;  // why each could not be written, for the metrics
+    // One for each recovery that began, for the metrics: its reason, and the role of the member
+    // that was lost or leaves. nullopt if there is none.
     struct Recovery {
       std::string reason;
       std::optional<v1::Role> lost;
@@ -72,20 +74,20 @@ class Job {
     std::vector<Recovery> recoveries;
   };
 
-  // `record` as stored. `plan` of its generation; null when it has never had one. `term` makes
-  // snapshot ids unique over restarts. Members of a job found active have
-  // FailureJudge::kRestartGrace to come back.
+  // `record` is as stored. `plan` is the plan of its generation, or null if it never had one.
+  // `term` makes snapshot ids unique over restarts. If the job is active, its members have
+  // FailureJudge::kRestartGrace to return.
   Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now);
 
-  // Takes up progress where the metrics log ends.
+  // Restores the progress from the end of the metrics log.
   void Restore(const MetricsHistory& history);
 
   const v1::Job& record() const { return record_; }
   v1::JobState state() const { return record_.state(); }
-  // Of the present generation, or the last one; null once the job has ended.
+  // The plan of the present or last generation. null after the end of the job.
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
   bool active() const;
-  // As one of them, and not as one that was lost.
+  // Whether `member` is in the generation of this active job and is not lost.
   bool Uses(const std::string& member) const;
   bool Wants(uint64_t snapshot) const { return checkpoints_.Wants(snapshot); }
   Effects TakeEffects();
@@ -93,30 +95,33 @@ class Job {
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
   using Resumption = Interruption::Resumption;
-  // Its ps hold what it goes on with: those of an active job do, but not of one that recovers from
-  // a checkpoint.
+  // Whether its ps must keep their shards. False only if the job recovers from a checkpoint.
+  // Requires: active().
   bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
-  // Its ps have memory for it: until they have halted, whatever it goes on with.
+  // Whether its ps have memory reserved for it. They have it at least until all members stopped.
   bool HoldsMemory() const { return KeepsShards() || !members_.AllStopped(); }
-  // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
-  // another attempt. Nor while what its shards hold is being saved: for a ps that leaves, which
-  // takes no longer than somebody writes, and CheckpointPolicy::kPatience; or for the job to be
-  // stopped there, which it is after CheckpointPolicy::kHaltedAttempts at the latest.
+  // Returns the resume point. Returns nullopt if the job is not RECOVERING, a member has not
+  // stopped, the back-off lasts, or records of its steps are not durable yet.
+  //
+  // It also returns nullopt while the halted shards are saved. For a leaving ps this ends
+  // CheckpointPolicy::kPatience after the last write. To stop the job it ends after
+  // CheckpointPolicy::kHaltedAttempts at the latest.
   std::optional<Resumption> ResumesAt(absl::Time now) const;
-  // Since when nothing but its own files, which a disk may never take, can keep a recovering job
-  // from that; in the future: all else, which comes to an end, may.
+  // Returns the time since which only records that are not durable can keep a recovering job from
+  // its resume point. A disk may never take these. A time in the future means that a wait that ends
+  // by itself, such as the back-off, still lasts.
   absl::Time WaitsForFilesSince() const;
-  // The members that have not come back to a restarted coordinator, if the job runs or prepares,
-  // goes on where it is without them, and FailureJudge::kReturnTime has passed since another one
-  // came back. With others in the places of the workers the rest of the grace need not be awaited.
+  // Returns the members that have not come back to a restarted coordinator. Empty unless the job
+  // runs or prepares, can continue in place without them, and FailureJudge::kReturnTime has passed
+  // since another one came back. If others take the places of the workers, the rest of the grace
+  // need not be awaited.
   std::vector<std::string> MissingSinceRestart(absl::Time now) const;
-  // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
+  // Whether the job can use more workers, and has run long enough to be halted for them.
   bool TakesMoreWorkers(absl::Time now) const;
-  // These are to prepare for its next generation by this plan of theirs, while it runs. See
-  // Rehearsal.
+  // Starts a warm-up of `newcomers` for the next generation with `plan`. See Rehearsal.
   void Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
   const Rehearsal& rehearsal() const { return rehearsal_; }
-  // Halts it for its next generation, which is to have them.
+  // Halts the job for a generation with these workers. Requires: TakesMoreWorkers(now).
   void LetWorkersJoin(absl::Time now);
   // Number of workers that the job can release for another job: those above workers.min, if the job
   // can continue with the others in place and its generation has lasted for kJoinAfter. Else 0.
@@ -124,118 +129,118 @@ class Job {
   // Halts the job for a generation without its last `workers` workers, which `beneficiary` waits
   // for. Requires: workers is in 1..WorkersToYield(now).
   void YieldWorkers(int workers, const std::string& beneficiary, absl::Time now);
-  // Number of workers that the next generation has at most, or the spec's maximum.
+  // Returns the most workers that the next generation may have.
   int WorkersMax() const;
-  // Whether some of its shards have no backup though they should, and it has run for long enough to
-  // be interrupted for them.
+  // Whether some shards lack the replica that the job wants, and the job has run long enough to be
+  // halted for it.
   bool TakesBackups(absl::Time now) const;
-  // Halts it for its next generation, which is to have them.
+  // Halts the job for a generation with more replicas. Requires: TakesBackups(now).
   void LetBackupsJoin(absl::Time now);
-  // The first version whose evaluation is not known.
+  // Returns the first version without a known evaluation.
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
-  // What a queued or recovering job waits for; nothing happens if it is told so already.
+  // Notes why a queued or recovering job waits. No-op if `reason` is its reason already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
-  // The same; `what` is a sentence's end. Of a recovering job it is told after what has happened to
-  // it.
+  // The same. `what` completes "waits for". For a recovering job the text follows the cause of the
+  // recovery.
   void WaitFor(const std::string& reason, absl::string_view what, absl::Time now);
-  // A queued or recovering job has waited for as long as its spec lets it.
+  // Whether a queued or recovering job has waited for its start_timeout.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
-  // It is not waited any longer for what it `lacks` (a sentence's end): a job that has never run
-  // has failed, another is suspended, as soon as what its shards hold is in a checkpoint, as
-  // Suspend() has it.
+  // Ends the wait for `lacks`, which completes "waits for". A job that never ran fails. Another job
+  // is suspended when the state of its shards is in a checkpoint, as by Suspend(). Requires:
+  // WaitsTooLong(now).
   void StopWaiting(const std::string& lacks, absl::Time now);
-  // A recovering job, which Wait() has told that it `lacks` something (a sentence's end), lets its
-  // workers go, so that another one can go on: it is stopped as by Suspend(), and queued again.
+  // A recovering job yields its workers so that another job can continue. It is stopped as by
+  // Suspend(), and queued again. `lacks` completes "waits for". Requires: the job waits, see
+  // Wait().
   void GiveWay(const std::string& lacks, absl::Time now);
   bool GivesWay() const;
-  // Whether the job recovers only to be stopped: any number of workers will do for that.
+  // Whether the job recovers only to be stopped. Any number of workers is enough for that.
   bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
-  // There is nobody to recover a job with that recovers only to be stopped; Wait() has told it.
-  // Where what its shards hold can be saved as they are, that is waited for; else they are let go,
-  // and it stops with the checkpoint that it has.
+  // Stops a job that recovers only to be stopped, if no member can recover it. If its halted shards
+  // can be saved, it stops after that. Otherwise it releases them and stops with its last
+  // checkpoint. Requires: RecoversToStop(), and the job waits, see Wait().
   void StopWithoutRecovering(absl::Time now);
 
   // ---- members
-  // What a member says of this job; null: its full list does not have it. Also of one that
-  // rehearses.
+  // Handles a member's report on this job. `report` is null if the member's complete list lacks the
+  // job. Also takes reports of workers that warm up.
   void Report(const std::string& member, const v1::JobReport* report, absl::Time now);
-  // The member's stream is new: whatever was sent before may be lost.
+  // The member has a new stream: directives that were sent on the old one may be lost.
   void Reattached(const std::string& member);
-  // Another process has the member's name now: what was known of the one before is void.
+  // Another process has the member's name now: readmits it.
   void Replaced(const std::string& member) { rehearsal_.Forgive(member); }
-  // What workers have told is safe: they may forget it, and the job may end.
+  // The records before `durable` are on the disk. Workers may forget them, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);
-  // It wants to end: the job goes on without it, with workers at once, with ps as soon as the
-  // backups of their shards can have their places or there is a checkpoint of what they hold. May
-  // be said again.
+  // The member drains, and the job continues without it. In place, a worker can go at once. A ps
+  // goes when replicas can replace its shards, or when these are in a checkpoint. May repeat.
   void MemberLeaves(const std::string& member, absl::Time now);
   void MemberLost(const std::string& member, const std::string& why, absl::Time now);
 
-  // ---- users. FAILED_PRECONDITION with a reason where the state does not allow it; see
+  // ---- users. Return FAILED_PRECONDITION with a reason if the state does not allow the call. See
   // JobService.
   absl::Status Cancel(absl::Time now);
-  // At once where nothing is to be saved. A job that waits for members is suspended where its
-  // shards stand, once they are in a checkpoint: it may wait for ever, and its own are wanted
-  // elsewhere.
+  // Suspends at once if nothing needs saving. A job that waits for members saves its halted shards
+  // and is suspended then, because its wait may never end.
   absl::Status Suspend(absl::Time now);
   absl::Status Resume(const v1::ResourceSpec* resources, absl::Time now);
-  // Takes over what of `spec` may change of a job that was submitted: priority, labels,
-  // annotations, checkpoint.keep_last. Nothing happens where that is what it has.
+  // Takes the fields of `spec` that can change after submission: priority, labels, annotations,
+  // checkpoint.keep_last. No-op if none differs.
   void Update(const v1::JobSpec& spec, absl::Time now);
-  // Asks for a checkpoint soon; its step, or a later one, is what will be committed.
+  // Asks for a checkpoint soon. The job commits one of the returned step or of a later one.
   struct CheckpointRequest {
     int64_t step = 0;
-    uint64_t request = 0;  // 0: the final checkpoint will do
+    uint64_t request = 0;  // 0: the final checkpoint serves the request
   };
   absl::StatusOr<CheckpointRequest> RequestCheckpoint(absl::Time now);
   // See CheckpointPolicy::Outcome().
   absl::Status OutcomeOf(uint64_t request) const { return checkpoints_.Outcome(request); }
 
   // ---- checkpoints
-  // Whether a shard may write this now. FAILED_PRECONDITION: another generation, an abandoned
-  // snapshot, not running; INVALID_ARGUMENT: no such shard ("SHARD_NOT_FOUND"), or a step at which
-  // none is written ("CHECKPOINT_NOT_DUE").
+  // Returns OK if a shard may be written now. Returns FAILED_PRECONDITION for another generation,
+  // an abandoned snapshot, or a job that is not running. Returns INVALID_ARGUMENT if there is no
+  // such shard ("SHARD_NOT_FOUND") or no checkpoint is due at the step ("CHECKPOINT_NOT_DUE").
   absl::Status AdmitShard(const v1::WriteShardHeader& header) const;
-  // Who may write a shard of the plan: its ps, or, where that is gone and the job halted, the one
-  // that has its backup.
+  // Returns the member that may write a shard of the plan: its ps. If the job is halted and the ps
+  // does not hold the shard, the ps of the replica.
   std::string WriterOf(int shard) const;
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
-  // A member that was to write its shard itself sends it, and says why: told once a generation.
-  // Admitted, and running.
+  // A member sends its shard instead of writing it itself, and says why. Noted once per member and
+  // generation. Requires: AdmitShard() returned OK, and the job is RUNNING.
   void ShardSent(const v1::WriteShardHeader& header, absl::Time now);
-  // The checkpoint of `step` is damaged, as `what` tells, and set aside: the one of `sound_step` is
-  // the job's last one now. Between two generations.
+  // The checkpoint of `step` is damaged (`what`) and set aside. The checkpoint of `sound_step` is
+  // the job's last one now. Call it between two generations.
   void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
-  // The same of one that stays where it is: it cannot be read now, or not be set aside.
+  // The same for a checkpoint that stays in its place, because it cannot be read or set aside now.
   void CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
                             absl::Time now);
 
-  // The members that a recovering job waits for, because they have not stopped yet.
+  // Returns the members of a recovering job that have not stopped yet.
   std::vector<std::string> StoppingMembers() const {
     return state() == v1::RECOVERING ? members_.NotStopped() : std::vector<std::string>();
   }
-  // Unset: there is none.
+  // The present trouble with checkpoints, if any.
   const std::optional<v1::JobTrouble>& trouble() const { return trouble_; }
 
-  // Where the time of its steps goes, by rank; empty while it does not run.
+  // Returns the timings of the steps, by rank. Empty unless the job is RUNNING.
   std::vector<v1::MemberTiming> Timing() const;
-  // What its workers have told of their links; nothing unless it runs.
+  // Returns the links of the workers, by rank. Empty unless the job is RUNNING.
   std::vector<std::shared_ptr<const v1::MemberLinks>> Links() const;
 
-  // ---- time. It stood still from the last Tick() until `now`: whoever is waited for has his time
-  // anew, and the job's own deadlines have come no nearer.
+  // ---- time
+  // The time from the last Tick() to `now` does not count. Members that the job waits for get their
+  // full time again, and the job's own deadlines move by this time.
   void WentOn(absl::Time now);
-  // `writing`: some shard's stream is open.
+  // Checks the deadlines. `writing`: the stream of some shard is open.
   void Tick(bool writing, absl::Time now);
 
-  // Ends the job for a cause that is not a member's.
+  // Fails the job.
   void Fail(const std::string& reason, const std::string& message, absl::Time now);
 
  private:
   void Enlist(absl::Time now);
-  // Of the member that it names.
+  // Handles the loss of `verdict.lost`.
   void Lose(const FailureJudge::Verdict& verdict, absl::Time now);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
@@ -243,13 +248,13 @@ class Job {
   void Recover(const FailureJudge::Verdict& verdict, absl::Time now);
   void StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now);
   struct Halting {
-    bool carries = false;  // the shards go on, as far as is known
+    bool carries = false;  // as far as is known, the shards continue in place
     absl::Duration backoff = absl::ZeroDuration();
-    std::string lost = "";  // the member that was lost, or leaves; "": none is
+    std::string lost = "";  // the member that was lost or leaves; "" if none
   };
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
-  // Whether an interruption for other workers is worth it now.
+  // Whether the job may be halted now to change its workers.
   bool MayChangeWorkers(absl::Time now) const;
   void LetLeave(absl::Time now);
   void LetHaltedLeave(absl::Time now);
@@ -260,7 +265,7 @@ class Job {
   void StopHalted(int64_t step, absl::Time now);
   void StopWithoutShards(absl::string_view why, absl::Time now);
   bool IsSaved(int64_t step) const;
-  // The last clause of the event.
+  // Returns the last clause of the event.
   std::string FallBackTo(int64_t sound_step, int64_t step);
   void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);
@@ -298,7 +303,7 @@ class Job {
 
   v1::Job record_;
   std::shared_ptr<const v1::JobPlan> plan_;
-  std::shared_ptr<const std::string> plan_bytes_;  // of plan_, once a member was told it
+  std::shared_ptr<const std::string> plan_bytes_;  // serialized plan_; null until it is sent
   JobMembers members_;
   ProgressLedger ledger_;
   CheckpointPolicy checkpoints_;
@@ -308,17 +313,19 @@ class Job {
 
   Interruption interruption_;
   Rehearsal rehearsal_;
-  absl::Time ticked_;  // time has passed until then
+  absl::Time ticked_;  // of the last Tick() or WentOn()
   absl::Time running_since_ = absl::InfiniteFuture();
-  // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
-  // one, is awaited.
+  // Set while a member leaves that the job cannot do without. The member goes after a checkpoint of
+  // this step or a later one.
   std::optional<int64_t> leaves_at_;
-  int workers_kept_ = 0;                   // when kWorkersYield halted the job; 0: it yielded none
-  std::optional<int64_t> suspend_at_;      // that checkpoint is committed; records are awaited
-  bool position_known_ = true;             // false: the log was read, and no report has come since
-  bool storage_full_noted_ = false;        // since the last checkpoint
-  std::optional<v1::JobTrouble> trouble_;  // a checkpoint failed, and none came since
-  absl::btree_set<std::string> senders_noted_;  // members, in this generation
+  // The number of workers that remained when kWorkersYield halted the job. 0: it yielded none.
+  int workers_kept_ = 0;
+  // The step of a committed checkpoint at which the job is suspended when its records are durable.
+  std::optional<int64_t> suspend_at_;
+  bool position_known_ = true;             // false: restored from the log, no report has come since
+  bool storage_full_noted_ = false;        // noted since the last checkpoint
+  std::optional<v1::JobTrouble> trouble_;  // a checkpoint failed, and none has succeeded since
+  absl::btree_set<std::string> senders_noted_;  // members noted by ShardSent() in this generation
 };
 
 }  // namespace muster

@@ -29,8 +29,8 @@ bool Waits(v1::JobState state) { return state == v1::QUEUED || state == v1::RECO
 
 }  // namespace
 
-// A recovery is part of the run that it interrupts; who prepares for the first time, or again after
-// a suspension, does not run yet.
+// A recovery counts as part of the run. A job that prepares for the first time, or after a
+// suspension, does not run yet.
 void JobDeadlines::Move(v1::Job& record, v1::JobState to, absl::Time now) {
   if (to == v1::RUNNING && !record.has_active_since()) {
     *record.mutable_active_since() = ToProto(now);
@@ -74,7 +74,7 @@ bool JobDeadlines::IsLongPastDeadline(const v1::Job& record, absl::Time now) {
          ActiveTime(record, now) >= SpecDuration(record.spec().active_deadline()) + kStopPatience;
 }
 
-// A job has waited since it was made where nothing else is said.
+// A job without waits_since has waited since its creation.
 absl::Duration JobDeadlines::WaitingTime(const v1::Job& record, absl::Time now) {
   return Since(record.has_waits_since() ? record.waits_since() : record.create_time(), now);
 }

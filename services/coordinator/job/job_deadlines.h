@@ -1,5 +1,4 @@
-// The times that a job file sets: how long the job may be active, and how long it waits for
-// members.
+// The deadlines of a job's spec: how long it may be active, and how long it waits for members.
 #pragma once
 
 #include <string>
@@ -9,36 +8,36 @@
 
 namespace muster {
 
-// What has passed stands in the job's record, as times and not as timers, so that it is the same
-// after a restart of the coordinator. A clock that was set back takes nothing back. Pure; time
-// comes in.
+// The job's record stores points in time and not timers, so a restart of the coordinator changes
+// nothing. A clock that is set back does not give a negative time. Pure: the caller passes the
+// time.
 class JobDeadlines {
  public:
-  // The reasons of jobs that come to their deadlines.
+  // The reasons of jobs that reach their deadlines.
   static constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
   static constexpr char kStartTimeout[] = "START_TIMEOUT";
-  // A job that is stopped at its deadline has this long to get its checkpoint written.
+  // How long a job that is stopped at its deadline has to write its checkpoint.
   static constexpr absl::Duration kStopPatience = absl::Minutes(10);
 
-  // To be told before the job becomes `to`: which times pass from then on.
+  // Starts and stops the times. Call it before the state of the job becomes `to`.
   static void Move(v1::Job& record, v1::JobState to, absl::Time now);
 
-  // Time stood still for so long until `now`. It is not an event of the job: a coordinator that
-  // ends before the next one forgets it.
+  // Removes the span `time` before `now` from both times. This makes no event, so a coordinator
+  // that ends before the next event forgets it.
   static void StoodStill(v1::Job& record, absl::Duration time, absl::Time now);
 
-  // For how long the job has run, recoveries included.
+  // Returns how long the job has run, including recoveries.
   static absl::Duration ActiveTime(const v1::Job& record, absl::Time now);
   static bool IsPastDeadline(const v1::Job& record, absl::Time now);
-  // And has been for kStopPatience.
+  // Whether the job is past its deadline by kStopPatience.
   static bool IsLongPastDeadline(const v1::Job& record, absl::Time now);
-  // For how long a job that is QUEUED or RECOVERING has waited.
+  // Returns how long a QUEUED or RECOVERING job has waited.
   static absl::Duration WaitingTime(const v1::Job& record, absl::Time now);
-  // One that is QUEUED or RECOVERING has waited for as long as it was to.
+  // Whether a QUEUED or RECOVERING job has waited for its start_timeout.
   static bool WaitsTooLong(const v1::Job& record, absl::Time now);
 
-  // Why a job is stopped that is past its deadline; or that waits too long for what it `lacks` (a
-  // sentence's end).
+  // Return why a job is stopped that is past its deadline, or that waited too long for `lacks`,
+  // which completes "waits for".
   static v1::StopCause PastDeadline(const v1::Job& record, absl::Time now);
   static v1::StopCause WaitedTooLong(const v1::Job& record, const std::string& lacks,
                                      absl::Time now);

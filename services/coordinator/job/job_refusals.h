@@ -1,4 +1,4 @@
-// Why a job does not do what users and shards ask of it.
+// Checks whether the state of a job allows the requests of users and shards.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,23 +8,25 @@
 
 namespace muster {
 
-// OK where nothing in the job's state is against it; else FAILED_PRECONDITION, with the reason that
-// stands at each, and the state in the message. Pure.
+// Each returns OK if the job's state allows the request. Otherwise each returns FAILED_PRECONDITION
+// with a reason given below, and with the state in the message. Pure.
 
-// "JOB_FINISHED": nothing becomes of a job that has ended.
+// "JOB_FINISHED" if the job has ended.
 absl::Status CheckNotEnded(const v1::Job& record);
 
-// To go on, on other resources where these are not null. "JOB_FINISHED"; "JOB_SUSPENDING": it has
-// not stopped yet; "JOB_NOT_SUSPENDED": it goes on already, on its own resources, and is not given
-// others meanwhile. OK where it goes on already and nothing else is asked.
+// Checks a resumption, with other resources if `resources` is not null. OK if the job is not
+// suspended and `resources` asks for no change.
+//   JOB_FINISHED       the job has ended
+//   JOB_SUSPENDING     the job has not stopped yet
+//   JOB_NOT_SUSPENDED  the job is not suspended, so its resources cannot change
 absl::Status CheckResumes(const v1::Job& record, const v1::ResourceSpec* resources);
 
-// To make a checkpoint on demand. "JOB_NOT_RUNNING", or it runs to its last one.
+// Checks a checkpoint on demand. "JOB_NOT_RUNNING" if the job does not run, or is being suspended.
 absl::Status CheckMakesCheckpoint(const v1::Job& record);
 
-// To take this of a shard of `plan`, which is its generation's, or null once it has ended.
-// `is_halted`: it recovers, and the shard is of what it saves meanwhile. "JOB_NOT_RUNNING";
-// "STALE_GENERATION"; INVALID_ARGUMENT with "SHARD_NOT_FOUND".
+// Checks the write of a shard of `plan`, the plan of the job's generation, or null after its end.
+// `is_halted`: the job recovers and saves its halted shards, of which this is one.
+// "JOB_NOT_RUNNING", "STALE_GENERATION", or INVALID_ARGUMENT with "SHARD_NOT_FOUND".
 absl::Status CheckTakesShard(const v1::Job& record, const v1::JobPlan* plan, bool is_halted,
                              const v1::WriteShardHeader& header);
 

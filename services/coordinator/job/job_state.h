@@ -1,4 +1,4 @@
-// The states of a training job, and which one may follow which.
+// The states of a training job, and the transitions between them.
 //
 //   QUEUED -> PREPARING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED
 //   PREPARING | RUNNING -> RECOVERING -> PREPARING
@@ -9,11 +9,11 @@
 
 namespace muster {
 
-// Whether the table above has this arrow, or it is one of those to FAILED and CANCELLED: any job
-// that has not ended may be cancelled, and any but one that is SUSPENDED may fail.
+// Whether the table above allows the transition. Beyond the table, any job that has not ended may
+// be cancelled, and may fail unless it is SUSPENDED.
 bool CanMove(v1::JobState from, v1::JobState to);
 bool IsTerminal(v1::JobState state);
-// Members are assigned to a job in this state.
+// Whether a job in this state has members.
 bool IsActive(v1::JobState state);
 
 }  // namespace muster

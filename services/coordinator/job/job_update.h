@@ -1,4 +1,4 @@
-// What may change of a job that was submitted.
+// The fields of a job's spec that can change after submission.
 #pragma once
 
 #include <array>
@@ -9,15 +9,16 @@
 
 namespace muster {
 
-// Paths of fields of a JobSpec, as in the mask of UpdateJob.
+// Paths of fields of JobSpec, as in the mask of UpdateJob.
 inline constexpr std::array<absl::string_view, 4> kUpdatable = {"priority", "labels", "annotations",
                                                                 "checkpoint.keep_last"};
 
-// Gives `to` the field of `from`; `path` is one of kUpdatable. What is unset becomes unset.
+// Copies the field `path` of `from` to `to`. A field that is unset in `from` becomes unset.
+// Requires: `path` is in kUpdatable.
 void TakeOver(absl::string_view path, const v1::JobSpec& from, v1::JobSpec& to);
 
-// How the fields of kUpdatable differ, as an event of the job tells it; "": not at all. Specs with
-// their defaults.
+// Returns the text of an event that lists the differences of the fields in kUpdatable. "" if none.
+// Requires: both specs have their defaults filled in.
 std::string DescribeUpdate(const v1::JobSpec& before, const v1::JobSpec& after);
 
 }  // namespace muster

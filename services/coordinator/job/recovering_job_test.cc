@@ -1464,9 +1464,10 @@ TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsAgainAndAgainGoesBackToTheCheckp
   }
   Pass(absl::Milliseconds(200));
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
-  EXPECT_EQ(job_.record().message(),
-            "suspended without what its shards held, for step 5 could not be saved (no space "
-            "left): it goes back to net-1@4");
+  EXPECT_EQ(
+      job_.record().message(),
+      "suspended without the state of its shards, because step 5 could not be saved (no space "
+      "left); it goes back to net-1@4");
   EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
 }
 
@@ -1479,7 +1480,7 @@ TEST_F(WaitingJobTest, ASuspensionThatNobodySavesEndsToo) {
   }
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_LE(now_ - begin, absl::Minutes(1));
-  EXPECT_THAT(job_.record().message(), HasSubstr("nobody has written it for 10s"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("no shard was written for 10s"));
 }
 
 TEST_F(WaitingJobTest, AttemptsThatWereMadeForAPsThatLeavesAreNotThoseOfTheSuspension) {
@@ -1517,8 +1518,8 @@ TEST_F(WaitingJobTest, WhoDiesWhileASuspensionIsSavedSendsItBackToTheCheckpoint)
     Pass(absl::Milliseconds(200));
     EXPECT_EQ(job_.state(), v1::SUSPENDED);
     EXPECT_EQ(job_.record().message(),
-              "suspended without what its shards held, for that is held no more: it goes back to "
-              "net-1@4");
+              "suspended without the state of its shards, because no ps holds it any more; it goes "
+              "back to net-1@4");
   }
 }
 
@@ -1617,7 +1618,7 @@ TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeACheckpointAreClosedWhereNobody
   EXPECT_EQ(effects.steps[0].loss, 1) << "of what is known";
   ASSERT_EQ(effects.events.size(), 2u);
   EXPECT_EQ(effects.events[0].reason(), "STEPS_LOST");
-  EXPECT_THAT(effects.events[0].message(), HasSubstr("what steps 5 to 5 came to is not known"));
+  EXPECT_THAT(effects.events[0].message(), HasSubstr("the results of steps 5 to 5 are not known"));
   EXPECT_EQ(effects.events[1].reason(), "SUSPENDED");
 }
 
@@ -1633,7 +1634,7 @@ TEST_F(WaitingJobTest, StepsThatARestartedCoordinatorHasNoRecordOfAreToldWhenThe
   const Job::Effects effects = TakeEffects();
   ASSERT_EQ(effects.events.size(), 2u);
   EXPECT_EQ(effects.events[0].reason(), "STEPS_LOST");
-  EXPECT_THAT(effects.events[0].message(), HasSubstr("what steps 5 to 5 came to is not known"));
+  EXPECT_THAT(effects.events[0].message(), HasSubstr("the results of steps 5 to 5 are not known"));
 }
 
 TEST_F(RecoveringJobTest, AJobThatBeginsWithACheckpointHasLostNoSteps) {

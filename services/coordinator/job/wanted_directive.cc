@@ -8,8 +8,8 @@
 namespace muster {
 namespace {
 
-// Not before every shard has an address: after the coordinator's restart they come with the
-// reports.
+// Returns nullopt until every allreduce shard has an address. After a restart of the coordinator
+// the addresses come with the reports.
 std::optional<v1::Directive> StartDirective(const WantingJob& job) {
   v1::Directive directive;
   v1::Start& start = *directive.mutable_start();
@@ -23,14 +23,13 @@ std::optional<v1::Directive> StartDirective(const WantingJob& job) {
   return directive;
 }
 
-// What the ps is to write: shards of its own, and those that it has in the place of a ps that has
-// them no more.
+// The shards that a ps writes: its own, and replicas of shards that their own ps no longer holds.
 struct ShardsToWrite {
   absl::btree_set<int> all;
   absl::btree_set<int> backups;
 };
 
-// While the job is halted a ps may lack its own.
+// A ps of a halted job may not hold its own shards.
 ShardsToWrite ShardsWrittenBy(const std::string& name, const WantingJob& job) {
   const absl::btree_set<int>& own = job.members.at(name).shards;
   const auto held = job.state == v1::RECOVERING ? ShardsInPlace(job.plan, job.members)

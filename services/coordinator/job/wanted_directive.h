@@ -1,4 +1,4 @@
-// What a job wants of each of its members.
+// Derives the directive that a job's member should have now.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,13 @@
 
 namespace muster {
 
-// Where workers are not at the same step they cannot all stop at one: the shards take a cut through
-// the job while it runs, and what was computed beyond is done again after the suspension.
+// Whether a suspension stops the job at a snapshot. Workers that are not at the same step cannot
+// all pause at one. The shards take a snapshot while the job runs, and steps after it are repeated
+// when the job resumes.
 bool SuspendsAtSnapshot(const v1::JobPlan& plan);
 
-// An active job, as far as it decides what is wanted of its members. What is referred to is not
-// kept.
+// The parts of an active job that determine the directives. The references are used only during the
+// call.
 struct WantingJob {
   v1::JobState state = v1::PREPARING;
   bool suspend_requested = false;
@@ -30,8 +31,8 @@ struct WantingJob {
   const Interruption& interruption;
 };
 
-// Of one of its members, as that was when it last reported; nothing: it does what it should, or it
-// is not time yet. A Prepare has no plan, which who sends it adds. Pure.
+// Returns the directive for `member`, by its last report. nullopt if it does what it should, or if
+// it is too early. A Prepare lacks the plan, which the sender adds. Pure.
 std::optional<v1::Directive> WantedDirective(const std::string& member, const WantingJob& job);
 
 }  // namespace muster
