@@ -28,6 +28,7 @@
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {

@@ -26,6 +26,7 @@
 #include "lib/graph/lowering/lowering.h"
 #include "lib/graph/model/model.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {

@@ -26,6 +26,7 @@
 #include "lib/graph/onnx/onnx_import.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {

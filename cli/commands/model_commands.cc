@@ -21,6 +21,7 @@
 #include "lib/graph/model/model.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {

@@ -15,6 +15,7 @@
 #include "cli/text/event_fold.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {

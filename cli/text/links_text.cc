@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/text/output.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {

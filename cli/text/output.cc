@@ -213,18 +213,6 @@ std::string FormatUtc(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
 }
 
-std::string FormatBytes(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  double size = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (size >= 1024 && unit + 1 < std::size(kUnits)) {
-    size /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat("%.1f %s", size, kUnits[unit]);
-}
-
 std::string FormatCount(double count) {
   if (!std::isfinite(count)) return absl::StrCat(count);
   if (std::abs(count) < 10 && count != std::floor(count)) return absl::StrFormat("%.2f", count);

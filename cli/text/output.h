@@ -43,7 +43,6 @@ std::string FormatClock(
     absl::Duration duration);               // "00:01:10", "26:00:00", "--:--:--" when infinite
 std::string FormatAge(absl::Duration age);  // "12s", "5m", "3h", "2d"
 std::string FormatUtc(absl::Time time);     // "2026-11-21 12:53:15 UTC"
-std::string FormatBytes(int64_t bytes);     // "512 B", "1.5 KiB", "3.2 MiB"
 std::string FormatCount(double count);      // "7", "812", "12,345", "0.25"
 
 // How a stream can be written to.

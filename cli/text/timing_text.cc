@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/text/output.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {
