@@ -26,6 +26,7 @@
 #include "lib/graph/lowering/lowering.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -595,7 +596,8 @@ TEST(DeviceTest, AllocatingMoreThanIsAvailableFails) {
   const absl::Status status = device->Allocate(bytes, "numbers").status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(ReasonOf(status), "MEMORY_EXHAUSTED");
-  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("numbers need ", bytes)));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("numbers need ", FormatBytes(bytes))));
 }
 
 // A device with enough memory for the first `pieces` allocations, then none.
@@ -625,9 +627,9 @@ TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryIsMissingAndHowMuch) {
     EXPECT_EQ(ReasonOf(status), "MEMORY_EXHAUSTED");
     return std::string(status.message());
   };
-  EXPECT_THAT(create(0), ContainsRegex("activations of 4 samples.* need [1-9][0-9]+ bytes"));
+  EXPECT_THAT(create(0), ContainsRegex("activations of 4 samples.* need [1-9][0-9.]+ MiB"));
   // 235,146 values, in bf16.
-  EXPECT_THAT(create(1), ContainsRegex("parameters in low precision need 47[0-9]+ bytes"));
+  EXPECT_THAT(create(1), ContainsRegex("parameters in low precision need 459[.0-9]+ KiB"));
 }
 
 // GPT-2's logits at a batch of 32 are 10 GB, and training never reads them.
@@ -648,7 +650,7 @@ TEST(ShortOfMemoryTest, AnOutputThatIsNotReadTakesNoMemory) {
   const absl::Status asked = executor->output(graph.logits()).status();
   EXPECT_TRUE(absl::IsResourceExhausted(asked)) << asked;
   EXPECT_THAT(std::string(asked.message()),
-              HasSubstr(absl::StrCat("output '", graph.logits(), "' need 160 bytes")));
+              HasSubstr(absl::StrCat("output '", graph.logits(), "' need 160 B")));
 }
 
 TEST(ShortOfMemoryTest, AFailedModelMemoryNamesTheParameter) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster {
 namespace {
@@ -61,7 +62,8 @@ int64_t AvailableHostBytes(const std::string& root) {
 absl::Status MemoryExhausted(absl::string_view what, int64_t bytes, absl::string_view kind,
                              int64_t available_bytes) {
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                        what, " need ", bytes, " bytes of ", kind, ", of which ", available_bytes,
+                        what, " need ", FormatBytes(bytes), " of ", kind, ", of which ",
+                        FormatBytes(available_bytes),
                         " are left: use a smaller batch, more workers or a smaller model")),
                     "MEMORY_EXHAUSTED");
 }

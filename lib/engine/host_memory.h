@@ -15,8 +15,7 @@ namespace muster {
 // system.
 int64_t AvailableHostBytes(const std::string& root = "");
 
-// Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED": "`what` need `bytes` bytes of `kind`,
-// ...".
+// Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED": "`what` need 3.0 GiB of `kind`, ...".
 absl::Status MemoryExhausted(absl::string_view what, int64_t bytes, absl::string_view kind,
                              int64_t available_bytes);
 

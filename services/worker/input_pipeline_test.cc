@@ -17,6 +17,7 @@
 #include "lib/data/sample_order.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster::input_pipeline_test {
@@ -182,7 +183,7 @@ TEST(InputPipelineTest, RejectsBatchesThatExceedMemoryAndNamesTheirBytes) {
   EXPECT_TRUE(absl::IsResourceExhausted(pipeline.status())) << pipeline.status();
   EXPECT_EQ(ReasonOf(pipeline.status()), "MEMORY_EXHAUSTED");
   EXPECT_TRUE(absl::StrContains(pipeline.status().message(),
-                                absl::StrCat("need ", 2 * 24 * kSamples, " bytes")))
+                                absl::StrCat("need ", FormatBytes(2 * 24 * kSamples), " of")))
       << pipeline.status();
 }
 

@@ -14,6 +14,7 @@
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster {
 namespace {
@@ -68,8 +69,9 @@ absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> MemoryBudget::Reserve
   AwaitFor(&mu_, absl::Condition(&decided), patience);
   if (stop.stop_requested()) return absl::CancelledError("stopped while waiting for memory");
   if (used_ + bytes > capacity_) {
-    return Exhausted(absl::StrCat("the shards need ", bytes, " bytes; the budget of ", capacity_,
-                                  " bytes (--memory_bytes) has ", capacity_ - used_, " left"));
+    return Exhausted(absl::StrCat("the shards need ", FormatBytes(bytes), "; the budget of ",
+                                  FormatBytes(capacity_), " (--memory_bytes) has ",
+                                  FormatBytes(capacity_ - used_), " left"));
   }
   used_ += bytes;
   return std::make_shared<Reservation>(this, bytes);
