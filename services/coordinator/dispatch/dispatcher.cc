@@ -17,7 +17,9 @@
 #include "lib/limits/limits.h"
 #include "lib/log/log_scope.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 #include "services/coordinator/dispatch/job_plan.h"
+#include "services/coordinator/dispatch/memory_check.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/scheduling/plan_memory.h"
@@ -225,7 +227,8 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waitin
                    ", and there are ", free.ps.size(), " ps");
   if (FitOf(waiting, free.ps) != MemoryFit::kFits) {
     absl::StrAppend(&lacks, ", too few of which have the ",
-                    waiting.ps_memory.With(waiting.workers_min), " bytes that its shards may take");
+                    FormatBytes(waiting.ps_memory.With(waiting.workers_min)),
+                    " that its shards may take");
   }
   if (entry.wait && entry.wait->kept_for != 0) {
     const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->kept_for);
@@ -248,33 +251,27 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
   if (fit == MemoryFit::kFits && !told_of_more) return;  // as most of thousands
   const absl::Time now = registry_->Now();
   const absl::Time queued_since = entry.queued_since;
-  const std::string need =
-      absl::StrCat("its shards need up to ", waiting.ps_memory.With(waiting.workers_min),
-                   " bytes on each of ", waiting.ps, " ps with ", waiting.workers_min, " workers");
   switch (fit) {
     case MemoryFit::kFits:
       entry.job.Wait(Job::kWaitsForMembers, "waits for members", now);
       break;
     case MemoryFit::kWaits: {
       const auto roomiest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::room_bytes);
-      entry.job.Wait(kWaitsForMemory,
-                     absl::StrCat("waits for memory of ps: ", need, "; the most that is left is ",
-                                  roomiest->room_bytes, " of ", roomiest->capacity_bytes,
-                                  " bytes, on ", roomiest->name),
-                     now);
-      break;
-    }
-    case MemoryFit::kTooLittle: {
-      const auto largest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::capacity_bytes);
       entry.job.Wait(
-          kMemoryTooSmall,
-          absl::StrCat("too few ps of the fleet are large enough: ", need, "; the largest, ",
-                       largest->name, ", has ", largest->capacity_bytes,
-                       " (--memory_bytes). Start ps with more memory, or suspend the "
-                       "job and resume it with more resources.ps"),
+          kWaitsForMemory,
+          absl::StrCat("waits for memory of ps: ", NeedText(waiting), "; the most that is left is ",
+                       FormatBytes(roomiest->room_bytes), " of ",
+                       FormatBytes(roomiest->capacity_bytes), ", on ", roomiest->name),
           now);
       break;
     }
+    case MemoryFit::kTooLittle:
+      entry.job.Wait(kMemoryTooSmall,
+                     absl::StrCat(TooSmallText(waiting, ps),
+                                  ". Start ps with more memory, or suspend the job and resume it "
+                                  "with more resources.ps"),
+                     now);
+      break;
   }
   turn.Perform(entry);
   entry.queued_since = queued_since;  // it has waited before it was told for what

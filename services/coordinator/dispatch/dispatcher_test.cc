@@ -14,6 +14,7 @@
 #include "lib/graph/zoo/zoo.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/text/byte_size.h"
 #include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
@@ -352,7 +353,7 @@ TEST_F(DispatcherTest, AJobThatNoPsIsLargeEnoughForSaysSoAndWaitsForOneThatIs) {
 
   EXPECT_EQ(View(job).state(), v1::QUEUED);
   EXPECT_EQ(View(job).reason(), "MEMORY_TOO_SMALL");
-  EXPECT_THAT(View(job).message(), HasSubstr("the largest, p-0, has 64 (--memory_bytes)"));
+  EXPECT_THAT(View(job).message(), HasSubstr("the largest, p-0, has 64 B (--memory_bytes)"));
   const uint64_t revision = View(job).revision();
   Dispatch();
   EXPECT_EQ(View(job).revision(), revision) << "said once";
@@ -472,8 +473,9 @@ TEST_F(DispatcherTest, AJobWaitsWhileOthersHaveThePsMemory) {
   EXPECT_EQ(View(second).state(), v1::QUEUED);
   EXPECT_EQ(View(second).reason(), "WAITS_FOR_MEMORY");
   EXPECT_THAT(View(second).message(),
-              AllOf(HasSubstr(absl::StrCat("need up to ", need, " bytes on each of 1 ps")),
-                    HasSubstr(absl::StrCat(need - 1, " of ", 2 * need - 1, " bytes, on p-1"))));
+              AllOf(HasSubstr(absl::StrCat("need up to ", FormatBytes(need), " on each of 1 ps")),
+                    HasSubstr(absl::StrCat(FormatBytes(need - 1), " of ", FormatBytes(2 * need - 1),
+                                           ", on p-1"))));
 
   Dispatcher restarted(registry_.get(), fleet_.get());
   for (int i = 0; i < 2; ++i) {

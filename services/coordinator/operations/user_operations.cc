@@ -31,6 +31,7 @@
 #include "lib/status/utf8.h"
 #include "services/coordinator/checkpoints/initial_values.h"
 #include "services/coordinator/common/proto_time.h"
+#include "services/coordinator/dispatch/memory_check.h"
 #include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/job_update.h"
 #include "services/coordinator/operations/job_filter.h"
@@ -195,6 +196,10 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, caller_gone, source));
   v1::Job record = QueuedRecord(checked, registry().Now());
   TakeOverLeftOut(checked.origin, record);
+  if (options_.fleet != nullptr) {
+    std::string warning = MemoryWarning(record, *checked.graph, options_.fleet->members());
+    if (!warning.empty()) record.add_warnings(std::move(warning));
+  }
   if (request.validate_only()) return record;
   const std::string models = registry().folder().models();
   std::string written;

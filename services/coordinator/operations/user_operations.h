@@ -14,6 +14,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/operations/checkpoint_desk.h"
 #include "services/coordinator/operations/import_gate.h"
@@ -29,9 +30,11 @@ namespace muster {
 class UserOperations {
  public:
   struct Options {
-    JobRegistry* registry;  // all three must outlive this
+    JobRegistry* registry;  // this and the next three must outlive the object
     CheckpointDesk* checkpoints;
     WatchHub* watches;
+    // Its ps are asked whether their memory suffices for a new job. Null: nothing is asked.
+    const Fleet* fleet = nullptr;
     bool data_visible = false;  // CreateJob also opens the data sets
     PathRules paths = {};       // the files that a job may name
     // Limits concurrent checks of data, and how long a submission waits for its turn. After that
