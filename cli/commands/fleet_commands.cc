@@ -116,6 +116,7 @@ absl::Status Validate(const ValidateOptions& options, const Session& session) {
   if (!verdict.is_asked || verdict.is_local) {
     ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
     if (!verdict.is_asked) warnings = std::move(checked.warnings);
+    if (!checked.memory_warning.empty()) warnings.push_back(std::move(checked.memory_warning));
   }
   std::fputs(WarningLines(warnings).c_str(), stderr);
   if (!verdict.unchecked.empty()) std::fprintf(stderr, "%s\n", verdict.unchecked.c_str());

@@ -1,5 +1,6 @@
 #include "cli/local/job_check.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -8,12 +9,44 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/admission/spec_check.h"
+#include "lib/engine/backends/backends.h"
+#include "lib/graph/lowering/lowering.h"
+#include "lib/job/job_validation.h"
 #include "lib/status/status.h"
+#include "lib/text/byte_size.h"
 
 namespace muster::cli {
 namespace {
 
 constexpr int64_t kFileBytesMax = 1 << 20;  // ParseJobFile's own bound; here so that it is not read
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Plans the memory of a CPU worker that shares the batch with as many others as the job allows: no
+// worker of it needs less.
+absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& graph) {
+  FillDefaults(spec);
+  const v1::TrainingSpec& training = spec.training();
+  ASSIGN_OR_RETURN(
+      const v1::Graph lowered,
+      TrainingGraph(graph, {.precision = training.precision(), .recompute = training.recompute()}));
+  ASSIGN_OR_RETURN(const auto device, CreateDevice("cpu", /*threads=*/1));
+  const int64_t workers =
+      std::max<int64_t>(spec.resources().workers().min(), spec.resources().workers().max());
+  const int64_t samples = CeilDiv(spec.data().batch_size(), std::max<int64_t>(workers, 1));
+  const int64_t limit = training.micro_batch_size();
+  const int64_t at_once = limit == 0 ? samples : std::min(samples, limit);
+  ASSIGN_OR_RETURN(const Executor::MemoryNeed need,
+                   MemoryNeedOf(lowered, {.batch = at_once, .device = device.get()}));
+  const int64_t bytes = need.arena_bytes + need.parameter_bytes;
+  const int64_t available = device->available_bytes();
+  if (bytes <= available) return "";
+  return absl::StrCat("data.batch_size: a worker on the CPU needs ", FormatBytes(bytes), " (",
+                      FormatBytes(need.arena_bytes), " of activations for ", at_once,
+                      " samples at a time), and this machine has ", FormatBytes(available),
+                      " left. Set training.micro_batch_size or training.recompute, use a smaller "
+                      "batch, or use more workers on other machines");
+}
 
 }  // namespace
 
@@ -54,6 +87,7 @@ absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::stri
   absl::StatusOr<SpecCheck> found = CheckSpec(checked.spec, {});
   if (!found.ok()) return LocateFaults(found.status(), text, file, overrides);
   checked.warnings = std::move(found->warnings);
+  ASSIGN_OR_RETURN(checked.memory_warning, MemoryWarning(checked.spec, found->model.graph));
   return checked;
 }
 

@@ -20,6 +20,8 @@ absl::StatusOr<JobOverrides> ParseOverrides(const std::vector<std::string>& sett
 struct CheckedJob {
   v1::JobSpec spec;  // as it would be submitted
   std::vector<std::string> warnings;
+  // Says that this machine has too little memory left for a worker on its CPU; "" if it has enough.
+  std::string memory_warning;
 };
 
 // Parses, validates, builds the model and opens the data and the checkpoint directory to resume

@@ -15,6 +15,7 @@
 namespace muster::cli::job_check_test {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 std::vector<std::string> YamlFiles(const std::string& folder) {
@@ -98,6 +99,26 @@ TEST(JobCheckTest, ABatchLargerThanTheDataIsAFault) {
                                                    {"data.text.path", "examples/char_gpt.yaml"}})
                       .message()),
       HasSubstr("training samples"));
+}
+
+// Synthetic samples are computed when they are read, so their number costs no memory.
+TEST(JobCheckTest, WarnsIfAWorkerCannotHaveTheMemoryItNeeds) {
+  const std::string text = *ReadJobFile("examples/resnet50.yaml");
+  const JobOverrides large_batch = {{"data.synthetic.samples", "1048576"},
+                                    {"data.batch_size", "1048576"},
+                                    {"training.micro_batch_size", "0"},
+                                    {"resources.workers.min", "1"},
+                                    {"resources.workers.max", "2"}};
+
+  const auto small = CheckJobFile(text, "resnet50.yaml", {{"data.batch_size", "2"}});
+  const auto large = CheckJobFile(text, "resnet50.yaml", large_batch);
+
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(small->memory_warning, "");
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_THAT(large->memory_warning,
+              ContainsRegex("data.batch_size: a worker on the CPU needs [.0-9]+ TiB .* for 524288 "
+                            "samples at a time.* left. Set training.micro_batch_size"));
 }
 
 TEST(JobCheckTest, OverridesAreFieldAndValue) {
