@@ -13,7 +13,8 @@
 namespace muster {
 namespace {
 
-constexpr double kHoldoutMin = 1e-6;  // below, every round(1/holdout)-th block is none
+// One of round(1/holdout) blocks is held out. With a smaller share, no block would be.
+constexpr double kHoldoutMin = 1e-6;
 constexpr double kHoldoutMax = 0.5;
 
 class DataCheck {
@@ -81,7 +82,7 @@ class DataCheck {
     MadeSamples("data.linear.samples", linear.samples(), limits::kLinearSamplesMax);
   }
 
-  // Of a source that makes its samples.
+  // Checks the number of samples of a source that generates its samples.
   void MadeSamples(const std::string& field, int64_t samples, int64_t max) {
     if (faults_.InRange<int64_t>(field, samples, 1, max) && spec_.data().batch_size() > samples) {
       faults_.Add("data.batch_size", absl::StrCat("must be at most ", field, " = ", samples,

@@ -6,7 +6,7 @@
 
 namespace muster {
 
-// The files themselves are checked by Dataset::Open.
+// Does not open any file: Dataset::Open checks the files.
 void CheckData(const v1::JobSpec& spec, FieldChecks& faults);
 
 }  // namespace muster

@@ -12,7 +12,7 @@ namespace muster {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRateMin = 1e-30;  // a smaller one may be 0 as a float
+constexpr double kRateMin = 1e-30;  // a smaller rate may become 0 as a float
 constexpr double kRateMax = 1e6;
 constexpr int64_t kNanosOfSecond = 1'000'000'000;
 
@@ -40,13 +40,14 @@ bool FieldChecks::Positive(std::string field, double value, absl::string_view ad
 
 void FieldChecks::Time(std::string field, const google::protobuf::Duration& value,
                        absl::Duration min, absl::Duration max) {
-  // Any other has no JSON, whatever the sum.
+  // The JSON format cannot express any other combination, even if the sum is a valid time.
   if (std::abs(int64_t{value.nanos()}) >= kNanosOfSecond ||
       (value.seconds() < 0 && value.nanos() > 0) || (value.seconds() > 0 && value.nanos() < 0)) {
     Add(std::move(field),
-        absl::StrCat("is no Duration: nanos must be less than 1,000,000,000 and of the sign of "
-                     "seconds (has ",
-                     value.seconds(), " seconds and ", value.nanos(), " nanos)"));
+        absl::StrCat(
+            "is not a valid Duration: nanos must be less than 1,000,000,000 with the sign of "
+            "seconds (has ",
+            value.seconds(), " seconds and ", value.nanos(), " nanos)"));
     return;
   }
   const absl::Duration time = SpecDuration(value);
@@ -83,7 +84,7 @@ void FieldChecks::Path(const std::string& field, const std::string& path, absl::
     Add(field, absl::StrCat("a path may have at most ", limits::kPathBytesMax, " bytes (has ",
                             path.size(), ")"));
   } else if (Printable(path) != path) {
-    // It is in logs and on screens.
+    // Logs and terminals show the path.
     Add(field, absl::StrCat("a path cannot hold control characters (is ", Printable(path), ")"));
   }
 }

@@ -1,4 +1,4 @@
-// What the checks of a job spec's sections have in common: ranges and texts, and where faults go.
+// Checks that the sections of a job spec share: ranges, texts, paths. They collect the faults.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@
 
 namespace muster {
 
-// Collects faults by field path. Every check adds one where the value breaks it; those that return
-// bool say whether it holds. `advice` is appended to the message.
+// Collects faults by field path. Every check adds a fault if the value breaks the rule. Checks that
+// return bool return true if the value is good. `advice` is appended to the message. Not
+// thread-safe.
 class FieldChecks {
  public:
   void Add(std::string field, std::string description) {
     faults_.push_back({std::move(field), std::move(description)});
   }
 
-  // [min, max]
+  // The value must be in [min, max].
   template <typename Number>
   bool InRange(std::string field, Number value, Number min, Number max,
                absl::string_view advice = "") {
@@ -37,16 +38,18 @@ class FieldChecks {
   bool Positive(std::string field, double value, absl::string_view advice = "");
   bool NotNegative(std::string field, double value);
 
-  // [min, max], and such that it can be printed.
+  // The value must be in [min, max], and a valid Duration, so that it can be printed as JSON.
   void Time(std::string field, const google::protobuf::Duration& value, absl::Duration min,
             absl::Duration max);
 
-  // Positive, and neither 0 nor infinite as a float: rates are floats in the kernels.
+  // The value must be positive, and neither 0 nor infinite as a float: rates are floats in the
+  // kernels.
   void Rate(const std::string& field, double value, absl::string_view advice = "");
   void WeightDecay(const std::string& field, double value);
-  void Decay(std::string field, double value, absl::string_view advice);  // [0, 1)
+  // The value must be in [0, 1).
+  void Decay(std::string field, double value, absl::string_view advice);
 
-  // `what` a path is to be, in the fault of an empty one.
+  // `what` says what the path must name ("an ONNX file"). The fault of an empty path quotes it.
   void Path(const std::string& field, const std::string& path, absl::string_view what);
   void TensorName(std::string field, const std::string& name);
 

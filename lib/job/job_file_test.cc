@@ -35,14 +35,14 @@ resources: {workers: {min: 1, max: 2}, ps: 2}
 checkpoint: {every_steps: 1000, keep_last: 3, resume_from: "", mode: direct}
 )";
 
-// The message of the faults that `text` with `overrides` has; fails when there are none.
+// Returns the message of the faults of `text` with `overrides`. Fails the test if there are none.
 std::string FaultsIn(const std::string& text, const JobOverrides& overrides = {}) {
   absl::StatusOr<v1::JobSpec> spec = ParseJobFile(text, "job.yaml", overrides);
   EXPECT_FALSE(spec.ok()) << "expected faults";
   return std::string(spec.status().message());
 }
 
-// The char-gpt job with `line` replaced.
+// Returns the char-gpt job with `line` replaced.
 std::string With(const std::string& line, const std::string& replacement) {
   const std::string text = absl::StrReplaceAll(kCharGpt, {{line, replacement}});
   EXPECT_NE(text, kCharGpt) << line;
@@ -108,7 +108,7 @@ TEST(JobFileTest, ReadsAndWritesTheFilesOfTheInputs) {
   EXPECT_THAT(faults("{a: }"), HasSubstr("data.npy.inputs.a: has no value"));
 }
 
-// Found by a fuzzer: written as 0 it was left out when it was read again.
+// A fuzzer found this: -0 was written as 0, and then left out.
 TEST(JobFileTest, ReadsAndWritesTheSignOfZero) {
   const auto spec = ParseJobFile("data: {linear: {slope: 3, intercept: -0}}", "job.yaml");
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -168,7 +168,7 @@ TEST(JobFileTest, ReadsPrecisionLossScaleAndClipping) {
       HasSubstr("training.precision: \"fp8\": unknown value; known: bf16, fp16, fp32, tf32"));
 }
 
-TEST(JobFileTest, ReadsAndWritesHowWorkersAgree) {
+TEST(JobFileTest, ReadsAndWritesSyncModes) {
   auto sync = [](const std::string& yaml) {
     absl::StatusOr<v1::JobSpec> spec = ParseJobFile(With("{mode: bsp}", yaml), "job.yaml");
     EXPECT_TRUE(spec.ok()) << spec.status();
@@ -188,10 +188,11 @@ TEST(JobFileTest, ReadsAndWritesHowWorkersAgree) {
   EXPECT_EQ(sync("{compression: {kind: powersgd, rank: 8}}").compression().rank(), 8);
 }
 
-TEST(JobFileTest, SaysWhatPrintsAJobFileWhereItIsGivenTheApisForm) {
-  EXPECT_EQ(FaultsIn("name: jobs/a-1\nspec:\n  name: a\nstate: RUNNING\n"),
-            "job.yaml:2: spec: this is a job as the API has it, not a job file; muster get JOB -o "
-            "spec prints a job file");
+TEST(JobFileTest, FaultOfAJobInTheApisFormNamesTheCommandThatPrintsAJobFile) {
+  EXPECT_EQ(
+      FaultsIn("name: jobs/a-1\nspec:\n  name: a\nstate: RUNNING\n"),
+      "job.yaml:2: spec: this is a job as the API prints it, not a job file; muster get JOB -o "
+      "spec prints a job file");
   EXPECT_THAT(FaultsIn(With("{mode: bsp}", "{mode: BSP, values: VALUES_FP32}")),
               AllOf(HasSubstr("sync.mode: \"BSP\": is the API's name of 'bsp' (muster get JOB -o "
                               "spec prints a job file)"),
@@ -247,7 +248,7 @@ TEST(JobFileTest, ReadsAndWritesParameterGroups) {
             "job.yaml:12: training.parameter_groups[7].match: none");
 }
 
-TEST(JobFileTest, RefusesWhatIsNoListOfGroups) {
+TEST(JobFileTest, RefusesParameterGroupsThatAreNotAList) {
   auto faults = [](const std::string& groups) {
     return FaultsIn(With("  seed: 1", absl::StrCat("  parameter_groups: ", groups)));
   };
@@ -264,7 +265,7 @@ TEST(JobFileTest, RefusesWhatIsNoListOfGroups) {
               HasSubstr("parameter_groups[1].math: unknown field; did you mean 'match'?"));
 }
 
-TEST(JobFileTest, NamesLineAndPathAndSuggestsTheFieldThatWasMeant) {
+TEST(JobFileTest, NamesLineAndPathAndSuggestsTheNearestField) {
   EXPECT_EQ(FaultsIn(With("  steps: 2000", "  step: 2000")),
             "job.yaml:8: training.step: unknown field; did you mean 'steps'?");
   EXPECT_THAT(FaultsIn(With("sync: {mode: bsp}", "sync: {mode: bps}")),
@@ -362,8 +363,8 @@ TEST(JobFileTest, NamesTheLineOfSyntaxErrors) {
   EXPECT_THAT(FaultsIn("[a, b]: c\n"), HasSubstr("a key must be a name"));
 }
 
-// The strings of the API carry nothing else.
-TEST(JobFileTest, WhatYamlWouldMakeNoTextOfIsRefused) {
+// Strings of the API must be UTF-8.
+TEST(JobFileTest, RefusesNulAndEscapesThatAreNotUtf8) {
   EXPECT_EQ(FaultsIn(std::string("name: a\n{x: 1,\0_y: 2}\n", 21)),
             "job.yaml:2: not UTF-8: save the file in that encoding");
   for (const char* escape : {R"(\0)", R"(\N)", R"(\_)"}) {
@@ -375,8 +376,8 @@ TEST(JobFileTest, WhatYamlWouldMakeNoTextOfIsRefused) {
   EXPECT_TRUE(ParseJobFile(R"(name: "a\xe4\u2028\L\x07")", "job.yaml").ok());
 }
 
-// yaml-cpp sees an empty document before such a comma, and never gets past it.
-TEST(JobFileTest, AFileThatBeginsWithACommaIsRefused) {
+// yaml-cpp sees an empty document before such a comma, and never gets past the comma.
+TEST(JobFileTest, RefusesAFileThatBeginsWithAComma) {
   EXPECT_THAT(FaultsIn("# a comment\n, name: a\n"), HasSubstr("job.yaml:2: one job per file"));
   EXPECT_THAT(FaultsIn(","), HasSubstr("job.yaml:1: one job per file"));
 }

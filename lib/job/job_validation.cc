@@ -26,7 +26,7 @@ namespace {
 constexpr int kPriorityMax = 1000;
 constexpr int kMaxRestartsMax = 1000;
 constexpr int kKeepBestMax = 1000;
-constexpr int64_t kPartsOfRun = 10;  // a checkpoint after each is often enough
+constexpr int64_t kPartsOfRun = 10;  // a checkpoint after each tenth of the run is frequent enough
 constexpr absl::Duration kBackoffMax = absl::Hours(1);
 constexpr absl::Duration kTimeMax = absl::Hours(24 * 1000);
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
@@ -45,13 +45,13 @@ void CheckName(const v1::JobSpec& spec, FieldChecks& faults) {
   }
 }
 
-// Only where all chunks are within a step of each other can a backup take its shard's place.
+// A replica can take its shard's place only if all chunks are within one step of each other.
 void CheckReplication(const v1::JobSpec& spec, FieldChecks& faults) {
   constexpr char kField[] = "resources.ps_replication";
   const int replication = spec.resources().ps_replication();
   if (!faults.InRange<int64_t>(kField, replication, 0, 2) || replication < 2) return;
   const auto* const mode = v1::SyncMode_descriptor()->FindValueByNumber(spec.sync().mode());
-  if (mode == nullptr) return;  // which is a fault of its own
+  if (mode == nullptr) return;  // CheckSync() reports an unknown mode
   if (mode->number() > v1::BSP) {
     faults.Add(kField,
                absl::StrCat("2 works with sync.mode bsp only (is ", EnumName(*mode),
@@ -85,7 +85,8 @@ void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
   faults.InRange<int64_t>("resources.ps", resources.ps(), 0, limits::kPsMax);
 }
 
-// What nothing would ever be kept for is a mistake that shows itself too late.
+// Refuses retention rules that would never keep a checkpoint. Otherwise the user would notice only
+// after checkpoints were deleted.
 void CheckRetention(const v1::JobSpec& spec, FieldChecks& faults) {
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   const int64_t written = checkpoint.every_steps(), kept = checkpoint.keep_every_steps();

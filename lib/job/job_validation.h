@@ -1,4 +1,4 @@
-// Every fault of a job spec that can be seen without its data.
+// Checks a job spec: every fault that can be found without the job's data.
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@
 
 namespace muster {
 
-// `checkpoint.every` of a job that does not say it.
+// The default of `checkpoint.every`.
 inline constexpr absl::Duration kCheckpointEveryDefault = absl::Minutes(5);
 
-// Faults by field path ("resources.workers.max", "must be at least min = 4 (is 2)"), in the order
-// of the job file; empty when the spec is good. Checks required fields, ranges, limits and
-// relations (batch smaller than workers); neither model arguments (BuildModel does) nor data
-// (Dataset::Open does).
+// Returns the faults by field path ("resources.workers.max", "must be at least min = 4 (is 2)"), in
+// the order of the job file. Empty if the spec is good. Checks required fields, ranges, limits and
+// relations between fields (a batch smaller than the number of workers). Does not check model
+// arguments (BuildModel does) or data (Dataset::Open does).
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec);
 
 // Warnings about a valid spec: the job can lose more of its training than kCheckpointEveryDefault.
 // Returns none for a good spec.
 std::vector<std::string> WarningsOf(const v1::JobSpec& spec);
 
-// Fills every default that JobSpec documents, so that nobody else needs to know them. Call after
-// validation.
+// Fills every default that JobSpec documents, so that no other code needs to know the defaults.
+// Requires: ValidateJobSpec() found no fault.
 void FillDefaults(v1::JobSpec& spec);
 
 }  // namespace muster

@@ -29,7 +29,7 @@ v1::JobSpec GoodSpec() {
   return spec;
 }
 
-// The one fault of a good spec after `damage`, as "field: description".
+// Returns the one fault of a good spec after `damage`, as "field: description".
 std::string FaultAfter(const std::function<void(v1::JobSpec&)>& damage) {
   v1::JobSpec spec = GoodSpec();
   damage(spec);
@@ -50,7 +50,7 @@ TEST(JobValidationTest, AnEmptySpecMissesEverythingThatIsRequired) {
                                              "training.optimizer"));
 }
 
-TEST(JobValidationTest, FieldsOfANewerClientAreRefusedWhereTheyStand) {
+TEST(JobValidationTest, RefusesFieldsOfANewerClientAtTheirPath) {
   auto add_unknown = [](google::protobuf::Message& message, int number) {
     message.GetReflection()->MutableUnknownFields(&message)->AddVarint(number, 1);
   };
@@ -64,7 +64,7 @@ TEST(JobValidationTest, FieldsOfANewerClientAreRefusedWhereTheyStand) {
               HasSubstr("training.optimizer.sgd: has field numbers 9001, 9002,"));
 }
 
-TEST(JobValidationTest, ASpecIsNoPlaceForData) {
+TEST(JobValidationTest, RefusesASpecThatIsTooLarge) {
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
                 spec.mutable_checkpoint()->set_resume_from(std::string(2 << 20, 'x'));
               }),
@@ -405,7 +405,7 @@ TEST(JobValidationTest, ChecksCompression) {
             "sync.compression.rank: only with kind: powersgd; remove it");
 }
 
-TEST(JobValidationTest, WhatReadsTheWholeGradientNeedsWholeSteps) {
+TEST(JobValidationTest, SettingsThatReadTheWholeGradientNeedWholeSteps) {
   for (const v1::SyncMode mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD}) {
     auto with = [&](const std::function<void(v1::TrainingSpec&)>& set) {
       return FaultAfter([&](v1::JobSpec& spec) {
@@ -474,7 +474,7 @@ TEST(JobValidationTest, ReplicationNeedsTwoPsAndOneVersionOfAllShards) {
             "resources.ps_replication: must be between 0 and 2 (is 3)");
 }
 
-TEST(JobValidationTest, LocalSgdIsCheckpointedWhereItsWorkersAgree) {
+TEST(JobValidationTest, LocalSgdIsCheckpointedWhenItsWorkersAgree) {
   EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
               spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
               spec.mutable_sync()->set_every(16);
@@ -512,7 +512,7 @@ TEST(JobValidationTest, ChecksParameterGroups) {
               g.set_frozen(true);
               g.set_weight_decay(false);
             }),
-            "training.parameter_groups[1].weight_decay: changes nothing of frozen parameters; "
+            "training.parameter_groups[1].weight_decay: has no effect on frozen parameters; "
             "remove it");
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
                 for (int i = 0; i < 65; ++i) spec.mutable_training()->add_parameter_groups();
@@ -592,9 +592,10 @@ TEST(JobValidationTest, ChecksResourcesCheckpointsAndLimits) {
                 spec.mutable_start_timeout()->set_seconds(time.first);
                 spec.mutable_start_timeout()->set_nanos(time.second);
               }),
-              absl::StrCat("start_timeout: is no Duration: nanos must be less than 1,000,000,000 "
-                           "and of the sign of seconds (has ",
-                           time.first, " seconds and ", time.second, " nanos)"));
+              absl::StrCat(
+                  "start_timeout: is not a valid Duration: nanos must be less than 1,000,000,000 "
+                  "with the sign of seconds (has ",
+                  time.first, " seconds and ", time.second, " nanos)"));
   }
   EXPECT_THAT(
       FaultAfter([](v1::JobSpec& spec) { spec.mutable_ttl_after_finished()->set_seconds(-3600); }),
@@ -631,7 +632,7 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   FillDefaults(spec);
 
   const v1::Adam& adam = spec.training().optimizer().adam();
-  EXPECT_EQ(adam.beta1(), 0);  // given
+  EXPECT_EQ(adam.beta1(), 0);  // the spec set it
   EXPECT_EQ(adam.beta2(), 0.999);
   EXPECT_EQ(adam.epsilon(), 1e-8);
   EXPECT_TRUE(spec.training().schedule().has_constant());
@@ -711,7 +712,7 @@ TEST(JobValidationTest, HalfPrecisionGetsALossScale) {
   EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
 }
 
-TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
+TEST(JobValidationTest, DefaultsDoNotReplaceValuesThatTheSpecSets) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_checkpoint()->set_keep_last(0);
   spec.mutable_checkpoint()->mutable_every();

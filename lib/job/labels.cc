@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kPartBytesMax = 63;     // of a key's name, and of a value
 constexpr size_t kPrefixBytesMax = 253;  // of a key's prefix: a DNS name
-constexpr size_t kShownBytesMax = 80;    // of what is wrong, in a message
+constexpr size_t kShownBytesMax = 80;    // of the faulty text, in a message
 
 bool IsLowerAlnum(char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); }
 
@@ -59,12 +59,12 @@ std::string Shown(absl::string_view text) {
                       text.size() > kShownBytesMax ? "..." : "", "\")");
 }
 
-// By key: the order of a map is not the same twice, and faults should be.
+// Returns the labels by key. The order of a proto map differs between runs; faults should not.
 std::map<std::string, std::string> Sorted(const LabelMap& labels) {
   return {labels.begin(), labels.end()};
 }
 
-// Of many too many nothing more is said.
+// If there are too many labels, only their number is reported.
 bool CheckCount(const std::string& field, const LabelMap& labels, FieldChecks& faults) {
   const auto count = static_cast<int64_t>(labels.size());
   if (count <= limits::kLabelsMax) return true;
@@ -76,12 +76,12 @@ absl::Status NotUnderstood(absl::string_view text, absl::string_view why) {
   return WithReason(
       absl::InvalidArgumentError(absl::StrCat(
           "selector: '", text.substr(0, kShownBytesMax), "' ", why,
-          "; understood are KEY=VALUE, KEY!=VALUE, KEY, !KEY, 'KEY in (A, B)' and 'KEY notin (A)', "
+          "; write KEY=VALUE, KEY!=VALUE, KEY, !KEY, 'KEY in (A, B)' and 'KEY notin (A)', "
           "with commas between them")),
       "INVALID_REQUEST");
 }
 
-// At commas that are not inside of parentheses.
+// Splits the text at commas outside of parentheses.
 std::vector<absl::string_view> SplitRequirements(absl::string_view text) {
   std::vector<absl::string_view> parts;
   size_t begin = 0;
@@ -152,7 +152,7 @@ absl::StatusOr<LabelSelector> LabelSelector::Parse(absl::string_view text) {
         if (absl::ConsumePrefix(&rest, "notin")) {
           requirement.wanted = false;
         } else if (!absl::ConsumePrefix(&rest, "in")) {
-          return NotUnderstood(whole, "has no operator behind the key");
+          return NotUnderstood(whole, "has no operator after the key");
         }
         rest = absl::StripAsciiWhitespace(rest);
         if (!absl::ConsumePrefix(&rest, "(") || !absl::ConsumeSuffix(&rest, ")")) {
@@ -162,14 +162,14 @@ absl::StatusOr<LabelSelector> LabelSelector::Parse(absl::string_view text) {
       }
       rest = "";
     }
-    if (!rest.empty()) return NotUnderstood(whole, "has something behind the key");
+    if (!rest.empty()) return NotUnderstood(whole, "has more text after the key");
     for (const absl::string_view value : values) {
       const absl::string_view trimmed = absl::StripAsciiWhitespace(value);
       if (!IsValue(trimmed)) return NotUnderstood(whole, "has a value that no label can have");
       requirement.values.emplace_back(trimmed);
     }
     selector.requirements_.push_back(std::move(requirement));
-    // Each is looked at for each job, and others wait.
+    // Every requirement is compared with every job, while other calls wait.
     if (std::ssize(selector.requirements_) > kRequirementsMax) {
       return NotUnderstood(whole, absl::StrCat("is one requirement more than ", kRequirementsMax));
     }

@@ -1,5 +1,5 @@
-// Labels of jobs, and the selectors that find jobs by them: the rules and the grammar are those of
-// Kubernetes, so that whoever knows one knows the other.
+// Labels of jobs, and the selectors that find jobs by their labels. The rules and the grammar are
+// those of Kubernetes.
 #pragma once
 
 #include <string>
@@ -14,27 +14,29 @@ namespace muster {
 
 using LabelMap = google::protobuf::Map<std::string, std::string>;
 
-// Adds a fault for each key and value that breaks the rules; `field` is "labels", say.
+// Adds a fault for each key and value that breaks the rules. `field` is the field's path, for
+// example "labels".
 void CheckLabels(const std::string& field, const LabelMap& labels, FieldChecks& faults);
-// Keys as those of labels; values are free, up to limits::kAnnotationBytesMax all together.
+// Keys follow the rules of labels. Values are free, up to limits::kAnnotationBytesMax for all
+// together.
 void CheckAnnotations(const std::string& field, const LabelMap& annotations, FieldChecks& faults);
 
-// What a set of labels is asked for. All requirements must hold:
+// Requirements on a set of labels, joined by commas. All of them must hold:
 //
-//   team=vision    team==vision   the label is there with this value
-//   team!=vision                  it is not there, or has another value
-//   gpu            !gpu           it is there; it is not
-//   env in (a, b)  env notin (a)  it is there with one of these; it is not
+//   team=vision    team==vision   the label is set to this value
+//   team!=vision                  the label is not set, or has another value
+//   gpu            !gpu           the label is set; it is not set
+//   env in (a, b)  env notin (a)  the label has one of these values; it has none of them
 //
-// joined by commas. Immutable; a copy is cheap enough.
+// Immutable. Copying is cheap.
 class LabelSelector {
  public:
   // Matches everything.
   LabelSelector() = default;
   static constexpr int kRequirementsMax = 32;
 
-  // INVALID_ARGUMENT (reason "INVALID_REQUEST") says what of `text` is not understood. At most
-  // limits::kSelectorBytesMax.
+  // Returns INVALID_ARGUMENT (reason "INVALID_REQUEST") with the part of `text` that it cannot
+  // parse, or if `text` exceeds limits::kSelectorBytesMax or kRequirementsMax.
   static absl::StatusOr<LabelSelector> Parse(absl::string_view text);
 
   bool Matches(const LabelMap& labels) const;
@@ -42,8 +44,8 @@ class LabelSelector {
  private:
   struct Requirement {
     std::string key;
-    bool wanted = true;               // false: it must not be so
-    std::vector<std::string> values;  // empty: whatever the value is
+    bool wanted = true;               // false: the requirement must not hold
+    std::vector<std::string> values;  // empty: any value
   };
   std::vector<Requirement> requirements_;
 };

@@ -48,7 +48,7 @@ TEST(LabelsTest, KubernetesRulesHoldForKeysAndValues) {
   }
 }
 
-TEST(LabelsTest, ThereMayBeSoManyAndAnnotationsBeSoLong) {
+TEST(LabelsTest, LimitsTheNumberOfLabelsAndTheSizeOfAnnotations) {
   LabelMap many;
   for (int i = 0; i < 65; ++i) many["k" + std::to_string(i)] = "v";
   EXPECT_THAT(FaultyFields(many), ElementsAre("labels"));
@@ -83,7 +83,7 @@ TEST(LabelSelectorTest, EveryRequirementMustHold) {
   }
 }
 
-TEST(LabelSelectorTest, WhatIsNotUnderstoodIsNamed) {
+TEST(LabelSelectorTest, ParseErrorsShowTheGrammar) {
   std::string many = "!a";
   for (int i = 1; i < LabelSelector::kRequirementsMax; ++i) many += ",!a";
   EXPECT_TRUE(LabelSelector::Parse(many).ok());

@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kFaultsMax = 50;  // more say nothing new
+constexpr size_t kFaultsMax = 50;  // more lines would not help
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// A fault of a job file together with where it is written.
+// A fault of a job file, with its place in the file.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ struct LocatedFault {
   FieldFault fault;
 };
 
-// INVALID_ARGUMENT with one line per fault, "job.yaml:12: training.step: unknown field", also as
-// FieldFaults. Of more than 50 faults the first 50 and how many are left.
+// Returns INVALID_ARGUMENT with one line per fault, "job.yaml:12: training.step: unknown field",
+// also as FieldFaults. More than 50 faults are cut to the first 50 and the number of the others.
 absl::Status LocatedFaultsToStatus(const std::vector<LocatedFault>& faults);
 
 }  // namespace muster

@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// Only what can be seen without the model: zoo arguments and ONNX files are checked where they are
-// built.
+// Checks only what can be checked without the model. Zoo arguments and ONNX files are checked when
+// the model is built.
 void CheckModel(const v1::JobSpec& spec, FieldChecks& faults);
 
 }  // namespace muster

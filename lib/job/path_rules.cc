@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Component by component: "/data" is not the beginning of "/database".
+// Compares component by component, because "/database" does not lie in "/data".
 bool LiesIn(const fs::path& path, const fs::path& root) {
   return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
 }
@@ -27,7 +27,7 @@ struct NamedPath {
   std::string field, path;
 };
 
-// Calls `visit` with the field and the path of each that is set.
+// Gets the field and the path of every file that a spec names.
 using PathVisit = absl::FunctionRef<void(const std::string& field, std::string& path)>;
 
 void VisitPaths(v1::DataSpec& data, PathVisit visit) {
@@ -78,7 +78,7 @@ absl::StatusOr<PathRules> PathRules::Parse(absl::string_view folders) {
     const fs::path root = fs::canonical(folder, error);
     if (error || !fs::is_directory(root, error)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", folder, "' is no folder", error ? ": " : "", error.message()));
+          absl::StrCat("'", folder, "' is not a folder", error ? ": " : "", error.message()));
     }
     rules.roots_.push_back(root.string());
   }

@@ -1,4 +1,4 @@
-// Which files of this machine a job may name.
+// The rules for files of this machine that a job may name.
 #pragma once
 
 #include <string>
@@ -12,37 +12,41 @@
 
 namespace muster {
 
-// A process opens files for whoever may submit jobs, as the user that it runs as: the samples that
-// a model was trained on can be had from it. So an operator says where data lies. Immutable.
+// Restricts the files that jobs may name to folders that the operator chose. A process opens the
+// files of a job as its own user, for every client that may submit jobs. Such a client can obtain
+// the samples that a model was trained on. Immutable.
 class PathRules {
  public:
-  PathRules() = default;  // any file
+  PathRules() = default;  // allows any file
 
-  // Of folders with commas between them; "": any file. INVALID_ARGUMENT: one is no folder.
+  // Reads folders separated by commas; "" allows any file. Returns INVALID_ARGUMENT if one of them
+  // is not a folder.
   static absl::StatusOr<PathRules> Parse(absl::string_view folders);
 
   bool any() const { return roots_.empty(); }
 
-  // PERMISSION_DENIED (reason "PATH_NOT_ALLOWED"), with the folders: the file is in none of them,
-  // symbolic links followed as far as it exists. `path` need not exist.
+  // Returns PERMISSION_DENIED (reason "PATH_NOT_ALLOWED"), with the allowed folders, if the file is
+  // in none of them. Symbolic links are followed as far as the path exists. `path` need not exist.
   absl::Status Check(const std::string& path) const;
 
-  // The same of a file, or of a folder and the files in it, each of which may be a link.
+  // Checks a file as Check() does, or a folder and every file in it, because each file may be a
+  // link.
   absl::Status CheckWithin(const std::string& path) const;
 
-  // The same for the files of a data section, with the field; the first that is not allowed.
+  // Checks the files of a data section. The error names the field of the first file that is not
+  // allowed.
   absl::Status CheckData(const v1::DataSpec& data) const;
 
-  // The fields of a spec that name files which are not allowed: data, the model's file, a folder to
-  // resume from. What other files the model's names is not known yet.
+  // Returns a fault for each field that names a file that is not allowed: data, the model's file, a
+  // folder to resume from. Files that the model's file names are not known yet.
   std::vector<FieldFault> FaultsOf(const v1::JobSpec& spec) const;
 
  private:
   std::vector<std::string> roots_;  // canonical
 };
 
-// Makes the relative paths of a spec absolute, as seen from `folder`: those of data, of the model's
-// file and of a folder to resume from. Returns whether it had any.
+// Makes relative paths of a spec absolute, starting at `folder`: paths of data, of the model's file
+// and of a folder to resume from. Returns whether there were any.
 bool MakePathsAbsolute(v1::JobSpec& spec, const std::string& folder);
 
 }  // namespace muster

@@ -39,7 +39,7 @@ class PathRulesTest : public ::testing::Test {
   PathRules rules_;
 };
 
-TEST_F(PathRulesTest, WhatLiesInAFolderIsAllowedByWhateverWay) {
+TEST_F(PathRulesTest, AllowsEveryPathThatLeadsIntoAFolder) {
   EXPECT_TRUE(Allows("/data"));
   EXPECT_TRUE(Allows("/data/mnist/images"));
   EXPECT_TRUE(Allows("/more/not/there/yet"));
@@ -48,7 +48,7 @@ TEST_F(PathRulesTest, WhatLiesInAFolderIsAllowedByWhateverWay) {
   EXPECT_TRUE(Allows("/data/mnist/./images"));
 }
 
-TEST_F(PathRulesTest, WhatLiesElsewhereIsNot) {
+TEST_F(PathRulesTest, RefusesPathsOutsideOfTheFolders) {
   for (const char* path : {"/secret", "/data/../secret", "/data/link", "/database", "/database/x",
                            "", "/data/mnist/../../secret", "/way/../secret"}) {
     const absl::Status status = rules_.Check(home_ + path);
@@ -59,7 +59,7 @@ TEST_F(PathRulesTest, WhatLiesElsewhereIsNot) {
   EXPECT_FALSE(rules_.Check("etc/passwd").ok()) << "relative to the process's folder";
 }
 
-TEST_F(PathRulesTest, AFolderOfDataHasNoLinkOutOfIt) {
+TEST_F(PathRulesTest, RefusesDataFoldersWithALinkOutOfTheFolders) {
   v1::DataSpec data;
   data.mutable_text()->set_path(home_ + "/data/mnist");
   EXPECT_TRUE(rules_.CheckData(data).ok());
@@ -67,7 +67,7 @@ TEST_F(PathRulesTest, AFolderOfDataHasNoLinkOutOfIt) {
   EXPECT_EQ(ReasonOf(rules_.CheckData(data)), "PATH_NOT_ALLOWED");
 }
 
-TEST_F(PathRulesTest, ASpecsFieldsAreNamed) {
+TEST_F(PathRulesTest, FaultsNameTheFieldsOfTheSpec) {
   v1::JobSpec spec;
   spec.mutable_model()->mutable_onnx()->set_path("/etc/model.onnx");
   (*spec.mutable_data()->mutable_npy()->mutable_inputs())["x"] = "/etc/x.npy";
@@ -79,11 +79,11 @@ TEST_F(PathRulesTest, ASpecsFieldsAreNamed) {
                           Field(&FieldFault::field, "checkpoint.resume_from")));
   spec.Clear();
   spec.mutable_checkpoint()->set_resume_from("net-7@100");
-  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "a checkpoint of a job here is no path";
+  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "a checkpoint of a job here is not a path";
 }
 
-// A folder that may be read, whose files are elsewhere.
-TEST_F(PathRulesTest, NeitherDataNorACheckpointHasALinkOutOfTheFolders) {
+// The folders are allowed, but their files are links to files elsewhere.
+TEST_F(PathRulesTest, RefusesLinksOutOfTheFoldersInDataAndCheckpoints) {
   for (const char* step : {"/data/step-00000007", "/data/step-00000009"}) {
     fs::create_directory(home_ + step);
     std::ofstream(home_ + step + "/manifest.json") << "{}";
@@ -106,10 +106,10 @@ TEST_F(PathRulesTest, NeitherDataNorACheckpointHasALinkOutOfTheFolders) {
   spec.Clear();
   spec.mutable_checkpoint()->set_resume_from(home_ + "/data/step-00000009");
   spec.mutable_data()->mutable_text()->set_path(home_ + "/data/mnist");
-  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "links within them are";
+  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "links within the folders are allowed";
 }
 
-TEST(PathsTest, RelativePathsAreMadeAbsoluteAndNamesOfJobsAreNot) {
+TEST(PathsTest, MakesRelativePathsAbsoluteButNotNamesOfJobs) {
   v1::JobSpec spec;
   spec.mutable_model()->mutable_onnx()->set_path("./model.onnx");
   (*spec.mutable_data()->mutable_npy()->mutable_inputs())["x"] = "../x.npy";
@@ -133,7 +133,7 @@ TEST_F(PathRulesTest, WithoutFoldersEverythingIsAllowedAndAFolderMustExist) {
   ASSERT_TRUE(any.ok());
   EXPECT_TRUE(any->Check("/etc/passwd").ok());
   EXPECT_THAT(std::string(PathRules::Parse(home_ + "/nowhere").status().message()),
-              HasSubstr("nowhere' is no folder"));
+              HasSubstr("nowhere' is not a folder"));
   EXPECT_FALSE(PathRules::Parse(home_ + "/secret").ok());
 }
 

@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-// A job id: a name, "-" and a number, so longer than a name.
+// A job id is a name, "-" and a number, so it may be longer than a name.
 constexpr size_t kJobIdBytesMax = limits::kNameBytesMax + 1 + 20;
 
 bool IsLabel(absl::string_view text, size_t bytes_max) {

@@ -11,7 +11,7 @@ namespace {
 constexpr double kLossScaleDefault = 65536;
 constexpr int64_t kGrowthStepsDefault = 2000;
 
-// v1::Adam or v1::Lamb.
+// `AdamLike` is v1::Adam or v1::Lamb.
 template <typename AdamLike>
 void FillAdam(AdamLike& adam, double epsilon) {
   if (!adam.has_beta1()) adam.set_beta1(0.9);

@@ -1,4 +1,4 @@
-// Lengths of time in a job spec: protobuf's as absl's.
+// Converts durations of a job spec between protobuf and Abseil.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ inline absl::Duration SpecDuration(const google::protobuf::Duration& proto) {
   return absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
 }
 
-// What does not fit a protobuf's is cut to the nearest that does.
+// A duration that does not fit into a protobuf Duration is cut to the nearest that does.
 inline google::protobuf::Duration SpecDuration(absl::Duration duration) {
   google::protobuf::Duration proto;
   proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));

@@ -15,7 +15,7 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 
-// What an enum's values begin with, all but UNSPECIFIED: "COMPRESSION_", or "".
+// Returns the prefix that all values of the enum except UNSPECIFIED share: "COMPRESSION_", or "".
 absl::string_view CommonPrefix(const EnumDescriptor& type) {
   std::optional<absl::string_view> common;
   for (int i = 0; i < type.value_count(); ++i) {

@@ -1,4 +1,5 @@
-// How a job file writes what the proto names: enum values, and messages by their kind alone.
+// Names that a job file uses for proto names: enum values, and messages that are written by their
+// kind.
 #pragma once
 
 #include <map>
@@ -8,15 +9,15 @@
 
 namespace muster {
 
-// A value as job files write it: in lower case, without what all of its enum begin with ("int8" for
-// COMPRESSION_INT8).
+// Returns the value's name in job files: in lower case, without the prefix that all values of the
+// enum share ("int8" for COMPRESSION_INT8).
 std::string EnumName(const google::protobuf::EnumValueDescriptor& value);
 
-// The values of an enum by these names, all but UNSPECIFIED.
+// Returns the values of an enum by these names, without UNSPECIFIED.
 std::map<std::string, int> EnumNames(const google::protobuf::EnumDescriptor& type);
 
-// A message with an enum "kind" may be written as the kind alone: "compression: int8". The field,
-// or null.
+// A message with an enum "kind" may be written as the kind alone: "compression: int8". Returns that
+// field, or null if the message has none.
 const google::protobuf::FieldDescriptor* KindField(const google::protobuf::Descriptor& type);
 
 }  // namespace muster

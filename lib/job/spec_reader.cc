@@ -34,9 +34,9 @@ using google::protobuf::Message;
 using google::protobuf::OneofDescriptor;
 
 constexpr char kSpecHint[] = "muster get JOB -o spec prints a job file";
-constexpr double kExactIntegerMax = 9007199254740992;  // 2^53: beyond, a double skips integers
+constexpr double kExactIntegerMax = 9007199254740992;  // 2^53: above it, a double skips integers
 
-// Proto fields whose 0 means "unset" and which nobody means to set to 0.
+// Returns whether the proto reads 0 of this field as "unset". A user never means 0 there.
 bool ZeroMeansUnset(const FieldDescriptor& field) {
   const std::string& name = field.full_name();
   return name == "muster.v1.WorkerCount.min" || name == "muster.v1.WorkerCount.max" ||
@@ -216,7 +216,7 @@ class SpecReader {
     }
   }
 
-  // Of messages or texts.
+  // Reads a list of messages or texts; the API has no other lists.
   void ReadList(const YamlValue& list, const std::string& path, const FieldDescriptor& field,
                 Message& message) {
     if (list.kind != YamlValue::Kind::kList) {
@@ -241,7 +241,7 @@ class SpecReader {
     }
   }
 
-  // A scalar that YAML takes for text; a fault otherwise.
+  // Returns whether YAML reads the scalar as text. Adds a fault otherwise.
   bool IsText(const YamlValue& value, const std::string& path) {
     if (value.quoted || LooksLikeText(value.text)) return true;
     Add(value.place, path,
@@ -250,7 +250,7 @@ class SpecReader {
     return false;
   }
 
-  // Keys are text, whatever they look like.
+  // Reads a map. Every key is text, even if it looks like a number.
   void ReadMap(const YamlValue& map, const std::string& path, const FieldDescriptor& field,
                Message& message) {
     if (map.kind != YamlValue::Kind::kMap) {
@@ -387,7 +387,8 @@ class SpecReader {
   }
 };
 
-// 0 ps are what allreduce has. Elsewhere the API takes 0 for "unset", and nobody means that.
+// resources.ps may be 0 with allreduce only. In other modes the API reads 0 as "unset", which a
+// user never means.
 std::optional<LocatedFault> ZeroPsFault(const YamlValue& root, const v1::JobSpec& spec) {
   if (spec.sync().mode() == v1::ALLREDUCE || spec.resources().ps() != 0) return std::nullopt;
   std::string place;
@@ -402,14 +403,15 @@ std::optional<LocatedFault> ZeroPsFault(const YamlValue& root, const v1::JobSpec
                        "ps by sync: {mode: allreduce}"}};
 }
 
-// The output of -o yaml or -o json holds the spec of a job, with the names of the API.
+// Finds the output of -o yaml or -o json, a common mistake. It holds the spec of a job with the
+// API's names.
 std::optional<LocatedFault> JobOfApiFault(const YamlValue& root) {
   std::string place, unused;
   const YamlValue* const spec = Find(root, "spec", place);
   if (spec == nullptr || Find(root, "state", unused) == nullptr) return std::nullopt;
   return LocatedFault{
       place,
-      {"spec", absl::StrCat("this is a job as the API has it, not a job file; ", kSpecHint)}};
+      {"spec", absl::StrCat("this is a job as the API prints it, not a job file; ", kSpecHint)}};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A job file's tree -> JobSpec.
+// Converts the tree of a job file to a JobSpec.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,9 @@
 
 namespace muster {
 
-// Sets in `spec` what `root`, a map, says; the rules are those of ParseJobFile() (job_file.h).
-// Returns every fault in the order of the file; `spec` is whole only where there is none.
+// Sets the fields of `spec` that `root`, a map, contains, by the rules of ParseJobFile()
+// (job_file.h). Returns every fault in the order of the file. If there is a fault, `spec` is
+// incomplete.
 std::vector<LocatedFault> ReadSpec(const YamlValue& root, v1::JobSpec& spec);
 
 }  // namespace muster

@@ -27,7 +27,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// The fewest digits that read back as the same number.
+// Returns the fewest digits that read back as the same number.
 std::string NumberText(double number) {
   if (number == std::floor(number) && std::abs(number) < 1e15) {
     return absl::StrFormat("%.0f", number);  // "-0" too
@@ -92,7 +92,7 @@ void EmitStruct(const google::protobuf::Struct& fields, YAML::Emitter& yaml) {
 void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml);
 void EmitMessage(const Message& message, YAML::Emitter& yaml);
 
-// A map of texts, sorted by key.
+// Writes a map of texts, sorted by key.
 void EmitMap(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   std::map<std::string, const Message*> entries;
@@ -110,7 +110,7 @@ void EmitMap(const Message& message, const FieldDescriptor& field, YAML::Emitter
   yaml << YAML::EndMap;
 }
 
-// Of messages or texts.
+// Writes a list of messages or texts; the API has no other lists.
 void EmitList(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   const bool texts = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;

@@ -1,4 +1,4 @@
-// JobSpec -> a job file that reads back as the same spec.
+// Writes a JobSpec as a job file that reads back as the same spec.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace muster {
 
 std::string WriteSpec(const v1::JobSpec& spec);
 
-// `text` as one YAML value, in quotes if it needs them.
+// Returns `text` as one YAML value, quoted if necessary.
 std::string WriteText(const std::string& text);
 
 }  // namespace muster

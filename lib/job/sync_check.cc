@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kStalenessMax = 1000;
 constexpr int64_t kLocalStepsMax = 1'000'000;
-constexpr double kRatioMax = 0.5;  // an element that travels costs as much as one in fp32
+constexpr double kRatioMax = 0.5;  // a sent element takes 4 bytes, as much as an element in fp32
 constexpr int kRankMax = 64;
 
 absl::string_view ModeName(v1::SyncMode mode) {
@@ -66,7 +66,7 @@ class SyncCheck {
   }
 
  private:
-  // A field of sync that is set though its mode does not read it.
+  // Adds a fault for a field of sync that is set although its mode does not read it.
   void OnlyWith(std::string field, absl::string_view modes) {
     faults_.Add(std::move(field), absl::StrCat("only with sync.mode ", modes, " (is ",
                                                ModeName(spec_.sync().mode()), "); remove it"));
@@ -119,7 +119,8 @@ class SyncCheck {
     }
   }
 
-  // Of what makes messages between workers and ps smaller.
+  // Adds a fault if no gradients travel from workers to ps: then there is nothing that `field` can
+  // make smaller.
   void NeedsPushesToPs(std::string field) {
     if (spec_.sync().mode() == v1::ALLREDUCE) {
       faults_.Add(

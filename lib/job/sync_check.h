@@ -1,4 +1,4 @@
-// Checks the sync section of a job spec, and what other sections need of it.
+// Checks the sync section of a job spec, and the needs that other sections have of it.
 #pragma once
 
 #include <string>
@@ -11,8 +11,9 @@ namespace muster {
 
 void CheckSync(const v1::JobSpec& spec, FieldChecks& faults);
 
-// For what reads the whole batch's gradient, of all shards, before any of it is applied: a fault of
-// `field` in a mode that has no such steps. `because`: "a trust ratio is of".
+// Adds a fault of `field` if the mode has no steps over the whole batch (ssp, asp, local_sgd). Call
+// for settings that read the whole batch's gradient, of all shards, before any of it is applied.
+// `because` is the beginning of the reason, for example "a trust ratio needs".
 void NeedsWholeSteps(const v1::JobSpec& spec, std::string field, absl::string_view because,
                      FieldChecks& faults);
 

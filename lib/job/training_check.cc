@@ -13,8 +13,8 @@ namespace muster {
 namespace {
 
 constexpr double kEpochsMax = 1e6;
-constexpr double kLossScaleMax = 1 << 24;  // half precision overflows long before
-constexpr int kParameterGroupsMax = 64;    // each is compared with every parameter's name
+constexpr double kLossScaleMax = 1 << 24;  // half precision overflows at far smaller scales
+constexpr int kParameterGroupsMax = 64;    // each group is compared with every parameter's name
 constexpr int kPatternsMax = 64;
 
 class TrainingCheck {
@@ -81,7 +81,7 @@ class TrainingCheck {
     for (const auto& [is_set, field] :
          {std::pair(group.has_learning_rate_factor(), ".learning_rate_factor"),
           std::pair(group.has_weight_decay(), ".weight_decay")}) {
-      if (is_set) faults_.Add(path + field, "changes nothing of frozen parameters; remove it");
+      if (is_set) faults_.Add(path + field, "has no effect on frozen parameters; remove it");
     }
   }
 
@@ -121,7 +121,7 @@ class TrainingCheck {
     if (!training.has_clip()) return;
     switch (training.clip().kind_case()) {
       case v1::Clip::kGlobalNorm:
-        NeedsWholeSteps(spec_, "training.clip.global_norm", "the norm is of", faults_);
+        NeedsWholeSteps(spec_, "training.clip.global_norm", "the norm needs", faults_);
         return faults_.Rate("training.clip.global_norm", training.clip().global_norm(),
                             "1 is usual");
       case v1::Clip::kValue:
@@ -166,10 +166,10 @@ class TrainingCheck {
         return;
       }
       case v1::Optimizer::kLamb:
-        NeedsWholeSteps(spec_, path + "lamb", "a trust ratio is of", faults_);
+        NeedsWholeSteps(spec_, path + "lamb", "a trust ratio needs", faults_);
         return Adam(path + "lamb", optimizer.lamb(), "1e-6 is the default");
       case v1::Optimizer::kLars:
-        NeedsWholeSteps(spec_, path + "lars", "a trust ratio is of", faults_);
+        NeedsWholeSteps(spec_, path + "lars", "a trust ratio needs", faults_);
         return Lars(path + "lars", optimizer.lars());
       case v1::Optimizer::KIND_NOT_SET:
         faults_.Add("training.optimizer",
@@ -182,7 +182,7 @@ class TrainingCheck {
     faults_.Rate(path + ".learning_rate", learning_rate, "for example 1e-3");
   }
 
-  // v1::Adam or v1::Lamb.
+  // `AdamLike` is v1::Adam or v1::Lamb.
   template <typename AdamLike>
   void Adam(const std::string& path, const AdamLike& adam, absl::string_view usual_epsilon) {
     LearningRate(path, adam.learning_rate());

@@ -1,4 +1,4 @@
-// What a spec holds that this build has no name for.
+// Finds fields of a spec that this build does not know.
 #pragma once
 
 #include "lib/job/field_checks.h"
@@ -6,8 +6,8 @@
 
 namespace muster {
 
-// A fault for every field of a newer client, at the path of the message that holds it: a setting
-// that is silently left out trains another job than was asked for.
+// Adds a fault for every field that only a newer client knows, at the path of the message that
+// holds it. A setting that is silently ignored would train another job than the user asked for.
 void CheckUnknownFields(const v1::JobSpec& spec, FieldChecks& faults);
 
 }  // namespace muster

@@ -17,12 +17,13 @@ namespace muster {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
-constexpr int kValuesMax = 10'000;  // aliases expand: a few lines can stand for billions
+constexpr int kValuesMax = 10'000;  // aliases expand: a few lines can expand to billions of values
 constexpr int kDepthMax = 32;
 constexpr size_t kQuotedBytesMax = 60;  // of a value inside a message
 
-// The line of the first byte that is not UTF-8; 0: there is none. Nor is NUL, which text in other
-// encodings is full of, and yaml-cpp takes for the beginning of an escape.
+// Returns the line of the first byte that is not UTF-8, or 0 if there is none. NUL counts as a
+// fault: text in other encodings is full of it, and yaml-cpp takes it for the beginning of an
+// escape.
 int LineNotUtf8(absl::string_view text) {
   int line = 1;
   while (!text.empty()) {
@@ -34,14 +35,14 @@ int LineNotUtf8(absl::string_view text) {
   return 0;
 }
 
-// Turns yaml-cpp's nodes into YamlValues, counting them.
+// Converts yaml-cpp's nodes to YamlValues and counts them.
 class TreeBuilder {
  public:
-  // `file` "" means an override: every place is `place`.
+  // If `file` is "", the tree is an override, and every place is `place`.
   TreeBuilder(std::string file, std::string place)
       : file_(std::move(file)), place_(std::move(place)) {}
 
-  // "" or what is wrong.
+  // Returns the fault, or "" if there is none.
   std::string Build(const YAML::Node& node, YamlValue& value) { return Build(node, 0, value); }
 
  private:
@@ -51,7 +52,7 @@ class TreeBuilder {
     }
     if (++values_ > kValuesMax) {
       return absl::StrCat("holds more than ", kValuesMax,
-                          " values (aliases count as what they stand for)");
+                          " values (an alias counts as the values that it stands for)");
     }
     value.place = Place(node.Mark());
     value.overridden = file_.empty();
@@ -90,10 +91,10 @@ class TreeBuilder {
     return "";
   }
 
-  // Of some escapes yaml-cpp makes bytes that are no characters.
+  // yaml-cpp turns some escapes into bytes that are not characters.
   std::string TextFault(const std::string& text, const YAML::Mark& mark) const {
     if (LineNotUtf8(text) == 0) return "";
-    return absl::StrCat("an escape that makes no character, such as \\0, \\N or \\_ (at ",
+    return absl::StrCat("an escape that is not a character, such as \\0, \\N or \\_ (at ",
                         Place(mark), "): write the character itself");
   }
 
@@ -106,8 +107,8 @@ class TreeBuilder {
   int values_ = 0;
 };
 
-// Tabs in front of a line are YAML's most common trap; yaml-cpp's own message does not name them.
-// 0: none.
+// Returns the first line that is indented by a tab, or 0. Such tabs are the most common mistake in
+// YAML, and yaml-cpp's own message does not name them.
 int LineIndentedByTab(const std::string& text) {
   int line = 1;
   bool indentation = true;
@@ -124,7 +125,7 @@ int LineIndentedByTab(const std::string& text) {
   return 0;
 }
 
-// Counts documents and keeps nothing of them.
+// Counts documents and keeps none of their content.
 class DocumentStarts : public YAML::EventHandler {
  public:
   int count() const { return count_; }
@@ -151,8 +152,8 @@ class DocumentStarts : public YAML::EventHandler {
   int last_line_ = 0;
 };
 
-// 0: there is none. Not by YAML::LoadAll(), which finds documents without end, and keeps them all,
-// where one begins with a comma.
+// Returns the line of the second document, or 0 if there is none. YAML::LoadAll() cannot be used:
+// if a document begins with a comma, it finds documents without end and keeps them all.
 int LineOfSecondDocument(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
@@ -221,7 +222,7 @@ std::optional<LocatedFault> ApplyOverride(const std::string& path, const std::st
   if (text.size() > kFileBytesMax) return fault("the value is too long");
   if (LineNotUtf8(text) > 0) return fault("the value is not UTF-8");
   YamlValue value;
-  if (text.empty()) {  // YAML would say null; on a command line it is empty text
+  if (text.empty()) {  // YAML reads null here; on a command line it is empty text
     value = {.kind = YamlValue::Kind::kScalar, .quoted = true};
   } else {
     try {
