@@ -35,7 +35,7 @@ TEST(FieldHelpTest, AFieldIsExplainedByTheCommentOfTheProto) {
             "  required, > 0\n");
   EXPECT_THAT(Explained("active_deadline"),
               AllOf(HasSubstr("active_deadline  (time)\n  The job fails (reason"),
-                    HasSubstr("Default: none; 1\n  s..1,000 days.\n")));
+                    HasSubstr("Default: none; 1 s..1,000 days.\n")));
 }
 
 TEST(FieldHelpTest, ValuesAreWrittenAsInAJobFile) {

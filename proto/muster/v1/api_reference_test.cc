@@ -1,4 +1,5 @@
-// docs/reference/api.md is what the protos say: services, messages and values with their comments.
+// Checks that docs/reference/api.md matches the protos: services, messages and values, with their
+// comments.
 #include <fstream>
 #include <string>
 #include <vector>
@@ -33,19 +34,19 @@ constexpr char kBeginning[] =
     "[/api/v1](../status_page.md#for-scripts-apiv1) answers are these messages. Numbers of fields "
     "and values never change. Errors carry reasons: [errors.md](errors.md).\n";
 
-// As it stands in a cell of a table.
+// Escapes text for a cell of a Markdown table.
 std::string Cell(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"|", "\\|"}, {"<", "&lt;"}, {"*", "\\*"}, {"](", "]\\("}});
 }
 
-// The comments before and behind, as sentences in one line.
+// Returns the comments before and after the declaration as one line.
 template <typename Described>
 std::string CommentOf(const Described& described) {
   google::protobuf::SourceLocation place;
   if (!described.GetSourceLocation(&place)) return "";
   std::vector<absl::string_view> words;
   for (const std::string* comment : {&place.leading_comments, &place.trailing_comments}) {
-    // Headings of a file are ruled off by dashes: they are nobody's.
+    // A heading between rulers of dashes belongs to the file, not to the declaration that follows.
     if (absl::StrContains(*comment, "-----")) continue;
     for (const absl::string_view word :
          absl::StrSplit(*comment, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
@@ -55,11 +56,11 @@ std::string CommentOf(const Described& described) {
   return Cell(absl::StrJoin(words, " "));
 }
 
-// "Job", linked where it is ours; "google.protobuf.Duration".
+// Returns the type's name, as a link if the type is ours: "Job", "google.protobuf.Duration".
 template <typename Type>
 std::string Link(const Type& type) {
   if (type.file()->package() != "muster.v1") return type.full_name();
-  // In its message's name too, where it stands in one.
+  // The name of a nested type includes the name of its message.
   const std::string name = type.full_name().substr(sizeof("muster.v1.") - 1);
   return absl::StrCat("[", name, "](#",
                       absl::StrReplaceAll(absl::AsciiStrToLower(name), {{".", ""}}), ")");
@@ -125,8 +126,8 @@ void AppendMessage(const Descriptor& message, std::string& page) {
   }
 }
 
-TEST(ApiReferenceTest, ThePageSaysWhatTheProtosSay) {
-  // As protoc has written it: what is compiled into programs has no comments.
+TEST(ApiReferenceTest, ThePageMatchesTheComments) {
+  // protoc has written this file. Descriptors that are compiled into programs have no comments.
   std::ifstream set("proto/muster/v1/api.descriptors", std::ios::binary);
   google::protobuf::FileDescriptorSet files;
   ASSERT_TRUE(files.ParseFromIstream(&set));

@@ -1,8 +1,7 @@
-// What clients depend on stays as it is, and what is new follows the rules.
-//
-// api.golden lists every field, enum value and method, one a line. A line that is missing here, or
-// has become another, breaks clients that are out there: that needs a v2. A new line is no break:
-// run this test with MUSTER_WRITE_GOLDEN=FILE and put the file in the place of the golden one.
+// Checks that the API stays compatible, and that new parts follow the naming rules.
+// api.golden has one line for every field, enum value and method. A line that disappears or changes
+// breaks existing clients: that needs a v2. A new line is compatible. To accept it, run this test
+// with MUSTER_WRITE_GOLDEN=FILE and replace the golden file with FILE.
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -45,7 +44,7 @@ std::vector<const FileDescriptor*> Files() {
           v1::Hello::descriptor()->file(), v1::Graph::descriptor()->file(),
           v1::JobSpec::descriptor()->file(), v1::JobPlan::descriptor()->file(),
           v1::BackupRequest::descriptor()->file(),
-          // It has no message.
+          // This file has no message.
           DescriptorPool::generated_pool()->FindFileByName("proto/muster/v1/member.proto")};
 }
 
@@ -141,7 +140,7 @@ std::string UpperSnake(absl::string_view camel) {
   return snake;
 }
 
-TEST(ApiTest, NothingThatClientsDependOnIsGoneOrAnother) {
+TEST(ApiTest, NoFieldValueOrMethodIsRemovedOrChanged) {
   const std::set<std::string> now = DescribeApi();
   if (const char* path = std::getenv("MUSTER_WRITE_GOLDEN"); path != nullptr) {
     std::ofstream file(path);
@@ -151,14 +150,14 @@ TEST(ApiTest, NothingThatClientsDependOnIsGoneOrAnother) {
   const std::set<std::string> before = absl::StrSplit(golden, '\n', absl::SkipEmpty());
   ASSERT_GT(before.size(), 400) << "the golden file was not found";
   for (const std::string& line : before) {
-    EXPECT_TRUE(now.contains(line)) << "a break: '" << line << "' is gone, or has become another";
+    EXPECT_TRUE(now.contains(line)) << "incompatible: '" << line << "' was removed or changed";
   }
   for (const std::string& line : now) {
     EXPECT_TRUE(before.contains(line)) << "new: '" << line << "' is not in api.golden yet";
   }
 }
 
-TEST(ApiTest, FilesAreOfOnePackageAndLieWhereItSays) {
+TEST(ApiTest, EveryFileIsInThePackageAndFolderOfTheApi) {
   for (const FileDescriptor* file : Files()) {
     EXPECT_EQ(file->package(), "muster.v1") << file->name();
     EXPECT_TRUE(absl::StartsWith(file->name(), "proto/muster/v1/")) << file->name();
@@ -166,8 +165,8 @@ TEST(ApiTest, FilesAreOfOnePackageAndLieWhereItSays) {
   }
 }
 
-// protoc-gen-go refuses a file without go_package; AIP-191 asks for the Java options.
-TEST(ApiTest, EveryFileTellsGeneratorsOfOtherLanguagesWhereItsCodeGoes) {
+// protoc-gen-go refuses a file without go_package. AIP-191 requires the Java options.
+TEST(ApiTest, EveryFileHasTheOptionsForGoAndJava) {
   google::protobuf::FileDescriptorSet files;
   ASSERT_TRUE(files.ParseFromString(ReadAll("proto/muster/v1/all.descriptors")));
   ASSERT_GE(files.file_size(), 9);
@@ -182,7 +181,7 @@ TEST(ApiTest, EveryFileTellsGeneratorsOfOtherLanguagesWhereItsCodeGoes) {
   }
 }
 
-TEST(ApiTest, NamesAreSpeltAsElsewhere) {
+TEST(ApiTest, NamesFollowTheStyleOfProtobuf) {
   ForEachMessage([](const Descriptor& message) {
     EXPECT_TRUE(IsUpperCamel(message.name())) << message.full_name();
     for (int i = 0; i < message.field_count(); ++i) {
@@ -200,9 +199,9 @@ TEST(ApiTest, NamesAreSpeltAsElsewhere) {
   });
 }
 
-// Zero is what a message has whose sender said nothing.
+// If a sender does not set an enum, its value is 0.
 TEST(ApiTest, EveryEnumBeginsWithUnspecified) {
-  // Their values have other prefixes, or none: they are older than the rule, and stay.
+  // The values of these enums have other prefixes, or none. They are older than the rule, and stay.
   static const std::set<std::string> kOlder = {
       "CompressionKind", "DType",      "JobState",  "MemberJobState",
       "OnNonFinite",     "Precision",  "Role",      "SyncMode",
@@ -219,11 +218,11 @@ TEST(ApiTest, EveryEnumBeginsWithUnspecified) {
   });
 }
 
-// So that a method can be given another field without changing another method.
+// Otherwise a new field for one method would also appear in another method.
 TEST(ApiTest, EveryMethodHasARequestOfItsOwn) {
   std::map<std::string, std::string> users;
   ForEachMethod([&](const MethodDescriptor& method) {
-    if (method.name() == "Attach") return;  // a conversation of reports and directives
+    if (method.name() == "Attach") return;  // a stream of reports and directives
     EXPECT_EQ(method.input_type()->name(), method.name() + "Request") << method.full_name();
     EXPECT_TRUE(users.emplace(method.input_type()->name(), method.name()).second)
         << method.full_name();
@@ -231,11 +230,11 @@ TEST(ApiTest, EveryMethodHasARequestOfItsOwn) {
     const bool is_resource = output == "Job" || output == "Checkpoint" || output == "AccessToken" ||
                              output == "ServerInfo" || output == "ShardSlice";
     EXPECT_TRUE(is_resource || output == "Empty" || output == method.name() + "Response")
-        << method.full_name() << " answers " << output;
+        << method.full_name() << " returns " << output;
   });
 }
 
-TEST(ApiTest, EveryMethodSaysWhatItDoesAndWhatARetryDoes) {
+TEST(ApiTest, EveryMethodHasAComment) {
   int methods = 0;
   for (const FileDescriptor* file : Files()) {
     const std::vector<std::string> lines = absl::StrSplit(ReadAll(file->name()), '\n');
