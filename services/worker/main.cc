@@ -37,46 +37,49 @@
 #include "services/worker/worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
-          "host:port of the coordinator; with commas between them, of several that take turns");
+          "host:port of the coordinator; several, separated by commas, if standbys may take over");
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default worker-<host>-<pid>");
 ABSL_FLAG(std::string, devices, "cpu",
-          "what to compute on: cpu, cpu:N for N CPU devices, cuda:all, or cuda:0,1");
+          "devices to compute on: cpu, cpu:N for N CPU devices, cuda:all, or cuda:0,1");
 ABSL_FLAG(
     int, threads_per_device, 0,
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
-ABSL_FLAG(double, peak_flops, 0,
-          "FLOP/s that a device could do at best in the precision of its jobs, for "
-          "muster_worker_peak_flops; 0: by its datasheet, of GPUs that are known");
+ABSL_FLAG(
+    double, peak_flops, 0,
+    "peak FLOP/s of a device in the precision of its jobs, for muster_worker_peak_flops; 0: from "
+    "the datasheet, for known GPUs");
 ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(20),
-    "how long a process that is told to stop waits until its jobs go on without it; of that 15s "
-    "at a time for a coordinator that is away");
-ABSL_FLAG(
-    std::string, checkpoint_root, "",
-    "the folder that is STATE_DIR/jobs to the coordinator, on a volume of both: below it this "
-    "member writes checkpoints of jobs with checkpoint.mode direct; empty: it sends them");
+    "how long the process drains after SIGTERM, until its jobs continue without it; at most 15s at "
+    "a time while there is no coordinator");
+ABSL_FLAG(std::string, checkpoint_root, "",
+          "path here of the coordinator's STATE_DIR/jobs, on a shared volume; this member writes "
+          "checkpoints of jobs with checkpoint.mode direct below it; empty: it sends them");
 ABSL_FLAG(std::string, metrics, "",
           "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9402 with --tls or "
           "--insecure, else 127.0.0.1:9402");
 ABSL_FLAG(std::string, data_roots, "",
-          "folders, with commas between them, in which files that jobs name must lie; empty: any "
+          "folders, separated by commas, that must contain the files that jobs name; empty: any "
           "file that this user may read");
 ABSL_FLAG(std::string, trace, "",
-          "file for a trace of steps and chunks, to be opened in ui.perfetto.dev; empty: none");
-ABSL_FLAG(bool, no_overlap, false,
-          "begin a forward only when all parameters are in: shows what overlapping is worth");
+          "file for a trace of steps and chunks; open it in ui.perfetto.dev; empty: none");
+ABSL_FLAG(
+    bool, no_overlap, false,
+    "begin a forward pass only when all parameters have arrived: shows the gain of overlapping");
 ABSL_FLAG(bool, no_priority, false,
-          "send gradients in the order in which they become final: shows what priority is worth");
-ABSL_FLAG(int64_t, inflight_bytes, muster::limits::kInflightBytesMax,
-          "gradient bytes on their way at most, from the oldest that has not arrived (two chunks "
-          "always may): what is under way cannot be overtaken");
+          "send gradients in the order in which they become final: shows the gain of priorities");
+ABSL_FLAG(
+    int64_t, inflight_bytes, muster::limits::kInflightBytesMax,
+    "most gradient bytes under way, counted from the oldest that has not arrived; two chunks are "
+    "always allowed. More urgent gradients cannot overtake bytes that are under way");
 
 namespace muster {
 namespace {
 
 constexpr int kMetricsPort = 9402;
 
-constexpr absl::Duration kFinishStepMax = absl::Seconds(4);  // if the job did not go on without us
+constexpr absl::Duration kFinishStepMax =
+    absl::Seconds(4);  // if the job did not continue without this worker
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
 v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devices,

@@ -39,15 +39,16 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 
 constexpr int kReaderThreadsMax = 4;
-constexpr int kStepTrack = 99;  // of the trace: devices come before, chunks after it
+constexpr int kStepTrack = 99;  // of the trace; numbers below are devices, numbers above are chunks
 
-// What a data set, and what is counted of it, depends on.
+// Returns whether both plans have the same data set, with the same counts of targets.
 bool ReadsTheSame(const v1::JobPlan& before, const v1::JobPlan& now) {
   return MessageDifferencer::Equals(before.spec().data(), now.spec().data()) &&
          MessageDifferencer::Equals(before.graph(), now.graph());
 }
 
-// Those beyond the worker's share of samples stay idle.
+// Returns the number of devices in use. If the worker's share has fewer samples than the worker has
+// devices, the other devices stay idle.
 int DevicesIn(const Trainer::Options& options) {
   return static_cast<int>(std::min<int64_t>(std::ssize(options.devices),
                                             options.plan->workers(ToInt(options.rank)).samples()));
@@ -63,14 +64,14 @@ void SetTime(absl::Time time, google::protobuf::Timestamp& to) {
       static_cast<int32_t>(absl::ToInt64Nanoseconds(time - absl::FromUnixSeconds(to.seconds()))));
 }
 
-// Takes the times of a start's phases.
+// Measures the phases of a start.
 class StartPhases {
  public:
-  // Both outlive this; `ended`, which may be empty, is told of every end.
+  // Both outlive this object. `ended` is called at the end of every phase; it may be empty.
   StartPhases(WorkerMetrics* metrics, const std::function<void()>* ended)
       : metrics_(metrics), ended_(ended) {}
 
-  // What happened since the last end was `phase`.
+  // Ends the phase that began with the last end, and names it `phase`.
   void End(const std::string& phase) {
     const absl::Duration now = SteadyNow();
     metrics_->ShowStartPhase(phase, now - last_);
@@ -123,7 +124,7 @@ absl::Status Trainer::Open() {
   phases.End("graph");
 
   const SampleRange held_out = HeldOut();
-  const bool has_memory = parameters_ != nullptr;  // of the generation before
+  const bool has_memory = parameters_ != nullptr;  // of the previous generation
   if (!has_memory) {
     team_ = std::make_unique<DeviceTeam>(devices);
     lanes_.resize(devices);
@@ -181,12 +182,13 @@ absl::Status Trainer::Connect() {
   return absl::OkStatus();
 }
 
-// Nothing depends on it: a model that trains, but whose cost cannot be reckoned, has no FLOPs.
+// Counts FLOPs for the metrics. No other part depends on them: if the cost of a model cannot be
+// computed, the metric stays 0 and training works.
 void Trainer::CountFlops() {
   const v1::JobPlan& plan = *options_.plan;
   const absl::StatusOr<TrainingCost> cost =
       GraphCost(plan.graph(), plan.workers(ToInt(options_.rank)).samples());
-  LOG_IF(WARNING, !cost.ok()) << plan.job() << ": its FLOPs are not known: " << cost.status();
+  LOG_IF(WARNING, !cost.ok()) << plan.job() << ": its FLOPs are unknown: " << cost.status();
   step_flops_ = cost.ok() ? static_cast<double>(cost->forward.flops + cost->backward.flops) : 0;
   const v1::Precision precision = plan.spec().training().precision();
   double peak = 0;
@@ -200,9 +202,12 @@ void Trainer::CountFlops() {
   options_.metrics->ShowPeak(peak);
 }
 
-// A job's model, data, training and mode never change, unless the coordinator errs; who computes
-// which samples does. GPUs that reduce among themselves may wait for each other in the middle of
-// the step that was given up, and a ring's memory is its shard's.
+// Returns whether the next generation can use the memory of this one. A job's model, data, training
+// and mode never change, unless the coordinator is faulty; the shares of the workers change.
+// Two cases need new memory:
+// - GPUs that reduce among themselves: they may still wait for each other in the middle of the
+//   abandoned step.
+// - A worker with a shard of its own (allreduce): the memory of the ring belongs to the shard.
 bool Trainer::MemoryFits(const Options& next) const {
   if (gpus_ != nullptr || options_.shard != nullptr || next.shard != nullptr) return false;
   const v1::JobPlan& before = *options_.plan;
@@ -232,11 +237,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
       trainer->dataset_ = std::move(before->dataset_);
       trainer->counted_evaluation_targets_ = std::move(before->counted_evaluation_targets_);
     }
-    before.reset();  // what it has of the devices' memory is needed
+    before.reset();  // frees its memory on the devices before Open() allocates
     RETURN_IF_ERROR(trainer->Open());
     return trainer;
   }
-  before->reduction_.reset();  // feeds the exchange
+  before->reduction_.reset();  // it uses the exchange, so it must be destroyed first
   before->exchange_.reset();
   before->slots_.clear();
   before->pipeline_.reset();
@@ -257,8 +262,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   return before;
 }
 
-// GPUs share one host memory for the gradients, of which each fills its slices; other devices have
-// one each.
+// GPUs share one host buffer for the gradients, and each fills its slices. Every other device has a
+// buffer of its own.
 absl::Status Trainer::AllocateMemory() {
   ASSIGN_OR_RETURN(parameters_,
                    TensorSlab::Create(lanes_[0]->device(), options_.plan->graph(), layout_));
@@ -283,7 +288,8 @@ absl::Status Trainer::AllocateMemory() {
   });
 }
 
-// Buckets in the order in which gradients become final; parameters lie as their gradients do.
+// Orders buckets by when their gradients become final. Parameters have the same layout as their
+// gradients.
 GradientLayout Trainer::LayOut(const v1::Graph& graph, int devices) const {
   std::vector<int64_t> elements;
   for (const v1::Parameter& parameter : graph.parameters()) {
@@ -321,12 +327,13 @@ void Trainer::MakeReduction() {
   reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
 }
 
-// A device gave up a step of which others have contributed buckets: those are forgotten. Nothing of
-// the step has left, for no bucket was complete.
+// Forgets the step that a device abandoned, after other devices contributed buckets to it. No part
+// of the step has left this worker, because no bucket was complete.
 absl::Status Trainer::RenewReduction() {
   if (gpus_ != nullptr) {
     return absl::UnimplementedError(
-        "this worker was overtaken in the middle of a step, which its GPUs cannot give up one by "
+        "this worker was overtaken in the middle of a step, and its GPUs cannot abandon a step one "
+        "by "
         "one: use workers of one GPU with sync.backup_workers");
   }
   reduction_.reset();
@@ -374,8 +381,8 @@ absl::StatusOr<std::shared_ptr<const LaneGraphs>> Trainer::LowerGraphs() const {
   return graphs;
 }
 
-// Those whose values arrive in the type that the devices compute with. GPUs with peers gather
-// floats.
+// Marks parameters whose values arrive in the type that the devices compute with. GPUs with peers
+// gather floats, so they have none.
 std::vector<bool> Trainer::NarrowParameters(const LaneGraphs& graphs) const {
   const v1::JobPlan& plan = *options_.plan;
   std::vector<bool> narrow(plan.graph().parameters_size());
@@ -394,7 +401,8 @@ std::vector<bool> Trainer::NarrowParameters(const LaneGraphs& graphs) const {
   return narrow;
 }
 
-// The devices of a worker run apart: nothing carries a batch's statistics from one to the other.
+// Refuses synchronised nodes on several devices: the devices of a worker run independently, and do
+// not exchange the statistics of a batch.
 absl::Status Trainer::CheckSynchronised(int devices) const {
   if (devices == 1) return absl::OkStatus();
   for (const v1::Node& node : options_.plan->graph().nodes()) {
@@ -455,12 +463,14 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
   if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();
   const absl::Status awaited = exchange_->AwaitVersion(step_);
-  if (absl::IsAborted(awaited) && exchange_->overtaken()) {  // the others evaluate it
+  // The other workers evaluate this version.
+  if (absl::IsAborted(awaited) && exchange_->overtaken()) {
     v1::EvaluationRecord nothing;
     nothing.set_step(step_);
     return options_.log->Append(std::move(nothing));
   }
-  if (absl::IsAborted(awaited)) return absl::OkStatus();  // paused: the generation ends here
+  // The job pauses, so the generation ends here.
+  if (absl::IsAborted(awaited)) return absl::OkStatus();
   RETURN_IF_ERROR(awaited);
   return Evaluate(step_);
 }
@@ -470,20 +480,22 @@ SampleRange Trainer::HeldOut() const {
                 options_.plan->workers_size());
 }
 
-// A CPU that computes has no more to give; beside GPUs its cores are idle, and read for all of
-// them.
+// A CPU device uses all cores itself, so one thread reads. Beside GPUs the cores are idle, and
+// several threads read for all GPUs.
 int Trainer::ReaderThreads() const {
   return DeviceOfRows().is_cpu() ? 1 : std::min(options_.threads_per_device, kReaderThreadsMax);
 }
 
-// A GPU's, if there is one: its host memory is what GPUs read fast, and CPUs read any.
+// Returns a GPU if there is one: GPUs read its page-locked host memory fast, and CPUs can read any
+// memory.
 Device& Trainer::DeviceOfRows() const {
   const auto gpu = std::ranges::find_if(
       lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return !lane->device().is_cpu(); });
   return (gpu == lanes_.end() ? lanes_[0] : *gpu)->device();
 }
 
-// Two chunks at least, so that one is on its way while word of the other goes around.
+// Allows at least two chunks, so that one can be sent while the acknowledgment of the other is
+// under way.
 ExchangeTuning Trainer::TuningOfJob() const {
   ExchangeTuning tuning = options_.tuning;
   tuning.inflight_bytes_max =
@@ -506,7 +518,7 @@ absl::Status Trainer::MakeRing() {
   return absl::OkStatus();
 }
 
-// Those of steps that were missed are passed over.
+// Skips the batches of steps that this worker missed.
 InputBatch Trainer::NextBatch() {
   InputBatch batch = pipeline_->Next();
   while (batch.step < step_) batch = pipeline_->Next();
@@ -546,7 +558,7 @@ absl::Status Trainer::Step() {
   RETURN_IF_ERROR(run);
   const absl::Duration end = SteadyNow();
 
-  // Forward waited for version `step` of every parameter, so that the step before is finished.
+  // Forward waited for version `step` of every parameter, so the previous step is finished.
   RETURN_IF_ERROR(FinishStep());
 
   double loss_share = 0;
@@ -573,16 +585,16 @@ absl::Status Trainer::Step() {
             .forward = results[0].forward});
   ++step_;
   if (StopsAt(loss_share)) {
-    // Its answers tell of whose gradient it was.
+    // Waits for the answers: they say whose gradient was not finite.
     exchange_->AwaitVersion(batch.step + 1).IgnoreError();
     return NotFinite(batch.step, absl::StrCat("the loss of step ", batch.step, " is ", loss_share));
   }
   return AfterStep(batch.step + 1);
 }
 
-// One has failed: the others may wait for its gradients, or for the values that those lead to. A
-// wait that is cut short (ABORTED) is so for all devices, before any of them contributes: what one
-// has, all have.
+// Called after one device failed. The others may wait for its gradients, or for the values that
+// result from them. An interrupted wait (ABORTED) needs no such call: it ends for all devices
+// before any of them contributes, so all have the same buckets.
 void Trainer::StopDevices(const absl::Status& why) {
   if (absl::IsAborted(why)) return;
   if (!exchange_->failed()) failed_step_ = step_.load();
@@ -619,7 +631,7 @@ v1::StepTiming Trainer::timing() const {
   return timing_;
 }
 
-// Finishes the step at once where something waits for that.
+// Finishes the step at once if an evaluation or the end of the job depends on it.
 absl::Status Trainer::AfterStep(int64_t version) {
   if (version < total_steps_ && !EvaluationIsDue(version)) return absl::OkStatus();
   const absl::Status awaited = exchange_->AwaitVersion(version);
@@ -645,16 +657,16 @@ void Trainer::ShowStep(const v1::StepRecord& record) {
   metrics.wait_duration.Observe(record.wait_seconds());
 }
 
-// Warns of a loss that stops nothing.
+// Warns about a loss that does not stop the job.
 void Trainer::WarnOfLoss(const v1::StepRecord& record) const {
-  if (StopsAt(record.loss_share())) return;  // its error says why
+  if (StopsAt(record.loss_share())) return;  // the error that stops the job says why
   const v1::JobPlan& plan = *options_.plan;
   const std::string input = NameNonFiniteInputOf(record.step());
-  // A judged step is skipped, and the coordinator tells when that goes on.
+  // A judged step is skipped. The coordinator reports it if that continues.
   if (input.empty() && StepsAreJudged(plan.spec().training())) return;
   LOG(WARNING) << plan.job() << ": the loss of step " << record.step() << " is "
                << record.loss_share() << (input.empty() ? "" : ": ") << input
-               << "; this is said once. "
+               << "; later ones are not logged. "
                << (input.empty() ? "A lower learning rate may help." : "Correct that row.");
 }
 
@@ -669,7 +681,7 @@ absl::Status Trainer::FinishStep() {
   const int64_t version = pending_->step() + 1;
   CHECK_GE(exchange_->version(), version);
   const double norm = exchange_->GradientNorm(version);
-  // With backup workers the answers to a latecomer lack it.
+  // With backup workers, the answers to a late worker do not contain the norm.
   if (options_.plan->spec().sync().backup_workers() == 0 && StopsAt(norm)) {
     return NotFinite(version - 1,
                      absl::StrCat("the norm of the gradient of step ", version - 1, " is ", norm));
@@ -687,7 +699,7 @@ bool Trainer::StopsAt(double loss_or_norm) const {
          !StepsAreJudged(spec.training());
 }
 
-// A step that will be made again is not recorded as it was.
+// With rollback the step runs again, so its record is dropped.
 absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
   failed_step_ = step;
   if (options_.plan->spec().on_non_finite() == v1::NON_FINITE_ROLLBACK) pending_.reset();
@@ -698,7 +710,8 @@ absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
                     "LOSS_NOT_FINITE");
 }
 
-// The whole batch is read, so that every worker names the same row, whichever trained on it.
+// Reads the whole batch, so that every worker names the same row, even one of another worker's
+// share.
 std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
   const v1::JobPlan& plan = *options_.plan;
   const v1::DataSpec& data = plan.spec().data();
@@ -708,8 +721,9 @@ std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
   return NameNonFiniteInput(*dataset_, data, plan.graph(), batch.epoch, batch.samples);
 }
 
-// Names the gradient, value or statistic of the step that led to `version` that is not finite, to
-// follow a sentence; "" if that is not known. A statistic comes last: no training loss reads it.
+// Names a gradient, value or statistic that is not finite, of the step that led to `version`.
+// Returns text that follows a sentence, or "" if the answer is unknown. Statistics come last,
+// because no training loss reads them.
 std::string Trainer::NameNonFiniteTensor(int64_t version) const {
   if (exchange_->version() != version && exchange_->version() != version + 1) return "";
   const v1::JobPlan& plan = *options_.plan;
@@ -737,8 +751,8 @@ std::string Trainer::NameNonFiniteTensor(int64_t version) const {
                       "' is not finite, every gradient is");
 }
 
-// The first trained parameter with a value that is not finite. None if the values are of another
-// version by now: answers may be overwriting them.
+// Returns the first trained parameter with a value that is not finite. Returns none if the values
+// have another version by now, because answers may be overwriting them.
 std::optional<int> Trainer::FirstNonFiniteValue(int64_t version) const {
   if (exchange_->version() != version) return std::nullopt;
   constexpr uint16_t kBf16Exponent = 0x7f80;  // all ones: infinite, or not a number
@@ -747,7 +761,8 @@ std::optional<int> Trainer::FirstNonFiniteValue(int64_t version) const {
     const absl::Span<const float> values = parameters_->tensors()[p];
     bool finite = true;
     for (size_t i = 0; finite && i < values.size(); ++i) {
-      if (narrow_parameters_[p]) {  // bf16: steps of fp16 jobs are judged, and never stop
+      // Bf16, because steps of fp16 jobs are judged and never stop the job.
+      if (narrow_parameters_[p]) {
         uint16_t bits;
         std::memcpy(&bits, reinterpret_cast<const char*>(values.data()) + i * sizeof(bits),
                     sizeof(bits));
@@ -790,15 +805,15 @@ absl::Status Trainer::RecordStep(double gradient_norm) {
   return options_.log->Append(*std::exchange(pending_, std::nullopt));
 }
 
-// Goes on at the version of the others. Devices may still be summing up what was computed last, of
-// which the exchange wants all to be pushed.
+// Continues at the version of the other workers. The devices may still reduce the last gradients.
+// The exchange requires that all of them are pushed first.
 absl::Status Trainer::CatchUp() {
   if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(pending_->step()));
   ASSIGN_OR_RETURN(const int64_t version, exchange_->CatchUp());
-  // The first version that nobody here will have evaluated.
+  // The first version that this worker will not have evaluated.
   int64_t passed = pending_ ? pending_->step() + 1 : step_ + 1;
   if (pending_) {
-    // The shards tell a latecomer nothing about the gradient of the step.
+    // The shards do not send the gradient's norm to a late worker.
     RETURN_IF_ERROR(RecordStep(std::numeric_limits<double>::quiet_NaN()));
   }
   for (int64_t missed = step_; missed < version; ++missed) {
@@ -841,8 +856,9 @@ absl::Status Trainer::Evaluate(int64_t version) {
   v1::EvaluationRecord record;
   record.set_step(version);
   record.set_has_accuracy(!options_.plan->graph().correct().empty());
-  // Shares of the whole, times all samples: divided by the samples of all ranks they give the mean
-  // over the targets that count.
+  // A lane returns its share of the mean. Multiplied by the number of all samples, it becomes a
+  // sum. The sums of all ranks, divided by the samples of all ranks, give the mean over the targets
+  // that count.
   const auto all = static_cast<double>(dataset_->evaluation_samples());
   for (int i = 0; i < std::ssize(lanes_); ++i) {
     record.set_loss_sum(record.loss_sum() + sums[i].loss_share * all);
@@ -864,7 +880,7 @@ void Trainer::WarnOfEvaluation(int64_t version) const {
                                                  held_out.first, held_out.count);
   if (input.empty()) return;
   LOG(WARNING) << plan.job() << ": the loss of the evaluation after step " << version
-               << " is not finite: " << input << "; this is said once. Correct that row.";
+               << " is not finite: " << input << "; later ones are not logged. Correct that row.";
 }
 
 void Trainer::Halt(absl::Status why) {

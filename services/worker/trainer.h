@@ -34,88 +34,95 @@
 
 namespace muster {
 
-// One thread creates it and calls Start(), Step() and Drain(); the rest is for any thread.
+// One thread calls Create(), Continue(), Start(), Step(), Drain() and GiveUp(). Any thread may call
+// the other methods.
 class Trainer {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
     Rank rank{};
-    std::vector<std::string> devices;  // those beyond the worker's share of samples stay idle
+    std::vector<std::string>
+        devices;  // devices beyond the number of samples in the share stay idle
     int threads_per_device = 1;
-    double peak_flops = 0;  // of each device, FLOP/s; 0: its datasheet's, where there is one
+    double peak_flops = 0;  // of each device, FLOP/s; 0: from its datasheet, if known
     TransportFactory transport;
-    WorkerShard* shard = nullptr;  // of this worker with allreduce; outlives the trainer
-    PathRules paths = {};          // which files a job may name
+    WorkerShard* shard = nullptr;  // this worker's shard, with allreduce; outlives the trainer
+    PathRules paths = {};          // the files that a job may name
     ExchangeTuning tuning;
-    ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
+    ProgressLog* log = nullptr;  // of this job; `log` and `metrics` outlive the trainer
     WorkerMetrics* metrics = nullptr;
-    std::function<void()> phase_ended = nullptr;  // told of each phase of Create()
+    std::function<void()> phase_ended = nullptr;  // called after each phase of Create()
   };
-  // Opens the data, plans executors, allocates. Errors as in Dataset::Open, CreateExecutor and
-  // TensorSlab::Create.
+  // Opens the data, builds the executors and allocates memory. Fails as Dataset::Open,
+  // CreateExecutor and TensorSlab::Create do.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
-  // One whose Step() has returned, or that was never started, goes on in another generation of its
-  // job: data, devices, compiled graphs and memory stay. Where it has another share of the batch
-  // there, graphs are compiled again. Where it has another number of devices, was stopped where
-  // they cannot begin anew, holds a shard of its own (all-reduce) or has GPUs that reduce among
-  // themselves, the data alone stay, if they and the model are the same. Null: it is of another
-  // job; Create() one.
+  // Continues the job in another generation, with the trainer of the previous one. Keeps as much as
+  // it can:
+  // - The same share of the batch: data, devices, compiled graphs and memory stay.
+  // - Another share: the graphs are compiled again; the rest stays.
+  // - Another number of devices, a shard of its own (allreduce), or GPUs that reduce among
+  //   themselves: only the data stay, if data and model are the same.
+  // Returns null if `before` is of another job; call Create(). Destroys `before` in that case and
+  // on failure. Fails as Create() does. Requires: Step() of `before` has returned, or it was never
+  // started.
   static absl::StatusOr<std::unique_ptr<Trainer>> Continue(std::unique_ptr<Trainer> before,
                                                            Options options);
   ~Trainer();
 
   v1::DatasetFacts dataset() const;
 
-  // Connects to the shards and begins to fetch; makes the evaluation that the plan wants first.
-  // `total_steps`: updates of the whole job;
-  // `addresses`: as in GradientExchange::Connect.
+  // Connects to the shards and begins to fetch. Runs the evaluation that the plan requires first.
+  // `total_steps` is the number of updates of the whole job. `addresses` are as in
+  // GradientExchange::Connect.
   absl::Status Start(int64_t total_steps, std::vector<std::string> addresses = {});
-  // Where the other workers of an allreduce job reach this one; else "".
+  // Returns the address at which the other workers of an allreduce job reach this one, or "".
   std::string address() const { return exchange_->address(); }
 
-  // One step, the evaluation that is due after it included: next batch, forward and backward on
-  // every device while parameters come and gradients go, records to the log. The step's own record
-  // follows when all its answers are in: in the next Step(), at once when an evaluation is due or
-  // the job ends, or in Drain(). Steps are plan.first_step, + 1, ... in order, but that a worker
-  // that was overtaken (see GradientExchange) goes on where the others are: the steps between are
-  // recorded as missed, evaluations between without samples.
+  // Runs one step: takes the next batch and runs forward and backward on every device, while
+  // parameters arrive and gradients leave. Runs the evaluation that is due after the step. Appends
+  // records to the log.
+  // The record of the step follows after all its answers have arrived: in the next Step(), at once
+  // if an evaluation is due or the job ends, or in Drain(). Steps are plan.first_step, + 1, ... in
+  // order. A worker that was overtaken (see GradientExchange) continues at the version of the
+  // others. It records the steps in between as missed, and evaluations in between without samples.
   //
-  // ABORTED after Pause() when it would have to wait: call Drain(). Other errors are final.
-  // OUT_OF_RANGE, unless the job ignores that: the loss of a step, or the norm of its gradient, is
-  // not finite, and the step was not skipped for it. The reason is "DATA_NOT_FINITE" if an input of
-  // the step's batch is not, else "LOSS_NOT_FINITE". Nothing of a later step is recorded, nor,
-  // where the job rolls back, of this one.
+  // Returns ABORTED after Pause() if it would have to wait; then call Drain(). Other errors are
+  // final. Returns OUT_OF_RANGE if the loss of a step, or the norm of its gradient, is not finite.
+  // Exceptions are jobs that ignore this, and skipped steps. The reason is "DATA_NOT_FINITE" if an
+  // input of the batch is not finite, otherwise "LOSS_NOT_FINITE". Then no later step is recorded.
+  // If the job rolls back, this step is not recorded either.
   absl::Status Step();
-  // No step is left to begin.
+  // Returns whether no step is left to begin.
   bool done() const { return step_.load() >= total_steps_; }
 
-  // After Pause(): waits, as long as it takes, until what was pushed is answered, and completes
-  // that step, the evaluation that is due after it included.
+  // Call after Pause(). Blocks, without a limit, until every pushed gradient is answered. Then
+  // completes that step and runs the evaluation that is due after it.
   absl::Status Drain();
 
-  // The first step that is not finished: answers in, recorded, evaluated where that is due.
+  // Returns the first unfinished step. A step is finished when its answers have arrived, it is
+  // recorded, and the evaluation that is due after it has run.
   int64_t next_step() const { return next_step_.load(std::memory_order_acquire); }
 
-  // Step() does not wait for others any more.
+  // Makes Step() return instead of waiting for other workers.
   void Pause() { exchange_->Interrupt(); }
 
-  // Everything returns `why` (an error) as soon as possible.
+  // Makes every call return `why` (an error) as soon as possible.
   void Cancel(absl::Status why);
-  // Likewise, but what was computed is still recorded: call GiveUp() when Step() has returned.
+  // As Cancel(), but computed steps are still recorded: call GiveUp() after Step() has returned.
   void Halt(absl::Status why);
-  // Records the step that was computed last, without the gradient's norm where not all its answers
-  // are in.
+  // Records the last computed step. If some of its answers are missing, the gradient's norm is NaN.
   absl::Status GiveUp();
 
-  // Where it went wrong: the step that was being run, or the one whose answers are missing.
-  // First of all the step at which a device failed, or whose loss or gradient was not finite.
+  // Returns the step at which training failed. If a device failed, or a loss or gradient was not
+  // finite, that is its step. Otherwise it is the step with missing answers, or the running step.
   int64_t failed_step() const {
     if (failed_step_ >= 0) return failed_step_;
     return exchange_->failed() ? exchange_->step() : step_.load();
   }
-  // Where the time of the steps of this generation went; no steps: none was finished yet.
+  // Returns the times of this generation's steps by phase. It has no steps until the first one is
+  // finished.
   v1::StepTiming timing() const ABSL_LOCKS_EXCLUDED(timing_mu_);
-  // See GradientExchange.
+  // Returns the member that caused the failure, see GradientExchange.
   std::string culprit() const { return exchange_->culprit(); }
 
  private:
@@ -127,7 +134,7 @@ class Trainer {
   absl::Status Connect();
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
   absl::Status CheckSynchronised(int devices) const;
-  // What a step of this worker's costs, and what its devices could do: for metrics.
+  // Sets the metrics for the cost of this worker's steps and the peak FLOP/s of its devices.
   void CountFlops();
   double CountEvaluationLabels() const;
   GradientLayout LayOut(const v1::Graph& graph, int devices) const;
@@ -171,27 +178,27 @@ class Trainer {
   double step_flops_ = 0;
   std::unique_ptr<DeviceTeam> team_;
   GradientLayout layout_;                           // of parameters and gradients
-  std::unique_ptr<NcclGroup> gpus_;                 // of several GPUs
+  std::unique_ptr<NcclGroup> gpus_;                 // only for several GPUs
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
   std::vector<bool> narrow_parameters_;             // see Executor::Options
-  std::vector<std::unique_ptr<TensorSlab>> slots_;  // local_sgd: of the optimizer
+  std::vector<std::unique_ptr<TensorSlab>> slots_;  // local_sgd: slots of the optimizer
   std::unique_ptr<GradientExchange> exchange_;
-  std::unique_ptr<SharedMemoryGroup> group_;      // of several devices
-  std::unique_ptr<GradientReduction> reduction_;  // feeds the exchange: goes first
+  std::unique_ptr<SharedMemoryGroup> group_;      // only for several devices
+  std::unique_ptr<GradientReduction> reduction_;  // uses the exchange, so it is destroyed first
   std::unique_ptr<InputPipeline> pipeline_;
   int64_t total_steps_ = 0;
-  std::atomic<int64_t> step_ = 0;  // being run, or next to run
+  std::atomic<int64_t> step_ = 0;  // the running step, or the next one to run
   bool loss_was_nonfinite_ = false;
   bool evaluation_was_nonfinite_ = false;
-  std::atomic<int64_t> failed_step_ = -1;  // at which it stopped by itself; -1: none
-  double evaluation_labels_ = 0;           // that count, of all held-out samples
+  std::atomic<int64_t> failed_step_ = -1;  // the step at which this worker itself failed; -1: none
+  double evaluation_labels_ = 0;           // number of labels that count, in all held-out samples
   std::optional<v1::StepRecord> pending_;  // computed, not yet finished
   std::atomic<int64_t> next_step_ = 0;
   std::atomic<bool> cancelled_ = false;
   mutable absl::Mutex timing_mu_;
   v1::StepTiming timing_ ABSL_GUARDED_BY(timing_mu_);
-  // What the process had sent and received when the generation began.
+  // Bytes that the process had sent and received when the generation began.
   int64_t sent_before_ = 0;
   int64_t received_before_ = 0;
 };

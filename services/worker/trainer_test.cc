@@ -29,7 +29,7 @@ namespace {
 struct Trained {
   std::vector<std::vector<float>> parameters;
   std::vector<v1::JobReport> reports;  // by rank
-  std::vector<double> flops;           // likewise: what the metric says
+  std::vector<double> flops;           // by rank, from the metric
 };
 
 // Trains a job with one thread per worker, each with `devices` devices.
@@ -101,7 +101,7 @@ TEST(TrainerTest, TwoWorkersLearnALine) {
             trained.reports[1].steps(50).gradient_norm());
 }
 
-TEST(TrainerTest, TheFlopsOfAllWorkersAreThoseOfTheModel) {
+TEST(TrainerTest, FlopsOfAllWorkersAddUpToThoseOfTheModel) {
   const std::string path = testing::TempDir() + "/trainer_test_flops.txt";
   const FakePs::Options job = TextJob(path, /*workers=*/2);
   const Trained trained = Train(job, /*total_steps=*/3, /*devices=*/1);
@@ -112,8 +112,8 @@ TEST(TrainerTest, TheFlopsOfAllWorkersAreThoseOfTheModel) {
             3.0 * static_cast<double>(cost->forward.flops + cost->backward.flops));
 }
 
-// Of a CPU nobody knows it unless somebody says it; of two devices it is twice that of one.
-TEST(TrainerTest, ThePeakIsThatOfTheDevicesInUse) {
+// The peak of a CPU is unknown unless a flag sets it. The peak of two devices is twice that of one.
+TEST(TrainerTest, PeakIsTheSumOverTheDevicesInUse) {
   const std::string path = testing::TempDir() + "/trainer_test_peak.txt";
   InProcessNetwork network;
   FakePs ps(network, TextJob(path, /*workers=*/1));
@@ -133,8 +133,8 @@ TEST(TrainerTest, ThePeakIsThatOfTheDevicesInUse) {
   EXPECT_EQ(metrics.Render().find("muster_worker_peak_flops"), std::string::npos);
 }
 
-// Two devices: one of them may have contributed to the step that was given up.
-TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
+// With two devices, one of them may have contributed to the abandoned step.
+TEST(TrainerTest, NextGenerationReusesTheTrainer) {
   const std::string path = testing::TempDir() + "/trainer_test_continue.txt";
   const Trained undisturbed = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/2);
   InProcessNetwork network;
@@ -165,14 +165,14 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   trainer = *Trainer::Continue(std::move(trainer), options);
   ASSERT_EQ(trainer.get(), same);
   EXPECT_EQ(trainer->next_step(), 0);
-  EXPECT_EQ(trainer->timing().steps(), 0) << "it is reported before it is started";
+  EXPECT_EQ(trainer->timing().steps(), 0) << "the report before the start has no steps";
   ASSERT_TRUE(trainer->Start(6).ok());
   while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
   v1::JobReport report;
   next_log.AddTo(report);
   EXPECT_EQ(report.steps_size(), 6);
   const v1::StepTiming timing = trainer->timing();
-  EXPECT_EQ(timing.steps(), 6) << "those of the generation before are not its own";
+  EXPECT_EQ(timing.steps(), 6) << "steps of the previous generation do not count";
   EXPECT_NEAR(timing.data_seconds() + timing.compute_seconds() + timing.wait_seconds(),
               timing.step_seconds(), 1e-6);
   EXPECT_NEAR(timing.forward_seconds() + timing.backward_seconds(), timing.compute_seconds(), 1e-6);
@@ -189,7 +189,7 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   options.plan = other_share;
   ASSERT_EQ(std::remove(path.c_str()), 0);
   trainer = *Trainer::Continue(std::move(trainer), options);
-  ASSERT_NE(trainer, nullptr) << "its data are not opened again";
+  ASSERT_NE(trainer, nullptr) << "the data stay open";
   EXPECT_GT(trainer->dataset().samples(), 0);
 
   auto other_job = std::make_shared<v1::JobPlan>(*ps.plan());
@@ -198,9 +198,9 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   EXPECT_EQ(*Trainer::Continue(std::move(trainer), options), nullptr);
 }
 
-// A worker that had the batch alone shares it from the next generation on: it learns what one that
-// is new there learns, in the memory that it has.
-TEST(TrainerTest, AnotherShareIsComputedInTheSameMemory) {
+// A worker that had the whole batch gets a share of it in the next generation. It learns the same
+// as a new worker, and keeps its memory.
+TEST(TrainerTest, AnotherShareReusesTheMemory) {
   const std::string path = testing::TempDir() + "/trainer_test_share.txt";
   const FakePs::Options job = TextJob(path, /*workers=*/2);
   for (const int devices : {1, 2}) {
@@ -255,8 +255,8 @@ TEST(TrainerTest, AnotherShareIsComputedInTheSameMemory) {
   }
 }
 
-// The loss of step 0 of a job that leaves its first batch out, for a trainer that was in the middle
-// of step 0 of the whole job before, or for a new one.
+// Returns the loss of step 0 of a job that leaves out its first batch. The trainer is new, or it
+// continues after it was halted in step 0 of the whole job.
 double LossWithoutTheFirstBatch(const FakePs::Options& job, bool continued) {
   InProcessNetwork network;
   FakePs lost(network, job), ps(network, job);
@@ -287,8 +287,8 @@ double LossWithoutTheFirstBatch(const FakePs::Options& job, bool continued) {
   return report.steps(0).loss_share();
 }
 
-// A device may have taken the rows that the step had before.
-TEST(TrainerTest, AStepHasTheRowsOfItsOwnGeneration) {
+// A device may already hold the rows that step 0 had in the previous generation.
+TEST(TrainerTest, StepReadsTheRowsOfItsOwnGeneration) {
   const FakePs::Options job =
       TextJob(testing::TempDir() + "/trainer_test_left_out.txt", /*workers=*/1);
   const double expected = LossWithoutTheFirstBatch(job, /*continued=*/false);
@@ -296,7 +296,7 @@ TEST(TrainerTest, AStepHasTheRowsOfItsOwnGeneration) {
   EXPECT_EQ(LossWithoutTheFirstBatch(job, /*continued=*/true), expected);
 }
 
-TEST(TrainerTest, TheFirstGradientNormIsThatOfTheBatch) {
+TEST(TrainerTest, FirstGradientNormIsThatOfTheBatch) {
   const Trained trained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
   const Trained untrained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
   ExpectSameParameters(trained, untrained, 0);
@@ -311,7 +311,7 @@ TEST(TrainerTest, TheFirstGradientNormIsThatOfTheBatch) {
   EXPECT_NEAR(trained.reports[0].steps(0).gradient_norm(), std::sqrt(squares), 1e-5);
 }
 
-TEST(TrainerTest, DevicesAndWorkersDoNotChangeWhatIsLearned) {
+TEST(TrainerTest, DevicesAndWorkersDoNotChangeTheParameters) {
   const std::string path = testing::TempDir() + "/trainer_test.txt";
   const Trained alone = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);
   const Trained devices = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/2);
@@ -324,7 +324,7 @@ TEST(TrainerTest, DevicesAndWorkersDoNotChangeWhatIsLearned) {
   }
 }
 
-TEST(TrainerTest, MicroBatchesDoNotChangeWhatIsLearned) {
+TEST(TrainerTest, MicroBatchesDoNotChangeTheParameters) {
   const std::string path = testing::TempDir() + "/trainer_test_micro.txt";
   const Trained whole = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);
   for (const int64_t micro_batch_size : {1, 2, 3, 5, 100}) {
@@ -374,8 +374,9 @@ TEST(TrainerTest, LowPrecisionLearnsNearlyTheSame) {
   }
 }
 
-// Values come in the type that the worker computes with, and stay so: what it would make of floats.
-TEST(TrainerTest, ValuesInThePrecisionOfTheComputationChangeNothing) {
+// The values arrive in the type that the worker computes with. The result equals that of floats
+// that the worker rounds itself.
+TEST(TrainerTest, SixteenBitValuesGiveTheSameParameters) {
   const std::string path = testing::TempDir() + "/trainer_test_values.txt";
   for (const v1::Precision precision : {v1::BF16, v1::FP16}) {
     for (const int devices : {1, 2}) {
@@ -436,7 +437,7 @@ TEST(TrainerTest, StatisticsMoveTowardsThoseOfTheBatch) {
   FakePs::Options job = NormalisedLineJob();
   const int mean = job.graph.parameters_size() - 4;
   const Trained trained = Train(job, 40, /*devices=*/1);
-  // x is uniform in [-1, 1): after 40 steps the start is forgotten, 0.75^40.
+  // x is uniform in [-1, 1). After 40 steps the initial value has a weight of 0.75^40.
   EXPECT_NEAR(trained.parameters[mean][0], 0, 0.15);
   EXPECT_NEAR(trained.parameters[mean + 1][0], 1 / 3.0, 0.08);
   job.spec.mutable_training()->set_micro_batch_size(16);
@@ -488,7 +489,7 @@ TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
   }
 }
 
-TEST(TrainerTest, RangesAreCutAsEvenAsPossibleWithoutGaps) {
+TEST(TrainerTest, CutsRangesEvenlyWithoutGaps) {
   for (int64_t count : {0, 1, 7, 16, 1001}) {
     for (int parts : {1, 2, 3, 8}) {
       int64_t next = 5;
@@ -528,15 +529,15 @@ TEST(TrainerTest, AveragingAfterEveryStepOfSgdIsPlainTraining) {
   ExpectSameParameters(plain, local, 1e-5);
 }
 
-TEST(TrainerTest, WorkersThatMeetEveryFourStepsLearnALine) {
+TEST(TrainerTest, LocalSgdWithTwoWorkersLearnsALine) {
   const Trained trained = Train(LocalSgd(LinearJob(/*workers=*/2), 4, 202), 202, /*devices=*/1);
   EXPECT_NEAR(trained.parameters[0][0], 3, 0.03);
   EXPECT_NEAR(trained.parameters[1][0], -0.5, 0.005);
   for (const v1::JobReport& report : trained.reports) EXPECT_EQ(report.steps_size(), 202);
 }
 
-// A worker of two devices trains a job with a backup worker to its end. While it is about to
-// compute step `step` the others are at `version`.
+// Trains a job with a backup worker to its end, on a worker with two devices. Before the worker
+// computes step `step`, the other workers reach `version`.
 struct Overtaken {
   Overtaken(const FakePs::Options& job, int64_t step, int64_t version, int64_t total_steps) {
     InProcessNetwork network;
@@ -573,7 +574,7 @@ struct Overtaken {
   int64_t chunks = 0, late_pushes = 0;
 };
 
-TEST(TrainerTest, AnOvertakenWorkerGoesOnWhereTheOthersAreAndTellsWhatItMissed) {
+TEST(TrainerTest, AnOvertakenWorkerContinuesAtTheVersionOfTheOthersAndRecordsMissedSteps) {
   FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_overtaken.txt", /*workers=*/1);
   job.spec.mutable_sync()->set_backup_workers(1);
   const Overtaken overtaken(job, /*step=*/5, /*version=*/9, /*total_steps=*/12);
@@ -597,14 +598,14 @@ TEST(TrainerTest, AnOvertakenWorkerGoesOnWhereTheOthersAreAndTellsWhatItMissed) 
 }
 
 // The answers to its first gradients tell a worker that it was overtaken, while its devices still
-// sum the last ones up: those are sent before it goes on elsewhere.
-TEST(TrainerTest, WhoIsOvertakenWhereAnEvaluationIsDueSendsAllItsGradientsFirst) {
+// reduce the last ones. It sends those before it catches up.
+TEST(TrainerTest, AnOvertakenWorkerSendsAllGradientsBeforeADueEvaluation) {
   FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_last.txt", /*workers=*/1);
   auto& arguments = *job.spec.mutable_model()->mutable_zoo()->mutable_args()->mutable_fields();
   arguments["channels"].set_number_value(384);  // two buckets
   job.graph = BuildModel(job.spec.model()).value();
   job.spec.mutable_sync()->set_backup_workers(1);
-  for (int round = 0; round < 3; ++round) {  // it is a race
+  for (int round = 0; round < 3; ++round) {  // it is a race, so try it several times
     const Overtaken overtaken(job, /*step=*/3, /*version=*/5, /*total_steps=*/6);
     EXPECT_EQ(overtaken.late_pushes, overtaken.chunks);
     EXPECT_EQ(overtaken.missed_steps, 1);
@@ -612,7 +613,7 @@ TEST(TrainerTest, WhoIsOvertakenWhereAnEvaluationIsDueSendsAllItsGradientsFirst)
   }
 }
 
-// Keeps what is logged while it lives.
+// Collects the warnings that are logged while it exists.
 class WarningLog : public google::LogSink {
  public:
   WarningLog() { google::AddLogSink(this); }
@@ -629,14 +630,14 @@ class WarningLog : public google::LogSink {
   std::vector<std::string> warnings_;
 };
 
-// A worker that stopped: why, and at which step.
+// Why and at which step a worker stopped.
 struct Stop {
   absl::Status why;
   int64_t step = 0;
   v1::JobReport report;
 };
 
-// Trains with all workers of the job until something is wrong; by rank.
+// Trains with all workers of the job until each fails or is done. Returns the results by rank.
 std::vector<Stop> TrainUntilAllStop(const FakePs::Options& options) {
   InProcessNetwork network;
   FakePs ps(network, options);
@@ -668,7 +669,7 @@ std::vector<Stop> TrainUntilAllStop(const FakePs::Options& options) {
 
 Stop TrainUntilItStops(const FakePs::Options& options) { return TrainUntilAllStop(options)[0]; }
 
-// `samples` rows of `columns` i32, all of them 1.
+// Returns an .npy file of i32[samples, columns] with all values 1.
 std::string OnesInNpy(int64_t samples, int64_t columns) {
   std::string header = absl::StrCat("{'descr': '<i4', 'fortran_order': False, 'shape': (", samples,
                                     ", ", columns, "), }");
@@ -678,8 +679,8 @@ std::string OnesInNpy(int64_t samples, int64_t columns) {
          std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
 }
 
-// The other device has a step's rows and waits for its values, which will not come.
-TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsToldAsItWas) {
+// The other device has the step's rows and waits for values that never arrive.
+TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
   constexpr int64_t kSamples = 8, kContext = 16, kBadStep = 1;
   FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_bad.txt", /*workers=*/1);
   v1::ParameterGroup& group = *job.spec.mutable_training()->add_parameter_groups();
@@ -708,7 +709,7 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsToldAsItWas) {
                                   .log = &log,
                                   .metrics = &worker_metrics})
                      .value();
-  // The file is changed once its ids have been looked at.
+  // Changes the file after Create() has checked its ids.
   const int64_t bad = SamplesOfStep(data.seed(), kSamples, data.batch_size(), kBadStep,
                                     /*first_position=*/1, /*count=*/1)
                           .samples[0];
@@ -726,7 +727,7 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsToldAsItWas) {
   network.SetFault(nullptr);
 }
 
-// `values` of f32[values, 1], in NumPy's format.
+// Returns an .npy file of f32[values, 1].
 std::string FloatsInNpy(const std::vector<float>& values) {
   std::string header =
       absl::StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': (", values.size(), ", 1), }");
@@ -735,7 +736,8 @@ std::string FloatsInNpy(const std::vector<float>& values) {
          std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
 }
 
-// Writes `inputs` and `targets` to files that the job is to read; returns the path of the inputs.
+// Writes `inputs` and `targets` to .npy files and makes the job read them. Returns the path of the
+// inputs.
 std::string ReadFromNpy(FakePs::Options& job, const std::string& name,
                         const std::vector<float>& inputs, const std::vector<float>& targets) {
   auto& paths = *job.spec.mutable_data()->mutable_npy()->mutable_inputs();
@@ -753,7 +755,7 @@ std::vector<float> Ramp(int count) {
   return values;
 }
 
-TEST(TrainerTest, AnInputThatIsNotFiniteStopsTheJobAndIsNamedWithItsRow) {
+TEST(TrainerTest, ANonFiniteInputStopsTheJobAndTheErrorNamesItsRow) {
   constexpr int kSamples = 64, kBatch = 4;
   FakePs::Options poisoned = LinearJob(/*workers=*/1);
   v1::DataSpec& data = *poisoned.spec.mutable_data();
@@ -773,8 +775,8 @@ TEST(TrainerTest, AnInputThatIsNotFiniteStopsTheJobAndIsNamedWithItsRow) {
                                              "in row ", row, " of ", path));
 }
 
-// Its own samples are fine; the norm of the gradient is that of the whole batch.
-TEST(TrainerTest, AWorkerNamesARowOfAnotherWorkersShare) {
+// The worker's own samples are finite, but the norm of the gradient is that of the whole batch.
+TEST(TrainerTest, NamesARowOfAnotherWorkersShare) {
   constexpr int kSamples = 64, kBatch = 4;
   FakePs::Options poisoned = LinearJob(/*workers=*/2);
   v1::DataSpec& data = *poisoned.spec.mutable_data();
@@ -795,12 +797,12 @@ TEST(TrainerTest, AWorkerNamesARowOfAnotherWorkersShare) {
   }
 }
 
-TEST(TrainerTest, AGradientThatIsNotFiniteStopsTheJobAndNamesStepParameterAndGroup) {
+TEST(TrainerTest, ANonFiniteGradientStopsTheJobAndTheErrorNamesStepParameterAndGroup) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
   v1::TrainingSpec& training = *diverging.spec.mutable_training();
   training.add_parameter_groups()->add_match("no such");
   training.add_parameter_groups()->add_match("*");
-  // The error of each sample is finite, and its square and their sum are not.
+  // The error of each sample is finite. Its square, and the sum of the squares, are not.
   ReadFromNpy(diverging, "gradient", std::vector<float>(64, 3e38f), std::vector<float>(64, 3e38f));
 
   const Stop stop = TrainUntilItStops(diverging);
@@ -813,7 +815,7 @@ TEST(TrainerTest, AGradientThatIsNotFiniteStopsTheJobAndNamesStepParameterAndGro
                          diverging.graph.parameters(0).name(), "' (training.parameter_groups[1])"));
 }
 
-TEST(TrainerTest, AStatisticThatIsNotFiniteIsNoGradient) {
+TEST(TrainerTest, NamesANonFiniteStatistic) {
   FakePs::Options job = LinearJob(/*workers=*/1);
   job.graph = ParseGraph(R"(
     input input f32[-1, 1]
@@ -837,7 +839,7 @@ TEST(TrainerTest, AStatisticThatIsNotFiniteIsNoGradient) {
       << stop.why;
 }
 
-TEST(TrainerTest, AValueThatIsNoLongerFiniteIsNamed) {
+TEST(TrainerTest, NamesAValueThatIsNoLongerFinite) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
   diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e30);
 
@@ -850,7 +852,7 @@ TEST(TrainerTest, AValueThatIsNoLongerFiniteIsNamed) {
                    diverging.graph.parameters(0).name(), "' (of no parameter group) no longer is"));
 }
 
-TEST(TrainerTest, ALossThatIsNotFiniteStopsTheJobUnlessThatIsIgnored) {
+TEST(TrainerTest, ANonFiniteLossStopsTheJobUnlessItIgnoresThem) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
   diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e10);
 
@@ -860,27 +862,27 @@ TEST(TrainerTest, ALossThatIsNotFiniteStopsTheJobUnlessThatIsIgnored) {
   EXPECT_EQ(stop.why.message(), absl::StrCat("the loss of step ", stop.step,
                                              " is inf; every element of its gradient is finite"));
   ASSERT_GT(stop.step, 0);
-  ASSERT_EQ(stop.report.steps_size(), stop.step + 1) << "that step is recorded and no other";
+  ASSERT_EQ(stop.report.steps_size(), stop.step + 1) << "no later step is recorded";
   EXPECT_TRUE(std::isfinite(stop.report.steps(static_cast<int>(stop.step) - 1).loss_share()));
 
   diverging.spec.set_on_non_finite(v1::NON_FINITE_ROLLBACK);
   const Stop again = TrainUntilItStops(diverging);
   EXPECT_EQ(again.step, stop.step);
-  EXPECT_EQ(again.report.steps_size(), stop.step) << "it will be made again";
+  EXPECT_EQ(again.report.steps_size(), stop.step) << "the step runs again";
 
   diverging.spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
   EXPECT_TRUE(TrainUntilItStops(diverging).why.ok());
 }
 
-// Steps that are judged are skipped instead.
-TEST(TrainerTest, AStepThatIsSkippedStopsNothing) {
+// Judged steps are skipped instead.
+TEST(TrainerTest, ASkippedStepDoesNotStopTheJob) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
   diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e10);
   diverging.spec.mutable_training()->mutable_clip()->set_global_norm(1e30);
   EXPECT_TRUE(TrainUntilItStops(diverging).why.ok());
 }
 
-TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnceWhereItIsIgnored) {
+TEST(TrainerTest, WarnsOnceOfAnIgnoredNonFiniteLoss) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
   diverging.spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
   diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e30);
@@ -897,8 +899,8 @@ TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnceWhereItIsIgnored) {
       << log.warnings()[0];
 }
 
-// The loss of a job that is to ignore it, and of one that skips such steps.
-TEST(TrainerTest, AnInputIsNamedInTheLogIfItsLossStopsNothing) {
+// One job ignores the loss, the other skips such steps.
+TEST(TrainerTest, LogNamesTheInputIfItsLossDoesNotStopTheJob) {
   std::vector<float> inputs = Ramp(64);
   inputs[5] = std::nanf("");
   FakePs::Options ignoring = LinearJob(/*workers=*/1);
@@ -914,14 +916,14 @@ TEST(TrainerTest, AnInputIsNamedInTheLogIfItsLossStopsNothing) {
     ASSERT_EQ(log.warnings().size(), 1);
     EXPECT_TRUE(absl::EndsWith(log.warnings()[0],
                                absl::StrCat(" is nan: input 'input' has a NaN in row 5 of ", path,
-                                            "; this is said once. Correct that row.")))
+                                            "; later ones are not logged. Correct that row.")))
         << log.warnings()[0];
   }
 }
 
-TEST(TrainerTest, AHeldOutInputThatIsNotFiniteIsNamedInTheLogOnce) {
+TEST(TrainerTest, LogNamesANonFiniteHeldOutInputOnce) {
   std::vector<float> inputs = Ramp(64);
-  inputs[60] = std::nanf("");  // of the last quarter
+  inputs[60] = std::nanf("");  // in the last quarter, which is held out
   FakePs::Options job = LinearJob(/*workers=*/1);
   const std::string path = ReadFromNpy(job, "held_out", inputs, Ramp(64));
   job.spec.mutable_data()->mutable_npy()->set_holdout(0.25);
@@ -934,7 +936,7 @@ TEST(TrainerTest, AHeldOutInputThatIsNotFiniteIsNamedInTheLogOnce) {
   EXPECT_TRUE(absl::EndsWith(log.warnings()[0],
                              absl::StrCat(": the loss of the evaluation after step 2 is not "
                                           "finite: input 'input' has a NaN in row 60 of ",
-                                          path, "; this is said once. Correct that row.")))
+                                          path, "; later ones are not logged. Correct that row.")))
       << log.warnings()[0];
 }
 
