@@ -27,36 +27,37 @@
 namespace muster {
 namespace {
 
-// A job that could have more workers than are there waits this long for those that are still
+// A job that could have more workers than are attached waits this long for workers that are still
 // attaching.
 constexpr absl::Duration kGatherTime = absl::Seconds(2);
-// After the coordinator's start a member that has just begun to back off comes too, and has this
-// long to connect: a job that starts without it runs with fewer workers to its end.
+// After the coordinator's start, a member in its longest back-off also gets this long to connect. A
+// job that starts without it keeps fewer workers until its end.
 constexpr absl::Duration kConnectTime = absl::Seconds(3);
-// From then on members that come free are kept for a job that does not fit yet. A shorter time
-// idles them for longer; a longer one lets more small jobs pass.
+// The scheduler reserves freed members for a job that has not fitted for this long. A shorter time
+// idles them for longer. A longer one lets more small jobs pass.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 
-// A worker that still serves a job which goes on, or has ended, without it will be free within a
-// step. Who is not by then hangs: the fleet is judged without it.
+// A worker may still serve a job that has ended, or continues without it. It becomes free within a
+// step. After this time it probably hangs, and no longer counts as part of the fleet.
 constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 
-// Of a job that recovers, what its workers told is recorded and a checkpoint committed within
-// moments. Where they are not by then its disk hangs: nobody waits for such a job.
+// When a job recovers, its workers' records are written, and its checkpoint is committed, within
+// moments. After this time its disk probably hangs, and no members are reserved for it.
 constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 
-// Jobs that recover and hold each other up may each be given what it lacks by whoever comes. From
-// then on one of them is stopped where it stands, so that another can go on.
+// Recovering jobs may block each other: each holds workers that another one needs. New workers may
+// solve that. After this time one of the jobs yields instead: it stops, so that another can
+// continue.
 constexpr absl::Duration kGivesWayAfter = absl::Minutes(1);
 
-// So often is it looked whether a checkpoint is still read for somebody.
+// How often a checkpoint read checks that its job still needs it.
 constexpr int64_t kLooksEveryMs = 1000;
 
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
 constexpr char kWaitsForCheckpoint[] = "WAITS_FOR_CHECKPOINT";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
 
-// The ps of these shards and of their backups.
+// Returns the ps of these shards and of their replicas.
 std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   std::vector<std::string> holders;
   const auto add = [&](const std::string& name) {
@@ -69,8 +70,8 @@ std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   return holders;
 }
 
-// `resumption`: of a job that recovers. What was evaluated at the checkpoint that the job came from
-// is not evaluated again.
+// `resumption` is set for a recovering job. The evaluation at the checkpoint from which the job
+// started is not repeated.
 void Resume(const std::optional<Job::Resumption>& resumption, int64_t origin_step,
             int64_t evaluations_before, std::shared_ptr<const v1::JobPlan> before,
             PlanRequest& request) {
@@ -88,7 +89,7 @@ int64_t CountPresent(const std::vector<std::string>& members) {
   return std::ranges::count_if(members, [](const std::string& name) { return !name.empty(); });
 }
 
-// Whether it is not members that keep a job from being recovered.
+// Returns whether memory, not members, is missing for the recovery.
 bool LacksMemory(const RecoveringJob& job) {
   return CountPresent(job.workers) >= job.workers_min && CountPresent(job.ps) == std::ssize(job.ps);
 }
@@ -103,7 +104,7 @@ std::string LackOf(const RecoveringJob& job) {
                       " ps");
 }
 
-// Who comes while others rehearse does not have them begin anew: it is of the next ones.
+// Workers that arrive during a warm-up do not restart it; they join the next one.
 void KeepThoseWhoRehearse(const Rehearsal& rehearsal, std::vector<std::string>& free) {
   std::vector<std::string> rehearsing = rehearsal.members();
   const bool all_free = std::ranges::all_of(
@@ -136,7 +137,7 @@ Dispatcher::Starts Dispatcher::starting() const {
 
 // ---------------------------------------------------------------- memory of ps
 
-// Of plans that this dispatcher did not make: those from before a restart.
+// Covers plans that this dispatcher did not make: plans from before a restart.
 void Dispatcher::LearnWhatIsTaken() {
   std::vector<std::shared_ptr<const v1::JobPlan>> unknown;
   {
@@ -181,14 +182,14 @@ bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const 
   return HasRoom(start, turn, memory);
 }
 
-// A member that comes back to a restarted coordinator must be able to end the wait first; and while
-// nothing is heard of anybody it is not known who could.
+// After a restart, members must get the chance to reattach first. While the coordinator is
+// partitioned, it cannot know which members are available.
 bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
   return now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
 }
 
-// What they committed before they were suspended, or lost what their shards held, is where they go
-// on, once it is there.
+// Handles jobs whose last checkpoint is still being committed. Suspended jobs, and jobs that lost
+// their shards, continue from it once it is committed.
 void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
   const absl::Time now = registry_->Now();
   for (const auto& [number, entry] : turn.jobs()) {
@@ -200,7 +201,7 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
       if (!resumption || resumption->carries) continue;
       since = resumption->since;
     }
-    if (now - since < kFilesTakeMax) continue;  // as a rule it is there in a moment
+    if (now - since < kFilesTakeMax) continue;  // usually the commit takes only a moment
     if (MayGiveUpWaiting(entry->job, now)) {
       entry->job.StopWaiting("its checkpoint, which is still being committed", now);
     } else {
@@ -214,8 +215,8 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
   }
 }
 
-// Whether it was given up. What the job lacks is said in figures: it waits for no more than what
-// the fleet has too few of, or others use.
+// Stops a job whose start_timeout is over. Returns whether it did. The message has figures for the
+// missing members: it names only those that the fleet has too few of, or that other jobs use.
 bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting,
                                const FreeMembers& free) {
   JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
@@ -232,15 +233,15 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waitin
   }
   if (entry.wait && entry.wait->kept_for != 0) {
     const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->kept_for);
-    absl::StrAppend(&lacks, "; what comes free is kept for job number ", entry.wait->kept_for, " (",
-                    JobIdOf(first->job.record().name()), "), which goes before it");
+    absl::StrAppend(&lacks, "; freed members are reserved for job number ", entry.wait->kept_for,
+                    " (", JobIdOf(first->job.record().name()), "), which goes before it");
   }
   entry.job.StopWaiting(lacks, now);
   turn.Perform(entry);
   return true;
 }
 
-// An event tells when the answer changes, not when the figures do.
+// Records an event when the reason changes, not when the figures change.
 void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& waiting,
                                      const std::vector<FreeMembers::Ps>& ps) {
   JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
@@ -248,7 +249,7 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
   const bool told_of_more =
       told == kWaitsForMemory || told == kMemoryTooSmall || told == kWaitsForCheckpoint;
   const MemoryFit fit = FitOf(waiting, ps);
-  if (fit == MemoryFit::kFits && !told_of_more) return;  // as most of thousands
+  if (fit == MemoryFit::kFits && !told_of_more) return;  // the usual case, among thousands of jobs
   const absl::Time now = registry_->Now();
   const absl::Time queued_since = entry.queued_since;
   switch (fit) {
@@ -259,7 +260,7 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
       const auto roomiest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::room_bytes);
       entry.job.Wait(
           kWaitsForMemory,
-          absl::StrCat("waits for memory of ps: ", NeedText(waiting), "; the most that is left is ",
+          absl::StrCat("waits for memory of ps: ", NeedText(waiting), "; the most that is free is ",
                        FormatBytes(roomiest->room_bytes), " of ",
                        FormatBytes(roomiest->capacity_bytes), ", on ", roomiest->name),
           now);
@@ -274,7 +275,7 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
       break;
   }
   turn.Perform(entry);
-  entry.queued_since = queued_since;  // it has waited before it was told for what
+  entry.queued_since = queued_since;  // it has waited since before this event
 }
 
 // ---------------------------------------------------------------- choosing
@@ -313,7 +314,7 @@ FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Sta
                                         const absl::btree_map<std::string, AttachedMember>& members,
                                         const LettingGo& before) {
   const absl::Time now = registry_->Now();
-  absl::flat_hash_map<std::string, int> jobs;  // of a member
+  absl::flat_hash_map<std::string, int> jobs;  // by member
   for (const auto& [number, start] : starting) {
     for (const v1::Hello& hello : start->workers) ++jobs[hello.member()];
     for (const v1::Hello& hello : start->ps) ++jobs[hello.member()];
@@ -368,7 +369,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
                                    const FreeMembers& free) const {
   const v1::Job& record = entry.job.record();
   const absl::Time now = registry_->Now();
-  // What a ps holds that is leaving is still needed, until it is in a checkpoint.
+  // The data of a leaving ps is needed until it is in a checkpoint.
   auto unless_lost = [&](const std::string& member) -> std::string {
     const auto known = members.find(member);
     if (known == members.end() || !known->second.attached || !entry.job.Uses(member)) return "";
@@ -388,7 +389,8 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   const auto has_refused = [&](const std::string& name) {
     return entry.job.rehearsal().WhyRefused(name) != nullptr;
   };
-  // Halted for those who have rehearsed, it does not wait for others who have not.
+  // The job was halted for workers that have warmed up, so it does not wait for workers that have
+  // not.
   const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
     const bool unprepared = joins && !entry.job.rehearsal().Has(name);
@@ -399,7 +401,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   }
   for (const std::string& worker : record.workers()) {
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
-    if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // it was being tried
+    if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // its trial has failed
   }
   // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.
   if (record.reason() == Job::kWorkersYield && std::ssize(job.workers) > job.workers_max) {
@@ -412,7 +414,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
     job.ps_wanted = resources.ps_replication() > 1 ? resources.ps() : 0;
   }
   for (const std::string& ps : holders) job.ps.push_back(unless_lost(ps));
-  // A generation of fewer ps, which held backups, has gone before.
+  // The previous generation may have had fewer ps, which held replicas.
   const bool has_ps = record.spec().sync().mode() != v1::ALLREDUCE;
   while (!resumption.carries && has_ps && std::ssize(job.ps) < resources.ps()) {
     job.ps.emplace_back();
@@ -421,8 +423,8 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   return job;
 }
 
-// Where it goes on is not known yet. Until it has stopped it holds its memory, whatever that is; a
-// ps that is lost may have backups.
+// The resume point of a halted job is not known yet. Until the job has stopped it keeps its memory,
+// whatever the resume point will be. A lost ps may have replicas.
 RecoveringJob Dispatcher::DescribeHalted(
     const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
     const absl::btree_map<std::string, AttachedMember>& members, const FreeMembers& free) const {
@@ -450,13 +452,13 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     return entry->job.record().spec().priority();
   });
   std::vector<std::pair<JobRegistry::Entry*, Job::Resumption>> ready;
-  std::vector<RecoveringJob> early;  // those that cannot go on yet
+  std::vector<RecoveringJob> early;  // jobs that cannot continue yet
   for (JobRegistry::Entry* entry : entries) {
     const Job& job = entry->job;
     if (job.state() != v1::RECOVERING || starting.contains(job.record().number())) continue;
     std::optional<Job::Resumption> resumption = job.ResumesAt(now);
-    // A checkpoint that is being committed is a better place to go on from. One that is still being
-    // written comes to nothing: the job does not run.
+    // A checkpoint that is being committed is a better resume point. One that is still being
+    // written will not complete, because the job does not run.
     if (resumption && (resumption->carries || !entry->rounds.committing())) {
       ready.emplace_back(entry, *std::move(resumption));
     } else if (GoesOnSoon(job, now)) {
@@ -470,12 +472,12 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     job.workers_max = std::max(job.workers_min, static_cast<int>(job.workers.size()));
   };
   std::vector<std::shared_ptr<const Start>> starts;
-  std::vector<RecoveringJob> unplaced;  // that wait on
-  std::vector<RecoveringJob> settled;   // and have for long
+  std::vector<RecoveringJob> unplaced;  // that keep waiting
+  std::vector<RecoveringJob> settled;   // that have waited for long
   for (const auto& [entry, resumption] : ready) {
     const v1::Job& record = entry->job.record();
     RecoveringJob job = Describe(turn, *entry, resumption, members, free);
-    // It fills its ranks, and does not grow by what another lacks.
+    // A job fills its ranks, but does not grow by workers that another job needs.
     const bool is_kept = kept_for_ != 0 && kept_for_ != record.number();
     if (is_kept || others_lack_workers || KeptFor(unplaced, free) != 0) limit_to_ranks(job);
     const std::optional<Placement> placement = PlaceAgain(job, free);
@@ -504,7 +506,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     for (const auto& name : placement->ps) start->ps.push_back(members.at(name).hello);
     starts.push_back(std::move(start));
   }
-  // What would let them go on is given to nobody else meanwhile.
+  // Reserves the members that would let these jobs continue.
   for (RecoveringJob& job : early) {
     limit_to_ranks(job);
     job.settle_for_fewer = true;
@@ -512,7 +514,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   }
   kept_for_ = free.kept_for = KeptFor(unplaced, free);
   const bool all_are_back = now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf();
-  // What the one lets go may do for more than one.
+  // The workers that one job releases may help several others.
   const bool one_does = std::ranges::any_of(
       entries, [](const JobRegistry::Entry* entry) { return entry->job.GivesWay(); });
   if (all_are_back && !one_does && LastGivesWay(settled, free)) {
@@ -524,7 +526,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
 }
 
 // A coordinator that stayed up gives a silent member its lease, 5 s. The longer grace after a
-// restart is for members that are late to learn of the new coordinator.
+// restart is for members that learn late of the new coordinator.
 bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const {
@@ -564,13 +566,14 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
   return gave_up;
 }
 
-// With what has happened, which is why the job is not running.
+// The message also says what happened to the job, because that is why it does not run.
 void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
   entry.job.WaitFor(LacksMemory(job) ? kWaitsForMemory : Job::kWaitsForMembers, LackOf(job),
                     registry_->Now());
 }
 
-// Those that nobody waits for, in the places that they would be given if the job were halted now.
+// Uses free workers that no job waits for. They get the ranks that they would have if the job were
+// halted now.
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkersJoin(
     JobRegistry::Turn& turn, const std::vector<Placement>& placements,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) {
@@ -625,8 +628,9 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
   return rehearsals;
 }
 
-// The autoscaler and jobs that end come first: only a job that has waited for kReserveAfter takes
-// workers from others. The freed workers go to it, because it is the first in the queue.
+// Only a job that has waited for kReserveAfter takes workers from others, because the autoscaler or
+// a job that ends may provide workers earlier. The freed workers go to that job, because it is the
+// first in the queue.
 void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
                                  const Decision& decision, const FreeMembers& free) {
   if (free.kept_for != 0 || decision.waits.empty()) return;
@@ -662,8 +666,8 @@ void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<Wait
   }
 }
 
-// Who goes on with them as it would if the job were halted now. Where a ps is about to be given to
-// somebody it is not known yet what will be left of it.
+// Looks for members with which the job would continue if it were halted now. Skips a ps that
+// another start is about to use: the memory that it will have left is not known yet.
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups(
     const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const {
@@ -708,9 +712,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups
 }
 
 void Dispatcher::Dispatch() {
-  // What the disk does not take could not be started.
+  // If the store is not writable, no start could be stored.
   if (registry_->changes().full() || !registry_->changes().trouble().ok()) return;
-  // Of the one before, unless this one finds it again: nobody looks while there is nothing to do.
+  // Keeps entries of the previous pass only if this pass finds them again. A pass that returns
+  // early keeps none.
   const auto letting_go = std::exchange(letting_go_, {});
   start_ = std::min(start_, registry_->Now());
   LearnWhatIsTaken();
@@ -722,7 +727,7 @@ void Dispatcher::Dispatch() {
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
     bool recovering = std::ranges::any_of(
         turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });
-    // A job that recovers already goes before those that would only then.
+    // A job that already recovers goes before jobs that would only begin to.
     const bool missing =
         !recovering &&
         std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* entry) {
@@ -765,7 +770,7 @@ void Dispatcher::Dispatch() {
     }
     std::vector<std::shared_ptr<const Start>> under_way = starts;
     for (const auto& [number, start] : starting) under_way.push_back(start);
-    // A job that is halted for backups would take free workers with them.
+    // A job that is halted for replicas would also take free workers.
     FreeMembers left = free;
     if (free.kept_for != 0) left.workers.clear();
     for (auto& search : LookForBackups(turn, under_way, members, left)) {
@@ -872,13 +877,13 @@ void Dispatcher::Carry(const Start& start) {
     }
     plan = MakePlan(*std::move(request));
     memory = MemoryOfPs(*plan);
-    // It goes on with what it has rather than wait for memory.
+    // The job continues with the replicas that it has, instead of waiting for memory.
     if (without_backups && !HasRoomNow(start, memory)) {
       plan = MakePlan(*std::move(without_backups));
       memory = MemoryOfPs(*plan);
     }
   }
-  // What a job starts from is read once there is room for it: one that waits is planned again and
+  // Reads the checkpoint only once there is room for the job: a waiting job is planned again and
   // again.
   const bool may_start = fault.ok() && HasRoomNow(start, memory);
   if (may_start && !plan->restore().empty()) {
@@ -903,7 +908,7 @@ void Dispatcher::Carry(const Start& start) {
       entry->job.WaitFor(kWaitsForMemory, "memory of ps", registry_->Now());
       turn.Perform(*entry);
     }
-    // The next Dispatch() finds other ps, or tells what the job waits for.
+    // The next Dispatch() finds other ps, or reports what the job waits for.
     memory_.Need(start.number, static_cast<int>(start.ps.size()), std::move(memory),
                  registry_->Now());
     return;
@@ -915,7 +920,7 @@ void Dispatcher::Carry(const Start& start) {
   turn.Perform(*entry, {.plan = std::move(plan)});
 }
 
-// The plan that runs may be large: it is copied outside of the turns.
+// Copies the running plan outside of the turns, because it may be large.
 void Dispatcher::Rehearse(const Start& start) {
   std::shared_ptr<const v1::JobPlan> running;
   {
@@ -936,8 +941,8 @@ void Dispatcher::Rehearse(const Start& start) {
   turn.Perform(*entry);
 }
 
-// By the plan that Carry() would make: a job that was halted for backups and then given none would
-// be halted again and again.
+// Uses the plan that Carry() would make. Otherwise a job could be halted for replicas, get none,
+// and be halted again and again.
 void Dispatcher::SeekBackups(const Start& start) {
   v1::Job record;
   std::shared_ptr<const v1::JobPlan> running;
@@ -966,7 +971,7 @@ void Dispatcher::SeekBackups(const Start& start) {
     turn.Perform(*entry);
     return;
   }
-  // It is asked again when there are others, or they have another amount of room.
+  // Does not ask again until the ps, or their free memory, have changed.
   memory_.SetFruitless(start.number, ProspectOf(start, turn));
 }
 
@@ -992,8 +997,8 @@ absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Jo
   return request;
 }
 
-// That takes minutes, meanwhile its members are nobody else's, and other jobs wait: who would not
-// be started with it has it end.
+// Reading may take minutes. Meanwhile the members are reserved and other jobs wait. So the read
+// stops once the job can no longer start with these members.
 absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
                                 const JobOrigin& origin) {
   std::atomic<int64_t> looks_at_ms = 0;
@@ -1023,7 +1028,8 @@ absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
   return absl::CancelledError("the job has changed");
 }
 
-// A change of the job, like any other while it is planned: the next Dispatch() starts it.
+// Passing over a checkpoint changes the job, so the present plan is dropped. The next Dispatch()
+// starts the job.
 void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = turn.FindNumber(number);

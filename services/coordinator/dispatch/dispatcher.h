@@ -1,4 +1,4 @@
-// Decides which waiting job starts now and on which members, draws up its plan and starts it.
+// Decides which waiting job starts now and on which members, makes its plan and starts it.
 #pragma once
 
 #include <array>
@@ -28,101 +28,103 @@
 
 namespace muster {
 
-// A job that has lost members goes before all that wait: it has what is left of its own, and takes
-// from the others what is free. Where that is too little, and the fleet is large enough for it,
-// what comes free is kept for it: nobody else starts or grows, but another that recovers.
+// A recovering job goes before all waiting jobs. It keeps its remaining members and takes free
+// ones. If those are too few, and the fleet is large enough for the job, freed members are reserved
+// for it: no other job starts or grows, except recovering jobs.
 //
-// Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed, a checkpoint is
-// read), so two threads of the dispatcher's own make them, outside of the registry's turns: one for
-// jobs that recover with the shards they have, or would for the sake of backups, and for
-// rehearsals, which read nothing and wait for nobody else, one for all others. Meanwhile their
-// members count as taken. A job that was changed in between (cancelled, suspended) or lost one of
-// its members is not started: it waits for the next Dispatch(), as if nothing had been planned.
+// Plans take time: a model is built, 100,000 chunks are placed, a checkpoint is read. So two
+// threads of the dispatcher make them, outside of the registry's turns. One thread serves work that
+// reads nothing and waits for no other job: recoveries in place, warm-ups, and searches for
+// replicas. The other thread serves all other jobs. Meanwhile the members count as taken. If a job
+// changes meanwhile (cancelled, suspended), or loses one of its members, it does not start. The
+// next Dispatch() plans it again.
 //
-// A job starts from a checkpoint that was read to its last byte just before. One that is damaged or
-// cannot be read is passed over for the one before, which is an event of the job
-// ("CHECKPOINT_DAMAGED", "CHECKPOINT_UNREADABLE"); where none is left, or somebody chose it for the
-// job, the job has failed.
+// A job starts from a checkpoint that was just read to its last byte. If that is damaged or cannot
+// be read, the job uses the previous one, with an event ("CHECKPOINT_DAMAGED",
+// "CHECKPOINT_UNREADABLE"). The job fails if no checkpoint is left, or if a user chose the
+// checkpoint for the job.
 //
-// What a job's shards take of its ps is known once it was planned. If they do not fit the job stays
-// QUEUED, says so (reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" where no ps would ever do) and
-// is planned again when they would.
+// The memory that a job's shards need on each ps is known after planning. If they do not fit, the
+// job stays QUEUED with the reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" if no ps is large
+// enough. It is planned again when they would fit.
+// Thread-safe, except Dispatch().
 class Dispatcher {
  public:
   using ModelBuilder = std::function<absl::StatusOr<v1::Graph>(const v1::ModelSpec&)>;
   using RestoreChooser = std::function<absl::StatusOr<RestoreChoice>(
       const v1::Job&, const JobOrigin&, const StateFolder&, const RestoreWatch&)>;
-  // Both outlive the dispatcher.
+  // `registry` and `fleet` outlive the dispatcher.
   Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model = BuildModel,
              RestoreChooser choose = ChooseRestore);
-  // Finishes the plan that is being made; drops those that wait.
+  // Finishes the plans that are being made; drops waiting ones.
   ~Dispatcher();
 
-  // Gives waiting jobs the members that are free. Call it from one thread, several times a second.
+  // Assigns free members to waiting jobs. Returns without waiting for their plans. Call it from one
+  // thread, several times a second.
   void Dispatch() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits until what was dispatched has been started or dropped.
+  // Blocks until all dispatched jobs have been started or dropped.
   void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // A job that has been given members.
+  // A job with the members that were chosen for it.
   struct Start {
     uint64_t number = 0;
     uint64_t revision = 0;           // of the job: it has not been changed since
     std::vector<v1::Hello> workers;  // by rank
     std::vector<v1::Hello> ps;       // in plan order
-    // Of one that recovers; nothing else starts from a halted generation.
+    // Set for a recovering job. No other job starts from a halted generation.
     std::optional<Job::Resumption> resumption = std::nullopt;
-    // Not 0: nothing is started. The last ones of `workers`, so many, rehearse the next generation.
+    // Not 0: no job starts. The last `newcomers` of `workers` warm up the next generation.
     int newcomers = 0;
-    // Nothing is started either: the job is halted where its next generation, which these would
-    // carry on, would have backups that it has not.
+    // True: no job starts either. If the next generation on these members would have more replicas,
+    // the job is halted for it.
     bool seeks_backups = false;
-    uint32_t generation = 0;  // that runs meanwhile
+    uint32_t generation = 0;  // the running one, for a warm-up or a search for replicas
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
   void LearnWhatIsTaken();
-  // Of every ps, by all jobs but one.
+  // Returns the memory that all jobs, except one, take of every ps.
   BytesByPs SumOfTaken(const JobRegistry::Turn& turn, uint64_t except = 0) const;
-  // What other jobs leave of the ps of a start.
+  // Returns the memory that other jobs leave on the ps of a start.
   Prospect ProspectOf(const Start& start, const JobRegistry::Turn& turn) const;
   bool HasRoom(const Start& start, const JobRegistry::Turn& turn, const MemoryByPs& memory) const;
   bool HasRoomNow(const Start& start, const MemoryByPs& memory) const;
   void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
                            const std::vector<FreeMembers::Ps>& ps);
   std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
-  // As a job that goes on there would be placed.
+  // Describes a job for placement at this resume point.
   RecoveringJob Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                          const Job::Resumption& resumption,
                          const absl::btree_map<std::string, AttachedMember>& members,
                          const FreeMembers& free) const;
-  // The same of one that recovers and cannot go on yet: its members have not stopped, or it is too
-  // early.
+  // Describes a recovering job that cannot continue yet, because its members have not stopped or it
+  // is too early.
   RecoveringJob DescribeHalted(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const;
-  // Of such a job: what is free may be set aside for it, since what it waits for comes to an end.
+  // Returns whether members may be reserved for such a job: what it waits for ends soon.
   bool GoesOnSoon(const Job& job, absl::Time now) const;
-  // Places the jobs that recover; those that cannot go on yet are told what they wait for, and what
-  // is free is kept for one of them.
+  // Places the recovering jobs. Jobs that cannot continue yet get a message that says what they
+  // wait for. Freed members are reserved for one of them.
   std::vector<std::shared_ptr<const Start>> Recoveries(
       JobRegistry::Turn& turn, const Starts& starting,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
-  // Gives up members that have not come back since the coordinator's restart, where free workers
-  // can take the places of all that are workers. Returns whether it did.
+  // Gives up members that have not reattached since the coordinator's restart, if free workers can
+  // replace all missing workers of the job. Returns whether it gave up any.
   bool GiveUpMissing(JobRegistry::Turn& turn,
                      const absl::btree_map<std::string, AttachedMember>& members,
                      const FreeMembers& free) const;
-  // Halts jobs for those who have rehearsed; the rehearsals that are to begin.
+  // Halts jobs for workers that have warmed up. Returns the warm-ups to begin.
   std::vector<std::shared_ptr<const Start>> LetFreeWorkersJoin(
       JobRegistry::Turn& turn, const std::vector<Placement>& placements,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free);
   // Halts jobs that have more workers than their minimum, for the first job that waits for workers.
   void LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
                        const Decision& decision, const FreeMembers& free);
-  // For jobs whose shards have no backup where a ps could have it. `starts`: those under way.
+  // Finds jobs that lack replicas for which a ps has room. `starts` are those under way.
   std::vector<std::shared_ptr<const Start>> LookForBackups(
       const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const;
@@ -130,22 +132,22 @@ class Dispatcher {
   bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
   void WaitForCommits(JobRegistry::Turn& turn);
   bool GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting, const FreeMembers& free);
-  // What is known of the needs of a job that recovers, from its plan.
+  // Adds the memory that a recovering job needs, as far as its plan tells.
   void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                 const absl::btree_map<std::string, AttachedMember>& members,
                 RecoveringJob& job) const;
-  // Workers that serve a job which does not count on them any more, and since when.
+  // Workers that still serve a job that no longer counts on them, and since when.
   using LettingGo = absl::btree_map<std::string, absl::Time>;
-  // Fills letting_go_, of which `before` is what it was.
+  // Fills letting_go_; `before` is its previous value.
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
                               const absl::btree_map<std::string, AttachedMember>& members,
                               const LettingGo& before);
 
   enum Lane { kCarried, kOthers, kLanes };
   void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
-  // Null: the job was changed or deleted meanwhile.
+  // Returns null if the job was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
-  // Null: its generation does not run any more.
+  // Returns null if the generation no longer runs.
   static JobRegistry::Entry* FindRunning(JobRegistry::Turn& turn, const Start& start);
   void Carry(const Start& start);
   void Rehearse(const Start& start);
@@ -153,29 +155,33 @@ class Dispatcher {
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
-  // What a plan starts from. CANCELLED: it was passed over and the job has another now, or the plan
-  // would not be started, or the dispatcher stops; else as ChooseRestore().
+  // Verifies the checkpoint that a plan starts from. Returns CANCELLED if the job now has another
+  // checkpoint, if the plan would not be started, or if the dispatcher stops. Otherwise fails as
+  // ChooseRestore() does.
   absl::Status Verify(const Start& start, const v1::Job& record, const JobOrigin& origin);
   void TellPassedOver(uint64_t number, const RestoreChoice& choice);
   bool AllAttached(const Start& start) const;
-  // For good: one whose stream broke has its lease to come back.
+  // Returns whether a member is gone for good. A member whose stream broke can reattach until its
+  // lease ends.
   bool AnyGone(const Start& start) const;
 
   JobRegistry* const registry_;
   Fleet* const fleet_;
   const ModelBuilder build_model_;
   const RestoreChooser choose_;
-  absl::Time start_ = absl::InfiniteFuture();  // of the first Dispatch(); its thread's
-  // Of the last one, likewise: the job that what comes free is kept for, 0: none.
+  // The time of the first Dispatch(); used by its thread only.
+  absl::Time start_ = absl::InfiniteFuture();
+  // The job for which freed members are reserved since the last Dispatch(), 0: none. Used by its
+  // thread only.
   uint64_t kept_for_ = 0;
   LettingGo letting_go_;
   PsMemoryBook memory_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<std::shared_ptr<const Start>>, kLanes> queues_
-      ABSL_GUARDED_BY(mu_);  // of starting_, to be done
+      ABSL_GUARDED_BY(mu_);  // the parts of starting_ that are still to do
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::array<std::thread, kLanes> threads_;  // last: they use the others
+  std::array<std::thread, kLanes> threads_;  // last, because they use the others
 };
 
 }  // namespace muster

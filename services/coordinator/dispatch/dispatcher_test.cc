@@ -36,7 +36,7 @@ class DispatcherTest : public RegistryFixture {
     if (!go_.HasBeenNotified()) go_.Notify();
   }
 
-  // As Tick() does, and waits for what comes of it.
+  // Runs one pass as the ticker does. Blocks until all its starts and changes are done.
   void Dispatch() {
     if (!go_.HasBeenNotified()) go_.Notify();
     dispatcher_.Dispatch();
@@ -59,7 +59,7 @@ class DispatcherTest : public RegistryFixture {
     JobRegistry::Turn turn(registry_.get());
     (turn.FindNumber(job)->rounds.*what)();
   }
-  // For one worker or two, or more.
+  // Adds a job for one worker or two, or more.
   uint64_t AddElasticJob(int workers_max = 2) {
     const uint64_t number = AddJob();
     JobRegistry::Turn turn(registry_.get());
@@ -71,7 +71,7 @@ class DispatcherTest : public RegistryFixture {
     turn.Perform(entry);
     return number;
   }
-  // One that has run with w-0 alone for long enough to take another worker.
+  // Returns a job that has run with w-0 alone for long enough to take another worker.
   uint64_t RunElasticJob(int workers_max = 2) {
     const uint64_t job = AddElasticJob(workers_max);
     attached_ = {Attach("p-0"), Attach("w-0")};
@@ -105,13 +105,13 @@ class DispatcherTest : public RegistryFixture {
     const auto told = attachment.TakeDirectives();
     return {told.begin(), told.end()};
   }
-  // The only thing that it has been told.
+  // Returns the plan of the warm-up. Requires: it is the only directive for this member.
   static v1::JobPlan RehearsedBy(Attachment& attachment) {
     const std::vector<MemberDirective> told = TakeAll(attachment);
     EXPECT_EQ(told.size(), 1u);
     return told.empty() ? v1::JobPlan() : Whole(told[0]).prepare().plan();
   }
-  // Of a job that was started, on its ps.
+  // Returns the memory that a started job needs on its ps.
   int64_t NeedOf(uint64_t number) {
     JobRegistry::Turn turn(registry_.get());
     const v1::JobPlan& plan = *turn.FindNumber(number)->job.plan();
@@ -150,14 +150,14 @@ class DispatcherTest : public RegistryFixture {
   }
 
   std::vector<std::shared_ptr<Attachment>> attached_;
-  absl::Notification go_;  // until then no model is built, and so no plan made
+  absl::Notification go_;  // no model is built before this, so no plan is made
   Dispatcher dispatcher_{registry_.get(), fleet_.get(), [this](const v1::ModelSpec& spec) {
                            go_.WaitForNotification();
                            return BuildModel(spec);
                          }};
 };
 
-TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsThere) {
+TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsAttached) {
   const uint64_t job = AddJob();
   Attach("w-0");
   Dispatch();
@@ -175,7 +175,7 @@ TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsThere) {
       << "the model is built from the spec";
 }
 
-TEST_F(DispatcherTest, AModelThatWasBuiltWhenItWasSubmittedIsNotBuiltAgain) {
+TEST_F(DispatcherTest, UsesTheModelThatTheSubmissionBuilt) {
   auto graph = std::make_shared<v1::Graph>();
   v1::Parameter& parameter = *graph->add_parameters();
   parameter.set_name("as submitted");
@@ -203,9 +203,9 @@ TEST_F(DispatcherTest, AModelThatWasBuiltWhenItWasSubmittedIsNotBuiltAgain) {
   EXPECT_EQ(again.plan()->graph().parameters(0).name(), "as submitted");
 }
 
-// A member that failed to attach just before the coordinator came tries again after
+// A member that failed to attach just before the coordinator started tries again after
 // kAttachBackoffMax.
-TEST_F(DispatcherTest, AfterAStartAJobWaitsForMembersThatBackOff) {
+TEST_F(DispatcherTest, AfterAStartAJobWaitsForMembersInBackOff) {
   const uint64_t job = AddElasticJob();
   Attach("p-0");
   Attach("w-0");
@@ -220,11 +220,11 @@ TEST_F(DispatcherTest, AfterAStartAJobWaitsForMembersThatBackOff) {
   EXPECT_EQ(View(job).workers_size(), 2);
 }
 
-TEST_F(DispatcherTest, AJobDoesNotWaitForeverForMoreMembersThanItNeeds) {
+TEST_F(DispatcherTest, AJobDoesNotWaitForeverForOptionalMembers) {
   const uint64_t job = AddElasticJob();
   Attach("p-0");
   Attach("w-0");
-  Dispatch();  // from here on members can come back
+  Dispatch();  // from here on members can reattach
   EXPECT_EQ(View(job).state(), v1::QUEUED);
   now_ += limits::kAttachBackoffMax + absl::Seconds(3);
 
@@ -233,7 +233,7 @@ TEST_F(DispatcherTest, AJobDoesNotWaitForeverForMoreMembersThanItNeeds) {
   EXPECT_EQ(View(job).state(), v1::PREPARING);
 }
 
-TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
+TEST_F(DispatcherTest, MembersOfAPlanInProgressAreTaken) {
   Attach("w-0");
   Attach("p-0");
   const uint64_t first = AddJob();
@@ -260,7 +260,7 @@ TEST_F(DispatcherTest, AResumedJobWaitsForTheCheckpointThatIsBeingCommitted) {
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
 
-TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
+TEST_F(DispatcherTest, ReportsAndFailsAJobWhoseCommitDoesNotEnd) {
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(600);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
@@ -272,14 +272,14 @@ TEST_F(DispatcherTest, WhatACommitThatDoesNotEndHoldsUpIsToldAndGivenUp) {
   EXPECT_THAT(View(job).message(), StartsWith("waits for its checkpoint, which is still being"));
   const int64_t revision = View(job).revision();
   Dispatch();
-  EXPECT_EQ(View(job).revision(), revision) << "it is told once";
+  EXPECT_EQ(View(job).revision(), revision) << "reported once";
   now_ += absl::Minutes(9);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::FAILED) << "it has never run";
   EXPECT_THAT(View(job).message(), HasSubstr("its checkpoint, which is still being committed"));
 }
 
-TEST_F(DispatcherTest, ForACommitThatTakesAMomentIsWaitedBeyondTheStartTimeout) {
+TEST_F(DispatcherTest, AShortCommitMayOutlastTheStartTimeout) {
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(30);
   const uint64_t job = AddJob(/*graph=*/nullptr, policy);
@@ -294,7 +294,7 @@ TEST_F(DispatcherTest, ForACommitThatTakesAMomentIsWaitedBeyondTheStartTimeout) 
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
 }
 
-TEST_F(DispatcherTest, WhoWasToldOfACommitIsToldWhatElseItWaitsForAndHasWaited) {
+TEST_F(DispatcherTest, ReasonChangesAfterTheCommitAndTheWaitCounts) {
   const uint64_t job = AddElasticJob();
   ChangeRounds(job, &CheckpointRounds::BeginCommit);
   Dispatch();
@@ -306,10 +306,10 @@ TEST_F(DispatcherTest, WhoWasToldOfACommitIsToldWhatElseItWaitsForAndHasWaited) 
   EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
   attached_ = {Attach("w-0"), Attach("p-0")};
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::PREPARING) << "it has waited for a second worker before";
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << "its earlier wait for a second worker counts";
 }
 
-TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
+TEST_F(DispatcherTest, AJobThatIsCancelledDuringPlanningDoesNotStart) {
   Attach("w-0");
   Attach("p-0");
   const uint64_t job = AddJob();
@@ -327,7 +327,7 @@ TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
   EXPECT_EQ(View(job).generation(), 0);
 }
 
-TEST_F(DispatcherTest, AJobThatLosesAMemberWhileItIsPlannedWaitsForAnother) {
+TEST_F(DispatcherTest, AJobThatLosesAMemberDuringPlanningWaitsForAnother) {
   const auto worker = Attach("w-0");
   Attach("p-0");
   const uint64_t job = AddJob();
@@ -344,7 +344,7 @@ TEST_F(DispatcherTest, AJobThatLosesAMemberWhileItIsPlannedWaitsForAnother) {
   EXPECT_EQ(View(job).workers(0), "w-1");
 }
 
-TEST_F(DispatcherTest, AJobThatNoPsIsLargeEnoughForSaysSoAndWaitsForOneThatIs) {
+TEST_F(DispatcherTest, AJobTooLargeForEveryPsSaysSoAndWaitsForALargerOne) {
   const uint64_t job = AddJob();
   Attach("w-0");
   AttachPs("p-0", /*memory_bytes=*/64);
@@ -356,7 +356,7 @@ TEST_F(DispatcherTest, AJobThatNoPsIsLargeEnoughForSaysSoAndWaitsForOneThatIs) {
   EXPECT_THAT(View(job).message(), HasSubstr("the largest, p-0, has 64 B (--memory_bytes)"));
   const uint64_t revision = View(job).revision();
   Dispatch();
-  EXPECT_EQ(View(job).revision(), revision) << "said once";
+  EXPECT_EQ(View(job).revision(), revision) << "reported once";
 
   AttachPs("p-1", 1 << 20);
   Dispatch();
@@ -365,7 +365,7 @@ TEST_F(DispatcherTest, AJobThatNoPsIsLargeEnoughForSaysSoAndWaitsForOneThatIs) {
   EXPECT_EQ(View(job).ps(0), "p-1");
 }
 
-TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
+TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsDamaged) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2, 4, 6});
   const std::string damaged = CheckpointPath(CheckpointsOf(job), 6) + "/manifest.json";
@@ -373,7 +373,7 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
   Attach("w-0");
   Attach("p-0");
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::QUEUED) << "it has changed while it was planned";
+  EXPECT_EQ(View(job).state(), v1::QUEUED) << "it changed during planning";
   EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4");
 
   Dispatch();
@@ -393,7 +393,7 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
   EXPECT_EQ(started.plan()->first_step(), 4);
 }
 
-TEST_F(DispatcherTest, AJobWhoseLastCheckpointCannotBeReadNowStartsFromTheOneBefore) {
+TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsUnreadable) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2, 4, 6});
   const std::string manifest = CheckpointPath(CheckpointsOf(job), 6) + "/manifest.json";
@@ -416,7 +416,7 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointCannotBeReadNowStartsFromTheOneBef
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 0\n"));
 }
 
-TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpointAgainAndAgain) {
+TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpoint) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2, 4});
   WriteWhole(CheckpointPath(CheckpointsOf(job), 4) + "/manifest.json", "{}");
@@ -424,7 +424,7 @@ TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpointAgainAndAga
   AttachPs("p-0", /*memory_bytes=*/64);
   for (int i = 0; i < 3; ++i) Dispatch();
   EXPECT_EQ(View(job).reason(), "MEMORY_TOO_SMALL");
-  EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4") << "nobody has looked at it";
+  EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4") << "it was not read";
 
   AttachPs("p-1", 1 << 20);
   for (int i = 0; i < 2; ++i) Dispatch();
@@ -433,7 +433,7 @@ TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpointAgainAndAga
   EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/2");
 }
 
-TEST_F(DispatcherTest, AJobThatHasOnlyDamagedCheckpointsHasFailed) {
+TEST_F(DispatcherTest, AJobWithOnlyDamagedCheckpointsFails) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2});
   WriteWhole(CheckpointPath(CheckpointsOf(job), 2) + "/manifest.json", "{}");
@@ -449,9 +449,9 @@ TEST_F(DispatcherTest, AJobThatHasOnlyDamagedCheckpointsHasFailed) {
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
 }
 
-// The second job starts when the first has ended, and so it does after a restart, when the plan of
-// the first comes from the store.
-TEST_F(DispatcherTest, AJobWaitsWhileOthersHaveThePsMemory) {
+// The second job starts after the first has ended. The same holds after a restart, when the plan of
+// the first job comes from the store.
+TEST_F(DispatcherTest, AJobWaitsForPsMemoryOfOtherJobs) {
   Attach("w-0");
   Attach("w-1");
   const auto unbounded = Attach("p-0");
@@ -530,7 +530,7 @@ class RecoveringDispatcherTest : public DispatcherTest {
   uint64_t job_ = 0;
 };
 
-TEST_F(RecoveringDispatcherTest, GoesOnWithWhoIsFreeAndTheShardsThatWereHalted) {
+TEST_F(RecoveringDispatcherTest, ContinuesWithAFreeWorkerAndTheHaltedShards) {
   const uint64_t other = AddJob();
   Attach("w-7");
   Say("p-0", v1::MEMBER_HALTED, 3);
@@ -539,7 +539,7 @@ TEST_F(RecoveringDispatcherTest, GoesOnWithWhoIsFreeAndTheShardsThatWereHalted) 
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_EQ(View(job_).workers(0), "w-7");
-  EXPECT_EQ(View(other).state(), v1::QUEUED) << "who recovers goes before who waits";
+  EXPECT_EQ(View(other).state(), v1::QUEUED) << "a recovering job goes before a waiting one";
   EXPECT_EQ(Plan()->generation(), 2);
   EXPECT_EQ(Plan()->carries(), 1);
   EXPECT_EQ(Plan()->first_step(), 3);
@@ -548,7 +548,7 @@ TEST_F(RecoveringDispatcherTest, GoesOnWithWhoIsFreeAndTheShardsThatWereHalted) 
   EXPECT_NE(Plan()->session_token(), before->session_token());
 }
 
-TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
+TEST_F(RecoveringDispatcherTest, ARecoveryInPlaceDoesNotWaitForOtherPlans) {
   absl::Notification go;
   Dispatcher busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
     go.WaitForNotification();
@@ -557,7 +557,7 @@ TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
   Attach("w-6");
   Attach("w-7");
   const uint64_t other = AddJob();
-  busy.Dispatch();  // begins to plan the other; the ps of the first has not halted yet
+  busy.Dispatch();  // begins to plan the other job; the ps of the first has not halted yet
   Say("p-0", v1::MEMBER_HALTED, 3);
 
   busy.Dispatch();
@@ -572,7 +572,7 @@ TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
   go.Notify();
 }
 
-TEST_F(DispatcherTest, WhoRehearsesWaitsForNobodysPlan) {
+TEST_F(DispatcherTest, AWarmUpDoesNotWaitForOtherPlans) {
   const uint64_t job = RunElasticJob();
   absl::Notification go;
   Dispatcher busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
@@ -581,7 +581,7 @@ TEST_F(DispatcherTest, WhoRehearsesWaitsForNobodysPlan) {
   });
   attached_.push_back(Attach("w-6"));
   const uint64_t other = AddJob();
-  busy.Dispatch();  // begins to plan the other
+  busy.Dispatch();  // begins to plan the other job
   attached_.push_back(Attach("w-7"));
   busy.Dispatch();
   {
@@ -594,8 +594,8 @@ TEST_F(DispatcherTest, WhoRehearsesWaitsForNobodysPlan) {
   go.Notify();
 }
 
-// It may be large.
-TEST_F(DispatcherTest, ACheckpointIsReadNoLongerThanSomebodyWaitsForIt) {
+// A checkpoint may be large.
+TEST_F(DispatcherTest, StopsReadingACheckpointThatNoJobNeeds) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2});
   const auto worker = Attach("w-0");
@@ -623,20 +623,20 @@ TEST_F(DispatcherTest, ACheckpointIsReadNoLongerThanSomebodyWaitsForIt) {
   }
 }
 
-TEST_F(RecoveringDispatcherTest, WhoComesWhileItIsHaltedIsSetAsideForIt) {
+TEST_F(RecoveringDispatcherTest, ReservesAnArrivingWorkerForAHaltedJob) {
   const uint64_t other = AddJob();
   Attach("w-7");
   Dispatch();
   EXPECT_EQ(View(other).state(), v1::QUEUED);
   Attach("w-8");
   Dispatch();
-  EXPECT_THAT(View(other).workers(), ElementsAre("w-8")) << "it needs one";
+  EXPECT_THAT(View(other).workers(), ElementsAre("w-8")) << "the first job needs only one";
   Say("p-0", v1::MEMBER_HALTED, 3);
   Dispatch();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-7"));
 }
 
-TEST_F(RecoveringDispatcherTest, ShardsThatAreCarriedOnNeedNoCheckpoint) {
+TEST_F(RecoveringDispatcherTest, ShardsInPlaceNeedNoCheckpoint) {
   GiveCheckpoints(job_, {2});
   WriteWhole(CheckpointPath(CheckpointsOf(job_), 2) + "/manifest.json", "{}");
   Attach("w-7");
@@ -648,7 +648,7 @@ TEST_F(RecoveringDispatcherTest, ShardsThatAreCarriedOnNeedNoCheckpoint) {
   EXPECT_EQ(Plan()->carries(), 1);
 }
 
-TEST_F(RecoveringDispatcherTest, WithoutItsShardsItGoesOnFromTheNewestSoundCheckpoint) {
+TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCheckpoint) {
   GiveCheckpoints(job_, {2, 4});
   WriteWhole(CheckpointPath(CheckpointsOf(job_), 4) + "/manifest.json", "{}");
   Attach("w-7");
@@ -660,7 +660,7 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItGoesOnFromTheNewestSoundCheck
   }
 
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "it has changed while it was planned";
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "it changed during planning";
   Dispatch();
 
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
@@ -668,8 +668,8 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItGoesOnFromTheNewestSoundCheck
   EXPECT_EQ(Plan()->first_step(), 2);
 }
 
-// A ps that is stopped in the middle of an upload holds its stream open for long.
-TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitAndForNobodysUpload) {
+// A ps that is stopped during an upload keeps its stream open for long.
+TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpload) {
   Attach("w-7");
   const auto change = [&](const std::function<void(JobRegistry::Entry&)>& change) {
     JobRegistry::Turn turn(registry_.get());
@@ -683,8 +683,8 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitAndForNobodysU
   });
   const uint64_t other = AddJob();
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "there may be a newer checkpoint in a moment";
-  EXPECT_EQ(View(other).state(), v1::QUEUED) << "it goes on in a moment";
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a newer checkpoint may soon be committed";
+  EXPECT_EQ(View(other).state(), v1::QUEUED) << "the recovering job continues soon";
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(other).state(), v1::PREPARING) << "the volume hangs";
@@ -698,7 +698,7 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitAndForNobodysU
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
-TEST_F(RecoveringDispatcherTest, WhoGoesBackToACommitThatDoesNotEndCanBeSuspended) {
+TEST_F(RecoveringDispatcherTest, AJobWhoseCommitDoesNotEndCanBeSuspended) {
   JobRegistry::Entry* entry = nullptr;
   const auto change = [&](const std::function<void(Job&)>& change) {
     JobRegistry::Turn turn(registry_.get());
@@ -712,7 +712,7 @@ TEST_F(RecoveringDispatcherTest, WhoGoesBackToACommitThatDoesNotEndCanBeSuspende
     EXPECT_TRUE(job.Suspend(now_).ok());
   });
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "there may be a newer checkpoint in a moment";
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a newer checkpoint may soon be committed";
   now_ += absl::Minutes(1);
   Dispatch();
   change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
@@ -720,12 +720,12 @@ TEST_F(RecoveringDispatcherTest, WhoGoesBackToACommitThatDoesNotEndCanBeSuspende
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED) << View(job_).message();
 }
 
-TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
+TEST_F(RecoveringDispatcherTest, ReportsWhatItWaitsFor) {
   Dispatch();
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "p-0 has not stopped yet";
   Say("p-0", v1::MEMBER_HALTED, 3);
   Dispatch();
-  EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "somebody may come";
+  EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "a worker may attach";
   now_ += absl::Seconds(10);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
@@ -741,7 +741,7 @@ TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
   EXPECT_EQ(View(job_).revision(), revision) << "its shards need no checkpoint";
 }
 
-TEST_F(RecoveringDispatcherTest, WhoIsLeavingIsGivenNothing) {
+TEST_F(RecoveringDispatcherTest, DoesNotChooseALeavingWorker) {
   Attach("w-7");
   ASSERT_TRUE(fleet_->SetLeaving("w-7"));
   Say("p-0", v1::MEMBER_HALTED, 3);
@@ -752,14 +752,14 @@ TEST_F(RecoveringDispatcherTest, WhoIsLeavingIsGivenNothing) {
   EXPECT_EQ(View(job_).workers(0), "w-8");
 }
 
-TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
+TEST_F(DispatcherTest, FreeWorkersJoinARunningJobIfNoJobWaitsForThem) {
   const uint64_t job = RunElasticJob();
   const uint64_t waiting = AddElasticJob();
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::RUNNING) << "nobody is free";
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "no worker is free";
   const auto newcomer = Attach("w-1");
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::RUNNING) << "somebody waits";
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "another job waits";
   Cancel(waiting);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "the newcomer prepares first";
@@ -773,7 +773,7 @@ TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
   EXPECT_EQ(plan.workers(1).samples(), 4);
   EXPECT_GT(plan.graph().parameters_size(), 0);
   Dispatch();
-  EXPECT_TRUE(newcomer->TakeDirectives().empty()) << "told once";
+  EXPECT_TRUE(newcomer->TakeDirectives().empty()) << "sent once";
 
   Rehearse(job, "w-1", plan, v1::MEMBER_PREPARED);
   Dispatch();
@@ -793,7 +793,7 @@ TEST_F(DispatcherTest, RunningJobYieldsWorkersAboveItsMinimumToAJobThatWaitsForL
   now_ += Job::kJoinAfter;
   const uint64_t waiting = AddElasticJob();
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::RUNNING) << "the other job has only just come";
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "the other job has just arrived";
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
@@ -827,15 +827,15 @@ TEST_F(DispatcherTest, RunningJobKeepsItsWorkersFromAJobOfLowerPriority) {
   EXPECT_EQ(View(job).state(), v1::RUNNING);
 }
 
-// Each of many who come one after the other would have the others begin anew.
-TEST_F(DispatcherTest, WhoComesWhileOthersRehearseIsOfTheNextOnes) {
+// Otherwise workers that arrive one after the other would restart the warm-up each time.
+TEST_F(DispatcherTest, LateWorkerJoinsTheNextWarmUp) {
   const uint64_t job = RunElasticJob(/*workers_max=*/3);
   const auto first = Attach("w-2");
   Dispatch();
   const v1::JobPlan plan = RehearsedBy(*first);
   const auto second = Attach("w-1");
   Dispatch();
-  EXPECT_TRUE(first->TakeDirectives().empty()) << "it goes on";
+  EXPECT_TRUE(first->TakeDirectives().empty()) << "the warm-up continues";
   EXPECT_TRUE(second->TakeDirectives().empty());
   EXPECT_EQ(View(job).state(), v1::RUNNING);
 
@@ -845,7 +845,7 @@ TEST_F(DispatcherTest, WhoComesWhileOthersRehearseIsOfTheNextOnes) {
   for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_HALTED);
   Settle();
   Dispatch();
-  EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-2")) << "nobody waits for w-1";
+  EXPECT_THAT(View(job).workers(), ElementsAre("w-0", "w-2")) << "the job does not wait for w-1";
 
   for (const char* member : {"w-0", "w-2", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
   Settle();
@@ -856,7 +856,7 @@ TEST_F(DispatcherTest, WhoComesWhileOthersRehearseIsOfTheNextOnes) {
   EXPECT_NE(RehearsedBy(*second).rehearsal(), 0);
 }
 
-TEST_F(DispatcherTest, WhoCannotPrepareToJoinHarmsNobody) {
+TEST_F(DispatcherTest, AWorkerThatCannotWarmUpDoesNoHarm) {
   const uint64_t job = RunElasticJob();
   const auto broken = Attach("w-1");
   Dispatch();
@@ -878,7 +878,7 @@ TEST_F(DispatcherTest, WhoCannotPrepareToJoinHarmsNobody) {
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
 }
 
-TEST_F(DispatcherTest, WhoSeesOtherDataDoesNotJoin) {
+TEST_F(DispatcherTest, AWorkerWithOtherDataDoesNotJoin) {
   const uint64_t job = RunElasticJob();
   const auto other = Attach("w-1");
   Dispatch();
@@ -891,7 +891,7 @@ TEST_F(DispatcherTest, WhoSeesOtherDataDoesNotJoin) {
   EXPECT_EQ(View(job).state(), v1::RUNNING) << View(job).message();
 }
 
-// A job of one worker, who is lost after another one could not prepare to join it.
+// A job of one worker, which is lost after another worker failed to prepare for it.
 class RefusedDispatcherTest : public DispatcherTest {
  protected:
   RefusedDispatcherTest() {
@@ -911,23 +911,23 @@ class RefusedDispatcherTest : public DispatcherTest {
   uint64_t job_ = 0;
 };
 
-TEST_F(RefusedDispatcherTest, WhoCouldNotPrepareIsNotTakenWhereAnotherIsToBeHad) {
+TEST_F(RefusedDispatcherTest, AnExcludedWorkerIsNotChosenIfAnotherIsFree) {
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "somebody may come";
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a worker may attach";
   attached_.push_back(Attach("w-2"));
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
 }
 
-TEST_F(RefusedDispatcherTest, WhoCouldNotPrepareIsTriedWhereThereIsNobodyElse) {
+TEST_F(RefusedDispatcherTest, AnExcludedWorkerIsTriedIfNoOtherIsFree) {
   now_ += absl::Seconds(10);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-1"));
 }
 
-TEST_F(RefusedDispatcherTest, WhoIsTriedHasNoRankBesideOthersBeforeItIsKnownThatItCan) {
+TEST_F(RefusedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
   now_ += absl::Seconds(10);
   Dispatch();
   ASSERT_THAT(View(job_).workers(), ElementsAre("w-1"));
@@ -945,7 +945,7 @@ TEST_F(RefusedDispatcherTest, WhoIsTriedHasNoRankBesideOthersBeforeItIsKnownThat
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
 }
 
-TEST_F(RefusedDispatcherTest, AJobThatIsStoppedIsNotRecoveredWithWhoCouldNotPrepare) {
+TEST_F(RefusedDispatcherTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(job_);
@@ -957,7 +957,7 @@ TEST_F(RefusedDispatcherTest, AJobThatIsStoppedIsNotRecoveredWithWhoCouldNotPrep
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED) << View(job_).message();
 }
 
-TEST_F(DispatcherTest, WhoRehearsesIsFreeForAJobThatWaits) {
+TEST_F(DispatcherTest, AWorkerThatWarmsUpIsFreeForAWaitingJob) {
   const uint64_t job = RunElasticJob();
   const auto newcomer = Attach("w-1");
   Dispatch();
@@ -968,18 +968,18 @@ TEST_F(DispatcherTest, WhoRehearsesIsFreeForAJobThatWaits) {
   EXPECT_EQ(View(waiting).state(), v1::PREPARING);
   Rehearse(job, "w-1", plan, v1::MEMBER_PREPARED);
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::RUNNING) << "it is not to be had any more";
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "the worker is taken";
 }
 
-// The coordinator has been up for long enough that members would have come back.
-TEST_F(DispatcherTest, AJobThatHasWaitedForTooLongIsGivenUpWithWhatItLacks) {
+// The coordinator has been up for long enough that members would have reattached.
+TEST_F(DispatcherTest, AJobThatWaitsTooLongFailsWithTheMembersThatItLacks) {
   v1::JobSpec policy;
   policy.mutable_start_timeout()->set_seconds(60);
   const uint64_t patient = AddJob(), job = AddJob(/*graph=*/nullptr, policy);
   attached_.push_back(Attach("p-0"));
   now_ += absl::Seconds(100);
   Dispatch();
-  EXPECT_EQ(View(job).state(), v1::QUEUED) << "members may not have come back yet";
+  EXPECT_EQ(View(job).state(), v1::QUEUED) << "members may not have reattached yet";
   now_ += FailureJudge::kRestartGrace;
 
   Dispatch();
@@ -993,7 +993,7 @@ TEST_F(DispatcherTest, AJobThatHasWaitedForTooLongIsGivenUpWithWhatItLacks) {
                               "are 1 ps")));
 }
 
-// A job whose members say at which step they are.
+// A job whose members report the step at which they are.
 class SteppingDispatcherTest : public DispatcherTest {
  protected:
   void Report(const std::string& member, v1::MemberJobState state, int64_t next_step) {
@@ -1031,7 +1031,7 @@ class SteppingDispatcherTest : public DispatcherTest {
 // A coordinator is restarted while a job of two workers is at step 3.
 class RestartedDispatcherTest : public SteppingDispatcherTest {
  protected:
-  // Each of two ps has the backups of the other's shards.
+  // With two ps, each has the replicas of the other's shards.
   void RunAndRestart(int ps, int max_restarts = 10) {
     v1::JobSpec policy;
     policy.mutable_resources()->mutable_workers()->set_min(2);
@@ -1050,7 +1050,7 @@ class RestartedDispatcherTest : public SteppingDispatcherTest {
     ASSERT_EQ(View(job_).state(), v1::RUNNING);
     Change([this](Job& job) { job = Job(job.record(), job.plan(), /*term=*/2, now_); });
   }
-  // The node of this member is lost; the others come back to the coordinator after a second.
+  // The node of this member is lost. The others reattach to the coordinator after a second.
   void ComeBackWithout(const std::string& missing) {
     now_ += absl::Seconds(1);
     for (const auto& attachment : attached_) {
@@ -1064,13 +1064,13 @@ class RestartedDispatcherTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(RestartedDispatcherTest, AFreeWorkerTakesTheMissingOnesPlaceBeforeTheGraceEnds) {
+TEST_F(RestartedDispatcherTest, AFreeWorkerReplacesAMissingOneBeforeTheGraceEnds) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("w-1");
   Attach("w-2");
   now_ += FailureJudge::kReturnTime - absl::Milliseconds(1);
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RUNNING) << "w-1 may come back yet";
+  EXPECT_EQ(View(job_).state(), v1::RUNNING) << "w-1 may still reattach";
   now_ += absl::Milliseconds(1);
 
   Dispatch();
@@ -1086,7 +1086,7 @@ TEST_F(RestartedDispatcherTest, AFreeWorkerTakesTheMissingOnesPlaceBeforeTheGrac
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-2"));
 }
 
-TEST_F(RestartedDispatcherTest, AMissingWorkerHasItsWholeGraceWhereNoneIsFree) {
+TEST_F(RestartedDispatcherTest, AMissingWorkerKeepsItsGraceIfNoWorkerIsFree) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("w-1");
   now_ += FailureJudge::kRestartGrace - absl::Seconds(2);
@@ -1094,7 +1094,7 @@ TEST_F(RestartedDispatcherTest, AMissingWorkerHasItsWholeGraceWhereNoneIsFree) {
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
 
-TEST_F(RestartedDispatcherTest, AMissingWorkerHasItsWholeGraceWhereItsLossWouldFailTheJob) {
+TEST_F(RestartedDispatcherTest, AMissingWorkerKeepsItsGraceIfItsLossWouldFailTheJob) {
   RunAndRestart(/*ps=*/1, /*max_restarts=*/0);
   ComeBackWithout("w-1");
   Attach("w-2");
@@ -1103,7 +1103,7 @@ TEST_F(RestartedDispatcherTest, AMissingWorkerHasItsWholeGraceWhereItsLossWouldF
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
 
-TEST_F(RestartedDispatcherTest, AMissingPsHasItsWholeGraceUnlessABackupHasItsShards) {
+TEST_F(RestartedDispatcherTest, AMissingPsKeepsItsGraceIfItsShardsHaveNoReplicas) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("p-0");
   Attach("p-2");
@@ -1112,7 +1112,7 @@ TEST_F(RestartedDispatcherTest, AMissingPsHasItsWholeGraceUnlessABackupHasItsSha
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
 
-TEST_F(RestartedDispatcherTest, AMissingPsWhoseShardsHaveBackupsIsGivenUp) {
+TEST_F(RestartedDispatcherTest, AMissingPsWhoseShardsHaveReplicasIsGivenUp) {
   RunAndRestart(/*ps=*/2);
   ComeBackWithout("p-1");
   now_ += FailureJudge::kReturnTime;
@@ -1124,10 +1124,10 @@ TEST_F(RestartedDispatcherTest, AMissingPsWhoseShardsHaveBackupsIsGivenUp) {
   EXPECT_THAT(View(job_).ps(), ElementsAre("p-0"));
 }
 
-// A job of two workers that is at step 3 loses one of them, whom nobody replaces.
+// A job of two workers at step 3 loses one of them, and no worker replaces it.
 class DispatcherStopTest : public SteppingDispatcherTest {
  protected:
-  // With two ps each has the backups of the other's shards.
+  // With two ps, each has the replicas of the other's shards.
   explicit DispatcherStopTest(int ps = 1) {
     v1::JobSpec policy;
     policy.mutable_start_timeout()->set_seconds(60);
@@ -1163,7 +1163,7 @@ class DispatcherStopTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(DispatcherStopTest, AJobThatHasWaitedForTooLongIsSavedAsItsShardsStandAndSuspended) {
+TEST_F(DispatcherStopTest, AJobThatWaitsTooLongIsSavedFromItsHaltedShardsAndSuspended) {
   now_ += absl::Seconds(59);
   Dispatch();
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
@@ -1173,7 +1173,7 @@ TEST_F(DispatcherStopTest, AJobThatHasWaitedForTooLongIsSavedAsItsShardsStandAnd
   Dispatch();
   Lose(0);
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "nobody is needed for that";
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "saving needs no worker";
   CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
   EXPECT_EQ(View(job_).reason(), "START_TIMEOUT");
@@ -1181,15 +1181,15 @@ TEST_F(DispatcherStopTest, AJobThatHasWaitedForTooLongIsSavedAsItsShardsStandAnd
               AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("stopped at step 3")));
 }
 
-TEST_F(DispatcherStopTest, AJobThatIsStoppedBeforeItWaitsRecoversWithWhoeverIsThere) {
+TEST_F(DispatcherStopTest, AJobThatIsSuspendedBeforeItWaitsRecoversWithFewerWorkers) {
   Suspend();
   now_ += absl::Seconds(3);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING);
-  EXPECT_EQ(View(job_).workers_size(), 1) << "of the two that it needs to go on";
+  EXPECT_EQ(View(job_).workers_size(), 1) << "fewer than the two that it needs to continue";
 }
 
-TEST_F(DispatcherStopTest, WhereThereIsNobodyItIsSavedAsItsShardsStand) {
+TEST_F(DispatcherStopTest, WithoutWorkersItIsSavedFromItsHaltedShards) {
   Suspend();
   Lose(0);
   now_ += absl::Seconds(3);
@@ -1198,13 +1198,13 @@ TEST_F(DispatcherStopTest, WhereThereIsNobodyItIsSavedAsItsShardsStand) {
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   attached_.push_back(Attach("w-2"));
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "who comes now is not needed";
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a worker that attaches now is not needed";
   CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
-TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
+TEST_F(SteppingDispatcherTest, AJobThatCanContinueNowGoesBeforeOneThatCannotYet) {
   const uint64_t first = AddJob(), second = AddJob();
   for (const char* name : {"w-0", "w-1", "p-0"}) attached_.push_back(Attach(name));
   Dispatch();
@@ -1217,15 +1217,15 @@ TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
     fleet_->Detach(*attached_[worker == "w-0" ? 0 : 1], Fleet::Departure::kOrderly);
     Change([&](Job& job) { job.MemberLost(worker, "crashed", now_); });
   }
-  Report("p-0", v1::MEMBER_HALTED, 3);  // of the second
+  Report("p-0", v1::MEMBER_HALTED, 3);  // of the second job
   attached_.push_back(Attach("w-2"));
   Dispatch();
   EXPECT_THAT(View(second).workers(), ElementsAre("w-2"));
   EXPECT_EQ(View(first).state(), v1::RECOVERING);
 }
 
-// Two jobs of two workers that have lost one each: neither can go on, and nobody else comes. A
-// third one runs on the only other worker.
+// Several jobs of two workers have lost one worker each. None can continue, and no worker attaches.
+// Another job runs on the only other worker.
 class EntangledDispatcherTest : public SteppingDispatcherTest {
  protected:
   explicit EntangledDispatcherTest(int jobs = 2) : jobs_(jobs) {
@@ -1263,7 +1263,7 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
     now_ += absl::Seconds(50);
     Dispatch();
     for (const uint64_t job : jobs_) EXPECT_EQ(View(job).reason(), "WAITS_FOR_MEMBERS");
-    EXPECT_FALSE(View(jobs_.back()).has_stop_cause()) << "somebody may come";
+    EXPECT_FALSE(View(jobs_.back()).has_stop_cause()) << "a worker may attach";
     now_ += absl::Seconds(10);
     Dispatch();
   }
@@ -1275,7 +1275,7 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
   const uint64_t &first_ = jobs_[0], &second_ = jobs_[1];
 };
 
-TEST_F(EntangledDispatcherTest, TheLastIsStoppedWhereItStandsAndQueuedAgain) {
+TEST_F(EntangledDispatcherTest, TheLastJobYieldsIsSavedAndQueuedAgain) {
   EXPECT_FALSE(View(first_).has_stop_cause());
   ASSERT_EQ(View(second_).stop_cause().reason(), "GIVES_WAY");
   EXPECT_EQ(View(second_).state(), v1::RECOVERING) << "what its shards hold is saved first";
@@ -1292,8 +1292,8 @@ TEST_F(EntangledDispatcherTest, TheLastIsStoppedWhereItStandsAndQueuedAgain) {
   EXPECT_EQ(View(second_).state(), v1::QUEUED);
 }
 
-TEST_F(EntangledDispatcherTest, WhatCannotBeSavedIsNotGivenUpForOthers) {
-  for (int attempt = 0; attempt < 5; ++attempt) {  // nobody writes it
+TEST_F(EntangledDispatcherTest, AYieldingJobKeepsItsWorkersUntilItIsSaved) {
+  for (int attempt = 0; attempt < 5; ++attempt) {  // no member writes it
     now_ += absl::Minutes(1);
     job_ = second_;
     Change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
@@ -1305,7 +1305,7 @@ TEST_F(EntangledDispatcherTest, WhatCannotBeSavedIsNotGivenUpForOthers) {
   EXPECT_EQ(View(second_).state(), v1::QUEUED);
 }
 
-TEST_F(EntangledDispatcherTest, WhoIsSuspendedMeanwhileIsNotQueuedAgain) {
+TEST_F(EntangledDispatcherTest, AYieldingJobThatIsSuspendedIsNotQueuedAgain) {
   job_ = second_;
   Change([&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); });
   GiveCheckpoints(second_, {3});
@@ -1318,15 +1318,15 @@ class ThreeEntangledDispatcherTest : public EntangledDispatcherTest {
   ThreeEntangledDispatcherTest() : EntangledDispatcherTest(/*jobs=*/3) {}
 };
 
-TEST_F(ThreeEntangledDispatcherTest, NoMoreThanOneAtATimeGivesWay) {
+TEST_F(ThreeEntangledDispatcherTest, OneJobAtATimeYields) {
   EXPECT_TRUE(View(jobs_[2]).has_stop_cause());
-  Dispatch();  // what the last one holds is being saved
+  Dispatch();  // the shards of the last job are being saved
   EXPECT_FALSE(View(second_).has_stop_cause());
   GiveCheckpoints(jobs_[2], {3});
   registry_->Settle();
   Dispatch();
   EXPECT_EQ(View(first_).state(), v1::PREPARING) << View(first_).message();
-  EXPECT_EQ(View(second_).reason(), "WAITS_FOR_MEMBERS") << "one who comes will do for it";
+  EXPECT_EQ(View(second_).reason(), "WAITS_FOR_MEMBERS") << "one more worker is enough for it";
 }
 
 // A job of four workers that is at step 3.
@@ -1352,32 +1352,32 @@ class FourWorkersDispatcherTest : public SteppingDispatcherTest {
     }
     for (const char* left : {"w-0", "w-1", "p-0"}) Report(left, v1::MEMBER_HALTED, 3);
   }
-  // It says that it serves another job, which does not count on it.
+  // The worker reports that it serves another job, which does not count on it.
   void HangOn(const Attachment& worker) {
     EXPECT_TRUE(fleet_->Renew(worker, {"another-9"}, now_).ok());
   }
 };
 
-TEST_F(FourWorkersDispatcherTest, WhoHangsOnAgainHasItsMinuteAnew) {
+TEST_F(FourWorkersDispatcherTest, AWorkerThatHangsAgainGetsAnotherMinute) {
   const auto worker = Attach("w-4");
   HangOn(*worker);
   const uint64_t first = AddJob();
   Dispatch();
   EXPECT_EQ(View(first).state(), v1::QUEUED);
   Cancel(first);
-  Dispatch();  // there is nothing to do
+  Dispatch();  // this pass has nothing to do
   now_ += absl::Minutes(2);
   LoseTwo();
   attached_.push_back(Attach("w-5"));
   const uint64_t queued = AddJob();
   Dispatch();
-  EXPECT_EQ(View(queued).state(), v1::QUEUED) << "with w-4 it would be enough for the other one";
+  EXPECT_EQ(View(queued).state(), v1::QUEUED) << "with w-4 the recovering job could continue";
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
-// A job for two to four workers, of whom w-3 did not halt, and says at last that it is free.
+// A job for two to four workers. w-3 did not halt in time, and later reports that it is free.
 class HungDispatcherTest : public FourWorkersDispatcherTest {
  protected:
   HungDispatcherTest() {
@@ -1400,24 +1400,24 @@ class HungDispatcherTest : public FourWorkersDispatcherTest {
   }
 };
 
-TEST_F(HungDispatcherTest, WhoDidNotHaltIsNotTakenAgainAtOnce) {
+TEST_F(HungDispatcherTest, AWorkerThatDidNotHaltMustWarmUpFirst) {
   Dispatch();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1")) << View(job_).message();
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 3);
   now_ += Job::kJoinAfter;
   attached_[3]->TakeDirectives();
   Dispatch();
-  EXPECT_NE(RehearsedBy(*attached_[3]).rehearsal(), 0) << "it shows first that it can";
+  EXPECT_NE(RehearsedBy(*attached_[3]).rehearsal(), 0) << "it must show that it can prepare";
 }
 
-TEST_F(HungDispatcherTest, ASpareGoesBeforeWhoDidNotHalt) {
+TEST_F(HungDispatcherTest, ASpareWorkerGoesBeforeOneThatDidNotHalt) {
   for (const char* name : {"w-4", "w-5"}) attached_.push_back(Attach(name));
   Dispatch();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1", "w-4", "w-5"));
 }
 
-// Its metrics.jsonl cannot be opened.
-TEST_F(FourWorkersDispatcherTest, NothingIsSetAsideForAJobWhoseStepsCannotBeRecorded) {
+// The job's metrics.jsonl cannot be opened.
+TEST_F(FourWorkersDispatcherTest, NothingIsReservedForAJobWhoseStepsCannotBeRecorded) {
   std::filesystem::create_directories(registry_->folder().metrics_log(JobIdOf(View(job_).name())));
   for (const char* worker : {"w-0", "w-1", "w-2", "w-3"}) {
     v1::JobReport report;
@@ -1439,11 +1439,11 @@ TEST_F(FourWorkersDispatcherTest, NothingIsSetAsideForAJobWhoseStepsCannotBeReco
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
-// Two of them are lost, beside a job that has one worker.
+// The job loses two of its workers.
 class ShortDispatcherTest : public FourWorkersDispatcherTest {
  protected:
   ShortDispatcherTest() { LoseTwo(); }
-  // Until fewer would be settled for.
+  // Waits until the job would accept fewer workers.
   void Wait() {
     now_ += absl::Seconds(10);
     Dispatch();
@@ -1452,7 +1452,7 @@ class ShortDispatcherTest : public FourWorkersDispatcherTest {
   }
 };
 
-TEST_F(ShortDispatcherTest, WhatComesFreeIsKeptForAJobThatRecovers) {
+TEST_F(ShortDispatcherTest, FreedMembersAreReservedForARecoveringJob) {
   attached_.push_back(Attach("w-4"));
   const uint64_t beside = AddJob();
   Dispatch();
@@ -1471,10 +1471,10 @@ TEST_F(ShortDispatcherTest, WhatComesFreeIsKeptForAJobThatRecovers) {
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1", "w-4", "w-5"));
   attached_.push_back(Attach("w-6"));
   Dispatch();
-  EXPECT_EQ(View(queue[1]).state(), v1::PREPARING) << "nothing is kept any more";
+  EXPECT_EQ(View(queue[1]).state(), v1::PREPARING) << "the reservation is over";
 }
 
-TEST_F(ShortDispatcherTest, WhoComesBeforeFewerAreSettledForIsKeptForItToo) {
+TEST_F(ShortDispatcherTest, AWorkerThatArrivesEarlyIsReservedToo) {
   attached_.push_back(Attach("w-4"));
   const uint64_t beside = AddJob();
   Dispatch();
@@ -1488,7 +1488,7 @@ TEST_F(ShortDispatcherTest, WhoComesBeforeFewerAreSettledForIsKeptForItToo) {
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
-TEST_F(ShortDispatcherTest, WhoIsGivenUpMeanwhileIsToldForWhomWorkersAreKept) {
+TEST_F(ShortDispatcherTest, StartTimeoutNamesTheJobOfTheReservation) {
   attached_.push_back(Attach("w-4"));
   AddJob();
   Dispatch();
@@ -1502,12 +1502,12 @@ TEST_F(ShortDispatcherTest, WhoIsGivenUpMeanwhileIsToldForWhomWorkersAreKept) {
   EXPECT_THAT(
       View(queued).message(),
       AllOf(HasSubstr("1 workers are free of 4"),
-            HasSubstr(absl::StrCat("what comes free is kept for job number ", job_, " (",
+            HasSubstr(absl::StrCat("freed members are reserved for job number ", job_, " (",
                                    JobIdOf(View(job_).name()), "), which goes before it"))));
 }
 
-// w-2 and w-3 were given up because they do not halt, and go on to say that they serve the job.
-TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatLacksWhoHangs) {
+// The job gave up w-2 and w-3 because they did not halt. They still report that they serve the job.
+TEST_F(ShortDispatcherTest, NothingIsReservedForAJobThatLacksHangingWorkers) {
   for (const char* name : {"w-2", "w-3"}) {
     attached_.push_back(Attach(name));
     EXPECT_TRUE(fleet_->Renew(*attached_.back(), {JobIdOf(View(job_).name())}, now_).ok());
@@ -1515,13 +1515,13 @@ TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatLacksWhoHangs) {
   attached_.push_back(Attach("w-4"));
   const uint64_t queued = AddJob();
   Wait();
-  EXPECT_EQ(View(queued).state(), v1::QUEUED) << "they may be free in a moment";
+  EXPECT_EQ(View(queued).state(), v1::QUEUED) << "they may soon be free";
   now_ += absl::Minutes(1);
   Dispatch();
   EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
-TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatTheFleetIsTooSmallFor) {
+TEST_F(ShortDispatcherTest, NothingIsReservedForAJobThatTheFleetIsTooSmallFor) {
   Wait();
   const uint64_t waiting = AddJob();
   attached_.push_back(Attach("w-4"));
@@ -1529,7 +1529,7 @@ TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatTheFleetIsTooSmallFor) {
   EXPECT_EQ(View(waiting).state(), v1::PREPARING);
 }
 
-TEST_F(ShortDispatcherTest, NobodyJoinsAJobThatRunsWhileOneThatRecoversWaits) {
+TEST_F(ShortDispatcherTest, NoWorkerJoinsARunningJobWhileARecoveringJobWaits) {
   const auto worker = Attach("w-4");
   const uint64_t elastic = AddElasticJob();
   now_ += absl::Seconds(10);
@@ -1553,7 +1553,7 @@ class ReplicatedDispatcherStopTest : public DispatcherStopTest {
   ReplicatedDispatcherStopTest() : DispatcherStopTest(/*ps=*/2) {}
 };
 
-TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItIsSavedWhereABackupHasTakenOver) {
+TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItIsSavedFromAReplicaThatTookOver) {
   fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
   Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
   now_ += absl::Seconds(3);
@@ -1568,7 +1568,7 @@ TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItIsSavedWhereABackupHasTaken
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
-TEST_F(ReplicatedDispatcherStopTest, NobodyRecoversItOnlyToStopWhereABackupHasTakenOver) {
+TEST_F(ReplicatedDispatcherStopTest, ItStopsWithoutARecoveryIfAReplicaTookOver) {
   fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
   Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
   now_ += absl::Seconds(60);
@@ -1581,8 +1581,8 @@ TEST_F(ReplicatedDispatcherStopTest, NobodyRecoversItOnlyToStopWhereABackupHasTa
   EXPECT_EQ(View(job_).reason(), "START_TIMEOUT");
 }
 
-// An evaluation of step 3 that was cut short is made when the job goes on there.
-TEST_F(DispatcherStopTest, WhoGoesOnWhereItWasHaltedEvaluatesFirst) {
+// An interrupted evaluation of step 3 is repeated when the job continues there.
+TEST_F(DispatcherStopTest, AJobThatContinuesWhereItWasHaltedEvaluatesFirst) {
   now_ += absl::Seconds(3);
   Dispatch();
   ASSERT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
@@ -1598,8 +1598,8 @@ TEST_F(DispatcherStopTest, WhoGoesOnWhereItWasHaltedEvaluatesFirst) {
   EXPECT_TRUE(turn.FindNumber(job_)->job.plan()->evaluate_first());
 }
 
-// A job of two chunks on p-0 and one on p-1, neither of which has memory for more, beside a job
-// that has taken what there was of p-1, loses its worker.
+// A job with two chunks on p-0 and one on p-1 loses its worker. p-0 has no memory for more, and
+// another job has taken the rest of p-1.
 class UnevenDispatcherTest : public SteppingDispatcherTest {
  protected:
   UnevenDispatcherTest() {
@@ -1641,14 +1641,14 @@ class UnevenDispatcherTest : public SteppingDispatcherTest {
   }
 };
 
-TEST_F(UnevenDispatcherTest, OfEachPsThatIsKeptItNeedsWhatItHasThere) {
+TEST_F(UnevenDispatcherTest, NeedsOnEachKeptPsOnlyItsOwnMemory) {
   for (const char* ps : {"p-0", "p-1"}) Report(ps, v1::MEMBER_HALTED, 3);
   attached_.push_back(Attach("w-2"));
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
 }
 
-TEST_F(UnevenDispatcherTest, FromACheckpointItGoesOnWithItsOwnSmallPs) {
+TEST_F(UnevenDispatcherTest, FromACheckpointItContinuesWithItsOwnSmallPs) {
   Change([&](Job& job) {
     for (const char* ps : {"p-0", "p-1"}) job.Report(ps, nullptr, now_);
   });
@@ -1658,9 +1658,9 @@ TEST_F(UnevenDispatcherTest, FromACheckpointItGoesOnWithItsOwnSmallPs) {
   EXPECT_THAT(View(job_).ps(), ElementsAre("p-0", "p-1"));
 }
 
-// A job on two ps, each of which has the backups of the other's shards, beside one that has taken
-// memory of the first. Whose shards come to it, gradients and all, needs the more of it the less
-// the job had of gradients there.
+// A job on two ps, each of which has the replicas of the other's shards, beside a job that takes
+// memory of the first ps. If all shards move to one ps, it needs the more memory, the less the job
+// had there for gradients.
 class BackupsDispatcherTest : public SteppingDispatcherTest {
  protected:
   BackupsDispatcherTest() {
@@ -1700,14 +1700,14 @@ class BackupsDispatcherTest : public SteppingDispatcherTest {
     JobRegistry::Turn turn(registry_.get());
     return turn.FindNumber(job_)->job.plan();
   }
-  // Of one ps that has all shards, each with a backup on the other.
+  // Returns the memory of one ps that has all shards, each with a replica on the other ps.
   int64_t NeedWithAllShards(uint64_t number) {
     JobRegistry::Turn turn(registry_.get());
     const v1::JobPlan& plan = *turn.FindNumber(number)->job.plan();
     PsMemory whole;
     for (const auto& [ps, memory] : MemoryOfPs(plan)) {
       EXPECT_GT(memory.bytes_per_worker, 0) << ps << " has no shard";
-      whole.bytes = memory.bytes;  // its shards and, as backups, all others
+      whole.bytes = memory.bytes;  // its shards and, as replicas, all others
       whole.bytes_per_worker += memory.bytes_per_worker;
     }
     return whole.With(plan.workers_size());
@@ -1717,7 +1717,7 @@ class BackupsDispatcherTest : public SteppingDispatcherTest {
     for (const std::string& name : members) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING) << View(job_).message();
   }
-  // Halts and goes on with its shards and without backups.
+  // Halts the job, which continues with its shards and without replicas.
   void LosePs4() {
     fleet_->Detach(*attached_.back(), Fleet::Departure::kOrderly);
     Change([&](Job& job) { job.MemberLost("p-4", "crashed", now_); });
@@ -1732,7 +1732,7 @@ class BackupsDispatcherTest : public SteppingDispatcherTest {
   uint64_t beside_ = 0;
 };
 
-TEST_F(BackupsDispatcherTest, AJobIsHaltedForBackupsOnceItsShardsHaveRoomToSendThemToo) {
+TEST_F(BackupsDispatcherTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
   LosePs4();
   const auto newcomer = Attach("p-5");
   for (int i = 0; i < 2; ++i) {
@@ -1752,9 +1752,9 @@ TEST_F(BackupsDispatcherTest, AJobIsHaltedForBackupsOnceItsShardsHaveRoomToSendT
   EXPECT_EQ(ShardsWithoutBackup(*Plan()), 0);
 }
 
-// `first`, at step 3 and without backups, has room for another worker; `short_` lacks two, of whom
-// one is free.
-TEST_F(SteppingDispatcherTest, WhoIsHaltedForBackupsTakesNoWorkerThatIsKeptForAnother) {
+// `first`, at step 3 and without replicas, has room for another worker. `short_` lacks two workers,
+// and one is free.
+TEST_F(SteppingDispatcherTest, AJobHaltedForReplicasTakesNoReservedWorker) {
   Dispatch();
   now_ += absl::Seconds(30);
   v1::JobSpec policy;
@@ -1804,13 +1804,13 @@ TEST_F(SteppingDispatcherTest, WhoIsHaltedForBackupsTakesNoWorkerThatIsKeptForAn
   EXPECT_THAT(View(first).workers(), ElementsAre("w-0"));
 }
 
-TEST_F(BackupsDispatcherTest, AJobIsNotHaltedForBackupsWhileAPsIsGivenToAnotherOne) {
+TEST_F(BackupsDispatcherTest, AJobIsNotHaltedForReplicasWhileAnotherJobStartsOnAPs) {
   LosePs4();
   Cancel(beside_);
   const uint64_t other = AddJob();
   const auto newcomer = Attach("p-5");
   Dispatch();
-  EXPECT_EQ(View(other).state(), v1::PREPARING) << "on p-5, which serves nobody";
+  EXPECT_EQ(View(other).state(), v1::PREPARING) << "on p-5, which serves no job";
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 
   Dispatch();

@@ -46,7 +46,7 @@ std::vector<v1::PlanShard> ShardsOfPs(const std::vector<v1::Hello>& ps) {
   return shards;
 }
 
-// Adds the shards of ps to the plan, those with larger shares first; returns the shares.
+// Adds the shards of ps to the plan, largest shares first. Returns the shares.
 std::vector<double> AddShardsOfPs(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
   std::vector<std::string> worker_hosts, shard_hosts;
   for (const v1::PlanWorker& worker : plan.workers()) worker_hosts.push_back(worker.host());

@@ -1,4 +1,5 @@
-// Draws up the plan of a generation: who computes which samples, who owns which chunks.
+// Makes the plan of a generation: which worker computes which samples, and which shard owns which
+// chunks.
 #pragma once
 
 #include <memory>
@@ -11,33 +12,34 @@
 namespace muster {
 
 struct PlanRequest {
-  v1::Job job;  // its generation is the one before
+  v1::Job job;  // its generation is the previous one
   v1::Graph graph;
   std::vector<v1::Hello> workers;  // by rank
-  std::vector<v1::Hello> ps;       // every thread of each becomes a shard; none with allreduce
+  std::vector<v1::Hello> ps;       // every thread of each ps becomes a shard; empty with allreduce
   std::string restore;             // as in JobPlan
   int64_t first_step = 0;
-  // The plan of a halted generation whose shards are carried on: this one has the same chunks.
-  // Null: of none.
+  // The plan of a halted generation whose shards continue in place. The new plan has the same
+  // chunks. Null: no shard continues.
   std::shared_ptr<const v1::JobPlan> carried;
-  std::vector<v1::PlanShard> shards;  // then: where they are
+  std::vector<v1::PlanShard> shards;  // with `carried`: where the shards are
   bool without_new_backups = false;   // no ps has room for them
   bool evaluate_first = false;        // as in JobPlan
 };
 
-// Shares of the batch are as even as possible, the remainder goes to the lower ranks. Workers must
-// not outnumber the samples of a batch. The session token comes from the system's random source.
+// The batch is shared as evenly as possible; the remainder goes to the lower ranks. Requires: at
+// least one sample per worker. The session token comes from the system's random source.
 //
-// Chunks are cut and placed as lib/plan/chunk_placement.h says, by the hosts of workers and ps.
-// Shards of ps with larger shares come first, else in the order given: shard 0, which judges steps,
-// has chunks whenever any shard has. With allreduce shard r is worker r's, all shares are equal and
-// the shards have no address yet. With local_sgd every optimizer slot has the chunks of the values
-// again. With ps_replication 2 every shard that has none is given a backup (PlaceBackups), of those
-// that are carried on too.
+// Chunks are cut and placed by the hosts of workers and ps, see lib/plan/chunk_placement.h. Shards
+// of ps are ordered by share, largest first, otherwise in the order given. So shard 0, which judges
+// steps, has chunks if any shard has.
+// - allreduce: shard r belongs to worker r, all shares are equal, and shards have no address yet.
+// - local_sgd: every optimizer slot has the same chunks as the values.
+// - ps_replication 2: every shard without a replica gets one (PlaceBackups), also shards that
+//   continue in place.
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request);
 
-// By which workers that are to join prepare while the generation of `running` goes on: with the
-// shares that its next one is to have. See Rehearsal.
+// Returns the plan for a warm-up: joining workers prepare with the shares of the next generation,
+// while the generation of `running` continues. See Rehearsal.
 v1::JobPlan RehearsalPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers);
 
 }  // namespace muster

@@ -17,7 +17,7 @@ v1::Hello MemberOn(const std::string& name, const std::string& host, int threads
   return hello;
 }
 
-// One parameter of 64 KiB, batches of 10, chunks of at most 1 KiB.
+// Returns a request with one parameter of 64 KiB, batches of 10, and chunks of at most 1 KiB.
 PlanRequest Request(v1::SyncMode mode = v1::BSP) {
   PlanRequest request;
   request.job.set_name("jobs/net-1");
@@ -33,7 +33,7 @@ PlanRequest Request(v1::SyncMode mode = v1::BSP) {
   return request;
 }
 
-// Of all elements, by shard.
+// Returns the share of all elements by shard.
 std::map<int, double> PartsOf(const v1::JobPlan& plan) {
   std::map<int, double> parts;
   for (const v1::PlanChunk& chunk : plan.chunks()) {
@@ -42,7 +42,7 @@ std::map<int, double> PartsOf(const v1::JobPlan& plan) {
   return parts;
 }
 
-TEST(JobPlanTest, TheBatchIsSharedEvenlyAndTheFirstWorkersTakeTheRest) {
+TEST(JobPlanTest, SharesTheBatchEvenlyAndTheFirstWorkersTakeTheRemainder) {
   PlanRequest request = Request();
   for (const char* name : {"w-0", "w-1", "w-2"}) request.workers.push_back(MemberOn(name, "here"));
   request.ps = {MemberOn("p-0", "here", 1)};
@@ -123,7 +123,7 @@ TEST(JobPlanTest, WithLocalSgdEverySlotHasTheChunksOfTheValues) {
   }
 }
 
-TEST(JobPlanTest, FrozenParametersAreSpreadApartFromTheRest) {
+TEST(JobPlanTest, FrozenAndTrainedParametersAreSpreadSeparately) {
   PlanRequest request = Request();
   request.workers = {MemberOn("w-0", "here")};
   request.ps = {MemberOn("p-0", "here", 2)};
@@ -144,7 +144,7 @@ TEST(JobPlanTest, FrozenParametersAreSpreadApartFromTheRest) {
   EXPECT_EQ(trained, (std::map<int, int64_t>{{0, 8 << 10}, {1, 8 << 10}}));
 }
 
-TEST(JobPlanTest, WithReplicationEveryShardHasABackupOnAnotherPs) {
+TEST(JobPlanTest, WithReplicationEveryShardHasAReplicaOnAnotherPs) {
   PlanRequest request = Request();
   request.job.mutable_spec()->mutable_resources()->set_ps_replication(2);
   request.workers = {MemberOn("w-0", "gpu-0")};
