@@ -1,12 +1,12 @@
-"""A stand-in of a Kubernetes API server, as far as `kubectl apply`, `get` and `delete` need it. It stores objects, merges patches that
-have no lists, and gives a StatefulSet without `replicas` one. It checks no schema and starts no pods."""
+"""A stand-in for a Kubernetes API server, as far as `kubectl apply`, `get` and `delete` need it. It stores objects, merges patches
+without lists, and sets `replicas: 1` in a StatefulSet without the field. It checks no schema and starts no pods."""
 
 import http.server
 import json
 import threading
 import urllib.parse
 
-# A protobuf message: "swagger" is 2.0, and nothing else. kubectl 1.28 asks for it before it makes a patch.
+# A protobuf message with only the field "swagger", 2.0. kubectl 1.28 requests it before it makes a patch.
 EMPTY_OPENAPI_V2 = b"\x0a\x032.0"
 SHORT_NAMES = {"HorizontalPodAutoscaler": ["hpa"]}
 
@@ -17,10 +17,10 @@ def plural(kind):
 
 
 def merge(thing, patch):
-    """RFC 7386. A strategic patch without lists means the same."""
+    """Applies a merge patch (RFC 7386). A strategic patch without lists has the same meaning."""
     for key, value in patch.items():
         if key.startswith("$") or isinstance(value, list):
-            raise ValueError(f"this stand-in merges no {key}")
+            raise ValueError(f"this stand-in cannot merge {key}")
         if value is None:
             thing.pop(key, None)
         elif isinstance(value, dict):
@@ -30,10 +30,10 @@ def merge(thing, patch):
 
 
 class ApiServer:
-    """Knows the kinds of `objects`, and holds none of them yet."""
+    """A server that knows the kinds of `objects` and stores no object yet."""
 
     def __init__(self, objects):
-        self.kinds = {}  # by group and version: plural, kind, whether it is in a namespace
+        self.kinds = {}  # by group and version: plural -> (kind, whether it is in a namespace)
         for thing in objects:
             self.kinds.setdefault(thing["apiVersion"], {})[plural(thing["kind"])] = (
                 thing["kind"], "namespace" in thing["metadata"])
@@ -52,7 +52,7 @@ class ApiServer:
         return next(thing for thing in self.stored.values() if (thing["kind"], thing["metadata"]["name"]) == (kind, name))
 
     def discover(self, path):
-        """What there is, as `kubectl` asks for it; None for any other path."""
+        """Returns the answer to a discovery request of `kubectl`; None for any other path."""
         groups = [version for version in self.kinds if "/" in version]
         if path == "/version":
             return {"major": "1", "minor": "32", "gitVersion": "v1.32.0"}
@@ -85,7 +85,7 @@ class ApiServer:
         return thing
 
     def answer(self, method, path, body):
-        """(code, object)"""
+        """Returns (HTTP code, object)."""
         found = self.discover(path) if method == "GET" else None
         if found is not None:
             return 200, found

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The commands of docs/kubernetes.md by which a fleet that runs gets an autoscaler, and loses it, keep the number of its workers. They
-run with a real kubectl; the API server is a stand-in (api_server.py)."""
+"""Checks the commands of docs/kubernetes.md that add an autoscaler to a running fleet, or remove it: the number of workers stays the
+same. The commands run with a real kubectl; the API server is a stand-in (api_server.py)."""
 
 import os
 import re
@@ -23,12 +23,12 @@ KUBECTL = os.environ.get("MUSTER_KUBECTL", "kubectl")
 HAS_KUBECTL = shutil.which(KUBECTL) is not None and "v5" in subprocess.run(
     [KUBECTL, "version", "--client"], capture_output=True, text=True, check=False).stdout
 APPLY = "kubectl apply -k my-overlay"
-# The name of the autoscaler and the rendered file that has it, for each component. The page has the name of the first.
+# The name of the autoscaler and the rendered file that contains it, by component. The page uses the first name.
 SCALERS = {"keda": ("scaledobject/muster-worker", "scaled"), "hpa": ("hpa/muster-worker", "scaled_hpa")}
 
 
 def commands(heading):
-    """Those of one section of the page."""
+    """Returns the commands of one section of the page."""
     with open(os.path.join(ROOT, "docs", "kubernetes.md"), encoding="utf-8") as file:
         section = re.search(rf"^### {heading}\n(.*?)(?=^#)", file.read(), re.M | re.S)[1]
     return re.findall(r"^    (kubectl .*)", section, re.M)
@@ -82,7 +82,7 @@ class Autoscaler(unittest.TestCase):
                 self.run_command(prepare)
                 self.run_command(apply)
                 self.assertEqual(self.workers(), 3)
-                self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"] = 7  # the autoscaler's
+                self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"] = 7  # as the autoscaler does
                 self.run_command(APPLY)
                 self.assertEqual(self.workers(), 7)
 
@@ -94,7 +94,7 @@ class Autoscaler(unittest.TestCase):
                 self.start(component)
                 self.overlay(component)
                 self.run_command(APPLY)
-                self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"] = 7  # the autoscaler's
+                self.api.named("StatefulSet", "muster-worker")["spec"]["replicas"] = 7  # as the autoscaler does
                 told = [self.run_command(command) for command in prepare][-1]
                 self.assertEqual(told, "7")
                 self.overlay(replicas=told)
@@ -117,5 +117,5 @@ class Autoscaler(unittest.TestCase):
 
 if __name__ == "__main__":
     if not HAS_KUBECTL:
-        print("tests/k8s/autoscaler_test.py:1: Skipped\nautoscalers are not added to a fleet: there is no kubectl with kustomize 5")
+        print("tests/k8s/autoscaler_test.py:1: Skipped\nno autoscaler is added to a fleet: there is no kubectl with kustomize 5")
     unittest.main()

@@ -1,11 +1,13 @@
-"""A cluster of one node that runs rendered manifests without Kubernetes: every pod in a network of its own, every container a process
-as its manifest says (container.py), with probes, restarts, deletions, scaling and rolling updates as a kubelet and the
-StatefulSet controller do them, names by a DNS server, the Service's address and the NetworkPolicies by nftables.
+"""A cluster of one node that runs rendered manifests without Kubernetes.
 
-What a kubelet has and this has not: cgroups (requests and limits are not enforced), seccomp, images (a root that was made from
-the same program stands for one), the back-off of a container that ends again and again (half a second always).
+- Every pod has its own network. Every container is a process that runs as its manifest says (container.py).
+- Probes, restarts, deletions, scaling and rolling updates work as in a kubelet and the StatefulSet controller.
+- A DNS server resolves names. nftables provides the Service's address and enforces the NetworkPolicies.
 
-The process that makes a Cluster is the node: it must have a network namespace of its own, and be root.
+Differences from a kubelet: no cgroups (requests and limits are not enforced), no seccomp, no images (a root folder with the
+same program takes their place). A container that ends repeatedly always restarts after half a second, without back-off.
+
+The process that creates a Cluster is the node: it must be root and have its own network namespace.
 """
 
 import dataclasses
@@ -39,7 +41,7 @@ def run(*command, **options):
 
 
 class Container:
-    """The process of a pod's only container, its probes and its restarts; a thread."""
+    """The process of a pod's only container, with its probes and restarts. A thread runs it."""
 
     def __init__(self, pod, folder, image):
         self.pod, self.folder, self.image = pod, folder, image
@@ -48,7 +50,7 @@ class Container:
         self.restarts = 0
         self.exit_codes = []
         self.pid = None
-        self.killed = False  # after the grace period
+        self.killed = False  # by SIGKILL, after the grace period
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.live, daemon=True)
 
@@ -70,7 +72,7 @@ class Container:
             time.sleep(RESTART_AFTER_S)
 
     def watch(self, process):
-        """Until the process has ended: because it wanted to, because a probe failed, or because the pod is deleted."""
+        """Probes the process until it has ended: by itself, because a probe failed, or because the pod is deleted."""
         started = False
         failures = dict.fromkeys(("startupProbe", "livenessProbe", "readinessProbe"), 0)
         due = dict.fromkeys(failures, 0.0)
@@ -100,7 +102,7 @@ class Container:
                         self.ready_since = None
                         self.pod.cluster.route()
                 elif failed and deadline is None:
-                    # The kubelet kills it after the grace period of the probe, not of the pod.
+                    # The kubelet uses the grace period of the probe here, not that of the pod.
                     deadline = now + self.spec[name].get("terminationGracePeriodSeconds", self.pod.grace_s)
                     os.kill(self.pid, signal.SIGTERM)
                 elif name == "startupProbe" and failures[name] == 0:
@@ -121,7 +123,7 @@ class Container:
                   for mount in self.spec.get("volumeMounts", [])]
         mounts += [{"source": os.path.join(pod.folder, name), "target": f"/etc/{name}", "read_only": False}
                    for name in ("resolv.conf", "hosts")]
-        # The runtime makes the folders that volumes are mounted on.
+        # A container runtime creates the mount points of volumes.
         for mount in mounts:
             pod.cluster.mount_point(self.image, mount["target"], os.path.isdir(mount["source"]))
         if os.path.exists(pid_file):
@@ -147,7 +149,7 @@ class Container:
 
 
 class Pod:
-    """One pod of a StatefulSet, or, without a container, one that only has labels and an address."""
+    """A pod of a StatefulSet. Without a container it has only labels and an address."""
 
     def __init__(self, cluster, name, labels, workload=None):
         self.cluster, self.name, self.labels, self.workload = cluster, name, labels, workload
@@ -175,7 +177,7 @@ class Pod:
             file.write(text)
 
     def connect(self):
-        """A wire to the node, which routes: no pod sees another's frames."""
+        """Connects the pod to the node by a veth pair. The node routes, so no pod sees another pod's frames."""
         wire = f"pod{self.number}"
         inside = ["nsenter", f"--net=/proc/{self.pause.pid}/ns/net", "ip"]
         run("ip", "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", str(self.pause.pid))
@@ -189,11 +191,11 @@ class Pod:
         return {"metadata.name": self.name, "metadata.namespace": self.cluster.namespace, "status.podIP": self.address}[path]
 
     def volume(self, name):
-        """The folder on the node that holds it."""
+        """Returns the folder on the node that holds the volume."""
         spec = self.workload["spec"]["template"]["spec"]
         group = spec.get("securityContext", {}).get("fsGroup", 0)
         volume = next((volume for volume in spec.get("volumes", []) if volume["name"] == name), None)
-        if volume is None:  # a claim: it is the next pod's of this name, too
+        if volume is None:  # a claim: the next pod of this name gets it, too
             folder = os.path.join(self.cluster.folder, "claims", f"{name}-{self.name}")
         else:
             folder = os.path.join(self.folder, "volumes", name)
@@ -206,17 +208,17 @@ class Pod:
             secret = volume["secret"]
             self.project(folder, self.cluster.secrets[secret["secretName"]], secret.get("defaultMode", 0o644), group)
         elif volume is not None and "persistentVolumeClaim" in volume:
-            pass  # an empty one
+            pass  # an empty folder
         elif volume is None or "emptyDir" in volume:
             os.chown(folder, 0, group)
             os.chmod(folder, 0o2775 if volume is None else 0o2777)
         else:
-            raise RuntimeError(f"{self.name}: no volume of this kind can be had here: {volume}")
+            raise RuntimeError(f"{self.name}: this cluster has no volumes of this kind: {volume}")
         return folder
 
     @staticmethod
     def project(folder, data, mode, group):
-        """As the kubelet writes it: names are links into a folder that is exchanged as a whole."""
+        """Writes files as the kubelet does: names are links into a folder that is replaced as a whole."""
         os.makedirs(os.path.join(folder, "..1"))
         os.symlink("..1", os.path.join(folder, "..data"))
         for key, text in data.items():
@@ -243,7 +245,7 @@ class Pod:
 
 @dataclasses.dataclass
 class Ended:
-    """How a pod ended that was deleted."""
+    """How a deleted pod ended."""
     name: str
     exit_code: int
     seconds: float
@@ -252,14 +254,14 @@ class Ended:
 
 
 class Cluster:
-    """The node and what a control plane does. Methods are called on one thread."""
+    """The node, with the work of a control plane. One thread calls the methods."""
 
     def __init__(self, folder, objects, images, log=print):
-        """`images`: folder by image name without its tag; what is updated is another image."""
+        """`images`: folder by image name without tag. An update uses other folders."""
         self.folder, self.objects, self.images, self.log = folder, objects, dict(images), log
         self.namespace = next(thing["metadata"]["name"] for thing in objects if thing["kind"] == "Namespace")
         self.sets = {thing["metadata"]["name"]: thing for thing in objects if thing["kind"] == "StatefulSet"}
-        self.secrets = {}  # by name: what its files hold
+        self.secrets = {}  # by name: file name -> text
         self.policies = manifests.Policies(objects)
         self.pods = {}
         self.numbers = 0
@@ -272,7 +274,7 @@ class Cluster:
                                   for number, thing in enumerate(services, 1)}
         run("ip", "link", "set", "lo", "up")
         run("ip", "addr", "add", f"{DNS_ADDRESS}/32", "dev", "lo")
-        # The node's own way out, which leads nowhere; but where there is none, no Service can be dialed from the node.
+        # The node's default route leads nowhere. Without one, no process on the node could dial a Service.
         run("ip", "link", "add", "out", "type", "veth", "peer", "name", "nowhere")
         run("ip", "addr", "add", NODE_ADDRESS, "dev", "out")
         run("ip", "link", "set", "out", "up")
@@ -314,7 +316,7 @@ class Cluster:
     # Pods
 
     def start(self, name):
-        """A pod of a StatefulSet."""
+        """Starts a pod of a StatefulSet."""
         workload = self.sets[name.rsplit("-", 1)[0]]
         pod = Pod(self, name, manifests.labels_of(workload), workload)
         self.pods[name] = pod
@@ -323,20 +325,20 @@ class Cluster:
         return pod
 
     def stranger(self, name, labels):
-        """A pod that runs nothing."""
+        """Adds a pod that runs nothing."""
         self.pods[name] = Pod(self, name, labels)
         self.route()
         return self.pods[name]
 
     def apply(self):
-        """Brings up all replicas at once, as Parallel says."""
+        """Starts all replicas at once (podManagementPolicy: Parallel)."""
         for name, workload in self.sets.items():
             for ordinal in range(workload["spec"]["replicas"]):
                 if f"{name}-{ordinal}" not in self.pods:
                     self.start(f"{name}-{ordinal}")
 
     def delete(self, *names):
-        """Ends pods in their grace periods, all at the same time, and takes them away."""
+        """Ends all these pods at the same time, within their grace periods, and removes them."""
         begin = time.monotonic()
         for name in names:
             self.pods[name].container.stopping.set()
@@ -347,14 +349,14 @@ class Cluster:
         self.route()
 
     def take_away(self, name, begin):
-        """A pod that was told to end at `begin`, and has."""
+        """Removes a pod that has ended after a stop request at `begin`."""
         pod = self.pods.pop(name)
         self.ended.append(Ended(name, pod.container.exit_codes[-1], time.monotonic() - begin, pod.container.killed, pod.container.restarts))
         self.log(f"{name} ended with {self.ended[-1].exit_code} after {self.ended[-1].seconds:.1f} s")
         pod.remove()
 
     def replace(self, name):
-        """kubectl delete pod: another of the same name comes, at another address."""
+        """kubectl delete pod: another pod of the same name starts, at another address."""
         self.delete(name)
         self.start(name)
 
@@ -366,12 +368,12 @@ class Cluster:
                 self.start(f"{name}-{ordinal}")
 
     def roll_out(self, images, patience_s):
-        """RollingUpdate of all sets to other images: from the last pod to the first, the next one when the one before has been ready
-        for minReadySeconds. The sets do it side by side: a pod that is slow to end holds up no other set."""
+        """Updates all sets to other images (RollingUpdate), from the last pod to the first. The next pod is replaced after the
+        previous one has been ready for minReadySeconds. The sets update concurrently: a pod that ends slowly delays no other set."""
         self.images.update(images)
         waiting = {name: [f"{name}-{ordinal}" for ordinal in range(workload["spec"]["replicas"])]
                    for name, workload in self.sets.items()}
-        ending, last = {}, {}  # by set: (pod, when it was told), pod
+        ending, last = {}, {}  # by set: (pod, time of the stop request), pod
         deadline = time.monotonic() + patience_s
         while True:
             last = {name: pod for name, pod in last.items()
@@ -404,18 +406,18 @@ class Cluster:
             time.sleep(LOOK_S)
 
     def shut_down(self):
-        """Coordinator first: members that find none do not wait for their jobs to go on."""
+        """Ends the coordinator first: members without a coordinator do not wait until their jobs continue without them."""
         running = [name for name, pod in self.pods.items() if pod.container is not None]
         self.delete(*sorted(running))
 
     def in_pod(self, name):
-        """What a command begins with that runs in the pod's network, as what comes by kubectl port-forward does."""
+        """Returns the prefix of a command that runs in the pod's network, as connections by kubectl port-forward do."""
         return ["nsenter", f"--net=/proc/{self.pods[name].pause.pid}/ns/net"]
 
     # Network
 
     def route(self):
-        """Services and policies, for the pods that there are now."""
+        """Sets the rules of Services and policies for the present pods."""
         with self.routing:
             pods = list(self.pods.values())
             rules = ["flush ruleset", "table ip node {"]
@@ -429,7 +431,7 @@ class Cluster:
                     translations.append(f"ip daddr {address} tcp dport {port['port']} dnat to {ready[0].address}:{number}")
             for hook in ("prerouting", "output"):
                 rules += [f"chain {hook} {{ type nat hook {hook} priority -100;", *translations, "}"]
-            # Of a Service without endpoints.
+            # A Service without endpoints refuses connections.
             refused = f"ip daddr {SERVICE_NETWORK}0/24 reject"
             rules.append(f"chain to_services {{ type filter hook output priority 0; {refused}; }}")
             rules += ["chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept",
@@ -453,7 +455,7 @@ class Cluster:
             run("nft", "-f", "-", input="\n".join(rules) + "\n")
 
     def addresses_of(self, name):
-        """What cluster DNS says; None where the name is not known."""
+        """Returns the answer of the cluster DNS; None if the name is unknown."""
         suffix = f".{self.namespace}.{DOMAIN}"
         if not name.endswith(suffix):
             return None
@@ -487,13 +489,13 @@ class Cluster:
                             b"".join(answers), client)
 
     def read_page(self, name, port, path):
-        """What the pod answers to itself by HTTP."""
+        """Returns a page of the pod, requested by HTTP from inside the pod."""
         url = f"http://{self.pods[name].address}:{port}{path}"
         return run(*self.in_pod(name), sys.executable, "-c",
                    f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())")
 
     def can_connect(self, source, address, port, patience_s=0.5):
-        """Whether a process in this pod can."""
+        """Returns whether a process in this pod can connect."""
         return subprocess.run(
             [*self.in_pod(source), sys.executable, "-c",
              f"import socket; socket.create_connection(('{address}', {port}), timeout={patience_s})"],

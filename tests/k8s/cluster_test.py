@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The rendered overlay dev-cpu as a cluster of processes (cluster.py): its example job is trained, pods are deleted, the workers
-scaled, everything is rolled out anew while it trains, and the model must come out the same to the bit.
+"""Runs the rendered overlay dev-cpu as a cluster of processes (cluster.py). While a job trains, the test deletes pods, scales the
+workers and rolls out an update. The model must be the same to the bit.
 
-Needs root, unshare, iproute2 and nftables; says that it was skipped where it lacks them. Takes a minute.
+Needs root, unshare, iproute2 and nftables; without them the test is skipped and says so. Takes a minute.
 
-The rolling update is to the same programs with another version number. MUSTER_UPDATE_TO=DIR: to those of another commit, whose
-bazel-bin/services is DIR (or a copy of its */main); MUSTER_UPDATE_FROM=DIR: from those, to these.
+The rolling update installs the same programs with another version number. With MUSTER_UPDATE_TO=DIR it installs those of another
+commit, whose bazel-bin/services is DIR (or a copy of its */main). With MUSTER_UPDATE_FROM=DIR it updates from those to the present ones.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ import manifests  # noqa: E402
 TOOLS = ("unshare", "nsenter", "ip", "nft")
 ENTERED = "MUSTER_TEST_IS_THE_NODE"
 PATIENCE_S = 60
-LOG_LINES = 40  # of each pod, when something fails
+LOG_LINES = 40  # of each pod, if a test fails
 JOB = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
-# What a step computes must not depend on how many there will be, nor on how many workers there are.
+# With these settings a step computes the same for any number of steps, and the number of workers is fixed.
 FIXED = ["resources.workers={min: 2, max: 2}", "training.schedule={warmup_steps: 50}"]
 ENDLESS = "training.steps=1000000"
 PROGRAMS = os.path.join(ROOT, "services")
 ROLES = ("coordinator", "ps", "worker")
-# The labels of muster_build_info, wherever they stand.
+# Matches the labels of muster_build_info in any order.
 BUILD_INFO = re.compile(r'^muster_build_info\{(?=.*commit="([^"]*)")(?=.*version="([^"]*)")', re.MULTILINE)
 
 
@@ -53,13 +53,13 @@ def why_not():
 
 
 def build_of(program):
-    """What it says that it is: (version, commit)."""
+    """Returns the (version, commit) that the program reports."""
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     return re.match(r"muster (\S+)\ncommit (\S+)\n", told).groups()
 
 
 def renumber(program):
-    """Makes it another version, of a number of as many digits, and leaves all else as it is."""
+    """Changes only the version number in the program, to another one of the same length."""
     version = build_of(program)[0]
     other = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), version)
     with open(program, "rb") as file:
@@ -71,7 +71,7 @@ def renumber(program):
 
 
 class ClusterCase(unittest.TestCase):
-    """A cluster for all tests of a class, which come in the order of their names."""
+    """All tests of a class share a cluster. They run in the order of their names."""
 
     @classmethod
     def make_folder(cls):
@@ -81,7 +81,7 @@ class ClusterCase(unittest.TestCase):
 
     @classmethod
     def make_images(cls, name, programs=PROGRAMS):
-        """The folder of each image, by its name; of `programs`/ROLE/main."""
+        """Makes an image from `programs`/ROLE/main for each role. Returns the folders by image name."""
         images = {f"muster-{role}": os.path.join(cls.folder, name, role) for role in ROLES}
         for role in ROLES:
             subprocess.run([os.path.join(ROOT, "tools", "image_root.sh"), images[f"muster-{role}"],
@@ -117,7 +117,7 @@ class ClusterCase(unittest.TestCase):
 
 
 class Fleet(ClusterCase):
-    """dev-cpu as it is."""
+    """The overlay dev-cpu without changes."""
 
     @classmethod
     def setUpClass(cls):
@@ -165,7 +165,7 @@ class Fleet(ClusterCase):
             time.sleep(0.1)
 
     def model(self, checkpoint):
-        """SHA-256 of a checkpoint's files but its manifest, by name: the same training writes the same bytes."""
+        """Returns the SHA-256 of a checkpoint's files except the manifest, by name. The same training writes the same bytes."""
         folder = os.path.join(self.folder, checkpoint)
         self.muster("checkpoint", "get", checkpoint, folder)
         sums = {}
@@ -184,7 +184,7 @@ class Fleet(ClusterCase):
         return sum(member["role"] == "WORKER" and job in member.get("jobs", []) for member in members)
 
     def check_builds(self, images):
-        """Every pod runs the program of its image and says so itself, and the coordinator says it of its members."""
+        """Checks that every pod runs the program of its image, by its own metrics and by the coordinator's list of members."""
         versions = {}
         for name, pod in self.cluster.pods.items():
             if pod.container is None:
@@ -201,7 +201,7 @@ class Fleet(ClusterCase):
         self.assertEqual({member["name"]: member["version"] for member in members}, versions)
 
     def await_steps(self, job, what):
-        """The job goes on: it has made steps since now."""
+        """Waits until the job has made a new step."""
         begin = self.step(job)
         self.await_job(job, what, lambda now: now["state"] in ("RUNNING", "SUCCEEDED") and
                        int(now["progress"].get("step", 0)) > begin)
@@ -247,7 +247,7 @@ class Fleet(ClusterCase):
             fleet.replace(name)
             fleet.await_ready(PATIENCE_S)
             self.await_steps(disturbed, f"a step after {name} was deleted")
-            self.say(f"step {self.step(disturbed)}: goes on without the old {name}")
+            self.say(f"step {self.step(disturbed)}: continues without the old {name}")
         self.check_builds(self.now)
         fleet.roll_out(self.next, 2 * PATIENCE_S)
         self.await_steps(disturbed, "a step after the rolling update")
@@ -282,7 +282,7 @@ class Fleet(ClusterCase):
 
 
 class SecureFleet(ClusterCase):
-    """gpu-tcp, but for its GPUs: with the certificates that its Certificates ask for."""
+    """The overlay gpu-tcp without GPUs, with the certificates that its Certificates request."""
 
     @classmethod
     def setUpClass(cls):
@@ -293,7 +293,7 @@ class SecureFleet(ClusterCase):
         settings["worker.flags"] = settings["worker.flags"].replace("--devices=cuda:all", "--devices=cpu")
         cls.now["muster-worker-cuda"] = cls.now["muster-worker"]
         cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), objects, cls.now, cls.say)
-        # What cert-manager would do.
+        # Issues the certificates, as cert-manager would.
         authority = os.path.join(cls.folder, "authority")
         cls.certs("init", "--dir", authority)
         for certificate in objects:
@@ -320,7 +320,7 @@ class SecureFleet(ClusterCase):
                 files[name] = file.read()
 
     def muster(self, *arguments):
-        """Through a port-forward."""
+        """Runs the command as through a port-forward."""
         return subprocess.run([*self.cluster.in_pod("muster-coordinator-0"), os.path.join(ROOT, "cli", "muster"),
                                "--server=localhost:7070", *arguments], capture_output=True, text=True, check=False,
                               timeout=2 * PATIENCE_S)
@@ -345,12 +345,12 @@ class SecureFleet(ClusterCase):
 def main():
     reason = why_not()
     if reason:
-        # As gtest says it, for the summary of tools/test.sh.
+        # The format of gtest, for the summary of tools/test.sh.
         print(f"tests/k8s/cluster_test.py:1: Skipped\nmanifests are not run: {reason}")
         return
     if ENTERED in os.environ:
         unittest.main()
-    # A node for each class. What runs in its process namespace ends with it.
+    # Each class gets its own node. The processes in its process namespace end with it.
     for case in sys.argv[1:] or ["Fleet", "SecureFleet"]:
         ended = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation",
                                 "private", sys.executable, os.path.abspath(__file__), "-v", case],

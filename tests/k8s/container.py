@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Starts one container of a pod as a process, as a container runtime would: container.py SPEC.json. Needs root.
 
-In the pod's network, with its own mounts and processes, as process 1, in a root that holds the image's files and the volumes, as the
-user and without the rights that the manifest takes from it. Writes the process id to `pid_file`; ends with the program's exit
-code, 128 and the signal's number for a signal.
+The process is in the pod's network, has its own mounts and process namespace, and is process 1. Its root contains the image's
+files and the volumes. It has the user and the restricted rights of the manifest. Writes the process id to `pid_file`. Exits
+with the program's exit code, or with 128 plus the number of the signal that ended it.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ def enter(spec):
 def lower(spec):
     if spec["drop_capabilities"]:
         for capability in range(CAPABILITIES):
-            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # those that the kernel does not know are dropped anyway
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails only for capabilities that the kernel does not know
     os.setgroups(spec["groups"])
     os.setresgid(*[spec["gid"]] * 3)
     os.setresuid(*[spec["uid"]] * 3)
@@ -80,7 +80,7 @@ def main():
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             enter(spec)
             lower(spec)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's own change
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE; the program must not inherit that
             os.execve(spec["argv"][0], spec["argv"], spec["env"])
         except OSError as error:
             print(f"container: {error}", file=sys.stderr, flush=True)

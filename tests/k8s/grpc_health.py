@@ -1,4 +1,4 @@
-"""A gRPC health check as the kubelet makes it, in plaintext, in as much of HTTP/2 as that takes."""
+"""A gRPC health check as the kubelet makes it, in plaintext, with the minimum of HTTP/2."""
 
 import socket
 import struct
@@ -14,12 +14,12 @@ def frame(kind, flags, stream, payload):
 
 
 def literal(name, value):
-    """A header without compression (RFC 7541, 6.2.2)."""
+    """Returns a header field without compression (RFC 7541, 6.2.2)."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def check(host, port, service, timeout):
-    """Whether the service is SERVING. Whatever else happens is a failed probe: False."""
+    """Returns whether the service is SERVING. Any error is a failed probe: False."""
     try:
         with socket.create_connection((host, port), timeout=timeout) as connection:
             connection.settimeout(timeout)
@@ -41,7 +41,7 @@ def ask(connection, authority, service):
     while True:
         head = stream.read(9)
         if len(head) < 9:
-            raise ValueError("hung up")
+            raise ValueError("the server closed the connection")
         kind, flags = head[3], head[4]
         payload = stream.read(int.from_bytes(head[:3], "big"))
         if kind == SETTINGS and not flags & ACK:
@@ -49,10 +49,10 @@ def ask(connection, authority, service):
         elif kind == PING and not flags & ACK:
             connection.sendall(frame(PING, ACK, 0, payload))
         elif kind == GOAWAY:
-            raise ValueError("sent away")
+            raise ValueError("the server sent GOAWAY")
         elif kind == DATA:
             answer += payload
         if kind in (DATA, HEADERS) and flags & END_STREAM:
             break
-    # Five bytes before the message, whose only field is the status.
+    # Five bytes precede the message, whose only field is the status.
     return answer[6] if len(answer) >= 7 and answer[5] == 8 else 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes schema-VERSION.json: what Kubernetes' API server of a version knows of the kinds that we use, in a few kilobytes.
+"""Makes schema-VERSION.json: the schema of one Kubernetes version for the kinds that Muster uses, in a few kilobytes.
 
     pip download --no-deps kubernetes-validate && unzip -d kubernetes-validate kubernetes_validate-*.whl
     tests/k8s/make_schema.py kubernetes-validate 1.27 1.37
@@ -33,14 +33,14 @@ def short(name):
 
 
 class Excerpt:
-    """Types by short name, each with those that it refers to."""
+    """Types by short name, with every type that they refer to."""
 
     def __init__(self, definitions):
         self.definitions = definitions
         self.types = {}
 
     def add(self, name):
-        """Adds the type of this long name; returns how it is written."""
+        """Adds the type of this long name. Returns its form in the excerpt."""
         definition = self.definitions[name]
         if name.endswith((".IntOrString", ".Quantity")):
             return "scalar"
@@ -78,12 +78,12 @@ def make(package, version):
                 kinds[written] = excerpt.add(name)
     missing = sorted(set(KINDS) - set(kinds))
     if missing:
-        sys.exit(f"make_schema: {version} lacks {', '.join(missing)}")
+        sys.exit(f"make_schema: Kubernetes {version} has no {', '.join(missing)}")
     origin = (f"Kubernetes {version}'s OpenAPI definitions (Apache License 2.0), from the Python package kubernetes-validate; "
               "made by tests/k8s/make_schema.py")
     path = os.path.join(HERE, f"schema-{version}.json")
     with open(path, "w", encoding="utf-8") as file:
-        # One type a line: two versions can be compared.
+        # One type per line, so that diff can compare two versions.
         file.write('{\n"origin": %s,\n"kinds": %s,\n"types": {\n' % (json.dumps(origin), json.dumps(kinds)))
         file.write(",\n".join(f"{json.dumps(name)}: {json.dumps(body, separators=(',', ':'))}"
                               for name, body in sorted(excerpt.types.items())))

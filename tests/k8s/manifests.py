@@ -1,5 +1,5 @@
-"""What is wrong with a set of Kubernetes objects: fields that the API server does not know, and what no schema says, such as a
-selector that selects nothing, or a flag that the program does not have. Every check returns faults as sentences."""
+"""Finds faults in a set of Kubernetes objects: fields that the API server does not know, and faults that no schema finds, such as
+a selector that selects no pods, or a flag that the program does not have. Every check returns faults as sentences."""
 
 import json
 import math
@@ -7,9 +7,9 @@ import re
 
 import yaml
 
-# Labels of pods that are not ours: who is let in by a policy, or looked up.
+# Labels of pods outside of Muster: clients that a policy lets in, and the DNS server.
 STRANGERS = ("muster.io/client", "k8s-app")
-# Secrets that a site makes, and docs/kubernetes.md says how.
+# Secrets that a site makes, as docs/kubernetes.md describes.
 SITE_SECRETS = ("muster-etcd-tls",)
 HEADROOM_S = 10  # of a pod's grace period, after the drain
 HUNG_GRACE_MAX_S = 10  # a process that hangs does not answer SIGTERM
@@ -29,7 +29,7 @@ def name_of(thing):
 
 
 def type_faults(value, wanted, path, schema):
-    """Unknown and missing fields, and values of the wrong type, of a value that should be of a type of the schema."""
+    """Returns the faults of a value that should have this type of the schema: unknown fields, missing fields, wrong types."""
     faults = []
 
     def check(value, wanted, path):
@@ -61,7 +61,7 @@ def type_faults(value, wanted, path, schema):
 
 
 def schema_faults(objects, schema):
-    """The same of whole objects. Kinds of others (cert-manager's, ...) are passed over."""
+    """Returns the faults of whole objects. Skips kinds of other projects (cert-manager, ...)."""
     faults = []
     for thing in objects:
         kind = f"{thing.get('apiVersion')}/{thing.get('kind')}"
@@ -98,7 +98,7 @@ def selects(selector, labels):
 
 
 def port_number(port, workload):
-    """The number of a port that a policy or a Service names; None where the workload has none of that name."""
+    """Returns the number of a port that a policy or a Service names; None if the workload has no port of that name."""
     if isinstance(port, int):
         return port
     for container in containers(workload):
@@ -109,20 +109,20 @@ def port_number(port, workload):
 
 
 class Policies:
-    """Who may connect to whom, by the NetworkPolicies of one namespace."""
+    """The connections that the NetworkPolicies of one namespace allow."""
 
     def __init__(self, objects):
         self.policies = [thing for thing in objects if thing["kind"] == "NetworkPolicy"]
 
     def allows(self, source, target, port, protocol="TCP"):
-        """Whether pods with these labels in this namespace may connect; the namespace's name is in `namespace` of an end that is
-        elsewhere. `port` is a number."""
+        """Returns whether pods with these labels may connect. An end in another namespace has its name in `namespace`. `port` is
+        a number."""
         return (self.side_allows("Egress", "egress", "to", source, target, port, protocol) and
                 self.side_allows("Ingress", "ingress", "from", target, source, port, protocol))
 
     def side_allows(self, kind, rules, ends, here, there, port, protocol):
         if "namespace" in here:
-            return True  # of another namespace's policies nothing is known
+            return True  # the policies of another namespace are unknown
         ours = [policy["spec"] for policy in self.policies
                 if kind in policy["spec"].get("policyTypes", ["Ingress"]) and selects(policy["spec"]["podSelector"], here)]
         return not ours or any(self.rule_allows(rule, ends, there, port, protocol)
@@ -160,7 +160,7 @@ def labels_of(workload):
 
 
 def quantity(text):
-    """Kubernetes' numbers: 500m, 2, 1536Mi."""
+    """Converts a Kubernetes quantity: 500m, 2, 1536Mi."""
     match = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", str(text))
     scale = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
              "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -173,7 +173,7 @@ def seconds(text):
 
 
 def flags_of(container, spec, objects):
-    """(flags by name, faults) of a container's arguments, those of its flag files included."""
+    """Returns (flags by name, faults) of a container's arguments, including its flag files."""
     flags, faults = {}, []
     maps = {thing["metadata"]["name"]: thing for thing in objects if thing["kind"] == "ConfigMap"}
     volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
@@ -201,23 +201,23 @@ def flags_of(container, spec, objects):
         if match is None:
             faults.append(f"'{line}' is no flag")
         elif match[1] in flags:
-            faults.append(f"--{match[1]} is said twice")
+            faults.append(f"--{match[1]} is set twice")
         else:
             flags[match[1]] = match[2]
     return flags, faults
 
 
 def role_reads(role):
-    """Whether it opens files that jobs name."""
+    """Returns whether programs of this role open files that jobs name."""
     return role in ("coordinator", "worker")
 
 
-# What no schema says
+# Faults that no schema finds
 
 
 class Semantics:
-    """`flags`: the names that each role's program accepts; None where no program is at hand. `version`: the tag of images. `schema`:
-    of what kinds of others hold of Kubernetes' own types, if any."""
+    """`flags`: the flags that the program of each role accepts; None without programs. `version`: the tag of images. `schema`: for
+    parts of other projects' kinds that have types of Kubernetes; may be None."""
 
     def __init__(self, objects, version, flags=None, schema=None):
         self.objects = objects
@@ -258,10 +258,10 @@ class Semantics:
         for thing in self.objects:
             self.where = name_of(thing)
             if self.where in seen:
-                self.fault("is there twice")
+                self.fault("exists twice")
             seen.add(self.where)
             if thing["kind"] not in cluster_wide and thing["metadata"].get("namespace") not in namespaces:
-                self.fault("is in a namespace that is not made here")
+                self.fault("is in a namespace that the manifests do not create")
 
     def check_workload(self, workload):
         spec = workload["spec"]
@@ -270,7 +270,7 @@ class Semantics:
         claims = spec.get("volumeClaimTemplates", [])
         for labels in [spec["selector"].get("matchLabels", {})] + [claim["metadata"].get("labels", {}) for claim in claims]:
             if "app.kubernetes.io/version" in labels:
-                self.fault("a version in what cannot be changed: the next one could not be applied")
+                self.fault("a version in a field that cannot change: the next version could not be applied")
         service = self.named("Service", spec.get("serviceName"))
         if service is None or service["spec"].get("clusterIP") != "None":
             self.fault(f"serviceName: {spec.get('serviceName')} is no headless Service")
@@ -281,7 +281,7 @@ class Semantics:
         if spec.get("volumeClaimTemplates") and spec.get("replicas") != 1:
             self.fault("replicas: two coordinators would each have half of the members")
         if spec["template"]["spec"].get("restartPolicy", "Always") != "Always":
-            self.fault("restartPolicy: a StatefulSet's is Always")
+            self.fault("restartPolicy: must be Always in a StatefulSet")
 
     def check_references(self, workload):
         spec = workload["spec"]["template"]["spec"]
@@ -301,7 +301,7 @@ class Semantics:
                 self.fault(f"there is no PersistentVolumeClaim {claim}")
             secret = volume.get("secret", {}).get("secretName")
             if secret and secret not in made_secrets and secret not in SITE_SECRETS and self.named("Secret", secret) is None:
-                self.fault(f"nobody makes the Secret {secret}")
+                self.fault(f"no object makes the Secret {secret}")
         mounted = [mount["name"] for container in containers(workload) for mount in container.get("volumeMounts", [])]
         for name in sorted(set(mounted) - set(volumes)):
             self.fault(f"there is no volume {name} to mount")
@@ -311,20 +311,20 @@ class Semantics:
             if not selects(constraint["labelSelector"], labels_of(workload)):
                 self.fault("topologySpreadConstraints: spreads other pods")
             if constraint["whenUnsatisfiable"] == "DoNotSchedule" and constraint.get("nodeTaintsPolicy") != "Honor":
-                self.fault("topologySpreadConstraints: a node that is cordoned would count as an empty one, and a pod wait for it")
+                self.fault("topologySpreadConstraints: a cordoned node would count as an empty one, and a pod would wait for it")
 
     def check_security(self, workload):
-        """Pod Security Standard "restricted", where the namespace enforces it, and what of it holds everywhere."""
+        """Checks the Pod Security Standard "restricted" if the namespace enforces it, and its common part everywhere."""
         spec = workload["spec"]["template"]["spec"]
         pod = spec.get("securityContext", {})
         if spec.get("automountServiceAccountToken") is not False:
-            self.fault("a token of the Kubernetes API is mounted, which nothing needs")
+            self.fault("a token of the Kubernetes API is mounted, but no program needs it")
         for field in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
             if spec.get(field):
                 self.fault(f"{field} is not restricted")
         for volume in spec.get("volumes", []):
             if "hostPath" in volume:
-                self.fault(f"the volume {volume['name']} is of the host")
+                self.fault(f"the volume {volume['name']} is a hostPath")
         restricted = all(thing["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce") == "restricted"
                          for thing in self.objects if thing["kind"] == "Namespace")
         for container in containers(workload):
@@ -349,7 +349,7 @@ class Semantics:
         spec = workload["spec"]["template"]["spec"]
         role = workload["metadata"]["labels"].get("app.kubernetes.io/component")
         if container["name"] != role:
-            self.fault(f"the container is called {container['name']} and the component {role}")
+            self.fault(f"the container has the name {container['name']}, but the component is {role}")
         if not container.get("image", "").endswith(":" + self.version):
             self.fault(f"image: {container.get('image')} is not of version {self.version}")
         resources = container.get("resources", {})
@@ -359,9 +359,9 @@ class Semantics:
             elif quantity(resources["requests"][resource]) > quantity(resources["limits"][resource]):
                 self.fault(f"resources: more {resource} is requested than the limit")
         flags, faults = flags_of(container, spec, self.objects)
-        # A fleet without certificates is for a first look, where others want the processors too.
+        # A fleet without certificates is for a first look, on machines that other programs use too.
         if role != "coordinator" and "insecure" not in flags and resources.get("requests") != resources.get("limits"):
-            self.fault("resources: requests are not limits, so its processors are not its own")
+            self.fault("resources: requests and limits differ, so it shares its processors with other pods")
         for text in faults:
             self.fault(text)
         if self.program_flags is not None:
@@ -377,11 +377,11 @@ class Semantics:
             if port not in ports and flag not in flags:
                 continue
             if flag == "data_port" and flags.get("transport") == "rdma":
-                continue  # listens on no port of TCP
+                continue  # RDMA listens on no TCP port
             if str(flags.get(flag, "")).rsplit(":", 1)[-1] != str(ports.get(port)):
                 self.fault(f"--{flag}={flags.get(flag)}, but the port {port} is {ports.get(port)}")
             elif flag != "data_port" and not flags[flag].startswith("0.0.0.0:"):
-                self.fault(f"--{flag}={flags[flag]}: nobody outside of the pod reaches that")
+                self.fault(f"--{flag}={flags[flag]}: not reachable from outside of the pod")
         variables = {variable["name"] for variable in container.get("env", [])}
         for value in container.get("args", []) + container.get("command", []):
             for variable in re.findall(r"\$\(([A-Z_]+)\)", value):
@@ -391,7 +391,7 @@ class Semantics:
             for address in flags["coordinator"].split(","):
                 self.check_coordinator_address(address)
             if flags.get("name") != "$(POD_NAME)":
-                self.fault("--name must be the pod's: a replaced member is known by it")
+                self.fault("--name must be the name of the pod: it identifies a replaced member")
         grace = spec.get("terminationGracePeriodSeconds", 30)
         if "drain_timeout" in flags and seconds(flags["drain_timeout"]) + HEADROOM_S > grace:
             self.fault(f"--drain_timeout={flags['drain_timeout']} does not fit the grace period of {grace} s")
@@ -401,9 +401,9 @@ class Semantics:
         roots = flags.get("data_roots", "").split(",")
         if role_reads(container["name"]) and not all(any(mount["mountPath"] == root for mount in container["volumeMounts"])
                                                      for root in roots):
-            self.fault("--data_roots: jobs could read what is not mounted for them")
+            self.fault("--data_roots: jobs could read folders that are not mounted for them")
         if ("tls" in flags) == ("insecure" in flags):
-            self.fault("--tls or --insecure, one of them")
+            self.fault("--tls or --insecure: exactly one of them is required")
         secrets = {volume["name"] for volume in spec.get("volumes", []) if "secret" in volume}
         for flag in {"tls", "store_tls"} & set(flags):
             if not any(mount["mountPath"] == flags[flag] and mount["name"] in secrets and not
@@ -412,10 +412,10 @@ class Semantics:
         if container["name"] == "coordinator" and workload["spec"].get("replicas", 1) != 1:
             self.check_turns(spec, flags)
         if flags.get("data_security") == "none":
-            self.fault("--data_security=none: whoever reaches the port would be believed")
+            self.fault("--data_security=none: every process that reaches the port would be trusted")
 
     def check_coordinator_address(self, address):
-        """HOST:PORT of a Service, or of one of the pods of a StatefulSet by its headless Service."""
+        """Checks HOST:PORT, of a Service or of a pod of a StatefulSet by its headless Service."""
         host, _, port = address.partition(":")
         pod, _, service_name = host.rpartition(".")
         service = self.named("Service", service_name)
@@ -427,9 +427,9 @@ class Semantics:
             self.fault(f"--coordinator={address}: there is no such pod")
 
     def check_turns(self, spec, flags):
-        """What several coordinators must have."""
+        """Checks the requirements of several coordinators."""
         if not (flags.get("store") or "").startswith("etcd://"):
-            self.fault("replicas: coordinators take turns only on etcd")
+            self.fault("replicas: several coordinators need etcd")
             return
         host, _, port = flags["store"][len("etcd://"):].split("/")[0].split(",")[0].rpartition(":")
         etcd = {"namespace": host.partition(".")[2]}
@@ -440,25 +440,25 @@ class Semantics:
                   if "persistentVolumeClaim" in volume and volume["name"] == "state"]
         if not any(self.named("PersistentVolumeClaim", claim)["spec"]["accessModes"] == ["ReadWriteMany"]
                    for claim in claims if self.named("PersistentVolumeClaim", claim)):
-            self.fault("coordinators that take turns have no folder that they share")
+            self.fault("several coordinators need a shared state folder (ReadWriteMany)")
 
     def check_probes(self, workload, container, flags, role):
         port = str(flags.get("health", "")).rsplit(":", 1)[-1]
-        # Whether it leads must not be asked of one of several: an update would wait for those that stand by.
+        # With several coordinators the probe must not ask for the leader: an update would wait for the standbys.
         ready = "" if role == "coordinator" and workload["spec"].get("replicas", 1) != 1 else role
         for probe, service in (("startupProbe", ""), ("livenessProbe", ""), ("readinessProbe", ready)):
             grpc = container.get(probe, {}).get("grpc")
             if grpc is None:
-                self.fault(f"{probe} is missing, or asks nothing by gRPC")
+                self.fault(f"{probe} is missing, or not a gRPC probe")
             elif str(grpc["port"]) != port or grpc.get("service", "") != service:
                 self.fault(f"{probe} must ask port {port} for '{service}'")
         liveness = container.get("livenessProbe", {})
         if liveness.get("periodSeconds", 10) * liveness.get("failureThreshold", 3) < 30:
-            self.fault("livenessProbe: kills what is only busy")
+            self.fault("livenessProbe: would kill a busy process")
         self.check_grace_of_probes(container)
 
     def check_grace_of_probes(self, container):
-        """How long the kubelet waits for a process whose probe failed: without the field, for the grace period of the pod."""
+        """Checks how long the kubelet waits for a process whose probe failed. Without the field it waits for the pod's grace period."""
         for name in ("startupProbe", "livenessProbe"):
             if name in container and not 1 <= container[name].get("terminationGracePeriodSeconds", math.inf) <= HUNG_GRACE_MAX_S:
                 self.fault(f"{name}: terminationGracePeriodSeconds must be 1 to {HUNG_GRACE_MAX_S}: a process that hangs does not drain")
@@ -487,7 +487,7 @@ class Semantics:
         if len(selected) != 1:
             self.fault(f"selects the pods of {len(selected)} workloads")
         if budget["spec"].get("maxUnavailable") in (0, "0", "0%") or "minAvailable" in budget["spec"]:
-            self.fault("would let no node be drained")
+            self.fault("would block every node drain")
 
     def check_networkpolicy(self, policy):
         spec = policy["spec"]
@@ -496,10 +496,10 @@ class Semantics:
             self.fault("selects no pods")
         for kind, rules, ends in (("Ingress", "ingress", "from"), ("Egress", "egress", "to")):
             if rules in spec and kind not in spec.get("policyTypes", []):
-                self.fault(f"has rules of {kind} that its policyTypes leave out")
+                self.fault(f"has rules of {kind}, but its policyTypes do not")
             for rule in spec.get(rules) or []:
                 if not rule.get(ends) or not rule.get("ports"):
-                    self.fault(f"{rules}: lets everybody through, or every port")
+                    self.fault(f"{rules}: allows every peer, or every port")
                 for peer in rule.get(ends) or []:
                     self.check_peer(peer, rule, kind, selected)
 
@@ -532,24 +532,24 @@ class Semantics:
             self.fault("secretName: another role would have its key")
         side = "server auth" if role == "coordinator" else "client auth"
         if side not in spec.get("usages", []):
-            self.fault(f"usages: {role} shows it as {side}")
+            self.fault(f"usages: must contain {side}, which {role} needs")
         if role == "coordinator":
             settings = [thing["data"] for thing in self.objects if thing["kind"] == "ConfigMap" and "members.flags" in thing["data"]]
             dialled = {address.partition(":")[0] for data in settings
                        for address in re.search(r"^--coordinator=(.*)$", data["members.flags"], re.MULTILINE)[1].split(",")}
             for name in sorted((dialled | {"muster-coordinator", "localhost"}) - set(spec.get("dnsNames", []))):
-                self.fault(f"dnsNames: {name} is dialled, by members or by users")
+                self.fault(f"dnsNames: {name} is missing, although members or users dial it")
 
     def check_secret(self, secret):
         if secret["metadata"]["name"].endswith("-tls"):
             for name in sorted({"tls.crt", "tls.key", "ca.crt"} - set(secret.get("data", {}))):
-                self.fault(f"{name} is not in it")
+                self.fault(f"{name} is missing")
 
     def check_issuer(self, issuer):
         secret = issuer["spec"].get("ca", {}).get("secretName")
         made = [thing["spec"]["secretName"] for thing in self.objects if thing["kind"] == "Certificate"]
         if secret and secret not in made:
-            self.fault(f"nobody makes the Secret {secret}")
+            self.fault(f"no object makes the Secret {secret}")
 
     def check_podmonitor(self, monitor):
         selected = self.selected(monitor["spec"]["selector"])
@@ -560,34 +560,34 @@ class Semantics:
                 self.fault(f"not all pods have a port {endpoint['port']}")
 
     def check_scaler(self, target, smallest, largest, behavior):
-        """What scales a workload, whoever does it."""
+        """Checks the settings that every autoscaler has."""
         workload = self.named("StatefulSet", target.get("name"))
         if workload is None or target.get("kind") != "StatefulSet" or target.get("apiVersion") != workload["apiVersion"]:
             self.fault(f"scaleTargetRef: there is no such workload: {target}")
             return
         role = workload["metadata"]["labels"].get("app.kubernetes.io/component")
         if role != "worker":
-            self.fault(f"scales the {role}, which only its jobs may choose the number of")
+            self.fault(f"scales the {role}, but only jobs choose that number")
         if "replicas" in workload["spec"]:
-            self.fault("replicas of its target are in the manifest: each apply would set them back")
+            self.fault("replicas of its target are in the manifest: each apply would reset them")
         if "kueue.x-k8s.io/queue-name" in workload["metadata"]["labels"]:
-            self.fault("its target is Kueue's, which admits no change of the number")
+            self.fault("its target belongs to Kueue, which allows no change of the number")
         if not (isinstance(smallest, int) and isinstance(largest, int) and 1 <= smallest < largest):
             self.fault(f"from {smallest} to {largest} workers: at least one, and room to scale")
         down = behavior.get("scaleDown", {})
         if down.get("stabilizationWindowSeconds", 300) < 300 or not down.get("policies"):
-            self.fault("scaleDown: workers would go between two jobs of a series")
+            self.fault("scaleDown: workers would leave between two jobs of a series")
         if len([thing for thing in self.objects if thing["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")]) > 1:
-            self.fault("two scale the same workload")
+            self.fault("two autoscalers scale the same workload")
 
     def check_metric(self, name, labels):
-        """That a metric which is scaled by is one that the coordinator has, for one bound, and that it is scraped."""
+        """Checks that the scaling metric is one of the coordinator's, for one bound, and that it is scraped."""
         if name != "muster_workers_wanted" or labels.get("bound") not in ("min", "max"):
             self.fault(f"{name} of {labels}: must be muster_workers_wanted of one bound")
         if labels.get("namespace", "muster") not in [thing["metadata"]["name"] for thing in self.objects if thing["kind"] == "Namespace"]:
-            self.fault(f"asks for jobs of the namespace {labels['namespace']}")
+            self.fault(f"counts jobs of the namespace {labels['namespace']}")
         if not any(thing["kind"] == "PodMonitor" for thing in self.objects):
-            self.fault("nobody scrapes what it scales by")
+            self.fault("no PodMonitor scrapes its metric")
 
     def check_horizontalpodautoscaler(self, scaler):
         spec = scaler["spec"]
@@ -600,8 +600,8 @@ class Semantics:
         if len(spec.get("metrics", [])) != 1:
             self.fault("metrics: one, the workers that jobs want")
 
-    # KEDA's schema is not at hand: its fields as keda.sh documents them for 2.8 and later, as far as they are used here. Values
-    # below `metadata` of a trigger are strings.
+    # These tests have no schema of KEDA. This is the part that they use, as keda.sh documents it for 2.8 and later. Values below
+    # `metadata` of a trigger are strings.
     SCALED_OBJECT = {
         "spec": {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "idleReplicaCount",
                  "fallback", "advanced", "triggers"},
@@ -638,7 +638,7 @@ class Semantics:
     def check_trigger(self, trigger):
         self.check_fields(trigger, "trigger", "trigger")
         if trigger.get("type") != "prometheus":
-            self.fault(f"trigger: {trigger.get('type')} is not where the coordinator's metrics are")
+            self.fault(f"trigger: must be prometheus, which has the coordinator's metrics (is {trigger.get('type')})")
             return
         metadata = trigger.get("metadata", {})
         self.check_fields(metadata, "prometheus", "metadata")
@@ -655,10 +655,10 @@ class Semantics:
         if trigger.get("metricType", "AverageValue") != "AverageValue" or str(metadata.get("threshold")) != "1":
             self.fault("threshold: one worker for each that is wanted (AverageValue 1)")
         if metadata.get("ignoreNullValues", "true") != "false":
-            self.fault("ignoreNullValues: a Prometheus that knows nothing would send all workers away")
+            self.fault("ignoreNullValues: a Prometheus without data would remove all workers")
 
     def check_paths(self):
-        """Who must reach whom, and who must not."""
+        """Checks which pods must reach which ports, and which must not."""
         self.where = "NetworkPolicies"
         policies = Policies(self.objects)
         labels = {workload["metadata"]["name"].removeprefix("muster-"): labels_of(workload) for workload in self.workloads}

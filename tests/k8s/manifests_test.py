@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The rendered manifests against two versions of Kubernetes' schema and against each other, the programs and the example job;
-that rendering gives the committed bytes; and that each of many faults would be found."""
+"""Checks the rendered manifests against two versions of Kubernetes' schema, each other, the programs and the example job. Also
+checks that rendering gives the committed bytes, and that the checks find each of many injected faults."""
 
 import base64
 import copy
@@ -39,7 +39,7 @@ VERSION = read("VERSION").strip()
 
 @functools.lru_cache(maxsize=None)
 def program_flags():
-    """By role. --help would leave out the flags of libraries."""
+    """Returns the flags by role. --help would omit the flags of libraries."""
     accepted = {}
     for role, program in PROGRAMS.items():
         told = subprocess.run([program, "--helpfull"], capture_output=True, text=True, check=False).stdout
@@ -56,7 +56,7 @@ def schemas():
 
 def faults_of(objects):
     faults = [fault for schema in schemas() for fault in manifests.schema_faults(objects, schema)]
-    # What has no such field may well have no such meaning.
+    # The semantic checks assume that the schema is correct.
     return faults or manifests.Semantics(objects, VERSION, program_flags(), schemas()[0]).check()
 
 
@@ -71,7 +71,7 @@ class Manifests(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             told = subprocess.run([os.path.join(ROOT, "k8s", "render.sh"), folder], capture_output=True, text=True, check=False)
             if told.returncode == 69:
-                # As gtest says it, for the summary of tools/test.sh.
+                # The format of gtest, for the summary of tools/test.sh.
                 print(f"tests/k8s/manifests_test.py:1: Skipped\nmanifests are not rendered again: {told.stderr.strip()}")
                 self.skipTest(told.stderr.strip())
             self.assertEqual(told.returncode, 0, told.stderr)
@@ -84,7 +84,7 @@ class Manifests(unittest.TestCase):
                                      f"{os.path.basename(path)} is not up to date: run k8s/render.sh")
 
     def test_take_certificates_from_files(self):
-        """An overlay of a site's own, with the component tls-static."""
+        """Renders an overlay of a site with the component tls-static."""
         kubectl = os.environ.get("MUSTER_KUBECTL", "kubectl")
         if shutil.which(kubectl) is None or "v5" not in subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True,
                                                                         check=False).stdout:
@@ -95,7 +95,7 @@ class Manifests(unittest.TestCase):
             k8s = os.path.join(folder, "k8s")
             shutil.copytree(os.path.join(ROOT, "k8s"), k8s)
             component = os.path.join(k8s, "components", "tls-static")
-            for _ in range(2):  # the second time they are renewed
+            for _ in range(2):  # the second run renews them
                 subprocess.run([os.path.join(component, "make.sh"), "--lifetime", "30d"], check=True, env={**os.environ, "MUSTER": muster})
             site = os.path.join(k8s, "overlays", "site")
             os.mkdir(site)
@@ -134,7 +134,7 @@ class Manifests(unittest.TestCase):
         needs = {"cpu": 0, "memory": 0}
         for thing in manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml")):
             if thing["kind"] == "StatefulSet":
-                # As many workers as the document scales to.
+                # The document scales to this number of workers.
                 replicas = 4 if thing["metadata"]["name"] == "muster-worker" else thing["spec"]["replicas"]
                 for container in manifests.containers(thing):
                     for resource in needs:
@@ -158,7 +158,7 @@ class Manifests(unittest.TestCase):
         policies = manifests.Policies(ha)
         self.assertTrue(policies.allows(restore, {"namespace": "etcd"}, 2379))
         self.assertTrue(policies.allows(restore, {"namespace": "kube-system", "k8s-app": "kube-dns"}, 53, "UDP"))
-        for thing in ha + objects:  # nobody takes it for a coordinator
+        for thing in ha + objects:  # no selector takes it for a coordinator
             if thing["kind"] in ("Service", "StatefulSet", "PodDisruptionBudget", "PodMonitor"):
                 selector = thing["spec"]["selector"]
                 self.assertFalse(manifests.selects({"matchLabels": selector} if thing["kind"] == "Service" else selector, restore),
@@ -181,7 +181,7 @@ class Manifests(unittest.TestCase):
     def test_give_the_example_job_what_it_asks_for(self):
         objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml"))
         job_path = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
-        text = os.path.join(ROOT, "k8s", "components", "example-text", "text.txt")  # of the workers' path nothing is here
+        text = os.path.join(ROOT, "k8s", "components", "example-text", "text.txt")  # the workers' path does not exist here
         told = subprocess.run([os.path.join(ROOT, "cli", "muster"), "validate", job_path, "--set", f"data.text.path={text}"],
                               capture_output=True, text=True, check=False)
         self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
@@ -198,11 +198,11 @@ class Manifests(unittest.TestCase):
         self.assertIn(name, data)
 
 
-# Faults. Each is (what the message says, the overlay, kind, name, what is done to the object).
+# Faults. Each is (part of the message, overlay, kind, name, change of the object).
 
 
 def workload(change):
-    """A change of a StatefulSet's pod."""
+    """Returns a change of a StatefulSet that applies `change` to its pod spec."""
     return lambda thing: change(thing["spec"]["template"]["spec"])
 
 
@@ -246,13 +246,13 @@ FAULTS = [
     ("must be a list", DEV, SET, "muster-worker", container(put("--name=x", "args"))),
     ("does not select its own pods", DEV, SET, "muster-ps",
      put("muster-pss", "spec", "selector", "matchLabels", "app.kubernetes.io/name")),
-    ("a version in what cannot be changed", DEV, SET, "muster-coordinator",
+    ("a version in a field that cannot change", DEV, SET, "muster-coordinator",
      put({"app.kubernetes.io/version": "0.2.0"}, "spec", "volumeClaimTemplates", 0, "metadata", "labels")),
     ("is no headless Service", DEV, SET, "muster-worker", put("muster-workers", "spec", "serviceName")),
     ("would never all start", DEV, SET, "muster-worker", put("OrderedReady", "spec", "podManagementPolicy")),
     ("two coordinators", DEV, SET, "muster-coordinator", put(2, "spec", "replicas")),
-    ("take turns only on etcd", HA, SET, "muster-coordinator", container(lambda it: it["args"].pop(1))),
-    ("no folder that they share", HA, "PersistentVolumeClaim", "muster-state", put(["ReadWriteOnce"], "spec", "accessModes")),
+    ("several coordinators need etcd", HA, SET, "muster-coordinator", container(lambda it: it["args"].pop(1))),
+    ("need a shared state folder", HA, "PersistentVolumeClaim", "muster-state", put(["ReadWriteOnce"], "spec", "accessModes")),
     ("there is no such pod", HA, SET, "muster-coordinator", put(2, "spec", "replicas")),
     ("must ask port 9410 for ''", HA, SET, "muster-coordinator",
      container(put("coordinator", "readinessProbe", "grpc", "service"))),
@@ -263,14 +263,14 @@ FAULTS = [
     ("no ServiceAccount", DEV, SET, "muster-ps", workload(put("default", "serviceAccountName"))),
     ("no PriorityClass", DEV, SET, "muster-ps", workload(put("muster-pss", "priorityClassName"))),
     ("no ConfigMap", DEV, SET, "muster-ps", workload(lambda pod: pod["volumes"][0].update(configMap={"name": "muster-settings"}))),
-    ("nobody makes the Secret", TCP, SET, "muster-ps",
+    ("no object makes the Secret", TCP, SET, "muster-ps",
      workload(lambda pod: pod["volumes"][1]["secret"].update(secretName="muster-tls"))),
     ("no PersistentVolumeClaim", TCP, "PersistentVolumeClaim", "muster-data", put("data", "metadata", "name")),
     ("no volume tmp2 to mount", DEV, SET, "muster-ps", container(lambda it: it["volumeMounts"][-1].update(name="tmp2"))),
     ("would count as an empty one", TCP, SET, "muster-ps", workload(delete("topologySpreadConstraints", 0, "nodeTaintsPolicy"))),
     ("a token of the Kubernetes API", DEV, SET, "muster-ps", workload(delete("automountServiceAccountToken"))),
     ("hostNetwork", DEV, SET, "muster-worker", workload(put(True, "hostNetwork"))),
-    ("is of the host", DEV, SET, "muster-worker",
+    ("is a hostPath", DEV, SET, "muster-worker",
      workload(lambda pod: pod["volumes"].append({"name": "tmp", "hostPath": {"path": "/tmp"}}))),
     ("allowPrivilegeEscalation", DEV, SET, "muster-ps", container(delete("securityContext", "allowPrivilegeEscalation"))),
     ("readOnlyRootFilesystem", DEV, SET, "muster-ps", container(put(False, "securityContext", "readOnlyRootFilesystem"))),
@@ -280,13 +280,13 @@ FAULTS = [
     ("runAsNonRoot", DEV, SET, "muster-ps", workload(put(0, "securityContext", "runAsUser"))),
     ("is not of version", DEV, SET, "muster-ps", container(put("muster-ps:latest", "image"))),
     ("no request or no limit of memory", DEV, SET, "muster-coordinator", container(delete("resources", "limits", "memory"))),
-    ("requests are not limits", TCP, SET, "muster-worker", container(put("17", "resources", "limits", "cpu"))),
+    ("requests and limits differ", TCP, SET, "muster-worker", container(put("17", "resources", "limits", "cpu"))),
     ("more memory is requested", DEV, SET, "muster-coordinator", container(put("1Gi", "resources", "limits", "memory"))),
     ("the program has no such flag", DEV, MAP, "muster-settings", settings("ps.flags", "--metrics", "--metric")),
     ("is no flag", DEV, MAP, "muster-settings", settings("ps.flags", "--metrics", "metrics")),
     ("is in no ConfigMap", DEV, SET, "muster-ps", container(put("--flagfile=/etc/muster/settings/pss.flags", "args", 0))),
     ("the port data is 9501", DEV, SET, "muster-ps", container(put(9501, "ports", 0, "containerPort"))),
-    ("nobody outside of the pod", DEV, MAP, "muster-settings", settings("coordinator.flags", "0.0.0.0:7070", "127.0.0.1:7070")),
+    ("not reachable from outside of the pod", DEV, MAP, "muster-settings", settings("coordinator.flags", "0.0.0.0:7070", "127.0.0.1:7070")),
     ("there is no variable POD_NAME", DEV, SET, "muster-worker", container(delete("env"))),
     ("there is no such Service", DEV, MAP, "muster-settings", settings("members.flags", "muster-coordinator", "coordinator")),
     ("does not fit the grace period", DEV, MAP, "muster-settings", settings("ps.flags", "280s", "5m")),
@@ -295,21 +295,21 @@ FAULTS = [
     ("--tls or --insecure", DEV, MAP, "muster-settings", settings("security.flags", "--insecure", "# nothing")),
     ("no Secret is mounted there as a whole", TCP, SET, "muster-ps",
      container(lambda it: it["volumeMounts"][1].update(subPath="tls.crt"))),
-    ("whoever reaches the port", DEV, MAP, "muster-settings", settings("links.flags", "auth", "none")),
+    ("every process that reaches the port", DEV, MAP, "muster-settings", settings("links.flags", "auth", "none")),
     ("readinessProbe must ask", DEV, SET, "muster-ps", container(put("worker", "readinessProbe", "grpc", "service"))),
     ("livenessProbe must ask", DEV, SET, "muster-ps", container(put(9401, "livenessProbe", "grpc", "port"))),
     *((f"{probe}: terminationGracePeriodSeconds", DEV, SET, f"muster-{role}", container(delete(probe, "terminationGracePeriodSeconds")))
       for role in PROGRAMS for probe in ("startupProbe", "livenessProbe")),
     ("livenessProbe: terminationGracePeriodSeconds", DEV, SET, "muster-ps",
      container(put(300, "livenessProbe", "terminationGracePeriodSeconds"))),
-    ("kills what is only busy", DEV, SET, "muster-ps", container(put(1, "livenessProbe", "failureThreshold"))),
+    ("would kill a busy process", DEV, SET, "muster-ps", container(put(1, "livenessProbe", "failureThreshold"))),
     ("selects the pods of 0 workloads", DEV, "Service", "muster-ps", put({"app": "ps"}, "spec", "selector")),
     ("the pods have no port", DEV, "Service", "muster-ps", put("grpc", "spec", "ports", 0, "targetPort")),
     ("would have no name", DEV, "Service", "muster-worker", delete("spec", "publishNotReadyAddresses")),
-    ("would let no node be drained", DEV, "PodDisruptionBudget", "muster-ps", put(0, "spec", "maxUnavailable")),
+    ("would block every node drain", DEV, "PodDisruptionBudget", "muster-ps", put(0, "spec", "maxUnavailable")),
     ("selects no pods", DEV, NET, "muster-ps", put({"matchLabels": {"app": "ps"}}, "spec", "podSelector")),
-    ("policyTypes leave out", DEV, NET, "muster-ps", put(["Ingress"], "spec", "policyTypes")),
-    ("lets everybody through", DEV, NET, "muster-coordinator", delete("spec", "ingress", 0, "from")),
+    ("but its policyTypes do not", DEV, NET, "muster-ps", put(["Ingress"], "spec", "policyTypes")),
+    ("allows every peer", DEV, NET, "muster-coordinator", delete("spec", "ingress", 0, "from")),
     ("worker cannot reach port 7070", DEV, NET, "muster-members", put(7071, "spec", "egress", 0, "ports", 0, "port")),
     ("a client cannot reach", DEV, NET, "muster-client", delete("spec", "egress")),
     ("cannot look up", DEV, NET, "muster-dns", put([], "spec", "egress")),
@@ -317,7 +317,7 @@ FAULTS = [
     ("coordinator reaches other namespaces", DEV, NET, "muster-default-deny", put(["Ingress"], "spec", "policyTypes")),
     ("a stranger reaches port 7070", DEV, NET, "muster-coordinator",
      put({"matchLabels": {"app.kubernetes.io/name": "stranger"}}, "spec", "ingress", 0, "from", 1, "podSelector")),
-    ("namespace that is not made here", DEV, MAP, "muster-settings", put("default", "metadata", "namespace")),
+    ("namespace that the manifests do not create", DEV, MAP, "muster-settings", put("default", "metadata", "namespace")),
     ("uris: must be", TCP, "Certificate", "muster-ps", put(["spiffe://muster/worker"], "spec", "uris")),
     ("another role would have its key", TCP, "Certificate", "muster-ps", put("muster-worker-tls", "spec", "secretName")),
     ("usages", TCP, "Certificate", "muster-ps", put(["server auth"], "spec", "usages")),
@@ -325,7 +325,7 @@ FAULTS = [
     ("there is no issuer", TCP, "Certificate", "muster-ps", put("ca", "spec", "issuerRef", "name")),
     ("no such field", HPA, "HorizontalPodAutoscaler", "muster-worker", put(8, "spec", "maxReplicaCount")),
     ("no such workload", HPA, "HorizontalPodAutoscaler", "muster-worker", put("Deployment", "spec", "scaleTargetRef", "kind")),
-    ("each apply would set them back", HPA, SET, "muster-worker", put(2, "spec", "replicas")),
+    ("each apply would reset them", HPA, SET, "muster-worker", put(2, "spec", "replicas")),
     ("must be muster_workers_wanted of one bound", HPA, "HorizontalPodAutoscaler", "muster-worker",
      delete("spec", "metrics", 0, "external", "metric", "selector")),
     ("one worker for each", HPA, "HorizontalPodAutoscaler", "muster-worker",
@@ -334,8 +334,8 @@ FAULTS = [
      put(0, "spec", "behavior", "scaleDown", "stabilizationWindowSeconds")),
     ("no such workload", KEDA, SCALED, "muster-worker", put("muster-workers", "spec", "scaleTargetRef", "name")),
     ("scales the ps", KEDA, SCALED, "muster-worker", put("muster-ps", "spec", "scaleTargetRef", "name")),
-    ("each apply would set them back", KEDA, SET, "muster-worker", put(2, "spec", "replicas")),
-    ("Kueue's", KEDA, SET, "muster-worker", put("muster", "metadata", "labels", "kueue.x-k8s.io/queue-name")),
+    ("each apply would reset them", KEDA, SET, "muster-worker", put(2, "spec", "replicas")),
+    ("belongs to Kueue", KEDA, SET, "muster-worker", put("muster", "metadata", "labels", "kueue.x-k8s.io/queue-name")),
     ("at least one", KEDA, SCALED, "muster-worker", put(0, "spec", "minReplicaCount")),
     ("KEDA has no such field", KEDA, SCALED, "muster-worker", put(8, "spec", "maxReplicas")),
     ("KEDA has no such field", KEDA, SCALED, "muster-worker", put("x", "spec", "triggers", 0, "metadata", "metricName")),
@@ -351,9 +351,9 @@ FAULTS = [
      put('max(muster_jobs{state="queued"})', "spec", "triggers", 0, "metadata", "query")),
     ("jobs of the namespace other", KEDA, SCALED, "muster-worker",
      put('max(muster_workers_wanted{namespace="other", bound="max"})', "spec", "triggers", 0, "metadata", "query")),
-    ("would send all workers away", KEDA, SCALED, "muster-worker",
+    ("would remove all workers", KEDA, SCALED, "muster-worker",
      delete("spec", "triggers", 0, "metadata", "ignoreNullValues")),
-    ("nobody scrapes", KEDA, "PodMonitor", "muster", put("ServiceMonitor", "kind")),
+    ("no PodMonitor scrapes", KEDA, "PodMonitor", "muster", put("ServiceMonitor", "kind")),
     ("not all pods have a port", ALL, "PodMonitor", "muster", put("grpc", "spec", "podMetricsEndpoints", 0, "port")),
 ]
 
@@ -365,7 +365,7 @@ class InjectedFaults(unittest.TestCase):
         for message, overlay, kind, name, change in FAULTS:
             with self.subTest(fault=message, kind=kind, name=name):
                 objects = copy.deepcopy(whole[overlay])
-                # Generated names have a hash behind them.
+                # Generated names end with a hash.
                 thing = next(it for it in objects if it["kind"] == kind and
                              re.fullmatch(re.escape(name) + "(-[a-z0-9]{10})?", it["metadata"]["name"]))
                 change(thing)

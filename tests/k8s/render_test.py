@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What `muster render` makes: pods that two versions of Kubernetes know, confined as those of k8s/base, with flags that the programs
-have; and a Slurm script that trains a job, with stubs of srun and scontrol that start real processes."""
+"""Checks the output of `muster render`. Pods are valid in two versions of Kubernetes, are confined as those of k8s/base, and use flags
+that the programs have. The Slurm script trains a job, with stubs of srun and scontrol that start real processes."""
 
 import glob
 import json
@@ -38,7 +38,7 @@ def render(target, *arguments, job=JOB):
 
 
 def pods_of(thing):
-    """(role, how many, the pod template) of what a JobSet or a Job of Volcano has."""
+    """Yields (role, count, pod template) for each part of a JobSet or of a Volcano Job."""
     if thing["kind"] == "JobSet":
         for job in thing["spec"]["replicatedJobs"]:
             yield job["name"], job["template"]["spec"]["completions"], job["template"]["spec"]["template"]
@@ -119,7 +119,7 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual((group["spec"]["minAvailable"], group["spec"]["queue"]), (8, "night"))
 
 
-# As the real one: starts its tasks, passes signals on, ends when they have ended. All nodes are this machine.
+# Behaves as the real srun: starts its tasks, forwards signals, and ends after its tasks. All nodes are this machine.
 SRUN = """#!/usr/bin/env python3
 import os, re, signal, subprocess, sys
 options = [word for word in sys.argv[1:] if word.startswith("--")]
@@ -188,7 +188,7 @@ class Slurm(unittest.TestCase):
         self.assert_all_ended()
 
     def test_a_job_that_fails_fails_the_script(self):
-        # Its text is not on this machine.
+        # The text of this job is not on this machine.
         script = self.start("--set", "resources.workers.max=2", job=JOB)
         told = script.communicate(timeout=PATIENCE_S)[0]
         self.assertEqual(script.returncode, 1, told)

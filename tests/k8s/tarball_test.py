@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/tarball.sh: what it packs runs at another place with nothing in the environment, and its systemd units start programs that
-are there, with flags that they have, confined as the pods are."""
+"""Checks tools/tarball.sh. The packed programs run in another folder with an empty environment. The systemd units start programs that
+exist, with flags that they have, confined as the pods are."""
 
 import configparser
 import glob
@@ -25,7 +25,7 @@ HARDENED = {
     "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "PrivateTmp": "yes", "User": "muster",
     "RestrictNamespaces": "yes", "SystemCallFilter": "@system-service", "ProtectKernelModules": "yes", "LockPersonality": "yes",
 }
-PERMANENT = {"64", "65", "77", "78"}  # exit codes that a restart does not mend
+PERMANENT = {"64", "65", "77", "78"}  # exit codes that a restart does not fix
 
 
 class Tarball(unittest.TestCase):
@@ -33,7 +33,7 @@ class Tarball(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         packed = os.path.join(cls.folder, "muster.tar.gz")
-        umask = os.umask(0o077)  # of whoever packs
+        umask = os.umask(0o077)  # of the user that packs
         subprocess.run([os.path.join(ROOT, "tools", "tarball.sh"), packed, ROOT], check=True)
         os.umask(umask)
         with tarfile.open(packed) as archive:
@@ -109,7 +109,7 @@ class Tarball(unittest.TestCase):
             self.skipTest("there is no systemd-analyze")
         self.assertEqual(len(glob.glob(os.path.join(self.muster, "systemd", "*.service"))), len(ROLES))
         for role in ROLES:
-            # The program is not in /opt here, and nobody is called muster.
+            # On this machine the program is not in /opt, and there is no user muster.
             with open(os.path.join(self.muster, "systemd", f"muster-{role}.service"), encoding="utf-8") as file:
                 text = file.read().replace(f"/opt/muster/{role}", "/bin/true")
             path = os.path.join(self.folder, f"muster-{role}.service")
