@@ -35,15 +35,15 @@ class CheckpointPolicyTest : public ::testing::Test {
   CheckpointPolicy policy_{/*first_snapshot=*/7, /*committed_step=*/4};
 };
 
-TEST_F(CheckpointPolicyTest, PeriodicOnesAndTheLastAreAdmittedUnasked) {
+TEST_F(CheckpointPolicyTest, AdmitsPeriodicAndFinalCheckpointsWithoutARequest) {
   EXPECT_EQ(Admit(25, 0), "");
   EXPECT_EQ(Admit(100, 0), "");
   EXPECT_EQ(Admit(26, 0), "CHECKPOINT_NOT_DUE");
-  EXPECT_EQ(Admit(125, 0), "CHECKPOINT_NOT_DUE") << "behind the end";
-  EXPECT_EQ(Admit(25, 7), "STALE_SNAPSHOT") << "nobody asked";
+  EXPECT_EQ(Admit(125, 0), "CHECKPOINT_NOT_DUE") << "after the last step";
+  EXPECT_EQ(Admit(25, 7), "STALE_SNAPSHOT") << "it was not requested";
 }
 
-TEST_F(CheckpointPolicyTest, HaltedShardsAreAskedAgainAfterAWhile) {
+TEST_F(CheckpointPolicyTest, RequestsACheckpointOfHaltedShardsAgainAfterAWhile) {
   constexpr absl::Duration kPatience = CheckpointPolicy::kPatience;
   ASSERT_TRUE(policy_.AskHalted(9, kStart));
   EXPECT_EQ(policy_.asked_step(), 9);
@@ -59,12 +59,12 @@ TEST_F(CheckpointPolicyTest, HaltedShardsAreAskedAgainAfterAWhile) {
   EXPECT_TRUE(policy_.Wants(8)) << "another attempt";
 }
 
-TEST_F(CheckpointPolicyTest, AfterAFewAttemptsWhatIsHaltedIsTakenNotToBeSaved) {
+TEST_F(CheckpointPolicyTest, GivesUpOnHaltedShardsAfterAFewAttempts) {
   absl::Time now = kStart;
   const auto try_once = [&](const std::function<void()>& fail) {
     EXPECT_TRUE(policy_.HaltedOutcome().ok());
     ASSERT_TRUE(policy_.AskHalted(9, now));
-    EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "it may come to something";
+    EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "the attempt may succeed";
     fail();
     now += CheckpointPolicy::kPatience;
   };
@@ -86,7 +86,7 @@ TEST_F(CheckpointPolicyTest, AfterAFewAttemptsWhatIsHaltedIsTakenNotToBeSaved) {
   EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "another generation";
 }
 
-TEST_F(CheckpointPolicyTest, OneOnDemandAimsAheadOfTheWorkersAndFurtherAfterEachMiss) {
+TEST_F(CheckpointPolicyTest, ACheckpointOnDemandAimsAheadOfTheWorkersAndFurtherAfterEachMiss) {
   ASSERT_TRUE(policy_.Ask(kPace));
   EXPECT_EQ(policy_.asked_step(), 10 + 2 + 3) << "a second and a half ahead, and two steps";
   EXPECT_TRUE(policy_.Wants(7));
@@ -100,11 +100,11 @@ TEST_F(CheckpointPolicyTest, OneOnDemandAimsAheadOfTheWorkersAndFurtherAfterEach
   EXPECT_EQ(Admit(15, 7), "STALE_SNAPSHOT");
   EXPECT_FALSE(
       policy_.Missed({.newest_step = 95, .steps_per_second = 2, .total_steps = 100}, kStart))
-      << "the final one will do";
+      << "the final checkpoint is enough";
 }
 
-// Shards pass over what a long write would have training wait for.
-TEST_F(CheckpointPolicyTest, OneThatIsMissedAgainAndAgainIsAskedForEverMoreRarely) {
+// Shards skip a snapshot for which training would have to wait for a long write.
+TEST_F(CheckpointPolicyTest, RepeatedMissesDoubleTheDistance) {
   CheckpointPolicy::Pace pace = kPace;
   pace.total_steps = 1'000'000;
   ASSERT_TRUE(policy_.Ask(pace));
@@ -114,11 +114,11 @@ TEST_F(CheckpointPolicyTest, OneThatIsMissedAgainAndAgainIsAskedForEverMoreRarel
     pace.newest_step = policy_.asked_step();
     ASSERT_TRUE(policy_.Missed(pace, kStart));
     EXPECT_EQ(policy_.request(), request);
-    EXPECT_TRUE(policy_.Outcome(request).ok()) << "who waits for it goes on waiting";
+    EXPECT_TRUE(policy_.Outcome(request).ok()) << "callers continue to wait";
   }
 }
 
-TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfOne) {
+TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfARound) {
   v1::JobPlan plan = Plan();
   plan.mutable_spec()->mutable_sync()->set_mode(v1::LOCAL_SGD);
   plan.mutable_spec()->mutable_sync()->set_every(8);
@@ -129,45 +129,45 @@ TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfOne) {
   EXPECT_EQ(policy_.asked_step(), 16);
 }
 
-TEST_F(CheckpointPolicyTest, IsWantedOfMembersWithShardsThatHaveNotAnswered) {
+TEST_F(CheckpointPolicyTest, WantsASnapshotOfMembersWithUnansweredShards) {
   ASSERT_TRUE(policy_.Ask(kPace));
   EXPECT_EQ(policy_.WantedOf({0, 1})->snapshot(), 7);
   policy_.Answered(0);
   EXPECT_FALSE(policy_.WantedOf({0}).has_value());
   EXPECT_TRUE(policy_.WantedOf({0, 1}).has_value());
-  EXPECT_FALSE(policy_.WantedOf({}).has_value()) << "it owns nothing";
+  EXPECT_FALSE(policy_.WantedOf({}).has_value()) << "a member without shards";
 
   policy_.Stop();
 
   EXPECT_FALSE(policy_.WantedOf({0, 1}).has_value());
 }
 
-TEST_F(CheckpointPolicyTest, WhereMembersStandOneIsAskedForUnlessItComesByItself) {
+TEST_F(CheckpointPolicyTest, AwaitRequestsACheckpointUnlessAPeriodicOneIsDue) {
   EXPECT_TRUE(policy_.Await(12, kPace.total_steps, kStart));
   EXPECT_EQ(policy_.asked_step(), 12);
-  EXPECT_FALSE(policy_.Await(12, kPace.total_steps, kStart)) << "it is under way";
-  EXPECT_FALSE(policy_.Await(25, kPace.total_steps, kStart)) << "a periodic one";
-  EXPECT_FALSE(policy_.asking()) << "nobody gets to step 12 any more";
+  EXPECT_FALSE(policy_.Await(12, kPace.total_steps, kStart)) << "already requested";
+  EXPECT_FALSE(policy_.Await(25, kPace.total_steps, kStart)) << "a periodic checkpoint";
+  EXPECT_FALSE(policy_.asking()) << "no member reaches step 12 any more";
 
   EXPECT_FALSE(policy_.Tick(/*writing=*/true, /*needs_one=*/false, kPace, kStart));
   const absl::Time later = kStart + CheckpointPolicy::kPatience;
-  EXPECT_FALSE(policy_.Tick(/*writing=*/true, false, kPace, later)) << "it comes";
+  EXPECT_FALSE(policy_.Tick(/*writing=*/true, false, kPace, later)) << "it is being written";
   EXPECT_TRUE(policy_.Tick(/*writing=*/false, false, kPace, later + CheckpointPolicy::kPatience))
       << "it was lost";
   EXPECT_EQ(policy_.asked_step(), 25);
 }
 
-TEST_F(CheckpointPolicyTest, AMissWhereMembersSeemedToStandWaitsForTheirReports) {
+TEST_F(CheckpointPolicyTest, AfterAMissAwaitWaitsForReports) {
   ASSERT_TRUE(policy_.Await(12, kPace.total_steps, kStart));
 
   EXPECT_FALSE(policy_.Missed(kPace, kStart));
 
   EXPECT_FALSE(policy_.awaiting());
-  EXPECT_FALSE(policy_.Await(13, kPace.total_steps, kStart)) << "at once";
+  EXPECT_FALSE(policy_.Await(13, kPace.total_steps, kStart)) << "too early";
   EXPECT_TRUE(policy_.Await(13, kPace.total_steps, kStart + absl::Seconds(1)));
 }
 
-TEST_F(CheckpointPolicyTest, AFailureIsTriedAgainAfterAWhileAndTheFinalOneThreeTimes) {
+TEST_F(CheckpointPolicyTest, RetriesAFailedCheckpointAfterAWhileAndTheFinalOneThreeTimes) {
   ASSERT_TRUE(policy_.Ask(kPace));
   EXPECT_FALSE(policy_.Failed(15, 7, kPace.total_steps, kFault, kStart));
   EXPECT_FALSE(policy_.asking());
@@ -179,7 +179,7 @@ TEST_F(CheckpointPolicyTest, AFailureIsTriedAgainAfterAWhileAndTheFinalOneThreeT
   EXPECT_TRUE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
 }
 
-TEST_F(CheckpointPolicyTest, AttemptsAtOneCheckpointAreOneRequestWhoseFailureIsRemembered) {
+TEST_F(CheckpointPolicyTest, AttemptsAtOneCheckpointAreOneRequestWithOneOutcome) {
   ASSERT_TRUE(policy_.Ask(kPace));
   const uint64_t request = policy_.request();
   ASSERT_TRUE(policy_.Missed(kPace, kStart));
@@ -194,17 +194,17 @@ TEST_F(CheckpointPolicyTest, AttemptsAtOneCheckpointAreOneRequestWhoseFailureIsR
   EXPECT_TRUE(policy_.Outcome(policy_.request()).ok());
 }
 
-TEST_F(CheckpointPolicyTest, ACommitAnswersWhatWasAskedForUpToItsStep) {
+TEST_F(CheckpointPolicyTest, ACommitFulfilsRequestsUpToItsStep) {
   ASSERT_TRUE(policy_.Ask(kPace));
   EXPECT_TRUE(policy_.Committed(14, kStart));
   EXPECT_TRUE(policy_.asking());
   EXPECT_TRUE(policy_.Committed(15, kStart));
   EXPECT_FALSE(policy_.asking());
-  EXPECT_FALSE(policy_.Committed(14, kStart)) << "an older one";
+  EXPECT_FALSE(policy_.Committed(14, kStart)) << "an older checkpoint";
   EXPECT_EQ(policy_.committed_step(), 15);
 }
 
-TEST_F(CheckpointPolicyTest, AFullDiskIsWaitedForAndAnyOtherFaultOfTheLastOneIsNot) {
+TEST_F(CheckpointPolicyTest, WaitsForAFullDiskButNotForOtherFaultsOfTheFinalCheckpoint) {
   const absl::Status full = WithReason(absl::ResourceExhaustedError("disk"), "STORAGE_FULL");
   for (int attempt = 0; attempt < 10; ++attempt) {
     EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, full, kStart));
@@ -235,19 +235,19 @@ class SavesByTimeTest : public ::testing::Test {
   CheckpointPolicy policy_{/*first_snapshot=*/7, /*committed_step=*/-1};
 };
 
-TEST_F(SavesByTimeTest, AfterTheTimeWhateverTheSteps) {
+TEST_F(SavesByTimeTest, IsDueAfterTheTimeAtAnyStep) {
   EXPECT_FALSE(IsDue(101, absl::Seconds(299)));
   EXPECT_TRUE(IsDue(101, absl::Seconds(300)));
   EXPECT_FALSE(IsDue(100, absl::Seconds(300))) << "nothing was trained";
 }
 
-TEST_F(SavesByTimeTest, AfterATenthOfTheStepsButNotAllTheTime) {
+TEST_F(SavesByTimeTest, IsDueAfterATenthOfTheStepsButNotTooOften) {
   EXPECT_TRUE(IsDue(200, absl::Seconds(10)));
   EXPECT_FALSE(IsDue(200, absl::Seconds(9)));
   EXPECT_FALSE(IsDue(199, absl::Seconds(10)));
 }
 
-TEST_F(SavesByTimeTest, EachSaveBeginsTheTimeAndTheStepsAgain) {
+TEST_F(SavesByTimeTest, EachSaveRestartsTheTimeAndTheSteps) {
   policy_.Committed(200, kStart + absl::Seconds(20));
   EXPECT_FALSE(IsDue(299, absl::Seconds(310)));
   EXPECT_TRUE(IsDue(300, absl::Seconds(30)));
@@ -260,21 +260,21 @@ TEST_F(SavesByTimeTest, AFailedSaveIsNotRepeatedAtOnce) {
   EXPECT_TRUE(IsDue(299, absl::Seconds(320)));
 }
 
-TEST_F(SavesByTimeTest, ShardsThatGoOnInPlaceKeepTheirTime) {
+TEST_F(SavesByTimeTest, ShardsInPlaceKeepTheirTime) {
   policy_.Committed(200, kStart - absl::Seconds(299));
   Begin(/*every_steps=*/0, /*carries=*/1);
   EXPECT_TRUE(IsDue(201, absl::Seconds(1)));
   Begin(/*every_steps=*/0);
-  EXPECT_FALSE(IsDue(101, absl::Seconds(1))) << "it went back to what is saved";
+  EXPECT_FALSE(IsDue(101, absl::Seconds(1))) << "the shards come from a checkpoint";
 }
 
-TEST_F(SavesByTimeTest, WithStepsOfItsOwnTheTimeCountsAlone) {
+TEST_F(SavesByTimeTest, WithEveryStepsSetTheTimeCountsAlone) {
   Begin(/*every_steps=*/500);
   EXPECT_FALSE(IsDue(250, absl::Seconds(20)));
   EXPECT_TRUE(IsDue(250, absl::Seconds(300)));
 }
 
-TEST(SavesByTimeOffTest, WithoutATimeNothingIsDue) {
+TEST(SavesByTimeOffTest, WithoutATimeNoCheckpointIsDue) {
   CheckpointPolicy policy(/*first_snapshot=*/7, /*committed_step=*/-1);
   policy.Begin(v1::JobPlan(), kStart);
   EXPECT_FALSE(policy.IsDue({.newest_step = 999, .total_steps = 1000}, kStart + absl::Hours(9)));

@@ -28,7 +28,7 @@ class JobDeadlinesTest : public JobTest {
   }
 
   void RestartCoordinator() { job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_); }
-  // Both workers have told of the steps before step 5.
+  // Runs until both workers have reported the steps before step 5.
   void RunToStepFive() {
     Run();
     for (const char* name : {"w-0", "w-1"}) {
@@ -44,7 +44,7 @@ class JobDeadlinesTest : public JobTest {
     report.set_oldest_version(oldest);
     job_.Report(ps, &report, now_);
   }
-  // w-1 is lost, the others halt, and the shards hold step 5.
+  // Loses w-1. The others halt, and the shards hold step 5.
   void LoseWorker() {
     job_.MemberLost("w-1", "crashed", now_);
     Report("w-0", v1::MEMBER_HALTED, 5);
@@ -85,11 +85,11 @@ TEST_F(JobDeadlinesTest, TimeCountsFromTheFirstStepThroughRecoveriesButNotWhileS
   now_ += absl::Seconds(5);
   EXPECT_EQ(ActiveTime(), absl::Seconds(35));
   now_ -= absl::Hours(10);
-  EXPECT_EQ(ActiveTime(), absl::Seconds(30)) << "a clock that was set back";
+  EXPECT_EQ(ActiveTime(), absl::Seconds(30)) << "the clock was set back";
 }
 
-// As while its steps cannot be recorded, and over a time in which the coordinator heard nothing.
-TEST_F(JobDeadlinesTest, WhileTimeStandsStillNoDeadlineComesNearer) {
+// Time does not count while steps cannot be recorded, or while the coordinator hears no member.
+TEST_F(JobDeadlinesTest, FrozenTimeDoesNotCountTowardsDeadlines) {
   RunToStepFive();
   Pass(absl::Seconds(90));
   for (int i = 0; i < 30; ++i) {
@@ -122,11 +122,11 @@ TEST_F(JobDeadlinesTest, AtItsDeadlineTheJobWritesACheckpointAndFails) {
 
   Pass(absl::Seconds(1));
 
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "what it has is in no checkpoint";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "its steps are in no checkpoint";
   EXPECT_THAT(Sent(), IsSupersetOf({"w-0 pause", "w-1 pause"}));
   const uint64_t revision = job_.record().revision();
   Pass(absl::Seconds(1));
-  EXPECT_EQ(job_.record().revision(), revision) << "it is told once";
+  EXPECT_EQ(job_.record().revision(), revision) << "reported once";
   RestartCoordinator();
   ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 21);
   EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
@@ -139,7 +139,7 @@ TEST_F(JobDeadlinesTest, AtItsDeadlineTheJobWritesACheckpointAndFails) {
   EXPECT_FALSE(job_.record().suspend_requested());
 }
 
-TEST_F(JobDeadlinesTest, AJobThatHasACheckpointOfWhereItStandsWritesNoOther) {
+TEST_F(JobDeadlinesTest, AJobWithACheckpointOfItsStepWritesNoOther) {
   Run();
   Commit(50);
   Pass(absl::Seconds(100));
@@ -148,7 +148,7 @@ TEST_F(JobDeadlinesTest, AJobThatHasACheckpointOfWhereItStandsWritesNoOther) {
   EXPECT_EQ(job_.state(), v1::FAILED);
 }
 
-TEST_F(JobDeadlinesTest, ADeadlineDoesNotWaitForACheckpointForEver) {
+TEST_F(JobDeadlinesTest, ADeadlineDoesNotWaitForeverForACheckpoint) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 20);
   Pass(absl::Seconds(100));
@@ -159,7 +159,7 @@ TEST_F(JobDeadlinesTest, ADeadlineDoesNotWaitForACheckpointForEver) {
   EXPECT_THAT(job_.record().message(), HasSubstr("no checkpoint of that could be written in 10m"));
 }
 
-TEST_F(JobDeadlinesTest, AJobThatHasNeverRunFailsWhenItHasWaitedTooLong) {
+TEST_F(JobDeadlinesTest, AJobThatHasNeverRunFailsAfterItsStartTimeout) {
   now_ += absl::Seconds(59);
   EXPECT_FALSE(job_.WaitsTooLong(now_));
   RestartCoordinator();
@@ -172,13 +172,13 @@ TEST_F(JobDeadlinesTest, AJobThatHasNeverRunFailsWhenItHasWaitedTooLong) {
               HasSubstr("waited for 1m (start_timeout: 1m) for members: it needs 2 workers"));
 }
 
-TEST_F(JobDeadlinesTest, AJobThatHasRunIsSuspendedWithWhatItsShardsHold) {
+TEST_F(JobDeadlinesTest, AJobThatHasRunIsSavedAndSuspendedAfterItsStartTimeout) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
   now_ += absl::Seconds(10);
   LoseWorker();
   now_ += absl::Seconds(59);
-  EXPECT_FALSE(job_.WaitsTooLong(now_)) << "it waits since it recovers";
+  EXPECT_FALSE(job_.WaitsTooLong(now_)) << "the wait began with the recovery";
   now_ += absl::Seconds(1);
   ASSERT_TRUE(job_.WaitsTooLong(now_));
 
@@ -204,13 +204,13 @@ TEST_F(JobDeadlinesTest, AJobThatHasRunIsSuspendedWithWhatItsShardsHold) {
                     HasSubstr("`muster resume net-1`")));
   ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
   EXPECT_EQ(job_.state(), v1::QUEUED);
-  EXPECT_FALSE(job_.WaitsTooLong(now_)) << "it waits anew";
+  EXPECT_FALSE(job_.WaitsTooLong(now_)) << "a new wait";
   now_ += absl::Seconds(60);
   job_.StopWaiting("members", now_);
   EXPECT_EQ(job_.state(), v1::SUSPENDED) << "it has run, and does not fail";
 }
 
-TEST_F(JobDeadlinesTest, AJobThatWaitsIsSuspendedOnceWhatItsShardsHoldIsSaved) {
+TEST_F(JobDeadlinesTest, AWaitingJobIsSuspendedOnceItsShardsAreSaved) {
   RunToStepFive();
   Commit(4);
   LoseWorker();
@@ -230,7 +230,7 @@ TEST_F(JobDeadlinesTest, AJobThatWaitsIsSuspendedOnceWhatItsShardsHoldIsSaved) {
   EXPECT_EQ(effects.directives.size(), 2u) << "a snapshot of each shard";
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
   job_.StopWithoutRecovering(now_);
-  EXPECT_EQ(job_.state(), v1::RECOVERING) << "it is being saved";
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << "the save is under way";
   Commit(5);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
@@ -241,7 +241,7 @@ TEST_F(JobDeadlinesTest, AJobThatWaitsIsSuspendedOnceWhatItsShardsHoldIsSaved) {
   EXPECT_THAT(Sent(), IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));
 }
 
-TEST_F(JobDeadlinesTest, WhatCannotBeSavedIsGivenUpWithTheReasonAndTheCause) {
+TEST_F(JobDeadlinesTest, IfTheSaveFailsTheMessageNamesTheErrorAndTheCheckpoint) {
   RunToStepFive();
   Commit(4);
   LoseWorker();
@@ -260,7 +260,7 @@ TEST_F(JobDeadlinesTest, WhatCannotBeSavedIsGivenUpWithTheReasonAndTheCause) {
                                              HasSubstr("goes back to net-1@4")));
 }
 
-TEST_F(JobDeadlinesTest, AtItsDeadlineAJobThatWaitsIsSavedAndFails) {
+TEST_F(JobDeadlinesTest, AtItsDeadlineAWaitingJobIsSavedAndFails) {
   RunToStepFive();
   LoseWorker();
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
@@ -272,9 +272,10 @@ TEST_F(JobDeadlinesTest, AtItsDeadlineAJobThatWaitsIsSavedAndFails) {
   Report("w-0", v1::MEMBER_HALTED, 5);
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 5);
-  Pass(FailureJudge::kRestartGrace);  // w-1 has not come back
+  Pass(FailureJudge::kRestartGrace);  // w-1 has not reattached
   Pass(absl::Seconds(1));
-  EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"})) << "and knows why";
+  EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}))
+      << "the restarted coordinator continues the stop";
   Commit(5);
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_EQ(job_.record().reason(), "ACTIVE_DEADLINE");
@@ -282,7 +283,7 @@ TEST_F(JobDeadlinesTest, AtItsDeadlineAJobThatWaitsIsSavedAndFails) {
                                              HasSubstr("--set checkpoint.resume_from=net-1@5")));
 }
 
-TEST_F(JobDeadlinesTest, AStopThatWaitsForShardsThatAreLostMeanwhileIsMadeAtOnce) {
+TEST_F(JobDeadlinesTest, AStopEndsAtOnceIfItsShardsAreLost) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
   LoseWorker();
@@ -293,7 +294,7 @@ TEST_F(JobDeadlinesTest, AStopThatWaitsForShardsThatAreLostMeanwhileIsMadeAtOnce
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-TEST_F(JobDeadlinesTest, WhyAJobIsStoppedIsToldInWholeSeconds) {
+TEST_F(JobDeadlinesTest, MessagesOfDeadlinesUseWholeSeconds) {
   v1::Job record = Record();
   *record.mutable_create_time() = ToProto(now_);
   record.mutable_spec()->mutable_active_deadline()->set_seconds(100);

@@ -33,7 +33,7 @@ class JobRefusalsTest : public ::testing::Test {
   v1::WriteShardHeader header_;
 };
 
-TEST_F(JobRefusalsTest, NothingBecomesOfAJobThatHasEnded) {
+TEST_F(JobRefusalsTest, AnEndedJobRefusesEveryChange) {
   for (const auto state : {v1::SUCCEEDED, v1::FAILED, v1::CANCELLED}) {
     In(state);
     EXPECT_EQ(ReasonOf(CheckNotEnded(record_)), "JOB_FINISHED");
@@ -47,7 +47,7 @@ TEST_F(JobRefusalsTest, NothingBecomesOfAJobThatHasEnded) {
   EXPECT_TRUE(CheckNotEnded(record_).ok());
 }
 
-TEST_F(JobRefusalsTest, AJobResumesOnceItIsSuspendedAndOnItsOwnResourcesAtAnyTime) {
+TEST_F(JobRefusalsTest, OtherResourcesNeedASuspendedJob) {
   v1::ResourceSpec own = record_.spec().resources(), other;
   other.mutable_workers()->set_min(4);
   In(v1::RUNNING, /*suspend_requested=*/true);
@@ -64,7 +64,7 @@ TEST_F(JobRefusalsTest, AJobResumesOnceItIsSuspendedAndOnItsOwnResourcesAtAnyTim
   EXPECT_TRUE(CheckResumes(record_, &other).ok());
 }
 
-TEST_F(JobRefusalsTest, OnlyAJobThatRunsOnMakesACheckpointOnDemand) {
+TEST_F(JobRefusalsTest, OnlyARunningJobMakesACheckpointOnDemand) {
   EXPECT_TRUE(CheckMakesCheckpoint(record_).ok());
   In(v1::RUNNING, /*suspend_requested=*/true);
   EXPECT_EQ(ReasonOf(CheckMakesCheckpoint(record_)), "JOB_NOT_RUNNING");
@@ -74,7 +74,7 @@ TEST_F(JobRefusalsTest, OnlyAJobThatRunsOnMakesACheckpointOnDemand) {
   EXPECT_EQ(CheckMakesCheckpoint(record_).message(), "net-1 is not running (RECOVERING)");
 }
 
-TEST_F(JobRefusalsTest, AShardIsTakenOfTheGenerationThatRunsOrIsSavedWhileItIsHalted) {
+TEST_F(JobRefusalsTest, TakesShardsOfTheRunningOrHaltedGeneration) {
   EXPECT_EQ(Shard(), "");
   In(v1::RECOVERING);
   EXPECT_EQ(Shard(), "JOB_NOT_RUNNING");
@@ -83,7 +83,7 @@ TEST_F(JobRefusalsTest, AShardIsTakenOfTheGenerationThatRunsOrIsSavedWhileItIsHa
   EXPECT_EQ(Shard(/*is_halted=*/true), "STALE_GENERATION");
 }
 
-TEST_F(JobRefusalsTest, AShardIsOneOfThePlan) {
+TEST_F(JobRefusalsTest, TakesOnlyShardsOfThePlan) {
   for (const int shard : {-1, 2}) {
     header_.set_shard(shard);
     EXPECT_EQ(Shard(), "SHARD_NOT_FOUND");

@@ -41,7 +41,7 @@ class AllreduceJobTest : public JobTest {
   }
 };
 
-TEST_F(AllreduceJobTest, StartBringsTheAddressesOfAllWorkersInRankOrder) {
+TEST_F(AllreduceJobTest, StartHasTheAddressesOfAllWorkersInRankOrder) {
   Schedule();
   EXPECT_THAT(job_.record().ps(), IsEmpty());
   EXPECT_THAT(job_.record().message(), HasSubstr("2 workers and no ps"));
@@ -59,7 +59,7 @@ TEST_F(AllreduceJobTest, StartBringsTheAddressesOfAllWorkersInRankOrder) {
   }
 }
 
-TEST_F(AllreduceJobTest, AfterARestartStartWaitsForEverybodysAddress) {
+TEST_F(AllreduceJobTest, AfterARestartStartWaitsForAllAddresses) {
   Schedule();
   ReportFrom("w-0", "of w-0");
   ReportFrom("w-1", "of w-1");
@@ -75,7 +75,7 @@ TEST_F(AllreduceJobTest, AfterARestartStartWaitsForEverybodysAddress) {
   EXPECT_THAT(Sent(), ElementsAre("w-0 start"));
 }
 
-TEST_F(AllreduceJobTest, SnapshotsAreAskedOfWorkers) {
+TEST_F(AllreduceJobTest, WorkersGetTheSnapshotDirectives) {
   Schedule();
   for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
     ReportFrom("w-0", "of w-0", state);
@@ -93,7 +93,7 @@ TEST_F(AllreduceJobTest, SnapshotsAreAskedOfWorkers) {
   EXPECT_THAT(Sent(), ElementsAre("w-1 snapshot"));
 }
 
-// A job whose workers are not at the same step.
+// A job whose workers are at different steps.
 class StalenessJobTest : public JobTest {
  protected:
   explicit StalenessJobTest(v1::SyncMode mode = v1::SSP, int64_t every = 0) {
@@ -103,7 +103,7 @@ class StalenessJobTest : public JobTest {
     job_ = Job(record, nullptr, /*term=*/1, now_);
   }
 
-  // Both workers tell all they know of the steps before `step`.
+  // Makes both workers report all steps before `step`.
   void RecordStepsBefore(int64_t step) {
     v1::JobReport report = Say(v1::MEMBER_RUNNING, step);
     for (int64_t s = 0; s < step; ++s) report.add_steps()->set_step(s);
@@ -128,9 +128,9 @@ TEST_F(StalenessJobTest, SuspendsAtACheckpointAheadOfItsWorkersWithoutPausingThe
   Commit(snapshot_.step());
   RecordStepsBefore(snapshot_.step());
   TakeEffects();
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "an evaluation may be on its way";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "an evaluation may follow";
   RecordStepsBefore(snapshot_.step() + 1);
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "they are not durable";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "the records are not durable yet";
   TakeEffects();
 
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
@@ -141,7 +141,7 @@ TEST_F(StalenessJobTest, SuspendsAtACheckpointAheadOfItsWorkersWithoutPausingThe
   }
 }
 
-TEST_F(StalenessJobTest, ASuspensionWhoseSnapshotWasMissedAimsFurtherAhead) {
+TEST_F(StalenessJobTest, ASuspensionAimsFurtherAheadAfterAMissedSnapshot) {
   Run();
   Report("w-0", v1::MEMBER_RUNNING, 10);
   job_.TakeEffects();
@@ -187,7 +187,7 @@ TEST_F(JobTest, IsSavedWhenItsTimeHasPassed) {
   EXPECT_THAT(Sent(), IsEmpty());
 }
 
-TEST_F(JobTest, ACheckpointThatFailsIsTroubleUntilOneIsWritten) {
+TEST_F(JobTest, AFailedCheckpointIsTroubleUntilOneIsWritten) {
   Run();
   EXPECT_FALSE(job_.trouble().has_value());
   job_.CheckpointFailed(50, /*snapshot=*/0,
@@ -201,7 +201,7 @@ TEST_F(JobTest, ACheckpointThatFailsIsTroubleUntilOneIsWritten) {
   EXPECT_FALSE(job_.trouble().has_value());
 }
 
-TEST_F(JobTest, ScheduledItPreparesEveryMember) {
+TEST_F(JobTest, ScheduleSendsPrepareToEveryMember) {
   Schedule();
 
   EXPECT_EQ(job_.state(), v1::PREPARING);
@@ -212,7 +212,7 @@ TEST_F(JobTest, ScheduledItPreparesEveryMember) {
               UnorderedElementsAre("w-0 prepare", "w-1 prepare", "p-0 prepare", "p-1 prepare"));
 }
 
-TEST_F(JobTest, PrepareIsSentAgainUntilAMemberHasIt) {
+TEST_F(JobTest, PrepareIsResentUntilAMemberReportsTheJob) {
   Schedule();
   Sent();
 
@@ -277,7 +277,7 @@ TEST_F(JobTest, AMemberThatStillReportsAnEndedJobIsReleasedAgain) {
   EXPECT_THAT(Sent(), ElementsAre("p-0 release"));
 }
 
-TEST_F(JobTest, AMembersOwnFailureNamesItAndItsStep) {
+TEST_F(JobTest, AMembersFailureNamesTheMemberAndItsStep) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED);
   report.mutable_error()->set_reason("MEMORY_EXHAUSTED");
@@ -289,10 +289,10 @@ TEST_F(JobTest, AMembersOwnFailureNamesItAndItsStep) {
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_EQ(job_.record().reason(), "MEMORY_EXHAUSTED");
   EXPECT_EQ(job_.record().message(), "p-1 failed at step 57: no room\\x1b[2J\\nfor more")
-      << "as text, not as a line of the log or an order to a terminal";
+      << "escaped, so that it cannot forge log lines or control a terminal";
 }
 
-TEST_F(JobTest, AnAccusedMemberThatIsThenLostIsTheCulprit) {
+TEST_F(JobTest, AnAccusedMemberThatIsLostIsTheCulprit) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED);
   report.mutable_error()->set_reason("PS_UNREACHABLE");
@@ -301,7 +301,7 @@ TEST_F(JobTest, AnAccusedMemberThatIsThenLostIsTheCulprit) {
   report.mutable_error()->set_culprit("p-1");
 
   job_.Report("w-0", &report, now_);
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "the accused may say more";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "the accused member may still report";
   job_.MemberLost("p-1", "its lease ran out", now_);
 
   EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
@@ -309,7 +309,7 @@ TEST_F(JobTest, AnAccusedMemberThatIsThenLostIsTheCulprit) {
   EXPECT_THAT(job_.record().message(), HasSubstr("push of chunk 3 failed"));
 }
 
-TEST_F(JobTest, AnAccusationStandsWhenNothingBetterIsHeard) {
+TEST_F(JobTest, AnAccusationIsBelievedAfterAWhile) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED);
   report.mutable_error()->set_reason("PS_UNREACHABLE");
@@ -334,7 +334,7 @@ TEST_F(JobTest, AMemberThatForgetsARunningJobFailsIt) {
   EXPECT_THAT(job_.record().message(), HasSubstr("w-1"));
 }
 
-TEST_F(JobTest, LosingAStrangerChangesNothing) {
+TEST_F(JobTest, LosingAMemberOfNoJobChangesNothing) {
   Run();
   job_.MemberLost("w-9", "gone", now_);
   EXPECT_EQ(job_.state(), v1::RUNNING);
@@ -368,7 +368,7 @@ TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledgedOnceTheyAreDurable) {
     EXPECT_EQ(out.directive.acknowledge().steps_before(), 1) << out.member;
   }
 
-  report("w-0", 1.5);  // the acknowledgement was lost
+  report("w-0", 1.5);  // as if the acknowledgement was lost
   EXPECT_THAT(Sent(), ElementsAre("w-0 acknowledge"));
 }
 
@@ -387,7 +387,7 @@ TEST_F(JobTest, AJobEndsOnceItsStepsAreDurable) {
   EXPECT_EQ(job_.state(), v1::SUCCEEDED);
 }
 
-TEST_F(JobTest, AWorkerThatIsDoneAndHasMoreToTellIsHeardFirst) {
+TEST_F(JobTest, WaitsForTheLastRecordsOfAWorkerThatIsDone) {
   Run();
   Commit(100);
   v1::JobReport report = Say(v1::MEMBER_DONE, 100);
@@ -403,7 +403,7 @@ TEST_F(JobTest, AWorkerThatIsDoneAndHasMoreToTellIsHeardFirst) {
   EXPECT_EQ(job_.state(), v1::SUCCEEDED);
 }
 
-TEST_F(JobTest, ASuspensionHearsAWorkerThatHasMoreToTellFirst) {
+TEST_F(JobTest, ASuspensionWaitsForTheLastRecordsOfAWorker) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
   v1::JobReport full = Say(v1::MEMBER_PAUSED, 34);
@@ -418,7 +418,7 @@ TEST_F(JobTest, ASuspensionHearsAWorkerThatHasMoreToTellFirst) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-TEST_F(JobTest, ARestartWhileAJobIsSuspendedRepeatsNoStep) {
+TEST_F(JobTest, ARestartDuringASuspensionRepeatsNoRecords) {
   v1::Job record = Record();
   record.set_state(v1::SUSPENDED);
   record.set_generation(0);
@@ -438,7 +438,7 @@ TEST_F(JobTest, ARestartWhileAJobIsSuspendedRepeatsNoStep) {
   EXPECT_EQ(effects.steps[0].step, 41);
 }
 
-TEST_F(JobTest, TimeThatStoodStillIsNobodysFault) {
+TEST_F(JobTest, FrozenTimeDoesNotCountAgainstMembers) {
   Schedule();
   const absl::Duration nearly = FailureJudge::kPrepareStallMax - absl::Seconds(1);
   now_ += nearly;
@@ -449,7 +449,7 @@ TEST_F(JobTest, TimeThatStoodStillIsNobodysFault) {
   EXPECT_EQ(job_.state(), v1::FAILED);
 }
 
-TEST_F(JobTest, StepsThatNobodyHoldsAnyMoreAreAnEvent) {
+TEST_F(JobTest, LostStepRecordsAreAnEvent) {
   Run();
   for (const char* name : {"w-0", "w-1"}) {
     v1::JobReport report = Say(v1::MEMBER_RUNNING, 6);
@@ -463,7 +463,7 @@ TEST_F(JobTest, StepsThatNobodyHoldsAnyMoreAreAnEvent) {
   EXPECT_EQ(effects.steps.size(), 1);
 }
 
-TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
+TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithAdvice) {
   Run();
   auto step = [&](int64_t number, bool skipped) {
     for (const char* name : {"w-0", "w-1"}) {
@@ -487,7 +487,7 @@ TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
   EXPECT_EQ(events[0].reason(), "STEPS_SKIPPED");
   EXPECT_THAT(events[0].message(), HasSubstr("steps 10 to 19 were skipped"));
   EXPECT_EQ(job_.state(), v1::RUNNING);
-  EXPECT_THAT(step(20, true), IsEmpty()) << "it is said once";
+  EXPECT_THAT(step(20, true), IsEmpty()) << "reported once";
 
   const Job alarmed = job_;
   for (int64_t number = 21; number < 10 + NonFiniteWatch::kSkipsMax; ++number) {
@@ -512,7 +512,7 @@ TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
   EXPECT_THAT(alarm[0].message(), HasSubstr("the loss scale at 64. Try precision: bf16"));
 }
 
-TEST_F(JobTest, AJobWhoseLastLossIsNotFiniteSaysSoWhenItSucceeds) {
+TEST_F(JobTest, ASucceededJobReportsANonFiniteLastLoss) {
   IgnoreNonFinite();
   Run();
   for (const char* name : {"w-0", "w-1"}) {
@@ -528,7 +528,7 @@ TEST_F(JobTest, AJobWhoseLastLossIsNotFiniteSaysSoWhenItSucceeds) {
   EXPECT_THAT(job_.record().message(), HasSubstr("the last loss is nan"));
 }
 
-TEST_F(JobTest, ALossThatIsNotFiniteAndIgnoredIsToldOncePerGenerationAndChangesNoState) {
+TEST_F(JobTest, AnIgnoredNonFiniteLossIsReportedOncePerGeneration) {
   IgnoreNonFinite();
   Run();
   auto step = [&](int64_t number, double share) {
@@ -555,7 +555,7 @@ TEST_F(JobTest, ALossThatIsNotFiniteAndIgnoredIsToldOncePerGenerationAndChangesN
   Job restarted(job_.record(), job_.plan(), /*term=*/2, now_);
   restarted.Restore({.edges = {{.step = 0, .loss = 2}, {.step = 2, .loss = std::nan("")}}});
   job_ = std::move(restarted);
-  EXPECT_THAT(step(3, std::nan("")), IsEmpty()) << "told before the restart";
+  EXPECT_THAT(step(3, std::nan("")), IsEmpty()) << "reported before the restart";
 
   ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 4);
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -575,7 +575,7 @@ TEST_F(JobTest, SuspendingPausesWorkersSnapshotsTheStepAndReleases) {
 
   Report("w-0", v1::MEMBER_PAUSED, 33);
   Report("w-1", v1::MEMBER_PAUSED, 34);
-  EXPECT_THAT(Sent(), IsEmpty()) << "a last push is on its way";
+  EXPECT_THAT(Sent(), IsEmpty()) << "a last push is under way";
   Report("w-0", v1::MEMBER_PAUSED, 34);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   EXPECT_EQ(snapshot_.step(), 34);
@@ -587,16 +587,16 @@ TEST_F(JobTest, SuspendingPausesWorkersSnapshotsTheStepAndReleases) {
               UnorderedElementsAre("w-0 release", "w-1 release", "p-0 release", "p-1 release"));
 }
 
-TEST_F(JobTest, SuspendingBehindACheckpointThatWasCommittedLateNeedsNoOther) {
+TEST_F(JobTest, SuspendingBeforeALaterCheckpointNeedsNoOther) {
   Run();
-  Commit(80);  // of the generation before, which was further
+  Commit(80);  // of the previous generation, which was further
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 60);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().message(), "suspended at step 80");
 }
 
-TEST_F(JobTest, AMissedSnapshotIsAskedForAgainWhereTheWorkersNowStand) {
+TEST_F(JobTest, AMissedSnapshotIsRequestedAgainAtThePresentStep) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 33);
@@ -614,7 +614,7 @@ TEST_F(JobTest, AMissedSnapshotIsAskedForAgainWhereTheWorkersNowStand) {
   EXPECT_GT(snapshot_.snapshot(), first);
 }
 
-TEST_F(JobTest, SuspendingAtAPeriodicStepWaitsForItsCheckpointAndAsksOnlyIfItDoesNotCome) {
+TEST_F(JobTest, SuspendingAtAPeriodicStepWaitsForItsCheckpointFirst) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
   Sent();
@@ -626,7 +626,7 @@ TEST_F(JobTest, SuspendingAtAPeriodicStepWaitsForItsCheckpointAndAsksOnlyIfItDoe
   EXPECT_EQ(snapshot_.step(), 50);
 }
 
-TEST_F(JobTest, SuspendedBeforeTheFirstStepNeedsNoCheckpoint) {
+TEST_F(JobTest, SuspendingBeforeTheFirstStepNeedsNoCheckpoint) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
 
@@ -635,7 +635,7 @@ TEST_F(JobTest, SuspendedBeforeTheFirstStepNeedsNoCheckpoint) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-TEST_F(JobTest, SuspendedWhileItRecoversItPausesOnceItRunsAgain) {
+TEST_F(JobTest, SuspendingARecoveringJobWaitsUntilItRuns) {
   Run();
   v1::Job record = job_.record();
   record.set_state(v1::RECOVERING);
@@ -651,7 +651,7 @@ TEST_F(JobTest, SuspendedWhileItRecoversItPausesOnceItRunsAgain) {
   EXPECT_TRUE(job_.Cancel(now_).ok());
 }
 
-TEST_F(JobTest, OtherResourcesAreTakenOnlyWhileItIsSuspended) {
+TEST_F(JobTest, AcceptsOtherResourcesOnlyWhileSuspended) {
   v1::ResourceSpec larger;
   larger.mutable_workers()->set_min(4);
   Schedule();
@@ -665,7 +665,7 @@ TEST_F(JobTest, OtherResourcesAreTakenOnlyWhileItIsSuspended) {
   EXPECT_TRUE(job_.Resume(&larger, now_).ok()) << "the same call again";
 }
 
-TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
+TEST_F(JobTest, AResumedJobIsQueuedAndContinuesInANewGeneration) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 34);
@@ -682,7 +682,7 @@ TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
   EXPECT_EQ(job_.plan()->first_step(), 34);
 }
 
-TEST_F(JobTest, WhereItsLastCheckpointIsDamagedTheOneBeforeIsItsLast) {
+TEST_F(JobTest, UsesThePreviousCheckpointIfTheLastIsDamaged) {
   Run();
   Commit(30);
   Commit(50);
@@ -706,7 +706,7 @@ TEST_F(JobTest, WhereItsLastCheckpointIsDamagedTheOneBeforeIsItsLast) {
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/40");
 }
 
-TEST_F(JobTest, WhereItsLastCheckpointCannotBeReadTheOneBeforeIsItsLast) {
+TEST_F(JobTest, UsesThePreviousCheckpointIfTheLastIsUnreadable) {
   Run();
   Commit(30);
   Commit(50);
@@ -765,7 +765,7 @@ TEST_F(JobTest, ShardsOfAnotherGenerationOrAnAbandonedSnapshotAreRefused) {
   EXPECT_EQ(ReasonOf(job_.AdmitShard(header)), "STALE_SNAPSHOT");
 }
 
-TEST_F(JobTest, AFinalCheckpointThatFailsIsTriedAgainThenFailsTheJob) {
+TEST_F(JobTest, AFailedFinalCheckpointIsRetriedThenFailsTheJob) {
   Run();
   ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
   const absl::Status full = absl::ResourceExhaustedError("disk full");
@@ -784,17 +784,17 @@ TEST_F(JobTest, AFinalCheckpointThatFailsIsTriedAgainThenFailsTheJob) {
   EXPECT_THAT(job_.record().message(), HasSubstr("disk full"));
 }
 
-TEST_F(JobTest, CancellingEndsAnyJobThatHasNotEnded) {
+TEST_F(JobTest, CancelEndsAJob) {
   Run();
   ASSERT_TRUE(job_.Cancel(now_).ok());
   EXPECT_EQ(job_.state(), v1::CANCELLED);
-  EXPECT_EQ(job_.plan(), nullptr) << "up to megabytes, and of no use any more";
+  EXPECT_EQ(job_.plan(), nullptr) << "the plan may take megabytes and is no longer needed";
   EXPECT_TRUE(job_.Cancel(now_).ok()) << "a no-op";
   EXPECT_EQ(ReasonOf(job_.Suspend(now_)), "JOB_FINISHED");
   EXPECT_EQ(ReasonOf(job_.Resume(nullptr, now_)), "JOB_FINISHED");
 }
 
-TEST_F(JobTest, AfterARestartMembersReattachAndTrainingGoesOn) {
+TEST_F(JobTest, AfterARestartMembersReattachAndTrainingContinues) {
   Run();
   Job restarted(job_.record(), job_.plan(), /*term=*/2, now_);
   restarted.Restore({.edges = {{.step = 0, .loss = 4}, {.step = 29, .loss = 2}}});
@@ -809,7 +809,7 @@ TEST_F(JobTest, AfterARestartMembersReattachAndTrainingGoesOn) {
   EXPECT_THAT(Sent(), IsEmpty());
 }
 
-TEST_F(JobTest, AfterARestartAMemberThatStaysAwayFailsTheJobWhenTheGraceEnds) {
+TEST_F(JobTest, AfterARestartAMissingMemberFailsTheJobWhenTheGraceEnds) {
   Run();
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING, 30);
@@ -822,7 +822,7 @@ TEST_F(JobTest, AfterARestartAMemberThatStaysAwayFailsTheJobWhenTheGraceEnds) {
   EXPECT_THAT(job_.record().message(), HasSubstr("p-1"));
 }
 
-TEST_F(JobTest, AfterARestartASuspensionGoesOnWithNewSnapshotIds) {
+TEST_F(JobTest, AfterARestartASuspensionContinuesWithNewSnapshotIds) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 33);
@@ -836,7 +836,7 @@ TEST_F(JobTest, AfterARestartASuspensionGoesOnWithNewSnapshotIds) {
   EXPECT_GT(snapshot_.snapshot(), before);
 }
 
-TEST_F(JobTest, MembersThatNeverGetReadyFailItInTheEnd) {
+TEST_F(JobTest, MembersThatNeverPrepareFailTheJob) {
   Schedule();
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED);
 

@@ -8,7 +8,7 @@
 namespace muster::job_update_test {
 namespace {
 
-TEST(JobUpdateTest, TakesOverWhatIsNamedAndDescribesIt) {
+TEST(JobUpdateTest, TakesOverTheNamedFieldsAndDescribesThem) {
   v1::JobSpec before, wanted;
   before.mutable_checkpoint()->set_keep_last(3);
   before.set_priority(1);
@@ -28,10 +28,10 @@ TEST(JobUpdateTest, TakesOverWhatIsNamedAndDescribesIt) {
   EXPECT_EQ(DescribeUpdate(after, after), "");
 
   (*after.mutable_labels())["team"] = "text";
-  EXPECT_EQ(DescribeUpdate(wanted, after), "labels") << "of another value";
+  EXPECT_EQ(DescribeUpdate(wanted, after), "labels") << "the value differs";
   wanted.clear_checkpoint();
   TakeOver("checkpoint.keep_last", wanted, after);
-  EXPECT_FALSE(after.checkpoint().has_keep_last()) << "as it is unset there";
+  EXPECT_FALSE(after.checkpoint().has_keep_last()) << "unset in the request";
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace muster::last_checkpoint_test {
 namespace {
 
-TEST(LastCheckpointTest, AJobGoesOnFromItAndAnotherMayToo) {
+TEST(LastCheckpointTest, AdvisesToResumeFromTheLastCheckpoint) {
   v1::Job record;
   record.set_name("jobs/net-1");
   record.set_checkpoint("jobs/net-1/checkpoints/50");
@@ -16,7 +16,7 @@ TEST(LastCheckpointTest, AJobGoesOnFromItAndAnotherMayToo) {
             "checkpoint.resume_from=net-1@50");
 }
 
-TEST(LastCheckpointTest, AJobWithoutOneGoesBackToItsBeginning) {
+TEST(LastCheckpointTest, AJobWithoutACheckpointReturnsToItsBeginning) {
   v1::Job record;
   record.set_name("jobs/net-1");
   EXPECT_EQ(CommittedStep(record), -1);
