@@ -25,7 +25,7 @@ class NonFiniteWatchTest : public ::testing::Test {
   }
 
   void Set(v1::OnNonFinite policy) { record_.mutable_spec()->set_on_non_finite(policy); }
-  // The reason of what is said of the next step; "": nothing is.
+  // Returns the reason reported for the next step, or "" if none.
   std::string Step(double loss, bool skipped = false) {
     const auto remark = watch_.Take(
         {.step = next_step_++, .loss = loss, .loss_scale = 64, .skipped = skipped}, record_);
@@ -45,10 +45,10 @@ class NonFiniteWatchTest : public ::testing::Test {
   v1::Job record_;
   NonFiniteWatch watch_;
   int64_t next_step_ = 0;
-  std::string message_;  // of what was said last
+  std::string message_;  // the last one reported
 };
 
-TEST_F(NonFiniteWatchTest, ALossIsToldOncePerGenerationWhereItIsIgnored) {
+TEST_F(NonFiniteWatchTest, ReportsAnIgnoredLossOncePerGeneration) {
   EXPECT_EQ(Step(1), "");
   EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
   EXPECT_EQ(message_, "the loss of step 1 is nan");
@@ -59,13 +59,13 @@ TEST_F(NonFiniteWatchTest, ALossIsToldOncePerGenerationWhereItIsIgnored) {
   EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
 }
 
-TEST_F(NonFiniteWatchTest, WhereItIsNotIgnoredItsWorkerTells) {
+TEST_F(NonFiniteWatchTest, LeavesALossThatIsNotIgnoredToTheWorker) {
   Set(v1::NON_FINITE_FAIL);
   EXPECT_EQ(Step(std::nan("")), "");
   EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED");
 }
 
-TEST_F(NonFiniteWatchTest, WhatWasToldBeforeARestartIsNotToldAgain) {
+TEST_F(NonFiniteWatchTest, DoesNotRepeatAReportAfterARestart) {
   watch_.Restore({.loss = std::nan("")});
   EXPECT_EQ(watch_.Completion(record_).reason, "NONFINITE_LOSS");
   EXPECT_EQ(Step(std::nan("")), "");
@@ -74,7 +74,7 @@ TEST_F(NonFiniteWatchTest, WhatWasToldBeforeARestartIsNotToldAgain) {
   EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
 }
 
-TEST_F(NonFiniteWatchTest, TheLastLossSaysWhatTheParametersAreWorth) {
+TEST_F(NonFiniteWatchTest, CompletionDependsOnTheLastLoss) {
   EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED");
   EXPECT_EQ(watch_.Completion(record_).message, "trained 100 steps");
   Step(std::nan(""));
@@ -83,10 +83,10 @@ TEST_F(NonFiniteWatchTest, TheLastLossSaysWhatTheParametersAreWorth) {
   EXPECT_THAT(watch_.Completion(record_).message,
               HasSubstr("trained 100 steps, and the last loss is nan: the parameters are of no"));
   Step(std::nan(""), /*skipped=*/true);
-  EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED") << "it changed nothing";
+  EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED") << "a skipped step changes nothing";
 }
 
-TEST_F(NonFiniteWatchTest, SkippedStepsAreAnAlarmOncePerRow) {
+TEST_F(NonFiniteWatchTest, SkippedStepsInARowAreAnAlarmOnce) {
   Set(v1::NON_FINITE_FAIL);
   Skip(NonFiniteWatch::kSkipsAlarming - 1);
   EXPECT_EQ(Step(1), "");
@@ -105,7 +105,7 @@ TEST_F(NonFiniteWatchTest, SkippedStepsAreAnAlarmOncePerRow) {
   EXPECT_THAT(message_, HasSubstr("even with the loss scale at 64. Try precision: bf16"));
 }
 
-TEST_F(NonFiniteWatchTest, AJobThatSkipsForEverFailsUnlessItIsToIgnoreThat) {
+TEST_F(NonFiniteWatchTest, AJobThatOnlySkipsFailsUnlessItIgnoresThat) {
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   for (int i = 1; i < NonFiniteWatch::kSkipsMax; ++i) Step(std::nan(""), /*skipped=*/true);
   Set(v1::NON_FINITE_FAIL);
@@ -119,7 +119,7 @@ TEST_F(NonFiniteWatchTest, AJobThatSkipsForEverFailsUnlessItIsToIgnoreThat) {
   EXPECT_FALSE(watch_.Failure(record_).has_value());
 }
 
-TEST_F(NonFiniteWatchTest, AJobThatDoesNotRollBackHasFailed) {
+TEST_F(NonFiniteWatchTest, AJobWithoutRollbackFailsWithAdvice) {
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   Set(v1::NON_FINITE_FAIL);
   const NonFiniteWatch::Ruling ruling = RuleAt(57);
@@ -130,7 +130,7 @@ TEST_F(NonFiniteWatchTest, AJobThatDoesNotRollBackHasFailed) {
             "submit it again with --set checkpoint.resume_from=net-1@50");
 }
 
-TEST_F(NonFiniteWatchTest, NoCheckpointIsNamedWhereThereIsNone) {
+TEST_F(NonFiniteWatchTest, MessagesSayIfThereIsNoCheckpoint) {
   Set(v1::NON_FINITE_FAIL);
   EXPECT_THAT(RuleAt(7).message,
               EndsWith("It has no checkpoint: submitted again, it starts from its beginning"));
@@ -140,8 +140,8 @@ TEST_F(NonFiniteWatchTest, NoCheckpointIsNamedWhereThereIsNone) {
             "data");
 }
 
-// The learning rate is not at fault.
-TEST_F(NonFiniteWatchTest, DataThatAreNotFiniteAreToBeCorrectedOrLeftOut) {
+// The message has no advice about the learning rate: the data are at fault.
+TEST_F(NonFiniteWatchTest, NonFiniteDataAreToBeCorrectedOrLeftOut) {
   EXPECT_TRUE(NonFiniteWatch::Rules("DATA_NOT_FINITE"));
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   Set(v1::NON_FINITE_FAIL);
@@ -159,7 +159,7 @@ TEST_F(NonFiniteWatchTest, DataThatAreNotFiniteAreToBeCorrectedOrLeftOut) {
               AllOf(HasSubstr("it was rolled back 8 times"), HasSubstr(". Correct that row. To")));
 }
 
-TEST_F(NonFiniteWatchTest, EachRollbackLeavesTheBatchOfItsStepOut) {
+TEST_F(NonFiniteWatchTest, EachRollbackLeavesOutTheBatchOfItsStep) {
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   record_.mutable_recovery()->set_resumed_step(50);
   Set(v1::NON_FINITE_ROLLBACK);
@@ -178,7 +178,7 @@ TEST_F(NonFiniteWatchTest, EachRollbackLeavesTheBatchOfItsStepOut) {
   EXPECT_THAT(last.message, HasSubstr("it was rolled back 8 times for that"));
 }
 
-TEST_F(NonFiniteWatchTest, AStepBeforeTheCheckpointWasMadeAndItsBatchStays) {
+TEST_F(NonFiniteWatchTest, ARollbackToACheckpointAfterTheStepKeepsItsBatch) {
   record_.set_checkpoint("jobs/net-1/checkpoints/50");
   Set(v1::NON_FINITE_ROLLBACK);
   EXPECT_EQ(RuleAt(49).message, "it is nan; goes back to net-1@50");

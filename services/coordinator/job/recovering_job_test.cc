@@ -36,7 +36,7 @@ class RecoveringJobTest : public JobTest {
   }
   void Begin(const v1::Job& record) { job_ = Job(record, nullptr, /*term=*/1, now_); }
 
-  // Steps of one worker, as it reports them; a loss of 1 for all of the batch.
+  // Returns the steps as one worker reports them. The loss of the whole batch is 1.
   v1::JobReport Steps(v1::MemberJobState state, int64_t first, int64_t count) const {
     v1::JobReport report = Say(state, first + count);
     for (int64_t step = first; step < first + count; ++step) {
@@ -63,33 +63,33 @@ class RecoveringJobTest : public JobTest {
     report.set_oldest_version(oldest);
     Tell(ps, report);
   }
-  // Both workers have told of all steps before this one.
+  // Runs until both workers have reported all steps before this one.
   void RunTo(int64_t step) {
     Run();
     for (const char* name : {"w-0", "w-1"}) Tell(name, Steps(v1::MEMBER_RUNNING, 0, step));
     for (const char* name : {"p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, step);
     TakeEffects();
   }
-  // The three that are left when w-1 is lost.
+  // Halts the three members that remain after the loss of w-1.
   void HaltAll(int64_t oldest, int64_t newest) {
     Report("w-0", v1::MEMBER_HALTED, newest);
     SayHalted("p-0", oldest, newest);
     SayHalted("p-1", newest, newest + 1);
   }
-  // Of a worker whose data set is another one.
+  // Returns the report of a worker with another data set.
   v1::JobReport SayOtherData(int64_t next_step = 0) const {
     v1::JobReport report = Say(v1::MEMBER_PREPARED, next_step);
     report.mutable_dataset()->set_samples(999);
     return report;
   }
-  // At step 3 w-1 is lost, and another process takes its rank.
+  // Loses w-1 at step 3. Another process takes its name and rank.
   void ReplaceWorker() {
     job_.MemberLost("w-1", "gone", now_);
     HaltAll(3, 3);
     TakeEffects();
     Schedule(job_.ResumesAt(now_)->first_step, "", job_.plan());
   }
-  // From the shards that were halted, with everybody.
+  // Continues from the halted shards, or from the checkpoint, with all members.
   void GoOn() {
     TakeEffects();
     const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
@@ -102,7 +102,7 @@ class RecoveringJobTest : public JobTest {
   }
 };
 
-TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobGoesOnAtTheStepThatAllShardsHave) {
+TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobContinuesAtTheStepOfAllShards) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   TakeEffects();
@@ -117,7 +117,7 @@ TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobGoesOnAtTheStepThatA
   EXPECT_EQ(job_.record().recovery().count(), 1);
   EXPECT_FALSE(job_.Uses("w-1"));
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "p-0 halt", "p-1 halt"));
-  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "nobody has stopped";
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "no member has stopped";
 
   Report("w-0", v1::MEMBER_HALTED, 8);
   SayHalted("p-0", 7, 8);
@@ -135,7 +135,7 @@ TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobGoesOnAtTheStepThatA
   EXPECT_TRUE(job_.Uses("w-1"));
 }
 
-TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
+TEST_F(RecoveringJobTest, WithoutTheShardsOfALostPsItContinuesFromTheCheckpoint) {
   Run();
   job_.MemberLost("p-1", "gone", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt"));
@@ -146,13 +146,14 @@ TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
   EXPECT_TRUE(job_.HoldsMemory()) << "its ps has not halted";
   SayHalted("p-0", 3, 4);
-  EXPECT_THAT(Sent(), ElementsAre("p-0 release")) << "nobody needs what it holds";
+  EXPECT_THAT(Sent(), ElementsAre("p-0 release")) << "its shards are not needed";
   EXPECT_FALSE(job_.HoldsMemory());
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-// A job that lost w-1, whose next process could not rehearse, and has nobody else.
+// A job that lost w-1. The next process of that name failed its warm-up, and there is no other
+// worker.
 class RefusedJobTest : public RecoveringJobTest {
  protected:
   RefusedJobTest() {
@@ -184,7 +185,7 @@ class RefusedJobTest : public RecoveringJobTest {
   }
 };
 
-TEST_F(RefusedJobTest, WhoIsTriedAgainIsToldWithWhatItCouldNot) {
+TEST_F(RefusedJobTest, ANewTrialOfAnExcludedWorkerIsAnEventWithItsEarlierFailure) {
   const v1::JobEvent event = TakeEffects().events.back();
   EXPECT_EQ(event.reason(), "WORKER_TRIED_AGAIN");
   EXPECT_EQ(event.message(),
@@ -192,10 +193,10 @@ TEST_F(RefusedJobTest, WhoIsTriedAgainIsToldWithWhatItCouldNot) {
             "workers, and the job needs 2");
   ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 3);
   ASSERT_EQ(job_.state(), v1::RUNNING);
-  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr) << "it could";
+  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr) << "its trial succeeded";
 }
 
-TEST_F(RefusedJobTest, ThatItFailsAgainIsNotTheJobsFault) {
+TEST_F(RefusedJobTest, AFailedTrialDoesNotFailTheJob) {
   Tell("w-1", CannotPrepare());
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
   EXPECT_FALSE(job_.Uses("w-1"));
@@ -204,12 +205,12 @@ TEST_F(RefusedJobTest, ThatItFailsAgainIsNotTheJobsFault) {
   EXPECT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr);
 }
 
-TEST_F(RefusedJobTest, AnotherProcessOfThatNameHasNotRefused) {
+TEST_F(RefusedJobTest, AnotherProcessOfThatNameIsNotExcluded) {
   job_.Replaced("w-1");
   EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr);
 }
 
-TEST_F(RecoveringJobTest, WhatASubstituteCannotDoIsNotTheJobsFault) {
+TEST_F(RecoveringJobTest, AFailureOfASubstituteDoesNotFailTheJob) {
   RunTo(3);
   job_.MemberLost("w-1", "gone", now_);
   HaltAll(3, 3);
@@ -230,7 +231,7 @@ TEST_F(RecoveringJobTest, WhatASubstituteCannotDoIsNotTheJobsFault) {
   EXPECT_EQ(*job_.rehearsal().WhyRefused("w-1"), "no such file");
 }
 
-TEST_F(RecoveringJobTest, ASubstituteThatHasNotTrainedIsOneInTheNextGenerationToo) {
+TEST_F(RecoveringJobTest, ASubstituteThatHasNotTrainedStaysASubstitute) {
   RunTo(3);
   job_.MemberLost("w-1", "gone", now_);
   HaltAll(3, 3);
@@ -247,7 +248,7 @@ TEST_F(RecoveringJobTest, ASubstituteThatHasNotTrainedIsOneInTheNextGenerationTo
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
 }
 
-TEST_F(RecoveringJobTest, WhatOneCannotDoWhoWasThereIsTheJobsFault) {
+TEST_F(RecoveringJobTest, AFailureOfAMemberThatTrainedFailsTheJob) {
   RunTo(3);
   job_.MemberLost("w-1", "gone", now_);
   HaltAll(3, 3);
@@ -259,12 +260,12 @@ TEST_F(RecoveringJobTest, WhatOneCannotDoWhoWasThereIsTheJobsFault) {
   EXPECT_EQ(job_.state(), v1::FAILED);
 }
 
-TEST_F(RefusedJobTest, AJobThatIsNoLongerActiveForgetsWhoCouldNot) {
+TEST_F(RefusedJobTest, AnEndedJobForgetsExcludedWorkers) {
   ASSERT_TRUE(job_.Cancel(now_).ok());
   EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr);
 }
 
-// Two shards, each with its backup on the ps of the other.
+// Two shards, each with its replica on the ps of the other.
 class ReplicatedJobTest : public RecoveringJobTest {
  protected:
   ReplicatedJobTest() {
@@ -285,7 +286,7 @@ class ReplicatedJobTest : public RecoveringJobTest {
   }
 };
 
-TEST_F(ReplicatedJobTest, TheBackupOfALostPsTakesItsPlaceAtMostAStepBack) {
+TEST_F(ReplicatedJobTest, AReplicaReplacesALostPsAtMostAStepBack) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("p-1", "gone", now_);
@@ -294,7 +295,7 @@ TEST_F(ReplicatedJobTest, TheBackupOfALostPsTakesItsPlaceAtMostAStepBack) {
   Report("w-1", v1::MEMBER_HALTED);
   TakeEffects();
   SayHalted("p-0", 7, 8, /*in_backup=*/7);
-  EXPECT_THAT(Sent(), IsEmpty()) << "what it holds is needed";
+  EXPECT_THAT(Sent(), IsEmpty()) << "its shards are needed";
   const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
   ASSERT_TRUE(resumption.has_value());
   EXPECT_TRUE(resumption->carries);
@@ -305,7 +306,7 @@ TEST_F(ReplicatedJobTest, TheBackupOfALostPsTakesItsPlaceAtMostAStepBack) {
     EXPECT_FALSE(shard.has_backup());
   }
 
-  GoOn();  // p-1 has come back
+  GoOn();  // p-1 has reattached
   for (const v1::PlanShard& shard : job_.plan()->shards()) {
     EXPECT_EQ(shard.backup().member(), "p-1");
     EXPECT_FALSE(shard.backup().carries());
@@ -314,7 +315,7 @@ TEST_F(ReplicatedJobTest, TheBackupOfALostPsTakesItsPlaceAtMostAStepBack) {
   EXPECT_THAT(job_.record().ps(), ElementsAre("p-0", "p-1"));
 }
 
-TEST_F(ReplicatedJobTest, WhereBothHoldersOfAShardAreLostItGoesOnFromTheCheckpoint) {
+TEST_F(ReplicatedJobTest, IfShardAndReplicaAreLostItContinuesFromTheCheckpoint) {
   Run();
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
@@ -324,18 +325,18 @@ TEST_F(ReplicatedJobTest, WhereBothHoldersOfAShardAreLostItGoesOnFromTheCheckpoi
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(ReplicatedJobTest, ABackupThatWasNeverFilledHoldsNothing) {
+TEST_F(ReplicatedJobTest, AnIncompleteReplicaDoesNotCount) {
   Run();
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
-  EXPECT_TRUE(job_.KeepsShards()) << "that is not known yet";
+  EXPECT_TRUE(job_.KeepsShards()) << "the replica has not reported yet";
   RecoveringJobTest::SayHalted("p-0", 0, 1);
   EXPECT_FALSE(job_.KeepsShards());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(ReplicatedJobTest, APsThatDiesBeforeTheNextBackupsAreFilledTakesItsShardsAlong) {
+TEST_F(ReplicatedJobTest, ShardsAreLostIfTheirPsDiesBeforeTheNextReplicasAreFilled) {
   Run();
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
@@ -347,7 +348,7 @@ TEST_F(ReplicatedJobTest, APsThatDiesBeforeTheNextBackupsAreFilledTakesItsShards
   EXPECT_FALSE(job_.KeepsShards());
 }
 
-TEST_F(ReplicatedJobTest, APsThatCannotHoldNewBackupsIsDoneWithout) {
+TEST_F(ReplicatedJobTest, APsThatCannotHoldNewReplicasIsExcluded) {
   Run();
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
@@ -363,10 +364,11 @@ TEST_F(ReplicatedJobTest, APsThatCannotHoldNewBackupsIsDoneWithout) {
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_FALSE(job_.Uses("p-1"));
-  EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it is given none again";
+  EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it gets no replicas for now";
   const auto wait = [&](absl::Duration time) {
     now_ += time;
-    for (int i = 0; i < 2; ++i) job_.Tick(/*writing=*/false, now_);  // the first may judge
+    // The first call may decide on a failure.
+    for (int i = 0; i < 2; ++i) job_.Tick(/*writing=*/false, now_);
   };
   wait(absl::Minutes(59));
   EXPECT_NE(job_.rehearsal().WhyRefused("p-1"), nullptr);
@@ -374,7 +376,7 @@ TEST_F(ReplicatedJobTest, APsThatCannotHoldNewBackupsIsDoneWithout) {
   EXPECT_EQ(job_.rehearsal().WhyRefused("p-1"), nullptr) << "it may have memory by now";
 }
 
-TEST_F(ReplicatedJobTest, APsThatWasSlowMayHoldBackupsAgainSoon) {
+TEST_F(ReplicatedJobTest, ASlowPsMayHoldReplicasAgainSoon) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
@@ -391,7 +393,7 @@ TEST_F(ReplicatedJobTest, APsThatWasSlowMayHoldBackupsAgainSoon) {
   EXPECT_EQ(job_.rehearsal().WhyRefused("p-1"), nullptr);
 }
 
-TEST_F(ReplicatedJobTest, WithoutAWorkerBackupsGoOnWithTheirShards) {
+TEST_F(ReplicatedJobTest, AfterTheLossOfAWorkerReplicasContinueInPlace) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
@@ -403,7 +405,7 @@ TEST_F(ReplicatedJobTest, WithoutAWorkerBackupsGoOnWithTheirShards) {
   for (const v1::PlanShard& shard : resumption->shards) EXPECT_TRUE(shard.backup().carries());
 }
 
-TEST_F(ReplicatedJobTest, AJobWithoutBackupsSaysSoAndIsHaltedForThemOnce) {
+TEST_F(ReplicatedJobTest, AJobWithoutReplicasReportsItAndIsHaltedForThem) {
   Run();
   EXPECT_FALSE(job_.TakesBackups(now_ + Job::kBackupsJoinAfter)) << "it has them";
   job_.MemberLost("p-1", "gone", now_);
@@ -431,10 +433,10 @@ TEST_F(ReplicatedJobTest, AJobWithoutBackupsSaysSoAndIsHaltedForThemOnce) {
   job_.LetBackupsJoin(now_ + Job::kBackupsJoinAfter);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "BACKUPS_JOIN");
-  EXPECT_EQ(job_.record().recovery().count(), recoveries) << "nobody was lost";
+  EXPECT_EQ(job_.record().recovery().count(), recoveries) << "no member was lost";
 }
 
-TEST_F(RecoveringJobTest, ShardsThatAreTooFarApartOrGoneAreNotCarriedOn) {
+TEST_F(RecoveringJobTest, ShardsAtDistantVersionsOrLostDoNotContinueInPlace) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
@@ -460,7 +462,7 @@ TEST_F(RecoveringJobTest, ShardsThatAreTooFarApartOrGoneAreNotCarriedOn) {
   EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
 }
 
-TEST_F(RecoveringJobTest, WhoHasForgottenTheJobHoldsNothingOfIt) {
+TEST_F(RecoveringJobTest, APsThatForgotTheJobHoldsNoShards) {
   Run();
   for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) job_.Report(name, nullptr, now_);
   ASSERT_EQ(job_.state(), v1::RECOVERING);
@@ -469,8 +471,8 @@ TEST_F(RecoveringJobTest, WhoHasForgottenTheJobHoldsNothingOfIt) {
   EXPECT_FALSE(job_.KeepsShards());
 }
 
-// Its Prepare is on its way, or was lost with its stream.
-TEST_F(RecoveringJobTest, APsThatIsStillBehindComesAlongWithWhatItHolds) {
+// The Prepare directive for p-1 is on its way, or was lost with its stream.
+TEST_F(RecoveringJobTest, APsThatMissedAGenerationKeepsItsShards) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   HaltAll(4, 5);
@@ -493,7 +495,7 @@ TEST_F(RecoveringJobTest, APsThatIsStillBehindComesAlongWithWhatItHolds) {
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, WhoDoesNotHaltIsGoneOnWithout) {
+TEST_F(RecoveringJobTest, TheJobContinuesWithoutAMemberThatDoesNotHalt) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   SayHalted("p-0", 4, 5);
@@ -502,22 +504,22 @@ TEST_F(RecoveringJobTest, WhoDoesNotHaltIsGoneOnWithout) {
   TakeEffects();
   Pass(FailureJudge::kHaltMax);
   EXPECT_FALSE(job_.Uses("w-0"));
-  EXPECT_THAT(Sent(), Contains("w-0 release")) << "it may yet hear of it";
+  EXPECT_THAT(Sent(), Contains("w-0 release")) << "the directive may still arrive";
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
   ASSERT_NE(job_.rehearsal().WhyRefused("w-0"), nullptr);
   EXPECT_EQ(*job_.rehearsal().WhyRefused("w-0"), "it did not halt for 2m");
-  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr) << "a crash is no refusal";
+  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr) << "a crash does not exclude it";
 }
 
-// It gave up waiting for the coordinator, and has not come to the end of its step.
-TEST_F(RecoveringJobTest, AWorkerThatHasHaltedByItselfHasForgottenTheJob) {
+// The worker gave up waiting for the coordinator. Its present step has not ended yet.
+TEST_F(RecoveringJobTest, AWorkerThatHaltedByItselfHasForgottenTheJob) {
   Run();
   Report("w-0", v1::MEMBER_HALTED, 5);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "MEMBER_FORGOT_JOB");
 }
 
-TEST_F(RecoveringJobTest, WhatHasHappenedIsToldWithWhatIsWaitedForNow) {
+TEST_F(RecoveringJobTest, TheMessageSaysWhatHappenedAndWhatTheJobWaitsFor) {
   RunTo(5);
   job_.MemberLost("w-1", "gone", now_);
   const std::string happened = job_.record().message();
@@ -530,7 +532,7 @@ TEST_F(RecoveringJobTest, WhatHasHappenedIsToldWithWhatIsWaitedForNow) {
   }
 }
 
-TEST_F(RecoveringJobTest, WhatIsBeingCarriedOnIsInACheckpointBeforeTheJobIsSuspended) {
+TEST_F(RecoveringJobTest, SuspendingDuringARecoverySavesTheShardsFirst) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   HaltAll(4, 5);
@@ -545,8 +547,9 @@ TEST_F(RecoveringJobTest, WhatIsBeingCarriedOnIsInACheckpointBeforeTheJobIsSuspe
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-// Nobody who keeps to the protocol says that; it must not be believed, and end nobody else's job.
-TEST_F(RecoveringJobTest, WhoHasHaltedAndSaysThatItFailedIsWaitedForAgain) {
+// A correct member never sends this. The coordinator must not believe it, and must not fail the
+// job.
+TEST_F(RecoveringJobTest, AFailureReportAfterHaltedDoesNotFailTheJob) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   HaltAll(4, 5);
@@ -557,7 +560,7 @@ TEST_F(RecoveringJobTest, WhoHasHaltedAndSaysThatItFailedIsWaitedForAgain) {
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, OnlyBspCarriesItsShardsOn) {
+TEST_F(RecoveringJobTest, OnlyBspContinuesInPlace) {
   for (const auto mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD}) {
     v1::Job record = Record();
     record.mutable_spec()->mutable_sync()->set_mode(mode);
@@ -570,22 +573,22 @@ TEST_F(RecoveringJobTest, OnlyBspCarriesItsShardsOn) {
   }
 }
 
-TEST_F(RecoveringJobTest, WhoIsCutOffFromCoordinatorAndPsIsGoneAtOnce) {
+TEST_F(RecoveringJobTest, AMemberWithoutStreamAndLinksIsLostAtOnce) {
   Run();
   Report("w-1", v1::MEMBER_RUNNING, 3);
   v1::JobReport report = Say(v1::MEMBER_RUNNING, 3);
   report.add_lost_links("w-1");
   Tell("p-0", report);
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "its stream is there";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "it still has its stream";
   job_.StreamBroken("w-0", now_);
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "it has its lease to come back";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "it may reattach within its lease";
   job_.Reattached("w-0");
   job_.StreamBroken("w-1", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_THAT(job_.record().message(), HasSubstr("w-1 (worker, rank 1) was lost at step 3"));
 }
 
-TEST_F(RecoveringJobTest, AnAccusedMemberWithoutAStreamIsGoneAtOnce) {
+TEST_F(RecoveringJobTest, AnAccusedMemberWithoutAStreamIsLostAtOnce) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
   report.mutable_error()->set_reason("PS_UNREACHABLE");
@@ -599,7 +602,7 @@ TEST_F(RecoveringJobTest, AnAccusedMemberWithoutAStreamIsGoneAtOnce) {
   EXPECT_THAT(job_.record().message(), HasSubstr("w-0: connection reset"));
 }
 
-TEST_F(RecoveringJobTest, AFailureThatAnotherAttemptWouldRepeatEndsTheJob) {
+TEST_F(RecoveringJobTest, AFailureThatWouldRepeatFailsTheJob) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
   report.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
@@ -608,7 +611,7 @@ TEST_F(RecoveringJobTest, AFailureThatAnotherAttemptWouldRepeatEndsTheJob) {
   EXPECT_EQ(job_.state(), v1::FAILED);
 }
 
-TEST_F(RecoveringJobTest, ALossThatIsNotFiniteEndsTheJobAndNamesItsLastCheckpoint) {
+TEST_F(RecoveringJobTest, ANonFiniteLossFailsTheJobAndNamesItsLastCheckpoint) {
   Run();
   Commit(50);
   Tell("w-0", NotFinite(57));
@@ -620,7 +623,7 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteEndsTheJobAndNamesItsLastCheckpoin
                     HasSubstr("--set checkpoint.resume_from=net-1@50")));
 }
 
-TEST_F(RecoveringJobTest, DataThatAreNotFiniteEndTheJobOrRollItBackAsALossDoes) {
+TEST_F(RecoveringJobTest, NonFiniteDataFailTheJobOrRollItBack) {
   Run();
   Tell("w-0", NotFinite(57, "DATA_NOT_FINITE"));
   EXPECT_EQ(job_.state(), v1::FAILED);
@@ -637,7 +640,7 @@ TEST_F(RecoveringJobTest, DataThatAreNotFiniteEndTheJobOrRollItBackAsALossDoes) 
   EXPECT_EQ(job_.record().recovery().rollbacks(), 1);
 }
 
-TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFewTimes) {
+TEST_F(RecoveringJobTest, ANonFiniteLossRollsTheJobBackAFewTimes) {
   v1::Job record = Record();
   record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
   Begin(record);
@@ -655,11 +658,11 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFew
               HasSubstr("goes back to net-1@50, without batch 57 of the data"));
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
-  EXPECT_EQ(job_.record().recovery().count(), 0) << "nobody was lost";
+  EXPECT_EQ(job_.record().recovery().count(), 0) << "no member was lost";
   Run(50, "jobs/net-1/checkpoints/50");
   EXPECT_THAT(job_.plan()->left_out_batches(), ElementsAre(57));
 
-  roll_back(57);  // which trained on batch 58
+  roll_back(57);  // this step trained on batch 58
   Run(50, "jobs/net-1/checkpoints/50");
   roll_back(51);
   Run(50, "jobs/net-1/checkpoints/50");
@@ -675,8 +678,9 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFew
   EXPECT_THAT(job_.record().message(), HasSubstr("it was rolled back 8 times"));
 }
 
-// Their records are known, and are not taken again; what is made is told all the same.
-TEST_F(RecoveringJobTest, ProgressFollowsStepsThatAreMadeAgain) {
+// The records of repeated steps are known, and are not stored again. The progress shows the
+// repeated steps all the same.
+TEST_F(RecoveringJobTest, ProgressFollowsRepeatedSteps) {
   RunTo(60);
   Commit(50);
   job_.MemberLost("p-1", "gone", now_);
@@ -686,7 +690,7 @@ TEST_F(RecoveringJobTest, ProgressFollowsStepsThatAreMadeAgain) {
   EXPECT_EQ(job_.record().progress().step(), 50);
   TakeEffects();
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 50, 8));
-  EXPECT_EQ(job_.record().progress().step(), 50) << "the other one has not";
+  EXPECT_EQ(job_.record().progress().step(), 50) << "the other worker has not made them";
   Tell("w-1", Steps(v1::MEMBER_RUNNING, 50, 6));
   EXPECT_EQ(job_.record().progress().step(), 56);
   EXPECT_DOUBLE_EQ(job_.record().progress().progress_percentage(), 56);
@@ -699,7 +703,7 @@ TEST_F(RecoveringJobTest, ProgressFollowsStepsThatAreMadeAgain) {
   EXPECT_EQ(job_.record().progress().step(), 58);
 }
 
-TEST_F(RecoveringJobTest, TheLossShownIsThatOfTheStepsThatAreMadeAgain) {
+TEST_F(RecoveringJobTest, TheShownLossIsThatOfRepeatedSteps) {
   RunTo(60);
   Commit(50);
   job_.MemberLost("p-1", "gone", now_);
@@ -713,10 +717,10 @@ TEST_F(RecoveringJobTest, TheLossShownIsThatOfTheStepsThatAreMadeAgain) {
   }
   EXPECT_EQ(job_.record().progress().step(), 53);
   EXPECT_DOUBLE_EQ(job_.record().progress().loss(), 26);
-  EXPECT_THAT(TakeEffects().steps, IsEmpty()) << "they are in the log";
+  EXPECT_THAT(TakeEffects().steps, IsEmpty()) << "the log has them already";
 }
 
-TEST_F(RecoveringJobTest, ARestartedCoordinatorShowsWhereTheJobIsAndNotWhereItsLogEnds) {
+TEST_F(RecoveringJobTest, ARestartedCoordinatorShowsTheStepOfTheJobNotTheEndOfItsLog) {
   RunTo(60);
   Commit(50);
   job_.MemberLost("p-1", "gone", now_);
@@ -738,8 +742,8 @@ TEST_F(RecoveringJobTest, ARestartedCoordinatorShowsWhereTheJobIsAndNotWhereItsL
   EXPECT_EQ(job_.record().progress().step(), 55);
 }
 
-// Its shards hold what the step made, and are halted like any others.
-TEST_F(RecoveringJobTest, ARollbackIsOneForARestartedCoordinatorToo) {
+// The shards contain the result of the faulty step, and halt like any others.
+TEST_F(RecoveringJobTest, ARestartedCoordinatorContinuesARollback) {
   v1::Job record = Record();
   record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
   Begin(record);
@@ -753,13 +757,14 @@ TEST_F(RecoveringJobTest, ARollbackIsOneForARestartedCoordinatorToo) {
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 
-  Run(50, "jobs/net-1/checkpoints/50");  // without the batch: from here on it is as any other
+  // The batch is left out. From here on the job is like any other.
+  Run(50, "jobs/net-1/checkpoints/50");
   job_.MemberLost("w-1", "gone", now_);
   job_ = Job(job_.record(), job_.plan(), /*term=*/3, now_);
   EXPECT_TRUE(job_.KeepsShards());
 }
 
-TEST_F(RecoveringJobTest, WhoHaltsHasHisTimeAnewWhenTimeStoodStill) {
+TEST_F(RecoveringJobTest, FrozenTimeDoesNotCountTowardsTheHaltTimeout) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   const absl::Duration nearly = FailureJudge::kHaltMax - absl::Seconds(1);
@@ -769,21 +774,21 @@ TEST_F(RecoveringJobTest, WhoHaltsHasHisTimeAnewWhenTimeStoodStill) {
   EXPECT_TRUE(job_.Uses("p-0"));
   EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
   Pass(absl::Seconds(2));
-  EXPECT_FALSE(job_.Uses("p-0")) << "one after the other";
+  EXPECT_FALSE(job_.Uses("p-0")) << "one member after the other";
 }
 
-TEST_F(RecoveringJobTest, NobodyLeavesAJobThatIsTrainedAndSaved) {
+TEST_F(RecoveringJobTest, NoMemberLeavesAJobThatIsTrainedAndSaved) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 100);
-  Commit(100);  // an evaluation is still under way
+  Commit(100);  // while an evaluation is still under way
   for (const char* name : {"p-1", "w-1"}) {
     job_.MemberLeaves(name, now_);
     EXPECT_EQ(job_.state(), v1::RUNNING) << name;
   }
 }
 
-// As at the end of its --drain_timeout, while the last evaluation is still being made.
-TEST_F(RecoveringJobTest, WhoIsLostWhileItWaitsToLeaveIsNotCounted) {
+// For example at the end of its --drain_timeout, during the last evaluation.
+TEST_F(RecoveringJobTest, TheLossOfALeavingMemberIsNotARecovery) {
   v1::Job record = Record();
   record.mutable_spec()->mutable_restart()->set_max_restarts(0);
   Begin(record);
@@ -807,10 +812,10 @@ TEST_F(RecoveringJobTest, WhoIsLostWhileItWaitsToLeaveIsNotCounted) {
   job_.MemberLost("w-1", "it has left", now_);
   EXPECT_EQ(job_.record().recovery().in_row(), 3);
   HaltAll(99, 100);
-  EXPECT_TRUE(job_.ResumesAt(now_).has_value()) << "nothing failed that is to be tried later";
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value()) << "no failure, so no back-off";
 }
 
-TEST_F(RecoveringJobTest, AWorkerDoesNotLeaveWhenAnotherIsDone) {
+TEST_F(RecoveringJobTest, AWorkerDoesNotLeaveAfterAnotherIsDone) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 99);
   Report("w-0", v1::MEMBER_DONE, 100);
@@ -818,8 +823,9 @@ TEST_F(RecoveringJobTest, AWorkerDoesNotLeaveWhenAnotherIsDone) {
   EXPECT_EQ(job_.state(), v1::RUNNING) << "the final checkpoint is being written";
 }
 
-// A loss may be infinite where its gradient is not: the step was made, and training went on.
-TEST_F(RecoveringJobTest, ARollbackToBehindTheStepLeavesNothingOut) {
+// A loss may be infinite although its gradient is finite. Then the step was applied, and training
+// continued.
+TEST_F(RecoveringJobTest, ARollbackToACheckpointAfterTheStepLeavesOutNoBatch) {
   v1::Job record = Record();
   record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
   Begin(record);
@@ -830,8 +836,8 @@ TEST_F(RecoveringJobTest, ARollbackToBehindTheStepLeavesNothingOut) {
   EXPECT_EQ(job_.record().recovery().left_out_batches_size(), 0);
 }
 
-// The dispatcher looks at the checkpoint again, and passes it over or fails the job.
-TEST_F(RecoveringJobTest, ACheckpointThatAMemberFindsDamagedIsChosenAnew) {
+// The dispatcher reads the checkpoint again. It then uses the previous one, or fails the job.
+TEST_F(RecoveringJobTest, ACheckpointThatAMemberFindsDamagedCausesARecovery) {
   Schedule(50, "jobs/net-1/checkpoints/50");
   v1::JobReport report = Say(v1::MEMBER_FAILED, 50);
   report.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kDataLoss));
@@ -847,7 +853,7 @@ TEST_F(RecoveringJobTest, ACheckpointThatAMemberFindsDamagedIsChosenAnew) {
   EXPECT_FALSE(resumption->carries);
 }
 
-TEST_F(RecoveringJobTest, AnAccusationThatIsBelievedIsRecoveredFromWithEverybody) {
+TEST_F(RecoveringJobTest, ABelievedAccusationCausesARecoveryWithAllMembers) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
   report.mutable_error()->set_reason("PS_UNREACHABLE");
@@ -863,29 +869,29 @@ TEST_F(RecoveringJobTest, AnAccusationThatIsBelievedIsRecoveredFromWithEverybody
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-// What one worker had not told is lost with it; what the others tell is kept, and acknowledged as
-// it comes: they may have more to tell than they may hold.
-TEST_F(RecoveringJobTest, TheStepsThatWereMadeAreRecordedByThoseWhoAreLeft) {
+// The unreported records of the lost worker are lost. The records of the others are kept and
+// acknowledged at once, because a worker can hold only a limited number.
+TEST_F(RecoveringJobTest, StepsAreRecordedFromTheRemainingWorkers) {
   Run();
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 2));
   Tell("w-1", Steps(v1::MEMBER_RUNNING, 0, 1));
   EXPECT_EQ(TakeEffects().steps.size(), 1);
   job_.MemberLost("w-1", "gone", now_);
   TakeEffects();
-  Tell("w-0", Steps(v1::MEMBER_HALTED, 1, 3));  // step 3 was computed and not made
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 1, 3));  // step 3 was computed, but not applied
   const Job::Effects effects = TakeEffects();
   ASSERT_EQ(effects.steps.size(), 2);
-  for (const StepSummary& step : effects.steps) EXPECT_EQ(step.loss, 1) << "of what is known";
+  for (const StepSummary& step : effects.steps) EXPECT_EQ(step.loss, 1) << "from the known records";
   EXPECT_EQ(effects.steps[1].step, 2);
   HaltAll(2, 3);
   GoOn();
 
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 3, 1));
   Tell("w-1", Steps(v1::MEMBER_RUNNING, 3, 1));
-  EXPECT_EQ(TakeEffects().steps.at(0).step, 3) << "computed again by both";
+  EXPECT_EQ(TakeEffects().steps.at(0).step, 3) << "both computed it again";
 }
 
-TEST_F(RecoveringJobTest, WhatIsToldIsOnTheDiskBeforeItsWorkerIsLetGo) {
+TEST_F(RecoveringJobTest, RecordsAreDurableBeforeTheJobResumes) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   TakeEffects();
@@ -896,7 +902,7 @@ TEST_F(RecoveringJobTest, WhatIsToldIsOnTheDiskBeforeItsWorkerIsLetGo) {
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
 }
 
-TEST_F(RecoveringJobTest, RecoveriesThatBringNothingAreMadeEverMoreSlowlyAndEnd) {
+TEST_F(RecoveringJobTest, RecoveriesWithoutANewStepBackOffAndThenFailTheJob) {
   Run();
   absl::Duration backoff = absl::ZeroDuration();
   for (int i = 0; i < 3; ++i) {
@@ -915,7 +921,7 @@ TEST_F(RecoveringJobTest, RecoveriesThatBringNothingAreMadeEverMoreSlowlyAndEnd)
               HasSubstr("3 recoveries in a row have brought no new step (restart.max_restarts)"));
 }
 
-TEST_F(RecoveringJobTest, TheStepsThatAreMadeAgainAreCountedWhenItIsKnownWhereTheJobGoesOn) {
+TEST_F(RecoveringJobTest, RepeatedStepsAreCountedOnceTheResumePointIsKnown) {
   Run();
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 8));
   Tell("w-1", Steps(v1::MEMBER_RUNNING, 0, 8));
@@ -939,7 +945,7 @@ TEST_F(RecoveringJobTest, TheStepsThatAreMadeAgainAreCountedWhenItIsKnownWhereTh
   EXPECT_EQ(job_.record().recovery().steps_again(), 3);
 }
 
-TEST_F(RecoveringJobTest, ARecoveryThatBringsAStepForgetsThoseBefore) {
+TEST_F(RecoveringJobTest, ARecoveryWithANewStepResetsTheCount) {
   Run();
   for (int64_t step = 0; step < 8; ++step) {
     Tell("w-0", Steps(v1::MEMBER_RUNNING, step, 1));
@@ -952,7 +958,7 @@ TEST_F(RecoveringJobTest, ARecoveryThatBringsAStepForgetsThoseBefore) {
   EXPECT_EQ(job_.record().recovery().count(), 8);
 }
 
-TEST_F(RecoveringJobTest, AMemberThatIsLostWhileShardsAreCarriedOnHaltsThemAgain) {
+TEST_F(RecoveringJobTest, AMemberLostDuringARecoveryInPlaceHaltsTheShardsAgain) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   HaltAll(4, 5);
@@ -972,7 +978,7 @@ TEST_F(RecoveringJobTest, AMemberThatIsLostWhileShardsAreCarriedOnHaltsThemAgain
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, AMemberThatIsLostBeforeTheFirstStepIsReplaced) {
+TEST_F(RecoveringJobTest, AMemberLostBeforeTheFirstStepIsReplaced) {
   Schedule();
   Report("p-0", v1::MEMBER_PREPARED);
   Report("w-0", v1::MEMBER_PREPARING);
@@ -982,7 +988,7 @@ TEST_F(RecoveringJobTest, AMemberThatIsLostBeforeTheFirstStepIsReplaced) {
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 release", "p-0 halt"));
 }
 
-TEST_F(RecoveringJobTest, TheRestartedCoordinatorGoesOnWithTheRecovery) {
+TEST_F(RecoveringJobTest, ARestartedCoordinatorContinuesTheRecovery) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
@@ -990,12 +996,12 @@ TEST_F(RecoveringJobTest, TheRestartedCoordinatorGoesOnWithTheRecovery) {
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 5);
   Report("w-0", v1::MEMBER_HALTED);
-  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "nothing is known of w-1";
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "w-1 may still reattach";
   Pass(FailureJudge::kRestartGrace);
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, AllWhoDoNotComeBackToARestartedCoordinatorAreLost) {
+TEST_F(RecoveringJobTest, MembersThatDoNotReattachToARestartedCoordinatorAreLost) {
   Run();
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   Report("w-0", v1::MEMBER_RUNNING, 5);
@@ -1011,7 +1017,7 @@ TEST_F(RecoveringJobTest, AllWhoDoNotComeBackToARestartedCoordinatorAreLost) {
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, AWorkerWithMoreToTellIsWaitedFor) {
+TEST_F(RecoveringJobTest, TheRecoveryWaitsForTheLastRecordsOfAWorker) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   SayHalted("p-0", 0, 5000);
@@ -1023,8 +1029,8 @@ TEST_F(RecoveringJobTest, AWorkerWithMoreToTellIsWaitedFor) {
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
 }
 
-// Its norm is not told of: the gradients of a step that is skipped come to no number.
-TEST_F(RecoveringJobTest, AStepWithoutANormHoldsUpNothingThatComesAfterIt) {
+// The norm is not reported: the gradients of a skipped step are not finite.
+TEST_F(RecoveringJobTest, AStepWithoutANormDoesNotBlockLaterSteps) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   SayHalted("p-0", 0, 5000);
@@ -1032,7 +1038,7 @@ TEST_F(RecoveringJobTest, AStepWithoutANormHoldsUpNothingThatComesAfterIt) {
   v1::JobReport page = Steps(v1::MEMBER_HALTED, 0, limits::kStepRecordsReportedMax);
   page.mutable_steps(10)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
   Tell("w-0", page);
-  const int64_t last = limits::kStepRecordsReportedMax - 1;  // w-1 may have told of it
+  const int64_t last = limits::kStepRecordsReportedMax - 1;  // w-1 may have reported it
   EXPECT_EQ(TakeEffects().records->steps, last);
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
   page = Steps(v1::MEMBER_HALTED, last, 2);
@@ -1042,8 +1048,8 @@ TEST_F(RecoveringJobTest, AStepWithoutANormHoldsUpNothingThatComesAfterIt) {
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
 }
 
-// Their ps is gone, and they are the first to tell of it.
-TEST_F(RecoveringJobTest, AStepThatFailedWorkersGaveUpIsTakenWhereItIsMadeAgain) {
+// The workers' ps is gone, and their reports are the first sign of it.
+TEST_F(RecoveringJobTest, AnAbandonedStepIsRecordedWhenItIsRepeated) {
   Run();
   const auto tell = [&](v1::MemberJobState state, double norm) {
     for (const char* name : {"w-0", "w-1"}) {
@@ -1062,7 +1068,7 @@ TEST_F(RecoveringJobTest, AStepThatFailedWorkersGaveUpIsTakenWhereItIsMadeAgain)
   EXPECT_EQ(effects.steps[0].gradient_norm, 5);
 }
 
-TEST_F(RecoveringJobTest, AStepThatWasGivenUpIsKnownOfAJobThatFails) {
+TEST_F(RecoveringJobTest, AnAbandonedStepIsRecordedIfTheJobEnds) {
   for (const bool recovers : {false, true}) {
     Begin(Record());
     Run();
@@ -1073,12 +1079,12 @@ TEST_F(RecoveringJobTest, AStepThatWasGivenUpIsKnownOfAJobThatFails) {
     for (const char* name : {"w-0", "w-1"}) Tell(name, report);
     EXPECT_THAT(TakeEffects().steps, IsEmpty());
     ASSERT_TRUE(job_.Cancel(now_).ok());
-    EXPECT_EQ(TakeEffects().steps.size(), recovers ? 0 : 1) << "others may make it again";
+    EXPECT_EQ(TakeEffects().steps.size(), recovers ? 0 : 1) << "the recovered job may repeat it";
     EXPECT_FALSE(job_.record().progress().has_remaining());
   }
 }
 
-TEST_F(RecoveringJobTest, AllStepsMadeAndTheLastCheckpointNotWrittenIsMadeUpFor) {
+TEST_F(RecoveringJobTest, ARecoveryAfterTheLastStepWritesTheFinalCheckpoint) {
   Run();
   ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
   job_.MemberLost("w-1", "crashed", now_);
@@ -1093,7 +1099,7 @@ TEST_F(RecoveringJobTest, AllStepsMadeAndTheLastCheckpointNotWrittenIsMadeUpFor)
   EXPECT_EQ(job_.state(), v1::SUCCEEDED);
 }
 
-TEST_F(RecoveringJobTest, CancellingReleasesWhoIsHalted) {
+TEST_F(RecoveringJobTest, CancelReleasesHaltedMembers) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   HaltAll(4, 5);
@@ -1102,15 +1108,15 @@ TEST_F(RecoveringJobTest, CancellingReleasesWhoIsHalted) {
   EXPECT_THAT(Sent(), ::testing::IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));
 }
 
-// ---------------------------------------------------------------- coming and going
+// ---------------------------------------------------------------- joining and leaving
 
-TEST_F(RecoveringJobTest, AWorkerThatLeavesIsLetGoOnceItHasToldEverything) {
+TEST_F(RecoveringJobTest, ALeavingWorkerIsReleasedAfterItsLastRecords) {
   Run();
   job_.MemberLeaves("w-1", now_);
   job_.MemberLeaves("w-1", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "MEMBER_LEAVES");
-  EXPECT_FALSE(job_.record().has_recovery()) << "nothing has failed";
+  EXPECT_FALSE(job_.record().has_recovery()) << "no member has failed";
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt", "p-1 halt"));
   HaltAll(4, 5);
   Tell("w-1", Steps(v1::MEMBER_HALTED, 0, limits::kStepRecordsReportedMax));
@@ -1122,11 +1128,11 @@ TEST_F(RecoveringJobTest, AWorkerThatLeavesIsLetGoOnceItHasToldEverything) {
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
   const uint64_t revision = job_.record().revision();
   job_.MemberLost("w-1", "it left the fleet", now_);
-  EXPECT_EQ(job_.record().revision(), revision) << "as was said";
+  EXPECT_EQ(job_.record().revision(), revision) << "as reported before";
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, APsThatLeavesIsLetGoOnceThereIsACheckpointOfWhatItHolds) {
+TEST_F(RecoveringJobTest, ALeavingPsIsReleasedAfterACheckpoint) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 20);
   Commit(10);
@@ -1145,7 +1151,7 @@ TEST_F(RecoveringJobTest, APsThatLeavesIsLetGoOnceThereIsACheckpointOfWhatItHold
   EXPECT_FALSE(job_.record().has_recovery());
 }
 
-// Its workers are gone, and what its ps hold of `step_` is in no checkpoint.
+// The job has lost its workers. The step that its ps hold, `step_`, is in no checkpoint.
 class WaitingJobTest : public RecoveringJobTest {
  protected:
   WaitingJobTest() { Wait(); }
@@ -1181,7 +1187,7 @@ class WaitingJobTest : public RecoveringJobTest {
     job_ = Job(stored, job_.plan(), /*term=*/2, now_);
     job_.Restore({.edges = {{.step = step_ - 1}}});
   }
-  // As they come back to a restarted coordinator, and nobody else does.
+  // The ps reattach to a restarted coordinator; no other member does.
   void ComeBackHalted() {
     SayHalted("p-0", step_ - 1, step_);
     SayHalted("p-1", step_, step_ + 1);
@@ -1192,7 +1198,7 @@ class WaitingJobTest : public RecoveringJobTest {
   int64_t step_ = 5;
 };
 
-TEST_F(WaitingJobTest, APsThatLeavesIsLetGoOnceWhatIsHaltedIsInACheckpoint) {
+TEST_F(WaitingJobTest, ALeavingPsIsReleasedOnceTheHaltedShardsAreSaved) {
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   job_.MemberLeaves("p-1", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
@@ -1209,7 +1215,7 @@ TEST_F(WaitingJobTest, APsThatLeavesIsLetGoOnceWhatIsHaltedIsInACheckpoint) {
   Pass(absl::ZeroDuration());
   AnswerHalted("p-0", 0, v1::SNAPSHOT_TAKEN);
   SayHalted("p-1", 5, 6);
-  EXPECT_THAT(Sent(), ElementsAre("p-1 snapshot")) << "it may have been lost";
+  EXPECT_THAT(Sent(), ElementsAre("p-1 snapshot")) << "the directive may have been lost";
   Commit(5);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/5");
@@ -1219,16 +1225,16 @@ TEST_F(WaitingJobTest, APsThatLeavesIsLetGoOnceWhatIsHaltedIsInACheckpoint) {
   EXPECT_FALSE(job_.KeepsShards());
 }
 
-TEST_F(WaitingJobTest, WhatIsInACheckpointAlreadyNeedNotBeSaved) {
+TEST_F(WaitingJobTest, ShardsThatAreInACheckpointAreNotSavedAgain) {
   Commit(5);
   job_.TakeEffects();
   EXPECT_THAT(Sent(), IsEmpty());
-  EXPECT_TRUE(job_.ResumesAt(now_)->carries) << "as long as nobody leaves";
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries) << "while no member leaves";
   job_.MemberLeaves("p-1", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
 }
 
-TEST_F(WaitingJobTest, WhereNothingWasTrainedNothingIsSaved) {
+TEST_F(WaitingJobTest, WithoutATrainedStepNothingIsSaved) {
   Begin(Record());
   Run();
   job_.MemberLost("w-0", "gone", now_);
@@ -1241,7 +1247,7 @@ TEST_F(WaitingJobTest, WhereNothingWasTrainedNothingIsSaved) {
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
 }
 
-// The members that are there may suffice, and take over as ever.
+// The present members may be enough to continue in place.
 TEST_F(WaitingJobTest, NothingIsSavedBeforeTheJobWaitsForMembers) {
   Begin(Record());
   Run();
@@ -1256,9 +1262,8 @@ TEST_F(WaitingJobTest, NothingIsSavedBeforeTheJobWaitsForMembers) {
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
 }
 
-// Between two attempts the job may go on as it stands. It could not end without its last
-// checkpoint.
-TEST_F(WaitingJobTest, ASaveThatFailsIsTriedAgainAndEndsNoJob) {
+// Between two attempts the job may continue in place. Without its last checkpoint it could not end.
+TEST_F(WaitingJobTest, AFailedSaveIsRetriedAndDoesNotFailTheJob) {
   Begin(Record());
   step_ = job_.record().spec().training().steps();
   Wait();
@@ -1290,8 +1295,8 @@ TEST_F(WaitingJobTest, ASaveThatFailsIsTriedAgainAndEndsNoJob) {
   EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
 }
 
-// A ps of an older version does not know how to.
-TEST_F(WaitingJobTest, ASaveThatNobodyWritesHoldsNobodyUpForLong) {
+// A ps of an older version cannot save halted shards.
+TEST_F(WaitingJobTest, ASaveThatNoMemberWritesBlocksTheRecoveryBriefly) {
   job_.MemberLeaves("p-1", now_);
   Pass(CheckpointPolicy::kPatience);
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
@@ -1300,11 +1305,11 @@ TEST_F(WaitingJobTest, ASaveThatNobodyWritesHoldsNobodyUpForLong) {
   for (int i = 0; i < 3; ++i) {
     now_ += CheckpointPolicy::kPatience;
     job_.Tick(/*writing=*/true, now_);
-    EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "somebody writes";
+    EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "a member writes";
   }
 }
 
-TEST_F(WaitingJobTest, APsThatDiesMeanwhileEndsTheSave) {
+TEST_F(WaitingJobTest, APsThatDiesDuringTheSaveEndsIt) {
   job_.MemberLeaves("p-1", now_);
   job_.TakeEffects();
   job_.MemberLost("p-0", "gone", now_);
@@ -1322,8 +1327,8 @@ TEST_F(WaitingJobTest, APsThatDiesMeanwhileEndsTheSave) {
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-// Its shards are gone with it, and the memory of the others counts as free.
-TEST_F(WaitingJobTest, WhoIsLostWhileItLeavesHasTheOthersReleased) {
+// Its shards are lost with it, and the memory of the other ps counts as free.
+TEST_F(WaitingJobTest, ALeavingPsThatIsLostReleasesTheOthers) {
   job_.MemberLeaves("p-1", now_);
   TakeEffects();
   job_.MemberLost("p-1", "its --drain_timeout is over", now_);
@@ -1339,13 +1344,13 @@ TEST_F(WaitingJobTest, TheEndOfTheJobEndsTheSave) {
   EXPECT_FALSE(job_.Wants(snapshot_.snapshot()));
 }
 
-TEST_F(WaitingJobTest, TheRestartedCoordinatorSavesToo) {
+TEST_F(WaitingJobTest, ARestartedCoordinatorSavesToo) {
   job_.MemberLeaves("p-1", now_);
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   job_.MemberLeaves("p-1", now_);
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 6);
-  EXPECT_THAT(Sent(), IsEmpty()) << "nothing is known of the workers";
+  EXPECT_THAT(Sent(), IsEmpty()) << "the workers may still reattach";
   Pass(FailureJudge::kRestartGrace);
   Pass(absl::Milliseconds(200));
   Pass(absl::Milliseconds(200));
@@ -1354,7 +1359,7 @@ TEST_F(WaitingJobTest, TheRestartedCoordinatorSavesToo) {
 
 // ---------------------------------------------------------------- suspended while it waits
 
-TEST_F(WaitingJobTest, WhatIsHaltedIsSavedBeforeTheJobIsSuspended) {
+TEST_F(WaitingJobTest, HaltedShardsAreSavedBeforeTheJobIsSuspended) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_TRUE(job_.record().suspend_requested());
@@ -1385,7 +1390,7 @@ TEST_F(WaitingJobTest, WhatIsHaltedIsSavedBeforeTheJobIsSuspended) {
   EXPECT_TRUE(job_.Resume(nullptr, now_).ok());
 }
 
-TEST_F(WaitingJobTest, WhatNeedNotBeSavedHoldsNoSuspensionUp) {
+TEST_F(WaitingJobTest, WithoutAnythingToSaveASuspensionEndsAtOnce) {
   Commit(5);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
@@ -1403,7 +1408,7 @@ TEST_F(WaitingJobTest, WhatNeedNotBeSavedHoldsNoSuspensionUp) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-TEST_F(WaitingJobTest, WhatNobodyHoldsOrModesDoNotCarryHoldsNoSuspensionUp) {
+TEST_F(WaitingJobTest, LostShardsAndModesWithoutInPlaceRecoveryEndASuspensionAtOnce) {
   Commit(4);
   job_.MemberLost("p-0", "gone", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1422,8 +1427,8 @@ TEST_F(WaitingJobTest, WhatNobodyHoldsOrModesDoNotCarryHoldsNoSuspensionUp) {
   }
 }
 
-// A user who suspends it before it waits is not kept waiting for members, either.
-TEST_F(WaitingJobTest, AJobThatRecoversOnlyToBeSuspendedIsSuspendedOnceItWaits) {
+// A suspension before the job waits does not wait for members either.
+TEST_F(WaitingJobTest, ARecoveringJobIsSuspendedOnceItWaitsForMembers) {
   Begin(Record());
   RunTo(5);
   job_.MemberLost("w-1", "gone", now_);
@@ -1433,7 +1438,7 @@ TEST_F(WaitingJobTest, AJobThatRecoversOnlyToBeSuspendedIsSuspendedOnceItWaits) 
   job_.MemberLost("w-0", "gone", now_);
   TakeEffects();
   Pass(absl::Seconds(1));
-  EXPECT_THAT(Sent(), IsEmpty()) << "there may be somebody to recover it with";
+  EXPECT_THAT(Sent(), IsEmpty()) << "a worker for the recovery may be free";
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
   job_.Wait(Job::kWaitsForMembers, "needs one", now_);
   job_.StopWithoutRecovering(now_);
@@ -1443,8 +1448,8 @@ TEST_F(WaitingJobTest, AJobThatRecoversOnlyToBeSuspendedIsSuspendedOnceItWaits) 
   EXPECT_EQ(job_.record().message(), "suspended at step 5");
 }
 
-// Who comes in between does not recover it: the disk would keep that from its end as well.
-TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsAgainAndAgainGoesBackToTheCheckpoint) {
+// Workers that arrive meanwhile do not recover the job: the full disk would also prevent its end.
+TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsRepeatedlyReturnsToTheCheckpoint) {
   Commit(4);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (int i = 0; i < CheckpointPolicy::kHaltedAttempts; ++i) {
@@ -1471,7 +1476,7 @@ TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsAgainAndAgainGoesBackToTheCheckp
   EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
 }
 
-TEST_F(WaitingJobTest, ASuspensionThatNobodySavesEndsToo) {
+TEST_F(WaitingJobTest, ASuspensionThatNoMemberSavesEndsToo) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   const absl::Time begin = now_;
   while (job_.state() == v1::RECOVERING && now_ - begin < absl::Minutes(5)) {
@@ -1483,7 +1488,7 @@ TEST_F(WaitingJobTest, ASuspensionThatNobodySavesEndsToo) {
   EXPECT_THAT(job_.record().message(), HasSubstr("no shard was written for 10s"));
 }
 
-TEST_F(WaitingJobTest, AttemptsThatWereMadeForAPsThatLeavesAreNotThoseOfTheSuspension) {
+TEST_F(WaitingJobTest, ASuspensionDoesNotCountTheAttemptsForALeavingPs) {
   job_.MemberLeaves("p-1", now_);
   for (int i = 0; i < CheckpointPolicy::kHaltedAttempts; ++i) {
     Pass(CheckpointPolicy::kPatience);
@@ -1497,7 +1502,7 @@ TEST_F(WaitingJobTest, AttemptsThatWereMadeForAPsThatLeavesAreNotThoseOfTheSuspe
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-TEST_F(WaitingJobTest, WhoDiesWhileASuspensionIsSavedSendsItBackToTheCheckpoint) {
+TEST_F(WaitingJobTest, APsThatDiesDuringTheSaveReturnsTheSuspensionToTheCheckpoint) {
   for (const bool restarted : {false, true}) {
     SCOPED_TRACE(restarted);
     Begin(Record());
@@ -1509,7 +1514,7 @@ TEST_F(WaitingJobTest, WhoDiesWhileASuspensionIsSavedSendsItBackToTheCheckpoint)
     ASSERT_TRUE(job_.Suspend(now_).ok());
     job_.MemberLost("w-0", "gone", now_);
     Pass(absl::Milliseconds(200));
-    EXPECT_EQ(job_.state(), v1::RECOVERING) << "nobody needs it";
+    EXPECT_EQ(job_.state(), v1::RECOVERING) << "the save needs no worker";
     if (restarted) {
       job_.Report("p-0", nullptr, now_);
     } else {
@@ -1523,19 +1528,19 @@ TEST_F(WaitingJobTest, WhoDiesWhileASuspensionIsSavedSendsItBackToTheCheckpoint)
   }
 }
 
-TEST_F(WaitingJobTest, APsThatLeavesASuspensionGoesWithItsEnd) {
+TEST_F(WaitingJobTest, APsThatLeavesDuringASuspensionIsReleasedAtItsEnd) {
   job_.MemberLeaves("p-1", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   ASSERT_TRUE(job_.Suspend(now_).ok());
   job_.MemberLeaves("p-0", now_);
-  EXPECT_THAT(Sent(), IsEmpty()) << "it is under way";
+  EXPECT_THAT(Sent(), IsEmpty()) << "the save is under way";
   EXPECT_TRUE(job_.Wants(snapshot_.snapshot()));
   Commit(5);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
 }
 
-TEST_F(WaitingJobTest, ASuspensionThatIsSavedMayBeCancelled) {
+TEST_F(WaitingJobTest, AJobMayBeCancelledDuringTheSave) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   ASSERT_TRUE(job_.Cancel(now_).ok());
@@ -1544,7 +1549,7 @@ TEST_F(WaitingJobTest, ASuspensionThatIsSavedMayBeCancelled) {
   EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
 }
 
-TEST_F(WaitingJobTest, TheRestartedCoordinatorGoesOnWithTheSuspension) {
+TEST_F(WaitingJobTest, ARestartedCoordinatorContinuesTheSuspension) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   RestartCoordinator(job_.record());
   EXPECT_EQ(job_.state(), v1::RECOVERING);
@@ -1555,7 +1560,7 @@ TEST_F(WaitingJobTest, TheRestartedCoordinatorGoesOnWithTheSuspension) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().message(), "suspended at step 5");
 
-  // It died just after the commit.
+  // The coordinator died just after the commit.
   committed.set_checkpoint("jobs/net-1/checkpoints/5");
   RestartCoordinator(committed);
   ComeBackHalted();
@@ -1564,7 +1569,7 @@ TEST_F(WaitingJobTest, TheRestartedCoordinatorGoesOnWithTheSuspension) {
   EXPECT_EQ(job_.record().message(), "suspended at step 5");
 }
 
-TEST_F(WaitingJobTest, ASuspensionWhoseShardsDoNotComeBackToTheRestartedCoordinatorEnds) {
+TEST_F(WaitingJobTest, ASuspensionEndsIfItsShardsDoNotReattachAfterARestart) {
   Commit(4);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   RestartCoordinator(job_.record());
@@ -1575,12 +1580,12 @@ TEST_F(WaitingJobTest, ASuspensionWhoseShardsDoNotComeBackToTheRestartedCoordina
   EXPECT_THAT(job_.record().message(), HasSubstr("it goes back to net-1@4"));
 }
 
-// Who is left has told all that will ever be known of them.
-TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeASuspensionAreClosed) {
+// The remaining workers have reported all records of these steps that there will be.
+TEST_F(WaitingJobTest, RecordsOfStepsBeforeASuspensionAreClosed) {
   Begin(Record());
   Run();
   job_.MemberLost("w-1", "gone", now_);
-  Tell("w-0", Steps(v1::MEMBER_HALTED, 0, 5));  // step 4 may not have been made
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 0, 5));  // step 4 may not have been applied
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 6);
   EXPECT_EQ(TakeEffects().steps.size(), 4u);
@@ -1591,20 +1596,20 @@ TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeASuspensionAreClosed) {
   EXPECT_EQ(effects.steps[0].step, 4);
   Commit(5);
   Pass(absl::Milliseconds(200));
-  EXPECT_EQ(job_.state(), v1::RECOVERING) << "that is not on the disk";
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << "the record is not durable yet";
   ASSERT_TRUE(effects.records.has_value());
   job_.RecordsDurable(*effects.records, now_);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-// Those before the checkpoint that it goes on from were made.
-TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeACheckpointAreClosedWhereNobodyHoldsMore) {
+// The steps before the checkpoint were applied.
+TEST_F(WaitingJobTest, RecordsOfStepsBeforeACheckpointAreClosedIfNoWorkerHasMore) {
   Begin(Record());
   Run();
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 5));
   Tell("w-1", Steps(v1::MEMBER_RUNNING, 0, 4));
   EXPECT_EQ(TakeEffects().steps.size(), 4u);
-  Commit(6);  // of its last step nobody has told
+  Commit(6);  // no worker has reported its last step
   for (const char* name : {"w-0", "w-1", "p-0"}) job_.MemberLost(name, "gone", now_);
   SayHalted("p-1", 6, 7);
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
@@ -1615,15 +1620,15 @@ TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeACheckpointAreClosedWhereNobody
   const Job::Effects effects = TakeEffects();
   ASSERT_EQ(effects.steps.size(), 1u);
   EXPECT_EQ(effects.steps[0].step, 4);
-  EXPECT_EQ(effects.steps[0].loss, 1) << "of what is known";
+  EXPECT_EQ(effects.steps[0].loss, 1) << "from the known records";
   ASSERT_EQ(effects.events.size(), 2u);
   EXPECT_EQ(effects.events[0].reason(), "STEPS_LOST");
   EXPECT_THAT(effects.events[0].message(), HasSubstr("the results of steps 5 to 5 are not known"));
   EXPECT_EQ(effects.events[1].reason(), "SUSPENDED");
 }
 
-// The coordinator ended before what it had closed was on the disk.
-TEST_F(WaitingJobTest, StepsThatARestartedCoordinatorHasNoRecordOfAreToldWhenTheJobIsResumed) {
+// The coordinator ended before the closed records were durable.
+TEST_F(WaitingJobTest, StepsWithoutRecordsAreAnEventWhenTheJobIsResumed) {
   Commit(6);
   job_.MemberLost("p-0", "gone", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1637,12 +1642,12 @@ TEST_F(WaitingJobTest, StepsThatARestartedCoordinatorHasNoRecordOfAreToldWhenThe
   EXPECT_THAT(effects.events[0].message(), HasSubstr("the results of steps 5 to 5 are not known"));
 }
 
-TEST_F(RecoveringJobTest, AJobThatBeginsWithACheckpointHasLostNoSteps) {
+TEST_F(RecoveringJobTest, AJobThatBeginsFromACheckpointHasLostNoSteps) {
   Schedule(/*first_step=*/6, "jobs/other-1/checkpoints/6");
   for (const v1::JobEvent& event : TakeEffects().events) EXPECT_NE(event.reason(), "STEPS_LOST");
 }
 
-TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
+TEST_F(ReplicatedJobTest, ReplicasThatTookOverAreSaved) {
   RunTo(8);
   Commit(4);
   job_.MemberLost("p-1", "gone", now_);
@@ -1654,7 +1659,7 @@ TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot"));
   EXPECT_EQ(snapshot_.step(), 8);
-  EXPECT_THAT(snapshot_.backups(), ElementsAre(1)) << "beside its own";
+  EXPECT_THAT(snapshot_.backups(), ElementsAre(1)) << "besides its own shard";
   EXPECT_EQ(job_.WriterOf(1), "p-0");
   v1::WriteShardHeader header;
   header.set_generation(job_.record().generation());
@@ -1670,7 +1675,7 @@ TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
   own.set_outcome(v1::SNAPSHOT_TAKEN);
   now_ += JobMembers::kResend;
   Tell("p-0", report);
-  EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot")) << "the other one is awaited";
+  EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot")) << "the other shard is still missing";
   *report.add_snapshots() = own;
   report.mutable_snapshots(1)->set_shard(1);
   now_ += JobMembers::kResend;
@@ -1681,8 +1686,8 @@ TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
   EXPECT_EQ(job_.record().message(), "suspended at step 8");
 }
 
-// Its chunks are at versions that are too far from each other.
-TEST_F(ReplicatedJobTest, APsThatLacksItsOwnShardIsNotAskedForItAndEndsNoSave) {
+// The chunks of the shard are at versions that are too far apart.
+TEST_F(ReplicatedJobTest, APsWithoutItsOwnShardIsNotAskedForIt) {
   RunTo(8);
   Commit(4);
   job_.MemberLost("w-1", "gone", now_);
@@ -1703,7 +1708,7 @@ TEST_F(ReplicatedJobTest, APsThatLacksItsOwnShardIsNotAskedForItAndEndsNoSave) {
   missed.set_snapshot(snapshot_.snapshot());
   missed.set_outcome(v1::SNAPSHOT_MISSED);
   Tell("p-0", report);
-  EXPECT_TRUE(job_.Wants(snapshot_.snapshot())) << "it is not the one who writes it";
+  EXPECT_TRUE(job_.Wants(snapshot_.snapshot())) << "another ps writes this shard";
   for (const int none : {-1, 2, 1'000'000}) {
     missed.set_shard(none);
     Tell("p-1", report);
@@ -1713,7 +1718,7 @@ TEST_F(ReplicatedJobTest, APsThatLacksItsOwnShardIsNotAskedForItAndEndsNoSave) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-TEST_F(ReplicatedJobTest, WhileItRunsAShardIsWrittenByItsOwnPsAlone) {
+TEST_F(ReplicatedJobTest, InARunningJobOnlyTheOwnPsWritesAShard) {
   Run();
   EXPECT_EQ(job_.WriterOf(1), "p-1");
   ASSERT_TRUE(job_.RequestCheckpoint(now_).ok());
@@ -1721,8 +1726,8 @@ TEST_F(ReplicatedJobTest, WhileItRunsAShardIsWrittenByItsOwnPsAlone) {
   EXPECT_THAT(snapshot_.backups(), IsEmpty());
 }
 
-// Without it the save would come to nothing.
-TEST_F(ReplicatedJobTest, APsWithBackupsElsewhereStaysForASuspension) {
+// The save would fail without this ps.
+TEST_F(ReplicatedJobTest, APsWithReplicasElsewhereStaysForASuspension) {
   RunTo(8);
   job_.MemberLost("w-0", "gone", now_);
   job_.MemberLost("w-1", "gone", now_);
@@ -1743,8 +1748,8 @@ TEST_F(ReplicatedJobTest, APsWithBackupsElsewhereStaysForASuspension) {
   EXPECT_EQ(job_.record().message(), "suspended at step 8");
 }
 
-// Nobody needs a checkpoint, and who leaves is released when the others have what it held.
-TEST_F(ReplicatedJobTest, APsThatLeavesHandsOverToTheBackupsOfItsShards) {
+// No checkpoint is needed. The leaving ps is released once the others have its shards.
+TEST_F(ReplicatedJobTest, ALeavingPsHandsOverToTheReplicasOfItsShards) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLeaves("p-1", now_);
@@ -1757,7 +1762,7 @@ TEST_F(ReplicatedJobTest, APsThatLeavesHandsOverToTheBackupsOfItsShards) {
   Report("w-1", v1::MEMBER_HALTED, 8);
   SayHalted("p-0", 7, 8, /*in_backup=*/8);
   SayHalted("p-1", 7, 8, /*in_backup=*/8);
-  EXPECT_THAT(Sent(), IsEmpty()) << "what p-1 holds is needed until the next plan is stored";
+  EXPECT_THAT(Sent(), IsEmpty()) << "the shards of p-1 are needed until the next plan is stored";
   const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
   ASSERT_TRUE(resumption.has_value());
   EXPECT_TRUE(resumption->carries);
@@ -1773,10 +1778,10 @@ TEST_F(ReplicatedJobTest, APsThatLeavesHandsOverToTheBackupsOfItsShards) {
   EXPECT_THAT(Sent(),
               UnorderedElementsAre("p-1 release", "w-0 prepare", "w-1 prepare", "p-0 prepare"));
   EXPECT_FALSE(job_.Uses("p-1"));
-  EXPECT_FALSE(job_.record().has_recovery()) << "nothing has failed";
+  EXPECT_FALSE(job_.record().has_recovery()) << "no member has failed";
 }
 
-TEST_F(ReplicatedJobTest, BackupsThatAreBeingFilledAreWaitedForBesideTheCheckpoint) {
+TEST_F(ReplicatedJobTest, ALeavingPsWaitsForItsReplicasToFillOrForACheckpoint) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 1);
   job_.MemberLeaves("p-1", now_);
@@ -1788,7 +1793,7 @@ TEST_F(ReplicatedJobTest, BackupsThatAreBeingFilledAreWaitedForBesideTheCheckpoi
   EXPECT_TRUE(job_.KeepsShards());
 }
 
-TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAfterACheckpoint) {
+TEST_F(ReplicatedJobTest, PsThatHoldEachOthersReplicasLeaveAfterACheckpoint) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 1);
   job_.MemberLeaves("p-0", now_);
@@ -1802,8 +1807,8 @@ TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAfterACheckpoint) {
   EXPECT_FALSE(job_.KeepsShards());
 }
 
-// The final checkpoint is all that is left to do.
-TEST_F(ReplicatedJobTest, NobodyHandsOverOnceAWorkerIsDone) {
+// Only the final checkpoint remains to be written.
+TEST_F(ReplicatedJobTest, NoPsHandsOverOnceAWorkerIsDone) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 99);
   Report("w-0", v1::MEMBER_DONE, 100);
@@ -1811,7 +1816,7 @@ TEST_F(ReplicatedJobTest, NobodyHandsOverOnceAWorkerIsDone) {
   EXPECT_EQ(job_.state(), v1::RUNNING);
 }
 
-TEST_F(ReplicatedJobTest, APsThatDiesWhileItHandsOverIsHeldByItsBackups) {
+TEST_F(ReplicatedJobTest, ReplicasTakeOverIfALeavingPsDies) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLeaves("p-1", now_);
@@ -1824,8 +1829,8 @@ TEST_F(ReplicatedJobTest, APsThatDiesWhileItHandsOverIsHeldByItsBackups) {
   EXPECT_EQ(job_.ResumesAt(now_)->first_step, 7);
 }
 
-// A ps that is told to leave while the others recover is not asked to stay.
-TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOverWithIt) {
+// A ps that must leave during a recovery does not stay for another generation.
+TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOver) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("w-1", "gone", now_);
@@ -1842,8 +1847,8 @@ TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOverWithIt) {
   }
 }
 
-// Also where nobody comes, and without a checkpoint.
-TEST_F(ReplicatedJobTest, APsThatLeavesAJobThatWaitsIsLetGoWhereBackupsAreLeft) {
+// This holds without any new worker, and without a checkpoint.
+TEST_F(ReplicatedJobTest, APsThatLeavesAWaitingJobIsReleasedIfReplicasRemain) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("w-0", "gone", now_);
@@ -1871,7 +1876,7 @@ TEST_F(ReplicatedJobTest, APsThatLeavesAJobThatWaitsIsLetGoWhereBackupsAreLeft) 
   EXPECT_THAT(Sent(), ElementsAre("p-0 release"));
 }
 
-TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAJobThatWaitsAfterACheckpoint) {
+TEST_F(ReplicatedJobTest, PsThatHoldEachOthersReplicasLeaveAWaitingJobAfterACheckpoint) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("w-0", "gone", now_);
@@ -1889,7 +1894,7 @@ TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAJobThatWaitsAfterAC
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
 }
 
-TEST_F(RecoveringJobTest, WhoWantsToLeaveWhileTheJobPreparesLeavesWhenItRuns) {
+TEST_F(RecoveringJobTest, AMemberThatLeavesDuringPreparationLeavesWhenTheJobRuns) {
   Schedule();
   job_.MemberLeaves("w-0", now_);
   EXPECT_EQ(job_.state(), v1::PREPARING);
@@ -1904,7 +1909,7 @@ TEST_F(RecoveringJobTest, WorkersJoinARunningJobBelowItsMaximum) {
   record.mutable_spec()->mutable_resources()->mutable_workers()->set_max(3);
   Begin(record);
   Run();
-  EXPECT_FALSE(job_.TakesMoreWorkers(now_)) << "it has just begun";
+  EXPECT_FALSE(job_.TakesMoreWorkers(now_)) << "the generation has just begun";
   now_ += Job::kJoinAfter;
   ASSERT_TRUE(job_.TakesMoreWorkers(now_));
   job_.LetWorkersJoin(now_);
@@ -1917,7 +1922,7 @@ TEST_F(RecoveringJobTest, WorkersJoinARunningJobBelowItsMaximum) {
   EXPECT_FALSE(job_.record().has_recovery());
 }
 
-TEST_F(RecoveringJobTest, WhoIsToJoinAndSeesOtherDataIsLeftOut) {
+TEST_F(RecoveringJobTest, AJoiningWorkerWithOtherDataIsExcluded) {
   Run();
   job_.Rehearse(*job_.plan(), {"w-2"}, now_);
   v1::JobPlan rehearsed;
@@ -1938,7 +1943,7 @@ TEST_F(RecoveringJobTest, WhoIsToJoinAndSeesOtherDataIsLeftOut) {
   EXPECT_TRUE(effects.directives[0].directive.has_release());
 }
 
-TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) {
+TEST_F(RecoveringJobTest, ASubstituteWithOtherDataIsExcludedAndTheJobRecovers) {
   RunTo(3);
   ReplaceWorker();
   Report("w-0", v1::MEMBER_PREPARED, 3);
@@ -1951,13 +1956,13 @@ TEST_F(RecoveringJobTest, WhoTakesALostOnesPlaceAndSeesOtherDataIsLostToTheJob) 
             "w-1 (worker, rank 1) cannot join: workers see different data: w-0 has 1000 + 0 "
             "samples, w-1 has 999 + 0");
   EXPECT_FALSE(job_.Uses("w-1"));
-  EXPECT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr) << "others are taken before it";
+  EXPECT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr) << "other workers are chosen before it";
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-1 release", "w-0 halt", "p-0 halt", "p-1 halt"));
 }
 
-// It was prepared, and nobody else was yet.
-TEST_F(RecoveringJobTest, OtherDataAreThoseOfWhoHasNeverTrained) {
+// w-1 was prepared before any other member was.
+TEST_F(RecoveringJobTest, TheWorkerThatNeverTrainedIsAtFaultForOtherData) {
   RunTo(3);
   ReplaceWorker();
   Tell("w-1", SayOtherData(3));
@@ -1974,7 +1979,7 @@ TEST_F(RecoveringJobTest, OtherDataAreThoseOfWhoHasNeverTrained) {
   EXPECT_TRUE(job_.Uses("w-0"));
 }
 
-TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedKnowsWhoTrained) {
+TEST_F(RecoveringJobTest, ARestartedCoordinatorKnowsWhichMembersTrained) {
   RunTo(3);
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, 3);
@@ -1985,7 +1990,7 @@ TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedKnowsWhoTrained) {
   EXPECT_FALSE(job_.Uses("w-1"));
 }
 
-TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedInARecoveryKnowsWhoIsNew) {
+TEST_F(RecoveringJobTest, ACoordinatorRestartedInARecoveryKnowsWhichMembersAreNew) {
   for (const bool is_there_already : {false, true}) {
     Begin(Record());
     RunTo(3);
@@ -2006,8 +2011,8 @@ TEST_F(RecoveringJobTest, ACoordinatorThatWasRestartedInARecoveryKnowsWhoIsNew) 
   }
 }
 
-// Until it is resumed any process may come to have the name of a member.
-TEST_F(RecoveringJobTest, WhoTrainedBeforeASuspensionIsAsNewAsOthers) {
+// Until the job is resumed, any process may take the name of a member.
+TEST_F(RecoveringJobTest, AfterASuspensionAllMembersCountAsNew) {
   RunTo(3);
   for (const char* name : {"w-1", "p-1"}) job_.MemberLost(name, "gone", now_);
   Report("w-0", v1::MEMBER_HALTED, 3);
@@ -2023,7 +2028,7 @@ TEST_F(RecoveringJobTest, WhoTrainedBeforeASuspensionIsAsNewAsOthers) {
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
 }
 
-TEST_F(RecoveringJobTest, ThatItsDataSetHasChangedIsToldWhereItMakesAnotherNumberOfSteps) {
+TEST_F(RecoveringJobTest, AChangedNumberOfStepsIsExplainedByTheChangedDataSet) {
   v1::Job record = Record();
   record.mutable_spec()->mutable_training()->set_epochs(1);
   Begin(record);
@@ -2044,7 +2049,7 @@ TEST_F(RecoveringJobTest, ThatItsDataSetHasChangedIsToldWhereItMakesAnotherNumbe
             "samples now");
 }
 
-TEST_F(RecoveringJobTest, WhereNobodyHasTrainedYetOtherDataAreTheJobsFault) {
+TEST_F(RecoveringJobTest, OtherDataBeforeTheFirstStepFailTheJob) {
   Schedule();
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
   Tell("w-1", SayOtherData());
@@ -2052,7 +2057,7 @@ TEST_F(RecoveringJobTest, WhereNobodyHasTrainedYetOtherDataAreTheJobsFault) {
   EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
 }
 
-TEST_F(RecoveringJobTest, ASuspendedJobWaitsTenMinutesForAShardThatSaysNothing) {
+TEST_F(RecoveringJobTest, ASuspendedJobWaitsTenMinutesForASilentShard) {
   RunTo(3);
   ASSERT_TRUE(job_.Suspend(now_).ok());
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 3);
@@ -2061,7 +2066,7 @@ TEST_F(RecoveringJobTest, ASuspendedJobWaitsTenMinutesForAShardThatSaysNothing) 
   Pass(absl::Seconds(1));
   now_ += FailureJudge::kPauseMax;
   job_.Tick(/*writing=*/true, now_);
-  EXPECT_EQ(job_.state(), v1::RUNNING) << "its writer has another to write first";
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "its writer still writes another shard";
   Pass(absl::Seconds(1));
   Pass(FailureJudge::kPauseMax);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
@@ -2071,7 +2076,7 @@ TEST_F(RecoveringJobTest, ASuspendedJobWaitsTenMinutesForAShardThatSaysNothing) 
   EXPECT_TRUE(job_.Uses("p-0"));
 }
 
-TEST_F(RecoveringJobTest, AJobThatIsAboutToEndTakesNobody) {
+TEST_F(RecoveringJobTest, AJobThatIsAboutToEndTakesNoMoreWorkers) {
   v1::Job record = Record();
   record.mutable_spec()->mutable_resources()->mutable_workers()->set_max(3);
   Begin(record);

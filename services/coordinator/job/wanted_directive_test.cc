@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 
 const absl::Time kNow = absl::FromUnixSeconds(1000);
 
-// A job of two workers and two ps, each of which has the backup of the other's shard.
+// A job of two workers and two ps, each of which has the replica of the other's shard.
 class WantedDirectiveTest : public ::testing::Test {
  protected:
   WantedDirectiveTest() {
@@ -64,7 +64,7 @@ class WantedDirectiveTest : public ::testing::Test {
   Interruption interruption_;
 };
 
-TEST_F(WantedDirectiveTest, WhoDoesNotServeTheGenerationIsToPrepareItWhileOthersMay) {
+TEST_F(WantedDirectiveTest, AMemberWithoutTheGenerationPreparesItWhileTheJobPrepares) {
   state_ = v1::PREPARING;
   Report("w-0", v1::MEMBER_PREPARING);
   EXPECT_EQ(Kind("w-0"), v1::Directive::KIND_NOT_SET);
@@ -74,7 +74,7 @@ TEST_F(WantedDirectiveTest, WhoDoesNotServeTheGenerationIsToPrepareItWhileOthers
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET) << "it has forgotten the job";
 }
 
-TEST_F(WantedDirectiveTest, WhoIsPreparedIsToStartUpToTheLastStep) {
+TEST_F(WantedDirectiveTest, APreparedMemberStartsUpToTheLastStep) {
   Report("w-0", v1::MEMBER_PREPARED);
   Report("p-0", v1::MEMBER_RUNNING);
   ASSERT_EQ(Kind("w-0"), v1::Directive::kStart);
@@ -83,7 +83,7 @@ TEST_F(WantedDirectiveTest, WhoIsPreparedIsToStartUpToTheLastStep) {
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET);
 }
 
-TEST_F(WantedDirectiveTest, WithAllreduceNobodyStartsBeforeAllAddressesAreKnown) {
+TEST_F(WantedDirectiveTest, WithAllreduceNoWorkerStartsBeforeAllAddressesAreKnown) {
   plan_.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
   for (int rank = 0; rank < 2; ++rank) {
     plan_.mutable_shards(rank)->clear_backup();
@@ -97,7 +97,7 @@ TEST_F(WantedDirectiveTest, WithAllreduceNobodyStartsBeforeAllAddressesAreKnown)
   EXPECT_THAT(Wanted("w-0")->start().addresses(), ElementsAre("of w-0", "of w-1"));
 }
 
-TEST_F(WantedDirectiveTest, WorkersThatRunArePausedWhereTheyCanAllStopAtOneStep) {
+TEST_F(WantedDirectiveTest, RunningWorkersPauseInModesWhereAllCanStopAtOneStep) {
   suspend_requested_ = true;
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING);
   Report("w-1", v1::MEMBER_PAUSED);
@@ -112,10 +112,10 @@ TEST_F(WantedDirectiveTest, WorkersThatRunArePausedWhereTheyCanAllStopAtOneStep)
   plan_.mutable_spec()->mutable_sync()->set_mode(v1::BSP);
   EXPECT_EQ(Kind("w-0"), v1::Directive::kPause);
   plan_.mutable_spec()->mutable_sync()->set_backup_workers(1);
-  EXPECT_EQ(Kind("w-0"), v1::Directive::KIND_NOT_SET) << "one is left behind at every step";
+  EXPECT_EQ(Kind("w-0"), v1::Directive::KIND_NOT_SET) << "one worker misses each step";
 }
 
-TEST_F(WantedDirectiveTest, ASnapshotIsWantedOfEveryShardUntilItIsTaken) {
+TEST_F(WantedDirectiveTest, EveryShardGetsASnapshotDirectiveUntilItAnswers) {
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING);
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET);
   AskForCheckpoint();
@@ -129,7 +129,7 @@ TEST_F(WantedDirectiveTest, ASnapshotIsWantedOfEveryShardUntilItIsTaken) {
   EXPECT_EQ(Kind("p-1"), v1::Directive::kSnapshot);
 }
 
-TEST_F(WantedDirectiveTest, WhoRunsWhileTheJobRecoversIsHaltedAndNotAskedForASnapshot) {
+TEST_F(WantedDirectiveTest, ARunningMemberOfARecoveringJobIsHaltedBeforeASnapshot) {
   state_ = v1::RECOVERING;
   interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
   Report("p-0", v1::MEMBER_RUNNING);
@@ -137,20 +137,20 @@ TEST_F(WantedDirectiveTest, WhoRunsWhileTheJobRecoversIsHaltedAndNotAskedForASna
   EXPECT_EQ(Kind("p-0"), v1::Directive::kHalt);
 }
 
-TEST_F(WantedDirectiveTest, WhatIsHaltedIsSavedByWhoHasTheBackupOfAShardThatIsGone) {
+TEST_F(WantedDirectiveTest, TheReplicaOfALostShardIsSavedByItsPs) {
   state_ = v1::RECOVERING;
   interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
   for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) Report(name, v1::MEMBER_HALTED);
   ASSERT_TRUE(checkpoints_.AskHalted(7, kNow));
   ASSERT_EQ(Kind("p-0"), v1::Directive::kSnapshot);
-  EXPECT_THAT(Wanted("p-0")->snapshot().backups(), IsEmpty()) << "p-1 has its own";
+  EXPECT_THAT(Wanted("p-0")->snapshot().backups(), IsEmpty()) << "p-1 has its own shard";
 
   members_.SetLost("p-1");
   ASSERT_EQ(Kind("p-0"), v1::Directive::kSnapshot);
   EXPECT_THAT(Wanted("p-0")->snapshot().backups(), ElementsAre(1));
   EXPECT_EQ(Kind("p-1"), v1::Directive::KIND_NOT_SET);
   checkpoints_.Answered(0);
-  EXPECT_EQ(Kind("p-0"), v1::Directive::kSnapshot) << "it answers for the backup as well";
+  EXPECT_EQ(Kind("p-0"), v1::Directive::kSnapshot) << "it must answer for the replica, too";
   checkpoints_.Answered(1);
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET);
 }
