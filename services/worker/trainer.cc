@@ -417,6 +417,8 @@ absl::Status Trainer::CheckSynchronised(int devices) const {
   return absl::OkStatus();
 }
 
+// Returns the number of labels in all held-out samples that count for the accuracy. Without labels
+// every sample counts once.
 double Trainer::CountEvaluationLabels() const {
   const v1::Graph& graph = options_.plan->graph();
   const std::vector<InputUse> uses = UsesOfInputs(graph);
@@ -447,6 +449,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
     return absl::InvalidArgumentError(absl::StrCat("data.batch_size: ", batch_size, " exceeds the ",
                                                    dataset_->samples(), " training samples"));
   }
+  // The pipeline reads the first batches while the exchange connects.
   ASSIGN_OR_RETURN(pipeline_,
                    InputPipeline::Create({
                        .dataset = dataset_.get(),

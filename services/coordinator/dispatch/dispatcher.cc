@@ -211,6 +211,7 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
                          now);
     }
     turn.Perform(*entry);
+    // Perform() resets the time with every event of a queued job.
     entry->queued_since = queued_since;
   }
 }
@@ -337,6 +338,7 @@ FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Sta
       ++free.workers_attached;
       if (serving == 0) free.workers.push_back(name);
     } else {
+      // The worker reports a job that no longer counts on it.
       const auto known = before.find(name);
       const absl::Time since = known == before.end() ? now : known->second;
       letting_go_[name] = since;
@@ -861,6 +863,7 @@ void Dispatcher::Carry(const Start& start) {
     origin = entry->origin;
     graph = entry->graph;
     before = entry->job.plan();
+    // Shares the ownership of the whole plan.
     if (graph == nullptr && before != nullptr) graph = {before, &before->graph()};
     evaluations_before = entry->job.evaluations_before();
   }
@@ -890,6 +893,8 @@ void Dispatcher::Carry(const Start& start) {
     fault = Verify(start, record, origin);
   }
 
+  // The plan was made outside of a turn, so the job and its members may have changed meanwhile. The
+  // other thread may also have taken the memory.
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
   if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
@@ -1045,6 +1050,7 @@ void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
     }
   }
   turn.Perform(*entry, {.checkpoints_removed = std::move(gone)});
+  // Perform() resets the time with every event of a queued job.
   entry->queued_since = queued_since;
 }
 
