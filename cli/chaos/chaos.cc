@@ -17,8 +17,7 @@
 namespace muster::cli {
 namespace {
 
-// How often a wait looks for members that ended by themselves, and for recoveries that take too
-// long.
+// How often a wait looks for members that ended by themselves and for recoveries that are overdue.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 
 class ChaosRun {
@@ -77,8 +76,8 @@ class ChaosRun {
     return Over();
   }
 
-  // Waits for `done`, for `timeout` at most, or until there is nothing more to do. Members that end
-  // by themselves meanwhile are started again.
+  // Blocks until `done`, until the run is over, or for up to `timeout`. Restarts members that end
+  // by themselves meanwhile.
   absl::Status Wait(absl::Duration timeout, absl::FunctionRef<bool(const RecoveryTracker&)> done)
       ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::Duration deadline = Now() + timeout;
@@ -109,7 +108,7 @@ class ChaosRun {
     ASSIGN_OR_RETURN(const std::vector<LocalCluster::Revival> revivals, cluster_->Heal());
     for (const LocalCluster::Revival& revival : revivals) {
       other_ends_.push_back(absl::StrCat(revival.name, " ", revival.end));
-      Say(absl::StrCat(other_ends_.back(), " by itself: started again, pid ", revival.pid));
+      Say(absl::StrCat(other_ends_.back(), " without a strike; restarted with pid ", revival.pid));
     }
     return absl::OkStatus();
   }
@@ -168,7 +167,7 @@ class ChaosRun {
                           kills ? "killed" : "stopped", member, pid,
                           tracker_.job().progress().step()));
     }
-    // It may just have ended by itself: Restart() and Revive() see to that as well.
+    // Kill() fails if the member has just ended by itself. Restart() and Revive() handle that case.
     cluster_->Kill(member, options_->signal).IgnoreError();
     Linger(kills ? options_->away : options_->stop_for);
     if (kills) {
@@ -181,7 +180,7 @@ class ChaosRun {
     return absl::OkStatus();
   }
 
-  // While a member is meant to be away nobody is started again.
+  // Waits without calling Revive(), which would restart the member that is meant to be away.
   void Linger(absl::Duration span) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     AwaitFor(&mu_, absl::Condition(&interrupted_), span);
@@ -201,11 +200,11 @@ class ChaosRun {
   const ChaosOptions* const options_;
   const absl::Duration begin_;
   std::vector<std::string> other_ends_;
-  size_t said_ = 0;  // strikes of which the recovery was said
+  size_t said_ = 0;  // strikes whose recovery was reported
 
   absl::Mutex mu_;
   RecoveryTracker tracker_ ABSL_GUARDED_BY(mu_);
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the watch has, and mostly the job
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the watch has ended, usually because the job has
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status watched_ ABSL_GUARDED_BY(mu_);
   std::string fault_ ABSL_GUARDED_BY(mu_);

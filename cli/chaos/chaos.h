@@ -1,4 +1,4 @@
-// Kills members of a local cluster while a job trains there, and watches how it gets over it.
+// Kills members of a local cluster while a job trains there, and watches the job recover.
 #pragma once
 
 #include <signal.h>
@@ -20,35 +20,38 @@
 namespace muster::cli {
 
 struct ChaosOptions {
-  uint64_t seed = 1;  // of who is struck and when
+  uint64_t seed = 1;  // decides which members are struck, and when
   std::vector<ChaosRole> roles = {ChaosRole::kPs, ChaosRole::kWorker, ChaosRole::kCoordinator};
-  absl::Duration every = absl::Seconds(10);    // on average, since the job has recovered
-  absl::Duration duration = absl::Minutes(5);  // from the first step on; then it may end in peace
+  absl::Duration every = absl::Seconds(10);    // mean gap from a recovery to the next strike
+  absl::Duration duration = absl::Minutes(5);  // strikes begin within this time of the first step
   int strikes_max = std::numeric_limits<int>::max();
-  int signal = SIGKILL;                           // or SIGSTOP, with SIGCONT after `stop_for`
-  absl::Duration stop_for = absl::Seconds(8);     // the lease is 5 s
-  absl::Duration away = absl::Milliseconds(300);  // from a death to the start of the next process
-  absl::Duration deadline = absl::Seconds(60);    // of a recovery
-  bool overlaps = false;   // strikes while the job recovers, too: `every` is from one to the next
-  bool awaits_end = true;  // of the job; else returns when it has recovered
+  int signal = SIGKILL;                        // or SIGSTOP, followed by SIGCONT after `stop_for`
+  absl::Duration stop_for = absl::Seconds(8);  // longer than the lease, 5 s
+  absl::Duration away = absl::Milliseconds(300);  // from killing a member to starting it again
+  absl::Duration deadline = absl::Seconds(60);    // the longest a recovery may take
+  bool overlaps = false;   // also strikes during a recovery; `every` is the gap between strikes
+  bool awaits_end = true;  // false: returns after the last recovery, before the job ends
   Interrupt* interrupt = nullptr;               // may be null
-  std::function<void(const std::string&)> say;  // a line of what happens; may be empty
+  std::function<void(const std::string&)> say;  // called with each progress line; may be empty
 };
 
 struct ChaosReport {
-  v1::Job job;  // as it was last seen
+  v1::Job job;  // the last state that the watch received
   std::vector<Strike> strikes;
-  std::map<std::string, int> recoveries;  // RecoveryTracker
+  std::map<std::string, int> recoveries;  // see RecoveryTracker::recoveries()
   int64_t steps_again = 0;
-  // "worker-0 ended with exit code 70": of members that were not struck, and were started again.
+  // "worker-0 ended with exit code 70": members that ended without a strike and were restarted.
   std::vector<std::string> other_ends;
-  std::string fault;  // why it was given up before the job's end; "": it was not
+  std::string fault;  // why the run stopped before the job's end, or ""
 };
 
-// Waits until the job runs, then strikes one member after the other that serves it. Returns when
-// the job has ended, or is given up since a recovery took longer than the deadline; all members run
-// again then. CANCELLED on a signal; an error when a member cannot be started again or the job
-// cannot be watched. `client` is of `cluster`, whose members live as long as this thread.
+// Waits until the job runs, then strikes members that serve it, one after the other. Returns when
+// the job has ended, or when a recovery took longer than `deadline`. All members run on return.
+//
+// Returns CANCELLED on a signal, or an error if a member cannot be restarted or the job cannot be
+// watched.
+// Requires: `client` talks to `cluster`. The members of `cluster` live as long as the calling
+// thread.
 absl::StatusOr<ChaosReport> RunChaos(const std::string& job, LocalCluster& cluster,
                                      CoordinatorClient& client, const ChaosOptions& options);
 

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<ChaosRole>> ParseChaosRoles(const std::string& text) 
         std::ranges::find(kRoleNames, name, [](const auto& entry) { return entry.second; });
     if (known == std::end(kRoleNames)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--roles: unknown '", name, "'; there are ps, worker and coordinator"));
+          absl::StrCat("--roles: unknown '", name, "'; the roles are ps, worker and coordinator"));
     }
     if (std::ranges::find(roles, known->first) == roles.end()) roles.push_back(known->first);
   }
@@ -81,6 +81,7 @@ void RecoveryTracker::Returned(const std::string& member) {
 void RecoveryTracker::Take(const v1::WatchJobResponse& update, absl::Duration now) {
   const uint32_t generation_before = job_.generation();
   job_ = update.job();
+  // The count covers the whole life of the job: what was there before the watch is subtracted.
   if (!steps_again_before_) steps_again_before_ = job_.recovery().steps_again();
   for (const v1::JobEvent& event : update.events()) TakeEvent(event);
   if (job_.generation() != generation_before) first_step_.reset();

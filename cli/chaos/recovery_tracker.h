@@ -1,5 +1,5 @@
-// Who is killed when, and how long a job takes to get over it: what `muster chaos` counts, without
-// processes.
+// The part of `muster chaos` that needs no processes: draws the strikes and measures the
+// recoveries.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,19 @@ enum class ChaosRole { kPs, kWorker, kCoordinator };
 
 absl::string_view NameOf(ChaosRole role);
 
-// "ps,worker"; INVALID_ARGUMENT for another word.
+// Parses a list such as "ps,worker". Returns INVALID_ARGUMENT for an unknown role.
 absl::StatusOr<std::vector<ChaosRole>> ParseChaosRoles(const std::string& text);
 
-// Draws who is struck next. The same seed and roles draw the same.
+// Draws the role and the member of each strike. The same seed and roles give the same sequence.
 class ChaosDice {
  public:
-  // `roles`: each once. Among them a ps is drawn five times as often as is a coordinator twice and
-  // a worker three times.
+  // Requires: `roles` has no duplicates. The weights are ps 5, worker 3, coordinator 2.
   ChaosDice(uint64_t seed, std::vector<ChaosRole> roles);
 
   struct Throw {
-    double gap = 1;  // since the one before, in mean gaps: [0.5, 1.5)
+    double gap = 1;  // time since the previous strike, in units of the mean gap: [0.5, 1.5)
     ChaosRole role = ChaosRole::kPs;
-    uint64_t pick = 0;  // which one of the role, modulo their number
+    uint64_t pick = 0;  // index of the member, modulo the number of members of the role
   };
   Throw Next();
 
@@ -47,20 +46,23 @@ class ChaosDice {
 struct Strike {
   ChaosRole role = ChaosRole::kPs;
   std::string member;
-  absl::Duration at;                                   // since the beginning
-  int64_t step = 0;                                    // of which had been heard then
-  absl::Duration recovery = absl::InfiniteDuration();  // until a new step was heard of
+  absl::Duration at;                                   // since the start of the run
+  int64_t step = 0;                                    // the last step reported before the strike
+  absl::Duration recovery = absl::InfiniteDuration();  // time from the strike to the first new step
   bool recovered() const { return recovery != absl::InfiniteDuration(); }
 };
 
-// Follows one job through strikes by what WatchJob tells of it. All times are since the same
-// beginning. Not thread-safe.
+// Measures the recoveries of one job from its WatchJob messages. All times are since the start of
+// the run. Not thread-safe.
 class RecoveryTracker {
  public:
-  // How a strike is known to be over.
+  // Which message ends the recovery from a strike.
   enum class Until {
-    kNextGeneration,  // a new step in a later generation: others may be of before the strike
-    kNextStep,        // that, or a new step after Returned(): the generation may have gone on
+    // A new step in a later generation. Steps of the same generation may date from before the
+    // strike.
+    kNextGeneration,
+    // Also a new step after Returned(), because the generation may have survived the strike.
+    kNextStep,
   };
   void Struck(ChaosRole role, const std::string& member, Until until, absl::Duration now);
   // The member runs again.
@@ -69,11 +71,11 @@ class RecoveryTracker {
 
   const v1::Job& job() const { return job_; }
   absl::Span<const Strike> strikes() const { return strikes_; }
-  // The oldest strike that is not over; null: none.
+  // The oldest strike whose recovery is not over, or null.
   const Strike* pending() const;
-  // How often the job began to recover, by the reason of that event.
+  // The number of recoveries by the reason of the event that began them.
   const std::map<std::string, int>& recoveries() const { return recoveries_; }
-  // Steps that were made once more because a recovery went back to before them.
+  // Steps that were computed twice because a recovery returned to an earlier step.
   int64_t steps_again() const {
     return job_.recovery().steps_again() - steps_again_before_.value_or(0);
   }
@@ -82,7 +84,7 @@ class RecoveryTracker {
   struct Open {
     size_t strike = 0;
     Until until = Until::kNextGeneration;
-    uint32_t generation = 0;  // in which it struck
+    uint32_t generation = 0;  // of the job at the strike
     std::optional<int64_t> step_at_return;
   };
 
@@ -92,19 +94,21 @@ class RecoveryTracker {
   v1::Job job_;
   std::vector<Strike> strikes_;
   std::vector<Open> open_;
-  std::optional<int64_t> first_step_;  // heard of in this generation since it runs
+  std::optional<int64_t> first_step_;  // first step reported in this generation while RUNNING
   v1::JobState last_event_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::map<std::string, int> recoveries_;
-  std::optional<int64_t> steps_again_before_;  // the job was watched
+  std::optional<int64_t> steps_again_before_;  // the value when the watch began
 };
 
 struct RecoveryFigures {
   int strikes = 0;
   int recovered = 0;
-  absl::Duration median, p99, longest;  // of those; nearest rank, zero where there is none
+  absl::Duration median, p99,
+      // Of the recovered strikes, by nearest rank; zero if there are none.
+      longest;
 };
 
-// Of all strikes, or of those at one role.
+// Summarizes all strikes, or only those at `role`.
 RecoveryFigures FiguresOf(absl::Span<const Strike> strikes, std::optional<ChaosRole> role = {});
 
 }  // namespace muster::cli

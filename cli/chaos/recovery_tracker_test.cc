@@ -61,22 +61,23 @@ TEST(ChaosDiceTest, HalfOfTheStrikesAreAtPsAndAFifthAtTheCoordinator) {
   EXPECT_NEAR(gaps, 10000, 200);
 }
 
-TEST(ChaosRolesTest, AreReadFromTheirNames) {
+TEST(ChaosRolesTest, ParsesTheNamesOfRoles) {
   EXPECT_THAT(*ParseChaosRoles("worker,ps,worker"),
               ElementsAre(ChaosRole::kWorker, ChaosRole::kPs));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseChaosRoles("ps,master").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseChaosRoles("").status()));
 }
 
-TEST(RecoveryTrackerTest, AWorkersDeathIsOverWithAStepOfTheNextGeneration) {
+TEST(RecoveryTrackerTest, AKilledWorkerHasRecoveredAtANewStepOfTheNextGeneration) {
   RecoveryTracker tracker;
   tracker.Take(Update(1, v1::RUNNING, 100), absl::Seconds(1));
   tracker.Struck(ChaosRole::kWorker, "worker-1", RecoveryTracker::Until::kNextGeneration,
                  absl::Seconds(2));
   tracker.Returned("worker-1");
 
-  tracker.Take(Update(1, v1::RUNNING, 105), absl::Seconds(3));  // made before it died
-  tracker.Take(Update(2, v1::RUNNING, 105), absl::Seconds(4));  // it makes some of them again
+  tracker.Take(Update(1, v1::RUNNING, 105), absl::Seconds(3));  // computed before the kill
+  tracker.Take(Update(2, v1::RUNNING, 105),
+               absl::Seconds(4));  // repeats some steps
   ASSERT_THAT(tracker.pending(), NotNull());
   EXPECT_EQ(tracker.pending()->step, 100);
   tracker.Take(Update(2, v1::RUNNING, 106), absl::Milliseconds(4500));
@@ -85,13 +86,13 @@ TEST(RecoveryTrackerTest, AWorkersDeathIsOverWithAStepOfTheNextGeneration) {
   EXPECT_EQ(tracker.strikes()[0].recovery, absl::Milliseconds(2500));
 }
 
-TEST(RecoveryTrackerTest, TheCoordinatorsDeathIsOverWithAStepAfterItsReturn) {
+TEST(RecoveryTrackerTest, AKilledCoordinatorHasRecoveredAtANewStepAfterItsRestart) {
   RecoveryTracker tracker;
   tracker.Take(Update(1, v1::RUNNING, 100), absl::Seconds(1));
   tracker.Struck(ChaosRole::kCoordinator, "coordinator", RecoveryTracker::Until::kNextStep,
                  absl::Seconds(2));
 
-  tracker.Take(Update(1, v1::RUNNING, 101), absl::Seconds(2));  // on its way when it died
+  tracker.Take(Update(1, v1::RUNNING, 101), absl::Seconds(2));  // sent before the kill
   EXPECT_THAT(tracker.pending(), NotNull());
   tracker.Returned("coordinator");
   tracker.Take(Update(1, v1::RUNNING, 101), absl::Seconds(3));
@@ -102,7 +103,7 @@ TEST(RecoveryTrackerTest, TheCoordinatorsDeathIsOverWithAStepAfterItsReturn) {
   EXPECT_EQ(tracker.strikes()[0].recovery, absl::Seconds(2));
 }
 
-TEST(RecoveryTrackerTest, AJobThatEndsWellHasRecoveredAndOneThatFailsHasNot) {
+TEST(RecoveryTrackerTest, AJobThatSucceedsHasRecoveredAndOneThatFailsHasNot) {
   for (const v1::JobState end : {v1::SUCCEEDED, v1::FAILED}) {
     RecoveryTracker tracker;
     tracker.Take(Update(1, v1::RUNNING, 100), absl::Seconds(1));
@@ -114,7 +115,7 @@ TEST(RecoveryTrackerTest, AJobThatEndsWellHasRecoveredAndOneThatFailsHasNot) {
   }
 }
 
-TEST(RecoveryTrackerTest, OfTheStepsThatAreMadeAgainThoseFromBeforeAreNotCounted) {
+TEST(RecoveryTrackerTest, StepsRepeatedBeforeTheWatchAreNotCounted) {
   RecoveryTracker tracker;
   v1::WatchJobResponse update = Event(v1::RUNNING, "STARTED");
   update.mutable_job()->mutable_recovery()->set_steps_again(70);
@@ -137,7 +138,7 @@ TEST(RecoveryTrackerTest, RecoveriesAreCountedByTheReasonThatBeganThem) {
   EXPECT_THAT(tracker.recoveries(), ElementsAre(Pair("MEMBER_LOST", 2)));
 }
 
-TEST(RecoveryFiguresTest, AreNearestRanksOfWhatRecovered) {
+TEST(RecoveryFiguresTest, FiguresAreNearestRanksOfTheRecoveredStrikes) {
   std::vector<Strike> strikes;
   for (int i = 1; i <= 200; ++i) {
     strikes.push_back({.role = ChaosRole::kPs, .recovery = absl::Seconds(i)});

@@ -15,14 +15,15 @@
 namespace muster::cli {
 namespace {
 
-// What the holder has written; "" where it has not come to that yet.
+// Returns the text that the holder wrote into the file. The file is empty between flock() and the
+// write in Take(); then the holder is unknown.
 std::string Holder(int file) {
   char text[256] = {};
   const ssize_t bytes = pread(file, text, sizeof(text) - 1, 0);
   return bytes > 0 ? std::string(text, bytes) : "another process";
 }
 
-// A full disk may have room later. Every other error stays until the folder is another one.
+// A full disk may have room later, so a retry can help. Every other error needs another folder.
 absl::Status CannotUse(const std::string& dir, int error) {
   const std::string message = absl::StrCat(
       "the folder ", dir, " of a local cluster cannot be made or written: ", strerror(error));
@@ -38,7 +39,7 @@ absl::StatusOr<std::unique_ptr<ClusterLock>> ClusterLock::Take(const std::string
   std::filesystem::create_directories(dir, error);
   if (error) return CannotUse(dir, error.value());
   const std::string path = dir + "/lock";
-  // Not inherited: members of the cluster outlive who has started them.
+  // O_CLOEXEC: members of the cluster outlive this process and must not inherit the lock.
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) return CannotUse(dir, errno);
   if (flock(file, LOCK_EX | LOCK_NB) != 0) {
@@ -50,8 +51,8 @@ absl::StatusOr<std::unique_ptr<ClusterLock>> ClusterLock::Take(const std::string
     }
     return WithReason(
         absl::FailedPreconditionError(absl::StrCat(
-            "the local cluster in ", dir, " is in the hands of ", holder,
-            ", which starts and ends its processes: wait for that, or end it, or use another "
+            "the local cluster in ", dir, " is locked by ", holder,
+            ", which starts and ends its processes; wait until it ends, stop it, or use another "
             "folder (--dir)")),
         "CLUSTER_BUSY");
   }

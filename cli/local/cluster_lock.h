@@ -1,4 +1,4 @@
-// Who may start and end processes of a local cluster: one program at a time.
+// The lock that allows one program at a time to start and end processes of a local cluster.
 #pragma once
 
 #include <memory>
@@ -8,14 +8,16 @@
 
 namespace muster::cli {
 
-// Held from Take() until it is destroyed or the process ends, however it ends. Two that start what
-// has ended at the same time would start it twice.
+// An exclusive lock on the folder of a local cluster, held from Take() until it is destroyed or the
+// process ends. Without it, two programs could both restart the same member.
 class ClusterLock {
  public:
-  // Makes the folder if it is missing. FAILED_PRECONDITION (reason "CLUSTER_BUSY"), naming the
-  // process that holds it and what that does; INVALID_ARGUMENT if the folder cannot be made or
+  // Takes the lock. Makes the folder if it is missing. `purpose` is the command that takes it,
+  // "muster local up"; other programs print it. Does not block.
+  //
+  // Returns FAILED_PRECONDITION (reason "CLUSTER_BUSY"), which names the holder and its purpose, if
+  // another process holds the lock. Returns INVALID_ARGUMENT if the folder cannot be made or
   // written, RESOURCE_EXHAUSTED if the disk is full.
-  // `purpose`: what this program does with it, "muster local up".
   static absl::StatusOr<std::unique_ptr<ClusterLock>> Take(const std::string& dir,
                                                            const std::string& purpose);
   ~ClusterLock();

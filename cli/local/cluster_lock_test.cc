@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ClusterLockTest, WhoComesSecondIsToldWhoIsThere) {
+TEST(ClusterLockTest, ASecondProgramIsRefusedAndToldTheHolder) {
   const std::string dir = ::testing::TempDir() + "/cluster_lock_test/folder";
   auto first = ClusterLock::Take(dir, "muster chaos --local");
   ASSERT_TRUE(first.ok()) << first.status();
@@ -27,10 +27,10 @@ TEST(ClusterLockTest, WhoComesSecondIsToldWhoIsThere) {
   EXPECT_TRUE(ClusterLock::Take(dir, "muster local up").ok()) << "it is free again";
 }
 
-TEST(ClusterLockTest, AFolderThatCannotBeMadeIsAFaultOfTheCommandLine) {
+TEST(ClusterLockTest, AFolderThatCannotBeMadeIsAnInvalidArgument) {
   const absl::Status status = ClusterLock::Take("/proc/no/such", "x").status();
 
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << "to try again does not help";
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << "a retry does not help";
   EXPECT_EQ(
       status.message(),
       "the folder /proc/no/such of a local cluster cannot be made or written: No such file or "

@@ -18,7 +18,9 @@
 namespace muster::cli {
 namespace {
 
-constexpr int64_t kFileBytesMax = 1 << 20;  // ParseJobFile's own bound; here so that it is not read
+// The same limit as ParseJobFile's. The check is repeated here so that a huge file is not read at
+// all.
+constexpr int64_t kFileBytesMax = 1 << 20;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

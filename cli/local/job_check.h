@@ -1,4 +1,4 @@
-// What can be found wrong with a job file on this machine.
+// Checks a job file as far as this machine can.
 #pragma once
 
 #include <string>
@@ -11,22 +11,24 @@
 
 namespace muster::cli {
 
-// A job file's text. INVALID_ARGUMENT when it cannot be read or is larger than a job file may be.
+// Returns the text of a job file. Returns INVALID_ARGUMENT if the file cannot be read or is larger
+// than 1 MiB.
 absl::StatusOr<std::string> ReadJobFile(const std::string& path);
 
-// "training.steps=500" from the command line. INVALID_ARGUMENT without '='.
+// Parses --set values such as "training.steps=500". Returns INVALID_ARGUMENT if one has no field or
+// no '='.
 absl::StatusOr<JobOverrides> ParseOverrides(const std::vector<std::string>& settings);
 
 struct CheckedJob {
-  v1::JobSpec spec;  // as it would be submitted
+  v1::JobSpec spec;  // the spec that would be submitted
   std::vector<std::string> warnings;
   // Says that this machine has too little memory left for a worker on its CPU; "" if it has enough.
   std::string memory_warning;
 };
 
-// Parses, validates, builds the model and opens the data and the checkpoint directory to resume
-// from. INVALID_ARGUMENT with every fault, its line and its field path. Data paths are relative to
-// the working directory.
+// Parses and validates the text, builds the model, and opens the data and the checkpoint to resume
+// from. Data paths are relative to the working directory. `file` names the text in errors.
+// Returns INVALID_ARGUMENT with the line and field path of every fault.
 absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::string& file,
                                         const JobOverrides& overrides);
 

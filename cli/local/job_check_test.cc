@@ -53,7 +53,7 @@ TEST(JobCheckTest, EveryFaultyJobHasOneFaultWithItsLineAndField) {
   }
 }
 
-TEST(JobCheckTest, ExamplesAreGood) {
+TEST(JobCheckTest, ExamplesHaveNoFaults) {
   const std::vector<std::string> files = YamlFiles("examples");
   EXPECT_GE(files.size(), 15);
   for (const std::string& file : files) {
@@ -61,7 +61,7 @@ TEST(JobCheckTest, ExamplesAreGood) {
   }
 }
 
-TEST(JobCheckTest, ExamplesWrittenAsJobFilesAgainAreTheSame) {
+TEST(JobCheckTest, ExamplesSurviveARoundTripThroughYaml) {
   for (const std::string& file : YamlFiles("examples")) {
     SCOPED_TRACE(file);
     v1::JobSpec spec = *ParseJobFile(*ReadJobFile(file), file);
@@ -121,14 +121,14 @@ TEST(JobCheckTest, WarnsIfAWorkerCannotHaveTheMemoryItNeeds) {
                             "samples at a time.* left. Set training.micro_batch_size"));
 }
 
-TEST(JobCheckTest, OverridesAreFieldAndValue) {
+TEST(JobCheckTest, ParsesOverridesIntoFieldAndValue) {
   EXPECT_EQ(*ParseOverrides({"a.b=c", "d=e=f", "g="}),
             (JobOverrides{{"a.b", "c"}, {"d", "e=f"}, {"g", ""}}));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseOverrides({"a.b"}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ParseOverrides({"=b"}).status()));
 }
 
-TEST(JobCheckTest, AJobFileThatCannotBeReadIsTheUsersFault) {
+TEST(JobCheckTest, AJobFileThatCannotBeReadIsAnInvalidArgument) {
   EXPECT_TRUE(absl::IsInvalidArgument(ReadJobFile("/no/such/file").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ReadJobFile("/").status()));
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kRunsFolder[] = "muster-runs";
 
-// A new folder where the user will look for it: "muster-runs/linear-3".
+// Makes a new folder below the working directory, "muster-runs/linear-3", and returns its path.
 absl::StatusOr<std::string> FolderFor(const std::string& job) {
   std::error_code error;
   std::filesystem::create_directories(kRunsFolder, error);
@@ -53,7 +53,7 @@ absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();
   if (!error) MakePathsAbsolute(checked.spec, here);
-  return std::move(checked.spec);  // the coordinator will warn of the same
+  return std::move(checked.spec);  // drops the warnings: the coordinator repeats them
 }
 
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,

@@ -1,4 +1,4 @@
-// A job from a file, and a cluster of its own as large as it needs.
+// Reads a job from a file and starts a local cluster that is as large as the job needs.
 #pragma once
 
 #include <memory>
@@ -13,26 +13,27 @@
 namespace muster::cli {
 
 struct JobClusterOptions {
-  std::string file;                   // the job's
-  std::vector<std::string> settings;  // FIELD=VALUE instead of the file's
-  std::string dir;                    // state and logs; "": a new folder in ./muster-runs
-  int ps = 0;                         // 0: the job's
-  int workers = 0;                    // 0: the job's most
-  std::string devices = "cpu";        // of each worker
+  std::string file;                   // path of the job file
+  std::vector<std::string> settings;  // FIELD=VALUE, each replaces a field of the file
+  std::string dir;                    // for state and logs; "": a new folder in ./muster-runs
+  int ps = 0;                         // 0: as many as the job asks for
+  int workers = 0;                    // 0: the job's maximum
+  std::string devices = "cpu";        // --devices of each worker
 };
 
-// The job as it would be submitted, with the numbers of processes that the options ask for. The
-// errors of CheckJobFile().
+// Returns the spec that would be submitted, with the numbers of processes from the options. Returns
+// the errors of CheckJobFile().
 absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options);
 
 struct JobCluster {
-  std::unique_ptr<ClusterLock> lock;  // of its folder, until the cluster has ended
+  std::unique_ptr<ClusterLock> lock;  // on the folder, until the cluster has ended
   std::unique_ptr<LocalCluster> cluster;
 };
 
-// Everything is attached on return, and dies with the calling thread. ALREADY_EXISTS (reason
-// "ALREADY_RUNNING") where a detached cluster runs in the folder; the errors of ClusterLock::Take()
-// with `purpose`, LocalCluster::Open() and LocalCluster::Start().
+// Starts a cluster for the job. All members are attached on return and die with the calling thread.
+// `purpose` is passed to ClusterLock::Take().
+// Returns ALREADY_EXISTS (reason "ALREADY_RUNNING") if a detached cluster runs in the folder, or
+// the errors of ClusterLock::Take(), LocalCluster::Open() and LocalCluster::Start().
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
                                            const JobClusterOptions& options,
                                            const std::string& purpose);

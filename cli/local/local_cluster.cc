@@ -39,7 +39,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kStatePollInterval = absl::Milliseconds(20);
-// Who serves no job has ended by then.
+// A member that serves no job ends within this time of SIGTERM.
 constexpr absl::Duration kLeaveMax = absl::Seconds(2);
 constexpr int kLogTailLines = 12;
 constexpr int kFoldersAbove = 4;  // from bazel-bin/tests/<folder>/x_test to bazel-bin
@@ -82,7 +82,7 @@ int PagePort(const std::string& page) {
   return is_free ? port : 0;
 }
 
-// Polls until `done` or the deadline; false at the deadline.
+// Polls until `done` is true. Returns false if it is not within `timeout`.
 bool Poll(absl::Duration timeout, const std::function<bool()>& done) {
   const absl::Duration deadline = SteadyNow() + timeout;
   while (!done()) {
@@ -162,8 +162,8 @@ absl::Status LocalCluster::StartAll() {
   const int cores = UsableCpus();
   const int ps_threads =
       options_.ps_threads > 0 ? options_.ps_threads : std::max(1, cores / std::max(1, options_.ps));
-  // One core stays free for ps and communication: the math library's threads wait for one another
-  // by spinning, and one that is preempted stalls them all.
+  // One core stays free for ps and communication. The threads of the math library spin while they
+  // wait for each other, so one preempted thread stalls all of them.
   const int worker_threads = options_.threads_per_device > 0
                                  ? options_.threads_per_device
                                  : std::max(1, (cores - 1) / std::max(1, options_.workers));
@@ -180,8 +180,8 @@ absl::Status LocalCluster::StartAll() {
   if (options_.lifetime == Lifetime::kWithParent) argv.push_back("--drain_timeout=0s");
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   RETURN_IF_ERROR(StartCoordinator());
-  argv[1] = absl::StrCat("--listen=", address());  // where members look for it from now on
-  argv[3] = absl::StrCat("--http=127.0.0.1:", PortOf(page()));  // open tabs look there
+  argv[1] = absl::StrCat("--listen=", address());  // a restarted coordinator keeps its port
+  argv[3] = absl::StrCat("--http=127.0.0.1:", PortOf(page()));  // for open browser tabs
   auto add = [&](const std::string& name, std::vector<std::string> argv,
                  const std::vector<std::string>& extra) {
     argv.push_back(absl::StrCat("--coordinator=", address()));
@@ -234,7 +234,7 @@ absl::Status LocalCluster::Launch(const std::string& name) {
                                                  .lifetime = options_.lifetime}));
   if (options_.lifetime != Lifetime::kDetached) return absl::OkStatus();
   const absl::Status saved = SaveRecord();
-  if (!saved.ok()) StopProcesses({member.process}, kLeaveMax);  // nobody would find it again
+  if (!saved.ok()) StopProcesses({member.process}, kLeaveMax);  // without a record it would be lost
   return saved;
 }
 
@@ -299,6 +299,7 @@ absl::StatusOr<std::vector<LocalCluster::Revival>> LocalCluster::Heal() {
     if (member.process.alive()) continue;
     Revival& revival = revivals.emplace_back();
     revival = {.name = name, .before = member.process.pid, .end = DescribeEnd(member.process)};
+    // Reaps the ended child. DescribeEnd() must come first, because it reads the exit status.
     RETURN_IF_ERROR(cli::AwaitExit({member.process}, absl::ZeroDuration()));
     RETURN_IF_ERROR(Restart(name));
     revival.pid = member.process.pid;
@@ -348,8 +349,9 @@ void LocalCluster::Shutdown(absl::Duration grace) {
   for (const auto& [name, member] : members_) {
     if (name != "coordinator") members.push_back(member.process);
   }
-  // Members would wait for their jobs to go on without them. Without a coordinator those that serve
-  // one wait for it to come back: told a second time they end at once.
+  // The coordinator ends first. Otherwise a member that drains would wait for its jobs to continue
+  // elsewhere. Without a coordinator, members that serve a job wait for it to return; the second
+  // SIGTERM, from StopProcesses(), ends them at once.
   if (members_.count("coordinator") > 0) {
     StopProcesses({members_["coordinator"].process}, grace);
   }
@@ -357,7 +359,9 @@ void LocalCluster::Shutdown(absl::Duration grace) {
     if (member.alive()) kill(member.pid, SIGTERM);
   }
   if (!cli::AwaitExit(members, kLeaveMax).ok()) StopProcesses(members, grace);
-  if (options_.lifetime != Lifetime::kDetached) return;  // the record is of another cluster
+  if (options_.lifetime != Lifetime::kDetached)
+    // A cluster that is not detached has no record: a file there belongs to another cluster.
+    return;
   std::error_code error;
   fs::remove(RecordPath(options_.dir), error);
 }
@@ -377,6 +381,7 @@ absl::Status LocalCluster::SaveRecord() const {
                                  {"argv", member.argv}});
   }
   const std::string path = RecordPath(options_.dir);
+  // A rename replaces the record as a whole: a failed write leaves the previous one.
   const std::string unfinished = path + ".new";
   std::ofstream file(unfinished);
   file << record.dump(2) << "\n";
@@ -420,8 +425,9 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
       if (absl::StartsWith(name, "worker-")) ++cluster->options_.workers;
     }
   } catch (const nlohmann::json::exception& damaged) {
-    return absl::DataLossError(absl::StrCat(path, ": ", damaged.what(),
-                                            "; end what still runs by hand and remove the file"));
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", damaged.what(),
+                     "; end the processes that still run by hand, then remove the file"));
   }
   return cluster;
 }

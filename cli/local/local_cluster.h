@@ -1,4 +1,4 @@
-// A whole cluster as processes on this machine: coordinator, ps and workers on loopback.
+// Runs a whole cluster as processes on this machine: coordinator, ps and workers on loopback.
 #pragma once
 
 #include <map>
@@ -15,85 +15,93 @@
 
 namespace muster::cli {
 
-// Members are called "coordinator", "ps-0", "ps-1", ..., "worker-0", ... All ports are free ones.
-// Below dir():
-//   state/                 the coordinator's (jobs, checkpoints)
-//   logs/<name>.log        appended to by every start of the member
+// Members are called "coordinator", "ps-0", "ps-1", ..., "worker-0", ... All ports are chosen by
+// the system. Files below dir():
+//   state/                 the coordinator's state folder (jobs, checkpoints)
+//   logs/<name>.log        every start of the member appends to it
 //   coordinator.address    "127.0.0.1:43121"
 //   page.address           "http://127.0.0.1:40121"
-//   cluster.json           of a detached cluster: what Open() reads
-// Thread-compatible. Members started with Lifetime::kWithParent die with the thread that called
-// Start(), Restart() or Heal().
+//   cluster.json           the record of a detached cluster, which Open() reads
+// Thread-compatible. Members with Lifetime::kWithParent die with the thread that called Start(),
+// Restart() or Heal().
 class LocalCluster {
  public:
   struct Options {
-    std::string dir;  // made if missing
+    std::string dir;  // created if it is missing
     int ps = 1;
     int workers = 1;
     int ps_threads = 0;           // shard threads of each ps; 0: usable cores / ps, at least 1
     std::string devices = "cpu";  // of each worker
     int threads_per_device = 0;   // 0: (usable cores - 1) / workers, at least 1
     absl::Duration lease = absl::Seconds(5);
-    std::vector<std::string> coordinator_flags;  // extra ones, "--reflection=true"
+    std::vector<std::string> coordinator_flags;  // appended to the flags, "--reflection=true"
     std::vector<std::string> ps_flags;
     std::vector<std::string> worker_flags;
-    ClientSecurity security;  // of this object's own calls; members have theirs by their flags
+    ClientSecurity security;  // for this object's own calls; members have flags
     Lifetime lifetime = Lifetime::kWithParent;
     absl::Duration start_timeout = absl::Seconds(60);
   };
 
-  // Returns once every member is attached. UNAVAILABLE (with the end of the log of the member at
-  // fault) when one does not come up; NOT_FOUND when the binaries are missing (see FindBinary).
-  // Everything started is stopped then.
+  // Starts a cluster and blocks until every member is attached, for up to `start_timeout` each for
+  // the coordinator and for the members. On an error everything started is stopped.
+  // Returns UNAVAILABLE with the end of the member's log if one does not come up, NOT_FOUND if a
+  // binary is missing (see FindBinary).
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
-  // The detached cluster that an earlier process started in `dir`, whatever of it still runs; also
-  // one that was not started to its end (see whole()). NOT_FOUND when there is no record of one,
-  // DATA_LOSS when the record is damaged.
+  // Returns the detached cluster that an earlier process started in `dir`. Its members may have
+  // ended, and its start may have been interrupted (see whole()).
+  // Returns NOT_FOUND if there is no record of a cluster, DATA_LOSS if the record is damaged.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Open(const std::string& dir);
-  ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
+  ~LocalCluster();  // calls Shutdown() unless the members are detached
 
-  // Of the coordinator's gRPC port; the target goes there with options().security.
+  // The address of the coordinator's gRPC port. target() adds the TLS and token of
+  // options().security.
   const std::string& address() const { return target_.address(); }
   const CoordinatorTarget& target() const { return target_; }
-  std::string page() const;  // of the coordinator's status page, "http://127.0.0.1:40121"
+  std::string page() const;  // URL of the status page, "http://127.0.0.1:40121"
   const std::string& dir() const { return options_.dir; }
-  const Options& options() const { return options_; }  // after Open(): dir, ps, workers, devices
-  std::vector<std::string> names() const;              // coordinator first
-  pid_t pid(const std::string& name) const;            // 0: does not run
+  const Options& options() const {
+    return options_;
+    // After Open() only dir, ps, workers and devices are set.
+  }
+  std::vector<std::string> names() const;    // coordinator first
+  pid_t pid(const std::string& name) const;  // 0 if it does not run
   bool running(const std::string& name) const { return pid(name) != 0; }
   bool any_running() const;
-  // False after Open() where whoever started it ended before all members were started: Heal() would
-  // not make it what it was to be.
+  // False after Open() if the start of the cluster was interrupted before all members were started.
+  // Heal() cannot add the missing members.
   bool whole() const { return whole_; }
   std::string log_path(const std::string& name) const;
 
-  // Sends a signal; SIGKILL returns once the process is gone. FAILED_PRECONDITION when it does not
-  // run.
+  // Sends a signal. With SIGKILL it blocks until the process has ended. Returns FAILED_PRECONDITION
+  // if the member does not run.
   absl::Status Kill(const std::string& name, int signal);
-  // Waits for a member to end by itself (after SIGTERM, say). DEADLINE_EXCEEDED.
+  // Blocks until a member ends by itself, for example after SIGTERM. Returns DEADLINE_EXCEEDED
+  // after `timeout`.
   absl::Status AwaitExit(const std::string& name, absl::Duration timeout);
-  // Starts a member again with the same flags in the same folder (after SIGKILL if it still runs).
-  // The coordinator comes back on the same port with the same state and has its port open on
-  // return; a ps or worker may not be attached yet.
+  // Starts a member again with the same flags in the same folder, after SIGKILL if it still runs.
+  // The coordinator keeps its port and its state, and listens on return. A ps or worker may not be
+  // attached yet.
   absl::Status Restart(const std::string& name);
 
   struct Revival {
     std::string name;
-    pid_t before = 0;  // 0: it was ended by Kill() or AwaitExit()
-    std::string end;   // DescribeEnd() of that process
+    pid_t before = 0;  // 0 if Kill() or AwaitExit() ended it
+    std::string end;   // DescribeEnd() of the process before
     pid_t pid = 0;
   };
-  // Restart() of every member that does not run, the coordinator first.
+  // Restarts every member that does not run, the coordinator first. Returns the members it
+  // restarted.
   absl::StatusOr<std::vector<Revival>> Heal();
 
-  // Waits until every member that was started and not ended by Kill() or AwaitExit() is attached;
-  // UNAVAILABLE when one does not come or has ended.
+  // Blocks until every member is attached that was started and not ended by Kill() or AwaitExit().
+  // Returns UNAVAILABLE if a member ends or is missing after `timeout`.
   absl::Status AwaitAttached(absl::Duration timeout) const;
   absl::StatusOr<v1::ListMembersResponse> ListMembers() const;
 
-  // The coordinator first, then workers and ps: SIGTERM, and SIGKILL for what runs after `grace`.
-  // The coordinator of a detached cluster saves the jobs that run before it ends; in other clusters
-  // they lose the steps since their last checkpoints. The record of a detached cluster is removed.
+  // Sends SIGTERM to the coordinator first, then to workers and ps, and SIGKILL to members that run
+  // after `grace`. The coordinator of a detached cluster saves its running jobs before it ends. In
+  // other clusters jobs lose the steps since their last checkpoint. Removes the record of a
+  // detached cluster.
   void Shutdown(absl::Duration grace = absl::Seconds(10));
 
  private:
@@ -105,30 +113,32 @@ class LocalCluster {
   explicit LocalCluster(Options options) : options_(std::move(options)) {}
   absl::Status StartAll();
   absl::Status StartCoordinator();
-  // A detached member is in the record on return, or has ended.
+  // Starts a member. If it is detached, it is in the record on return, or it has ended.
   absl::Status Launch(const std::string& name);
   absl::Status SaveRecord() const;
   std::string LogTail(const std::string& name) const;
 
   Options options_;
-  std::string directory_;  // that members work in: paths of a job's data are relative to it
+  std::string directory_;  // working directory of members; data paths of jobs are relative to it
   CoordinatorTarget target_ = "";
   std::map<std::string, MemberProcess> members_;
   bool whole_ = false;
 };
 
-// Returns whether `info` is of the coordinator of a detached cluster on this machine, which runs.
+// Returns whether `info` describes the running coordinator of a detached cluster on this machine.
 bool IsLocalCluster(const v1::ServerInfo& info);
 
-// The binary of "coordinator", "ps" or "worker". Looked for in $MUSTER_BIN_DIR, in a Bazel test's
-// runfiles, beside this program and in the folders above it, as <folder>/<role> and
-// <folder>/services/<role>/main. NOT_FOUND names the places.
+// Returns the path of the binary of "coordinator", "ps" or "worker". Searches $MUSTER_BIN_DIR, the
+// runfiles of a Bazel test, the folder of this program and the folders above it, for
+// <folder>/<role> and <folder>/services/<role>/main. Returns NOT_FOUND with the folders that it
+// searched.
 absl::StatusOr<std::string> FindBinary(const std::string& role);
 
-// $HOME/.muster/local
+// Returns $HOME/.muster/local.
 std::string DefaultLocalDir();
 
-// The command for the cluster in `dir`: "muster local down", with "--dir" unless it is the default.
+// Returns the command for the cluster in `dir`: "muster local down", with "--dir" unless it is the
+// default.
 std::string LocalCommand(const std::string& verb, const std::string& dir);
 
 }  // namespace muster::cli

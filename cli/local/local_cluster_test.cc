@@ -23,7 +23,7 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// Members are shell scripts, which find the folder of the cluster in $CLUSTER.
+// Members are shell scripts that read the folder of the cluster from $CLUSTER.
 class LocalClusterTest : public ::testing::Test {
  protected:
   LocalClusterTest() {
@@ -42,7 +42,7 @@ class LocalClusterTest : public ::testing::Test {
 
   std::string record() const { return dir_ + "/cluster.json"; }
 
-  // Of a cluster of one ps, which has ended.
+  // Writes and returns the record of a cluster with one ps that has ended.
   std::string WriteRecord(const std::string& ps) {
     const std::string text = absl::StrCat(
         R"({"address": "127.0.0.1:1", "directory": ")", dir_, R"(", "devices": "cpu",)",
@@ -55,7 +55,7 @@ class LocalClusterTest : public ::testing::Test {
   std::string dir_;
 };
 
-TEST_F(LocalClusterTest, ADetachedMemberIsInTheRecordBeforeItIsWaitedFor) {
+TEST_F(LocalClusterTest, ADetachedMemberIsInTheRecordBeforeStartWaitsForIt) {
   MakeBinary("coordinator", R"(
 until grep -q "\"pid\": $$," $CLUSTER/cluster.json; do sleep 0.01; done
 mkdir $CLUSTER/before
@@ -76,13 +76,13 @@ echo the record has me
                                             .start_timeout = absl::Seconds(20)});
 
   EXPECT_THAT(std::string(cluster.status().message()), HasSubstr("the record has me"));
-  EXPECT_FALSE(fs::exists(record())) << "it was taken down again";
+  EXPECT_FALSE(fs::exists(record())) << "the failed start was not undone";
   const auto interrupted = LocalCluster::Open(dir_ + "/before");
   ASSERT_TRUE(interrupted.ok()) << interrupted.status();
   EXPECT_FALSE((*interrupted)->whole());
 }
 
-TEST_F(LocalClusterTest, ARecordThatCannotBeWrittenLeavesTheOneThatWasAndNoMember) {
+TEST_F(LocalClusterTest, AFailedWriteKeepsThePreviousRecordAndStopsTheMember) {
   const std::string ps = MakeBinary("ps", "exec sleep 600\n");
   const std::string before = WriteRecord(ps);
   fs::create_symlink("/dev/full", record() + ".new");
@@ -94,8 +94,8 @@ TEST_F(LocalClusterTest, ARecordThatCannotBeWrittenLeavesTheOneThatWasAndNoMembe
 
   ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_EQ(ReadAll(record()), before);
-  EXPECT_FALSE((*cluster)->any_running()) << "a member that nobody would find";
-  EXPECT_TRUE((*cluster)->Restart("ps-0").ok()) << "the disk has room again";
+  EXPECT_FALSE((*cluster)->any_running()) << "a member that is in no record still runs";
+  EXPECT_TRUE((*cluster)->Restart("ps-0").ok()) << "a restart fails though the disk has room again";
   EXPECT_TRUE((*LocalCluster::Open(dir_))->running("ps-0"));
   (*cluster)->Shutdown();
 }

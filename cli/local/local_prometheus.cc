@@ -35,7 +35,7 @@ constexpr absl::Duration kStartTimeout = absl::Seconds(20);
 constexpr absl::Duration kStopGrace = absl::Seconds(10);
 constexpr absl::Duration kReadyPollInterval = absl::Milliseconds(20);
 
-// A local job may be over in seconds.
+// The intervals are short because a local job may end within seconds.
 constexpr char kConfig[] = R"(global: {scrape_interval: 2s, evaluation_interval: 5s}
 rule_files: [muster.rules.yaml]
 scrape_configs:
@@ -54,7 +54,8 @@ absl::StatusOr<std::string> FindInPath(const std::string& program) {
       absl::StrCat("there is no ", program, " in PATH; on Debian: apt-get ", "install ", program));
 }
 
-// A socket of loopback, bound to the port (0: a free one) or connected to it.
+// Binds a loopback socket to `port` (0: a free port) or connects it, then closes it. Returns the
+// port, or nullopt on failure.
 enum class Use { kBind, kConnect };
 std::optional<int> TryPort(int port, Use use) {
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
@@ -62,7 +63,7 @@ std::optional<int> TryPort(int port, Use use) {
   socklen_t length = sizeof(address);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return std::nullopt;
-  const int reuse = 1;  // as Prometheus does: what was closed just now is free
+  const int reuse = 1;  // as Prometheus does: a port closed just now is free
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   const bool done =
@@ -81,7 +82,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// "127.0.0.1:43121" of "http://127.0.0.1:43121/metrics".
+// Returns "127.0.0.1:43121" for "http://127.0.0.1:43121/metrics".
 std::string HostAndPort(const std::string& url) {
   const std::vector<std::string> parts = absl::StrSplit(url, '/');
   return parts.size() > 2 ? parts[2] : "";
@@ -114,7 +115,7 @@ absl::Status LocalPrometheus::Observe(const LocalCluster& cluster) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) return absl::UnavailableError(absl::StrCat(folder_, ": ", error.message()));
-  RETURN_IF_ERROR(WriteTargets(cluster));  // which it looks at again when they change
+  RETURN_IF_ERROR(WriteTargets(cluster));  // Prometheus rereads the file when it changes
   return Find() ? absl::OkStatus() : Start();
 }
 
@@ -139,7 +140,7 @@ absl::Status LocalPrometheus::Start() const {
   RETURN_IF_ERROR(WriteFile(folder_ + "/muster.rules.yaml", kAlertRules));
   const std::optional<int> wanted = TryPort(kPortWanted, Use::kBind);
   const std::optional<int> port = wanted ? wanted : TryPort(0, Use::kBind);
-  if (!port) return absl::UnavailableError("no port of loopback can be bound for Prometheus");
+  if (!port) return absl::UnavailableError("cannot bind any loopback port for Prometheus");
   const std::string address = absl::StrCat("127.0.0.1:", *port), log = folder_ + "/log";
   ASSIGN_OR_RETURN(
       const Process process,

@@ -1,4 +1,4 @@
-// Prometheus beside a local cluster: it scrapes the members and watches Muster's alerts.
+// Runs Prometheus beside a local cluster. It scrapes the members and evaluates Muster's alerts.
 #pragma once
 
 #include <optional>
@@ -10,22 +10,22 @@
 
 namespace muster::cli {
 
-// One for each cluster, on loopback, at port 9090 or, where that is taken, a free one. It outlives
-// this process, and keeps a day of what it has seen in <dir>/prometheus. `instance` is the name of
-// the member that a series is of. Thread-compatible.
+// One Prometheus per cluster, on loopback, at port 9090 or at a free port if that is taken. It
+// outlives this process and keeps one day of data in <dir>/prometheus. The label `instance` of a
+// series is the name of the member. Thread-compatible.
 class LocalPrometheus {
  public:
-  // Of the cluster in `dir`, whether or not it runs.
+  // For the cluster in `dir`, which need not run.
   explicit LocalPrometheus(const std::string& dir);
 
-  // "http://127.0.0.1:9090" while it runs.
+  // Returns "http://127.0.0.1:9090" if it runs.
   std::optional<std::string> url() const;
 
-  // Has it scrape the members that are attached now; starts it where it does not run. NOT_FOUND:
-  // there is no `prometheus` in PATH; UNAVAILABLE: it did not come up.
+  // Makes it scrape the members that are attached now, and starts it if it does not run. Returns
+  // NOT_FOUND if `prometheus` is not in PATH, UNAVAILABLE if it does not come up.
   absl::Status Observe(const LocalCluster& cluster);
 
-  // Ends it; nothing happens where it does not run.
+  // Ends it. No-op if it does not run.
   void Stop();
 
  private:

@@ -29,7 +29,8 @@ struct ProcessStat {
   uint64_t start_ticks = 0;  // 22
 };
 
-// Nullopt: there is no such process. The name in field 2 may hold anything but ends with ')'.
+// Returns nullopt if there is no such process. The name in field 2 may contain any character, so
+// the parser looks for the last ')'.
 std::optional<ProcessStat> ReadStat(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::stringstream text;
@@ -46,7 +47,8 @@ std::optional<ProcessStat> ReadStat(pid_t pid) {
   return fields ? std::optional(read) : std::nullopt;
 }
 
-// Between fork and exec: only async-signal-safe calls. Writes errno to `error_fd` when it fails.
+// Runs in the child between fork and exec, so it makes only async-signal-safe calls. Writes errno
+// to `error_fd` if exec fails.
 [[noreturn]] void Become(char* const* argv, const char* directory, int log_fd, int null_fd,
                          int error_fd, Lifetime lifetime, pid_t parent) {
   if (lifetime == Lifetime::kDetached) {
@@ -54,7 +56,7 @@ std::optional<ProcessStat> ReadStat(pid_t pid) {
   } else {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);  // the parent died before prctl
+    if (getppid() != parent) _exit(1);  // the parent died before prctl()
   }
   sigset_t none;
   sigemptyset(&none);
@@ -89,7 +91,7 @@ bool Process::alive() const {
   if (pid <= 0) return false;
   const std::optional<ProcessStat> stat = ReadStat(pid);
   if (!stat || stat->start_ticks != start_ticks || stat->state == 'X') return false;
-  // The first thread of a killed process may have ended before the others, which hold its locks and
+  // The first thread of a killed process may end before the others. Those still hold locks and
   // ports while they finish a write.
   return stat->state != 'Z' || stat->threads > 1;
 }
@@ -129,6 +131,8 @@ absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
     return absl::UnavailableError(absl::StrCat("cannot fork: ", std::strerror(errno)));
   }
   int error = 0;
+  // exec() closes the child's end of the pipe. A read without data therefore means that it
+  // succeeded.
   if (read(read_end.get(), &error, sizeof(error)) == sizeof(error)) {
     waitpid(pid, nullptr, 0);
     return absl::NotFoundError(
@@ -151,7 +155,7 @@ absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeo
       }
       absl::SleepFor(kExitPollInterval);
     }
-    waitpid(process.pid, nullptr, WNOHANG);  // fails harmlessly for what is no child
+    waitpid(process.pid, nullptr, WNOHANG);  // fails harmlessly if it is not a child
   }
   return absl::OkStatus();
 }

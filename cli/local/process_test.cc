@@ -48,7 +48,7 @@ TEST(ProcessTest, AnExecThatFailsIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(process.status())) << process.status();
 }
 
-TEST(ProcessTest, WorksWhereItIsToldTo) {
+TEST(ProcessTest, UsesTheWorkingDirectoryOfTheCommand) {
   const std::string log = LogPath("directory");
 
   auto process =
@@ -76,7 +76,7 @@ TEST(ProcessTest, SaysHowAChildEnded) {
   EXPECT_EQ(DescribeEnd(*killed), "ended");
 }
 
-TEST(ProcessTest, StopsWithSigtermOrElseSigkill) {
+TEST(ProcessTest, StopsWithSigtermThenSigkill) {
   auto gentle = StartProcess({.argv = {"/bin/sleep", "1000"}, .log_path = LogPath("gentle")});
   auto stubborn = StartProcess(
       {.argv = {"/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"},
@@ -93,7 +93,7 @@ TEST(ProcessTest, StopsWithSigtermOrElseSigkill) {
   EXPECT_FALSE(stubborn->alive());
 }
 
-// Fields of /proc/<pid>/stat behind the name: [0] is the state, [19] the start time.
+// Returns the fields of /proc/<pid>/stat after the name: [0] is the state, [19] the start time.
 std::vector<std::string> StatOf(pid_t pid) {
   const std::string stat = Contents(absl::StrCat("/proc/", pid, "/stat"));
   return absl::StrSplit(stat.substr(stat.rfind(')') + 2), ' ');
@@ -110,7 +110,7 @@ TEST(ProcessTest, LivesUntilItsLastThreadHasEnded) {
       (void)!read(fd, &end, 1);
       _exit(0);
     }).detach();
-    syscall(SYS_exit, 0);  // of this thread alone
+    syscall(SYS_exit, 0);  // ends this thread only
   }
   while (StatOf(pid)[0] != "Z") {
   }
@@ -131,7 +131,7 @@ TEST(ProcessTest, AReusedIdIsAnotherProcess) {
   before.start_ticks -= 1;
 
   EXPECT_FALSE(before.alive());
-  StopProcesses({before}, absl::ZeroDuration());  // must not hit the other
+  StopProcesses({before}, absl::ZeroDuration());  // must not signal the running process
   EXPECT_TRUE(process->alive());
   StopProcesses({*process}, absl::Seconds(10));
 }
