@@ -22,13 +22,13 @@ namespace {
 
 absl::Status Faulty(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(
-      absl::StrCat(path, ": ", what, "; mend it, or remove it and use muster context add"));
+      absl::StrCat(path, ": ", what, "; fix it, or remove it and run muster context add"));
 }
 
 absl::StatusOr<Context> ParseContext(const YAML::Node& node, const std::string& where,
                                      const std::string& path) {
   Context context;
-  if (!node.IsMap()) return Faulty(path, absl::StrCat(where, " is no map"));
+  if (!node.IsMap()) return Faulty(path, absl::StrCat(where, " is not a map"));
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
     std::string* const field = key == "server"       ? &context.server
@@ -58,7 +58,7 @@ absl::StatusOr<Contexts> ReadContexts(const std::string& path) {
   try {
     const YAML::Node root = YAML::Load(text);
     if (root.IsNull()) return contexts;
-    if (!root.IsMap()) return Faulty(path, "it is no map");
+    if (!root.IsMap()) return Faulty(path, "it is not a map");
     for (const auto& entry : root) {
       const auto key = entry.first.as<std::string>();
       if (key == "current") {
@@ -98,6 +98,8 @@ absl::Status WriteContexts(const std::string& path, const Contexts& contexts) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error) return absl::PermissionDeniedError(absl::StrCat(path, ": ", error.message()));
+  // Mode 0600, because the file names the user's token files. The rename replaces the file as a
+  // whole.
   const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
   const int file = open(unfinished.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
   if (file < 0) return absl::ErrnoToStatus(errno, unfinished);
@@ -121,7 +123,7 @@ absl::StatusOr<Context> FindContext(const Contexts& contexts, const std::string&
   for (const auto& [one, context] : contexts.by_name) known.insert(one);
   return absl::NotFoundError(absl::StrCat(
       "no context '", wanted, "'; ",
-      known.empty() ? "there are none: muster context add NAME --server HOST:PORT makes one"
+      known.empty() ? "there are none; create one with muster context add NAME --server HOST:PORT"
                     : absl::StrCat("there are ", absl::StrJoin(known, ", "))));
 }
 

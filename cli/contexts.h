@@ -1,4 +1,4 @@
-// Coordinators by name, so that nobody types addresses: ~/.config/muster/contexts.yaml.
+// Named coordinators in ~/.config/muster/contexts.yaml, so that users need not type addresses.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace muster::cli {
 
-// Where a coordinator is and how to talk to it. "": not said.
+// The address of a coordinator and the credentials for it. An empty field is not set.
 struct Context {
   std::string server;
   std::string tls;
@@ -22,16 +22,18 @@ struct Contexts {
   std::map<std::string, Context> by_name;
 };
 
-// $XDG_CONFIG_HOME/muster/contexts.yaml, else in ~/.config.
+// Returns $XDG_CONFIG_HOME/muster/contexts.yaml, or ~/.config/muster/contexts.yaml if that is not
+// set.
 std::string ContextsPath();
 
-// None where there is no file. INVALID_ARGUMENT names the file and what is wrong in it.
+// Reads the contexts. Returns none if there is no file, INVALID_ARGUMENT with the file and the
+// fault if it is faulty.
 absl::StatusOr<Contexts> ReadContexts(const std::string& path);
-// Whole or not at all; for its owner alone.
+// Replaces the file as a whole, or leaves it unchanged on an error. Only its owner can read it.
 absl::Status WriteContexts(const std::string& path, const Contexts& contexts);
 
-// The one of this name, or with "" the current one, which may be none at all. NOT_FOUND lists those
-// that there are.
+// Returns the context called `name`, or the current one if `name` is empty. The current context may
+// be unset; then the result is empty. Returns NOT_FOUND with the known names.
 absl::StatusOr<Context> FindContext(const Contexts& contexts, const std::string& name);
 
 }  // namespace muster::cli

@@ -33,13 +33,14 @@
 namespace muster::cli {
 namespace {
 
-constexpr rlim_t kFilesWanted = 4096;             // a coordinator of a thousand members has as many
-constexpr int64_t kSharedMemoryWanted = 1 << 30;  // a link takes megabytes, a model's slab more
+constexpr rlim_t kFilesWanted = 4096;  // a coordinator with 1,000 members opens as many
+constexpr int64_t kSharedMemoryWanted = 1
+                                        << 30;  // megabytes for each link, more for a model's slab
 constexpr int64_t kDiskWanted = int64_t{5} << 30;
 constexpr int64_t kMemlockWanted = int64_t{64} << 20;
 constexpr absl::Duration kCertificateWanted = absl::Hours(24 * 7);
 constexpr absl::Duration kClockSkewMax = absl::Seconds(2);
-// The ports that daemons listen on unless they are told otherwise.
+// The ports that daemons listen on by default.
 struct Port {
   int number;
   const char* use;
@@ -59,8 +60,8 @@ Finding ExamineCores() {
   const unsigned all = std::max(1U, std::thread::hardware_concurrency());
   return {"cores", usable < 2 ? Finding::kWarning : Finding::kFine,
           absl::StrCat(usable, " usable of ", all,
-                       ": a worker computes on all but one, which communicates"),
-          usable < 2 ? "give the process a second core: computing and communicating take turns now"
+                       ": a worker computes on all but one and keeps that for communication"),
+          usable < 2 ? "give the process a second core; now computation and communication share one"
                      : ""};
 }
 
@@ -73,9 +74,10 @@ Finding ExamineOpenFiles() {
                    limit.rlim_cur == RLIM_INFINITY ? "any number" : absl::StrCat(limit.rlim_cur))};
   if (limit.rlim_cur < kFilesWanted) {
     finding.level = Finding::kWarning;
-    finding.cure = absl::StrCat("ulimit -n ", kFilesWanted,
-                                " (systemd: LimitNOFILE=): a coordinator takes three for each "
-                                "connection");
+    finding.cure =
+        absl::StrCat("ulimit -n ", kFilesWanted,
+                     " (systemd: LimitNOFILE=); a coordinator opens three files for each "
+                     "connection");
   }
   return finding;
 }
@@ -95,7 +97,7 @@ Finding ExamineMemlock() {
   if (!low) return {"memlock", Finding::kFine, what};
   if (!HasRdma()) return {"memlock", Finding::kNote, what + ", which only RDMA would need"};
   return {"memlock", Finding::kWarning,
-          what + ": too little for --transport=rdma, which does not fall back",
+          what + ": too little for --transport=rdma, which has no fallback",
           "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity; in a container: the capability "
           "IPC_LOCK)"};
 }
@@ -110,11 +112,11 @@ Finding ExamineRdma() {
   std::ranges::sort(cards);
   return {"RDMA", Finding::kFine,
           absl::StrCat(absl::StrJoin(cards, ", "),
-                       ": used where every ps and worker is told --transport=rdma")};
+                       ": used if every ps and worker has --transport=rdma")};
 }
 
-// What links will be by default. RDMA is for all members of a fleet or for none, so it is only used
-// where it is asked for.
+// The default transports of links. RDMA works only if all members of a fleet use it, so it has to
+// be requested.
 Finding ExamineTransport() {
   struct statvfs disk = {};
   const bool shared = statvfs("/dev/shm", &disk) == 0;
@@ -127,10 +129,10 @@ Finding ExamineTransport() {
 Finding ExamineSharedMemory() {
   struct statvfs disk = {};
   if (statvfs("/dev/shm", &disk) != 0) {
-    return {"shared memory", Finding::kFault,
-            absl::StrCat("/dev/shm: ", std::strerror(errno),
-                         ": processes of one host talk over TCP instead"),
-            "mount a tmpfs at /dev/shm"};
+    return {
+        "shared memory", Finding::kFault,
+        absl::StrCat("/dev/shm: ", std::strerror(errno), ": processes on one host use TCP instead"),
+        "mount a tmpfs at /dev/shm"};
   }
   const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   Finding finding{"shared memory", Finding::kFine,
@@ -139,7 +141,7 @@ Finding ExamineSharedMemory() {
   if (free < kSharedMemoryWanted) {
     finding.level = Finding::kWarning;
     finding.cure =
-        "more for /dev/shm (docker: --shm-size=2g; Kubernetes: an emptyDir of medium Memory)";
+        "enlarge /dev/shm (docker: --shm-size=2g; Kubernetes: an emptyDir of medium Memory)";
   }
   return finding;
 }
@@ -153,7 +155,7 @@ Finding ExamineGpus() {
   std::error_code error;
   const std::string why(gpus.status().message());
   if (std::filesystem::exists("/dev/nvidiactl", error)) {
-    return {"GPUs", Finding::kWarning, absl::StrCat("there is a driver, but: ", why),
+    return {"GPUs", Finding::kWarning, absl::StrCat("a driver is installed, but: ", why),
             "nvidia-smi shows what the driver sees; CUDA_VISIBLE_DEVICES may hide them; a build "
             "without CUDA has none"};
   }
@@ -164,10 +166,10 @@ Finding ExamineNccl() {
   void* const library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) {
     return {"NCCL", Finding::kNote,
-            "libnccl.so.2 is not found: needed only where a worker has several GPUs"};
+            "libnccl.so.2 is not found; it is needed only if a worker has several GPUs"};
   }
   dlclose(library);
-  return {"NCCL", Finding::kFine, "libnccl.so.2 is there: GPUs of one worker reduce with it"};
+  return {"NCCL", Finding::kFine, "found libnccl.so.2: the GPUs of one worker reduce with it"};
 }
 
 bool IsFree(int port) {
@@ -184,7 +186,7 @@ bool IsFree(int port) {
   return free;
 }
 
-// A port that is taken may well be taken by Muster.
+// A taken port is only a note, because Muster itself may have taken it.
 Finding ExaminePorts() {
   std::vector<std::string> taken;
   for (const Port& port : kPorts) {
@@ -194,25 +196,25 @@ Finding ExaminePorts() {
   return {
       "ports", Finding::kNote,
       absl::StrCat("taken: ", absl::StrJoin(taken, ", "),
-                   "; if not by Muster, give --listen, --http and --metrics others (port 0 picks "
-                   "one)")};
+                   "; unless Muster took them, choose others with --listen, --http and --metrics "
+                   "(port 0 picks a free one)")};
 }
 
 Finding ExamineDisk(const std::string& folder) {
   struct statvfs disk = {};
   if (statvfs(folder.c_str(), &disk) != 0) {
     return {"disk", Finding::kFault, absl::StrCat(folder, ": ", std::strerror(errno)),
-            "name a folder that is there with --state_dir"};
+            "name an existing folder with --state_dir"};
   }
   const auto free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   Finding finding{"disk", Finding::kFine, absl::StrCat(FormatBytes(free), " free at ", folder)};
   if (access(folder.c_str(), W_OK) != 0) {
     finding.level = Finding::kFault;
-    absl::StrAppend(&finding.what, ", which this user may not write");
-    finding.cure = "another folder, or the right to write this one";
+    absl::StrAppend(&finding.what, ", which this user cannot write");
+    finding.cure = "choose another folder, or get write permission";
   } else if (free < kDiskWanted) {
     finding.level = Finding::kWarning;
-    finding.cure = absl::StrCat("make room: a coordinator keeps checkpoints of ",
+    finding.cure = absl::StrCat("free some space: a coordinator keeps checkpoints of ",
                                 "about 12 bytes for each parameter with adam");
   }
   return finding;
@@ -229,21 +231,21 @@ std::vector<Finding> ExamineMachine(const MachineOptions& options) {
 }
 
 Finding ExamineTls(const std::string& folder, absl::Time now) {
-  constexpr char kMake[] = "muster certs issue makes them; docs/operations.md, Certificates";
+  constexpr char kMake[] = "create them with muster certs issue; docs/operations.md, Certificates";
   const TlsFolder files{folder};
   auto read = [](const std::string& path) {
     std::ifstream file(path);
     return std::string((std::istreambuf_iterator<char>(file)), {});
   };
   if (!ReadCertificate(read(files.authority())).ok()) {
-    return {
-        "TLS", Finding::kFault,
-        absl::StrCat(files.authority(), " is missing or no certificate: it says whom to believe"),
-        kMake};
+    return {"TLS", Finding::kFault,
+            absl::StrCat(files.authority(),
+                         " is missing or not a certificate: it names the authority to trust"),
+            kMake};
   }
   if (!files.has_certificate()) {
     return {"TLS", Finding::kFine,
-            absl::StrCat(folder, " has ca.crt alone: calls need a token (--token-file)")};
+            absl::StrCat(folder, " has only ca.crt: calls need a token (--token-file)")};
   }
   const auto facts = ReadCertificate(read(files.certificate()));
   if (!facts.ok()) {
@@ -252,8 +254,7 @@ Finding ExamineTls(const std::string& folder, absl::Time now) {
   }
   const std::string until = absl::StrCat("until ", FormatUtc(facts->ends));
   if (facts->ends <= now) {
-    return {"TLS", Finding::kFault, absl::StrCat(files.certificate(), " was in force ", until),
-            kMake};
+    return {"TLS", Finding::kFault, absl::StrCat(files.certificate(), " was valid ", until), kMake};
   }
   struct stat key = {};
   if (stat(files.key().c_str(), &key) != 0) {
@@ -261,13 +262,12 @@ Finding ExamineTls(const std::string& folder, absl::Time now) {
   }
   if ((key.st_mode & 077) != 0) {
     return {"TLS", Finding::kWarning,
-            absl::StrCat(files.key(), " can be read by others than its owner"),
+            absl::StrCat(files.key(), " is readable by users other than its owner"),
             absl::StrCat("chmod 600 ", files.key())};
   }
   if (facts->ends - now < kCertificateWanted) {
-    return {"TLS", Finding::kWarning,
-            absl::StrCat(files.certificate(), " is in force only ", until),
-            "renew it: running processes take a new one up by themselves"};
+    return {"TLS", Finding::kWarning, absl::StrCat(files.certificate(), " is valid only ", until),
+            "renew it; running processes load a new one by themselves"};
   }
   return {"TLS", Finding::kFine,
           absl::StrCat(facts->identity.ok() ? ToString(*facts->identity) : "a certificate", ", ",
@@ -275,6 +275,7 @@ Finding ExamineTls(const std::string& folder, absl::Time now) {
 }
 
 Finding ExamineClock(const ClockLook& look) {
+  // The coordinator read its clock somewhere between request and response; assume the middle.
   const absl::Duration skew = look.server - (look.asked + (look.answered - look.asked) / 2);
   const absl::Duration size = absl::AbsDuration(skew);
   if (size <= kClockSkewMax) {
@@ -284,8 +285,8 @@ Finding ExamineClock(const ClockLook& look) {
           absl::StrCat("the coordinator's is ",
                        absl::FormatDuration(absl::Trunc(size, absl::Milliseconds(100))),
                        skew < absl::ZeroDuration() ? " behind" : " ahead",
-                       ": certificates and tokens may be refused, and times be wrong"),
-          "let NTP set both (timedatectl, chronyc tracking)"};
+                       ": certificates and tokens may be refused, and times may be wrong"),
+          "synchronize both with NTP (timedatectl, chronyc tracking)"};
 }
 
 std::string DoctorText(absl::Span<const Finding> findings, bool color) {
@@ -306,7 +307,7 @@ std::string DoctorText(absl::Span<const Finding> findings, bool color) {
     faults += finding.level == Finding::kFault ? 1 : 0;
     warnings += finding.level == Finding::kWarning ? 1 : 0;
   }
-  if (faults + warnings == 0) return absl::StrCat(text, "nothing is in the way\n");
+  if (faults + warnings == 0) return absl::StrCat(text, "no faults, no warnings\n");
   auto counted = [](int count, const char* one) {
     return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
   };

@@ -1,4 +1,4 @@
-// What of this machine Muster will use, and what is in its way.
+// Examines what Muster can use of this machine, and what would prevent it.
 #pragma once
 
 #include <string>
@@ -13,28 +13,29 @@ struct Finding {
   enum Level { kFine, kNote, kWarning, kFault };
   std::string name;  // "shared memory"
   Level level = kFine;
-  std::string what;  // what there is, and what is made of it
-  std::string cure;  // of a warning or a fault: what to do
+  std::string what;  // what was found, and how Muster uses it
+  std::string cure;  // what to do; "" unless it is a warning or a fault
 };
 
 struct MachineOptions {
-  std::string state_dir = ".";  // whose disk is looked at
+  std::string state_dir = ".";  // the folder whose disk is examined
 };
-// Cores, memory, limits, shared memory, what links will be, GPUs, NCCL, RDMA, ports and disk. Asks
-// nobody else; at most a second.
+// Examines cores, limits, shared memory, links, GPUs, NCCL, RDMA, ports and disk. Makes no calls to
+// other machines. Blocks for at most a second.
 std::vector<Finding> ExamineMachine(const MachineOptions& options);
 
-// The files that --tls names: there, readable, in force for a week yet, the key for its owner
-// alone.
+// Checks the files in the --tls folder: they exist, are readable and stay valid for another week,
+// and only the owner can read the key.
 Finding ExamineTls(const std::string& folder, absl::Time now);
 
-// When a coordinator was asked, when its answer came, and what its clock said in between.
+// The time of a request to the coordinator, the time of its response, and the coordinator's clock
+// in between.
 struct ClockLook {
   absl::Time asked, answered, server;
 };
 Finding ExamineClock(const ClockLook& look);
 
-// One line for each, with its cure below; the last line counts.
+// Returns one line for each finding, with its cure below. The last line counts faults and warnings.
 std::string DoctorText(absl::Span<const Finding> findings, bool color);
 
 }  // namespace muster::cli

@@ -29,14 +29,14 @@ using google::protobuf::FileDescriptorProto;
 
 constexpr size_t kWidth = 80;
 
-// A FileDescriptorSet of job.proto with its comments, as protoc has written it: what is compiled
-// into programs has none.
+// A FileDescriptorSet of job.proto with its comments, as protoc wrote it. The descriptor that is
+// compiled into programs has no comments.
 constexpr unsigned char kJobProto[] = {
 #include "cli/job_proto.inc"
 };
 
-// By full name, of messages, enums, fields and values: the comments before and behind, as
-// sentences.
+// The comments of messages, enums, fields and values by full name. The comment before a name and
+// the one after it are joined.
 class Comments {
  public:
   static const Comments& OfJobProto() {
@@ -58,7 +58,7 @@ class Comments {
       if (name.empty()) continue;
       std::vector<std::string> parts;
       for (const std::string* comment : {&place.leading_comments(), &place.trailing_comments()}) {
-        // Headings of the file are ruled off by dashes: they are nobody's.
+        // A comment with a line of dashes is a heading of the file and belongs to no name.
         if (!comment->empty() && !absl::StrContains(*comment, "-----")) {
           parts.push_back(absl::StrJoin(
               absl::StrSplit(*comment, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " "));
@@ -68,7 +68,8 @@ class Comments {
     }
   }
 
-  // "muster.v1.JobSpec.name"; "" for what is no message, field, enum or value.
+  // Returns a name such as "muster.v1.JobSpec.name", or "" if `path` is not a message, field, enum
+  // or value.
   static std::string NameAt(const FileDescriptorProto& file,
                             const google::protobuf::RepeatedField<int>& path) {
     if (path.size() != 2 && path.size() != 4) return "";
@@ -96,7 +97,7 @@ bool IsStruct(const FieldDescriptor& field) {
          field.message_type()->full_name() == "google.protobuf.Struct";
 }
 
-// The message whose fields a path goes on with; null: it ends here.
+// Returns the message whose fields may follow in a path, or null if the path ends here.
 const Descriptor* Inner(const FieldDescriptor& field) {
   const Descriptor* const message = field.message_type();
   if (message == nullptr || field.is_map() ||
@@ -146,7 +147,7 @@ void AppendWrapped(absl::string_view text, size_t indent, std::string& out) {
   if (line.size() > indent) absl::StrAppend(&out, line, "\n");
 }
 
-// Its own comment, or that of what it is made of.
+// Returns the comment of the field, followed by the comment of its message type.
 std::string CommentOf(const FieldDescriptor& field) {
   const Comments& comments = Comments::OfJobProto();
   std::string own = comments.Of(field.full_name());
@@ -184,9 +185,10 @@ absl::StatusOr<std::string> ExplainField(absl::string_view path) {
   const FieldDescriptor* field = nullptr;
   std::string come_to;
   for (absl::string_view word : absl::StrSplit(path, '.', absl::SkipEmpty())) {
-    word = word.substr(0, word.find('['));  // an item of a list is like any other
+    word = word.substr(0, word.find('['));  // all items of a list have the same fields
     if (message == nullptr) {
-      if (field != nullptr && (field->is_map() || IsStruct(*field))) break;  // keys are anybody's
+      if (field != nullptr && (field->is_map() || IsStruct(*field)))
+        break;  // users choose the keys
       return absl::NotFoundError(
           absl::StrCat(come_to, " is ", TypeName(*field), " and has no field '", word, "'"));
     }
@@ -197,7 +199,7 @@ absl::StatusOr<std::string> ExplainField(absl::string_view path) {
       const std::string nearest = NearestName(std::string(word), known);
       return absl::NotFoundError(
           absl::StrCat(come_to.empty() ? "a job file" : come_to, " has no field '", word, "'; ",
-                       nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(known, ", "))
+                       nearest.empty() ? absl::StrCat("the fields are ", absl::StrJoin(known, ", "))
                                        : absl::StrCat("did you mean '", nearest, "'?")));
     }
     absl::StrAppend(&come_to, come_to.empty() ? "" : ".", word);

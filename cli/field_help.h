@@ -1,5 +1,4 @@
-// What a field of the job file means: the comments of job.proto, which are the only place where
-// that is written down.
+// Explains the fields of the job file. The only source of the text is the comments of job.proto.
 #pragma once
 
 #include <string>
@@ -9,9 +8,9 @@
 
 namespace muster::cli {
 
-// A field by its path in a job file ("training.optimizer.adamw.learning_rate"; "" is all of it),
-// with its type, what is said of it, the values that it may have or the fields that it holds.
-// NOT_FOUND names the nearest. Lines are at most 80 characters long.
+// Explains the field at `path` in a job file, for example "training.optimizer.adamw.learning_rate";
+// "" is the whole file. The text has the type, the comment, and the allowed values or the fields
+// inside. Lines have at most 80 characters. Returns NOT_FOUND with the nearest name.
 absl::StatusOr<std::string> ExplainField(absl::string_view path);
 
 }  // namespace muster::cli

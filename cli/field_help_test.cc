@@ -29,7 +29,7 @@ std::string Explained(const std::string& path) {
   return text.ok() ? *text : "";
 }
 
-TEST(FieldHelpTest, AFieldIsExplainedByTheCommentOfTheProto) {
+TEST(FieldHelpTest, ExplainsAFieldByItsCommentInTheProto) {
   EXPECT_EQ(Explained("training.optimizer.adamw.learning_rate"),
             "training.optimizer.adamw.learning_rate  (number)\n"
             "  required, > 0\n");
@@ -59,7 +59,7 @@ TEST(FieldHelpTest, AnObjectListsItsFields) {
   EXPECT_THAT(Explained("labels.team"), HasSubstr("as in Kubernetes"));
 }
 
-TEST(FieldHelpTest, WhatIsNotThereIsNamedWithTheNearest) {
+TEST(FieldHelpTest, AnUnknownFieldIsAnErrorWithTheNearestName) {
   EXPECT_EQ(ExplainField("training.step").status().message(),
             "training has no field 'step'; did you mean 'steps'?");
   EXPECT_EQ(ExplainField("name.x").status().message(), "name is text and has no field 'x'");
@@ -91,7 +91,7 @@ void AddPaths(const google::protobuf::Descriptor& message, const std::string& pa
     const auto& field = *message.field(i);
     paths.push_back(path.empty() ? field.name() : absl::StrCat(path, ".", field.name()));
     const auto* inner = field.message_type();
-    if (field.is_map()) continue;  // keys are anybody's
+    if (field.is_map()) continue;  // users choose the keys
     if (inner == nullptr || inner->file() != message.file()) continue;
     AddPaths(*inner, std::string(paths.back()),
              paths);  // a copy, because `paths` moves its elements
@@ -103,7 +103,7 @@ std::string JobSpecPage() {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-TEST(FieldHelpTest, ThePageOfTheJobFileNamesEveryFieldThatIsExplained) {
+TEST(FieldHelpTest, JobSpecPageNamesEveryField) {
   const std::string page = JobSpecPage();
   ASSERT_GT(page.size(), 20'000) << "the page was not found";
   static const std::regex kCode("```[^`]*```|`[^`\n]+`");
@@ -123,7 +123,7 @@ TEST(FieldHelpTest, ThePageOfTheJobFileNamesEveryFieldThatIsExplained) {
   }
 }
 
-TEST(FieldHelpTest, ThePageOfTheJobFileNamesNoFieldThatThereIsNot) {
+TEST(FieldHelpTest, JobSpecPageNamesOnlyExistingFields) {
   std::vector<std::string> paths;
   AddPaths(*v1::JobSpec::descriptor(), "", paths);
   // The first cells of tables whose first column is headed "field".

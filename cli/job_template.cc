@@ -23,10 +23,10 @@ namespace {
 
 struct Template {
   absl::string_view model;
-  absl::string_view args;       // of the builder, with what is worth changing
+  absl::string_view args;       // of the builder; those that users change
   absl::string_view data;       // lines below `data:`
   absl::string_view length;     // steps or epochs
-  absl::string_view optimizer;  // with a rate that fits the model
+  absl::string_view optimizer;  // its rate fits the model
   absl::string_view further;    // lines below `training:`
 };
 
@@ -48,7 +48,7 @@ constexpr absl::string_view kSgd =
     "sgd: {learning_rate: 0.05, momentum: 0.9, nesterov: true, weight_decay: 1e-4}";
 constexpr absl::string_view kBf16 =
     "  precision: bf16               # fp32, tf32, bf16 or fp16\n"
-    "  micro_batch_size: 8           # a device computes at most so many samples at once\n";
+    "  micro_batch_size: 8           # the most samples that a device computes at once\n";
 
 constexpr std::array<Template, 14> kTemplates = {{
     {"linear", "", "  linear: {slope: 3, intercept: -0.5, noise: 0.01, samples: 512}\n",
@@ -60,7 +60,7 @@ constexpr std::array<Template, 14> kTemplates = {{
     {"resnet101", "{classes: 1000}", kImages, "steps: 1000", kSgd, kBf16},
     {"inception_v3", "{classes: 1000}", kImages, "steps: 1000", kSgd, kBf16},
     {"lstm_lm", "{layers: 2, channels: 650, context: 35}", kText, "steps: 2000", kAdam,
-     "  clip: {global_norm: 0.25}     # recurrent nets need it\n"},
+     "  clip: {global_norm: 0.25}     # recurrent networks need it\n"},
     {"gnmt", "{layers: 4, channels: 1024}", kPairs, "steps: 2000", kAdam, kBf16},
     {"transformer", "{size: base}", kPairs, "steps: 2000", kAdam, kBf16},
     {"bert", "{size: base, context: 128}",
@@ -90,22 +90,22 @@ struct Sections {
 
 std::string JobText(const Sections& sections, const std::string& file) {
   return absl::StrCat(
-      "# What each field means: muster explain FIELD, or docs/job_spec.md.\n"
+      "# muster explain FIELD, or docs/job_spec.md, explains each field.\n"
       "#\n"
       "#   muster validate ",
       file,
-      "        every fault, with its line\n"
+      "        prints every fault with its line\n"
       "#   muster run ",
       file,
-      "             on a cluster of its own, on this machine\n"
+      "             starts a cluster for it on this machine\n"
       "#   muster submit ",
       file,
-      "          to the coordinator\n"
+      "          sends it to the coordinator\n"
       "\n"
       "name: ",
       sections.name, "  # jobs are called ", sections.name, "-1, ", sections.name,
       "-2, ...\n"
-      "# labels: {team: my-team}       # what muster list --selector finds it by\n"
+      "# labels: {team: my-team}       # muster list --selector finds it by these\n"
       "\n"
       "model:",
       sections.model,
@@ -113,7 +113,7 @@ std::string JobText(const Sections& sections, const std::string& file) {
       "data:\n",
       sections.data,
       "  batch_size: 32                # samples of one step, shared by all workers\n"
-      "  seed: 1                       # of the order of samples\n"
+      "  seed: 1                       # decides the order of samples\n"
       "\n"
       "training:\n"
       "  ",
@@ -123,14 +123,14 @@ std::string JobText(const Sections& sections, const std::string& file) {
       sections.optimizer,
       "}\n"
       "  schedule: {warmup_steps: 50, cosine: {final_ratio: 0.1}}\n"
-      "  evaluate_every_steps: 500     # where there is held-out data\n",
+      "  evaluate_every_steps: 500     # if there is held-out data\n",
       sections.further,
-      "  seed: 1                       # of initial values\n"
+      "  seed: 1                       # decides the initial values\n"
       "\n"
       "resources: {workers: {min: 1, max: 2}, ps: 1}\n"
       "\n"
       "checkpoint:\n"
-      "  every_steps: 500              # what is lost with a parameter server, at most\n"
+      "  every_steps: 500              # the most steps that a lost ps costs\n"
       "  keep_last: 3\n"
       "  # resume_from: JOB            # another job's last checkpoint, or JOB@STEP\n");
 }
@@ -142,7 +142,7 @@ std::string Line(const std::string& text, const std::string& comment) {
   return absl::StrCat(text, std::string(spaces, ' '), "# ", comment, "\n");
 }
 
-// The name of a job made from that of a file: "My_Model.v2.onnx" is "my-model-v2".
+// Derives the name of a job from the name of a file: "My_Model.v2.onnx" gives "my-model-v2".
 std::string JobNameOf(const std::string& path) {
   std::string name = std::filesystem::path(path).stem().string();
   absl::AsciiStrToLower(&name);
@@ -156,12 +156,12 @@ std::string JobNameOf(const std::string& path) {
 
 struct Loss {
   std::string output;
-  std::string name;     // of model.onnx.loss
-  std::string comment;  // what else it could be
+  std::string name;     // the value of model.onnx.loss
+  std::string comment;  // names the alternatives
 };
 
-// The first output that is one number is the loss; else the first one that has a row for each
-// sample is what a loss reads.
+// Chooses the output to train on. The first output that is one number is itself the loss. Otherwise
+// the first f32 output with a row for each sample feeds a loss.
 absl::StatusOr<Loss> ChooseLoss(const OnnxSignature& signature, const std::string& path) {
   std::vector<std::string> outputs;
   for (const OnnxOutput& output : signature.outputs) {
@@ -186,8 +186,8 @@ absl::StatusOr<Loss> ChooseLoss(const OnnxSignature& signature, const std::strin
                    outputs.empty() ? "none" : absl::StrJoin(outputs, ", ")));
 }
 
-// An input of the file that is called as labels are and that the loss can take; else "target",
-// which the importer makes.
+// Returns the input that has a usual name of labels and that the loss can take, or else "target",
+// which the importer adds. Returns "" if the file computes its loss.
 std::string ChooseLabels(const OnnxSignature& signature, const Loss& loss) {
   if (loss.name == "output") return "";
   const auto logits = std::ranges::find(signature.outputs, loss.output, &OnnxOutput::name);
@@ -209,7 +209,8 @@ std::string TypeText(const v1::GraphInput& input) {
       .ToString();
 }
 
-// The lines below `data:`: random samples, and the files to have in their place.
+// Returns the lines below `data:`: random samples, and comments with the files that can replace
+// them.
 std::string OnnxData(const v1::Graph& graph) {
   std::string text =
       "  synthetic: {samples: 1024}    # random: for speed, not for learning. Your own data:\n"
@@ -243,7 +244,7 @@ absl::StatusOr<std::string> JobTemplate(const std::string& model, const std::str
     const std::string nearest = NearestName(model, models);
     return absl::InvalidArgumentError(
         absl::StrCat("--model ", model, ": ",
-                     nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(models, ", "))
+                     nearest.empty() ? absl::StrCat("the models are ", absl::StrJoin(models, ", "))
                                      : absl::StrCat("did you mean '", nearest, "'?")));
   }
   const Template& chosen = *found;

@@ -1,4 +1,4 @@
-// Job files to begin with: complete, and with a word on every line that one is likely to change.
+// Complete job files for new users, with a comment on every line that they are likely to change.
 #pragma once
 
 #include <string>
@@ -8,16 +8,17 @@
 
 namespace muster::cli {
 
-// The models that there are templates for: those of the zoo.
+// Returns the models that have a template: all models of the zoo.
 std::vector<std::string> TemplateModels();
 
-// A job file for one of them. It can be submitted as it is where the data that it names is there.
-// `file` is what its comments call it. INVALID_ARGUMENT for another model lists them.
+// Returns a job file for a model of the zoo. It can be submitted unchanged if the data that it
+// names exists. `file` is the name of the file in its comments. Returns INVALID_ARGUMENT with the
+// known models.
 absl::StatusOr<std::string> JobTemplate(const std::string& model, const std::string& file);
 
-// A job file that trains the ONNX file at `path` on random samples as it is. Comments hold the .npy
-// files to replace them with. The loss is chosen by the outputs of the file. The errors of
-// ReadOnnxSignature(), and INVALID_ARGUMENT if no output fits a loss.
+// Returns a job file that trains the ONNX file at `path` on random samples. Its comments show how
+// to use .npy files instead. The outputs of the model decide the loss. Returns the errors of
+// ReadOnnxSignature(), or INVALID_ARGUMENT if no output fits a loss.
 absl::StatusOr<std::string> OnnxJobTemplate(const std::string& path, const std::string& file);
 
 }  // namespace muster::cli

@@ -1,4 +1,4 @@
-// Templates, contexts and the doctor's report.
+// Tests of job templates, contexts and the report of `muster doctor`.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,7 +61,7 @@ TEST(JobTemplateTest, AnOnnxFileHasAJobFileWithItsOwnNames) {
   EXPECT_FALSE(OnnxJobTemplate("/no/such/file.onnx", "job.yaml").ok());
 }
 
-// y = x w in one output and what `add` makes of it in others.
+// Returns the job file for a model with the output y = x w and the outputs that `add` adds.
 std::string JobTextOf(const std::string& name, std::vector<int64_t> weight,
                       const std::function<void(OnnxModelBuilder&)>& add) {
   OnnxModelBuilder model;
@@ -108,10 +108,10 @@ TEST(JobTemplateTest, TheLossOfAnOnnxFileFitsItsOutputs) {
           "no output fits a loss, which reads f32[] or f32[B, ...]; the file has rows f32[2B]"));
 }
 
-TEST(ContextsTest, WhatIsWrittenIsReadBackAndIsNobodyElses) {
+TEST(ContextsTest, ReadsBackWhatWasWrittenAndOnlyTheOwnerMayReadIt) {
   const std::string path =
       absl::StrCat(::testing::TempDir(), "/config-", getpid(), "/muster/contexts.yaml");
-  EXPECT_THAT(ReadContexts(path)->by_name, IsEmpty()) << "no file is no fault";
+  EXPECT_THAT(ReadContexts(path)->by_name, IsEmpty()) << "a missing file is not a fault";
   const Contexts written{.current = "prod",
                          .by_name = {{"prod", {"muster.example.org:7070", "/tls", "/token"}},
                                      {"here", {.server = "127.0.0.1:7070"}}}};
@@ -128,7 +128,7 @@ TEST(ContextsTest, WhatIsWrittenIsReadBackAndIsNobodyElses) {
   EXPECT_EQ(FindContext(*read, "here")->server, "127.0.0.1:7070");
   EXPECT_EQ(FindContext(*read, "there").status().message(),
             "no context 'there'; there are here, prod");
-  EXPECT_EQ(*FindContext(Contexts(), ""), Context()) << "none is chosen";
+  EXPECT_EQ(*FindContext(Contexts(), ""), Context()) << "no context is current";
 }
 
 TEST(ContextsTest, AFaultyFileIsNamed) {
@@ -142,7 +142,7 @@ TEST(ContextsTest, AFaultyFileIsNamed) {
   }
 }
 
-TEST(DoctorTest, TheReportHasEveryFindingAndItsCure) {
+TEST(DoctorTest, ReportListsEveryFindingWithItsCure) {
   const std::vector<Finding> findings = {
       {"shared memory", Finding::kFine, "/dev/shm has 11.2 GiB free", ""},
       {"GPUs", Finding::kNote, "none: workers use the CPU", ""},
@@ -158,7 +158,7 @@ TEST(DoctorTest, TheReportHasEveryFindingAndItsCure) {
             "1 fault, 1 warning\n");
 }
 
-TEST(DoctorTest, LooksAtThisMachineWithoutACoordinator) {
+TEST(DoctorTest, ExaminesTheMachineWithoutACoordinator) {
   std::vector<std::string> names;
   for (const Finding& finding : ExamineMachine({})) {
     names.push_back(finding.name);
@@ -173,8 +173,8 @@ TEST(DoctorTest, LooksAtThisMachineWithoutACoordinator) {
                            ::testing::Contains("transport"), ::testing::Contains("disk")));
 }
 
-// A transport that the doctor names is one that members take.
-TEST(DoctorTest, NamesTransportsThatThereAre) {
+// Members must accept every transport that the doctor names.
+TEST(DoctorTest, NamesOnlyTransportsThatExist) {
   for (const Finding& finding : ExamineMachine({})) {
     for (const absl::string_view text :
          {absl::string_view(finding.what), absl::string_view(finding.cure)}) {
@@ -189,7 +189,7 @@ TEST(DoctorTest, NamesTransportsThatThereAre) {
   }
 }
 
-TEST(DoctorTest, ATlsFolderIsReadForWhatWouldFail) {
+TEST(DoctorTest, AMissingTlsFolderIsAFault) {
   const std::string folder = ::testing::TempDir() + "/no-such-folder";
   const Finding finding = ExamineTls(folder, absl::UnixEpoch());
   EXPECT_EQ(finding.level, Finding::kFault);
@@ -197,7 +197,7 @@ TEST(DoctorTest, ATlsFolderIsReadForWhatWouldFail) {
   EXPECT_FALSE(finding.cure.empty());
 }
 
-TEST(DoctorTest, AClockThatDiffersIsTold) {
+TEST(DoctorTest, WarnsAboutAClockThatDiffers) {
   const absl::Time asked = absl::FromUnixSeconds(1000), told = absl::FromUnixSeconds(1001);
   EXPECT_EQ(ExamineClock({.asked = asked, .answered = told, .server = told}).level, Finding::kFine);
   const Finding late =

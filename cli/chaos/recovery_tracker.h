@@ -103,9 +103,8 @@ class RecoveryTracker {
 struct RecoveryFigures {
   int strikes = 0;
   int recovered = 0;
-  absl::Duration median, p99,
-      // Of the recovered strikes, by nearest rank; zero if there are none.
-      longest;
+  // Of the recovered strikes, by nearest rank; zero if there are none.
+  absl::Duration median, p99, longest;
 };
 
 // Summarizes all strikes, or only those at `role`.

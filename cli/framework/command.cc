@@ -9,7 +9,8 @@
 namespace muster::cli {
 namespace {
 
-// Of commands listed otherwise. Commands below share the formatter of their parent.
+// Replaces the list of subcommands in the help of one command. Subcommands inherit the formatter of
+// their parent, so it applies the list only to `app`.
 class ListFormatter final : public CLI::Formatter {
  public:
   ListFormatter(const CLI::App* app, std::function<std::string()> list)
@@ -24,7 +25,8 @@ class ListFormatter final : public CLI::Formatter {
   const std::function<std::string()> list_;
 };
 
-// A validator's own description would stand in the help, which says it in words already.
+// Removes the description of the validator. CLI11 would append it to the help text, which describes
+// the values already.
 void AddValidator(CLI::Option& option, CLI::Validator validator) {
   option.check(std::move(validator.description("")));
 }
@@ -160,7 +162,7 @@ void Command::SetCommandList(std::function<std::string()> list) {
 }
 
 bool Command::on_command_line(Option option) const {
-  const auto& given = app_->parse_order();  // what comes from the environment is not parsed
+  const auto& given = app_->parse_order();  // values from the environment are not in it
   return std::find(given.begin(), given.end(), option.option_) != given.end();
 }
 

@@ -1,5 +1,5 @@
-// Commands, options and arguments, and how a command line is read. CLI11 does it. Its templates
-// cost a source that includes them seconds of compilation, so command.cc alone does.
+// Declares commands, options and arguments, and parses command lines with CLI11. Its templates add
+// seconds of compilation to every source that includes them, so only command.cc does.
 #pragma once
 
 #include <cstdint>
@@ -18,36 +18,37 @@ class Option;
 
 namespace muster::cli {
 
-// An option, a flag, or an argument, which is told by its place. Like a pointer: a copy is the same
-// option, which lives as long as the CommandLine. What changes it returns it, for the next change.
+// An option, a flag, or a positional argument. A handle: copies refer to the same option, which
+// lives as long as the CommandLine. Setters return the option, so that calls can be chained.
 class Option {
  public:
-  // The command line must give it.
+  // Makes it an error to leave the option out.
   Option Required();
-  // A variable of the environment has the value when the command line does not give it.
+  // Takes the value from an environment variable if the command line does not give it.
   Option FromEnvironment(const std::string& variable);
-  // The command line gives one of the two at most.
+  // Makes it an error to give both options.
   Option Excludes(Option other);
-  // Of several values: "--set A --set B", while "--set A B" is --set with A and an argument B.
+  // For an option with several values: each needs its own "--set". In "--set A B" the B is an
+  // argument.
   Option OneValueEach();
-  // Of several values: "A,B" is two.
+  // For an option with several values: "A,B" is two values.
   Option SplitAt(char delimiter);
 
-  // What else a value must be: an integer within bounds, a number above zero, one of these words,
-  // or something without a fault ("": none; else what to tell the user).
+  // Restrict the value: an integer within bounds, a number above zero, or one of these words.
+  // Check() takes a function that returns the fault to show to the user, or "" if there is none.
   Option Within(int64_t least, int64_t greatest);
   Option Positive();
   Option OneOf(const std::vector<std::string>& words);
   Option Check(std::function<std::string(const std::string& value)> fault);
 
-  // The command line that was run gave it, or the environment did.
+  // Returns whether the command line or the environment gave it. Valid after Run().
   bool given() const;
 
-  // "JOB"; "" of an option.
+  // Returns the name of a positional argument, "JOB", or "" for an option.
   std::string argument() const;
-  // "--selector" and "-l", long ones first; none of an argument.
+  // Returns "--selector" and "-l", long names first. Empty for a positional argument.
   std::vector<std::string> names() const;
-  // False of a flag.
+  // Returns false for a flag.
   bool takes_value() const;
 
  private:
@@ -57,16 +58,17 @@ class Option {
   CLI::Option* option_;
 };
 
-// A command, of which the program itself is the outermost. Like a pointer, as an Option is.
+// A command. The program itself is the outermost command. A handle, as an Option is.
 class Command {
  public:
-  // A command below this one, whose help ends with `example`. Options of the commands above may
-  // stand behind it, too.
+  // Adds a command below this one. Its help ends with `example`. It accepts the options of the
+  // commands above it, too.
   Command AddCommand(const std::string& name, const std::string& description,
                      const std::string& example);
 
-  // `names`: "-o,--output", or the one word of an argument, "FILE". `value`, which outlives the
-  // CommandLine, keeps its default where nothing is given. A vector takes several values.
+  // Adds an option ("-o,--output") or a positional argument ("FILE"). Run() stores the value in
+  // `value`, which keeps its default if nothing is given and must outlive the CommandLine. A vector
+  // takes several values.
   Option AddOption(const std::string& names, std::string& value, const std::string& help);
   Option AddOption(const std::string& names, int& value, const std::string& help);
   Option AddOption(const std::string& names, int64_t& value, const std::string& help);
@@ -81,40 +83,41 @@ class Command {
   Option AddOption(const std::string& names,
                    std::function<void(const std::vector<std::string>& values)> take,
                    const std::string& help);
-  // "--wait", which sets `value`; "--wait=false" and the "!--no-wait" of "--wait,!--no-wait" unset
-  // it.
+  // Adds a flag. "--wait" sets `value`. "--wait=false" clears it, as does "--no-wait" if `names` is
+  // "--wait,!--no-wait".
   Option AddFlag(const std::string& names, bool& value, const std::string& help);
 
-  // What the command does, once all values are set. Those of the commands below that were named
-  // come first.
+  // Sets what the command does after all values are set. Actions of named subcommands run first.
   void SetAction(std::function<void()> action);
-  // What the program does, once all values are set, before any command's action.
+  // Sets what the program does after all values are set, before the action of any command.
   void SetPreparation(std::function<void()> preparation);
-  // The command line must name one of the commands below.
+  // Makes it an error to name no subcommand.
   void RequireCommand();
 
   void SetDescription(const std::string& description);
-  // The end of the help.
+  // Sets the last part of the help.
   void SetFooter(const std::string& footer);
-  // Under which heading the help above lists it; "": it does not.
+  // Sets the heading under which the parent's help lists this command. "" hides it.
   void SetGroup(const std::string& group);
-  // What the help has instead of a line for each command below.
+  // Replaces the list of subcommands in the help.
   void SetCommandList(std::function<std::string()> list);
 
-  // The command line itself gave this option of the command's: the environment did not.
+  // Returns whether the command line gave this option of the command. False if only the environment
+  // did.
   bool on_command_line(Option option) const;
-  // The command line that was run named one of the commands below.
+  // Returns whether the command line named a subcommand. Valid after Run().
   bool command_given() const;
 
   std::string name() const;
   std::string description() const;
   std::string group() const;
-  // In the order in which they were added; --help comes first of the options.
+  // Return the subcommands and options in the order in which they were added. --help is the first
+  // option.
   std::vector<Command> commands() const;
   std::vector<Option> options() const;
   std::optional<Command> FindCommand(const std::string& name) const;
-  std::optional<Option> FindOption(const std::string& name) const;  // "--output" or "-o"
-  // `above`: the words before its name, which the line on usage begins with.
+  std::optional<Option> FindOption(const std::string& name) const;  // by "--output" or "-o"
+  // Returns the help. `above` has the words before the command's name in the usage line.
   std::string help(const std::string& above = "") const;
 
  private:
@@ -124,17 +127,18 @@ class Command {
   CLI::App* app_;
 };
 
-// Owns the program's commands and options.
+// Owns the commands and options of the program.
 class CommandLine {
  public:
-  // A program with nothing but --help.
+  // Makes a program whose only option is --help.
   explicit CommandLine(const std::string& program);
   ~CommandLine();
 
   Command program() const { return Command(app_.get()); }
 
-  // Sets the values and calls the actions, or prints a help that was asked for. INVALID_ARGUMENT,
-  // before any action, when the arguments are not as declared. At most once.
+  // Parses the command line, sets the values and calls the actions. Prints the help instead if it
+  // was requested. Returns INVALID_ARGUMENT, before any action, if the arguments do not fit the
+  // declarations. Requires: called at most once.
   absl::Status Run(int argc, char** argv);
 
  private:

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// `muster words...`.
+// Runs `muster words...`.
 absl::Status RunWith(CommandLine& line, std::vector<std::string> words) {
   words.insert(words.begin(), "muster");
   std::vector<char*> argv;
@@ -26,7 +26,8 @@ absl::Status RunWith(CommandLine& line, std::vector<std::string> words) {
   return line.Run(static_cast<int>(argv.size()), argv.data());
 }
 
-// What RunWith() says of these words, of a line with one option that `add` declares.
+// Returns the error of RunWith() for these words, on a command line with one option that `add`
+// restricts.
 template <typename Value, typename Add>
 std::string FaultOf(Value& value, const Add& add, const std::vector<std::string>& words) {
   CommandLine line("muster");
@@ -87,7 +88,7 @@ TEST(CommandTest, TakesSeveralValues) {
   EXPECT_THAT(taken, ElementsAre("p", "q"));
 }
 
-TEST(CommandTest, RefusesWhatIsNotAsDeclared) {
+TEST(CommandTest, RejectsValuesThatDoNotFitTheDeclaration) {
   int number = 0;
   std::string word;
   const auto within = [](Option option) { option.Within(1, 64); };
@@ -110,7 +111,7 @@ TEST(CommandTest, RefusesWhatIsNotAsDeclared) {
   EXPECT_EQ(FaultOf(number, [](Option) {}, {"-n", "many"}), "Could not convert: --number = many");
 }
 
-TEST(CommandTest, ExcludesAndCounts) {
+TEST(CommandTest, RejectsOptionsThatExcludeEachOther) {
   for (const bool both : {false, true}) {
     CommandLine line("muster");
     bool fast = false, exact = false;
@@ -126,7 +127,7 @@ TEST(CommandTest, ExcludesAndCounts) {
   }
 }
 
-TEST(CommandTest, TheEnvironmentIsAskedAfterTheCommandLine) {
+TEST(CommandTest, TheCommandLineOverridesTheEnvironment) {
   setenv("COMMAND_TEST_SERVER", "from-environment", /*replace=*/1);
   for (const bool told : {false, true}) {
     CommandLine line("muster");
@@ -144,9 +145,9 @@ TEST(CommandTest, RunsTheCommandsThatAreNamedInnermostFirst) {
   std::string ran, server;
   line.program().AddOption("--server", server, "");
   line.program().RequireCommand();
-  Command members = line.program().AddCommand("members", "Who is there", "muster members");
+  Command members = line.program().AddCommand("members", "Attached members", "muster members");
   members.SetAction([&] { ran += members.command_given() ? "members-below " : "members "; });
-  Command drain = members.AddCommand("drain", "Away with one", "muster members drain x");
+  Command drain = members.AddCommand("drain", "Drain a member", "muster members drain x");
   drain.SetAction([&] { ran += "drain "; });
   line.program().AddCommand("other", "", "").SetAction([&] { ran += "other "; });
 
@@ -154,7 +155,7 @@ TEST(CommandTest, RunsTheCommandsThatAreNamedInnermostFirst) {
   EXPECT_EQ(ran, "");
   ASSERT_TRUE(RunWith(line, {"members", "drain", "--server", "here"}).ok());
   EXPECT_EQ(ran, "drain members-below ");
-  EXPECT_EQ(server, "here") << "an option of a command above, behind it";
+  EXPECT_EQ(server, "here") << "an option of the parent, after the subcommand";
 }
 
 TEST(CommandTest, HelpIsPrintedInsteadOfAnAction) {
@@ -170,7 +171,7 @@ TEST(CommandTest, HelpIsPrintedInsteadOfAnAction) {
   EXPECT_FALSE(ran);
 }
 
-TEST(CommandTest, HelpListsCommandsAsTold) {
+TEST(CommandTest, HelpUsesTheCommandListAndHidesCommandsWithoutAGroup) {
   CommandLine line("muster");
   Command program = line.program();
   program.SetDescription("What it is");
@@ -189,7 +190,7 @@ TEST(CommandTest, HelpListsCommandsAsTold) {
   EXPECT_THAT(parent.help(), Not(HasSubstr("hidden")));
 }
 
-TEST(CommandTest, TellsWhatItWasMadeOf) {
+TEST(CommandTest, ReturnsItsCommandsAndOptions) {
   CommandLine line("muster");
   std::string value;
   bool flag = false;

@@ -45,29 +45,32 @@ constexpr absl::Duration kBackoffMin = absl::Milliseconds(200);
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 constexpr int kPageSize = 500;
 
-// Where a plaintext client comes to a coordinator with TLS it is hung up on without a word.
+// Adds the coordinator and a remedy to the message. A coordinator with TLS closes the connection of
+// a plaintext client without a reason, so the last message mentions --tls.
 absl::Status Explained(const grpc::Status& status, const std::string& where) {
   absl::Status result = FromGrpc(status);
-  if (absl::IsNotFound(result)) return Annotate(result, where);  // another one may have it
+  if (absl::IsNotFound(result)) return Annotate(result, where);  // another coordinator may have it
   if (!absl::IsUnavailable(result)) return result;
-  if (absl::StrContains(result.message(), "http1.x server")) {  // gRPC has no code for it
+  if (absl::StrContains(result.message(), "http1.x server")) {  // gRPC has no status code for this
     return Annotate(
         absl::InvalidArgumentError(result.message()),
-        absl::StrCat(where,
-                     " is the port of a status page or of metrics, not of the coordinator's calls: "
-                     "type --server with the port of its --listen (usually 7070; of a local "
-                     "cluster it is the first line of muster local status)"));
+        absl::StrCat(
+            where,
+            " is the port of a status page or of metrics, not of the coordinator's calls; "
+            "give --server the port of its --listen (usually 7070; for a local cluster see "
+            "the first line of muster local status)"));
   }
   if (absl::StrContains(absl::AsciiStrToLower(result.message()), "handshake")) {
-    return Annotate(result,
-                    absl::StrCat(where,
-                                 ": TLS fails: is it the coordinator of your --tls folder's "
-                                 "ca.crt, and does its certificate have this name?"));
+    return Annotate(
+        result,
+        absl::StrCat(where,
+                     ": the TLS handshake failed; check that ca.crt in the --tls folder is the "
+                     "coordinator's and that its certificate has this name"));
   }
   return Annotate(result,
                   absl::StrCat("no coordinator answers at ", where,
                                " (muster local up starts one; --server names another; if it has "
-                               "certificates, --tls says whom to believe)"));
+                               "certificates, give their folder with --tls)"));
 }
 
 // Calls `method` of `stub` within `timeout`.
@@ -90,13 +93,14 @@ Request Named(const std::string& job) {
   return request;
 }
 
-// The coordinator's file names become paths here: nothing but a plain name may.
+// File names from the coordinator become paths here. Only plain names are allowed, so that a
+// download cannot write outside its folder.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name[0] != '.' && !absl::StrContains(name, '/') &&
          !absl::StrContains(name, '\0');
 }
 
-// One file of a download, appended to in order.
+// Writes the files of a download, one after the other. Their parts must arrive in order.
 class FileDownload {
  public:
   absl::Status Append(const std::string& folder, const v1::ReadCheckpointResponse& part) {
@@ -113,7 +117,7 @@ class FileDownload {
     }
     if (part.file() != name_ || part.offset() != bytes_) {
       return absl::DataLossError(absl::StrCat(part.file(), ": part at ", part.offset(),
-                                              " came when ", name_, " had ", bytes_, " bytes"));
+                                              " arrived when ", name_, " had ", bytes_, " bytes"));
     }
     const auto* data = reinterpret_cast<const std::byte*>(part.data().data());
     if (Crc32c(absl::MakeConstSpan(data, part.data().size())) != part.crc32c()) {
@@ -129,7 +133,7 @@ class FileDownload {
     if (name_.empty()) return absl::OkStatus();
     if (bytes_ != expected_) {
       return absl::DataLossError(
-          absl::StrCat(name_, ": ", bytes_, " of ", expected_, " bytes came"));
+          absl::StrCat(name_, ": ", bytes_, " of ", expected_, " bytes arrived"));
     }
     file_.close();
     if (!file_) return absl::ResourceExhaustedError(absl::StrCat(path_, ": cannot write"));
@@ -144,7 +148,8 @@ class FileDownload {
   int64_t expected_ = 0;
 };
 
-// Cancels a call in which nothing happens for `stall_max` (at most twice that passes).
+// Cancels a call that does not advance for `stall_max`. It compares a counter once per `stall_max`,
+// so a stall may last up to twice that.
 class StallGuard {
  public:
   StallGuard(grpc::ClientContext* context, absl::Duration stall_max)
@@ -177,10 +182,10 @@ class StallGuard {
   std::atomic<bool> stalled_ = false;
   absl::Mutex mu_;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
-  std::jthread thread_;  // last: it uses the others
+  std::jthread thread_;  // last, because it uses the other members
 };
 
-// 128 random bits: no other call has them.
+// Returns 128 random bits, so that ids of different calls never collide.
 std::string RandomRequestId() {
   std::random_device random;
   return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
@@ -202,7 +207,8 @@ CoordinatorClient::CoordinatorClient(CoordinatorTarget target, std::string where
 
 absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(v1::CreateJobRequest request,
                                                      const CreateOptions& options) {
-  // The coordinator may have made the job before the connection broke: the id tells it so.
+  // The coordinator may have created the job before the connection broke. The id lets it recognize
+  // the retry.
   if (request.request_id().empty()) request.set_request_id(RandomRequestId());
   const absl::Time give_up = absl::Now() + options.away_max;
   absl::Duration backoff = kBackoffMin;
@@ -219,8 +225,8 @@ absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(v1::CreateJobRequest reques
 
 absl::StatusOr<v1::Job> CoordinatorClient::CreateJobOnce(const v1::CreateJobRequest& request) {
   RETURN_IF_ERROR(FindLeader(target_));
-  // A channel that has found no name asks for it again after longer and longer waits, so each
-  // attempt has one of its own.
+  // Each attempt has its own channel, because a channel whose name does not resolve retries with
+  // longer and longer waits.
   const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
   return Call(*jobs, &v1::JobService::Stub::CreateJob, request, where_, kCreateTimeout);
 }
@@ -360,11 +366,11 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   if (fs::exists(directory, error)) {
     return absl::AlreadyExistsError(absl::StrCat(directory, " exists already"));
   }
-  // With a slash at its end, what is partial would be inside of what it becomes.
+  // Trailing slashes are removed. Otherwise the partial folder would lie inside the final one.
   const std::string whole = directory.substr(0, directory.find_last_not_of('/') + 1);
   const std::string partial = absl::StrCat(whole, ".partial-", getpid());
   grpc::ClientContext context;
-  // A signal ends the call, and then what there is of the checkpoint is removed.
+  // A signal cancels the call. The code below then removes the partial folder.
   std::optional<Interrupt::Registration> cancel;
   if (interrupt != nullptr) cancel.emplace(*interrupt, [&context] { context.TryCancel(); });
   if (!fs::create_directories(partial, error)) {
@@ -385,12 +391,13 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   if (!status.ok()) context.TryCancel();
   const grpc::Status finished = reader->Finish();
   if (status.ok() && !finished.ok() && interrupt != nullptr && interrupt->signal() != 0) {
-    status = absl::CancelledError(absl::StrCat(name, ": interrupted; nothing of it is kept"));
+    status =
+        absl::CancelledError(absl::StrCat(name, ": interrupted; the partial download was removed"));
   }
   if (status.ok() && guard.stalled()) {
     status = absl::DeadlineExceededError(absl::StrCat(
-        name, ": nothing came from the coordinator at ", where_, " for ",
-        absl::FormatDuration(stall_max_), "; is its disk or the network stuck? Try again"));
+        name, ": no data from the coordinator at ", where_, " for ",
+        absl::FormatDuration(stall_max_), "; check its disk and the network, then try again"));
   }
   if (status.ok()) status = finished.ok() ? download.Finish() : Explained(finished, where_);
   if (status.ok()) {
@@ -450,7 +457,7 @@ absl::Status CoordinatorClient::KeepReading(
     const WatchOptions& options, const std::function<Reading(grpc::ClientContext&)>& read) {
   absl::Time away_since = absl::InfiniteFuture();
   absl::Duration backoff = kBackoffMin;
-  bool answered = false;  // a coordinator that never was there is not waited for
+  bool answered = false;  // no retry if the first stream never delivered anything
   for (;;) {
     grpc::ClientContext context;
     if (options.deadline != absl::InfiniteFuture()) {
@@ -470,6 +477,7 @@ absl::Status CoordinatorClient::KeepReading(
     }
     const grpc::Status& finished = reading.status;
     if (reading.done) return absl::OkStatus();
+    // The target may have several addresses: the next stream tries another one.
     target_.PassOver(tried);
     if (options.interrupt != nullptr && options.interrupt->signal() != 0) {
       return absl::CancelledError("interrupted");
@@ -478,7 +486,8 @@ absl::Status CoordinatorClient::KeepReading(
     if (!finished.ok() && (!answered || finished.error_code() != grpc::StatusCode::UNAVAILABLE)) {
       return Explained(finished, where_);
     }
-    // The coordinator is away or ends the stream because it goes: the job goes on without it.
+    // The coordinator is away, or it ends the stream because it shuts down. The job continues
+    // without it, so reconnect.
     const absl::Time now = absl::Now();
     if (away_since == absl::InfiniteFuture()) {
       away_since = now;

@@ -1,4 +1,4 @@
-// The coordinator's API for people: statuses instead of grpc's, deadlines, reconnecting watches.
+// A client of the coordinator's API: absl statuses, deadlines, and watches that reconnect.
 #pragma once
 
 #include <functional>
@@ -22,43 +22,44 @@
 
 namespace muster::cli {
 
-// Every call blocks for at most 15 s unless it says otherwise. UNAVAILABLE and NOT_FOUND name the
-// coordinator that was asked. INVALID_ARGUMENT: the port is that of a status page or of metrics.
-// Thread-safe.
+// Thread-safe. Every call blocks for up to 15 s unless its comment says otherwise. UNAVAILABLE and
+// NOT_FOUND name the coordinator. INVALID_ARGUMENT can mean that the port serves a status page or
+// metrics.
 class CoordinatorClient {
  public:
-  // `where` names the coordinator in messages, "host:7070 (context prod)"; "": its address. A
-  // download stops with an error after `stall_max` without a byte.
+  // `where` names the coordinator in messages, for example "host:7070 (context prod)"; "" means its
+  // address. A download fails if no byte arrives for `stall_max`.
   explicit CoordinatorClient(CoordinatorTarget target, std::string where = "",
                              absl::Duration stall_max = absl::Minutes(1));
 
   const std::string& where() const { return where_; }
 
   struct CreateOptions {
-    absl::Duration away_max;  // how long the coordinator may be away; zero: three attempts
+    absl::Duration away_max;  // longest outage to bridge; zero: three attempts
     std::function<void(const absl::Status&)>
-        on_outage;  // called once, before the wait; may be empty
+        on_outage;  // called once, before the first wait; may be empty
   };
-  // Makes one job even if it asks several times: a request without an id gets one. Asks again only
-  // after UNAVAILABLE: a name that does not resolve, a refused connection, a coordinator that does
-  // not lead. Blocks for up to 10 min an attempt: the coordinator imports the model and opens data.
+  // Creates one job, even if it has to retry: a request without an id gets one. Retries only after
+  // UNAVAILABLE: a name that does not resolve, a refused connection, or a coordinator that does not
+  // lead. Each attempt blocks for up to 10 min, because the coordinator imports the model and opens
+  // the data.
   absl::StatusOr<v1::Job> CreateJob(v1::CreateJobRequest request,
                                     const CreateOptions& options = {});
   absl::StatusOr<v1::Job> GetJob(const std::string& job);
-  // All pages.
+  // Fetches all pages; each call has its own 15 s.
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const std::string& job);
   absl::StatusOr<v1::Job> SuspendJob(const std::string& job);
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> UpdateJob(const v1::UpdateJobRequest& request);
   absl::Status DeleteJob(const std::string& job);
-  // One page.
+  // Fetches one page.
   absl::StatusOr<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
   absl::StatusOr<v1::ReadJobMetricsResponse> ReadJobMetrics(
       const v1::ReadJobMetricsRequest& request);
   absl::StatusOr<v1::ReadJobTimingResponse> ReadJobTiming(const std::string& job);
   absl::StatusOr<v1::ReadJobLinksResponse> ReadJobLinks(const std::string& job);
-  // For as long as the request says, and 30 s: members have a while to tell.
+  // Blocks for up to the timeout of the request plus 30 s, in which members send their traces.
   absl::StatusOr<v1::TraceJobResponse> TraceJob(const v1::TraceJobRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::ReadMemberLogResponse> ReadMemberLog(const v1::ReadMemberLogRequest& request);
@@ -70,40 +71,45 @@ class CoordinatorClient {
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);
   absl::Status DeleteCheckpoint(const std::string& name);
-  absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min
+  absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // blocks for up to 10 min
 
-  // Downloads every file of a checkpoint into `directory` (made; must not exist), verifying each
-  // message's checksum. The folder appears complete or not at all. As long as something comes;
-  // CANCELLED on a signal. `interrupt` may be null.
+  // Downloads every file of a checkpoint into `directory`, which must not exist, and verifies the
+  // checksum of each message. The folder appears complete or not at all. `interrupt` may be null.
+  // Blocks as long as data arrives. Returns CANCELLED on a signal, DEADLINE_EXCEEDED if no data
+  // arrives for too long, DATA_LOSS if a checksum or a size is wrong.
   absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory,
                                   Interrupt* interrupt = nullptr);
 
   enum class WatchStep { kContinue, kStop };
-  // A message holds so many events; whether those of this state of the job are not all yet.
+  // Returns whether more messages with events of this state of the job follow. A message holds a
+  // limited number of events.
   static bool MoreEventsFollow(const v1::WatchJobResponse& update);
   struct WatchOptions {
     absl::Time deadline = absl::InfiniteFuture();
-    absl::Duration away_max = absl::Minutes(5);          // how long the coordinator may be away
-    std::function<void(const absl::Status&)> on_outage;  // called once per outage; may be empty
-    Interrupt* interrupt = nullptr;                      // may be null
-    std::stop_token stop;                                // ends the watch from another thread
+    absl::Duration away_max = absl::Minutes(5);  // longest outage to bridge
+    std::function<void(const absl::Status&)>
+        on_outage;                   // called once for each outage; may be empty
+    Interrupt* interrupt = nullptr;  // may be null
+    std::stop_token stop;            // lets another thread end the watch
   };
-  // Calls `on_update` for every state of the job and events after the ones before, across breaks of
-  // the connection. OK after kStop or a terminal state; DEADLINE_EXCEEDED; CANCELLED on a signal
-  // and after a stop (at most two seconds later); the error otherwise.
+  // Calls `on_update` for every state of the job and every event, without gaps or repeated events
+  // after a reconnect. Blocks until the watch ends.
+  // Returns OK after kStop or a terminal state, DEADLINE_EXCEEDED at the deadline, CANCELLED on a
+  // signal or up to two seconds after a stop, or the error of the coordinator.
   absl::Status Watch(const std::string& job, const WatchOptions& options,
                      const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
-  // Likewise of all jobs that `request` selects; after a break the first messages, up to the one
-  // that is `complete`, tell anew what there is. Ends only by kStop, a deadline, a signal or an
-  // error.
+  // Watches all jobs that `request` selects. After a reconnect, messages list all jobs again, up to
+  // and including the one that is `complete`. Ends only with kStop, at the deadline, on a signal,
+  // on a stop or with an error.
   absl::Status WatchAll(const v1::WatchJobsRequest& request, const WatchOptions& options,
                         const std::function<WatchStep(const v1::WatchJobsResponse&)>& on_update);
 
  private:
   absl::StatusOr<v1::Job> CreateJobOnce(const v1::CreateJobRequest& request);
 
-  // Opens streams one after the other until `end` says that it is over, or the coordinator is away
-  // for too long. `read` opens one and reads it; the status of its end, and whether anything came.
+  // Opens streams one after the other until one is done or the coordinator is away for too long.
+  // `read` opens one stream and reads it to its end. It returns the status, whether anything
+  // arrived, and whether the watch is done.
   struct Reading {
     grpc::Status status;
     bool answered = false;

@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Makes the job and breaks the connection before it answers, `breaks` times.
+// Creates the job, but fails the first `breaks` calls with `code`.
 class BreakingJobs final : public v1::JobService::Service {
  public:
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* request,
@@ -33,7 +33,7 @@ class BreakingJobs final : public v1::JobService::Service {
     return grpc::Status::OK;
   }
 
-  // One state of the job, and then nothing more.
+  // Sends one state of the job, then nothing more.
   grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest*,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
     v1::WatchJobResponse running;
@@ -49,7 +49,7 @@ class BreakingJobs final : public v1::JobService::Service {
   absl::Notification gone;
 };
 
-// Sends the first byte of a file and then nothing more; all of the file unless `stuck`.
+// Sends the first byte of a file and then nothing more if `stuck`, else the whole file.
 class OneFileCheckpoints final : public v1::CheckpointService::Service {
  public:
   grpc::Status ReadCheckpoint(grpc::ServerContext*, const v1::ReadCheckpointRequest*,
@@ -91,7 +91,7 @@ class CoordinatorClientTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
 };
 
-TEST_F(CoordinatorClientTest, ACreateThatIsTriedAgainAsksForTheSameJob) {
+TEST_F(CoordinatorClientTest, ARetriedCreateKeepsItsRequestId) {
   jobs_.breaks = 2;
   CoordinatorClient client(address());
 
@@ -103,10 +103,10 @@ TEST_F(CoordinatorClientTest, ACreateThatIsTriedAgainAsksForTheSameJob) {
   EXPECT_EQ(jobs_.request_ids[0], jobs_.request_ids[1]);
   EXPECT_EQ(jobs_.request_ids[0], jobs_.request_ids[2]);
   ASSERT_TRUE(client.CreateJob({}).ok());
-  EXPECT_NE(jobs_.request_ids[3], jobs_.request_ids[0]) << "another call makes another job";
+  EXPECT_NE(jobs_.request_ids[3], jobs_.request_ids[0]) << "another call needs another id";
 }
 
-TEST_F(CoordinatorClientTest, ARequestIdThatWasGivenIsKept) {
+TEST_F(CoordinatorClientTest, KeepsARequestIdOfTheCaller) {
   v1::CreateJobRequest request;
   request.set_request_id("mine");
   CoordinatorClient client(address());
@@ -114,7 +114,7 @@ TEST_F(CoordinatorClientTest, ARequestIdThatWasGivenIsKept) {
   EXPECT_THAT(jobs_.request_ids, ::testing::ElementsAre("mine"));
 }
 
-TEST_F(CoordinatorClientTest, ACoordinatorThatIsNeverThereIsNamed) {
+TEST_F(CoordinatorClientTest, AnErrorNamesTheCoordinatorThatIsAway) {
   jobs_.breaks = 100;
   CoordinatorClient client(address());
   const auto job = client.CreateJob({});
@@ -122,7 +122,7 @@ TEST_F(CoordinatorClientTest, ACoordinatorThatIsNeverThereIsNamed) {
   EXPECT_THAT(std::string(job.status().message()), HasSubstr(address()));
 }
 
-TEST_F(CoordinatorClientTest, ACreateThatMayWaitTriesAgainForLonger) {
+TEST_F(CoordinatorClientTest, ACreateWithAwayMaxRetriesMoreThanThreeTimes) {
   jobs_.breaks = 3;
   int outages = 0;
   CoordinatorClient client(address());
@@ -136,7 +136,7 @@ TEST_F(CoordinatorClientTest, ACreateThatMayWaitTriesAgainForLonger) {
   EXPECT_EQ(outages, 1);
 }
 
-TEST_F(CoordinatorClientTest, ARequestThatIsRefusedIsNotTriedAgain) {
+TEST_F(CoordinatorClientTest, ARefusedRequestIsNotRetried) {
   jobs_.breaks = 100;
   jobs_.code = grpc::StatusCode::INVALID_ARGUMENT;
   CoordinatorClient client(address());
@@ -147,7 +147,7 @@ TEST_F(CoordinatorClientTest, ARequestThatIsRefusedIsNotTriedAgain) {
   EXPECT_EQ(jobs_.request_ids.size(), 1);
 }
 
-TEST_F(CoordinatorClientTest, ACoordinatorThatListensLaterIsWaitedFor) {
+TEST_F(CoordinatorClientTest, WaitsForACoordinatorThatListensLater) {
   server_->Shutdown();
   CoordinatorClient client(address());
 
@@ -160,8 +160,8 @@ TEST_F(CoordinatorClientTest, ACoordinatorThatListensLaterIsWaitedFor) {
   EXPECT_TRUE(job.ok()) << job.status();
 }
 
-// The name is none that DNS could have: no server is asked.
-TEST_F(CoordinatorClientTest, ANameThatDoesNotResolveIsWaitedFor) {
+// The name is not valid in DNS, so no name server is queried.
+TEST_F(CoordinatorClientTest, WaitsForANameThatDoesNotResolve) {
   absl::Status outage;
   CoordinatorClient client("coordinator..fleet:7070");
 
@@ -173,7 +173,7 @@ TEST_F(CoordinatorClientTest, ANameThatDoesNotResolveIsWaitedFor) {
   EXPECT_THAT(std::string(outage.message()), HasSubstr("coordinator..fleet"));
 }
 
-TEST(CoordinatorClientPortTest, ThePortOfAStatusPageIsNamedAsSuch) {
+TEST(CoordinatorClientPortTest, AnErrorRecognizesThePortOfAStatusPage) {
   const auto page = HttpServer::Start(
       {.address = "127.0.0.1:0"}, [](const HttpRequest&) { return HttpResponse{.body = "{}"}; });
   ASSERT_TRUE(page.ok()) << page.status();
@@ -181,12 +181,12 @@ TEST(CoordinatorClientPortTest, ThePortOfAStatusPageIsNamedAsSuch) {
 
   const absl::Status status = CoordinatorClient(address).GetServerInfo().status();
 
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << "to try again does not help: " << status;
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << "a retry does not help: " << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(address + " is the port of a status page or of metrics"));
 }
 
-TEST_F(CoordinatorClientTest, AWatchInWhichNothingHappensEndsWhenItIsStopped) {
+TEST_F(CoordinatorClientTest, AStopEndsAnIdleWatch) {
   CoordinatorClient client(address());
   std::stop_source stop;
   std::jthread other;
@@ -201,7 +201,7 @@ TEST_F(CoordinatorClientTest, AWatchInWhichNothingHappensEndsWhenItIsStopped) {
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
-TEST_F(CoordinatorClientTest, ADownloadThatIsStuckIsGivenUpAndLeavesNothing) {
+TEST_F(CoordinatorClientTest, AStuckDownloadFailsAndLeavesNothing) {
   std::string folder = ::testing::TempDir() + "/download-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   CoordinatorClient client(address(), "", absl::Milliseconds(20));
@@ -209,11 +209,11 @@ TEST_F(CoordinatorClientTest, ADownloadThatIsStuckIsGivenUpAndLeavesNothing) {
   const absl::Status status = client.DownloadCheckpoint("jobs/a/checkpoints/1", folder + "/to");
 
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing came"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no data from"));
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-TEST_F(CoordinatorClientTest, ADownloadIntoAFolderNamedWithSlashesBehindItIsThere) {
+TEST_F(CoordinatorClientTest, DownloadsIntoAFolderWithTrailingSlashes) {
   std::string folder = ::testing::TempDir() + "/slashes-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   checkpoints_.stuck = false;

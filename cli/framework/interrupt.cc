@@ -30,6 +30,7 @@ Interrupt::Interrupt() {
 }
 
 Interrupt::~Interrupt() {
+  // The signal only wakes the thread from sigwait(). It sees `stopping_` and ends.
   stopping_ = true;
   pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();
@@ -42,6 +43,7 @@ void Interrupt::Run() {
     sigwait(&signals, &signal);
     if (stopping_) return;
     absl::MutexLock lock(&mu_);
+    // A second signal so soon is the first one delivered twice; see the header.
     if (signal_ != 0 && SteadyNow() - first_at_ < kOneInterrupt) continue;
     if (callbacks_.empty() || signal_ != 0) _exit(kExitSignalBase + signal);
     signal_ = signal;

@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM as something a command can wait for.
+// Ctrl-C and SIGTERM as events that commands can wait for.
 #pragma once
 
 #include <pthread.h>
@@ -14,24 +14,25 @@
 
 namespace muster::cli {
 
-// Takes SIGINT and SIGTERM for the whole process: construct it before any other thread exists.
-// While nothing is registered a signal ends the process at once with 128 + its number; the second
-// signal always does, but within a quarter of a second it is the first one, told twice (GNU timeout
-// signals its command and then the whole group). Thread-safe.
+// Handles SIGINT and SIGTERM for the whole process. Construct it before any other thread exists.
+//
+// If no callback is registered, a signal ends the process at once with exit code 128 + its number.
+// The second signal always does. Exception: a second signal within 250 ms is ignored, because GNU
+// timeout signals its command and then the whole group. Thread-safe.
 class Interrupt {
  public:
   Interrupt();
   ~Interrupt();
 
-  // The first signal that came; 0: none.
+  // Returns the number of the first signal, or 0 if none came.
   int signal() const { return signal_; }
 
-  // Waits up to `timeout`; true when a signal has come.
+  // Blocks until a signal comes, for up to `timeout`. Returns whether one came.
   bool WaitFor(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Calls `on_signal` once, on another thread and under the lock, when a signal comes (at once if
-  // it has): it must be quick and must not touch this object. Destroying the registration waits for
-  // a call in progress.
+  // Calls `on_signal` when a signal comes, or at once if one has come. The call is made under the
+  // lock, usually on another thread: it must be quick and must not touch the Interrupt. The
+  // destructor waits for a call in progress.
   class Registration {
    public:
     Registration(Interrupt& interrupt, std::function<void()> on_signal);
@@ -48,12 +49,12 @@ class Interrupt {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   std::atomic<int> signal_ = 0;
-  absl::Duration first_at_;  // of the thread's
+  absl::Duration first_at_;  // used only by the thread
   std::atomic<bool> stopping_ = false;
   absl::Mutex mu_;
   int next_id_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int, std::function<void()>> callbacks_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;  // last: uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace muster::cli

@@ -359,9 +359,8 @@ void LocalCluster::Shutdown(absl::Duration grace) {
     if (member.alive()) kill(member.pid, SIGTERM);
   }
   if (!cli::AwaitExit(members, kLeaveMax).ok()) StopProcesses(members, grace);
-  if (options_.lifetime != Lifetime::kDetached)
-    // A cluster that is not detached has no record: a file there belongs to another cluster.
-    return;
+  // A cluster that is not detached has no record: a file there belongs to another cluster.
+  if (options_.lifetime != Lifetime::kDetached) return;
   std::error_code error;
   fs::remove(RecordPath(options_.dir), error);
 }

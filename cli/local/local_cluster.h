@@ -59,10 +59,8 @@ class LocalCluster {
   const CoordinatorTarget& target() const { return target_; }
   std::string page() const;  // URL of the status page, "http://127.0.0.1:40121"
   const std::string& dir() const { return options_.dir; }
-  const Options& options() const {
-    return options_;
-    // After Open() only dir, ps, workers and devices are set.
-  }
+  // After Open() only dir, ps, workers and devices are set.
+  const Options& options() const { return options_; }
   std::vector<std::string> names() const;    // coordinator first
   pid_t pid(const std::string& name) const;  // 0 if it does not run
   bool running(const std::string& name) const { return pid(name) != 0; }
