@@ -814,11 +814,11 @@ TEST_F(GoldenCommandsTest, MembersOfPodsHaveAnAddressForPortForward) {
 
 TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
   fleet_.insecure = true;
-  EXPECT_EQ(
-      Run({"members"}),
-      "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
-      "worker-0  worker  here  42   line-1  5h    http://127.0.0.1:9402/metrics\n"
-      "--insecure: the coordinator, 1 of 1 members; whoever reaches a port may do everything\n");
+  EXPECT_EQ(Run({"members"}),
+            "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
+            "worker-0  worker  here  42   line-1  5h    http://127.0.0.1:9402/metrics\n"
+            "--insecure: the coordinator, 1 of 1 members; any process that reaches a port may do "
+            "everything\n");
 }
 
 TEST_F(GoldenCommandsTest, MembersDrain) {

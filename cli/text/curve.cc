@@ -16,9 +16,9 @@
 namespace muster::cli {
 namespace {
 
-constexpr int kScaleWidth = 10;  // of the numbers at the left, with the line behind them
+constexpr int kScaleWidth = 10;  // of the numbers on the left and the line after them
 
-// A grid of dots, from the top left.
+// A grid of dots. (0, 0) is the top left.
 class Canvas {
  public:
   Canvas(int width, int height) : width_(width), dots_(width * height) {}
@@ -39,7 +39,7 @@ void AppendUtf8(uint32_t code, std::string& text) {
   text += static_cast<char>(0x80 | (code & 0x3f));
 }
 
-// The character whose dots are those of 2 x 4 around (x, y).
+// Appends the Braille character for the dots from (x, y) to (x + 1, y + 3).
 void AppendBraille(const Canvas& canvas, int x, int y, std::string& text) {
   static constexpr int kBits[4][2] = {{0, 3}, {1, 4}, {2, 5}, {6, 7}};
   uint32_t code = 0;
@@ -110,7 +110,7 @@ std::string DrawCurve(const v1::MetricSeries& series, CurveSize size, Ink ink) {
     const Range& column = columns[x];
     if (column.empty()) continue;
     const int top = row_of(column.greatest), bottom = row_of(column.least);
-    // A line from the column before, over those that have no point.
+    // Draws a line from the last column with a point, across the columns without one.
     const int row = before < 0 ? top : std::clamp(row_before, top, bottom);
     for (int between = before + 1; before >= 0 && between < x; ++between) {
       const double part = static_cast<double>(between - before) / (x - before);

@@ -1,4 +1,4 @@
-// Curves in a terminal.
+// Draws curves in a terminal.
 #pragma once
 
 #include <string>
@@ -7,19 +7,20 @@
 
 namespace muster::cli {
 
-// How a curve may be drawn: in dots of Braille, eight to a character, where the terminal knows
-// Unicode (LC_ALL, LC_CTYPE or LANG says UTF-8), else in stars.
+// The characters of a curve: Braille, with eight dots each, if the terminal knows Unicode (LC_ALL,
+// LC_CTYPE or LANG says UTF-8), otherwise asterisks.
 enum class Ink { kBraille, kAscii };
 Ink InkOfLocale();
 
 struct CurveSize {
-  int width = 78;  // in characters, the scale at the left included
-  int height = 8;  // in lines, without the line of steps below
+  int width = 78;  // in characters, including the scale on the left
+  int height = 8;  // in lines, without the line of steps below them
 };
 
-// The series with its scale: `height` + 1 lines, each with a line break; "" without two points that
-// are finite. Points that are not are left out. A stretch of steps that shares a column is drawn
-// from its least to its greatest, so that nothing that stands out is lost.
+// Returns the series with its scale: `height` + 1 lines, each with a line break. Returns "" if
+// there are fewer than two finite points or too little room. Points that are not finite are left
+// out. Steps that share a column are drawn from their least to their greatest value, so that no
+// peak is lost.
 std::string DrawCurve(const v1::MetricSeries& series, CurveSize size, Ink ink);
 
 }  // namespace muster::cli

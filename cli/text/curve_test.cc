@@ -23,7 +23,7 @@ v1::MetricSeries Series(const std::vector<std::pair<int64_t, double>>& points) {
   return series;
 }
 
-TEST(CurveTest, AFallingLossFalls) {
+TEST(CurveTest, DrawsAFallingLoss) {
   EXPECT_EQ(DrawCurve(Series({{0, 4}, {10, 3}, {20, 2}, {30, 1}}), {.width = 42, .height = 4},
                       Ink::kAscii),
             "       4 |*****\n"
@@ -36,21 +36,21 @@ TEST(CurveTest, AFallingLossFalls) {
 TEST(CurveTest, BrailleHasEightDotsToACharacter) {
   const std::string text =
       DrawCurve(Series({{0, 1}, {1, 0}}), {.width = 18, .height = 2}, Ink::kBraille);
-  EXPECT_THAT(text, HasSubstr("       1 |\xe2\xa0\x89"));  // its upper two dots
+  EXPECT_THAT(text, HasSubstr("       1 |\xe2\xa0\x89"));  // the upper two dots
 }
 
-TEST(CurveTest, ASpikeIsSeenThoughManyStepsShareItsColumn) {
+TEST(CurveTest, ASpikeIsVisibleThoughManyStepsShareItsColumn) {
   std::vector<std::pair<int64_t, double>> points;
   for (int i = 0; i < 1000; ++i) points.emplace_back(i, i == 500 ? 9 : 1);
   const std::string text = DrawCurve(Series(points), {.width = 40, .height = 3}, Ink::kAscii);
   EXPECT_THAT(text, HasSubstr("       9 |               *\n         |               *\n"));
 }
 
-TEST(CurveTest, WithoutTwoFinitePointsThereIsNone) {
+TEST(CurveTest, DrawsNothingWithoutTwoFinitePoints) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(DrawCurve(Series({}), {}, Ink::kAscii), "");
   EXPECT_EQ(DrawCurve(Series({{0, 1}, {1, nan}}), {}, Ink::kAscii), "");
-  EXPECT_NE(DrawCurve(Series({{0, nan}, {1, 2}, {2, 2}}), {}, Ink::kAscii), "") << "a flat one";
+  EXPECT_NE(DrawCurve(Series({{0, nan}, {1, 2}, {2, 2}}), {}, Ink::kAscii), "") << "a flat curve";
   EXPECT_EQ(DrawCurve(Series({{0, 1}, {1, 2}}), {.width = 12, .height = 4}, Ink::kAscii), "");
 }
 

@@ -1,4 +1,4 @@
-// Folds the events of a job for people: one line for checkpoints that follow one another.
+// Shortens the events of a job for people: consecutive checkpoints become one line.
 #pragma once
 
 #include <map>
@@ -10,14 +10,15 @@
 
 namespace muster::cli {
 
-// Of CHECKPOINT_COMMITTED events of a job that follow one another only the last is shown, with the
-// number of those before. Thread-compatible.
+// Shows only the last of consecutive CHECKPOINT_COMMITTED events of a job, with the number of those
+// before it. Thread-compatible.
 class EventFold {
  public:
-  // The events to show now, of `events` and of those held back before; events of a job come in
-  // order. A checkpoint's is held back until the job's next event of another kind.
+  // Returns the events to show now, from `events` and from those held back before. A checkpoint is
+  // held back until the job's next event of another kind. Requires: the events of each job come in
+  // order.
   std::vector<v1::JobEvent> Take(absl::Span<const v1::JobEvent> events);
-  // The events that are held back: nothing follows.
+  // Returns the events that are still held back. Call it at the end.
   std::vector<v1::JobEvent> Rest();
 
  private:
@@ -27,13 +28,13 @@ class EventFold {
   };
   static v1::JobEvent Shown(Run run);
 
-  std::map<std::string, Run> runs_;  // by job
+  std::map<std::string, Run> runs_;  // keyed by job
 };
 
-// All of them, folded, in the order of their times.
+// Folds all of `events` and sorts the result by time.
 std::vector<v1::JobEvent> Folded(absl::Span<const v1::JobEvent> events);
 
-// Sorts in place by time; events of one time stay in their order.
+// Sorts in place by time. Events of the same time keep their order.
 void SortByTime(std::vector<v1::JobEvent>& events);
 
 }  // namespace muster::cli

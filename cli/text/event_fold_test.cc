@@ -35,7 +35,7 @@ std::vector<std::string> Messages(const std::vector<v1::JobEvent>& events) {
   return messages;
 }
 
-TEST(EventFoldTest, OfCheckpointsInARunTheLastIsShown) {
+TEST(EventFoldTest, ShowsTheLastOfConsecutiveCheckpoints) {
   const std::vector<v1::JobEvent> events = {Event("a-1", "STARTED", "begins"),
                                             Checkpoint("a-1", 10),
                                             Checkpoint("a-1", 20),
@@ -51,7 +51,7 @@ TEST(EventFoldTest, OfCheckpointsInARunTheLastIsShown) {
   EXPECT_THAT(Folded({}), IsEmpty());
 }
 
-TEST(EventFoldTest, WhileEventsComeACheckpointIsHeldBackUntilAnotherEventOfItsJob) {
+TEST(EventFoldTest, HoldsACheckpointBackUntilAnotherEventOfItsJob) {
   EventFold fold;
   EXPECT_THAT(fold.Take({Checkpoint("a-1", 10)}), IsEmpty());
   EXPECT_THAT(Messages(fold.Take({Event("b-2", "STARTED", "begins")})), ElementsAre("begins"));

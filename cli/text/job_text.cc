@@ -53,7 +53,8 @@ int MostWorkers(const v1::Job& job) {
   return std::max({1, workers.min(), workers.max()});
 }
 
-// Members of the current or last generation; a job that waits has none.
+// Job.workers and Job.ps are those of the current or last generation. A job that waits has no
+// members, whatever they say.
 bool HasMembers(const v1::Job& job) {
   return job.state() != v1::QUEUED && job.state() != v1::SUSPENDED;
 }
@@ -68,7 +69,7 @@ std::string PsText(const v1::Job& job) {
                       std::max(1, job.spec().resources().ps()));
 }
 
-// Why it waits, and where in the queue.
+// Returns why the job waits, and its place in the queue.
 std::string WaitingText(const v1::Job& job) {
   const v1::JobWaiting& waiting = job.waiting();
   return absl::StrCat(
@@ -78,13 +79,13 @@ std::string WaitingText(const v1::Job& job) {
           : "");
 }
 
-// Why a job does not move, or its last reason.
+// Returns why the job makes no progress, or its last reason.
 std::string WhyText(const v1::Job& job) {
   if (job.has_waiting()) return WaitingText(job);
   return job.has_trouble() ? job.trouble().message() : job.reason();
 }
 
-// A job that starts from a checkpoint is at a step before it has a loss.
+// A job that starts from a checkpoint has a step before it has a loss.
 bool HasLoss(const v1::JobProgress& progress) {
   return progress.step() > 0 && (progress.has_update_time() || progress.loss() != 0);
 }
@@ -98,7 +99,7 @@ std::string LastLossText(const v1::Job& job) {
   return HasLoss(job.progress()) ? LossText(job.progress().loss()) : "-";
 }
 
-// What a bound leaves: "1h2m of 12h".
+// Returns the used part of a time limit: "1h2m of 12h".
 std::string TimeOf(absl::Duration passed, const google::protobuf::Duration& bound) {
   return absl::StrCat(absl::FormatDuration(absl::Trunc(passed, absl::Seconds(1))), " of ",
                       absl::FormatDuration(ToDuration(bound)));
@@ -116,7 +117,7 @@ void AddLine(std::string& text, absl::string_view label, absl::string_view value
   if (!value.empty()) absl::StrAppendFormat(&text, "%-18s %s\n", label, value);
 }
 
-// Of the times that the job file sets those that pass now.
+// Adds the time limits of the job file that are running now.
 void AddTimes(const v1::Job& job, absl::Time now, std::string& text) {
   const v1::JobSpec& spec = job.spec();
   const bool waits = job.state() == v1::QUEUED || job.state() == v1::RECOVERING;
@@ -134,7 +135,7 @@ void AddTimes(const v1::Job& job, absl::Time now, std::string& text) {
   if (spec.has_ttl_after_finished() && job.has_end_time()) {
     const bool stays = !job.checkpoint().empty() && !spec.checkpoint().delete_after_ttl();
     AddLine(text, "Deleted",
-            stays ? "not by ttl_after_finished: it has a checkpoint"
+            stays ? "not by ttl_after_finished, because the job has a checkpoint"
                   : FormatUtc(ToTime(job.end_time()) + ToDuration(spec.ttl_after_finished())) +
                         " (ttl_after_finished)");
   }
@@ -153,24 +154,25 @@ void AddRecoveries(const v1::Job& job, std::string& text) {
                          absl::StrJoin(recovery.left_out_batches(), ", ")));
   } else if (!recovery.left_out_batches().empty()) {
     AddLine(text, "Left out",
-            absl::StrCat("these batches of the data, as by the job that it goes on from: ",
+            absl::StrCat("these batches of the data, as in the job that it continues: ",
                          absl::StrJoin(recovery.left_out_batches(), ", ")));
   }
   if (recovery.count() == 0) return;
   std::string line = absl::StrCat(recovery.count());
   if (recovery.in_row() > 1) {
-    absl::StrAppend(&line, ", the last ", recovery.in_row(), " without a new step between");
+    absl::StrAppend(&line, ", the last ", recovery.in_row(), " in a row without a new step");
   }
   absl::StrAppend(&line, "; the last one at step ", recovery.step());
   if (recovery.has_resumed_step()) {
     absl::StrAppend(&line, ", resumed at step ", recovery.resumed_step());
   }
   AddLine(text, "Recoveries",
-          absl::StrCat(line, "; ", recovery.steps_again(), " steps were made again in all"));
+          absl::StrCat(line, "; ", recovery.steps_again(), " steps were repeated in total"));
 }
 
-// A URL that opens, or HOST:PORT. A process that listens everywhere says its host's own name, which
-// need not resolve elsewhere: that of a pod is what `kubectl port-forward` takes.
+// Returns `url` if a browser on another machine can open it, otherwise HOST:PORT. A process that
+// listens on all interfaces reports its own host name. It may not resolve elsewhere, but `kubectl
+// port-forward` takes the name of a pod.
 std::string MetricsAddress(const std::string& url) {
   absl::string_view address = url;
   absl::ConsumePrefix(&address, "http://");
@@ -200,7 +202,7 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
     parts.push_back(absl::StrFormat(
         " %3d%% step %s", 100 * progress.step() / progress.total_steps(), StepText(progress)));
   }
-  // The line is cut behind it: it says why nothing moves.
+  // The trouble comes first and is cut rather than dropped, because it explains a lack of progress.
   if (job.has_trouble()) parts.push_back(absl::StrCat("  TROUBLE: ", job.trouble().message()));
   if (HasLoss(progress)) {
     parts.push_back(std::isfinite(progress.loss())
@@ -278,9 +280,9 @@ absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs) {
   const auto found = kColumns.find(column.substr(reversed ? 1 : 0));
   if (found == kColumns.end()) {
     const auto names = [](std::string* out, const auto& entry) { out->append(entry.first); };
-    return absl::InvalidArgumentError(absl::StrCat("--sort ", column, ": there are ",
+    return absl::InvalidArgumentError(absl::StrCat("--sort ", column, ": the columns are ",
                                                    absl::StrJoin(kColumns, ", ", names),
-                                                   "; a minus before one turns the order round"));
+                                                   "; a minus before one reverses the order"));
   }
   const Less less = found->second;
   std::ranges::stable_sort(
@@ -311,7 +313,7 @@ std::string InsecureNotice(const v1::ListMembersResponse& fleet) {
   }
   if (who.empty()) return "";
   return absl::StrCat("--insecure: ", absl::StrJoin(who, ", "),
-                      "; whoever reaches a port may do everything\n");
+                      "; any process that reaches a port may do everything\n");
 }
 
 std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now) {

@@ -1,4 +1,4 @@
-// Jobs, members and checkpoints as people read them.
+// Formats jobs, members and checkpoints for people.
 #pragma once
 
 #include <string>
@@ -16,40 +16,42 @@ namespace muster::cli {
 
 bool IsTerminal(v1::JobState state);
 
-// "860/2000", or "860" while the number of steps is not known.
+// Returns "860/2000", or "860" while the number of steps is unknown.
 std::string StepText(const v1::JobProgress& progress);
 
-// "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  2/2 workers 2/2
-// ps", without the rightmost parts that `width` has no room for. With `color` the state is coloured
-// (which takes no width).
+// Returns a line such as
+//   char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  2/2 workers 2/2
+//   ps
+// without the parts on the right that exceed `width` characters. With `color` the state is colored,
+// which takes no width.
 std::string ProgressLine(const v1::Job& job, int width, bool color = false);
 
 std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now);
-// With priority, labels, and why a job waits.
+// Also has the priority, the labels, the last checkpoint, and why a job waits.
 std::string WideJobTable(absl::Span<const v1::Job> jobs, absl::Time now);
-// "team=vision,tier=1", by key; "-" for none.
+// Returns "team=vision,tier=1", sorted by key, or "-" if there are no labels.
 std::string LabelText(const v1::Job& job);
-// Orders jobs by a column of the table ("age", "name", "state", "step", "loss", "priority", ...; a
-// minus before it turns the order round). INVALID_ARGUMENT lists the columns.
+// Sorts jobs by a column ("age", "name", "state", "step", "loss", "priority" or "queue"). A minus
+// before the name reverses the order. Returns INVALID_ARGUMENT with the known columns.
 absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs);
 std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now);
-// Who was started with --insecure, and what that means; "" if nobody was.
+// Returns a warning that names the processes started with --insecure, or "" if there are none.
 std::string InsecureNotice(const v1::ListMembersResponse& fleet);
 std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now);
 
-// "2026-11-21 12:53:15 UTC  RUNNING  STARTED  2 workers, 2 ps"
+// Returns "2026-11-21 12:53:15 UTC  RUNNING  STARTED  2 workers, 2 ps".
 std::string EventLine(const v1::JobEvent& event);
 
-// Everything about one job: state, progress, members, spec, events.
+// Returns everything about one job: state, progress, members, spec and events.
 std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> events, absl::Time now);
 
-// How a finished job went: state, losses, checkpoint.
+// Returns the result of a finished job: state, losses and checkpoint.
 std::string JobSummary(const v1::Job& job, const std::string& checkpoint);
 
-// One line for each, "warning: ...".
+// Returns a line "warning: ..." for each warning.
 std::string WarningLines(const std::vector<std::string>& warnings);
 
-// Whether the job succeeded with a loss that is a number.
+// Returns whether the job succeeded and its last loss was finite.
 bool TrainedWell(const v1::Job& job);
 
 }  // namespace muster::cli

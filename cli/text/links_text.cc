@@ -36,7 +36,7 @@ std::string LinkTable(const v1::ReadJobLinksResponse& links, LinkColumns columns
   return table.ToString();
 }
 
-// By what they fell back to, and why.
+// Groups the links that fell back by their transport and the reason.
 std::string FallbackLines(const v1::ReadJobLinksResponse& links) {
   struct Fallback {
     int links = 0;
@@ -66,13 +66,13 @@ std::string FallbackLines(const v1::ReadJobLinksResponse& links) {
 std::string LinksText(const std::string& job, const v1::ReadJobLinksResponse& links,
                       LinkColumns columns) {
   if (links.members().empty()) {
-    return absl::StrCat(job, ": no worker has told of its links yet, or it does not run\n");
+    return absl::StrCat(job, ": no worker has reported its links yet, or the job does not run\n");
   }
   std::string text = LinkTable(links, columns) + FallbackLines(links);
   for (const v1::MemberLinks& member : links.members()) {
     if (member.links_left_out() == 0) continue;
     absl::StrAppend(&text, member.member(), " has ", member.links_left_out(),
-                    " links more; its metrics have all of them\n");
+                    " more links; its metrics have all of them\n");
   }
   return text;
 }

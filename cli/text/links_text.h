@@ -1,4 +1,4 @@
-// What carries the data of a job between its members, as people read it.
+// Formats the links between the members of a job for people.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@ namespace muster::cli {
 
 enum class LinkColumns { kFew, kAll };
 
-// A row for each link, as the workers told of it, and which of them fell back to something slower,
-// with the reason. Says so where there is nothing yet. kAll: also what is below the transport.
+// Returns a row for each link that a worker reported, and the links that fell back to a slower
+// transport, with the reason. If there are no reports yet, it says so. kAll adds the network, the
+// device and the fallback of each link.
 //
 //   WORKER    PEER    TRANSPORT  SECURITY  SENT     RECEIVED
 //   worker-0  ps-0/0  shm        host      1.2 GiB  1.2 GiB

@@ -46,7 +46,7 @@ v1::ReadJobLinksResponse TwoWorkers() {
   return links;
 }
 
-TEST(LinksTextTest, ShowsWhatCarriesEachLinkAndWhatFellBack) {
+TEST(LinksTextTest, ShowsTheTransportOfEachLinkAndTheFallbacks) {
   const std::string text = LinksText("a-1", TwoWorkers());
   EXPECT_EQ(text,
             "WORKER            PEER            TRANSPORT  SECURITY  SENT        RECEIVED\n"
@@ -59,7 +59,7 @@ TEST(LinksTextTest, ShowsWhatCarriesEachLinkAndWhatFellBack) {
   for (const auto line : absl::StrSplit(text, '\n')) EXPECT_LE(line.size(), 80) << line;
 }
 
-TEST(LinksTextTest, WideOutputHasAllThatIsKnown) {
+TEST(LinksTextTest, WideOutputHasAllColumns) {
   const std::string text = LinksText("a-1", TwoWorkers(), LinkColumns::kAll);
   EXPECT_THAT(text, HasSubstr("RECEIVED  NETWORK  DEVICE    FALLBACK\n"));
   EXPECT_THAT(text, HasSubstr("3.0 KiB   -        -         -\n"));
@@ -68,17 +68,17 @@ TEST(LinksTextTest, WideOutputHasAllThatIsKnown) {
                               "user\n"));
 }
 
-TEST(LinksTextTest, SaysWhereThereAreNoneAndWhereThereAreMore) {
+TEST(LinksTextTest, SaysIfThereAreNoReportsOrMoreLinks) {
   v1::ReadJobLinksResponse links;
   EXPECT_EQ(LinksText("a-1", links),
-            "a-1: no worker has told of its links yet, or it does not run\n");
+            "a-1: no worker has reported its links yet, or the job does not run\n");
   v1::MemberLinks& member = AddMember(links, "worker-0");
   Add(member, "ps-0/0", "inprocess", "");
   member.set_links_left_out(72);
   EXPECT_EQ(LinksText("a-1", links),
             "WORKER    PEER    TRANSPORT  SECURITY  SENT        RECEIVED\n"
             "worker-0  ps-0/0  inprocess  -         1023.0 MiB  3.0 KiB\n"
-            "worker-0 has 72 links more; its metrics have all of them\n");
+            "worker-0 has 72 more links; its metrics have all of them\n");
 }
 
 }  // namespace

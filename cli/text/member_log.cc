@@ -11,7 +11,8 @@
 namespace muster::cli {
 namespace {
 
-// Behind "I20261129 02:11:46.746656  2376 parameter_server.cc:99] "; nullopt: there is no prefix.
+// Returns the text after "I20261129 02:11:46.746656  2376 parameter_server.cc:99] ", or nullopt if
+// the line has no such prefix.
 std::optional<absl::string_view> MessageOf(absl::string_view line) {
   constexpr size_t kDateBytes = 8;
   constexpr absl::string_view kSeverities = "IWEF";
@@ -25,7 +26,8 @@ std::optional<absl::string_view> MessageOf(absl::string_view line) {
   return line.substr(end + 2);
 }
 
-// The id with which the message begins: a name, a minus and a number. "": it begins otherwise.
+// Returns the id at the start of the message: a name, a minus and a number. Returns "" if the
+// message begins otherwise.
 absl::string_view LeadingId(absl::string_view message) {
   const size_t size =
       std::ranges::find_if_not(

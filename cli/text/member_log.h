@@ -1,4 +1,4 @@
-// Which lines of a member's log are of a job.
+// Selects the lines of a member's log that belong to a job.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace muster::cli {
 
-// `text`, lines of glog's that `member` has logged, without those of jobs other than `job`. A
-// member begins each line of a job with the job's id: "big-1: ...", "big-1, generation 2: ...". A
-// line of no job stays, and a line without glog's prefix goes with the one before.
+// Returns `text`, glog lines of `member`, without the lines of jobs other than `job`. A member
+// begins each line about a job with the job's id: "big-1: ...", "big-1, generation 2: ...". Lines
+// about no job stay. A line without glog's prefix belongs to the line before it.
 std::string WithoutOtherJobs(absl::string_view text, absl::string_view job,
                              absl::string_view member);
 

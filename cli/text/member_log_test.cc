@@ -12,7 +12,7 @@ constexpr char kPrefix[] = "I20261129 02:11:46.746656  2376 trainer.cc:99] ";
 
 std::string Line(const std::string& message) { return absl::StrCat(kPrefix, message, "\n"); }
 
-TEST(MemberLogTest, LinesOfOtherJobsAreLeftOut) {
+TEST(MemberLogTest, DropsLinesOfOtherJobs) {
   const std::string own = absl::StrCat(
       Line("ps-0: 2 shard threads"), Line("attached to the coordinator at 127.0.0.1:1, term 1"),
       Line("big-1, generation 2: halted"), Line("big-1: the link to worker-0 is shm"),
@@ -26,7 +26,7 @@ TEST(MemberLogTest, LinesOfOtherJobsAreLeftOut) {
   }
 }
 
-TEST(MemberLogTest, ALineWithoutAPrefixGoesWithTheOneBefore) {
+TEST(MemberLogTest, ALineWithoutAPrefixBelongsToTheLineBefore) {
   EXPECT_EQ(WithoutOtherJobs(absl::StrCat(Line("big-1: two"), "lines: x\n", Line("other-2: two"),
                                           "more] lines\n", Line("the end")),
                              "big-1", "ps-0"),

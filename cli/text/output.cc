@@ -29,7 +29,8 @@ std::string JsonText(const google::protobuf::Message& message) {
   std::string json;
   const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
   if (printed.ok()) return json;
-  // It comes from a coordinator, which may hold what this program cannot print.
+  // The message comes from a coordinator. It may hold values that this program cannot print, such
+  // as a duration that is out of range.
   const nlohmann::ordered_json error = {
       {"error", absl::StrCat(message.GetTypeName(),
                              " cannot be shown as JSON: ", std::string(printed.message()))}};
@@ -53,14 +54,14 @@ void Emit(const nlohmann::ordered_json& value, YAML::Emitter& yaml) {
   } else if (value.is_string()) {
     yaml << value.get<std::string>();
   } else {
-    yaml << value.dump();  // numbers, true, false, null read the same in YAML
+    yaml << value.dump();  // numbers, true, false and null have the same form in YAML
   }
 }
 
-// One step of a path: a field by its name, an item by its number, or all of them.
+// One step of a path: a field by name, an item by number, or all items.
 struct PathStep {
-  std::string field;  // "": an item
-  int item = -1;      // -1: all
+  std::string field;  // "" if it is an item
+  int item = -1;      // -1: all items
 };
 struct PathPart {
   std::string text;  // before the path
@@ -69,17 +70,17 @@ struct PathPart {
 };
 
 absl::Status PathError(absl::string_view expression, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "jsonpath: ", what, " in '", expression,
-      "'; understood are {.field}, {.field[0]}, {.field[*].field} and text between them"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("jsonpath: ", what, " in '", expression,
+                   "'; use {.field}, {.field[0]}, {.field[*].field} and text between them"));
 }
 
-// What stands between braces, without them.
+// Parses the text between two braces. `expression` is quoted in errors.
 absl::StatusOr<std::vector<PathStep>> ParsePath(absl::string_view path,
                                                 absl::string_view expression) {
   std::vector<PathStep> steps;
   if (path.empty() || (path[0] != '.' && path[0] != '[')) {
-    return PathError(expression, "a path that does not begin with a dot");
+    return PathError(expression, "a path does not begin with a dot");
   }
   if (path == ".") return steps;
   while (!path.empty()) {
@@ -93,7 +94,7 @@ absl::StatusOr<std::vector<PathStep>> ParsePath(absl::string_view path,
     }
     const size_t end = path.find(']');
     if (path[0] != '[' || end == absl::string_view::npos) {
-      return PathError(expression, "a bracket that does not close");
+      return PathError(expression, "a bracket is not closed");
     }
     const absl::string_view item = path.substr(1, end - 1);
     PathStep step;
@@ -115,7 +116,7 @@ absl::StatusOr<std::vector<PathPart>> ParseExpression(absl::string_view expressi
     if (open == absl::string_view::npos) break;
     const size_t close = rest.find('}', open);
     if (close == absl::string_view::npos) {
-      return PathError(expression, "a brace that does not close");
+      return PathError(expression, "a brace is not closed");
     }
     auto steps = ParsePath(rest.substr(open + 1, close - open - 1), expression);
     if (!steps.ok()) return steps.status();
@@ -123,7 +124,7 @@ absl::StatusOr<std::vector<PathPart>> ParseExpression(absl::string_view expressi
     part.steps = *std::move(steps);
     rest.remove_prefix(close + 1);
   }
-  if (parts.empty()) return PathError(expression, "nothing");
+  if (parts.empty()) return PathError(expression, "no path");
   return parts;
 }
 

@@ -1,4 +1,4 @@
-// What every command's output has in common: tables, JSON, YAML, sizes and times.
+// Formats the output of all commands: tables, JSON, YAML, sizes and times.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace muster::cli {
 
-// kSpec: of jobs alone, as job files.
+// kSpec prints jobs as job files; it applies to jobs only.
 enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kJsonPath, kSpec };
 
-// Left-aligned columns, two spaces apart, no trailing spaces, a line break at the end.
+// A table with left-aligned columns, two spaces apart, without trailing spaces, with a final line
+// break.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
@@ -26,29 +27,29 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Fields named as in the proto and in the order of their numbers there, with a line break at the
-// end.
+// Returns the message as JSON with a final line break. Fields have their proto names and come in
+// the order of their numbers.
 std::string ToJson(const google::protobuf::Message& message);
-// The same fields as YAML.
+// Returns the fields of ToJson() as YAML.
 std::string ToYamlText(const google::protobuf::Message& message);
 
-// A part of kubectl's JSONPath over the same fields: text with {.field.field[0].field} in it, [*]
-// for all items and all values of a map, joined by spaces; "{.}" is everything. What is not there
-// is nothing. INVALID_ARGUMENT says what of the expression is not understood.
+// Checks an expression in a subset of kubectl's JSONPath, over the fields of ToJson(). It is text
+// with {.field.field[0].field} in it. [*] stands for all items of a list or all values of a map,
+// joined by spaces; "{.}" is the whole message. A field that does not exist gives no text. Returns
+// INVALID_ARGUMENT with the part that cannot be parsed.
 absl::Status CheckJsonPath(absl::string_view expression);
-// With a line break at the end. The expression was checked.
+// Evaluates an expression and adds a line break. Requires: CheckJsonPath(expression) is OK.
 std::string ToJsonPath(const google::protobuf::Message& message, absl::string_view expression);
 
-std::string FormatClock(
-    absl::Duration duration);               // "00:01:10", "26:00:00", "--:--:--" when infinite
-std::string FormatAge(absl::Duration age);  // "12s", "5m", "3h", "2d"
-std::string FormatUtc(absl::Time time);     // "2026-11-21 12:53:15 UTC"
-std::string FormatCount(double count);      // "7", "812", "12,345", "0.25"
+std::string FormatClock(absl::Duration duration);  // "00:01:10", "26:00:00"; "--:--:--" if infinite
+std::string FormatAge(absl::Duration age);         // "12s", "5m", "3h", "2d"
+std::string FormatUtc(absl::Time time);            // "2026-11-21 12:53:15 UTC"
+std::string FormatCount(double count);             // "7", "812", "12,345", "0.25"
 
-// How a stream can be written to.
+// The abilities of the terminal behind a file descriptor.
 struct Terminal {
-  bool interactive = false;  // one line may be redrawn
-  bool color = false;        // interactive and NO_COLOR not set
+  bool interactive = false;  // a line can be redrawn
+  bool color = false;        // interactive, and NO_COLOR is not set
   int width = 80;
 
   static Terminal Of(int fd);

@@ -51,13 +51,13 @@ v1::Job FinishedJob() {
   return job;
 }
 
-TEST(OutputTest, ProgressLineSaysEverythingWhereThereIsRoom) {
+TEST(OutputTest, ProgressLineHasAllPartsIfThereIsRoom) {
   EXPECT_EQ(ProgressLine(RunningJob(), 120),
             "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  "
             "2/2 workers 2/2 ps");
 }
 
-TEST(OutputTest, ProgressLineDropsWhatDoesNotFit) {
+TEST(OutputTest, ProgressLineDropsPartsThatDoNotFit) {
   EXPECT_EQ(ProgressLine(RunningJob(), 80),
             "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10");
   EXPECT_EQ(ProgressLine(RunningJob(), 40), "char-gpt-1 RUNNING  43% step 860/2000");
@@ -66,15 +66,15 @@ TEST(OutputTest, ProgressLineDropsWhatDoesNotFit) {
             "eta 00:01:10");
 }
 
-TEST(OutputTest, ProgressLineOfAWaitingJobSaysWhatItWaitsFor) {
+TEST(OutputTest, ProgressLineOfAWaitingJobShowsTheMembersItNeeds) {
   v1::Job job = RunningJob();
-  job.set_state(v1::QUEUED);  // again: the members are those of the generation before
+  job.set_state(v1::QUEUED);  // again: `workers` and `ps` are those of the previous generation
   job.clear_progress();
 
   EXPECT_EQ(ProgressLine(job, 80), "char-gpt-1 QUEUED  0/2 workers 0/2 ps");
 }
 
-TEST(OutputTest, TroubleIsInTheLineOfProgressAndInTheTable) {
+TEST(OutputTest, TroubleIsInTheProgressLineAndInTheTable) {
   v1::Job job = RunningJob();
   job.mutable_trouble()->set_reason("STORAGE_FULL");
   job.mutable_trouble()->set_message("the checkpoint of step 860 could not be written: disk full");
@@ -85,7 +85,7 @@ TEST(OutputTest, TroubleIsInTheLineOfProgressAndInTheTable) {
               HasSubstr("\nTrouble            the checkpoint of step 860 could not"));
 }
 
-TEST(OutputTest, ALossIsShownOnceThereIsOneAndWithItsDigits) {
+TEST(OutputTest, ShowsALossWithItsDigitsAsSoonAsThereIsOne) {
   v1::Job job = RunningJob();
   job.mutable_progress()->set_loss(5.6e-5);
   EXPECT_THAT(ProgressLine(job, 200), HasSubstr("  loss 5.6e-05  "));
@@ -129,7 +129,7 @@ TEST(OutputTest, JobSummary) {
             "checkpoint         /tmp/step-00002000\n");
 }
 
-TEST(OutputTest, DescriptionHoldsSpecAndEvents) {
+TEST(OutputTest, DescriptionHasSpecAndEvents) {
   v1::JobEvent event;
   event.mutable_time()->set_seconds(kNow);
   event.set_state(v1::RUNNING);
@@ -145,7 +145,7 @@ TEST(OutputTest, DescriptionHoldsSpecAndEvents) {
               HasSubstr("Events\n  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps"));
 }
 
-TEST(OutputTest, TheTimesOfAJobFileAreShownWhileTheyPass) {
+TEST(OutputTest, ShowsTheTimeLimitsThatAreRunning) {
   v1::Job job = RunningJob();
   const absl::Time now = absl::FromUnixSeconds(kNow);
   EXPECT_THAT(DescribeJob(job, {}, now), Not(HasSubstr("Active  ")));
@@ -174,7 +174,7 @@ TEST(OutputTest, TheTimesOfAJobFileAreShownWhileTheyPass) {
   EXPECT_THAT(DescribeJob(job, {}, now), HasSubstr("not by ttl_after_finished"));
 }
 
-TEST(OutputTest, RecoveriesAreShownWithWhatTheyCost) {
+TEST(OutputTest, ShowsRecoveriesWithTheirCost) {
   v1::Job job = RunningJob();
   EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)), Not(HasSubstr("Recoveries")));
   v1::JobRecovery& recovery = *job.mutable_recovery();
@@ -182,9 +182,10 @@ TEST(OutputTest, RecoveriesAreShownWithWhatTheyCost) {
   recovery.set_in_row(2);
   recovery.set_step(170);
   recovery.set_steps_again(71);
-  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
-              HasSubstr("Recoveries         3, the last 2 without a new step between; the last one "
-                        "at step 170; 71 steps were made again in all\n"));
+  EXPECT_THAT(
+      DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
+      HasSubstr("Recoveries         3, the last 2 in a row without a new step; the last one "
+                "at step 170; 71 steps were repeated in total\n"));
   recovery.set_resumed_step(100);
   recovery.set_rollbacks(2);
   recovery.add_left_out_batches(57);
@@ -195,8 +196,8 @@ TEST(OutputTest, RecoveriesAreShownWithWhatTheyCost) {
             HasSubstr("Rollbacks          2, without these batches of the data: 57, 81\n")));
   recovery.clear_rollbacks();
   EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
-              HasSubstr("Left out           these batches of the data, as by the job that it goes "
-                        "on from: 57, 81\n"));
+              HasSubstr("Left out           these batches of the data, as in the job that it "
+                        "continues: 57, 81\n"));
 }
 
 TEST(OutputTest, AnAllreduceJobHasNoPs) {
@@ -212,7 +213,7 @@ TEST(OutputTest, AnAllreduceJobHasNoPs) {
   EXPECT_EQ(ProgressLine(job, 80), "char-gpt-1 QUEUED  0/2 workers no ps");
 }
 
-TEST(OutputTest, JsonAndYamlNameFieldsAsTheProtoDoes) {
+TEST(OutputTest, JsonAndYamlUseTheFieldNamesOfTheProto) {
   v1::Checkpoint checkpoint;
   checkpoint.set_job("char-gpt-1");
   checkpoint.set_size_bytes(7);
@@ -225,7 +226,7 @@ TEST(OutputTest, JsonAndYamlNameFieldsAsTheProtoDoes) {
             "job: char-gpt-1\nsize_bytes: 7\nfiles:\n  - name: model.safetensors\n");
 }
 
-TEST(OutputTest, WhatHasNoJsonIsSaidInItsPlace) {
+TEST(OutputTest, AMessageThatHasNoJsonFormPrintsAnError) {
   v1::Job job;
   job.mutable_spec()->mutable_start_timeout()->set_nanos(2'000'000'000);
 
@@ -275,7 +276,7 @@ TEST(OutputTest, TheWideTableSaysWhyAJobWaits) {
                     HasSubstr("Labels             env=prod,team=vision\n")));
 }
 
-TEST(OutputTest, JobsAreSortedByAnyColumnEitherWay) {
+TEST(OutputTest, SortsJobsByAnyColumnInBothDirections) {
   std::vector<v1::Job> jobs = {RunningJob(), WaitingJob()};
   auto order = [&](const std::string& column) {
     EXPECT_TRUE(SortJobs(column, jobs).ok()) << column;
@@ -286,11 +287,11 @@ TEST(OutputTest, JobsAreSortedByAnyColumnEitherWay) {
   EXPECT_EQ(order("-priority"), "jobs/bert-2");
   EXPECT_EQ(order("-step"), "jobs/char-gpt-1");
   EXPECT_THAT(std::string(SortJobs("size", jobs).message()),
-              HasSubstr("there are age, loss, name"));
+              HasSubstr("the columns are age, loss, name"));
 }
 
-// Keys have the order of the fields' numbers in the proto, in JSON as in YAML.
-TEST(OutputTest, KeysHaveOneOrder) {
+// JSON and YAML have the keys in the order of the field numbers in the proto.
+TEST(OutputTest, KeysHaveTheOrderOfTheProto) {
   v1::Job job = WaitingJob();
   job.mutable_spec()->clear_labels();
   job.mutable_waiting()->clear_message();

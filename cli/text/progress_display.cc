@@ -16,7 +16,7 @@ void ProgressDisplay::Update(const v1::Job& job, absl::Time now) {
   SayEvaluations(job.progress());
   if (terminal_.interactive) {
     Clear();
-    // One column stays free: a full line would wrap.
+    // One column stays free, because a full line would wrap.
     std::fputs(above_.c_str(), stderr);
     std::fputs(ProgressLine(job, terminal_.width - 1, terminal_.color).c_str(), stderr);
     std::fflush(stderr);
@@ -28,8 +28,8 @@ void ProgressDisplay::Update(const v1::Job& job, absl::Time now) {
   last_state_ = job.state();
 }
 
-// The last one may be known before it is recorded: a later update says it then. A job ends only
-// after all of them are recorded.
+// The progress may have the last evaluation before it is recorded; a later update prints it. A job
+// ends only after all its evaluations are recorded.
 void ProgressDisplay::SayEvaluations(const v1::JobProgress& progress) {
   if (!progress.has_evaluation_loss() || progress.evaluation_step() < evaluations_before_) return;
   for (const Evaluation& evaluation : evaluations_(evaluations_before_)) {

@@ -1,4 +1,4 @@
-// A job's progress on stderr while a command waits for it.
+// Shows a job's progress on stderr while a command waits for the job.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,27 @@ struct Evaluation {
   double loss = 0;
   std::optional<double> accuracy;  // [0, 1]
 };
-// Reads the recorded evaluations of the job from a step on, in order. Blocks for a call.
+// Returns the recorded evaluations of the job from a step on, in order. Blocks for one call to the
+// coordinator.
 using EvaluationSource = std::function<std::vector<Evaluation>(int64_t first_step)>;
 
-// On a terminal one line that is redrawn, and what stands above it; elsewhere a line at every
-// change of state and every 5 s. Evaluations get lines of their own.
+// Draws the progress. On a terminal it redraws one line and the lines above it. Otherwise it prints
+// a line at every change of state and every 5 s. Evaluations get their own lines.
+// Thread-compatible.
 class ProgressDisplay {
  public:
-  // Updates come once a second, so they leave evaluations out: `evaluations` has all of them.
+  // `evaluations` returns all evaluations. Updates come only once a second, so they skip some.
   ProgressDisplay(Terminal terminal, EvaluationSource evaluations)
       : terminal_(terminal), evaluations_(std::move(evaluations)) {}
   ~ProgressDisplay() { Clear(); }
 
   void Update(const v1::Job& job, absl::Time now);
-  // Lines that are drawn above the one of progress from then on, on a terminal only: a curve.
+  // Sets the lines to draw above the progress line from now on, for example a curve. No effect
+  // without a terminal.
   void SetAbove(std::string lines) { above_ = std::move(lines); }
-  // A line that stays.
+  // Prints a line that stays.
   void Say(const std::string& line);
-  // Takes the redrawn line away, so that others may write.
+  // Erases the redrawn lines, so that other output can follow.
   void Clear();
 
  private:
@@ -45,10 +48,10 @@ class ProgressDisplay {
   const Terminal terminal_;
   const EvaluationSource evaluations_;
   std::string above_;
-  int lines_drawn_ = 0;  // what Clear() takes away
+  int lines_drawn_ = 0;  // lines that Clear() erases
   absl::Time last_line_ = absl::InfinitePast();
   v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
-  int64_t evaluations_before_ = 0;  // of steps before this one all are said
+  int64_t evaluations_before_ = 0;  // all evaluations before this step are printed
 };
 
 }  // namespace muster::cli

@@ -11,7 +11,7 @@ namespace {
 
 class ProgressDisplayTest : public ::testing::Test {
  protected:
-  // Returns the lines that an update prints. Its newest evaluation is that of `step`.
+  // Returns the lines that an update prints. `step` is the step of its newest evaluation.
   std::string Update(int64_t step, v1::JobState state = v1::RUNNING) {
     v1::Job job;
     job.set_name("jobs/net-1");
@@ -30,7 +30,7 @@ class ProgressDisplayTest : public ::testing::Test {
                            }};
 };
 
-TEST_F(ProgressDisplayTest, SaysEveryEvaluationOnceAlsoThoseBetweenTwoUpdates) {
+TEST_F(ProgressDisplayTest, PrintsEveryEvaluationOnceEvenBetweenUpdates) {
   recorded_ = {{.step = 0, .loss = 2.5}, {.step = 50, .loss = 2}, {.step = 100, .loss = 1.5}};
   EXPECT_EQ(Update(100),
             "step 0: evaluation loss 2.5\n"
@@ -42,7 +42,7 @@ TEST_F(ProgressDisplayTest, SaysEveryEvaluationOnceAlsoThoseBetweenTwoUpdates) {
   EXPECT_EQ(Update(150), "step 150: evaluation loss 5.6e-05, accuracy 97.00 %\n");
 }
 
-TEST_F(ProgressDisplayTest, OneThatIsNotRecordedYetIsSaidByALaterUpdate) {
+TEST_F(ProgressDisplayTest, ALaterUpdatePrintsAnEvaluationThatWasNotRecordedYet) {
   EXPECT_EQ(Update(50), "net-1 RUNNING  0/1 workers 0/1 ps\n");
   recorded_ = {{.step = 50, .loss = 2}};
   EXPECT_EQ(Update(50, v1::SUCCEEDED), "step 50: evaluation loss 2\nnet-1 SUCCEEDED\n");

@@ -17,7 +17,7 @@
 namespace muster::cli {
 namespace {
 
-// One kind of process of the job. What stands here is what k8s/base says of the same role.
+// One kind of process of the job. The values are those of the same role in k8s/base.
 struct Role {
   std::string name;
   int64_t count;
@@ -43,8 +43,8 @@ int64_t WorkersOf(const v1::JobSpec& job, const RenderOptions& options) {
   return options.workers != 0 ? options.workers : job.resources().workers().max();
 }
 
-// How pods of the job reach the coordinator: its host's name as JobSet, or Volcano's plugin svc,
-// gives it.
+// Returns the host name under which pods of the job reach the coordinator. JobSet, or Volcano's
+// plugin svc, creates it.
 std::string CoordinatorHost(const v1::JobSpec& job, RenderTarget target) {
   return absl::StrCat(job.name(), "-coordinator-0", target == RenderTarget::kVolcano ? "" : "-0",
                       ".", job.name());
@@ -93,8 +93,9 @@ std::vector<Role> RolesOf(const v1::JobSpec& job, const RenderOptions& options) 
                               options.gpus),
        .grace_seconds = 30,
        .data_port = 9500});
-  // The same request makes the same job: this pod may be tried again. All pods start together, and
-  // the coordinator has no name before its own does.
+  // The request id makes a retry of this pod harmless: the same id creates the same job. All pods
+  // start together, and the name of the coordinator does not resolve before its pod exists, so the
+  // submission waits.
   std::vector<std::string> submit = {
       absl::StrCat("--server=", CoordinatorHost(job, options.target), ":7070"),
       "submit",
@@ -123,7 +124,7 @@ std::string Ports(const Role& role) {
   return absl::StrCat(ports, "    - {name: health, containerPort: 9410}\n",
                       "  livenessProbe:\n    grpc: {port: 9410}\n    initialDelaySeconds: 10\n",
                       "    timeoutSeconds: 5\n    failureThreshold: 6\n",
-                      // A process that hangs ignores SIGTERM: the kubelet need not wait for it.
+                      // A process that hangs ignores SIGTERM, so the kubelet need not wait long.
                       "    terminationGracePeriodSeconds: 10\n");
 }
 
@@ -165,7 +166,7 @@ std::vector<Volume> VolumesOf(const Role& role, const v1::JobSpec& job,
   return volumes;
 }
 
-// The metadata and spec of a pod template.
+// Returns the metadata and spec of a pod template.
 std::string PodTemplate(const Role& role, const v1::JobSpec& job, const RenderOptions& options) {
   std::string mounts, volumes;
   for (const Volume& volume : VolumesOf(role, job, options)) {
@@ -177,7 +178,7 @@ std::string PodTemplate(const Role& role, const v1::JobSpec& job, const RenderOp
   for (const std::string& argument : role.arguments) {
     absl::StrAppend(&arguments, "    - ", argument, "\n");
   }
-  // Volcano's plugin brings its own variable.
+  // Volcano's plugin env sets VC_TASK_INDEX instead.
   const bool needs_index = role.data_port > 0 && options.target != RenderTarget::kVolcano;
   const std::string container = absl::StrCat(
       "- name: ", role.name, "\n", "  image: ", options.image_prefix, role.image, ":", Version(),
@@ -191,7 +192,8 @@ std::string PodTemplate(const Role& role, const v1::JobSpec& job, const RenderOp
   return absl::StrCat(
       "metadata:\n  labels: {app.kubernetes.io/part-of: muster, muster.io/job: ", job.name(),
       ", app.kubernetes.io/component: ", role.name, "}\n", "spec:\n",
-      // A daemon is started again where it is; a submission that failed is another pod.
+      // A daemon restarts in its pod. A failed submission gets a new pod, so that its exit code is
+      // seen.
       "  restartPolicy: ", role.name == "submit" ? "Never" : "OnFailure", "\n",
       "  terminationGracePeriodSeconds: ", role.grace_seconds, "\n",
       "  automountServiceAccountToken: false\n  enableServiceLinks: false\n",
@@ -203,24 +205,25 @@ std::string PodTemplate(const Role& role, const v1::JobSpec& job, const RenderOp
 
 std::string Heading(const v1::JobSpec& job, const RenderOptions& options) {
   std::string heading =
-      absl::StrCat("# muster render: ", job.name(), ", started for this job and ended with it.\n");
+      absl::StrCat("# muster render: ", job.name(), "; starts for this job and ends with it.\n");
   if (options.insecure) {
     absl::StrAppend(&heading,
-                    "# Without certificates: the NetworkPolicy alone keeps others out.\n");
+                    "# Without certificates: only the NetworkPolicy keeps other pods out.\n");
   } else {
     absl::StrAppend(&heading, "# Needs the Secrets muster-coordinator-tls, muster-ps-tls, ",
                     "muster-worker-tls and muster-admin-tls\n# (docs/kubernetes.md); the ",
-                    "coordinator's certificate for the name ", CoordinatorHost(job, options.target),
-                    ".\n");
+                    "coordinator's certificate must have the name ",
+                    CoordinatorHost(job, options.target), ".\n");
   }
   if (options.state_claim.empty()) {
-    absl::StrAppend(&heading,
-                    "# Checkpoints go with the pods: --state-claim names a volume that stays.\n");
+    absl::StrAppend(
+        &heading, "# Checkpoints vanish with the pods; --state-claim names a volume that stays.\n");
   }
   return heading;
 }
 
-// The job file, and whom the job's pods may speak to: one another, and the cluster's DNS.
+// Returns the job file as a ConfigMap, and a NetworkPolicy. It lets the job's pods talk only to
+// each other and to the cluster's DNS.
 std::string CommonObjects(const v1::JobSpec& job, const RenderOptions& options) {
   const std::string metadata = absl::StrCat(
       "  namespace: ", options.name_space,
@@ -241,12 +244,12 @@ std::string CommonObjects(const v1::JobSpec& job, const RenderOptions& options) 
 std::string JobSet(const v1::JobSpec& job, const RenderOptions& options) {
   std::string jobs;
   for (const Role& role : RolesOf(job, options)) {
-    // Exit codes 1 and 2: the job failed, or is faulty. Another try would change nothing.
+    // With exit code 1 the job failed, with 2 it is faulty. A retry would not help.
     const std::string failures =
         role.name == "submit"
             ? "          podFailurePolicy:\n            rules:\n              - action: FailJob\n"
               "                onExitCodes: {containerName: submit, operator: In, values: [1, 2]}\n"
-              // Kubernetes 1.27 wants the field, later ones do not mind.
+              // Kubernetes 1.27 requires the field; later versions accept it.
               "                onPodConditions: []\n"
             : "";
     absl::StrAppend(&jobs, "    - name: ", role.name, "\n      replicas: 1\n      template:\n",
@@ -288,15 +291,15 @@ std::string Volcano(const v1::JobSpec& job, const RenderOptions& options) {
 }
 
 constexpr absl::string_view kSlurmScript = R"(#!/bin/bash
-# muster render: @NAME@, started for this job and ended with it. sbatch THIS_FILE
+# muster render: @NAME@; starts for this job and ends with it. Run: sbatch THIS_FILE
 #SBATCH --job-name=@NAME@
 #SBATCH --nodes=@WORKERS@
 #SBATCH --ntasks-per-node=3
-@DIRECTIVES@# So that there is time for a checkpoint when the time is over.
+@DIRECTIVES@# Slurm sends SIGTERM 120 s before the time limit, which leaves time for a checkpoint.
 #SBATCH --signal=B:TERM@120
 set -uo pipefail
 programs=${MUSTER_PROGRAMS:-@PROGRAMS@}
-# On a file system that all nodes see. Checkpoints stay there.
+# The folder must be on a file system that all nodes share. Checkpoints stay there.
 state=${MUSTER_STATE:-$PWD/@NAME@-$SLURM_JOB_ID}
 mkdir -p "$state/logs" && rm -f "$state/address" || exit 73
 cat >"$state/job.yaml" <<'END_OF_MUSTER_JOB'
@@ -304,7 +307,7 @@ cat >"$state/job.yaml" <<'END_OF_MUSTER_JOB'
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 steps=()
-# Of our own steps alone; the coordinator first: members that find none do not wait for their jobs to go on.
+# Ends only our own steps. The coordinator ends first: members without one do not wait for their jobs to continue.
 finish() {
   for step in "${steps[@]}"; do kill -TERM "$step" 2>/dev/null; wait "$step"; done
 }
@@ -315,7 +318,7 @@ srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" --output="$state/logs/coo
   --state_dir="$state/coordinator" @SECURITY@ &
 steps+=($!)
 until [ -s "$state/address" ]; do
-  kill -0 "${steps[0]}" 2>/dev/null || { echo "the coordinator ended: see $state/logs/coordinator.log" >&2; exit 1; }
+  kill -0 "${steps[0]}" 2>/dev/null || { echo "the coordinator ended; see $state/logs/coordinator.log" >&2; exit 1; }
   sleep 0.2
 done
 server=$(cat "$state/address")
@@ -328,7 +331,7 @@ submission=$!
 suspend() {
   job=$("$programs/muster" --server="$server" @CLIENT@-o name list --state running | head -n 1)
   [ -z "$job" ] || "$programs/muster" --server="$server" @CLIENT@suspend "${job##*/}" --wait
-  echo "told to stop: checkpoints are in $state/coordinator/jobs; checkpoint.resume_from goes on from one" >&2
+  echo "stopped on request: checkpoints are in $state/coordinator/jobs; checkpoint.resume_from continues from one" >&2
   kill "$submission"
 }
 trap suspend TERM
@@ -370,7 +373,7 @@ std::string Slurm(const v1::JobSpec& job, const RenderOptions& options) {
        {"@SECURITY@", options.insecure ? "--insecure" : absl::StrCat("--tls=", options.tls)}});
 }
 
-// What is written into YAML and scripts as it is.
+// Returns whether `text` can be written into YAML and shell scripts without quotes.
 bool IsPlain(absl::string_view text) {
   constexpr absl::string_view kOthers = "-_./:,@";
   return std::all_of(text.begin(), text.end(), [&](char c) {
@@ -399,22 +402,22 @@ absl::Status CheckOptions(const v1::JobSpec& job, const RenderOptions& options) 
       {"--programs", options.programs, is_slurm, "slurm"}};
   for (const auto& word : words) {
     if (!word.value.empty() && !word.fits) {
-      return Fault(word.option, absl::StrCat("is for ", word.where));
+      return Fault(word.option, absl::StrCat("is only for ", word.where));
     }
     if (!IsPlain(word.value)) {
       return Fault(word.option,
-                   absl::StrCat("'", word.value, "' has characters that mean something ",
-                                "to YAML or to a shell"));
+                   absl::StrCat("'", word.value, "' has characters with a special meaning ",
+                                "in YAML or in a shell"));
     }
   }
   if (!IsValidName(options.name_space)) {
-    return Fault("--namespace", absl::StrCat("'", options.name_space, "' is no valid name"));
+    return Fault("--namespace", absl::StrCat("'", options.name_space, "' is not a valid name"));
   }
   if (is_slurm && options.insecure == !options.tls.empty()) {
-    return Fault("--tls", "the folder with certificates, or --insecure");
+    return Fault("--tls", "give either the folder with certificates or --insecure");
   }
   if (options.target == RenderTarget::kKueue && options.queue.empty()) {
-    return Fault("--queue", "which LocalQueue admits it?");
+    return Fault("--queue", "name the LocalQueue that admits it");
   }
   const v1::WorkerCount& range = job.resources().workers();
   if (const int64_t workers = WorkersOf(job, options);
@@ -425,8 +428,8 @@ absl::Status CheckOptions(const v1::JobSpec& job, const RenderOptions& options) 
   const bool has_gpus = absl::StartsWith(options.devices, "cuda");
   if (options.gpus < 0 || (options.gpus > 0) != has_gpus) {
     return Fault("--gpus",
-                 absl::StrCat("how many each worker has, with --devices=cuda:... and only ",
-                              "then (is ", options.gpus, " with ", options.devices, ")"));
+                 absl::StrCat("give the number per worker if and only if --devices is ",
+                              "cuda:... (is ", options.gpus, " with ", options.devices, ")"));
   }
   return absl::OkStatus();
 }
@@ -439,7 +442,7 @@ absl::StatusOr<RenderTarget> ParseRenderTarget(absl::string_view word) {
   if (word == "volcano") return RenderTarget::kVolcano;
   if (word == "slurm") return RenderTarget::kSlurm;
   return Fault("--target",
-               absl::StrCat("'", word, "' is none of jobset, kueue, volcano and slurm"));
+               absl::StrCat("'", word, "' is not one of jobset, kueue, volcano and slurm"));
 }
 
 absl::StatusOr<std::string> Render(const v1::JobSpec& job, const RenderOptions& options) {

@@ -1,4 +1,5 @@
-// What is refused; that what comes out is taken by others is tested in tests/k8s/render_test.py.
+// Tests options that are refused. tests/k8s/render_test.py tests that batch systems accept the
+// output.
 #include "cli/text/render.h"
 
 #include <string>
@@ -27,14 +28,14 @@ v1::JobSpec Job() {
   return *job;
 }
 
-TEST(RenderTest, HasAsManyWorkersAsTheJobMayHave) {
+TEST(RenderTest, DefaultsToTheMaximumOfWorkers) {
   const auto rendered = Render(Job(), {.target = RenderTarget::kSlurm, .insecure = true});
   ASSERT_TRUE(rendered.ok()) << rendered.status();
   EXPECT_THAT(*rendered, HasSubstr("#SBATCH --nodes=4\n"));
   EXPECT_THAT(*rendered, Not(ContainsRegex("@[A-Z]+@")));
 }
 
-TEST(RenderTest, WithoutPsThereIsNone) {
+TEST(RenderTest, AJobWithoutPsStartsNone) {
   v1::JobSpec job = Job();
   job.mutable_resources()->set_ps(0);
   const auto rendered = Render(job, {.target = RenderTarget::kSlurm, .insecure = true});
@@ -42,7 +43,7 @@ TEST(RenderTest, WithoutPsThereIsNone) {
   EXPECT_THAT(*rendered, Not(HasSubstr("/ps")));
 }
 
-TEST(RenderTest, NamesTheOptionThatDoesNotFit) {
+TEST(RenderTest, AnErrorNamesTheOptionThatDoesNotFit) {
   const struct {
     RenderOptions options;
     std::string says;
@@ -51,11 +52,11 @@ TEST(RenderTest, NamesTheOptionThatDoesNotFit) {
       {{.workers = 5}, "--workers"},
       {{.devices = "cuda:all"}, "--gpus"},
       {{.gpus = 8}, "--gpus"},
-      {{.queue = "night"}, "--queue: is for kueue, volcano, slurm"},
-      {{.target = RenderTarget::kKueue}, "--queue: which"},
+      {{.queue = "night"}, "--queue: is only for kueue, volcano, slurm"},
+      {{.target = RenderTarget::kKueue}, "--queue: name the LocalQueue"},
       {{.target = RenderTarget::kSlurm}, "--tls"},
       {{.target = RenderTarget::kSlurm, .insecure = true, .tls = "/tls"}, "--tls"},
-      {{.tls = "/tls"}, "--tls: is for slurm"},
+      {{.tls = "/tls"}, "--tls: is only for slurm"},
       {{.target = RenderTarget::kSlurm, .insecure = true, .state_claim = "x"}, "--state-claim"},
       {{.name_space = "A b"}, "--namespace"},
       {{.image_prefix = "x\n  y: z"}, "--image-prefix"},

@@ -14,8 +14,8 @@
 namespace muster::cli {
 namespace {
 
-// Fields of tensorflow.Event, Summary and Summary.Value, with their wire types: the number times
-// eight, plus 0 (varint), 1 (64 bits), 2 (length) or 5 (32 bits).
+// Fields of tensorflow.Event, Summary and Summary.Value with their wire types: the field number
+// times eight, plus 0 (varint), 1 (64 bits), 2 (length) or 5 (32 bits).
 constexpr char kWallTime = 1 * 8 + 1;
 constexpr char kStep = 2 * 8 + 0;
 constexpr char kFileVersion = 3 * 8 + 2;
@@ -42,7 +42,8 @@ void AppendText(char field, absl::string_view text, std::string& bytes) {
   bytes.append(text.data(), text.size());
 }
 
-// A CRC of data that holds CRCs would be weak: so TFRecord turns it and adds a constant.
+// TFRecord rotates the CRC and adds a constant, because the CRC of data that contains CRCs would be
+// weak.
 uint32_t MaskedCrc(absl::string_view bytes) {
   const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
   const uint32_t crc = Crc32c(absl::MakeConstSpan(data, bytes.size()));
@@ -112,7 +113,7 @@ absl::Status EventFile::Close() {
   file_ = nullptr;
   if (!failed_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat(path_, ": cannot be written: is the disk full?"));
+      absl::StrCat(path_, ": cannot write; check that the disk is not full"));
 }
 
 }  // namespace muster::cli

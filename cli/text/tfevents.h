@@ -1,4 +1,4 @@
-// TensorBoard's event files.
+// Writes TensorBoard's event files.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace muster::cli {
 
-// Writes scalars into one file, which TensorBoard finds by its name. Records are those of TFRecord:
+// Writes scalars into one file whose name TensorBoard recognizes. The records are TFRecords:
 // length, masked CRC32C of the length, the event, masked CRC32C of the event. Not thread-safe.
 class EventFile {
  public:
-  // Makes `folder` where it is not there, and in it "events.out.tfevents.SECONDS.NAME" anew.
+  // Creates the file "events.out.tfevents.SECONDS.NAME" in `folder`, and the folder if it is
+  // missing. Replaces a file of that name.
   static absl::StatusOr<std::unique_ptr<EventFile>> Create(const std::string& folder,
                                                            absl::string_view name,
                                                            absl::Time start);
   ~EventFile();
 
   void AddScalar(absl::string_view tag, int64_t step, double value, absl::Time time);
-  // OK: all of it is in the file.
+  // Returns OK if everything was written to the file. Requires: called at most once, and last.
   absl::Status Close();
 
   const std::string& path() const { return path_; }

@@ -43,12 +43,13 @@ std::string WrittenFile(const std::string& folder) {
   return (*file)->path();
 }
 
-// The first record, byte by byte: worked out from the formats, and the CRCs by Python's crc32c.
+// The expected bytes come from the formats, the CRCs from Python's crc32c.
 TEST(TfeventsTest, TheFirstRecordIsTheVersion) {
   const std::string path = WrittenFile(::testing::TempDir() + "/bytes");
   EXPECT_THAT(path, HasSubstr("/events.out.tfevents.1800000000.line-1"));
   const std::string bytes = ReadAll(path);
-  ASSERT_EQ(At<uint64_t>(bytes, 0), 24) << "a double and a text of 13, each with what precedes it";
+  ASSERT_EQ(At<uint64_t>(bytes, 0), 24)
+      << "a double and a text of 13 bytes, each with its field header";
   EXPECT_EQ(At<uint32_t>(bytes, 8), 0x224b7fa3U);
   EXPECT_EQ(bytes.substr(12, 1), "\x09");
   EXPECT_EQ(At<double>(bytes, 13), 1.8e9);
@@ -57,7 +58,7 @@ TEST(TfeventsTest, TheFirstRecordIsTheVersion) {
             "brain.Event:2");
 }
 
-TEST(TfeventsTest, EveryRecordFollowsTheOneBefore) {
+TEST(TfeventsTest, RecordsFollowEachOtherWithoutGaps) {
   const std::string bytes = ReadAll(WrittenFile(::testing::TempDir() + "/records"));
   int records = 0;
   size_t offset = 0;
@@ -89,7 +90,7 @@ assert loss[7].wall_time == 1800000007
   EXPECT_EQ(std::system(absl::StrCat("python3 ", script, " ", folder).c_str()), 0);
 }
 
-TEST(TfeventsTest, AFolderThatCannotBeMadeIsNamed) {
+TEST(TfeventsTest, AnErrorNamesTheFolderThatCannotBeMade) {
   const auto file = EventFile::Create("/proc/nobody/here", "line-1", kStart);
   ASSERT_FALSE(file.ok());
   EXPECT_THAT(std::string(file.status().message()), HasSubstr("/proc/nobody/here"));

@@ -13,17 +13,17 @@
 namespace muster::cli {
 namespace {
 
-// Longer than the others' mean by this much: who is it that they wait for?
+// A worker is a straggler if its own time exceeds the mean of the others by this factor.
 constexpr double kStragglerFactor = 1.2;
 
-// Of one worker, in seconds a step.
+// The times of one worker, in seconds per step.
 struct StepCost {
   std::string worker;
   double step = 0, data = 0, compute = 0, wait = 0, forward = 0, backward = 0;
   double sent_bytes = 0, received_bytes = 0, samples_per_second = 0;
   int64_t steps = 0;
 
-  double own() const { return data + compute; }  // what nobody else can shorten
+  double own() const { return data + compute; }  // the time that does not depend on other members
 };
 
 StepCost CostOf(const v1::MemberTiming& member) {
@@ -56,12 +56,13 @@ std::string StragglerLine(const std::vector<StepCost>& costs, const StepCost& sl
   others = (others - slowest.own()) / static_cast<double>(costs.size() - 1);
   if (slowest.own() < kStragglerFactor * others) return "";
   return absl::StrCat("straggler: ", slowest.worker, " needs ", Millis(slowest.own()),
-                      " ms of its own for a step, the others ", Millis(others), " ms (x",
+                      " ms of its own per step, the others ", Millis(others), " ms (x",
                       absl::StrFormat("%.1f", slowest.own() / std::max(others, 1e-9)),
-                      "): they wait for it\n");
+                      "); the others wait for it\n");
 }
 
-// Of the worker that has most to do itself: what it waits for is nobody's computing.
+// Returns the sentence about what bounds the job. It is based on the worker with the most work of
+// its own: that worker waits for no other worker's computation, so its waiting is communication.
 std::string Verdict(const StepCost& slowest) {
   const std::string arithmetic =
       absl::StrCat(Millis(slowest.data), " data + ", Millis(slowest.compute), " compute + ",
@@ -122,7 +123,7 @@ std::string TimingText(const std::string& job, const v1::ReadJobTimingResponse& 
     if (member.timing().steps() > 0) costs.push_back(CostOf(member));
   }
   if (costs.empty()) {
-    return absl::StrCat(job, ": no worker has finished a step yet, or it does not run\n");
+    return absl::StrCat(job, ": no worker has finished a step yet, or the job does not run\n");
   }
   const bool split = std::ranges::any_of(costs, [](const auto& cost) { return cost.forward > 0; });
   std::vector<std::string> header = {"WORKER", "STEPS", "STEP ms", "DATA"};

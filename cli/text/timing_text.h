@@ -1,4 +1,4 @@
-// Where the time of a job's steps goes, as people read it.
+// Formats the time that the steps of a job take, by phase, for people.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace muster::cli {
 
-// What came to `after` since `before`, by member; all of it where that is another generation's, or
-// nothing came.
+// Returns the difference of `after` and `before` for each member. A member keeps the values of
+// `after` if it is new, has another generation, or made no step since.
 v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
                                 const v1::ReadJobTimingResponse& after);
 
-// A row for each worker, in milliseconds a step, and what that means: who holds the others up, and
-// whether it is input, computing or communication that bounds the job, with the arithmetic. Says so
-// where there is nothing yet.
+// Returns a row for each worker, in milliseconds per step, and conclusions: the straggler, if there
+// is one, and whether input, computation or communication bounds the job, with the arithmetic. If
+// no worker has finished a step, it says so.
 //
 //   WORKER    STEPS  STEP  DATA  FORWARD  BACKWARD  WAIT  SAMPLES/S
 //   worker-0    120  52.1   0.4     20.3      28.0   3.4        307

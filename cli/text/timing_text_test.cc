@@ -16,7 +16,7 @@ struct Seconds {
   double data = 0, compute = 0, wait = 0;
 };
 
-// 100 steps of a worker.
+// Adds 100 steps of a worker.
 void Add(v1::ReadJobTimingResponse& response, const std::string& worker, const Seconds& seconds,
          double forward = 0) {
   v1::MemberTiming& member = *response.add_members();
@@ -47,20 +47,20 @@ TEST(TimingTextTest, ShowsEveryWorkerAndWhatBoundsTheJob) {
       "52.0 ms a step). More workers, a faster device or a lower precision help\n");
 }
 
-TEST(TimingTextTest, NamesTheOneThatTheOthersWaitFor) {
+TEST(TimingTextTest, NamesTheStraggler) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.compute = 2, .wait = 3});
   Add(timing, "worker-1", {.compute = 4.9, .wait = 0.1});
   Add(timing, "worker-2", {.compute = 2, .wait = 3});
   const std::string text = TimingText("a-1", timing);
-  EXPECT_THAT(text, HasSubstr("straggler: worker-1 needs 49.0 ms of its own for a step, the "
+  EXPECT_THAT(text, HasSubstr("straggler: worker-1 needs 49.0 ms of its own per step, the "
                               "others 20.0 ms (x2.4)"));
   EXPECT_THAT(text, HasSubstr("compute-bound: worker-1"))
-      << "the others' waiting is no communication";
+      << "the waiting of the others is not communication";
   EXPECT_THAT(text, AllOf(HasSubstr("COMPUTE"), Not(HasSubstr("FORWARD"))));
 }
 
-TEST(TimingTextTest, WhatEvenTheSlowestWaitsForIsTheNetwork) {
+TEST(TimingTextTest, CommunicationBoundsAJobWhoseSlowestWorkerWaits) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.compute = 1, .wait = 4});
   Add(timing, "worker-1", {.compute = 1.1, .wait = 3.9});
@@ -70,13 +70,13 @@ TEST(TimingTextTest, WhatEvenTheSlowestWaitsForIsTheNetwork) {
   EXPECT_THAT(text, HasSubstr("it sends 1.0 MiB and receives 1.0 MiB a step, 40.0 MiB/s"));
 }
 
-TEST(TimingTextTest, ASlowDiskIsInput) {
+TEST(TimingTextTest, InputBoundsAJobThatWaitsForData) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.data = 3, .compute = 2, .wait = 0.1});
   EXPECT_THAT(TimingText("a-1", timing), HasSubstr("input-bound: worker-0 waits 59 % of a step"));
 }
 
-TEST(TimingTextTest, TheLastSecondsCountWhereTheyAreKnown) {
+TEST(TimingTextTest, SinceReturnsTheDifferenceIfThereIsOne) {
   v1::ReadJobTimingResponse before, after;
   Add(before, "worker-0", {.compute = 5});
   EXPECT_THAT(TimingText("a-1", v1::ReadJobTimingResponse()), HasSubstr("a-1: no worker has"));
@@ -88,7 +88,7 @@ TEST(TimingTextTest, TheLastSecondsCountWhereTheyAreKnown) {
   const v1::StepTiming since = Since(before, after).members(0).timing();
   EXPECT_EQ(since.steps(), 10);
   EXPECT_EQ(since.compute_seconds(), 2);
-  EXPECT_EQ(Since(before, before).members(0).timing().steps(), 100) << "nothing came: all of it";
+  EXPECT_EQ(Since(before, before).members(0).timing().steps(), 100) << "no new step: all of it";
   timing.set_steps(3);
   EXPECT_EQ(Since(before, after).members(0).timing().steps(), 3) << "another generation";
 }

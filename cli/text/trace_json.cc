@@ -13,13 +13,13 @@
 namespace muster::cli {
 namespace {
 
-constexpr int kCoordinator = 1;  // its process number; members follow
+constexpr int kCoordinator = 1;  // its process number; members have the next ones
 
 std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Chrome counts in microseconds.
+// The format counts in microseconds.
 std::string Microseconds(int64_t nanos) {
   return absl::StrFormat("%s%d.%03d", nanos < 0 ? "-" : "", std::abs(nanos) / 1000,
                          std::abs(nanos) % 1000);
@@ -75,7 +75,8 @@ std::string ArgumentsText(const v1::MemberTrace& member, const v1::TraceEvent& e
   return text;
 }
 
-// By time; of those that begin at once, the one that holds the others comes first.
+// Adds the events by time. Of events that begin together, the longest comes first, because it
+// contains the others.
 void TraceWriter::AddEvents(int process, const v1::MemberTrace& member) {
   std::vector<const v1::TraceEvent*> sorted;
   for (const v1::TraceEvent& event : member.events()) sorted.push_back(&event);
@@ -101,7 +102,7 @@ void TraceWriter::AddEvents(int process, const v1::MemberTrace& member) {
     const absl::string_view phase = is_mark                                       ? "n"
                                     : event->kind() == v1::TRACE_EVENT_KIND_BEGIN ? "b"
                                                                                   : "e";
-    // Ids are of the process, and the format's are of all.
+    // Event ids are unique in a process. The format needs unique ids in the whole trace.
     Add(absl::StrFormat(
         R"({"ph":"%s","pid":%d,"tid":%d,"ts":%s,"name":%s,"cat":%s,"id":"%d.%d","args":{%s}})",
         phase, process, event->track(), Microseconds(event->time_nanos()),
@@ -172,14 +173,14 @@ std::string TraceText(const v1::TraceJobResponse& trace) {
       absl::StrAppend(&troubles, member.member(), ": ", member.trouble(), "\n");
     }
     if (member.dropped() > 0) {
-      absl::StrAppend(&troubles, member.member(), ": there was no room for its last ",
-                      member.dropped(), " events; ask for fewer steps\n");
+      absl::StrAppend(&troubles, member.member(), ": no room for its last ", member.dropped(),
+                      " events; ask for fewer steps\n");
     }
   }
   const std::string steps =
       trace.end_step() > trace.first_step()
           ? absl::StrCat("steps ", trace.first_step(), " to ", trace.end_step() - 1)
-          : "no whole step";
+          : "no complete step";
   return absl::StrCat(
       steps, " of ", trace.members_size(), " members, ", events, " events, clocks to ",
       absl::FormatDuration(absl::Microseconds((uncertainty + 999) / 1000)), "\n", troubles);

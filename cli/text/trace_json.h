@@ -1,4 +1,4 @@
-// What TraceJob answers, for ui.perfetto.dev.
+// Formats the response of TraceJob for ui.perfetto.dev and for people.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace muster::cli {
 
-// In the "Trace Event Format" (Google, 2016): a process for the coordinator, with those of the
-// job's `events` that fall into the trace, and one for every member, with its tracks and, of a
-// worker, a counter of steps. How certain the clocks are, and who is missing, is in "otherData".
+// Returns the trace in the "Trace Event Format" (Google, 2016). It has a process for the
+// coordinator, with the job's `events` during the trace, and one for every member with its tracks.
+// A worker also has a counter of steps. "otherData" has the uncertainty of the clocks and the
+// missing members.
 std::string TraceJson(const std::string& job, const v1::TraceJobResponse& trace,
                       const std::vector<v1::JobEvent>& events);
 
-// What a person is told of it: steps, members, events, how certain the clocks are. A line for each
-// member that has not told all.
+// Returns a summary: steps, members, events and the uncertainty of the clocks, then a line for each
+// member whose trace is incomplete.
 std::string TraceText(const v1::TraceJobResponse& trace);
 
 }  // namespace muster::cli

@@ -75,7 +75,7 @@ TEST(TraceJsonTest, EventsAreInOrderOfTimeWithNamesAndUnits) {
   EXPECT_EQ(json["traceEvents"][4]["args"]["name"], "worker-\"0\" (worker, h, pid 12)");
 }
 
-TEST(TraceTextTest, SaysWhatThereIsAndWhoIsMissing) {
+TEST(TraceTextTest, SummaryNamesMembersWithIncompleteTraces) {
   v1::TraceJobResponse trace = Trace();
   EXPECT_EQ(TraceText(trace),
             "steps 7 to 7 of 2 members, 3 events, clocks to 42us\nps-0: it was lost meanwhile\n");

@@ -211,7 +211,7 @@ class Slurm(unittest.TestCase):
             time.sleep(0.1)
         script.send_signal(signal.SIGTERM)
         told = script.communicate(timeout=PATIENCE_S)[0]
-        self.assertIn("told to stop: checkpoints are in", told)
+        self.assertIn("stopped on request: checkpoints are in", told)
         self.assertEqual(len(glob.glob(f"{self.state}/coordinator/jobs/linear-1/checkpoints/step-*")), 1, told)
         self.assert_all_ended()
 
