@@ -1,4 +1,4 @@
-// The program itself, as a user runs it.
+// Tests the program as a user runs it.
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -31,21 +31,21 @@ Outcome Shell(const std::string& command) {
   return outcome;
 }
 
-// `muster arguments`, with stderr where the arguments redirect it.
+// Runs `muster arguments`. The output has stderr only if the arguments redirect it.
 Outcome Muster(const std::string& arguments) { return Shell("cli/muster " + arguments); }
 
 std::string Folder(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
 }
 
-TEST(MusterTest, RunTrainsAJobAndSaysHowItWent) {
+TEST(MusterTest, RunTrainsAJobAndPrintsTheResult) {
   const Outcome run = Muster(absl::StrCat("run examples/linear.yaml --dir ", Folder("run")));
 
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr("SUCCEEDED  linear-1  640 steps"));
   EXPECT_THAT(run.output, HasSubstr("last loss"));
   EXPECT_THAT(run.output, HasSubstr("/checkpoints/step-00000640"));
-  EXPECT_THAT(run.output, Not(HasSubstr("/metrics"))) << "the processes are gone by then";
+  EXPECT_THAT(run.output, Not(HasSubstr("/metrics"))) << "the processes have ended";
   const Outcome verify = Muster(absl::StrCat("checkpoint verify ", Folder("run"),
                                              "/state/jobs/linear-1/checkpoints/step-00000640"));
   EXPECT_EQ(verify.exit_code, 0) << verify.output;
@@ -59,7 +59,7 @@ TEST(MusterTest, RunKeepsItsStateInTheWorkingDirectory) {
 
   EXPECT_THAT(Shell(command).output, HasSubstr("/here/muster-runs/linear-1/state/jobs/linear-1/"));
   EXPECT_THAT(Shell(command).output, HasSubstr("/here/muster-runs/linear-2/state/jobs/linear-1/"));
-  EXPECT_EQ(Shell("ls -A " + temporary).output, "") << "nothing is left where nobody looks";
+  EXPECT_EQ(Shell("ls -A " + temporary).output, "") << "files are left in TMPDIR";
 }
 
 TEST(MusterTest, RunOfATextModelEndsWithASample) {
@@ -93,7 +93,7 @@ TEST(MusterTest, BenchSyncMeasuresEverySizeWithRealPs) {
   EXPECT_EQ(Muster("bench sync --sizes 3 2>&1").exit_code, 2);
 }
 
-TEST(MusterTest, BenchModelRefusesOnACpuWhatOnlyAGpuHas) {
+TEST(MusterTest, BenchModelRefusesGpuOptionsOnACpu) {
   const std::string bench = "bench model --zoo linear --batch 2 --steps 1 ";
   const Outcome resident = Muster(absl::StrCat(bench, "--values resident 2>&1"));
   EXPECT_EQ(resident.exit_code, 2);
@@ -122,7 +122,7 @@ TEST(MusterTest, AFaultyJobStartsNothing) {
   EXPECT_EQ(Muster(absl::StrCat("local status --dir ", Folder("faulty"))).exit_code, 3);
 }
 
-TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
+TEST(MusterTest, ALocalClusterRunsJobsUntilItIsStopped) {
   setenv("HOME", Folder("home").c_str(), 1);
   ASSERT_EQ(Muster("local up --ps 1 --workers 1").exit_code, 0);
   const Outcome larger = Muster("local up --ps 2 2>&1");
@@ -137,7 +137,8 @@ TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
   EXPECT_EQ(Muster("checkpoint verify linear-1@640").exit_code, 0);
   EXPECT_EQ(Muster("suspend linear-1").exit_code, 6);
 
-  // Relative paths are those of the command, and not of the folder in which the cluster was made.
+  // Relative paths are relative to the folder of the command, not to the folder in which the
+  // cluster was started.
   const std::string elsewhere = Folder("elsewhere");
   const std::string there = absl::StrCat("mkdir -p ", elsewhere, "/texts && cp examples/*.yaml ",
                                          elsewhere, "/texts && cd ", elsewhere, " && ");
@@ -167,7 +168,7 @@ void KillMember(const std::string& name) {
   }
 }
 
-TEST(MusterTest, LocalUpStartsWhatEndedAgainAsItWas) {
+TEST(MusterTest, LocalUpRestartsEndedMembersWithTheirOldFlags) {
   setenv("HOME", Folder("healing").c_str(), 1);
   const Outcome up = Muster("local up --ps 1 --workers 2");
   ASSERT_EQ(up.exit_code, 0);
@@ -183,7 +184,7 @@ TEST(MusterTest, LocalUpStartsWhatEndedAgainAsItWas) {
 
   KillMember("coordinator");
   KillMember("ps-0");
-  EXPECT_EQ(Muster("local up --workers 2").output, up.output) << "the address stays";
+  EXPECT_EQ(Muster("local up --workers 2").output, up.output) << "the address changed";
   EXPECT_EQ(Muster("submit examples/linear.yaml --wait -o name").output, "linear-1\n");
 
   const Outcome whole = Muster("local up 2>&1");
@@ -192,7 +193,7 @@ TEST(MusterTest, LocalUpStartsWhatEndedAgainAsItWas) {
   EXPECT_EQ(Muster("local down").exit_code, 0);
 }
 
-TEST(MusterTest, ChaosKillsAndTheModelIsTheSame) {
+TEST(MusterTest, ChaosKillsMembersAndTheModelIsIdentical) {
   const Outcome chaos = Muster(absl::StrCat(
       "chaos examples/linear.yaml --set resources.workers.min=2 --set training.epochs=500 --roles ",
       "worker,coordinator --kill-every 200ms --for 2s --seed 7 -o json --dir ", Folder("chaos")));
@@ -212,7 +213,7 @@ TEST(MusterTest, ChaosFailsWithTheJob) {
   EXPECT_THAT(chaos.output, HasSubstr("linear-1 is FAILED: MEMBER_LOST: worker-"));
 }
 
-TEST(MusterTest, ChaosRefusesWhatCannotProveAnything) {
+TEST(MusterTest, ChaosRefusesRunsThatProveNothing) {
   const std::string linear = "chaos examples/linear.yaml ";
   EXPECT_EQ(Muster("chaos 2>&1").exit_code, 2);
   EXPECT_EQ(Muster("chaos --job linear-1 --compare 2>&1").exit_code, 2);
@@ -222,7 +223,7 @@ TEST(MusterTest, ChaosRefusesWhatCannotProveAnything) {
   const Outcome peaceful =
       Muster(absl::StrCat(linear, "--no-compare --dir ", Folder("peaceful"), " 2>&1"));
   EXPECT_EQ(peaceful.exit_code, 6);
-  EXPECT_THAT(peaceful.output, HasSubstr("ended before anybody was struck"));
+  EXPECT_THAT(peaceful.output, HasSubstr("ended before the first strike"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// muster certs and token: who may come in.
+// Implements muster certs and token: the identities that may connect.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kDay = absl::Hours(24);
 
-// "90d" besides absl's "12h" and "30m".
+// Parses "90d", in addition to absl's "12h" and "30m".
 absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text) {
   absl::string_view number = text;
   double days = 0;
@@ -45,7 +45,7 @@ absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text) {
   }
   if (lifetime > absl::ZeroDuration() && lifetime < absl::InfiniteDuration()) return lifetime;
   return absl::InvalidArgumentError(
-      absl::StrCat("--lifetime: '", text, "' is no time; try 90d, 12h or 30m"));
+      absl::StrCat("--lifetime: '", text, "' is not a duration; try 90d, 12h or 30m"));
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -54,7 +54,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Whole or not at all; nobody else may read a secret, not even for a moment.
+// Writes a file as a whole or not at all. The mode is set when the file is created, so that no
+// other user can read a secret at any time.
 absl::Status WriteFile(const std::string& path, const std::string& content, mode_t mode) {
   const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
   const int file = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
@@ -99,8 +100,8 @@ absl::Status Init(const InitOptions& options) {
     if (fs::exists(file)) {
       return absl::AlreadyExistsError(absl::StrCat(
           file,
-          " is there already: with a new authority every certificate of the old one would be "
-          "refused. Give another --dir, or remove it"));
+          " exists; a new authority would invalidate every certificate of the old one. Give "
+          "another --dir, or remove it"));
     }
   }
   ASSIGN_OR_RETURN(const CertifiedKey authority,
@@ -108,10 +109,11 @@ absl::Status Init(const InitOptions& options) {
   RETURN_IF_ERROR(MakeFolder(options.folder));
   RETURN_IF_ERROR(WriteFile(key, authority.key, 0600));
   RETURN_IF_ERROR(WriteFile(certificate, authority.certificate, 0644));
-  std::fprintf(stderr,
-               "%s is the authority's secret: whoever has it can be anybody. Keep it off the "
-               "cluster.\n",
-               key.c_str());
+  std::fprintf(
+      stderr,
+      "%s is the authority's secret key: it can issue a certificate for any identity. Keep it "
+      "off the cluster.\n",
+      key.c_str());
   std::printf("%s\n", options.folder.c_str());
   return absl::OkStatus();
 }
@@ -119,7 +121,7 @@ absl::Status Init(const InitOptions& options) {
 struct IssueOptions {
   std::string role, name;
   std::string authority = "muster-ca";
-  std::string folder;  // "": ROLE or ROLE-NAME beside the authority
+  std::string folder;  // "": ROLE or ROLE-NAME in the authority's folder
   std::vector<std::string> hosts;
   std::string lifetime = "90d";
 };
@@ -129,9 +131,9 @@ absl::Status Issue(const IssueOptions& options) {
   ASSIGN_OR_RETURN(const Role role, ParseRole(options.role));
   const bool is_person = role == Role::kAdmin || role == Role::kSubmitter;
   if (is_person && options.name.empty()) {
-    return absl::InvalidArgumentError("whose is it? Give a NAME behind the role");
+    return absl::InvalidArgumentError("this role needs a NAME after it");
   }
-  // A name that is no identity's is found by reading it back.
+  // Reading the identity back finds a name that is not allowed.
   const Identity identity{.role = role, .name = options.name};
   RETURN_IF_ERROR(ParseIdentityUri(UriOf(identity)).status());
   CertifiedKey authority;
@@ -168,7 +170,7 @@ absl::Status Show(const std::string& path, const Session& session) {
   const absl::Time now = absl::Now();
   const std::string left = facts->ends > now
                                ? absl::StrCat("in ", FormatAge(facts->ends - now))
-                               : absl::StrCat(FormatAge(now - facts->ends), " ago: it has ended");
+                               : absl::StrCat(FormatAge(now - facts->ends), " ago: expired");
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();
   fields["file"].set_string_value(file);
@@ -221,7 +223,7 @@ absl::Status CreateToken(const TokenOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   ASSIGN_OR_RETURN(const v1::CreateTokenResponse response, client.CreateToken(request));
   std::fprintf(stderr,
-               "%s for %s, scope %s, until %s. It is shown this once: put it into a file that only "
+               "%s for %s, scope %s, until %s. It is shown only once; put it into a file that only "
                "its holder can read, for --token-file.\n",
                response.token().id().c_str(), response.token().holder().c_str(),
                ScopeName(response.token().scope()),
@@ -263,30 +265,30 @@ void AddCerts(Command program, Session& session) {
   certs.RequireCommand();
 
   auto init = std::make_shared<InitOptions>();
-  Command command = certs.AddCommand("init", "Make an authority: ca.crt and ca.key",
+  Command command = certs.AddCommand("init", "Create an authority: ca.crt and ca.key",
                                      "muster certs init --dir ~/muster-ca");
-  command.AddOption("--dir", init->folder, "Where; default ./muster-ca");
-  command.AddOption("--name", init->name, "What it is called; default muster");
-  command.AddOption("--lifetime", init->lifetime, "Default 3650d");
+  command.AddOption("--dir", init->folder, "Folder to create; default ./muster-ca");
+  command.AddOption("--name", init->name, "Its name; default muster");
+  command.AddOption("--lifetime", init->lifetime, "How long it is valid; default 3650d");
   command.SetAction([init, &session] { session.Fail(Init(*init)); });
 
   auto issue = std::make_shared<IssueOptions>();
   command =
-      certs.AddCommand("issue", "Make tls.crt, tls.key and ca.crt for --tls",
+      certs.AddCommand("issue", "Create tls.crt, tls.key and ca.crt for --tls",
                        "muster certs issue coordinator --host muster.example.org --host 10.0.0.7\n"
                        "  muster certs issue worker worker-3\n"
                        "  muster certs issue admin ann --lifetime 365d");
   command.AddOption("ROLE", issue->role, "coordinator, ps, worker, admin or submitter").Required();
-  command.AddOption("NAME", issue->name, "Of a member: no other may then use it; of a person");
+  command.AddOption("NAME", issue->name, "Of a person, or of a member that alone may use it");
   command.AddOption("--ca", issue->authority, "The authority's folder; default ./muster-ca");
   command.AddOption("--out", issue->folder, "Default: ROLE-NAME in the authority's folder");
   command.AddOption("--host", issue->hosts, "Name or address of a coordinator; may be repeated")
       .OneValueEach();
-  command.AddOption("--lifetime", issue->lifetime, "Default 90d");
+  command.AddOption("--lifetime", issue->lifetime, "How long it is valid; default 90d");
   command.SetAction([issue, &session] { session.Fail(Issue(*issue)); });
 
   auto path = std::make_shared<std::string>();
-  command = certs.AddCommand("show", "Who a certificate is, and until when",
+  command = certs.AddCommand("show", "Identity and validity of a certificate",
                              "muster certs show muster-ca/coordinator");
   command.AddOption("PATH", *path, "Certificate, or the folder with it").Required();
   command.SetAction([path, &session] { session.Fail(Show(*path, session)); });
@@ -299,12 +301,13 @@ void AddTokens(Command program, Session& session) {
 
   auto options = std::make_shared<TokenOptions>();
   Command command =
-      tokens.AddCommand("create", "Make one; needs an admin's certificate or token",
+      tokens.AddCommand("create", "Create one; needs an admin's certificate or token",
                         "muster token create ci --scope submit --lifetime 90d > ci.token");
-  command.AddOption("HOLDER", options->holder, "Whom it is for").Required();
+  command.AddOption("HOLDER", options->holder, "The person or program that it is for").Required();
   command.AddOption("--scope", options->scope, "read, submit or admin; default submit")
       .OneOf({"read", "submit", "admin"});
-  command.AddOption("--lifetime", options->lifetime, "Default 30d, at most 366d");
+  command.AddOption("--lifetime", options->lifetime,
+                    "How long it is valid; default 30d, at most 366d");
   command.SetAction([options, &session] { session.Fail(CreateToken(*options, session)); });
 
   tokens.AddCommand("list", "All, newest first", "muster token list").SetAction([&session] {
@@ -312,7 +315,7 @@ void AddTokens(Command program, Session& session) {
   });
 
   auto id = std::make_shared<std::string>();
-  command = tokens.AddCommand("revoke", "Refuse one from now on", "muster token revoke t-4f2a91c0");
+  command = tokens.AddCommand("revoke", "Revoke one", "muster token revoke t-4f2a91c0");
   command.AddOption("ID", *id, "As muster token list shows it").Required();
   command.SetAction([id, &session] { session.Fail(RevokeToken(*id, session)); });
 }

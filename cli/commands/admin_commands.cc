@@ -1,4 +1,4 @@
-// muster admin: backups of the coordinator's store.
+// Implements muster admin: backups of the coordinator's store.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -50,7 +50,8 @@ absl::Status WriteAll(int file, const std::string& path, absl::string_view bytes
   return absl::OkStatus();
 }
 
-// Whole or not at all; nobody else may read it, for there are secrets in it.
+// Writes a backup as a whole or not at all. Only the owner may read it, because it contains
+// secrets.
 absl::Status Backup(const std::string& path, Session& session) {
   ASSIGN_OR_RETURN(const Session::Destination destination, session.Find());
   const CoordinatorTarget& target = destination.target;
@@ -64,7 +65,7 @@ absl::Status Backup(const std::string& path, Session& session) {
   };
   const auto stub = v1::AdminService::NewStub(DialCoordinator(target));
   grpc::ClientContext context;
-  // A signal ends the call, and then what there is of the file is removed.
+  // A signal cancels the call. The unfinished file is then removed.
   std::optional<Interrupt::Registration> cancel;
   if (session.interrupt != nullptr) {
     cancel.emplace(*session.interrupt, [&context] { context.TryCancel(); });
@@ -88,7 +89,7 @@ absl::Status Backup(const std::string& path, Session& session) {
   if (!ended.ok()) return Annotate(ended, absl::StrCat("the coordinator at ", target.address()));
   const std::string sum = hash.Finish();
   if (told != sum) {
-    return absl::DataLossError("the backup was damaged on its way: make it again");
+    return absl::DataLossError("the backup was damaged in transfer; make it again");
   }
   if (fsync(file) != 0 || rename(unfinished.c_str(), path.c_str()) != 0) return FileError(path);
   RETURN_IF_ERROR(SyncFolder(ParentOf(path)));
@@ -98,13 +99,13 @@ absl::Status Backup(const std::string& path, Session& session) {
   (*facts.mutable_fields())["sha256"].set_string_value(absl::BytesToHexString(sum));
   session.Print(facts,
                 absl::StrCat(path, "  ", bytes, " bytes, SHA-256 ", absl::BytesToHexString(sum),
-                             "\nKeep it secret, and with it a copy of the folder of --state_dir: "
-                             "checkpoints are there.\n"),
+                             "\nKeep it secret. Also keep a copy of the --state_dir folder, which "
+                             "has the checkpoints.\n"),
                 absl::StrCat(path, "\n"));
   return absl::OkStatus();
 }
 
-constexpr int kNotStarted = 127;  // as shells have it
+constexpr int kNotStarted = 127;  // as in shells
 
 struct RestoreOptions {
   std::string file;
@@ -114,18 +115,18 @@ struct RestoreOptions {
   std::vector<std::string> more;
 };
 
-// Of a coordinator that has not restored: what is worth trying again, and what is not.
+// Returns the error of a failed restore. Its code says whether a retry can help.
 absl::Status RestoreFault(const RestoreOptions& options, int wait_status) {
   const std::string after =
-      options.force ? "; the store may have lost what it had: restore again, before a coordinator "
-                      "is started on it"
+      options.force ? "; the store may have lost its data: restore again before you start a "
+                      "coordinator on it"
                     : "";
   if (WIFSIGNALED(wait_status)) {
     return absl::AbortedError(
         absl::StrCat("the restore was ended by signal ", WTERMSIG(wait_status), after));
   }
   const int code = WEXITSTATUS(wait_status);
-  if (code == kNotStarted) return absl::NotFoundError("the coordinator's program does not start");
+  if (code == kNotStarted) return absl::NotFoundError("the coordinator binary does not start");
   const std::string why = absl::StrCat("not restored; the lines above say why", after);
   if (code == muster::kExitUsage) return absl::InvalidArgumentError(why);
   if (code == muster::kExitData) return absl::DataLossError(why);
@@ -133,8 +134,8 @@ absl::Status RestoreFault(const RestoreOptions& options, int wait_status) {
   return absl::FailedPreconditionError(why);
 }
 
-// The coordinator's program does it: it knows its stores. It ends with this one, whatever that is
-// ended by.
+// Runs the coordinator binary, because it knows its stores. The child ends with this process,
+// however this process ends.
 absl::Status Restore(const RestoreOptions& options) {
   ASSIGN_OR_RETURN(const std::string program, FindBinary("coordinator"));
   std::vector<std::string> words = {program, "--restore=" + options.file,
@@ -149,7 +150,7 @@ absl::Status Restore(const RestoreOptions& options) {
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(kNotStarted);  // it died before prctl
+    if (getppid() != parent) _exit(kNotStarted);  // the parent died before prctl()
     execv(program.c_str(), arguments.data());
     _exit(kNotStarted);
   }
@@ -173,16 +174,16 @@ void AddAdminCommands(Command program, Session& session) {
   auto path = std::make_shared<std::string>();
   Command backup = admin.AddCommand("backup", "Copy a running coordinator's store into a file",
                                     "muster admin backup /backups/$(date +%F).muster");
-  backup.AddOption("FILE", *path, "File; replaced when it is there").Required();
+  backup.AddOption("FILE", *path, "File; an existing one is replaced").Required();
   backup.SetAction([path, &session] { session.Fail(Backup(*path, session)); });
 
   auto options = std::make_shared<RestoreOptions>();
-  Command restore = admin.AddCommand("restore", "Put a backup in a store; no coordinator runs",
+  Command restore = admin.AddCommand("restore", "Restore a backup; no coordinator may run",
                                      "muster admin restore FILE --state-dir /var/lib/muster");
-  restore.AddOption("FILE", options->file, "What muster admin backup made").Required();
-  restore.AddOption("--state-dir", options->state_dir, "Of the coordinator").Required();
-  restore.AddOption("--store", options->store, "Of the coordinator, if it has one");
-  restore.AddFlag("--force", options->force, "Give up the jobs that the store has");
+  restore.AddOption("FILE", options->file, "A file from muster admin backup").Required();
+  restore.AddOption("--state-dir", options->state_dir, "The coordinator's --state_dir").Required();
+  restore.AddOption("--store", options->store, "The coordinator's --store, if it has one");
+  restore.AddFlag("--force", options->force, "Overwrite the jobs in the store");
   restore.AddOption("--flag", options->more, "Another flag of the coordinator: --store_tls=DIR");
   restore.SetAction([options, &session] { session.Fail(Restore(*options)); });
 }

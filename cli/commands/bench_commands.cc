@@ -1,4 +1,4 @@
-// muster bench: model; sync is in sync_bench.
+// Implements muster bench model. sync_bench.cc has muster bench sync.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -41,7 +41,7 @@ struct BenchOptions {
   bool no_fuse = false;
   bool recompute = false;
   bool deterministic = false;
-  bool autotuned = false;  // asked for, not only the default
+  bool autotuned = false;  // --autotuned was given
   std::string values;      // kStreamed (the default) or kResident
 };
 
@@ -50,29 +50,29 @@ constexpr char kResident[] = "resident";
 
 struct BenchResult {
   std::string device;
-  absl::Duration compile;  // graph and executor, until the first step could run
+  absl::Duration compile;  // time to build graph and executor
   absl::Duration first;    // the first step
   absl::Duration median;   // of the timed steps, forward and backward
   absl::Duration fastest;
   double flops = 0;       // of a step
-  double peak_flops = 0;  // per second, of the device's best matrix product
-  int64_t tokens = 0;     // of a sample, where it is a sequence of ids
+  double peak_flops = 0;  // per second, of one large matrix product on the device
+  int64_t tokens = 0;     // of a sample, if it is a sequence of ids
   int64_t batch = 0;
   int64_t arena_bytes = 0;
-  std::string values;  // of a GPU
+  std::string values;  // only for a GPU
   std::string profile_text;
   std::vector<Profile::Entry> profile;
 };
 
-// Runs of a graph on random samples, given as early as in a job: a GPU has them before the run
-// before has ended.
+// Runs a graph on random samples. A GPU gets the samples of a run before the previous run has
+// ended, as in a job.
 class Bench : private ParameterFlow {
  public:
   struct Options {
     int64_t batch = 0;
     bool tf32 = false;
     bool deterministic = false;
-    bool resident = false;  // values stay on the device, and gradients too
+    bool resident = false;  // values and gradients stay on the device
     Profile* profile = nullptr;
   };
 
@@ -113,8 +113,8 @@ class Bench : private ParameterFlow {
       : graph_(graph), gives_rows_(!device.is_cpu()), resident_(resident) {}
 
   absl::StatusOr<absl::Duration> Time() {
-    // A micro-batch in the middle of a step finds its values on the device, adds its gradients up
-    // there and sends none back. The first brings the values.
+    // With resident values, each run is like a micro-batch in the middle of a step: values are on
+    // the device, and gradients are added up there. Only the first run transfers the values.
     const RunArguments arguments{.is_first_micro_batch = !resident_ || !has_values_,
                                  .is_last_micro_batch = !resident_};
     const absl::Time begin = absl::Now();
@@ -123,7 +123,7 @@ class Bench : private ParameterFlow {
     return absl::Now() - begin;
   }
 
-  // Of `runs`, ascending.
+  // Returns the times of `runs` runs, in ascending order.
   absl::StatusOr<std::vector<absl::Duration>> Times(int runs) {
     std::vector<absl::Duration> times;
     for (int i = 0; i < runs; ++i) {
@@ -143,18 +143,18 @@ class Bench : private ParameterFlow {
   const v1::Graph graph_;
   std::unique_ptr<ModelMemory> memory_;
   std::vector<Device::Memory> row_memory_;
-  std::vector<absl::Span<const std::byte>> rows_;  // by graph input
-  const bool gives_rows_;  // a CPU has them from the beginning on, as PyTorch's has
+  std::vector<absl::Span<const std::byte>> rows_;  // one for each graph input
+  const bool gives_rows_;                          // false for a CPU, which has them from the start
   const bool resident_;
   bool has_values_ = false;
   std::unique_ptr<Executor> executor_;
 };
 
-// Operations per second of one large square product in the model's precision: what the same device
-// reaches, right now, where nothing else is in the way.
+// Measures the operations per second of one large square matrix product in the model's precision:
+// the peak that this device reaches now.
 absl::StatusOr<double> MeasurePeak(const ModelChoice& choice, Device& device) {
   const int64_t side = device.is_cpu() ? 2048 : 8192;
-  // A GPU is sent its operands in every run: a chain of products makes that little.
+  // A GPU receives its operands in every run. A chain of products makes that time negligible.
   const int products = device.is_cpu() ? 1 : 50;
   v1::Graph product;
   product.set_name("product");
@@ -188,7 +188,7 @@ absl::StatusOr<double> MeasurePeak(const ModelChoice& choice, Device& device) {
     node("Linear", {last, "weight"}, next);
     last = next;
   }
-  // Too small to count: it makes a loss of the chain.
+  // Turns the result of the chain into a loss. Its time is negligible.
   node("Linear", {last, "column"}, "prediction");
   node("MeanSquaredError", {"prediction", "target"}, "loss");
   product.set_loss("loss");
@@ -202,7 +202,7 @@ absl::StatusOr<double> MeasurePeak(const ModelChoice& choice, Device& device) {
   return 2.0 * products * side * side * side / absl::ToDoubleSeconds(times.front());
 }
 
-// What only a GPU has, asked of a CPU.
+// Returns INVALID_ARGUMENT if the device is a CPU and an option needs a GPU.
 absl::Status CheckGpuOptions(const BenchOptions& options, const Device& device) {
   if (!device.is_cpu()) return absl::OkStatus();
   if (options.autotuned) {
@@ -339,17 +339,17 @@ void AddBenchCommands(Command program, Session& session) {
   bench.RequireCommand();
   auto options = std::make_shared<BenchOptions>();
   Command model =
-      bench.AddCommand("model", "Training step on random samples",
+      bench.AddCommand("model", "Time training steps on random samples",
                        "muster bench model --zoo gpt2 --device cuda:0 --batch 8 --precision bf16");
   options->model.AddOptions(model);
-  model.AddOption("--steps", options->steps, "How many steps are timed").Within(1, 1000000);
-  model.AddFlag("--profile", options->profile, "Print where the time goes, node by node");
-  model.AddFlag("--no-fuse", options->no_fuse, "Without fused operators, to see their worth");
+  model.AddOption("--steps", options->steps, "Number of timed steps").Within(1, 1000000);
+  model.AddFlag("--profile", options->profile, "Print the time of each node");
+  model.AddFlag("--no-fuse", options->no_fuse, "Without fused operators, for comparison");
   const Option deterministic = model.AddFlag("--deterministic", options->deterministic,
                                              "Only kernels that repeat to the bit");
-  model.AddFlag("--autotuned", options->autotuned, "Of a GPU: whatever is fastest (default)")
+  model.AddFlag("--autotuned", options->autotuned, "GPU: the fastest kernels (default)")
       .Excludes(deterministic);
-  model.AddOption("--values", options->values, "Of a GPU: streamed (as in a job) or resident")
+  model.AddOption("--values", options->values, "GPU: streamed (as in a job) or resident")
       .OneOf({kStreamed, kResident});
   model.AddFlag("--recompute", options->recompute, "As training.recompute");
   model.SetAction([options, &session] { session.Fail(PrintBench(*options, session)); });

@@ -37,7 +37,8 @@ constexpr int64_t kAlignment = 64;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The control plane's view: prepared at once, running from Start on.
+// The worker as the control plane sees it: prepared as soon as it has a plan, running from Start
+// on. Thread-safe.
 class BenchMember : public FleetMember {
  public:
   explicit BenchMember(std::string name) : name_(std::move(name)) {}
@@ -94,7 +95,7 @@ class BenchMember : public FleetMember {
   bool released_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// The data plane's end: one thread. The first failure is final.
+// The data plane of the worker. Used by one thread. The first failure is final.
 class PushLoop : private MessageReceiver {
  public:
   static absl::StatusOr<std::unique_ptr<PushLoop>> Create(std::shared_ptr<const v1::JobPlan> plan,
@@ -108,17 +109,17 @@ class PushLoop : private MessageReceiver {
   ~PushLoop() override {
     gradient_registration_.reset();
     value_registration_.reset();
-    transport_.reset();  // calls nothing any more; the slabs go after it
+    transport_.reset();  // makes no more calls; the slabs must outlive it
   }
 
-  // `steps` steps of every chunk, all chunks under way together.
+  // Runs `steps` steps with all chunks in flight.
   absl::Status Stream(int64_t steps) {
     Begin(steps);
     for (int c = 0; c < std::ssize(chunks_); ++c) PushNext(c);
     return Finish();
   }
 
-  // One step, chunk by chunk; adds the time of each.
+  // Runs one step, one chunk at a time, and appends the time of each chunk to `times`.
   absl::Status OneByOne(std::vector<absl::Duration>& times) {
     Begin(1);
     for (int c = 0; c < std::ssize(chunks_); ++c) {
@@ -136,8 +137,8 @@ class PushLoop : private MessageReceiver {
   struct Chunk {
     int shard = 0;
     int64_t version = -1;
-    int64_t pushed = -1;   // the last step
-    bool sending = false;  // its push
+    int64_t pushed = -1;   // last step that was pushed
+    bool sending = false;  // its push is being sent
     WireFormat push;
     absl::Span<const std::byte> payload;
     absl::Span<std::byte> values;
@@ -164,7 +165,7 @@ class PushLoop : private MessageReceiver {
           absl::StrCat("the plan of ", plan_->job(), " has no worker ", options.member));
     }
     RETURN_IF_ERROR(MakeChunks());
-    // The ps are on this machine.
+    // Loopback is enough, because the ps are on this machine.
     ASSIGN_OR_RETURN(std::shared_ptr<DataPort> port, DataPort::Open({.bind_host = "127.0.0.1"}));
     ASSIGN_OR_RETURN(transport_,
                      RoutingTransport::Create(
@@ -177,7 +178,7 @@ class PushLoop : private MessageReceiver {
     return Greet();
   }
 
-  // Lays the payloads out and packs them: they are the same in every step.
+  // Encodes the gradients once, because all steps push the same payloads.
   absl::Status MakeChunks() {
     int64_t payload_bytes = 0, value_bytes = 0;
     for (int c = 0; c < plan_->chunks_size(); ++c) {
@@ -207,7 +208,7 @@ class PushLoop : private MessageReceiver {
     return absl::OkStatus();
   }
 
-  // HELLO to all shards, then every chunk's value.
+  // Sends HELLO to all shards, then fetches every chunk.
   absl::Status Greet() {
     for (int shard = 0; shard < plan_->shards_size(); ++shard) {
       const uint64_t session = SessionOf(*plan_, ShardIndex(shard));
@@ -231,7 +232,7 @@ class PushLoop : private MessageReceiver {
     return Finish();
   }
 
-  // As a worker's, see ExchangeTuning.
+  // Returns the bytes that may be in flight on a link, as for a real worker (see ExchangeTuning).
   int64_t CreditOf(const LinkDescription& link) const {
     if (link.transport == "shm") return std::numeric_limits<int64_t>::max();
     return std::max(limits::kInflightBytesMax, 2 * plan_->spec().chunk_bytes());
@@ -265,7 +266,7 @@ class PushLoop : private MessageReceiver {
       if (member_->released()) Fail(absl::CancelledError("the job was released"));
       if (now - heard_ < kPatience) continue;
       Fail(absl::DeadlineExceededError(
-          absl::StrCat("nothing came for ", absl::FormatDuration(kPatience), "; rank ", rank_,
+          absl::StrCat("received nothing for ", absl::FormatDuration(kPatience), "; rank ", rank_,
                        " waits for version ", end_, " of ", plan_->job())));
     }
     return failure_;
@@ -275,7 +276,7 @@ class PushLoop : private MessageReceiver {
     if (failure_.ok()) failure_ = std::move(why);
   }
 
-  // The next push of a chunk, if it has one left and its last one is done with.
+  // Queues the next push of a chunk, if one is left and the previous one is complete.
   void PushNext(int c) {
     Chunk& chunk = chunks_[c];
     if (chunk.sending || chunk.version >= end_ || chunk.pushed >= chunk.version) return;
@@ -310,7 +311,7 @@ class PushLoop : private MessageReceiver {
     SendReady(link);
   }
 
-  // After a push has gone out or its answer has come, in whatever order.
+  // Called when a push was sent and when its answer arrives. The two may come in either order.
   void GoOn(int c) {
     const Chunk& chunk = chunks_[c];
     if (!chunk.sending && chunk.version == end_) --unfinished_;
@@ -323,8 +324,8 @@ class PushLoop : private MessageReceiver {
     if (header.kind != MessageKind::kParams || header.chunk >= chunks_.size()) return {};
     PayloadPlace place(chunks_[header.chunk].values);
     if (header.length != place.memory.size()) return {};
-    place.past_caches =
-        std::ssize(values_->memory()) >= PayloadPlace::kUncachedBytesMin;  // as PsExchange
+    place.past_caches = std::ssize(values_->memory()) >=
+                        PayloadPlace::kUncachedBytesMin;  // same rule as in PsExchange
     return place;
   }
 
@@ -345,7 +346,7 @@ class PushLoop : private MessageReceiver {
 
   void PayloadLost(PeerId, const WireHeader& header) override {
     Fail(absl::UnavailableError(
-        absl::StrCat("the value of chunk ", header.chunk, " was lost on its way")));
+        absl::StrCat("the value of chunk ", header.chunk, " was lost in transfer")));
   }
 
   void PeerLost(PeerId peer, const absl::Status& why) override {
@@ -365,15 +366,15 @@ class PushLoop : private MessageReceiver {
   std::shared_ptr<SharedSlab> gradients_, values_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Transport::MemoryRegistration> gradient_registration_, value_registration_;
-  int64_t end_ = 0;         // the version that all chunks are to reach
-  int64_t unfinished_ = 0;  // chunks that have not, or whose last push is not done
-  int64_t received_ = 0;    // messages
-  int64_t seen_ = 0;        // of them, when heard_ was last looked at
+  int64_t end_ = 0;         // the version that all chunks should reach
+  int64_t unfinished_ = 0;  // chunks below it, or with a push in progress
+  int64_t received_ = 0;    // number of messages
+  int64_t seen_ = 0;        // value of received_ when heard_ was checked
   absl::Time heard_ = absl::Now();
   absl::Status failure_;
 };
 
-// Of `times`, which are not empty.
+// Requires: `times` is not empty.
 absl::Duration Median(std::vector<absl::Duration> times) {
   std::ranges::sort(times);
   return times[times.size() / 2];

@@ -1,5 +1,5 @@
-// A worker that computes nothing: it pushes the same gradients again and again and measures how
-// long their round trips take.
+// A worker without computation: it pushes the same gradients repeatedly and measures their round
+// trips.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ struct BenchWorkerOptions {
   std::string member;
   LinkKind links = LinkKind::kAuto;
   PollMode poll = PollMode::kAuto;
-  int64_t steps = 1;       // of a round
-  int rounds = 1;          // after one that warms up
-  int64_t lone_steps = 0;  // at the end, whose pushes wait for one another
+  int64_t steps = 1;       // in each round
+  int rounds = 1;          // timed rounds, after one untimed round
+  int64_t lone_steps = 0;  // final steps with one push at a time
 };
 
 struct BenchWorkerResult {
   std::vector<absl::Duration> rounds;
-  absl::Duration round_trip;  // median of the lone pushes
+  absl::Duration round_trip;  // median over the lone steps
   std::string transport;      // Transport::name()
 };
 
-// Attaches to the coordinator as a worker, takes the first job that it is given (bsp), and takes
-// part in it: (rounds + 1) * steps + lone_steps steps. Within a round every chunk is pushed again
-// as soon as its value is back. Blocks; leaves the job unfinished: cancel it then.
-// UNAVAILABLE when a ps is lost, DEADLINE_EXCEEDED when nothing happens for a minute,
-// FAILED_PRECONDITION when a push is refused.
+// Attaches to the coordinator as a worker and takes part in the first job it gets (bsp), for
+// (rounds + 1) * steps + lone_steps steps. Within a round it pushes each chunk again as soon as its
+// new value arrives. Blocks. The job stays unfinished; the caller must cancel it.
+// Returns UNAVAILABLE if a ps is lost, DEADLINE_EXCEEDED if nothing arrives for a minute,
+// FAILED_PRECONDITION if a push is refused.
 absl::StatusOr<BenchWorkerResult> RunBenchWorker(const BenchWorkerOptions& options);
 
 }  // namespace muster::cli

@@ -1,4 +1,5 @@
-// muster chaos: kills members of a local cluster while a job trains, and shows what it cost.
+// Implements muster chaos: kills members of a local cluster while a job trains, and reports the
+// cost.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -41,7 +42,7 @@ struct ChaosCommand {
   std::string stop_for = "8s";
   std::string signal = "KILL";
   std::optional<uint64_t> seed;
-  std::optional<bool> compare;  // unset: where the job repeats to the bit
+  std::optional<bool> compare;  // unset: if RepeatsToTheBit()
   bool compare_flag = false;
 };
 
@@ -73,15 +74,15 @@ absl::StatusOr<ChaosOptions> OptionsOf(const ChaosCommand& command, const Sessio
   return options;
 }
 
-// Whether the job comes to the same bits whoever dies (docs/architecture.md, section 8): it goes on
-// from a version that all its shards have, with as many workers, and nothing that only the dead one
-// had counts.
+// Returns whether the job gives the same bits whichever member dies (docs/architecture.md, section
+// 8). That needs a fixed number of workers, resuming from a version that all shards have, and no
+// state that only the lost member had.
 bool RepeatsToTheBit(const v1::JobSpec& spec) {
   const v1::SyncSpec& sync = spec.sync();
   const v1::WorkerCount& workers = spec.resources().workers();
   if (workers.max() != 0 && workers.max() != std::max(1, workers.min())) return false;
   if (sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.backup_workers() > 0) return false;
-  switch (sync.compression().kind()) {  // the others feed back their error
+  switch (sync.compression().kind()) {  // other codecs keep their error in the worker
     case v1::COMPRESSION_KIND_UNSPECIFIED:
     case v1::COMPRESSION_NONE:
     case v1::COMPRESSION_FP16:
@@ -94,7 +95,7 @@ bool RepeatsToTheBit(const v1::JobSpec& spec) {
 
 // ---------------------------------------------------------------- the final checkpoint
 
-using FileHashes = std::map<std::string, std::string>;  // SHA-256 by name
+using FileHashes = std::map<std::string, std::string>;  // SHA-256 by file name
 
 absl::StatusOr<FileHashes> FinalHashes(CoordinatorClient& client, const v1::Job& job) {
   ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, client.GetCheckpoint(job.checkpoint()));
@@ -103,7 +104,7 @@ absl::StatusOr<FileHashes> FinalHashes(CoordinatorClient& client, const v1::Job&
   return hashes;
 }
 
-// Of the first of the model's files.
+// Returns the hash of the first model file.
 std::string ModelHash(const FileHashes& hashes) {
   const auto model = hashes.lower_bound("model-");
   return model == hashes.end() ? "" : model->second;
@@ -112,14 +113,14 @@ std::string ModelHash(const FileHashes& hashes) {
 struct Outcome {
   uint64_t seed = 0;
   ChaosReport chaos;
-  FileHashes final;         // empty: the job did not succeed
-  std::string undisturbed;  // the other job's id; "": not compared
+  FileHashes final;         // empty if the job did not succeed
+  std::string undisturbed;  // id of the undisturbed job; "": not compared
   std::optional<FileHashes> undisturbed_final;
 
   bool differs() const { return undisturbed_final && *undisturbed_final != final; }
 };
 
-// "": all was as it should be.
+// Returns what went wrong, or "".
 std::string FaultOf(const Outcome& outcome) {
   const v1::Job& job = outcome.chaos.job;
   const std::string id = JobIdOf(job.name());
@@ -130,10 +131,10 @@ std::string FaultOf(const Outcome& outcome) {
   }
   if (outcome.differs()) {
     return absl::StrCat("the final checkpoint of ", id, " differs from that of ",
-                        outcome.undisturbed, ", which nobody disturbed");
+                        outcome.undisturbed, ", which ran without strikes");
   }
   if (!outcome.chaos.other_ends.empty()) {
-    return absl::StrCat("members ended that nobody struck: ",
+    return absl::StrCat("members ended without a strike: ",
                         absl::StrJoin(outcome.chaos.other_ends, ", "));
   }
   return "";
@@ -211,7 +212,8 @@ google::protobuf::Struct MessageOf(const Outcome& outcome) {
   const ChaosReport& chaos = outcome.chaos;
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();
-  fields["seed"].set_string_value(absl::StrCat(outcome.seed));  // a double holds 53 bits
+  fields["seed"].set_string_value(
+      absl::StrCat(outcome.seed));  // as text, because a double holds only 53 bits
   fields["job"].set_string_value(JobIdOf(chaos.job.name()));
   fields["state"].set_string_value(v1::JobState_Name(chaos.job.state()));
   fields["fault"].set_string_value(FaultOf(outcome));
@@ -248,7 +250,7 @@ absl::StatusOr<std::string> Submit(CoordinatorClient& client, const v1::JobSpec&
   return JobIdOf(job.name());
 }
 
-// The same job on the same members, with nobody disturbing it.
+// Runs the same job on the same members without strikes.
 absl::Status RunUndisturbed(CoordinatorClient& client, const v1::JobSpec& spec,
                             const Session& session, Outcome& outcome) {
   ASSIGN_OR_RETURN(outcome.undisturbed, Submit(client, spec));
@@ -263,7 +265,7 @@ absl::Status RunUndisturbed(CoordinatorClient& client, const v1::JobSpec& spec,
                                }));
   if (!TrainedWell(last)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        outcome.undisturbed, " fails undisturbed as well: ", last.reason(), ": ", last.message()));
+        outcome.undisturbed, " fails without strikes, too: ", last.reason(), ": ", last.message()));
   }
   ASSIGN_OR_RETURN(outcome.undisturbed_final, FinalHashes(client, last));
   return absl::OkStatus();
@@ -289,8 +291,8 @@ absl::Status RunOn(LocalCluster& cluster, const std::optional<v1::JobSpec>& spec
   if (outcome.chaos.strikes.empty() && FaultOf(outcome).empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(job,
-                     " ended before anybody was struck: give it more steps (--set "
-                     "training.steps=...), or --kill-every less"));
+                     " ended before the first strike; give it more steps (--set "
+                     "training.steps=...) or a shorter --kill-every"));
   }
   session.Print(MessageOf(outcome), TextOf(outcome), absl::StrCat(job, "\n"));
   if (const std::string fault = FaultOf(outcome); !fault.empty()) {
@@ -303,7 +305,7 @@ absl::Status RunOn(LocalCluster& cluster, const std::optional<v1::JobSpec>& spec
 absl::Status Chaos(const ChaosCommand& command, Session& session) {
   ASSIGN_OR_RETURN(const ChaosOptions options, OptionsOf(command, session));
   if (command.running.empty() == command.job.file.empty()) {
-    return absl::InvalidArgumentError("either FILE, or --job with a job of the local cluster");
+    return absl::InvalidArgumentError("give either FILE, or --job with a job of the local cluster");
   }
   std::optional<v1::JobSpec> spec;
   if (!command.job.file.empty()) {
@@ -311,7 +313,8 @@ absl::Status Chaos(const ChaosCommand& command, Session& session) {
   } else if (command.compare.value_or(false)) {
     return absl::InvalidArgumentError("--compare runs the job twice: it needs FILE, not --job");
   }
-  // From here on a signal must not end this process before its children.
+  // With a registration, a signal no longer ends this process at once. The cluster must be shut
+  // down first.
   Interrupt::Registration registration(*session.interrupt, [] {});
   if (command.local || !spec) {
     const std::string dir = command.job.dir.empty() ? DefaultLocalDir() : command.job.dir;
@@ -327,29 +330,29 @@ absl::Status Chaos(const ChaosCommand& command, Session& session) {
 
 void AddChaosCommand(Command program, Session& session) {
   auto command = std::make_shared<ChaosCommand>();
-  Command chaos = program.AddCommand("chaos", "Kill members while a job trains; what did it cost?",
+  Command chaos = program.AddCommand("chaos", "Kill members while a job trains; report the cost",
                                      "muster chaos examples/mnist_lenet.yaml --for 1m");
-  chaos.AddOption("FILE", command->job.file, "Job file; trains on a cluster of its own");
-  chaos.AddOption("--set", command->job.settings, "FIELD=VALUE instead of the file's")
+  chaos.AddOption("FILE", command->job.file, "Job file; trains on its own cluster");
+  chaos.AddOption("--set", command->job.settings, "FIELD=VALUE, replaces a field of the file")
       .OneValueEach();
   chaos.AddOption("--job", command->running, "A job of the local cluster instead of FILE");
-  chaos.AddFlag("--local", command->local, "FILE too trains on the local cluster");
-  chaos.AddOption("--dir", command->job.dir, "The cluster's; default: new or ~/.muster/local");
+  chaos.AddFlag("--local", command->local, "Train FILE on the local cluster");
+  chaos.AddOption("--dir", command->job.dir, "Its folder; default: new or ~/.muster/local");
   chaos.AddOption("--ps", command->job.ps, "Parameter servers; default: the job's").Within(1, 64);
-  chaos.AddOption("--workers", command->job.workers, "Workers; default: the job's most")
+  chaos.AddOption("--workers", command->job.workers, "Workers; default: the job's maximum")
       .Within(1, 64);
-  chaos.AddOption("--devices", command->job.devices, "Of each worker: cpu, cuda:0");
-  chaos.AddOption("--roles", command->roles, "Who; default: ps,worker,coordinator");
-  chaos.AddOption("--kill-every", command->every, "On average, once recovered; default: 10s");
-  chaos.AddFlag("--overlap", command->overlap, "Strike while it still recovers, too");
-  chaos.AddOption("--for", command->duration, "Then it may end in peace; default: 5m");
+  chaos.AddOption("--devices", command->job.devices, "Devices of each worker: cpu, cuda:0");
+  chaos.AddOption("--roles", command->roles, "Roles to kill; default: ps,worker,coordinator");
+  chaos.AddOption("--kill-every", command->every, "Mean time after a recovery; default: 10s");
+  chaos.AddFlag("--overlap", command->overlap, "Also strike during recoveries");
+  chaos.AddOption("--for", command->duration, "How long to strike; default: 5m");
   chaos.AddOption("--signal", command->signal, "KILL, or STOP for a while; default: KILL")
       .OneOf({"KILL", "STOP"});
-  chaos.AddOption("--stop-for", command->stop_for, "With STOP, until CONT; default: 8s");
-  chaos.AddOption("--deadline", command->deadline, "Of a recovery; default: 60s");
-  chaos.AddOption("--seed", command->seed, "Of who and when; default: a random one");
+  chaos.AddOption("--stop-for", command->stop_for, "STOP: time until CONT; default: 8s");
+  chaos.AddOption("--deadline", command->deadline, "Longest recovery; default: 60s");
+  chaos.AddOption("--seed", command->seed, "For members and times; default: random");
   const Option compare = chaos.AddFlag("--compare,!--no-compare", command->compare_flag,
-                                       "Undisturbed run first; default: if it repeats");
+                                       "Undisturbed run first; default: if reproducible");
   chaos.SetAction([command, compare, &session] {
     if (compare.given()) command->compare = command->compare_flag;
     session.Fail(Chaos(*command, session));

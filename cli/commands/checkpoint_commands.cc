@@ -1,4 +1,4 @@
-// muster checkpoint: list, save, get, verify, delete, diff, export.
+// Implements muster checkpoint: list, save, get, verify, delete, diff, export.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -76,8 +76,8 @@ absl::Status VerifyDirectory(const std::string& directory, const std::string& sh
   return absl::OkStatus();
 }
 
-// Calls `use` with a directory: that one here, or a checkpoint of the coordinator's, which is
-// downloaded for it.
+// Calls `use` with a local directory. A checkpoint of the coordinator is downloaded for it, and
+// removed afterwards.
 absl::Status WithDirectory(const std::string& path_or_name, const Session& session,
                            absl::FunctionRef<absl::Status(const std::string&)> use) {
   std::error_code error;
@@ -97,7 +97,8 @@ absl::Status WithDirectory(const std::string& path_or_name, const Session& sessi
   const absl::Cleanup remove = remove_folder;
   const std::string copy = folder + "/checkpoint";
   RETURN_IF_ERROR(client.DownloadCheckpoint(path_or_name, copy, session.interrupt));
-  // `use` may take long and hears of nothing.
+  // `use` may take long and does not check for signals. A signal therefore removes the copy and
+  // ends the process at once.
   std::optional<Interrupt::Registration> on_signal;
   if (session.interrupt != nullptr) {
     on_signal.emplace(*session.interrupt, [&] {
@@ -116,18 +117,18 @@ absl::Status Verify(const std::string& path_or_name, const Session& session) {
 
 struct ExportOptions {
   std::string checkpoint;
-  std::string onnx;    // to write
-  std::string source;  // the file the model came from; "": the job's own
+  std::string onnx;    // the file to write
+  std::string source;  // the original file; "": the one that the job names
 };
 
-// The ONNX file of the job's model, with the checkpoint's values.
+// Writes the ONNX file of the job's model with the values of the checkpoint.
 absl::Status ExportDirectory(const std::string& directory, const ExportOptions& options) {
   ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
   v1::OnnxModel model = checkpoint->manifest().spec.model().onnx();
   if (!options.source.empty()) model.set_path(options.source);
   if (model.path().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        options.checkpoint, ": its model came from no ONNX file; name one with --source"));
+        options.checkpoint, ": its model is not from an ONNX file; name one with --source"));
   }
   ASSIGN_OR_RETURN(const ImportedModel imported, ImportOnnx(model));
   RETURN_IF_ERROR(checkpoint->CheckFits(imported.graph));
@@ -161,11 +162,11 @@ absl::Status Delete(const std::vector<std::string>& names, Session& session) {
   return first;
 }
 
-// How far one parameter of two checkpoints is apart.
+// The distance of one parameter in two checkpoints.
 struct Distance {
-  double largest = 0;  // of the differences of its elements
-  double norm = 0;     // L2, of all of them
-  double base = 0;     // L2, of the first one's values
+  double largest = 0;  // largest absolute difference of two elements
+  double norm = 0;     // L2 norm of the differences
+  double base = 0;     // L2 norm of the first checkpoint's values
   int64_t differing = 0;
 };
 
@@ -184,7 +185,7 @@ absl::StatusOr<Distance> Compare(const CheckpointReader& a, const CheckpointRead
       const double difference = static_cast<double>(right[i]) - left[i];
       distance.base += static_cast<double>(left[i]) * left[i];
       distance.norm += difference * difference;
-      if (difference == 0) continue;  // one that is not a number differs
+      if (difference == 0) continue;  // NaN counts as different
       ++distance.differing;
       if (!(std::abs(difference) <= distance.largest)) distance.largest = std::abs(difference);
     }
@@ -244,7 +245,7 @@ absl::Status DiffDirectories(const std::string& left, const std::string& right, 
     return absl::OkStatus();
   }
   session.Print(report, table.ToString(), names);
-  session.exit_code = kExitJobFailed;  // as diff does
+  session.exit_code = kExitJobFailed;  // like diff(1)
   return absl::OkStatus();
 }
 
@@ -263,12 +264,12 @@ void AddCheckpointCommands(Command program, Session& session) {
   checkpoint.RequireCommand();
 
   auto name = std::make_shared<std::string>();
-  Command list =
-      checkpoint.AddCommand("list", "Of one job or of all", "muster checkpoint list char-gpt-7");
+  Command list = checkpoint.AddCommand("list", "List those of one job or of all",
+                                       "muster checkpoint list char-gpt-7");
   list.AddOption("JOB", *name, "Its id; default: all jobs");
   list.SetAction([name, &session] { session.Fail(List(*name, session)); });
 
-  Command save = checkpoint.AddCommand("save", "Take one now, while the job runs",
+  Command save = checkpoint.AddCommand("save", "Save one now, while the job runs",
                                        "muster checkpoint save char-gpt-7");
   save.AddOption("JOB", *name, "Its id").Required();
   save.SetAction([name, &session] { session.Fail(Save(*name, session)); });
@@ -277,7 +278,7 @@ void AddCheckpointCommands(Command program, Session& session) {
   Command get = checkpoint.AddCommand("get", "Download one",
                                       "muster checkpoint get char-gpt-7@1000 ./checkpoint");
   get.AddOption("NAME", *name, "JOB@STEP, or JOB for its last").Required();
-  get.AddOption("DEST", *directory, "Folder to make").Required();
+  get.AddOption("DEST", *directory, "Folder to create").Required();
   get.SetAction([name, directory, &session] { session.Fail(Get(*name, *directory, session)); });
 
   Command verify = checkpoint.AddCommand("verify", "Check sizes and SHA-256 of its files",
@@ -287,7 +288,7 @@ void AddCheckpointCommands(Command program, Session& session) {
 
   auto names = std::make_shared<std::vector<std::string>>();
   Command remove =
-      checkpoint.AddCommand("delete", "Forget some; a job's last one stays",
+      checkpoint.AddCommand("delete", "Delete some; a job's last one stays",
                             "muster checkpoint delete char-gpt-7@1000 char-gpt-7@2000");
   remove.AddOption("NAME", *names, "JOB@STEP; several may be given").Required();
   remove.SetAction([names, &session] { session.Fail(Delete(*names, session)); });
@@ -296,7 +297,7 @@ void AddCheckpointCommands(Command program, Session& session) {
   Command diff = checkpoint.AddCommand("diff", "Which parameters differ, and how far",
                                        "muster checkpoint diff char-gpt-7@1000 char-gpt-7@2000");
   diff.AddOption("FIRST", *name, "Folder here, or JOB@STEP").Required();
-  diff.AddOption("SECOND", *other, "Likewise; exit code 1 where they differ").Required();
+  diff.AddOption("SECOND", *other, "Folder, or JOB@STEP; exit code 1 on difference").Required();
   diff.SetAction([name, other, &session] { session.Fail(Diff(*name, *other, session)); });
 
   auto options = std::make_shared<ExportOptions>();
@@ -305,7 +306,7 @@ void AddCheckpointCommands(Command program, Session& session) {
   to.AddOption("PATH_OR_NAME", options->checkpoint, "Folder here, JOB@STEP, or JOB for its last")
       .Required();
   to.AddOption("--onnx", options->onnx, "File to write, in inference form").Required();
-  to.AddOption("--source", options->source, "The ONNX file as it was; default: model.onnx.path");
+  to.AddOption("--source", options->source, "The original ONNX file; default: model.onnx.path");
   to.SetAction([options, &session] { session.Fail(Export(*options, session)); });
 }
 

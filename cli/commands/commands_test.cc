@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The exit code of `muster arguments...`.
+// Returns the exit code of `muster arguments...`.
 int ExitOf(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "muster");
   std::vector<char*> argv;
@@ -50,14 +50,15 @@ TEST(CommandsTest, EveryHelpHasAnExampleAndFitsTheScreen) {
   EXPECT_GE(commands, 20);
 }
 
-// `above`: the words that come before the command's own name.
+// Appends the help of a command and of its subcommands. `above` has the words before the command's
+// name.
 void AppendCommand(Command command, const std::string& above, std::string& page) {
   const std::string words = absl::StrCat(above, above.empty() ? "" : " ", command.name());
   absl::StrAppend(&page, "\n## ", words, "\n\n```text\n", command.help(above), "```\n");
   for (const Command& below : command.commands()) AppendCommand(below, words, page);
 }
 
-TEST(CommandsTest, TheReferenceHasEveryHelp) {
+TEST(CommandsTest, ReferencePageHasEveryHelp) {
   Session session;
   CommandLine line("muster");
   BuildCommandLine(line.program(), session);
@@ -71,7 +72,7 @@ TEST(CommandsTest, TheReferenceHasEveryHelp) {
   ExpectReferencePage("cli.md", page, "//cli/commands:commands_test");
 }
 
-TEST(CommandsTest, SuggestsTheCommandThatWasMeant) {
+TEST(CommandsTest, SuggestsTheNearestCommand) {
   Session session;
   CommandLine line("muster");
   BuildCommandLine(line.program(), session);
@@ -81,7 +82,7 @@ TEST(CommandsTest, SuggestsTheCommandThatWasMeant) {
   EXPECT_EQ(UnknownCommand(line.program(), {"--server", "host:1", "checkpoint", "lst"}),
             "unknown command 'lst'; did you mean 'list'?");
   EXPECT_THAT(UnknownCommand(line.program(), {"frobnicate"}),
-              HasSubstr("there are run, local, submit"));
+              HasSubstr("the commands are run, local, submit"));
   EXPECT_EQ(UnknownCommand(line.program(), {"get", "sumbit"}), "");
 }
 
@@ -116,14 +117,15 @@ TEST(CommandsTest, ExitCodesAreStable) {
   EXPECT_EQ(ExitOf({"local", "up", "--dir", "/proc/nope"}), 2);
 }
 
-TEST(CommandsTest, AContextOfTheCommandLineGoesBeforeTheEnvironment) {
+TEST(CommandsTest, TheCommandLineOverridesTheEnvironment) {
   setenv("MUSTER_SERVER", "127.0.0.1:1", 1);
   EXPECT_EQ(ExitOf({"list"}), 7);
   EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3);
   EXPECT_EQ(ExitOf({"--context", "nobody", "list"}), 3);
   setenv("MUSTER_CONTEXT", "nobody", 1);
-  EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3) << "whatever the environment says";
-  EXPECT_EQ(ExitOf({"list"}), 7) << "of the environment the server goes before the context";
+  EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3)
+      << "the context of the environment was used";
+  EXPECT_EQ(ExitOf({"list"}), 7) << "in the environment the server goes before the context";
   unsetenv("MUSTER_SERVER");
   EXPECT_EQ(ExitOf({"list"}), 3);
   EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1:1"}), 7);
@@ -131,13 +133,13 @@ TEST(CommandsTest, AContextOfTheCommandLineGoesBeforeTheEnvironment) {
   unsetenv("MUSTER_CONTEXT");
 }
 
-TEST(CommandsTest, NobodyAtTheServersAddressIsUnavailable) {
+TEST(CommandsTest, AnUnreachableServerIsUnavailable) {
   EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1:1"}), 7);
   EXPECT_EQ(ExitOf({"watch", "a-1", "--server", "127.0.0.1:1"}), 7);
   EXPECT_EQ(ExitOf({"--server", "127.0.0.1:1", "members"}), 7);
 }
 
-// What bash offers behind these words, in one line.
+// Returns the completions that bash offers after these words, in one line.
 std::string Completed(const std::string& words, const std::string& script) {
   const std::string path = ::testing::TempDir() + "/completion.bash";
   std::ofstream(path) << script;
@@ -170,7 +172,8 @@ TEST(CommandsTest, BashCompletesCommandsAndOptions) {
     if (std::system(absl::StrCat("command -v ", shell, " > /dev/null").c_str()) != 0) continue;
     const std::string path = absl::StrCat(::testing::TempDir(), "/completion.", shell);
     std::ofstream(path) << *other;
-    EXPECT_EQ(std::system(absl::StrCat(shell, " -n ", path).c_str()), 0) << "its syntax";
+    EXPECT_EQ(std::system(absl::StrCat(shell, " -n ", path).c_str()), 0)
+        << "the script has a syntax error";
   }
   EXPECT_FALSE(CompletionScript(line.program(), "tcsh").ok());
 }

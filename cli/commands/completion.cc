@@ -15,7 +15,7 @@ struct CommandWords {
   std::string path;  // "checkpoint list"; "" is the program itself
   std::string description;
   std::vector<std::string> commands, options;
-  std::vector<std::string> descriptions;  // of `commands`
+  std::vector<std::string> descriptions;  // one for each of `commands`
   bool takes_job = false;
 };
 
@@ -36,7 +36,7 @@ void Collect(Command command, const std::string& path, std::vector<CommandWords>
   }
 }
 
-// A shell function that prints what may follow the words of a path, one word after the other.
+// Returns a shell function that prints the words that may follow a path of commands.
 std::string WordsFunction(const std::vector<CommandWords>& commands) {
   std::string text = "_muster_words() {\n  case \"$1\" in\n";
   for (const CommandWords& command : commands) {
@@ -57,8 +57,7 @@ std::string JobFunction(const std::vector<CommandWords>& commands) {
                       ") return 0 ;;\n  esac\n  return 1\n}\n");
 }
 
-// Of the words so far, those that are commands: `$path`. Options, and what follows, are passed
-// over.
+// `$path` collects those of the words so far that are commands. It skips options and their values.
 constexpr char kBashBody[] = R"sh(_muster() {
   local current="${COMP_WORDS[COMP_CWORD]}" path="" word candidate i
   for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -80,7 +79,7 @@ std::string BashScript(const std::vector<CommandWords>& commands) {
       WordsFunction(commands), JobFunction(commands), kBashBody, "complete -F _muster muster\n");
 }
 
-// `path` is zsh's own name for where commands lie.
+// The variable is called `found`, because zsh uses `path` for the folders of commands.
 constexpr char kZshBody[] = R"sh(_muster() {
   local found="" word candidate i
   for ((i = 2; i < CURRENT; ++i)); do
@@ -156,7 +155,7 @@ absl::StatusOr<std::string> CompletionScript(Command program, const std::string&
   if (shell == "zsh") return ZshScript(commands);
   if (shell == "fish") return FishScript(commands);
   return absl::InvalidArgumentError(
-      absl::StrCat("no completion for '", shell, "'; there are bash, zsh, fish"));
+      absl::StrCat("no completion for '", shell, "'; supported are bash, zsh and fish"));
 }
 
 }  // namespace muster::cli

@@ -1,4 +1,4 @@
-// What shells complete, made from the command line itself.
+// Generates shell completion from the command line's declarations.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace muster::cli {
 
-// A script for bash, zsh or fish: commands and options of every command, files, and ids of jobs
-// where a command takes one (asked of the coordinator when it is completed, in vain where there is
-// none). INVALID_ARGUMENT for another shell.
+// Returns a script for bash, zsh or fish. It completes commands, options and files, and ids of jobs
+// for commands that take one. Ids come from the coordinator at completion time; there are none if
+// it does not answer. Returns INVALID_ARGUMENT for another shell.
 absl::StatusOr<std::string> CompletionScript(Command program, const std::string& shell);
 
 }  // namespace muster::cli

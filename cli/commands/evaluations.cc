@@ -8,7 +8,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr int kPointsMax = 10'000;  // of one answer
+constexpr int kPointsMax = 10'000;  // in one response
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The evaluations of a job, as its coordinator has recorded them.
+// Reads the evaluations of a job that its coordinator has recorded.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace muster::cli {
 
-// A source that asks the coordinator; it returns none if the call fails. `client` outlives it.
+// Returns a source that calls the coordinator. It returns no evaluations if the call fails.
+// `client` must outlive it.
 EvaluationSource EvaluationsOf(CoordinatorClient& client, const std::string& job);
 
 }  // namespace muster::cli

@@ -1,4 +1,4 @@
-// muster members, validate, version.
+// Implements muster members, validate and version.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -36,7 +36,7 @@ absl::Status Drain(const std::string& name, const Session& session) {
   RETURN_IF_ERROR(client.DrainMember(name));
   session.Print(
       v1::DrainMemberResponse(),
-      absl::StrCat(name, " is told to leave; muster members shows it until its jobs go on ",
+      absl::StrCat(name, " is asked to leave; muster members lists it until its jobs continue ",
                    "without it\n"),
       absl::StrCat(name, "\n"));
   return absl::OkStatus();
@@ -47,20 +47,21 @@ struct ValidateOptions {
   std::vector<std::string> settings;
 };
 
-// The answer of the coordinator to the question whether it would take a job.
+// The coordinator's decision whether it would accept a job.
 struct Verdict {
   bool is_asked = false;
-  bool is_local = false;  // it reads the files that this process reads
-  absl::Status faults;    // OK if it would take the job
+  bool is_local = false;  // it reads the same files as this process
+  absl::Status faults;    // OK if it would accept the job
   std::vector<std::string> warnings;
-  std::string unchecked;  // what nobody could check, and why; "": nothing
+  std::string unchecked;  // what could not be checked, and why, or ""
 };
 
 bool ReadsFiles(const v1::JobSpec& spec) {
   return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
 }
 
-// The checks that only a coordinator can make, of a job that it was not asked about.
+// Returns a note about the checks that only a coordinator can make. `coordinator` says why none
+// made them.
 std::string UncheckedWithout(const std::string& coordinator, const v1::JobSpec& spec) {
   const std::string& from = spec.checkpoint().resume_from();
   return absl::StrCat("not checked, because ", coordinator,
@@ -68,7 +69,8 @@ std::string UncheckedWithout(const std::string& coordinator, const v1::JobSpec& 
                       ParseCheckpointRef(from) ? absl::StrCat(", and the checkpoint ", from) : "");
 }
 
-// Asks the coordinator, which stores nothing. The errors of Find() but UNAVAILABLE.
+// Validates the job at the coordinator, which stores nothing. An unreachable coordinator is not an
+// error. Returns the errors of Find() except UNAVAILABLE.
 absl::StatusOr<Verdict> AskCoordinator(v1::JobSpec spec, const Session& session) {
   Verdict verdict;
   const auto destination = session.Find();
@@ -112,7 +114,7 @@ absl::Status Validate(const ValidateOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(const Verdict verdict, AskCoordinator(spec, session));
   if (!verdict.faults.ok()) return LocateFaults(verdict.faults, text, options.file, overrides);
   std::vector<std::string> warnings = verdict.warnings;
-  // The files of a cluster elsewhere are not here.
+  // The files of a remote cluster are not on this machine, so they cannot be checked here.
   if (!verdict.is_asked || verdict.is_local) {
     ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
     if (!verdict.is_asked) warnings = std::move(checked.warnings);
@@ -122,7 +124,7 @@ absl::Status Validate(const ValidateOptions& options, const Session& session) {
   if (!verdict.unchecked.empty()) std::fprintf(stderr, "%s\n", verdict.unchecked.c_str());
   FillDefaults(spec);
   if (session.output() == OutputFormat::kYaml) {
-    std::fputs(ToYaml(spec).c_str(), stdout);  // a job file again, not an API message
+    std::fputs(ToYaml(spec).c_str(), stdout);  // as a job file, not as an API message
   } else {
     session.Print(spec, absl::StrCat("OK  ", options.file, "\n"), absl::StrCat(spec.name(), "\n"));
   }
@@ -145,12 +147,12 @@ void PrintVersion(const Session& session) {
 
 void AddFleetCommands(Command program, Session& session) {
   Command members =
-      program.AddCommand("members", "Workers and ps that are attached", "muster members -o json");
+      program.AddCommand("members", "Attached workers and ps", "muster members -o json");
   members.SetAction([members, &session] {
     if (!members.command_given()) session.Fail(Members(session));
   });
   auto name = std::make_shared<std::string>();
-  Command drain = members.AddCommand("drain", "Let a member's jobs go on without it; then it ends",
+  Command drain = members.AddCommand("drain", "Move its jobs to other members; then it ends",
                                      "muster members drain worker-3");
   drain.AddOption("NAME", *name, "As muster members lists it").Required();
   drain.SetAction([name, &session] { session.Fail(Drain(*name, session)); });
@@ -159,7 +161,7 @@ void AddFleetCommands(Command program, Session& session) {
   Command validate = program.AddCommand("validate", "List every fault of a job file",
                                         "muster validate job.yaml --set training.steps=500");
   validate.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
-  validate.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's")
+  validate.AddOption("--set", options->settings, "FIELD=VALUE, replaces a field of the file")
       .OneValueEach();
   validate.SetAction([options, &session] { session.Fail(Validate(*options, session)); });
 

@@ -1,4 +1,4 @@
-// What commands print, against a coordinator that answers the same whatever it is asked.
+// Tests the output of commands against a coordinator that gives fixed answers.
 #include <pty.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -87,7 +87,7 @@ v1::Job Ended() {
   return job;
 }
 
-// What submit --wait and wait say of Trained() behind its state, once it has ended.
+// The output of `submit --wait` and `wait` for Trained() after its state, once it has ended.
 constexpr char kEnd[] =
     "  line-1  120 steps\n"
     "first loss         0\n"
@@ -146,7 +146,7 @@ class FakeJobs final : public v1::JobService::Service {
                          google::protobuf::Empty*) override {
     return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
   }
-  // A job that is in `watched_state` when it is looked at first.
+  // Sends a job in `watched_state`, then `later` if it is set.
   grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest* request,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
     v1::WatchJobResponse response;
@@ -164,12 +164,12 @@ class FakeJobs final : public v1::JobService::Service {
     writer->Write(*later);
     return grpc::Status::OK;
   }
-  // Two jobs: one ends, the other is deleted. Then the watch ends with `watch_end`.
+  // Sends two jobs: one ends, the other is deleted. Then the watch ends with `watch_end`.
   grpc::Status WatchJobs(grpc::ServerContext*, const v1::WatchJobsRequest* request,
                          grpc::ServerWriter<v1::WatchJobsResponse>* writer) override {
     selector = request->selector();
     v1::WatchJobsResponse all, same, change;
-    same.add_jobs()->CopyFrom(Trained());  // no row shows how fast it is
+    same.add_jobs()->CopyFrom(Trained());  // rows do not show the throughput
     same.mutable_jobs(0)->mutable_progress()->set_samples_per_second(812);
     *all.add_jobs() = Waiting();
     *all.add_jobs() = Trained();
@@ -199,7 +199,7 @@ class FakeJobs final : public v1::JobService::Service {
   }
   grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest* request,
                           v1::ListEventsResponse* list) override {
-    if (request != nullptr && !request->page_token().empty()) {  // those after a revision
+    if (request != nullptr && !request->page_token().empty()) {  // events after a revision
       v1::JobEvent& event = *list->add_events();
       event.set_job("line-1");
       event.set_revision(5);
@@ -281,13 +281,13 @@ class FakeJobs final : public v1::JobService::Service {
 
   std::string selector;
   bool is_empty = false;  // lists no jobs
-  int checkpoints = 0;    // events of so many
+  int checkpoints = 0;    // number of checkpoint events
   v1::JobState watched_state = v1::SUCCEEDED;
-  std::optional<v1::WatchJobResponse> later;  // of the job that is looked at
+  std::optional<v1::WatchJobResponse> later;  // second message of WatchJob
   grpc::Status job_watch_end;
   grpc::Status watch_end = grpc::Status(grpc::StatusCode::CANCELLED, "enough was seen");
-  std::string ended_checkpoint = "jobs/line-3/checkpoints/100";  // of the one that has ended
-  std::optional<v1::JobSpec> spec;  // of the jobs that are got, instead of a name and labels
+  std::string ended_checkpoint = "jobs/line-3/checkpoints/100";  // of line-3
+  std::optional<v1::JobSpec> spec;  // returned by GetJob instead of the default one
   std::vector<std::string> suspended;
   std::vector<v1::ResumeJobRequest> resumed;
   grpc::Status resume_end;
@@ -332,12 +332,13 @@ class FakeFleet final : public v1::FleetService::Service {
   }
 
  private:
-  // One line more of worker-0, and then the reader may not see any more; of others another process.
+  // worker-0 logs one more line, then the reader loses its permission. Other members are replaced
+  // by a new process.
   static grpc::Status ReadOn(const v1::ReadMemberLogRequest& request,
                              v1::ReadMemberLogResponse& log) {
     if (request.name() != "worker-0") {
       log.set_incarnation("another");
-      if (request.offset() == 0) log.set_text("begins anew\n");
+      if (request.offset() == 0) log.set_text("new process\n");
       return grpc::Status::OK;
     }
     if (request.offset() != 23) return ToGrpc(absl::PermissionDeniedError("it was revoked"));
@@ -414,7 +415,7 @@ class FakeCheckpoints final : public v1::CheckpointService::Service {
     if (request->name() == "line-1@2") return grpc::Status::OK;
     return ToGrpc(WithReason(absl::FailedPreconditionError("is the last"), "CHECKPOINT_NEEDED"));
   }
-  // Does not end before its reader is gone, who is interrupted at the beginning.
+  // Interrupts the reader at the start, and writes until the reader is gone.
   grpc::Status ReadCheckpoint(grpc::ServerContext*, const v1::ReadCheckpointRequest*,
                               grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) override {
     v1::ReadCheckpointResponse part;
@@ -429,7 +430,7 @@ class FakeCheckpoints final : public v1::CheckpointService::Service {
   }
 };
 
-// Before any other thread, as it must be.
+// Constructed before any other thread exists, as Interrupt requires.
 Interrupt* const process_interrupt = new Interrupt;
 
 class GoldenCommandsTest : public ::testing::Test {
@@ -448,7 +449,7 @@ class GoldenCommandsTest : public ::testing::Test {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // What `muster words...` prints, and its exit code behind it where that is not 0.
+  // Returns the output of `muster words...`, followed by the exit code if it is not 0.
   std::string Run(std::vector<std::string> words, Interrupt* interrupt = nullptr) {
     words.insert(words.begin(), {"--server", address()});
     return RunAnywhere(std::move(words), interrupt);
@@ -491,7 +492,7 @@ TEST_F(GoldenCommandsTest, List) {
   EXPECT_EQ(Run({"list", "-o", "jsonpath={.jobs[*].state}"}), "QUEUED RUNNING\n");
 }
 
-TEST_F(GoldenCommandsTest, AWatchedListGoesOnWithRowsAlone) {
+TEST_F(GoldenCommandsTest, AWatchedListContinuesWithRowsOnly) {
   EXPECT_EQ(Run({"list", "-w", "-l", "team=vision"}),
             "NAME    STATE    STEP     LOSS  WORKERS  PS   AGE\n"
             "line-2  QUEUED   0        -     0/1      0/1  5h\n"
@@ -520,10 +521,10 @@ TEST_F(GoldenCommandsTest, GetPrintsAJobFileThatSubmitAccepts) {
   EXPECT_EQ(Run({"submit", file, "-o", "name"}), "line-2\n");
   EXPECT_EQ(jobs_.created.SerializeAsString(), jobs_.spec->SerializeAsString());
   EXPECT_EQ(Run({"get", "line-1", "line-2", "-o", "spec"}), absl::StrCat(spec, "---\n", spec));
-  EXPECT_EQ(Run({"list", "-o", "spec"}), "exit 2\n") << "a list has no whole specs";
+  EXPECT_EQ(Run({"list", "-o", "spec"}), "exit 2\n") << "a list has no complete specs";
 }
 
-TEST_F(GoldenCommandsTest, SubmitPrintsTheJobAndWithWaitHowItEnded) {
+TEST_F(GoldenCommandsTest, SubmitPrintsTheJobAndWithWaitItsResult) {
   const std::string file = absl::StrCat(::testing::TempDir(), "/line-", getpid(), ".yaml");
   std::ofstream(file) << kJobFile;
   EXPECT_EQ(Run({"submit", file, "--set", "priority=3"}),
@@ -550,7 +551,7 @@ TEST_F(GoldenCommandsTest, Validate) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("data.batch_size"));
 }
 
-TEST_F(GoldenCommandsTest, WaitPrintsTheJobAndFailsWhereItEndedOtherwise) {
+TEST_F(GoldenCommandsTest, WaitPrintsTheJobAndFailsIfItEndsInAnotherState) {
   EXPECT_EQ(Run({"wait", "line-1"}),
             "NAME    STATE      STEP     LOSS  WORKERS  PS   AGE\n"
             "line-1  SUCCEEDED  120/200  0.25  1/1      1/1  5h\n");
@@ -560,7 +561,7 @@ TEST_F(GoldenCommandsTest, WaitPrintsTheJobAndFailsWhereItEndedOtherwise) {
   EXPECT_EQ(Run({"wait", "line-1"}), absl::StrCat("FAILED", kEnd, "exit 1\n"));
 }
 
-TEST_F(GoldenCommandsTest, WaitSeesAStateThatHasPassedWhenItIsTold) {
+TEST_F(GoldenCommandsTest, WaitNoticesAStateThatHasPassedByTheNextUpdate) {
   jobs_.watched_state = v1::QUEUED;
   v1::WatchJobResponse& later = jobs_.later.emplace();
   *later.mutable_job() = Trained();
@@ -583,19 +584,20 @@ TEST_F(GoldenCommandsTest, Explain) {
             "  older ones are pruned after a newer is committed; default 3, 0: keep all\n");
 }
 
-TEST_F(GoldenCommandsTest, InitPrintsAFileOrMakesIt) {
+TEST_F(GoldenCommandsTest, InitPrintsAFileOrCreatesIt) {
   const std::string file = absl::StrCat(::testing::TempDir(), "/init-", getpid(), ".yaml");
   EXPECT_EQ(Run({"init", file, "--model", "mlp"}), absl::StrCat(file, "\n"));
   std::ifstream made(file);
   const std::string text((std::istreambuf_iterator<char>(made)), {});
   EXPECT_THAT(text, HasSubstr("\nname: mlp"));
   EXPECT_EQ(Run({"init", "--model", "mlp"}), absl::StrReplaceAll(text, {{file, "job.yaml"}}));
-  EXPECT_EQ(Run({"init", file, "--model", "gpt"}), "exit 6\n") << "it is somebody's";
+  EXPECT_EQ(Run({"init", file, "--model", "gpt"}), "exit 6\n")
+      << "an existing file is not overwritten";
   EXPECT_EQ(Run({"init", "--onnx", "/no/such/file.onnx"}), "exit 3\n");
   EXPECT_EQ(Run({"init", "--onnx", "model.onnx", "--model", "gpt"}), "exit 2\n");
 }
 
-// The last line is of the machine that it would run on.
+// The last line depends on the machine, so only its start is compared.
 TEST_F(GoldenCommandsTest, ModelDescribe) {
   EXPECT_THAT(
       Run({"model", "describe", "--zoo", "mlp"}),
@@ -632,7 +634,7 @@ TEST_F(GoldenCommandsTest, Version) {
 TEST_F(GoldenCommandsTest, SeveralJobsInOneCommand) {
   EXPECT_EQ(Run({"get", "line-1", "line-2", "-o", "name"}), "line-1\nline-2\n");
   EXPECT_EQ(Run({"get", "line-9", "line-1", "-o", "name"}), "line-1\nexit 3\n")
-      << "what went well is printed, what did not decides how it ends";
+      << "successes are printed, the failure decides the exit code";
 }
 
 TEST_F(GoldenCommandsTest, SuspendResumeCancelAndDeleteTakeSeveralJobs) {
@@ -646,7 +648,7 @@ TEST_F(GoldenCommandsTest, SuspendResumeCancelAndDeleteTakeSeveralJobs) {
   EXPECT_EQ(Run({"delete", "line-1", "line-9"}), "exit 3\n");
 }
 
-TEST_F(GoldenCommandsTest, ScaleSuspendsAndGoesOnWithOtherMembers) {
+TEST_F(GoldenCommandsTest, ScaleSuspendsAndContinuesWithOtherMembers) {
   jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
   jobs_.watched_state = v1::SUSPENDED;
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "4", "--ps", "2", "-o", "name"}), "line-1\n");
@@ -656,8 +658,9 @@ TEST_F(GoldenCommandsTest, ScaleSuspendsAndGoesOnWithOtherMembers) {
   EXPECT_EQ(jobs_.resumed[0].resources().ps(), 2);
 
   jobs_.watched_state = v1::SUCCEEDED;
-  EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 6\n") << "it ended before";
-  EXPECT_EQ(Run({"scale", "line-1"}), "exit 2\n") << "to how many?";
+  EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 6\n")
+      << "it ended before it was suspended";
+  EXPECT_EQ(Run({"scale", "line-1"}), "exit 2\n") << "no number is given";
   EXPECT_EQ(jobs_.resumed.size(), 1);
 }
 
@@ -670,13 +673,13 @@ TEST_F(GoldenCommandsTest, ScaleBeyondTheFleetWarnsThatTheJobWillWait) {
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "4", "-o", "name"}), "line-1\n");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("warning: line-1 needs 4 workers, and 1 is attached: it waits in the queue "
-                        "until 3 more come; start them, or muster scale line-1 to fewer\n"));
+                        "until 3 more attach; start them, or scale line-1 to fewer\n"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "1", "-o", "name"}), "line-1\n");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("warning")));
 }
 
-TEST_F(GoldenCommandsTest, ScaleToWhatCannotBeStopsNothing) {
+TEST_F(GoldenCommandsTest, AnInvalidScaleDoesNotSuspendTheJob) {
   jobs_.watched_state = v1::SUSPENDED;
   jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
   jobs_.spec->mutable_resources()->mutable_workers()->set_min(4);
@@ -689,7 +692,7 @@ TEST_F(GoldenCommandsTest, ScaleToWhatCannotBeStopsNothing) {
   EXPECT_THAT(jobs_.suspended, IsEmpty());
 }
 
-TEST_F(GoldenCommandsTest, ScaleThatCannotGoOnSaysHowTheSuspendedJobDoes) {
+TEST_F(GoldenCommandsTest, AFailedScaleSaysHowToResumeTheSuspendedJob) {
   jobs_.watched_state = v1::SUSPENDED;
   jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
   jobs_.resume_end = ToGrpc(WithReason(absl::ResourceExhaustedError("no room"), "DISK_FULL"));
@@ -697,23 +700,23 @@ TEST_F(GoldenCommandsTest, ScaleThatCannotGoOnSaysHowTheSuspendedJobDoes) {
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 7\n");
   EXPECT_THAT(
       ::testing::internal::GetCapturedStderr(),
-      HasSubstr("muster: line-1 is suspended and does not go on by itself (muster resume line-1 "
+      HasSubstr("muster: line-1 is suspended and does not continue by itself (muster resume line-1 "
                 "--workers-min 4 --workers-max 4): no room [DISK_FULL]\n"));
 }
 
-TEST_F(GoldenCommandsTest, ScaleThatLosesSightOfTheJobSaysThatItIsBeingSuspended) {
+TEST_F(GoldenCommandsTest, AScaleWhoseWatchFailsSaysThatTheJobIsBeingSuspended) {
   jobs_.watched_state = v1::RUNNING;
   jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
   jobs_.job_watch_end = ToGrpc(absl::PermissionDeniedError("it was revoked"));
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"scale", "line-1", "--ps", "2"}), "exit 5\n");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("line-1 is being suspended and does not go on by itself (muster resume "
+              HasSubstr("line-1 is being suspended and does not continue by itself (muster resume "
                         "line-1 --ps 2): it was revoked"));
   EXPECT_THAT(jobs_.resumed, IsEmpty());
 }
 
-TEST_F(GoldenCommandsTest, KeysComeInTheOrderOfTheProto) {
+TEST_F(GoldenCommandsTest, KeysHaveTheOrderOfTheProto) {
   EXPECT_EQ(Run({"get", "line-2", "-o", "jsonpath={.waiting}"}),
             "{\"reason\":\"WAITS_FOR_WORKERS\",\"message\":\"needs 1 worker, 0 free of the 1 "
             "attached\",\"position\":1,\"queue_length\":1}\n");
@@ -748,7 +751,7 @@ TEST_F(GoldenCommandsTest, WatchPrintsEventsAndEndsWithTheJob) {
   EXPECT_EQ(Run({"watch", "line-1"}), absl::StrCat(kEvents, "exit 1\n"));
 }
 
-// Standard error is a terminal for as long as this lives.
+// Makes standard error a terminal until Restore() is called.
 class TerminalOnStandardError {
  public:
   TerminalOnStandardError() : before_(dup(STDERR_FILENO)) {
@@ -758,7 +761,7 @@ class TerminalOnStandardError {
     dup2(terminal, STDERR_FILENO);
     close(terminal);
   }
-  // Everything that was written there; it is no terminal any more.
+  // Returns everything that was written to the terminal, and restores standard error.
   std::string Restore() {
     dup2(before_, STDERR_FILENO);
     close(before_);
@@ -774,16 +777,17 @@ class TerminalOnStandardError {
   int master_ = -1;
 };
 
-TEST_F(GoldenCommandsTest, WatchThatIsInterruptedSaysThatTheJobGoesOn) {
+TEST_F(GoldenCommandsTest, AnInterruptedWatchSaysThatTheJobContinues) {
   Interrupt::Registration registration(*process_interrupt, [] {});
   if (process_interrupt->signal() == 0) kill(getpid(), SIGINT);
   ASSERT_TRUE(process_interrupt->WaitFor(absl::Minutes(1)));
   for (const char* command : {"watch", "wait"}) {
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(Run({command, "line-1"}, process_interrupt), "exit 130\n");
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                HasSubstr("line-1 goes on without this command; muster watch line-1 shows it again "
-                          "[INTERRUPTED]"));
+    EXPECT_THAT(
+        ::testing::internal::GetCapturedStderr(),
+        HasSubstr("line-1 continues without this command; muster watch line-1 shows it again "
+                  "[INTERRUPTED]"));
   }
 }
 
@@ -803,7 +807,7 @@ TEST_F(GoldenCommandsTest, Members) {
   EXPECT_EQ(Run({"members", "-o", "name"}), "worker-0\n");
 }
 
-TEST_F(GoldenCommandsTest, MembersOfPodsHaveAnAddressForPortForward) {
+TEST_F(GoldenCommandsTest, MembersInPodsHaveAnAddressForPortForward) {
   fleet_.metrics_url = "http://muster-worker-0:9402/metrics";
   EXPECT_EQ(Run({"members"}),
             "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
@@ -812,7 +816,7 @@ TEST_F(GoldenCommandsTest, MembersOfPodsHaveAnAddressForPortForward) {
             "http://muster-worker-0:9402/metrics\n");
 }
 
-TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
+TEST_F(GoldenCommandsTest, MembersNamesInsecureProcesses) {
   fleet_.insecure = true;
   EXPECT_EQ(Run({"members"}),
             "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
@@ -822,17 +826,18 @@ TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
 }
 
 TEST_F(GoldenCommandsTest, MembersDrain) {
-  EXPECT_EQ(Run({"members", "drain", "worker-0"}),
-            "worker-0 is told to leave; muster members shows it until its jobs go on without it\n");
+  EXPECT_EQ(
+      Run({"members", "drain", "worker-0"}),
+      "worker-0 is asked to leave; muster members lists it until its jobs continue without it\n");
   EXPECT_EQ(Run({"members", "drain", "worker-0", "-o", "name"}), "worker-0\n");
   EXPECT_EQ(Run({"members", "drain", "worker-9"}), "exit 3\n");
 }
 
-TEST_F(GoldenCommandsTest, TokenCreatePrintsTheSecretAloneOnStandardOutput) {
+TEST_F(GoldenCommandsTest, TokenCreatePrintsOnlyTheSecretOnStandardOutput) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"token", "create", "ci", "--lifetime", "90d"}), "a-secret\n");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "t-4 for ci, scope submit, until 2096-10-02 07:06:40 UTC. It is shown this once: put "
+            "t-4 for ci, scope submit, until 2096-10-02 07:06:40 UTC. It is shown only once; put "
             "it into a file that only its holder can read, for --token-file.\n");
   EXPECT_EQ(access_.created.holder(), "ci");
   EXPECT_EQ(access_.created.scope(), v1::TOKEN_SUBMIT);
@@ -891,7 +896,7 @@ TEST_F(GoldenCommandsTest, Events) {
             "TIME                     JOB     STATE    REASON     MESSAGE\n"
             "2027-01-15 08:00:00 UTC  line-1  QUEUED   SUBMITTED  waits for members\n"
             "2027-01-15 08:00:01 UTC  line-1  RUNNING  STARTED    steps 0 to 200\n")
-      << "by time";
+      << "not sorted by time";
   EXPECT_EQ(Run({"events", "line-1", "--limit", "1", "-o", "yaml"}),
             "events:\n"
             "  - revision: 2\n"
@@ -902,7 +907,7 @@ TEST_F(GoldenCommandsTest, Events) {
             "    job: line-1\n");
 }
 
-TEST_F(GoldenCommandsTest, EventsOfCheckpointsAreFoldedForPeople) {
+TEST_F(GoldenCommandsTest, CheckpointEventsAreFoldedForPeople) {
   jobs_.checkpoints = 3;
   const std::string last =
       "2027-01-15 08:01:42 UTC  line-1  RUNNING  CHECKPOINT_COMMITTED  line-1@30; 2 checkpoints "
@@ -918,27 +923,27 @@ TEST_F(GoldenCommandsTest, EventsOfCheckpointsAreFoldedForPeople) {
   EXPECT_THAT(Run({"describe", "line-1"}), HasSubstr("line-1@30; 2 checkpoints before it\n"));
 }
 
-TEST_F(GoldenCommandsTest, EventsThatAreWatched) {
+TEST_F(GoldenCommandsTest, WatchesEvents) {
   const std::string before = Run({"events"});
-  EXPECT_EQ(Run({"events", "line-1", "-w"}), before) << "until the job has ended";
+  EXPECT_EQ(Run({"events", "line-1", "-w"}), before) << "the watch ends with the job";
   EXPECT_EQ(
       Run({"events", "-w"}),
       absl::StrCat(before,
                    "2027-01-15 08:03:20 UTC  line-1  SUCCEEDED  COMPLETED  trained 200 steps\n"))
-      << "of each job those that came after, once";
+      << "new events of each job come once";
 }
 
-TEST_F(GoldenCommandsTest, LogsThatAreFollowedEndWithAnErrorThatStays) {
+TEST_F(GoldenCommandsTest, FollowingLogsEndsWithAPermanentError) {
   EXPECT_EQ(Run({"logs", "--member", "worker-0", "--member", "ps-0", "-f", "--lines", "1"}),
             "worker-0 | worker-0 three\nps-0 | ps-0 three\n"
-            "worker-0 | four\nps-0 | begins anew\nexit 5\n");
+            "worker-0 | four\nps-0 | new process\nexit 5\n");
 }
 
 TEST_F(GoldenCommandsTest, Logs) {
   const std::string own = absl::StrCat(kLogPrefix, "line-1: two\nworker-0 three\n");
   EXPECT_EQ(Run({"logs", "--member", "worker-0", "--lines", "2"}), own);
   EXPECT_EQ(Run({"logs", "line-1", "--member", "worker-0"}), absl::StrCat("one\n", own))
-      << "without the lines of line-2";
+      << "lines of line-2 were not dropped";
   EXPECT_EQ(Run({"logs", "line-1", "--lines", "1"}),
             "ps-0 | ps-0 three\nworker-0 | worker-0 three\n");
   EXPECT_EQ(Run({"logs", "line-1", "--member", "worker-7"}), "exit 3\n");
@@ -960,7 +965,7 @@ TEST_F(GoldenCommandsTest, Metrics) {
   for (int step = 0; step < 4; ++step) {
     const double time = 1'800'000'100.5 + step;
     EXPECT_THAT(events, HasSubstr(std::string(reinterpret_cast<const char*>(&time), sizeof(time))))
-        << "the step's own time, as it is in an event";
+        << "the event does not have the time of its step";
   }
 }
 
@@ -1004,7 +1009,7 @@ TEST_F(GoldenCommandsTest, Update) {
             "line-1\n");
   EXPECT_EQ(jobs_.update.name(), "jobs/line-1");
   EXPECT_EQ(jobs_.update.spec().priority(), 5);
-  EXPECT_EQ(jobs_.update.revision(), 4) << "of the labels that were edited";
+  EXPECT_EQ(jobs_.update.revision(), 4) << "the revision of the edited labels";
   EXPECT_THAT(jobs_.update.update_mask().paths(), ::testing::ElementsAre("priority", "labels"));
   ASSERT_EQ(jobs_.update.spec().labels().size(), 1);
   EXPECT_EQ(jobs_.update.spec().labels().at("tier"), "1");
@@ -1015,17 +1020,17 @@ TEST_F(GoldenCommandsTest, CloneAndRetry) {
   EXPECT_EQ(jobs_.created.name(), "line");
   EXPECT_EQ(jobs_.created.priority(), 3);
   EXPECT_EQ(Run({"clone", "line-1", "--print"}), "name: line\nlabels:\n  team: vision\n");
-  EXPECT_EQ(Run({"retry", "line-1"}), "exit 6\n") << "it runs yet";
+  EXPECT_EQ(Run({"retry", "line-1"}), "exit 6\n") << "it still runs";
   EXPECT_EQ(Run({"retry", "line-3", "--set", "priority=3", "-o", "name"}), "line-2\n");
   EXPECT_EQ(jobs_.created.priority(), 3);
   EXPECT_EQ(jobs_.created.checkpoint().resume_from(), "line-3");
   EXPECT_EQ(Run({"retry", "line-3", "--print"}),
             "name: line\ncheckpoint:\n  resume_from: line-3\nlabels:\n  team: vision\n");
   EXPECT_EQ(Run({"clone", "line-3", "--print"}), "name: line\nlabels:\n  team: vision\n")
-      << "from the beginning";
+      << "a clone does not resume";
 }
 
-TEST_F(GoldenCommandsTest, RetryOfSeveralPrintsWhatItHasMade) {
+TEST_F(GoldenCommandsTest, RetryOfSeveralJobsPrintsTheNewOnes) {
   EXPECT_EQ(Run({"retry", "line-3", "line-9", "-o", "name"}), "line-2\nexit 3\n");
   EXPECT_EQ(Run({"retry", "line-1", "line-3", "-o", "name"}), "line-2\nexit 6\n")
       << "the first has not ended";
@@ -1034,7 +1039,7 @@ TEST_F(GoldenCommandsTest, RetryOfSeveralPrintsWhatItHasMade) {
             "name: line\nlabels:\n  team: vision\nexit 3\n");
 }
 
-TEST_F(GoldenCommandsTest, RetryGoesOnWhereAJobBeganThatHasNoCheckpoint) {
+TEST_F(GoldenCommandsTest, RetryOfAJobWithoutACheckpointStartsWhereItStarted) {
   jobs_.ended_checkpoint = "";
   jobs_.spec.emplace().set_name("line");
   jobs_.spec->mutable_checkpoint()->set_resume_from("older-1@700");
@@ -1051,7 +1056,7 @@ TEST_F(GoldenCommandsTest, CheckpointDelete) {
   EXPECT_EQ(Run({"checkpoint", "delete", "line-1@4"}), "exit 6\n");
 }
 
-TEST_F(GoldenCommandsTest, ADownloadThatIsInterruptedLeavesNothing) {
+TEST_F(GoldenCommandsTest, AnInterruptedDownloadLeavesNothing) {
   std::string folder = ::testing::TempDir() + "/interrupted-XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   setenv("TMPDIR", folder.c_str(), 1);
@@ -1060,11 +1065,11 @@ TEST_F(GoldenCommandsTest, ADownloadThatIsInterruptedLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-TEST_F(GoldenCommandsTest, AContextIsUsedOnceItIsChosenUnlessAServerIsNamed) {
+TEST_F(GoldenCommandsTest, TheCurrentContextAppliesUnlessAServerIsNamed) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Run({"context", "add", "here"}), "here\n");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "muster context use here talks to it from now on\n");
+            "to use it by default: muster context use here\n");
   EXPECT_THAT(Run({"context", "list"}), HasSubstr(absl::StrCat("\n  here  ", address(), " ")));
 
   EXPECT_EQ(RunAnywhere({"context", "use", "here"}), "here is in use\n");
@@ -1074,7 +1079,7 @@ TEST_F(GoldenCommandsTest, AContextIsUsedOnceItIsChosenUnlessAServerIsNamed) {
   EXPECT_EQ(RunAnywhere({"list", "-o", "name", "--server", "127.0.0.1:1"}), "exit 7\n");
 }
 
-TEST_F(GoldenCommandsTest, WhereNothingIsFoundTheCoordinatorIsNamed) {
+TEST_F(GoldenCommandsTest, AnEmptyResultNamesTheCoordinator) {
   ASSERT_EQ(Run({"context", "add", "prod"}), "prod\n");
   const std::string where = absl::StrCat(address(), " (context prod)");
   jobs_.is_empty = true;
@@ -1086,8 +1091,8 @@ TEST_F(GoldenCommandsTest, WhereNothingIsFoundTheCoordinatorIsNamed) {
   EXPECT_EQ(RunAnywhere({"list", "--context", "prod", "-o", "name"}), "");
   EXPECT_EQ(RunAnywhere({"get", "line-9", "--context", "prod"}), "exit 3\n");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            absl::StrCat("no jobs at ", where, "\nno jobs like that at ", where,
-                         "\nmuster: ", where, ": no job 'line-9' [JOB_NOT_FOUND]\n"));
+            absl::StrCat("no jobs at ", where, "\nno matching jobs at ", where, "\nmuster: ", where,
+                         ": no job 'line-9' [JOB_NOT_FOUND]\n"));
 }
 
 }  // namespace

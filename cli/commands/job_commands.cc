@@ -1,5 +1,5 @@
-// muster submit, list, get, describe, watch, wait, cancel, suspend, resume, scale, update, retry,
-// clone, delete.
+// Implements muster submit, list, get, describe, watch, wait, cancel, suspend, resume, scale,
+// update, retry, clone and delete.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -53,7 +53,7 @@ void PrintJob(const Session& session, const v1::Job& job) {
                 WideJobTable({job}, absl::Now()));
 }
 
-// One as a job, several as the list that `muster list` prints.
+// Prints one job as a job, and several as the list that `muster list` prints.
 void PrintJobs(const Session& session, const std::vector<v1::Job>& jobs) {
   if (jobs.size() == 1) return PrintJob(session, jobs[0]);
   v1::ListJobsResponse list;
@@ -88,7 +88,7 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& name) {
   const std::string nearest = NearestName(name, known);
   return absl::InvalidArgumentError(
       absl::StrCat("unknown state '", name, "'; ",
-                   nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(known, ", "))
+                   nearest.empty() ? absl::StrCat("the states are ", absl::StrJoin(known, ", "))
                                    : absl::StrCat("did you mean '", nearest, "'?")));
 }
 
@@ -107,20 +107,20 @@ absl::StatusOr<absl::Time> DeadlineIn(const std::string& timeout) {
   return absl::Now() + duration;
 }
 
-// A signal has ended this command, and not the job.
+// Returns the error of a command that a signal ended. The job itself continues.
 absl::Status GoesOn(const std::string& job, const v1::Job& last) {
   const std::string id = JobIdOf(job);
   const std::string state = last.name().empty()
                                 ? ""
                                 : absl::StrCat(" (", v1::JobState_Name(last.state()), " at step ",
                                                StepText(last.progress()), ")");
-  return WithReason(absl::CancelledError(absl::StrCat(id, " goes on without this command", state,
+  return WithReason(absl::CancelledError(absl::StrCat(id, " continues without this command", state,
                                                       "; muster watch ", id, " shows it again")),
                     "INTERRUPTED");
 }
 
-// Waits with a progress display until `done` holds of an update or the job has ended; the job as it
-// was last seen.
+// Shows the progress until `done` is true for an update, or until the job ends. Returns the last
+// state of the job, DEADLINE_EXCEEDED at the deadline, CANCELLED on a signal.
 absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
                               const std::string& id, absl::Time deadline,
                               const std::function<bool(const v1::WatchJobResponse&)>& done) {
@@ -148,7 +148,7 @@ absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
   return last;
 }
 
-// Prints how the job ended and makes anything but a job that trained well a failure of the command.
+// Prints the result of the job. The command fails unless the job trained well.
 void PrintEnd(Session& session, const v1::Job& job) {
   session.Print(job, JobSummary(job, CheckpointIdOf(job.checkpoint())),
                 absl::StrCat(JobIdOf(job.name()), "\n"));
@@ -210,22 +210,22 @@ struct ListOptions {
   bool watch = false;
 };
 
-// A job's row but for its age, by which alone nothing is new.
+// Returns the row of a job at a fixed age, because a change of its age is not news.
 std::string RowOf(const v1::Job& job, OutputFormat format) {
   const absl::Span<const v1::Job> one = absl::MakeConstSpan(&job, 1);
   return format == OutputFormat::kWide ? WideJobTable(one, absl::UnixEpoch())
                                        : JobTable(one, absl::UnixEpoch());
 }
 
-// What there is, then whatever changes, as it comes: a table's rows, or a message a line. A row is
-// for people: it comes only where it says something else than the one before.
+// Prints all jobs, then changes as they come: rows of a table, or one message per line. A row is
+// printed only if it differs from the job's previous row.
 absl::Status WatchList(const v1::WatchJobsRequest& request, const Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   bool is_first = true;
   const OutputFormat format = session.output();
   const bool has_rows = format == OutputFormat::kTable || format == OutputFormat::kWide ||
                         format == OutputFormat::kName;
-  absl::flat_hash_map<std::string, std::string> shown;  // by job
+  absl::flat_hash_map<std::string, std::string> shown;  // last row by job
   const absl::Status ended = client.WatchAll(
       request, {.interrupt = session.interrupt}, [&](const v1::WatchJobsResponse& update) {
         std::vector<v1::Job> jobs(update.jobs().begin(), update.jobs().end());
@@ -238,7 +238,7 @@ absl::Status WatchList(const v1::WatchJobsRequest& request, const Session& sessi
         for (const std::string& name : update.removed()) shown.erase(name);
         std::string table = JobTable(jobs, absl::Now()), wide = WideJobTable(jobs, absl::Now());
         std::string names = NamesOf(jobs);
-        if (!is_first) {  // rows alone
+        if (!is_first) {  // no header
           table.erase(0, table.find('\n') + 1);
           wide.erase(0, wide.find('\n') + 1);
         }
@@ -269,7 +269,7 @@ absl::Status List(const ListOptions& options, Session& session) {
   if (options.watch) {
     if (!options.sort.empty()) {
       return absl::InvalidArgumentError(
-          "--sort: what is watched comes in the order of its changes");
+          "--sort: --watch prints jobs in the order of their changes");
     }
     v1::WatchJobsRequest watched;
     *watched.mutable_states() = request.states();
@@ -289,7 +289,7 @@ absl::Status List(const ListOptions& options, Session& session) {
                 WideJobTable(jobs, absl::Now()));
   if (jobs.empty()) {
     const bool is_filtered = !options.states.empty() || !options.selector.empty();
-    session.TellEmpty(is_filtered ? "jobs like that" : "jobs", client);
+    session.TellEmpty(is_filtered ? "matching jobs" : "jobs", client);
   }
   return absl::OkStatus();
 }
@@ -322,8 +322,8 @@ absl::Status Delete(const std::vector<std::string>& jobs, Session& session) {
   return first;
 }
 
-// Calls `call` for each job and prints what came of those that went well; the others are told one
-// by one, and the first of them decides the exit code.
+// Calls `call` for each job and prints the jobs for which it succeeded. Errors are printed one by
+// one; the first one decides the exit code.
 using JobCall =
     absl::FunctionRef<absl::StatusOr<v1::Job>(CoordinatorClient& client, const std::string& job)>;
 using PrintDone = absl::FunctionRef<void(const Session& session, const std::vector<v1::Job>& done)>;
@@ -349,7 +349,8 @@ absl::Status ForEach(Session& session, const std::vector<std::string>& jobs, Job
 
 // ---------------------------------------------------------------- watch, wait
 
-// The loss so far, as wide as the terminal; "" where it cannot be had, or there is none.
+// Returns the curve of the loss so far, as wide as the terminal. Returns "" if there is no loss yet
+// or the call fails.
 std::string LossCurve(CoordinatorClient& client, const std::string& id, const Terminal& terminal) {
   v1::ReadJobMetricsRequest request;
   request.set_name(JobName(JobIdOf(id)));
@@ -414,8 +415,9 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
     ASSIGN_OR_RETURN(wanted, ParseState(options.state));
   }
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  // One update may have several changes in it: a state that has passed already is among the events.
-  // Those up to the first update's revision were there before anybody waited.
+  // One update may contain several changes, so a state that has already passed is only in the
+  // events. Events up to the revision of the first update are older than this wait and do not
+  // count.
   std::optional<uint64_t> since;
   bool reached = false;
   ASSIGN_OR_RETURN(
@@ -434,9 +436,8 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
   }
   PrintEnd(session, job);
   if (TrainedWell(job)) {
-    std::fprintf(stderr, "%s has ended (%s) and was not %s since it was waited for\n",
-                 options.job.c_str(), v1::JobState_Name(job.state()).c_str(),
-                 v1::JobState_Name(wanted).c_str());
+    std::fprintf(stderr, "%s has ended (%s) and was not %s during the wait\n", options.job.c_str(),
+                 v1::JobState_Name(job.state()).c_str(), v1::JobState_Name(wanted).c_str());
   }
   session.exit_code = kExitJobFailed;
   return absl::OkStatus();
@@ -451,7 +452,7 @@ absl::Status EndedBefore(const std::string& id, const v1::Job& job, const std::s
       "JOB_FINISHED");
 }
 
-// As it is once it is suspended, or has ended before.
+// Blocks until the job is suspended or has ended. Returns its last state.
 absl::StatusOr<v1::Job> AwaitSuspended(Session& session, CoordinatorClient& client,
                                        const std::string& id) {
   return Await(session, client, id, absl::InfiniteFuture(),
@@ -463,7 +464,8 @@ absl::Status Suspend(const std::vector<std::string>& jobs, bool wait, Session& s
     return client.SuspendJob(job);
   };
   if (!wait) return ForEach(session, jobs, ask);
-  // All are asked first: none waits for the checkpoint of another. Asking again changes nothing.
+  // Sends all requests first, so that no job waits for the checkpoint of another. The second
+  // request has no effect.
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   for (const std::string& job : jobs) client.SuspendJob(job).IgnoreError();
   return ForEach(session, jobs,
@@ -511,7 +513,7 @@ struct ScaleOptions {
   int workers = 0;
 };
 
-// The command by which a suspended job goes on.
+// Returns the command that resumes a suspended job.
 std::string CommandToResume(const std::string& id, const ResumeOptions& options) {
   std::string words = absl::StrCat("muster resume ", id);
   if (options.workers_min > 0) absl::StrAppend(&words, " --workers-min ", options.workers_min);
@@ -520,18 +522,17 @@ std::string CommandToResume(const std::string& id, const ResumeOptions& options)
   return words;
 }
 
-// The warning that the job `id` will wait, because fewer members of a role are attached than it
-// needs; "" if there are enough.
+// Returns a warning that the job will wait because too few members of a role are attached, or "" if
+// there are enough.
 std::string TooFew(const std::string& id, const std::string& role, int needed, int attached) {
   if (attached >= needed) return "";
   return absl::StrCat("warning: ", id, " needs ", needed, " ", role, ", and ", attached,
                       attached == 1 ? " is" : " are", " attached: it waits in the queue until ",
-                      needed - attached, " more come; start them, or muster scale ", id,
-                      " to fewer\n");
+                      needed - attached, " more attach; start them, or scale ", id, " to fewer\n");
 }
 
-// Warns of members that the job needs and the fleet does not have. Says nothing if the fleet cannot
-// be read.
+// Warns if the fleet has fewer members than the job needs. Prints nothing if the fleet cannot be
+// read.
 void WarnOfMissingMembers(CoordinatorClient& client, const v1::Job& job) {
   const auto fleet = client.ListMembers();
   if (!fleet.ok()) return;
@@ -546,18 +547,19 @@ void WarnOfMissingMembers(CoordinatorClient& client, const v1::Job& job) {
   if (has_ps) std::fputs(TooFew(id, "ps", resources.ps(), ps).c_str(), stderr);
 }
 
-// A job's members are chosen when it starts: it is stopped at a checkpoint, and goes on with
-// others.
+// The members of a job are chosen when it starts. So this suspends the job at a checkpoint and
+// resumes it with other numbers.
 absl::Status Scale(ScaleOptions options, Session& session) {
   if (options.workers > 0) {
     options.members.workers_min = options.members.workers_max = options.workers;
   }
   const ResumeOptions& wanted = options.members;
   if (!AnyGiven(wanted)) {
-    return absl::InvalidArgumentError("say to how many: --workers, --workers-max or --ps");
+    return absl::InvalidArgumentError("give --workers, --workers-min, --workers-max or --ps");
   }
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  // What the coordinator would refuse must not cost a job that runs its members.
+  // Validates before suspending: a request that the coordinator would refuse must not stop a
+  // running job.
   ASSIGN_OR_RETURN(v1::Job job, client.GetJob(options.job));
   ApplyTo(*job.mutable_spec()->mutable_resources(), wanted);
   if (const auto faults = ValidateJobSpec(job.spec()); !faults.empty()) {
@@ -565,10 +567,11 @@ absl::Status Scale(ScaleOptions options, Session& session) {
   }
   WarnOfMissingMembers(client, job);
   RETURN_IF_ERROR(client.SuspendJob(options.job).status());
-  // From here on the job stands still unless somebody resumes it.
+  // From here on the job does not continue unless it is resumed, so every error says how.
   auto in_state = [&](const absl::Status& why, const char* state) {
-    return Annotate(why, absl::StrCat(options.job, " is ", state, " and does not go on by itself (",
-                                      CommandToResume(options.job, wanted), ")"));
+    return Annotate(why,
+                    absl::StrCat(options.job, " is ", state, " and does not continue by itself (",
+                                 CommandToResume(options.job, wanted), ")"));
   };
   const absl::StatusOr<v1::Job> suspended = AwaitSuspended(session, client, options.job);
   if (!suspended.ok()) return in_state(suspended.status(), "being suspended");
@@ -583,11 +586,11 @@ absl::Status Scale(ScaleOptions options, Session& session) {
 
 struct UpdateOptions {
   std::string job;
-  std::string priority, keep_last;  // "": as it is
+  std::string priority, keep_last;  // "": unchanged
   std::vector<std::string> labels, annotations;
 };
 
-// "KEY=VALUE" sets, "KEY-" removes.
+// Applies edits: "KEY=VALUE" sets an entry, "KEY-" removes it.
 absl::Status ApplyEdits(const std::vector<std::string>& edits, const std::string& option,
                         google::protobuf::Map<std::string, std::string>& entries) {
   for (const std::string& edit : edits) {
@@ -628,14 +631,16 @@ absl::Status Update(const UpdateOptions& options, const Session& session) {
   }
   const bool edits = !options.labels.empty() || !options.annotations.empty();
   if (!edits && request.update_mask().paths().empty()) {
-    return absl::InvalidArgumentError("say what: --priority, --label, --annotation or --keep-last");
+    return absl::InvalidArgumentError("give --priority, --label, --annotation or --keep-last");
   }
-  // Before anything is asked: what is wrong with an argument is nobody else's business.
+  // Checks the edits before any call, so that faulty arguments are found without a coordinator.
   google::protobuf::Map<std::string, std::string> scratch;
   RETURN_IF_ERROR(ApplyEdits(options.labels, "--label", scratch));
   RETURN_IF_ERROR(ApplyEdits(options.annotations, "--annotation", scratch));
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  if (edits) {  // a map is replaced whole: by what nobody has changed in between
+  // A map is replaced as a whole. The revision makes the update fail if the job was changed in
+  // between.
+  if (edits) {
     ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(options.job));
     request.set_revision(job.revision());
     *spec.mutable_labels() = job.spec().labels();
@@ -654,8 +659,8 @@ struct AgainOptions {
   bool print = false;
 };
 
-// The same again: from its last checkpoint, or from where it began while it has none (retry), or
-// from the beginning (clone).
+// Submits jobs again. From the last checkpoint, or from the job's own start if it has none (retry),
+// or from the beginning (clone).
 absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& session) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
   auto submit = [&](CoordinatorClient& client, const std::string& id) -> absl::StatusOr<v1::Job> {
@@ -663,7 +668,7 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
     if (from_checkpoint && !IsTerminal(job.state())) {
       return WithReason(absl::FailedPreconditionError(
                             absl::StrCat(id, " has not ended (", v1::JobState_Name(job.state()),
-                                         "): muster clone makes another one like it")),
+                                         "); muster clone submits a copy of it")),
                         "JOB_NOT_FINISHED");
     }
     v1::JobSpec& spec = *job.mutable_spec();
@@ -686,7 +691,7 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
   return ForEach(session, options.jobs, submit, PrintSpecs);
 }
 
-// A command with one argument, the job's id.
+// Adds a command with one argument, the job's id.
 Command AddJobCommand(Command program, const std::string& name, const std::string& description,
                       const std::string& example, std::string& job) {
   Command command = program.AddCommand(name, description, example);
@@ -699,19 +704,20 @@ void AddSubmit(Command program, Session& session) {
   Command submit = program.AddCommand("submit", "Queue a job from a file",
                                       "muster submit job.yaml --set training.steps=500 --wait");
   submit.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
-  submit.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's").OneValueEach();
-  submit.AddOption("--request-id", options->request_id, "Submitting twice makes one job");
+  submit.AddOption("--set", options->settings, "FIELD=VALUE, replaces a field of the file")
+      .OneValueEach();
+  submit.AddOption("--request-id", options->request_id, "Submitting one id twice makes one job");
   submit.AddOption("--wait-for-coordinator", options->coordinator_wait,
-                   "5m: keep trying while none answers");
-  submit.AddFlag("--wait", options->wait, "Until it ends; exit code 1 if it fails");
+                   "How long to keep trying, 5m");
+  submit.AddFlag("--wait", options->wait, "Wait until it ends; exit code 1 if it fails");
   submit.SetAction([options, &session] { session.Fail(Submit(*options, session)); });
 }
 
-// A command for one job or several.
+// Adds a command for one job or several.
 Command AddJobsCommand(Command program, const std::string& name, const std::string& description,
                        const std::string& example, std::vector<std::string>& jobs) {
   Command command = program.AddCommand(name, description, example);
-  command.AddOption("JOB", jobs, "Its id, char-gpt-7; several may be given").Required();
+  command.AddOption("JOB", jobs, "Its id, char-gpt-7; may be several").Required();
   return command;
 }
 
@@ -720,18 +726,18 @@ void AddReading(Command program, Session& session) {
   Command list =
       program.AddCommand("list", "Jobs, newest first",
                          "muster list --state running,queued --selector team=vision -o wide");
-  list.AddOption("--state", options->states, "Only these: queued, running, ...")
+  list.AddOption("--state", options->states, "Only these states: queued, running, ...")
       .OneValueEach()
       .SplitAt(',');
   list.AddOption("-l,--selector", options->selector, "Only with these labels: team=vision,!old");
   list.AddOption("--sort", options->sort, "age, name, state, step, loss, priority or queue");
-  list.AddFlag("-w,--watch", options->watch, "And whatever changes, as it comes");
+  list.AddFlag("-w,--watch", options->watch, "Then print changes as they come");
   list.SetAction([options, &session] { session.Fail(List(*options, session)); });
 
   auto jobs = std::make_shared<std::vector<std::string>>();
   Command get = AddJobsCommand(program, "get", "Jobs by their ids",
                                "muster get char-gpt-7 -o spec > job.yaml", *jobs);
-  get.AddOption("-o,--output", session.output_name, "spec: job files; else as muster --help")
+  get.AddOption("-o,--output", session.output_name, "spec: job files; others: see muster --help")
       .Check([](const std::string& name) { return name == kSpecOutput ? "" : OutputFault(name); });
   get.SetAction([jobs, &session] {
     session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::GetJob),
@@ -747,10 +753,10 @@ void AddReading(Command program, Session& session) {
 
 void AddWait(Command program, Session& session) {
   auto options = std::make_shared<WaitOptions>();
-  Command wait = AddJobCommand(program, "wait", "Until a job ends or reaches a state",
+  Command wait = AddJobCommand(program, "wait", "Wait until a job ends or reaches a state",
                                "muster wait char-gpt-7 --for running --timeout 5m", options->job);
   wait.AddOption("--for", options->state, "State; default: succeeded");
-  wait.AddOption("--timeout", options->timeout, "90s, 10m, 2h; exit code 4 when over");
+  wait.AddOption("--timeout", options->timeout, "90s, 10m, 2h; exit code 4 if it is exceeded");
   wait.SetAction([options, &session] { session.Fail(Wait(*options, session)); });
 }
 
@@ -765,22 +771,22 @@ void AddChanging(Command program, Session& session) {
   auto wait = std::make_shared<bool>(false);
   Command suspend = AddJobsCommand(program, "suspend", "Checkpoint and release the members",
                                    "muster suspend char-gpt-7 --wait", *jobs);
-  suspend.AddFlag("--wait", *wait, "Until they are suspended");
+  suspend.AddFlag("--wait", *wait, "Wait until they are suspended");
   suspend.SetAction([jobs, wait, &session] { session.Fail(Suspend(*jobs, *wait, session)); });
 
   auto options = std::make_shared<ResumeOptions>();
   Command resume = AddJobsCommand(program, "resume", "Queue suspended jobs again",
                                   "muster resume char-gpt-7 --workers-max 4", *jobs);
-  resume.AddOption("--workers-min", options->workers_min, "Instead of the job's").Positive();
-  resume.AddOption("--workers-max", options->workers_max, "Instead of the job's").Positive();
-  resume.AddOption("--ps", options->ps, "Parameter servers instead of the job's").Positive();
+  resume.AddOption("--workers-min", options->workers_min, "Minimum, replaces the job's").Positive();
+  resume.AddOption("--workers-max", options->workers_max, "Maximum, replaces the job's").Positive();
+  resume.AddOption("--ps", options->ps, "Parameter servers, replaces the job's number").Positive();
   resume.SetAction([jobs, options, &session] {
     session.Fail(ForEach(session, *jobs, [&](CoordinatorClient& client, const std::string& job) {
       return Resume(*options, client, job);
     }));
   });
 
-  AddJobsCommand(program, "delete", "Forget ended jobs and their checkpoints",
+  AddJobsCommand(program, "delete", "Delete ended jobs and their checkpoints",
                  "muster delete line-3 line-4", *jobs)
       .SetAction([jobs, &session] { session.Fail(Delete(*jobs, session)); });
 }
@@ -788,11 +794,11 @@ void AddChanging(Command program, Session& session) {
 void AddAgain(Command program, Session& session) {
   auto scale = std::make_shared<ScaleOptions>();
   Command command =
-      AddJobCommand(program, "scale", "Stop a job at a checkpoint; go on with other members",
+      AddJobCommand(program, "scale", "Stop a job at a checkpoint; continue with other members",
                     "muster scale char-gpt-7 --workers 4", scale->job);
-  command.AddOption("--workers", scale->workers, "As many").Positive();
-  command.AddOption("--workers-min", scale->members.workers_min, "At least").Positive();
-  command.AddOption("--workers-max", scale->members.workers_max, "At most").Positive();
+  command.AddOption("--workers", scale->workers, "Exactly this number of workers").Positive();
+  command.AddOption("--workers-min", scale->members.workers_min, "Minimum of workers").Positive();
+  command.AddOption("--workers-max", scale->members.workers_max, "Maximum of workers").Positive();
   command.AddOption("--ps", scale->members.ps, "Parameter servers").Positive();
   command.SetAction([scale, &session] { session.Fail(Scale(*scale, session)); });
 
@@ -800,17 +806,19 @@ void AddAgain(Command program, Session& session) {
   command = AddJobCommand(program, "update", "Change priority, labels, annotations, keep_last",
                           "muster update char-gpt-7 --priority 5 --label team=vision --label old-",
                           update->job);
-  command.AddOption("--priority", update->priority, "-1000 to 1000; a higher one starts first");
+  command.AddOption("--priority", update->priority, "-1000 to 1000; higher ones start first");
   command.AddOption("--label", update->labels, "KEY=VALUE sets, KEY- removes").OneValueEach();
-  command.AddOption("--annotation", update->annotations, "Likewise").OneValueEach();
-  command.AddOption("--keep-last", update->keep_last, "Checkpoints that are kept; 0: all");
+  command.AddOption("--annotation", update->annotations, "KEY=VALUE sets, KEY- removes")
+      .OneValueEach();
+  command.AddOption("--keep-last", update->keep_last, "Checkpoints to keep; 0: all");
   command.SetAction([update, &session] { session.Fail(Update(*update, session)); });
 
   auto add = [&](const char* name, const char* description, const char* example, bool retry) {
     auto options = std::make_shared<AgainOptions>();
     Command again = AddJobsCommand(program, name, description, example, options->jobs);
-    again.AddOption("--set", options->settings, "FIELD=VALUE instead of the job's").OneValueEach();
-    again.AddFlag("--print", options->print, "The job file, instead of submitting it");
+    again.AddOption("--set", options->settings, "FIELD=VALUE, replaces a field of the job")
+        .OneValueEach();
+    again.AddFlag("--print", options->print, "Print the job file instead of submitting it");
     again.SetAction([options, retry, &session] { session.Fail(Again(*options, retry, session)); });
   };
   add("retry", "Submit ended jobs again, from their last checkpoint",

@@ -1,4 +1,4 @@
-// muster local: a cluster that stays on this machine.
+// Implements muster local: a detached cluster on this machine.
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ namespace {
 
 struct UpOptions {
   std::string dir = DefaultLocalDir();
-  // Unset: as the cluster in `dir` is, else the default.
+  // If unset: the value of the cluster in `dir`, or the default if there is none.
   std::optional<int> ps;
   std::optional<int> workers;
   std::optional<std::string> devices;
@@ -33,7 +33,7 @@ struct UpOptions {
 constexpr int kPsDefault = 2;
 constexpr int kWorkersDefault = 2;
 constexpr absl::Duration kAttachTimeout = absl::Seconds(60);
-// The coordinator saves running jobs for 20 s at most, and ends.
+// The coordinator saves running jobs for at most 20 s before it ends.
 constexpr absl::Duration kStopGrace = absl::Seconds(35);
 
 std::string SizeText(const LocalCluster& cluster) {
@@ -48,12 +48,13 @@ bool IsAsWanted(const LocalCluster& cluster, const UpOptions& options) {
          options.devices.value_or(has.devices) == has.devices;
 }
 
-// Where it was asked for, or runs already. A cluster does without it.
+// Starts or updates Prometheus if it was requested or already runs. An error is only printed,
+// because the cluster works without it.
 void Observe(const LocalCluster& cluster, bool asked_for) {
   LocalPrometheus prometheus(cluster.dir());
   if (!asked_for && !prometheus.url()) return;
   if (const absl::Status observed = prometheus.Observe(cluster); !observed.ok()) {
-    std::fprintf(stderr, "nothing observes the cluster: %s\n",
+    std::fprintf(stderr, "cannot observe the cluster with Prometheus: %s\n",
                  std::string(observed.message()).c_str());
     return;
   }
@@ -67,7 +68,7 @@ absl::Status StartNew(const UpOptions& options) {
                                         .workers = options.workers.value_or(kWorkersDefault),
                                         .devices = options.devices.value_or("cpu"),
                                         .lifetime = Lifetime::kDetached}));
-  // Commands find only the cluster in the default folder by themselves.
+  // Without MUSTER_SERVER, commands find only the cluster in the default folder.
   const std::string export_line =
       options.dir == DefaultLocalDir()
           ? ""
@@ -85,7 +86,7 @@ absl::Status StartNew(const UpOptions& options) {
   return absl::OkStatus();
 }
 
-// What has ended is started again, as it was.
+// Restarts members that have ended, with their old flags.
 absl::Status Heal(LocalCluster& cluster, bool observe) {
   ASSIGN_OR_RETURN(const std::vector<LocalCluster::Revival> revivals, cluster.Heal());
   for (const LocalCluster::Revival& revival : revivals) {
@@ -106,7 +107,7 @@ absl::Status Up(const UpOptions& options) {
   if (absl::IsNotFound(cluster.status())) return StartNew(options);
   RETURN_IF_ERROR(cluster.status());
   if (!(*cluster)->whole()) {
-    std::fprintf(stderr, "what an interrupted muster local up has left is stopped first\n");
+    std::fprintf(stderr, "stopping the processes of an interrupted muster local up first\n");
     (*cluster)->Shutdown(kStopGrace);
     return StartNew(options);
   }
@@ -119,7 +120,7 @@ absl::Status Up(const UpOptions& options) {
       "ALREADY_RUNNING");
 }
 
-// The jobs that the cluster trains; none if its coordinator does not answer.
+// Returns the active jobs of the cluster, or none if its coordinator does not answer.
 std::vector<v1::Job> ActiveJobs(const LocalCluster& cluster) {
   if (!cluster.running("coordinator")) return {};
   CoordinatorClient client(cluster.target());
@@ -141,10 +142,11 @@ void TellWhatIsSaved(const LocalCluster& cluster, const std::vector<v1::Job>& jo
         ListCheckpointSteps(absl::StrCat(cluster.dir(), "/state/jobs/", id, "/checkpoints"));
     const std::string up = LocalCommand("up", cluster.dir());
     if (steps.ok() && !steps->empty()) {
-      std::fprintf(stderr, "%s is saved at step %lld; %s goes on from there\n", id.c_str(),
+      std::fprintf(stderr, "%s is saved at step %lld; %s continues from there\n", id.c_str(),
                    static_cast<long long>(steps->back()), up.c_str());
     } else {
-      std::fprintf(stderr, "%s has no checkpoint; %s begins it again\n", id.c_str(), up.c_str());
+      std::fprintf(stderr, "%s has no checkpoint; %s starts it from the beginning\n", id.c_str(),
+                   up.c_str());
     }
   }
 }
@@ -152,7 +154,7 @@ void TellWhatIsSaved(const LocalCluster& cluster, const std::vector<v1::Job>& jo
 absl::Status Down(const std::string& dir) {
   ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
   ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(dir, "muster local down"));
-  ASSIGN_OR_RETURN(cluster, LocalCluster::Open(dir));  // as it is now
+  ASSIGN_OR_RETURN(cluster, LocalCluster::Open(dir));  // reread under the lock
   LocalPrometheus(dir).Stop();
   const std::vector<v1::Job> jobs = ActiveJobs(*cluster);
   for (const v1::Job& job : jobs) {
@@ -183,7 +185,8 @@ absl::Status PrintStatus(const std::string& dir, Session& session) {
     std::fprintf(stderr, "Prometheus: %s\n", url->c_str());
   }
   if (!all_run) {
-    std::fprintf(stderr, "%s starts what has ended again\n", LocalCommand("up", dir).c_str());
+    std::fprintf(stderr, "%s restarts the processes that have ended\n",
+                 LocalCommand("up", dir).c_str());
   }
   if (!cluster->running("coordinator")) session.exit_code = kExitUnavailable;
   return absl::OkStatus();
@@ -192,7 +195,7 @@ absl::Status PrintStatus(const std::string& dir, Session& session) {
 }  // namespace
 
 void AddLocalCommands(Command program, Session& session) {
-  Command local = program.AddCommand("local", "A cluster that stays on this machine",
+  Command local = program.AddCommand("local", "A cluster that keeps running on this machine",
                                      "muster local up --ps 2 --workers 2");
   local.RequireCommand();
 
@@ -202,17 +205,17 @@ void AddLocalCommands(Command program, Session& session) {
   up.AddOption("--dir", options->dir, "State and logs; default: ~/.muster/local");
   up.AddOption("--ps", options->ps, "Parameter servers; default: 2").Within(1, 64);
   up.AddOption("--workers", options->workers, "Workers; default: 2").Within(1, 64);
-  up.AddOption("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  up.AddOption("--devices", options->devices, "Devices of each worker: cpu, cpu:2");
   up.AddFlag("--observe", options->observe, "Start Prometheus too, with alerts");
   up.SetAction([options, &session] { session.Fail(Up(*options)); });
 
   auto dir = std::make_shared<std::string>(DefaultLocalDir());
   Command down = local.AddCommand("down", "Stop the cluster; its state stays", "muster local down");
-  down.AddOption("--dir", *dir, "Where it was started; default: ~/.muster/local");
+  down.AddOption("--dir", *dir, "Its folder; default: ~/.muster/local");
   down.SetAction([dir, &session] { session.Fail(Down(*dir)); });
 
   Command status = local.AddCommand("status", "Address and processes", "muster local status");
-  status.AddOption("--dir", *dir, "Where it was started; default: ~/.muster/local");
+  status.AddOption("--dir", *dir, "Its folder; default: ~/.muster/local");
   status.SetAction([dir, &session] { session.Fail(PrintStatus(*dir, session)); });
 }
 

@@ -1,4 +1,4 @@
-// What commands do to a local cluster of which something runs. Its members are shell scripts.
+// Tests commands on a local cluster of which some processes run. Its members are shell scripts.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,7 +37,7 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// A coordinator with one job that runs.
+// A coordinator with one running job.
 class OneRunningJob final : public v1::JobService::Service {
  public:
   OneRunningJob() {
@@ -78,7 +78,7 @@ class LocalCommandsTest : public ::testing::Test {
   }
   ~LocalCommandsTest() override { StopProcesses({member_}, absl::ZeroDuration()); }
 
-  // With the record of a cluster that has nothing else.
+  // Starts a process and records it as the only member of a cluster.
   void StartCoordinator(bool whole, const std::string& address = "127.0.0.1:1") {
     auto member = StartProcess({.argv = {"/bin/sleep", "600"},
                                 .log_path = dir_ + "/log",
@@ -91,7 +91,7 @@ class LocalCommandsTest : public ::testing::Test {
         member_.start_ticks, R"(, "argv": ["/bin/sleep", "600"]}]})");
   }
 
-  // The cluster is the one that commands find by themselves.
+  // Makes the cluster the default one, which commands find without options.
   void MakeDefault() {
     const std::string home = dir_ + "/home";
     setenv("HOME", home.c_str(), 1);
@@ -100,7 +100,7 @@ class LocalCommandsTest : public ::testing::Test {
     fs::create_directory_symlink(dir_, DefaultLocalDir());
   }
 
-  // The exit code of `muster words...`, and what it says.
+  // Returns the exit code of `muster words...`. said_ has its standard error.
   int Run(std::vector<std::string> words) {
     words.insert(words.begin(), "muster");
     std::vector<char*> argv;
@@ -119,14 +119,14 @@ class LocalCommandsTest : public ::testing::Test {
   std::string said_;
 };
 
-TEST_F(LocalCommandsTest, UpStopsWhatAnInterruptedOneHasLeftAndBeginsAnew) {
+TEST_F(LocalCommandsTest, UpStopsTheProcessesOfAnInterruptedUpAndStartsANewCluster) {
   StartCoordinator(/*whole=*/false);
   ASSERT_TRUE(member_.alive());
 
   EXPECT_EQ(Run({"local", "up", "--dir", dir_}), 7) << "these members start nothing";
 
   EXPECT_FALSE(member_.alive()) << said_;
-  EXPECT_THAT(said_, HasSubstr("what an interrupted muster local up has left is stopped"));
+  EXPECT_THAT(said_, HasSubstr("stopping the processes of an interrupted muster local up"));
   EXPECT_THAT(said_, HasSubstr("the coordinator did not open its port"));
 }
 
@@ -141,7 +141,7 @@ TEST_F(LocalCommandsTest, DownNamesTheJobsThatRun) {
   EXPECT_FALSE(member_.alive());
 }
 
-TEST_F(LocalCommandsTest, CommandsThatAreSuggestedNameTheFolder) {
+TEST_F(LocalCommandsTest, SuggestedCommandsNameTheFolder) {
   EXPECT_EQ(Run({"local", "down", "--dir", dir_}), 3);
   EXPECT_THAT(said_, HasSubstr(absl::StrCat("muster local up --dir ", dir_, " starts one")));
 
@@ -151,7 +151,7 @@ TEST_F(LocalCommandsTest, CommandsThatAreSuggestedNameTheFolder) {
   EXPECT_EQ(LocalCommand("down", DefaultLocalDir()), "muster local down");
 }
 
-TEST_F(LocalCommandsTest, ACoordinatorOfTheLocalClusterThatHasEndedIsMissed) {
+TEST_F(LocalCommandsTest, AnErrorSaysThatTheLocalCoordinatorHasEnded) {
   MakeDefault();
   StartCoordinator(/*whole=*/true);
   StopProcesses({member_}, absl::ZeroDuration());
@@ -159,10 +159,10 @@ TEST_F(LocalCommandsTest, ACoordinatorOfTheLocalClusterThatHasEndedIsMissed) {
   EXPECT_EQ(Run({"list"}), 7);
   EXPECT_THAT(said_, HasSubstr("the coordinator of the local cluster in "));
   EXPECT_THAT(said_, HasSubstr("/logs/coordinator.log): muster local up starts it again"));
-  EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "it is in the way";
+  EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "an ended coordinator is a fault";
 }
 
-TEST_F(LocalCommandsTest, AContextThatIsAddedDoesNotHideTheLocalCluster) {
+TEST_F(LocalCommandsTest, AddingAContextDoesNotHideTheLocalCluster) {
   MakeDefault();
   const OneRunningJob coordinator;
   StartCoordinator(/*whole=*/true, coordinator.address());
@@ -173,11 +173,11 @@ TEST_F(LocalCommandsTest, AContextThatIsAddedDoesNotHideTheLocalCluster) {
   EXPECT_EQ(Run({"context", "use", "far"}), 0);
   EXPECT_EQ(Run({"list"}), 7);
   EXPECT_THAT(said_, HasSubstr("no coordinator answers at 127.0.0.1:1 (context far; muster context "
-                               "use none asks the local cluster)"));
-  EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "a context in use was chosen";
+                               "use none selects the local cluster)"));
+  EXPECT_EQ(Run({"doctor", "-o", "name"}), 1) << "the current context is a choice of the user";
 }
 
-TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesOneThatRunsInItsFolderAlone) {
+TEST_F(LocalCommandsTest, RunAndChaosDoNotTouchAClusterThatRunsInTheirFolder) {
   StartCoordinator(/*whole=*/true);
   const std::string record = ReadAll(dir_ + "/cluster.json");
   const std::string job = dir_ + "/line.yaml";
@@ -194,12 +194,12 @@ TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesOneThatRunsInItsFolderAlone) 
   EXPECT_TRUE(member_.alive());
 
   const auto other = ClusterLock::Take(dir_, "the test");
-  ASSERT_TRUE(other.ok()) << "nobody holds it any more: " << other.status();
+  ASSERT_TRUE(other.ok()) << "the lock was not released: " << other.status();
   EXPECT_EQ(Run({"run", job, "--dir", dir_}), 6);
   EXPECT_THAT(said_, HasSubstr("[CLUSTER_BUSY]"));
 }
 
-TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesTheRecordOfOneThatHasEnded) {
+TEST_F(LocalCommandsTest, RunKeepsTheRecordOfAClusterThatHasEnded) {
   StartCoordinator(/*whole=*/true);
   StopProcesses({member_}, absl::ZeroDuration());
   const std::string record = ReadAll(dir_ + "/cluster.json");

@@ -1,4 +1,4 @@
-// muster events, logs, metrics, top, links, trace.
+// Implements muster events, logs, metrics, top, links and trace.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -45,7 +45,7 @@ absl::Time ToTime(const google::protobuf::Timestamp& time) {
   return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
 }
 
-// False: a signal came.
+// Blocks for `time`. Returns false if a signal came.
 bool Wait(const Session& session, absl::Duration time) {
   if (session.interrupt != nullptr) return !session.interrupt->WaitFor(time);
   absl::SleepFor(time);
@@ -55,7 +55,7 @@ bool Wait(const Session& session, absl::Duration time) {
 // ---------------------------------------------------------------- events
 
 struct EventOptions {
-  std::string job;  // "": all
+  std::string job;  // "": all jobs
   bool watch = false;
   int limit = 200;
 };
@@ -78,7 +78,7 @@ void PrintEvents(const Session& session, std::vector<v1::JobEvent> events, bool 
   std::fflush(stdout);
 }
 
-// Prints events as they come. For people it folds those of checkpoints; programs get all.
+// Prints events as they come. Folds checkpoint events for people; programs get all events.
 class EventPrinter {
  public:
   EventPrinter(const Session& session, bool with_header)
@@ -87,7 +87,7 @@ class EventPrinter {
   void Take(const std::vector<v1::JobEvent>& events) {
     Print(folds_ ? fold_.Take(events) : events);
   }
-  // Nothing follows.
+  // Prints the events that are held back. Call it at the end.
   void Finish() { Print(fold_.Rest()); }
 
  private:
@@ -102,7 +102,7 @@ class EventPrinter {
   EventFold fold_;
 };
 
-// The newest `limit` events of a job, or those of the newest jobs.
+// Returns the newest `limit` events of one job or of the newest jobs, in order of time.
 absl::StatusOr<std::vector<v1::JobEvent>> ReadEvents(CoordinatorClient& client,
                                                      const EventOptions& options, bool folds) {
   std::vector<v1::JobEvent> events;
@@ -135,7 +135,8 @@ absl::Status FollowEvents(CoordinatorClient& client, const Session& session,
         for (const v1::Job& job : update.jobs()) {
           const std::string id = JobIdOf(job.name());
           uint64_t& revision = known[id];
-          // What lies before the first message was listed, or is history.
+          // While the existing jobs are listed, an unknown job starts at its present revision: its
+          // older events are history.
           if (listing && revision == 0) revision = job.revision();
           if (revision >= job.revision()) continue;
           v1::ListEventsRequest request;
@@ -193,13 +194,13 @@ absl::Status Events(const EventOptions& options, Session& session) {
 // ---------------------------------------------------------------- logs
 
 struct LogOptions {
-  std::string job;  // "": those of `members`
+  std::string job;  // "": the logs of `members`
   std::vector<std::string> members;
   bool follow = false;
   int lines = 100;
 };
 
-// The last `count` lines.
+// Returns the last `count` lines.
 std::string LastLines(const std::string& text, int count) {
   size_t begin = text.size();
   if (begin > 0 && text.back() == '\n') --begin;
@@ -221,13 +222,14 @@ void PrintLog(const std::string& member, bool named, const std::string& text) {
   }
 }
 
-// Where in a member's log the next line is.
+// The place of the next line in a member's log.
 struct LogPosition {
   std::optional<int64_t> offset;
   std::string incarnation;
 };
 
-// `job`: "", or other jobs' lines are left out.
+// Prints the lines of a member's log from `position` on, and advances it. If `job` is not empty,
+// lines of other jobs are left out.
 absl::Status PrintNewLines(CoordinatorClient& client, const std::string& job,
                            const std::string& member, bool named, int lines,
                            LogPosition& position) {
@@ -236,7 +238,7 @@ absl::Status PrintNewLines(CoordinatorClient& client, const std::string& job,
   if (position.offset) request.set_offset(*position.offset);
   ASSIGN_OR_RETURN(v1::ReadMemberLogResponse part, client.ReadMemberLog(request));
   if (position.offset && part.incarnation() != position.incarnation) {
-    request.set_offset(0);  // another process: its log begins anew
+    request.set_offset(0);  // a new process: its log starts at 0
     ASSIGN_OR_RETURN(part, client.ReadMemberLog(request));
   }
   const bool is_first = !position.offset;
@@ -256,8 +258,8 @@ absl::Status Logs(const LogOptions& options, Session& session) {
     own.insert(job.ps().begin(), job.ps().end());
     for (const std::string& member : members) {
       if (own.contains(member)) continue;
-      return absl::NotFoundError(absl::StrCat("--member ", member, ": is none of ", options.job,
-                                              "; it has ", absl::StrJoin(own, ", ")));
+      return absl::NotFoundError(absl::StrCat("--member ", member, ": is not a member of ",
+                                              options.job, "; it has ", absl::StrJoin(own, ", ")));
     }
     if (members.empty()) members.assign(own.begin(), own.end());
     if (members.empty()) {
@@ -266,7 +268,7 @@ absl::Status Logs(const LogOptions& options, Session& session) {
     }
   }
   if (members.empty()) {
-    return absl::InvalidArgumentError("say of which job, or --member; muster members lists all");
+    return absl::InvalidArgumentError("give a JOB or --member; muster members lists the members");
   }
   std::map<std::string, LogPosition> positions;
   bool any = false;
@@ -280,10 +282,10 @@ absl::Status Logs(const LogOptions& options, Session& session) {
     }
     first.Update(printed);
   }
-  if (!any) return first;  // a job that has ended has members that may be gone
+  if (!any) return first;  // some members of an ended job may be gone
   while (options.follow && Wait(session, kPollInterval)) {
     for (const std::string& member : members) {
-      // Who is away for a while, or was replaced, is followed again when it is back.
+      // A member that is away or was replaced is followed again when it is back.
       const absl::Status printed = PrintNewLines(client, options.job, member, members.size() > 1,
                                                  options.lines, positions[member]);
       if (!printed.ok() && !absl::IsNotFound(printed) && !absl::IsUnavailable(printed)) {
@@ -318,7 +320,7 @@ v1::ReadJobMetricsRequest RequestOf(const MetricsOptions& options) {
   return request;
 }
 
-// Every step, range by range; thinned out where --points says so.
+// Calls `visit` with every step, range by range, or with --points samples in one range.
 absl::Status ForEachRange(CoordinatorClient& client, const MetricsOptions& options,
                           const std::function<void(const v1::ReadJobMetricsResponse&)>& visit) {
   v1::ReadJobMetricsRequest request = RequestOf(options);
@@ -334,7 +336,7 @@ absl::Status ForEachRange(CoordinatorClient& client, const MetricsOptions& optio
     request.set_last_step(std::min(last, first + limits::kMetricPointsMax - 1));
     ASSIGN_OR_RETURN(const v1::ReadJobMetricsResponse range, client.ReadJobMetrics(request));
     visit(range);
-    // An evaluation stands at the version after its last step.
+    // The last evaluation has the step after the last one, so the loop stops one step later.
     if (request.last_step() >= last || request.last_step() > range.steps()) return absl::OkStatus();
   }
 }
@@ -343,7 +345,8 @@ std::string NumberText(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.9g", value) : "nan";
 }
 
-// step,loss,...: a row for each step, empty where a series has nothing there.
+// Prints "step,loss,..." and a row for each step. A field is empty if the series has no value
+// there.
 absl::Status PrintCsv(CoordinatorClient& client, const MetricsOptions& options) {
   std::vector<std::string> columns = options.series;
   if (columns.empty()) {
@@ -357,7 +360,7 @@ absl::Status PrintCsv(CoordinatorClient& client, const MetricsOptions& options) 
     std::map<int64_t, std::vector<std::string>> rows;
     for (const v1::MetricSeries& series : range.series()) {
       const auto column = std::ranges::find(columns, series.name());
-      if (column == columns.end()) continue;  // of an evaluation that came in between
+      if (column == columns.end()) continue;  // the series began after the header
       for (int i = 0; i < series.steps_size(); ++i) {
         std::vector<std::string>& row = rows[series.steps(i)];
         row.resize(columns.size());
@@ -370,8 +373,8 @@ absl::Status PrintCsv(CoordinatorClient& client, const MetricsOptions& options) 
   });
 }
 
-// Steps that an older coordinator has recorded have no times: they are spread evenly over the
-// job's.
+// Writes an event file. Steps recorded by an older coordinator have no times; they are spread
+// evenly over the job's time.
 absl::Status WriteTensorBoard(CoordinatorClient& client, const MetricsOptions& options) {
   ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(options.job));
   const absl::Time start = ToTime(job.has_start_time() ? job.start_time() : job.create_time());
@@ -434,7 +437,7 @@ absl::Status ShowMetrics(const MetricsOptions& options, const Session& session) 
 // ---------------------------------------------------------------- top
 
 struct TopOptions {
-  std::string job;  // "": all that run
+  std::string job;  // "": all running jobs
   bool once = false;
 };
 
@@ -450,8 +453,8 @@ absl::StatusOr<std::vector<std::string>> JobsToShow(CoordinatorClient& client,
   return jobs;
 }
 
-// On a terminal the last two seconds, again and again; else, or with --once, all since each job's
-// generation began.
+// Shows the last two seconds repeatedly on a terminal. With --once or without a terminal it prints
+// the totals since each job's generation began.
 absl::Status Top(const TopOptions& options, Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   const bool once = options.once || session.output() != OutputFormat::kTable ||
@@ -476,7 +479,7 @@ absl::Status Top(const TopOptions& options, Session& session) {
       before[job] = *now;
     }
     if (jobs.empty()) {
-      text = absl::StrCat("no job runs at ", client.where(), "; muster list has those that wait\n");
+      text = absl::StrCat("no job runs at ", client.where(), "; muster list shows waiting jobs\n");
     }
     if (!once) std::fputs("\033[H\033[J", stdout);
     std::fputs(text.c_str(), stdout);
@@ -513,10 +516,10 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   if (file) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("cannot write the trace to ", path, ": ", strerror(errno),
-                   "; is there such a folder? --file names another place"));
+                   "; check that the folder exists, or give another --file"));
 }
 
-// What happened to the job meanwhile is no reason to lose a trace.
+// Returns no events if the call fails, because the trace is useful without them.
 std::vector<v1::JobEvent> EventsOf(CoordinatorClient& client, const std::string& job) {
   auto events = ReadEvents(client, {.job = job, .limit = limits::kPageSizeMax}, /*folds=*/false);
   return events.ok() ? *std::move(events) : std::vector<v1::JobEvent>();
@@ -531,11 +534,11 @@ absl::Status TraceJob(const TraceOptions& options, const Session& session) {
   absl::Duration timeout;
   if (!absl::ParseDuration(options.timeout, &timeout)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--timeout ", options.timeout, ": like 30s, 2m"));
+        absl::StrCat("--timeout ", options.timeout, ": expects a duration such as 30s or 2m"));
   }
   request.mutable_timeout()->set_seconds(absl::ToInt64Seconds(timeout));
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  // A wrong path is known before anybody has waited.
+  // An empty write finds a wrong path before the trace is recorded.
   RETURN_IF_ERROR(WriteText(path, ""));
   std::fprintf(stderr, "recording the next %d steps of %s...\n", options.steps, job.c_str());
   const absl::StatusOr<v1::TraceJobResponse> trace = client.TraceJob(request);
@@ -554,24 +557,25 @@ absl::Status TraceJob(const TraceOptions& options, const Session& session) {
 
 void AddLookCommands(Command program, Session& session) {
   auto events = std::make_shared<EventOptions>();
-  Command command = program.AddCommand("events", "What happened to a job, or to the newest jobs",
+  Command command = program.AddCommand("events", "Events of a job, or of the newest jobs",
                                        "muster events char-gpt-7\n  muster events -w");
-  command.AddOption("JOB", events->job, "Its id; default: the newest jobs'");
-  command.AddFlag("-w,--watch", events->watch, "And what comes");
-  command.AddOption("--limit", events->limit, "The newest so many; default 200").Positive();
+  command.AddOption("JOB", events->job, "Its id; default: the newest jobs");
+  command.AddFlag("-w,--watch", events->watch, "Then print new events");
+  command.AddOption("--limit", events->limit, "Number of newest events; default 200").Positive();
   command.SetAction([events, &session] { session.Fail(Events(*events, session)); });
 
   auto logs = std::make_shared<LogOptions>();
-  command = program.AddCommand("logs", "The last lines that members have logged",
+  command = program.AddCommand("logs", "The last log lines of members",
                                "muster logs char-gpt-7 -f\n  muster logs --member ps-0 --lines 20");
-  command.AddOption("JOB", logs->job, "Of its members, without the lines of other jobs");
-  command.AddOption("--member", logs->members, "Only this one; may be repeated").OneValueEach();
-  command.AddFlag("-f,--follow", logs->follow, "And what comes");
-  command.AddOption("--lines", logs->lines, "Of each, at first; default 100").Positive();
+  command.AddOption("JOB", logs->job, "Its members, without lines of other jobs");
+  command.AddOption("--member", logs->members, "Only this member; may be repeated").OneValueEach();
+  command.AddFlag("-f,--follow", logs->follow, "Then print new lines");
+  command.AddOption("--lines", logs->lines, "Lines of each member at first; default 100")
+      .Positive();
   command.SetAction([logs, &session] { session.Fail(Logs(*logs, session)); });
 
   auto metrics = std::make_shared<MetricsOptions>();
-  command = program.AddCommand("metrics", "The curves of a job's steps and evaluations",
+  command = program.AddCommand("metrics", "Curves of a job's steps and evaluations",
                                "muster metrics char-gpt-7 --series loss,gradient_norm\n"
                                "  muster metrics char-gpt-7 --csv > char-gpt-7.csv\n"
                                "  muster metrics char-gpt-7 --tensorboard runs/char-gpt-7");
@@ -581,33 +585,33 @@ void AddLookCommands(Command program, Session& session) {
       .OneValueEach();
   command.AddOption("--from", metrics->from, "First step");
   command.AddOption("--to", metrics->to, "Last step");
-  command.AddOption("--points", metrics->points, "Thinned out, with every peak; default 1,000")
+  command.AddOption("--points", metrics->points, "Fewer points that keep peaks; default 1,000")
       .Positive();
-  command.AddFlag("--csv", metrics->csv, "Every step, unless --points");
-  command.AddOption("--tensorboard", metrics->tensorboard, "Folder: write an event file there");
+  command.AddFlag("--csv", metrics->csv, "Print every step as CSV, unless --points");
+  command.AddOption("--tensorboard", metrics->tensorboard, "Folder to write an event file to");
   command.SetAction([metrics, &session] { session.Fail(ShowMetrics(*metrics, session)); });
 
   auto top = std::make_shared<TopOptions>();
-  command = program.AddCommand("top", "Where the time of steps goes; who is slow, what bounds it",
+  command = program.AddCommand("top", "Time of steps by phase, stragglers and the bottleneck",
                                "muster top char-gpt-7");
-  command.AddOption("JOB", top->job, "Its id; default: all that run");
-  command.AddFlag("--once", top->once, "All so far, and end");
+  command.AddOption("JOB", top->job, "Its id; default: all running jobs");
+  command.AddFlag("--once", top->once, "Print the totals so far, then end");
   command.SetAction([top, &session] { session.Fail(Top(*top, session)); });
 
   auto links = std::make_shared<std::string>();
-  command = program.AddCommand("links", "What carries a job's data, and how much that was",
+  command = program.AddCommand("links", "Transports and traffic of a job's links",
                                "muster links char-gpt-7\n  muster links char-gpt-7 -o wide");
   command.AddOption("JOB", *links, "Its id; it must be running").Required();
   command.SetAction([links, &session] { session.Fail(ShowLinks(*links, session)); });
 
   auto trace = std::make_shared<TraceOptions>();
-  command = program.AddCommand("trace", "What all members do in a job's next steps, for Perfetto",
+  command = program.AddCommand("trace", "Trace a job's next steps on all members, for Perfetto",
                                "muster trace char-gpt-7 --steps 5 -o trace.json");
   command.AddOption("JOB", trace->job, "Its id; it must be running").Required();
-  command.AddOption("--steps", trace->steps, "So many; default 5, at most 1,000")
+  command.AddOption("--steps", trace->steps, "Number of steps; default 5, at most 1,000")
       .Within(1, limits::kTraceStepsMax);
-  command.AddOption("-o,--file", trace->file, "Where to; default JOB.trace.json");
-  command.AddOption("--timeout", trace->timeout, "Then what there is; default 1m, at most 10m");
+  command.AddOption("-o,--file", trace->file, "Output file; default JOB.trace.json");
+  command.AddOption("--timeout", trace->timeout, "Longest recording; default 1m, at most 10m");
   command.SetAction([trace, &session] { session.Fail(TraceJob(*trace, session)); });
 }
 

@@ -14,7 +14,7 @@
 namespace muster::cli {
 namespace {
 
-// A number or a truth value where it reads as one, else a word: as YAML would have it.
+// Parses a value as YAML does: true or false, a number, or else a string.
 google::protobuf::Value ArgumentValue(const std::string& text) {
   google::protobuf::Value value;
   double number;
@@ -31,13 +31,13 @@ google::protobuf::Value ArgumentValue(const std::string& text) {
 }  // namespace
 
 void ModelChoice::AddOptions(Command command) {
-  command.AddOption("JOB_FILE", job_file, "The model of a job file");
+  command.AddOption("JOB_FILE", job_file, "Job file whose model to use");
   command.AddOption("--zoo", zoo, "Model by name, see docs/job_spec.md");
   command.AddOption("--arg", args, "NAME=VALUE for the zoo's model").OneValueEach();
   command.AddOption("--onnx", *onnx.mutable_path(), "A model from an ONNX file");
-  command.AddOption("--logits", *onnx.mutable_logits(), "Its output that the loss reads");
-  command.AddOption("--labels", *onnx.mutable_labels(), "Its input that holds the labels");
-  command.AddOption("--loss", *onnx.mutable_loss(), "As model.onnx.loss of a job file");
+  command.AddOption("--logits", *onnx.mutable_logits(), "ONNX: the output that the loss reads");
+  command.AddOption("--labels", *onnx.mutable_labels(), "ONNX: the input with the labels");
+  command.AddOption("--loss", *onnx.mutable_loss(), "ONNX: as model.onnx.loss of a job file");
   const auto add_patterns = [&](const char* name, const char* help,
                                 google::protobuf::RepeatedPtrField<std::string>* patterns) {
     command
@@ -49,16 +49,17 @@ void ModelChoice::AddOptions(Command command) {
             help)
         .OneValueEach();
   };
-  add_patterns("--train", "Its tensors that are parameters (* and ?)", onnx.mutable_train());
-  add_patterns("--freeze", "Its tensors that are constants", onnx.mutable_freeze());
-  add_patterns("--tie", "Its tensors that are one in all uses", onnx.mutable_tie());
-  add_patterns("--untie", "Its tensors that are one for each use", onnx.mutable_untie());
+  add_patterns("--train", "ONNX: tensors that are parameters (* and ?)", onnx.mutable_train());
+  add_patterns("--freeze", "ONNX: tensors that are constants", onnx.mutable_freeze());
+  add_patterns("--tie", "ONNX: tensors that all uses share", onnx.mutable_tie());
+  add_patterns("--untie", "ONNX: tensors with a copy for each use", onnx.mutable_untie());
   command.AddOption("--precision", precision, "fp32, tf32, bf16 or fp16")
       .OneOf({"fp32", "tf32", "bf16", "fp16"});
   command.AddOption("--device", device, "cpu or cuda:N");
   command.AddOption("--batch", batch, "Samples that the device computes at once")
       .Within(1, 1 << 20);
-  command.AddOption("--threads", threads, "Of a CPU device; default: every core").Within(0, 1024);
+  command.AddOption("--threads", threads, "Threads of a CPU device; default: every core")
+      .Within(0, 1024);
 }
 
 absl::StatusOr<v1::ModelSpec> ModelChoice::Spec() const {

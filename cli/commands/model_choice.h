@@ -1,4 +1,4 @@
-// The model that a command is about: from the zoo, from an ONNX file or from a job file.
+// The model that a command works on: from the zoo, an ONNX file or a job file.
 #pragma once
 
 #include <string>
@@ -19,13 +19,13 @@ struct ModelChoice {
   std::string precision = "fp32";
   std::string device = "cpu";
   int64_t batch = 8;
-  int threads = 0;  // of a CPU device; 0: every core that may be used
+  int threads = 0;  // of a CPU device; 0: all usable cores
 
   // Adds JOB_FILE, --zoo, --arg, --onnx and the fields of model.onnx, --precision, --device,
   // --batch and --threads.
   void AddOptions(Command command);
 
-  // INVALID_ARGUMENT when not exactly one source is given.
+  // Returns the model. Returns INVALID_ARGUMENT unless exactly one source is given.
   absl::StatusOr<v1::ModelSpec> Spec() const;
   v1::Precision PrecisionValue() const;
   int Threads() const;

@@ -1,4 +1,4 @@
-// muster model: describe.
+// Implements muster model describe.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@
 namespace muster::cli {
 namespace {
 
-// A node of the forward graph with what it owns and does.
+// A node of the forward graph with its parameters and cost.
 struct Layer {
   std::string name;
   std::string op;
@@ -39,19 +39,19 @@ struct Layer {
 struct Port {
   std::string name;
   TensorType type;
-  std::string note;  // which values an input takes, what becomes of an output
+  std::string note;  // allowed values of an input, or use of an output
 };
 
 struct Description {
   std::vector<Layer> layers;
   std::vector<Port> inputs, outputs;
-  // Of an ONNX file.
+  // Empty unless the model is an ONNX file.
   std::vector<InitializerDecision> initializers;
   std::vector<std::string> notes, warnings;
   ParameterCount parameters;
   TrainingCost cost;
   int64_t activation_bytes = 0;
-  int64_t parameter_bytes = 0;  // values and gradients that a device holds beside activations
+  int64_t parameter_bytes = 0;  // values and gradients on the device
   int64_t available_bytes = 0;
   std::string device;
 
@@ -60,7 +60,7 @@ struct Description {
 };
 
 std::vector<Layer> LayersOf(const v1::Graph& graph, const TensorTypes& types) {
-  absl::flat_hash_map<std::string, int64_t> sizes;  // of parameters that no layer has claimed
+  absl::flat_hash_map<std::string, int64_t> sizes;  // of parameters without a layer yet
   for (const v1::Parameter& parameter : graph.parameters()) {
     sizes[parameter.name()] = types.at(parameter.name()).elements();
   }
@@ -92,7 +92,7 @@ std::vector<Port> InputsOf(const v1::Graph& graph, const TensorTypes& types) {
   return inputs;
 }
 
-// Those of the ONNX file, then what the graph has beside them.
+// Returns the outputs of the ONNX file, then the other outputs of the graph.
 std::vector<Port> OutputsOf(const v1::ModelSpec& spec, const Model& model, const TensorTypes& types,
                             int64_t batch) {
   const v1::Graph& graph = model.graph;
@@ -154,7 +154,7 @@ std::string PortText(const std::string& heading, const std::string& note,
   return absl::StrCat("\n", table.ToString());
 }
 
-// What the file's tensors are taken for, and what was made of those that it has once.
+// Returns the role of each tensor of the file, and the notes and warnings of the importer.
 std::string InitializerText(const Description& d) {
   if (d.initializers.empty()) return "";
   Table table({"TENSOR", "SHAPE", "ROLE", "WHY"});
@@ -270,7 +270,7 @@ absl::Status PrintDescription(const ModelChoice& choice, const Session& session)
 }  // namespace
 
 void AddModelCommands(Command program, Session& session) {
-  Command model = program.AddCommand("model", "Look at models",
+  Command model = program.AddCommand("model", "Inspect models",
                                      "muster model describe --zoo resnet50 --batch 32");
   model.RequireCommand();
   auto choice = std::make_shared<ModelChoice>();

@@ -1,4 +1,4 @@
-// muster render.
+// Implements muster render.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ absl::Status RenderJob(const RenderCommand& command) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(command.settings));
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(command.file));
   ASSIGN_OR_RETURN(v1::JobSpec job, ParseJobFile(text, command.file, overrides));
-  // Paths of the job are not this machine's: its data are not looked at.
+  // The paths of the job belong to other machines, so its data are not checked.
   if (const auto faults = ValidateJobSpec(job); !faults.empty()) {
     return LocateFaults(FaultsToStatus(faults), text, command.file, overrides);
   }
@@ -43,16 +43,17 @@ absl::Status RenderJob(const RenderCommand& command) {
 void AddRenderCommand(Command program, Session& session) {
   auto command = std::make_shared<RenderCommand>();
   Command render =
-      program.AddCommand("render", "A job with a fleet of its own, for a batch system",
+      program.AddCommand("render", "Render a job with its own fleet for a batch system",
                          "muster render --target jobset job.yaml --insecure | kubectl apply -f -");
   RenderOptions& options = command->options;
   render.AddOption("FILE", command->file, "Job file (docs/job_spec.md)").Required();
   render.AddOption("--target", command->target, "jobset, kueue, volcano or slurm").Required();
-  render.AddOption("--set", command->settings, "FIELD=VALUE instead of the file's").OneValueEach();
-  render.AddOption("--workers", options.workers, "How many; default: the job's maximum");
-  render.AddOption("--devices", options.devices, "Of each worker: cpu, cuda:all, ...");
-  render.AddOption("--gpus", options.gpus, "Of each worker");
-  render.AddOption("--queue", options.queue, "Kueue's, Volcano's, or Slurm's partition");
+  render.AddOption("--set", command->settings, "FIELD=VALUE, replaces a field of the file")
+      .OneValueEach();
+  render.AddOption("--workers", options.workers, "Number; default: the job's maximum");
+  render.AddOption("--devices", options.devices, "Devices of each worker: cpu, cuda:all, ...");
+  render.AddOption("--gpus", options.gpus, "GPUs of each worker");
+  render.AddOption("--queue", options.queue, "Queue of Kueue or Volcano, partition of Slurm");
   render.AddOption("--namespace", options.name_space, "Default: muster");
   render.AddOption("--image-prefix", options.image_prefix, "registry.example.com/team/");
   render.AddOption("--data-claim", options.data_claim, "Volume claim for /data of workers");

@@ -1,4 +1,4 @@
-// muster run: a job from a file on a cluster of its own, from start to shutdown.
+// Implements muster run: trains a job from a file on its own cluster, and stops the cluster.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -51,8 +51,8 @@ std::string SampleFrom(const std::string& directory) {
                       "\n-----------------------------------------\n");
 }
 
-// Watches until the job ends. After a signal it is suspended, which saves its last step; the
-// program ends at once after a second one.
+// Watches the job until it ends. After a signal it suspends the job, which saves the last step. A
+// second signal ends the program at once.
 absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id, Session& session) {
   ProgressDisplay display(Terminal::Of(fileno(stderr)), EvaluationsOf(client, id));
   v1::Job last;
@@ -66,7 +66,7 @@ absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id,
     RETURN_IF_ERROR(status);
     return last;
   }
-  display.Say("saving the job; once more to end at once");
+  display.Say("saving the job; interrupt again to end at once");
   RETURN_IF_ERROR(client.SuspendJob(id).status());
   const auto until_saved = [&](const v1::WatchJobResponse& update) {
     last = update.job();
@@ -81,13 +81,14 @@ std::string AdviceToGoOn(const std::string& file, const v1::Job& job,
                          const std::string& checkpoint) {
   if (checkpoint.empty()) return "interrupted before the first step was trained\n";
   return absl::StrCat("interrupted at step ", job.progress().step(), " of ",
-                      job.progress().total_steps(), "; to go on from there:\n  muster run ", file,
-                      " --set checkpoint.resume_from=", checkpoint, "\n");
+                      job.progress().total_steps(), "; to continue from there:\n  muster run ",
+                      file, " --set checkpoint.resume_from=", checkpoint, "\n");
 }
 
 absl::Status RunJob(const JobClusterOptions& options, Session& session) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJob(options));
-  // From here on a signal must not end this process before its children.
+  // With a registration, a signal no longer ends this process at once. The cluster must be shut
+  // down first.
   Interrupt::Registration registration(*session.interrupt, [] {});
   ASSIGN_OR_RETURN(const JobCluster own, StartClusterFor(spec, options, "muster run"));
   const LocalCluster& cluster = *own.cluster;
@@ -131,14 +132,15 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
 
 void AddRunCommand(Command program, Session& session) {
   auto options = std::make_shared<JobClusterOptions>();
-  Command run = program.AddCommand("run", "Train a job on a cluster of its own, here",
+  Command run = program.AddCommand("run", "Train a job on its own cluster on this machine",
                                    "muster run examples/char_gpt.yaml --set training.steps=200");
   run.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
-  run.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's").OneValueEach();
+  run.AddOption("--set", options->settings, "FIELD=VALUE, replaces a field of the file")
+      .OneValueEach();
   run.AddOption("--dir", options->dir, "State and logs; default: ./muster-runs/NAME-N");
   run.AddOption("--ps", options->ps, "Parameter servers; default: the job's").Within(1, 64);
-  run.AddOption("--workers", options->workers, "Workers; default: the job's most").Within(1, 64);
-  run.AddOption("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  run.AddOption("--workers", options->workers, "Workers; default: the job's maximum").Within(1, 64);
+  run.AddOption("--devices", options->devices, "Devices of each worker: cpu, cpu:2");
   run.SetAction([options, &session] { session.Fail(RunJob(*options, session)); });
 }
 

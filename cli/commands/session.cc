@@ -31,10 +31,10 @@ constexpr char kDefaultServer[] = "127.0.0.1:7070";
 constexpr char kFooter[] =
     "Example:\n"
     "  muster run examples/char_gpt.yaml\n"
-    "muster COMMAND --help explains one.";
+    "muster COMMAND --help explains a command.";
 constexpr absl::string_view kJsonPathPrefix = "jsonpath=";
 
-// The program's own help has its commands by group, many in a line: all fit the screen.
+// Lists the commands of the program by group, many in a line, so that the help fits the screen.
 std::string GroupedCommands(Command program) {
   constexpr size_t kIndent = 11, kWidth = 79;
   std::string text = "\nCommands:\n";
@@ -77,8 +77,8 @@ std::string OutputFault(const std::string& name) {
   if (absl::ConsumePrefix(&expression, kJsonPathPrefix)) {
     return std::string(CheckJsonPath(expression).message());
   }
-  return absl::StrCat("-o ", name, ": there are table, wide, json, yaml, name and jsonpath=PATH",
-                      name == kSpecOutput ? "; spec is for muster get" : "");
+  return absl::StrCat("-o ", name, ": use table, wide, json, yaml, name or jsonpath=PATH",
+                      name == kSpecOutput ? "; spec is only for muster get" : "");
 }
 
 OutputFormat Session::output() const {
@@ -98,7 +98,7 @@ bool Session::is_for_people() const {
 absl::StatusOr<Session::Destination> Session::Find() const {
   if (!server.empty() && !context.empty()) {
     return absl::InvalidArgumentError(
-        "--server and --context both say where the coordinator is: give one of them");
+        "--server and --context both name a coordinator; give only one of them");
   }
   ClientSecurity security{.tls = tls, .token_file = token_file};
   if (!server.empty()) {
@@ -117,7 +117,8 @@ absl::StatusOr<Session::Destination> Session::Find() const {
     return Destination{
         std::move(target),
         absl::StrCat(chosen.server, " (context ", context.empty() ? contexts.current : context,
-                     hides_local ? "; muster context use none asks the local cluster" : "", ")")};
+                     hides_local ? "; muster context use none selects the local cluster" : "",
+                     ")")};
   }
   if (!is_local) {
     ASSIGN_OR_RETURN(CoordinatorTarget target, SecureTarget(kDefaultServer, security));
@@ -128,7 +129,7 @@ absl::StatusOr<Session::Destination> Session::Find() const {
         absl::StrCat("the coordinator of the local cluster in ", DefaultLocalDir(),
                      " has ended (its log: ", (*local)->log_path("coordinator"),
                      "): muster local up starts it again, muster local down "
-                     "forgets it"));
+                     "removes it"));
   }
   return Destination{.target = CoordinatorTarget((*local)->address()),
                      .where = absl::StrCat((*local)->address(), " (the local cluster)"),
@@ -141,7 +142,7 @@ bool Session::UsePathsOfHere(const Destination& destination, v1::JobSpec& spec) 
                            absl::StartsWith(address, "localhost:") ||
                            absl::StartsWith(address, "[::1]:");
   bool is_local = destination.is_local;
-  if (!is_local && is_loopback) {  // or a tunnel to a cluster elsewhere
+  if (!is_local && is_loopback) {  // may also be a tunnel to another machine
     CoordinatorClient client(destination.target, destination.where);
     const auto info = client.GetServerInfo();
     is_local = info.ok() && IsLocalCluster(*info);
@@ -174,7 +175,7 @@ void Session::Print(const google::protobuf::Message& message, const std::string&
                      .c_str(),
                  stdout);
       return;
-    case OutputFormat::kSpec:  // an error before the command began, but for muster get
+    case OutputFormat::kSpec:  // only muster get allows it, and prints specs itself
     case OutputFormat::kTable:
       std::fputs(table.c_str(), stdout);
       return;
@@ -195,7 +196,7 @@ void Session::Fail(const absl::Status& status) {
   exit_code = ExitCodeOf(status);
   if (const int signalled = SignalExitCode(); signalled != 0) exit_code = signalled;
   const std::string message(status.message());
-  // A list of faults speaks for itself.
+  // A list of faults has several lines and needs no prefix or reason.
   std::fprintf(
       stderr, "%s%s%s\n", absl::StrContains(message, '\n') ? "" : "muster: ", message.c_str(),
       absl::StrContains(message, '\n') ? "" : absl::StrCat(" [", ReasonOf(status), "]").c_str());
@@ -221,8 +222,8 @@ void BuildCommandLine(Command program, Session& session) {
           .FromEnvironment("MUSTER_TOKEN_FILE");
   const Option context = program.AddOption("--context", session.context, "Coordinator by name")
                              .FromEnvironment("MUSTER_CONTEXT");
-  // What the environment says is of one coordinator: another one that the command line names by its
-  // context is not asked with that one's token.
+  // The values of the environment belong together: the token is for that server. If the command
+  // line names another coordinator with --context, that one must not get the token.
   program.SetPreparation([=, &session] {
     if (!program.on_command_line(context)) {
       if (!session.server.empty()) session.context.clear();
@@ -269,15 +270,16 @@ std::string UnknownCommand(Command program, const std::vector<std::string>& word
       continue;
     }
     const std::vector<Command> known = command.commands();
-    if (known.empty()) return "";  // a leaf: the rest are its arguments
+    if (known.empty()) return "";  // a leaf: the other words are its arguments
     const std::optional<Command> next = command.FindCommand(words[i]);
     if (!next) {
       std::vector<std::string> names;
       for (const Command& one : known) names.push_back(one.name());
       const std::string nearest = NearestName(words[i], names);
       return absl::StrCat("unknown command '", words[i], "'; ",
-                          nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(names, ", "))
-                                          : absl::StrCat("did you mean '", nearest, "'?"));
+                          nearest.empty()
+                              ? absl::StrCat("the commands are ", absl::StrJoin(names, ", "))
+                              : absl::StrCat("did you mean '", nearest, "'?"));
     }
     command = *next;
   }

@@ -1,4 +1,4 @@
-// muster doctor, context, init, explain, completion.
+// Implements muster doctor, context, init, explain and completion.
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -25,17 +25,17 @@ namespace {
 
 // ---------------------------------------------------------------- doctor
 
-// A machine can be looked at without a coordinator: if none was chosen, that none answers is no
-// fault.
+// Returns the finding for an unreachable coordinator. It is only a note if the user chose no
+// coordinator, because a machine can be examined without one.
 Finding Unreachable(const absl::Status& why, bool is_chosen) {
   if (!is_chosen && absl::IsUnavailable(why)) {
     return {"coordinator", Finding::kNote, std::string(why.message()), ""};
   }
   return {"coordinator", Finding::kFault, std::string(why.message()),
-          "look at its address, its log and what is between (firewall, NetworkPolicy)"};
+          "check its address, its log and the network between (firewall, NetworkPolicy)"};
 }
 
-// Who answers, with what security, and how its clock differs.
+// Examines the coordinator: its version, security, clock and members.
 std::vector<Finding> ExamineCoordinator(const Session& session) {
   const auto destination = session.Find();
   if (!destination.ok()) {
@@ -58,9 +58,10 @@ std::vector<Finding> ExamineCoordinator(const Session& session) {
                     ", store ", info->store(), ", start number ", info->term(), ", up ",
                     absl::FormatDuration(absl::Seconds(info->uptime().seconds())))});
   if (const std::string mine = ThisBuild().version; info->version() != mine) {
-    findings.push_back({"version", Finding::kWarning,
-                        absl::StrCat("this is ", mine, ", the coordinator ", info->version()),
-                        "run the same version everywhere"});
+    findings.push_back(
+        {"version", Finding::kWarning,
+         absl::StrCat("this program is ", mine, ", the coordinator ", info->version()),
+         "run the same version everywhere"});
   }
   const auto& time = info->server_time();
   findings.push_back(ExamineClock(
@@ -75,7 +76,7 @@ std::vector<Finding> ExamineCoordinator(const Session& session) {
     const bool none = workers == 0 || ps == 0;
     findings.push_back({"members", none ? Finding::kWarning : Finding::kFine,
                         absl::StrCat(workers, " workers and ", ps, " ps are attached"),
-                        none ? "start some: jobs wait for them" : ""});
+                        none ? "start some; jobs wait for them" : ""});
   }
   return findings;
 }
@@ -105,7 +106,7 @@ absl::Status Doctor(const std::string& state_dir, Session& session) {
 
 absl::Status AddContext(const std::string& name, const Session& session) {
   if (session.server.empty()) {
-    return absl::InvalidArgumentError("where is it? --server HOST:PORT");
+    return absl::InvalidArgumentError("give its address with --server HOST:PORT");
   }
   RETURN_IF_ERROR(CheckAddresses(session.server));
   const std::string path = ContextsPath();
@@ -114,7 +115,7 @@ absl::Status AddContext(const std::string& name, const Session& session) {
   RETURN_IF_ERROR(WriteContexts(path, contexts));
   std::printf("%s\n", name.c_str());
   if (contexts.current != name) {
-    std::fprintf(stderr, "muster context use %s talks to it from now on\n", name.c_str());
+    std::fprintf(stderr, "to use it by default: muster context use %s\n", name.c_str());
   }
   return absl::OkStatus();
 }
@@ -166,24 +167,24 @@ void AddContextCommands(Command program, Session& session) {
                                        "--tls ~/tls\n  muster context use prod");
   context.RequireCommand();
   auto name = std::make_shared<std::string>();
-  Command add = context.AddCommand("add", "Keep --server, --tls and --token-file by a name",
+  Command add = context.AddCommand("add", "Save --server, --tls and --token-file by a name",
                                    "muster context add prod --server muster.example.org:7070");
-  add.AddOption("NAME", *name, "What to call it").Required();
+  add.AddOption("NAME", *name, "Its name").Required();
   add.SetAction([name, &session] { session.Fail(AddContext(*name, session)); });
-  Command use = context.AddCommand("use", "Talk to it from now on", "muster context use prod");
-  use.AddOption("NAME", *name, "As muster context list shows it; none: none").Required();
+  Command use = context.AddCommand("use", "Use one by default", "muster context use prod");
+  use.AddOption("NAME", *name, "A name from muster context list, or none").Required();
   use.SetAction([name, &session] { session.Fail(UseContext(*name)); });
-  Command remove = context.AddCommand("remove", "Forget one", "muster context remove prod");
+  Command remove = context.AddCommand("remove", "Remove one", "muster context remove prod");
   remove.AddOption("NAME", *name, "As muster context list shows it").Required();
   remove.SetAction([name, &session] { session.Fail(RemoveContext(*name)); });
-  context.AddCommand("list", "All; the one in use has a star", "muster context list")
+  context.AddCommand("list", "All contexts; the current one has a star", "muster context list")
       .SetAction([&session] { session.Fail(ListContexts(session)); });
 }
 
 // ---------------------------------------------------------------- init, explain, completion
 
 struct InitOptions {
-  std::string file;  // to make; "": none
+  std::string file;  // to create; "": print it
   std::string model;
   std::string onnx;
 };
@@ -199,7 +200,7 @@ absl::Status Init(const InitOptions& options) {
     std::fputs(text.c_str(), stdout);
     return absl::OkStatus();
   }
-  std::FILE* const out = std::fopen(file.c_str(), "wx");  // never over what somebody has written
+  std::FILE* const out = std::fopen(file.c_str(), "wx");  // "x": never overwrite a file
   if (out == nullptr) return absl::ErrnoToStatus(errno, file);
   const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
   if (std::fclose(out) != 0 || !written) {
@@ -226,30 +227,30 @@ absl::Status Complete(Command program, const std::string& shell) {
 void AddSetupCommands(Command program, Session& session) {
   auto folder = std::make_shared<std::string>(".");
   Command doctor =
-      program.AddCommand("doctor", "What will be used here, and what is in the way",
+      program.AddCommand("doctor", "Check what Muster can use on this machine",
                          "muster doctor\n  muster doctor --server muster.example.org:7070");
-  doctor.AddOption("--state-dir", *folder, "Whose disk to look at; default: this folder");
+  doctor.AddOption("--state-dir", *folder, "Folder whose disk to check; default: this one");
   doctor.SetAction([folder, &session] { session.Fail(Doctor(*folder, session)); });
 
   AddContextCommands(program, session);
 
   auto options = std::make_shared<InitOptions>();
-  Command init = program.AddCommand("init", "A job file to begin with, with comments",
+  Command init = program.AddCommand("init", "Write a job file with comments",
                                     "muster init job.yaml --model resnet50\n"
                                     "  muster init job.yaml --onnx model.onnx");
-  init.AddOption("FILE", options->file, "To make; default: print it");
-  init.AddOption("--model", options->model, "Of the zoo: gpt, mlp, resnet50, ...; default gpt")
+  init.AddOption("FILE", options->file, "File to create; default: print it");
+  init.AddOption("--model", options->model, "Zoo model: gpt, mlp, resnet50, ...; default gpt")
       .Excludes(init.AddOption("--onnx", options->onnx, "Your own model, in an ONNX file"));
   init.SetAction([options, &session] { session.Fail(Init(*options)); });
 
   auto field = std::make_shared<std::string>();
-  Command explain = program.AddCommand("explain", "What a field of the job file means",
+  Command explain = program.AddCommand("explain", "Explain a field of the job file",
                                        "muster explain training.optimizer.adamw");
-  explain.AddOption("FIELD", *field, "Its path; default: all of the file");
+  explain.AddOption("FIELD", *field, "Its path; default: the whole file");
   explain.SetAction([field, &session] { session.Fail(Explain(*field)); });
 
   auto shell = std::make_shared<std::string>();
-  Command completion = program.AddCommand("completion", "What a shell needs to complete commands",
+  Command completion = program.AddCommand("completion", "Script that completes commands in a shell",
                                           "muster completion bash > ~/.muster-completion.bash\n"
                                           "  muster completion fish > "
                                           "~/.config/fish/completions/muster.fish");

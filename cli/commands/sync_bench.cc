@@ -39,18 +39,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kTensorsBytes = 8 << 20;  // of all tensors together, where 2 to 64 of them are so
+constexpr int64_t kTensorsBytes = 8 << 20;  // of all tensors together, if 2 to 64 reach it
 constexpr int64_t kTensorsMin = 2;
 constexpr int64_t kTensorsMax = 64;
 constexpr int64_t kRoundBytesMin = 64 << 20;
 constexpr int64_t kRoundBytesMax = 256 << 20;
-constexpr int64_t kRoundMessages = 16384;  // as many bytes, between the bounds
+constexpr int64_t kRoundMessages = 16384;  // messages of a round, between those bounds
 constexpr int64_t kLoneMessages = 2000;
 constexpr int64_t kLoneBytesMax = 512 << 20;
-constexpr int64_t kClasses = 16;  // columns of the one weight
+constexpr int64_t kClasses = 16;  // columns of the weight
 constexpr int64_t kSizeMin = 1 << 10;
 constexpr int64_t kSizeMax = 256 << 20;
-constexpr int64_t kStepsForEver = 1'000'000'000;  // the job is cancelled
+constexpr int64_t kStepsForEver = 1'000'000'000;  // the benchmark cancels the job
 constexpr absl::Duration kWorkerTimeout = absl::Minutes(10);
 constexpr absl::Duration kJobEndTimeout = absl::Minutes(1);
 
@@ -68,10 +68,10 @@ struct SyncBenchOptions {
   int replication = 1;
 };
 
-// What one size is measured with.
+// The parameters of the measurement of one size.
 struct SyncRound {
-  int64_t size = 0;     // of a tensor
-  int64_t tensors = 0;  // all under way together
+  int64_t size = 0;     // bytes of a tensor
+  int64_t tensors = 0;  // all in flight together
   int64_t chunk_bytes = 0;
   int64_t steps = 0;
   int64_t lone_steps = 0;
@@ -80,7 +80,7 @@ struct SyncRound {
 struct SyncResult {
   SyncRound round;
   std::string transport;
-  double gigabits_per_second = 0;  // of gradients as f32, one way, all workers together
+  double gigabits_per_second = 0;  // f32 gradients, one way, sum over all workers
   double slowest_round = 0, fastest_round = 0;
   absl::Duration round_trip;
 };
@@ -101,12 +101,12 @@ absl::StatusOr<int64_t> ParseSize(absl::string_view text) {
   if (!absl::SimpleAtoi(number, &value) || value < 1 || value > kSizeMax / unit ||
       value * unit < kSizeMin || value * unit % kSizeMin != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--sizes: '", text, "' is no multiple of 1K up to ", SizeName(kSizeMax), "; try 4K,1M"));
+        "--sizes: '", text, "' is not a multiple of 1K up to ", SizeName(kSizeMax), "; try 4K,1M"));
   }
   return value * unit;
 }
 
-// "4K,1M" or "4K..64M": every fourfold of the first up to the last.
+// Parses "4K,1M" or "4K..64M". A range has the first size and every fourfold of it up to the last.
 absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
   std::vector<int64_t> sizes;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
@@ -144,8 +144,8 @@ absl::Status SetOptimizer(const std::string& name, v1::Optimizer& optimizer) {
   } else if (name == "adam") {
     optimizer.mutable_adam()->set_learning_rate(kLearningRate);
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--optimizer: unknown '", name, "'; there are sgd, momentum and adam"));
+    return absl::InvalidArgumentError(absl::StrCat("--optimizer: unknown '", name,
+                                                   "'; the optimizers are sgd, momentum and adam"));
   }
   return absl::OkStatus();
 }
@@ -157,13 +157,13 @@ absl::Status SetCompression(const std::string& name, v1::SyncSpec& sync) {
                                  &kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--compression: unknown '", name,
-                     "'; there are none, fp16, bf16, int8, topk, onebit and powersgd"));
+                     "'; the kinds are none, fp16, bf16, int8, topk, onebit and powersgd"));
   }
   sync.mutable_compression()->set_kind(kind);
   return absl::OkStatus();
 }
 
-// One weight that is cut into equal chunks; nobody computes with it.
+// Returns a job with one weight that is cut into equal chunks. It is never computed with.
 absl::StatusOr<v1::JobSpec> JobOf(const SyncRound& round, const SyncBenchOptions& options) {
   v1::JobSpec spec;
   spec.set_name("bench-sync");
@@ -188,7 +188,8 @@ absl::StatusOr<v1::JobSpec> JobOf(const SyncRound& round, const SyncBenchOptions
 
 // ---------------------------------------------------------------- the workers' answers
 
-// A line: seconds of the median lone round trip, of each round, and the transport's name.
+// Returns a line with the seconds of the median lone round trip, the seconds of each round, and the
+// transport's name.
 std::string ResultLine(const BenchWorkerResult& result) {
   std::string line = absl::StrFormat("%.9f", absl::ToDoubleSeconds(result.round_trip));
   for (const absl::Duration round : result.rounds) {
@@ -211,7 +212,7 @@ absl::StatusOr<BenchWorkerResult> ReadResult(const std::string& path, const std:
   for (size_t i = 0; i + 1 < words.size(); ++i) {
     double seconds = 0;
     if (!absl::SimpleAtod(words[i], &seconds)) {
-      return absl::DataLossError(absl::StrCat(path, ": '", words[i], "' is no number"));
+      return absl::DataLossError(absl::StrCat(path, ": '", words[i], "' is not a number"));
     }
     (i == 0 ? result.round_trip : result.rounds.emplace_back()) = absl::Seconds(seconds);
   }
@@ -308,8 +309,8 @@ class SyncBench {
     return results;
   }
 
-  // The ps are free for the next job when it returns. The job may have ended by itself: its workers
-  // have left.
+  // Cancels the job and waits for its end, so that the ps are free for the next job. The job may
+  // have ended by itself after its workers left.
   static absl::Status End(CoordinatorClient& client, const std::string& id) {
     const absl::Status cancelled = client.CancelJob(id).status();
     if (!absl::IsFailedPrecondition(cancelled)) RETURN_IF_ERROR(cancelled);
@@ -374,7 +375,7 @@ google::protobuf::Struct MessageOf(const std::vector<SyncResult>& results,
   return message;
 }
 
-// A line per size: bytes, Gb/s, microseconds.
+// Returns a line per size: bytes, Gb/s, microseconds.
 std::string NamesOf(const std::vector<SyncResult>& results) {
   std::string text;
   for (const SyncResult& r : results) {
@@ -420,17 +421,17 @@ absl::Status RunSyncWorker(SyncWorkerCommand command) {
 
 void AddSyncWorker(Command bench, Session& session) {
   auto command = std::make_shared<SyncWorkerCommand>();
-  Command worker = bench.AddCommand("sync-worker", "What `bench sync` starts of itself",
+  Command worker = bench.AddCommand("sync-worker", "A worker of `bench sync`",
                                     "muster bench sync-worker --coordinator 127.0.0.1:7070 ...");
   worker.SetGroup("");  // not in the help
   worker.AddOption("--coordinator", command->worker.coordinator, "host:port").Required();
-  worker.AddOption("--name", command->worker.member, "In the fleet").Required();
+  worker.AddOption("--name", command->worker.member, "Its name in the fleet").Required();
   worker.AddOption("--result", command->result, "File for the times").Required();
-  worker.AddOption("--transport", command->transport, "As of `bench sync`");
-  worker.AddOption("--poll", command->poll, "As of `bench sync`");
-  worker.AddOption("--steps", command->worker.steps, "Of a round");
-  worker.AddOption("--rounds", command->worker.rounds, "After one that warms up");
-  worker.AddOption("--lone-steps", command->worker.lone_steps, "One message at a time");
+  worker.AddOption("--transport", command->transport, "As for `bench sync`");
+  worker.AddOption("--poll", command->poll, "As for `bench sync`");
+  worker.AddOption("--steps", command->worker.steps, "Steps of a round");
+  worker.AddOption("--rounds", command->worker.rounds, "Timed rounds, after an untimed one");
+  worker.AddOption("--lone-steps", command->worker.lone_steps, "Steps with one message at a time");
   worker.SetAction([command, &session] { session.Fail(RunSyncWorker(*command)); });
 }
 
@@ -438,20 +439,24 @@ void AddSyncWorker(Command bench, Session& session) {
 
 void AddSyncBench(Command bench, Session& session) {
   auto options = std::make_shared<SyncBenchOptions>();
-  Command sync = bench.AddCommand("sync", "Gradients to ps and values back, no computing",
+  Command sync = bench.AddCommand("sync", "Push gradients to ps and get values, no training",
                                   "muster bench sync --workers 2 --ps 2 --sizes 4K..64M");
   sync.AddOption("--workers", options->workers, "Processes that push").Within(1, 64);
   sync.AddOption("--ps", options->ps, "Parameter servers").Within(1, 64);
   sync.AddOption("--ps-threads", options->ps_threads, "Shard threads of each ps")
       .Within(1, limits::kShardThreadsMax);
-  sync.AddOption("--sizes", options->sizes, "Of a tensor: 4K,1M or 4K..64M; cut at 4M");
+  sync.AddOption("--sizes", options->sizes, "Bytes of a tensor: 4K,1M or 4K..64M");
   sync.AddOption("--transport", options->transport, "auto, shm, tcp or rdma");
   sync.AddOption("--poll", options->poll, "auto, always or never");
-  sync.AddOption("--steps", options->steps, "Of a round; default: by the size").Within(0, 1000000);
-  sync.AddOption("--rounds", options->rounds, "Of which the median counts").Within(1, 1000);
+  sync.AddOption("--steps", options->steps, "Steps of a round; default: by the size")
+      .Within(0, 1000000);
+  sync.AddOption("--rounds", options->rounds, "Rounds; the median is reported").Within(1, 1000);
   sync.AddOption("--optimizer", options->optimizer, "sgd, momentum or adam");
-  sync.AddOption("--compression", options->compression, "Of gradients: none, bf16, int8, ...");
-  sync.AddOption("--replication", options->replication, "Ps that hold each parameter").Within(1, 2);
+  sync.AddOption("--compression", options->compression,
+                 "Codec of gradients: none, bf16, int8, ...");
+  sync.AddOption("--replication", options->replication,
+                 "Number of ps with a copy of each parameter")
+      .Within(1, 2);
   sync.SetAction([options, &session] { session.Fail(PrintSyncBench(*options, session)); });
   AddSyncWorker(bench, session);
 }

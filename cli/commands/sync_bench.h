@@ -1,4 +1,4 @@
-// muster bench sync: the data plane without computation.
+// Implements muster bench sync: measures the data plane without computation.
 #pragma once
 
 #include "cli/commands/session.h"
@@ -6,7 +6,7 @@
 
 namespace muster::cli {
 
-// Adds `sync`, and the hidden `sync-worker` which is what `sync` starts of itself.
+// Adds `sync`, and the hidden command `sync-worker`, which `sync` runs as its workers.
 void AddSyncBench(Command bench, Session& session);
 
 }  // namespace muster::cli

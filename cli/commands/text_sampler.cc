@@ -23,12 +23,13 @@
 namespace muster::cli {
 namespace {
 
-// Draws from softmax(logits / temperature).
+// Draws a token from softmax(logits / temperature).
 int Draw(absl::Span<const float> logits, double temperature, std::mt19937_64& random) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weights;
   for (float logit : logits) weights.push_back(std::exp((logit - largest) / temperature));
-  // std::discrete_distribution differs between libraries; this does not.
+  // std::discrete_distribution differs between standard libraries, so the same seed would give
+  // other text. This code does not differ.
   double total = 0;
   for (double weight : weights) total += weight;
   double rest = total * (static_cast<double>(random() >> 11) / 9007199254740992.0);
@@ -39,7 +40,7 @@ int Draw(absl::Span<const float> logits, double temperature, std::mt19937_64& ra
   return static_cast<int>(weights.size()) - 1;
 }
 
-// The number of tokens the model sees; 0 when it does not read tokens.
+// Returns the number of tokens that the model reads, or 0 if it does not read tokens.
 int64_t ContextOf(const v1::Graph& graph) {
   for (const v1::GraphInput& input : graph.inputs()) {
     if (input.name() == "input" && input.dtype() == v1::DTYPE_I32 && input.shape_size() == 2) {
@@ -96,7 +97,7 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
     if (static_cast<int64_t>(tokens.size()) > context) {
       tokens.erase(tokens.begin(), tokens.end() - context);
     }
-    // Attention is causal: what stands after the last token does not matter to it.
+    // Attention is causal, so the padding after the last token has no effect on it.
     std::fill(input.begin(), input.end(), std::byte{0});
     std::memcpy(input.data(), tokens.data(), tokens.size() * sizeof(int32_t));
     RETURN_IF_ERROR(executor->Run({}, /*flow=*/nullptr));

@@ -1,4 +1,4 @@
-// Text from a trained language model.
+// Samples text from a trained language model.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,12 @@ struct TextSampling {
   std::string prompt = "\n";
 };
 
-// True for checkpoints of jobs that learn text.
+// Returns whether the checkpoint is from a job that learns text.
 bool HasText(const CheckpointReader& checkpoint);
 
-// Characters that the checkpoint's model writes after the prompt, byte by byte; what cannot be
-// printed becomes '?'. INVALID_ARGUMENT when the model is not a language model of bytes.
+// Returns the characters that the checkpoint's model writes after the prompt, byte by byte.
+// Characters that cannot be printed become '?'. Returns INVALID_ARGUMENT if the model is not a
+// language model of bytes.
 absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
                                        const TextSampling& sampling);
 

@@ -17,7 +17,7 @@
 namespace muster::cli::text_sampler_test {
 namespace {
 
-// A checkpoint of an untrained model.
+// Returns a checkpoint of an untrained model.
 std::unique_ptr<const CheckpointReader> Untrained(const std::string& name,
                                                   const v1::ModelSpec& model) {
   v1::JobPlan plan;
@@ -61,7 +61,7 @@ v1::ModelSpec Gpt() {
   return model;
 }
 
-TEST(TextSamplerTest, TheSameSeedWritesTheSameText) {
+TEST(TextSamplerTest, TheSameSeedGivesTheSameText) {
   auto checkpoint = Untrained("writer", Gpt());
   ASSERT_TRUE(HasText(*checkpoint));
 

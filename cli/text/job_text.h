@@ -20,8 +20,7 @@ bool IsTerminal(v1::JobState state);
 std::string StepText(const v1::JobProgress& progress);
 
 // Returns a line such as
-//   char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  2/2 workers 2/2
-//   ps
+//   gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  2/2 workers 2/2 ps
 // without the parts on the right that exceed `width` characters. With `color` the state is colored,
 // which takes no width.
 std::string ProgressLine(const v1::Job& job, int width, bool color = false);

@@ -92,7 +92,7 @@ class WithoutPrometheus(unittest.TestCase):
                                 env={**os.environ, "PATH": "/nowhere"}, check=False)
             down = subprocess.run([*muster, "down", "--dir", folder], capture_output=True, text=True, check=False)
         self.assertEqual((up.returncode, down.returncode), (0, 0), up.stderr + down.stderr)
-        self.assertIn("nothing observes the cluster: there is no prometheus in PATH", up.stderr)
+        self.assertIn("cannot observe the cluster with Prometheus: there is no prometheus in PATH", up.stderr)
 
 
 if __name__ == "__main__":
