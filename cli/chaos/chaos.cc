@@ -35,6 +35,7 @@ class ChaosRun {
       });
     }
     const absl::Status struck = StrikeAll();
+    // Members are restarted even after an error, so that all of them run on return.
     RETURN_IF_ERROR(Revive());
     RETURN_IF_ERROR(struck);
     absl::MutexLock lock(&mu_);
@@ -56,6 +57,7 @@ class ChaosRun {
   }
 
   void Watch(const std::string& job, CoordinatorClient& client, std::stop_token stop) {
+    // No limit on an outage: the run itself kills the coordinator.
     const absl::Status status =
         client.Watch(job, {.away_max = absl::InfiniteDuration(), .stop = std::move(stop)},
                      [this](const v1::WatchJobResponse& update) {
@@ -158,6 +160,8 @@ class ChaosRun {
     const pid_t pid = cluster_->pid(member);
     {
       absl::MutexLock lock(&mu_);
+      // The tracker must know of the strike before its effects arrive. A killed ps or worker always
+      // ends the generation; a killed coordinator or a stopped member may not.
       tracker_.Struck(next.role, member,
                       kills && next.role != ChaosRole::kCoordinator
                           ? RecoveryTracker::Until::kNextGeneration

@@ -59,6 +59,8 @@ ChaosDice::ChaosDice(uint64_t seed, std::vector<ChaosRole> roles)
 }
 
 ChaosDice::Throw ChaosDice::Next() {
+  // Every throw draws all three values, so that the sequence depends only on the seed and the
+  // roles.
   Throw next;
   next.gap = std::uniform_real_distribution<double>(0.5, 1.5)(random_);
   next.role = roles_[std::discrete_distribution<size_t>(weights_.begin(), weights_.end())(random_)];
@@ -84,6 +86,8 @@ void RecoveryTracker::Take(const v1::WatchJobResponse& update, absl::Duration no
   // The count covers the whole life of the job: what was there before the watch is subtracted.
   if (!steps_again_before_) steps_again_before_ = job_.recovery().steps_again();
   for (const v1::JobEvent& event : update.events()) TakeEvent(event);
+  // A generation may start below the last step and repeat some. The first step that it reports
+  // while it runs is the baseline for new steps.
   if (job_.generation() != generation_before) first_step_.reset();
   if (!first_step_ && job_.state() == v1::RUNNING) first_step_ = job_.progress().step();
   std::erase_if(open_, [&](const Open& open) {
@@ -94,6 +98,7 @@ void RecoveryTracker::Take(const v1::WatchJobResponse& update, absl::Duration no
 }
 
 void RecoveryTracker::TakeEvent(const v1::JobEvent& event) {
+  // A recovery has several events in the state RECOVERING. Only the one that enters it counts.
   const v1::JobState before = std::exchange(last_event_state_, event.state());
   if (event.state() == v1::RECOVERING && before != v1::RECOVERING) ++recoveries_[event.reason()];
 }

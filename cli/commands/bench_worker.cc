@@ -262,6 +262,8 @@ class PushLoop : private MessageReceiver {
       transport_->Wait(absl::Seconds(1));
       const absl::Time now = absl::Now();
       if (received_ != std::exchange(seen_, received_)) heard_ = now;
+      // The coordinator's release and the time limit are checked only after a second without
+      // messages.
       if (now - heard_ < absl::Seconds(1)) continue;
       if (member_->released()) Fail(absl::CancelledError("the job was released"));
       if (now - heard_ < kPatience) continue;
@@ -324,8 +326,8 @@ class PushLoop : private MessageReceiver {
     if (header.kind != MessageKind::kParams || header.chunk >= chunks_.size()) return {};
     PayloadPlace place(chunks_[header.chunk].values);
     if (header.length != place.memory.size()) return {};
-    place.past_caches = std::ssize(values_->memory()) >=
-                        PayloadPlace::kUncachedBytesMin;  // same rule as in PsExchange
+    // The same rule as in PsExchange.
+    place.past_caches = std::ssize(values_->memory()) >= PayloadPlace::kUncachedBytesMin;
     return place;
   }
 

@@ -82,7 +82,7 @@ bool RepeatsToTheBit(const v1::JobSpec& spec) {
   const v1::WorkerCount& workers = spec.resources().workers();
   if (workers.max() != 0 && workers.max() != std::max(1, workers.min())) return false;
   if (sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.backup_workers() > 0) return false;
-  switch (sync.compression().kind()) {  // other codecs keep their error in the worker
+  switch (sync.compression().kind()) {  // other codecs feed their error back into later steps
     case v1::COMPRESSION_KIND_UNSPECIFIED:
     case v1::COMPRESSION_NONE:
     case v1::COMPRESSION_FP16:
@@ -212,8 +212,8 @@ google::protobuf::Struct MessageOf(const Outcome& outcome) {
   const ChaosReport& chaos = outcome.chaos;
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();
-  fields["seed"].set_string_value(
-      absl::StrCat(outcome.seed));  // as text, because a double holds only 53 bits
+  // As text, because a double holds only 53 bits.
+  fields["seed"].set_string_value(absl::StrCat(outcome.seed));
   fields["job"].set_string_value(JobIdOf(chaos.job.name()));
   fields["state"].set_string_value(v1::JobState_Name(chaos.job.state()));
   fields["fault"].set_string_value(FaultOf(outcome));

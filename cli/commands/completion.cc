@@ -30,6 +30,7 @@ void Collect(Command command, const std::string& path, std::vector<CommandWords>
     words.commands.push_back(one.name());
     words.descriptions.push_back(one.description());
   }
+  // Parents come before their subcommands.
   commands.push_back(std::move(words));
   for (const Command& one : below) {
     Collect(one, absl::StrCat(path, path.empty() ? "" : " ", one.name()), commands);

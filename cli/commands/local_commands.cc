@@ -152,6 +152,7 @@ void TellWhatIsSaved(const LocalCluster& cluster, const std::vector<v1::Job>& jo
 }
 
 absl::Status Down(const std::string& dir) {
+  // Open() comes first, because ClusterLock::Take() would create the folder of a wrong --dir.
   ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
   ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(dir, "muster local down"));
   ASSIGN_OR_RETURN(cluster, LocalCluster::Open(dir));  // reread under the lock

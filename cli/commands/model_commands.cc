@@ -72,6 +72,7 @@ std::vector<Layer> LayersOf(const v1::Graph& graph, const TensorTypes& types) {
                 .output = types.at(node.outputs(0)).ToString(),
                 .flops = NodeCost(node, types).flops};
     for (const std::string& input : node.inputs()) {
+      // A shared parameter counts only for the first layer that uses it.
       if (const auto size = sizes.find(input); size != sizes.end()) {
         layer.parameters += size->second;
         sizes.erase(size);

@@ -73,6 +73,7 @@ absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id,
     return last.state() == v1::SUSPENDED ? CoordinatorClient::WatchStep::kStop
                                          : CoordinatorClient::WatchStep::kContinue;
   };
+  // Without `interrupt`, because the first signal would end this watch at once.
   RETURN_IF_ERROR(client.Watch(id, {.deadline = absl::Now() + kSaveTimeout}, until_saved));
   return last;
 }

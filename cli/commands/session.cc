@@ -113,6 +113,8 @@ absl::StatusOr<Session::Destination> Session::Find() const {
   const bool is_local = local.ok() && (*local)->whole();
   if (!chosen.server.empty()) {
     ASSIGN_OR_RETURN(CoordinatorTarget target, SecureTarget(chosen.server, security));
+    // A current context takes precedence over the local cluster. If the user did not name it for
+    // this command, the message says how to get the local cluster.
     const bool hides_local = is_local && context.empty();
     return Destination{
         std::move(target),
@@ -131,6 +133,7 @@ absl::StatusOr<Session::Destination> Session::Find() const {
                      "): muster local up starts it again, muster local down "
                      "removes it"));
   }
+  // A local cluster runs without certificates, so --tls and --token-file do not apply to it.
   return Destination{.target = CoordinatorTarget((*local)->address()),
                      .where = absl::StrCat((*local)->address(), " (the local cluster)"),
                      .is_local = true};
@@ -291,6 +294,7 @@ int RunCommandLine(int argc, char** argv, Session& session) {
   BuildCommandLine(line.program(), session);
   const absl::Status status = line.Run(argc, argv);
   if (status.ok()) return session.exit_code;
+  // An unknown command gets a suggestion. Other faults get CLI11's message.
   std::string message = UnknownCommand(line.program(), {argv + 1, argv + argc});
   if (message.empty()) message = std::string(status.message());
   std::cerr << "muster: " << message << "\nmuster --help lists commands and options.\n";

@@ -224,6 +224,7 @@ SyncResult Summarise(const SyncRound& round, const std::vector<BenchWorkerResult
                       static_cast<double>(workers.size());
   std::vector<double> rates;
   for (size_t i = 0; i < workers.front().rounds.size(); ++i) {
+    // A round takes as long as its slowest worker.
     absl::Duration longest;
     for (const BenchWorkerResult& worker : workers) longest = std::max(longest, worker.rounds[i]);
     rates.push_back(bits / absl::ToDoubleSeconds(longest) / 1e9);

@@ -32,6 +32,7 @@ int Draw(absl::Span<const float> logits, double temperature, std::mt19937_64& ra
   // other text. This code does not differ.
   double total = 0;
   for (double weight : weights) total += weight;
+  // 53 random bits make a double in [0, 1).
   double rest = total * (static_cast<double>(random() >> 11) / 9007199254740992.0);
   for (size_t i = 0; i < weights.size(); ++i) {
     rest -= weights[i];

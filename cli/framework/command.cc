@@ -96,6 +96,7 @@ bool Option::takes_value() const { return option_->get_items_expected_max() > 0;
 Command Command::AddCommand(const std::string& name, const std::string& description,
                             const std::string& example) {
   CLI::App* command = app_->add_subcommand(name, description);
+  // fallthrough() allows options of the commands above after this command's name.
   command->fallthrough();
   command->footer(absl::StrCat("Example:\n  ", example));
   return Command(command);
@@ -211,6 +212,7 @@ absl::Status CommandLine::Run(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
   } catch (const CLI::Success& help) {
+    // CLI11 throws Success after --help. exit() prints the help and returns.
     app_->exit(help);
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());

@@ -104,6 +104,7 @@ bool IsPlainFileName(const std::string& name) {
 class FileDownload {
  public:
   absl::Status Append(const std::string& folder, const v1::ReadCheckpointResponse& part) {
+    // A part with another name and offset 0 begins the next file.
     if (part.file() != name_ && part.offset() == 0) {
       if (!IsPlainFileName(part.file())) {
         return absl::DataLossError(
@@ -159,6 +160,7 @@ class StallGuard {
     over_ = true;
   }
 
+  // Relaxed, because only the change of the counter matters. No other memory is read through it.
   void Advance() { advances_.fetch_add(1, std::memory_order_relaxed); }
   bool stalled() const { return stalled_; }
 
@@ -423,6 +425,7 @@ absl::Status CoordinatorClient::Watch(
     Reading reading;
     while (!reading.done && reader->Read(&response)) {
       reading.answered = true;
+      // A new stream starts after the last event received: nothing is lost or repeated.
       for (const v1::JobEvent& event : response.events()) {
         request.set_revision(std::max(request.revision(), event.revision()));
       }

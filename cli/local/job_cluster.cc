@@ -65,6 +65,7 @@ absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
   }
   JobCluster own;
   ASSIGN_OR_RETURN(own.lock, ClusterLock::Take(dir, purpose));
+  // Checked under the lock, so that no other program starts a cluster in between.
   RETURN_IF_ERROR(CheckNothingRunsIn(dir));
   const v1::WorkerCount& workers = spec.resources().workers();
   ASSIGN_OR_RETURN(

@@ -74,6 +74,7 @@ int PagePort(const std::string& page) {
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  // With SO_REUSEADDR, a port whose connections are in TIME_WAIT counts as free.
   const int reuse = 1;
   setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
   const bool is_free =
@@ -177,6 +178,7 @@ absl::Status LocalCluster::StartAll() {
           absl::StrCat("--address_file=", AddressPath(options_.dir)),
           "--data_visible=true",
           absl::StrCat("--lease=", absl::FormatDuration(options_.lease))};
+  // Only the coordinator of a detached cluster saves its running jobs before it ends.
   if (options_.lifetime == Lifetime::kWithParent) argv.push_back("--drain_timeout=0s");
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   RETURN_IF_ERROR(StartCoordinator());
@@ -203,6 +205,8 @@ absl::Status LocalCluster::StartAll() {
                          absl::StrCat("--threads_per_device=", worker_threads)},
                         options_.worker_flags));
   }
+  // The record is complete before the wait: an interrupted wait leaves a cluster that Heal() can
+  // repair.
   whole_ = true;
   if (options_.lifetime == Lifetime::kDetached) RETURN_IF_ERROR(SaveRecord());
   return AwaitAttached(options_.start_timeout);
@@ -211,6 +215,7 @@ absl::Status LocalCluster::StartAll() {
 absl::Status LocalCluster::StartCoordinator() {
   const std::string address_file = AddressPath(options_.dir);
   std::error_code error;
+  // A file of an earlier start would be taken for the new address.
   fs::remove(address_file, error);
   RETURN_IF_ERROR(Launch("coordinator"));
   std::string address;
@@ -328,6 +333,7 @@ absl::Status LocalCluster::AwaitAttached(absl::Duration timeout) const {
     }
     if (auto fleet = ListMembers(); fleet.ok()) {
       for (const v1::Member& member : fleet->members()) {
+        // The pid must match, because an earlier process of that name may still be attached.
         if (member.pid() == pid(member.name())) missing.erase(member.name());
       }
     }

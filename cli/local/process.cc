@@ -58,6 +58,7 @@ std::optional<ProcessStat> ReadStat(pid_t pid) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // the parent died before prctl()
   }
+  // The parent may block SIGINT and SIGTERM (see Interrupt). The mask would survive exec().
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -100,6 +100,7 @@ std::string DrawCurve(const v1::MetricSeries& series, CurveSize size, Ink ink) {
                          static_cast<double>(std::max<int64_t>(1, last - first));
     columns[static_cast<int>(std::lround(along * (canvas.width() - 1)))].Add(series.values(i));
   }
+  // The bound avoids a division by zero for a flat curve.
   const double height = std::max(whole.greatest - whole.least, 1e-300);
   auto row_of = [&](double value) {
     const double up = (value - whole.least) / height;

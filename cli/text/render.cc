@@ -359,6 +359,7 @@ std::string Slurm(const v1::JobSpec& job, const RenderOptions& options) {
       job.resources().ps() == 0
           ? ""
           : absl::StrReplaceAll(kSlurmPs, {{"@COUNT@", absl::StrCat(job.resources().ps())}});
+  // The ps part goes in first, because it contains placeholders itself.
   const std::string script = absl::StrReplaceAll(kSlurmScript, {{"@PS@", ps}});
   return absl::StrReplaceAll(
       script,

@@ -101,6 +101,7 @@ v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
   for (v1::MemberTiming& member : *since.mutable_members()) {
     const auto found = known.find(member.member());
     v1::StepTiming& timing = *member.mutable_timing();
+    // Fewer steps than before mean another generation; equally many mean no new step.
     if (found == known.end() || timing.steps() <= found->second->steps()) continue;
     const v1::StepTiming& old = *found->second;
     timing.set_steps(timing.steps() - old.steps());

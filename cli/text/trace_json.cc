@@ -98,6 +98,7 @@ void TraceWriter::AddEvents(int process, const v1::MemberTrace& member) {
           Microseconds(end), event->arguments(0) + 1));
       continue;
     }
+    // The other kinds become asynchronous events (b, e, n), which may overlap on a track.
     const bool is_mark = event->kind() == v1::TRACE_EVENT_KIND_MARK;
     const absl::string_view phase = is_mark                                       ? "n"
                                     : event->kind() == v1::TRACE_EVENT_KIND_BEGIN ? "b"
