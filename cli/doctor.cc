@@ -34,8 +34,8 @@ namespace muster::cli {
 namespace {
 
 constexpr rlim_t kFilesWanted = 4096;  // a coordinator with 1,000 members opens as many
-constexpr int64_t kSharedMemoryWanted = 1
-                                        << 30;  // megabytes for each link, more for a model's slab
+// A link takes megabytes of shared memory, the slab of a model more.
+constexpr int64_t kSharedMemoryWanted = 1 << 30;
 constexpr int64_t kDiskWanted = int64_t{5} << 30;
 constexpr int64_t kMemlockWanted = int64_t{64} << 20;
 constexpr absl::Duration kCertificateWanted = absl::Hours(24 * 7);

@@ -29,7 +29,7 @@ struct BenchWorkerResult {
   std::string transport;      // Transport::name()
 };
 
-// Attaches to the coordinator as a worker and takes part in the first job it gets (bsp), for
+// Attaches to the coordinator as a worker and takes part in the first job it gets (bsp). It makes
 // (rounds + 1) * steps + lone_steps steps. Within a round it pushes each chunk again as soon as its
 // new value arrives. Blocks. The job stays unfinished; the caller must cancel it.
 // Returns UNAVAILABLE if a ps is lost, DEADLINE_EXCEEDED if nothing arrives for a minute,

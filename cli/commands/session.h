@@ -41,10 +41,10 @@ struct Session {
     bool is_local = false;  // the local cluster in the default folder
   };
   // Returns the destination of Connect(): the server, else that of the context, else the local
-  // cluster, else 127.0.0.1:7070.
-  // Returns INVALID_ARGUMENT if both a server and a context are given, UNAVAILABLE if the
-  // coordinator of the local cluster has ended, or the errors of SecureTarget(), ReadContexts() and
-  // FindContext().
+  // cluster, else 127.0.0.1:7070. Errors are those of SecureTarget(), ReadContexts() and
+  // FindContext(), and:
+  // - INVALID_ARGUMENT: both a server and a context are given.
+  // - UNAVAILABLE: the coordinator of the local cluster has ended.
   absl::StatusOr<Destination> Find() const;
 
   // Makes the relative paths of a job absolute, based on this process's folder, if the coordinator

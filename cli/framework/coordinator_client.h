@@ -36,8 +36,8 @@ class CoordinatorClient {
 
   struct CreateOptions {
     absl::Duration away_max;  // longest outage to bridge; zero: three attempts
-    std::function<void(const absl::Status&)>
-        on_outage;  // called once, before the first wait; may be empty
+    // Called once, before the first wait; may be empty.
+    std::function<void(const absl::Status&)> on_outage;
   };
   // Creates one job, even if it has to retry: a request without an id gets one. Retries only after
   // UNAVAILABLE: a name that does not resolve, a refused connection, or a coordinator that does not
@@ -87,15 +87,16 @@ class CoordinatorClient {
   struct WatchOptions {
     absl::Time deadline = absl::InfiniteFuture();
     absl::Duration away_max = absl::Minutes(5);  // longest outage to bridge
-    std::function<void(const absl::Status&)>
-        on_outage;                   // called once for each outage; may be empty
+    // Called once for each outage; may be empty.
+    std::function<void(const absl::Status&)> on_outage;
     Interrupt* interrupt = nullptr;  // may be null
     std::stop_token stop;            // lets another thread end the watch
   };
   // Calls `on_update` for every state of the job and every event, without gaps or repeated events
-  // after a reconnect. Blocks until the watch ends.
-  // Returns OK after kStop or a terminal state, DEADLINE_EXCEEDED at the deadline, CANCELLED on a
-  // signal or up to two seconds after a stop, or the error of the coordinator.
+  // after a reconnect. Blocks until the watch ends. Returns the error of the coordinator, or:
+  // - OK: kStop, or the job reached a terminal state.
+  // - DEADLINE_EXCEEDED: the deadline has passed.
+  // - CANCELLED: a signal came, or a stop was requested (up to two seconds ago).
   absl::Status Watch(const std::string& job, const WatchOptions& options,
                      const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
   // Watches all jobs that `request` selects. After a reconnect, messages list all jobs again, up to
