@@ -37,7 +37,7 @@ struct Gpt {
   int steps = kSteps;
   std::string checkpoint = "{}";
   std::string optimizer = "{adamw: {learning_rate: 3e-3, weight_decay: 0.1}}";
-  std::string training;  // more fields
+  std::string training;  // more fields of "training", with a comma in front
 
   std::string yaml() const {
     return absl::Substitute(
@@ -221,8 +221,9 @@ resources: {workers: {min: $0, max: $0}}
   }
 }
 
-// A holder of a shard, a ps or a worker, writes it itself, under its own path for the folder of all
-// jobs. If a volume is missing, the job logs this and loses no checkpoint.
+// With checkpoint.mode direct, a ps or worker writes its shards itself, below its own path of the
+// folder of all jobs (--checkpoint_root). If that path is gone, it sends the bytes to the
+// coordinator instead. The job then gets an event and loses no checkpoint.
 TEST(DirectCheckpointsTest, HoldTheSameBytesWithAndWithoutTheVolume) {
   namespace fs = std::filesystem;
   const std::string volume = ::testing::TempDir() + "/volume",
@@ -289,7 +290,7 @@ TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
   EXPECT_EQ(cluster.Parameters(job, 120), cluster.Parameters(undisturbed, 120));
 }
 
-// The leaving worker saves its shard first, so no step is computed again.
+// The job saves a checkpoint before the worker leaves, so no step is computed again.
 TEST(AllreduceFailureTest, AWorkerThatIsToldToStopIsLetGoWithoutLosingAStep) {
   TrainingCluster cluster({.ps = 0, .workers = 2});
   const Gpt shape{.workers = 2, .steps = 500, .checkpoint = "{every: 0s, keep_last: 0}"};

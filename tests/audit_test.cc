@@ -67,7 +67,7 @@ training: {steps: 1000000000, optimizer: {sgd: {learning_rate: 0.01}}}
 resources: {workers: {min: 1, max: 1}, ps: 1}
 )";
 
-// Builds the method's request with `object` in its first field, which names the object.
+// Returns a serialized request of the method that sets only its first field, to `object`.
 std::string AskedOf(const std::string& method, const std::string& object) {
   const std::unique_ptr<google::protobuf::Message> request(
       google::protobuf::MessageFactory::generated_factory()
@@ -137,7 +137,8 @@ class AuditTest : public ::testing::Test {
     expected_.push_back(absl::StrCat("audit: ", method, object.empty() ? "" : " ", object, " by ",
                                      who.name, " from 127.0.0.1:PORT: ", result));
   }
-  // Lines of the coordinator's log without time and place, with PORT for the caller's port.
+  // Returns the audit lines of the coordinator's log, without time and source line, and with PORT
+  // in place of the caller's port.
   std::vector<std::string> Lines() {
     std::vector<std::string> lines;
     std::ifstream log(cluster_.members().log_path("coordinator"));
@@ -249,8 +250,8 @@ TEST_F(AuditTest, SoIsEveryRefusal) {
   EXPECT_THAT(Lines(), UnorderedElementsAreArray(expected_));
 }
 
-// The job is valid except for its path. The server would accept it, and the log would have its
-// failure.
+// The path forges a line of the log, and the job is valid except for it. If the coordinator
+// accepted the job, the job would fail, and the log would quote the path.
 TEST_F(AuditTest, AJobAddsNoLineOfItsOwnWriting) {
   const auto spec = ParseJobFile(R"(
 name: audited

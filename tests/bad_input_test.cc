@@ -158,7 +158,7 @@ training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.1}}}
 TEST(BadInputTest, TheCoordinatorRefusesOversizedRequests) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   grpc::ChannelArguments arguments;
-  arguments.SetMaxSendMessageSize(-1);  // otherwise the client itself would refuse to send it
+  arguments.SetMaxSendMessageSize(-1);  // no limit; Muster's own clients would refuse to send it
   auto stub = v1::JobService::NewStub(grpc::CreateCustomChannel(
       cluster.members().address(), grpc::InsecureChannelCredentials(), arguments));
   v1::CreateJobRequest request;

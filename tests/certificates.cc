@@ -66,7 +66,7 @@ void Certificates::Renew() {
     Write(version.key(), mine->key);
     Write(version.certificate(), mine->certificate);
     // gRPC reads a key and a certificate one after the other. It trusts them if their times, in
-    // seconds, are the same before and after.
+    // seconds, are the same before and after. So each renewal needs times of its own.
     for (const std::string& file : {version.key(), version.certificate()}) {
       std::filesystem::last_write_time(
           file, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(renewals_));

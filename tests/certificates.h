@@ -18,7 +18,7 @@ class Certificates {
 
   TlsFolder Folder(Role role) const;
   std::string Flag(Role role) const;  // "--tls=FOLDER"
-  // The flag of a client that trusts the authority but has no certificate: ca.crt only.
+  // Returns the folder of a client that trusts the authority but has no certificate: ca.crt only.
   std::string FolderOfNobody() const { return home_ + "/nobody"; }
 
   // Gives every role a new key and a new certificate together, as a mounted Secret changes.

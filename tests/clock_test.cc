@@ -83,7 +83,8 @@ absl::Time LastStepEnded(const TrainingCluster& cluster, const std::string& job)
   return absl::UnixEpoch() + absl::Seconds(seconds);
 }
 
-// The coordinator's clock runs 10 % faster or slower after a step (fleet_clock.h).
+// Returns whether the coordinator's clock has begun to follow a step of `ahead`. After a step it
+// runs 10 % faster or slower (fleet_clock.h).
 bool CoordinatorSaw(TrainingCluster& cluster, absl::Duration ahead) {
   constexpr absl::Duration kSure = absl::Milliseconds(200);
   grpc::ClientContext context;
@@ -97,7 +98,7 @@ bool CoordinatorSaw(TrainingCluster& cluster, absl::Duration ahead) {
   return ahead == absl::ZeroDuration() || shown < before - kSure;
 }
 
-// Otherwise the step has reached no process, and the test shows nothing.
+// Waits until a worker and the coordinator see the step. Before that, the test would show nothing.
 void AwaitSeen(TrainingCluster& cluster, const std::string& job, absl::Duration ahead) {
   cluster.Await(job, [&](const v1::Job&) {
     const absl::Duration wrong = LastStepEnded(cluster, job) - (absl::Now() + ahead);

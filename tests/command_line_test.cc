@@ -314,9 +314,8 @@ resources: {workers: {min: 2, max: 2}, ps: 2}
     double begin, end;
   };
   std::map<std::string, std::map<std::string, int>> counts;  // by member, by name
-  std::map<std::pair<int, int>, std::vector<Span>>
-      open;                                      // by track: the spans that contain the next one
-  std::map<int64_t, std::map<int, Span>> steps;  // by step, by worker
+  std::map<std::pair<int, int>, std::vector<Span>> open;     // by track: nested, the innermost last
+  std::map<int64_t, std::map<int, Span>> steps;              // by step, by worker
   std::map<std::string, int> lives;
   for (const auto& event : trace["traceEvents"]) {
     for (const char* field : {"ph", "ts", "pid", "tid", "name"}) {
@@ -351,9 +350,9 @@ resources: {workers: {min: 2, max: 2}, ps: 2}
     }
   }
   for (const auto& [id, begins] : lives) EXPECT_EQ(begins, 1) << "two lives of " << id;
-  // No worker is a step ahead of another. A step waits for the other worker's gradient, so it ends
-  // only after the other's step before it began. (It may end before a busy machine lets the other
-  // one begin it.)
+  // No worker is a step ahead of the other. Step s + 1 of one worker needs the other's gradient of
+  // step s, so it ends only after the other has begun step s. (On a busy machine it may end before
+  // the other begins step s + 1.)
   int compared = 0;
   for (const auto& [step, of_workers] : steps) {
     const auto after = steps.find(step + 1);
@@ -398,7 +397,7 @@ constexpr char kLongJob[] =
 TEST(RunCommandTest, InterruptedItSavesTheJobAndSaysHowToGoOn) {
   const std::string dir = absl::StrCat(::testing::TempDir(), "/interrupted.", getpid());
   const std::string command = absl::StrCat("run ", kLongJob, " --dir ", dir);
-  // Sends the signal after a step was trained, as the coordinator's log of steps shows.
+  // The signal comes after the first step, which the coordinator records in its log of steps.
   const std::string log = dir + "/state/jobs/char-gpt-1/metrics.jsonl";
   const std::string run = absl::StrCat("cli/muster ", command, " >", dir, ".out 2>&1 </dev/null");
   ASSERT_EQ(system(absl::StrCat("sh -c '", run, " & ", "until [ -s ", log, " ]; do kill -0 $! || ",

@@ -63,8 +63,8 @@ Traffic Counted(TrainingCluster& cluster) {
   return traffic;
 }
 
-// The bytes of a job's plan by its formats. There is one shard, so the plan cuts nothing finer than
-// the job requests.
+// Returns the traffic that follows from the formats of the job's plan. There is one shard, so the
+// plan cuts nothing finer than the job requests.
 Traffic Expected(const v1::JobSpec& spec) {
   v1::JobPlan plan;
   *plan.mutable_spec() = spec;
@@ -88,7 +88,8 @@ void ExpectWithinOnePerCent(double counted, double expected) {
 
 class CompressionTest : public ::testing::Test {
  protected:
-  // The loss on the held-out text after the last step. Also checks the counters.
+  // Trains a job and checks the counters. Returns the loss on the held-out text after the last
+  // step.
   double TrainedLoss(const std::string& optimizer, const std::string& sync) {
     const Traffic before = Counted(cluster_);
     const v1::Job done = cluster_.AwaitState(cluster_.Submit(CharGpt(optimizer, sync)),
@@ -102,7 +103,7 @@ class CompressionTest : public ::testing::Test {
     return done.progress().evaluation_loss();
   }
 
-  // Holds for each sync mode the largest ratio of a codec's loss to that of plain gradients.
+  // `ratios`: by sync section, the largest allowed ratio of its loss to that of plain gradients.
   void ExpectLossesWithin(const std::string& optimizer,
                           const std::map<std::string, double>& ratios) {
     const double plain = TrainedLoss(optimizer, "{compression: none}");

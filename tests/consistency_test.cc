@@ -101,8 +101,9 @@ TEST_F(ConsistencyTest, AspLearns) { ExpectLearns({.sync = "{mode: asp, stalenes
 
 TEST_F(ConsistencyTest, AllreduceLearns) { ExpectLearns({.sync = "{mode: allreduce}", .ps = 0}); }
 
-// Many times the bytes that a link may have in flight. Over shared memory, a gradient stays at its
-// worker until the gradients of all workers are there, and workers send in different orders.
+// The gradients have many times the bytes that a link may have in flight. Over shared memory, a
+// gradient stays at its worker until the gradients of all workers are there, and workers send in
+// different orders.
 TEST_F(ConsistencyTest, GradientsBeyondTheCreditOfALinkDoNotWaitForEachOther) {
   for (const char* sync : {"{mode: bsp}", "{mode: bsp, backup_workers: 1}",
                            "{mode: local_sgd, every: 2}", "{mode: allreduce}"}) {
@@ -152,7 +153,8 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   const std::string slow = running.workers(2);
   const pid_t pid = cluster_->members().pid(slow);
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  // Progress is reported every half second. The first new report was reached during the pause.
+  // The ps updates this metric only with its reports, so the value at the pause may be old. The
+  // first new value was reached during the pause.
   const absl::Time lease_end = absl::Now() + absl::Seconds(4);
   const auto await_version = [&](double at_least) {
     double version = 0;
@@ -167,8 +169,8 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   const double standing = await_version(await_version(0) + 1);
   const double missed_before = others_missed();
   EXPECT_GE(await_version(standing + kStepsWithoutIt), standing + kStepsWithoutIt);
-  // Each of these steps needed both other workers. When the third worker runs again, any step may
-  // miss one.
+  // Each of these steps needed both other workers. When the third one runs again, any worker may
+  // miss a step.
   EXPECT_LE(others_missed() - missed_before, 2);
   ASSERT_EQ(kill(pid, SIGCONT), 0);
   EXPECT_GE(Finish(job, digits.epochs).progress().evaluation_accuracy(), kAccuracy);

@@ -1,5 +1,6 @@
-// Processes die and no recovery is possible. A job survives the coordinator's death. Any other
-// death is a prompt error that names the culprit. recovery_test has the other cases.
+// Processes die while jobs may not restart (max_restarts: 0). A job survives the coordinator's
+// death. Any other death is a prompt error that names the culprit. recovery_test has jobs that
+// recover.
 #include <signal.h>
 
 #include <filesystem>
@@ -155,8 +156,8 @@ TEST(FailureTest, AnotherSignalEndsWhoeverIsEndingAtOnce) {
   coordinator.Expect(0);
 }
 
-// The members looked attached but ignored every directive, because the new coordinator's term is an
-// old one.
+// If they stayed, they would look attached but ignore every directive, because the terms of the new
+// coordinator begin again.
 TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   MemberExit worker(&cluster, "worker-0"), ps(&cluster, "ps-0");
@@ -170,7 +171,8 @@ TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   EXPECT_THAT(cluster.Logs(), HasSubstr("CLUSTER_CHANGED"));
 }
 
-// No member is left to save anything, and none comes back.
+// The coordinator stops first. The members would wait for it to come back, so Shutdown() signals
+// them a second time.
 TEST(FailureTest, AClusterWhoseJobRunsIsStoppedAtOnce) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   cluster.AwaitStep(cluster.Submit(Job("long", 1'000'000)), 10);

@@ -24,11 +24,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// FORTIFY replaces these functions of the C library. Each program calls several of them.
+// FORTIFY replaces some functions of the C library. Each program calls at least this many of them.
 constexpr int kFortifiedMin = 3;
 
-// The only folder besides the system's in which a program may search for libraries. The toolkit
-// there has cuBLAS, which is loaded if there is a GPU (bazel/cuda.BUILD).
+// The only folder besides the system's in which a program may search for libraries. It is the
+// toolkit of the build, whose cuBLAS is loaded if there is a GPU (bazel/cuda.BUILD).
 #if defined(MUSTER_CUDA_LIBRARIES)
 constexpr absl::string_view kCudaLibraries = MUSTER_CUDA_LIBRARIES;
 #else

@@ -20,7 +20,7 @@ std::vector<std::string> ListenersBeyondLoopback(pid_t pid);
 // process accepts.
 int ConnectTo(const sockaddr_in& address, int seconds = 5);
 
-// Sends until the peer stops reading.
+// Sends all bytes. Stops early if the peer closes the connection or takes nothing for the timeout.
 void SendAll(int socket, const std::string& bytes);
 
 // Connects, sends and closes. Returns false if no process accepts the connection.

@@ -33,7 +33,7 @@ class MemberExit {
     EXPECT_EQ(stop.si_code, CLD_STOPPED);
   }
 
-  // Blocks for up to 20 seconds.
+  // Fails the test unless the member exits with `code` within 20 seconds.
   void Expect(int code) {
     SCOPED_TRACE(member_);
     pollfd process{.fd = process_, .events = POLLIN};

@@ -48,7 +48,8 @@ training: {steps: 40, optimizer: {sgd: {learning_rate: 0.1}}}
     std::ofstream(page) << text;
     EXPECT_EQ(system(absl::StrCat("promtool check metrics <", page, " >&2").c_str()), 0);
   }
-  // Two parameters with one chunk each and 40 steps, and 40 steps of 8 samples.
+  // The worker runs 40 steps of 8 samples. Each step pushes two parameters of one float, a chunk
+  // each.
   EXPECT_EQ(MetricTotal(ScrapeMetrics(urls.at("worker-0")), "muster_worker_steps_total"), 40);
   EXPECT_EQ(MetricTotal(ScrapeMetrics(urls.at("worker-0")), "muster_worker_samples_total"), 320);
   EXPECT_EQ(MetricTotal(ScrapeMetrics(urls.at("ps-0")), "muster_ps_pushes_total"), 80);

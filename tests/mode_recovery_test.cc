@@ -26,7 +26,7 @@ constexpr int kCheckpointSteps = 240;
 struct Mode {
   std::string name;
   std::string sync;
-  bool same_bits = false;              // as an undisturbed job
+  bool same_bits = false;              // as a job that nothing disturbs
   bool worker_costs_one_step = false;  // at most
 };
 
@@ -114,8 +114,9 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
   ExpectAsPromised(job, kSteps);
 }
 
-// No member dies here. A leaving worker of the other modes, or a leaving ps, first saves a
-// checkpoint. A member leaves at the end of a step or after a save, with every codec.
+// No member dies here. Before a ps leaves, or a worker of one of these modes, the job saves a
+// checkpoint. Codecs are not tested, because members leave in the same way with each of them: at
+// the end of a step or after a save.
 class ModeLeavingTest : public ModeRecoveryTest {};
 
 TEST_P(ModeLeavingTest, AWorkerAndAPsAreToldToStopAndTheJobEndsAsPromised) {

@@ -86,7 +86,7 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
   }
 }
 
-// The data are valid. The job has ended before its first checkpoint.
+// The data are valid. The job fails before its first checkpoint, at step 50.
 TEST_F(NonfiniteTest, ALearningRateThatIsTooHighIsBlamedAndNoCheckpointIsNamed) {
   const std::string job = cluster_.Submit(
       absl::StrReplaceAll(Job("fail"), {{"learning_rate: 0.1", "learning_rate: 1e6"},

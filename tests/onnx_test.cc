@@ -57,7 +57,7 @@ TEST_F(OnnxTest, AJobStartsFromTheFilesValuesAndNeedsTheFileOnlyWhenItIsCreated)
   const std::string job = cluster.Submit(Job(/*steps=*/1, "1e-30"));
   fs::remove(model_);
   cluster.AwaitState(job, v1::SUCCEEDED);
-  fs::copy_file("tests/goldens/onnx/cnn.onnx", model_);  // because Import() reads it
+  fs::copy_file("tests/goldens/onnx/cnn.onnx", model_);  // as the constructor left it
 
   const std::map<std::string, std::vector<float>> trained = cluster.Parameters(job, 1);
   const ImportedModel model = Import();

@@ -13,7 +13,7 @@ namespace muster::precision_test {
 namespace {
 
 struct Job {
-  std::string training;  // more fields
+  std::string training;  // more fields of "training"
   int workers = 2;
   int ps = 2;
   int steps = 150;

@@ -122,7 +122,8 @@ class RecoveryTest : public testing::Test {
         job, [&](const v1::Job& seen) { return seen.reason() == reason; }, absl::Seconds(60));
   }
 
-  // Models a power failure. A process that dies later may have seen the deaths before it.
+  // Models a power failure. The members die one after another, so the later ones may have seen the
+  // earlier deaths.
   void AllDieAndTheJobGoesOnFromItsCheckpoint(const std::vector<std::string>& members) {
     const std::string job = cluster_.Submit(Job("undisturbed"));
     cluster_.Await(job,
@@ -210,7 +211,7 @@ TEST_F(RecoveryTest, TheOthersGoOnWithoutAWorkerThatStaysAway) {
   cluster_.Run(WithSteps(Job("next"), 50));
 }
 
-// The lease detects a paused member. Its behavior after the pause does not affect the job.
+// The lease detects a paused member. When that member resumes, it does not affect the job.
 TEST_F(RecoveryTest, AMemberThatStandsStillAndWakesUpDisturbsNobody) {
   const std::string job = cluster_.Submit(Job("disturbed"));
   AwaitMoreSteps(cluster_, job, kEarly);
@@ -256,7 +257,8 @@ TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
   ExpectSame(job, *undisturbed_);
 }
 
-// For example, another worker takes over, or both stop and one comes back.
+// For example, another coordinator takes over. Or the coordinator and the ps are both told to stop,
+// and the coordinator comes back.
 TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
   const std::string job =
       cluster_.Submit(WithSteps(WithoutCheckpoints(Job("orphaned")), 1'000'000));
@@ -323,7 +325,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   ExpectSame(job, *undisturbed_);
 }
 
-// Half of its shards are then with the backups of the lost ps.
+// Half of the job's shards are then left only as replicas on the other ps.
 TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   const std::string job = cluster_.Submit(absl::StrReplaceAll(
       WithoutCheckpoints(Job("undisturbed")), {{"ps: 2}", "ps: 2, ps_replication: 2}"}}));
@@ -364,7 +366,8 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   EXPECT_THAT(reasons, testing::IsSupersetOf({"WORKERS_PREPARE", "WORKERS_JOIN"}));
 }
 
-// Without an earlier checkpoint, the job would have to start again.
+// The job writes no checkpoint before its last step, so without replicas it would start again from
+// its beginning.
 TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSameParameters) {
   TrainingCluster cluster({.ps = 3, .workers = 2, .ps_threads = 1});
   const int kLongEnough = Lengthened(1600);  // for three members that leave in turn
@@ -374,7 +377,7 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSa
   };
   const std::string alone = cluster.Run(job_with("ps: 2}"));
   const std::string job = cluster.Submit(job_with("ps: 2, ps_replication: 2}"));
-  std::vector<int64_t> gone_at;  // lower bounds
+  std::vector<int64_t> gone_at;  // lower bounds of the steps at which a ps was lost
   int64_t resumed_at = 0;
   for (const char* member : {"ps-1", "ps-0"}) {
     SCOPED_TRACE(member);

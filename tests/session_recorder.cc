@@ -23,7 +23,8 @@
 
 namespace {
 
-// State of one descriptor. Threads that pass a connection on use a lock between them.
+// State of one descriptor. Threads hand a connection over under a lock of their own, so `number`
+// and `recorded` need no lock here.
 struct Connection {
   std::atomic<int> port = 0;  // where it was accepted; 0: not recorded
   int number = 0;

@@ -5,9 +5,10 @@
 
 namespace muster {
 
-// A folder. The bytes of an accepted connection, up to a limit, are appended to "PORT-PID-NUMBER"
-// there: the local port, the process, and the number of the accepted connection. Nothing is
-// recorded if the folder does not exist.
+// The environment variable that names the folder of the recordings. The first kRecordedBytesMax
+// bytes of an accepted connection are appended to "PORT-PID-NUMBER" there: the local port, the
+// process, and how many connections it accepted before. Nothing is recorded without the variable or
+// its folder.
 inline constexpr char kRecordingsVariable[] = "MUSTER_TEST_RECORDINGS";
 inline constexpr size_t kRecordedBytesMax = 64 << 10;
 

@@ -118,17 +118,19 @@ class Siege {
   Siege(std::vector<sockaddr_in> ports, DataSecurity security)
       : ports_(std::move(ports)), security_(security), random_(kSeed) {
     for (const sockaddr_in& port : ports_) {
-      const int fd = ConnectTo(port, /*seconds=*/1);  // if no process accepts
+      // The timeout is short, because ports of other protocols may not answer a hello.
+      const int fd = ConnectTo(port, /*seconds=*/1);
       if (fd >= 0 && WholeHandshakeWithAnotherToken(fd)) data_ports_.push_back(port);
       close(fd);
     }
   }
   ~Siege() { LiftHeld(); }
 
-  // Makes one attack, of every kind in turn. Returns false if no process accepts.
+  // Makes the next attack; the kinds take turns. Returns false if no process accepts. Requires: the
+  // recordings are set.
   bool Knock() {
     const int64_t kind = knocks_++ % 11;
-    // Other ports do not answer a hello, and the test would waste time waiting.
+    // Only data ports answer a hello. At other ports the test would wait for the timeout.
     const std::vector<sockaddr_in>& ports = kind == 4 ? data_ports_ : ports_;
     const int fd = ConnectTo(ports[random_() % ports.size()]);
     if (fd < 0) return false;
@@ -182,11 +184,11 @@ class Siege {
     return true;
   }
 
-  // Sessions to replay exist from here on.
+  // Sets the sessions that Knock() replays.
   void set_recordings(std::vector<Recording> recordings) { recordings_ = std::move(recordings); }
 
-  // Replays a session at its port and reads only what a handshake sends. The proof is for another
-  // nonce, so the port rejects it. Returns false if no process accepts.
+  // Replays a session at its port and expects no answer beyond a handshake's: the proof is for
+  // another nonce, so the port rejects it. Returns false if no process accepts.
   bool Replay(const Recording& recording) {
     const int fd = ConnectTo(recording.port);
     if (fd < 0) return false;
@@ -312,8 +314,9 @@ double Strangers(TrainingCluster& cluster, absl::string_view reason) {
   return strangers;
 }
 
-// One attack replays a session that is open. All its bytes are valid, except the proof, which
-// answers another nonce. If it is cut off before the proof, the attacker has hung up.
+// One of the recordings is of a session that is still open. All its bytes are valid except the
+// proof, which answers another nonce. Members count a recording that ends before the proof as hung
+// up.
 void ExpectReplaysAreTurnedAway(TrainingCluster& cluster, Siege& siege,
                                 const std::vector<Recording>& recordings) {
   constexpr int kTimes = 20;
@@ -396,8 +399,8 @@ TEST_P(BesiegedJobTest, TrainsToTheSameBitsAndNothingGrows) {
   for (const auto& [name, pid] : pids) {
     SCOPED_TRACE(name);
     EXPECT_EQ(cluster.members().pid(name), pid);
-    // A process allocates some memory for the first attacks, and less than 4 KiB for each later
-    // one.
+    // A process may take 16 MiB at its first attacks, and 2 KiB for each attack on any of the
+    // processes.
     EXPECT_LT(ResidentKilobytes(pid), resident[name] + (16 << 10) + 2 * knocks);
     // The last connections are gone after their limit of 5 s.
     const absl::Time patience = absl::Now() + absl::Seconds(20);

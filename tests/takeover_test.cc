@@ -1,5 +1,5 @@
 // Several coordinators on one etcd. If the leader or etcd fails, another coordinator takes over. A
-// training job loses no step.
+// training job loses no step and keeps its generation.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -146,7 +146,7 @@ class TakeoverTest : public ::testing::Test {
   void Signal(const std::string& name, int signal) {
     ASSERT_EQ(kill(processes_[name].pid, signal), 0) << name;
   }
-  // returns -1 if a signal ended it
+  // Waits for the end of the process. Returns its exit code, or -1 if a signal ended it.
   int AwaitEnd(const std::string& name) {
     int status = 0;
     EXPECT_TRUE(Poll([&] { return waitpid(processes_[name].pid, &status, WNOHANG) > 0; }))
@@ -267,8 +267,8 @@ TEST_F(TakeoverTest, AJobGoesOnWhateverBecomesOfItsCoordinators) {
     if (!record.contains("loss")) continue;
     const auto step = record["step"].get<int64_t>();
     ASSERT_LE(step, next) << "steps are missing before " << line;
-    next =
-        std::max(next, step + 1);  // a step that a stopped leader began to write may be there twice
+    // A step may be there twice: a leader that was stopped had begun to write it.
+    next = std::max(next, step + 1);
   }
   EXPECT_GE(next, job.progress().step());
 }

@@ -29,7 +29,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Steps take some three milliseconds. Checkpoint files contain the job's name.
+// Steps take some three milliseconds. The checkpoint's files contain the name, so jobs whose hashes
+// are compared have the same one.
 std::string Job(int64_t steps) {
   return absl::Substitute(R"(
 name: sealed
@@ -48,9 +49,9 @@ std::string MakeFolder() {
   return path;
 }
 
-// Returns the SHA-256 of the certificate at `address`, or "" without an answer. The coordinator
-// hangs up on clients that do not use HTTP/2. OpenSSL still says goodbye then, which raises
-// SIGPIPE.
+// Returns the SHA-256 of the certificate that `address` shows, or "" if nothing answers. The
+// coordinator hangs up on clients that do not use HTTP/2. OpenSSL then still sends its closing
+// message, which raises SIGPIPE.
 std::string CertificateAt(const std::string& address) {
   signal(SIGPIPE, SIG_IGN);
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
@@ -118,7 +119,8 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
   EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
 }
 
-// An hour in a second: streams are cut, and calls continue on new connections.
+// Connections may last one second instead of an hour, the default. Streams are cut, and calls
+// continue on new connections.
 TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
   Certificates certificates;
   TrainingCluster cluster(

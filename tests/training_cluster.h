@@ -43,7 +43,7 @@ class TrainingCluster {
   absl::Status SubmitError(const std::string& yaml);
 
   v1::Job Get(const std::string& job);
-  // Watches until `condition` holds. Fails the test after `timeout`, or if the job ends earlier.
+  // Watches until `condition` holds. Fails the test after `timeout`, or if the job ends without it.
   v1::Job Await(const std::string& job, std::function<bool(const v1::Job&)> condition,
                 absl::Duration timeout = absl::Minutes(3));
   v1::Job AwaitState(const std::string& job, v1::JobState state,
@@ -51,7 +51,7 @@ class TrainingCluster {
   v1::Job AwaitStep(const std::string& job, int64_t step);
   // Requests a suspension; the job becomes SUSPENDED later.
   void Suspend(const std::string& job);
-  // Resumes the job; a resource that is not null replaces the earlier one.
+  // Resumes the job. `resources`, if not null, replace the earlier ones.
   void Resume(const std::string& job, const v1::ResourceSpec* resources = nullptr);
   // Submits and waits for SUCCEEDED; returns the job's id.
   std::string Run(const std::string& yaml);

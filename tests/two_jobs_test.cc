@@ -1,4 +1,4 @@
-// Two jobs share a ps. A death affects only the jobs that it hits.
+// Two jobs share their ps. A ps that dies costs both jobs a recovery; a worker only its own job.
 #include <signal.h>
 
 #include <string>

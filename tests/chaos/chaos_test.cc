@@ -114,8 +114,8 @@ TEST(ChaosTest, WhoeverIsKilledTheModelIsTheSameToTheBit) {
   EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report));
 }
 
-// When a paused member resumes, another member has taken its place. It must not disturb the job,
-// and must be able to serve again.
+// When a paused member resumes, it continues where it was, although another member has taken its
+// place. This must not disturb the job.
 TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
   TrainingCluster cluster(Members(3, absl::Seconds(1)));
   cli::ChaosOptions options = Strikes(kStopped);
@@ -129,8 +129,9 @@ TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
       << "the pauses were shorter than the lease";
 }
 
-// Strikes ps that are writing a shard of a checkpoint. A paused ps may continue its write while
-// another ps writes the same shard. Every committed checkpoint must be correct and stay correct.
+// Checkpoints are so frequent that strikes hit ps while they write a shard. A paused ps may
+// continue its write while another ps writes the same shard. Every committed checkpoint must be
+// correct and stay correct.
 TEST(ChaosTest, WhoeverIsStruckEveryCheckpointThatPsWroteThemselvesIsRight) {
   TrainingCluster cluster(Members(3, absl::Seconds(1)));
   cli::CoordinatorClient client(cluster.members().address());

@@ -56,7 +56,7 @@ bool IsTcp(int socket) {
   return address.ss_family == AF_INET || address.ss_family == AF_INET6;
 }
 
-// Returns true if the call must fail; errno has the reason.
+// May delay the call. Returns true if the call must fail; errno then has the reason.
 bool Disturbs(int socket) {
   NetworkFaults* const faults = Faults();
   if (faults == nullptr) return false;

@@ -27,7 +27,7 @@ namespace {
 
 class FaultyNetworkTest : public ::testing::Test {
  protected:
-  // Set up once: each call looks for the file the first time that it runs.
+  // Set up once for all tests, because the first call maps the file and keeps it mapped.
   static void SetUpTestSuite() {
     const std::string path = ::testing::TempDir() + "/faults";
     const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

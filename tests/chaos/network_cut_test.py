@@ -219,7 +219,7 @@ class NetworkCutTest(unittest.TestCase):
             job = seen
 
     def goes_on(self, name, before):
-        """Checks that a later generation starts at most one step back. Returns False if there is none, or if backups may have been missing."""
+        """Checks that the generation after `before` starts at most one step back. Returns False if there is not exactly one, or if backups may have been missing."""
         generations = self.generations(name)
         began = [generation for number, generation in generations.items() if number > int(before["generation"])]
         if len(began) != 1 or len(began[0]["lost"]) > 1 or generations[int(before["generation"])]["bare"]:

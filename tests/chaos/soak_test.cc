@@ -172,8 +172,8 @@ TEST(SoakTest, NothingGrowsWhileMembersAreKilled) {
     if (process.looks.size() >= kLooksMin) ++judged[ProgramOf(process)];
   }
   EXPECT_GT(judged["coordinator"], 0) << "SOAK_MINUTES is too short";
-  // Each role has two members, so a member is struck in every second turn at most. It lives for
-  // this time in between.
+  // Of the two members of a role, one is hit by at most half of the strikes. So one of its lives is
+  // at least this long.
   const double longest_life = 60 * minutes / (report->strikes.size() / 2 + 1);
   if (longest_life > 2 * kLooksMin) {
     EXPECT_GT(judged["ps"], 0);

@@ -356,8 +356,8 @@ std::vector<Order> OrdersFor(const v1::JobPlan& plan) {
   return orders;
 }
 
-// Returns the orders of a generation and of the next one, which continues it in place. The next one
-// fills backups from the start, because their progress is unknown.
+// Returns the orders of a generation and, with ps, of the next one, which continues it in place.
+// The next one fills backups from the start, because their progress is unknown.
 std::vector<Order> OrdersOf(const v1::JobSpec& spec) {
   v1::JobPlan plan = PlanOf(spec);
   std::vector<Order> orders = OrdersFor(plan);
@@ -473,7 +473,7 @@ void ChangeField(Message& message, const FieldDescriptor& field, Choices& choice
       const int index = static_cast<int>(choices.Below(size));
       return Change(*reflection.MutableRepeatedMessage(&message, &field, index), choices);
     }
-    // A repeated scalar field changes only in its last element.
+    // A repeated scalar field gets another last element, either added or in place of the old one.
     if (what > 2 && size > 0) reflection.RemoveLast(&message, &field);
   }
   const auto put = [&](auto set, auto add, auto value) {

@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer. Mutates and truncates the seeds at random, with a fixed
-// seed. To run more inputs with another seed:
+// Runs a fuzz target without libFuzzer. Mutates and truncates its seeds at random, in the same way
+// in each run. To run more inputs with other random numbers:
 //   INPUTS=5000 SEED=7 bazel test //tests/fuzz:directive_fuzz_test --test_env=INPUTS
 //   --test_env=SEED
 #include <algorithm>
@@ -49,7 +49,7 @@ int FromEnvironment(const char* name, int otherwise) {
 
 int Inputs() { return FromEnvironment("INPUTS", FuzzTestInputs()); }
 
-// Prints the seed before the first input, because a crash prints nothing.
+// Prints the seed before the first input, because after a crash nothing can print it.
 int Seed() {
   const int seed = FromEnvironment("SEED", 20261123);
   std::cout << "SEED=" << seed << std::endl;
