@@ -1,4 +1,8 @@
 // Functions of one variable and their derivatives. CUDA twins of kernels/activation.h, and more.
+//
+// Tensors are in device memory, 16-byte aligned, with n elements of floating `type`. An output may
+// be one of the inputs. Asynchronous on `stream`. Returns the launch error, if any. n == 0 is a
+// no-op. Each function reads its inputs and writes its output once: bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -6,8 +6,7 @@
 
 namespace muster::kernels::cuda {
 
-inline constexpr int kTile =
-    64;  // rows of a tile in shared memory, which are columns of the scores
+inline constexpr int kTile = 64;     // rows of a tile in shared memory, columns of the scores
 inline constexpr int kWarps = 4;     // warps per block
 inline constexpr int kHalf = 32;     // columns of scores that the derivatives hold at once
 inline constexpr int kProduct = 16;  // rows of one product on tensor cores

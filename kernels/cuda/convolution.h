@@ -1,5 +1,9 @@
 // Two-dimensional cross-correlation and its derivatives, by cuDNN. CUDA twins of
 // kernels/convolution.h.
+//
+//   x, dx   T[B, C, H, W]      w, dw   T[O, C/groups, K, L]      y, dy   T[B, O, H', W']
+//
+// With ChannelOrder::kLast, all of them have their channels last.
 #pragma once
 
 #include <cuda_runtime_api.h>

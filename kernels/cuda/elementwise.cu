@@ -200,7 +200,8 @@ __global__ void CombineAll(void* y, bool y_is_f32, const A* a, const T* b, const
   }
 }
 
-// Merges dimensions in which every operand is contiguous, and drops those of size 1.
+// Merges neighbouring dimensions that every operand walks with one stride, such as contiguous ones
+// and ones in which it repeats. Drops dimensions of size 1.
 cudaError_t MakeWalk(const std::vector<BroadcastOperand>& operands, Walk& walk) {
   size_t rank = 0;
   for (const BroadcastOperand& operand : operands) rank = std::max(rank, operand.shape.size());

@@ -12,8 +12,7 @@
 
 namespace muster::kernels::cuda {
 
-// Maximum number of dimensions, after dimensions in which all operands are contiguous have been
-// merged.
+// Maximum number of dimensions after a merge of those that every operand walks with one stride.
 inline constexpr int kDimensionsMax = 8;
 
 enum class Combination {
@@ -40,8 +39,8 @@ enum class Combination {
 
 struct BroadcastOperand {
   const void* data;
-  std::vector<int64_t>
-      shape;  // aligned at the last dimension; missing dimensions and those of size 1 repeat
+  // Aligned at the last dimension. Missing dimensions and those of size 1 repeat.
+  std::vector<int64_t> shape;
 };
 
 // y = combination of two or three operands. y has their broadcast shape, and may be an operand of

@@ -84,7 +84,7 @@ class FusedAttention {
   const cudnnHandle_t handle_;
   const AttentionShape shape_;
   const AttentionMaskShape mask_;
-  std::vector<Descriptor> described_;  // descriptors that plan_ refers to
+  std::vector<Descriptor> described_;  // the descriptors from which the plan was made
   Descriptor plan_;
   int64_t engine_ = -1;
   int64_t own_bytes_ = 0;  // the first part of the workspace

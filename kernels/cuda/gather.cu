@@ -29,7 +29,7 @@ __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape 
 __global__ void MakePairs(int32_t* keys, int32_t* places, const int32_t* index, GatherShape shape) {
   for (int64_t i = ThreadIndex(); i < shape.indices; i += ThreadCount()) {
     const int64_t key = Resolve(index[i], shape.size, shape.allows_negative);
-    // The forward kernel has reported indices out of range; here they must only not be written to.
+    // The forward kernel has reported an index out of range. Here it is only kept inside of dx.
     keys[i] = static_cast<int32_t>(min(max(key, int64_t{0}), shape.size - 1));
     places[i] = static_cast<int32_t>(i);
   }

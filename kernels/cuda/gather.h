@@ -29,8 +29,8 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
                    int element_bytes, OutOfRange* out_of_range, cudaStream_t stream);
 
 // dx = the sums of the slices of dy by index, in f32; slices that no index names are zero. The
-// indices are sorted (a stable radix sort). A block adds up to 64 slices of one index in their
-// order, and another block adds such sums if there are several. Results are bit-identical between
+// indices are sorted (a stable radix sort). A block sums at most 64 slices of one index, in their
+// order. Another block joins these sums if an index has several. Results are bit-identical between
 // runs.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape);
 cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,

@@ -18,7 +18,7 @@ inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
 inline constexpr unsigned kEveryLane = 0xffffffffu;
 inline constexpr int64_t kBlocksMax =
-    132 * 32;  // enough to fill the largest device; threads stride over the rest
+    132 * 32;  // fills the largest devices; threads stride further
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Takes rows that do not fit the registers. V divides C.
+// Takes rows that do not fit the registers or are not whole vectors. V divides C.
 template <typename T, int V>
 __global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channels) {
   const auto* gain = static_cast<const T*>(a.gain);

@@ -49,9 +49,8 @@ struct MatMulShape {
 };
 
 struct MatMulOptions {
-  bool tf32 = false;  // f32 operands rounded to TF32
-  bool deterministic =
-      true;  // true: the library's first choice without atomics; false: the fastest
+  bool tf32 = false;          // f32 operands rounded to TF32
+  bool deterministic = true;  // true: the library's first without atomics; false: the fastest
 };
 
 struct MatMulOperands {

@@ -58,8 +58,8 @@ struct Geometry {
     D rows, columns;
   };
   struct Axis {
-    Index image, output, extent, before,
-        after;  // extent: a window including its gaps; before, after: padding
+    // `extent` is that of a window with its gaps; `before` and `after` are the padding.
+    Index image, output, extent, before, after;
     Index dilation;
     D stride;
   };

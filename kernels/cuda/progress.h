@@ -8,8 +8,8 @@
 namespace muster::kernels::cuda {
 
 // Sets *progress to `value` after everything before it in the stream has finished. `progress` is
-// page-locked host memory. Asynchronous on `stream`. Returns the launch error, if any. Writes one
-// word over PCIe: about two microseconds, an estimate.
+// page-locked host memory. Asynchronous on `stream`. Returns the launch error, if any. One thread
+// writes one word over PCIe: about two microseconds, an estimate.
 cudaError_t ShowProgress(int64_t* progress, int64_t value, cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

@@ -10,7 +10,7 @@
 //   state    f32[T, B, 5 H]   LSTM: activated gates and c
 //                             GRU: r, z, n, r h + bias, and h
 //
-// Between steps h is not rounded, except for the product with r.
+// A GRU's h goes from step to step through the state, unrounded; only the product with r rounds it.
 //
 // Device memory. Asynchronous on `stream`. Returns the launch error, if any. Each step waits for
 // the previous one: latency-bound.

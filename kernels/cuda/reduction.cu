@@ -155,7 +155,7 @@ __global__ void JoinParts(To* y, const float* partial, int64_t outputs, int64_t 
                           float factor) {
   for (int64_t o = ThreadIndex(); o < outputs; o += ThreadCount()) {
     float value = R::kStart;
-    // One thread adds them in their order; many loads are in flight meanwhile.
+    // One thread joins the parts in their order; many loads are in flight meanwhile.
 #pragma unroll 16
     for (int64_t part = 0; part < parts; ++part) {
       value = R::Join(value, partial[part * outputs + o]);
@@ -192,7 +192,7 @@ Axes OutputStrides(const ReductionShape& shape) {
     if (shape.sizes[d] == 1) continue;
     const int64_t own = shape.reduced[d] ? 0 : stride;
     if (!shape.reduced[d]) stride *= shape.sizes[d];
-    // Merged here rather than by the general rule, because a stride of 0 continues a stride of 0.
+    // Merges reduced dimensions with each other as well: a stride of 0 continues a stride of 0.
     const int last = axes.count - 1;
     if (axes.count > 0 && axes.strides[last] * axes.sizes[last] == own &&
         (own != 0) == (axes.strides[last] != 0)) {

@@ -124,7 +124,7 @@ __global__ void ChooseOfRows(T* values, int32_t* index, const T* x, int32_t* col
       to[rank] = from[column];
       to_index[rank] = column;
     }
-    __syncthreads();  // `better` is read before the next row resets it
+    __syncthreads();  // the next row uses the same shared memory
   }
 }
 

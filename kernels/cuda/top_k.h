@@ -1,5 +1,7 @@
 // The largest or smallest elements of each row, and the derivative. CUDA twins of kernels/top_k.h,
 // which defines their order.
+//
+// Device memory. Asynchronous on `stream`. Returns the launch error, if any.
 #pragma once
 
 #include <cuda_runtime_api.h>

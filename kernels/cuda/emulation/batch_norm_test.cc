@@ -39,8 +39,8 @@ class BatchNormTest : public testing::Test {
     ForEveryRun([&](Type type) {
       for (const Size& size : kSizes) {
         for (ChannelOrder order : {ChannelOrder::kFirst, ChannelOrder::kLast}) {
-          if (order == ChannelOrder::kFirst && size.channels > 12)
-            continue;  // a block per channel is slow
+          // Channels first take a block per channel, which is slow to emulate.
+          if (order == ChannelOrder::kFirst && size.channels > 12) continue;
           SCOPED_TRACE(testing::Message() << size.batch << ", " << size.channels << ", "
                                           << size.pixels << ", order " << static_cast<int>(order));
           run(size, BatchNormShape{size.batch, size.channels, size.pixels, order, type});

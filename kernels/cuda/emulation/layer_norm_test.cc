@@ -111,8 +111,8 @@ TEST(LayerNormTest, GradientsInOnePass) {
         std::vector<double> whole = Wide(dy);
         for (int64_t i = 0; of_two && i < n; ++i) whole[i] += other[i];
         const int64_t vector = 16 / Bytes(type);
-        if (channels % vector != 0 ||
-            channels > 6 * 32 * vector) {  // then the sum is stored in memory
+        // Such rows do not stay in registers, so the sum is rounded when it is stored.
+        if (channels % vector != 0 || channels > 6 * 32 * vector) {
           whole = Wide(Rounded(Floats(whole.begin(), whole.end()), type));
         }
         auto dx = reference::LayerNormGradInput(whole, Wide(gain), forward, rows, channels);

@@ -64,7 +64,7 @@ class FusedAttentions {
 // cuDNN's kernels are refused for any error, and for results that differ:
 // - a row of y, dq, dk or dv by more than 8 roundings of its type;
 // - lse by more than 1/256;
-// - two backward runs in any bit, if `use.deterministic`.
+// - two runs of cuDNN's kernels in any bit, if `use.deterministic`.
 //
 // If not deterministic, the faster version is chosen. With MUSTER_ATTENTION=own in the environment,
 // cuDNN is not tried. Blocks until the work on `stream` is done. Requires: `cudnn` outlives the

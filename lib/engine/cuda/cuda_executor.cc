@@ -387,7 +387,7 @@ absl::Status CudaExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>
   return sent.ok() || device_.is_running() ? sent : GiveUp(std::move(sent));
 }
 
-// The run that uses the previous rows moves them at its beginning, so this event rarely delays a
+// The run that uses the previous rows moves them at its beginning. So the copies rarely wait for a
 // run in progress.
 absl::Status CudaExecutor::SendRows(absl::Span<const absl::Span<const std::byte>> rows) {
   CHECK(takes_rows_);

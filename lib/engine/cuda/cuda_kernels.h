@@ -39,8 +39,8 @@ absl::Status StatusOf(cuda::Failure failure);
 // cudaEventQuery().
 absl::StatusOr<bool> HasEnded(cudaError_t answer);
 
-// The stream and libraries of kernels, and the data they read besides tensors. All of it is device
-// memory that lives as long as the executor.
+// The stream and library handles of kernels, and the data that they read besides tensors. The data
+// are in device memory and live as long as the executor.
 struct CudaContext {
   cudaStream_t stream = nullptr;
   cublasLtHandle_t cublas = nullptr;

@@ -367,7 +367,7 @@ absl::StatusOr<PlannedNode> PlanConv2d(const CudaNode& node) {
                      });
 }
 
-// Inputs: x, w, bias?. Output: y. Computes the convolution from y to x backwards.
+// Inputs: x, w, bias?. Output: y, the input gradient of the convolution that maps y to x.
 absl::StatusOr<PlannedNode> PlanConvTranspose2d(const CudaNode& node) {
   const Shape& y = node.outputs[0].shape;
   ASSIGN_OR_RETURN(
