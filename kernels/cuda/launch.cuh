@@ -17,8 +17,8 @@ namespace muster::kernels::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
 inline constexpr unsigned kEveryLane = 0xffffffffu;
-inline constexpr int64_t kBlocksMax =
-    132 * 32;  // fills the largest devices; threads stride further
+// Fills the largest devices. If there is more work, threads stride over it.
+inline constexpr int64_t kBlocksMax = 132 * 32;
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
