@@ -167,7 +167,7 @@ class AuditTest : public ::testing::Test {
   const Somebody ann_ =
       As("admin/ann", {.tls = certificates_.Folder(Role::kAdmin).path, .token_file = ""});
   std::map<std::string, std::string> ids_;  // of tokens, by holder
-  std::set<std::string> made_;              // methods
+  std::set<std::string> made_;              // methods that were called with success
   std::vector<std::string> expected_;
 };
 

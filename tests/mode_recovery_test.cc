@@ -20,14 +20,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const int kSteps = Lengthened(3000);  // of a millisecond
+const int kSteps = Lengthened(3000);  // of about a millisecond each
 constexpr int kCheckpointSteps = 240;
 
 struct Mode {
   std::string name;
   std::string sync;
   bool same_bits = false;              // as a job that nothing disturbs
-  bool worker_costs_one_step = false;  // at most
+  bool worker_costs_one_step = false;  // a worker's death costs at most one step
 };
 
 // A worker's residual is lost with the worker and with every generation, so the bits differ.

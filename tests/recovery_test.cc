@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const int kSteps = Lengthened(1200);  // of three milliseconds
+const int kSteps = Lengthened(1200);  // of about three milliseconds each
 constexpr int kCheckpointSteps = 250;
 constexpr int kEarly = 100;   // before the first checkpoint
 constexpr int kMiddle = 320;  // after the first checkpoint, and seconds before the last step

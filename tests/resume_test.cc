@@ -52,7 +52,7 @@ namespace counting {
 
 constexpr int kSamples = 512;
 constexpr int kBatch = 8;
-const int kEpochs = Lengthened(160);  // of some ten milliseconds
+const int kEpochs = Lengthened(160);  // of some ten milliseconds each
 constexpr int kStepsPerEpoch = kSamples / kBatch;
 const int kSteps = kEpochs * kStepsPerEpoch;
 constexpr float kTarget = 1024;

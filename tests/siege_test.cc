@@ -43,7 +43,8 @@ namespace {
 // connection limit: a third of the descriptors above 512.
 constexpr rlim_t kDescriptorsMax = 2048;
 constexpr int64_t kConnectionsMax = (kDescriptorsMax - 512) / 3;
-constexpr int kHeldAtCoordinator = 700;  // by one attacker
+// Connections that one attacker holds open.
+constexpr int kHeldAtCoordinator = 700;
 constexpr int kHeldElsewhere = 64;
 
 // Members and honest clients use 127.0.0.1.
@@ -170,7 +171,7 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
     for (const std::string& name : names_) {
       for (const sockaddr_in& port : Listeners(cluster_->members().pid(name))) {
         const bool is_http2 = SpeaksHttp2(port);
-        if (!is_http2 && !SpeaksHttp1(port)) continue;  // of the data plane
+        if (!is_http2 && !SpeaksHttp1(port)) continue;  // a port of the data plane
         (is_http2 ? http2 : http1) += 1;
         if (AddressOf(port) != front) others.push_back(AddressOf(port));
       }

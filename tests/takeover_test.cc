@@ -39,7 +39,7 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr int kMembers = 3;
 
-// Longer than any test.
+// Trains for longer than any test lasts.
 constexpr char kJob[] = R"(
 name: endless
 model: {zoo: {name: mlp, args: {inputs: 64, hidden: "256,256", classes: 4}}}

@@ -105,7 +105,7 @@ v1::Job TrainingCluster::Await(const std::string& job,
         return last;
       }
     }
-    if (stream->Finish().ok()) break;  // terminal
+    if (stream->Finish().ok()) break;  // the job has ended
   }
   LOG(FATAL) << "the job did not get there: " << last.ShortDebugString() << "\n" << Logs();
 }

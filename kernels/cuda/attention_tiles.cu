@@ -219,6 +219,7 @@ struct OnlineSoftmax {
         reference[m][r] = larger;
       }
     }
+    // The whole warp rescales or skips it, so its lanes do not diverge.
     if (__any_sync(kEveryLane, changes)) Rescale(reference, factor);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
@@ -305,6 +306,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     AwaitCopies();
     __syncthreads();  // the present tile has arrived; the buffer of the previous one is free
     load(tile + 1);
+    // A warp behind its last tile still loads and meets the barriers of its block.
     if (tile >= of_warp.end) continue;
     if (scores_of.IsOpen(of_warp, tile)) {
       add(tile, std::false_type());

@@ -58,8 +58,8 @@ struct BatchNormGradients {
 // 0. Reads dy and x twice and writes dx.
 //
 // The activation of a sum with an addend is relu. Its sign comes from its output y (null without an
-// addend). The gradient is dy, or dy + dy_second if that is not null. Then it reads dy, dy_second,
-// y and x, writes g (into daddend), reads g and x again, and writes dx.
+// addend). The gradient is dy, or dy + dy_second if that is not null. With an addend it reads dy,
+// dy_second, y and x, writes g (into daddend), reads g and x again, and writes dx.
 cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,
                           const void* dy_second, const void* x, const void* y, const float* mean,
                           const float* rstd, const void* state, const BatchNormShape& shape,

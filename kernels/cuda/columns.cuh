@@ -65,7 +65,7 @@ __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
         own.Add(own.Load(row, element(row)), row, element(row), sums);
       }
     }
-    __syncthreads();
+    __syncthreads();  // wait until the sums of the previous columns are read
 #pragma unroll
     for (int i = 0; i < N * V; ++i) of_threads[i][thread] = sums[i / V][i % V];
     __syncthreads();

@@ -103,7 +103,9 @@ __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherSha
   for (int64_t piece = blockIdx.x + 1; piece * kPiece < shape.indices; piece += gridDim.x) {
     const int64_t at = piece * kPiece;
     const int32_t key = keys[at];
-    if (keys[at - 1] != key) continue;
+    if (keys[at - 1] != key) continue;  // no key crosses this multiple
+    // The key crosses the multiple before, too, whose block adds it up or leaves it to an earlier
+    // one.
     if (piece > 1 && keys[at - kPiece] == key && keys[at - kPiece - 1] == key) continue;
     const int which = keys[at - kPiece] == key ? 0 : 1;
     int64_t last = piece;

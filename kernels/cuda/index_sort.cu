@@ -69,7 +69,7 @@ __global__ void MovePairs(int32_t* to_keys, int32_t* to_places, const int32_t* k
     const int before = __popc(alike & ((1u << threadIdx.x) - 1));
     int32_t to = 0;
     if (is_pair) to = next[digit] + before;
-    __syncwarp();
+    __syncwarp();  // every lane has read next[] before the first lane of a digit advances it
     if (is_pair && before == 0) next[digit] += __popc(alike);
     __syncwarp();
     if (is_pair) {

@@ -47,7 +47,7 @@ __device__ Exponentials JoinBlock(Exponentials own) {
     other.sum = __shfl_xor_sync(kEveryLane, own.sum, lane);
     own.Add(other);
   }
-  __syncthreads();
+  __syncthreads();  // wait until the values of the previous call are read
   if (threadIdx.x % kWarp == 0) {
     maxima[threadIdx.x / kWarp] = own.maximum;
     sums[threadIdx.x / kWarp] = own.sum;

@@ -57,6 +57,7 @@ absl::Status CudaBuckets::Gather(int bucket) {
                                cudaMemcpyHostToDevice, device_.upload())));
   RETURN_IF_ERROR(StatusOf(cudaEventRecord(uploaded_[bucket].get(), device_.upload())));
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(collective(), uploaded_[bucket].get(), 0)));
+  // The slice is at its place in the bucket, so the operation runs in place.
   return peers_.communicator->AllGather({values + slice, static_cast<size_t>(slice_length)},
                                         {values + begin, static_cast<size_t>(length)},
                                         collective());

@@ -288,11 +288,14 @@ absl::StatusOr<PlannedNode> PlanBatches(const CudaNode& node, cuda::MatMulShape 
       batch.clear();
       is_summed = false;
     } else if (!is_summed && !shape.transpose_a && only.a != 0 && only.b == 0) {
+      // b repeats and the rows of a are contiguous, so the batch is one product of more rows.
       shape.rows *= only.size;
       batch.clear();
     }
   }
-  if (is_summed) shape.product = cuda::Type::kF32;
+  if (is_summed) shape.product = cuda::Type::kF32;  // rounded once, after the sum
+  // The library takes the innermost dimension of the batch. Each step in the others is a launch of
+  // its own, whose operands may be less aligned than the tensors.
   if (!batch.empty()) {
     shape.batch = batch[0].size;
     shape.a_stride = batch[0].a;

@@ -164,6 +164,7 @@ absl::StatusOr<PlannedNode> PlanForward(const CudaNode& node) {
                                  .operands = s.type,
                                  .product = cuda::Type::kF32};
   forward.of_h0 = products.Add(of_hidden, s);
+  // Unlike h0, the h of a step is not contiguous: its rows are rows of y.
   of_hidden.a_row = s.time * s.directions * s.hidden;
   forward.of_hidden = products.Add(of_hidden, s);
   RETURN_IF_ERROR(products.status);
@@ -269,6 +270,8 @@ struct RecurrentBackward {
           cuda::AddCarried(t.dc0 + unit_bytes, past_r, nullptr, s.type, s.units(), stream)));
     }
 
+    // All steps have stored the gradients of their gates. So one product over all steps makes each
+    // of dx, dw and dr, and one sum each half of dbias.
     const int64_t w_bytes = s.bytes(d * s.row() * s.inputs);
     RETURN_IF_ERROR(StatusOf(
         cuda::ShiftHidden(h_before, t.y, h0, s.Step(d, 0), s.first(d), s.stride(d), stream)));
