@@ -24,7 +24,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// FORTIFY replaces some functions of the C library. Each program calls at least this many of them.
+// FORTIFY replaces some functions of the C library by checked ones (__memcpy_chk). Each program
+// must import at least this many of them.
 constexpr int kFortifiedMin = 3;
 
 // The only folder besides the system's in which a program may search for libraries. It is the

@@ -141,11 +141,11 @@ class Siege {
       case 1:  // UCX's magic number, and bytes like the request that once ended a ps
         SendAll(fd, std::string("\x78\x56\x34\x12\xbe\xba\xfe\xca", 8) + RandomBytes(29));
         break;
-      case 2:
+      case 2:  // the beginning of a TLS client hello
         SendAll(fd,
                 std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + RandomBytes(500));
         break;
-      case 3:
+      case 3:  // the preface of HTTP/2
         SendAll(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + RandomBytes(100));
         break;
       case 4:
