@@ -221,9 +221,9 @@ resources: {workers: {min: $0, max: $0}}
   }
 }
 
-// With checkpoint.mode direct, a ps or worker writes its shards itself, below --checkpoint_root: its
-// own path of the folder of all jobs. If that path is gone, it sends the bytes to the coordinator.
-// The job then gets an event and loses no checkpoint.
+// In direct mode a member writes its shards itself, to its own path of the folder of all jobs
+// (--checkpoint_root). If it cannot, it sends the bytes to the coordinator. The job then gets an
+// event and loses no checkpoint.
 TEST(DirectCheckpointsTest, HoldTheSameBytesWithAndWithoutTheVolume) {
   namespace fs = std::filesystem;
   const std::string volume = ::testing::TempDir() + "/volume",
