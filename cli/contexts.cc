@@ -1,11 +1,5 @@
 #include "cli/contexts.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/file/replaced_file.h"
 #include "yaml-cpp/yaml.h"
 
 namespace muster::cli {
@@ -98,20 +93,8 @@ absl::Status WriteContexts(const std::string& path, const Contexts& contexts) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error) return absl::PermissionDeniedError(absl::StrCat(path, ": ", error.message()));
-  // Mode 0600, because the file names the user's token files. The rename replaces the file as a
-  // whole.
-  const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
-  const int file = open(unfinished.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
-  if (file < 0) return absl::ErrnoToStatus(errno, unfinished);
-  const std::string text = absl::StrCat(yaml.c_str(), "\n");
-  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const bool closed = close(file) == 0;
-  if (!written || !closed || rename(unfinished.c_str(), path.c_str()) != 0) {
-    const absl::Status failed = absl::ErrnoToStatus(errno, path);
-    unlink(unfinished.c_str());
-    return failed;
-  }
-  return absl::OkStatus();
+  // Mode 0600, because the file names the user's token files.
+  return ReplaceFile(path, absl::StrCat(yaml.c_str(), "\n"), /*mode=*/0600);
 }
 
 absl::StatusOr<Context> FindContext(const Contexts& contexts, const std::string& name) {

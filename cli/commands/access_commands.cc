@@ -1,7 +1,4 @@
 // Implements muster certs and token: the identities that may connect.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -22,6 +19,7 @@
 #include "absl/time/time.h"
 #include "cli/commands/session.h"
 #include "google/protobuf/struct.pb.h"
+#include "lib/file/replaced_file.h"
 #include "lib/security/certificate.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
@@ -54,27 +52,6 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Writes a file as a whole or not at all. The mode is set when the file is created, so that no
-// other user can read a secret at any time.
-absl::Status WriteFile(const std::string& path, const std::string& content, mode_t mode) {
-  const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
-  const int file = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  bool written = file >= 0;
-  for (size_t at = 0; written && at < content.size();) {
-    const ssize_t count = write(file, content.data() + at, content.size() - at);
-    written = count > 0 || (count < 0 && errno == EINTR);
-    at += count > 0 ? static_cast<size_t>(count) : 0;
-  }
-  written = written && fsync(file) == 0;
-  const int fault = errno;
-  if (file >= 0) close(file);
-  if (written && rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status status = absl::UnavailableError(
-      absl::StrCat(path, ": cannot be written: ", std::strerror(written ? errno : fault)));
-  unlink(unfinished.c_str());
-  return status;
-}
-
 absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -96,7 +73,7 @@ absl::Status Init(const InitOptions& options) {
   ASSIGN_OR_RETURN(const absl::Duration lifetime, ParseLifetime(options.lifetime));
   const std::string certificate = TlsFolder{options.folder}.authority();
   const std::string key = AuthorityKey(options.folder);
-  // Checked before the key is generated. WriteFile() itself would replace an authority.
+  // Checked before the key is generated. ReplaceFile() itself would replace an authority.
   for (const std::string& file : {certificate, key}) {
     if (fs::exists(file)) {
       return absl::AlreadyExistsError(absl::StrCat(
@@ -108,8 +85,8 @@ absl::Status Init(const InitOptions& options) {
   ASSIGN_OR_RETURN(const CertifiedKey authority,
                    MakeAuthority(options.name, absl::Now(), lifetime));
   RETURN_IF_ERROR(MakeFolder(options.folder));
-  RETURN_IF_ERROR(WriteFile(key, authority.key, 0600));
-  RETURN_IF_ERROR(WriteFile(certificate, authority.certificate, 0644));
+  RETURN_IF_ERROR(ReplaceFile(key, authority.key, 0600));
+  RETURN_IF_ERROR(ReplaceFile(certificate, authority.certificate, 0644));
   std::fprintf(
       stderr,
       "%s is the authority's secret key: it can issue a certificate for any identity. Keep it "
@@ -150,9 +127,9 @@ absl::Status Issue(const IssueOptions& options) {
                                             options.name.empty() ? "" : "-", options.name)
                              : options.folder};
   RETURN_IF_ERROR(MakeFolder(folder.path));
-  RETURN_IF_ERROR(WriteFile(folder.authority(), authority.certificate, 0644));
-  RETURN_IF_ERROR(WriteFile(folder.key(), issued.key, 0600));
-  RETURN_IF_ERROR(WriteFile(folder.certificate(), issued.certificate, 0644));
+  RETURN_IF_ERROR(ReplaceFile(folder.authority(), authority.certificate, 0644));
+  RETURN_IF_ERROR(ReplaceFile(folder.key(), issued.key, 0600));
+  RETURN_IF_ERROR(ReplaceFile(folder.certificate(), issued.certificate, 0644));
   std::printf("%s\n", folder.path.c_str());
   return absl::OkStatus();
 }

@@ -187,7 +187,10 @@ absl::StatusOr<Distance> Compare(const CheckpointReader& a, const CheckpointRead
       distance.norm += difference * difference;
       if (difference == 0) continue;  // NaN counts as different
       ++distance.differing;
-      if (!(std::abs(difference) <= distance.largest)) distance.largest = std::abs(difference);
+      // NaN stays the largest once it is found, although it compares with nothing.
+      if (!std::isnan(distance.largest) && !(std::abs(difference) <= distance.largest)) {
+        distance.largest = std::abs(difference);
+      }
     }
   }
   distance.norm = std::sqrt(distance.norm);

@@ -22,7 +22,7 @@ absl::StatusOr<JobOverrides> ParseOverrides(const std::vector<std::string>& sett
 struct CheckedJob {
   v1::JobSpec spec;  // the spec that would be submitted
   std::vector<std::string> warnings;
-  // Says that this machine has too little memory left for a worker on its CPU; "" if it has enough.
+  // A warning if this machine has too little memory left for a worker on its CPU, or "".
   std::string memory_warning;
 };
 

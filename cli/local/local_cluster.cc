@@ -26,6 +26,7 @@
 #include "grpcpp/client_context.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/file/replaced_file.h"
 #include "lib/fleet/channel.h"
 #include "lib/program/program_path.h"
 #include "lib/status/grpc_status.h"
@@ -385,21 +386,10 @@ absl::Status LocalCluster::SaveRecord() const {
                                  {"start_ticks", member.process.start_ticks},
                                  {"argv", member.argv}});
   }
-  const std::string path = RecordPath(options_.dir);
-  // A rename replaces the record as a whole: a failed write leaves the previous one.
-  const std::string unfinished = path + ".new";
-  std::ofstream file(unfinished);
-  file << record.dump(2) << "\n";
-  file.close();
-  std::error_code error;
-  if (!file) {
-    fs::remove(unfinished, error);
-    return absl::ResourceExhaustedError(
-        absl::StrCat(path, ": cannot write the record of the cluster; is the disk full?"));
-  }
-  fs::rename(unfinished, path, error);
-  if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
-  return absl::OkStatus();
+  const absl::Status written = ReplaceFile(RecordPath(options_.dir), record.dump(2) + "\n");
+  if (written.ok()) return written;
+  return absl::ResourceExhaustedError(
+      absl::StrCat(written.message(), "; it is the record of the cluster. Is the disk full?"));
 }
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::string& dir) {

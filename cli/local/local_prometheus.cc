@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "k8s/alerts/alert_rules.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/file/replaced_file.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -73,15 +74,6 @@ std::optional<int> TryPort(int port, Use use) {
   return done ? std::optional<int>(ntohs(address.sin_port)) : std::nullopt;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  const std::string unfinished = path + ".new";  // readers see the whole file, or the one before
-  std::ofstream(unfinished) << text;
-  std::error_code error;
-  fs::rename(unfinished, path, error);
-  if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
-  return absl::OkStatus();
-}
-
 // Returns "127.0.0.1:43121" for "http://127.0.0.1:43121/metrics".
 std::string HostAndPort(const std::string& url) {
   const std::vector<std::string> parts = absl::StrSplit(url, '/');
@@ -131,13 +123,13 @@ absl::Status LocalPrometheus::WriteTargets(const LocalCluster& cluster) const {
   for (const v1::Member& member : fleet.members()) {
     add(member.metrics_url(), member.name(), absl::AsciiStrToLower(v1::Role_Name(member.role())));
   }
-  return WriteFile(folder_ + "/targets.json", targets.dump(1) + "\n");
+  return ReplaceFile(folder_ + "/targets.json", targets.dump(1) + "\n");
 }
 
 absl::Status LocalPrometheus::Start() const {
   ASSIGN_OR_RETURN(const std::string program, FindInPath("prometheus"));
-  RETURN_IF_ERROR(WriteFile(folder_ + "/prometheus.yaml", kConfig));
-  RETURN_IF_ERROR(WriteFile(folder_ + "/muster.rules.yaml", kAlertRules));
+  RETURN_IF_ERROR(ReplaceFile(folder_ + "/prometheus.yaml", kConfig));
+  RETURN_IF_ERROR(ReplaceFile(folder_ + "/muster.rules.yaml", kAlertRules));
   const std::optional<int> wanted = TryPort(kPortWanted, Use::kBind);
   const std::optional<int> port = wanted ? wanted : TryPort(0, Use::kBind);
   if (!port) return absl::UnavailableError("cannot bind any loopback port for Prometheus");
@@ -150,12 +142,12 @@ absl::Status LocalPrometheus::Start() const {
                              absl::StrCat("--web.listen-address=", address), "--log.level=warn"},
                     .log_path = log,
                     .lifetime = Lifetime::kDetached}));
-  RETURN_IF_ERROR(WriteFile(folder_ + "/process.json",
-                            nlohmann::ordered_json({{"pid", process.pid},
-                                                    {"start_ticks", process.start_ticks},
-                                                    {"url", "http://" + address}})
-                                    .dump() +
-                                "\n"));
+  RETURN_IF_ERROR(ReplaceFile(folder_ + "/process.json",
+                              nlohmann::ordered_json({{"pid", process.pid},
+                                                      {"start_ticks", process.start_ticks},
+                                                      {"url", "http://" + address}})
+                                      .dump() +
+                                  "\n"));
   const absl::Duration deadline = SteadyNow() + kStartTimeout;
   while (process.alive() && SteadyNow() < deadline) {
     if (TryPort(*port, Use::kConnect)) return absl::OkStatus();
