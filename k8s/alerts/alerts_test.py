@@ -81,9 +81,9 @@ CASES = {
                             silent={'muster_members{role="ps",state="attached"}': "0x90",
                                     'muster_members{role="ps",state="silent"}': "1x90"}),
     "MusterVersionsDiffer": dict(
-        series={'muster_build_info{instance="a",version="0.2.0"}': "1x90", 'muster_build_info{instance="b",version="0.3.0"}': "1x90"},
+        series={'muster_build_info{instance="a",version="0.3.0"}': "1x90", 'muster_build_info{instance="b",version="0.3.0+2.gabc"}': "1x90"},
         minute=31, before=29, fires=[""],
-        silent={'muster_build_info{instance="a",version="0.2.0"}': "1x90", 'muster_build_info{instance="b",version="0.2.0"}': "1x90"}),
+        silent={'muster_build_info{instance="a",version="0.3.0"}': "1x90", 'muster_build_info{instance="b",version="0.3.0"}': "1x90"}),
     "MusterInsecure": dict(series={'muster_insecure{instance="a"}': "1x90", 'muster_insecure{instance="b"}': "1x90"}, minute=6, before=4,
                            fires=[""], silent={'muster_insecure{instance="a"}': "0x90"}),
     "MusterMemberLost": dict(series={f"muster_lease_expiries_total{{{COORDINATOR}}}": "0x20 1x70"}, minute=22, before=20, fires=[COORDINATOR],

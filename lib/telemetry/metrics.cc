@@ -16,7 +16,6 @@
 #include "absl/strings/str_split.h"
 #include "lib/http/http_server.h"
 #include "lib/status/status.h"
-#include "lib/version/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
@@ -100,11 +99,10 @@ class ProcessCollector : public prometheus::Collectable {
 
 }  // namespace
 
-Metrics::Metrics(MetricLabels build)
+Metrics::Metrics(const MetricLabels& build)
     : registry_(
           std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)),
       others_({std::make_shared<ProcessCollector>()}) {
-  build["version"] = Version();
   Gauge("muster_build_info", "1, with the version and build of this program as labels.", build)
       .Set(1);
 }

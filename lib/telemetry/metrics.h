@@ -29,8 +29,8 @@ using MetricLabels = std::map<std::string, std::string>;
 // object, unless they are removed. Look them up once, then observe: counting takes no lock.
 class Metrics {
  public:
-  // `build`: labels of muster_build_info besides the version.
-  explicit Metrics(MetricLabels build = {});
+  // `build`: labels of muster_build_info.
+  explicit Metrics(const MetricLabels& build = {});
   ~Metrics();
 
   prometheus::Counter& Counter(const std::string& name, const std::string& help,

@@ -1,6 +1,9 @@
 #include "lib/version/build.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "lib/version/version.h"
 
@@ -32,16 +35,16 @@ constexpr bool kCuda = true;
 constexpr bool kCuda = false;
 #endif
 
-std::string Commit() {
-  const absl::string_view stamp = kCommitStamp;
-  return stamp.empty() || stamp == "redacted" ? "unknown" : std::string(stamp);
-}
-
 }  // namespace
 
-Build ThisBuild() {
-  return {.version = Version(),
-          .commit = Commit(),
+Build ThisBuild() { return BuildOf(kCommitStamp); }
+
+Build BuildOf(absl::string_view stamp) {
+  if (stamp.empty() || stamp == "redacted") stamp = "unknown";
+  const std::pair<absl::string_view, absl::string_view> words =
+      absl::StrSplit(stamp, absl::MaxSplits(' ', 1));
+  return {.version = absl::StrCat(Version(), words.second),
+          .commit = std::string(words.first),
           .kind = absl::StrCat(MUSTER_COMPILATION_MODE, kSanitizer),
           .cuda = kCuda,
           .compiler = kCompiler};
@@ -53,7 +56,8 @@ std::string ToText(const Build& build) {
 }
 
 std::map<std::string, std::string> ToLabels(const Build& build) {
-  return {{"commit", build.commit},
+  return {{"version", build.version},
+          {"commit", build.commit},
           {"kind", build.kind},
           {"cuda", build.cuda ? "true" : "false"},
           {"compiler", build.compiler}};

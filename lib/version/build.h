@@ -4,11 +4,15 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace muster {
 
 struct Build {
-  std::string version;  // "0.2.0"
-  std::string commit;   // "71f0bcc9d2a1"; "71f0bcc9d2a1-dirty" with uncommitted changes; "unknown"
+  // "0.3.0" for a release. "0.3.0+14.g71f0bcc9d2a1" is 14 commits later; ".dirty" follows if there
+  // were uncommitted changes. The part after the + tells builds apart and has no order.
+  std::string version;
+  std::string commit;  // "71f0bcc9d2a1"; "71f0bcc9d2a1-dirty" with uncommitted changes; "unknown"
   std::string
       kind;  // Bazel's compilation mode ("opt", "dbg" or "fastbuild"), and a sanitizer if any
   bool cuda = false;     // whether it includes the CUDA device
@@ -20,10 +24,13 @@ struct Build {
 // again.
 Build ThisBuild();
 
-// "muster 0.2.0\ncommit 71f0bcc9d2a1\nbuild opt, CUDA, g++ 12.2.0\n"
+// The same for a program that was linked with `stamp`, a line of tools/workspace_status.sh.
+Build BuildOf(absl::string_view stamp);
+
+// "muster 0.3.0\ncommit 71f0bcc9d2a1\nbuild opt, CUDA, g++ 12.2.0\n"
 std::string ToText(const Build& build);
 
-// The labels of muster_build_info: commit, kind, cuda ("true" or "false") and compiler.
+// The labels of muster_build_info: version, commit, kind, cuda ("true" or "false") and compiler.
 std::map<std::string, std::string> ToLabels(const Build& build);
 
 }  // namespace muster

@@ -26,6 +26,22 @@ TEST(BuildTest, TheVersionIsThatOfTheFile) {
 
 TEST(BuildTest, TestsAreNotStamped) { EXPECT_EQ(ThisBuild().commit, "unknown"); }
 
+TEST(BuildTest, OnlyABuildBetweenReleasesHasBuildMetadata) {
+  const std::string number = Version();
+  const Build release = BuildOf("71f0bcc9d2a1");
+  EXPECT_EQ(release.version, number);
+  EXPECT_EQ(release.commit, "71f0bcc9d2a1");
+
+  const Build later = BuildOf("71f0bcc9d2a1-dirty +14.g71f0bcc9d2a1.dirty");
+  EXPECT_EQ(later.version, number + "+14.g71f0bcc9d2a1.dirty");
+  EXPECT_EQ(later.commit, "71f0bcc9d2a1-dirty");
+
+  for (const char* stamp : {"unknown", "redacted", ""}) {
+    EXPECT_EQ(BuildOf(stamp).version, number) << stamp;
+    EXPECT_EQ(BuildOf(stamp).commit, "unknown") << stamp;
+  }
+}
+
 TEST(BuildTest, SaysHowItWasBuilt) {
   const Build build = ThisBuild();
   EXPECT_THAT(build.kind, AnyOf(StartsWith("opt"), StartsWith("dbg"), StartsWith("fastbuild")));

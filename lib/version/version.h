@@ -3,7 +3,8 @@
 
 namespace muster {
 
-// Returns "0.2.0": the label of muster_build_info, and the version in a member's Hello.
+// Returns "0.3.0": the tag of the images. Programs report ThisBuild().version (build.h), which also
+// tells builds between two releases apart.
 const char* Version();
 
 }  // namespace muster

@@ -29,7 +29,6 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"
-#include "lib/version/version.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/ps/parameter_server.h"
 
@@ -62,7 +61,7 @@ v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const 
   v1::Hello hello = Introduce(v1::PS, name);
   server.Describe(hello);
   hello.set_metrics_url(metrics.url());
-  hello.set_version(Version());
+  hello.set_version(ThisBuild().version);
   hello.set_insecure(security.insecure);
   return hello;
 }

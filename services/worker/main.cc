@@ -33,7 +33,6 @@
 #include "lib/telemetry/trace_file.h"
 #include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"
-#include "lib/version/version.h"
 #include "services/worker/worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
@@ -87,7 +86,7 @@ v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devic
   v1::Hello hello = Introduce(v1::WORKER, name);
   hello.mutable_devices()->Add(devices.begin(), devices.end());
   hello.set_metrics_url(metrics.url());
-  hello.set_version(Version());
+  hello.set_version(ThisBuild().version);
   hello.set_insecure(security.insecure);
   hello.set_transport(TransportWord());
   return hello;

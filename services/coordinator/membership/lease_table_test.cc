@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
 
 namespace muster::lease_table_test {
@@ -146,6 +147,18 @@ TEST(LeaseTableTest, RefusesAnOrdinalThatWasNeverGiven) {
 
   EXPECT_EQ(ReasonOf(table.Attach(WithOrdinal(Worker("w", "a"), ~uint64_t{0}), kStart).status()),
             "HELLO_INVALID");
+}
+
+// A newer build of one release, and a member of another release, attach: only the wire may refuse.
+TEST(LeaseTableTest, AMemberOfAnyVersionAttaches) {
+  LeaseTable table(kLease);
+  int members = 0;
+  for (const char* version : {"0.3.0", "0.3.0+14.g71f0bcc9d2a1.dirty", "0.2.0", "1.0.0-rc.1"}) {
+    v1::Hello hello = Worker(absl::StrCat("w", members++), "a");
+    hello.set_version(version);
+    EXPECT_TRUE(table.Attach(hello, kStart).ok()) << version;
+    EXPECT_EQ(table.Find(hello.member())->hello.version(), version);
+  }
 }
 
 TEST(LeaseTableTest, RefusesInvalidHellos) {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "lib/status/status.h"
-#include "lib/version/version.h"
+#include "lib/version/build.h"
 
 namespace {
 constexpr char kHttpDefault[] = "127.0.0.1:8080";
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<ServedPage>> ServedPage::FromFlags(const DaemonSe
   RETURN_IF_ERROR(CheckAddress(security, address));
   auto served = absl::WrapUnique(new ServedPage(coordinator));
   StatusPage::Options options{
-      .address = address, .access = PageAccess::Open(), .version = std::string(Version())};
+      .address = address, .access = PageAccess::Open(), .version = ThisBuild().version};
   if (!security.tls.empty()) {
     auto tls = TlsServer::Open({security.tls}, TlsServer::Clients::kBrowsers);
     RETURN_IF_ERROR(Annotate(tls.status(), "--tls"));
