@@ -247,7 +247,7 @@ FAULTS = [
     ("does not select its own pods", DEV, SET, "muster-ps",
      put("muster-pss", "spec", "selector", "matchLabels", "app.kubernetes.io/name")),
     ("a version in a field that cannot change", DEV, SET, "muster-coordinator",
-     put({"app.kubernetes.io/version": "0.2.0"}, "spec", "volumeClaimTemplates", 0, "metadata", "labels")),
+     put({"app.kubernetes.io/version": "0.3.0"}, "spec", "volumeClaimTemplates", 0, "metadata", "labels")),
     ("is no headless Service", DEV, SET, "muster-worker", put("muster-workers", "spec", "serviceName")),
     ("would never all start", DEV, SET, "muster-worker", put("OrderedReady", "spec", "podManagementPolicy")),
     ("two coordinators", DEV, SET, "muster-coordinator", put(2, "spec", "replicas")),
