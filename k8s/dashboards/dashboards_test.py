@@ -26,7 +26,7 @@ class Dashboards(unittest.TestCase):
     def test_are_what_their_description_makes(self):
         self.assertEqual(sorted(path.name for path in HERE.glob("*.json")), sorted(generate.texts()))
         for name, text in generate.texts().items():
-            self.assertEqual((HERE / name).read_text(encoding="utf-8"), text, f"{name}: run k8s/dashboards/generate.py")
+            self.assertEqual((HERE / name).read_text(encoding="utf-8"), text, f"{name}: run k8s/dashboards/generate.py, then k8s/render.sh")
 
     def test_are_all_in_the_config_map(self):
         listed = re.search(r"files: \[(.*)\]", (HERE / "kustomization.yaml").read_text(encoding="utf-8"))[1]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs the rendered overlay dev-cpu as a cluster of processes (cluster.py). While a job trains, the test deletes pods, scales the
-workers and rolls out an update. The model must be the same to the bit.
+workers and rolls out an update. The model must be the same to the bit. The overlays cpu-tls and gpu-tcp, with certificates, train
+a job each.
 
 Needs root, unshare, iproute2 and nftables; without them the test is skipped and says so. Takes a minute.
 
@@ -282,16 +283,19 @@ class Fleet(ClusterCase):
 
 
 class SecureFleet(ClusterCase):
-    """The overlay gpu-tcp without GPUs, with the certificates that its Certificates request."""
+    """The overlay cpu-tls without changes, with the certificates that its Certificates request."""
+
+    JOB = JOB
+
+    @classmethod
+    def objects(cls):
+        return cls.load("cpu-tls")
 
     @classmethod
     def setUpClass(cls):
         cls.make_folder()
         cls.now = cls.make_images("now")
-        objects = cls.load("gpu-tcp")
-        settings = next(thing for thing in objects if thing["kind"] == "ConfigMap")["data"]
-        settings["worker.flags"] = settings["worker.flags"].replace("--devices=cuda:all", "--devices=cpu")
-        cls.now["muster-worker-cuda"] = cls.now["muster-worker"]
+        objects = cls.objects()
         cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), objects, cls.now, cls.say)
         # Issues the certificates, as cert-manager would.
         authority = os.path.join(cls.folder, "authority")
@@ -327,8 +331,7 @@ class SecureFleet(ClusterCase):
 
     def test_1_who_shows_the_administrators_certificate_trains_a_job(self):
         admin = "--tls=" + os.path.join(self.folder, "muster-admin-tls")
-        job = os.path.join(ROOT, "examples", "linear.yaml")
-        told = self.muster(admin, "submit", "--wait", job)
+        told = self.muster(admin, "submit", "--wait", self.JOB)
         self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
         self.say("a job is trained")
 
@@ -342,6 +345,20 @@ class SecureFleet(ClusterCase):
         self.check_ends()
 
 
+class GpuFleet(SecureFleet):
+    """The overlay gpu-tcp without GPUs."""
+
+    JOB = os.path.join(ROOT, "examples", "linear.yaml")
+
+    @classmethod
+    def objects(cls):
+        objects = cls.load("gpu-tcp")
+        settings = next(thing for thing in objects if thing["kind"] == "ConfigMap")["data"]
+        settings["worker.flags"] = settings["worker.flags"].replace("--devices=cuda:all", "--devices=cpu")
+        cls.now["muster-worker-cuda"] = cls.now["muster-worker"]
+        return objects
+
+
 def main():
     reason = why_not()
     if reason:
@@ -351,7 +368,7 @@ def main():
     if ENTERED in os.environ:
         unittest.main()
     # Each class gets its own node. The processes in its process namespace end with it.
-    for case in sys.argv[1:] or ["Fleet", "SecureFleet"]:
+    for case in sys.argv[1:] or ["Fleet", "SecureFleet", "GpuFleet"]:
         ended = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation",
                                 "private", sys.executable, os.path.abspath(__file__), "-v", case],
                                env={**os.environ, ENTERED: "1"}, check=False)

@@ -131,19 +131,42 @@ class Manifests(unittest.TestCase):
         self.assertIn(f"{read('k8s', 'alerts', 'muster.rules.yaml').count('- alert:')} rules found", told.stdout)
 
     def test_a_first_look_fits_what_the_document_asks_for(self):
-        needs = {"cpu": 0, "memory": 0}
-        for thing in manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml")):
-            if thing["kind"] == "StatefulSet":
-                # The document scales to this number of workers.
-                replicas = 4 if thing["metadata"]["name"] == "muster-worker" else thing["spec"]["replicas"]
-                for container in manifests.containers(thing):
-                    for resource in needs:
-                        needs[resource] += replicas * manifests.quantity(container["resources"]["requests"][resource])
         text = read("docs", "kubernetes.md")
         self.assertIn("statefulset/muster-worker --replicas=4", text)
         self.assertIn("four processors and 6 GiB free", text)
-        self.assertLessEqual(needs["cpu"], 4)
-        self.assertLessEqual(needs["memory"], 6 << 30)
+        for overlay in (DEV, CPU):
+            needs = {"cpu": 0, "memory": 0}
+            for thing in manifests.load(os.path.join(ROOT, "k8s", "rendered", f"{overlay}.yaml")):
+                if thing["kind"] == "StatefulSet":
+                    # The document scales to this number of workers.
+                    replicas = 4 if thing["metadata"]["name"] == "muster-worker" else thing["spec"]["replicas"]
+                    for container in manifests.containers(thing):
+                        for resource in needs:
+                            needs[resource] += replicas * manifests.quantity(container["resources"]["requests"][resource])
+            self.assertLessEqual(needs["cpu"], 4, overlay)
+            self.assertLessEqual(needs["memory"], 6 << 30, overlay)
+
+    def test_the_overlay_with_certificates_for_processors_is_whole(self):
+        objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", f"{CPU}.yaml"))
+        kinds = {thing["kind"] for thing in objects}
+        self.assertLessEqual({"Certificate", "PodMonitor", "PrometheusRule"}, kinds)
+        dashboards = next(thing for thing in objects if thing["metadata"]["name"] == "muster-dashboards")
+        self.assertEqual(dashboards["metadata"]["labels"]["grafana_dashboard"], "1")
+        files = glob.glob(os.path.join(ROOT, "k8s", "dashboards", "*.json"))
+        self.assertEqual(sorted(map(os.path.basename, files)), sorted(dashboards["data"]))
+        for path in files:
+            self.assertEqual(dashboards["data"][os.path.basename(path)], read("k8s", "dashboards", os.path.basename(path)),
+                             "run k8s/render.sh")
+        # `kubectl apply` keeps the whole object in an annotation, and annotations have at most 256 KiB.
+        self.assertLess(len(yaml.safe_dump(dashboards)), 200 << 10)
+        images = {container["image"] for thing in objects if thing["kind"] == "StatefulSet" for container in manifests.containers(thing)}
+        self.assertEqual(images, {f"muster-{role}:{VERSION}" for role in PROGRAMS})
+        built = re.search(r"targets=\((\w.*)\)", read("tools", "images.sh"))[1].split()  # without arguments, for processors
+        self.assertLessEqual({image.removeprefix("muster-").partition(":")[0] for image in images}, set(built))
+        settings = next(thing["data"] for thing in objects if thing["metadata"]["name"].startswith("muster-settings"))
+        self.assertIn("--devices=cpu\n", settings["worker.flags"])
+        self.assertIn("--tls=", settings["security.flags"])
+        self.assertIn("--data_security=encrypt", settings["links.flags"])
 
     def test_pods_of_the_document_are_of_this_kubernetes_and_these_claims(self):
         pods = [thing for block in re.findall(r"^```yaml\n(apiVersion:.*?)^```", read("docs", "kubernetes.md"), re.MULTILINE | re.DOTALL)
@@ -179,7 +202,10 @@ class Manifests(unittest.TestCase):
                 self.assertLessEqual(flags, program_flags().get(role, set()), container["image"])
 
     def test_give_the_example_job_what_it_asks_for(self):
-        objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml"))
+        for overlay in (DEV, CPU):
+            self.check_the_example_job(manifests.load(os.path.join(ROOT, "k8s", "rendered", f"{overlay}.yaml")))
+
+    def check_the_example_job(self, objects):
         job_path = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
         text = os.path.join(ROOT, "k8s", "components", "example-text", "text.txt")  # the workers' path does not exist here
         told = subprocess.run([os.path.join(ROOT, "cli", "muster"), "validate", job_path, "--set", f"data.text.path={text}"],
@@ -234,7 +260,7 @@ def settings(file, old, new):
     return change
 
 
-DEV, TCP, HA, ALL, KEDA, HPA = "dev-cpu", "gpu-tcp", "ha", "everything", "scaled", "scaled_hpa"
+DEV, CPU, TCP, HA, ALL, KEDA, HPA = "dev-cpu", "cpu-tls", "gpu-tcp", "ha", "everything", "scaled", "scaled_hpa"
 SET, MAP, NET, SCALED = "StatefulSet", "ConfigMap", "NetworkPolicy", "ScaledObject"
 FAULTS = [
     ("replica: no such field", DEV, SET, "muster-ps", put(3, "spec", "replica")),
@@ -354,6 +380,9 @@ FAULTS = [
     ("would remove all workers", KEDA, SCALED, "muster-worker",
      delete("spec", "triggers", 0, "metadata", "ignoreNullValues")),
     ("no PodMonitor scrapes", KEDA, "PodMonitor", "muster", put("ServiceMonitor", "kind")),
+    ("does not select all members", CPU, "PodMonitor", "muster",
+     put("other", "spec", "selector", "matchLabels", "app.kubernetes.io/instance")),
+    ("another role would have its key", CPU, "Certificate", "muster-worker", put("muster-ps-tls", "spec", "secretName")),
     ("not all pods have a port", ALL, "PodMonitor", "muster", put("grpc", "spec", "podMetricsEndpoints", 0, "port")),
 ]
 
