@@ -35,6 +35,17 @@ def read(*path):
 
 
 VERSION = read("VERSION").strip()
+PAGES = ("kubernetes.md", "kubernetes_settings.md")
+
+
+def yaml_of_the_documents(first):
+    """Returns the blocks of YAML of both pages whose beginning matches the regular expression `first`."""
+    return [block for page in PAGES
+            for block in re.findall(rf"^```yaml\n({first}.*?)^```", read("docs", page), re.MULTILINE | re.DOTALL)]
+
+
+def overlays_of_the_documents():
+    return yaml_of_the_documents("# my-[a-z]+/kustomization.yaml")
 
 
 @functools.lru_cache(maxsize=None)
@@ -83,13 +94,47 @@ class Manifests(unittest.TestCase):
                     self.assertEqual(file.read(), read(os.path.relpath(path, folder)),
                                      f"{os.path.basename(path)} is not up to date: run k8s/render.sh")
 
-    def test_take_certificates_from_files(self):
-        """Renders an overlay of a site with the component tls-static."""
+    def render_overlay(self, folder, text):
+        """Renders an overlay beside `folder`/k8s, checks it, and returns its objects."""
+        kubectl = os.environ.get("MUSTER_KUBECTL", "kubectl")
+        overlay = os.path.join(folder, "my-overlay")
+        os.makedirs(overlay, exist_ok=True)
+        with open(os.path.join(overlay, "kustomization.yaml"), "w", encoding="utf-8") as file:
+            file.write(text)
+        rendered = os.path.join(folder, "rendered.yaml")
+        with open(rendered, "w", encoding="utf-8") as file:
+            subprocess.run([kubectl, "kustomize", overlay], check=True, stdout=file)
+        objects = manifests.load(rendered)
+        if any(thing["kind"] == "StatefulSet" for thing in objects):
+            self.assertEqual(faults_of(objects), [], text)
+        return objects
+
+    def require_kubectl(self):
         kubectl = os.environ.get("MUSTER_KUBECTL", "kubectl")
         if shutil.which(kubectl) is None or "v5" not in subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True,
                                                                         check=False).stdout:
-            print("tests/k8s/manifests_test.py:3: Skipped\ntls-static is not rendered: there is no kubectl with kustomize 5")
+            print("tests/k8s/manifests_test.py:3: Skipped\noverlays of the documents are not rendered: there is no kubectl with kustomize 5")
             self.skipTest("no kubectl with kustomize 5")
+
+    def test_overlays_of_the_documents_have_no_faults(self):
+        self.require_kubectl()
+        overlays = overlays_of_the_documents()
+        self.assertGreaterEqual(len(overlays), 5)
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(os.path.join(ROOT, "k8s"), os.path.join(folder, "k8s"))
+            for overlay in overlays:
+                if "tls-static" not in overlay:  # it needs files that make.sh writes
+                    with self.subTest(overlay=overlay):
+                        self.render_overlay(folder, overlay)
+
+    def test_documents_name_files_that_exist(self):
+        for block in re.findall(r"^ {4,}.*$", "\n".join(read("docs", page) for page in PAGES), re.MULTILINE):
+            for path in re.findall(r"(?<=-k )k8s/[\w/-]+|\bk8s/[\w/-]+\.(?:yaml|sh)\b", block):
+                self.assertTrue(os.path.exists(os.path.join(ROOT, path)), block)
+
+    def test_take_certificates_from_files(self):
+        """Renders the overlay of the documents with the component tls-static."""
+        self.require_kubectl()
         muster = os.path.join(ROOT, "cli", "muster")
         with tempfile.TemporaryDirectory() as folder:
             k8s = os.path.join(folder, "k8s")
@@ -97,16 +142,7 @@ class Manifests(unittest.TestCase):
             component = os.path.join(k8s, "components", "tls-static")
             for _ in range(2):  # the second run renews them
                 subprocess.run([os.path.join(component, "make.sh"), "--lifetime", "30d"], check=True, env={**os.environ, "MUSTER": muster})
-            site = os.path.join(k8s, "overlays", "site")
-            os.mkdir(site)
-            with open(os.path.join(site, "kustomization.yaml"), "w", encoding="utf-8") as file:
-                file.write("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: muster\nresources: [../../base]\n"
-                           "components: [../../components/tls-static, ../../components/dataset-pvc]\n")
-            rendered = os.path.join(folder, "site.yaml")
-            with open(rendered, "w", encoding="utf-8") as file:
-                subprocess.run([kubectl, "kustomize", site], check=True, stdout=file)
-            objects = manifests.load(rendered)
-            self.assertEqual(faults_of(objects), [])
+            objects = self.render_overlay(folder, next(overlay for overlay in overlays_of_the_documents() if "tls-static" in overlay))
             for role in ("coordinator", "ps", "worker"):
                 secret = next(thing for thing in objects if thing["kind"] == "Secret" and thing["metadata"]["name"] == f"muster-{role}-tls")
                 certificate = os.path.join(folder, role + ".crt")
@@ -169,14 +205,13 @@ class Manifests(unittest.TestCase):
         self.assertIn("--data_security=encrypt", settings["links.flags"])
 
     def test_pods_of_the_document_are_of_this_kubernetes_and_these_claims(self):
-        pods = [thing for block in re.findall(r"^```yaml\n(apiVersion:.*?)^```", read("docs", "kubernetes.md"), re.MULTILINE | re.DOTALL)
-                for thing in yaml.safe_load_all(block)]
-        self.assertEqual([pod["metadata"]["name"] for pod in pods], ["fill", "restore"])
+        pods = [thing for block in yaml_of_the_documents("apiVersion:") for thing in yaml.safe_load_all(block)]
+        self.assertEqual([pod["metadata"]["name"] for pod in pods], ["restore", "fill"])
         objects = manifests.load(os.path.join(HERE, "everything.yaml"))
         claims = {thing["metadata"]["name"] for thing in objects if thing["kind"] == "PersistentVolumeClaim"} | {
             f"{claim['metadata']['name']}-{thing['metadata']['name']}-0" for thing in objects if thing["kind"] == "StatefulSet"
             for claim in thing["spec"].get("volumeClaimTemplates", [])}
-        restore = pods[1]["metadata"]["labels"]
+        restore = pods[0]["metadata"]["labels"]
         ha = manifests.load(os.path.join(ROOT, "k8s", "rendered", "ha.yaml"))
         policies = manifests.Policies(ha)
         self.assertTrue(policies.allows(restore, {"namespace": "etcd"}, 2379))
