@@ -170,6 +170,9 @@ CASES = {
                               fires=['job="sick"'],
                               silent={**RECOVERING, **job("muster_job_recoveries_total", "40x90", "0x40 1x40"),
                                       **job("muster_job_recoveries_total", "0x5 1 3 4x82", "0x90", 'lost="worker",reason="MEMBER_LEAVES",'),
+                                      **job("muster_job_recoveries_total", "0x5 1 3 4x82", "0x90", 'lost="none",reason="WORKERS_YIELD",'),
+                                      **job("muster_job_recoveries_total", "0x5 1 3 8x82", "0x90", 'lost="none",reason="LOSS_NOT_FINITE",'),
+                                      **job("muster_job_recoveries_total", "0x5 1 3 8x82", "0x90", 'lost="none",reason="DATA_NOT_FINITE",'),
                                       **job("muster_job_recoveries_total", "0x5 1 3 4x82", "0x90", 'lost="none",reason="WORKERS_JOIN",')}),
     "MusterRecoverySlow": dict(series=histogram("muster_recovery_duration_seconds", sick=True, fast="60", slow="1800"), minute=10, before=0,
                                fires=[""], silent=histogram("muster_recovery_duration_seconds", sick=False, fast="60", slow="1800")),
@@ -323,7 +326,13 @@ class Runbook(unittest.TestCase):
     def test_one_job_wakes_no_person(self):
         for name, rule in rules_by_alert().items():
             if severity(rule) == "critical":
-                self.assertNotRegex(rule, r"muster_(job|worker|ps)_", f"{name}: a job file can cause it")
+                self.assertNotRegex(rule, r"muster_(jobs?|worker|ps|checkpoint)(_|\b)", f"{name}: a job file can cause it")
+
+    def test_a_learning_rate_is_no_ticket(self):
+        """Metrics that a job file with a bad learning rate moves belong to alerts for its owner."""
+        for name, rule in rules_by_alert().items():
+            if re.search(r"nonfinite|skipped|state=\"failed\"", rule):
+                self.assertEqual(severity(rule), "info", name)
 
 
 if __name__ == "__main__":
