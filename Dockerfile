@@ -1,4 +1,4 @@
-# Muster's images: coordinator, ps, worker, cli, ps-rdma, worker-cuda (tools/images.sh, docs/kubernetes.md).
+# Muster's images: coordinator, ps, worker, cli, ps-rdma, worker-cuda (tools/images.sh, docs/kubernetes_settings.md).
 #
 #   docker build --target ps --build-arg VERSION=$(cat VERSION) -t muster-ps:$(cat VERSION) .
 #
