@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Models from PyTorch, as docs/bring_your_model.md (examples/onnx_*) and README.md tell a reader to train them.
+
+Without PyTorch the models are those of tests/goldens/onnx_examples. After a change of an example, with PyTorch:
+  tests/onnx_examples_test.py --write-goldens
+  tests/onnx_examples_test.py --write-page
+"""
+
+import json
+import os
+import pathlib
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+ROOT = pathlib.Path(os.path.abspath(__file__)).parent.parent
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("onnx_*"))
+GOLDENS = ROOT / "tests" / "goldens" / "onnx_examples"
+PAGE = ROOT / "docs" / "bring_your_model.md"
+BLOCK = re.compile(r"(<!-- (examples/onnx_\S+) -->\n```\w+\n)(.*?)(^```$)", re.M | re.S)
+EVALUATION = re.compile(r"evaluation loss +(\S+?),?\s")
+PATIENCE = 300
+
+
+def runs(program):
+    return subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+HAS_NUMPY = runs("import numpy")
+HAS_TORCH = HAS_NUMPY and runs("import inspect, onnxscript, safetensors.torch, torch; inspect.signature(torch.onnx.export).parameters['dynamo']")
+
+NO_TORCH = "python3 with torch (2.7 or later), onnxscript and safetensors is not there: no model was exported and loaded back"
+
+
+def page_with_files():
+    return BLOCK.sub(lambda block: block[1] + (ROOT / block[2]).read_text(encoding="utf-8") + block[4], PAGE.read_text(encoding="utf-8"))
+
+
+def run(*command, **arguments):
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False, **arguments)
+    if ended.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))} ended with {ended.returncode}:\n{ended.stdout}")
+    return ended.stdout
+
+
+class FilesTest(unittest.TestCase):
+    def test_the_page_shows_the_files_that_are_tested(self):
+        self.assertGreater(len(BLOCK.findall(PAGE.read_text(encoding="utf-8"))), 2)
+        self.assertEqual(PAGE.read_text(encoding="utf-8"), page_with_files(), "stale: run tests/onnx_examples_test.py --write-page")
+
+    def test_every_example_is_complete(self):
+        self.assertGreater(len(EXAMPLES), 2)
+        for name in EXAMPLES:
+            files = {path.name for path in (ROOT / "examples" / name).iterdir()}
+            self.assertLessEqual({"prepare.py", "model.py", "export.py", "job.yaml", "load_back.py"}, files, name)
+
+    def test_every_program_compiles(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for program in (ROOT / "examples").glob("onnx_*/*.py"):
+                py_compile.compile(program, cfile=f"{folder}/compiled", doraise=True)
+
+
+@unittest.skipUnless(HAS_NUMPY, "numpy is not there: the examples from PyTorch did not run")
+class ExamplesTest(unittest.TestCase):
+    """A cluster as `muster local up` starts it, and copies of the examples whose data is converted."""
+
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(dir="/tmp")  # a short name: the paths of sockets have a limit
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
+        shutil.copytree(ROOT / "examples", cls.folder / "examples")
+        for name in EXAMPLES:
+            run(sys.executable, "prepare.py", cwd=cls.folder / "examples" / name)
+        cls.addClassCleanup(cls.muster, EXAMPLES[0], "local", "down")
+        cls.muster(EXAMPLES[0], "local", "up")
+
+    @classmethod
+    def muster(cls, example, *arguments):
+        return run(ROOT / "cli/muster", *arguments, cwd=cls.folder / "examples" / example, env={**os.environ, "HOME": str(cls.folder)})
+
+    def test_the_exported_models_train_on_the_converted_data(self):
+        for name in EXAMPLES:
+            with self.subTest(name):
+                shutil.copy(GOLDENS / f"{name}.onnx", self.folder / "examples" / name / "model.onnx")
+                self.muster(name, "validate", "job.yaml")
+                self.muster(name, "submit", "--wait", "job.yaml", "--set", "training.steps=60", "--set", "checkpoint.every_steps=60",
+                            "--set", "training.evaluate_every_steps=60")
+
+    @unittest.skipUnless(HAS_TORCH, NO_TORCH)
+    def test_pytorch_exports_the_model_and_evaluates_the_trained_weights(self):
+        for name in EXAMPLES:
+            with self.subTest(name):
+                folder = self.folder / "examples" / name
+                shutil.copy(GOLDENS / f"{name}.onnx", folder / "model.onnx")
+                golden = self.tensors(name)
+                run(sys.executable, "export.py", cwd=folder)
+                self.assertEqual(self.tensors(name), golden, "stale: run tests/onnx_examples_test.py --write-goldens")
+
+                job = self.muster(name, "-o", "name", "submit", "job.yaml").split()[-1]
+                self.muster(name, "wait", job)
+                self.muster(name, "checkpoint", "get", job, "trained")
+                told = run(sys.executable, "load_back.py", "trained", cwd=folder)
+
+                progress = json.loads(self.muster(name, "-o", "json", "get", job))["progress"]
+                self.assertAlmostEqual(float(EVALUATION.search(told)[1]), progress["evaluation_loss"], places=3, msg=told)
+
+    @unittest.skipUnless(HAS_TORCH, NO_TORCH)
+    def test_the_model_of_the_readme_trains_in_an_empty_folder(self):
+        page = (ROOT / "README.md").read_text(encoding="utf-8")
+        section = page[page.index("\n## Your model\n"):].split("\n## ")[1]
+        program, job, commands = (textwrap.dedent(block) for block in re.findall(r"(?<=\n\n)(?:    .*\n)+", section))
+        folder = self.folder / "empty"
+        folder.mkdir()
+        (folder / "export.py").write_text(program, encoding="utf-8")
+        (folder / "mine.yaml").write_text(job, encoding="utf-8")
+        own = self.folder / "own"  # a cluster that has had no job
+        environment = {**os.environ, "HOME": str(own), "PATH": f"{ROOT}/cli:{os.environ['PATH']}"}
+        self.addCleanup(run, "muster", "local", "down", env=environment)
+        run("muster", "local", "up", env=environment)
+        run("bash", "-euc", commands, cwd=folder, env=environment)
+        self.assertTrue((folder / "trained.onnx").exists())
+
+    def tensors(self, name):
+        described = self.muster(name, "model", "describe", "job.yaml")
+        return described[described.index("TENSOR"):described.index("memory")]
+
+
+def write_goldens():
+    import onnx  # only here: it comes with onnxscript
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name in EXAMPLES:
+            shutil.copytree(ROOT / "examples" / name, f"{folder}/{name}")
+            run(sys.executable, "export.py", cwd=f"{folder}/{name}")
+            model = onnx.load(f"{folder}/{name}/model.onnx")
+            del model.metadata_props[:]
+            for part in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output, *model.graph.initializer):
+                part.doc_string = ""
+                del part.metadata_props[:]  # stack traces, with paths of the exporting machine
+            onnx.save(model, GOLDENS / f"{name}.onnx")
+
+
+if __name__ == "__main__":
+    if "--write-page" in sys.argv:
+        PAGE.write_text(page_with_files(), encoding="utf-8")
+        sys.exit()
+    if "--write-goldens" in sys.argv:
+        write_goldens()
+        sys.exit()
+    program = unittest.main(exit=False)
+    for why in sorted({why for _, why in program.result.skipped}):
+        print(f"{os.path.relpath(__file__, ROOT)}:1: Skipped\n{why}")
+    sys.exit(not program.result.wasSuccessful())
