@@ -127,8 +127,9 @@ class ExamplesTest(unittest.TestCase):
         self.assertTrue((folder / "trained.onnx").exists())
 
     def tensors(self, name):
+        """Shapes and roles of what changes, and the inputs. Names of nodes and of shared weights differ from exporter to exporter."""
         described = self.muster(name, "model", "describe", "job.yaml")
-        return described[described.index("TENSOR"):described.index("memory")]
+        return sorted(re.findall(r"(\[.*\]) +(trained|statistic)", described)), re.search(r"(?m)^INPUT.*\n(?:\w.*\n)+", described)[0]
 
 
 def write_goldens():
