@@ -22,9 +22,14 @@ PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 
 
+def usable(anchor_of_the_tree):
+    """The theme's scripts end at a heading whose anchor begins with a digit; the page then has no shortcuts and plain tables."""
+    return re.sub(r"^(?=\d)", "section-", anchor_of_the_tree)
+
+
 def anchor(heading, separator):
     """As in the source's browsers: every blank is a dash, however many there are."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
+    return usable(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator))
 
 
 def with_links_of_the_site(text, page, stage, tree):
@@ -32,12 +37,12 @@ def with_links_of_the_site(text, page, stage, tree):
 
     def replace(link):
         words, target = link[2], link[3]
-        path = target.partition("#")[0]
-        if not path or re.match(r"[a-z]+:", target):
+        path, _, fragment = target.partition("#")
+        if re.match(r"[a-z]+:", target):
             return link[0]
         place = os.path.normpath(page.parent / path)
-        if (stage / place).is_file() or not (tree / place).exists():
-            return link[0]
+        if not path or (stage / place).is_file() or not (tree / place).exists():
+            return link[0].replace(f"#{fragment})", f"#{usable(fragment)})")
         return words
 
     # Not in blocks of code.
