@@ -231,7 +231,8 @@ std::vector<Finding> ExamineMachine(const MachineOptions& options) {
 }
 
 Finding ExamineTls(const std::string& folder, absl::Time now) {
-  constexpr char kMake[] = "create them with muster certs issue; docs/operations.md, Certificates";
+  constexpr char kMake[] =
+      "create them with muster certs issue; docs/operations/security.md, Certificates";
   const TlsFolder files{folder};
   auto read = [](const std::string& path) {
     std::ifstream file(path);

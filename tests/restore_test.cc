@@ -1,5 +1,5 @@
-// Restores a backup of the store under a job that has continued since. docs/operations.md has the
-// guarantees.
+// Restores a backup of the store under a job that has continued since.
+// docs/operations/backup_and_restore.md has the guarantees.
 #include <signal.h>
 #include <stdlib.h>
 

@@ -212,7 +212,7 @@ int Session::SignalExitCode() const {
 
 void BuildCommandLine(Command program, Session& session) {
   program.SetDescription(
-      "muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
+      "muster trains neural networks. [REASON]s and exit codes: docs/operations");
   program.SetFooter(kFooter);
   program.RequireCommand();
   const Option server =

@@ -211,7 +211,7 @@ std::string Heading(const v1::JobSpec& job, const RenderOptions& options) {
                     "# Without certificates: only the NetworkPolicy keeps other pods out.\n");
   } else {
     absl::StrAppend(&heading, "# Needs the Secrets muster-coordinator-tls, muster-ps-tls, ",
-                    "muster-worker-tls and muster-admin-tls\n# (docs/kubernetes.md); the ",
+                    "muster-worker-tls and muster-admin-tls\n# (docs/kubernetes_settings.md); the ",
                     "coordinator's certificate must have the name ",
                     CoordinatorHost(job, options.target), ".\n");
   }

@@ -33,7 +33,7 @@ ABSL_FLAG(
 
 ABSL_FLAG(muster::LogFormat, log_format, muster::LogFormat::kText,
           "how the log is written to stderr: text, a line with a prefix; or json, an object a line "
-          "with the fields that docs/operations.md lists");
+          "with the fields that docs/operations/run.md lists");
 
 namespace muster {
 namespace {

@@ -15,7 +15,7 @@ constexpr char kRecoveries[] = "muster_job_recoveries_total";
 constexpr char kLastCheckpointStep[] = "muster_checkpoint_last_success_step";
 constexpr char kLastCheckpointTime[] = "muster_checkpoint_last_success_timestamp_seconds";
 constexpr char kOther[] = "OTHER";
-// Reasons why a checkpoint may fail; docs/operations.md explains each.
+// Reasons why a checkpoint may fail; docs/operations/reasons.md explains each.
 constexpr const char* kCheckpointFailures[] = {"STORAGE_FULL",    "STORAGE_FAILED",
                                                "DIRECT_MISMATCH", "SNAPSHOT_FAILED",
                                                "STREAM_STALLED",  kOther};

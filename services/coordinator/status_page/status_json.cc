@@ -48,7 +48,7 @@ absl::string_view WhatToTry(const std::string& reason) {
   if (reason == "JOB_NOT_FOUND") return "/api/v1/jobs lists the jobs that there are";
   if (reason == "TOO_MANY_CALLS") return "try again in a while";
   if (reason == "INVALID_REQUEST") return "docs/status_page.md has every path and its parameters";
-  return "docs/operations.md says of every reason what to do";
+  return "docs/operations/reasons.md says of every reason what to do";
 }
 
 }  // namespace
