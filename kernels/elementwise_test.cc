@@ -111,7 +111,7 @@ TEST_P(BroadcastTest, EveryFunctionMeetsItsOperandsAsNumpyDoes) {
   ExpectClose(y, Expected([](double a, double b) { return a - b * std::floor(a / b); }));
 }
 
-// Of large integers too, which no float tells apart.
+// The operands include large integers that a float cannot represent exactly.
 TEST_P(BroadcastTest, IntegersMeetAsNumpyDoesAndWrapAround) {
   std::vector<int32_t> a = RandomIds(a_.size(), INT32_MAX, 6), b = RandomIds(b_.size(), 7, 7);
   for (size_t i = 0; i < a.size(); ++i) {

@@ -145,7 +145,8 @@ class ResumeTest : public ::testing::Test {
     return message;
   }
 
-  // ---- a job that counts, which is stopped or disturbed only in the middle of an epoch
+  // ---- Helpers for counting::Job, which counts how often each sample was trained. Callers repeat
+  // until an interruption falls inside an epoch.
 
   static bool IsInMidEpoch(int64_t step) { return step % counting::kStepsPerEpoch != 0; }
 

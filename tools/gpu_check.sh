@@ -42,7 +42,7 @@ run() {
 import lzma, sys, tarfile
 with lzma.open(sys.stdin.buffer) as file, tarfile.open(fileobj=file, mode="r|") as archive:
     archive.extractall(sys.argv[1])' "$folder" 2>"$folder.error" || die "$0 is damaged: copy it again ($(tail -n 1 "$folder.error"))"
-  # In the background, so that a signal is passed on at once.
+  # The program runs in the background, because bash runs a trap only after a foreground command has ended.
   python3 "$folder/stages.py" "$@" &
   trap 'kill -TERM $! 2>/dev/null' TERM INT HUP
   wait $! || status=$?

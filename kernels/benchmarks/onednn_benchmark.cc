@@ -1,8 +1,7 @@
-// Our products and convolutions beside the bare loop: oneDNN's primitive for the shape, every
-// operand in the layout it likes best, weights included, nothing but execute() inside the loop.
-// Ours start and end with row-major weights. On OMP_NUM_THREADS threads; FLOP/s are of the best run
-// of
-// --benchmark_repetitions.
+// Compares our products and convolutions with a bare loop over oneDNN's execute(). In the bare loop
+// every operand, weights included, has the layout that oneDNN prefers. Our kernels start and end
+// with row-major weights. Both use OMP_NUM_THREADS threads. FLOP/s is that of the fastest
+// iteration.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -17,8 +17,8 @@
 namespace muster {
 namespace {
 
-// An update may not overlap its inputs and outputs, so its inputs are copied here first. A block
-// fits into the first-level cache.
+// Elements of a block. The outputs of an update must not overlap its inputs, so the inputs are
+// copied block by block. A block fits into the first-level cache.
 constexpr int64_t kBlockElements = 2048;
 
 void Scale(absl::Span<float> values, double factor) {

@@ -131,7 +131,7 @@ class Profile(unittest.TestCase):
         self.assertIn("| triton_poi_fused_gelu_3 | 12 | 10.000 | 20.0 % |", table)
 
     def test_kernels_of_a_step_are_the_mean_of_the_last_steps(self):
-        # Steps of 1 ms: in each "a" runs for 0.4 ms and "b" beside its second half and as long again; "tune" ran before.
+        # Each step takes 1 ms. Kernel "a" runs from 0 to 0.4 ms, kernel "b" from 0.2 to 0.6 ms. Kernel "tune" ends before the first step.
         lines = ["0\t900000\t1\ttune"]
         for step in range(12):
             start = 10_000_000 + step * 1_000_000

@@ -459,7 +459,7 @@ class Simulation : public SimulatedWorld {
     checkpoint_ = name;
     const auto reader = CheckpointReader::Open(checkpoint->directory());
     if (!reader.ok()) return Violated(absl::StrCat("I5: ", reader.status().ToString()));
-    // The same chunks as in a plan, independent of their shards.
+    // Cuts the parameters into chunks as a plan does. The shard numbers do not matter.
     const std::array<const char*, 4> parameters = {"layers.0.weight", "layers.0.bias",
                                                    "layers.1.weight", "layers.1.bias"};
     const std::array<int64_t, 4> elements = {512, 32, 128, 4};

@@ -234,8 +234,9 @@ TEST_P(OperatorTest, HalfPrecisionsAgreeWithF32WithinTheirRounding) {
     expect_close(instance->Output(instance->graph().logits()),
                  exact->Output(exact->graph().logits()), 2, 1e-6);
     if (!trains) continue;
-    // If a gradient nearly cancels, its terms are as large as the other gradients. They are also as
-    // large as the squared error's own gradient, 2 (y - shift - target) / n for n elements.
+    // A relative tolerance fails for a gradient that nearly cancels. `floor` adds the size of its
+    // terms: 5 % of the largest gradient, and the squared error's own gradient, about 1 / sqrt(n)
+    // for n elements.
     double floor = 0;
     for (const v1::Parameter& parameter : graph.parameters()) {
       floor = std::max(floor, 0.05 * Norm(exact->Gradient(parameter.name())));

@@ -125,10 +125,10 @@ class OnnxImporter {
   int64_t traced_batch() const { return traced_batch_; }
 
  private:
-  // A cause, and the nodes that have it.
+  // The nodes that have one cause: their number, and the name of the first one.
   struct Fault {
     int64_t count = 0;
-    std::string first;  // node
+    std::string first;
   };
 
   absl::Status AddInputs();

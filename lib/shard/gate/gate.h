@@ -87,9 +87,9 @@ class Gate {
   virtual bool IsVersion(int64_t /*step*/) const { return true; }
   // One past the last step that has a push in the chunk.
   virtual int64_t furthest(LocalChunk chunk) const { return version(chunk); }
-  // Returns the number of updates that a chunk has had at `version`.
+  // Returns the number of updates from the first step of the generation to `version`.
   virtual int64_t UpdatesUntil(int64_t version) const = 0;
-  // Returns the number of updates that the chunk has had.
+  // Returns the number of updates that the chunk has had in this generation.
   virtual int64_t updates(LocalChunk chunk) const { return UpdatesUntil(version(chunk)); }
   // The number of pushes that came after their step was closed, or were not part of its set.
   virtual int64_t late_pushes() const { return 0; }

@@ -202,8 +202,8 @@ class ReplicatedJob {
         other.shard->ScalarsArrived(header);
       });
     }
-    // Reads the payload at delivery, as a receiver in place does. The test so notices memory that
-    // was overwritten too early.
+    // Reads the payload at delivery, as a receiver does that reads in place. This exposes memory
+    // that was overwritten too early.
     void SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
                       Transport::SendDone done) override {
       Node& other = *job->nodes_[2 * ToInt(shard->shard()) + 1];

@@ -16,7 +16,7 @@ namespace {
 
 // Looking at descriptors is a system call. Looking at shared memory takes a few loads.
 constexpr int kTurnsPerLook = 16;
-// The longest delay for a descriptor that becomes ready while the thread polls only memory.
+// The longest PollUntil() before the thread looks at all descriptors, or tries to sleep.
 constexpr std::chrono::nanoseconds kPollWithoutSleep = std::chrono::milliseconds(1);
 constexpr absl::Duration kSleepMax = absl::Hours(24);
 

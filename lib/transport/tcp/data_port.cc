@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kBacklog = 256;
 constexpr auto kListenerPause = std::chrono::milliseconds(200);
-// No connection is crowded out earlier. An honest handshake takes at most this: two round trips
-// over a long distance on a busy processor.
+// A connection is not crowded out before this time, except as kIdlersTime says. An honest handshake
+// takes at most this: two round trips over a long distance on a busy processor.
 constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
 // The time for a connection that has named no open session, if another one from its address, which
 // also named none, was crowded out recently.

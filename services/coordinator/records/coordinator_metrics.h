@@ -64,8 +64,8 @@ class CoordinatorMetrics {
   // Shows the last checkpoint of a job that has not ended.
   void ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Counts a checkpoint that took `took` to write. `job`: its job if that has members; nullopt if
-  // the job has ended meanwhile.
+  // Counts a checkpoint that took `took` to write. `job`: nullopt if the job has no
+  // members now; then only the totals count it.
   void CountCheckpoint(const std::optional<std::string>& job, absl::Duration took)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Counts a checkpoint that could not be written, by the reason of `why`. Unknown reasons count as
@@ -87,7 +87,7 @@ class CoordinatorMetrics {
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // The coordinator and the members use about half as many.
+  // Muster itself uses about 50. The rest is a margin against members that invent reasons.
   static constexpr size_t kReasonsMax = 64;
 
   std::string BoundedReason(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -97,7 +97,7 @@ class CoordinatorMetrics {
   // Counters for one job, or for all jobs that this process has known. Each reason starts at 0.
   using Failures = std::array<prometheus::Counter*, 6>;
   Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
-  // The metrics of a job that are not gauges.
+  // The checkpoint metrics of one job, or of all jobs together.
   struct CheckpointSeries {
     prometheus::Histogram* seconds = nullptr;
     Failures failures = {};
