@@ -88,7 +88,7 @@ class PageTest(unittest.TestCase):
         with Scene("none") as scene:
             text = self.shown(scene, until="document.querySelector('#no-jobs').checkVisibility()")
             self.assertIn("No job yet", text)
-            self.shown(scene, "#/queue", until=f"{TEXT}.includes('Nobody waits')")
+            self.shown(scene, "#/queue", until=f"{TEXT}.includes('No job waits')")
             self.shown(scene, "#/members", until=f"{TEXT}.includes('No member is attached')")
             self.assertEqual(self.tab.messages, [])
 
@@ -112,6 +112,7 @@ class PageTest(unittest.TestCase):
             for words in ("worker-0 ps-0/0 shm host 21.0 GiB 21.0 GiB", "ps-0/1 tcp (tls, eth0) fell back: one host, but another network namespace"):
                 self.assertIn(words, " ".join(links.split()))
             self.assertIn("72 more are not shown.", text)
+            self.assertIn("compute-bound: worker-0 computes 84 % of a step (1.0 data + 28.0 compute + 4.5 wait = 33.5 ms a step)", text)
             for words in ("step 20,000 of 40,000", "0.91", "79.0 % right", "33.5 ms, 13 % waiting", "SUBMITTED", "on worker-0 and ps-0", "step 10,000", "117.7 MiB", "model.safetensors"):
                 self.assertIn(words, text)
             self.assert_fits_and_is_legible()
@@ -126,6 +127,18 @@ class PageTest(unittest.TestCase):
             before = self.tab.value("document.querySelector('.plot canvas').toDataURL()")
             self.tab.value("(() => { const s = document.querySelector('#smoothing'); s.value = 0; s.dispatchEvent(new Event('input')); })()")
             self.tab.wait(f"document.querySelector('.plot canvas').toDataURL() != {before!r}")
+            self.assertEqual(self.tab.messages, [])
+
+    def test_a_comparison_begins_and_ends_in_the_list(self):
+        with Scene("running") as scene:
+            options = "[...document.querySelector('#compare-with').options].map(o => o.textContent).join()"
+            choose = "(value => { const s = document.querySelector('#compare-with'); s.value = value; s.dispatchEvent(new Event('change')); })"
+            self.shown(scene, "#/jobs/char-gpt-1", until=f"{PLOTS} && {options}.includes('char-gpt-0')")
+            self.assertEqual(self.tab.value(options).split(",")[0], "none")
+            self.tab.value(f"{choose}('jobs/char-gpt-0')")
+            self.tab.wait(f"document.querySelectorAll('#legend li').length == 2 && {options}.startsWith('another job,none')")
+            self.tab.value(f"{choose}('none')")
+            self.tab.wait(f"location.hash == '#/jobs/char-gpt-1' && document.querySelectorAll('#legend li').length == 0 && {options}.startsWith('none')")
             self.assertEqual(self.tab.messages, [])
 
     def test_a_failed_job(self):

@@ -17,6 +17,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "lib/text/step_verdict.h"
 #include "services/coordinator/status_page/status_json.h"
 
 namespace muster {
@@ -128,7 +129,7 @@ absl::StatusOr<HttpResponse> StatusApi::FindOfJob(const Path& path, const HttpRe
     if (path[2] == "events") return Events(job, request);
     if (path[2] == "timing") {
       ASSIGN_OR_RETURN(const v1::ReadJobTimingResponse timing, source().ReadTiming(job));
-      return HttpResponse{.body = ToJson(timing)};
+      return HttpResponse{.body = ToJson(timing, StepVerdict(StepCosts(timing)))};
     }
     if (path[2] == "links") {
       ASSIGN_OR_RETURN(const v1::ReadJobLinksResponse links, source().ReadLinks(job));

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "google/protobuf/util/json_util.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
@@ -61,6 +62,15 @@ std::string ToJson(const google::protobuf::Message& message) {
   if (printed.ok()) return json;
   return ToJson(absl::InternalError(absl::StrCat(
       message.GetTypeName(), " cannot be shown as JSON: ", std::string(printed.message()))));
+}
+
+std::string ToJson(const v1::ReadJobTimingResponse& timing,
+                   const std::vector<std::string>& verdict) {
+  std::string text = ToJson(timing);
+  if (verdict.empty()) return text;
+  text.pop_back();
+  const auto quote = [](std::string* out, const std::string& line) { *out += Quoted(line); };
+  return absl::StrCat(text, ",\"verdict\":[", absl::StrJoin(verdict, ",", quote), "]}");
 }
 
 std::string ToJson(const JobSeries& series) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
+#include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/records/metric_series.h"
 
 namespace muster {
@@ -14,6 +16,10 @@ namespace muster {
 // quotes, no unset fields. A message without a JSON form (an invalid time from an old store)
 // becomes an error as below.
 std::string ToJson(const google::protobuf::Message& message);
+
+// Adds "verdict":["...","..."] to the JSON of a timing. No lines: adds nothing.
+std::string ToJson(const v1::ReadJobTimingResponse& timing,
+                   const std::vector<std::string>& verdict);
 
 // {"first_step":0,"last_step":999,"series":[{"name":"loss","points":[[0,9,0.1,0.9,0.2],...]}]}:
 // each point has its first step, last step, and the smallest, largest and last value. A non-finite

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "lib/http/http_client.h"
 #include "lib/status/status.h"
+#include "lib/text/step_verdict.h"
 #include "nlohmann/json.hpp"
 #include "services/coordinator/status_page/fake_status.h"
 
@@ -206,6 +207,16 @@ TEST_F(StatusPageTest, ReturnsTheStepTimesOfEachWorker) {
   status_.PutTiming("jobs/job-1", timing);
   EXPECT_EQ(GetJson("/api/v1/jobs/job-1/timing")["members"],
             json::parse(R"([{"member": "w-0", "timing": {"wait_seconds": 0.25}}])"));
+  EXPECT_FALSE(GetJson("/api/v1/jobs/job-1/timing").contains("verdict"))
+      << "no worker has finished a step";
+
+  v1::StepTiming& steps = *timing.mutable_members(0)->mutable_timing();
+  steps.set_steps(10);
+  steps.set_step_seconds(0.3);
+  steps.set_compute_seconds(0.05);
+  status_.PutTiming("jobs/job-1", timing);
+  EXPECT_EQ(GetJson("/api/v1/jobs/job-1/timing")["verdict"], json(StepVerdict(StepCosts(timing))))
+      << "the lines of `muster top`";
 }
 
 TEST_F(StatusPageTest, ReturnsTheTransportOfEachLink) {

@@ -507,9 +507,12 @@ function renderCompareWith() {
   const select = byId('compare-with');
   if (document.activeElement === select) return;
   const names = [...jobs.keys()].filter((name) => !route.names.includes(name)).slice(0, 200);
-  if (select.dataset.names === names.join(' ')) return;
-  select.dataset.names = names.join(' ');
-  select.replaceChildren(el('option', {value: ''}, route.names.length > 1 ? 'another' : 'nobody'),
+  const compares = route.names.length > 1;
+  const key = `${compares} ${names.join(' ')}`;
+  if (select.dataset.key === key) return;
+  select.dataset.key = key;
+  // The first option is the selected one. "none" ends a comparison.
+  select.replaceChildren(...(compares ? [el('option', {value: ''}, 'another job')] : []), el('option', {value: 'none'}, 'none'),
     ...names.map((name) => el('option', {value: name}, name.replace(/^jobs\//, ''))));
 }
 
@@ -683,6 +686,7 @@ function renderSteps() {
   const mean = (worker) => (worker.timing.step_seconds || 0) / Number(worker.timing.steps);
   const longest = Math.max(...workers.map(mean), 1e-9);
   byId('steps').replaceChildren(
+    ...(view.timing.verdict || []).map((line) => el('p', {className: 'verdict'}, foreign(line))),
     el('ul', {className: 'legend'}, ...PHASES.map(([name], i) =>
       el('li', {}, svg('svg', {viewBox: '0 0 18 4'}, svg('rect', {class: `phase-${i}`, width: 18, height: 4, rx: 2})), name))),
     ...workers.map((worker) => {
@@ -842,7 +846,7 @@ function follow() {
     setConnection('lost', 'not connected');
     ask('server').then(() => {
       if (!gone) return;
-      setConnection('', 'looks every 10 s');
+      setConnection('', 'reloads every 10 s');
       loadAll().catch(showFault);
     }, () => {});
     if (gone) setTimeout(() => signedOut || follow(), 10000);
@@ -853,7 +857,7 @@ byId('login-form').addEventListener('submit', async (event) => {
   event.preventDefault();
   const answer = await fetch('/login', {method: 'POST', body: new URLSearchParams({token: byId('token').value})}).catch(() => null);
   if (!answer || !answer.ok) {
-    byId('login-fault').textContent = answer ? 'The coordinator does not know this token, or it has ended.' : 'The coordinator does not answer.';
+    byId('login-fault').textContent = answer ? 'The coordinator does not know this token, or the token has expired.' : 'The coordinator does not answer.';
     return;
   }
   byId('token').value = '';
@@ -873,8 +877,10 @@ byId('smoothing').addEventListener('input', render);
 byId('logarithmic').addEventListener('change', render);
 byId('unzoom').addEventListener('click', () => zoom(null));
 byId('compare-with').addEventListener('change', (event) => {
-  if (!event.target.value) return;
-  location.hash = `#/jobs/${[...route.names, event.target.value].map((name) => encodeURIComponent(name.replace(/^jobs\//, ''))).join(',')}`;
+  const value = event.target.value;
+  if (!value) return;
+  const names = value === 'none' ? route.names.slice(0, 1) : [...route.names, value];
+  location.hash = `#/jobs/${names.map((name) => encodeURIComponent(name.replace(/^jobs\//, ''))).join(',')}`;
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', render);
 window.addEventListener('hashchange', showRoute);

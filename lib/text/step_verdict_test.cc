@@ -1,0 +1,87 @@
+#include "lib/text/step_verdict.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::step_verdict_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+struct Seconds {
+  double data = 0, compute = 0, wait = 0;
+};
+
+// Adds 100 steps of a worker that sends and receives 1 MiB a step.
+void Add(v1::ReadJobTimingResponse& timing, const std::string& worker, const Seconds& seconds) {
+  v1::MemberTiming& member = *timing.add_members();
+  member.set_member(worker);
+  v1::StepTiming& steps = *member.mutable_timing();
+  steps.set_steps(100);
+  steps.set_step_seconds(seconds.data + seconds.compute + seconds.wait);
+  steps.set_data_seconds(seconds.data);
+  steps.set_compute_seconds(seconds.compute);
+  steps.set_wait_seconds(seconds.wait);
+  steps.set_sent_bytes(100 << 20);
+  steps.set_received_bytes(100 << 20);
+}
+
+std::vector<std::string> VerdictOf(const v1::ReadJobTimingResponse& timing) {
+  return StepVerdict(StepCosts(timing));
+}
+
+TEST(StepVerdictTest, SaysNothingBeforeTheFirstStep) {
+  v1::ReadJobTimingResponse timing;
+  EXPECT_THAT(VerdictOf(timing), IsEmpty());
+  timing.add_members()->set_member("worker-0");
+  EXPECT_THAT(VerdictOf(timing), IsEmpty());
+}
+
+TEST(StepVerdictTest, ComputingBoundsAJobWhoseWorkersMostlyCompute) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.data = 0.04, .compute = 4.8, .wait = 0.36});
+  Add(timing, "worker-1", {.data = 0.04, .compute = 4.6, .wait = 0.56});
+  EXPECT_THAT(VerdictOf(timing),
+              ElementsAre("compute-bound: worker-0 computes 92 % of a step (0.4 data + 48.0 "
+                          "compute + 3.6 wait = 52.0 ms a step). More workers, a faster device or "
+                          "a lower precision help"));
+}
+
+TEST(StepVerdictTest, TheOthersWaitForAStraggler) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.compute = 2, .wait = 3});
+  Add(timing, "worker-1", {.compute = 4.9, .wait = 0.1});
+  Add(timing, "worker-2", {.compute = 2, .wait = 3});
+  EXPECT_THAT(VerdictOf(timing),
+              ElementsAre("straggler: worker-1 needs 49.0 ms of its own for a step, the others "
+                          "20.0 ms (x2.4): they wait for it",
+                          StartsWith("compute-bound: worker-1")))
+      << "the others' waiting is no communication";
+}
+
+TEST(StepVerdictTest, CommunicationBoundsAJobWhoseSlowestWorkerWaits) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.compute = 1, .wait = 4});
+  Add(timing, "worker-1", {.compute = 1.1, .wait = 3.9});
+  EXPECT_THAT(VerdictOf(timing),
+              ElementsAre(AllOf(
+                  StartsWith("communication-bound: worker-1 waits 78 % of a step for parameters"),
+                  HasSubstr("it sends 1.0 MiB and receives 1.0 MiB a step, 40.0 MiB/s"))));
+}
+
+TEST(StepVerdictTest, ASlowDiskIsInput) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.data = 3, .compute = 2, .wait = 0.1});
+  EXPECT_THAT(VerdictOf(timing),
+              ElementsAre(StartsWith("input-bound: worker-0 waits 59 % of a step")));
+}
+
+}  // namespace
+}  // namespace muster::step_verdict_test
