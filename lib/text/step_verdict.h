@@ -1,4 +1,5 @@
-// What bounds the steps of a job, in words. `muster top` and the status page show the same lines.
+// Says in words what bounds the steps of a job. `muster top` and the status page show the same
+// lines.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/job/resource_name.h"
@@ -12,6 +13,7 @@
 #include "lib/version/build.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job.h"
+#include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/store/sqlite_store.h"
 
@@ -50,6 +52,27 @@ CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
     default:
       return {};  // an ended or suspended job holds no members
   }
+}
+
+// A queue may have thousands of jobs. Only this many without members are shown with their reason,
+// the oldest first.
+constexpr int kRestingJobsShownMax = 100;
+
+std::vector<CoordinatorMetrics::StateOfJob> StatesToShow(const JobRegistry::Turn& turn) {
+  std::vector<CoordinatorMetrics::StateOfJob> states;
+  int resting = 0;
+  for (const auto& [number, entry] : turn.jobs()) {
+    const v1::JobState state = entry->published->state();
+    if (IsTerminal(state)) continue;
+    if (!IsActive(state) && ++resting > kRestingJobsShownMax) continue;
+    const v1::Job view = turn.View(*entry, v1::JOB_VIEW_BASIC);
+    states.push_back({.job = JobIdOf(view.name()),
+                      .state = state,
+                      .reason = view.has_trouble()   ? view.trouble().reason()
+                                : view.has_waiting() ? view.waiting().reason()
+                                                     : view.reason()});
+  }
+  return states;
 }
 
 }  // namespace
@@ -254,6 +277,7 @@ void Coordinator::ExportMetrics() {
     metrics_->SetJob(JobIdOf(record.name()), record, entry->origin.first_step, has_trouble);
     metrics_->SetSteps(JobIdOf(record.name()), entry->job.Timing());
   }
+  metrics_->SetStates(StatesToShow(turn));
   for (const auto& [number, entry] : turn.jobs()) {
     const CoordinatorMetrics::Workers of_job = WorkersWanted(entry->job);
     wanted.min += of_job.min;

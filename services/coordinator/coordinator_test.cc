@@ -929,6 +929,8 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndTransitions) {
               HasSubstr("muster_job_transitions_total{from=\"preparing\",reason=\"STARTED\","
                         "to=\"running\"} 1"));
   EXPECT_THAT(running, HasSubstr("muster_job_running{job=\"line-1\"} 1"));
+  EXPECT_THAT(running, HasSubstr("muster_job_state{job=\"line-1\",reason=\"STARTED\","
+                                 "state=\"running\"} 1"));
   EXPECT_THAT(running, HasSubstr("muster_job_worker_step_seconds{job=\"line-1\",phase=\"compute\","
                                  "worker=\"w-0\"} 0.5"));
   EXPECT_THAT(running, HasSubstr("muster_job_recoveries_total{job=\"line-1\",lost=\"worker\","
@@ -989,6 +991,30 @@ TEST_F(CoordinatorTest, ReturnsTheLinksOfARunningJobByRank) {
 
   ASSERT_TRUE(coordinator_->CancelJob("jobs/line-1").ok());
   EXPECT_THAT(coordinator_->queries().ReadJobLinks(request)->members(), IsEmpty());
+}
+
+TEST_F(CoordinatorTest, ExportsTheStateOfEachJobWithItsReason) {
+  CreateRunning();
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_resources()->mutable_workers()->set_min(7);
+  spec.mutable_resources()->mutable_workers()->set_max(7);
+  const v1::Job queued = Create(spec);
+  Exchange(absl::Seconds(2));
+  const auto state = [](const char* job, const char* reason, const char* state) {
+    return HasSubstr(absl::StrCat("muster_job_state{job=\"", job, "\",reason=\"", reason,
+                                  "\",state=\"", state, "\"} 1\n"));
+  };
+  EXPECT_THAT(metrics_->Render(), AllOf(state("line-1", "STARTED", "running"),
+                                        state("line-2", "WAITS_FOR_WORKERS", "queued")));
+
+  ASSERT_TRUE(coordinator_->CancelJob(queued.name()).ok());
+  coordinator_->Detach(*members_.at("w-0").attachment, Coordinator::Departure::kOrderly);
+  members_.at("w-0").attachment.reset();  // the running job recovers
+  Exchange(absl::Seconds(2));
+  const std::string after = metrics_->Render();
+  EXPECT_THAT(after, Not(HasSubstr("muster_job_state{job=\"line-2\""))) << "it has ended";
+  EXPECT_THAT(after, Not(state("line-1", "STARTED", "running"))) << "the state before";
+  EXPECT_THAT(after, HasSubstr("muster_job_state{job=\"line-1\""));
 }
 
 TEST_F(CoordinatorTest, ExportsHowManyWorkersJobsWant) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "lib/status/status.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr char kHeartbeatAge[] = "muster_member_heartbeat_age_seconds";
 constexpr char kRecoveries[] = "muster_job_recoveries_total";
+constexpr char kState[] = "muster_job_state";
 constexpr char kLastCheckpointStep[] = "muster_checkpoint_last_success_step";
 constexpr char kLastCheckpointTime[] = "muster_checkpoint_last_success_timestamp_seconds";
 constexpr char kOther[] = "OTHER";
@@ -136,6 +138,24 @@ void CoordinatorMetrics::SetJobs(v1::JobState state, int count) {
       ->Gauge("muster_jobs", "Jobs by state.",
               {{"state", absl::AsciiStrToLower(v1::JobState_Name(state))}})
       .Set(count);
+}
+
+void CoordinatorMetrics::SetStates(const std::vector<StateOfJob>& jobs) {
+  absl::MutexLock lock(&mu_);
+  absl::flat_hash_map<std::string, prometheus::Gauge*> shown;
+  for (const StateOfJob& of : jobs) {
+    shown[of.job] =
+        &metrics_->Gauge(kState, "1, with the state of the job and its reason as labels.",
+                         {{"job", of.job},
+                          {"state", absl::AsciiStrToLower(v1::JobState_Name(of.state))},
+                          {"reason", BoundedReason(of.reason)}});
+    shown[of.job]->Set(1);
+  }
+  for (const auto& [job, gauge] : states_) {
+    const auto now = shown.find(job);
+    if (now == shown.end() || now->second != gauge) metrics_->Remove(kState, *gauge);
+  }
+  states_ = std::move(shown);
 }
 
 void CoordinatorMetrics::SetMembers(v1::Role role, MemberState state, int count) {
@@ -295,6 +315,7 @@ void CoordinatorMetrics::RestJob(const std::string& job) {
 void CoordinatorMetrics::ForgetJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
   Forget(job, /*checkpoints_too=*/true);
+  if (const auto state = states_.extract(job)) metrics_->Remove(kState, *state.mapped());
 }
 
 void CoordinatorMetrics::Forget(const std::string& job, bool checkpoints_too) {

@@ -33,6 +33,14 @@ class CoordinatorMetrics {
   void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetJobs(v1::JobState state, int count);
+  // Shows the state of each job that has not ended, with its reason: its trouble, why it waits, or
+  // why its state last changed. Jobs that are not in `jobs` lose their series.
+  struct StateOfJob {
+    std::string job;
+    v1::JobState state;
+    std::string reason;  // see CountTransition()
+  };
+  void SetStates(const std::vector<StateOfJob>& jobs) ABSL_LOCKS_EXCLUDED(mu_);
   // Attached: has an open stream. Draining: gets no new work and ends soon. Silent: its stream is
   // broken, and it may reattach until its lease expires. After that it is lost and not a member.
   enum class MemberState { kAttached, kDraining, kSilent };
@@ -122,6 +130,7 @@ class CoordinatorMetrics {
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
       ABSL_GUARDED_BY(mu_);  // by job, then by metric name
   StepGauges steps_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, prometheus::Gauge*> states_ ABSL_GUARDED_BY(mu_);  // by job
   absl::flat_hash_map<std::string, absl::flat_hash_set<prometheus::Counter*>> recoveries_
       ABSL_GUARDED_BY(mu_);                                                              // by job
   absl::flat_hash_map<std::string, CheckpointSeries> checkpoints_ ABSL_GUARDED_BY(mu_);  // by job
