@@ -91,6 +91,10 @@ TEST(MusterTest, BenchSyncMeasuresEverySizeWithRealPs) {
     }
   }
   EXPECT_EQ(Muster("bench sync --sizes 3 2>&1").exit_code, 2);
+
+  const Outcome table = Muster("bench sync --sizes 1K --steps 2 --rounds 1");
+  EXPECT_THAT(table.output, HasSubstr("MEDIAN Gbit/s  SLOWEST  FASTEST")) << "bits, not bytes";
+  EXPECT_THAT(table.output, HasSubstr("\nGbit/s of f32 gradients one way"));
 }
 
 TEST(MusterTest, BenchModelRefusesGpuOptionsOnACpu) {

@@ -332,7 +332,8 @@ std::string Microseconds(absl::Duration duration) {
 }
 
 std::string TableOf(const std::vector<SyncResult>& results, const SyncBenchOptions& options) {
-  Table table({"SIZE", "MESSAGES", "GB/S", "SLOWEST", "FASTEST", "ROUND TRIP", "TRANSPORT"});
+  Table table(
+      {"SIZE", "MESSAGES", "MEDIAN Gbit/s", "SLOWEST", "FASTEST", "ROUND TRIP", "TRANSPORT"});
   for (const SyncResult& r : results) {
     table.Add({SizeName(r.round.size),
                absl::StrCat(r.round.tensors * r.round.size / r.round.chunk_bytes, " x ",
@@ -342,11 +343,11 @@ std::string TableOf(const std::vector<SyncResult>& results, const SyncBenchOptio
                Microseconds(r.round_trip), r.transport});
   }
   return absl::StrFormat(
-      "%s\nGigabits per second of f32 gradients one way (push -> sum -> %s -> values), %d workers "
-      "together, %d ps with\n%d threads, poll %s, compression %s: median, slowest and fastest of "
-      "%d rounds. Round trip: median of one message alone.\n",
-      table.ToString(), options.optimizer, options.workers, options.ps, options.ps_threads,
-      options.poll, options.compression, options.rounds);
+      "%s\nGbit/s of f32 gradients one way (push -> sum -> %s -> values), all workers together: "
+      "median, slowest and\nfastest of %d rounds. Round trip: median of one message alone.\n"
+      "Workers: %d. Ps: %d. Threads of each ps: %d. Poll: %s. Compression: %s.\n",
+      table.ToString(), options.optimizer, options.rounds, options.workers, options.ps,
+      options.ps_threads, options.poll, options.compression);
 }
 
 google::protobuf::Struct MessageOf(const std::vector<SyncResult>& results,
@@ -376,7 +377,7 @@ google::protobuf::Struct MessageOf(const std::vector<SyncResult>& results,
   return message;
 }
 
-// Returns a line per size: bytes, Gb/s, microseconds.
+// Returns a line per size: bytes, Gbit/s, microseconds.
 std::string NamesOf(const std::vector<SyncResult>& results) {
   std::string text;
   for (const SyncResult& r : results) {

@@ -1,4 +1,4 @@
-// Measures a bare loop over a substrate. Prints Gb/s of payload in one direction, and the median
+// Measures a bare loop over a substrate. Prints Gbit/s of payload in one direction, and the median
 // round trip of one message in microseconds.
 #include <cstdio>
 #include <string>

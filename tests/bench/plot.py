@@ -157,7 +157,7 @@ def goodput(results, link):
     step = tick_step(top, 6)
     top = int(-(-top // step) * step)
     named = {"shm": "shared memory", "tcp": "TCP"}.get(link, link)
-    title = f"Goodput over {named}, Gb/s, by message size"
+    title = f"Goodput over {named}, Gbit/s, by message size"
     width, height, left, first = 370, 190, 48, 88
     parts = [text(left, 24, title, kind="title"),
              *legend(left, 48, [("a", "Muster", 90), ("b", "bare loop, one thread per side", 240), ("c", "best peer (ps-lite or BytePS)", 0)])]

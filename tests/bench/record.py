@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-TITLE = re.compile(r"(\d+) workers, (\d+) ps, (\w+), poll \w+: Gb/s, medians \(runs\), processors (near|far|unknown)$")
+TITLE = re.compile(r"(\d+) workers, (\d+) ps, (\w+), poll \w+: Gbit/s, medians \(runs\), processors (near|far|unknown)$")
 CELL = re.compile(r"([\d.]+)(?: us)?(?: \((\d+)\))?$")
 SIZE = re.compile(r"(\d+) ([KMG]?)i?B$")
 
@@ -66,7 +66,7 @@ def tables(lines):
             title = TITLE.match(line)
             if not title:
                 raise Unreadable(f"{where}: '{line}' is no title of sync.sh; expected "
-                                 "'N workers, N ps, LINK, poll P: Gb/s, medians (runs), processors near'")
+                                 "'N workers, N ps, LINK, poll P: Gbit/s, medians (runs), processors near'")
             continue
         texts = cells(line)
         if texts[0] == "size" or texts[0].startswith("4 KiB push"):
@@ -141,7 +141,7 @@ def main():
     now = datetime.datetime.now(datetime.timezone.utc)
     result = {"what": what, "date": flags.date or now.strftime("%Y-%m-%d"), "time": flags.time or now.strftime("%H:%M"),
               "machine": flags.machine or this_machine(), "command": flags.command, "commit": flags.commit or this_commit(),
-              "note": flags.note, "unit": "Gb/s" if what == "goodput" else "us", "tables": found}
+              "note": flags.note, "unit": "Gbit/s" if what == "goodput" else "us", "tables": found}
     sys.stdout.write(dump(result))
 
 

@@ -49,7 +49,7 @@ def recorded_from(printed):
 class Record(unittest.TestCase):
     def test_reads_the_goodput_that_sync_prints(self):
         result = json.loads(recorded_from(printed_by_sync("--members", "1,2", "--links", "tcp", "--sizes", "4K,1M")).stdout)
-        self.assertEqual((result["what"], result["unit"], result["commit"]), ("goodput", "Gb/s", "c0ffee"))
+        self.assertEqual((result["what"], result["unit"], result["commit"]), ("goodput", "Gbit/s", "c0ffee"))
         self.assertEqual([(table["link"], table["workers"], table["ps"], table["processors"]) for table in result["tables"]],
                          [("tcp", 1, 1, "near"), ("tcp", 2, 2, "near")])
         rows = result["tables"][0]["rows"]
@@ -65,14 +65,14 @@ class Record(unittest.TestCase):
                                                           "muster": {"value": 1.5, "runs": 2}, "bare_loop": {"value": 0.75, "runs": 2, "ratio": 2.0}})
 
     def test_leaves_out_what_was_not_measured(self):
-        table = ["1 workers, 1 ps, tcp, poll auto: Gb/s, medians (runs), processors far", "| size | Muster | bare tcp | ratio | peer | ratio |",
+        table = ["1 workers, 1 ps, tcp, poll auto: Gbit/s, medians (runs), processors far", "| size | Muster | bare tcp | ratio | peer | ratio |",
                  "|---:|---:|---:|---:|---:|---:|", "| 1 MiB | 46.85 (1) |  |  | 10 | 4.69 |", "| 2 MiB |  | 31.82 (5) |  | | |"]
         rows = record.tables(table)[1][0]["rows"]
         self.assertEqual(rows[0], {"bytes": 1 << 20, "muster": {"value": 46.85, "runs": 1}, "peer": {"value": 10.0, "ratio": 4.69}})
         self.assertEqual(rows[1], {"bytes": 2 << 20, "bare_tcp": {"value": 31.82, "runs": 5}})
 
     def test_refuses_what_it_cannot_read_and_says_where(self):
-        title = "1 workers, 1 ps, tcp, poll auto: Gb/s, medians (runs), processors far\n"
+        title = "1 workers, 1 ps, tcp, poll auto: Gbit/s, medians (runs), processors far\n"
         head = title + "| size | Muster | peer | ratio |\n|---:|---:|---:|---:|\n"
         for printed, reason in (("", "no table"),
                                 ("sync.sh: no bazel-bin\n", "line 1: 'sync.sh: no bazel-bin' is no title"),

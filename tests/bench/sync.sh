@@ -10,7 +10,7 @@
 # fastest of all, and "far" if neither did. If they disagree, the run is repeated, at most twice, and otherwise dropped. Medians of near
 # runs are compared with near ones, far with far.
 #
-# Goodput is payload in one direction in Gb/s, all workers together. "peer" is the best of ps-lite and BytePS on such a machine (Unix
+# Goodput is payload in one direction in Gbit/s, all workers together. "peer" is the best of ps-lite and BytePS on such a machine (Unix
 # sockets; TCP); they apply no optimizer. Muster waits as by default (--poll auto). The loops poll with one worker and one ps, and sleep
 # with two of each, because two cores cannot run four pollers. A message has at most 4 MiB on both sides; larger tensors are split.
 #
@@ -107,7 +107,7 @@ goodput() { # link, transport of muster, substrates, members, poll of muster, of
       for substrate in $3; do measure "$substrate" "$size" bare_goodput "$substrate" "$4" "$6" "$size"; done
     done
   done
-  awk -v substrates="$3" -v link="$1" -v title="$4 workers, $4 ps, $1, poll $5: Gb/s, medians (runs)" "$figures"'
+  awk -v substrates="$3" -v link="$1" -v title="$4 workers, $4 ps, $1, poll $5: Gbit/s, medians (runs)" "$figures"'
     function cell(where, who, size) {
       return count(figures[where, who, size]) ? sprintf("%.2f (%d)", median(figures[where, who, size]), count(figures[where, who, size])) : ""
     }
