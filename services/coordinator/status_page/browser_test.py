@@ -55,6 +55,9 @@ class Scene:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(timeout=20)
@@ -147,6 +150,16 @@ class PageTest(unittest.TestCase):
             self.assertIn("NON_FINITE_LOSS: the loss of step 17 is not finite; try a smaller learning rate", text)
             self.assertIn("failed", text)
             self.shown(scene, "#/jobs/nobody", until=f"{TEXT}.includes(\"there is no job 'nobody'\")")
+
+    def test_a_coordinator_that_is_gone_is_reported_once(self):
+        with Scene("running") as scene:
+            self.shown(scene, "#/jobs/char-gpt-1", until=PLOTS)
+            scene.stop()
+            self.tab.wait("document.querySelector('#connection').textContent == 'not connected'")
+            self.tab.value("(() => { location.hash = '#/queue'; })()")  # asks the coordinator
+            self.tab.wait("document.querySelector('#queue-view').checkVisibility()")
+            self.assertFalse(self.tab.value("fetch('/api/v1/jobs').then(() => true, () => false)"))
+            self.assertFalse(self.tab.value("document.querySelector('#fault').checkVisibility()"))
 
     def test_what_others_wrote_stays_text(self):
         with Scene("hostile") as scene:

@@ -46,11 +46,9 @@ absl::StatusOr<std::shared_ptr<ChangeFeed::Stream>> ChangeFeed::Open() {
   absl::MutexLock lock(&mu_);
   if (std::ssize(streams_) >= options_.streams_max) {
     stream->dropped_ = true;
-    return WithReason(
-        absl::ResourceExhaustedError(absl::StrCat(options_.streams_max,
-                                                  " pages listen for changes already, as many as "
-                                                  "may; close one, or ask /api/v1/jobs again")),
-        "TOO_MANY_CALLS");
+    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                          options_.streams_max, " pages listen for changes, the limit")),
+                      "TOO_MANY_CALLS");
   }
   streams_.push_back(stream.get());
   auto begun = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return follows_ || closed_; };

@@ -29,9 +29,7 @@ bool IsFromElsewhere(const HttpRequest& request) {
 }
 
 absl::Status NoCredentials() {
-  return WithReason(absl::UnauthenticatedError("no credentials: give a token, as 'Authorization: "
-                                               "Bearer TOKEN', or sign in on the page"),
-                    "NO_CREDENTIALS");
+  return WithReason(absl::UnauthenticatedError("the request has no token"), "NO_CREDENTIALS");
 }
 
 HttpResponse Refuse(int status, const absl::Status& why) {
@@ -59,7 +57,7 @@ absl::Status PageAccess::Judge(const HttpRequest& request) const {
   }
   if (absl::string_view authorization = request.Header("authorization"); !authorization.empty()) {
     if (absl::ConsumePrefix(&authorization, "Bearer ")) return check_(authorization);
-    return WithReason(absl::UnauthenticatedError("Authorization: 'Bearer TOKEN' is understood"),
+    return WithReason(absl::UnauthenticatedError("the Authorization header has no bearer token"),
                       "TOKEN_INVALID");
   }
   for (absl::string_view cookie : absl::StrSplit(request.Header("cookie"), ';')) {

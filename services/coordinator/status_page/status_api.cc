@@ -153,7 +153,8 @@ absl::StatusOr<HttpResponse> StatusApi::Jobs(const HttpRequest& request) {
   for (const std::string& name : ListOf(request, "states")) {
     v1::JobState state;
     if (!v1::JobState_Parse(name, &state)) {
-      return Invalid(absl::StrCat("states: there is no state '", name, "'; RUNNING is one"));
+      return Invalid(
+          absl::StrCat("states: no state '", name, "'; states are QUEUED, RUNNING and so on"));
     }
     wanted.add_states(state);
   }
@@ -216,9 +217,7 @@ absl::StatusOr<HttpResponse> StatusApi::File(const std::string& checkpoint,
     absl::MutexLock lock(&mu_);
     if (downloads_ >= kDownloadsMax) {
       return WithReason(absl::ResourceExhaustedError(
-                            absl::StrCat(kDownloadsMax,
-                                         " files are being downloaded from the page already; "
-                                         "`muster checkpoint export` fetches whole checkpoints")),
+                            absl::StrCat(kDownloadsMax, " files are being downloaded, the limit")),
                         "TOO_MANY_CALLS");
     }
     ++downloads_;
@@ -252,10 +251,9 @@ absl::StatusOr<HttpResponse> StatusApi::Log(const std::string& member, const Htt
   {
     absl::MutexLock lock(&mu_);
     if (log_readers_ == kLogReadersMax) {
-      return WithReason(
-          absl::ResourceExhaustedError(absl::StrCat(
-              kLogReadersMax, " logs are being read by the page already; `muster logs` reads too")),
-          "TOO_MANY_CALLS");
+      return WithReason(absl::ResourceExhaustedError(
+                            absl::StrCat(kLogReadersMax, " logs are being read, the limit")),
+                        "TOO_MANY_CALLS");
     }
     ++log_readers_;
   }

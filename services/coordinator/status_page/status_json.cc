@@ -42,14 +42,20 @@ void AppendPoint(const SeriesPoint& point, std::string& text) {
   text += ']';
 }
 
-absl::string_view WhatToTry(const std::string& reason) {
+// Returns the remedy. Messages of the page state only the fault, so that a reader of both sees no
+// remedy twice.
+std::string WhatToTry(const std::string& reason) {
   if (reason == "NO_CREDENTIALS" || reason == "TOKEN_INVALID") {
-    return "sign in with a token: an admin makes one with `muster token create NAME --scope read`";
+    return "sign in on the page, or send the header 'Authorization: Bearer TOKEN'; an admin makes "
+           "a token with `muster token create NAME --scope read`";
   }
-  if (reason == "JOB_NOT_FOUND") return "/api/v1/jobs lists the jobs that there are";
-  if (reason == "TOO_MANY_CALLS") return "try again in a while";
-  if (reason == "INVALID_REQUEST") return "docs/status_page.md has every path and its parameters";
-  return "docs/operations/reasons.md says of every reason what to do";
+  if (reason == "JOB_NOT_FOUND") return "/api/v1/jobs lists all jobs";
+  if (reason == "TOO_MANY_CALLS") return "close one, or try again later";
+  if (reason == "INVALID_REQUEST" || reason == "PATH_NOT_FOUND") {
+    return "docs/status_page.md lists every path and its parameters";
+  }
+  return absl::StrCat("docs/operations/reasons.md explains ",
+                      reason.empty() ? "every reason" : reason);
 }
 
 }  // namespace

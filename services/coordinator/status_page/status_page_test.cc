@@ -19,6 +19,7 @@
 #include "lib/text/step_verdict.h"
 #include "nlohmann/json.hpp"
 #include "services/coordinator/status_page/fake_status.h"
+#include "services/coordinator/status_page/status_json.h"
 
 namespace muster::status_page_test {
 namespace {
@@ -394,6 +395,9 @@ TEST(PageAccessTest, WithTlsTheCookieIsNeverSentWithoutTls) {
             "Secure");
   HttpRequest request{.headers = {{"Host", "anything"}, {"Cookie", "muster=muster.t-1.good"}}};
   EXPECT_EQ(ReasonOf(access.Admit(request)), "NO_CREDENTIALS");
+  const json refused = json::parse(ToJson(access.Admit(request)));
+  EXPECT_EQ(refused["what"], "the request has no token");
+  EXPECT_THAT(refused["try"].get<std::string>(), HasSubstr("sign in on the page"));
   request.headers[1].second = "__Host-muster=muster.t-1.good";
   EXPECT_TRUE(access.Admit(request).ok());
 }
@@ -460,6 +464,8 @@ TEST_F(StatusPageTest, StreamsAreLimitedAndEndWithThePage) {
   const HttpAnswer third = Get("/api/v1/events");
   EXPECT_EQ(third.status, 429);
   EXPECT_EQ(json::parse(third.body)["reason"], "TOO_MANY_CALLS");
+  EXPECT_THAT(json::parse(third.body)["what"].get<std::string>(), Not(HasSubstr("close one")))
+      << "`try` has the remedy";
   EXPECT_EQ(Get("/api/v1/jobs").status, 200);
   page_.reset();
   one.ReadAll();  // returns, because the stream ends

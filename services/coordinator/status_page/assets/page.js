@@ -74,7 +74,8 @@ class Refused extends Error {
 }
 
 async function ask(path) {
-  const answer = await fetch(`/api/v1/${path}`, {headers: {Accept: 'application/json'}});
+  const answer = await fetch(`/api/v1/${path}`, {headers: {Accept: 'application/json'}}).catch(() => null);
+  if (!answer) throw new Refused(0, {what: 'the coordinator does not answer'});
   const body = await answer.json().catch(() => ({}));
   if (answer.ok) return body;
   if (answer.status === 401) showLogin();
@@ -155,7 +156,8 @@ function showRoute() {
 }
 
 function showFault(error) {
-  if (error.status === 401) return;
+  // The form for signing in and the state of the connection show these two.
+  if (error.status === 401 || error.status === 0) return;
   const fault = byId('fault');
   fault.replaceChildren(foreign(error.message), error.hint ? ` – ${error.hint}` : '');
   fault.hidden = false;
@@ -416,6 +418,7 @@ function closeJob() {
   byId('charts').replaceChildren();
   byId('job-head').replaceChildren();
   byId('job-tiles').replaceChildren();
+  byId('verdict').hidden = true;
 }
 
 async function loadJob() {
@@ -681,12 +684,14 @@ const PHASES = [
 
 function renderSteps() {
   const workers = ((view.timing && view.timing.members) || []).filter((worker) => worker.timing && Number(worker.timing.steps) > 0);
+  const verdict = (view.timing && view.timing.verdict) || [];
+  byId('verdict').hidden = verdict.length === 0;
+  byId('verdict').replaceChildren(...verdict.map((line) => el('p', {}, foreign(line))));
   byId('steps-card').hidden = workers.length === 0;
   if (workers.length === 0) return;
   const mean = (worker) => (worker.timing.step_seconds || 0) / Number(worker.timing.steps);
   const longest = Math.max(...workers.map(mean), 1e-9);
   byId('steps').replaceChildren(
-    ...(view.timing.verdict || []).map((line) => el('p', {className: 'verdict'}, foreign(line))),
     el('ul', {className: 'legend'}, ...PHASES.map(([name], i) =>
       el('li', {}, svg('svg', {viewBox: '0 0 18 4'}, svg('rect', {class: `phase-${i}`, width: 18, height: 4, rx: 2})), name))),
     ...workers.map((worker) => {
@@ -825,6 +830,7 @@ function follow() {
   live = new EventSource('/api/v1/events');
   live.addEventListener('hello', () => {
     setConnection('live', 'live');
+    byId('fault').hidden = true;
     loadAll().catch(showFault);
   });
   live.addEventListener('job', (event) => {
