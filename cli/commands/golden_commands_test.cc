@@ -954,9 +954,9 @@ TEST_F(GoldenCommandsTest, Metrics) {
             "step,loss,evaluation_loss\n0,4,\n1,3,\n2,2,2.5\n3,1,\n");
   const std::string text = Run({"metrics", "line-1"});
   EXPECT_THAT(text, HasSubstr("       4 |****"));
-  EXPECT_THAT(text, HasSubstr("SERIES           FIRST  LAST  LEAST  GREATEST  LAST STEP\n"
-                              "loss             4      1     1      4         3\n"
-                              "evaluation_loss  2.5    2.5   2.5    2.5       2\n"));
+  EXPECT_THAT(text, HasSubstr("SERIES           FIRST  LAST  MIN  MAX  LAST STEP\n"
+                              "loss             4      1     1    4    3\n"
+                              "evaluation_loss  2.5    2.5   2.5  2.5  2\n"));
   const std::string folder = ::testing::TempDir() + "/runs";
   EXPECT_EQ(Run({"metrics", "line-1", "--tensorboard", folder}),
             folder + "/events.out.tfevents.1800000000.line-1\n");
@@ -972,8 +972,9 @@ TEST_F(GoldenCommandsTest, Metrics) {
 TEST_F(GoldenCommandsTest, Top) {
   EXPECT_EQ(
       Run({"top", "line-1", "--once"}),
-      "WORKER    STEPS  STEP ms  DATA  COMPUTE  WAIT  SENT  RECEIVED  SAMPLES/S\n"
-      "worker-0  10     100.0    0.0   90.0     10.0  0 B   0 B       80\n"
+      "WORKER    STEPS  STEP ms  DATA ms  COMPUTE ms  WAIT ms  SENT/STEP  RECEIVED/STEP  "
+      "SAMPLES/S\n"
+      "worker-0  10     100.0    0.0      90.0        10.0     0 B        0 B            80\n"
       "compute-bound: worker-0 computes 90 % of a step (0.0 data + 90.0 compute + 10.0 wait = "
       "100.0 ms a step). More workers, a faster device or a lower precision help\n");
 }
@@ -1067,8 +1068,10 @@ TEST_F(GoldenCommandsTest, AnInterruptedDownloadLeavesNothing) {
 
 TEST_F(GoldenCommandsTest, TheCurrentContextAppliesUnlessAServerIsNamed) {
   ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"context", "list"}), "  NAME  SERVER  TLS  TOKEN FILE\n");
   EXPECT_EQ(Run({"context", "add", "here"}), "here\n");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "no contexts; `muster context add NAME --server HOST:PORT` adds one\n"
             "to use it by default: muster context use here\n");
   EXPECT_THAT(Run({"context", "list"}), HasSubstr(absl::StrCat("\n  here  ", address(), " ")));
 

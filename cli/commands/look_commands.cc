@@ -399,7 +399,7 @@ absl::Status WriteTensorBoard(CoordinatorClient& client, const MetricsOptions& o
 }
 
 std::string MetricTable(const v1::ReadJobMetricsResponse& metrics) {
-  Table table({"SERIES", "FIRST", "LAST", "LEAST", "GREATEST", "LAST STEP"});
+  Table table({"SERIES", "FIRST", "LAST", "MIN", "MAX", "LAST STEP"});
   for (const v1::MetricSeries& series : metrics.series()) {
     if (series.values().empty()) continue;
     double least = std::numeric_limits<double>::infinity(), greatest = -least;

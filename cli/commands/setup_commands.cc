@@ -158,6 +158,9 @@ absl::Status ListContexts(const Session& session) {
     absl::StrAppend(&names, name, "\n");
   }
   session.Print(report, table.ToString(), names);
+  if (contexts.by_name.empty()) {
+    std::fprintf(stderr, "no contexts; `muster context add NAME --server HOST:PORT` adds one\n");
+  }
   return absl::OkStatus();
 }
 

@@ -381,10 +381,12 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
   AddLine(text, "Checkpoint", CheckpointIdOf(job.checkpoint()));
   for (const std::string& warning : job.warnings()) AddLine(text, "Warning", warning);
   absl::StrAppend(&text, "Spec\n", Indented(ToYaml(job.spec())));
-  absl::StrAppend(&text, "Events\n");
+  Table table({"TIME", "STATE", "REASON", "MESSAGE"});
   for (const v1::JobEvent& event : Folded(events)) {
-    absl::StrAppend(&text, "  ", EventLine(event), "\n");
+    table.Add({FormatUtc(ToTime(event.time())), v1::JobState_Name(event.state()), event.reason(),
+               event.message()});
   }
+  absl::StrAppend(&text, "Events\n", Indented(table.ToString()));
   return text;
 }
 

@@ -141,8 +141,8 @@ TEST(OutputTest, DescriptionHasSpecAndEvents) {
   EXPECT_THAT(text, HasSubstr("Name               char-gpt-1\nState              RUNNING\n"));
   EXPECT_THAT(text, HasSubstr("Workers            worker-0, worker-1\n"));
   EXPECT_THAT(text, HasSubstr("Spec\n  name: char-gpt\n  resources:\n    workers:\n"));
-  EXPECT_THAT(text,
-              HasSubstr("Events\n  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps"));
+  EXPECT_THAT(text, HasSubstr("Events\n  TIME                     STATE    REASON   MESSAGE\n"
+                              "  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps\n"));
 }
 
 TEST(OutputTest, ShowsTheTimeLimitsThatAreRunning) {

@@ -52,12 +52,13 @@ std::string TimingText(const std::string& job, const v1::ReadJobTimingResponse& 
     return absl::StrCat(job, ": no worker has finished a step yet, or the job does not run\n");
   }
   const bool split = std::ranges::any_of(costs, [](const auto& cost) { return cost.forward > 0; });
-  std::vector<std::string> header = {"WORKER", "STEPS", "STEP ms", "DATA"};
-  for (const char* column : split ? std::vector<const char*>{"FORWARD", "BACKWARD"}
-                                  : std::vector<const char*>{"COMPUTE"}) {
+  std::vector<std::string> header = {"WORKER", "STEPS", "STEP ms", "DATA ms"};
+  for (const char* column : split ? std::vector<const char*>{"FORWARD ms", "BACKWARD ms"}
+                                  : std::vector<const char*>{"COMPUTE ms"}) {
     header.emplace_back(column);
   }
-  for (const char* column : {"WAIT", "SENT", "RECEIVED", "SAMPLES/S"}) header.emplace_back(column);
+  for (const char* column : {"WAIT ms", "SENT/STEP", "RECEIVED/STEP", "SAMPLES/S"})
+    header.emplace_back(column);
   Table table(std::move(header));
   for (const StepCost& cost : costs) {
     std::vector<std::string> row = {cost.worker, absl::StrCat(cost.steps), Millis(cost.step),

@@ -16,8 +16,8 @@ v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
 // is one, and whether input, computation or communication bounds the job, with the arithmetic. If
 // no worker has finished a step, it says so.
 //
-//   WORKER    STEPS  STEP  DATA  FORWARD  BACKWARD  WAIT  SAMPLES/S
-//   worker-0    120  52.1   0.4     20.3      28.0   3.4        307
+//   WORKER    STEPS  STEP ms  DATA ms  FORWARD ms  BACKWARD ms  WAIT ms  SENT/STEP  ...
+//   worker-0  120    52.1     0.4      20.3        28.0         3.4      1.0 MiB    ...
 std::string TimingText(const std::string& job, const v1::ReadJobTimingResponse& timing);
 
 }  // namespace muster::cli

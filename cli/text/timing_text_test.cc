@@ -38,24 +38,28 @@ TEST(TimingTextTest, ShowsEveryWorkerAndWhatBoundsTheJob) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.data = 0.04, .compute = 4.8, .wait = 0.36}, /*forward=*/2.0);
   Add(timing, "worker-1", {.data = 0.04, .compute = 4.6, .wait = 0.56}, /*forward=*/1.9);
-  EXPECT_EQ(
-      TimingText("char-gpt-7", timing),
-      "WORKER    STEPS  STEP ms  DATA  FORWARD  BACKWARD  WAIT  SENT     RECEIVED  SAMPLES/S\n"
-      "worker-0  100    52.0     0.4   20.0     28.0      3.6   1.0 MiB  1.0 MiB   308\n"
-      "worker-1  100    52.0     0.4   19.0     27.0      5.6   1.0 MiB  1.0 MiB   308\n"
-      "compute-bound: worker-0 computes 92 % of a step (0.4 data + 48.0 compute + 3.6 wait = "
-      "52.0 ms a step). More workers, a faster device or a lower precision help\n");
+  EXPECT_EQ(TimingText("char-gpt-7", timing),
+            "WORKER    STEPS  STEP ms  DATA ms  FORWARD ms  BACKWARD ms  WAIT ms  SENT/STEP  "
+            "RECEIVED/STEP  SAMPLES/S\n"
+            "worker-0  100    52.0     0.4      20.0        28.0         3.6      1.0 MiB    1.0 "
+            "MiB        308\n"
+            "worker-1  100    52.0     0.4      19.0        27.0         5.6      1.0 MiB    1.0 "
+            "MiB        308\n"
+            "compute-bound: worker-0 computes 92 % of a step (0.4 data + 48.0 compute + 3.6 wait = "
+            "52.0 ms a step). More workers, a faster device or a lower precision help\n");
 }
 
 TEST(TimingTextTest, WithoutTheForwardPassThereIsOneColumnForComputing) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.compute = 2, .wait = 3});
   Add(timing, "worker-1", {.compute = 4.9, .wait = 0.1});
-  EXPECT_EQ(TimingText("a-1", timing),
-            "WORKER    STEPS  STEP ms  DATA  COMPUTE  WAIT  SENT     RECEIVED  SAMPLES/S\n"
-            "worker-0  100    50.0     0.0   20.0     30.0  1.0 MiB  1.0 MiB   320\n"
-            "worker-1  100    50.0     0.0   49.0     1.0   1.0 MiB  1.0 MiB   320\n" +
-                absl::StrJoin(StepVerdict(StepCosts(timing)), "\n") + "\n");
+  EXPECT_EQ(
+      TimingText("a-1", timing),
+      "WORKER    STEPS  STEP ms  DATA ms  COMPUTE ms  WAIT ms  SENT/STEP  RECEIVED/STEP  "
+      "SAMPLES/S\n"
+      "worker-0  100    50.0     0.0      20.0        30.0     1.0 MiB    1.0 MiB        320\n"
+      "worker-1  100    50.0     0.0      49.0        1.0      1.0 MiB    1.0 MiB        320\n" +
+          absl::StrJoin(StepVerdict(StepCosts(timing)), "\n") + "\n");
 }
 
 TEST(TimingTextTest, SinceReturnsTheDifferenceIfThereIsOne) {
