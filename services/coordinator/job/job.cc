@@ -10,6 +10,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
+#include "lib/text/byte_text.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job_refusals.h"
 #include "services/coordinator/job/job_state.h"
@@ -1050,7 +1051,7 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
   trouble_.reset();
   if (checkpoints_.Committed(checkpoint.step(), now)) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
-       absl::StrCat(CheckpointIdOf(checkpoint.name()), ", ", checkpoint.size_bytes(), " bytes"),
+       absl::StrCat(CheckpointIdOf(checkpoint.name()), ", ", FormatBytes(checkpoint.size_bytes())),
        now);
   if (state() == v1::RECOVERING) return LetLeave(now);
   if (state() != v1::RUNNING) return;
