@@ -17,7 +17,7 @@ model: {zoo: {name: lenet, args: {classes: 10}}}
 data: {idx: {images: IMAGES, labels: LABELS, holdout: 0.15}, batch_size: 64}
 training: {steps: 100000, optimizer: {adam: {learning_rate: 1e-3}}, clip: {global_norm: 100}, evaluate_every_steps: 40}
 resources: {workers: {min: 2, max: 2}, ps: 2}
-checkpoint: {every_steps: 20, keep_last: 2}
+checkpoint: {every_steps: EVERY, keep_last: 2}
 """
 
 
@@ -87,10 +87,11 @@ class ObservedCluster:
         """Of every member, until what has happened by now is in two of them: rates need as many."""
         self.await_value("min(timestamp(up))", time.time() + 5)
 
-    def train(self, until_step):
+    def train(self, until_step, checkpoint_every=20):
         """Submits the job and waits until it is at this step and has written a checkpoint. Its name."""
         spec = self.folder / "job.yaml"
-        spec.write_text(JOB.replace("IMAGES", str(self.examples / "data/mnist/t10k-images-idx3-ubyte.gz"))
+        spec.write_text(JOB.replace("EVERY", str(checkpoint_every))
+                        .replace("IMAGES", str(self.examples / "data/mnist/t10k-images-idx3-ubyte.gz"))
                         .replace("LABELS", str(self.examples / "data/mnist/t10k-labels-idx1-ubyte.gz")), encoding="utf-8")
         self.run("submit", str(spec))
         self.await_value("muster_job_step", until_step)
