@@ -207,7 +207,7 @@ def draw(cluster, name, begin, end):
 
 def main():
     programs = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "bazel-bin")
-    # In memory, because the disk of a machine that builds may be nearly full.
+    # The folder is in memory, because the disk of a machine that builds may be nearly full.
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, \
             observed_cluster.ObservedCluster(programs / "cli/muster", folder, ROOT / "examples") as cluster:
         photograph(cluster, sys.argv[2:] or list(generate.DASHBOARDS))
