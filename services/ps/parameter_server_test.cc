@@ -312,7 +312,8 @@ TEST_F(ParameterServerTest, RefusesAJobBeyondItsMemory) {
   Prepare(large);
   const v1::JobReport report = AwaitState(large, v1::MEMBER_FAILED);
   EXPECT_EQ(report.error().reason(), "MEMORY_EXHAUSTED");
-  EXPECT_NE(report.error().message().find("ps-0"), std::string::npos);
+  EXPECT_EQ(report.error().message().find("ps-0: "), std::string::npos)
+      << "the coordinator adds the member";
   options.job_number = 8;
   options.parameters = {100};
   const v1::JobPlan small = MakeTestPlan(options);

@@ -561,7 +561,7 @@ void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
     state_ = v1::MEMBER_FAILED;
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    error_.set_message(Printable(absl::StrCat(environment_.member, ": ", status.message())));
+    error_.set_message(Printable(status.message()));  // the coordinator adds the member
     error_.set_step(LowestVersion());
     error_.set_culprit(culprit == environment_.member ? "" : culprit);
   }

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
@@ -172,13 +171,13 @@ void WorkerJob::FailWith(const absl::Status& status) {
     const int64_t step = trainer_ ? trainer_->failed_step() : options_.plan->first_step();
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    // The message may contain a file name that is not valid UTF-8.
-    error_.set_message(Printable(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
-                                              ", step ", step, ": ", status.message())));
+    // The coordinator adds the member and the step. The message may contain a file name that is not
+    // valid UTF-8.
+    error_.set_message(Printable(status.message()));
     error_.set_step(step);
     if (trainer_) error_.set_culprit(trainer_->culprit());
-    LOG(ERROR) << job() << " generation " << generation() << ": " << error_.reason() << ": "
-               << error_.message();
+    LOG(ERROR) << job() << " generation " << generation() << " failed at step " << step << ": "
+               << error_.reason() << ": " << error_.message();
   }
   Enter(v1::MEMBER_FAILED);
 }

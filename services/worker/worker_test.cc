@@ -29,6 +29,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 using Fate = InProcessNetwork::Fate;
 
 // Drives one worker as the coordinator does.
@@ -362,7 +364,8 @@ TEST(WorkerTest, ALostPsFailsTheJobWithTheCulpritsName) {
   EXPECT_EQ(failed.error().reason(), "PS_UNREACHABLE");
   EXPECT_EQ(failed.error().culprit(), "ps-1");
   EXPECT_EQ(failed.error().step(), 3);
-  EXPECT_THAT(failed.error().message(), HasSubstr("worker-0, step 3: "));
+  EXPECT_THAT(failed.error().message(), Not(StartsWith("worker-0")))
+      << "the coordinator adds the member and the step";
   EXPECT_EQ(failed.error().code(), static_cast<int>(absl::StatusCode::kUnavailable));
 }
 
@@ -456,7 +459,6 @@ TEST(WorkerTest, AModelThatExceedsMemoryFailsThePreparation) {
   const v1::JobReport failed = driven.Await(v1::MEMBER_FAILED);
   EXPECT_EQ(failed.error().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(failed.error().reason(), "MEMORY_EXHAUSTED");
-  EXPECT_THAT(failed.error().message(), HasSubstr(plan->workers(0).member()));
   EXPECT_THAT(failed.error().message(), HasSubstr("use fewer parameters"));
   driven.Release();
 }
