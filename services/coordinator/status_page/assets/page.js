@@ -250,7 +250,7 @@ function makeRow(job) {
       bar.value = progress.share;
       text.textContent = progress.total
         ? `${count(progress.step)} of ${count(progress.total)} (${Math.floor(progress.share * 100)} %)${Number.isFinite(progress.remaining) && now.state === 'RUNNING' ? `, ${span(progress.remaining)} left` : ''}`
-        : (progress.step ? `step ${count(progress.step)}` : 'not begun');
+        : (progress.step ? `step ${count(progress.step)}` : 'not started');
       loss.textContent = figure(progress.loss);
       rate.textContent = now.state === 'RUNNING' ? figure(progress.rate) : '–';
       reason.replaceChildren(explains(now) ? foreign(why(now)) : '');
@@ -326,10 +326,10 @@ function renderMembers() {
   byId('members').hidden = members.length === 0;
   byId('no-members').hidden = members.length > 0;
   byId('members').tBodies[0].replaceChildren(...members.map((member) => {
-    const serves = el('td', {className: 'wide', 'data-label': 'Does'});
+    const serves = el('td', {className: 'wide', 'data-label': 'Jobs'});
     const its = member.jobs || [];
     its.forEach((job, i) => serves.append(i ? ', ' : '', el('a', {href: `#/jobs/${encodeURIComponent(job.replace(/^jobs\//, ''))}`}, foreign(job.replace(/^jobs\//, '')))));
-    if (its.length === 0) serves.append(el('span', {className: 'muted'}, 'waits for a job'));
+    if (its.length === 0) serves.append(el('span', {className: 'muted'}, 'idle'));
     if (member.leaving) serves.append(el('span', {className: 'muted'}, ' (leaving)'));
     const age = (Date.now() - moment(member.report_time)) / 1000;
     return el('tr', {},
