@@ -131,7 +131,7 @@ TEST(MusterTest, ALocalClusterRunsJobsUntilItIsStopped) {
   ASSERT_EQ(Muster("local up --ps 1 --workers 1").exit_code, 0);
   const Outcome larger = Muster("local up --ps 2 2>&1");
   EXPECT_EQ(larger.exit_code, 6);
-  EXPECT_THAT(larger.output, HasSubstr("a local cluster with 1 ps and 1 workers"));
+  EXPECT_THAT(larger.output, HasSubstr("a local cluster with 1 ps and 1 worker ("));
 
   EXPECT_EQ(Muster("members -o name").output, "ps-0\nworker-0\n");
   EXPECT_EQ(Muster("submit examples/linear.yaml --wait -o name").output, "linear-1\n");

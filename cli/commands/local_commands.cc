@@ -37,8 +37,9 @@ constexpr absl::Duration kAttachTimeout = absl::Seconds(60);
 constexpr absl::Duration kStopGrace = absl::Seconds(35);
 
 std::string SizeText(const LocalCluster& cluster) {
-  return absl::StrCat(cluster.options().ps, " ps and ", cluster.options().workers,
-                      " workers (devices ", cluster.options().devices, ")");
+  const LocalCluster::Options& size = cluster.options();
+  return absl::StrCat(size.ps, " ps and ", size.workers, size.workers == 1 ? " worker" : " workers",
+                      " (devices ", size.devices, ")");
 }
 
 bool IsAsWanted(const LocalCluster& cluster, const UpOptions& options) {

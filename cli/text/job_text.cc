@@ -403,7 +403,7 @@ bool TrainedWell(const v1::Job& job) {
 std::string JobSummary(const v1::Job& job, const std::string& checkpoint) {
   const v1::JobProgress& progress = job.progress();
   std::string text = absl::StrCat(v1::JobState_Name(job.state()), "  ", JobIdOf(job.name()), "  ",
-                                  progress.step(), " steps");
+                                  progress.step(), progress.step() == 1 ? " step" : " steps");
   if (job.has_start_time() && job.has_end_time()) {
     absl::StrAppend(&text, " in ", FormatClock(ToTime(job.end_time()) - ToTime(job.start_time())));
   }

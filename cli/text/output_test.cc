@@ -127,6 +127,9 @@ TEST(OutputTest, JobSummary) {
             "evaluation loss    1.235\n"
             "accuracy           97.80 %\n"
             "checkpoint         /tmp/step-00002000\n");
+  v1::Job short_job = FinishedJob();
+  short_job.mutable_progress()->set_step(1);
+  EXPECT_THAT(JobSummary(short_job, ""), HasSubstr("  1 step in 00:01:05\n"));
 }
 
 TEST(OutputTest, DescriptionHasSpecAndEvents) {

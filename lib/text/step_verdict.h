@@ -1,5 +1,4 @@
-// Says in words what bounds the steps of a job. `muster top` and the status page show the same
-// lines.
+// The sentences about what bounds the steps of a job. `muster top` and the status page show them.
 #pragma once
 
 #include <cstdint>
