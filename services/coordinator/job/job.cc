@@ -10,7 +10,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
-#include "lib/text/byte_text.h"
+#include "lib/text/byte_size.h"
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job_refusals.h"
 #include "services/coordinator/job/job_state.h"
