@@ -381,7 +381,7 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSa
   int64_t resumed_at = 0;
   for (const char* member : {"ps-1", "ps-0"}) {
     SCOPED_TRACE(member);
-    // The second step of a generation waits until every backup is filled.
+    // The second step of a generation waits until every replica is filled.
     AwaitMoreSteps(cluster, job, kEarly);
     gone_at.push_back(resumed_at + kEarly);
     const v1::Job before = cluster.Get(job);

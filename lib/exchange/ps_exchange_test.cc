@@ -675,7 +675,7 @@ TEST(PsExchangeTest, ChunksThatWaitAtTheEndAreRemovedFromTheMetrics) {
   EXPECT_EQ(worker.exchange_metrics.queued_chunks.Value(), 0);
 }
 
-FakePs::Options JobWithABackup() {
+FakePs::Options JobWithAReplica() {
   FakePs::Options job = Job(/*workers=*/1, /*shards=*/2);
   job.spec.mutable_sync()->set_backup_workers(1);
   return job;
@@ -683,7 +683,7 @@ FakePs::Options JobWithABackup() {
 
 TEST(PsExchangeTest, OvertakenWorkerCatchesUpToOneVersion) {
   InProcessNetwork network;
-  FakePs ps(network, JobWithABackup());
+  FakePs ps(network, JobWithAReplica());
   Member worker(network, ps);
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
   ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
@@ -711,7 +711,7 @@ TEST(PsExchangeTest, OvertakenWorkerCatchesUpToOneVersion) {
 
 TEST(PsExchangeTest, TimeoutOfCatchingUpNamesTheMissingChunk) {
   InProcessNetwork network;
-  FakePs ps(network, JobWithABackup());
+  FakePs ps(network, JobWithAReplica());
   Member worker(network, ps,
                 [](auto& options) { options.answer_timeout = absl::Milliseconds(200); });
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
@@ -733,7 +733,7 @@ TEST(PsExchangeTest, TimeoutOfCatchingUpNamesTheMissingChunk) {
 
 TEST(PsExchangeTest, WorkerTakesPartAgainAfterCatchingUp) {
   InProcessNetwork network;
-  FakePs ps(network, JobWithABackup());
+  FakePs ps(network, JobWithAReplica());
   Member worker(network, ps);
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
   int64_t step = 0;
@@ -761,7 +761,7 @@ TEST(PsExchangeTest, WorkerTakesPartAgainAfterCatchingUp) {
 
 TEST(PsExchangeTest, LateWorkerFetchesTheCurrentVersion) {
   InProcessNetwork network;
-  FakePs ps(network, JobWithABackup());
+  FakePs ps(network, JobWithAReplica());
   for (int s = 0; s < 2; ++s) ps.shard(s).Overtake(5);
   Member worker(network, ps);
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 
 namespace muster {
 namespace {
@@ -117,14 +117,14 @@ std::vector<PeerId>& InstalledShard::SeatsOf(LinkRole role) {
       return workers_;
     case LinkRole::kShard:
       return shards_;
-    case LinkRole::kBackup:
-      return backup_;
+    case LinkRole::kReplica:
+      return replica_;
   }
   return workers_;
 }
 
 bool InstalledShard::HasSeat(const Seat& seat) const {
-  return seat.role != LinkRole::kBackup && seat.index < SeatsOf(seat.role).size();
+  return seat.role != LinkRole::kReplica && seat.index < SeatsOf(seat.role).size();
 }
 
 PeerId InstalledShard::PeerAt(const Seat& seat) const { return SeatsOf(seat.role)[seat.index]; }
@@ -138,7 +138,7 @@ void InstalledShard::Take(const Seat& seat, PeerId peer) {
 }
 
 std::optional<InstalledShard::Seat> InstalledShard::Leave(PeerId peer) {
-  for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard, LinkRole::kBackup}) {
+  for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard, LinkRole::kReplica}) {
     std::vector<PeerId>& seats = SeatsOf(role);
     const auto found = std::ranges::find(seats, peer);
     if (found == seats.end()) continue;
@@ -166,8 +166,8 @@ std::vector<InstalledShard::Seated> InstalledShard::seated() const {
     if (shards_[other] == PeerId::kNone) continue;
     seated.push_back({shards_[other], plan().shards(other).member()});
   }
-  if (backup_[0] != PeerId::kNone) {
-    seated.push_back({backup_[0], plan().shards(ToInt(number())).backup().member()});
+  if (replica_[0] != PeerId::kNone) {
+    seated.push_back({replica_[0], plan().shards(ToInt(number())).backup().member()});
   }
   return seated;
 }
@@ -202,9 +202,9 @@ void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
   environment_.transport->Send(peer, header, payload, std::move(done));
 }
 
-void InstalledShard::SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
-                                  Transport::SendDone done) {
-  const PeerId peer = backup_[0];
+void InstalledShard::SendToReplica(const WireHeader& header, absl::Span<const std::byte> payload,
+                                   Transport::SendDone done) {
+  const PeerId peer = replica_[0];
   if (peer == PeerId::kNone) return done(absl::UnavailableError("the replica is not connected"));
   environment_.counts->forwarded_bytes.Add(static_cast<int64_t>(payload.size()));
   environment_.transport->Send(peer, header, payload, std::move(done));
@@ -237,7 +237,7 @@ void InstalledShard::UpdateEnds(double sum_of_squares) {
     environment_.counts->apply_duration.Observe(sample.nanoseconds, sample.updates);
   }
   // A replica repeats what its shard has counted already.
-  if (!std::isfinite(sum_of_squares) && !IsOfBackup(plan())) {
+  if (!std::isfinite(sum_of_squares) && !IsOfReplica(plan())) {
     environment_.metrics->nonfinite_gradients.Increment();
     counts_->nonfinite_gradients.Add(1);
   }
@@ -258,7 +258,7 @@ void InstalledShard::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOut
 
 void InstalledShard::PublishVersion() {
   progress_->lowest_version.store(shard_->lowest_version(), std::memory_order_relaxed);
-  progress_->backup_version.store(shard_->backup_version(), std::memory_order_relaxed);
+  progress_->replica_version.store(shard_->replica_version(), std::memory_order_relaxed);
   const int64_t late = shard_->late_pushes();
   if (late == late_pushes_) return;
   environment_.metrics->late_pushes.Increment(static_cast<double>(late - late_pushes_));

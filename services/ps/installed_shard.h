@@ -111,8 +111,8 @@ class InstalledShard : public ShardOutput {
               Transport::SendDone done) override;
   void SendToShard(ShardIndex shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
-  void SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
-                    Transport::SendDone done) override;
+  void SendToReplica(const WireHeader& header, absl::Span<const std::byte> payload,
+                     Transport::SendDone done) override;
   void StepJudged(const StepVerdict& verdict) override;
   kernels::OutgoingStores UpdateBegins(int64_t elements) override;
   void UpdateEnds(double sum_of_squares) override;
@@ -141,7 +141,7 @@ class InstalledShard : public ShardOutput {
   JobLinks* const links_;
   std::vector<PeerId> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job; by number
-  std::vector<PeerId> backup_ = {PeerId::kNone};
+  std::vector<PeerId> replica_ = {PeerId::kNone};
   bool retired_ = false;
   JobLinks::Patience patience_;
   const std::shared_ptr<JobCounts> counts_;

@@ -50,7 +50,7 @@ class PsMetrics::ShardCountsOfAll : public prometheus::Collectable {
                 &ShardCounts::push_bytes),
         Counter("muster_ps_params_bytes_total", "Bytes of parameters sent.",
                 &ShardCounts::params_bytes),
-        Counter("muster_ps_forwarded_bytes_total", "Bytes sent to backups of shards.",
+        Counter("muster_ps_forwarded_bytes_total", "Bytes sent to replicas of shards.",
                 &ShardCounts::forwarded_bytes),
         Histogram("muster_ps_apply_duration_seconds",
                   "Summing a chunk's gradients and updating it; of small chunks one in "
@@ -224,15 +224,15 @@ void PsMetrics::ShowVersion(const std::string& job, int64_t version) {
   VersionOf(job).Set(static_cast<double>(version));
 }
 
-prometheus::Gauge& PsMetrics::BackupLagOf(const std::string& job) {
+prometheus::Gauge& PsMetrics::ReplicaLagOf(const std::string& job) {
   return metrics_.Gauge("muster_ps_backup_lag_versions",
-                        "By how many versions the backups of the job's shards here are behind, at "
+                        "By how many versions the replicas of the job's shards here are behind, at "
                         "most; beyond 1 training waits for them.",
                         {{"job", job}});
 }
 
-void PsMetrics::ShowBackupLag(const std::string& job, int64_t versions) {
-  BackupLagOf(job).Set(static_cast<double>(versions));
+void PsMetrics::ShowReplicaLag(const std::string& job, int64_t versions) {
+  ReplicaLagOf(job).Set(static_cast<double>(versions));
 }
 
 prometheus::Gauge& PsMetrics::LossScaleOf(const std::string& job) {
@@ -264,7 +264,7 @@ void PsMetrics::ForgetJob(const std::string& job) {
   links_.Forget(job);
   metrics_.Remove("muster_ps_job_bytes", BytesOf(job));
   metrics_.Remove("muster_ps_version", VersionOf(job));
-  metrics_.Remove("muster_ps_backup_lag_versions", BackupLagOf(job));
+  metrics_.Remove("muster_ps_backup_lag_versions", ReplicaLagOf(job));
   metrics_.Remove("muster_ps_loss_scale", LossScaleOf(job));
   metrics_.Remove("muster_ps_skipped_steps_in_row", SkipsInRowOf(job));
 }

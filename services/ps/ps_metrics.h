@@ -58,7 +58,7 @@ class PsMetrics {
   void ShowVersion(const std::string& job, int64_t version);
   // Shows the largest number of versions that a replica lags behind its shard here. Only for jobs
   // with replicas.
-  void ShowBackupLag(const std::string& job, int64_t versions);
+  void ShowReplicaLag(const std::string& job, int64_t versions);
   // Only for jobs with judged steps.
   void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
   // Shows the memory of the job's shards here.
@@ -77,7 +77,7 @@ class PsMetrics {
   class JobCountsOfAll;
 
   prometheus::Gauge& VersionOf(const std::string& job);
-  prometheus::Gauge& BackupLagOf(const std::string& job);
+  prometheus::Gauge& ReplicaLagOf(const std::string& job);
   prometheus::Gauge& LossScaleOf(const std::string& job);
   prometheus::Gauge& SkipsInRowOf(const std::string& job);
   prometheus::Gauge& BytesOf(const std::string& job);

@@ -51,7 +51,7 @@ class ReplicationTest : public testing::Test {
 
   struct Holders {
     int ps;
-    int backup = -1;  // -1: none
+    int replica = -1;  // -1: none
     bool carries = false;
   };
   v1::JobPlan Plan(uint32_t generation, int64_t first_step, std::vector<Holders> shards,
@@ -72,9 +72,9 @@ class ReplicationTest : public testing::Test {
       shard.set_member(hellos_[shards[i].ps].member());
       shard.set_thread(0);
       shard.set_address(hellos_[shards[i].ps].addresses(0));
-      if (shards[i].backup < 0) continue;
-      shard.mutable_backup()->set_member(hellos_[shards[i].backup].member());
-      shard.mutable_backup()->set_address(hellos_[shards[i].backup].addresses(0));
+      if (shards[i].replica < 0) continue;
+      shard.mutable_backup()->set_member(hellos_[shards[i].replica].member());
+      shard.mutable_backup()->set_address(hellos_[shards[i].replica].addresses(0));
       shard.mutable_backup()->set_carries(shards[i].carries);
     }
     return plan;
@@ -145,12 +145,12 @@ class ReplicationTest : public testing::Test {
   }
 
   void Save(int ps, const v1::JobPlan& plan, uint64_t id, int64_t step,
-            const std::vector<int>& backups) {
+            const std::vector<int>& replicas) {
     v1::Directive directive;
     v1::Snapshot& snapshot = *directive.mutable_snapshot();
     snapshot.set_snapshot(id);
     snapshot.set_step(step);
-    for (const int shard : backups) snapshot.add_backups(shard);
+    for (const int shard : replicas) snapshot.add_backups(shard);
     Send(ps, plan, directive);
   }
 

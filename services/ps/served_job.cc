@@ -16,7 +16,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/chunks/plan_credentials.h"
 #include "lib/shard/core/plan_check.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 
@@ -59,9 +59,9 @@ absl::Status ServedJob::FindShards() {
   for (const ShardIndex number : NumbersBelow<ShardIndex>(plan_->shards_size())) {
     const v1::PlanShard& shard = plan_->shards(ToInt(number));
     if (shard.member() == environment_.member) {
-      RETURN_IF_ERROR(AddLocal(number, shard.thread(), /*is_backup=*/false));
+      RETURN_IF_ERROR(AddLocal(number, shard.thread(), /*is_replica=*/false));
     } else if (shard.backup().member() == environment_.member) {
-      RETURN_IF_ERROR(AddLocal(number, shard.backup().thread(), /*is_backup=*/true));
+      RETURN_IF_ERROR(AddLocal(number, shard.backup().thread(), /*is_replica=*/true));
     }
   }
   if (!shards_.empty()) return absl::OkStatus();
@@ -70,24 +70,24 @@ absl::Status ServedJob::FindShards() {
                     "BAD_PLAN");
 }
 
-absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_backup) {
+absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_replica) {
   if (thread < 0 || thread >= std::ssize(environment_.threads)) {
     return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                          plan_->job(), ", ", is_backup ? "replica of shard " : "shard ",
+                          plan_->job(), ", ", is_replica ? "replica of shard " : "shard ",
                           ToInt(number), ": ", environment_.member, " has no thread ", thread)),
                       "BAD_PLAN");
   }
   auto local = absl::WrapUnique(new LocalShard{
-      .number = number, .thread = environment_.threads[thread], .is_backup = is_backup});
-  if (is_backup) {
-    local->plan = std::make_shared<const v1::JobPlan>(PlanOfBackup(*plan_, number));
+      .number = number, .thread = environment_.threads[thread], .is_replica = is_replica});
+  if (is_replica) {
+    local->plan = std::make_shared<const v1::JobPlan>(PlanOfReplica(*plan_, number));
   } else if (SessionOf(*plan_, number) != plan_->job_number()) {
     local->plan = std::make_shared<const v1::JobPlan>(PlanOfShard(*plan_, number));
   } else {
     local->plan = plan_;
   }
   local->progress.lowest_version = plan_->first_step();
-  trace_->NameTrack(ToInt(number), absl::StrCat(is_backup ? "replica of shard " : "shard ",
+  trace_->NameTrack(ToInt(number), absl::StrCat(is_replica ? "replica of shard " : "shard ",
                                                 ToInt(number), " (thread ", thread, ")"));
   shards_.push_back(std::move(local));
   return absl::OkStatus();
@@ -97,7 +97,7 @@ absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_backup) 
 // replica there.
 bool ServedJob::IsCarried(const LocalShard& shard) const {
   if (plan_->carries() == 0) return false;
-  return !shard.is_backup || plan_->shards(ToInt(shard.number)).backup().carries();
+  return !shard.is_replica || plan_->shards(ToInt(shard.number)).backup().carries();
 }
 
 // ---------------------------------------------------------------- the job's thread
@@ -172,7 +172,7 @@ void ServedJob::HaltShards() {
 ParameterShard::HeldVersions ServedJob::VersionsHeld() const {
   ParameterShard::HeldVersions held;
   for (const auto& shard : shards_) {
-    if (shard->is_backup) continue;
+    if (shard->is_replica) continue;
     if (shard->held == nullptr) return {.oldest = 1, .newest = 0};
     const ParameterShard::HeldVersions own = shard->held->held_versions();
     held.oldest = std::max(held.oldest, own.oldest);
@@ -324,7 +324,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const Local
   ASSIGN_OR_RETURN(auto shard,
                    ParameterShard::Create(local.plan, local.number, std::move(reservation),
                                           std::move(gradients)));
-  if (local.is_backup) return shard;
+  if (local.is_replica) return shard;
   if (plan_->restore().empty()) {
     for (const LocalChunk chunk : shard->chunks()) {
       if (stop.stop_requested()) break;
@@ -344,7 +344,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const Local
 }
 
 int64_t ServedJob::CountOwn() const {
-  return std::ranges::count_if(shards_, [](const auto& shard) { return !shard->is_backup; });
+  return std::ranges::count_if(shards_, [](const auto& shard) { return !shard->is_replica; });
 }
 
 SnapshotWriter::Options ServedJob::WriterOptions(int64_t shards) {
@@ -384,7 +384,7 @@ void ServedJob::TakeSnapshot(const v1::Snapshot& asked) {
   }
   if (halted) return SaveHeld(asked);
   for (const auto& shard : shards_) {
-    if (shard->is_backup) continue;
+    if (shard->is_replica) continue;
     shard->thread->TakeSnapshot(shard->plan->job_number(), plan_->generation(), asked.snapshot(),
                                 asked.step());
   }
@@ -409,7 +409,7 @@ void ServedJob::SaveHeld(const v1::Snapshot& asked) {
     }
     for (const auto& shard : shards_) {
       const bool is_wanted =
-          !shard->is_backup || std::ranges::count(asked.backups(), ToInt(shard->number)) > 0;
+          !shard->is_replica || std::ranges::count(asked.backups(), ToInt(shard->number)) > 0;
       if (!is_wanted) continue;
       snapshots.emplace_back(
           shard->number, shard->held == nullptr ? nullptr : shard->held->SnapshotOfHeld(id, step));
@@ -484,13 +484,13 @@ v1::JobReport ServedJob::Report() {
     report.set_oldest_version(held.oldest);
     report.set_next_step(held.newest);
     for (const auto& shard : shards_) {
-      if (!shard->is_backup || shard->held == nullptr) continue;
+      if (!shard->is_replica || shard->held == nullptr) continue;
       const ParameterShard::HeldVersions versions = shard->held->held_versions();
       if (versions.oldest > versions.newest) continue;
-      v1::HeldBackup& backup = *report.add_backups();
-      backup.set_shard(ToInt(shard->number));
-      backup.set_oldest_version(versions.oldest);
-      backup.set_newest_version(versions.newest);
+      v1::HeldBackup& replica = *report.add_backups();
+      replica.set_shard(ToInt(shard->number));
+      replica.set_oldest_version(versions.oldest);
+      replica.set_newest_version(versions.newest);
     }
   }
   for (const std::string& member : lost_links_) report.add_lost_links(member);
@@ -577,7 +577,7 @@ ServedJob::LocalShard& ServedJob::Local(ShardIndex shard) const {
 void ServedJob::ShowProgress() const {
   environment_.metrics->ShowVersion(plan_->job(), LowestVersion());
   environment_.metrics->ShowBytes(plan_->job(), bytes_);
-  if (IsReplicated(*plan_)) environment_.metrics->ShowBackupLag(plan_->job(), BackupLag());
+  if (IsReplicated(*plan_)) environment_.metrics->ShowReplicaLag(plan_->job(), ReplicaLag());
   if (!StepsAreJudged(plan_->spec().training())) return;
   float loss_scale = 0;  // equal on every shard with chunks, except for one step
   int64_t skips_in_row = 0;
@@ -588,13 +588,13 @@ void ServedJob::ShowProgress() const {
   environment_.metrics->ShowVerdict(plan_->job(), loss_scale, skips_in_row);
 }
 
-int64_t ServedJob::BackupLag() const {
+int64_t ServedJob::ReplicaLag() const {
   int64_t lag = 0;
   for (const auto& shard : shards_) {
-    if (shard->is_backup || !HasBackup(*plan_, shard->number)) continue;
+    if (shard->is_replica || !HasReplica(*plan_, shard->number)) continue;
     const int64_t version = shard->progress.lowest_version.load(std::memory_order_relaxed);
     if (version == std::numeric_limits<int64_t>::max()) continue;
-    lag = std::max(lag, version - shard->progress.backup_version.load(std::memory_order_relaxed));
+    lag = std::max(lag, version - shard->progress.replica_version.load(std::memory_order_relaxed));
   }
   return lag;
 }
@@ -603,7 +603,7 @@ int64_t ServedJob::BackupLag() const {
 int64_t ServedJob::LowestVersion() const {
   int64_t lowest = std::numeric_limits<int64_t>::max();
   for (const auto& shard : shards_) {
-    if (shard->is_backup) continue;
+    if (shard->is_replica) continue;
     lowest = std::min(lowest, shard->progress.lowest_version.load(std::memory_order_relaxed));
   }
   return lowest == std::numeric_limits<int64_t>::max() ? plan_->first_step() : lowest;

@@ -85,9 +85,9 @@ class ServedJob : private ShardListener {
   struct LocalShard {
     ShardIndex number;
     ShardThread* thread;
-    // as this shard sees it: PlanOfShard(), PlanOfBackup()
+    // as this shard sees it: PlanOfShard(), PlanOfReplica()
     std::shared_ptr<const v1::JobPlan> plan;
-    bool is_backup = false;
+    bool is_replica = false;
     ShardProgress progress;
     // Guarded by mu_.
     bool awaited = false;  // posted to its thread, no answer yet
@@ -100,11 +100,11 @@ class ServedJob : private ShardListener {
 
   // Over its chunks here.
   int64_t LowestVersion() const;
-  int64_t BackupLag() const;
+  int64_t ReplicaLag() const;
   int64_t CountOwn() const;
   void Run(const std::stop_token& stop);
   absl::Status FindShards();
-  absl::Status AddLocal(ShardIndex number, int thread, bool is_backup);
+  absl::Status AddLocal(ShardIndex number, int thread, bool is_replica);
   bool IsCarried(const LocalShard& shard) const;
   absl::Status Prepare(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status InstallShards(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);

@@ -18,7 +18,7 @@ namespace muster {
 struct ShardProgress {
   std::atomic<int64_t> lowest_version = 0;
   // The version that the shard's replica holds, if it has one.
-  std::atomic<int64_t> backup_version = 0;
+  std::atomic<int64_t> replica_version = 0;
   // Results of the last verdict, if steps are judged.
   std::atomic<float> loss_scale = 0;
   std::atomic<int64_t> skips_in_row = 0;

@@ -16,7 +16,7 @@
 #include "lib/log/log_scope.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/chunks/plan_credentials.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -38,16 +38,16 @@ bool IsReport(MessageKind kind) {
 bool MaySay(const LinkIdentity& who, MessageKind kind) {
   switch (kind) {
     case MessageKind::kHello:
-      return who.role == LinkRole::kWorker || who.role == LinkRole::kBackup;
+      return who.role == LinkRole::kWorker || who.role == LinkRole::kReplica;
     case MessageKind::kPush:
     case MessageKind::kFetch:
       return who.role == LinkRole::kWorker;
     case MessageKind::kState:
-      return who.role == LinkRole::kWorker && IsSessionOfBackup(who.job);
+      return who.role == LinkRole::kWorker && IsSessionOfReplica(who.job);
     case MessageKind::kHeld:
-      return who.role == LinkRole::kShard || who.role == LinkRole::kBackup;
+      return who.role == LinkRole::kShard || who.role == LinkRole::kReplica;
     case MessageKind::kRefused:
-      return who.role == LinkRole::kBackup;
+      return who.role == LinkRole::kReplica;
     case MessageKind::kSquares:
     case MessageKind::kArrived:
     case MessageKind::kNorms:
@@ -69,7 +69,7 @@ std::string MemberOf(const LinkIdentity& who, const InstalledShard& shard) {
       return shard.plan().workers(index).member();
     case LinkRole::kShard:
       return shard.plan().shards(index).member();
-    case LinkRole::kBackup:
+    case LinkRole::kReplica:
       return shard.plan().shards(ToInt(shard.number())).backup().member();
   }
   return "";
@@ -212,7 +212,7 @@ void ShardLoop::ConnectToFirstShard(InstalledShard& installed) {
   const bool agree = StepsAreJudged(plan.spec().training()) ||
                      plan.spec().sync().backup_workers() > 0 || IsReplicated(plan);
   const ShardIndex self = installed.number();
-  if (!agree || self == kFirstShard || IsOfBackup(plan)) return;
+  if (!agree || self == kFirstShard || IsOfReplica(plan)) return;
   if (installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
   const absl::StatusOr<LinkCredentials> credentials =
       CredentialsFor(SessionOf(plan, kFirstShard), plan, self);
@@ -229,25 +229,25 @@ void ShardLoop::ConnectToFirstShard(InstalledShard& installed) {
 }
 
 // A shard connects to its replica as the only worker of the replica's session.
-void ShardLoop::ConnectToBackup(InstalledShard& installed) {
+void ShardLoop::ConnectToReplica(InstalledShard& installed) {
   const v1::JobPlan& plan = installed.plan();
   const ShardIndex self = installed.number();
-  if (!HasBackup(plan, self)) return;
-  if (installed.PeerAt({LinkRole::kBackup, 0}) != PeerId::kNone) return;
-  const v1::PlanBackup& backup = plan.shards(ToInt(self)).backup();
+  if (!HasReplica(plan, self)) return;
+  if (installed.PeerAt({LinkRole::kReplica, 0}) != PeerId::kNone) return;
+  const v1::PlanBackup& replica = plan.shards(ToInt(self)).backup();
   const absl::StatusOr<LinkCredentials> credentials =
-      CredentialsFor(SessionOfBackup(plan, self), plan, Rank(0));
+      CredentialsFor(SessionOfReplica(plan, self), plan, Rank(0));
   CHECK(credentials.ok()) << credentials.status();
-  const absl::StatusOr<PeerId> peer = transport_->Connect(backup.address(), *credentials);
+  const absl::StatusOr<PeerId> peer = transport_->Connect(replica.address(), *credentials);
   if (!peer.ok()) {
     return installed.listener().ShardFailed(
         self,
         WithReason(Annotate(peer.status(), "cannot connect to the shard's replica"),
                    "PS_UNREACHABLE"),
-        backup.member());
+        replica.member());
   }
   LinkIdentity who = credentials->self;
-  who.role = LinkRole::kBackup;
+  who.role = LinkRole::kReplica;
   installed.links().Add(*peer, who);
   transport_->Send(*peer,
                    {.kind = MessageKind::kHello,
@@ -265,7 +265,7 @@ void ShardLoop::StartJob(uint64_t job, uint32_t generation, int64_t total_steps)
     return link.who.role != LinkRole::kWorker && link.who.generation < generation;
   });
   ConnectToFirstShard(*installed);
-  ConnectToBackup(*installed);
+  ConnectToReplica(*installed);
   installed->shard().Start(total_steps);
 }
 
@@ -387,12 +387,12 @@ void ShardLoop::Received(PeerId from, const WireHeader& header, absl::Span<const
   if (link == nullptr) return;
   switch (header.kind) {
     case MessageKind::kHello:
-      return link->who.role == LinkRole::kBackup ? ReceivedFromBackup(*link, header)
-                                                 : Greet(*link, header);
+      return link->who.role == LinkRole::kReplica ? ReceivedFromReplica(*link, header)
+                                                  : Greet(*link, header);
     case MessageKind::kHeld:
       return ReceivedHeld(*link, header);
     case MessageKind::kRefused:
-      return ReceivedFromBackup(*link, header);
+      return ReceivedFromReplica(*link, header);
     case MessageKind::kPush:
       return ReceivedPush(*link, header, payload, std::move(lease));
     case MessageKind::kFetch:
@@ -474,10 +474,10 @@ void ShardLoop::ReceivedReport(const Link& link, const WireHeader& header,
 
 // Handles a greeting or a refusal of the replica. After a refusal the replica does not follow the
 // plan, and holds nothing.
-void ShardLoop::ReceivedFromBackup(const Link& link, const WireHeader& header) {
+void ShardLoop::ReceivedFromReplica(const Link& link, const WireHeader& header) {
   InstalledShard* const installed = link.job->Addressed(link, header);
   if (installed == nullptr) return;
-  if (header.kind == MessageKind::kHello) return installed->shard().BackupConnected();
+  if (header.kind == MessageKind::kHello) return installed->shard().ReplicaConnected();
   const std::string& member =
       installed->plan().shards(ToInt(installed->number())).backup().member();
   installed->listener().ShardFailed(
@@ -492,8 +492,8 @@ void ShardLoop::ReceivedFromBackup(const Link& link, const WireHeader& header) {
 void ShardLoop::ReceivedHeld(const Link& link, const WireHeader& header) {
   InstalledShard* const installed = link.job->Addressed(link, header);
   if (installed == nullptr) return metrics_->refused(RefusalReason::kUnknownJob).Increment();
-  return link.who.role == LinkRole::kBackup ? installed->shard().BackupHolds(header)
-                                            : installed->shard().BackupsHold(header);
+  return link.who.role == LinkRole::kReplica ? installed->shard().ReplicaHolds(header)
+                                             : installed->shard().ReplicasHold(header);
 }
 
 void ShardLoop::ReceivedDecision(const Link& link, const WireHeader& header,
@@ -560,7 +560,7 @@ void ShardLoop::PeerLost(PeerId peer, const absl::Status& why) {
       who.role == LinkRole::kWorker  ? absl::StrCat(member, " (rank ", who.index, ")")
       : who.role == LinkRole::kShard ? absl::StrCat("shard ", who.index, " of ", member)
                                      : absl::StrCat("its replica on ", member);
-  LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "replica of shard " : "shard ")
+  LOG(WARNING) << plan.job() << ", " << (IsOfReplica(plan) ? "replica of shard " : "shard ")
                << installed.number() << ": lost " << name << ": " << why.message();
   // A peer may leave after the last step.
   if (installed.shard().finished()) return;

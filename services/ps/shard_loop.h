@@ -79,7 +79,7 @@ class ShardLoop : private MessageReceiver {
 
   bool CopyForSnapshot();
   void ConnectToFirstShard(InstalledShard& installed);
-  void ConnectToBackup(InstalledShard& installed);
+  void ConnectToReplica(InstalledShard& installed);
   void DestroyReleased(absl::FunctionRef<Clock::time_point()> clock);
   void LeaveReleased(absl::FunctionRef<Clock::time_point()> clock);
   JobLinks* FindLinks(uint64_t job);
@@ -102,7 +102,7 @@ class ShardLoop : private MessageReceiver {
                       absl::Span<const std::byte> payload);
   void ReceivedDecision(const Link& link, const WireHeader& header,
                         absl::Span<const std::byte> payload);
-  void ReceivedFromBackup(const Link& link, const WireHeader& header);
+  void ReceivedFromReplica(const Link& link, const WireHeader& header);
   void ReceivedHeld(const Link& link, const WireHeader& header);
   void Greet(Link& link, const WireHeader& header);
   void AnswerUnplaced();

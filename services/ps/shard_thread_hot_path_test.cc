@@ -81,15 +81,15 @@ class WorkersTransport : public Transport {
   void OpenSession(uint64_t, uint32_t, const SessionToken&) override {}
   void CloseSession(uint64_t, uint32_t) override {}
   absl::StatusOr<PeerId> Connect(absl::string_view address, const LinkCredentials& self) override {
-    EXPECT_EQ(address, "backup");
-    backup_session_ = self.self.job;
-    return kBackup;
+    EXPECT_EQ(address, "replica");
+    replica_session_ = self.self.job;
+    return kReplica;
   }
   void Disconnect(PeerId) override {}
 
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte>,
             SendDone done) override {
-    if (peer == kBackup) {
+    if (peer == kReplica) {
       if (header.kind == MessageKind::kHello) hello_due_ = true;
       if (header.kind == MessageKind::kPush) ++sums_;
       if (done) done(absl::OkStatus());
@@ -111,7 +111,7 @@ class WorkersTransport : public Transport {
   int Progress() override {
     if (!ready_) return 0;
     if (greeted_ < kWorkers) return Greet();
-    int events = AnswerAsBackup();
+    int events = AnswerAsReplica();
     for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
       Chunk& state = chunks_[chunk];
       if (state.answered == (1u << kWorkers) - 1) {
@@ -159,17 +159,17 @@ class WorkersTransport : public Transport {
   }
 
   // The replica holds a step when it has all sums of the step.
-  int AnswerAsBackup() {
-    WireHeader header{.generation = plan_.generation(), .job = backup_session_};
+  int AnswerAsReplica() {
+    WireHeader header{.generation = plan_.generation(), .job = replica_session_};
     if (std::exchange(hello_due_, false)) {
       header.kind = MessageKind::kHello;
-      receiver_->Received(kBackup, header, {}, {});
+      receiver_->Received(kReplica, header, {}, {});
     }
     if (sums_ < plan_.chunks_size()) return 0;
     sums_ -= plan_.chunks_size();
     header.kind = MessageKind::kHeld;
     header.step = ++held_;
-    receiver_->Received(kBackup, header, {}, {});
+    receiver_->Received(kReplica, header, {}, {});
     return 1;
   }
 
@@ -195,10 +195,10 @@ class WorkersTransport : public Transport {
     }
   }
 
-  static constexpr PeerId kBackup{kWorkers};
+  static constexpr PeerId kReplica{kWorkers};
 
   const v1::JobPlan plan_;
-  uint64_t backup_session_ = 0;
+  uint64_t replica_session_ = 0;
   bool hello_due_ = false;
   int sums_ = 0;
   int64_t held_ = 0;
@@ -230,7 +230,7 @@ void ExpectQuietSteps(TestPlanOptions options, bool has_backup = false) {
   v1::JobPlan plan = MakeTestPlan(options);
   if (has_backup) {
     plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
-    plan.mutable_shards(0)->mutable_backup()->set_address("backup");
+    plan.mutable_shards(0)->mutable_backup()->set_address("replica");
   }
   Metrics metrics;
   PsMetrics ps_metrics(metrics);

@@ -4,7 +4,7 @@
     tests/bench/recovery.py [--strikes 5] [--hidden 256,1024,4096,8192] [--bin bazel-bin]
 
 The models are perceptrons of two hidden layers with Adam, on a local cluster of 2 workers. Workers are killed in a job of 2 ps without
-backups, ps in a job of 3 ps with backups of shards. The process restarts 0.3 s later. The only checkpoint is the last one. Phases are means
+replicas, ps in a job of 3 ps with replicas of shards. The process restarts 0.3 s later. The only checkpoint is the last one. Phases are means
 from the coordinator's metrics (docs/metrics.md). "seen" is the time from `kill -9` to the first new step, as a watcher of the job sees it,
 median and longest. Needs `bazel build //:coordinator //:ps //:worker //:muster`.
 """

@@ -40,7 +40,7 @@ NETWORK = "10.78.0."
 COORDINATOR = "coordinator"
 MEMBERS = ("ps-0", "ps-1", "ps-2", "worker-0", "worker-1")
 HOSTS = (COORDINATOR, *MEMBERS)
-# Two ps, and a third ps for backups. Checkpoints cover the case that both holders of a shard are cut off in turn.
+# Two ps, and a third ps for replicas. Checkpoints cover the case that both holders of a shard are cut off in turn.
 JOB = """
 name: cut
 model: {{zoo: {{name: gpt, args: {{layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}}}}
@@ -195,7 +195,7 @@ class NetworkCutTest(unittest.TestCase):
         return self.await_(f"a step after {step}", further)
 
     def generations(self, name):
-        """Returns for each generation its first step, whether shards have no backup, and the ps lost before it."""
+        """Returns for each generation its first step, whether shards have no replica, and the ps lost before it."""
         found, lost, number = {}, set(), None
         for event in self.events(name):
             if event["reason"] == "MEMBER_LOST" and event["message"].startswith("ps-"):
@@ -208,8 +208,8 @@ class NetworkCutTest(unittest.TestCase):
                 found[number]["bare"] = True
         return found
 
-    # Waits for the second step of a generation, which proves that all backups are filled.
-    def await_backups(self, name):
+    # Waits for the second step of a generation, which proves that all replicas are filled.
+    def await_replicas(self, name):
         job = self.await_step_after(name, 0)
         while True:
             first = self.generations(name)[int(job["generation"])]["first"]
@@ -219,7 +219,7 @@ class NetworkCutTest(unittest.TestCase):
             job = seen
 
     def goes_on(self, name, before):
-        """Checks that the generation after `before` starts at most one step back. Returns False if there is not exactly one, or if backups may have been missing."""
+        """Checks that the generation after `before` starts at most one step back. Returns False if there is not exactly one, or if replicas may have been missing."""
         generations = self.generations(name)
         began = [generation for number, generation in generations.items() if number > int(before["generation"])]
         if len(began) != 1 or len(began[0]["lost"]) > 1 or generations[int(before["generation"])]["bare"]:
@@ -250,7 +250,7 @@ class NetworkCutTest(unittest.TestCase):
 
     def test_whoever_is_cut_off_the_model_is_the_same(self):
         name = self.submit(1_000_000_000)
-        before = self.await_backups(name)
+        before = self.await_replicas(name)
         after_mending, of_kind, gone_on = [], collections.Counter(), 0
         for host, kind, seconds in self.cuts(name):
             self.network.cut(host, kind)
@@ -264,12 +264,12 @@ class NetworkCutTest(unittest.TestCase):
             gone_on += self.goes_on(name, before)
             self.say(f"{host}, {kind}, {seconds:.1f} s: a new step {after_mending[-1]:.1f} s after it was mended; "
                      f"step {self.step(job)}, generation {job['generation']}")
-            before = self.await_backups(name)
+            before = self.await_replicas(name)
         for event in self.events(name):
             if event["state"] == "RECOVERING" and event["reason"] == "MEMBER_LOST":
                 self.assertTrue(any(member in event["message"] for member in MEMBERS), event)
         self.assertGreater(job.get("recovery", {}).get("count", 0), 0, "no cut was longer than the lease")
-        self.assertGreater(gone_on, 0, "no recovery is known to have had all backups")
+        self.assertGreater(gone_on, 0, "no recovery is known to have had all replicas")
 
         self.muster("suspend", name)
         job = self.await_("suspended", lambda: (lambda seen: seen if seen["state"] == "SUSPENDED" else None)(self.job(name)))
@@ -281,7 +281,7 @@ class NetworkCutTest(unittest.TestCase):
         self.assertEqual(self.hashes(name, last), self.hashes(undisturbed, last))
         after_mending.sort()
         self.say(f"{CUTS} cuts ({', '.join(f'{kind} {count}' for kind, count in sorted(of_kind.items()))}), "
-                 f"{job['recovery']['count']} recoveries ({gone_on} of which had all backups), {last} steps, "
+                 f"{job['recovery']['count']} recoveries ({gone_on} of which had all replicas), {last} steps, "
                  f"{job['recovery'].get('steps_again', 0)} of them made again; from the mending to a new step: "
                  f"median {statistics.median(after_mending):.1f} s, 99 % within {after_mending[int(0.99 * (len(after_mending) - 1))]:.1f} s, longest {after_mending[-1]:.1f} s")
 

@@ -357,7 +357,7 @@ std::vector<Order> OrdersFor(const v1::JobPlan& plan) {
 }
 
 // Returns the orders of a generation and, with ps, of the next one, which continues it in place.
-// The next one fills backups from the start, because their progress is unknown.
+// The next one fills replicas from the start, because their progress is unknown.
 std::vector<Order> OrdersOf(const v1::JobSpec& spec) {
   v1::JobPlan plan = PlanOf(spec);
   std::vector<Order> orders = OrdersFor(plan);

@@ -11,7 +11,7 @@
 namespace muster {
 
 // The coordinator is the production one with its store and checkpoints. The shards, their gates,
-// backups and links are the production ones too. Workers, the threads of a ps and the streams are
+// replicas and links are the production ones too. Workers, the threads of a ps and the streams are
 // modelled as events (simulated_*.h). Every process is idle between two events, so a seed always
 // gives the same run.
 struct FleetSimulation {

@@ -28,11 +28,11 @@ std::optional<int64_t> HaltedShards::OldestVersion(uint32_t generation) const {
     }
     const auto other = reports_.find(place.backup().member());
     if (other == reports_.end()) return std::nullopt;
-    const auto& backups = other->second.backups();
-    const auto backup = std::ranges::find(backups, shard, &v1::HeldBackup::shard);
-    if (backup == backups.end()) return std::nullopt;
-    oldest = std::max(oldest, backup->oldest_version());
-    newest = std::min(newest, backup->newest_version());
+    const auto& replicas = other->second.backups();
+    const auto replica = std::ranges::find(replicas, shard, &v1::HeldBackup::shard);
+    if (replica == replicas.end()) return std::nullopt;
+    oldest = std::max(oldest, replica->oldest_version());
+    newest = std::min(newest, replica->newest_version());
   }
   return oldest <= newest ? std::optional(oldest) : std::nullopt;
 }

@@ -21,7 +21,7 @@ class HaltedShards {
   void Clear() { reports_.clear(); }
 
   // Returns the oldest version at which every shard of the generation is available, at its own ps
-  // or at its backup. Returns nullopt if there is no such version.
+  // or at its replica. Returns nullopt if there is no such version.
   std::optional<int64_t> OldestVersion(uint32_t generation) const;
 
  private:

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/chunks/plan_credentials.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 #include "lib/transport/core/crc32c.h"
 #include "services/coordinator/checkpoints/shard_restore.h"
@@ -46,13 +46,13 @@ class SimulatedPs::Service : public ShardListener {
       : ps_(*ps), plan_(std::make_shared<const v1::JobPlan>(plan)), carried_(std::move(held)) {
     for (const ShardIndex number : NumbersBelow<ShardIndex>(plan_->shards_size())) {
       const v1::PlanShard& shard = plan_->shards(ToInt(number));
-      const bool is_backup = shard.backup().member() == ps_.name();
-      if (shard.member() != ps_.name() && !is_backup) continue;
+      const bool is_replica = shard.backup().member() == ps_.name();
+      if (shard.member() != ps_.name() && !is_replica) continue;
       Local& local = *shards_.emplace_back(std::make_unique<Local>());
       local.number = number;
-      local.is_backup = is_backup;
-      local.plan = std::make_shared<const v1::JobPlan>(is_backup ? PlanOfBackup(*plan_, number)
-                                                                 : PlanOfShard(*plan_, number));
+      local.is_replica = is_replica;
+      local.plan = std::make_shared<const v1::JobPlan>(is_replica ? PlanOfReplica(*plan_, number)
+                                                                  : PlanOfShard(*plan_, number));
     }
     CHECK(!shards_.empty());
     ps_.Later(ps_.time().Between(absl::Milliseconds(1), absl::Milliseconds(50)),
@@ -77,7 +77,7 @@ class SimulatedPs::Service : public ShardListener {
   void TakeSnapshot(const v1::Snapshot& snapshot) {
     if (state_ == v1::MEMBER_HALTED) return SaveHeld(snapshot);
     for (const auto& shard : shards_) {
-      if (shard->is_backup) continue;
+      if (shard->is_replica) continue;
       ps_.loop_->TakeSnapshot(shard->plan->job_number(), plan_->generation(), snapshot.snapshot(),
                               snapshot.step());
     }
@@ -124,7 +124,7 @@ class SimulatedPs::Service : public ShardListener {
     report.set_prepare_progress(prepared_);
     int64_t lowest = std::numeric_limits<int64_t>::max();
     for (const auto& shard : shards_) {
-      if (!shard->is_backup) lowest = std::min(lowest, shard->progress.lowest_version.load());
+      if (!shard->is_replica) lowest = std::min(lowest, shard->progress.lowest_version.load());
     }
     report.set_next_step(lowest == std::numeric_limits<int64_t>::max() ? plan_->first_step()
                                                                        : lowest);
@@ -138,7 +138,7 @@ class SimulatedPs::Service : public ShardListener {
  private:
   struct Local {
     ShardIndex number{};
-    bool is_backup = false;
+    bool is_replica = false;
     std::shared_ptr<const v1::JobPlan> plan;  // as the shard sees it
     bool alive = false;                       // on the loop
     ShardProgress progress;
@@ -165,7 +165,7 @@ class SimulatedPs::Service : public ShardListener {
 
   bool IsCarried(const Local& shard) const {
     if (plan_->carries() == 0) return false;
-    return !shard.is_backup || plan_->shards(ToInt(shard.number)).backup().carries();
+    return !shard.is_replica || plan_->shards(ToInt(shard.number)).backup().carries();
   }
 
   void MakeShards(size_t next) {
@@ -206,7 +206,7 @@ class SimulatedPs::Service : public ShardListener {
     ASSIGN_OR_RETURN(local.reservation, ps_.budget_.Reserve(bytes, absl::ZeroDuration()));
     ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(local.plan, local.number, local.reservation,
                                                         std::move(gradients)));
-    if (local.is_backup) return shard;
+    if (local.is_replica) return shard;
     if (plan_->restore().empty()) {
       for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
       return shard;
@@ -252,14 +252,14 @@ class SimulatedPs::Service : public ShardListener {
   void AddHeld(v1::JobReport& report) const {
     ParameterShard::HeldVersions held;
     for (const auto& shard : shards_) {
-      if (shard->is_backup) {
+      if (shard->is_replica) {
         if (shard->held == nullptr) continue;
         const ParameterShard::HeldVersions versions = shard->held->held_versions();
         if (versions.oldest > versions.newest) continue;
-        v1::HeldBackup& backup = *report.add_backups();
-        backup.set_shard(ToInt(shard->number));
-        backup.set_oldest_version(versions.oldest);
-        backup.set_newest_version(versions.newest);
+        v1::HeldBackup& replica = *report.add_backups();
+        replica.set_shard(ToInt(shard->number));
+        replica.set_oldest_version(versions.oldest);
+        replica.set_newest_version(versions.newest);
         continue;
       }
       if (shard->held == nullptr) {
@@ -318,7 +318,7 @@ class SimulatedPs::Service : public ShardListener {
     held_asked_ = asked.snapshot();
     for (const auto& shard : shards_) {
       const bool is_wanted =
-          !shard->is_backup || std::ranges::count(asked.backups(), ToInt(shard->number)) > 0;
+          !shard->is_replica || std::ranges::count(asked.backups(), ToInt(shard->number)) > 0;
       if (!is_wanted) continue;
       Snapshot held;
       if (shard->held != nullptr) {

@@ -11,7 +11,7 @@ namespace {
 
 // A session number has three fields. From the lowest bit: 39 bits job number, 1 bit "is a replica",
 // then the shard's index plus one.
-constexpr uint64_t kOfBackup = kJobNumbersEnd;
+constexpr uint64_t kOfReplica = kJobNumbersEnd;
 constexpr int kShardShift = 40;
 
 uint64_t JobNumberOf(const v1::JobPlan& plan) { return plan.job_number() % kJobNumbersEnd; }
@@ -38,11 +38,11 @@ uint64_t SessionOf(const v1::JobPlan& plan, ShardIndex shard) {
   return plan.spec().resources().ps_replication() > 1 ? OwnSession(plan, shard) : plan.job_number();
 }
 
-uint64_t SessionOfBackup(const v1::JobPlan& plan, ShardIndex shard) {
-  return OwnSession(plan, shard) | kOfBackup;
+uint64_t SessionOfReplica(const v1::JobPlan& plan, ShardIndex shard) {
+  return OwnSession(plan, shard) | kOfReplica;
 }
 
-bool IsSessionOfBackup(uint64_t session) { return (session & kOfBackup) != 0; }
+bool IsSessionOfReplica(uint64_t session) { return (session & kOfReplica) != 0; }
 
 v1::JobPlan PlanOfShard(const v1::JobPlan& plan, ShardIndex shard) {
   v1::JobPlan view = plan;

@@ -14,8 +14,8 @@ namespace muster {
 // resources.ps_replication one ps thread may serve several shards of a job, so each shard has its
 // own session, and so does each replica of a shard.
 uint64_t SessionOf(const v1::JobPlan& plan, ShardIndex shard);
-uint64_t SessionOfBackup(const v1::JobPlan& plan, ShardIndex shard);
-bool IsSessionOfBackup(uint64_t session);
+uint64_t SessionOfReplica(const v1::JobPlan& plan, ShardIndex shard);
+bool IsSessionOfReplica(uint64_t session);
 // Job numbers are below this.
 inline constexpr uint64_t kJobNumbersEnd = uint64_t{1} << 39;
 

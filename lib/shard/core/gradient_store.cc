@@ -5,7 +5,7 @@
 #include "absl/memory/memory.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -34,7 +34,7 @@ int64_t GradientStore::BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
 
 int64_t GradientStore::SumBytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
   int64_t bytes = 0;
-  if (!HasBackup(plan, shard)) return bytes;
+  if (!HasReplica(plan, shard)) return bytes;
   for (const ChunkId id : ChunksOfShard(plan, shard)) bytes += Lay(plan, id).stride;
   return bytes;
 }

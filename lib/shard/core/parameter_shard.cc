@@ -21,7 +21,7 @@
 #include "lib/shard/gate/bsp_gate.h"
 #include "lib/shard/gate/round_schedule.h"
 #include "lib/shard/gate/staleness_gate.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
   ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(gradients)));
   auto made = absl::WrapUnique(
       new ParameterShard(std::move(plan), shard, std::move(store), std::move(pushed)));
-  if (made->is_backup_) {
-    made->filling_ = std::make_unique<BackupFilling>(*made->store_, made->plan_->first_step());
+  if (made->is_replica_) {
+    made->filling_ = std::make_unique<ReplicaFilling>(*made->store_, made->plan_->first_step());
   }
   return made;
 }
@@ -130,7 +130,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
       store_(std::move(store)),
       pushed_(std::move(pushed)),
       settings_(OptimizerSettingsOf(plan_->spec().training().optimizer())),
-      is_backup_(IsOfBackup(*plan_)),
+      is_replica_(IsOfReplica(*plan_)),
       averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
       pushes_are_updates_(PushesAreUpdates(*plan_)),
       chunks_(store_->size()),
@@ -168,26 +168,28 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
     output_->SendToShard(to, header, payload, std::move(done));
   };
   MakeGate(send);
-  if (StepsAreJudged(plan_->spec().training()) && !is_backup_) {
+  if (StepsAreJudged(plan_->spec().training()) && !is_replica_) {
     JudgedShard* const judged = this;  // a private base class
     agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
   }
-  if (IsReplicated(*plan_)) MakeBackupFeed();
+  if (IsReplicated(*plan_)) MakeReplicaFeed();
 }
 
-void ParameterShard::MakeBackupFeed() {
-  backups_ = std::make_unique<BackupAgreement>(*plan_, shard_,
-                                               [this](ShardIndex to, const WireHeader& header) {
-                                                 output_->SendToShard(to, header, {}, nullptr);
-                                               });
-  if (!HasBackup(*plan_, shard_)) return;
-  backup_version_ = plan_->first_step();
+void ParameterShard::MakeReplicaFeed() {
+  replicas_ = std::make_unique<ReplicaAgreement>(*plan_, shard_,
+                                                 [this](ShardIndex to, const WireHeader& header) {
+                                                   output_->SendToShard(to, header, {}, nullptr);
+                                                 });
+  if (!HasReplica(*plan_, shard_)) return;
+  replica_version_ = plan_->first_step();
   NumberedVector<LocalChunk, ChunkId> ids;
   for (const LocalChunk index : chunks()) ids.emplace_back(store_->id(index));
-  feed_ = std::make_unique<BackupFeed>(
+  feed_ = std::make_unique<ReplicaFeed>(
       *plan_, shard_, std::move(ids),
       [this](const WireHeader& header, absl::Span<const std::byte> payload,
-             Transport::SendDone done) { output_->SendToBackup(header, payload, std::move(done)); },
+             Transport::SendDone done) {
+        output_->SendToReplica(header, payload, std::move(done));
+      },
       [this](LocalChunk index) { UpdateIfReady(chunks_[index]); });
 }
 
@@ -320,8 +322,8 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
     gate_->Lost(index, rank);
     return retired_ ? RefusalReason::kNone : RefusalReason::kBadPayload;
   }
-  if (is_backup_) {
-    // The header of a sum carries the shard's verdict, see BackupFeed::SendSum().
+  if (is_replica_) {
+    // The header of a sum carries the shard's verdict, see ReplicaFeed::SendSum().
     push.skipped = std::isnan(header.loss_scale);
     push.factor = header.loss_scale;
     push.trust_ratio = header.scalar;
@@ -363,7 +365,7 @@ bool ParameterShard::TakeGradient(const Chunk& chunk, Rank rank,
 
 void ParameterShard::AnswerRepeat(const WireHeader& header) {
   Chunk* chunk = Find(header);
-  if (chunk == nullptr || is_backup_) return;
+  if (chunk == nullptr || is_replica_) return;
   const LocalChunk index = IndexOf(*chunk);
   const auto rank = Rank(header.rank);
   if (!gate_->AnswersAgain(index, rank, header.step)) return;
@@ -372,7 +374,7 @@ void ParameterShard::AnswerRepeat(const WireHeader& header) {
 
 RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   Chunk* chunk = Find(header);
-  if (chunk == nullptr || is_backup_) return RefusalReason::kWrongChunk;
+  if (chunk == nullptr || is_replica_) return RefusalReason::kWrongChunk;
   return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
@@ -530,7 +532,7 @@ RefusalReason ParameterShard::StepClosed(const WireHeader& header,
 bool ParameterShard::IsReady(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
   if (agreement_ != nullptr && !(agreement_->agreed() && chunk.summed)) return false;
-  if (!BackupsAllow(chunk, update)) return false;
+  if (!ReplicasAllow(chunk, update)) return false;
   return FreeBuffer(chunk) >= 0;  // -1: all buffers are being read
 }
 
@@ -598,12 +600,12 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const bool step_ends = agreement_ != nullptr && lowest_ > lowest_before;
   if (step_ends) agreement_->BeginStep(lowest_);
   gate_->TakeAnswers(index, [&](Rank rank) {
-    if (is_backup_) return;
+    if (is_replica_) return;
     SendParams(chunk, chunk.current, rank, gate_->AnswerStep(index, rank));
   });
   // Answers to workers go first.
   if (forwarded) feed_->Forward(index, *forwarded);
-  if (is_backup_ && lowest_ > lowest_before) TellHeld();
+  if (is_replica_ && lowest_ > lowest_before) TellHeld();
   if (!snapshots_.current()) {
     BeginSnapshot();
   } else if (!defers_copies_) {
@@ -683,7 +685,7 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
   OptimizerSettings settings = SettingsFor(chunk);
   if (agreement_ != nullptr && agreement_->has_trust()) {
     settings.trust_ratio = agreement_->trust_ratio(chunk.parameter);
-  } else if (is_backup_) {
+  } else if (is_replica_) {
     settings.trust_ratio = PushOf(chunk, update.ranks[0]).trust_ratio;
   }
   const double learning_rate = LearningRate(plan_->spec().training(), update.step, total_steps_) *
@@ -717,7 +719,7 @@ OptimizerSettings ParameterShard::SettingsFor(const Chunk& chunk) const {
 kernels::GradientClip ParameterShard::ClipFor(const Chunk& chunk, const ChunkUpdate& update) const {
   kernels::GradientClip clip{.factor = update.gradient_factor};
   if (agreement_ != nullptr) clip.factor *= agreement_->judgement()->factor;
-  if (is_backup_) clip.factor *= pushes_(IndexOf(chunk), update.ranks[0]).factor;
+  if (is_replica_) clip.factor *= pushes_(IndexOf(chunk), update.ranks[0]).factor;
   const v1::Clip& wanted = plan_->spec().training().clip();
   if (wanted.has_value()) clip.limit = wanted.value();
   return clip;
@@ -739,7 +741,7 @@ void ParameterShard::Skip(Chunk& chunk, const ChunkStore::Version& next) {
 // only follow it.
 bool ParameterShard::SkipsNext(const Chunk& chunk, const ChunkUpdate& update) {
   if (agreement_ != nullptr) return agreement_->judgement()->skip;
-  if (!is_backup_) return false;
+  if (!is_replica_) return false;
   const bool skips = PushOf(chunk, update.ranks[0]).skipped;
   const bool is_first = update.step == highest_;
   if (is_first && StepsAreJudged(plan_->spec().training())) AdvanceState(update.step, skips);
@@ -776,7 +778,7 @@ void ParameterShard::Start(int64_t total_steps) {
   total_steps_ = total_steps;
   gate_->Start(total_steps);
   // A replica takes no periodic snapshots; its shard does.
-  if (!chunks_.empty() && !is_backup_) snapshots_.Start(plan_->first_step(), total_steps);
+  if (!chunks_.empty() && !is_replica_) snapshots_.Start(plan_->first_step(), total_steps);
   BeginSnapshot();
   UpdateAllReady();
 }
@@ -866,17 +868,17 @@ void ParameterShard::MeasureDirections(absl::Span<double> squares) {
 
 // A new sum overwrites the last one, so that must have been sent. The second update overwrites the
 // plan's first version, so that must have reached the replica.
-bool ParameterShard::BackupsAllow(const Chunk& chunk, const ChunkUpdate& update) const {
+bool ParameterShard::ReplicasAllow(const Chunk& chunk, const ChunkUpdate& update) const {
   if (filling_ != nullptr && !filling_->complete()) return false;
-  if (backups_ != nullptr && !backups_->Admits(update.step)) return false;
+  if (replicas_ != nullptr && !replicas_->Admits(update.step)) return false;
   if (feed_ == nullptr) return true;
   const LocalChunk index = IndexOf(chunk);
   const bool overwrites = update.step > plan_->first_step();
   return !feed_->is_forwarding(index) && !(overwrites && feed_->is_sending_state(index));
 }
 
-BackupFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpdate& update) const {
-  BackupFeed::Sum sum{.step = update.step, .elements = SumPlace(chunk, update)};
+ReplicaFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpdate& update) const {
+  ReplicaFeed::Sum sum{.step = update.step, .elements = SumPlace(chunk, update)};
   if (agreement_ == nullptr) return sum;
   sum.skipped = agreement_->judgement()->skip;
   sum.factor = agreement_->judgement()->factor;
@@ -887,7 +889,7 @@ BackupFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpda
 }
 
 // A chunk may already have made its first step, but no more: the second one waits for the replica.
-void ParameterShard::BackupConnected() {
+void ParameterShard::ReplicaConnected() {
   if (!feed_->is_filled()) {
     for (const Chunk& chunk : chunks_) {
       const LocalChunk index = IndexOf(chunk);
@@ -904,14 +906,14 @@ void ParameterShard::BackupConnected() {
   feed_->Connected();
 }
 
-void ParameterShard::BackupHolds(const WireHeader& header) {
-  if (feed_ == nullptr || header.step <= backup_version_) return;
-  backup_version_ = header.step;
-  if (backups_->OwnHeld(header.step)) UpdateAllReady();
+void ParameterShard::ReplicaHolds(const WireHeader& header) {
+  if (feed_ == nullptr || header.step <= replica_version_) return;
+  replica_version_ = header.step;
+  if (replicas_->OwnHeld(header.step)) UpdateAllReady();
 }
 
-void ParameterShard::BackupsHold(const WireHeader& header) {
-  if (backups_ != nullptr && backups_->Arrived(header)) UpdateAllReady();
+void ParameterShard::ReplicasHold(const WireHeader& header) {
+  if (replicas_ != nullptr && replicas_->Arrived(header)) UpdateAllReady();
 }
 
 absl::Span<std::byte> ParameterShard::PlaceState(const WireHeader& header) {

@@ -27,9 +27,9 @@
 #include "lib/shard/core/snapshot_queue.h"
 #include "lib/shard/core/step_agreement.h"
 #include "lib/shard/gate/gate.h"
-#include "lib/shard/replication/backup_agreement.h"
-#include "lib/shard/replication/backup_feed.h"
-#include "lib/shard/replication/backup_filling.h"
+#include "lib/shard/replication/replica_agreement.h"
+#include "lib/shard/replication/replica_feed.h"
+#include "lib/shard/replication/replica_filling.h"
 #include "lib/transport/core/transport.h"
 #include "lib/transport/core/wire.h"
 #include "proto/muster/v1/checkpoint.pb.h"
@@ -74,8 +74,8 @@ class ShardOutput {
   virtual void SendToShard(ShardIndex shard, const WireHeader& header,
                            absl::Span<const std::byte> payload, Transport::SendDone done) = 0;
   // Sends to the shard's replica, in the same way.
-  virtual void SendToBackup(const WireHeader& /*header*/, absl::Span<const std::byte> /*payload*/,
-                            Transport::SendDone done) {
+  virtual void SendToReplica(const WireHeader& /*header*/, absl::Span<const std::byte> /*payload*/,
+                             Transport::SendDone done) {
     done(absl::UnavailableError("the shard has no replica"));
   }
   // Called for every judged step, with the same arguments on every shard.
@@ -104,11 +104,11 @@ class ShardOutput {
 // (StepAgreement). With backup workers the shards also agree on the ranks that contribute
 // (ClosingExchange).
 //
-// A shard with a replica (shard_backup.h) sums a chunk's gradients first and sends the sum to the
-// replica (BackupFeed). It makes no version before all replicas hold the previous one
-// (BackupAgreement). The replica is a ParameterShard too, created with the plan of PlanOfBackup().
-// Its only rank is the shard. It answers only with the version that it holds, and gets the verdict
-// of a judged step with each sum.
+// A shard with a replica (shard_replica.h) sums a chunk's gradients first and sends the sum to the
+// replica (ReplicaFeed). It makes no version before all replicas hold the previous one
+// (ReplicaAgreement). The replica is a ParameterShard too, created with the plan of
+// PlanOfReplica(). Its only rank is the shard. It answers only with the version that it holds, and
+// gets the verdict of a judged step with each sum.
 //
 // Frozen parameters are fetched and never pushed: they have every version.
 //
@@ -208,13 +208,13 @@ class ParameterShard : private JudgedShard {
   // ---- replicas
 
   // Called when the replica of this shard is connected. Sends it the state that it lacks.
-  void BackupConnected();
-  // BackupHolds(): the replica reports that it holds version `header.step` of all chunks.
-  // BackupsHold(): another shard reports this for its own replica, or shard 0 for all.
-  void BackupHolds(const WireHeader& header);
-  void BackupsHold(const WireHeader& header);
+  void ReplicaConnected();
+  // ReplicaHolds(): the replica reports that it holds version `header.step` of all chunks.
+  // ReplicasHold(): another shard reports this for its own replica, or shard 0 for all.
+  void ReplicaHolds(const WireHeader& header);
+  void ReplicasHold(const WireHeader& header);
   // The version that the replica is known to hold.
-  int64_t backup_version() const { return backup_version_; }
+  int64_t replica_version() const { return replica_version_; }
   // Only for a replica: handles the state that its shard sends (kState), like PlaceScalars() and so
   // on.
   absl::Span<std::byte> PlaceState(const WireHeader& header);
@@ -384,9 +384,9 @@ class ParameterShard : private JudgedShard {
   VersionState& AdvanceState(int64_t step, bool skipped);
 
   // Replicas.
-  void MakeBackupFeed();
-  bool BackupsAllow(const Chunk& chunk, const ChunkUpdate& update) const;
-  BackupFeed::Sum SumToForward(const Chunk& chunk, const ChunkUpdate& update) const;
+  void MakeReplicaFeed();
+  bool ReplicasAllow(const Chunk& chunk, const ChunkUpdate& update) const;
+  ReplicaFeed::Sum SumToForward(const Chunk& chunk, const ChunkUpdate& update) const;
   void TellHeld();
 
   // Judged steps.
@@ -410,7 +410,7 @@ class ParameterShard : private JudgedShard {
   ShardOutput* output_ = nullptr;
   Tickets tickets_{this};  // outlives the tickets below
   kernels::OptimizerSettings settings_;
-  const bool is_backup_;
+  const bool is_replica_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
   const bool pushes_are_updates_;  // ssp, asp
   NumberedVector<LocalChunk, Chunk> chunks_;
@@ -436,10 +436,10 @@ class ParameterShard : private JudgedShard {
   std::unique_ptr<StepAgreement> agreement_;  // only if steps are judged
   std::unique_ptr<ClosingExchange> closing_;  // only with backup workers
 
-  std::unique_ptr<BackupFeed> feed_;          // only if the shard has a replica
-  int64_t backup_version_ = 0;                // held by the replica
-  std::unique_ptr<BackupAgreement> backups_;  // only if some shard has a replica
-  std::unique_ptr<BackupFilling> filling_;    // only at a replica that starts empty
+  std::unique_ptr<ReplicaFeed> feed_;           // only if the shard has a replica
+  int64_t replica_version_ = 0;                 // held by the replica
+  std::unique_ptr<ReplicaAgreement> replicas_;  // only if some shard has a replica
+  std::unique_ptr<ReplicaFilling> filling_;     // only at a replica that starts empty
 
   SnapshotQueue snapshots_;
   // first call of PassOverSnapshots() since the current snapshot was taken

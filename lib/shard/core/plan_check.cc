@@ -7,7 +7,7 @@
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/chunks/loss_scale.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 #include "lib/status/status.h"
 #include "lib/transport/session/session.h"
 
@@ -122,7 +122,7 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
   RETURN_IF_ERROR(CheckTraining(plan));
   RETURN_IF_ERROR(CheckStatistics(plan));
   RETURN_IF_ERROR(CheckChunks(plan));
-  RETURN_IF_ERROR(CheckBackups(plan));
+  RETURN_IF_ERROR(CheckReplicas(plan));
   return CheckMode(plan);
 }
 

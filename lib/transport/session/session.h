@@ -39,8 +39,8 @@ class SessionToken {
 };
 
 // Shards connect to their replicas, and a replica connects to no peer. So no peer introduces itself
-// as kBackup.
-enum class LinkRole : uint8_t { kWorker = 1, kShard = 2, kBackup = 3 };
+// as kReplica.
+enum class LinkRole : uint8_t { kWorker = 1, kShard = 2, kReplica = 3 };
 
 // The member that sends on a link: a worker or a shard of one generation of a job.
 struct LinkIdentity {

@@ -670,7 +670,7 @@ void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<Wait
 
 // Looks for members with which the job would continue if it were halted now. Skips a ps that
 // another start is about to use: the memory that it will have left is not known yet.
-std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups(
+std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplicas(
     const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const {
   absl::flat_hash_set<uint64_t> under_way;
@@ -684,7 +684,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups
   std::vector<std::shared_ptr<const Start>> searches;
   for (const JobRegistry::Entry* entry : turn.Active()) {
     const v1::Job& record = entry->job.record();
-    if (!entry->job.TakesBackups(now) || under_way.contains(record.number())) continue;
+    if (!entry->job.TakesReplicas(now) || under_way.contains(record.number())) continue;
     const auto& shards = entry->job.plan()->shards();
     FreeMembers left = free;
     const std::optional<Placement> placement = PlaceAgain(
@@ -703,7 +703,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups
     if (!there_is_one || !may_take) continue;
     auto search = std::make_shared<Start>();
     search->number = record.number();
-    search->seeks_backups = true;
+    search->seeks_replicas = true;
     search->generation = record.generation();
     for (const auto& name : placement->workers) search->workers.push_back(members.at(name).hello);
     for (const auto& name : placement->ps) search->ps.push_back(members.at(name).hello);
@@ -737,7 +737,7 @@ void Dispatcher::Dispatch() {
         });
     const bool growing =
         std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* e) {
-          return e->job.TakesMoreWorkers(now) || e->job.TakesBackups(now);
+          return e->job.TakesMoreWorkers(now) || e->job.TakesReplicas(now);
         });
     if (!recovering) kept_for_ = 0;
     if (waiting.empty() && !recovering && !growing && !missing) return;
@@ -775,14 +775,14 @@ void Dispatcher::Dispatch() {
     // A job that is halted for replicas would also take free workers.
     FreeMembers left = free;
     if (free.kept_for != 0) left.workers.clear();
-    for (auto& search : LookForBackups(turn, under_way, members, left)) {
+    for (auto& search : LookForReplicas(turn, under_way, members, left)) {
       starts.push_back(std::move(search));
     }
   }
   absl::MutexLock lock(&mu_);
   for (auto& start : starts) {
     starting_[start->number] = start;
-    const bool reads_nothing = start->newcomers > 0 || start->seeks_backups ||
+    const bool reads_nothing = start->newcomers > 0 || start->seeks_replicas ||
                                (start->resumption && start->resumption->carries);
     queues_[reads_nothing ? kCarried : kOthers].push_back(std::move(start));
   }
@@ -811,8 +811,8 @@ void Dispatcher::Run(Lane lane) {
     }
     if (start->newcomers > 0) {
       Rehearse(*start);
-    } else if (start->seeks_backups) {
-      SeekBackups(*start);
+    } else if (start->seeks_replicas) {
+      SeekReplicas(*start);
     } else {
       Carry(*start);
     }
@@ -873,16 +873,16 @@ void Dispatcher::Carry(const Start& start) {
   absl::Status fault = request.status();
   if (request.ok()) {
     Resume(start.resumption, origin.first_step, evaluations_before, before, *request);
-    std::optional<PlanRequest> without_backups;
+    std::optional<PlanRequest> without_replicas;
     if (request->carried != nullptr && record.spec().resources().ps_replication() > 1) {
-      without_backups = *request;
-      without_backups->without_new_backups = true;
+      without_replicas = *request;
+      without_replicas->without_new_replicas = true;
     }
     plan = MakePlan(*std::move(request));
     memory = MemoryOfPs(*plan);
     // The job continues with the replicas that it has, instead of waiting for memory.
-    if (without_backups && !HasRoomNow(start, memory)) {
-      plan = MakePlan(*std::move(without_backups));
+    if (without_replicas && !HasRoomNow(start, memory)) {
+      plan = MakePlan(*std::move(without_replicas));
       memory = MemoryOfPs(*plan);
     }
   }
@@ -948,7 +948,7 @@ void Dispatcher::Rehearse(const Start& start) {
 
 // Uses the plan that Carry() would make. Otherwise a job could be halted for replicas, get none,
 // and be halted again and again.
-void Dispatcher::SeekBackups(const Start& start) {
+void Dispatcher::SeekReplicas(const Start& start) {
   v1::Job record;
   std::shared_ptr<const v1::JobPlan> running;
   {
@@ -965,14 +965,14 @@ void Dispatcher::SeekBackups(const Start& start) {
                               .carried = running,
                               .shards = {running->shards().begin(), running->shards().end()}});
   const MemoryByPs memory = MemoryOfPs(*plan);
-  const bool has_more = ShardsWithoutBackup(*plan) < ShardsWithoutBackup(*running);
+  const bool has_more = ShardsWithoutReplica(*plan) < ShardsWithoutReplica(*running);
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindRunning(turn, start);
   const absl::Time now = registry_->Now();
-  if (entry == nullptr || !entry->job.TakesBackups(now) || !AllAttached(start)) return;
+  if (entry == nullptr || !entry->job.TakesReplicas(now) || !AllAttached(start)) return;
   if (has_more && HasRoom(start, turn, memory)) {
-    entry->job.LetBackupsJoin(now);
+    entry->job.LetReplicasJoin(now);
     turn.Perform(*entry);
     return;
   }

@@ -79,7 +79,7 @@ class Dispatcher {
     int newcomers = 0;
     // True: no job starts either. If the next generation on these members would have more replicas,
     // the job is halted for it.
-    bool seeks_backups = false;
+    bool seeks_replicas = false;
     uint32_t generation = 0;  // the running one, for a warm-up or a search for replicas
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
@@ -125,7 +125,7 @@ class Dispatcher {
   void LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
                        const Decision& decision, const FreeMembers& free);
   // Finds jobs that lack replicas for which a ps has room. `starts` are those under way.
-  std::vector<std::shared_ptr<const Start>> LookForBackups(
+  std::vector<std::shared_ptr<const Start>> LookForReplicas(
       const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const;
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
@@ -151,7 +151,7 @@ class Dispatcher {
   static JobRegistry::Entry* FindRunning(JobRegistry::Turn& turn, const Start& start);
   void Carry(const Start& start);
   void Rehearse(const Start& start);
-  void SeekBackups(const Start& start);
+  void SeekReplicas(const Start& start);
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);

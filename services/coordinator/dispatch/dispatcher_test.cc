@@ -1661,9 +1661,9 @@ TEST_F(UnevenDispatcherTest, FromACheckpointItContinuesWithItsOwnSmallPs) {
 // A job on two ps, each of which has the replicas of the other's shards, beside a job that takes
 // memory of the first ps. If all shards move to one ps, it needs the more memory, the less the job
 // had there for gradients.
-class BackupsDispatcherTest : public SteppingDispatcherTest {
+class ReplicasDispatcherTest : public SteppingDispatcherTest {
  protected:
-  BackupsDispatcherTest() {
+  ReplicasDispatcherTest() {
     Attach("w-0");
     Attach("w-1");
     const auto a = Attach("p-0"), b = Attach("p-1");
@@ -1687,7 +1687,7 @@ class BackupsDispatcherTest : public SteppingDispatcherTest {
     job_ = AddReplicatedJob();
     Dispatch();
     Go({View(job_).workers(0), "p-3", "p-4"});
-    EXPECT_EQ(ShardsWithoutBackup(*Plan()), 0);
+    EXPECT_EQ(ShardsWithoutReplica(*Plan()), 0);
   }
 
   uint64_t AddReplicatedJob() {
@@ -1725,14 +1725,14 @@ class BackupsDispatcherTest : public SteppingDispatcherTest {
     for (const std::string& name : left) Report(name, v1::MEMBER_HALTED, 3);
     Dispatch();
     Go(left);
-    EXPECT_EQ(ShardsWithoutBackup(*Plan()), 2);
-    now_ += Job::kBackupsJoinAfter;
+    EXPECT_EQ(ShardsWithoutReplica(*Plan()), 2);
+    now_ += Job::kReplicasJoinAfter;
   }
 
   uint64_t beside_ = 0;
 };
 
-TEST_F(BackupsDispatcherTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
+TEST_F(ReplicasDispatcherTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
   LosePs4();
   const auto newcomer = Attach("p-5");
   for (int i = 0; i < 2; ++i) {
@@ -1749,7 +1749,7 @@ TEST_F(BackupsDispatcherTest, AJobIsHaltedForReplicasOnceItsPsHasRoomForThem) {
   }
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
-  EXPECT_EQ(ShardsWithoutBackup(*Plan()), 0);
+  EXPECT_EQ(ShardsWithoutReplica(*Plan()), 0);
 }
 
 // `first`, at step 3 and without replicas, has room for another worker. `short_` lacks two workers,
@@ -1804,7 +1804,7 @@ TEST_F(SteppingDispatcherTest, AJobHaltedForReplicasTakesNoReservedWorker) {
   EXPECT_THAT(View(first).workers(), ElementsAre("w-0"));
 }
 
-TEST_F(BackupsDispatcherTest, AJobIsNotHaltedForReplicasWhileAnotherJobStartsOnAPs) {
+TEST_F(ReplicasDispatcherTest, AJobIsNotHaltedForReplicasWhileAnotherJobStartsOnAPs) {
   LosePs4();
   Cancel(beside_);
   const uint64_t other = AddJob();

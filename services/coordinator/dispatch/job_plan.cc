@@ -106,8 +106,8 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   } else {
     PlaceShards(request.ps, *plan);
   }
-  if (plan->spec().resources().ps_replication() > 1 && !request.without_new_backups) {
-    PlaceBackups(request.ps, *plan);
+  if (plan->spec().resources().ps_replication() > 1 && !request.without_new_replicas) {
+    PlaceReplicas(request.ps, *plan);
   }
   plan->set_evaluate_first(request.evaluate_first);
   *plan->mutable_left_out_batches() = request.job.recovery().left_out_batches();

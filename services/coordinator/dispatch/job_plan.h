@@ -22,7 +22,7 @@ struct PlanRequest {
   // chunks. Null: no shard continues.
   std::shared_ptr<const v1::JobPlan> carried;
   std::vector<v1::PlanShard> shards;  // with `carried`: where the shards are
-  bool without_new_backups = false;   // no ps has room for them
+  bool without_new_replicas = false;  // no ps has room for them
   bool evaluate_first = false;        // as in JobPlan
 };
 
@@ -34,7 +34,7 @@ struct PlanRequest {
 // steps, has chunks if any shard has.
 // - allreduce: shard r belongs to worker r, all shares are equal, and shards have no address yet.
 // - local_sgd: every optimizer slot has the same chunks as the values.
-// - ps_replication 2: every shard without a replica gets one (PlaceBackups), also shards that
+// - ps_replication 2: every shard without a replica gets one (PlaceReplicas), also shards that
 //   continue in place.
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request);
 

@@ -153,20 +153,20 @@ TEST(JobPlanTest, WithReplicationEveryShardHasAReplicaOnAnotherPs) {
   const auto plan = MakePlan(request);
 
   ASSERT_EQ(plan->shards_size(), 4);
-  std::map<std::string, int> backups;  // by thread
+  std::map<std::string, int> replicas;  // by thread
   for (const v1::PlanShard& shard : plan->shards()) {
     EXPECT_NE(shard.backup().member(), shard.member());
     EXPECT_FALSE(shard.backup().carries());
-    ++backups[shard.backup().address()];
+    ++replicas[shard.backup().address()];
   }
-  EXPECT_EQ(backups.size(), 4) << "one on each thread";
+  EXPECT_EQ(replicas.size(), 4) << "one on each thread";
 
   request.carried = plan;
   request.shards = {plan->shards().begin(), plan->shards().end()};
   request.shards[0].clear_backup();
-  request.without_new_backups = true;
+  request.without_new_replicas = true;
   EXPECT_FALSE(MakePlan(request)->shards(0).has_backup());
-  request.without_new_backups = false;
+  request.without_new_replicas = false;
   EXPECT_EQ(MakePlan(request)->shards(0).backup().address(), plan->shards(0).backup().address());
 }
 

@@ -237,10 +237,10 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
                    " ps, from step ", plan_->first_step()),
       now);
   NoteWhoIsTriedAgain(now);
-  if (const int bare = ShardsWithoutBackup(*plan_); bare > 0) {
+  if (const int bare = ShardsWithoutReplica(*plan_); bare > 0) {
     Note("NO_BACKUP",
          absl::StrCat(bare, " of ", plan_->shards_size(),
-                      " shards run without a backup: there is no other ps with room for it. They "
+                      " shards run without a replica: there is no other ps with room for it. They "
                       "are given one when there is"),
          now);
   }
@@ -649,7 +649,7 @@ std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
   if (record_.suspend_requested()) return {};
   if (now - members_.last_came() < FailureJudge::kReturnTime) return {};
   std::vector<std::string> missing = members_.Silent();
-  // The backups of one ps may be on another.
+  // The replicas of one ps may be on another.
   const bool several_ps = std::ranges::count_if(missing, [this](const std::string& name) {
                             return !members_.at(name).is_worker();
                           }) > 1;
@@ -714,17 +714,17 @@ void Job::YieldWorkers(int workers, const std::string& beneficiary, absl::Time n
                  now);
 }
 
-bool Job::TakesBackups(absl::Time now) const {
-  return state() == v1::RUNNING && ShardsWithoutBackup(*plan_) > 0 &&
-         now - running_since_ >= kBackupsJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
-         !members_.AnyWorkerDone();
+bool Job::TakesReplicas(absl::Time now) const {
+  return state() == v1::RUNNING && ShardsWithoutReplica(*plan_) > 0 &&
+         now - running_since_ >= kReplicasJoinAfter && !record_.suspend_requested() &&
+         !leaves_at_ && !members_.AnyWorkerDone();
 }
 
-void Job::LetBackupsJoin(absl::Time now) {
-  CHECK(TakesBackups(now));
+void Job::LetReplicasJoin(absl::Time now) {
+  CHECK(TakesReplicas(now));
   HaltGeneration(
       {.carries = true}, "BACKUPS_JOIN",
-      absl::StrCat("there is a ps for the backups of ", ShardsWithoutBackup(*plan_), " shards"),
+      absl::StrCat("there is a ps for the replicas of ", ShardsWithoutReplica(*plan_), " shards"),
       now);
 }
 
@@ -754,7 +754,7 @@ void Job::LetLeave(absl::Time now) {
     return HaltGeneration(
         {.carries = true, .lost = name}, "MEMBER_LEAVES",
         absl::StrCat(name, " leaves",
-                     owns_shards ? "; the backups of its shards take their places" : ""),
+                     owns_shards ? "; the replicas of its shards take their places" : ""),
         now);
   }
   const bool is_new = !leaves_at_.has_value();
@@ -776,7 +776,7 @@ void Job::LetHaltedLeave(absl::Time now) {
   if (!waits || !all_told || !interruption_.carries()) return;
   const Departures departures = DeparturesOf(*plan_, members_);
   for (const std::string& name : departures.at_once) {
-    Tell("MEMBER_LEAVES", absl::StrCat(name, " leaves; the backups of its shards are held"), now);
+    Tell("MEMBER_LEAVES", absl::StrCat(name, " leaves; the replicas of its shards are held"), now);
     Send(name, ReleaseDirective());
     members_.SetLost(name);
   }

@@ -46,7 +46,7 @@ class Job {
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
   // A generation runs at least this long before it is halted for missing replicas. This wait is
   // shorter, because a shard without a replica may be lost.
-  static constexpr absl::Duration kBackupsJoinAfter = absl::Seconds(2);
+  static constexpr absl::Duration kReplicasJoinAfter = absl::Seconds(2);
 
   struct Outgoing {
     std::string member;
@@ -133,9 +133,9 @@ class Job {
   int WorkersMax() const;
   // Whether some shards lack the replica that the job wants, and the job has run long enough to be
   // halted for it.
-  bool TakesBackups(absl::Time now) const;
-  // Halts the job for a generation with more replicas. Requires: TakesBackups(now).
-  void LetBackupsJoin(absl::Time now);
+  bool TakesReplicas(absl::Time now) const;
+  // Halts the job for a generation with more replicas. Requires: TakesReplicas(now).
+  void LetReplicasJoin(absl::Time now);
   // Returns the first version without a known evaluation.
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
   // Notes why a queued or recovering job waits. No-op if `reason` is its reason already.

@@ -275,13 +275,13 @@ class ReplicatedJobTest : public RecoveringJobTest {
     Begin(record);
   }
 
-  void SayHalted(const std::string& ps, int64_t oldest, int64_t newest, int64_t in_backup) {
+  void SayHalted(const std::string& ps, int64_t oldest, int64_t newest, int64_t in_replica) {
     v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
     report.set_oldest_version(oldest);
-    v1::HeldBackup& backup = *report.add_backups();
-    backup.set_shard(ps == "p-0" ? 1 : 0);
-    backup.set_oldest_version(in_backup - 1);
-    backup.set_newest_version(in_backup);
+    v1::HeldBackup& replica = *report.add_backups();
+    replica.set_shard(ps == "p-0" ? 1 : 0);
+    replica.set_oldest_version(in_replica - 1);
+    replica.set_newest_version(in_replica);
     Tell(ps, report);
   }
 };
@@ -294,7 +294,7 @@ TEST_F(ReplicatedJobTest, AReplicaReplacesALostPsAtMostAStepBack) {
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
   TakeEffects();
-  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  SayHalted("p-0", 7, 8, /*in_replica=*/7);
   EXPECT_THAT(Sent(), IsEmpty()) << "its shards are needed";
   const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
   ASSERT_TRUE(resumption.has_value());
@@ -341,7 +341,7 @@ TEST_F(ReplicatedJobTest, ShardsAreLostIfTheirPsDiesBeforeTheNextReplicasAreFill
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
-  SayHalted("p-0", 3, 4, /*in_backup=*/4);
+  SayHalted("p-0", 3, 4, /*in_replica=*/4);
   TakeEffects();
   Schedule(4, "", job_.plan(), job_.ResumesAt(now_)->shards);
   job_.MemberLost("p-0", "gone", now_);
@@ -353,7 +353,7 @@ TEST_F(ReplicatedJobTest, APsThatCannotHoldNewReplicasIsExcluded) {
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
-  SayHalted("p-0", 3, 4, /*in_backup=*/4);
+  SayHalted("p-0", 3, 4, /*in_replica=*/4);
   TakeEffects();
   Schedule(4, "", job_.plan(), job_.ResumesAt(now_)->shards);
   v1::JobReport failed = Say(v1::MEMBER_FAILED);
@@ -380,7 +380,7 @@ TEST_F(ReplicatedJobTest, ASlowPsMayHoldReplicasAgainSoon) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
-  SayHalted("p-0", 3, 4, /*in_backup=*/4);
+  SayHalted("p-0", 3, 4, /*in_replica=*/4);
   const auto wait = [&](absl::Duration time) {
     now_ += time;
     job_.Tick(/*writing=*/false, now_);
@@ -397,8 +397,8 @@ TEST_F(ReplicatedJobTest, AfterTheLossOfAWorkerReplicasContinueInPlace) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
-  SayHalted("p-0", 7, 8, /*in_backup=*/7);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/7);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
   ASSERT_TRUE(resumption.has_value());
   EXPECT_EQ(resumption->first_step, 7) << "all have it";
@@ -407,11 +407,11 @@ TEST_F(ReplicatedJobTest, AfterTheLossOfAWorkerReplicasContinueInPlace) {
 
 TEST_F(ReplicatedJobTest, AJobWithoutReplicasReportsItAndIsHaltedForThem) {
   Run();
-  EXPECT_FALSE(job_.TakesBackups(now_ + Job::kBackupsJoinAfter)) << "it has them";
+  EXPECT_FALSE(job_.TakesReplicas(now_ + Job::kReplicasJoinAfter)) << "it has them";
   job_.MemberLost("p-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
-  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/8);
   const auto shards = job_.ResumesAt(now_)->shards;
   PlanRequest request{
       .job = job_.record(), .first_step = 8, .carried = job_.plan(), .shards = shards};
@@ -427,10 +427,10 @@ TEST_F(ReplicatedJobTest, AJobWithoutReplicasReportsItAndIsHaltedForThem) {
 
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 8);
   ASSERT_EQ(job_.state(), v1::RUNNING);
-  EXPECT_FALSE(job_.TakesBackups(now_));
-  ASSERT_TRUE(job_.TakesBackups(now_ + Job::kBackupsJoinAfter));
+  EXPECT_FALSE(job_.TakesReplicas(now_));
+  ASSERT_TRUE(job_.TakesReplicas(now_ + Job::kReplicasJoinAfter));
   const int recoveries = job_.record().recovery().count();
-  job_.LetBackupsJoin(now_ + Job::kBackupsJoinAfter);
+  job_.LetReplicasJoin(now_ + Job::kReplicasJoinAfter);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "BACKUPS_JOIN");
   EXPECT_EQ(job_.record().recovery().count(), recoveries) << "no member was lost";
@@ -1653,7 +1653,7 @@ TEST_F(ReplicatedJobTest, ReplicasThatTookOverAreSaved) {
   job_.MemberLost("p-1", "gone", now_);
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED, 8);
-  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/8);
   TakeEffects();
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1692,8 +1692,8 @@ TEST_F(ReplicatedJobTest, APsWithoutItsOwnShardIsNotAskedForIt) {
   Commit(4);
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED, 8);
-  SayHalted("p-0", /*oldest=*/9, 8, /*in_backup=*/8);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", /*oldest=*/9, 8, /*in_replica=*/8);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1731,8 +1731,8 @@ TEST_F(ReplicatedJobTest, APsWithReplicasElsewhereStaysForASuspension) {
   RunTo(8);
   job_.MemberLost("w-0", "gone", now_);
   job_.MemberLost("w-1", "gone", now_);
-  SayHalted("p-0", 7, 8, /*in_backup=*/8);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/8);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1755,13 +1755,13 @@ TEST_F(ReplicatedJobTest, ALeavingPsHandsOverToTheReplicasOfItsShards) {
   job_.MemberLeaves("p-1", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "MEMBER_LEAVES");
-  EXPECT_EQ(job_.record().message(), "p-1 leaves; the backups of its shards take their places");
+  EXPECT_EQ(job_.record().message(), "p-1 leaves; the replicas of its shards take their places");
   EXPECT_TRUE(job_.KeepsShards());
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt", "p-1 halt"));
   Report("w-0", v1::MEMBER_HALTED, 8);
   Report("w-1", v1::MEMBER_HALTED, 8);
-  SayHalted("p-0", 7, 8, /*in_backup=*/8);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/8);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   EXPECT_THAT(Sent(), IsEmpty()) << "the shards of p-1 are needed until the next plan is stored";
   const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
   ASSERT_TRUE(resumption.has_value());
@@ -1822,7 +1822,7 @@ TEST_F(ReplicatedJobTest, ReplicasTakeOverIfALeavingPsDies) {
   job_.MemberLeaves("p-1", now_);
   Report("w-0", v1::MEMBER_HALTED, 8);
   Report("w-1", v1::MEMBER_HALTED, 8);
-  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  SayHalted("p-0", 7, 8, /*in_replica=*/7);
   job_.MemberLost("p-1", "gone", now_);
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
@@ -1835,8 +1835,8 @@ TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOver) {
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED, 8);
-  SayHalted("p-0", 7, 8, /*in_backup=*/7);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/7);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   job_.MemberLeaves("p-1", now_);
   const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
   ASSERT_TRUE(resumption.has_value());
@@ -1853,8 +1853,8 @@ TEST_F(ReplicatedJobTest, APsThatLeavesAWaitingJobIsReleasedIfReplicasRemain) {
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("w-0", "gone", now_);
   job_.MemberLost("w-1", "gone", now_);
-  SayHalted("p-0", 7, 8, /*in_backup=*/7);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/7);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
   job_.MemberLeaves("p-1", now_);
@@ -1881,8 +1881,8 @@ TEST_F(ReplicatedJobTest, PsThatHoldEachOthersReplicasLeaveAWaitingJobAfterAChec
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("w-0", "gone", now_);
   job_.MemberLost("w-1", "gone", now_);
-  SayHalted("p-0", 7, 8, /*in_backup=*/8);
-  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  SayHalted("p-0", 7, 8, /*in_replica=*/8);
+  SayHalted("p-1", 7, 8, /*in_replica=*/8);
   TakeEffects();
   job_.MemberLeaves("p-0", now_);
   job_.MemberLeaves("p-1", now_);

@@ -26,7 +26,7 @@ std::optional<v1::Directive> StartDirective(const WantingJob& job) {
 // The shards that a ps writes: its own, and replicas of shards that their own ps no longer holds.
 struct ShardsToWrite {
   absl::btree_set<int> all;
-  absl::btree_set<int> backups;
+  absl::btree_set<int> replicas;
 };
 
 // A ps of a halted job may not hold its own shards.
@@ -39,7 +39,7 @@ ShardsToWrite ShardsWrittenBy(const std::string& name, const WantingJob& job) {
   for (int shard = 0; shard < job.plan.shards_size(); ++shard) {
     if (held->shards[shard].member() != name) continue;
     if (job.plan.shards(shard).member() != name) {
-      to_write.backups.insert(shard);
+      to_write.replicas.insert(shard);
     } else if (!own.contains(shard)) {
       continue;  // no chunks
     }
@@ -53,7 +53,7 @@ std::optional<v1::Directive> SnapshotDirective(const std::string& name, const Wa
   const ShardsToWrite to_write = ShardsWrittenBy(name, job);
   auto snapshot = job.checkpoints.WantedOf(to_write.all);
   if (!snapshot) return std::nullopt;
-  snapshot->mutable_backups()->Add(to_write.backups.begin(), to_write.backups.end());
+  snapshot->mutable_backups()->Add(to_write.replicas.begin(), to_write.replicas.end());
   v1::Directive directive;
   *directive.mutable_snapshot() = *std::move(snapshot);
   return directive;

@@ -32,9 +32,9 @@ class WantedDirectiveTest : public ::testing::Test {
     report.set_next_step(7);
     report.set_address(address);
     for (int shard = 0; state == v1::MEMBER_HALTED && shard < 2; ++shard) {
-      v1::HeldBackup& backup = *report.add_backups();
-      backup.set_shard(shard);
-      backup.set_newest_version(7);
+      v1::HeldBackup& replica = *report.add_backups();
+      replica.set_shard(shard);
+      replica.set_newest_version(7);
     }
     members_.Take(name, &report, kNow);
   }

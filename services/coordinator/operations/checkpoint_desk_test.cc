@@ -184,11 +184,11 @@ class ReplicatedCheckpointTest : public CheckpointDeskTest {
 };
 
 TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) {
-  const Identity backup{Role::kPs, "p-0"}, gone{Role::kPs, "p-1"};
+  const Identity replica{Role::kPs, "p-0"}, gone{Role::kPs, "p-1"};
   v1::WriteShardHeader header = Header(2);
   header.set_shard(1);
   EXPECT_TRUE(desk_.BeginShard(header, gone).ok()) << "it runs, and it is its own";
-  EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, backup).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, replica).status()));
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -211,7 +211,7 @@ TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) 
     header.set_snapshot(effects.directives.back().directive.snapshot().snapshot());
     header.set_step(3);
   }
-  const auto upload = desk_.BeginShard(header, backup);
+  const auto upload = desk_.BeginShard(header, replica);
   EXPECT_TRUE(upload.ok()) << upload.status();
   EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, gone).status()));
 }

@@ -20,7 +20,7 @@ bool Interruption::CanCarry(const v1::JobPlan& plan) {
 }
 
 // A worker makes the second step of a generation only after all replicas hold the first one
-// (lib/shard/replication/backup_agreement.h).
+// (lib/shard/replication/replica_agreement.h).
 bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
                                 const std::string& name) {
   if (!CanCarry(plan)) return false;

@@ -132,9 +132,9 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
     member.next_step = report->next_step();
   } else {
     member.held = {.oldest = report->oldest_version(), .newest = report->next_step()};
-    for (const v1::HeldBackup& backup : report->backups()) {
-      member.backups[backup.shard()] = {.oldest = backup.oldest_version(),
-                                        .newest = backup.newest_version()};
+    for (const v1::HeldBackup& replica : report->backups()) {
+      member.replicas[replica.shard()] = {.oldest = replica.oldest_version(),
+                                          .newest = replica.newest_version()};
     }
   }
   member.has_more_records =
@@ -237,12 +237,12 @@ std::optional<HeldVersions> JobMembers::HeldBy(const std::string& ps) const {
   return member->second.held;
 }
 
-std::optional<HeldVersions> JobMembers::HeldInBackup(const std::string& ps, int shard) const {
+std::optional<HeldVersions> JobMembers::HeldInReplica(const std::string& ps, int shard) const {
   const auto member = members_.find(ps);
   if (member == members_.end() || !member->second.holds()) return std::nullopt;
-  const auto backup = member->second.backups.find(shard);
-  if (backup == member->second.backups.end()) return std::nullopt;
-  return backup->second;
+  const auto replica = member->second.replicas.find(shard);
+  if (replica == member->second.replicas.end()) return std::nullopt;
+  return replica->second;
 }
 
 int64_t JobMembers::OldestStep() const {

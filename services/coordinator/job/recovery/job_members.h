@@ -43,7 +43,7 @@ class JobMembers {
     int64_t next_step = 0;
     // The versions that a halted ps holds: of all of its own shards, and of each replica, by shard.
     HeldVersions held;
-    absl::btree_map<int, HeldVersions> backups;
+    absl::btree_map<int, HeldVersions> replicas;
     uint32_t behind = 0;                  // the earlier generation that it still serves, or 0
     std::vector<std::string> lost_links;  // the members whose links broke at this ps
     bool has_stream = true;               // has a stream to the coordinator
@@ -139,7 +139,7 @@ class JobMembers {
   // Return the versions that a halted ps holds of all of its own shards, and of its replica of
   // `shard`. nullopt if it holds none.
   std::optional<HeldVersions> HeldBy(const std::string& ps) const;
-  std::optional<HeldVersions> HeldInBackup(const std::string& ps, int shard) const;
+  std::optional<HeldVersions> HeldInReplica(const std::string& ps, int shard) const;
   // Returns the first member that has not reported and is not lost, or null.
   const std::string* FirstSilent() const;
   // Returns such a member that has lost its link to a ps too, or null.

@@ -31,17 +31,17 @@ bool Stays(const JobMembers& members, const std::string& name) {
 
 // The number of elements of a job on a ps or on one of its threads.
 struct Load {
-  int64_t of_backups = 0;
+  int64_t of_replicas = 0;
   int64_t of_all = 0;
 
   friend bool operator<(const Load& a, const Load& b) {
-    return std::tie(a.of_backups, a.of_all) < std::tie(b.of_backups, b.of_all);
+    return std::tie(a.of_replicas, a.of_all) < std::tie(b.of_replicas, b.of_all);
   }
 };
 
-class BackupLoads {
+class ReplicaLoads {
  public:
-  explicit BackupLoads(const v1::JobPlan& plan) : elements_(plan.shards_size()) {
+  explicit ReplicaLoads(const v1::JobPlan& plan) : elements_(plan.shards_size()) {
     for (const v1::PlanChunk& chunk : plan.chunks()) elements_[chunk.shard()] += chunk.elements();
     for (int shard = 0; shard < plan.shards_size(); ++shard) {
       const v1::PlanShard& own = plan.shards(shard);
@@ -64,7 +64,7 @@ class BackupLoads {
   }
   void Add(int shard, const std::string& ps, int thread) {
     for (Load* load : {&of_ps_[ps], &of_thread_[{ps, thread}]}) {
-      load->of_backups += elements_[shard];
+      load->of_replicas += elements_[shard];
       load->of_all += elements_[shard];
     }
   }
@@ -78,7 +78,7 @@ class BackupLoads {
 // Returns the index of the ps for a replica of `shard`, or -1. Among equals it is the next one
 // after the shard's own ps. Otherwise two ps could take each other's replicas and leave a third
 // without.
-int ChoosePs(const std::vector<v1::Hello>& ps, const v1::PlanShard& shard, BackupLoads& loads) {
+int ChoosePs(const std::vector<v1::Hello>& ps, const v1::PlanShard& shard, ReplicaLoads& loads) {
   const int count = static_cast<int>(ps.size());
   const auto own = std::ranges::find(ps, shard.member(), &v1::Hello::member);
   const int after = own == ps.end() ? 0 : static_cast<int>(own - ps.begin()) + 1;
@@ -105,7 +105,7 @@ absl::btree_set<std::string> HandingOver(const v1::JobPlan& plan, const JobMembe
   for (int shard = 0; shard < plan.shards_size(); ++shard) {
     const v1::PlanShard& own = plan.shards(shard);
     if (!names.contains(own.member())) continue;
-    if (!Holds(members.HeldInBackup(own.backup().member(), shard))) names.erase(own.member());
+    if (!Holds(members.HeldInReplica(own.backup().member(), shard))) names.erase(own.member());
   }
   return names;
 }
@@ -115,26 +115,26 @@ std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& wit
                                          const v1::JobPlan& plan, const JobMembers& members) {
   CarriedShards carried{.shards = {plan.shards().begin(), plan.shards().end()}};
   HeldVersions needed{.newest = std::numeric_limits<int64_t>::max()};
-  std::vector<std::optional<HeldVersions>> backups;  // of replicas that stay replicas
+  std::vector<std::optional<HeldVersions>> replicas;  // of replicas that stay replicas
   absl::btree_set<std::string> owners;
   for (int shard = 0; shard < plan.shards_size(); ++shard) {
     v1::PlanShard& next = carried.shards[shard];
-    std::optional<HeldVersions> own, backup;
+    std::optional<HeldVersions> own, replica;
     if (!without.contains(next.member())) own = members.HeldBy(next.member());
-    if (next.has_backup()) backup = members.HeldInBackup(next.backup().member(), shard);
+    if (next.has_backup()) replica = members.HeldInReplica(next.backup().member(), shard);
     if (Holds(own)) {
       needed = Both(needed, *own);
-      backups.push_back(backup);
+      replicas.push_back(replica);
     } else {
-      if (!Holds(backup)) return std::nullopt;
-      needed = Both(needed, *backup);
+      if (!Holds(replica)) return std::nullopt;
+      needed = Both(needed, *replica);
       const v1::PlanBackup place = next.backup();
       next.Clear();
       next.set_member(place.member());
       next.set_thread(place.thread());
       next.set_address(place.address());
       next.set_host(place.host());
-      backups.push_back(std::nullopt);
+      replicas.push_back(std::nullopt);
     }
     owners.insert(next.member());
   }
@@ -147,17 +147,17 @@ std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& wit
     const bool stays = Stays(members, name) || (MayHold(members, name) && owners.contains(name));
     if (stays) continue;
     next.clear_backup();
-    backups[shard].reset();
+    replicas[shard].reset();
   }
   // A version that the replicas hold too saves filling them again.
   HeldVersions all = needed;
-  for (const auto& backup : backups) {
-    if (Holds(backup)) all = Both(all, *backup);
+  for (const auto& replica : replicas) {
+    if (Holds(replica)) all = Both(all, *replica);
   }
   carried.first_step = Holds(all) ? all.newest : needed.newest;
   for (int shard = 0; shard < plan.shards_size(); ++shard) {
     if (!carried.shards[shard].has_backup()) continue;
-    const std::optional<HeldVersions>& held = backups[shard];
+    const std::optional<HeldVersions>& held = replicas[shard];
     carried.shards[shard].mutable_backup()->set_carries(
         Holds(held) && held->oldest <= carried.first_step && carried.first_step <= held->newest);
   }
@@ -212,8 +212,8 @@ bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::
   });
 }
 
-void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
-  BackupLoads loads(plan);
+void PlaceReplicas(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
+  ReplicaLoads loads(plan);
   // First one shard of every ps, then the next of each, and large shards before small ones. So each
   // choice sees the load of the larger ones before it.
   std::vector<int> order(plan.shards_size());
@@ -226,16 +226,16 @@ void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
     const int chosen = ChoosePs(ps, own, loads);
     if (chosen < 0) continue;
     const int thread = loads.LightestThread(ps[chosen]);
-    v1::PlanBackup& backup = *own.mutable_backup();
-    backup.set_member(ps[chosen].member());
-    backup.set_thread(thread);
-    backup.set_address(ps[chosen].addresses(thread));
-    backup.set_host(ps[chosen].host());
-    loads.Add(shard, backup.member(), thread);
+    v1::PlanBackup& replica = *own.mutable_backup();
+    replica.set_member(ps[chosen].member());
+    replica.set_thread(thread);
+    replica.set_address(ps[chosen].addresses(thread));
+    replica.set_host(ps[chosen].host());
+    loads.Add(shard, replica.member(), thread);
   }
 }
 
-int ShardsWithoutBackup(const v1::JobPlan& plan) {
+int ShardsWithoutReplica(const v1::JobPlan& plan) {
   if (plan.spec().resources().ps_replication() < 2) return 0;
   return static_cast<int>(std::ranges::count_if(
       plan.shards(), [](const v1::PlanShard& shard) { return !shard.has_backup(); }));

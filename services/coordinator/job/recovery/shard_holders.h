@@ -58,9 +58,9 @@ bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::
 
 // Gives each shard of the plan that has no replica one on another of these ps. Prefers another
 // host, then the ps and the thread with the fewest replica elements. No-op with a single ps. Pure.
-void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan);
+void PlaceReplicas(const std::vector<v1::Hello>& ps, v1::JobPlan& plan);
 
 // Returns the number of shards without a replica. 0 if the job wants no replicas.
-int ShardsWithoutBackup(const v1::JobPlan& plan);
+int ShardsWithoutReplica(const v1::JobPlan& plan);
 
 }  // namespace muster

@@ -43,16 +43,16 @@ class ShardsHeldTest : public testing::Test {
     int64_t oldest, newest;
   };
   // Halts p-i, which holds these versions of its own shard and of its replica.
-  void Halt(int i, Held own, std::optional<Held> backup) {
+  void Halt(int i, Held own, std::optional<Held> replica) {
     v1::JobReport report;
     report.set_state(v1::MEMBER_HALTED);
     report.set_oldest_version(own.oldest);
     report.set_next_step(own.newest);
-    if (backup) {
+    if (replica) {
       v1::HeldBackup& held = *report.add_backups();
       held.set_shard((i + plan_.shards_size() - 1) % plan_.shards_size());
-      held.set_oldest_version(backup->oldest);
-      held.set_newest_version(backup->newest);
+      held.set_oldest_version(replica->oldest);
+      held.set_newest_version(replica->newest);
     }
     members_.Take(absl::StrCat("p-", i), &report, absl::UnixEpoch());
   }
@@ -129,8 +129,8 @@ TEST_F(ShardsHeldTest, LeavingPsStaysIfItsReplicasAreEmptyOrTooFarApart) {
   members_.SetLeaving("p-1");
   Halt(0, {7, 8}, Held{7, 8});
   Halt(1, {7, 8}, Held{7, 8});
-  for (const std::optional<Held> backup : {std::optional<Held>(), std::optional(Held{5, 6})}) {
-    Halt(2, {7, 8}, backup);
+  for (const std::optional<Held> replica : {std::optional<Held>(), std::optional(Held{5, 6})}) {
+    Halt(2, {7, 8}, replica);
     const auto carried = ShardsHeld(plan_, members_);
     ASSERT_TRUE(carried.has_value());
     EXPECT_EQ(carried->first_step, 8);
@@ -234,42 +234,42 @@ v1::JobPlan Bare(const std::vector<v1::Hello>& ps) {
   return plan;
 }
 
-TEST(PlaceBackupsTest, SpreadsReplicasEvenlyOverThePs) {
+TEST(PlaceReplicasTest, SpreadsReplicasEvenlyOverThePs) {
   for (int count = 2; count <= 7; ++count) {
     std::vector<v1::Hello> ps;
     for (int i = 0; i < count; ++i) ps.push_back(Ps(i, absl::StrCat("host-", i), 3));
     v1::JobPlan plan = Bare(ps);
-    EXPECT_EQ(ShardsWithoutBackup(plan), 3 * count);
-    PlaceBackups(ps, plan);
-    EXPECT_EQ(ShardsWithoutBackup(plan), 0);
-    std::map<std::pair<std::string, int>, int> backups;
+    EXPECT_EQ(ShardsWithoutReplica(plan), 3 * count);
+    PlaceReplicas(ps, plan);
+    EXPECT_EQ(ShardsWithoutReplica(plan), 0);
+    std::map<std::pair<std::string, int>, int> replicas;
     for (const v1::PlanShard& shard : plan.shards()) {
       EXPECT_NE(shard.backup().member(), shard.member());
-      ++backups[{shard.backup().member(), shard.backup().thread()}];
+      ++replicas[{shard.backup().member(), shard.backup().thread()}];
     }
-    for (const auto& [thread, number] : backups) {
+    for (const auto& [thread, number] : replicas) {
       EXPECT_EQ(number, 1) << count << " ps, " << thread.first;
     }
   }
 }
 
-TEST(PlaceBackupsTest, PrefersAnotherHost) {
+TEST(PlaceReplicasTest, PrefersAnotherHost) {
   const std::vector<v1::Hello> ps = {Ps(0, "a"), Ps(1, "a"), Ps(2, "b"), Ps(3, "b")};
   v1::JobPlan plan = Bare(ps);
-  PlaceBackups(ps, plan);
+  PlaceReplicas(ps, plan);
   for (const v1::PlanShard& shard : plan.shards()) EXPECT_NE(shard.backup().host(), shard.host());
   const std::vector<v1::Hello> one_host = {Ps(0, "a"), Ps(1, "a")};
   v1::JobPlan close = Bare(one_host);
-  PlaceBackups(one_host, close);
-  EXPECT_EQ(ShardsWithoutBackup(close), 0);
+  PlaceReplicas(one_host, close);
+  EXPECT_EQ(ShardsWithoutReplica(close), 0);
 }
 
-TEST(PlaceBackupsTest, PlacesNoReplicaWithASinglePs) {
+TEST(PlaceReplicasTest, PlacesNoReplicaWithASinglePs) {
   v1::JobPlan plan = Bare({Ps(0, "a")});
-  PlaceBackups({Ps(0, "a")}, plan);
-  EXPECT_EQ(ShardsWithoutBackup(plan), 1);
+  PlaceReplicas({Ps(0, "a")}, plan);
+  EXPECT_EQ(ShardsWithoutReplica(plan), 1);
   plan.mutable_spec()->mutable_resources()->set_ps_replication(1);
-  EXPECT_EQ(ShardsWithoutBackup(plan), 0) << "the job wants no replica";
+  EXPECT_EQ(ShardsWithoutReplica(plan), 0) << "the job wants no replica";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "lib/shard/replication/backup_agreement.h"
+#include "lib/shard/replication/replica_agreement.h"
 
 #include <utility>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster::backup_agreement_test {
+namespace muster::replica_agreement_test {
 namespace {
 
 using Told = std::vector<std::pair<ShardIndex, int64_t>>;
@@ -21,10 +21,10 @@ v1::JobPlan Plan() {
   return plan;
 }
 
-class BackupAgreementTest : public testing::Test {
+class ReplicaAgreementTest : public testing::Test {
  protected:
-  BackupAgreement Of(ShardIndex shard) {
-    return BackupAgreement(Plan(), shard, [this](ShardIndex to, const WireHeader& header) {
+  ReplicaAgreement Of(ShardIndex shard) {
+    return ReplicaAgreement(Plan(), shard, [this](ShardIndex to, const WireHeader& header) {
       EXPECT_EQ(header.kind, MessageKind::kHeld);
       told_.emplace_back(to, header.step);
     });
@@ -38,8 +38,8 @@ class BackupAgreementTest : public testing::Test {
   Told told_;
 };
 
-TEST_F(BackupAgreementTest, FirstStepIsFreeAndTheNextWaitsForAllReplicas) {
-  BackupAgreement first = Of(kFirstShard);
+TEST_F(ReplicaAgreementTest, FirstStepIsFreeAndTheNextWaitsForAllReplicas) {
+  ReplicaAgreement first = Of(kFirstShard);
   EXPECT_TRUE(first.Admits(5));
   EXPECT_FALSE(first.Admits(6));
   EXPECT_FALSE(first.OwnHeld(6));
@@ -50,8 +50,8 @@ TEST_F(BackupAgreementTest, FirstStepIsFreeAndTheNextWaitsForAllReplicas) {
   EXPECT_EQ(told_, (Told{{kSecondShard, 6}, {kThirdShard, 6}}));
 }
 
-TEST_F(BackupAgreementTest, OtherShardsReportToShardZeroAndFollowIt) {
-  BackupAgreement second = Of(kSecondShard);
+TEST_F(ReplicaAgreementTest, OtherShardsReportToShardZeroAndFollowIt) {
+  ReplicaAgreement second = Of(kSecondShard);
   EXPECT_FALSE(second.OwnHeld(6));
   EXPECT_EQ(told_, (Told{{kFirstShard, 6}}));
   EXPECT_FALSE(second.Admits(6));
@@ -61,8 +61,8 @@ TEST_F(BackupAgreementTest, OtherShardsReportToShardZeroAndFollowIt) {
   EXPECT_TRUE(second.Admits(6));
 }
 
-TEST_F(BackupAgreementTest, OldReportsAndUnknownShardsChangeNothing) {
-  BackupAgreement first = Of(kFirstShard);
+TEST_F(ReplicaAgreementTest, OldReportsAndUnknownShardsChangeNothing) {
+  ReplicaAgreement first = Of(kFirstShard);
   EXPECT_FALSE(first.OwnHeld(6));
   EXPECT_FALSE(first.Arrived(Held(kThirdShard, 9)));
   EXPECT_FALSE(first.Arrived(Held(ShardIndex(17), 9)));
@@ -71,11 +71,11 @@ TEST_F(BackupAgreementTest, OldReportsAndUnknownShardsChangeNothing) {
   EXPECT_TRUE(told_.empty());
 }
 
-TEST(BackupAgreementWithoutReportsTest, NothingIsHeldUp) {
+TEST(ReplicaAgreementWithoutReportsTest, NothingIsHeldUp) {
   v1::JobPlan plan = MakeTestPlan({.parameters = {64}, .shards = 2});
   plan.mutable_shards(1)->mutable_backup()->set_member("ps-1");  // this shard has no chunks
-  EXPECT_TRUE(BackupAgreement(plan, kFirstShard, nullptr).Admits(1'000'000));
+  EXPECT_TRUE(ReplicaAgreement(plan, kFirstShard, nullptr).Admits(1'000'000));
 }
 
 }  // namespace
-}  // namespace muster::backup_agreement_test
+}  // namespace muster::replica_agreement_test

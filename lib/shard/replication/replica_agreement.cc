@@ -1,4 +1,4 @@
-#include "lib/shard/replication/backup_agreement.h"
+#include "lib/shard/replication/replica_agreement.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,7 +6,7 @@
 
 #include "lib/shard/chunks/gradient_squares.h"
 #include "lib/shard/chunks/plan_credentials.h"
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 
 namespace muster {
 
@@ -20,7 +20,7 @@ NumberedVector<ShardIndex, int64_t> HeldAtFirst(const v1::JobPlan& plan) {
   NumberedVector<ShardIndex, int64_t> held;
   for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
     const bool reports =
-        HasBackup(plan, shard) && !GradientSquares::ChunksWithGradients(plan, shard).empty();
+        HasReplica(plan, shard) && !GradientSquares::ChunksWithGradients(plan, shard).empty();
     held.emplace_back(reports ? plan.first_step() : kAnyVersion);
   }
   return held;
@@ -28,7 +28,7 @@ NumberedVector<ShardIndex, int64_t> HeldAtFirst(const v1::JobPlan& plan) {
 
 }  // namespace
 
-BackupAgreement::BackupAgreement(const v1::JobPlan& plan, ShardIndex shard, Send send)
+ReplicaAgreement::ReplicaAgreement(const v1::JobPlan& plan, ShardIndex shard, Send send)
     : shard_(shard),
       header_{.kind = MessageKind::kHeld,
               .generation = plan.generation(),
@@ -38,19 +38,19 @@ BackupAgreement::BackupAgreement(const v1::JobPlan& plan, ShardIndex shard, Send
       held_(HeldAtFirst(plan)),
       everywhere_(*std::ranges::min_element(held_)) {}
 
-WireHeader BackupAgreement::Held(int64_t version) const {
+WireHeader ReplicaAgreement::Held(int64_t version) const {
   WireHeader header = header_;
   header.step = version;
   return header;
 }
 
-bool BackupAgreement::OwnHeld(int64_t version) {
+bool ReplicaAgreement::OwnHeld(int64_t version) {
   if (shard_ == kFirstShard) return Count(kFirstShard, version);
   send_(kFirstShard, Held(version));
   return false;
 }
 
-bool BackupAgreement::Arrived(const WireHeader& header) {
+bool ReplicaAgreement::Arrived(const WireHeader& header) {
   if (shard_ == kFirstShard) return Count(ShardIndex(header.rank), header.step);
   if (header.step <= everywhere_) return false;
   everywhere_ = header.step;
@@ -58,7 +58,7 @@ bool BackupAgreement::Arrived(const WireHeader& header) {
 }
 
 // Messages may overtake each other, so an older report is ignored.
-bool BackupAgreement::Count(ShardIndex shard, int64_t version) {
+bool ReplicaAgreement::Count(ShardIndex shard, int64_t version) {
   if (!held_.Has(shard) || held_[shard] >= version) return false;
   held_[shard] = version;
   const int64_t everywhere = *std::ranges::min_element(held_);

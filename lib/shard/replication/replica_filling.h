@@ -14,14 +14,14 @@
 
 namespace muster {
 
-// Receives BackupFeed's STATE messages: every array of every chunk and the update state, once each,
-// in any order. Payloads are received directly into the store. Thread-compatible. Nothing is
+// Receives ReplicaFeed's STATE messages: every array of every chunk and the update state, once
+// each, in any order. Payloads are received directly into the store. Thread-compatible. Nothing is
 // allocated after construction.
-class BackupFilling {
+class ReplicaFilling {
  public:
   // Fills version ChunkStore::Version() of the store with version `first_step` of the job. The
   // store must outlive this object.
-  BackupFilling(const ChunkStore& store, int64_t first_step);
+  ReplicaFilling(const ChunkStore& store, int64_t first_step);
 
   // Returns the place for the payload of a message, or an empty span if it is not wanted. Each
   // place is followed by Arrived() or Lost().
@@ -38,7 +38,7 @@ class BackupFilling {
   bool idle() const { return tickets_.all_back(); }
 
  private:
-  using Tickets = PayloadTickets<BackupFilling>;
+  using Tickets = PayloadTickets<ReplicaFilling>;
   struct Piece {
     absl::Span<std::byte> memory;
     bool is_in = false;

@@ -26,14 +26,14 @@ inline constexpr int kUpdateStateArray = -1;
 //
 // Thread-compatible. Nothing is allocated after construction. Callbacks run inside the methods of
 // this class and inside the `done` of its messages.
-class BackupFeed {
+class ReplicaFeed {
  public:
   using Send = std::function<void(const WireHeader& header, absl::Span<const std::byte> payload,
                                   Transport::SendDone done)>;
   // Requires: the shard has a replica, and `chunks` are its chunks. `sent` is called when memory of
   // the chunk is free again.
-  BackupFeed(const v1::JobPlan& plan, ShardIndex shard, NumberedVector<LocalChunk, ChunkId> chunks,
-             Send send, std::function<void(LocalChunk)> sent);
+  ReplicaFeed(const v1::JobPlan& plan, ShardIndex shard, NumberedVector<LocalChunk, ChunkId> chunks,
+              Send send, std::function<void(LocalChunk)> sent);
 
   // ---- initial state
 
@@ -66,7 +66,7 @@ class BackupFeed {
   bool idle() const { return tickets_.all_back(); }
 
  private:
-  using Tickets = PayloadTickets<BackupFeed>;
+  using Tickets = PayloadTickets<ReplicaFeed>;
   enum class SumState : uint8_t { kNone, kWaiting, kSending };
   struct Chunk {
     ChunkId id{};

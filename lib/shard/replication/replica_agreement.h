@@ -22,12 +22,12 @@ namespace muster {
 // runs while the workers compute the next gradients; answers to workers do not wait for it.
 //
 // Thread-compatible. Nothing is allocated after construction.
-class BackupAgreement {
+class ReplicaAgreement {
  public:
   using Send = std::function<void(ShardIndex shard, const WireHeader& header)>;
 
   // Creates the part of shard `shard`. Requires: some shard of the plan has a replica.
-  BackupAgreement(const v1::JobPlan& plan, ShardIndex shard, Send send);
+  ReplicaAgreement(const v1::JobPlan& plan, ShardIndex shard, Send send);
 
   // Returns whether a chunk at `version` may go to the next one.
   bool Admits(int64_t version) const { return version <= everywhere_; }

@@ -1,15 +1,15 @@
-#include "lib/shard/replication/backup_filling.h"
+#include "lib/shard/replication/replica_filling.h"
 
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "lib/plan/numbers.h"
-#include "lib/shard/replication/backup_feed.h"
+#include "lib/shard/replication/replica_feed.h"
 
 namespace muster {
 
-BackupFilling::BackupFilling(const ChunkStore& store, int64_t first_step)
+ReplicaFilling::ReplicaFilling(const ChunkStore& store, int64_t first_step)
     : store_(store),
       first_step_(first_step),
       pieces_(size_t{1} * store.size() * store.arrays() + 1),
@@ -26,7 +26,7 @@ BackupFilling::BackupFilling(const ChunkStore& store, int64_t first_step)
                           sizeof(update_state_)};
 }
 
-BackupFilling::Piece* BackupFilling::Find(const WireHeader& header) {
+ReplicaFilling::Piece* ReplicaFilling::Find(const WireHeader& header) {
   if (header.step != first_step_) return nullptr;
   if (header.scalar == kUpdateStateArray) return &pieces_.back();
   const std::optional<LocalChunk> chunk = store_.Find(ChunkId(header.chunk));
@@ -37,7 +37,7 @@ BackupFilling::Piece* BackupFilling::Find(const WireHeader& header) {
   return nullptr;
 }
 
-absl::Span<std::byte> BackupFilling::Place(const WireHeader& header) {
+absl::Span<std::byte> ReplicaFilling::Place(const WireHeader& header) {
   Piece* const piece = Find(header);
   if (piece == nullptr || piece->is_in || piece->receiving) return {};
   if (header.length != piece->memory.size()) return {};
@@ -45,7 +45,7 @@ absl::Span<std::byte> BackupFilling::Place(const WireHeader& header) {
   return piece->memory;
 }
 
-void BackupFilling::Arrived(const WireHeader& header) {
+void ReplicaFilling::Arrived(const WireHeader& header) {
   Piece& piece = *Find(header);
   if (!piece.receiving) return;  // AllLost() gave it up
   piece.receiving.GiveBack();
@@ -53,13 +53,13 @@ void BackupFilling::Arrived(const WireHeader& header) {
   --missing_;
 }
 
-void BackupFilling::Lost(const WireHeader& header) { Find(header)->receiving.GiveBack(); }
+void ReplicaFilling::Lost(const WireHeader& header) { Find(header)->receiving.GiveBack(); }
 
-void BackupFilling::AllLost() {
+void ReplicaFilling::AllLost() {
   for (Piece& piece : pieces_) piece.receiving.GiveBack();
 }
 
-v1::UpdateState BackupFilling::update_state() const {
+v1::UpdateState ReplicaFilling::update_state() const {
   v1::UpdateState state;
   // The numbers come from a peer: a double outside the exact range of int64_t must not be
   // converted.

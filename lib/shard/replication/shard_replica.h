@@ -12,15 +12,15 @@ namespace muster {
 // its own, and a thread may serve any number of replicas beside its own shard of the job.
 
 // Returns whether the plan gives this shard, or any shard, a replica.
-bool HasBackup(const v1::JobPlan& plan, ShardIndex shard);
+bool HasReplica(const v1::JobPlan& plan, ShardIndex shard);
 bool IsReplicated(const v1::JobPlan& plan);
 // Returns INVALID_ARGUMENT (reason "BAD_PLAN") if a replica is on an impossible member or the job's
 // mode has no replicas.
-absl::Status CheckBackups(const v1::JobPlan& plan);
+absl::Status CheckReplicas(const v1::JobPlan& plan);
 
-// Returns the plan as the replica of `shard` sees it; compare PlanOfShard(). IsOfBackup() tells
+// Returns the plan as the replica of `shard` sees it; compare PlanOfShard(). IsOfReplica() tells
 // such a plan from others.
-v1::JobPlan PlanOfBackup(const v1::JobPlan& plan, ShardIndex shard);
-bool IsOfBackup(const v1::JobPlan& plan);
+v1::JobPlan PlanOfReplica(const v1::JobPlan& plan, ShardIndex shard);
+bool IsOfReplica(const v1::JobPlan& plan);
 
 }  // namespace muster

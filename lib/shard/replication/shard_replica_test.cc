@@ -1,5 +1,5 @@
 // Tests shards and their replicas. The test delivers the messages between them.
-#include "lib/shard/replication/shard_backup.h"
+#include "lib/shard/replication/shard_replica.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@
 #include "lib/shard/core/plan_check.h"
 #include "lib/shard/testing/test_plan.h"
 
-namespace muster::shard_backup_test {
+namespace muster::shard_replica_test {
 namespace {
 
 using Values = std::vector<float>;
@@ -38,9 +38,9 @@ v1::JobPlan Plan(TestPlanOptions options, bool carries = false) {
   plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
   for (int shard = 0; shard < kShards; ++shard) {
     plan.mutable_shards(shard)->set_member(absl::StrCat("ps-", shard));
-    v1::PlanBackup& backup = *plan.mutable_shards(shard)->mutable_backup();
-    backup.set_member(absl::StrCat("ps-", 1 - shard));
-    backup.set_carries(carries);
+    v1::PlanBackup& replica = *plan.mutable_shards(shard)->mutable_backup();
+    replica.set_member(absl::StrCat("ps-", 1 - shard));
+    replica.set_carries(carries);
   }
   return plan;
 }
@@ -55,9 +55,9 @@ class ReplicatedJob {
       : plan_(std::make_shared<v1::JobPlan>(plan)) {
     EXPECT_TRUE(CheckPlan(plan).ok()) << CheckPlan(plan);
     for (const ShardIndex number : NumbersBelow<ShardIndex>(kShards)) {
-      Add(Make(plan_, number), /*is_backup=*/false);
-      Add(Make(std::make_shared<v1::JobPlan>(PlanOfBackup(plan, number)), number),
-          /*is_backup=*/true);
+      Add(Make(plan_, number), /*is_replica=*/false);
+      Add(Make(std::make_shared<v1::JobPlan>(PlanOfReplica(plan, number)), number),
+          /*is_replica=*/true);
     }
     Start(connected);
   }
@@ -69,18 +69,18 @@ class ReplicatedJob {
       auto next =
           ParameterShard::Continue(plan_, std::move(held[ToInt(number)]), Reserve(plan, number));
       EXPECT_TRUE(next.ok()) << next.status();
-      Add(*std::move(next), /*is_backup=*/false);
-      Add(Make(std::make_shared<v1::JobPlan>(PlanOfBackup(plan, number)), number),
-          /*is_backup=*/true);
+      Add(*std::move(next), /*is_replica=*/false);
+      Add(Make(std::make_shared<v1::JobPlan>(PlanOfReplica(plan, number)), number),
+          /*is_replica=*/true);
     }
     Start(/*connected=*/true);
   }
 
-  void Connect(ShardIndex shard) { primary(shard).BackupConnected(); }
+  void Connect(ShardIndex shard) { primary(shard).ReplicaConnected(); }
 
   ParameterShard& primary(ShardIndex shard) { return *nodes_[2 * ToInt(shard)]->shard; }
-  ParameterShard& backup(ShardIndex shard) { return *nodes_[2 * ToInt(shard) + 1]->shard; }
-  Messages& to_backup(ShardIndex shard) { return nodes_[2 * ToInt(shard) + 1]->inbox; }
+  ParameterShard& replica(ShardIndex shard) { return *nodes_[2 * ToInt(shard) + 1]->shard; }
+  Messages& to_replica(ShardIndex shard) { return nodes_[2 * ToInt(shard) + 1]->inbox; }
   std::deque<Messages*> inboxes() {
     std::deque<Messages*> all;
     for (auto& node : nodes_) all.push_back(&node->inbox);
@@ -145,21 +145,21 @@ class ReplicatedJob {
   std::vector<std::vector<Values>> AllValues() {
     return {ValuesOf(primary(ShardIndex(0))), ValuesOf(primary(ShardIndex(1)))};
   }
-  void ExpectBackupsAreTheSame() {
+  void ExpectReplicasAreTheSame() {
     for (const ShardIndex shard : NumbersBelow<ShardIndex>(kShards)) {
-      EXPECT_EQ(backup(shard).lowest_version(), primary(shard).lowest_version());
-      EXPECT_EQ(ValuesOf(backup(shard)), ValuesOf(primary(shard))) << "shard " << shard;
+      EXPECT_EQ(replica(shard).lowest_version(), primary(shard).lowest_version());
+      EXPECT_EQ(ValuesOf(replica(shard)), ValuesOf(primary(shard))) << "shard " << shard;
     }
   }
 
   // Stops all shards, as a halted generation does, and returns one of them.
-  std::unique_ptr<ParameterShard> Take(ShardIndex shard, bool the_backup) {
+  std::unique_ptr<ParameterShard> Take(ShardIndex shard, bool the_replica) {
     for (auto& node : nodes_) {
       if (node->shard != nullptr) node->shard->Retire();
       node->stopped = true;
     }
     DeliverAll();
-    auto& taken = nodes_[2 * ToInt(shard) + (the_backup ? 1 : 0)]->shard;
+    auto& taken = nodes_[2 * ToInt(shard) + (the_replica ? 1 : 0)]->shard;
     EXPECT_TRUE(taken->idle());
     return std::move(taken);
   }
@@ -169,19 +169,19 @@ class ReplicatedJob {
 
  private:
   struct Node : ShardOutput {
-    Node(ReplicatedJob* job, std::unique_ptr<ParameterShard> owned, bool is_backup)
-        : job(job), shard(std::move(owned)), is_backup(is_backup) {
+    Node(ReplicatedJob* job, std::unique_ptr<ParameterShard> owned, bool is_replica)
+        : job(job), shard(std::move(owned)), is_replica(is_replica) {
       shard->set_output(this);
     }
     // Drops answers to workers: the test's gradients do not depend on values.
     void SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                 Transport::SendDone done) override {
-      if (!is_backup) return done(absl::OkStatus());
+      if (!is_replica) return done(absl::OkStatus());
       EXPECT_EQ(header.kind, MessageKind::kHeld);
       EXPECT_TRUE(payload.empty());
       Node& primary = *job->nodes_[2 * ToInt(shard->shard())];
       primary.inbox.push_back([&primary, header] {
-        if (!primary.stopped) primary.shard->BackupHolds(header);
+        if (!primary.stopped) primary.shard->ReplicaHolds(header);
       });
     }
     void SendToShard(ShardIndex to, const WireHeader& header, absl::Span<const std::byte> payload,
@@ -191,7 +191,7 @@ class ReplicatedJob {
       if (done) done(absl::OkStatus());
       other.inbox.push_back([&other, header, bytes = std::move(bytes)] {
         if (other.stopped) return;
-        if (header.kind == MessageKind::kHeld) return other.shard->BackupsHold(header);
+        if (header.kind == MessageKind::kHeld) return other.shard->ReplicasHold(header);
         if (header.kind == MessageKind::kVerdict) {
           EXPECT_EQ(other.shard->VerdictArrived(header), RefusalReason::kNone);
           return;
@@ -204,8 +204,8 @@ class ReplicatedJob {
     }
     // Reads the payload at delivery, as a receiver does that reads in place. This exposes memory
     // that was overwritten too early.
-    void SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
-                      Transport::SendDone done) override {
+    void SendToReplica(const WireHeader& header, absl::Span<const std::byte> payload,
+                       Transport::SendDone done) override {
       Node& other = *job->nodes_[2 * ToInt(shard->shard()) + 1];
       auto kept = std::make_shared<Transport::SendDone>(std::move(done));
       other.inbox.push_back([&other, header, payload, kept] {
@@ -233,13 +233,13 @@ class ReplicatedJob {
     }
     void UpdateEnds(double) override {}
     void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {
-      EXPECT_FALSE(is_backup) << "no snapshot is requested of a replica";
+      EXPECT_FALSE(is_replica) << "no snapshot is requested of a replica";
     }
     void SnapshotDeclined(uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
 
     ReplicatedJob* const job;
     std::unique_ptr<ParameterShard> shard;
-    const bool is_backup;
+    const bool is_replica;
     bool stopped = false;
     Messages inbox;
   };
@@ -251,12 +251,12 @@ class ReplicatedJob {
   std::unique_ptr<ParameterShard> Make(std::shared_ptr<const v1::JobPlan> plan, ShardIndex number) {
     auto reservation = Reserve(*plan, number);
     auto shard = *ParameterShard::Create(plan, number, std::move(reservation));
-    if (IsOfBackup(*plan)) return shard;
+    if (IsOfReplica(*plan)) return shard;
     for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
     return shard;
   }
-  void Add(std::unique_ptr<ParameterShard> shard, bool is_backup) {
-    nodes_.push_back(std::make_unique<Node>(this, std::move(shard), is_backup));
+  void Add(std::unique_ptr<ParameterShard> shard, bool is_replica) {
+    nodes_.push_back(std::make_unique<Node>(this, std::move(shard), is_replica));
   }
   void Start(bool connected) {
     for (auto& node : nodes_) node->shard->Start(kSteps);
@@ -286,38 +286,38 @@ v1::Optimizer Lamb() {
 
 // Promotes a replica and expects the same bits. This compares everything that it holds, slots and
 // counts included.
-void ExpectPromotedBackupsGoOnAlike(const v1::JobPlan& plan, int broken_step = -1) {
+void ExpectPromotedReplicasGoOnAlike(const v1::JobPlan& plan, int broken_step = -1) {
   ReplicatedJob undisturbed(plan), job(plan);
   for (int64_t step = 0; step < kSteps; ++step) undisturbed.Step(step, step == broken_step);
   int64_t step = 0;
   for (; step < kSteps / 2; ++step) job.Step(step, step == broken_step);
-  job.ExpectBackupsAreTheSame();
+  job.ExpectReplicasAreTheSame();
   std::vector<std::unique_ptr<ParameterShard>> held;
-  held.push_back(job.Take(ShardIndex(0), /*the_backup=*/true));
-  held.push_back(job.Take(ShardIndex(1), /*the_backup=*/false));
+  held.push_back(job.Take(ShardIndex(0), /*the_replica=*/true));
+  held.push_back(job.Take(ShardIndex(1), /*the_replica=*/false));
   v1::JobPlan next = plan;
   next.set_generation(2);
   next.set_first_step(step);
   ReplicatedJob promoted(next, std::move(held));
   for (; step < kSteps; ++step) promoted.Step(step, step == broken_step);
   EXPECT_EQ(promoted.AllValues(), undisturbed.AllValues());
-  promoted.ExpectBackupsAreTheSame();
+  promoted.ExpectReplicasAreTheSame();
 }
 
-TEST(ShardBackupTest, PromotedReplicaContinuesToTheSameBits) {
-  ExpectPromotedBackupsGoOnAlike(Plan({.optimizer = Adamw()}));
+TEST(ShardReplicaTest, PromotedReplicaContinuesToTheSameBits) {
+  ExpectPromotedReplicasGoOnAlike(Plan({.optimizer = Adamw()}));
 }
 
-TEST(ShardBackupTest, StepsChangeTheValues) {
+TEST(ShardReplicaTest, StepsChangeTheValues) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}));
   const auto before = job.AllValues();
   job.Step(0);
   EXPECT_NE(job.AllValues(), before);
 }
 
-TEST(ShardBackupTest, ReplicaFollowsTheVerdictsOfJudgedSteps) {
+TEST(ShardReplicaTest, ReplicaFollowsTheVerdictsOfJudgedSteps) {
   const v1::JobPlan plan = Plan({.optimizer = Adamw(), .precision = v1::FP16, .clip_norm = 0.5});
-  ExpectPromotedBackupsGoOnAlike(plan, /*broken_step=*/2);
+  ExpectPromotedReplicasGoOnAlike(plan, /*broken_step=*/2);
   ReplicatedJob job(plan);
   for (int64_t step = 0; step < 4; ++step) job.Step(step, step == 2);
   ASSERT_EQ(job.verdicts().size(), 4u);
@@ -325,19 +325,19 @@ TEST(ShardBackupTest, ReplicaFollowsTheVerdictsOfJudgedSteps) {
   EXPECT_LT(job.verdicts()[3].loss_scale, job.verdicts()[1].loss_scale);
 }
 
-TEST(ShardBackupTest, ReplicaFollowsTrustRatios) {
-  ExpectPromotedBackupsGoOnAlike(Plan({.optimizer = Lamb(), .clip_norm = 0.5}));
+TEST(ShardReplicaTest, ReplicaFollowsTrustRatios) {
+  ExpectPromotedReplicasGoOnAlike(Plan({.optimizer = Lamb(), .clip_norm = 0.5}));
 }
 
-TEST(ShardBackupTest, AnswersDoNotWaitForReplicasButTheStepAfterNextDoes) {
+TEST(ShardReplicaTest, AnswersDoNotWaitForReplicasButTheStepAfterNextDoes) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}));
   job.DeliverAll();
-  Messages& held_up = job.to_backup(ShardIndex(1));
+  Messages& held_up = job.to_replica(ShardIndex(1));
   job.PushStep(0);
   job.DeliverAll(&held_up);
   EXPECT_EQ(job.version(), 1);
-  EXPECT_EQ(job.backup(ShardIndex(0)).lowest_version(), 1);
-  EXPECT_EQ(job.backup(ShardIndex(1)).lowest_version(), 0);
+  EXPECT_EQ(job.replica(ShardIndex(0)).lowest_version(), 1);
+  EXPECT_EQ(job.replica(ShardIndex(1)).lowest_version(), 0);
   job.PushStep(1);
   job.DeliverAll(&held_up);
   EXPECT_EQ(job.primary(ShardIndex(0)).lowest_version(), 1)
@@ -345,10 +345,10 @@ TEST(ShardBackupTest, AnswersDoNotWaitForReplicasButTheStepAfterNextDoes) {
   EXPECT_EQ(job.primary(ShardIndex(1)).lowest_version(), 1);
   job.DeliverAll();
   EXPECT_EQ(job.version(), 2);
-  job.ExpectBackupsAreTheSame();
+  job.ExpectReplicasAreTheSame();
 }
 
-TEST(ShardBackupTest, ReplicaIsFilledDuringTheFirstStep) {
+TEST(ShardReplicaTest, ReplicaIsFilledDuringTheFirstStep) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}), /*connected=*/false);
   job.PushStep(0);
   job.DeliverAll();
@@ -362,19 +362,19 @@ TEST(ShardBackupTest, ReplicaIsFilledDuringTheFirstStep) {
   job.Connect(ShardIndex(1));
   job.DeliverAll();
   EXPECT_EQ(job.version(), 2);
-  job.ExpectBackupsAreTheSame();
+  job.ExpectReplicasAreTheSame();
 }
 
-TEST(ShardBackupTest, IncompleteReplicaHoldsNoVersion) {
+TEST(ShardReplicaTest, IncompleteReplicaHoldsNoVersion) {
   ReplicatedJob job(Plan({.optimizer = Adamw()}));
-  ReplicatedJob::DeliverOne(job.to_backup(ShardIndex(0)));
-  const auto held = job.backup(ShardIndex(0)).held_versions();
+  ReplicatedJob::DeliverOne(job.to_replica(ShardIndex(0)));
+  const auto held = job.replica(ShardIndex(0)).held_versions();
   EXPECT_GT(held.oldest, held.newest);
   job.DeliverAll();
-  EXPECT_EQ(job.backup(ShardIndex(0)).held_versions().newest, 0);
+  EXPECT_EQ(job.replica(ShardIndex(0)).held_versions().newest, 0);
 }
 
-TEST(ShardBackupTest, SurvivorsShareAVersionWhateverIsLateAndWhicheverDies) {
+TEST(ShardReplicaTest, SurvivorsShareAVersionWhateverIsLateAndWhicheverDies) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
@@ -400,7 +400,7 @@ TEST(ShardBackupTest, SurvivorsShareAVersionWhateverIsLateAndWhicheverDies) {
         if (holder == dead) continue;
         const auto shard = ShardIndex(holder / 2);
         const auto held =
-            (holder % 2 == 0 ? job.primary(shard) : job.backup(shard)).held_versions();
+            (holder % 2 == 0 ? job.primary(shard) : job.replica(shard)).held_versions();
         oldest = std::max(oldest, held.oldest);
         newest = std::min(newest, held.newest);
       }
@@ -411,25 +411,25 @@ TEST(ShardBackupTest, SurvivorsShareAVersionWhateverIsLateAndWhicheverDies) {
   }
 }
 
-TEST(ShardBackupPlanTest, ReplicaSeesItsShardAsTheOnlyWorker) {
+TEST(ShardReplicaPlanTest, ReplicaSeesItsShardAsTheOnlyWorker) {
   v1::JobPlan plan = Plan({.workers = 3, .checkpoint_every = 7});
   plan.mutable_spec()->mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_INT8);
-  const v1::JobPlan view = PlanOfBackup(plan, ShardIndex(1));
-  EXPECT_TRUE(IsOfBackup(view));
-  EXPECT_FALSE(IsOfBackup(plan));
+  const v1::JobPlan view = PlanOfReplica(plan, ShardIndex(1));
+  EXPECT_TRUE(IsOfReplica(view));
+  EXPECT_FALSE(IsOfReplica(plan));
   ASSERT_EQ(view.workers_size(), 1);
   EXPECT_EQ(view.workers(0).member(), "ps-1");
   EXPECT_EQ(view.spec().checkpoint().every_steps(), 0);
   EXPECT_EQ(view.spec().sync().compression().kind(), v1::COMPRESSION_KIND_UNSPECIFIED);
-  EXPECT_EQ(SessionOfBackup(plan, ShardIndex(1)), view.job_number());
-  EXPECT_NE(view.job_number(), PlanOfBackup(plan, ShardIndex(0)).job_number());
+  EXPECT_EQ(SessionOfReplica(plan, ShardIndex(1)), view.job_number());
+  EXPECT_NE(view.job_number(), PlanOfReplica(plan, ShardIndex(0)).job_number());
   EXPECT_NE(view.job_number(), PlanOfShard(plan, ShardIndex(1)).job_number());
-  EXPECT_EQ(PlanOfBackup(PlanOfShard(plan, ShardIndex(1)), ShardIndex(1)).job_number(),
+  EXPECT_EQ(PlanOfReplica(PlanOfShard(plan, ShardIndex(1)), ShardIndex(1)).job_number(),
             view.job_number())
       << "both sides compute the same number";
 }
 
-TEST(ShardBackupPlanTest, ReplicaOnTheMemberOfItsShardIsRefused) {
+TEST(ShardReplicaPlanTest, ReplicaOnTheMemberOfItsShardIsRefused) {
   v1::JobPlan plan = Plan({});
   EXPECT_TRUE(CheckPlan(plan).ok());
   plan.mutable_shards(0)->mutable_backup()->set_member("ps-0");
@@ -440,4 +440,4 @@ TEST(ShardBackupPlanTest, ReplicaOnTheMemberOfItsShardIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster::shard_backup_test
+}  // namespace muster::shard_replica_test

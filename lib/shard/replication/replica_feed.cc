@@ -1,4 +1,4 @@
-#include "lib/shard/replication/backup_feed.h"
+#include "lib/shard/replication/replica_feed.h"
 
 #include <glog/logging.h>
 
@@ -17,12 +17,12 @@ absl::Span<const std::byte> BytesOf(absl::Span<const T> elements) {
 
 }  // namespace
 
-BackupFeed::BackupFeed(const v1::JobPlan& plan, ShardIndex shard,
-                       NumberedVector<LocalChunk, ChunkId> chunks, Send send,
-                       std::function<void(LocalChunk)> sent)
+ReplicaFeed::ReplicaFeed(const v1::JobPlan& plan, ShardIndex shard,
+                         NumberedVector<LocalChunk, ChunkId> chunks, Send send,
+                         std::function<void(LocalChunk)> sent)
     : header_{.dtype = WireDType::kF32,
               .generation = plan.generation(),
-              .job = SessionOfBackup(plan, shard),
+              .job = SessionOfReplica(plan, shard),
               .step = plan.first_step()},
       send_(std::move(send)),
       sent_(std::move(sent)),
@@ -31,7 +31,7 @@ BackupFeed::BackupFeed(const v1::JobPlan& plan, ShardIndex shard,
   for (const LocalChunk chunk : chunks.numbers()) chunks_[chunk].id = chunks[chunk];
 }
 
-void BackupFeed::SendArray(LocalChunk chunk, int array, absl::Span<const float> elements) {
+void ReplicaFeed::SendArray(LocalChunk chunk, int array, absl::Span<const float> elements) {
   WireHeader header = header_;
   header.kind = MessageKind::kState;
   header.chunk = static_cast<uint32_t>(chunks_[chunk].id);
@@ -39,13 +39,13 @@ void BackupFeed::SendArray(LocalChunk chunk, int array, absl::Span<const float> 
   header.scalar = array;
   ++chunks_[chunk].arrays_sending;
   send_(header, BytesOf(elements), [ticket = tickets_.Take(), chunk](const absl::Status&) mutable {
-    BackupFeed& feed = ticket.owner();
+    ReplicaFeed& feed = ticket.owner();
     ticket.GiveBack();
     if (--feed.chunks_[chunk].arrays_sending == 0) feed.sent_(chunk);
   });
 }
 
-void BackupFeed::SendUpdateState(const v1::UpdateState& state) {
+void ReplicaFeed::SendUpdateState(const v1::UpdateState& state) {
   update_state_ = {static_cast<double>(state.updates()), state.loss_scale(),
                    static_cast<double>(state.clean_steps())};
   WireHeader header = header_;
@@ -58,21 +58,21 @@ void BackupFeed::SendUpdateState(const v1::UpdateState& state) {
 }
 
 // Sums that were ready before the replica connected have waited.
-void BackupFeed::Connected() {
+void ReplicaFeed::Connected() {
   connected_ = true;
   for (const LocalChunk chunk : chunks_.numbers()) {
     if (chunks_[chunk].sum == SumState::kWaiting) SendSum(chunk);
   }
 }
 
-void BackupFeed::Forward(LocalChunk chunk, const Sum& sum) {
+void ReplicaFeed::Forward(LocalChunk chunk, const Sum& sum) {
   CHECK(!is_forwarding(chunk));
   chunks_[chunk].sum = SumState::kWaiting;
   chunks_[chunk].next = sum;
   if (connected_) SendSum(chunk);
 }
 
-void BackupFeed::SendSum(LocalChunk chunk) {
+void ReplicaFeed::SendSum(LocalChunk chunk) {
   Chunk& c = chunks_[chunk];
   WireHeader header = header_;
   header.kind = MessageKind::kPush;
@@ -86,7 +86,7 @@ void BackupFeed::SendSum(LocalChunk chunk) {
   c.sum = SumState::kSending;
   send_(header, BytesOf(c.next.elements),
         [ticket = tickets_.Take(), chunk](const absl::Status&) mutable {
-          BackupFeed& feed = ticket.owner();
+          ReplicaFeed& feed = ticket.owner();
           ticket.GiveBack();
           feed.chunks_[chunk].sum = SumState::kNone;
           feed.sent_(chunk);
