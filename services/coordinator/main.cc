@@ -174,8 +174,8 @@ int Restore() {
     return ExitCodeOf(choice.status());
   }
   const absl::Status restored =
-      RestoreBackup(absl::GetFlag(FLAGS_restore), **choice,
-                    absl::GetFlag(FLAGS_force) ? Occupied::kGiveUp : Occupied::kRefuse);
+      RestoreStoreBackup(absl::GetFlag(FLAGS_restore), **choice,
+                         absl::GetFlag(FLAGS_force) ? Occupied::kGiveUp : Occupied::kRefuse);
   LOG_IF(ERROR, !restored.ok()) << restored.message() << " [" << ReasonOf(restored) << "]";
   return restored.ok() ? kExitOk : ExitCodeOf(restored);
 }

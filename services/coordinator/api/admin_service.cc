@@ -9,7 +9,7 @@
 #include "lib/security/sha256.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store/backup_file.h"
+#include "services/coordinator/store/store_backup.h"
 
 namespace muster {
 
@@ -40,7 +40,7 @@ absl::Status AdminService::Send(grpc::ServerContext& context,
     piece.Clear();
     return sent ? absl::OkStatus() : absl::CancelledError("the caller has gone, or does not read");
   };
-  BackupWriter backup([&](absl::string_view bytes) -> absl::Status {
+  StoreBackupWriter backup([&](absl::string_view bytes) -> absl::Status {
     hash.Add(bytes);
     while (!bytes.empty()) {
       const size_t room = limits::kReadChunkBytesMax - piece.data().size();

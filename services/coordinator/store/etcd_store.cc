@@ -18,8 +18,8 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
-#include "services/coordinator/store/backup_rows.h"
 #include "services/coordinator/store/cluster_id.h"
+#include "services/coordinator/store/store_backup_rows.h"
 
 namespace muster {
 namespace {

@@ -11,7 +11,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.pb.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/store/backup_file.h"
+#include "services/coordinator/store/store_backup.h"
 
 namespace muster {
 namespace {
@@ -34,9 +34,10 @@ absl::flat_hash_map<std::string, google::protobuf::Timestamp> Revocations(
 
 }  // namespace
 
-absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
-                           Occupied occupied) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<BackupReader> reader, BackupReader::Open(backup));
+absl::Status RestoreStoreBackup(const std::string& backup, const StoreChoice& choice,
+                                Occupied occupied) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoreBackupReader> reader,
+                   StoreBackupReader::Open(backup));
   absl::flat_hash_map<std::string, google::protobuf::Timestamp> revoked;
   if (occupied == Occupied::kGiveUp) revoked = Revocations(choice);
   int64_t jobs = 0, tokens = 0, valid = 0, stay_revoked = 0;

@@ -15,8 +15,9 @@ enum class Occupied { kRefuse, kGiveUp };
 // stay revoked, if that store can be read.
 //
 // Logs the result, and a warning that tokens revoked since the backup are valid again.
-// Returns an error of BackupReader, of opening the store or of Store::Import, or UNAVAILABLE
+// Returns an error of StoreBackupReader, of opening the store or of Store::Import, or UNAVAILABLE
 // (reason "STORE_LOCKED") if a coordinator uses the store.
-absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice, Occupied occupied);
+absl::Status RestoreStoreBackup(const std::string& backup, const StoreChoice& choice,
+                                Occupied occupied);
 
 }  // namespace muster

@@ -23,8 +23,8 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/store/backup_rows.h"
 #include "services/coordinator/store/cluster_id.h"
+#include "services/coordinator/store/store_backup_rows.h"
 
 namespace muster {
 namespace {

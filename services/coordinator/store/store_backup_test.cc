@@ -1,3 +1,5 @@
+#include "services/coordinator/store/store_backup.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -17,13 +19,12 @@
 #include "lib/fleet/log_ring.h"
 #include "lib/status/status.h"
 #include "services/coordinator/common/proto_time.h"
-#include "services/coordinator/store/backup_file.h"
 #include "services/coordinator/store/restore.h"
 #include "services/coordinator/store/sqlite_store.h"
 #include "services/coordinator/store/store_choice.h"
 #include "services/coordinator/testing/store_conformance.h"
 
-namespace muster::backup_test {
+namespace muster::store_backup_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,9 +45,9 @@ std::string ReadAll(const std::string& path) {
 // Only its functions that create jobs are used here.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoreConformance);
 
-class BackupTest : public ::testing::Test {
+class StoreBackupTest : public ::testing::Test {
  protected:
-  BackupTest() {
+  StoreBackupTest() {
     auto store = Open();
     v1::Job record = *store->AddJob(StoreConformance::Submission("request"));
     EXPECT_TRUE(StoreConformance::Advance(*store, record).ok());
@@ -58,7 +59,7 @@ class BackupTest : public ::testing::Test {
   }
   void MakeBackup() const {
     std::ofstream file(backup_, std::ios::binary);
-    BackupWriter writer([&](absl::string_view bytes) {
+    StoreBackupWriter writer([&](absl::string_view bytes) {
       file << bytes;
       return absl::OkStatus();
     });
@@ -69,7 +70,7 @@ class BackupTest : public ::testing::Test {
   // Makes a complete backup that has one job twice, so that the import fails midway.
   void MakeBackupThatFails() const {
     std::ofstream file(backup_, std::ios::binary);
-    BackupWriter writer([&](absl::string_view bytes) {
+    StoreBackupWriter writer([&](absl::string_view bytes) {
       file << bytes;
       return absl::OkStatus();
     });
@@ -98,7 +99,7 @@ class BackupTest : public ::testing::Test {
   absl::Status Restore(Occupied occupied, const std::string& folder) const {
     const auto choice = StoreChoice::FromFlags(folder);  // no flag is set, so this is SQLite
     EXPECT_TRUE(choice.ok()) << choice.status();
-    return RestoreBackup(backup_, **choice, occupied);
+    return RestoreStoreBackup(backup_, **choice, occupied);
   }
 
   const std::string folder_ = NewFolder();
@@ -106,7 +107,7 @@ class BackupTest : public ::testing::Test {
   std::string cluster_;
 };
 
-TEST_F(BackupTest, RestoresJobsIntoAnEmptyFolderAsANewCluster) {
+TEST_F(StoreBackupTest, RestoresJobsIntoAnEmptyFolderAsANewCluster) {
   const std::string elsewhere = NewFolder();
 
   const absl::Status restored = Restore(Occupied::kRefuse, elsewhere);
@@ -125,7 +126,7 @@ TEST_F(BackupTest, RestoresJobsIntoAnEmptyFolderAsANewCluster) {
       << "one job was deleted before";
 }
 
-TEST_F(BackupTest, ReplacesExistingJobsOnlyIfAllowedAndKeepsTheOldStore) {
+TEST_F(StoreBackupTest, ReplacesExistingJobsOnlyIfAllowedAndKeepsTheOldStore) {
   EXPECT_TRUE(Open()->AddJob(StoreConformance::Submission()).ok());
 
   const absl::Status refused = Restore(Occupied::kRefuse, folder_);
@@ -146,7 +147,7 @@ TEST_F(BackupTest, ReplacesExistingJobsOnlyIfAllowedAndKeepsTheOldStore) {
 }
 
 // The coordinator of a unit is not root, but a restore may be.
-TEST_F(BackupTest, RootRestoresFilesForTheOwnerOfTheFolder) {
+TEST_F(StoreBackupTest, RootRestoresFilesForTheOwnerOfTheFolder) {
   constexpr uid_t kOwner = 65532;
   for (const bool give_up : {false, true}) {
     const std::string elsewhere = NewFolder();
@@ -174,7 +175,7 @@ TEST_F(BackupTest, RootRestoresFilesForTheOwnerOfTheFolder) {
   }
 }
 
-class TokenBackupTest : public BackupTest {
+class TokenBackupTest : public StoreBackupTest {
  protected:
   TokenBackupTest() {
     for (const char* id : {"t-1", "t-2", "t-3"}) Put(id, /*revoked=*/false);
@@ -225,7 +226,7 @@ TEST_F(TokenBackupTest, WarnsIfTheReplacedStoreCannotBeRead) {
   EXPECT_THAT(Logged(), HasSubstr("2 tokens are valid"));
 }
 
-TEST_F(BackupTest, ReplacesADamagedStore) {
+TEST_F(StoreBackupTest, ReplacesADamagedStore) {
   std::ofstream(folder_ + "/coordinator.db", std::ios::trunc) << std::string(8192, 'x');
 
   EXPECT_EQ(ReasonOf(Restore(Occupied::kRefuse, folder_)), "STORE_CORRUPT");
@@ -234,7 +235,7 @@ TEST_F(BackupTest, ReplacesADamagedStore) {
   EXPECT_EQ(Open()->LoadJobs()->size(), 1);
 }
 
-TEST_F(BackupTest, AFailedRestoreLeavesTheStoreUnchanged) {
+TEST_F(StoreBackupTest, AFailedRestoreLeavesTheStoreUnchanged) {
   MakeBackupThatFails();
 
   EXPECT_EQ(ReasonOf(Restore(Occupied::kGiveUp, folder_)), "STORE_FAILED");
@@ -250,7 +251,7 @@ TEST_F(BackupTest, AFailedRestoreLeavesTheStoreUnchanged) {
 
 // A coordinator that started with an empty store would remove the models' values, as no job has
 // them.
-TEST_F(BackupTest, AFailedRestoreIntoAnEmptyFolderLeavesNoStore) {
+TEST_F(StoreBackupTest, AFailedRestoreIntoAnEmptyFolderLeavesNoStore) {
   const std::string whole = ReadAll(backup_);
   const std::string elsewhere = NewFolder();
   MakeBackupThatFails();
@@ -268,7 +269,7 @@ TEST_F(BackupTest, AFailedRestoreIntoAnEmptyFolderLeavesNoStore) {
   EXPECT_EQ((*SqliteStore::Open(elsewhere + "/coordinator.db"))->LoadJobs()->size(), 1);
 }
 
-TEST_F(BackupTest, TheNextRestoreRemovesTheFilesOfOneThatCrashed) {
+TEST_F(StoreBackupTest, TheNextRestoreRemovesTheFilesOfOneThatCrashed) {
   const auto leave = [&] {
     for (const char* suffix : {"", "-wal", "-shm"}) {
       std::ofstream(folder_ + "/coordinator.db.restoring" + suffix) << std::string(8192, 'x');
@@ -295,7 +296,7 @@ TEST_F(BackupTest, TheNextRestoreRemovesTheFilesOfOneThatCrashed) {
   expect_none_left();
 }
 
-TEST_F(BackupTest, RejectsADamagedBackupBeforeAnyChange) {
+TEST_F(StoreBackupTest, RejectsADamagedBackupBeforeAnyChange) {
   const std::string whole = ReadAll(backup_);
   ASSERT_GT(whole.size(), 100);
   const std::string elsewhere = NewFolder();
@@ -314,7 +315,7 @@ TEST_F(BackupTest, RejectsADamagedBackupBeforeAnyChange) {
   EXPECT_TRUE(absl::IsNotFound(Restore(Occupied::kGiveUp, elsewhere)));
 }
 
-TEST_F(BackupTest, RejectsABackupOfANewerMuster) {
+TEST_F(StoreBackupTest, RejectsABackupOfANewerMuster) {
   std::string other = ReadAll(backup_);
   other[other.find('1')] = '2';
   std::ofstream(backup_, std::ios::binary) << other;
@@ -323,4 +324,4 @@ TEST_F(BackupTest, RejectsABackupOfANewerMuster) {
 }
 
 }  // namespace
-}  // namespace muster::backup_test
+}  // namespace muster::store_backup_test

@@ -18,10 +18,10 @@
 namespace muster {
 
 // Writes a backup record by record. Not thread-safe.
-class BackupWriter {
+class StoreBackupWriter {
  public:
   // `sink` receives the next bytes of the file. Its first error ends the backup.
-  explicit BackupWriter(std::function<absl::Status(absl::string_view)> sink);
+  explicit StoreBackupWriter(std::function<absl::Status(absl::string_view)> sink);
 
   absl::Status Add(const v1::BackupRecord& record);
   // Completes the file. Call once, after the last record.
@@ -37,20 +37,20 @@ class BackupWriter {
 };
 
 // Reads a complete backup. Not thread-safe.
-class BackupReader {
+class StoreBackupReader {
  public:
   // Reads and checks the whole file. Returns
   // - NOT_FOUND if it cannot be read,
   // - DATA_LOSS (reason "BACKUP_CORRUPT") if it is damaged, cut off or not a backup,
   // - FAILED_PRECONDITION ("BACKUP_TOO_NEW") if a newer Muster wrote it.
-  static absl::StatusOr<std::unique_ptr<BackupReader>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<StoreBackupReader>> Open(const std::string& path);
 
   const v1::BackupHeader& header() const { return header_; }
   // Returns the records in order, the header first, and nullopt after the last one.
   absl::StatusOr<std::optional<v1::BackupRecord>> Next();
 
  private:
-  explicit BackupReader(std::string path) : path_(std::move(path)) {}
+  explicit StoreBackupReader(std::string path) : path_(std::move(path)) {}
 
   absl::Status Rewind();
   absl::Status Damaged(absl::string_view what) const;

@@ -1,4 +1,4 @@
-#include "services/coordinator/store/backup_file.h"
+#include "services/coordinator/store/store_backup.h"
 
 #include <array>
 #include <utility>
@@ -29,15 +29,15 @@ uint32_t LengthIn(const std::array<char, 4>& bytes) {
 
 }  // namespace
 
-BackupWriter::BackupWriter(std::function<absl::Status(absl::string_view)> sink)
+StoreBackupWriter::StoreBackupWriter(std::function<absl::Status(absl::string_view)> sink)
     : sink_(std::move(sink)) {}
 
-absl::Status BackupWriter::Emit(absl::string_view bytes) {
+absl::Status StoreBackupWriter::Emit(absl::string_view bytes) {
   hash_.Add(bytes);
   return sink_(bytes);
 }
 
-absl::Status BackupWriter::Add(const v1::BackupRecord& record) {
+absl::Status StoreBackupWriter::Add(const v1::BackupRecord& record) {
   if (!std::exchange(begun_, true)) RETURN_IF_ERROR(Emit(kMagic));
   const std::string bytes = record.SerializeAsString();
   if (bytes.size() > kRecordBytesMax) {
@@ -51,7 +51,7 @@ absl::Status BackupWriter::Add(const v1::BackupRecord& record) {
   return Emit(bytes);
 }
 
-absl::Status BackupWriter::Finish() {
+absl::Status StoreBackupWriter::Finish() {
   v1::BackupRecord end;
   end.mutable_end()->set_records(records_);
   end.mutable_end()->set_sha256(hash_.Finish());
@@ -59,20 +59,21 @@ absl::Status BackupWriter::Finish() {
   return sink_(absl::StrCat(Length(static_cast<uint32_t>(bytes.size())), bytes));
 }
 
-absl::StatusOr<std::unique_ptr<BackupReader>> BackupReader::Open(const std::string& path) {
-  std::unique_ptr<BackupReader> reader(new BackupReader(path));
+absl::StatusOr<std::unique_ptr<StoreBackupReader>> StoreBackupReader::Open(
+    const std::string& path) {
+  std::unique_ptr<StoreBackupReader> reader(new StoreBackupReader(path));
   RETURN_IF_ERROR(reader->Rewind());
   RETURN_IF_ERROR(reader->CheckAll());
   RETURN_IF_ERROR(reader->Rewind());
   return reader;
 }
 
-absl::Status BackupReader::Damaged(absl::string_view what) const {
+absl::Status StoreBackupReader::Damaged(absl::string_view what) const {
   return WithReason(absl::DataLossError(absl::StrCat(path_, ": ", what, ": use another backup")),
                     "BACKUP_CORRUPT");
 }
 
-absl::Status BackupReader::Rewind() {
+absl::Status StoreBackupReader::Rewind() {
   file_ = std::ifstream(path_, std::ios::binary);
   if (!file_) return absl::NotFoundError(absl::StrCat(path_, " cannot be read"));
   file_.seekg(0, std::ios::end);
@@ -92,7 +93,7 @@ absl::Status BackupReader::Rewind() {
   return absl::OkStatus();
 }
 
-absl::Status BackupReader::CheckAll() {
+absl::Status StoreBackupReader::CheckAll() {
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, Next());
     if (!record) return absl::OkStatus();
@@ -101,7 +102,7 @@ absl::Status BackupReader::CheckAll() {
   }
 }
 
-absl::StatusOr<std::optional<v1::BackupRecord>> BackupReader::Next() {
+absl::StatusOr<std::optional<v1::BackupRecord>> StoreBackupReader::Next() {
   std::array<char, 4> length_bytes;
   if (!file_.read(length_bytes.data(), length_bytes.size())) return Damaged("is cut off");
   const uint32_t length = LengthIn(length_bytes);
