@@ -24,11 +24,11 @@ _PRECOMPILED = [
 _CONTROL_PLANE = [
     "cli",
     "lib/checkpoint",
-    "lib/door",
     "lib/fleet",
     "lib/graph",
     "lib/http",
     "lib/job",
+    "lib/listener",
     "lib/plan",
     "lib/security",
     "proto",

@@ -85,8 +85,8 @@ struct ConnectionAge {
 };
 
 // Configures a server to match: requests up to limits::kRequestBytesMax, and
-// limits::kServerThreadsMax threads for calls that block. FrontDoor decides which connections are
-// accepted.
+// limits::kServerThreadsMax threads for calls that block. GrpcListener decides which connections
+// are accepted.
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age = {});
 
 }  // namespace muster

@@ -16,7 +16,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
-#include "lib/door/front_door.h"
+#include "lib/listener/grpc_listener.h"
 #include "lib/status/status.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 
@@ -77,26 +77,27 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     CHECK(server_ != nullptr) << "no listening socket; BuildAndStart() cannot fail here";
-    auto door = FrontDoor::Listen(address, {.credit = {.first = kStreamsOfConnectionMax,
-                                                       .most = kStreamsOfConnectionMax,
-                                                       .per_second = kCallsOfConnectionPerSecond,
-                                                       .message_bytes_max = kRequestBytesMax},
-                                            .calls_max = kCallsOpenMax,
-                                            .returns_per_second = kCallsEndedPerSecond,
-                                            .connections_max = limits.connections_max,
-                                            .connections_per_second = kConnectionsPerSecond,
-                                            // The door's memory limit does not apply: the process's
-                                            // memory is used by its work.
-                                            .resident_bytes = [] { return int64_t{0}; },
-                                            .greeting_max = limits.greeting_max});
-    if (!door.ok()) {
+    auto listener =
+        GrpcListener::Listen(address, {.credit = {.first = kStreamsOfConnectionMax,
+                                                  .most = kStreamsOfConnectionMax,
+                                                  .per_second = kCallsOfConnectionPerSecond,
+                                                  .message_bytes_max = kRequestBytesMax},
+                                       .calls_max = kCallsOpenMax,
+                                       .returns_per_second = kCallsEndedPerSecond,
+                                       .connections_max = limits.connections_max,
+                                       .connections_per_second = kConnectionsPerSecond,
+                                       // The listener's memory limit does not apply: the process's
+                                       // memory is used by its work.
+                                       .resident_bytes = [] { return int64_t{0}; },
+                                       .greeting_max = limits.greeting_max});
+    if (!listener.ok()) {
       return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", address, " (", door.status().message(),
+          absl::StrCat("cannot listen on ", address, " (", listener.status().message(),
                        "): is another process using the port, and is the host one of this machine? "
                        "Port 0 picks a free one"));
     }
-    door_ = *std::move(door);
-    door_->Open([this](int socket) { grpc::AddInsecureChannelFromFd(server_.get(), socket); });
+    listener_ = *std::move(listener);
+    listener_->Open([this](int socket) { grpc::AddInsecureChannelFromFd(server_.get(), socket); });
     return absl::OkStatus();
   }
 
@@ -105,7 +106,7 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
     ready_ = std::move(ready);
   }
 
-  int port() const { return door_->port(); }
+  int port() const { return listener_->port(); }
 
  private:
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
@@ -133,7 +134,7 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
   absl::Mutex mu_;
   std::function<bool()> ready_ ABSL_GUARDED_BY(mu_);  // null: not ready
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<FrontDoor> door_;  // after server_: it hands connections to the server
+  std::unique_ptr<GrpcListener> listener_;  // after server_: it hands connections to the server
 };
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Listen(const std::string& address,

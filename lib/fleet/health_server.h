@@ -23,7 +23,7 @@ class HealthServer {
  public:
   // Limits for unauthenticated clients. A connection takes three descriptors and some 20 KB, but no
   // thread. At the limit a new connection replaces the one that has been idle longest. Calls per
-  // connection are limited as well; see FrontDoor.
+  // connection are limited as well; see GrpcListener.
   struct Limits {
     int connections_max = limits::kHealthConnectionsMax;
     absl::Duration greeting_max = absl::Seconds(5);  // until the client has sent HTTP/2's preface

@@ -23,9 +23,9 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
-#include "lib/door/hostile_client.h"
 #include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
+#include "lib/listener/hostile_client.h"
 #include "lib/status/grpc_status.h"
 #include "lib/transport/core/file_descriptor.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
@@ -147,7 +147,7 @@ constexpr int64_t kFloodKilobytesMax = 1 << 20;
 constexpr int64_t kFloodKilobytesMax = 32 << 10;
 #endif
 
-// Each of these floods alone took 50 MB per second before the server had a FrontDoor.
+// Each of these floods alone took 50 MB per second before the server had a GrpcListener.
 TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
   const auto server = Listen();
   EXPECT_TRUE(Check(*server, "").ok());

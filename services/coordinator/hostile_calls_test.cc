@@ -13,18 +13,18 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "lib/door/hostile_client.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/limits/limits.h"
+#include "lib/listener/hostile_client.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/testing/coordinator_process.h"
 
 namespace muster::hostile_calls_test {
 namespace {
 
-// gRPC without the front door uses twice as much memory within five seconds.
+// gRPC without the listener uses twice as much memory within five seconds.
 #if defined(__SANITIZE_ADDRESS__)  // the sanitizer keeps freed memory
 constexpr int64_t kResidentKilobytesMax = 4 << 20;
 #else

@@ -21,13 +21,13 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
-#include "lib/door/front_door.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/health_server.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
+#include "lib/listener/grpc_listener.h"
 #include "lib/security/identity.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
@@ -257,21 +257,23 @@ int Main() {
   Standby standby(standby_builder);
   const CallerStamp stamp;
   std::atomic<bool> crowded = false;  // with answers that callers do not read
-  const auto door = FrontDoor::Listen(
+  const auto listener = GrpcListener::Listen(
       *listen,
       {.crowded = [&crowded] { return crowded.load(); },
        .tls = tls.get(),
        .stamp_field = CallerStamp::kField,
        .stamp = [&stamp](const auto& client,
                          absl::string_view address) { return stamp.Sign(client, address); }});
-  if (!door.ok()) {
-    LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
+  if (!listener.ok()) {
+    LOG(ERROR) << "cannot listen on " << *listen << " (" << listener.status().message()
                << "): is another process using the port, and is the host one of this machine? Give "
                   "another --listen=host:port; port 0 picks a free one";
-    return ExitCodeOf(door.status());
+    return ExitCodeOf(listener.status());
   }
-  const std::string address = absl::StrCat(HostOf(*listen), ":", (*door)->port());
-  const auto open_door = [&] { (*door)->Open([&standby](int socket) { standby.Serve(socket); }); };
+  const std::string address = absl::StrCat(HostOf(*listen), ":", (*listener)->port());
+  const auto open_listener = [&] {
+    (*listener)->Open([&standby](int socket) { standby.Serve(socket); });
+  };
   const auto write_address = [&] {
     const std::string path = absl::GetFlag(FLAGS_address_file);
     if (path.empty() || WriteAddressFile(path, address)) return true;
@@ -279,10 +281,10 @@ int Main() {
     return false;
   };
   if ((*choice)->takes_turns()) {
-    open_door();
+    open_listener();
     if (!write_address()) return kExitConfig;
   }
-  auto store = (*choice)->Open({.address = AdvertisedAddress(*listen, (*door)->port()),
+  auto store = (*choice)->Open({.address = AdvertisedAddress(*listen, (*listener)->port()),
                                 .waiting =
                                     [&](const absl::Status& why) {
                                       LOG(INFO) << "standing by on " << address << ": "
@@ -368,7 +370,7 @@ int Main() {
   CHECK(server != nullptr) << "gRPC server without a port did not start; this cannot fail";
   standby.GiveWayTo(server.get());
   if (!(*choice)->takes_turns()) {
-    open_door();
+    open_listener();
     if (!write_address()) return kExitConfig;
   }
   LOG(INFO) << "serving on " << address << (tls != nullptr ? ", with TLS" : "") << ", metrics at "
@@ -385,7 +387,7 @@ int Main() {
   ticker.Stop();
   (*health)->Leave();
   server->GetHealthCheckService()->SetServingStatus(false);
-  (*door)->StopAccepting();
+  (*listener)->StopAccepting();
   server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   return kExitOk;
 }

@@ -107,31 +107,32 @@ struct DataPort::HalfOpen {
   HandshakeAcceptor handshake;
 };
 
-// Announce() is called with the lock held, for doors that the port knows. So it is never called
+// Announce() is called with the lock held, for listeners that the port knows. So it is never called
 // after this destructor.
-DataPort::Door::~Door() {
+DataPort::Listener::~Listener() {
   absl::MutexLock lock(&port_->mu_);
-  port_->doors_.erase(number_);
-  std::erase_if(port_->requests_, [this](const Request& one) { return one.door == number_; });
+  port_->listeners_.erase(number_);
+  std::erase_if(port_->requests_, [this](const Request& one) { return one.listener == number_; });
 }
 
-void DataPort::Door::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
+void DataPort::Listener::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
   absl::MutexLock lock(&port_->mu_);
   sessions_.Open(job, generation, token);
 }
 
-void DataPort::Door::CloseSession(uint64_t job, uint32_t generation) {
+void DataPort::Listener::CloseSession(uint64_t job, uint32_t generation) {
   absl::MutexLock lock(&port_->mu_);
   sessions_.Close(job, generation);
 }
 
-bool DataPort::Door::IsOpen(uint64_t job, uint32_t generation, const SessionToken& token) const {
+bool DataPort::Listener::IsOpen(uint64_t job, uint32_t generation,
+                                const SessionToken& token) const {
   absl::MutexLock lock(&port_->mu_);
   const SessionToken* open = sessions_.Find(job, generation);
   return open != nullptr && *open == token;
 }
 
-void DataPort::Door::Resolve(int64_t request, const Endpoint& endpoint) {
+void DataPort::Listener::Resolve(int64_t request, const Endpoint& endpoint) {
   absl::MutexLock lock(&port_->mu_);
   port_->requests_.push_back({number_, request, endpoint});
   if (!port_->resolver_.joinable()) {
@@ -139,27 +140,28 @@ void DataPort::Door::Resolve(int64_t request, const Endpoint& endpoint) {
   }
 }
 
-void DataPort::Door::CancelResolve(int64_t request) {
+void DataPort::Listener::CancelResolve(int64_t request) {
   absl::MutexLock lock(&port_->mu_);
-  std::erase_if(port_->requests_,
-                [&](const Request& one) { return one.door == number_ && one.number == request; });
+  std::erase_if(port_->requests_, [&](const Request& one) {
+    return one.listener == number_ && one.number == request;
+  });
 }
 
-DataPort::Door::News DataPort::Door::Take() {
+DataPort::Listener::News DataPort::Listener::Take() {
   absl::MutexLock lock(&port_->mu_);
   // A relaxed store is enough: Announce() takes the same lock, so no news can arrive in between.
   has_news_.store(false, std::memory_order_relaxed);
   return std::exchange(news_, {});
 }
 
-void DataPort::Door::Announce() {
+void DataPort::Listener::Announce() {
   has_news_.store(true, std::memory_order_release);
   wake_();
 }
 
 // An additional connection of a link names the generation with which the link was accepted, and the
 // link may have outlived that generation. The transport checks whether such a link exists.
-const SessionToken* DataPort::Door::TokenFor(const LinkHello& hello) const {
+const SessionToken* DataPort::Listener::TokenFor(const LinkHello& hello) const {
   const LinkIdentity& who = hello.who;
   return hello.connection > 0 ? sessions_.FindSince(who.job, who.generation)
                               : sessions_.Find(who.job, who.generation);
@@ -234,11 +236,12 @@ DataPort::~DataPort() {
   if (resolver.joinable()) resolver.join();
 }
 
-std::unique_ptr<DataPort::Door> DataPort::MakeDoor(absl::AnyInvocable<void()> wake) {
+std::unique_ptr<DataPort::Listener> DataPort::MakeListener(absl::AnyInvocable<void()> wake) {
   absl::MutexLock lock(&mu_);
-  auto door = absl::WrapUnique(new Door(shared_from_this(), doors_made_++, std::move(wake)));
-  doors_[door->number_] = door.get();
-  return door;
+  auto listener =
+      absl::WrapUnique(new Listener(shared_from_this(), listeners_made_++, std::move(wake)));
+  listeners_[listener->number_] = listener.get();
+  return listener;
 }
 
 bool DataPort::WantsChecksums(int socket) const {
@@ -390,8 +393,8 @@ bool DataPort::Continue(HalfOpen& half) {
     }
     handshake.Take(absl::MakeConstSpan(bytes).first(size), [this](const LinkHello& hello) {
       absl::MutexLock lock(&mu_);
-      const Door* door = FindDoor(hello);
-      const SessionToken* token = door == nullptr ? nullptr : door->TokenFor(hello);
+      const Listener* listener = FindListener(hello);
+      const SessionToken* token = listener == nullptr ? nullptr : listener->TokenFor(hello);
       return token == nullptr ? std::nullopt : std::optional<SessionToken>(*token);
     });
     if (handshake.proven()) {
@@ -440,20 +443,20 @@ void DataPort::HandOver(HalfOpen& half) {
                 .checksums = half.handshake.checksums(),
                 .tls_key = half.handshake.TlsKey()};
   absl::MutexLock lock(&mu_);
-  Door* door = FindDoor(member.hello);
-  if (door == nullptr) return;
-  const SessionToken* open = door->TokenFor(member.hello);
+  Listener* listener = FindListener(member.hello);
+  if (listener == nullptr) return;
+  const SessionToken* open = listener->TokenFor(member.hello);
   // The session was closed meanwhile, or opened with another token: drop the connection.
   if (open == nullptr || !(*open == member.token)) return;
-  door->news_.members.push_back(std::move(member));
+  listener->news_.members.push_back(std::move(member));
   members_.fetch_add(1);
-  door->Announce();
+  listener->Announce();
 }
 
-DataPort::Door* DataPort::FindDoor(const LinkHello& hello) {
+DataPort::Listener* DataPort::FindListener(const LinkHello& hello) {
   if (hello.port != id_) return nullptr;
-  const auto found = doors_.find(hello.transport);
-  return found == doors_.end() ? nullptr : found->second;
+  const auto found = listeners_.find(hello.transport);
+  return found == listeners_.end() ? nullptr : found->second;
 }
 
 absl::string_view DataPort::NameOf(Stranger why) {
@@ -503,10 +506,10 @@ void DataPort::ResolveNames() {
     // The lookup runs without the lock, because it may take long.
     auto addresses = options_.resolve(request.endpoint.host, request.endpoint.port);
     absl::MutexLock lock(&mu_);
-    const auto door = doors_.find(request.door);
-    if (door == doors_.end()) continue;
-    door->second->news_.resolved.push_back({request.number, std::move(addresses)});
-    door->second->Announce();
+    const auto listener = listeners_.find(request.listener);
+    if (listener == listeners_.end()) continue;
+    listener->second->news_.resolved.push_back({request.number, std::move(addresses)});
+    listener->second->Announce();
   }
 }
 

@@ -64,8 +64,8 @@ struct DataPortOptions {
   std::chrono::milliseconds handshake_time_max = std::chrono::seconds(5);
 };
 
-// Listens, and accepts peers that prove to belong to an open session of a door. One thread does all
-// handshakes, and hands each proven connection to the transport that it names.
+// Listens, and accepts peers that prove to belong to an open session of a listener. One thread does
+// all handshakes, and hands each proven connection to the transport that it names.
 //
 // There are at most kHalfOpenMax half-open connections. If one more arrives, one must go, after it
 // had half a second. It is chosen from the address that has the most: the oldest that has named no
@@ -108,12 +108,12 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   };
 
   // A transport behind the port. Used on one thread, except HasNews().
-  class Door {
+  class Listener {
    public:
     // Accepts no more connections for this transport. `wake` is not called again.
-    ~Door();
-    Door(const Door&) = delete;
-    Door& operator=(const Door&) = delete;
+    ~Listener();
+    Listener(const Listener&) = delete;
+    Listener& operator=(const Listener&) = delete;
 
     DataPort& port() const { return *port_; }
     uint32_t number() const { return number_; }
@@ -138,7 +138,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
    private:
     friend class DataPort;
-    Door(std::shared_ptr<DataPort> port, uint32_t number, absl::AnyInvocable<void()> wake)
+    Listener(std::shared_ptr<DataPort> port, uint32_t number, absl::AnyInvocable<void()> wake)
         : port_(std::move(port)), number_(number), wake_(std::move(wake)) {}
     // Both are called with the port's lock held.
     void Announce();
@@ -163,7 +163,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   // `wake` is called when there is news, on another thread and with a lock held: it must only wake
   // a thread.
-  std::unique_ptr<Door> MakeDoor(absl::AnyInvocable<void()> wake);
+  std::unique_ptr<Listener> MakeListener(absl::AnyInvocable<void()> wake);
 
   const DataPortOptions& options() const { return options_; }
   // Random: distinguishes this port from those of other processes.
@@ -200,7 +200,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   bool Continue(HalfOpen& half);
   bool Reply(HalfOpen& half);
   void HandOver(HalfOpen& half);
-  Door* FindDoor(const LinkHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Listener* FindListener(const LinkHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountHangUp(const HalfOpen& half);
   void Count(Stranger why, const HalfOpen& half, const absl::Status& fault);
   void ResolveNames();
@@ -216,10 +216,10 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   std::atomic<int64_t> members_ = 0;
 
   absl::Mutex mu_;
-  absl::flat_hash_map<uint32_t, Door*> doors_ ABSL_GUARDED_BY(mu_);
-  uint32_t doors_made_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<uint32_t, Listener*> listeners_ ABSL_GUARDED_BY(mu_);
+  uint32_t listeners_made_ ABSL_GUARDED_BY(mu_) = 0;
   struct Request {
-    uint32_t door;
+    uint32_t listener;
     int64_t number;
     Endpoint endpoint;
   };

@@ -112,39 +112,39 @@ class DataPortTest : public testing::Test {
   DataPortTest() { Open({}); }
 
   void Open(DataPortOptions options) {
-    door_ = nullptr;
+    listener_ = nullptr;
     options.bind_host = "127.0.0.1";
     auto port = DataPort::Open(options);
     ASSERT_TRUE(port.ok()) << port.status();
     port_ = *std::move(port);
-    door_ = port_->MakeDoor([this] {
+    listener_ = port_->MakeListener([this] {
       absl::MutexLock lock(&mu_);
       ++wakes_;
     });
-    door_->OpenSession(1, 1, token_);
+    listener_->OpenSession(1, 1, token_);
   }
 
   HandshakeConnector MakeHandshake() const { return MakeHandshake(token_); }
   HandshakeConnector MakeHandshake(const SessionToken& token, uint64_t job = 1) const {
     return HandshakeConnector({.who = {.job = job, .generation = 1, .index = 5},
                                .port = port_->id(),
-                               .transport = door_->number()},
+                               .transport = listener_->number()},
                               token, DataSecurity::kAuth);
   }
 
-  DataPort::Door::News AwaitNews() {
+  DataPort::Listener::News AwaitNews() {
     auto woken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return wakes_ > 0; };
     {
       absl::MutexLock lock(&mu_);
       EXPECT_TRUE(AwaitFor(&mu_, absl::Condition(&woken), absl::Seconds(20)));
       wakes_ = 0;
     }
-    return door_->Take();
+    return listener_->Take();
   }
 
   // Waits for the accepted connection.
   DataPort::Member TakeMember() {
-    DataPort::Door::News news = AwaitNews();
+    DataPort::Listener::News news = AwaitNews();
     EXPECT_EQ(news.members.size(), 1u);
     return news.members.empty() ? DataPort::Member() : std::move(news.members[0]);
   }
@@ -169,7 +169,7 @@ class DataPortTest : public testing::Test {
   absl::Mutex mu_;
   int wakes_ ABSL_GUARDED_BY(mu_) = 0;
   std::shared_ptr<DataPort> port_;
-  std::unique_ptr<DataPort::Door> door_;
+  std::unique_ptr<DataPort::Listener> listener_;
 };
 
 TEST_F(DataPortTest, AMemberIsHandedOverWithTheBytesAfterTheHandshake) {
@@ -209,8 +209,9 @@ TEST_F(DataPortTest, AHandshakeMayArriveByteByByte) {
 
 TEST_F(DataPortTest, APeerThatDoesNotProveAnOpenSessionIsRefused) {
   LinkHello elsewhere{.who = {.job = 1, .generation = 1}, .port = port_->id(), .transport = 99};
-  LinkHello other_port{
-      .who = {.job = 1, .generation = 1}, .port = port_->id() + 1, .transport = door_->number()};
+  LinkHello other_port{.who = {.job = 1, .generation = 1},
+                       .port = port_->id() + 1,
+                       .transport = listener_->number()};
   int64_t turned_away = 0;
   for (HandshakeConnector handshake :
        {MakeHandshake(SessionToken::Random()), MakeHandshake(token_, /*job=*/2),
@@ -225,7 +226,7 @@ TEST_F(DataPortTest, APeerThatDoesNotProveAnOpenSessionIsRefused) {
     EXPECT_EQ(visitor.HearAll().size(), SessionHandshake::kVerdictBytes);
     EXPECT_EQ(port_->strangers(Stranger::kNotProven), ++turned_away);
   }
-  EXPECT_FALSE(door_->HasNews());
+  EXPECT_FALSE(listener_->HasNews());
   ExpectTheHonestToBeLetIn();
 }
 
@@ -245,11 +246,11 @@ TEST_F(DataPortTest, AnUnknownSessionCountsAsNotProvenAndAnotherTokenAsHungUp) {
 }
 
 TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayOpenMoreConnections) {
-  door_->OpenSession(1, 2, token_);
+  listener_->OpenSession(1, 2, token_);
   const auto shake = [this](uint32_t generation, uint32_t connection) {
     HandshakeConnector handshake({.who = {.job = 1, .generation = generation, .index = 5},
                                   .port = port_->id(),
-                                  .transport = door_->number(),
+                                  .transport = listener_->number(),
                                   .connection = connection},
                                  token_, DataSecurity::kAuth);
     Visitor(*port_).Shake(handshake);
@@ -262,7 +263,7 @@ TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayOpenMoreConnections) {
 }
 
 TEST_F(DataPortTest, AClosedSessionAcceptsNoPeer) {
-  door_->CloseSession(1, 1);
+  listener_->CloseSession(1, 1);
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
   visitor.Shake(handshake);
@@ -323,7 +324,7 @@ TEST_F(DataPortTest, AReplayedHandshakeIsRefused) {
     other.Say(changed);
   }
   ExpectTheHonestToBeLetIn();
-  EXPECT_FALSE(door_->HasNews());
+  EXPECT_FALSE(listener_->HasNews());
   EXPECT_EQ(port_->members(), 2);
 }
 
@@ -433,8 +434,8 @@ TEST_F(DataPortTest, APortWithoutDescriptorsWaitsAndDoesNotSpin) {
 }
 
 TEST_F(DataPortTest, NamesAreResolvedOnAnotherThread) {
-  door_->Resolve(17, {.host = "localhost", .port = 99});
-  const DataPort::Door::News news = AwaitNews();
+  listener_->Resolve(17, {.host = "localhost", .port = 99});
+  const DataPort::Listener::News news = AwaitNews();
   ASSERT_EQ(news.resolved.size(), 1u);
   EXPECT_EQ(news.resolved[0].request, 17);
   ASSERT_TRUE(news.resolved[0].addresses.ok()) << news.resolved[0].addresses.status();
@@ -453,14 +454,14 @@ TEST_F(DataPortTest, CancelledNamesAreNotResolved) {
     }
     return absl::StatusOr<std::vector<SocketAddress>>(absl::UnavailableError(host));
   }});
-  door_->Resolve(1, {.host = "slow"});
+  listener_->Resolve(1, {.host = "slow"});
   asked.WaitForNotification();
   {
-    const auto other = port_->MakeDoor([] {});
-    other->Resolve(1, {.host = "requested by a destroyed door"});
-    door_->Resolve(2, {.host = "cancelled"});
-    door_->Resolve(3, {.host = "wanted"});
-    door_->CancelResolve(2);
+    const auto other = port_->MakeListener([] {});
+    other->Resolve(1, {.host = "requested by a destroyed listener"});
+    listener_->Resolve(2, {.host = "cancelled"});
+    listener_->Resolve(3, {.host = "wanted"});
+    listener_->CancelResolve(2);
   }
   answered.Notify();
   std::vector<int64_t> heard;
@@ -470,7 +471,7 @@ TEST_F(DataPortTest, CancelledNamesAreNotResolved) {
     }
   }
   EXPECT_EQ(heard, (std::vector<int64_t>{1, 3}));
-  door_ = nullptr;
+  listener_ = nullptr;
   port_ = nullptr;
   EXPECT_EQ(names, (std::vector<std::string>{"slow", "wanted"}));
 }

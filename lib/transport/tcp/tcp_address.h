@@ -18,7 +18,7 @@ struct TcpAddress {
   static constexpr size_t kEndpointsMax = 8;
 
   uint64_t port = 0;                // DataPort::id()
-  uint32_t transport = 0;           // DataPort::Door::number()
+  uint32_t transport = 0;           // DataPort::Listener::number()
   std::vector<Endpoint> endpoints;  // in the order to try them; 1 to kEndpointsMax
 
   friend bool operator==(const TcpAddress&, const TcpAddress&) = default;

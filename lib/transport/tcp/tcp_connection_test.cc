@@ -28,8 +28,8 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
   explicit Meeting(DataSecurity security)
       : port_(DataPort::Open({.bind_host = "127.0.0.1", .security = security}).value()),
         loop_(EventLoop::Create().value()),
-        door_(port_->MakeDoor([this] { loop_->Wake(); })) {
-    door_->OpenSession(/*job=*/1, /*generation=*/1, token_);
+        listener_(port_->MakeListener([this] { loop_->Wake(); })) {
+    listener_->OpenSession(/*job=*/1, /*generation=*/1, token_);
   }
   ~Meeting() {
     for (const auto* connection : {&dialled, &accepted}) {
@@ -44,16 +44,16 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
     const LinkHello hello = {
         .who = {.job = 1, .generation = 1, .role = LinkRole::kWorker, .index = 0},
         .port = port_->id(),
-        .transport = door_->number()};
+        .transport = listener_->number()};
     dialled = Watched(TcpConnection::Dial(address, hello, token, *port_, this).value());
   }
 
   // Runs until both ends are open, or the dialling end has failed.
   absl::Status Meet() {
     while (!dialled->open() || accepted == nullptr || !accepted->open()) {
-      if (accepted == nullptr && door_->HasNews()) {
-        accepted =
-            Watched(TcpConnection::Accept(std::move(door_->Take().members.at(0)), *port_, this));
+      if (accepted == nullptr && listener_->HasNews()) {
+        accepted = Watched(
+            TcpConnection::Accept(std::move(listener_->Take().members.at(0)), *port_, this));
       }
       bool idle = true;
       for (auto* end : {dialled.get(), accepted.get()}) {
@@ -74,7 +74,7 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
   }
 
   void Activate(TcpConnection&) override {}
-  bool HasNews() const override { return accepted == nullptr && door_->HasNews(); }
+  bool HasNews() const override { return accepted == nullptr && listener_->HasNews(); }
 
   std::unique_ptr<TcpConnection> dialled, accepted;
 
@@ -89,7 +89,7 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
   const SessionToken token_ = SessionToken::Random();
   const std::shared_ptr<DataPort> port_;
   const std::unique_ptr<EventLoop> loop_;
-  const std::unique_ptr<DataPort::Door> door_;
+  const std::unique_ptr<DataPort::Listener> listener_;
 };
 
 class TcpConnectionTest : public testing::TestWithParam<DataSecurity> {};

@@ -52,17 +52,17 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* lo
 TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
     : Carrier(loop),
       options_(std::move(options)),
-      door_(options_.port->MakeDoor([loop] { loop->Wake(); })),
+      listener_(options_.port->MakeListener([loop] { loop->Wake(); })),
       address_(EncodeTcpAddress({.port = options_.port->id(),
-                                 .transport = door_->number(),
+                                 .transport = listener_->number(),
                                  .endpoints = options_.port->endpoints()})),
       turns_(kTurns) {}
 
 TcpTransport::~TcpTransport() {
-  questions_.clear();  // the door drops its requests itself
-  // The door must go before the links end: from here on no peer is accepted. The port's thread may
-  // live longer than the loop, and no longer wakes it.
-  door_.reset();
+  questions_.clear();  // the listener drops its requests itself
+  // The listener must go before the links end: from here on no peer is accepted. The port's thread
+  // may live longer than the loop, and no longer wakes it.
+  listener_.reset();
   while (!peers_.empty()) Disconnect(peers_.begin()->first);
   const auto end = Clock::now() + kGoodbyeTime;
   while (true) {
@@ -92,11 +92,11 @@ TcpTransport::Peer& TcpTransport::AddPeer() {
 }
 
 void TcpTransport::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
-  door_->OpenSession(job, generation, token);
+  listener_->OpenSession(job, generation, token);
 }
 
 void TcpTransport::CloseSession(uint64_t job, uint32_t generation) {
-  door_->CloseSession(job, generation);
+  listener_->CloseSession(job, generation);
 }
 
 absl::StatusOr<PeerId> TcpTransport::Connect(absl::string_view address,
@@ -134,7 +134,7 @@ void TcpTransport::Resolve(Peer& peer, const Endpoint& endpoint) {
                         .peer = peer.id,
                         .host = endpoint.host,
                         .deadline = Clock::now() + options_.attempt_time_max});
-  door_->Resolve(number, endpoint);
+  listener_->Resolve(number, endpoint);
 }
 
 // A late result belongs to a question that this side has dropped.
@@ -155,7 +155,7 @@ absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address, uint32
   LinkHello hello = peer.hello;
   hello.connection = number;
   ASSIGN_OR_RETURN(auto connection,
-                   TcpConnection::Dial(address, hello, peer.token, door_->port(), this));
+                   TcpConnection::Dial(address, hello, peer.token, listener_->port(), this));
   RETURN_IF_ERROR(Add(peer, std::move(connection)));
   return absl::OkStatus();
 }
@@ -198,7 +198,7 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
 void TcpTransport::OpenConnection(Connection& connection) {
   Peer& peer = *connection.link;
   // The session was open when the peer proved its identity, but it may have been closed since.
-  if (peer.joins && !door_->IsOpen(peer.hello.who.job, peer.hello.who.generation, peer.token)) {
+  if (peer.joins && !listener_->IsOpen(peer.hello.who.job, peer.hello.who.generation, peer.token)) {
     LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
                  << " cannot be let in: its session was closed meanwhile";
     return Forget(peer);
@@ -221,9 +221,9 @@ void TcpTransport::OpenConnection(Connection& connection) {
   receiver_->PeerJoined(id, who);
 }
 
-int TcpTransport::TakeDoorNews() {
-  if (!door_->HasNews()) return 0;
-  DataPort::Door::News news = door_->Take();
+int TcpTransport::TakeListenerNews() {
+  if (!listener_->HasNews()) return 0;
+  DataPort::Listener::News news = listener_->Take();
   for (DataPort::Member& member : news.members) TakeMember(std::move(member));
   for (DataPort::Resolved& resolved : news.resolved) TakeResolved(std::move(resolved));
   return static_cast<int>(news.members.size() + news.resolved.size());
@@ -232,7 +232,7 @@ int TcpTransport::TakeDoorNews() {
 void TcpTransport::TakeMember(DataPort::Member member) {
   const LinkIdentity who = member.hello.who;
   Peer* const peer = PeerOf(member);
-  auto connection = TcpConnection::Accept(std::move(member), door_->port(), this);
+  auto connection = TcpConnection::Accept(std::move(member), listener_->port(), this);
   Connection& added = *connection;
   const std::string remote = connection->remote.ToString();
   const absl::Status taken =
@@ -268,7 +268,7 @@ void TcpTransport::Forget(Peer& peer) {
   if (peer.incoming) links_.erase(peer.hello.link);
   const auto asked = std::ranges::find(questions_, peer.id, &Question::peer);
   if (asked != questions_.end()) {
-    door_->CancelResolve(asked->number);
+    listener_->CancelResolve(asked->number);
     questions_.erase(asked);
   }
   peers_.erase(peer.id);
@@ -276,7 +276,7 @@ void TcpTransport::Forget(Peer& peer) {
 
 LinkDescription TcpTransport::Describe(PeerId id) const {
   const Peer& peer = Find(id);
-  const DataSecurity security = door_->port().options().security;
+  const DataSecurity security = listener_->port().options().security;
   const bool encrypted = security == DataSecurity::kEncrypt;
   LinkDescription link{.transport = "tcp", .network = encrypted ? "tls" : "tcp"};
   link.security = std::string(NameOf(security));
@@ -362,7 +362,7 @@ void TcpTransport::Finish(OutgoingMessage* message, const absl::Status& status) 
 int TcpTransport::Advance() {
   CHECK(receiver_ != nullptr) << "SetReceiver() must be called before Progress()";
   ++turn_;
-  int events = TakeDoorNews();
+  int events = TakeListenerNews();
   // The list is swapped out, because receivers may send, and connections activated by that wait for
   // the next turn. Receivers may also close any connection: it stays in the list, closed, until
   // Bury().
@@ -382,7 +382,7 @@ int TcpTransport::Advance() {
 }
 
 bool TcpTransport::HasNews() const {
-  return !active_.empty() || !finished_.empty() || !losses_.empty() || door_->HasNews();
+  return !active_.empty() || !finished_.empty() || !losses_.empty() || listener_->HasNews();
 }
 
 absl::Duration TcpTransport::SleepMax() const {
@@ -511,7 +511,7 @@ int TcpTransport::Deliver(Connection& connection) {
 }
 
 void TcpTransport::TellDamage() const {
-  const auto& damaged_frame = door_->port().options().damaged_frame;
+  const auto& damaged_frame = listener_->port().options().damaged_frame;
   if (damaged_frame != nullptr) damaged_frame();
 }
 
@@ -733,7 +733,7 @@ void TcpTransport::LookAtClock() {
   while (!questions_.empty() && now >= questions_.front().deadline) {
     const Question late = std::move(questions_.front());
     questions_.erase(questions_.begin());
-    door_->CancelResolve(late.number);
+    listener_->CancelResolve(late.number);
     Peer& peer = Find(late.peer);
     peer.attempts.Failed(absl::UnavailableError(absl::StrCat(
         "the name '", late.host, "' was not resolved in time (check the name service; ",

@@ -119,7 +119,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   Peer& AddPeer();
 
   // Connecting.
-  int TakeDoorNews();
+  int TakeListenerNews();
   void TakeMember(DataPort::Member member);
   void Approach(Peer& peer);  // tries the next address
   void Resolve(Peer& peer, const Endpoint& endpoint);
@@ -164,7 +164,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
 
   const TcpTransportOptions options_;
   MessageReceiver* receiver_ = nullptr;
-  std::unique_ptr<DataPort::Door> door_;
+  std::unique_ptr<DataPort::Listener> listener_;
   std::string address_;
   int64_t malformed_ = 0;
 

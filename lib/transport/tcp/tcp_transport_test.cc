@@ -714,14 +714,14 @@ TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedSomethingEndsItsLink) {
 // another one.
 TEST(TcpTransportTest, MessagesOfALostAdditionalConnectionAreSentOverAnother) {
   const auto port = OpenPort();
-  const auto door = port->MakeDoor([] {});
-  door->OpenSession(1, 1, SessionToken());
+  const auto listener = port->MakeListener([] {});
+  listener->OpenSession(1, 1, SessionToken());
   std::string inside;
   const auto append = [&inside](uint64_t value, int bytes) {
     for (int i = 0; i < bytes; ++i) inside.push_back(static_cast<char>(value >> (8 * i)));
   };
   append(port->id(), 8);
-  append(door->number(), 4);
+  append(listener->number(), 4);
   append(port->port(), 2);
   append(9, 1);
   Station a(OpenPort(), /*spin=*/false, /*connections=*/2);
@@ -734,7 +734,8 @@ TEST(TcpTransportTest, MessagesOfALostAdditionalConnectionAreSentOverAnother) {
   std::vector<DataPort::Member> members;
   const auto come = [&](size_t wanted) {
     return ProgressUntil({a.transport.get()}, [&] {
-      for (DataPort::Member& member : door->Take().members) members.push_back(std::move(member));
+      for (DataPort::Member& member : listener->Take().members)
+        members.push_back(std::move(member));
       return members.size() == wanted && a.transport->Describe(*to).connections == wanted;
     });
   };

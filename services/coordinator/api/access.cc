@@ -107,7 +107,7 @@ absl::StatusOr<Caller> Access::CheckNeeded(const grpc::ServerContextBase& contex
   if (stamped.ok()) {
     allowed = Judge(context, needed, caller);
   } else {
-    allowed = WithReason(absl::UnauthenticatedError("the call did not come through the front door"),
+    allowed = WithReason(absl::UnauthenticatedError("the call did not come through the listener"),
                          "NO_CREDENTIALS");
   }
   if (allowed.ok()) return caller;

@@ -30,7 +30,7 @@ class Access {
   // Allows every call. Used if the coordinator listens on loopback only, or with --insecure.
   // `stamp` gives the address of a call and must outlive this. Null: the address is unknown.
   static Access Open(const CallerStamp* stamp = nullptr) { return Access(stamp, nullptr); }
-  // Decides by the front door's stamp and by tokens. Both arguments must outlive this.
+  // Decides by the listener's stamp and by tokens. Both arguments must outlive this.
   static Access Checked(const CallerStamp* stamp, const TokenTable* tokens) {
     return Access(stamp, tokens);
   }

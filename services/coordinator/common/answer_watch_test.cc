@@ -15,8 +15,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "lib/concurrency/steady_wait.h"
-#include "lib/door/hostile_client.h"
 #include "lib/fleet/log_ring.h"
+#include "lib/listener/hostile_client.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
 namespace muster::answer_watch_test {

@@ -1,4 +1,4 @@
-// The caller of a method, as the front door knows it and as services see it.
+// The caller of a method, as the listener knows it and as services see it.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ struct Caller {
   std::string ToString() const;
 };
 
-// Signs and reads the header field in which the front door writes the caller of a call. The key
+// Signs and reads the header field in which the listener writes the caller of a call. The key
 // never leaves the process, and the address is part of the signed text, so a client that learned
 // its own stamp could not make another.
 // Thread-safe.

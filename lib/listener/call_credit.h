@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "lib/door/http2_frame.h"
 #include "lib/limits/limits.h"
+#include "lib/listener/http2_frame.h"
 
 namespace muster {
 

@@ -18,9 +18,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "lib/door/call_credit.h"
-#include "lib/door/call_stamp.h"
 #include "lib/limits/limits.h"
+#include "lib/listener/call_credit.h"
+#include "lib/listener/call_stamp.h"
 #include "lib/security/tls_connection.h"
 #include "lib/security/tls_folder.h"
 #include "lib/transport/core/file_descriptor.h"
@@ -33,16 +33,16 @@ namespace muster {
 // - answers that the client does not read.
 // - connections.
 //
-// Behind this door, each connection is limited by its CallCredit, and all together have `calls_max`
-// calls. A client that does not read is not read either.
+// Behind this listener, each connection is limited by its CallCredit, and all together have
+// `calls_max` calls. A client that does not read is not read either.
 //
-// The door is also the server's end of TLS, because it must see the frames that it counts. It can
-// stamp every call with the identity of its client, if known, and with the client's address,
-// because gRPC behind the door knows no client.
+// The listener is also the server's end of TLS, because it must see the frames that it counts. It
+// can stamp every call with the identity of its client, if known, and with the client's address,
+// because gRPC behind the listener knows no client.
 //
 // One thread forwards the bytes of all connections. It keeps at most one piece of each, and only
 // while the other side takes no more. Not thread-safe.
-class FrontDoor {
+class GrpcListener {
  public:
   struct Options {
     CallCredit::Limits credit = {.first = limits::kCallsOfNewConnectionMax,
@@ -76,7 +76,7 @@ class FrontDoor {
     // Called often. Null: never.
     std::function<bool()> crowded = nullptr;
     absl::Duration greeting_max = limits::kFirstMessageMax;  // includes the handshake
-    TlsServer* tls = nullptr;  // null: connections are not encrypted; must outlive the door
+    TlsServer* tls = nullptr;  // null: connections are not encrypted; must outlive the listener
     // The header field for the stamp of calls; "" for none. `stamp` makes its value from the
     // client's certificate, if it has shown one, and its address.
     std::string stamp_field = "";
@@ -90,14 +90,14 @@ class FrontDoor {
   // Listens at host:port. 0.0.0.0 and [::] mean all addresses of this host; port 0 means a free
   // one. Returns UNAVAILABLE if the address cannot be used, and INVALID_ARGUMENT if it is no
   // host:port.
-  static absl::StatusOr<std::unique_ptr<FrontDoor>> Listen(const std::string& host_port,
-                                                           const Options& options);
+  static absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const std::string& host_port,
+                                                              const Options& options);
   // Closes all connections.
-  ~FrontDoor();
+  ~GrpcListener();
 
   int port() const { return port_; }
 
-  // Starts to accept connections. Call it once. `serve` is called on the door's thread with the
+  // Starts to accept connections. Call it once. `serve` is called on the listener's thread with the
   // server's end of each connection: a nonblocking stream socket, which the server owns from then
   // on.
   void Open(std::function<void(int socket)> serve);
@@ -134,12 +134,12 @@ class FrontDoor {
   enum class Fate { kStays, kEnds };
   enum class State { kAccepting, kStaying, kClosed };
 
-  FrontDoor(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events,
-            FileDescriptor waker);
+  GrpcListener(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events,
+               FileDescriptor waker);
 
-  void Wake();  // wakes the door's thread
+  void Wake();  // wakes the listener's thread
 
-  // All of these run on the door's thread.
+  // All of these run on the listener's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Accept();
   bool may_accept() const;
@@ -184,7 +184,7 @@ class FrontDoor {
   State wanted_ ABSL_GUARDED_BY(mu_) = State::kAccepting;
   State is_ ABSL_GUARDED_BY(mu_) = State::kAccepting;  // the state that the thread has seen
 
-  // Used only by the door's thread.
+  // Used only by the listener's thread.
   Connections connections_;
   uint64_t next_number_ = 1;
   int calls_ = 0;                      // open calls of all connections that count

@@ -1,4 +1,4 @@
-#include "lib/door/front_door.h"
+#include "lib/listener/grpc_listener.h"
 
 #include <fcntl.h>
 #include <glog/logging.h>
@@ -27,7 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "lib/concurrency/steady_wait.h"
-#include "lib/door/http2_frame.h"
+#include "lib/listener/http2_frame.h"
 #include "lib/status/status.h"
 #include "lib/transport/tcp/tcp_socket.h"
 
@@ -130,8 +130,8 @@ int ConnectionsFor(int wanted) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& host_port,
-                                                             const Options& options) {
+absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const std::string& host_port,
+                                                                   const Options& options) {
   const size_t colon = host_port.rfind(':');
   int port = -1;
   if (colon == std::string::npos || !absl::SimpleAtoi(host_port.substr(colon + 1), &port) ||
@@ -156,12 +156,12 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& 
   if (!events || !waker || epoll_ctl(events.get(), EPOLL_CTL_ADD, waker.get(), &woken) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("epoll: ", std::strerror(errno)));
   }
-  return std::unique_ptr<FrontDoor>(
-      new FrontDoor(possible, std::move(listeners), std::move(events), std::move(waker)));
+  return std::unique_ptr<GrpcListener>(
+      new GrpcListener(possible, std::move(listeners), std::move(events), std::move(waker)));
 }
 
-FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listeners,
-                     FileDescriptor events, FileDescriptor waker)
+GrpcListener::GrpcListener(const Options& options, std::vector<FileDescriptor> listeners,
+                           FileDescriptor events, FileDescriptor waker)
     : options_(options),
       listeners_(std::move(listeners)),
       events_(std::move(events)),
@@ -178,7 +178,7 @@ FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listene
       saved_(now_),
       counting_(now_) {}
 
-FrontDoor::~FrontDoor() {
+GrpcListener::~GrpcListener() {
   {
     absl::MutexLock lock(&mu_);
     wanted_ = State::kClosed;
@@ -187,13 +187,13 @@ FrontDoor::~FrontDoor() {
   if (thread_.joinable()) thread_.join();
 }
 
-void FrontDoor::Open(std::function<void(int)> serve) {
+void GrpcListener::Open(std::function<void(int)> serve) {
   CHECK(!thread_.joinable()) << "Open() was called twice";
   serve_ = std::move(serve);
   thread_ = std::thread([this] { Run(); });
 }
 
-void FrontDoor::StopAccepting() {
+void GrpcListener::StopAccepting() {
   absl::MutexLock lock(&mu_);
   wanted_ = State::kStaying;
   Wake();
@@ -201,12 +201,12 @@ void FrontDoor::StopAccepting() {
   if (thread_.joinable()) mu_.Await(absl::Condition(&stopped));
 }
 
-void FrontDoor::Wake() {
+void GrpcListener::Wake() {
   const uint64_t one = 1;
   PCHECK(write(waker_.get(), &one, sizeof(one)) == sizeof(one));
 }
 
-void FrontDoor::Run() {
+void GrpcListener::Run() {
   // A client that hangs up while OpenSSL writes to it must not end the process.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
@@ -241,7 +241,7 @@ void FrontDoor::Run() {
 
 // ---------------------------------------------------------------- accepting
 
-void FrontDoor::Accept() {
+void GrpcListener::Accept() {
   for (const FileDescriptor& listener : listeners_) {
     for (int i = 0; i < kAcceptsAtOnce && may_accept(); ++i) {
       FileDescriptor client(
@@ -267,14 +267,14 @@ void FrontDoor::Accept() {
 }
 
 // Accepts a few more than the limit allows, so that an address that has its turn need not wait.
-bool FrontDoor::may_accept() const {
+bool GrpcListener::may_accept() const {
   return accepts_ > -options_.connections_per_second && turns_away_ >= 1;
 }
 
 // If more connections arrive than the limit allows, each address gets the same number of turns per
 // second. A connection without a turn is closed at once, which costs little. In the kernel's queue
 // it would delay others.
-bool FrontDoor::HasTurn(const std::string& source) {
+bool GrpcListener::HasTurn(const std::string& source) {
   const int came = ++came_[source];
   const double fair =
       std::max(1.0, options_.connections_per_second / static_cast<double>(came_.size() + 1));
@@ -289,14 +289,14 @@ bool FrontDoor::HasTurn(const std::string& source) {
 }
 
 // Limits log lines that unauthenticated peers cause: they could fill the disk.
-bool FrontDoor::MayTell() {
+bool GrpcListener::MayTell() {
   if (now_ - told_ < kTellInterval) return false;
   told_ = now_;
   return true;
 }
 
 // Makes room among the source's own connections before others are affected.
-bool FrontDoor::MakeRoomForSource(const std::string& source) {
+bool GrpcListener::MakeRoomForSource(const std::string& source) {
   const auto counted = of_source_.find(source);
   if (counted == of_source_.end() || counted->second < of_source_max_) return true;
   const bool made = MakeRoom(source);
@@ -308,7 +308,7 @@ bool FrontDoor::MakeRoomForSource(const std::string& source) {
 }
 
 // Closing a connection without open calls does little harm: its client can connect again.
-bool FrontDoor::MakeRoom(absl::string_view source) {
+bool GrpcListener::MakeRoom(absl::string_view source) {
   const Connections::value_type* idlest = nullptr;
   for (const auto& entry : connections_) {
     if (entry.second->credit.open() > 0) continue;
@@ -323,7 +323,7 @@ bool FrontDoor::MakeRoom(absl::string_view source) {
 // A member has a connection or two. A client with a member's certificate may have any number, with
 // a call on each. But a real member's connection is never silent for long, so the idlest one is
 // closed.
-bool FrontDoor::MakeRoomOfLargest(absl::string_view newcomer) {
+bool GrpcListener::MakeRoomOfLargest(absl::string_view newcomer) {
   // Unauthenticated peers have their own places. The new connection may become one more of them.
   if (static_cast<int>(unknown_.size()) >= options_.unknown_max) {
     Close(*unknown_.begin());
@@ -348,7 +348,7 @@ bool FrontDoor::MakeRoomOfLargest(absl::string_view newcomer) {
   return true;
 }
 
-void FrontDoor::Admit(FileDescriptor client, std::string source) {
+void GrpcListener::Admit(FileDescriptor client, std::string source) {
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   std::string address = SocketAddress::RemoteOf(client.get()).ToString();
@@ -377,7 +377,7 @@ void FrontDoor::Admit(FileDescriptor client, std::string source) {
   }
 }
 
-void FrontDoor::Shake(uint64_t number, Connection& connection) {
+void GrpcListener::Shake(uint64_t number, Connection& connection) {
   uint32_t events = EPOLLIN;
   switch (connection.tls->Shake()) {
     case TlsConnection::Progress::kFailed:
@@ -417,7 +417,7 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
 }
 
 // The newest connection is the last in the order, so the oldest is closed.
-void FrontDoor::MakeRoomAmongUnknown() {
+void GrpcListener::MakeRoomAmongUnknown() {
   if (static_cast<int>(unknown_.size()) <= options_.unknown_max) return;
   LOG_IF(WARNING, MayTell()) << "more than " << options_.unknown_max
                              << " connections have shown no certificate: closed the oldest";
@@ -425,8 +425,8 @@ void FrontDoor::MakeRoomAmongUnknown() {
 }
 
 // gRPC has the connection's other end from here on.
-bool FrontDoor::Serve(uint64_t number, Connection& connection,
-                      const std::optional<Identity>& client) {
+bool GrpcListener::Serve(uint64_t number, Connection& connection,
+                         const std::optional<Identity>& client) {
   if (!accepting_) return false;  // no connection is served any more
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -447,7 +447,7 @@ bool FrontDoor::Serve(uint64_t number, Connection& connection,
 
 // ---------------------------------------------------------------- forwarding
 
-void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) {
+void GrpcListener::HandleEvent(uint64_t number, bool server_side, uint32_t events) {
   const auto found = connections_.find(number);
   if (found == connections_.end()) return;  // closed by an earlier event
   Connection& connection = *found->second;
@@ -462,7 +462,7 @@ void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) 
           .down = server_side ? readable || hung_up : writable});
 }
 
-void FrontDoor::PassOn(uint64_t number, Connection& connection, Ways ways) {
+void GrpcListener::PassOn(uint64_t number, Connection& connection, Ways ways) {
   const int before = connection.credit.open();
   // Downwards first, because that ends calls.
   bool stays = !ways.down || PassDown(connection) == Fate::kStays;
@@ -473,7 +473,7 @@ void FrontDoor::PassOn(uint64_t number, Connection& connection, Ways ways) {
   Watch(number, connection);
 }
 
-FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
+GrpcListener::Fate GrpcListener::PassUp(Connection& connection) {
   // If memory is short or the server is crowded, `above` lets only connections with much saved
   // credit begin calls.
   const CallCredit::Terms terms = {
@@ -487,7 +487,7 @@ FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
               });
 }
 
-FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
+GrpcListener::Fate GrpcListener::PassDown(Connection& connection) {
   return Pass(connection.down, nullptr, ReaderOf(connection.server.get(), nullptr),
               WriterOf(connection.client.get(), connection.tls.get()),
               [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
@@ -498,7 +498,8 @@ FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
 }
 
 template <typename Read, typename Write, typename Judge>
-FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write write, Judge judge) {
+GrpcListener::Fate GrpcListener::Pass(Way& way, CallStamp* stamp, Read read, Write write,
+                                      Judge judge) {
   // All connections share one buffer. A direction keeps only the bytes that could not be forwarded.
   std::string& piece = piece_;
   piece = way.held;
@@ -540,9 +541,9 @@ FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write wri
   return Fate::kStays;
 }
 
-// The door does not read from a client that takes no answers: answers to its requests would pile
-// up.
-void FrontDoor::Watch(uint64_t number, Connection& connection) {
+// The listener does not read from a client that takes no answers: answers to its requests would
+// pile up.
+void GrpcListener::Watch(uint64_t number, Connection& connection) {
   auto watch = [&](const FileDescriptor& fd, uint64_t key, uint32_t events, uint32_t& watched) {
     if (std::exchange(watched, events) == events) return;
     epoll_event event = {.events = events, .data = {.u64 = key}};
@@ -564,12 +565,12 @@ void FrontDoor::Watch(uint64_t number, Connection& connection) {
         Events({.in = !down_stands, .out = connection.up.passed > 0}), connection.server_events);
 }
 
-void FrontDoor::Uncount(Connection& connection) {
+void GrpcListener::Uncount(Connection& connection) {
   const auto counted = of_source_.find(std::exchange(connection.source, ""));
   if (counted != of_source_.end() && --counted->second == 0) of_source_.erase(counted);
 }
 
-void FrontDoor::Close(uint64_t number) {
+void GrpcListener::Close(uint64_t number) {
   const auto found = connections_.find(number);
   Uncount(*found->second);
   if (!found->second->known) calls_ -= found->second->credit.open();
@@ -579,7 +580,7 @@ void FrontDoor::Close(uint64_t number) {
 
 // ---------------------------------------------------------------- time
 
-void FrontDoor::LookAtClock() {
+void GrpcListener::LookAtClock() {
   now_ = SteadyNow();
   LookAtMemory();
   crowded_ = options_.crowded != nullptr && options_.crowded();
@@ -619,7 +620,7 @@ void FrontDoor::LookAtClock() {
   for (const uint64_t number : waiting) PassOn(number, *connections_.at(number), {.up = true});
 }
 
-void FrontDoor::LookAtMemory() {
+void GrpcListener::LookAtMemory() {
   const int64_t most = options_.resident_bytes_max;
   memory_short_ = options_.resident_bytes() > most;
   if (!memory_short_ || now_ - relieved_ < kReliefInterval) return;
@@ -632,7 +633,7 @@ void FrontDoor::LookAtMemory() {
   relieved_ = now_;
 }
 
-void FrontDoor::HangUpOnLargest(int64_t bytes) {
+void GrpcListener::HangUpOnLargest(int64_t bytes) {
   std::vector<std::pair<int64_t, uint64_t>> large;
   for (const auto& [number, connection] : connections_) {
     const int64_t has = connection->credit.message_bytes();
@@ -647,7 +648,7 @@ void FrontDoor::HangUpOnLargest(int64_t bytes) {
   }
 }
 
-int64_t FrontDoor::ResidentBytes() {
+int64_t GrpcListener::ResidentBytes() {
   char text[64] = {};
   const FileDescriptor file(open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
   long long size = 0, resident = 0;
@@ -658,7 +659,7 @@ int64_t FrontDoor::ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-void FrontDoor::WatchListeners(bool on) {
+void GrpcListener::WatchListeners(bool on) {
   if (std::exchange(listening_, on) == on) return;
   for (const FileDescriptor& listener : listeners_) {
     epoll_event event = {.events = EPOLLIN, .data = {.u64 = kListener}};

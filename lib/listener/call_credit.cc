@@ -1,9 +1,9 @@
-#include "lib/door/call_credit.h"
+#include "lib/listener/call_credit.h"
 
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "lib/door/http2_frame.h"
+#include "lib/listener/http2_frame.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/door/front_door.h"
+#include "lib/listener/grpc_listener.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@
 #include "lib/security/tls_folder.h"
 #include "lib/transport/core/file_descriptor.h"
 
-namespace muster::front_door_test {
+namespace muster::grpc_listener_test {
 namespace {
 
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -65,13 +65,13 @@ bool HangsUp(const FileDescriptor& socket) {
   return poll(&readable, 1, kPatienceMs) == 1 && recv(socket.get(), &byte, 1, 0) <= 0;
 }
 
-class FrontDoorTest : public ::testing::Test {
+class GrpcListenerTest : public ::testing::Test {
  protected:
-  void Open(FrontDoor::Options options = {}) {
-    auto door = FrontDoor::Listen("127.0.0.1:0", options);
-    ASSERT_TRUE(door.ok()) << door.status();
-    door_ = *std::move(door);
-    door_->Open([this](int socket) {
+  void Open(GrpcListener::Options options = {}) {
+    auto listener = GrpcListener::Listen("127.0.0.1:0", options);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+    listener_->Open([this](int socket) {
       absl::MutexLock lock(&mu_);
       served_.emplace_back(socket);
     });
@@ -82,7 +82,8 @@ class FrontDoorTest : public ::testing::Test {
     sockaddr_in from{.sin_family = AF_INET};
     from.sin_addr.s_addr = htonl(0x7f000000 + static_cast<uint32_t>(host));
     EXPECT_EQ(bind(client.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
-    sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(door_->port()))};
+    sockaddr_in to{.sin_family = AF_INET,
+                   .sin_port = htons(static_cast<uint16_t>(listener_->port()))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     return client;
@@ -100,10 +101,10 @@ class FrontDoorTest : public ::testing::Test {
 
   absl::Mutex mu_;
   std::vector<FileDescriptor> served_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<FrontDoor> door_;
+  std::unique_ptr<GrpcListener> listener_;
 };
 
-TEST_F(FrontDoorTest, ForwardsTheBytesOfBothSides) {
+TEST_F(GrpcListenerTest, ForwardsTheBytesOfBothSides) {
   Open();
   const FileDescriptor client = Connect(), server = Served();
   std::string message;
@@ -117,7 +118,7 @@ TEST_F(FrontDoorTest, ForwardsTheBytesOfBothSides) {
       << "all bytes except the incomplete header";
 }
 
-TEST_F(FrontDoorTest, ACallWithoutCreditWaitsUntilAnotherEnds) {
+TEST_F(GrpcListenerTest, ACallWithoutCreditWaitsUntilAnotherEnds) {
   Open({.credit = {.first = 1, .most = 1, .per_second = 0}});
   const FileDescriptor client = Connect(), server = Served();
   Send(client, kPreface + Begin(1) + Begin(3));
@@ -129,7 +130,7 @@ TEST_F(FrontDoorTest, ACallWithoutCreditWaitsUntilAnotherEnds) {
   EXPECT_EQ(Receive(client, Trailers(1).size()), Trailers(1));
 }
 
-TEST_F(FrontDoorTest, AClosedEndClosesTheOtherEnd) {
+TEST_F(GrpcListenerTest, AClosedEndClosesTheOtherEnd) {
   Open();
   FileDescriptor client = Connect(), server = Served();
   client = FileDescriptor();
@@ -142,7 +143,7 @@ TEST_F(FrontDoorTest, AClosedEndClosesTheOtherEnd) {
   EXPECT_TRUE(HangsUp(other));
 }
 
-TEST_F(FrontDoorTest, APeerThatDoesNotSpeakHttp2IsHungUpOn) {
+TEST_F(GrpcListenerTest, APeerThatDoesNotSpeakHttp2IsHungUpOn) {
   Open({.greeting_max = absl::ZeroDuration()});
   const FileDescriptor silent = Connect();
   EXPECT_TRUE(HangsUp(silent));
@@ -151,14 +152,14 @@ TEST_F(FrontDoorTest, APeerThatDoesNotSpeakHttp2IsHungUpOn) {
   EXPECT_TRUE(HangsUp(garbage));
 }
 
-TEST_F(FrontDoorTest, AClientThatDoesNotReadIsNotReadEither) {
+TEST_F(GrpcListenerTest, AClientThatDoesNotReadIsNotReadEither) {
   Open();
   const FileDescriptor client = Connect(), server = Served();
   Send(client, kPreface);
   EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
   const std::string answer = Frame(0, 0, 1, std::string(100, 'a'));
   size_t sent = 0;
-  // Sends until neither the client's buffers nor the door's own have had room for a while.
+  // Sends until neither the client's buffers nor the listener's own have had room for a while.
   for (pollfd writable = {.fd = server.get(), .events = POLLOUT}; poll(&writable, 1, 1000) == 1;) {
     const ssize_t some = send(server.get(), answer.data() + sent % answer.size(),
                               answer.size() - sent % answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -173,7 +174,7 @@ TEST_F(FrontDoorTest, AClientThatDoesNotReadIsNotReadEither) {
   EXPECT_EQ(Receive(server, Begin(1).size()), Begin(1));
 }
 
-TEST_F(FrontDoorTest, AFullDoorClosesAConnectionWithoutCallsOrRefuses) {
+TEST_F(GrpcListenerTest, AFullListenerClosesAConnectionWithoutCallsOrRefuses) {
   Open({.connections_max = 2, .address_share = 1});
   const FileDescriptor idle = Connect(), idle_server = Served();
   const FileDescriptor busy = Connect(), busy_server = Served();
@@ -188,7 +189,7 @@ TEST_F(FrontDoorTest, AFullDoorClosesAConnectionWithoutCallsOrRefuses) {
   EXPECT_TRUE(HangsUp(refused));
 }
 
-TEST_F(FrontDoorTest, OneAddressCannotTakeAllPlaces) {
+TEST_F(GrpcListenerTest, OneAddressCannotTakeAllPlaces) {
   Open({.connections_max = 4, .address_share = 0.5});
   auto begin = [](const FileDescriptor& client, const FileDescriptor& server) {
     Send(client, kPreface + Begin(1));
@@ -213,9 +214,9 @@ TEST_F(FrontDoorTest, OneAddressCannotTakeAllPlaces) {
       << "no other connection was closed";
 }
 
-// A client that connects and hangs up as fast as it can would otherwise take all of the door's
+// A client that connects and hangs up as fast as it can would otherwise take all of the listener's
 // time.
-TEST_F(FrontDoorTest, AFloodFromOneAddressDelaysNoOther) {
+TEST_F(GrpcListenerTest, AFloodFromOneAddressDelaysNoOther) {
   Open({.connections_per_second = 5});
   for (int i = 0; i < 500; ++i) Connect(2);
 
@@ -232,7 +233,7 @@ TEST_F(FrontDoorTest, AFloodFromOneAddressDelaysNoOther) {
   }
 }
 
-TEST_F(FrontDoorTest, AnAddressMayConnectAgainAfterItHasLeft) {
+TEST_F(GrpcListenerTest, AnAddressMayConnectAgainAfterItHasLeft) {
   Open({.connections_max = 2, .address_share = 0.5});
   for (int i = 0; i < 4; ++i) {
     FileDescriptor client = Connect(2), server = Served();
@@ -243,7 +244,7 @@ TEST_F(FrontDoorTest, AnAddressMayConnectAgainAfterItHasLeft) {
   }
 }
 
-TEST_F(FrontDoorTest, AConnectionMayHaveAFewCallsBeyondTheLimitOfAll) {
+TEST_F(GrpcListenerTest, AConnectionMayHaveAFewCallsBeyondTheLimitOfAll) {
   Open({.calls_max = 1});
   const FileDescriptor first = Connect(), first_server = Served();
   Send(first, kPreface + Begin(1));
@@ -251,14 +252,14 @@ TEST_F(FrontDoorTest, AConnectionMayHaveAFewCallsBeyondTheLimitOfAll) {
 
   const FileDescriptor second = Connect(), second_server = Served();
   std::string calls = kPreface;
-  for (int i = 0; i < FrontDoor::kCallsAlways; ++i) calls += Begin(1 + 2 * i);
+  for (int i = 0; i < GrpcListener::kCallsAlways; ++i) calls += Begin(1 + 2 * i);
   Send(second, calls + Begin(99));
   EXPECT_EQ(Receive(second_server, calls.size()), calls);
   Send(second_server, Trailers(1));
   EXPECT_EQ(Receive(second_server, Begin(99).size()), Begin(99));
 }
 
-TEST_F(FrontDoorTest, TheIdlestConnectionOfTheLargestAddressMakesRoomIfAllHaveCalls) {
+TEST_F(GrpcListenerTest, TheIdlestConnectionOfTheLargestAddressMakesRoomIfAllHaveCalls) {
   Open({.connections_max = 4, .address_share = 1});
   struct Ends {
     FileDescriptor client, server;
@@ -283,12 +284,12 @@ TEST_F(FrontDoorTest, TheIdlestConnectionOfTheLargestAddressMakesRoomIfAllHaveCa
   }
 }
 
-TEST_F(FrontDoorTest, WhenMemoryIsShortAConnectionBeginsAFewCallsAndWaits) {
+TEST_F(GrpcListenerTest, WhenMemoryIsShortAConnectionBeginsAFewCallsAndWaits) {
   std::atomic<int64_t> resident = 2;
   Open({.resident_bytes_max = 1, .resident_bytes = [&] { return resident.load(); }});
   const FileDescriptor client = Connect(), server = Served();
   std::string few = kPreface;
-  for (int i = 0; i < FrontDoor::kCallsAlways; ++i)
+  for (int i = 0; i < GrpcListener::kCallsAlways; ++i)
     few += Begin(1 + 2 * i) + Frame(3, 0, 1 + 2 * i, "code");
   Send(client, few + Begin(99));
   EXPECT_EQ(Receive(server, few.size()), few);
@@ -296,13 +297,13 @@ TEST_F(FrontDoorTest, WhenMemoryIsShortAConnectionBeginsAFewCallsAndWaits) {
   EXPECT_EQ(Receive(server, Begin(99).size()), Begin(99));
 }
 
-TEST_F(FrontDoorTest, InACrowdBusyConnectionsWaitAndNoCreditComesBackAtOnce) {
+TEST_F(GrpcListenerTest, InACrowdBusyConnectionsWaitAndNoCreditComesBackAtOnce) {
   std::atomic<bool> crowded = true;
   Open({.credit = {.first = 6, .most = 6, .per_second = 0},
         .crowded = [&] { return crowded.load(); }});
   const FileDescriptor busy = Connect(), busy_server = Served();
   std::string few = kPreface;
-  for (int i = 0; i < FrontDoor::kCallsAlways; ++i) few += Begin(1 + 2 * i);
+  for (int i = 0; i < GrpcListener::kCallsAlways; ++i) few += Begin(1 + 2 * i);
   Send(busy, few + Begin(99) + Begin(101) + Begin(103));
   EXPECT_EQ(Receive(busy_server, few.size()), few);
   Send(busy_server, Trailers(1) + Trailers(3) + Trailers(5));
@@ -319,7 +320,7 @@ TEST_F(FrontDoorTest, InACrowdBusyConnectionsWaitAndNoCreditComesBackAtOnce) {
       << "as many calls as had credit before";
 }
 
-TEST_F(FrontDoorTest, WhenMemoryIsShortTheLargestConnectionIsClosed) {
+TEST_F(GrpcListenerTest, WhenMemoryIsShortTheLargestConnectionIsClosed) {
   std::atomic<int64_t> resident = 0;
   Open({.resident_bytes_max = 1000,
         .resident_bytes = [&] { return resident.load(); },
@@ -340,14 +341,14 @@ TEST_F(FrontDoorTest, WhenMemoryIsShortTheLargestConnectionIsClosed) {
   EXPECT_EQ(Receive(small_server, message.size()), message);
 }
 
-TEST_F(FrontDoorTest, AfterStopAcceptingOnlyOpenConnectionsAreServed) {
+TEST_F(GrpcListenerTest, AfterStopAcceptingOnlyOpenConnectionsAreServed) {
   Open();
   const FileDescriptor client = Connect(), server = Served();
-  door_->StopAccepting();
+  listener_->StopAccepting();
   const FileDescriptor late = Connect();  // the kernel's queue accepts it
   Send(client, kPreface);
   EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
-  door_.reset();
+  listener_.reset();
   EXPECT_TRUE(HangsUp(late));
   EXPECT_TRUE(HangsUp(client));
   absl::MutexLock lock(&mu_);
@@ -396,9 +397,9 @@ class TlsClient {
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, SSL_free};
 };
 
-class FrontDoorTlsTest : public FrontDoorTest {
+class GrpcListenerTlsTest : public GrpcListenerTest {
  protected:
-  FrontDoorTlsTest() {
+  GrpcListenerTlsTest() {
     signal(SIGPIPE, SIG_IGN);
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
     const CertifiedKey mine = Issue(Role::kCoordinator);
@@ -427,20 +428,20 @@ class FrontDoorTlsTest : public FrontDoorTest {
     EXPECT_EQ(client.Hear(Trailers(stream).size()), Trailers(stream));
   }
 
-  std::string folder_ = ::testing::TempDir() + "/door-XXXXXX";
+  std::string folder_ = ::testing::TempDir() + "/listener-XXXXXX";
   const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), absl::Hours(240));
   const CertifiedKey worker_ = Issue(Role::kWorker);
   std::unique_ptr<TlsServer> tls_;
 };
 
-TEST_F(FrontDoorTlsTest, AStalledHandshakeIsHungUpOnAndNeverReachesTheServer) {
+TEST_F(GrpcListenerTlsTest, AStalledHandshakeIsHungUpOnAndNeverReachesTheServer) {
   Open({.greeting_max = absl::Milliseconds(50), .tls = tls_.get()});
   EXPECT_TRUE(HangsUp(HalfShake(1)));
   absl::MutexLock lock(&mu_);
   EXPECT_TRUE(served_.empty());
 }
 
-TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromClientsWithACertificate) {
+TEST_F(GrpcListenerTlsTest, HalfHandshakesTakeNoPlaceFromClientsWithACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .tls = tls_.get()});  // a fifth of them: 2
   TlsClient member = Shake(&worker_);
   const FileDescriptor server = Served();
@@ -457,7 +458,7 @@ TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromClientsWithACertificate) {
   Converse(member, server, 3);
 }
 
-TEST_F(FrontDoorTlsTest, TheOldestConnectionWithoutACertificateIsClosed) {
+TEST_F(GrpcListenerTlsTest, TheOldestConnectionWithoutACertificateIsClosed) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
   TlsClient member = Shake(&worker_);
   const FileDescriptor server = Served();
@@ -470,7 +471,7 @@ TEST_F(FrontDoorTlsTest, TheOldestConnectionWithoutACertificateIsClosed) {
   Converse(member, server, 1);
 }
 
-TEST_F(FrontDoorTlsTest, UnauthenticatedPeersMakeRoomInTheirOwnPlaces) {
+TEST_F(GrpcListenerTlsTest, UnauthenticatedPeersMakeRoomInTheirOwnPlaces) {
   Open({.connections_max = 5, .unknown_max = 1, .address_share = 1, .tls = tls_.get()});
   std::vector<TlsClient> members;
   std::vector<FileDescriptor> servers;
@@ -488,7 +489,7 @@ TEST_F(FrontDoorTlsTest, UnauthenticatedPeersMakeRoomInTheirOwnPlaces) {
 }
 
 // A submitter could otherwise keep members out with silent connections.
-TEST_F(FrontDoorTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
+TEST_F(GrpcListenerTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
   const CertifiedKey submitter = Issue(Role::kSubmitter);
   TlsClient first = Shake(&submitter), second = Shake(nullptr), third = Shake(&submitter);
@@ -497,7 +498,7 @@ TEST_F(FrontDoorTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
   EXPECT_EQ(first.Hear(1), "") << "at most two may be open";
 }
 
-TEST_F(FrontDoorTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificate) {
+TEST_F(GrpcListenerTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificate) {
   Open({.connections_max = 20, .unknown_max = 10, .address_share = 0.5, .tls = tls_.get()});
   std::vector<TlsClient> members;
   std::vector<FileDescriptor> servers;
@@ -525,7 +526,7 @@ TEST_F(FrontDoorTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificate) 
 
 // Each asks the server for new keys and carries no data. A read that did not return after each
 // record would never return.
-TEST_F(FrontDoorTlsTest, AFloodOfKeyUpdatesDelaysNoOther) {
+TEST_F(GrpcListenerTlsTest, AFloodOfKeyUpdatesDelaysNoOther) {
   Open({.tls = tls_.get()});
   TlsClient flood = Shake(nullptr, 2);
   const FileDescriptor flood_server = Served();
@@ -550,18 +551,18 @@ TEST_F(FrontDoorTlsTest, AFloodOfKeyUpdatesDelaysNoOther) {
   EXPECT_EQ(Receive(flood_server, kPreface.size()), kPreface);
 }
 
-TEST(FrontDoorListenTest, AnAddressThatCannotBeUsedIsAnError) {
-  const auto door = FrontDoor::Listen("127.0.0.1:0", {});
-  ASSERT_TRUE(door.ok());
-  const auto taken = FrontDoor::Listen(absl::StrCat("127.0.0.1:", (*door)->port()), {});
+TEST(GrpcListenerListenTest, AnAddressThatCannotBeUsedIsAnError) {
+  const auto listener = GrpcListener::Listen("127.0.0.1:0", {});
+  ASSERT_TRUE(listener.ok());
+  const auto taken = GrpcListener::Listen(absl::StrCat("127.0.0.1:", (*listener)->port()), {});
   EXPECT_TRUE(absl::IsUnavailable(taken.status())) << taken.status();
   for (const char* wrong : {"127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", ":x"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(FrontDoor::Listen(wrong, {}).status())) << wrong;
+    EXPECT_TRUE(absl::IsInvalidArgument(GrpcListener::Listen(wrong, {}).status())) << wrong;
   }
-  EXPECT_TRUE(FrontDoor::Listen("0.0.0.0:0", {}).ok());
-  EXPECT_TRUE(FrontDoor::Listen("[::]:0", {}).ok());
-  EXPECT_TRUE(FrontDoor::Listen("localhost:0", {}).ok());
+  EXPECT_TRUE(GrpcListener::Listen("0.0.0.0:0", {}).ok());
+  EXPECT_TRUE(GrpcListener::Listen("[::]:0", {}).ok());
+  EXPECT_TRUE(GrpcListener::Listen("localhost:0", {}).ok());
 }
 
 }  // namespace
-}  // namespace muster::front_door_test
+}  // namespace muster::grpc_listener_test

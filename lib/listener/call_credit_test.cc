@@ -1,4 +1,4 @@
-#include "lib/door/call_credit.h"
+#include "lib/listener/call_credit.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "lib/door/http2_frame.h"
+#include "lib/listener/http2_frame.h"
 
 namespace muster::call_credit_test {
 namespace {

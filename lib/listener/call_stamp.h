@@ -9,14 +9,14 @@
 
 namespace muster {
 
-// gRPC behind the front door sees only the door, no client. So the door adds a header field to each
-// call (HTTP/2, RFC 9113). It clears the flag that ends the block of header fields, and appends a
-// CONTINUATION frame with one more field (HPACK, RFC 7541, 6.2.3: a literal that is never indexed).
-// It neither changes nor parses anything else.
+// gRPC behind the listener sees only the listener, no client. So the listener adds a header field
+// to each call (HTTP/2, RFC 9113). It clears the flag that ends the block of header fields, and
+// appends a CONTINUATION frame with one more field (HPACK, RFC 7541, 6.2.3: a literal that is never
+// indexed). It neither changes nor parses anything else.
 //
 // A client must not be able to write this field itself: see CallerStamp. A client can end its
-// fields in the middle of one, so that the door's field becomes a part of it. Such a call has no
-// stamp. Not thread-safe.
+// fields in the middle of one, so that the listener's field becomes a part of it. Such a call has
+// no stamp. Not thread-safe.
 class CallStamp {
  public:
   // The stamp of one connection.

@@ -1,4 +1,4 @@
-#include "lib/door/call_stamp.h"
+#include "lib/listener/call_stamp.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "lib/door/http2_frame.h"
+#include "lib/listener/http2_frame.h"
 
 namespace muster::call_stamp_test {
 namespace {

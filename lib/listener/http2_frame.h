@@ -1,4 +1,4 @@
-// The header of an HTTP/2 frame (RFC 9113, sections 3.4, 4.1 and 6), as far as the front door needs
+// The header of an HTTP/2 frame (RFC 9113, sections 3.4, 4.1 and 6), as far as the listener needs
 // it.
 #pragma once
 

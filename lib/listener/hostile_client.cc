@@ -1,4 +1,4 @@
-#include "lib/door/hostile_client.h"
+#include "lib/listener/hostile_client.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
-#include "lib/door/http2_frame.h"
+#include "lib/listener/http2_frame.h"
 
 namespace muster {
 namespace {

@@ -1,11 +1,11 @@
-#include "lib/door/call_stamp.h"
+#include "lib/listener/call_stamp.h"
 
 #include <glog/logging.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "lib/door/http2_frame.h"
+#include "lib/listener/http2_frame.h"
 
 namespace muster {
 namespace {
