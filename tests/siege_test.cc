@@ -48,7 +48,7 @@ constexpr int kHeldAtCoordinator = 700;
 constexpr int kHeldElsewhere = 64;
 
 // Members and honest clients use 127.0.0.1.
-constexpr char kStrangers[] = "127.0.0.2";
+constexpr char kUnauthenticatedPeers[] = "127.0.0.2";
 
 // The limits.
 constexpr int64_t kCoordinatorKilobytesMax = 512 << 10;
@@ -183,7 +183,7 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
           HostileClient::Options{.address = front,
                                  .attacks = {attack},
                                  .held_connections = kHeldAtCoordinator,
-                                 .source = kStrangers}));
+                                 .source = kUnauthenticatedPeers}));
     }
     const std::vector<Attack> all(HostileClient::kAttacks.begin(), HostileClient::kAttacks.end());
     for (const std::string& address : others) {
@@ -191,7 +191,7 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
           std::make_unique<HostileClient>(HostileClient::Options{.address = address,
                                                                  .attacks = all,
                                                                  .held_connections = kHeldElsewhere,
-                                                                 .source = kStrangers}));
+                                                                 .source = kUnauthenticatedPeers}));
     }
   }
   int64_t Strokes(Attack attack) const {

@@ -97,7 +97,7 @@ lane() {
     simulation) sized SEEDS=100000 FIRST_SEED=$((night * 100000)) -- //tests/sim:fleet_simulation_test ;;
     hostile)
       sized HOSTILE_TIME=10m SIEGE_STEPS=50000 STRANGERS=100000 REQUESTS=100000 -- \
-        //services/coordinator:{hostile_calls,mutated_requests}_test //tests:{siege,stranger}_test ;;
+        //services/coordinator:{hostile_calls,mutated_requests}_test //tests:{siege,unauthenticated_peer}_test ;;
     soak) sized SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 SOAK_SEED="$night" -- //tests/chaos:soak_test ;;
     page)
       # Without one the test passes, and Bazel would keep that for the night when there is one.

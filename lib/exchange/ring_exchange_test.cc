@@ -486,17 +486,17 @@ TEST(RingExchangeTest, WorkerWithAnotherTokenIsNotAnswered) {
   Ring ring(RingPlan(2));
   v1::JobPlan other = *ring.plan;
   other.set_session_token("another-token-16");
-  Member stranger(std::make_shared<const v1::JobPlan>(other), 1, &ring.network);
-  stranger.options.hello_timeout = absl::Milliseconds(20);
-  stranger.Open();
+  Member unauthenticated_peer(std::make_shared<const v1::JobPlan>(other), 1, &ring.network);
+  unauthenticated_peer.options.hello_timeout = absl::Milliseconds(20);
+  unauthenticated_peer.Open();
   ring.members[0]->options.hello_timeout = absl::Milliseconds(20);
   ring.members[0]->Open();
   const std::vector<std::string> addresses = {ring.members[0]->exchange->address(),
-                                              stranger.exchange->address()};
+                                              unauthenticated_peer.exchange->address()};
   std::jthread own([&] {
     EXPECT_TRUE(absl::IsUnavailable(ring.members[0]->exchange->Connect(kSteps, addresses)));
   });
-  EXPECT_TRUE(absl::IsUnavailable(stranger.exchange->Connect(kSteps, addresses)));
+  EXPECT_TRUE(absl::IsUnavailable(unauthenticated_peer.exchange->Connect(kSteps, addresses)));
 }
 
 TEST(RingExchangeTest, LostMessageBetweenShardsNamesNoChunk) {
@@ -576,20 +576,22 @@ TEST(RingExchangeTest, UnknownPeersWithTheTokenAreRefusedAndTheRingContinues) {
   Ring ring(RingPlan(4));
   for (const auto& member : ring.members) member->Open();
   const std::vector<std::string> addresses = ring.Addresses();
-  std::vector<LinkCredentials> strangers;
-  strangers.push_back(CredentialsIn(ring, 1));  // the worker's own rank
-  strangers.push_back(CredentialsIn(ring, 2));  // a peer that the worker connects to itself
-  strangers.push_back(CredentialsIn(ring, 3));  // not a neighbour
-  strangers.push_back(CredentialsIn(ring, 4));  // not a worker
-  strangers.push_back(CredentialsIn(ring, 4294967295));  // a number far beyond the workers
-  strangers.push_back(CredentialsIn(ring, 0));
-  strangers.back().self.role = LinkRole::kShard;
-  for (const LinkCredentials& who : strangers) {
+  std::vector<LinkCredentials> unauthenticated_peers;
+  unauthenticated_peers.push_back(CredentialsIn(ring, 1));  // the worker's own rank
+  unauthenticated_peers.push_back(
+      CredentialsIn(ring, 2));  // a peer that the worker connects to itself
+  unauthenticated_peers.push_back(CredentialsIn(ring, 3));  // not a neighbour
+  unauthenticated_peers.push_back(CredentialsIn(ring, 4));  // not a worker
+  unauthenticated_peers.push_back(
+      CredentialsIn(ring, 4294967295));  // a number far beyond the workers
+  unauthenticated_peers.push_back(CredentialsIn(ring, 0));
+  unauthenticated_peers.back().self.role = LinkRole::kShard;
+  for (const LinkCredentials& who : unauthenticated_peers) {
     Postbox mail;
-    const auto stranger = ring.network.MakeTransport();
-    stranger->SetReceiver(&mail);
-    ASSERT_TRUE(stranger->Connect(addresses[1], who).ok());
-    EXPECT_TRUE(ProgressUntil({stranger.get()}, [&] { return !mail.losses.empty(); }))
+    const auto unauthenticated_peer = ring.network.MakeTransport();
+    unauthenticated_peer->SetReceiver(&mail);
+    ASSERT_TRUE(unauthenticated_peer->Connect(addresses[1], who).ok());
+    EXPECT_TRUE(ProgressUntil({unauthenticated_peer.get()}, [&] { return !mail.losses.empty(); }))
         << NameOf(who.self);
   }
   ring.OnEach([&](Member& member) { return member.exchange->Connect(kSteps, addresses); });

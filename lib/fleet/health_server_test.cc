@@ -135,8 +135,8 @@ TEST(HealthServerTest, HundredsOfConnectionsTakeNoThreadsAndProbesAreAnswered) {
   const auto server = Listen();
   EXPECT_TRUE(Check(*server, "").ok());
   const int64_t before = Status("Threads:");
-  std::vector<FileDescriptor> strangers;
-  for (int i = 0; i < 400; ++i) strangers.push_back(Connect(*server));
+  std::vector<FileDescriptor> unauthenticated_peers;
+  for (int i = 0; i < 400; ++i) unauthenticated_peers.push_back(Connect(*server));
   for (int i = 0; i < 5; ++i) EXPECT_EQ(*Check(*server, ""), HealthCheckResponse::SERVING);
   EXPECT_LT(Status("Threads:"), before + 16);
 }

@@ -145,29 +145,29 @@ TEST_F(ShardThreadTest, DuplicatedMessagesChangeNothing) {
 TEST_F(ShardThreadTest, PeerWithoutTheTokenIsNotAdmitted) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
-  auto stranger = Worker(plan, 0);
-  LinkCredentials credentials = stranger->Credentials();
+  auto unauthenticated_peer = Worker(plan, 0);
+  LinkCredentials credentials = unauthenticated_peer->Credentials();
   credentials.token = SessionToken::Random();
-  stranger->Connect(thread_->address(), credentials);
-  EXPECT_TRUE(absl::IsPermissionDenied(stranger->AwaitLost()));
-  stranger->Hello();
-  stranger->Push(0, 0, 1);
+  unauthenticated_peer->Connect(thread_->address(), credentials);
+  EXPECT_TRUE(absl::IsPermissionDenied(unauthenticated_peer->AwaitLost()));
+  unauthenticated_peer->Hello();
+  unauthenticated_peer->Push(0, 0, 1);
   auto worker = GreetedWorker(plan, 1);
   ExpectAlive(*worker, plan, 1);
   EXPECT_EQ(ps_metrics_.pushes(), 0);
-  EXPECT_EQ(stranger->Receive(absl::ZeroDuration()).header.job, 0);
+  EXPECT_EQ(unauthenticated_peer->Receive(absl::ZeroDuration()).header.job, 0);
 }
 
 TEST_F(ShardThreadTest, UnknownMemberOfTheJobIsRefused) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
-  auto stranger = Worker(plan, 0);
+  auto unauthenticated_peer = Worker(plan, 0);
   for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard}) {
-    LinkCredentials credentials = stranger->Credentials();
+    LinkCredentials credentials = unauthenticated_peer->Credentials();
     credentials.self.role = role;
     credentials.self.index = 2;
-    stranger->Connect(thread_->address(), credentials);
-    EXPECT_FALSE(stranger->AwaitLost().ok());
+    unauthenticated_peer->Connect(thread_->address(), credentials);
+    EXPECT_FALSE(unauthenticated_peer->AwaitLost().ok());
   }
   EXPECT_EQ(Refused(RefusalReason::kWrongRank), 2);
   auto worker = GreetedWorker(plan, 1);
@@ -403,9 +403,9 @@ TEST_F(ShardThreadTest, ReleasedShardKeepsItsLinksUntilThePeersLeave) {
   late.reset();
   // The thread has noticed it before it finishes the second of two commands.
   for (const uint64_t job : {8, 9}) Install(MakeTestPlan({.job_number = job}));
-  auto stranger = Worker(plan, 0);
-  stranger->Connect(thread_->address());
-  EXPECT_TRUE(absl::IsPermissionDenied(stranger->AwaitLost()));
+  auto unauthenticated_peer = Worker(plan, 0);
+  unauthenticated_peer->Connect(thread_->address());
+  EXPECT_TRUE(absl::IsPermissionDenied(unauthenticated_peer->AwaitLost()));
 }
 
 TEST_F(ShardThreadTest, ReleasedShardKeepsItsLinksForALimitedTime) {

@@ -89,7 +89,7 @@ absl::StatusOr<Checksums> ParseChecksums(absl::string_view word) {
   return absl::InvalidArgumentError(absl::StrCat("must be auto, on or off (is '", word, "')"));
 }
 
-prometheus::Counter& StrangersOf(Metrics& metrics, absl::string_view why) {
+prometheus::Counter& UnauthenticatedPeersOf(Metrics& metrics, absl::string_view why) {
   return metrics.Counter("muster_data_port_strangers_total",
                          "Connections to the data port that were turned away",
                          {{"reason", std::string(why)}});
@@ -97,11 +97,12 @@ prometheus::Counter& StrangersOf(Metrics& metrics, absl::string_view why) {
 
 absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics, DataReach reach) {
   DataPortOptions options;
-  for (int why = 0; why < DataPort::kStrangerKinds; ++why) {
-    StrangersOf(metrics, DataPort::NameOf(static_cast<DataPort::Stranger>(why)));
+  for (int why = 0; why < DataPort::kUnauthenticatedPeerKinds; ++why) {
+    UnauthenticatedPeersOf(metrics,
+                           DataPort::NameOf(static_cast<DataPort::UnauthenticatedPeer>(why)));
   }
   options.turned_away = [&metrics](absl::string_view why) {
-    StrangersOf(metrics, why).Increment();
+    UnauthenticatedPeersOf(metrics, why).Increment();
   };
   prometheus::Counter& damaged =
       metrics.Counter("muster_data_port_damaged_frames_total",

@@ -325,30 +325,32 @@ TEST_P(TransportTest, SeveralPeersAreDistinguished) {
 }
 
 TEST_P(TransportTest, APeerWithoutTheTokenIsRefused) {
-  auto stranger = MakeStation(), server = MakeStation(), member = MakeStation();
+  auto unauthenticated_peer = MakeStation(), server = MakeStation(), member = MakeStation();
   LinkCredentials wrong_token = CredentialsOf(0), wrong_job = wrong_token,
                   wrong_generation = wrong_token;
   wrong_token.token = SessionToken::Random();
   wrong_job.self.job = 2;
   wrong_generation.self.generation = 2;
   for (const LinkCredentials& credentials : {wrong_token, wrong_job, wrong_generation}) {
-    auto peer = stranger->transport->Connect(server->transport->address(), credentials);
+    auto peer = unauthenticated_peer->transport->Connect(server->transport->address(), credentials);
     ASSERT_TRUE(peer.ok()) << peer.status();
     const std::vector<std::byte> payload = PatternOf(1, 50'000);
     absl::Status sent;
     bool done = false;
-    stranger->transport->Send(*peer, HeaderOf(1, payload.size()), payload,
-                              [&](const absl::Status& status) {
-                                sent = status;
-                                done = true;
-                              });
-    stranger->postbox.losses.clear();
-    ASSERT_TRUE(ProgressUntil({stranger->transport.get(), server->transport.get()},
-                              [&] { return done && !stranger->postbox.losses.empty(); }));
+    unauthenticated_peer->transport->Send(*peer, HeaderOf(1, payload.size()), payload,
+                                          [&](const absl::Status& status) {
+                                            sent = status;
+                                            done = true;
+                                          });
+    unauthenticated_peer->postbox.losses.clear();
+    ASSERT_TRUE(
+        ProgressUntil({unauthenticated_peer->transport.get(), server->transport.get()},
+                      [&] { return done && !unauthenticated_peer->postbox.losses.empty(); }));
     EXPECT_FALSE(sent.ok());
-    EXPECT_EQ(stranger->postbox.losses[0].first, *peer);
-    EXPECT_EQ(stranger->postbox.losses[0].second.code(), absl::StatusCode::kPermissionDenied)
-        << stranger->postbox.losses[0].second;
+    EXPECT_EQ(unauthenticated_peer->postbox.losses[0].first, *peer);
+    EXPECT_EQ(unauthenticated_peer->postbox.losses[0].second.code(),
+              absl::StatusCode::kPermissionDenied)
+        << unauthenticated_peer->postbox.losses[0].second;
   }
   EXPECT_TRUE(server->postbox.joined.empty());
   EXPECT_TRUE(server->postbox.messages.empty());
@@ -360,10 +362,10 @@ TEST_P(TransportTest, APeerWithoutTheTokenIsRefused) {
   member->transport->Send(to_server, HeaderOf(1, 0), {}, nullptr);
   ASSERT_TRUE(ProgressUntil({member->transport.get(), server->transport.get()},
                             [&] { return server->postbox.messages.size() == 1; }));
-  Connect(*stranger, *server);
-  stranger->postbox.losses.clear();
-  ASSERT_TRUE(ProgressUntil({stranger->transport.get(), server->transport.get()},
-                            [&] { return !stranger->postbox.losses.empty(); }));
+  Connect(*unauthenticated_peer, *server);
+  unauthenticated_peer->postbox.losses.clear();
+  ASSERT_TRUE(ProgressUntil({unauthenticated_peer->transport.get(), server->transport.get()},
+                            [&] { return !unauthenticated_peer->postbox.losses.empty(); }));
   EXPECT_EQ(server->postbox.joined.size(), 1u);
 }
 

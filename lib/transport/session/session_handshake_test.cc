@@ -133,9 +133,9 @@ TEST_F(SessionHandshakeTest, AWrongProofGetsTheSameAnswerWhetherTheSessionIsOpen
   for (const uint64_t job : {7, 8}) {
     LinkHello hello = hello_;
     hello.who.job = job;
-    HandshakeConnector stranger(hello, SessionToken::Random(), DataSecurity::kAuth);
+    HandshakeConnector unauthenticated_peer(hello, SessionToken::Random(), DataSecurity::kAuth);
     HandshakeAcceptor acceptor(DataSecurity::kAuth, false);
-    Give(acceptor, Take(stranger));
+    Give(acceptor, Take(unauthenticated_peer));
     EXPECT_EQ(Take(acceptor).size(), SessionHandshake::kChallengeBytes);
     Give(acceptor, Bytes(SessionHandshake::kProofBytes));
     EXPECT_EQ(acceptor.fault(), NotLetIn());
@@ -172,9 +172,9 @@ TEST_F(SessionHandshakeTest, AReplayedHandshakeIsNotLetIn) {
 
 // The acceptor's own proof is no proof of the connector, though both use the same key.
 TEST_F(SessionHandshakeTest, AReflectedProofIsNotLetIn) {
-  HandshakeConnector stranger(hello_, SessionToken::Random(), DataSecurity::kAuth);
+  HandshakeConnector unauthenticated_peer(hello_, SessionToken::Random(), DataSecurity::kAuth);
   HandshakeAcceptor acceptor(DataSecurity::kAuth, false);
-  Give(acceptor, Take(stranger));
+  Give(acceptor, Take(unauthenticated_peer));
   const Bytes challenge = Take(acceptor);
   Give(acceptor, absl::MakeConstSpan(challenge).last(SessionHandshake::kProofBytes));
   EXPECT_EQ(acceptor.fault(), NotLetIn());

@@ -1316,9 +1316,9 @@ TEST_F(ForgerTest, AnotherProcessCannotAnswerForADialledPeer) {
   ForgedListener listener;
   listener.BeDialled(transport_);
   const SealedMemory memory = listener.HearHello();
-  EXPECT_TRUE(IsCutOff([](Forger& stranger) {
-    stranger.SayMemory();
-    stranger.SayBell();
+  EXPECT_TRUE(IsCutOff([](Forger& unauthenticated_peer) {
+    unauthenticated_peer.SayMemory();
+    unauthenticated_peer.SayBell();
   }));
   for (int i = 0; i < 100; ++i) transport_->Progress();
   EXPECT_TRUE(postbox_.losses.empty());

@@ -250,9 +250,9 @@ bool DataPort::WantsChecksums(int socket) const {
           !StaysOnHost(socket));
 }
 
-int64_t DataPort::strangers() const {
+int64_t DataPort::unauthenticated_peers() const {
   int64_t sum = 0;
-  for (const auto& count : strangers_) sum += count.load();
+  for (const auto& count : unauthenticated_peers_) sum += count.load();
   return sum;
 }
 
@@ -338,7 +338,7 @@ bool DataPort::IsCrowded(Clock::time_point now) const {
 
 void DataPort::CrowdOut(size_t place, Clock::time_point now) {
   const HalfOpen& half = *halves_[place];
-  Count(Stranger::kCrowdedOut, half,
+  Count(UnauthenticatedPeer::kCrowdedOut, half,
         absl::ResourceExhaustedError(
             absl::StrCat("too many handshakes at a time, and ", half.source, " has most of them")));
   absl::erase_if(idlers_, [now](const auto& idler) { return idler.second <= now; });
@@ -350,7 +350,7 @@ void DataPort::CrowdOut(size_t place, Clock::time_point now) {
 
 void DataPort::GiveUpLate(Clock::time_point now) {
   while (!halves_.empty() && halves_.front()->deadline <= now) {
-    Count(Stranger::kTooSlow, *halves_.front(),
+    Count(UnauthenticatedPeer::kTooSlow, *halves_.front(),
           absl::DeadlineExceededError("the handshake takes too long"));
     halves_.erase(halves_.begin());
   }
@@ -403,9 +403,9 @@ bool DataPort::Continue(HalfOpen& half) {
     }
     if (!Reply(half)) return false;
     if (!handshake.fault().ok()) {
-      Count(absl::IsInvalidArgument(handshake.fault())      ? Stranger::kNotMuster
-            : absl::IsFailedPrecondition(handshake.fault()) ? Stranger::kDiffers
-                                                            : Stranger::kNotProven,
+      Count(absl::IsInvalidArgument(handshake.fault())      ? UnauthenticatedPeer::kNotMuster
+            : absl::IsFailedPrecondition(handshake.fault()) ? UnauthenticatedPeer::kDiffers
+                                                            : UnauthenticatedPeer::kNotProven,
             half, handshake.fault());
       return false;
     }
@@ -414,10 +414,10 @@ bool DataPort::Continue(HalfOpen& half) {
 
 void DataPort::CountHangUp(const HalfOpen& half) {
   if (half.handshake.awaits_no_proof()) {
-    return Count(Stranger::kNotProven, half,
+    return Count(UnauthenticatedPeer::kNotProven, half,
                  absl::PermissionDeniedError("the peer named a session that is not open here"));
   }
-  Count(Stranger::kHungUp, half,
+  Count(UnauthenticatedPeer::kHungUp, half,
         absl::UnavailableError("the peer hung up during the handshake (its token may differ)"));
 }
 
@@ -459,26 +459,26 @@ DataPort::Listener* DataPort::FindListener(const LinkHello& hello) {
   return found == listeners_.end() ? nullptr : found->second;
 }
 
-absl::string_view DataPort::NameOf(Stranger why) {
+absl::string_view DataPort::NameOf(UnauthenticatedPeer why) {
   switch (why) {
-    case Stranger::kNotMuster:
+    case UnauthenticatedPeer::kNotMuster:
       return "not_muster";
-    case Stranger::kDiffers:
+    case UnauthenticatedPeer::kDiffers:
       return "differs";
-    case Stranger::kNotProven:
+    case UnauthenticatedPeer::kNotProven:
       return "not_proven";
-    case Stranger::kHungUp:
+    case UnauthenticatedPeer::kHungUp:
       return "hung_up";
-    case Stranger::kTooSlow:
+    case UnauthenticatedPeer::kTooSlow:
       return "too_slow";
-    case Stranger::kCrowdedOut:
+    case UnauthenticatedPeer::kCrowdedOut:
       return "crowded_out";
   }
   return "";
 }
 
-void DataPort::Count(Stranger why, const HalfOpen& half, const absl::Status& fault) {
-  strangers_[static_cast<int>(why)].fetch_add(1);
+void DataPort::Count(UnauthenticatedPeer why, const HalfOpen& half, const absl::Status& fault) {
+  unauthenticated_peers_[static_cast<int>(why)].fetch_add(1);
   if (options_.turned_away) options_.turned_away(NameOf(why));
   ++unlogged_;
   const auto now = Clock::now();

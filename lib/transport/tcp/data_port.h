@@ -49,7 +49,7 @@ struct DataPortOptions {
   DataSecurity security = DataSecurity::kAuth;
   Checksums checksums = Checksums::kAuto;
 
-  // Called for every refused peer with NameOf(Stranger), on the port's thread.
+  // Called for every refused peer with NameOf(Unauthenticated peer), on the port's thread.
   std::function<void(absl::string_view why)> turned_away;
 
   // Called for every frame or encrypted record that was changed in transit, which ends the link.
@@ -81,7 +81,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   // The reason for refusing a peer. A member checks the challenge before it proves anything, and
   // hangs up if the challenge was not made with its token.
-  enum class Stranger {
+  enum class UnauthenticatedPeer {
     kNotMuster,  // its bytes are no hello
     kDiffers,    // another version or security
     kNotProven,  // a wrong proof, or no proof after naming a session that is not open here
@@ -89,8 +89,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     kTooSlow,
     kCrowdedOut,  // pushed out by newer connections
   };
-  static constexpr int kStrangerKinds = 6;
-  static absl::string_view NameOf(Stranger why);  // "not_muster", ...: for metrics
+  static constexpr int kUnauthenticatedPeerKinds = 6;
+  static absl::string_view NameOf(UnauthenticatedPeer why);  // "not_muster", ...: for metrics
 
   // A connection that has been accepted.
   struct Member {
@@ -178,8 +178,10 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   // Whether this end wants checksums on the connection.
   bool WantsChecksums(int socket) const;
 
-  int64_t strangers(Stranger why) const { return strangers_[static_cast<int>(why)].load(); }
-  int64_t strangers() const;  // the total of all kinds
+  int64_t unauthenticated_peers(UnauthenticatedPeer why) const {
+    return unauthenticated_peers_[static_cast<int>(why)].load();
+  }
+  int64_t unauthenticated_peers() const;  // the total of all kinds
   int64_t members() const { return members_.load(); }
 
  private:
@@ -202,7 +204,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   void HandOver(HalfOpen& half);
   Listener* FindListener(const LinkHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountHangUp(const HalfOpen& half);
-  void Count(Stranger why, const HalfOpen& half, const absl::Status& fault);
+  void Count(UnauthenticatedPeer why, const HalfOpen& half, const absl::Status& fault);
   void ResolveNames();
 
   const DataPortOptions options_;
@@ -212,7 +214,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   const uint16_t port_;
   const std::vector<Endpoint> endpoints_;
 
-  std::array<std::atomic<int64_t>, kStrangerKinds> strangers_ = {};
+  std::array<std::atomic<int64_t>, kUnauthenticatedPeerKinds> unauthenticated_peers_ = {};
   std::atomic<int64_t> members_ = 0;
 
   absl::Mutex mu_;

@@ -37,7 +37,7 @@
 namespace muster::data_port_test {
 namespace {
 
-using Stranger = DataPort::Stranger;
+using UnauthenticatedPeer = DataPort::UnauthenticatedPeer;
 using Bytes = std::vector<std::byte>;
 
 int OpenDescriptors() {
@@ -157,12 +157,12 @@ class DataPortTest : public testing::Test {
     if (handshake.let_in()) TakeMember();
   }
 
-  void AwaitStrangers(Stranger why, int64_t count) const {
+  void AwaitUnauthenticatedPeers(UnauthenticatedPeer why, int64_t count) const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (port_->strangers(why) < count && std::chrono::steady_clock::now() < end) {
+    while (port_->unauthenticated_peers(why) < count && std::chrono::steady_clock::now() < end) {
       std::this_thread::yield();
     }
-    EXPECT_EQ(port_->strangers(why), count);
+    EXPECT_EQ(port_->unauthenticated_peers(why), count);
   }
 
   const SessionToken token_ = SessionToken::Random();
@@ -190,7 +190,7 @@ TEST_F(DataPortTest, AMemberIsHandedOverWithTheBytesAfterTheHandshake) {
   }
   EXPECT_EQ(absl::string_view(text.data(), text.size()), "the first message");
   EXPECT_EQ(port_->members(), 1);
-  EXPECT_EQ(port_->strangers(), 0);
+  EXPECT_EQ(port_->unauthenticated_peers(), 0);
 }
 
 TEST_F(DataPortTest, AHandshakeMayArriveByteByByte) {
@@ -224,7 +224,7 @@ TEST_F(DataPortTest, APeerThatDoesNotProveAnOpenSessionIsRefused) {
     const Bytes nonsense(SessionHandshake::kProofBytes);
     visitor.Say(nonsense);
     EXPECT_EQ(visitor.HearAll().size(), SessionHandshake::kVerdictBytes);
-    EXPECT_EQ(port_->strangers(Stranger::kNotProven), ++turned_away);
+    EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kNotProven), ++turned_away);
   }
   EXPECT_FALSE(listener_->HasNews());
   ExpectTheHonestToBeLetIn();
@@ -235,14 +235,14 @@ TEST_F(DataPortTest, AnUnknownSessionCountsAsNotProvenAndAnotherTokenAsHungUp) {
   {
     HandshakeConnector handshake = MakeHandshake(token_, /*job=*/2);
     Visitor(*port_).Shake(handshake);
-    AwaitStrangers(Stranger::kNotProven, 1);
+    AwaitUnauthenticatedPeers(UnauthenticatedPeer::kNotProven, 1);
   }
   {
     HandshakeConnector handshake = MakeHandshake(SessionToken::Random());
     Visitor(*port_).Shake(handshake);
-    AwaitStrangers(Stranger::kHungUp, 1);
+    AwaitUnauthenticatedPeers(UnauthenticatedPeer::kHungUp, 1);
   }
-  EXPECT_EQ(port_->strangers(), 2);
+  EXPECT_EQ(port_->unauthenticated_peers(), 2);
 }
 
 TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayOpenMoreConnections) {
@@ -278,7 +278,7 @@ TEST_F(DataPortTest, APeerThatSendsNoHelloIsHungUpOnWithoutAnAnswer) {
     const Visitor visitor(*port_);
     visitor.Say(bytes);
     EXPECT_TRUE(visitor.HearAll().empty());
-    EXPECT_EQ(port_->strangers(Stranger::kNotMuster), ++count);
+    EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kNotMuster), ++count);
   };
   offer("GET / HTTP/1.1\r\nHost: ps\r\n\r\n");
   offer(absl::string_view("\x16\x03\x01\x00\xf4\x01\x00\x00\xf0\x03\x03", 11));  // TLS
@@ -312,7 +312,7 @@ TEST_F(DataPortTest, AReplayedHandshakeIsRefused) {
   visitor.Say(recorded);
   const Bytes answer = visitor.HearAll();
   EXPECT_EQ(answer.size(), SessionHandshake::kChallengeBytes + SessionHandshake::kVerdictBytes);
-  EXPECT_EQ(port_->strangers(Stranger::kNotProven), 1);
+  EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kNotProven), 1);
 
   // The replay is also refused if any byte is changed.
   std::mt19937 random(11);
@@ -337,10 +337,10 @@ TEST_F(DataPortTest, IdleConnectionsKeepNoPeerOutAndTheOldestMustGo) {
       if (i % 2 == 0) idle.back()->Say("MUSA");
     }
     ExpectTheHonestToBeLetIn();
-    AwaitStrangers(Stranger::kCrowdedOut, 41);
+    AwaitUnauthenticatedPeers(UnauthenticatedPeer::kCrowdedOut, 41);
     EXPECT_TRUE(idle.front()->HearAll().empty()) << "the port hung up on it";
   }
-  AwaitStrangers(Stranger::kHungUp, DataPort::kHalfOpenMax - 1);
+  AwaitUnauthenticatedPeers(UnauthenticatedPeer::kHungUp, DataPort::kHalfOpenMax - 1);
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
@@ -353,7 +353,7 @@ TEST_F(DataPortTest, IdleConnectionsDoNotCrowdOutPeersAtOtherAddresses) {
   for (int i = 0; i < 3 * DataPort::kHalfOpenMax; ++i) {
     idle.push_back(std::make_unique<Visitor>(*port_, SocketAt("127.0.0.2")));
   }
-  AwaitStrangers(Stranger::kCrowdedOut, 2 * DataPort::kHalfOpenMax + 1);
+  AwaitUnauthenticatedPeers(UnauthenticatedPeer::kCrowdedOut, 2 * DataPort::kHalfOpenMax + 1);
   early.Shake(handshake);
   EXPECT_TRUE(handshake.let_in()) << handshake.fault();
   TakeMember();
@@ -370,7 +370,7 @@ TEST_F(DataPortTest, IdleConnectionsDoNotCrowdOutMembersAtTheSameAddress) {
   for (int i = 0; i < 2 * DataPort::kHalfOpenMax; ++i) {
     idle.push_back(std::make_unique<Visitor>(*port_));
   }
-  AwaitStrangers(Stranger::kCrowdedOut, DataPort::kHalfOpenMax + 1);
+  AwaitUnauthenticatedPeers(UnauthenticatedPeer::kCrowdedOut, DataPort::kHalfOpenMax + 1);
   early.Shake(handshake);
   EXPECT_TRUE(handshake.let_in()) << handshake.fault();
   TakeMember();
@@ -391,14 +391,14 @@ TEST_F(DataPortTest, MembersThatConnectAllAtOnceAreAllAccepted) {
     visitors[i]->Shake(handshakes[i]);
     EXPECT_TRUE(handshakes[i].let_in()) << i << ": " << handshakes[i].fault();
   }
-  EXPECT_EQ(port_->strangers(Stranger::kCrowdedOut), 0);
+  EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kCrowdedOut), 0);
 }
 
 TEST_F(DataPortTest, APeerThatTakesTooLongIsHungUpOn) {
   Open({.handshake_time_max = std::chrono::milliseconds(30)});
   const Visitor silent(*port_);
   EXPECT_TRUE(silent.HearAll().empty());
-  EXPECT_EQ(port_->strangers(Stranger::kTooSlow), 1);
+  EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kTooSlow), 1);
 }
 
 TEST_F(DataPortTest, APeerWithAnotherSecurityIsToldOfThisOne) {
@@ -408,7 +408,7 @@ TEST_F(DataPortTest, APeerWithAnotherSecurityIsToldOfThisOne) {
   visitor.Shake(handshake);
   EXPECT_TRUE(absl::IsFailedPrecondition(handshake.fault())) << handshake.fault();
   visitor.HearAll();
-  EXPECT_EQ(port_->strangers(Stranger::kDiffers), 1);
+  EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kDiffers), 1);
 }
 
 // Connections in the kernel's queue are accepted later.

@@ -416,11 +416,11 @@ TEST(TcpTransportTest, APeerIsFoundByAddressesOfBothKindsAndByName) {
 
 TEST(TcpTransportTest, AWrongTokenAndAnUnknownSessionAreRefusedWithOneText) {
   Station a, b;
-  LinkCredentials stranger = CredentialsOf(1);
-  stranger.token = SessionToken::Random();
+  LinkCredentials unauthenticated_peer = CredentialsOf(1);
+  unauthenticated_peer.token = SessionToken::Random();
   LinkCredentials lost = CredentialsOf(1);
   lost.self.generation = 2;
-  for (const LinkCredentials& credentials : {stranger, lost}) {
+  for (const LinkCredentials& credentials : {unauthenticated_peer, lost}) {
     auto peer = a.transport->Connect(b.transport->address(), credentials);
     ASSERT_TRUE(peer.ok()) << peer.status();
     absl::Status done;
@@ -776,7 +776,7 @@ TEST(TcpTransportTest, ARefusedAdditionalConnectionIsTriedAgainLater) {
   };
   b.transport->CloseSession(1, 1);
   ASSERT_TRUE(send());
-  ASSERT_TRUE(Until(a, b, [&] { return b.port->strangers() == 1; }));
+  ASSERT_TRUE(Until(a, b, [&] { return b.port->unauthenticated_peers() == 1; }));
   OpenTestSession(*b.transport);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (b.transport->Describe(b.postbox.joined[0].first).connections < 2) {

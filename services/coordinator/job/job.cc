@@ -436,7 +436,7 @@ absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
 // ---------------------------------------------------------------- reports
 
 void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
-  if (!Uses(name)) return ReportOfStranger(name, report, now);
+  if (!Uses(name)) return ReportOfOutsider(name, report, now);
   // HALTED without a Halt directive: the worker abandoned the job and is still unwinding.
   const bool dropped = report != nullptr && report->state() == v1::MEMBER_HALTED &&
                        members_.at(name).is_worker() && state() != v1::RECOVERING;
@@ -525,7 +525,7 @@ void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, ab
   }
 }
 
-void Job::ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now) {
+void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report, absl::Time now) {
   Rehearsal::Heard heard = rehearsal_.Take(name, report, now);
   if (heard == Rehearsal::Heard::kPrepared) {
     const std::string difference = DifferenceOfData(members_, name, report->dataset());
@@ -544,7 +544,7 @@ void Job::ReportOfStranger(const std::string& name, const v1::JobReport* report,
       Note("WORKER_CANNOT_JOIN",
            absl::StrCat("the job goes on without ", name, ": ", *rehearsal_.WhyRefused(name)), now);
       break;
-    case Rehearsal::Heard::kStranger:
+    case Rehearsal::Heard::kOutsider:
       break;
   }
   Send(name, ReleaseDirective());

@@ -288,7 +288,7 @@ class Job {
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   bool IsSpare(const std::string& name) const;
   void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
-  void ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now);
+  void ReportOfOutsider(const std::string& name, const v1::JobReport* report, absl::Time now);
   void TellRehearsal(const std::string& name);
 
   void Advance(absl::Time now);

@@ -46,7 +46,7 @@ class FailureJudgeTest : public ::testing::Test {
 };
 
 TEST_F(FailureJudgeTest, FailedMemberThatAccusesNoOtherMemberIsAtFault) {
-  for (const char* culprit : {"", "w-0", "a stranger"}) {
+  for (const char* culprit : {"", "w-0", "an outsider"}) {
     const auto verdict = judge_.Hear("w-0", Error(culprit), members_, kStart);
     ASSERT_TRUE(verdict.has_value()) << culprit;
     EXPECT_EQ(verdict->reason, "PEER_LOST");

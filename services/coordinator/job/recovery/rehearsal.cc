@@ -54,7 +54,7 @@ std::vector<std::string> Rehearsal::members() const {
 Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* report,
                                  absl::Time now) {
   const auto found = members_.find(name);
-  if (found == members_.end()) return report == nullptr ? Heard::kNothing : Heard::kStranger;
+  if (found == members_.end()) return report == nullptr ? Heard::kNothing : Heard::kOutsider;
   Member& member = found->second;
   // A report of the previous warm-up does not count. The member leaves it when it gets the
   // directive for this one.

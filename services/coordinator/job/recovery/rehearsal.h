@@ -55,7 +55,7 @@ class Rehearsal {
   const std::shared_ptr<const std::string>& plan() const { return plan_; }
 
   enum class Heard {
-    kStranger,  // it is not in the warm-up: release it
+    kOutsider,  // it is not in the warm-up: release it
     kSilence,   // it has not begun this warm-up: send the directive, perhaps again
     kNothing,   // nothing to do
     kPrepared,  // nothing to do, unless the caller finds it unfit and calls Refuse()

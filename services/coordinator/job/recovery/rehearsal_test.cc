@@ -65,7 +65,7 @@ TEST_F(RehearsalTest, PreparedWorkerThatIsRefusedIsExcluded) {
   EXPECT_TRUE(rehearsal_.Refused("w-2"));
   EXPECT_EQ(*rehearsal_.WhyRefused("w-2"), "other data");
   EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone);
-  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger) << "the caller releases it";
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kOutsider) << "the caller releases it";
 }
 
 TEST_F(RehearsalTest, WorkerThatHasNotBegunGetsTheDirectiveAgain) {
@@ -85,12 +85,12 @@ TEST_F(RehearsalTest, WorkerThatHasNotBegunGetsTheDirectiveAgain) {
   EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
 }
 
-TEST_F(RehearsalTest, WorkersOutsideTheWarmUpAreStrangers) {
+TEST_F(RehearsalTest, WorkersOutsideTheWarmUpAreUnauthenticatedPeers) {
   Begin({"w-2"});
-  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kStranger);
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kOutsider);
   EXPECT_EQ(rehearsal_.Take("w-3", nullptr, now_), Heard::kNothing) << "it does not know the job";
   rehearsal_.Remove("w-2");
-  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger);
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kOutsider);
 }
 
 TEST_F(RehearsalTest, FailedWorkerIsNotAskedAgainInThisGeneration) {

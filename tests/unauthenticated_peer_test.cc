@@ -35,7 +35,7 @@
 #include "tests/session_recorder.h"
 #include "tests/training_cluster.h"
 
-namespace muster::stranger_test {
+namespace muster::unauthenticated_peer_test {
 namespace {
 
 constexpr uint64_t kSeed = 20261123;
@@ -304,14 +304,14 @@ class Recorder {
 };
 
 // Number of attacks of a kind that the members counted.
-double Strangers(TrainingCluster& cluster, absl::string_view reason) {
-  double strangers = 0;
+double UnauthenticatedPeers(TrainingCluster& cluster, absl::string_view reason) {
+  double unauthenticated_peers = 0;
   for (const auto& [member, url] : MetricsUrls(cluster)) {
-    strangers +=
+    unauthenticated_peers +=
         MetricTotal(ScrapeMetrics(url),
                     absl::StrCat("muster_data_port_strangers_total{reason=\"", reason, "\"}"));
   }
-  return strangers;
+  return unauthenticated_peers;
 }
 
 // One of the recordings is of a session that is still open. All its bytes are valid except the
@@ -320,25 +320,26 @@ double Strangers(TrainingCluster& cluster, absl::string_view reason) {
 void ExpectReplaysAreTurnedAway(TrainingCluster& cluster, Siege& siege,
                                 const std::vector<Recording>& recordings) {
   constexpr int kTimes = 20;
-  const double not_proven = Strangers(cluster, "not_proven");
-  const double hung_up = Strangers(cluster, "hung_up");
+  const double not_proven = UnauthenticatedPeers(cluster, "not_proven");
+  const double hung_up = UnauthenticatedPeers(cluster, "hung_up");
   for (int i = 0; i < kTimes; ++i) {
     for (const Recording& recording : recordings) EXPECT_TRUE(siege.Replay(recording));
   }
-  EXPECT_GE(Strangers(cluster, "not_proven"), not_proven + kTimes * std::ssize(recordings));
+  EXPECT_GE(UnauthenticatedPeers(cluster, "not_proven"),
+            not_proven + kTimes * std::ssize(recordings));
   for (const Recording& recording : recordings) {
     const std::string cut = recording.bytes.substr(0, SessionHandshake::kHelloBytes + 7);
     for (int i = 0; i < kTimes; ++i) EXPECT_TRUE(SendBytes(recording.port, cut));
   }
   const absl::Time patience = absl::Now() + absl::Seconds(10);
-  while (Strangers(cluster, "hung_up") < hung_up + kTimes && absl::Now() < patience) {
+  while (UnauthenticatedPeers(cluster, "hung_up") < hung_up + kTimes && absl::Now() < patience) {
   }
-  EXPECT_GE(Strangers(cluster, "hung_up"), hung_up + kTimes);
+  EXPECT_GE(UnauthenticatedPeers(cluster, "hung_up"), hung_up + kTimes);
 }
 
 // If all processes are on this machine, as under `muster local` and `muster run`, no port of any
 // role can be reached from another host.
-TEST(StrangerTest, ALocalClusterListensOnLoopbackAlone) {
+TEST(UnauthenticatedPeerTest, ALocalClusterListensOnLoopbackAlone) {
   TrainingCluster cluster({.ps = 1, .workers = 1});
   const std::vector<std::string> names = cluster.members().names();
   EXPECT_EQ(names, std::vector<std::string>({"coordinator", "ps-0", "worker-0"}));
@@ -425,4 +426,4 @@ INSTANTIATE_TEST_SUITE_P(Security, BesiegedJobTest,
                          [](const auto& security) { return std::string(NameOf(security.param)); });
 
 }  // namespace
-}  // namespace muster::stranger_test
+}  // namespace muster::unauthenticated_peer_test

@@ -22,13 +22,13 @@
 #include "lib/transport/testing/child_process.h"
 #include "lib/transport/testing/postbox.h"
 
-namespace muster::shared_memory_stranger_test {
+namespace muster::shared_memory_unauthenticated_peer_test {
 namespace {
 
 enum End { kTurnedAway = 0, kTakenForLocal = 1, kNoSocket = 2, kHeard = 3, kStaysRoot = 4 };
 
 // The child process: tries to connect as another user.
-int Stranger() {
+int UnauthenticatedPeer() {
   std::string line;
   std::getline(std::cin, line);
   const auto address = LocalAddress::Decode(absl::HexStringToBytes(line));
@@ -47,7 +47,7 @@ int Stranger() {
   return absl::IsUnavailable(heard.status()) ? kTurnedAway : kHeard;
 }
 
-TEST(SharedMemoryStrangerTest, AnotherUserIsRefused) {
+TEST(SharedMemoryUnauthenticatedPeerTest, AnotherUserIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   Postbox postbox;
   const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
@@ -55,12 +55,12 @@ TEST(SharedMemoryStrangerTest, AnotherUserIsRefused) {
       *SharedMemoryTransport::Create(loop.get());
   transport->SetReceiver(&postbox);
   OpenTestSession(*transport);
-  ChildProcess stranger("--stranger");
-  stranger.WriteLine(absl::BytesToHexString(transport->address()));
+  ChildProcess unauthenticated_peer("--unauthenticated_peer");
+  unauthenticated_peer.WriteLine(absl::BytesToHexString(transport->address()));
   std::atomic<bool> ended = false;
   int status = -1;
   std::jthread waiting([&] {
-    status = stranger.Wait();
+    status = unauthenticated_peer.Wait();
     ended = true;
     transport->Wake();
   });
@@ -71,13 +71,13 @@ TEST(SharedMemoryStrangerTest, AnotherUserIsRefused) {
 }
 
 }  // namespace
-}  // namespace muster::shared_memory_stranger_test
+}  // namespace muster::shared_memory_unauthenticated_peer_test
 
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
-  if (argc > 1 && std::string(argv[1]) == "--stranger")
-    return muster::shared_memory_stranger_test::Stranger();
+  if (argc > 1 && std::string(argv[1]) == "--unauthenticated_peer")
+    return muster::shared_memory_unauthenticated_peer_test::UnauthenticatedPeer();
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
