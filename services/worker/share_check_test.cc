@@ -78,7 +78,7 @@ TEST(ShareCheckTest, AcceptsTheCoordinatorsPlansInEveryMode) {
 }
 
 TEST(ShareCheckTest, WarmUpNeedsNoToken) {
-  v1::JobPlan plan = RehearsalPlan(LinePlan(), Members("worker", 5));
+  v1::JobPlan plan = WarmUpPlan(LinePlan(), Members("worker", 5));
   EXPECT_THAT(Fault(plan, [](auto&) {}), HasSubstr("a token of 0 bytes")) << "of a generation";
   plan.set_rehearsal(4);
   EXPECT_EQ(Fault(plan, [](auto&) {}), "");

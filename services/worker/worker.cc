@@ -9,11 +9,11 @@
 namespace muster {
 namespace {
 
-// Returns true if `plan` replaces the warm-up `rehearsed`: it is for another job, a newer
+// Returns true if `plan` replaces the warm-up `warmed_up`: it is for another job, a newer
 // generation or another warm-up.
-bool IsAnother(const v1::JobPlan& plan, const WorkerJob& rehearsed) {
-  return plan.job() != rehearsed.job() || plan.generation() > rehearsed.generation() ||
-         (plan.generation() == rehearsed.generation() && plan.rehearsal() != rehearsed.rehearsal());
+bool IsAnother(const v1::JobPlan& plan, const WorkerJob& warmed_up) {
+  return plan.job() != warmed_up.job() || plan.generation() > warmed_up.generation() ||
+         (plan.generation() == warmed_up.generation() && plan.rehearsal() != warmed_up.rehearsal());
 }
 
 }  // namespace

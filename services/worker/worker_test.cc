@@ -522,18 +522,18 @@ TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndIgnoresItsDirectives) {
 TEST(WorkerTest, TheNextGenerationReusesTheTrainerOfTheWarmUp) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/2));
-  v1::JobPlan rehearsed = *ps.plan();
-  rehearsed.set_generation(rehearsed.generation() - 1);
-  rehearsed.set_rehearsal(7);
+  v1::JobPlan warmed_up = *ps.plan();
+  warmed_up.set_generation(warmed_up.generation() - 1);
+  warmed_up.set_rehearsal(7);
   Driven driven(network, ps.plan(), /*rank=*/1);
-  v1::Directive rehearse = driven.Directive();
-  rehearse.set_generation(rehearsed.generation());
-  *rehearse.mutable_prepare()->mutable_plan() = rehearsed;
-  driven.worker().Handle(rehearse);
-  driven.worker().Handle(rehearse);
+  v1::Directive warm_up = driven.Directive();
+  warm_up.set_generation(warmed_up.generation());
+  *warm_up.mutable_prepare()->mutable_plan() = warmed_up;
+  driven.worker().Handle(warm_up);
+  driven.worker().Handle(warm_up);
   const v1::JobReport ready = driven.Await(v1::MEMBER_PREPARED);
   EXPECT_EQ(ready.rehearsal(), 7u);
-  EXPECT_EQ(ready.generation(), rehearsed.generation());
+  EXPECT_EQ(ready.generation(), warmed_up.generation());
   const auto compiled = [&] {
     const std::string text = driven.Rendered();
     const size_t at = text.find("muster_worker_start_phase_seconds{phase=\"compile\"}");
@@ -548,7 +548,7 @@ TEST(WorkerTest, TheNextGenerationReusesTheTrainerOfTheWarmUp) {
   });
   EXPECT_EQ(prepared.rehearsal(), 0u);
   EXPECT_EQ(compiled(), before) << "nothing was compiled again";
-  driven.worker().Handle(rehearse);
+  driven.worker().Handle(warm_up);
   EXPECT_EQ(driven.worker().Report()[0].generation(), ps.plan()->generation())
       << "the warm-up is over";
   driven.Release();
@@ -559,7 +559,7 @@ TEST(WorkerTest, AnotherJobOrWarmUpEndsAWarmUp) {
   FakePs ps(network, LinearJob(/*workers=*/2));
   Driven driven(network, ps.plan());
   v1::JobPlan plan = *ps.plan();
-  const auto rehearse = [&](uint64_t number) {
+  const auto warm_up = [&](uint64_t number) {
     plan.set_rehearsal(number);
     v1::Directive directive = driven.Directive();
     directive.set_job(plan.job());
@@ -570,11 +570,11 @@ TEST(WorkerTest, AnotherJobOrWarmUpEndsAWarmUp) {
     });
     EXPECT_EQ(report.job(), plan.job());
   };
-  rehearse(7);
-  rehearse(8);
+  warm_up(7);
+  warm_up(8);
   plan.set_job("another-2");
   plan.set_job_number(2);
-  rehearse(9);
+  warm_up(9);
 
   driven.Prepare();
   const v1::JobReport prepared = driven.Await(v1::MEMBER_PREPARED);

@@ -345,12 +345,12 @@ bool SimulatedWorker::Turn() { return generation_ != nullptr && generation_->Tur
 void SimulatedWorker::Handle(const v1::Directive& directive) {
   if (directive.has_prepare()) {
     const v1::JobPlan& plan = directive.prepare().plan();
-    const bool rehearses = generation_ != nullptr && generation_->plan().rehearsal() != 0;
+    const bool warms_up = generation_ != nullptr && generation_->plan().rehearsal() != 0;
     const bool is_another = generation_ != nullptr &&
                             plan.rehearsal() != generation_->plan().rehearsal() &&
                             plan.generation() == generation_->plan().generation();
     if (generation_ != nullptr && generation_->plan().generation() >= plan.generation() &&
-        !(rehearses && is_another)) {
+        !(warms_up && is_another)) {
       return;
     }
     const auto self = std::ranges::find(plan.workers(), name(), &v1::PlanWorker::member);

@@ -105,11 +105,11 @@ std::string LackOf(const RecoveringJob& job) {
 }
 
 // Workers that arrive during a warm-up do not restart it; they join the next one.
-void KeepThoseWhoRehearse(const Rehearsal& rehearsal, std::vector<std::string>& free) {
-  std::vector<std::string> rehearsing = rehearsal.members();
+void KeepMembersThatWarmUp(const WarmUp& warm_up, std::vector<std::string>& free) {
+  std::vector<std::string> warming_up = warm_up.members();
   const bool all_free = std::ranges::all_of(
-      rehearsing, [&](const std::string& name) { return std::ranges::count(free, name) > 0; });
-  if (!rehearsing.empty() && all_free) free = std::move(rehearsing);
+      warming_up, [&](const std::string& name) { return std::ranges::count(free, name) > 0; });
+  if (!warming_up.empty() && all_free) free = std::move(warming_up);
 }
 
 }  // namespace
@@ -389,13 +389,13 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
       .tries_refused = !entry.job.RecoversToStop(),
       .keeps_ps = resumption.carries};
   const auto has_refused = [&](const std::string& name) {
-    return entry.job.rehearsal().WhyRefused(name) != nullptr;
+    return entry.job.warm_up().WhyRefused(name) != nullptr;
   };
   // The job was halted for workers that have warmed up, so it does not wait for workers that have
   // not.
   const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
-    const bool unprepared = joins && !entry.job.rehearsal().Has(name);
+    const bool unprepared = joins && !entry.job.warm_up().Has(name);
     if (unprepared || has_refused(name)) job.refused.insert(name);
   }
   for (const FreeMembers::Ps& ps : free.ps) {
@@ -549,7 +549,7 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
     });
     std::vector<std::string> able;
     std::ranges::copy_if(left, std::back_inserter(able), [&](const std::string& name) {
-      return job.rehearsal().WhyRefused(name) == nullptr;
+      return job.warm_up().WhyRefused(name) == nullptr;
     });
     if (std::ssize(able) < lacks) continue;
     able.resize(lacks);
@@ -585,11 +585,11 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     });
   }
   const absl::Time now = registry_->Now();
-  std::vector<std::shared_ptr<const Start>> rehearsals;
+  std::vector<std::shared_ptr<const Start>> warm_ups;
   for (JobRegistry::Entry* entry : turn.Active()) {
     if (!entry->job.TakesMoreWorkers(now)) continue;
     const v1::Job& record = entry->job.record();
-    const Rehearsal& rehearsal = entry->job.rehearsal();
+    const WarmUp& warm_up = entry->job.warm_up();
     RecoveringJob job{.workers = {record.workers().begin(), record.workers().end()},
                       .workers_min = record.workers_size(),
                       .workers_max = entry->job.WorkersMax(),
@@ -597,22 +597,22 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
                       .keeps_ps = true};
     AddNeeds(turn, *entry, members, job);
     FreeMembers able = free;
-    std::erase_if(able.workers, [&](const auto& name) { return rehearsal.Refused(name); });
-    KeepThoseWhoRehearse(rehearsal, able.workers);
+    std::erase_if(able.workers, [&](const auto& name) { return warm_up.Refused(name); });
+    KeepMembersThatWarmUp(warm_up, able.workers);
     const std::optional<Placement> placement = PlaceAgain(job, able);
     if (!placement || placement->workers.size() == job.workers.size()) continue;
     const std::vector<std::string> newcomers(placement->workers.begin() + std::ssize(job.workers),
                                              placement->workers.end());
     std::erase_if(free.workers,
                   [&](const std::string& name) { return std::ranges::count(newcomers, name) > 0; });
-    switch (rehearsal.Of(newcomers)) {
-      case Rehearsal::State::kDone:
+    switch (warm_up.Of(newcomers)) {
+      case WarmUp::State::kDone:
         entry->job.LetWorkersJoin(now);
         turn.Perform(*entry);
         break;
-      case Rehearsal::State::kUnderWay:
+      case WarmUp::State::kUnderWay:
         break;
-      case Rehearsal::State::kNone: {
+      case WarmUp::State::kNone: {
         auto start = std::make_shared<Start>();
         start->number = record.number();
         for (const auto& name : placement->workers) {
@@ -622,12 +622,12 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
         if (start->workers.size() != placement->workers.size()) break;
         start->newcomers = static_cast<int>(newcomers.size());
         start->generation = record.generation();
-        rehearsals.push_back(std::move(start));
+        warm_ups.push_back(std::move(start));
         break;
       }
     }
   }
-  return rehearsals;
+  return warm_ups;
 }
 
 // Only a job that has waited for kReserveAfter takes workers from others, because the autoscaler or
@@ -766,8 +766,8 @@ void Dispatcher::Dispatch() {
     }
     LetWorkersYield(turn, waiting, decision, free);
     if (free.kept_for == 0 && placements.size() == waiting.size()) {
-      for (auto& rehearsal : LetFreeWorkersJoin(turn, placements, members, free)) {
-        if (!starting.contains(rehearsal->number)) starts.push_back(std::move(rehearsal));
+      for (auto& warm_up : LetFreeWorkersJoin(turn, placements, members, free)) {
+        if (!starting.contains(warm_up->number)) starts.push_back(std::move(warm_up));
       }
     }
     std::vector<std::shared_ptr<const Start>> under_way = starts;
@@ -810,7 +810,7 @@ void Dispatcher::Run(Lane lane) {
       queues_[lane].pop_front();
     }
     if (start->newcomers > 0) {
-      Rehearse(*start);
+      BeginWarmUp(*start);
     } else if (start->seeks_replicas) {
       SeekReplicas(*start);
     } else {
@@ -926,7 +926,7 @@ void Dispatcher::Carry(const Start& start) {
 }
 
 // Copies the running plan outside of the turns, because it may be large.
-void Dispatcher::Rehearse(const Start& start) {
+void Dispatcher::BeginWarmUp(const Start& start) {
   std::shared_ptr<const v1::JobPlan> running;
   {
     JobRegistry::Turn turn(registry_);
@@ -934,7 +934,7 @@ void Dispatcher::Rehearse(const Start& start) {
     if (entry == nullptr) return;
     running = entry->job.plan();
   }
-  v1::JobPlan plan = RehearsalPlan(*running, start.workers);
+  v1::JobPlan plan = WarmUpPlan(*running, start.workers);
   std::vector<std::string> newcomers;
   for (size_t i = start.workers.size() - start.newcomers; i < start.workers.size(); ++i) {
     newcomers.push_back(start.workers[i].member());
@@ -942,7 +942,7 @@ void Dispatcher::Rehearse(const Start& start) {
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindRunning(turn, start);
   if (entry == nullptr || !AllAttached(start)) return;
-  entry->job.Rehearse(std::move(plan), newcomers, registry_->Now());
+  entry->job.BeginWarmUp(std::move(plan), newcomers, registry_->Now());
   turn.Perform(*entry);
 }
 

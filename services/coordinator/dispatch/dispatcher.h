@@ -150,7 +150,7 @@ class Dispatcher {
   // Returns null if the generation no longer runs.
   static JobRegistry::Entry* FindRunning(JobRegistry::Turn& turn, const Start& start);
   void Carry(const Start& start);
-  void Rehearse(const Start& start);
+  void BeginWarmUp(const Start& start);
   void SeekReplicas(const Start& start);
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,

@@ -85,20 +85,20 @@ class DispatcherTest : public RegistryFixture {
     return job;
   }
   void Tell(uint64_t number, const std::string& member, v1::MemberJobState state,
-            uint64_t rehearsal = 0, int64_t samples = 1000) {
+            uint64_t warm_up = 0, int64_t samples = 1000) {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number);
     v1::JobReport report;
     report.set_job(JobIdOf(entry.job.record().name()));
     report.set_generation(entry.job.record().generation());
     report.set_state(state);
-    report.set_rehearsal(rehearsal);
+    report.set_rehearsal(warm_up);
     report.mutable_dataset()->set_samples(samples);
     entry.job.Report(member, &report, now_);
     turn.Perform(entry);
   }
-  void Rehearse(uint64_t number, const std::string& member, const v1::JobPlan& plan,
-                v1::MemberJobState state, int64_t samples = 1000) {
+  void BeginWarmUp(uint64_t number, const std::string& member, const v1::JobPlan& plan,
+                   v1::MemberJobState state, int64_t samples = 1000) {
     Tell(number, member, state, plan.rehearsal(), samples);
   }
   static std::vector<MemberDirective> TakeAll(Attachment& attachment) {
@@ -106,7 +106,7 @@ class DispatcherTest : public RegistryFixture {
     return {told.begin(), told.end()};
   }
   // Returns the plan of the warm-up. Requires: it is the only directive for this member.
-  static v1::JobPlan RehearsedBy(Attachment& attachment) {
+  static v1::JobPlan WarmUpPlanOf(Attachment& attachment) {
     const std::vector<MemberDirective> told = TakeAll(attachment);
     EXPECT_EQ(told.size(), 1u);
     return told.empty() ? v1::JobPlan() : Whole(told[0]).prepare().plan();
@@ -586,9 +586,9 @@ TEST_F(DispatcherTest, AWarmUpDoesNotWaitForOtherPlans) {
   busy.Dispatch();
   {
     JobRegistry::Turn turn(registry_.get());
-    auto rehearses = [&] { return !turn.FindNumber(job)->job.rehearsal().members().empty(); };
-    turn.AwaitFor(absl::Condition(&rehearses), absl::Seconds(30));
-    EXPECT_TRUE(rehearses());
+    auto warms_up = [&] { return !turn.FindNumber(job)->job.warm_up().members().empty(); };
+    turn.AwaitFor(absl::Condition(&warms_up), absl::Seconds(30));
+    EXPECT_TRUE(warms_up());
   }
   EXPECT_EQ(View(other).state(), v1::QUEUED);
   go.Notify();
@@ -763,7 +763,7 @@ TEST_F(DispatcherTest, FreeWorkersJoinARunningJobIfNoJobWaitsForThem) {
   Cancel(waiting);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "the newcomer prepares first";
-  const v1::JobPlan plan = RehearsedBy(*newcomer);
+  const v1::JobPlan plan = WarmUpPlanOf(*newcomer);
   EXPECT_NE(plan.rehearsal(), 0);
   EXPECT_EQ(plan.generation(), 1);
   EXPECT_EQ(plan.session_token(), "") << "it is no member yet";
@@ -775,7 +775,7 @@ TEST_F(DispatcherTest, FreeWorkersJoinARunningJobIfNoJobWaitsForThem) {
   Dispatch();
   EXPECT_TRUE(newcomer->TakeDirectives().empty()) << "sent once";
 
-  Rehearse(job, "w-1", plan, v1::MEMBER_PREPARED);
+  BeginWarmUp(job, "w-1", plan, v1::MEMBER_PREPARED);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
@@ -832,14 +832,14 @@ TEST_F(DispatcherTest, LateWorkerJoinsTheNextWarmUp) {
   const uint64_t job = RunElasticJob(/*workers_max=*/3);
   const auto first = Attach("w-2");
   Dispatch();
-  const v1::JobPlan plan = RehearsedBy(*first);
+  const v1::JobPlan plan = WarmUpPlanOf(*first);
   const auto second = Attach("w-1");
   Dispatch();
   EXPECT_TRUE(first->TakeDirectives().empty()) << "the warm-up continues";
   EXPECT_TRUE(second->TakeDirectives().empty());
   EXPECT_EQ(View(job).state(), v1::RUNNING);
 
-  Rehearse(job, "w-2", plan, v1::MEMBER_PREPARED);
+  BeginWarmUp(job, "w-2", plan, v1::MEMBER_PREPARED);
   Dispatch();
   ASSERT_EQ(View(job).reason(), "WORKERS_JOIN");
   for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_HALTED);
@@ -853,14 +853,14 @@ TEST_F(DispatcherTest, LateWorkerJoinsTheNextWarmUp) {
   now_ += Job::kJoinAfter;
   second->TakeDirectives();
   Dispatch();
-  EXPECT_NE(RehearsedBy(*second).rehearsal(), 0);
+  EXPECT_NE(WarmUpPlanOf(*second).rehearsal(), 0);
 }
 
 TEST_F(DispatcherTest, AWorkerThatCannotWarmUpDoesNoHarm) {
   const uint64_t job = RunElasticJob();
   const auto broken = Attach("w-1");
   Dispatch();
-  Rehearse(job, "w-1", RehearsedBy(*broken), v1::MEMBER_FAILED);
+  BeginWarmUp(job, "w-1", WarmUpPlanOf(*broken), v1::MEMBER_FAILED);
   Dispatch();
   Dispatch();
   const std::vector<MemberDirective> told = TakeAll(*broken);
@@ -871,9 +871,9 @@ TEST_F(DispatcherTest, AWorkerThatCannotWarmUpDoesNoHarm) {
 
   const auto sound = Attach("w-2");
   Dispatch();
-  const v1::JobPlan plan = RehearsedBy(*sound);
+  const v1::JobPlan plan = WarmUpPlanOf(*sound);
   EXPECT_EQ(plan.workers(1).member(), "w-2");
-  Rehearse(job, "w-2", plan, v1::MEMBER_PREPARED);
+  BeginWarmUp(job, "w-2", plan, v1::MEMBER_PREPARED);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
 }
@@ -882,7 +882,7 @@ TEST_F(DispatcherTest, AWorkerWithOtherDataDoesNotJoin) {
   const uint64_t job = RunElasticJob();
   const auto other = Attach("w-1");
   Dispatch();
-  Rehearse(job, "w-1", RehearsedBy(*other), v1::MEMBER_PREPARED, /*samples=*/999);
+  BeginWarmUp(job, "w-1", WarmUpPlanOf(*other), v1::MEMBER_PREPARED, /*samples=*/999);
   Dispatch();
   Dispatch();
   const std::vector<MemberDirective> told = TakeAll(*other);
@@ -898,7 +898,7 @@ class RefusedDispatcherTest : public DispatcherTest {
     job_ = RunElasticJob();
     attached_.push_back(Attach("w-1"));
     Dispatch();
-    Rehearse(job_, "w-1", RehearsedBy(*attached_.back()), v1::MEMBER_FAILED);
+    BeginWarmUp(job_, "w-1", WarmUpPlanOf(*attached_.back()), v1::MEMBER_FAILED);
     fleet_->Detach(*attached_[1], Fleet::Departure::kOrderly);
     {
       JobRegistry::Turn turn(registry_.get());
@@ -961,12 +961,12 @@ TEST_F(DispatcherTest, AWorkerThatWarmsUpIsFreeForAWaitingJob) {
   const uint64_t job = RunElasticJob();
   const auto newcomer = Attach("w-1");
   Dispatch();
-  const v1::JobPlan plan = RehearsedBy(*newcomer);
+  const v1::JobPlan plan = WarmUpPlanOf(*newcomer);
   const uint64_t waiting = AddJob();
   now_ += absl::Seconds(10);
   Dispatch();
   EXPECT_EQ(View(waiting).state(), v1::PREPARING);
-  Rehearse(job, "w-1", plan, v1::MEMBER_PREPARED);
+  BeginWarmUp(job, "w-1", plan, v1::MEMBER_PREPARED);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "the worker is taken";
 }
@@ -1407,7 +1407,7 @@ TEST_F(HungDispatcherTest, AWorkerThatDidNotHaltMustWarmUpFirst) {
   now_ += Job::kJoinAfter;
   attached_[3]->TakeDirectives();
   Dispatch();
-  EXPECT_NE(RehearsedBy(*attached_[3]).rehearsal(), 0) << "it must show that it can prepare";
+  EXPECT_NE(WarmUpPlanOf(*attached_[3]).rehearsal(), 0) << "it must show that it can prepare";
 }
 
 TEST_F(HungDispatcherTest, ASpareWorkerGoesBeforeOneThatDidNotHalt) {

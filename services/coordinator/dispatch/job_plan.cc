@@ -116,7 +116,7 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   return plan;
 }
 
-v1::JobPlan RehearsalPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers) {
+v1::JobPlan WarmUpPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers) {
   v1::JobPlan plan = running;
   plan.clear_session_token();
   plan.clear_restore();

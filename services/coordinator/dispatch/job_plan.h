@@ -39,7 +39,7 @@ struct PlanRequest {
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request);
 
 // Returns the plan for a warm-up: joining workers prepare with the shares of the next generation,
-// while the generation of `running` continues. See Rehearsal.
-v1::JobPlan RehearsalPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers);
+// while the generation of `running` continues. See WarmUp.
+v1::JobPlan WarmUpPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers);
 
 }  // namespace muster

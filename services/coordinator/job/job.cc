@@ -42,7 +42,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
     : record_(std::move(record)),
       plan_(std::move(plan)),
       checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)),
-      rehearsal_(/*first_number=*/(term << 32) + 1),
+      warm_up_(/*first_number=*/(term << 32) + 1),
       ticked_(now) {
   UpdateConditions(/*now=*/std::nullopt, record_);  // for a record without conditions
   if (!active()) return;
@@ -131,7 +131,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   }
   if (active() && !IsActive(to)) {
     ReleaseAll();
-    rehearsal_.Forget();
+    warm_up_.Forget();
   }
   if (!IsActive(to)) trouble_.reset();
   JobDeadlines::Move(record_, to, now);
@@ -220,7 +220,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   if (state() == v1::QUEUED) members_ = {};  // other processes may have these names now
   const std::vector<std::string> leaving = members_.Leaving();
   Enlist(now);
-  rehearsal_.End();
+  warm_up_.End();
   // A leaving ps had to keep its shards until other ps have them. Release it now.
   for (const std::string& name : leaving) {
     if (!members_.contains(name)) Send(name, ReleaseDirective());
@@ -249,17 +249,16 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
 
 void Job::NoteWhoIsTriedAgain(absl::Time now) {
   const auto could = [this](const std::string& name) {
-    return rehearsal_.WhyRefused(name) == nullptr;
+    return warm_up_.WhyRefused(name) == nullptr;
   };
   const auto others = std::ranges::count_if(record_.workers(), could);
   for (const std::string& name : record_.workers()) {
     if (could(name)) continue;
-    Note(
-        "WORKER_TRIED_AGAIN",
-        absl::StrCat(name, " takes part though it could not before (", *rehearsal_.WhyRefused(name),
-                     "): there are ", others, " other workers, and the job needs ",
-                     record_.spec().resources().workers().min()),
-        now);
+    Note("WORKER_TRIED_AGAIN",
+         absl::StrCat(name, " takes part though it could not before (", *warm_up_.WhyRefused(name),
+                      "): there are ", others, " other workers, and the job needs ",
+                      record_.spec().resources().workers().min()),
+         now);
   }
 }
 
@@ -463,7 +462,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     if (state() == v1::RECOVERING) return SendWanted(name, now);
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
       // A failure of this member alone is not the job's fault, so the others continue.
-      if (!verdict->recoverable && (rehearsal_.WhyRefused(name) != nullptr || IsSpare(name))) {
+      if (!verdict->recoverable && (warm_up_.WhyRefused(name) != nullptr || IsSpare(name))) {
         verdict->recoverable = true;
         verdict->lost = name;
         verdict->is_there = true;
@@ -526,25 +525,25 @@ void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, ab
 }
 
 void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report, absl::Time now) {
-  Rehearsal::Heard heard = rehearsal_.Take(name, report, now);
-  if (heard == Rehearsal::Heard::kPrepared) {
+  WarmUp::Heard heard = warm_up_.Take(name, report, now);
+  if (heard == WarmUp::Heard::kPrepared) {
     const std::string difference = DifferenceOfData(members_, name, report->dataset());
     if (!difference.empty()) {
-      rehearsal_.Refuse(name, difference);
-      heard = Rehearsal::Heard::kFailed;
+      warm_up_.Refuse(name, difference);
+      heard = WarmUp::Heard::kFailed;
     }
   }
   switch (heard) {
-    case Rehearsal::Heard::kNothing:
-    case Rehearsal::Heard::kPrepared:
+    case WarmUp::Heard::kNothing:
+    case WarmUp::Heard::kPrepared:
       return;
-    case Rehearsal::Heard::kSilence:
-      return TellRehearsal(name);
-    case Rehearsal::Heard::kFailed:
+    case WarmUp::Heard::kSilence:
+      return SendWarmUp(name);
+    case WarmUp::Heard::kFailed:
       Note("WORKER_CANNOT_JOIN",
-           absl::StrCat("the job goes on without ", name, ": ", *rehearsal_.WhyRefused(name)), now);
+           absl::StrCat("the job goes on without ", name, ": ", *warm_up_.WhyRefused(name)), now);
       break;
-    case Rehearsal::Heard::kOutsider:
+    case WarmUp::Heard::kOutsider:
       break;
   }
   Send(name, ReleaseDirective());
@@ -552,12 +551,12 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
   effects_.directives.back().directive.set_generation(report->generation());
 }
 
-void Job::TellRehearsal(const std::string& name) {
+void Job::SendWarmUp(const std::string& name) {
   v1::Directive directive;
   directive.set_job(JobIdOf(record_.name()));
   directive.set_generation(record_.generation());
   directive.mutable_prepare();
-  effects_.directives.push_back({name, std::move(directive), rehearsal_.plan()});
+  effects_.directives.push_back({name, std::move(directive), warm_up_.plan()});
 }
 
 void Job::Reattached(const std::string& member) { members_.Reattached(member); }
@@ -574,7 +573,7 @@ void Job::Suspect(absl::Time now) {
 }
 
 void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
-  rehearsal_.Remove(name);
+  warm_up_.Remove(name);
   if (!Uses(name)) return;
   Judge(judge_.Lost(name, why, members_, record_.progress().step()), now);
 }
@@ -683,14 +682,14 @@ bool Job::TakesMoreWorkers(absl::Time now) const {
   return MayChangeWorkers(now) && plan_->workers_size() < WorkersMax();
 }
 
-void Job::Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
-  rehearsal_.Begin(std::move(plan), newcomers, now);
+void Job::BeginWarmUp(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
+  warm_up_.Begin(std::move(plan), newcomers, now);
   Note(
       "WORKERS_PREPARE",
       absl::StrCat(absl::StrJoin(newcomers, ", "), newcomers.size() == 1 ? " prepares" : " prepare",
                    " to join; the job goes on meanwhile"),
       now);
-  for (const std::string& name : newcomers) TellRehearsal(name);
+  for (const std::string& name : newcomers) SendWarmUp(name);
 }
 
 void Job::LetWorkersJoin(absl::Time now) {
@@ -729,7 +728,7 @@ void Job::LetReplicasJoin(absl::Time now) {
 }
 
 void Job::MemberLeaves(const std::string& name, absl::Time now) {
-  rehearsal_.Remove(name);  // its next report gets a Release
+  warm_up_.Remove(name);  // its next report gets a Release
   if (!Uses(name)) return;
   if (members_.SetLeaving(name)) {
     Note("MEMBER_LEAVES", absl::StrCat(name, " wants to end: the job goes on without it"), now);
@@ -835,9 +834,9 @@ void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
   const std::string& member = verdict.lost;
   members_.SetLost(member);
   if (!verdict.refusal.empty()) {
-    const bool rehearses = members_.at(member).is_worker() && Interruption::CanCarry(*plan_);
-    rehearsal_.Refuse(member, verdict.refusal,
-                      rehearses ? absl::InfiniteFuture() : now + verdict.refused_for);
+    const bool warms_up = members_.at(member).is_worker() && Interruption::CanCarry(*plan_);
+    warm_up_.Refuse(member, verdict.refusal,
+                    warms_up ? absl::InfiniteFuture() : now + verdict.refused_for);
   }
   // The job counts its memory as free from now on, so the member must release it.
   if (verdict.is_there) Send(member, ReleaseDirective());
@@ -992,7 +991,7 @@ void Job::BeginRunning(absl::Time now) {
   }
   record_.mutable_progress()->set_total_steps(*total);
   members_.Began();
-  for (const v1::PlanWorker& worker : plan_->workers()) rehearsal_.Forgive(worker.member());
+  for (const v1::PlanWorker& worker : plan_->workers()) warm_up_.Forgive(worker.member());
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total, changed),
        now);
   running_since_ = now;
@@ -1130,7 +1129,7 @@ std::string Job::WhoOwesSnapshot() const {
 
 void Job::WentOn(absl::Time now) {
   JobDeadlines::StoodStill(record_, now - std::exchange(ticked_, now), now);
-  rehearsal_.WentOn(now);
+  warm_up_.WentOn(now);
   members_.WentOn(now);
   judge_.WentOn(now);
   interruption_.WentOn(now);
@@ -1157,11 +1156,11 @@ void Job::Tick(bool writing, absl::Time now) {
       return Fail(failure->reason, failure->message, now);
     }
   }
-  rehearsal_.ForgiveInTime(now);
-  if (const std::string stalled = rehearsal_.TakeStalled(now); !stalled.empty()) {
+  warm_up_.ForgiveInTime(now);
+  if (const std::string stalled = warm_up_.TakeStalled(now); !stalled.empty()) {
     Note("WORKER_CANNOT_JOIN",
          absl::StrCat("the job goes on without ", stalled, ", which has shown no progress for ",
-                      absl::FormatDuration(Rehearsal::kStallMax)),
+                      absl::FormatDuration(WarmUp::kStallMax)),
          now);
   }
   CheckDeadline(now);

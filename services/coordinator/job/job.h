@@ -23,7 +23,7 @@
 #include "services/coordinator/job/recovery/failure_judge.h"
 #include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/job/recovery/job_members.h"
-#include "services/coordinator/job/recovery/rehearsal.h"
+#include "services/coordinator/job/recovery/warm_up.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/progress_ledger.h"
 
@@ -118,9 +118,9 @@ class Job {
   std::vector<std::string> MissingSinceRestart(absl::Time now) const;
   // Whether the job can use more workers, and has run long enough to be halted for them.
   bool TakesMoreWorkers(absl::Time now) const;
-  // Starts a warm-up of `newcomers` for the next generation with `plan`. See Rehearsal.
-  void Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
-  const Rehearsal& rehearsal() const { return rehearsal_; }
+  // Starts a warm-up of `newcomers` for the next generation with `plan`. See WarmUp.
+  void BeginWarmUp(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
+  const WarmUp& warm_up() const { return warm_up_; }
   // Halts the job for a generation with these workers. Requires: TakesMoreWorkers(now).
   void LetWorkersJoin(absl::Time now);
   // Number of workers that the job can release for another job: those above workers.min, if the job
@@ -168,7 +168,7 @@ class Job {
   // The member has a new stream: directives that were sent on the old one may be lost.
   void Reattached(const std::string& member);
   // Another process has the member's name now: readmits it.
-  void Replaced(const std::string& member) { rehearsal_.Forgive(member); }
+  void Replaced(const std::string& member) { warm_up_.Forgive(member); }
   // The records before `durable` are on the disk. Workers may forget them, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);
@@ -289,7 +289,7 @@ class Job {
   bool IsSpare(const std::string& name) const;
   void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
   void ReportOfOutsider(const std::string& name, const v1::JobReport* report, absl::Time now);
-  void TellRehearsal(const std::string& name);
+  void SendWarmUp(const std::string& name);
 
   void Advance(absl::Time now);
   bool IsOrigin(int64_t step) const;
@@ -312,7 +312,7 @@ class Job {
   Effects effects_;
 
   Interruption interruption_;
-  Rehearsal rehearsal_;
+  WarmUp warm_up_;
   absl::Time ticked_;  // of the last Tick() or WentOn()
   absl::Time running_since_ = absl::InfiniteFuture();
   // Set while a member leaves that the job cannot do without. The member goes after a checkpoint of

@@ -163,7 +163,7 @@ void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
     }
   }
   for (JobRegistry::Entry* entry : turn.Active()) {
-    const bool expected = entry->job.Uses(member) || entry->job.rehearsal().Has(member);
+    const bool expected = entry->job.Uses(member) || entry->job.warm_up().Has(member);
     const bool silent = expected && !newest.by_job.contains(JobIdOf(entry->job.record().name()));
     if (!silent) continue;
     // The member no longer serves a job that it does not report.

@@ -132,18 +132,18 @@ TEST_F(FleetDeskTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
     auto plan = std::make_shared<v1::JobPlan>();
     plan->set_generation(1);
     entry.job.Schedule(plan, now_);
-    entry.job.Rehearse(*plan, {"w-1"}, now_);
-    v1::JobPlan rehearsed;
-    ASSERT_TRUE(rehearsed.ParseFromString(*entry.job.rehearsal().plan()));
+    entry.job.BeginWarmUp(*plan, {"w-1"}, now_);
+    v1::JobPlan warmed_up;
+    ASSERT_TRUE(warmed_up.ParseFromString(*entry.job.warm_up().plan()));
     v1::JobReport report;
     report.set_state(v1::MEMBER_FAILED);
-    report.set_rehearsal(rehearsed.rehearsal());
+    report.set_rehearsal(warmed_up.rehearsal());
     entry.job.Report("w-1", &report, now_);
     turn.Perform(entry, {.plan = std::move(plan)});
   }
   const auto refuses = [&] {
     JobRegistry::Turn turn(registry_.get());
-    return turn.FindNumber(number)->job.rehearsal().WhyRefused("w-1") != nullptr;
+    return turn.FindNumber(number)->job.warm_up().WhyRefused("w-1") != nullptr;
   };
   EXPECT_TRUE(refuses());
   hello.set_ordinal(fleet_->members().at("w-1").ordinal);

@@ -20,7 +20,7 @@ namespace muster {
 // dispatcher, which chooses the members of a recovering job.
 //
 // Pure: the caller passes the time. Copyable. Not thread-safe.
-class Rehearsal {
+class WarmUp {
  public:
   // A worker without progress for this long has failed its warm-up.
   static constexpr absl::Duration kStallMax = absl::Minutes(10);
@@ -28,7 +28,7 @@ class Rehearsal {
   static constexpr absl::Duration kResend = absl::Seconds(2);
 
   // Requires: members know no warm-up with the number `first_number` or a later one.
-  explicit Rehearsal(uint64_t first_number) : next_number_(first_number) {}
+  explicit WarmUp(uint64_t first_number) : next_number_(first_number) {}
 
   // Starts a warm-up of these workers of `plan`, which replaces the present warm-up. Requires: the
   // generation of `plan` is the running one.

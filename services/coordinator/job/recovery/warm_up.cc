@@ -1,4 +1,4 @@
-#include "services/coordinator/job/recovery/rehearsal.h"
+#include "services/coordinator/job/recovery/warm_up.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace muster {
 
-void Rehearsal::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
+void WarmUp::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
   number_ = next_number_++;
   plan.set_rehearsal(number_);
   plan_ = std::make_shared<const std::string>(plan.SerializeAsString());
@@ -15,28 +15,28 @@ void Rehearsal::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomer
   for (const std::string& name : newcomers) members_[name] = {.advanced = now, .told = now};
 }
 
-void Rehearsal::End() {
+void WarmUp::End() {
   members_.clear();
   for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;
   plan_.reset();
 }
 
-void Rehearsal::Forget() {
+void WarmUp::Forget() {
   End();
   refusals_.clear();
 }
 
-bool Rehearsal::Refused(const std::string& member) const {
+bool WarmUp::Refused(const std::string& member) const {
   const auto refusal = refusals_.find(member);
   return refusal != refusals_.end() && refusal->second.in_this_generation;
 }
 
-const std::string* Rehearsal::WhyRefused(const std::string& member) const {
+const std::string* WarmUp::WhyRefused(const std::string& member) const {
   const auto refusal = refusals_.find(member);
   return refusal == refusals_.end() ? nullptr : &refusal->second.why;
 }
 
-Rehearsal::State Rehearsal::Of(const std::vector<std::string>& newcomers) const {
+WarmUp::State WarmUp::Of(const std::vector<std::string>& newcomers) const {
   const bool same = newcomers.size() == members_.size() &&
                     std::ranges::all_of(newcomers, [this](const auto& name) { return Has(name); });
   if (!same || members_.empty()) return State::kNone;
@@ -45,14 +45,13 @@ Rehearsal::State Rehearsal::Of(const std::vector<std::string>& newcomers) const 
   return all_prepared ? State::kDone : State::kUnderWay;
 }
 
-std::vector<std::string> Rehearsal::members() const {
+std::vector<std::string> WarmUp::members() const {
   std::vector<std::string> names;
   for (const auto& [name, member] : members_) names.push_back(name);
   return names;
 }
 
-Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* report,
-                                 absl::Time now) {
+WarmUp::Heard WarmUp::Take(const std::string& name, const v1::JobReport* report, absl::Time now) {
   const auto found = members_.find(name);
   if (found == members_.end()) return report == nullptr ? Heard::kNothing : Heard::kOutsider;
   Member& member = found->second;
@@ -75,16 +74,16 @@ Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* r
   return Heard::kPrepared;
 }
 
-void Rehearsal::Refuse(const std::string& member, const std::string& why, absl::Time until) {
+void WarmUp::Refuse(const std::string& member, const std::string& why, absl::Time until) {
   members_.erase(member);
   refusals_[member] = {.why = why, .until = until};
 }
 
-void Rehearsal::ForgiveInTime(absl::Time now) {
+void WarmUp::ForgiveInTime(absl::Time now) {
   absl::erase_if(refusals_, [now](const auto& entry) { return entry.second.until <= now; });
 }
 
-std::string Rehearsal::TakeStalled(absl::Time now) {
+std::string WarmUp::TakeStalled(absl::Time now) {
   for (const auto& [name, member] : members_) {
     if (member.prepared || now - member.advanced < kStallMax) continue;
     const std::string stalled = name;
@@ -94,7 +93,7 @@ std::string Rehearsal::TakeStalled(absl::Time now) {
   return "";
 }
 
-void Rehearsal::WentOn(absl::Time now) {
+void WarmUp::WentOn(absl::Time now) {
   for (auto& [name, member] : members_) member.advanced = now;
 }
 
