@@ -14,7 +14,7 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/job_state.h"
-#include "services/coordinator/job/recovery/interruption.h"
+#include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/store/sqlite_store.h"
 
 namespace muster {
@@ -45,7 +45,7 @@ CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
     case v1::RUNNING: {
       const int64_t has = job.record().workers_size();
       // If the number of workers cannot change, the job can neither release nor accept one.
-      if (job.plan() == nullptr || !Interruption::CanCarry(*job.plan()))
+      if (job.plan() == nullptr || !Recovery::CanCarry(*job.plan()))
         return {.min = has, .max = has};
       return {.min = min, .max = max};
     }

@@ -28,7 +28,7 @@
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/job/job_state.h"
-#include "services/coordinator/job/recovery/interruption.h"
+#include "services/coordinator/job/recovery/recovery.h"
 #include "services/ps/ps_metrics.h"
 #include "tests/sim/halted_shards.h"
 #include "tests/sim/simulated_member.h"
@@ -391,7 +391,7 @@ class Simulation : public SimulatedWorld {
       if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) {
         ++outcome_.recoveries;
         // A recovery that makes no step backs off longer each time.
-        HealsIn(Interruption::Backoff(job->recovery(), job->spec().restart()));
+        HealsIn(Recovery::Backoff(job->recovery(), job->spec().restart()));
       }
       state_ = event.state();
     }

@@ -72,7 +72,7 @@ BUGS = [
      "const bool is_known = record.step() < steps_before_;", "const bool is_known = record.step() + 1 < steps_before_;"),
     ("a share of the batch is counted twice", "services/coordinator/dispatch/job_plan.cc",
      "worker.set_first_position(position);", "worker.set_first_position(rank == 1 ? position - 1 : position);"),
-    ("a recovering job is never given members again", "services/coordinator/job/recovery/interruption.cc",
+    ("a recovering job is never given members again", "services/coordinator/job/recovery/recovery.cc",
      "if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;",
      "if (!members.AllStopped() || now < resumes_not_before_ + absl::Minutes(5)) return std::nullopt;"),
     ("a recovery takes who could not warm up", "services/coordinator/dispatch/dispatcher.cc",

@@ -51,8 +51,8 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   if (state() == v1::PREPARING) judge_.BeginPreparing();
   if (record_.has_start_time()) members_.BeganBefore();
   const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
-  interruption_.BeginAfterRestart(
-      /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_) && !goes_back,
+  recovery_.BeginAfterRestart(
+      /*carries=*/state() == v1::RECOVERING && Recovery::CanCarry(*plan_) && !goes_back,
       /*halting_since=*/now + FailureJudge::kRestartGrace);
   running_since_ = now;
   judge_.BeginGrace(now);
@@ -177,7 +177,7 @@ void Job::SendWanted(const std::string& name, absl::Time now) {
                              .plan = *plan_,
                              .members = members_,
                              .checkpoints = checkpoints_,
-                             .interruption = interruption_});
+                             .recovery = recovery_});
   if (wanted && members_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
 }
 
@@ -208,8 +208,8 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   if (record_.has_recovery()) {  // the remaining workers have reported all steps
-    Interruption::NoteResumption(plan->first_step(), ledger_.steps_before(),
-                                 *record_.mutable_recovery());
+    Recovery::NoteResumption(plan->first_step(), ledger_.steps_before(),
+                             *record_.mutable_recovery());
   }
   // Reports from before a suspension may be lost if the coordinator restarted after it.
   const bool goes_on = state() == v1::RECOVERING || ledger_.steps_before() > 0;
@@ -298,7 +298,7 @@ absl::Status Job::Suspend(absl::Time now) {
     Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
     return absl::OkStatus();
   }
-  if (WaitsForMembers() && !interruption_.carries()) {
+  if (WaitsForMembers() && !recovery_.carries()) {
     Stopped(absl::StrCat("while it waited; it goes on from ", WhereItGoesOn(record_)), now);
     return absl::OkStatus();
   }
@@ -358,7 +358,7 @@ void Job::StopFor(const v1::StopCause& cause, absl::Time now) {
   *record_.mutable_stop_cause() = cause;
   const bool holds_steps = state() == v1::RUNNING ||
                            (state() == v1::PREPARING && plan_->carries() > 0) ||
-                           (state() == v1::RECOVERING && interruption_.carries());
+                           (state() == v1::RECOVERING && recovery_.carries());
   if (holds_steps) return RequestStop(cause.reason(), cause.message(), now);
   Stopped(record_.checkpoint().empty()
               ? "with nothing to save"
@@ -600,9 +600,9 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   // The loss of a leaving member does not count against max_restarts. A trained job keeps all
   // members until its last evaluation is made, so a member may end before it was allowed to leave.
   const bool has_left = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
-  const auto recovery = Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
+  const auto recovery = Recovery::Count(record_.recovery(), restart, ledger_.steps_before());
   if (!recovery && !has_left) {
-    const int max = Interruption::RecoveriesMax(restart);
+    const int max = Recovery::RecoveriesMax(restart);
     const std::string& why = verdict.message;
     return Fail(verdict.reason,
                 max == 0 ? why
@@ -613,12 +613,12 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   }
   const bool was_preparing = state() == v1::PREPARING;
   if (!verdict.lost.empty()) Lose(verdict, now);
-  const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
+  const bool carries = Recovery::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
   Halting halting{.carries = carries, .lost = verdict.lost};
   if (!has_left) {
     *record_.mutable_recovery() = *recovery;
-    halting.backoff = Interruption::Backoff(*recovery, restart);
+    halting.backoff = Recovery::Backoff(*recovery, restart);
   }
   HaltGeneration(halting, verdict.reason, verdict.message, now);
 }
@@ -635,7 +635,7 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
   std::optional<v1::Role> lost;
   if (!halting.lost.empty()) lost = members_.at(halting.lost).is_worker() ? v1::WORKER : v1::PS;
   effects_.recoveries.push_back({.reason = reason, .lost = lost});
-  interruption_.Begin(halting.carries, halting.backoff, now);
+  recovery_.Begin(halting.carries, halting.backoff, now);
   Move(v1::RECOVERING, reason, message, now);
   NoteStopped(now);
   SendWantedToAll(now);
@@ -653,18 +653,18 @@ std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
                             return !members_.at(name).is_worker();
                           }) > 1;
   const bool goes_on = std::ranges::all_of(missing, [this](const std::string& name) {
-    return Interruption::CanDoWithout(*plan_, members_, name);
+    return Recovery::CanDoWithout(*plan_, members_, name);
   });
   // One recovery more may be one too many: then the job would fail without them.
   const bool may_recover =
-      Interruption::Count(record_.recovery(), record_.spec().restart(), ledger_.steps_before())
+      Recovery::Count(record_.recovery(), record_.spec().restart(), ledger_.steps_before())
           .has_value();
   if (several_ps || !goes_on || !may_recover) return {};
   return missing;
 }
 
 bool Job::MayChangeWorkers(absl::Time now) const {
-  return state() == v1::RUNNING && Interruption::CanCarry(*plan_) &&
+  return state() == v1::RUNNING && Recovery::CanCarry(*plan_) &&
          now - running_since_ >= kJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
          !members_.AnyWorkerDone();
 }
@@ -748,7 +748,7 @@ void Job::LetLeave(absl::Time now) {
   if (leaving.empty()) return;
   if (checkpoints_.committed_step() == total_steps()) return;  // the job is trained and saved
   for (const std::string& name : leaving) {
-    if (!Interruption::CanDoWithout(*plan_, members_, name)) continue;
+    if (!Recovery::CanDoWithout(*plan_, members_, name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
     return HaltGeneration(
         {.carries = true, .lost = name}, "MEMBER_LEAVES",
@@ -772,7 +772,7 @@ void Job::LetLeave(absl::Time now) {
 void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && ledger_.all_durable();
-  if (!waits || !all_told || !interruption_.carries()) return;
+  if (!waits || !all_told || !recovery_.carries()) return;
   const Departures departures = DeparturesOf(*plan_, members_);
   for (const std::string& name : departures.at_once) {
     Tell("MEMBER_LEAVES", absl::StrCat(name, " leaves; the replicas of its shards are held"), now);
@@ -788,7 +788,7 @@ void Job::SaveHalted(int64_t step, absl::Time now) {
   if (IsSaved(step)) {
     Tell("MEMBER_LEAVES", absl::StrCat(leaves, "the job goes on from ", WhereItGoesOn(record_)),
          now);
-    interruption_.LoseShards();
+    recovery_.LoseShards();
     return SendWantedToAll(now);
   }
   if (!checkpoints_.AskHalted(step, now)) return;
@@ -803,7 +803,7 @@ bool Job::WaitsForMembers() const {
 // Returns the version at which the job can be stopped without a recovery, or nullopt.
 std::optional<int64_t> Job::StopsHaltedAt() const {
   if (!RecoversToStop() || !WaitsForMembers()) return std::nullopt;
-  if (!interruption_.carries() || !members_.AllStopped()) return std::nullopt;
+  if (!recovery_.carries() || !members_.AllStopped()) return std::nullopt;
   const auto in_place = ShardsInPlace(*plan_, members_);
   return in_place ? std::optional(in_place->first_step) : std::nullopt;
 }
@@ -834,7 +834,7 @@ void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
   const std::string& member = verdict.lost;
   members_.SetLost(member);
   if (!verdict.refusal.empty()) {
-    const bool warms_up = members_.at(member).is_worker() && Interruption::CanCarry(*plan_);
+    const bool warms_up = members_.at(member).is_worker() && Recovery::CanCarry(*plan_);
     warm_up_.Refuse(member, verdict.refusal,
                     warms_up ? absl::InfiniteFuture() : now + verdict.refused_for);
   }
@@ -844,12 +844,12 @@ void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
     ledger_.Lose(members_.at(member).rank);
   } else {
     checkpoints_.Stop();
-    if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) interruption_.LoseShards();
+    if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) recovery_.LoseShards();
   }
 }
 
 void Job::NoteStopped(absl::Time now) {
-  if (!interruption_.NoteStopped(*plan_, members_, now)) return;
+  if (!recovery_.NoteStopped(*plan_, members_, now)) return;
   checkpoints_.Stop();
   SendWantedToAll(now);
 }
@@ -858,12 +858,12 @@ bool Job::SavesHalted() const { return checkpoints_.asking() || StopsHaltedAt();
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   if (state() != v1::RECOVERING || !ledger_.all_durable() || SavesHalted()) return std::nullopt;
-  return interruption_.ResumesAt(*plan_, members_, now);
+  return recovery_.ResumesAt(*plan_, members_, now);
 }
 
 absl::Time Job::WaitsForFilesSince() const {
   if (state() != v1::RECOVERING || SavesHalted()) return absl::InfiniteFuture();
-  return interruption_.StandsReadySince(members_);
+  return recovery_.StandsReadySince(members_);
 }
 
 // ---------------------------------------------------------------- records
@@ -1132,7 +1132,7 @@ void Job::WentOn(absl::Time now) {
   warm_up_.WentOn(now);
   members_.WentOn(now);
   judge_.WentOn(now);
-  interruption_.WentOn(now);
+  recovery_.WentOn(now);
 }
 
 void Job::Tick(bool writing, absl::Time now) {
@@ -1145,7 +1145,7 @@ void Job::Tick(bool writing, absl::Time now) {
       .first_step = plan_->first_step(),
       .step = record_.progress().step(),
       .halting_since =
-          state() == v1::RECOVERING ? interruption_.halting_since() : absl::InfiniteFuture()};
+          state() == v1::RECOVERING ? recovery_.halting_since() : absl::InfiniteFuture()};
   if (state() == v1::RUNNING && checkpoints_.awaiting() && checkpoints_.asking() && !writing) {
     situation.mute = WhoOwesSnapshot();
     situation.asked_step = checkpoints_.asked_step();
@@ -1164,7 +1164,7 @@ void Job::Tick(bool writing, absl::Time now) {
          now);
   }
   CheckDeadline(now);
-  const bool holds_nothing = RecoversToStop() && !interruption_.carries();
+  const bool holds_nothing = RecoversToStop() && !recovery_.carries();
   if (holds_nothing && (record_.has_stop_cause() || WaitsForMembers())) {
     StopWithoutShards("no ps holds it any more", now);
   }

@@ -21,8 +21,8 @@
 #include "services/coordinator/job/job_deadlines.h"
 #include "services/coordinator/job/non_finite_watch.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
-#include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/job/recovery/job_members.h"
+#include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/job/recovery/warm_up.h"
 #include "services/coordinator/records/metrics_log.h"
 #include "services/coordinator/records/progress_ledger.h"
@@ -94,10 +94,10 @@ class Job {
 
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
-  using Resumption = Interruption::Resumption;
+  using Resumption = Recovery::Resumption;
   // Whether its ps must keep their shards. False only if the job recovers from a checkpoint.
   // Requires: active().
-  bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
+  bool KeepsShards() const { return state() != v1::RECOVERING || recovery_.carries(); }
   // Whether its ps have memory reserved for it. They have it at least until all members stopped.
   bool HoldsMemory() const { return KeepsShards() || !members_.AllStopped(); }
   // Returns the resume point. Returns nullopt if the job is not RECOVERING, a member has not
@@ -311,7 +311,7 @@ class Job {
   NonFiniteWatch non_finite_;
   Effects effects_;
 
-  Interruption interruption_;
+  Recovery recovery_;
   WarmUp warm_up_;
   absl::Time ticked_;  // of the last Tick() or WentOn()
   absl::Time running_since_ = absl::InfiniteFuture();

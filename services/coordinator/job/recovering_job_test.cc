@@ -12,7 +12,7 @@
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/non_finite_watch.h"
 #include "services/coordinator/job/recovery/failure_judge.h"
-#include "services/coordinator/job/recovery/interruption.h"
+#include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/testing/job_fixture.h"
 
 namespace muster::recovering_job_test {
@@ -913,7 +913,7 @@ TEST_F(RecoveringJobTest, RecoveriesWithoutANewStepBackOffAndThenFailTheJob) {
     EXPECT_EQ(job_.ResumesAt(now_).has_value(), i == 0);
     now_ += backoff;
     GoOn();
-    backoff = i == 0 ? Interruption::kFirstBackoff : 2 * backoff;
+    backoff = i == 0 ? Recovery::kFirstBackoff : 2 * backoff;
   }
   job_.MemberLost("w-1", "crashed", now_);
   EXPECT_EQ(job_.state(), v1::FAILED);
@@ -938,7 +938,7 @@ TEST_F(RecoveringJobTest, RepeatedStepsAreCountedOnceTheResumePointIsKnown) {
   job_.MemberLost("p-0", "crashed", now_);
   EXPECT_FALSE(job_.record().recovery().has_resumed_step());
   for (const char* name : {"w-0", "w-1", "p-1"}) job_.Report(name, nullptr, now_);
-  now_ += Interruption::kFirstBackoff;
+  now_ += Recovery::kFirstBackoff;
   TakeEffects();
   Schedule(5, "jobs/net-1/checkpoints/5");
   EXPECT_EQ(job_.record().recovery().resumed_step(), 5);
@@ -974,7 +974,7 @@ TEST_F(RecoveringJobTest, AMemberLostDuringARecoveryInPlaceHaltsTheShardsAgain) 
   job_.Report("w-0", nullptr, now_);
   SayHalted("p-0", 5, 5);
   SayHalted("p-1", 5, 5);
-  now_ += Interruption::kFirstBackoff;
+  now_ += Recovery::kFirstBackoff;
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 

@@ -76,7 +76,7 @@ std::optional<v1::Directive> WantedDirective(const std::string& name, const Want
     return directive;
   }
   if (job.state == v1::RECOVERING) {
-    std::optional<v1::Directive> wanted = job.interruption.WantedOf(member, job.plan);
+    std::optional<v1::Directive> wanted = job.recovery.WantedOf(member, job.plan);
     return wanted || !member.holds() ? wanted : SnapshotDirective(name, job);
   }
   if (job.state != v1::RUNNING || !member.serving) return std::nullopt;

@@ -9,8 +9,8 @@
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/coordinator/job/checkpoint_policy.h"
-#include "services/coordinator/job/recovery/interruption.h"
 #include "services/coordinator/job/recovery/job_members.h"
+#include "services/coordinator/job/recovery/recovery.h"
 
 namespace muster {
 
@@ -28,7 +28,7 @@ struct WantingJob {
   const v1::JobPlan& plan;
   const JobMembers& members;
   const CheckpointPolicy& checkpoints;
-  const Interruption& interruption;
+  const Recovery& recovery;
 };
 
 // Returns the directive for `member`, by its last report. nullopt if it does what it should, or if

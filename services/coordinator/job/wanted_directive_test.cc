@@ -48,7 +48,7 @@ class WantedDirectiveTest : public ::testing::Test {
                                   .plan = plan_,
                                   .members = members_,
                                   .checkpoints = checkpoints_,
-                                  .interruption = interruption_});
+                                  .recovery = recovery_});
   }
   v1::Directive::KindCase Kind(const std::string& name) const {
     const auto wanted = Wanted(name);
@@ -61,7 +61,7 @@ class WantedDirectiveTest : public ::testing::Test {
   v1::JobPlan plan_;
   JobMembers members_;
   CheckpointPolicy checkpoints_{/*first_snapshot=*/1, /*committed_step=*/-1};
-  Interruption interruption_;
+  Recovery recovery_;
 };
 
 TEST_F(WantedDirectiveTest, AMemberWithoutTheGenerationPreparesItWhileTheJobPrepares) {
@@ -131,7 +131,7 @@ TEST_F(WantedDirectiveTest, EveryShardGetsASnapshotDirectiveUntilItAnswers) {
 
 TEST_F(WantedDirectiveTest, ARunningMemberOfARecoveringJobIsHaltedBeforeASnapshot) {
   state_ = v1::RECOVERING;
-  interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
+  recovery_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
   Report("p-0", v1::MEMBER_RUNNING);
   ASSERT_TRUE(checkpoints_.AskHalted(7, kNow));
   EXPECT_EQ(Kind("p-0"), v1::Directive::kHalt);
@@ -139,7 +139,7 @@ TEST_F(WantedDirectiveTest, ARunningMemberOfARecoveringJobIsHaltedBeforeASnapsho
 
 TEST_F(WantedDirectiveTest, TheReplicaOfALostShardIsSavedByItsPs) {
   state_ = v1::RECOVERING;
-  interruption_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
+  recovery_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
   for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) Report(name, v1::MEMBER_HALTED);
   ASSERT_TRUE(checkpoints_.AskHalted(7, kNow));
   ASSERT_EQ(Kind("p-0"), v1::Directive::kSnapshot);

@@ -20,7 +20,7 @@ namespace muster {
 // the accessors describe the last one.
 //
 // Pure: the caller passes the time. Not thread-safe.
-class Interruption {
+class Recovery {
  public:
   // Default wait before the second recovery in a row without a new step. It doubles with each.
   static constexpr absl::Duration kFirstBackoff = absl::Seconds(1);

@@ -1,4 +1,4 @@
-#include "services/coordinator/job/recovery/interruption.h"
+#include "services/coordinator/job/recovery/recovery.h"
 
 #include <glog/logging.h>
 
@@ -13,7 +13,7 @@ namespace muster {
 
 // All shards need a common version that each can step back to. They have one only if all chunks are
 // within a step of each other, at versions to which every worker contributed.
-bool Interruption::CanCarry(const v1::JobPlan& plan) {
+bool Recovery::CanCarry(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
   const bool is_bsp = sync.mode() == v1::BSP || sync.mode() == v1::SYNC_MODE_UNSPECIFIED;
   return is_bsp && sync.backup_workers() == 0;
@@ -21,8 +21,8 @@ bool Interruption::CanCarry(const v1::JobPlan& plan) {
 
 // A worker makes the second step of a generation only after all replicas hold the first one
 // (lib/shard/replication/replica_agreement.h).
-bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
-                                const std::string& name) {
+bool Recovery::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
+                            const std::string& name) {
   if (!CanCarry(plan)) return false;
   // The others cannot repeat the last steps without workers that are done.
   if (members.AnyWorkerDone()) return false;
@@ -31,12 +31,12 @@ bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& membe
   return CanHandOver(plan, members, name, /*filled_only=*/!all_filled);
 }
 
-int Interruption::RecoveriesMax(const v1::RestartSpec& policy) {
+int Recovery::RecoveriesMax(const v1::RestartSpec& policy) {
   return policy.has_max_restarts() ? policy.max_restarts() : kMaxRestartsDefault;
 }
 
-std::optional<v1::JobRecovery> Interruption::Count(v1::JobRecovery so_far,
-                                                   const v1::RestartSpec& policy, int64_t step) {
+std::optional<v1::JobRecovery> Recovery::Count(v1::JobRecovery so_far,
+                                               const v1::RestartSpec& policy, int64_t step) {
   const bool in_row = so_far.count() > 0 && step <= so_far.step();
   so_far.set_in_row(in_row ? so_far.in_row() + 1 : 1);
   so_far.set_step(step);
@@ -46,15 +46,14 @@ std::optional<v1::JobRecovery> Interruption::Count(v1::JobRecovery so_far,
   return so_far;
 }
 
-void Interruption::NoteResumption(int64_t first_step, int64_t made, v1::JobRecovery& recovery) {
+void Recovery::NoteResumption(int64_t first_step, int64_t made, v1::JobRecovery& recovery) {
   if (recovery.has_resumed_step()) return;
   const int64_t again = std::max(recovery.step(), made) - first_step;
   recovery.set_resumed_step(first_step);
   recovery.set_steps_again(recovery.steps_again() + std::max<int64_t>(0, again));
 }
 
-absl::Duration Interruption::Backoff(const v1::JobRecovery& recovery,
-                                     const v1::RestartSpec& policy) {
+absl::Duration Recovery::Backoff(const v1::JobRecovery& recovery, const v1::RestartSpec& policy) {
   if (recovery.in_row() <= 1) return absl::ZeroDuration();
   const absl::Duration first =
       policy.has_backoff() ? SpecDuration(policy.backoff()) : kFirstBackoff;
@@ -62,14 +61,14 @@ absl::Duration Interruption::Backoff(const v1::JobRecovery& recovery,
   return std::min(std::max(kBackoffMax, first), first * std::exp2(recovery.in_row() - 2));
 }
 
-void Interruption::Begin(bool carries, absl::Duration backoff, absl::Time now) {
+void Recovery::Begin(bool carries, absl::Duration backoff, absl::Time now) {
   carries_ = carries;
   halting_since_ = now;
   stopped_since_ = absl::InfiniteFuture();
   resumes_not_before_ = now + backoff;
 }
 
-bool Interruption::NoteStopped(const v1::JobPlan& plan, const JobMembers& members, absl::Time now) {
+bool Recovery::NoteStopped(const v1::JobPlan& plan, const JobMembers& members, absl::Time now) {
   if (!members.AllStopped()) return false;
   stopped_since_ = std::min(stopped_since_, now);
   if (!carries_ || ShardsHeld(plan, members)) return false;
@@ -77,9 +76,9 @@ bool Interruption::NoteStopped(const v1::JobPlan& plan, const JobMembers& member
   return true;
 }
 
-std::optional<Interruption::Resumption> Interruption::ResumesAt(const v1::JobPlan& plan,
-                                                                const JobMembers& members,
-                                                                absl::Time now) const {
+std::optional<Recovery::Resumption> Recovery::ResumesAt(const v1::JobPlan& plan,
+                                                        const JobMembers& members,
+                                                        absl::Time now) const {
   if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;
   Resumption resumption{.carries = carries_, .since = stopped_since_};
   if (!carries_) return resumption;
@@ -94,8 +93,8 @@ std::optional<Interruption::Resumption> Interruption::ResumesAt(const v1::JobPla
 // A member that has not started has nothing to report and holds nothing, so it is released at once.
 // Other members halt first, so that none of them delays the end of the links. A ps that is behind
 // prepares this generation first, because it still has the shards that continue in place.
-std::optional<v1::Directive> Interruption::WantedOf(const JobMembers::Member& member,
-                                                    const v1::JobPlan& plan) const {
+std::optional<v1::Directive> Recovery::WantedOf(const JobMembers::Member& member,
+                                                const v1::JobPlan& plan) const {
   if (member.lost) return std::nullopt;
   v1::Directive release, directive;
   release.mutable_release();
