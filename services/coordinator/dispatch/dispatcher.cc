@@ -70,16 +70,16 @@ std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   return holders;
 }
 
-// `resumption` is set for a recovering job. The evaluation at the checkpoint from which the job
+// `resume_point` is set for a recovering job. The evaluation at the checkpoint from which the job
 // started is not repeated.
-void Resume(const std::optional<Job::Resumption>& resumption, int64_t origin_step,
+void Resume(const std::optional<Job::ResumePoint>& resume_point, int64_t origin_step,
             int64_t evaluations_before, std::shared_ptr<const v1::JobPlan> before,
             PlanRequest& request) {
-  if (resumption && resumption->carries) {
+  if (resume_point && resume_point->carries) {
     request.carried = std::move(before);
-    request.shards = resumption->shards;
+    request.shards = resume_point->shards;
     request.restore.clear();
-    request.first_step = resumption->first_step;
+    request.first_step = resume_point->first_step;
   }
   request.evaluate_first =
       request.first_step > origin_step && evaluations_before <= request.first_step;
@@ -197,9 +197,9 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
     const absl::Time queued_since = entry->queued_since;
     absl::Time since = queued_since;
     if (entry->job.state() != v1::QUEUED) {
-      const std::optional<Job::Resumption> resumption = entry->job.ResumesAt(now);
-      if (!resumption || resumption->carries) continue;
-      since = resumption->since;
+      const std::optional<Job::ResumePoint> resume_point = entry->job.ResumesAt(now);
+      if (!resume_point || resume_point->carries) continue;
+      since = resume_point->since;
     }
     if (now - since < kFilesTakeMax) continue;  // usually the commit takes only a moment
     if (MayGiveUpWaiting(entry->job, now)) {
@@ -366,7 +366,7 @@ void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entr
 }
 
 RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
-                                   const Job::Resumption& resumption,
+                                   const Job::ResumePoint& resume_point,
                                    const absl::btree_map<std::string, AttachedMember>& members,
                                    const FreeMembers& free) const {
   const v1::Job& record = entry.job.record();
@@ -375,7 +375,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   auto unless_lost = [&](const std::string& member) -> std::string {
     const auto known = members.find(member);
     if (known == members.end() || !known->second.attached || !entry.job.Uses(member)) return "";
-    const bool is_kept = resumption.carries && known->second.hello.role() == v1::PS;
+    const bool is_kept = resume_point.carries && known->second.hello.role() == v1::PS;
     return known->second.leaving && !is_kept ? "" : member;
   };
   const v1::WorkerCount& workers = record.spec().resources().workers();
@@ -383,11 +383,11 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
       .number = record.number(),
       .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
       .workers_max = entry.job.WorkersMax(),
-      .settle_for_fewer = now - resumption.since >= kGatherTime &&
+      .settle_for_fewer = now - resume_point.since >= kGatherTime &&
                           now - start_ >= limits::kAttachBackoffMax + kConnectTime,
       // A job that recovers only to stop does not need an excluded worker: it stops without one.
       .tries_refused = !entry.job.RecoversToStop(),
-      .keeps_ps = resumption.carries};
+      .keeps_ps = resume_point.carries};
   const auto has_refused = [&](const std::string& name) {
     return entry.job.warm_up().WhyRefused(name) != nullptr;
   };
@@ -411,14 +411,14 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   }
   std::vector<std::string> holders(record.ps().begin(), record.ps().end());
   const v1::ResourceSpec& resources = record.spec().resources();
-  if (resumption.carries) {
-    holders = HoldersOf(resumption.shards);
+  if (resume_point.carries) {
+    holders = HoldersOf(resume_point.shards);
     job.ps_wanted = resources.ps_replication() > 1 ? resources.ps() : 0;
   }
   for (const std::string& ps : holders) job.ps.push_back(unless_lost(ps));
   // The previous generation may have had fewer ps, which held replicas.
   const bool has_ps = record.spec().sync().mode() != v1::ALLREDUCE;
-  while (!resumption.carries && has_ps && std::ssize(job.ps) < resources.ps()) {
+  while (!resume_point.carries && has_ps && std::ssize(job.ps) < resources.ps()) {
     job.ps.emplace_back();
   }
   AddNeeds(turn, entry, members, job);
@@ -453,16 +453,16 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   std::ranges::stable_sort(entries, std::greater<>(), [](const JobRegistry::Entry* entry) {
     return entry->job.record().spec().priority();
   });
-  std::vector<std::pair<JobRegistry::Entry*, Job::Resumption>> ready;
+  std::vector<std::pair<JobRegistry::Entry*, Job::ResumePoint>> ready;
   std::vector<RecoveringJob> early;  // jobs that cannot continue yet
   for (JobRegistry::Entry* entry : entries) {
     const Job& job = entry->job;
     if (job.state() != v1::RECOVERING || starting.contains(job.record().number())) continue;
-    std::optional<Job::Resumption> resumption = job.ResumesAt(now);
+    std::optional<Job::ResumePoint> resume_point = job.ResumesAt(now);
     // A checkpoint that is being committed is a better resume point. One that is still being
     // written will not complete, because the job does not run.
-    if (resumption && (resumption->carries || !entry->rounds.committing())) {
-      ready.emplace_back(entry, *std::move(resumption));
+    if (resume_point && (resume_point->carries || !entry->rounds.committing())) {
+      ready.emplace_back(entry, *std::move(resume_point));
     } else if (GoesOnSoon(job, now)) {
       early.push_back(DescribeHalted(turn, *entry, members, free));
     }
@@ -476,9 +476,9 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   std::vector<std::shared_ptr<const Start>> starts;
   std::vector<RecoveringJob> unplaced;  // that keep waiting
   std::vector<RecoveringJob> settled;   // that have waited for long
-  for (const auto& [entry, resumption] : ready) {
+  for (const auto& [entry, resume_point] : ready) {
     const v1::Job& record = entry->job.record();
-    RecoveringJob job = Describe(turn, *entry, resumption, members, free);
+    RecoveringJob job = Describe(turn, *entry, resume_point, members, free);
     // A job fills its ranks, but does not grow by workers that another job needs.
     const bool is_kept = kept_for_ != 0 && kept_for_ != record.number();
     if (is_kept || others_lack_workers || KeptFor(unplaced, free) != 0) limit_to_ranks(job);
@@ -494,7 +494,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
       } else if (MayGiveUpWaiting(entry->job, now)) {
         entry->job.StopWaiting(LackOf(job), now);
       } else {
-        if (now - resumption.since >= kGivesWayAfter) settled.push_back(job);
+        if (now - resume_point.since >= kGivesWayAfter) settled.push_back(job);
         unplaced.push_back(std::move(job));
       }
       turn.Perform(*entry);
@@ -503,7 +503,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     auto start = std::make_shared<Start>();
     start->number = record.number();
     start->revision = record.revision();
-    start->resumption = resumption;
+    start->resume_point = resume_point;
     for (const auto& name : placement->workers) start->workers.push_back(members.at(name).hello);
     for (const auto& name : placement->ps) start->ps.push_back(members.at(name).hello);
     starts.push_back(std::move(start));
@@ -783,7 +783,7 @@ void Dispatcher::Dispatch() {
   for (auto& start : starts) {
     starting_[start->number] = start;
     const bool reads_nothing = start->newcomers > 0 || start->seeks_replicas ||
-                               (start->resumption && start->resumption->carries);
+                               (start->resume_point && start->resume_point->carries);
     queues_[reads_nothing ? kCarried : kOthers].push_back(std::move(start));
   }
 }
@@ -823,7 +823,7 @@ void Dispatcher::Run(Lane lane) {
 
 JobRegistry::Entry* Dispatcher::FindUnchanged(JobRegistry::Turn& turn, const Start& start) const {
   JobRegistry::Entry* const entry = turn.FindNumber(start.number);
-  const v1::JobState state = start.resumption ? v1::RECOVERING : v1::QUEUED;
+  const v1::JobState state = start.resume_point ? v1::RECOVERING : v1::QUEUED;
   if (entry == nullptr || entry->job.state() != state) return nullptr;
   return entry->job.record().revision() == start.revision ? entry : nullptr;
 }
@@ -872,7 +872,7 @@ void Dispatcher::Carry(const Start& start) {
   MemoryByPs memory;
   absl::Status fault = request.status();
   if (request.ok()) {
-    Resume(start.resumption, origin.first_step, evaluations_before, before, *request);
+    Resume(start.resume_point, origin.first_step, evaluations_before, before, *request);
     std::optional<PlanRequest> without_replicas;
     if (request->carried != nullptr && record.spec().resources().ps_replication() > 1) {
       without_replicas = *request;
@@ -909,7 +909,7 @@ void Dispatcher::Carry(const Start& start) {
     return;
   }
   if (!may_start || !HasRoom(start, turn, memory)) {
-    if (start.resumption) {
+    if (start.resume_point) {
       entry->job.WaitFor(kWaitsForMemory, "memory of ps", registry_->Now());
       turn.Perform(*entry);
     }

@@ -74,7 +74,7 @@ class Dispatcher {
     std::vector<v1::Hello> workers;  // by rank
     std::vector<v1::Hello> ps;       // in plan order
     // Set for a recovering job. No other job starts from a halted generation.
-    std::optional<Job::Resumption> resumption = std::nullopt;
+    std::optional<Job::ResumePoint> resume_point = std::nullopt;
     // Not 0: no job starts. The last `newcomers` of `workers` warm up the next generation.
     int newcomers = 0;
     // True: no job starts either. If the next generation on these members would have more replicas,
@@ -97,7 +97,7 @@ class Dispatcher {
   std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
   // Describes a job for placement at this resume point.
   RecoveringJob Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
-                         const Job::Resumption& resumption,
+                         const Job::ResumePoint& resume_point,
                          const absl::btree_map<std::string, AttachedMember>& members,
                          const FreeMembers& free) const;
   // Describes a recovering job that cannot continue yet, because its members have not stopped or it

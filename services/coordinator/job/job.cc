@@ -208,8 +208,8 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   if (record_.has_recovery()) {  // the remaining workers have reported all steps
-    Recovery::NoteResumption(plan->first_step(), ledger_.steps_before(),
-                             *record_.mutable_recovery());
+    Recovery::NoteResumePoint(plan->first_step(), ledger_.steps_before(),
+                              *record_.mutable_recovery());
   }
   // Reports from before a suspension may be lost if the coordinator restarted after it.
   const bool goes_on = state() == v1::RECOVERING || ledger_.steps_before() > 0;
@@ -856,7 +856,7 @@ void Job::NoteStopped(absl::Time now) {
 
 bool Job::SavesHalted() const { return checkpoints_.asking() || StopsHaltedAt(); }
 
-std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
+std::optional<Job::ResumePoint> Job::ResumesAt(absl::Time now) const {
   if (state() != v1::RECOVERING || !ledger_.all_durable() || SavesHalted()) return std::nullopt;
   return recovery_.ResumesAt(*plan_, members_, now);
 }

@@ -94,7 +94,7 @@ class Job {
 
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
-  using Resumption = Recovery::Resumption;
+  using ResumePoint = Recovery::ResumePoint;
   // Whether its ps must keep their shards. False only if the job recovers from a checkpoint.
   // Requires: active().
   bool KeepsShards() const { return state() != v1::RECOVERING || recovery_.carries(); }
@@ -106,7 +106,7 @@ class Job {
   // It also returns nullopt while the halted shards are saved. For a leaving ps this ends
   // CheckpointPolicy::kPatience after the last write. To stop the job it ends after
   // CheckpointPolicy::kHaltedAttempts at the latest.
-  std::optional<Resumption> ResumesAt(absl::Time now) const;
+  std::optional<ResumePoint> ResumesAt(absl::Time now) const;
   // Returns the time since which only records that are not durable can keep a recovering job from
   // its resume point. A disk may never take these. A time in the future means that a wait that ends
   // by itself, such as the back-off, still lasts.

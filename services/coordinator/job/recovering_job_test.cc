@@ -92,13 +92,13 @@ class RecoveringJobTest : public JobTest {
   // Continues from the halted shards, or from the checkpoint, with all members.
   void GoOn() {
     TakeEffects();
-    const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-    ASSERT_TRUE(resumption.has_value());
-    Schedule(resumption->first_step, "", resumption->carries ? job_.plan() : nullptr,
-             resumption->shards);
-    ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, resumption->first_step);
+    const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+    ASSERT_TRUE(resume_point.has_value());
+    Schedule(resume_point->first_step, "", resume_point->carries ? job_.plan() : nullptr,
+             resume_point->shards);
+    ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, resume_point->first_step);
     ASSERT_EQ(job_.state(), v1::RUNNING);
-    ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, resumption->first_step);
+    ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, resume_point->first_step);
   }
 };
 
@@ -123,10 +123,10 @@ TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobContinuesAtTheStepOf
   SayHalted("p-0", 7, 8);
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
   SayHalted("p-1", 8, 9);
-  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_TRUE(resumption->carries);
-  EXPECT_EQ(resumption->first_step, 8);
+  const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_TRUE(resume_point->carries);
+  EXPECT_EQ(resume_point->first_step, 8);
   EXPECT_THAT(Sent(), IsEmpty());
 
   GoOn();
@@ -179,9 +179,9 @@ class RefusedJobTest : public RecoveringJobTest {
     return report;
   }
   void ScheduleAgain() {
-    const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-    ASSERT_TRUE(resumption.has_value());
-    Schedule(resumption->first_step, "", job_.plan(), resumption->shards);
+    const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+    ASSERT_TRUE(resume_point.has_value());
+    Schedule(resume_point->first_step, "", job_.plan(), resume_point->shards);
   }
 };
 
@@ -296,12 +296,12 @@ TEST_F(ReplicatedJobTest, AReplicaReplacesALostPsAtMostAStepBack) {
   TakeEffects();
   SayHalted("p-0", 7, 8, /*in_replica=*/7);
   EXPECT_THAT(Sent(), IsEmpty()) << "its shards are needed";
-  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_TRUE(resumption->carries);
-  EXPECT_EQ(resumption->first_step, 7);
-  ASSERT_EQ(resumption->shards.size(), 2u);
-  for (const v1::PlanShard& shard : resumption->shards) {
+  const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_TRUE(resume_point->carries);
+  EXPECT_EQ(resume_point->first_step, 7);
+  ASSERT_EQ(resume_point->shards.size(), 2u);
+  for (const v1::PlanShard& shard : resume_point->shards) {
     EXPECT_EQ(shard.member(), "p-0");
     EXPECT_FALSE(shard.has_backup());
   }
@@ -399,10 +399,10 @@ TEST_F(ReplicatedJobTest, AfterTheLossOfAWorkerReplicasContinueInPlace) {
   Report("w-0", v1::MEMBER_HALTED);
   SayHalted("p-0", 7, 8, /*in_replica=*/7);
   SayHalted("p-1", 7, 8, /*in_replica=*/8);
-  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_EQ(resumption->first_step, 7) << "all have it";
-  for (const v1::PlanShard& shard : resumption->shards) EXPECT_TRUE(shard.backup().carries());
+  const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_EQ(resume_point->first_step, 7) << "all have it";
+  for (const v1::PlanShard& shard : resume_point->shards) EXPECT_TRUE(shard.backup().carries());
 }
 
 TEST_F(ReplicatedJobTest, AJobWithoutReplicasReportsItAndIsHaltedForThem) {
@@ -847,10 +847,10 @@ TEST_F(RecoveringJobTest, ACheckpointThatAMemberFindsDamagedCausesARecovery) {
   EXPECT_EQ(job_.record().reason(), "CHECKPOINT_DAMAGED");
   for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) job_.Report(name, nullptr, now_);
 
-  const auto resumption = job_.ResumesAt(now_);
+  const auto resume_point = job_.ResumesAt(now_);
 
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_FALSE(resumption->carries);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_FALSE(resume_point->carries);
 }
 
 TEST_F(RecoveringJobTest, ABelievedAccusationCausesARecoveryWithAllMembers) {
@@ -1763,14 +1763,16 @@ TEST_F(ReplicatedJobTest, ALeavingPsHandsOverToTheReplicasOfItsShards) {
   SayHalted("p-0", 7, 8, /*in_replica=*/8);
   SayHalted("p-1", 7, 8, /*in_replica=*/8);
   EXPECT_THAT(Sent(), IsEmpty()) << "the shards of p-1 are needed until the next plan is stored";
-  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_TRUE(resumption->carries);
-  EXPECT_EQ(resumption->first_step, 8);
-  for (const v1::PlanShard& shard : resumption->shards) EXPECT_EQ(shard.member(), "p-0");
+  const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_TRUE(resume_point->carries);
+  EXPECT_EQ(resume_point->first_step, 8);
+  for (const v1::PlanShard& shard : resume_point->shards) EXPECT_EQ(shard.member(), "p-0");
 
-  PlanRequest request{
-      .job = job_.record(), .first_step = 8, .carried = job_.plan(), .shards = resumption->shards};
+  PlanRequest request{.job = job_.record(),
+                      .first_step = 8,
+                      .carried = job_.plan(),
+                      .shards = resume_point->shards};
   request.ps.emplace_back().set_member("p-0");
   request.ps[0].add_addresses("address");
   for (const char* name : {"w-0", "w-1"}) request.workers.emplace_back().set_member(name);
@@ -1838,10 +1840,10 @@ TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOver) {
   SayHalted("p-0", 7, 8, /*in_replica=*/7);
   SayHalted("p-1", 7, 8, /*in_replica=*/8);
   job_.MemberLeaves("p-1", now_);
-  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_EQ(resumption->first_step, 7);
-  for (const v1::PlanShard& shard : resumption->shards) {
+  const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_EQ(resume_point->first_step, 7);
+  for (const v1::PlanShard& shard : resume_point->shards) {
     EXPECT_EQ(shard.member(), "p-0");
     EXPECT_FALSE(shard.has_backup());
   }
@@ -1862,11 +1864,11 @@ TEST_F(ReplicatedJobTest, APsThatLeavesAWaitingJobIsReleasedIfReplicasRemain) {
   EXPECT_FALSE(job_.Uses("p-1"));
   job_.MemberLost("p-1", "it left the fleet", now_);
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
-  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_TRUE(resumption->carries);
-  EXPECT_EQ(resumption->first_step, 7);
-  for (const v1::PlanShard& shard : resumption->shards) EXPECT_EQ(shard.member(), "p-0");
+  const std::optional<Job::ResumePoint> resume_point = job_.ResumesAt(now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_TRUE(resume_point->carries);
+  EXPECT_EQ(resume_point->first_step, 7);
+  for (const v1::PlanShard& shard : resume_point->shards) EXPECT_EQ(shard.member(), "p-0");
 
   job_.MemberLeaves("p-0", now_);
   EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot"));

@@ -46,7 +46,7 @@ std::optional<v1::JobRecovery> Recovery::Count(v1::JobRecovery so_far,
   return so_far;
 }
 
-void Recovery::NoteResumption(int64_t first_step, int64_t made, v1::JobRecovery& recovery) {
+void Recovery::NoteResumePoint(int64_t first_step, int64_t made, v1::JobRecovery& recovery) {
   if (recovery.has_resumed_step()) return;
   const int64_t again = std::max(recovery.step(), made) - first_step;
   recovery.set_resumed_step(first_step);
@@ -76,18 +76,18 @@ bool Recovery::NoteStopped(const v1::JobPlan& plan, const JobMembers& members, a
   return true;
 }
 
-std::optional<Recovery::Resumption> Recovery::ResumesAt(const v1::JobPlan& plan,
-                                                        const JobMembers& members,
-                                                        absl::Time now) const {
+std::optional<Recovery::ResumePoint> Recovery::ResumesAt(const v1::JobPlan& plan,
+                                                         const JobMembers& members,
+                                                         absl::Time now) const {
   if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;
-  Resumption resumption{.carries = carries_, .since = stopped_since_};
-  if (!carries_) return resumption;
+  ResumePoint resume_point{.carries = carries_, .since = stopped_since_};
+  if (!carries_) return resume_point;
   // This cannot fail: NoteStopped() has checked it.
   std::optional<CarriedShards> carried = ShardsHeld(plan, members);
   CHECK(carried.has_value());
-  resumption.first_step = carried->first_step;
-  resumption.shards = std::move(carried->shards);
-  return resumption;
+  resume_point.first_step = carried->first_step;
+  resume_point.shards = std::move(carried->shards);
+  return resume_point;
 }
 
 // A member that has not started has nothing to report and holds nothing, so it is released at once.

@@ -42,7 +42,7 @@ class Recovery {
   // Notes that the recovery that was counted last ended: the job continues at `first_step`.
   // As far as members reported, it had made the steps before `made`. No-op if the recovery has a
   // resume point already.
-  static void NoteResumption(int64_t first_step, int64_t made, v1::JobRecovery& recovery);
+  static void NoteResumePoint(int64_t first_step, int64_t made, v1::JobRecovery& recovery);
   // Returns how many recoveries in a row the policy allows.
   static int RecoveriesMax(const v1::RestartSpec& policy);
   // Returns how long the recovery that was counted last waits. At most kBackoffMax, or the policy's
@@ -81,7 +81,7 @@ class Recovery {
   }
 
   // The resume point of the job.
-  struct Resumption {
+  struct ResumePoint {
     // True: the shards of the plan's generation continue in place at first_step. False: the job
     // continues from the last checkpoint, or from the beginning.
     bool carries = false;
@@ -90,8 +90,8 @@ class Recovery {
     absl::Time since;                   // when all members had stopped
   };
   // Returns nullopt while members have not stopped, or while the back-off lasts.
-  std::optional<Resumption> ResumesAt(const v1::JobPlan& plan, const JobMembers& members,
-                                      absl::Time now) const;
+  std::optional<ResumePoint> ResumesAt(const v1::JobPlan& plan, const JobMembers& members,
+                                       absl::Time now) const;
   // Returns the directive for a member of `plan`'s generation, which is over. nullopt if none.
   std::optional<v1::Directive> WantedOf(const JobMembers::Member& member,
                                         const v1::JobPlan& plan) const;

@@ -96,17 +96,17 @@ TEST_F(RecoveryTest, CountsRecoveriesInARowUntilTheJobMakesANewStep) {
 TEST_F(RecoveryTest, RepeatedStepsAddUpOverRecoveries) {
   v1::JobRecovery recovery;
   recovery.set_step(57);
-  Recovery::NoteResumption(/*first_step=*/50, /*made=*/55, recovery);
+  Recovery::NoteResumePoint(/*first_step=*/50, /*made=*/55, recovery);
   EXPECT_EQ(recovery.resumed_step(), 50);
   EXPECT_EQ(recovery.steps_again(), 7);
-  Recovery::NoteResumption(40, 58, recovery);
+  Recovery::NoteResumePoint(40, 58, recovery);
   EXPECT_EQ(recovery.resumed_step(), 50) << "a resumption after a suspension is no recovery";
 
   recovery.clear_resumed_step();
-  Recovery::NoteResumption(50, 58, recovery);
+  Recovery::NoteResumePoint(50, 58, recovery);
   EXPECT_EQ(recovery.steps_again(), 7 + 8) << "a member reported one more step";
   recovery.clear_resumed_step();
-  Recovery::NoteResumption(59, 59, recovery);
+  Recovery::NoteResumePoint(59, 59, recovery);
   EXPECT_EQ(recovery.steps_again(), 7 + 8);
   EXPECT_EQ(recovery.resumed_step(), 59);
 }
@@ -144,12 +144,12 @@ TEST_F(RecoveryTest, ResumesAtTheCommonVersionOnceAllMembersHaveStopped) {
   EXPECT_FALSE(recovery_.NoteStopped(plan_, members_, now_));
   EXPECT_FALSE(recovery_.ResumesAt(plan_, members_, now_).has_value()) << "the back-off lasts";
 
-  const auto resumption = recovery_.ResumesAt(plan_, members_, now_ + absl::Seconds(1));
+  const auto resume_point = recovery_.ResumesAt(plan_, members_, now_ + absl::Seconds(1));
 
-  ASSERT_TRUE(resumption.has_value());
-  EXPECT_TRUE(resumption->carries);
-  EXPECT_EQ(resumption->first_step, 7);
-  EXPECT_EQ(resumption->since, now_);
+  ASSERT_TRUE(resume_point.has_value());
+  EXPECT_TRUE(resume_point->carries);
+  EXPECT_EQ(resume_point->first_step, 7);
+  EXPECT_EQ(resume_point->since, now_);
 }
 
 TEST_F(RecoveryTest, ShardsThatAreTooFarApartAreReleased) {
