@@ -20,7 +20,7 @@
 #include "lib/text/byte_size.h"
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/dispatch/memory_check.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 
@@ -185,7 +185,7 @@ bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const 
 // After a restart, members must get the chance to reattach first. While the coordinator is
 // partitioned, it cannot know which members are available.
 bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
-  return now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
+  return now - start_ >= FailureDetector::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
 }
 
 // Handles jobs whose last checkpoint is still being committed. Suspended jobs, and jobs that lost
@@ -515,7 +515,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     if (!PlaceAgain(job, free)) unplaced.push_back(std::move(job));
   }
   kept_for_ = free.kept_for = KeptFor(unplaced, free);
-  const bool all_are_back = now - start_ >= FailureJudge::kRestartGrace && !fleet_->deaf();
+  const bool all_are_back = now - start_ >= FailureDetector::kRestartGrace && !fleet_->deaf();
   // The workers that one job releases may help several others.
   const bool one_does = std::ranges::any_of(
       entries, [](const JobRegistry::Entry* entry) { return entry->job.GivesWay(); });
@@ -557,7 +557,7 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
     for (const std::string& name : missing) {
       job.MemberLost(name,
                      absl::StrCat("it did not come back within ",
-                                  absl::FormatDuration(FailureJudge::kReturnTime),
+                                  absl::FormatDuration(FailureDetector::kReturnTime),
                                   " after the others, since the coordinator's restart, and the job "
                                   "can go on without it"),
                      now);

@@ -17,7 +17,7 @@
 #include "lib/text/byte_size.h"
 #include "services/coordinator/checkpoints/restore_choice.h"
 #include "services/coordinator/job/job.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/scheduling/plan_memory.h"
 #include "services/coordinator/testing/registry_fixture.h"
@@ -980,7 +980,7 @@ TEST_F(DispatcherTest, AJobThatWaitsTooLongFailsWithTheMembersThatItLacks) {
   now_ += absl::Seconds(100);
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::QUEUED) << "members may not have reattached yet";
-  now_ += FailureJudge::kRestartGrace;
+  now_ += FailureDetector::kRestartGrace;
 
   Dispatch();
 
@@ -1068,7 +1068,7 @@ TEST_F(RestartedDispatcherTest, AFreeWorkerReplacesAMissingOneBeforeTheGraceEnds
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("w-1");
   Attach("w-2");
-  now_ += FailureJudge::kReturnTime - absl::Milliseconds(1);
+  now_ += FailureDetector::kReturnTime - absl::Milliseconds(1);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RUNNING) << "w-1 may still reattach";
   now_ += absl::Milliseconds(1);
@@ -1089,7 +1089,7 @@ TEST_F(RestartedDispatcherTest, AFreeWorkerReplacesAMissingOneBeforeTheGraceEnds
 TEST_F(RestartedDispatcherTest, AMissingWorkerKeepsItsGraceIfNoWorkerIsFree) {
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("w-1");
-  now_ += FailureJudge::kRestartGrace - absl::Seconds(2);
+  now_ += FailureDetector::kRestartGrace - absl::Seconds(2);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
@@ -1098,7 +1098,7 @@ TEST_F(RestartedDispatcherTest, AMissingWorkerKeepsItsGraceIfItsLossWouldFailThe
   RunAndRestart(/*ps=*/1, /*max_restarts=*/0);
   ComeBackWithout("w-1");
   Attach("w-2");
-  now_ += FailureJudge::kReturnTime;
+  now_ += FailureDetector::kReturnTime;
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
@@ -1107,7 +1107,7 @@ TEST_F(RestartedDispatcherTest, AMissingPsKeepsItsGraceIfItsShardsHaveNoReplicas
   RunAndRestart(/*ps=*/1);
   ComeBackWithout("p-0");
   Attach("p-2");
-  now_ += FailureJudge::kReturnTime;
+  now_ += FailureDetector::kReturnTime;
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RUNNING);
 }
@@ -1115,7 +1115,7 @@ TEST_F(RestartedDispatcherTest, AMissingPsKeepsItsGraceIfItsShardsHaveNoReplicas
 TEST_F(RestartedDispatcherTest, AMissingPsWhoseShardsHaveReplicasIsGivenUp) {
   RunAndRestart(/*ps=*/2);
   ComeBackWithout("p-1");
-  now_ += FailureJudge::kReturnTime;
+  now_ += FailureDetector::kReturnTime;
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
@@ -1144,7 +1144,7 @@ class DispatcherStopTest : public SteppingDispatcherTest {
     for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
     for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING);
-    now_ += FailureJudge::kRestartGrace;
+    now_ += FailureDetector::kRestartGrace;
     Lose(1);
     Report("w-0", v1::MEMBER_HALTED, 3);
     Report("p-0", v1::MEMBER_HALTED, 3);
@@ -1250,7 +1250,7 @@ class EntangledDispatcherTest : public SteppingDispatcherTest {
       for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_PREPARED, 0);
       for (const std::string& name : MembersOf(job_)) Report(name, v1::MEMBER_RUNNING, 3);
     }
-    now_ += FailureJudge::kRestartGrace;
+    now_ += FailureDetector::kRestartGrace;
     for (const uint64_t job : jobs_) {
       job_ = job;
       const std::string lost = View(job).workers(1);
@@ -1393,7 +1393,7 @@ class HungDispatcherTest : public FourWorkersDispatcherTest {
     fleet_->Detach(*attached_[2], Fleet::Departure::kOrderly);
     Change([&](Job& job) { job.MemberLost("w-2", "crashed", now_); });
     for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
-    now_ += FailureJudge::kHaltMax;
+    now_ += FailureDetector::kHaltMax;
     Change([&](Job& job) { job.Tick(/*writing=*/false, now_); });
     EXPECT_EQ(View(job_).state(), v1::RECOVERING);
     now_ += absl::Seconds(10);

@@ -48,14 +48,14 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
-  if (state() == v1::PREPARING) judge_.BeginPreparing();
+  if (state() == v1::PREPARING) failure_detector_.BeginPreparing();
   if (record_.has_start_time()) members_.BeganBefore();
   const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
   recovery_.BeginAfterRestart(
       /*carries=*/state() == v1::RECOVERING && Recovery::CanCarry(*plan_) && !goes_back,
-      /*halting_since=*/now + FailureJudge::kRestartGrace);
+      /*halting_since=*/now + FailureDetector::kRestartGrace);
   running_since_ = now;
-  judge_.BeginGrace(now);
+  failure_detector_.BeginGrace(now);
 }
 
 void Job::Restore(const MetricsHistory& history) {
@@ -125,7 +125,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     if (to != v1::RUNNING) {
       suspend_at_.reset();
       leaves_at_.reset();
-      judge_.Acquit();
+      failure_detector_.Reset();
       record_.mutable_progress()->clear_remaining();
     }
   }
@@ -229,7 +229,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   record_.mutable_ps()->Assign(members_.ps().begin(), members_.ps().end());
   ApplyPosition(plan_->first_step(), *record_.mutable_progress());
   non_finite_.Begin();
-  judge_.BeginPreparing();
+  failure_detector_.BeginPreparing();
   Move(
       v1::PREPARING, "SCHEDULED",
       absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
@@ -443,7 +443,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     const uint32_t behind = report == nullptr ? 0 : report->generation();
     const JobMembers::Member& member = members_.Take(name, nullptr, now, behind);
     if (state() == v1::RUNNING) {
-      return Judge(
+      return ActOn(
           {.reason = "MEMBER_FORGOT_JOB",
            .message = absl::StrCat(name, " no longer serves the job at step ", member.next_step,
                                    ": it was restarted or gave up waiting for the coordinator"),
@@ -460,15 +460,15 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   }
   if (report->state() == v1::MEMBER_FAILED) {
     if (state() == v1::RECOVERING) return SendWanted(name, now);
-    if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
+    if (auto decision = failure_detector_.OnError(name, report->error(), members_, now)) {
       // A failure of this member alone is not the job's fault, so the others continue.
-      if (!verdict->recoverable && (warm_up_.WhyRefused(name) != nullptr || IsSpare(name))) {
-        verdict->recoverable = true;
-        verdict->lost = name;
-        verdict->is_there = true;
-        verdict->refusal = report->error().message();
+      if (!decision->recoverable && (warm_up_.WhyRefused(name) != nullptr || IsSpare(name))) {
+        decision->recoverable = true;
+        decision->lost = name;
+        decision->is_there = true;
+        decision->refusal = report->error().message();
       }
-      return Judge(*verdict, now);
+      return ActOn(*decision, now);
     }
     return Suspect(now);
   }
@@ -569,42 +569,43 @@ void Job::StreamBroken(const std::string& member, absl::Time now) {
 
 void Job::Suspect(absl::Time now) {
   if (state() != v1::RUNNING) return;
-  if (auto verdict = judge_.Suspect(members_, record_.progress().step())) Judge(*verdict, now);
+  if (auto decision = failure_detector_.Suspect(members_, record_.progress().step()))
+    ActOn(*decision, now);
 }
 
 void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
   warm_up_.Remove(name);
   if (!Uses(name)) return;
-  Judge(judge_.Lost(name, why, members_, record_.progress().step()), now);
+  ActOn(failure_detector_.Lost(name, why, members_, record_.progress().step()), now);
 }
 
 // ---------------------------------------------------------------- recovery
 
-void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
-  if (NonFiniteWatch::Rules(verdict.reason)) return StopAtNonFinite(verdict, now);
-  if (!verdict.recoverable) return Fail(verdict.reason, verdict.message, now);
-  if (state() != v1::RECOVERING) return Recover(verdict, now);
+void Job::ActOn(const FailureDetector::Decision& decision, absl::Time now) {
+  if (NonFiniteWatch::Rules(decision.reason)) return StopAtNonFinite(decision, now);
+  if (!decision.recoverable) return Fail(decision.reason, decision.message, now);
+  if (state() != v1::RECOVERING) return Recover(decision, now);
   // Another member fails during the recovery.
-  if (!verdict.lost.empty()) {
-    if (members_.at(verdict.lost).lost) return;
-    Lose(verdict, now);
+  if (!decision.lost.empty()) {
+    if (members_.at(decision.lost).lost) return;
+    Lose(decision, now);
   }
-  const bool was_said = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
-  if (!was_said) Note(verdict.reason, verdict.message, now);
+  const bool was_said = !decision.lost.empty() && members_.at(decision.lost).leaving;
+  if (!was_said) Note(decision.reason, decision.message, now);
   NoteStopped(now);
   SendWantedToAll(now);
 }
 
-void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
+void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   const v1::RestartSpec& restart = record_.spec().restart();
   // The loss of a leaving member does not count against max_restarts. A trained job keeps all
   // members until its last evaluation is made, so a member may end before it was allowed to leave.
-  const bool has_left = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
+  const bool has_left = !decision.lost.empty() && members_.at(decision.lost).leaving;
   const auto recovery = Recovery::Count(record_.recovery(), restart, ledger_.steps_before());
   if (!recovery && !has_left) {
     const int max = Recovery::RecoveriesMax(restart);
-    const std::string& why = verdict.message;
-    return Fail(verdict.reason,
+    const std::string& why = decision.message;
+    return Fail(decision.reason,
                 max == 0 ? why
                          : absl::StrCat(why, "; ", max,
                                         " recoveries in a row have brought no new step "
@@ -612,22 +613,22 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
                 now);
   }
   const bool was_preparing = state() == v1::PREPARING;
-  if (!verdict.lost.empty()) Lose(verdict, now);
+  if (!decision.lost.empty()) Lose(decision, now);
   const bool carries = Recovery::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
-  Halting halting{.carries = carries, .lost = verdict.lost};
+  Halting halting{.carries = carries, .lost = decision.lost};
   if (!has_left) {
     *record_.mutable_recovery() = *recovery;
     halting.backoff = Recovery::Backoff(*recovery, restart);
   }
-  HaltGeneration(halting, verdict.reason, verdict.message, now);
+  HaltGeneration(halting, decision.reason, decision.message, now);
 }
 
-void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) {
-  NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(record_, verdict);
-  if (!ruling.rollback) return Fail(verdict.reason, ruling.message, now);
+void Job::StopAtNonFinite(const FailureDetector::Decision& decision, absl::Time now) {
+  NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(record_, decision);
+  if (!ruling.rollback) return Fail(decision.reason, ruling.message, now);
   *record_.mutable_recovery() = *std::move(ruling.rollback);
-  HaltGeneration({.carries = false}, verdict.reason, ruling.message, now);
+  HaltGeneration({.carries = false}, decision.reason, ruling.message, now);
 }
 
 void Job::HaltGeneration(const Halting& halting, const std::string& reason,
@@ -644,9 +645,10 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
 // ---------------------------------------------------------------- coming and going
 
 std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
-  if (!judge_.gives_grace() || (state() != v1::RUNNING && state() != v1::PREPARING)) return {};
+  if (!failure_detector_.gives_grace() || (state() != v1::RUNNING && state() != v1::PREPARING))
+    return {};
   if (record_.suspend_requested()) return {};
-  if (now - members_.last_came() < FailureJudge::kReturnTime) return {};
+  if (now - members_.last_came() < FailureDetector::kReturnTime) return {};
   std::vector<std::string> missing = members_.Silent();
   // The replicas of one ps may be on another.
   const bool several_ps = std::ranges::count_if(missing, [this](const std::string& name) {
@@ -830,16 +832,16 @@ bool Job::IsSaved(int64_t step) const {
   return checkpoints_.committed_step() >= step || IsOrigin(step);
 }
 
-void Job::Lose(const FailureJudge::Verdict& verdict, absl::Time now) {
-  const std::string& member = verdict.lost;
+void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
+  const std::string& member = decision.lost;
   members_.SetLost(member);
-  if (!verdict.refusal.empty()) {
+  if (!decision.refusal.empty()) {
     const bool warms_up = members_.at(member).is_worker() && Recovery::CanCarry(*plan_);
-    warm_up_.Refuse(member, verdict.refusal,
-                    warms_up ? absl::InfiniteFuture() : now + verdict.refused_for);
+    warm_up_.Refuse(member, decision.refusal,
+                    warms_up ? absl::InfiniteFuture() : now + decision.refused_for);
   }
   // The job counts its memory as free from now on, so the member must release it.
-  if (verdict.is_there) Send(member, ReleaseDirective());
+  if (decision.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
   } else {
@@ -1008,7 +1010,7 @@ void Job::GoOnWithout(const std::vector<std::string>& newcomers, const absl::Sta
   for (const std::string& name : newcomers) {
     if (!active()) return;  // the job has used up its recoveries
     const std::string message(why.message());
-    Judge({.reason = ReasonOf(why),
+    ActOn({.reason = ReasonOf(why),
            .message = absl::StrCat(members_.Describe(name), " cannot join: ", message),
            .recoverable = true,
            .lost = name,
@@ -1131,14 +1133,14 @@ void Job::WentOn(absl::Time now) {
   JobDeadlines::StoodStill(record_, now - std::exchange(ticked_, now), now);
   warm_up_.WentOn(now);
   members_.WentOn(now);
-  judge_.WentOn(now);
+  failure_detector_.WentOn(now);
   recovery_.WentOn(now);
 }
 
 void Job::Tick(bool writing, absl::Time now) {
   ticked_ = now;
   if (!active()) return;
-  FailureJudge::Situation situation{
+  FailureDetector::Situation situation{
       .preparing = state() == v1::PREPARING,
       .pausing =
           state() == v1::RUNNING && record_.suspend_requested() && !SuspendsAtSnapshot(*plan_),
@@ -1150,7 +1152,8 @@ void Job::Tick(bool writing, absl::Time now) {
     situation.mute = WhoOwesSnapshot();
     situation.asked_step = checkpoints_.asked_step();
   }
-  if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
+  if (auto decision = failure_detector_.Tick(situation, members_, now))
+    return ActOn(*decision, now);
   if (state() == v1::RUNNING) {
     if (const auto failure = non_finite_.Failure(record_)) {
       return Fail(failure->reason, failure->message, now);

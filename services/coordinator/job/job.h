@@ -20,7 +20,7 @@
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job_deadlines.h"
 #include "services/coordinator/job/non_finite_watch.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/job/recovery/warm_up.h"
@@ -76,7 +76,7 @@ class Job {
 
   // `record` is as stored. `plan` is the plan of its generation, or null if it never had one.
   // `term` makes snapshot ids unique over restarts. If the job is active, its members have
-  // FailureJudge::kRestartGrace to return.
+  // FailureDetector::kRestartGrace to return.
   Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now);
 
   // Restores the progress from the end of the metrics log.
@@ -112,9 +112,9 @@ class Job {
   // by itself, such as the back-off, still lasts.
   absl::Time WaitsForFilesSince() const;
   // Returns the members that have not come back to a restarted coordinator. Empty unless the job
-  // runs or prepares, can continue in place without them, and FailureJudge::kReturnTime has passed
-  // since another one came back. If others take the places of the workers, the rest of the grace
-  // need not be awaited.
+  // runs or prepares, can continue in place without them, and FailureDetector::kReturnTime has
+  // passed since another one came back. If others take the places of the workers, the rest of the
+  // grace need not be awaited.
   std::vector<std::string> MissingSinceRestart(absl::Time now) const;
   // Whether the job can use more workers, and has run long enough to be halted for them.
   bool TakesMoreWorkers(absl::Time now) const;
@@ -240,13 +240,13 @@ class Job {
 
  private:
   void Enlist(absl::Time now);
-  // Handles the loss of `verdict.lost`.
-  void Lose(const FailureJudge::Verdict& verdict, absl::Time now);
+  // Handles the loss of `decision.lost`.
+  void Lose(const FailureDetector::Decision& decision, absl::Time now);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
-  void Judge(const FailureJudge::Verdict& verdict, absl::Time now);
-  void Recover(const FailureJudge::Verdict& verdict, absl::Time now);
-  void StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now);
+  void ActOn(const FailureDetector::Decision& decision, absl::Time now);
+  void Recover(const FailureDetector::Decision& decision, absl::Time now);
+  void StopAtNonFinite(const FailureDetector::Decision& decision, absl::Time now);
   struct Halting {
     bool carries = false;  // as far as is known, the shards continue in place
     absl::Duration backoff = absl::ZeroDuration();
@@ -307,7 +307,7 @@ class Job {
   JobMembers members_;
   ProgressLedger ledger_;
   CheckpointPolicy checkpoints_;
-  FailureJudge judge_;
+  FailureDetector failure_detector_;
   NonFiniteWatch non_finite_;
   Effects effects_;
 

@@ -6,7 +6,7 @@
 #include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/testing/job_fixture.h"
 
 namespace muster::job_deadlines_test {
@@ -272,7 +272,7 @@ TEST_F(JobDeadlinesTest, AtItsDeadlineAWaitingJobIsSavedAndFails) {
   Report("w-0", v1::MEMBER_HALTED, 5);
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 5);
-  Pass(FailureJudge::kRestartGrace);  // w-1 has not reattached
+  Pass(FailureDetector::kRestartGrace);  // w-1 has not reattached
   Pass(absl::Seconds(1));
   EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}))
       << "the restarted coordinator continues the stop";

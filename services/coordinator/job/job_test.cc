@@ -12,7 +12,7 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/non_finite_watch.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/job_members.h"
 #include "services/coordinator/testing/job_fixture.h"
 
@@ -317,7 +317,7 @@ TEST_F(JobTest, AnAccusationIsBelievedAfterAWhile) {
   report.mutable_error()->set_culprit("p-1");
   job_.Report("w-0", &report, now_);
 
-  Pass(FailureJudge::kAccusationSettles);
+  Pass(FailureDetector::kAccusationSettles);
 
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_THAT(job_.record().message(),
@@ -440,7 +440,7 @@ TEST_F(JobTest, ARestartDuringASuspensionRepeatsNoRecords) {
 
 TEST_F(JobTest, FrozenTimeDoesNotCountAgainstMembers) {
   Schedule();
-  const absl::Duration nearly = FailureJudge::kPrepareStallMax - absl::Seconds(1);
+  const absl::Duration nearly = FailureDetector::kPrepareStallMax - absl::Seconds(1);
   now_ += nearly;
   job_.WentOn(now_);
   Pass(nearly);
@@ -803,7 +803,7 @@ TEST_F(JobTest, AfterARestartMembersReattachAndTrainingContinues) {
   EXPECT_EQ(job_.record().progress().first_loss(), 4);
 
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 30);
-  Pass(FailureJudge::kRestartGrace);
+  Pass(FailureDetector::kRestartGrace);
 
   EXPECT_EQ(job_.state(), v1::RUNNING);
   EXPECT_THAT(Sent(), IsEmpty());
@@ -814,7 +814,7 @@ TEST_F(JobTest, AfterARestartAMissingMemberFailsTheJobWhenTheGraceEnds) {
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING, 30);
 
-  Pass(FailureJudge::kRestartGrace - absl::Seconds(1));
+  Pass(FailureDetector::kRestartGrace - absl::Seconds(1));
   EXPECT_EQ(job_.state(), v1::RUNNING);
   Pass(absl::Seconds(1));
 
@@ -840,7 +840,7 @@ TEST_F(JobTest, MembersThatNeverPrepareFailTheJob) {
   Schedule();
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED);
 
-  Pass(FailureJudge::kPrepareStallMax);
+  Pass(FailureDetector::kPrepareStallMax);
 
   EXPECT_EQ(job_.record().reason(), "PREPARE_TIMEOUT");
   EXPECT_THAT(job_.record().message(), HasSubstr("p-1"));

@@ -99,32 +99,32 @@ bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& pl
 // No checkpoint has values that are not finite (SnapshotWriter): the last one is good. The steps
 // from there to this one would be the same again, and so would this one's batch: it is left out.
 NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,
-                                            const FailureJudge::Verdict& verdict) {
+                                            const FailureDetector::Decision& decision) {
   if (record.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
-    return {.message = absl::StrCat(verdict.message, ". ", AdviceOn(verdict.reason),
+    return {.message = absl::StrCat(decision.message, ". ", AdviceOn(decision.reason),
                                     ", or leave the batch out with on_non_finite: rollback",
                                     AdviceToResume(record))};
   }
   v1::JobRecovery recovery = record.recovery();
   if (recovery.rollbacks() >= kRollbacksMax) {
-    return {.message = absl::StrCat(verdict.message, "; it was rolled back ", kRollbacksMax,
+    return {.message = absl::StrCat(decision.message, "; it was rolled back ", kRollbacksMax,
                                     " times for that, each time without the samples of such a "
                                     "step. ",
-                                    AdviceOn(verdict.reason), AdviceToResume(record))};
+                                    AdviceOn(decision.reason), AdviceToResume(record))};
   }
   recovery.set_rollbacks(recovery.rollbacks() + 1);
   recovery.clear_resumed_step();
   std::string left_out;
-  if (verdict.step >= CommittedStep(record)) {
+  if (decision.step >= CommittedStep(record)) {
     auto& batches = *recovery.mutable_left_out_batches();
-    const int64_t batch = BatchOfStep(verdict.step, batches);
+    const int64_t batch = BatchOfStep(decision.step, batches);
     batches.Add(batch);
     std::ranges::sort(batches);
     left_out = absl::StrCat(", without batch ", batch, " of the data");
   }
-  return {
-      .rollback = std::move(recovery),
-      .message = absl::StrCat(verdict.message, "; goes back to ", WhereItGoesOn(record), left_out)};
+  return {.rollback = std::move(recovery),
+          .message =
+              absl::StrCat(decision.message, "; goes back to ", WhereItGoesOn(record), left_out)};
 }
 
 }  // namespace muster

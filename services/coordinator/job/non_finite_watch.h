@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/records/progress_ledger.h"
 
 namespace muster {
@@ -53,7 +53,7 @@ class NonFiniteWatch {
     std::optional<v1::JobRecovery> rollback;
     std::string message;
   };
-  static Ruling Rule(const v1::Job& record, const FailureJudge::Verdict& verdict);
+  static Ruling Rule(const v1::Job& record, const FailureDetector::Decision& decision);
   // A job that recovers is on its way back, without a batch that the plan of its generation still
   // has: what its shards hold is not to go on. A coordinator that was restarted meanwhile knows it
   // by that.

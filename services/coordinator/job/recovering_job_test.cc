@@ -11,7 +11,7 @@
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/job/non_finite_watch.h"
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 #include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/testing/job_fixture.h"
 
@@ -385,9 +385,9 @@ TEST_F(ReplicatedJobTest, ASlowPsMayHoldReplicasAgainSoon) {
     now_ += time;
     job_.Tick(/*writing=*/false, now_);
   };
-  wait(FailureJudge::kHaltMax);
+  wait(FailureDetector::kHaltMax);
   ASSERT_NE(job_.warm_up().WhyRefused("p-1"), nullptr) << "it has not halted";
-  wait(FailureJudge::kSlowRefused - absl::Seconds(1));
+  wait(FailureDetector::kSlowRefused - absl::Seconds(1));
   EXPECT_NE(job_.warm_up().WhyRefused("p-1"), nullptr);
   wait(absl::Seconds(1));
   EXPECT_EQ(job_.warm_up().WhyRefused("p-1"), nullptr);
@@ -502,7 +502,7 @@ TEST_F(RecoveringJobTest, TheJobContinuesWithoutAMemberThatDoesNotHalt) {
   SayHalted("p-1", 5, 5);
   Report("w-0", v1::MEMBER_RUNNING, 5);
   TakeEffects();
-  Pass(FailureJudge::kHaltMax);
+  Pass(FailureDetector::kHaltMax);
   EXPECT_FALSE(job_.Uses("w-0"));
   EXPECT_THAT(Sent(), Contains("w-0 release")) << "the directive may still arrive";
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
@@ -767,7 +767,7 @@ TEST_F(RecoveringJobTest, ARestartedCoordinatorContinuesARollback) {
 TEST_F(RecoveringJobTest, FrozenTimeDoesNotCountTowardsTheHaltTimeout) {
   Run();
   job_.MemberLost("w-1", "gone", now_);
-  const absl::Duration nearly = FailureJudge::kHaltMax - absl::Seconds(1);
+  const absl::Duration nearly = FailureDetector::kHaltMax - absl::Seconds(1);
   now_ += nearly;
   job_.WentOn(now_);
   Pass(nearly);
@@ -859,7 +859,7 @@ TEST_F(RecoveringJobTest, ABelievedAccusationCausesARecoveryWithAllMembers) {
   report.mutable_error()->set_reason("PS_UNREACHABLE");
   report.mutable_error()->set_culprit("p-1");
   Tell("w-0", report);
-  Pass(FailureJudge::kAccusationSettles);
+  Pass(FailureDetector::kAccusationSettles);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_TRUE(job_.Uses("p-1"));
   Report("w-0", v1::MEMBER_HALTED);
@@ -997,7 +997,7 @@ TEST_F(RecoveringJobTest, ARestartedCoordinatorContinuesTheRecovery) {
   SayHalted("p-1", 5, 5);
   Report("w-0", v1::MEMBER_HALTED);
   EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "w-1 may still reattach";
-  Pass(FailureJudge::kRestartGrace);
+  Pass(FailureDetector::kRestartGrace);
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
@@ -1006,7 +1006,7 @@ TEST_F(RecoveringJobTest, MembersThatDoNotReattachToARestartedCoordinatorAreLost
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   Report("w-0", v1::MEMBER_RUNNING, 5);
   Report("p-0", v1::MEMBER_RUNNING, 5);
-  Pass(FailureJudge::kRestartGrace);
+  Pass(FailureDetector::kRestartGrace);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   Pass(absl::Milliseconds(1));
   Report("w-0", v1::MEMBER_HALTED, 5);
@@ -1191,7 +1191,7 @@ class WaitingJobTest : public RecoveringJobTest {
   void ComeBackHalted() {
     SayHalted("p-0", step_ - 1, step_);
     SayHalted("p-1", step_, step_ + 1);
-    Pass(FailureJudge::kRestartGrace);
+    Pass(FailureDetector::kRestartGrace);
     for (int i = 0; i < 3; ++i) Pass(absl::Milliseconds(200));
   }
 
@@ -1351,7 +1351,7 @@ TEST_F(WaitingJobTest, ARestartedCoordinatorSavesToo) {
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 6);
   EXPECT_THAT(Sent(), IsEmpty()) << "the workers may still reattach";
-  Pass(FailureJudge::kRestartGrace);
+  Pass(FailureDetector::kRestartGrace);
   Pass(absl::Milliseconds(200));
   Pass(absl::Milliseconds(200));
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
@@ -1574,7 +1574,7 @@ TEST_F(WaitingJobTest, ASuspensionEndsIfItsShardsDoNotReattachAfterARestart) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
   RestartCoordinator(job_.record());
   SayHalted("p-1", 5, 6);
-  Pass(FailureJudge::kRestartGrace);
+  Pass(FailureDetector::kRestartGrace);
   for (int i = 0; i < 4; ++i) Pass(absl::Milliseconds(200));
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_THAT(job_.record().message(), HasSubstr("it goes back to net-1@4"));
@@ -2066,11 +2066,11 @@ TEST_F(RecoveringJobTest, ASuspendedJobWaitsTenMinutesForASilentShard) {
   Sent();
   Answer("p-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_TAKEN);
   Pass(absl::Seconds(1));
-  now_ += FailureJudge::kPauseMax;
+  now_ += FailureDetector::kPauseMax;
   job_.Tick(/*writing=*/true, now_);
   EXPECT_EQ(job_.state(), v1::RUNNING) << "its writer still writes another shard";
   Pass(absl::Seconds(1));
-  Pass(FailureJudge::kPauseMax);
+  Pass(FailureDetector::kPauseMax);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "HALT_TIMEOUT");
   EXPECT_THAT(job_.record().message(), HasSubstr("p-1 (ps, shard 1) was asked for a checkpoint"));

@@ -52,7 +52,7 @@ class Recovery {
   // Begins a recovery. `carries`: as far as is known, the shards continue in place.
   void Begin(bool carries, absl::Duration backoff, absl::Time now);
   // Begins after a restart of the coordinator, which may have interrupted a recovery. Members must
-  // halt before `halting_since` + FailureJudge::kHaltMax.
+  // halt before `halting_since` + FailureDetector::kHaltMax.
   void BeginAfterRestart(bool carries, absl::Time halting_since) {
     carries_ = carries;
     halting_since_ = halting_since;

@@ -1,4 +1,4 @@
-#include "services/coordinator/job/recovery/failure_judge.h"
+#include "services/coordinator/job/recovery/failure_detector.h"
 
 #include <algorithm>
 #include <utility>
@@ -36,27 +36,28 @@ bool IsReason(const std::string& text) {
   });
 }
 
-// The verdict for a live member that the others continue without.
-FailureJudge::Verdict TooSlow(const std::string& reason, const std::string& member,
-                              std::string message, std::string refusal) {
+// The decision for a live member that the others continue without.
+FailureDetector::Decision TooSlow(const std::string& reason, const std::string& member,
+                                  std::string message, std::string refusal) {
   return {.reason = reason,
           .message = std::move(message),
           .recoverable = true,
           .lost = member,
           .is_there = true,
           .refusal = std::move(refusal),
-          .refused_for = FailureJudge::kSlowRefused};
+          .refused_for = FailureDetector::kSlowRefused};
 }
 
 }  // namespace
 
-std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
-                                                        const v1::MemberError& error,
-                                                        const JobMembers& members, absl::Time now) {
+std::optional<FailureDetector::Decision> FailureDetector::OnError(const std::string& name,
+                                                                  const v1::MemberError& error,
+                                                                  const JobMembers& members,
+                                                                  absl::Time now) {
   const std::string reason = IsReason(error.reason()) ? error.reason() : "MEMBER_FAILED";
   const bool accuses = error.culprit() != name && members.contains(error.culprit());
   if (!accuses) {
-    return Verdict{
+    return Decision{
         .reason = reason,
         .message = absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
         .recoverable = IsRecoverable(error),
@@ -74,8 +75,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
   return std::nullopt;
 }
 
-FailureJudge::Verdict FailureJudge::Lost(const std::string& name, const std::string& why,
-                                         const JobMembers& members, int64_t step) const {
+FailureDetector::Decision FailureDetector::Lost(const std::string& name, const std::string& why,
+                                                const JobMembers& members, int64_t step) const {
   step = std::max(members.at(name).next_step, step);
   std::string message = why;
   if (accusation_ && accusation_->culprit == name) {
@@ -91,8 +92,8 @@ FailureJudge::Verdict FailureJudge::Lost(const std::string& name, const std::str
       .lost = name};
 }
 
-std::optional<FailureJudge::Verdict> FailureJudge::Suspect(const JobMembers& members,
-                                                           int64_t step) const {
+std::optional<FailureDetector::Decision> FailureDetector::Suspect(const JobMembers& members,
+                                                                  int64_t step) const {
   if (accusation_ && !members.at(accusation_->culprit).has_stream) {
     return Lost(accusation_->culprit, "its stream broke", members, step);
   }
@@ -101,14 +102,15 @@ std::optional<FailureJudge::Verdict> FailureJudge::Suspect(const JobMembers& mem
   return Lost(*lost, "its stream broke, and so did its link to a ps", members, step);
 }
 
-std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situation,
-                                                        const JobMembers& members, absl::Time now) {
+std::optional<FailureDetector::Decision> FailureDetector::Tick(const Situation& situation,
+                                                               const JobMembers& members,
+                                                               absl::Time now) {
   if (accusation_ && now - accusation_->time >= kAccusationSettles) {
     const Accusation& a = *accusation_;
-    return Verdict{.reason = a.reason,
-                   .message = absl::StrCat(members.Describe(a.culprit), " is at fault at step ",
-                                           a.step, ", says ", a.reporter, ": ", a.message),
-                   .recoverable = true};
+    return Decision{.reason = a.reason,
+                    .message = absl::StrCat(members.Describe(a.culprit), " is at fault at step ",
+                                            a.step, ", says ", a.reporter, ": ", a.message),
+                    .recoverable = true};
   }
   const bool runs = !situation.preparing && situation.halting_since == absl::InfiniteFuture();
   if (now >= grace_until_ - kRestartGrace + kReturnTime && runs) {
@@ -119,7 +121,7 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
     }
   }
   if (now >= grace_until_) {
-    // One verdict per tick: the next ticks return the other silent members.
+    // One decision per tick: the next ticks return the other silent members.
     if (const std::string* silent = members.FirstSilent()) {
       return Lost(*silent,
                   absl::StrCat("it did not come back within ", absl::FormatDuration(kRestartGrace),

@@ -18,7 +18,7 @@ namespace muster {
 // coordinator, makes no progress in preparing, or does not pause or halt in time.
 //
 // Pure: the caller passes the time. Not thread-safe.
-class FailureJudge {
+class FailureDetector {
  public:
   // The time after which an accusation takes effect.
   static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
@@ -38,7 +38,7 @@ class FailureJudge {
   // How long a slow member stays excluded if it cannot warm up.
   static constexpr absl::Duration kSlowRefused = absl::Minutes(5);
 
-  struct Verdict {
+  struct Decision {
     std::string reason;
     std::string message;
     // The others can continue: the member failed, not the job.
@@ -70,20 +70,20 @@ class FailureJudge {
   // kPrepareStallMax without progress.
   void BeginPreparing() { grace_until_ = absl::InfiniteFuture(); }
   // Resets the detector at the end of a generation: drops the accusation.
-  void Acquit() {
+  void Reset() {
     accusation_.reset();
     mute_since_ = absl::InfiniteFuture();
   }
 
   // Handles the failure report of a member. Returns nullopt if it accuses another member.
-  std::optional<Verdict> Hear(const std::string& name, const v1::MemberError& error,
-                              const JobMembers& members, absl::Time now);
-  // Returns the verdict for a lost member. `step` is the job's progress.
-  Verdict Lost(const std::string& name, const std::string& why, const JobMembers& members,
-               int64_t step) const;
-  // Call this after a member's stream broke or a ps lost its link to a member. Returns a verdict
+  std::optional<Decision> OnError(const std::string& name, const v1::MemberError& error,
+                                  const JobMembers& members, absl::Time now);
+  // Returns the decision for a lost member. `step` is the job's progress.
+  Decision Lost(const std::string& name, const std::string& why, const JobMembers& members,
+                int64_t step) const;
+  // Call this after a member's stream broke or a ps lost its link to a member. Returns a decision
   // without waiting for the lease if a member without a stream is accused, or if a ps lost it too.
-  std::optional<Verdict> Suspect(const JobMembers& members, int64_t step) const;
+  std::optional<Decision> Suspect(const JobMembers& members, int64_t step) const;
   // The state of the job, for Tick().
   struct Situation {
     bool preparing = false;
@@ -97,8 +97,8 @@ class FailureJudge {
     absl::Time halting_since = absl::InfiniteFuture();
   };
   // Checks the deadlines.
-  std::optional<Verdict> Tick(const Situation& situation, const JobMembers& members,
-                              absl::Time now);
+  std::optional<Decision> Tick(const Situation& situation, const JobMembers& members,
+                               absl::Time now);
 
  private:
   struct Accusation {
