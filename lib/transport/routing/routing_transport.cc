@@ -12,7 +12,7 @@
 #include "lib/transport/core/address_envelope.h"
 #include "lib/transport/shm/shared_memory_transport.h"
 #include "lib/transport/tcp/tcp_transport.h"
-#include "lib/transport/ucx/rdma_carrier.h"
+#include "lib/transport/ucx/rdma_backend.h"
 
 namespace muster {
 namespace {
@@ -99,9 +99,9 @@ absl::StatusOr<LinkKind> ParseLinkKind(absl::string_view word) {
       absl::StrCat("must be auto, shm, tcp or rdma (is '", word, "')"));
 }
 
-class RoutingTransport::CarrierReceiver : public MessageReceiver {
+class RoutingTransport::BackendReceiver : public MessageReceiver {
  public:
-  explicit CarrierReceiver(int way) : way_(way) {}
+  explicit BackendReceiver(int way) : way_(way) {}
 
   void PeerJoined(PeerId peer, const LinkIdentity& who) override {
     receiver->PeerJoined(Outer(peer, way_), who);
@@ -130,9 +130,9 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     RoutingTransportOptions options) {
   ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create(options.polling));
   std::vector<Way> ways;
-  const auto add = [&ways](LinkKind kind, std::unique_ptr<Carrier> carrier) {
+  const auto add = [&ways](LinkKind kind, std::unique_ptr<TransportBackend> backend) {
     const int way = static_cast<int>(ways.size());
-    ways.push_back({kind, std::make_unique<CarrierReceiver>(way), std::move(carrier)});
+    ways.push_back({kind, std::make_unique<BackendReceiver>(way), std::move(backend)});
   };
   if (options.links == LinkKind::kAuto || options.links == LinkKind::kSharedMemory) {
     auto made = SharedMemoryTransport::Create(loop.get());
@@ -153,7 +153,7 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     add(LinkKind::kTcp, std::move(made));
   }
   if (options.links == LinkKind::kRdma) {
-    absl::StatusOr<std::unique_ptr<Carrier>> made = MakeRdmaCarrier(loop.get());
+    absl::StatusOr<std::unique_ptr<TransportBackend>> made = MakeRdmaBackend(loop.get());
     if (!made.ok()) return Annotate(made.status(), "--transport=rdma");
     add(LinkKind::kRdma, *std::move(made));
   }
@@ -162,13 +162,13 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
 
 RoutingTransport::RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop,
                                    std::vector<Way> ways)
-    : Carrier(loop.get()),
+    : TransportBackend(loop.get()),
       links_(links),
       loop_(std::move(loop)),
       ways_(std::move(ways)),
       address_([this] {
         std::string parts;
-        for (const Way& way : ways_) Append(parts, way.kind, way.carrier->address());
+        for (const Way& way : ways_) Append(parts, way.kind, way.backend->address());
         return SealAddress(kAddressMark, parts);
       }()) {
   CHECK(!ways_.empty());
@@ -179,22 +179,22 @@ RoutingTransport::~RoutingTransport() = default;
 void RoutingTransport::SetReceiver(MessageReceiver* receiver) {
   for (const Way& way : ways_) {
     way.receiver->receiver = receiver;
-    way.carrier->SetReceiver(way.receiver.get());
+    way.backend->SetReceiver(way.receiver.get());
   }
 }
 
 std::string RoutingTransport::name() const {
   return absl::StrJoin(ways_, "+", [](std::string* out, const Way& way) {
-    absl::StrAppend(out, way.carrier->name());
+    absl::StrAppend(out, way.backend->name());
   });
 }
 
 void RoutingTransport::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
-  for (const Way& way : ways_) way.carrier->OpenSession(job, generation, token);
+  for (const Way& way : ways_) way.backend->OpenSession(job, generation, token);
 }
 
 void RoutingTransport::CloseSession(uint64_t job, uint32_t generation) {
-  for (const Way& way : ways_) way.carrier->CloseSession(job, generation);
+  for (const Way& way : ways_) way.backend->CloseSession(job, generation);
 }
 
 absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
@@ -210,7 +210,7 @@ absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
       obstacle = SharedMemoryTransport::ObstacleTo(part->address);
       continue;
     }
-    ASSIGN_OR_RETURN(const PeerId inner, way.carrier->Connect(part->address, credentials));
+    ASSIGN_OR_RETURN(const PeerId inner, way.backend->Connect(part->address, credentials));
     const PeerId peer = Outer(inner, i);
     if (!obstacle.empty()) fallbacks_[peer] = absl::StrCat("one host, but ", obstacle);
     return peer;
@@ -232,24 +232,24 @@ PeerId RoutingTransport::Inner(PeerId peer) {
   return PeerId{static_cast<int32_t>(peer) >> kWayBits};
 }
 
-Carrier& RoutingTransport::CarrierOf(PeerId peer) const {
+TransportBackend& RoutingTransport::BackendOf(PeerId peer) const {
   const auto way = static_cast<size_t>(static_cast<int32_t>(peer) & ((1 << kWayBits) - 1));
   CHECK(peer != PeerId::kNone && way < ways_.size()) << "no peer " << static_cast<int>(peer);
-  return *ways_[way].carrier;
+  return *ways_[way].backend;
 }
 
 void RoutingTransport::Disconnect(PeerId peer) {
   fallbacks_.erase(peer);
-  CarrierOf(peer).Disconnect(Inner(peer));
+  BackendOf(peer).Disconnect(Inner(peer));
 }
 
 void RoutingTransport::CutOff(PeerId peer) {
   fallbacks_.erase(peer);
-  CarrierOf(peer).CutOff(Inner(peer));
+  BackendOf(peer).CutOff(Inner(peer));
 }
 
 LinkDescription RoutingTransport::Describe(PeerId peer) const {
-  LinkDescription link = CarrierOf(peer).Describe(Inner(peer));
+  LinkDescription link = BackendOf(peer).Describe(Inner(peer));
   if (const auto found = fallbacks_.find(peer); found != fallbacks_.end()) {
     link.fallback = found->second;
   }
@@ -258,14 +258,14 @@ LinkDescription RoutingTransport::Describe(PeerId peer) const {
 
 void RoutingTransport::Send(PeerId peer, const WireHeader& header,
                             absl::Span<const std::byte> payload, SendDone done) {
-  CarrierOf(peer).Send(Inner(peer), header, payload, std::move(done));
+  BackendOf(peer).Send(Inner(peer), header, payload, std::move(done));
 }
 
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RoutingTransport::RegisterMemory(
     absl::Span<std::byte> memory) {
   auto all = std::make_unique<AllRegistrations>();
   for (const Way& way : ways_) {
-    ASSIGN_OR_RETURN(auto registration, way.carrier->RegisterMemory(memory));
+    ASSIGN_OR_RETURN(auto registration, way.backend->RegisterMemory(memory));
     all->parts.push_back(std::move(registration));
   }
   return all;
@@ -273,27 +273,27 @@ absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RoutingTransport:
 
 int RoutingTransport::Advance() {
   int events = 0;
-  for (const Way& way : ways_) events += way.carrier->Advance();
+  for (const Way& way : ways_) events += way.backend->Advance();
   return events;
 }
 
 bool RoutingTransport::HasNews() const {
-  return std::ranges::any_of(ways_, [](const Way& way) { return way.carrier->HasNews(); });
+  return std::ranges::any_of(ways_, [](const Way& way) { return way.backend->HasNews(); });
 }
 
 void RoutingTransport::WakePeers() {
-  for (const Way& way : ways_) way.carrier->WakePeers();
+  for (const Way& way : ways_) way.backend->WakePeers();
 }
 
 // Some backends may have prepared to sleep before another one has news. Their next Advance() undoes
 // that.
 bool RoutingTransport::PrepareToSleep() {
-  return std::ranges::all_of(ways_, [](const Way& way) { return way.carrier->PrepareToSleep(); });
+  return std::ranges::all_of(ways_, [](const Way& way) { return way.backend->PrepareToSleep(); });
 }
 
 absl::Duration RoutingTransport::SleepMax() const {
   absl::Duration most = absl::InfiniteDuration();
-  for (const Way& way : ways_) most = std::min(most, way.carrier->SleepMax());
+  for (const Way& way : ways_) most = std::min(most, way.backend->SleepMax());
   return most;
 }
 

@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/poll_budget.h"
-#include "lib/transport/core/carrier.h"
 #include "lib/transport/core/event_loop.h"
 #include "lib/transport/core/transport.h"
+#include "lib/transport/core/transport_backend.h"
 #include "lib/transport/core/wire.h"
 #include "lib/transport/tcp/data_port.h"
 
@@ -48,7 +48,7 @@ struct RoutingTransportOptions {
 // - RDMA, if both sides have it switched on.
 //
 // All backends share one EventLoop, so the thread polls descriptors and sleeps in one place.
-class RoutingTransport : public Carrier {
+class RoutingTransport : public TransportBackend {
  public:
   // Returns UNAVAILABLE if this machine lacks what `links` requires.
   static absl::StatusOr<std::unique_ptr<RoutingTransport>> Create(RoutingTransportOptions options);
@@ -78,11 +78,11 @@ class RoutingTransport : public Carrier {
   absl::Duration SleepMax() const override;
 
  private:
-  class CarrierReceiver;  // the receiver of a backend: translates its peer ids to ours
+  class BackendReceiver;  // the receiver of a backend: translates its peer ids to ours
   struct Way {            // a backend, which reaches some of the peers
     LinkKind kind;        // kSharedMemory, kTcp or kRdma
-    std::unique_ptr<CarrierReceiver> receiver;  // must outlive the carrier
-    std::unique_ptr<Carrier> carrier;
+    std::unique_ptr<BackendReceiver> receiver;  // must outlive the backend
+    std::unique_ptr<TransportBackend> backend;
   };
 
   RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop, std::vector<Way> ways);
@@ -90,7 +90,7 @@ class RoutingTransport : public Carrier {
   // The lowest two bits of a PeerId are the index of its way.
   static PeerId Outer(PeerId inner, int way);
   static PeerId Inner(PeerId peer);
-  Carrier& CarrierOf(PeerId peer) const;
+  TransportBackend& BackendOf(PeerId peer) const;
 
   const LinkKind links_;
   const std::unique_ptr<EventLoop> loop_;

@@ -50,11 +50,11 @@ class InProcessFabric : public Fabric {
 };
 
 // Transports of one backend, each with its own event loop.
-class CarrierFabric : public Fabric {
+class BackendFabric : public Fabric {
  public:
   using Make = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EventLoop*)>;
 
-  CarrierFabric(bool spin, Make make) : spin_(spin), make_(std::move(make)) {}
+  BackendFabric(bool spin, Make make) : spin_(spin), make_(std::move(make)) {}
 
   std::unique_ptr<Transport> MakeTransport() override {
     auto loop = EventLoop::Create({.regardless = spin_});
@@ -76,7 +76,7 @@ using Made = absl::StatusOr<std::unique_ptr<Transport>>;
 // Gives every transport its own port, as if they were in different processes.
 std::unique_ptr<Fabric> Tcp(bool spin, DataPortOptions options = {}) {
   options.bind_host = "127.0.0.1";
-  return std::make_unique<CarrierFabric>(spin, [options](EventLoop* loop) -> Made {
+  return std::make_unique<BackendFabric>(spin, [options](EventLoop* loop) -> Made {
     auto port = DataPort::Open(options);
     if (!port.ok()) return port.status();
     return TcpTransport::Create(loop, {.port = *std::move(port)});
@@ -84,12 +84,12 @@ std::unique_ptr<Fabric> Tcp(bool spin, DataPortOptions options = {}) {
 }
 
 std::unique_ptr<Fabric> SharedMemory(bool spin) {
-  return std::make_unique<CarrierFabric>(
+  return std::make_unique<BackendFabric>(
       spin, [](EventLoop* loop) -> Made { return SharedMemoryTransport::Create(loop); });
 }
 
 std::unique_ptr<Fabric> Ucx(bool spin) {
-  return std::make_unique<CarrierFabric>(spin, [](EventLoop* loop) -> Made {
+  return std::make_unique<BackendFabric>(spin, [](EventLoop* loop) -> Made {
     return UcxTransport::Create(loop, {.networks = UcxTransportOptions::Networks::kAny});
   });
 }

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<SharedMemoryTransport>> SharedMemoryTransport::Cr
 SharedMemoryTransport::SharedMemoryTransport(EventLoop* loop, LocalAddress address,
                                              ControlSocket listener,
                                              SharedMemoryTransportOptions options)
-    : Carrier(loop),
+    : TransportBackend(loop),
       local_(std::move(address)),
       address_(local_.Encode()),
       options_(options),

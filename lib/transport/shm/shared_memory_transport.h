@@ -15,9 +15,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/transport/core/carrier.h"
 #include "lib/transport/core/event_loop.h"
 #include "lib/transport/core/transport.h"
+#include "lib/transport/core/transport_backend.h"
 #include "lib/transport/core/wire.h"
 #include "lib/transport/session/session.h"
 #include "lib/transport/shm/control_socket.h"
@@ -66,7 +66,7 @@ struct SharedMemoryTransportOptions {
 // The latter belong to the receiver until it lets go; then their `done` runs. Sends that still wait
 // here end with CANCELLED. The destructor does the same for every peer, for at most 0.2 s, and
 // calls no callbacks. A stopped process with an open link is not dead: its messages wait.
-class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
+class SharedMemoryTransport : public TransportBackend, private EventLoop::Handler {
  public:
   // Payloads in a registered slab are copied to the link up to this size.
   static constexpr size_t kCopiedBytesMax = LinkWriter::kCopiedBytesMax;

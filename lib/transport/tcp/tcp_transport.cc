@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* lo
 }
 
 TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
-    : Carrier(loop),
+    : TransportBackend(loop),
       options_(std::move(options)),
       listener_(options_.port->MakeListener([loop] { loop->Wake(); })),
       address_(EncodeTcpAddress({.port = options_.port->id(),

@@ -15,10 +15,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/transport/core/carrier.h"
 #include "lib/transport/core/event_loop.h"
 #include "lib/transport/core/fetch_turns.h"
 #include "lib/transport/core/transport.h"
+#include "lib/transport/core/transport_backend.h"
 #include "lib/transport/core/wire.h"
 #include "lib/transport/session/session.h"
 #include "lib/transport/tcp/data_port.h"
@@ -65,7 +65,7 @@ struct TcpTransportOptions {
 // - Its machine is silent for about 8 s although it had something to acknowledge, or for 6 s while
 //   nothing is sent.
 // - It leaves an encrypted record unfinished.
-class TcpTransport : public Carrier, private TcpConnection::Owner {
+class TcpTransport : public TransportBackend, private TcpConnection::Owner {
  public:
   static constexpr int kConnectionsMax = 16;  // limit of TcpTransportOptions::connections
 

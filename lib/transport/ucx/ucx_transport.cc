@@ -304,7 +304,7 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(EventLoop* lo
 
 UcxTransport::UcxTransport(EventLoop* loop, std::shared_ptr<ucp_context> context,
                            ucp_worker* worker, int event_fd, std::string address)
-    : Carrier(loop),
+    : TransportBackend(loop),
       context_(std::move(context)),
       worker_(worker),
       event_fd_(event_fd),

@@ -15,10 +15,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/transport/core/carrier.h"
 #include "lib/transport/core/event_loop.h"
 #include "lib/transport/core/fetch_turns.h"
 #include "lib/transport/core/transport.h"
+#include "lib/transport/core/transport_backend.h"
 #include "lib/transport/core/wire.h"
 #include "lib/transport/session/session.h"
 #include "lib/transport/ucx/ucx_context.h"
@@ -57,7 +57,7 @@ struct UcxTransportOptions {
 // are dropped and counted. Below that, an RDMA fabric is trusted. There is no encryption, and every
 // process that speaks UCX's own protocol can end this process or write to its memory. Keep others
 // off the fabric.
-class UcxTransport : public Carrier, private EventLoop::Handler {
+class UcxTransport : public TransportBackend, private EventLoop::Handler {
  public:
   // `loop` must outlive the transport. Returns UNAVAILABLE if UCX is not installed or finds no such
   // network.

@@ -43,14 +43,14 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "lib/transport/core/carrier.h"
 #include "lib/transport/core/event_loop.h"
 #include "lib/transport/core/transport.h"
+#include "lib/transport/core/transport_backend.h"
 #include "lib/transport/core/wire.h"
 #include "lib/transport/session/session.h"
 #include "lib/transport/testing/child_process.h"
 #include "lib/transport/testing/postbox.h"
-#include "lib/transport/ucx/rdma_carrier.h"
+#include "lib/transport/ucx/rdma_backend.h"
 
 namespace muster::ucx_transport_test {
 namespace {
@@ -760,7 +760,7 @@ TEST(UcxTransportTest, ForgedJoinsAndControlsAreRefusedAndEndNoLink) {
 
 TEST(UcxTransportTest, RdmaOnlyOpensNoTcpSocketAndReportsWhatIsMissing) {
   const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
-  const absl::StatusOr<std::unique_ptr<Carrier>> transport = MakeRdmaCarrier(loop.get());
+  const absl::StatusOr<std::unique_ptr<TransportBackend>> transport = MakeRdmaBackend(loop.get());
   EXPECT_TRUE(ListeningPortsOfThisProcess().empty());
   if (transport.ok()) GTEST_SKIP() << "there is RDMA here";
   EXPECT_EQ(transport.status().code(), absl::StatusCode::kUnavailable);
@@ -773,7 +773,7 @@ TEST(UcxTransportTest, UcxTlsInTheEnvironmentDoesNotEnableTcp) {
   for (const char* networks : {"tcp", "all", "^rc", "rc,tcp", ""}) {
     setenv("UCX_TLS", networks, /*overwrite=*/1);
     const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
-    const auto transport = MakeRdmaCarrier(loop.get());
+    const auto transport = MakeRdmaBackend(loop.get());
     EXPECT_TRUE(ListeningPortsOfThisProcess().empty()) << networks;
   }
   unsetenv("UCX_TLS");

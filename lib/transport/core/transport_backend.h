@@ -11,7 +11,7 @@ namespace muster {
 
 // A transport backend. It is alone on its thread, or one of several behind a RoutingTransport that
 // share one EventLoop.
-class Carrier : public Transport, public EventLoop::Sleeper {
+class TransportBackend : public Transport, public EventLoop::Sleeper {
  public:
   int Progress() final {
     loop_->LookIfDue(events_);
@@ -24,11 +24,11 @@ class Carrier : public Transport, public EventLoop::Sleeper {
   virtual int Advance() = 0;
 
  protected:
-  explicit Carrier(EventLoop* loop) : loop_(loop) { CHECK(loop != nullptr); }
+  explicit TransportBackend(EventLoop* loop) : loop_(loop) { CHECK(loop != nullptr); }
   EventLoop& loop() const { return *loop_; }
 
  private:
-  EventLoop* const loop_;  // outlives the carrier
+  EventLoop* const loop_;  // outlives the backend
   int events_ = 0;         // events handled by the last Advance()
 };
 
