@@ -18,7 +18,7 @@ namespace muster {
 namespace {
 
 constexpr absl::string_view kAddressMark = "MUR2";
-constexpr int kWayBits = 2;
+constexpr int kPathBits = 2;
 
 // The address of one backend inside the address.
 struct Part {
@@ -101,38 +101,38 @@ absl::StatusOr<LinkKind> ParseLinkKind(absl::string_view word) {
 
 class RoutingTransport::BackendReceiver : public MessageReceiver {
  public:
-  explicit BackendReceiver(int way) : way_(way) {}
+  explicit BackendReceiver(int path) : path_(path) {}
 
   void PeerJoined(PeerId peer, const LinkIdentity& who) override {
-    receiver->PeerJoined(Outer(peer, way_), who);
+    receiver->PeerJoined(Outer(peer, path_), who);
   }
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
-    return receiver->PlacePayload(Outer(from, way_), header);
+    return receiver->PlacePayload(Outer(from, path_), header);
   }
   void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override {
-    receiver->Received(Outer(from, way_), header, payload, std::move(lease));
+    receiver->Received(Outer(from, path_), header, payload, std::move(lease));
   }
   void PayloadLost(PeerId from, const WireHeader& header) override {
-    receiver->PayloadLost(Outer(from, way_), header);
+    receiver->PayloadLost(Outer(from, path_), header);
   }
   void PeerLost(PeerId peer, const absl::Status& why) override {
-    receiver->PeerLost(Outer(peer, way_), why);
+    receiver->PeerLost(Outer(peer, path_), why);
   }
 
   MessageReceiver* receiver = nullptr;
 
  private:
-  const int way_;
+  const int path_;
 };
 
 absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     RoutingTransportOptions options) {
   ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create(options.polling));
-  std::vector<Way> ways;
-  const auto add = [&ways](LinkKind kind, std::unique_ptr<TransportBackend> backend) {
-    const int way = static_cast<int>(ways.size());
-    ways.push_back({kind, std::make_unique<BackendReceiver>(way), std::move(backend)});
+  std::vector<Path> paths;
+  const auto add = [&paths](LinkKind kind, std::unique_ptr<TransportBackend> backend) {
+    const int path = static_cast<int>(paths.size());
+    paths.push_back({kind, std::make_unique<BackendReceiver>(path), std::move(backend)});
   };
   if (options.links == LinkKind::kAuto || options.links == LinkKind::kSharedMemory) {
     auto made = SharedMemoryTransport::Create(loop.get());
@@ -157,44 +157,44 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     if (!made.ok()) return Annotate(made.status(), "--transport=rdma");
     add(LinkKind::kRdma, *std::move(made));
   }
-  return absl::WrapUnique(new RoutingTransport(options.links, std::move(loop), std::move(ways)));
+  return absl::WrapUnique(new RoutingTransport(options.links, std::move(loop), std::move(paths)));
 }
 
 RoutingTransport::RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop,
-                                   std::vector<Way> ways)
+                                   std::vector<Path> paths)
     : TransportBackend(loop.get()),
       links_(links),
       loop_(std::move(loop)),
-      ways_(std::move(ways)),
+      paths_(std::move(paths)),
       address_([this] {
         std::string parts;
-        for (const Way& way : ways_) Append(parts, way.kind, way.backend->address());
+        for (const Path& path : paths_) Append(parts, path.kind, path.backend->address());
         return SealAddress(kAddressMark, parts);
       }()) {
-  CHECK(!ways_.empty());
+  CHECK(!paths_.empty());
 }
 
 RoutingTransport::~RoutingTransport() = default;
 
 void RoutingTransport::SetReceiver(MessageReceiver* receiver) {
-  for (const Way& way : ways_) {
-    way.receiver->receiver = receiver;
-    way.backend->SetReceiver(way.receiver.get());
+  for (const Path& path : paths_) {
+    path.receiver->receiver = receiver;
+    path.backend->SetReceiver(path.receiver.get());
   }
 }
 
 std::string RoutingTransport::name() const {
-  return absl::StrJoin(ways_, "+", [](std::string* out, const Way& way) {
-    absl::StrAppend(out, way.backend->name());
+  return absl::StrJoin(paths_, "+", [](std::string* out, const Path& path) {
+    absl::StrAppend(out, path.backend->name());
   });
 }
 
 void RoutingTransport::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
-  for (const Way& way : ways_) way.backend->OpenSession(job, generation, token);
+  for (const Path& path : paths_) path.backend->OpenSession(job, generation, token);
 }
 
 void RoutingTransport::CloseSession(uint64_t job, uint32_t generation) {
-  for (const Way& way : ways_) way.backend->CloseSession(job, generation);
+  for (const Path& path : paths_) path.backend->CloseSession(job, generation);
 }
 
 absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
@@ -202,15 +202,15 @@ absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
   ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
   std::string obstacle;  // the obstacle to shared memory, if both sides have it
   // The order of ways_ is the order of preference: the first backend that both sides have is used.
-  for (int i = 0; i < std::ssize(ways_); ++i) {
-    const Way& way = ways_[i];
-    const auto part = std::ranges::find(parts, way.kind, &Part::kind);
+  for (int i = 0; i < std::ssize(paths_); ++i) {
+    const Path& path = paths_[i];
+    const auto part = std::ranges::find(parts, path.kind, &Part::kind);
     if (part == parts.end()) continue;
-    if (way.kind == LinkKind::kSharedMemory && !SharedMemoryTransport::IsLocal(part->address)) {
+    if (path.kind == LinkKind::kSharedMemory && !SharedMemoryTransport::IsLocal(part->address)) {
       obstacle = SharedMemoryTransport::ObstacleTo(part->address);
       continue;
     }
-    ASSIGN_OR_RETURN(const PeerId inner, way.backend->Connect(part->address, credentials));
+    ASSIGN_OR_RETURN(const PeerId inner, path.backend->Connect(part->address, credentials));
     const PeerId peer = Outer(inner, i);
     if (!obstacle.empty()) fallbacks_[peer] = absl::StrCat("one host, but ", obstacle);
     return peer;
@@ -219,23 +219,23 @@ absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
     absl::StrAppend(out, NameOf(part.kind));
   });
   return absl::FailedPreconditionError(
-      absl::StrCat("no way to this peer: this side has --transport=", NameOf(links_),
+      absl::StrCat("no path to this peer: this side has --transport=", NameOf(links_),
                    ", the peer has ", theirs.empty() ? "none that this version knows" : theirs,
                    "; shared memory needs the same host, user and network namespace; "
                    "--transport=auto on both sides reaches every peer"));
 }
 
-PeerId RoutingTransport::Outer(PeerId inner, int way) {
-  return PeerId{(static_cast<int32_t>(inner) << kWayBits) | way};
+PeerId RoutingTransport::Outer(PeerId inner, int path) {
+  return PeerId{(static_cast<int32_t>(inner) << kPathBits) | path};
 }
 PeerId RoutingTransport::Inner(PeerId peer) {
-  return PeerId{static_cast<int32_t>(peer) >> kWayBits};
+  return PeerId{static_cast<int32_t>(peer) >> kPathBits};
 }
 
 TransportBackend& RoutingTransport::BackendOf(PeerId peer) const {
-  const auto way = static_cast<size_t>(static_cast<int32_t>(peer) & ((1 << kWayBits) - 1));
-  CHECK(peer != PeerId::kNone && way < ways_.size()) << "no peer " << static_cast<int>(peer);
-  return *ways_[way].backend;
+  const auto path = static_cast<size_t>(static_cast<int32_t>(peer) & ((1 << kPathBits) - 1));
+  CHECK(peer != PeerId::kNone && path < paths_.size()) << "no peer " << static_cast<int>(peer);
+  return *paths_[path].backend;
 }
 
 void RoutingTransport::Disconnect(PeerId peer) {
@@ -264,8 +264,8 @@ void RoutingTransport::Send(PeerId peer, const WireHeader& header,
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RoutingTransport::RegisterMemory(
     absl::Span<std::byte> memory) {
   auto all = std::make_unique<AllRegistrations>();
-  for (const Way& way : ways_) {
-    ASSIGN_OR_RETURN(auto registration, way.backend->RegisterMemory(memory));
+  for (const Path& path : paths_) {
+    ASSIGN_OR_RETURN(auto registration, path.backend->RegisterMemory(memory));
     all->parts.push_back(std::move(registration));
   }
   return all;
@@ -273,27 +273,28 @@ absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RoutingTransport:
 
 int RoutingTransport::Advance() {
   int events = 0;
-  for (const Way& way : ways_) events += way.backend->Advance();
+  for (const Path& path : paths_) events += path.backend->Advance();
   return events;
 }
 
 bool RoutingTransport::HasNews() const {
-  return std::ranges::any_of(ways_, [](const Way& way) { return way.backend->HasNews(); });
+  return std::ranges::any_of(paths_, [](const Path& path) { return path.backend->HasNews(); });
 }
 
 void RoutingTransport::WakePeers() {
-  for (const Way& way : ways_) way.backend->WakePeers();
+  for (const Path& path : paths_) path.backend->WakePeers();
 }
 
 // Some backends may have prepared to sleep before another one has news. Their next Advance() undoes
 // that.
 bool RoutingTransport::PrepareToSleep() {
-  return std::ranges::all_of(ways_, [](const Way& way) { return way.backend->PrepareToSleep(); });
+  return std::ranges::all_of(paths_,
+                             [](const Path& path) { return path.backend->PrepareToSleep(); });
 }
 
 absl::Duration RoutingTransport::SleepMax() const {
   absl::Duration most = absl::InfiniteDuration();
-  for (const Way& way : ways_) most = std::min(most, way.backend->SleepMax());
+  for (const Path& path : paths_) most = std::min(most, path.backend->SleepMax());
   return most;
 }
 

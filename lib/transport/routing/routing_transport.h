@@ -79,22 +79,22 @@ class RoutingTransport : public TransportBackend {
 
  private:
   class BackendReceiver;  // the receiver of a backend: translates its peer ids to ours
-  struct Way {            // a backend, which reaches some of the peers
+  struct Path {           // a backend, which reaches some of the peers
     LinkKind kind;        // kSharedMemory, kTcp or kRdma
     std::unique_ptr<BackendReceiver> receiver;  // must outlive the backend
     std::unique_ptr<TransportBackend> backend;
   };
 
-  RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop, std::vector<Way> ways);
+  RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop, std::vector<Path> paths);
 
-  // The lowest two bits of a PeerId are the index of its way.
-  static PeerId Outer(PeerId inner, int way);
+  // The lowest two bits of a PeerId are the index of its path.
+  static PeerId Outer(PeerId inner, int path);
   static PeerId Inner(PeerId peer);
   TransportBackend& BackendOf(PeerId peer) const;
 
   const LinkKind links_;
   const std::unique_ptr<EventLoop> loop_;
-  const std::vector<Way> ways_;  // in order of preference; never empty
+  const std::vector<Path> paths_;  // in order of preference; never empty
   const std::string address_;
   absl::flat_hash_map<PeerId, std::string> fallbacks_;  // only of peers that have one
 };
