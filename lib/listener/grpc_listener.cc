@@ -371,15 +371,15 @@ void GrpcListener::Admit(FileDescriptor client, std::string source) {
   if (options_.tls != nullptr) {
     connection.tls =
         std::make_unique<TlsConnection>(options_.tls->Context(), connection.client.get());
-    connection.shaking = true;
+    connection.handshaking = true;
   } else if (!Serve(number, connection, std::nullopt)) {
     Close(number);
   }
 }
 
-void GrpcListener::Shake(uint64_t number, Connection& connection) {
+void GrpcListener::Handshake(uint64_t number, Connection& connection) {
   uint32_t events = EPOLLIN;
-  switch (connection.tls->Shake()) {
+  switch (connection.tls->Handshake()) {
     case TlsConnection::Progress::kFailed:
       LOG_IF(WARNING, MayTell()) << connection.address
                                  << " is refused: TLS: " << connection.tls->fault();
@@ -396,7 +396,7 @@ void GrpcListener::Shake(uint64_t number, Connection& connection) {
     case TlsConnection::Progress::kDone:
       break;
   }
-  connection.shaking = false;
+  connection.handshaking = false;
   const auto peer = connection.tls->peer();
   if (!peer.ok()) {
     LOG_IF(WARNING, MayTell()) << connection.address
@@ -454,7 +454,7 @@ void GrpcListener::HandleEvent(uint64_t number, bool server_side, uint32_t event
   connection.active = now_;
   const bool hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
   if (hung_up && !server_side) return Close(number);
-  if (connection.shaking) return Shake(number, connection);
+  if (connection.handshaking) return Handshake(number, connection);
   if (hung_up) connection.server_gone = true;
   const bool readable = (events & EPOLLIN) != 0, writable = (events & EPOLLOUT) != 0;
   PassOn(number, connection,

@@ -116,7 +116,7 @@ class GrpcListener {
     std::string from;               // the address, or its IPv6 network
     std::string source;             // the source that it counts for; "" if it does not count
     std::unique_ptr<TlsConnection> tls;
-    bool shaking = false;
+    bool handshaking = false;
     bool known = false;                                    // by a certificate, except a submitter's
     absl::Time certificate_ends = absl::InfiniteFuture();  // of the client, if it has shown one
     std::unique_ptr<CallStamp> stamp;
@@ -156,7 +156,7 @@ class GrpcListener {
   bool MakeRoomOfLargest(absl::string_view newcomer);
   void Admit(FileDescriptor client, std::string source);
   void Uncount(Connection& connection);
-  void Shake(uint64_t number, Connection& connection);
+  void Handshake(uint64_t number, Connection& connection);
   bool Serve(uint64_t number, Connection& connection, const std::optional<Identity>& client);
   void MakeRoomAmongUnknown();
   void HandleEvent(uint64_t number, bool server_side, uint32_t events);

@@ -413,9 +413,11 @@ class GrpcListenerTlsTest : public GrpcListenerTest {
     if (role == Role::kCoordinator) order.hosts = {"localhost"};
     return *IssueCertificate(authority_, order, absl::Now());
   }
-  TlsClient Shake(const CertifiedKey* mine, int host = 1) { return {Connect(host), mine, folder_}; }
+  TlsClient Handshake(const CertifiedKey* mine, int host = 1) {
+    return {Connect(host), mine, folder_};
+  }
   // Sends the start of a handshake and nothing more.
-  FileDescriptor HalfShake(int host) {
+  FileDescriptor HalfHandshake(int host) {
     FileDescriptor client = Connect(host);
     send(client.get(), "\x16\x03\x01\x02\x00\x01", 6, MSG_NOSIGNAL);
     return client;
@@ -436,21 +438,21 @@ class GrpcListenerTlsTest : public GrpcListenerTest {
 
 TEST_F(GrpcListenerTlsTest, AStalledHandshakeIsHungUpOnAndNeverReachesTheServer) {
   Open({.greeting_max = absl::Milliseconds(50), .tls = tls_.get()});
-  EXPECT_TRUE(HangsUp(HalfShake(1)));
+  EXPECT_TRUE(HangsUp(HalfHandshake(1)));
   absl::MutexLock lock(&mu_);
   EXPECT_TRUE(served_.empty());
 }
 
 TEST_F(GrpcListenerTlsTest, HalfHandshakesTakeNoPlaceFromClientsWithACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .tls = tls_.get()});  // a fifth of them: 2
-  TlsClient member = Shake(&worker_);
+  TlsClient member = Handshake(&worker_);
   const FileDescriptor server = Served();
   ASSERT_TRUE(member.Say(kPreface + Begin(1)));
   EXPECT_EQ(Receive(server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
 
   std::vector<FileDescriptor> halves;
-  for (int i = 0; i < 40; ++i) halves.push_back(HalfShake(2 + i % 20));  // from many addresses
-  TlsClient second = Shake(&worker_);
+  for (int i = 0; i < 40; ++i) halves.push_back(HalfHandshake(2 + i % 20));  // from many addresses
+  TlsClient second = Handshake(&worker_);
   const FileDescriptor second_server = Served();
   ASSERT_TRUE(second.Say(kPreface));
   EXPECT_EQ(Receive(second_server, kPreface.size()), kPreface);
@@ -460,9 +462,9 @@ TEST_F(GrpcListenerTlsTest, HalfHandshakesTakeNoPlaceFromClientsWithACertificate
 
 TEST_F(GrpcListenerTlsTest, TheOldestConnectionWithoutACertificateIsClosed) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
-  TlsClient member = Shake(&worker_);
+  TlsClient member = Handshake(&worker_);
   const FileDescriptor server = Served();
-  TlsClient first = Shake(nullptr), second = Shake(nullptr), third = Shake(nullptr);
+  TlsClient first = Handshake(nullptr), second = Handshake(nullptr), third = Handshake(nullptr);
   pollfd readable = {.fd = first.socket().get(), .events = POLLIN};
   EXPECT_EQ(poll(&readable, 1, kPatienceMs), 1);
   EXPECT_EQ(first.Hear(1), "") << "at most two may be open";
@@ -476,7 +478,7 @@ TEST_F(GrpcListenerTlsTest, UnauthenticatedPeersMakeRoomInTheirOwnPlaces) {
   std::vector<TlsClient> members;
   std::vector<FileDescriptor> servers;
   const auto come = [&](const CertifiedKey* mine, int host) {
-    members.push_back(Shake(mine, host));
+    members.push_back(Handshake(mine, host));
     servers.push_back(Served());
     ASSERT_TRUE(members.back().Say(kPreface + Begin(1)));
     EXPECT_EQ(Receive(servers.back(), kPreface.size() + Begin(1).size()), kPreface + Begin(1));
@@ -492,7 +494,8 @@ TEST_F(GrpcListenerTlsTest, UnauthenticatedPeersMakeRoomInTheirOwnPlaces) {
 TEST_F(GrpcListenerTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
   Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
   const CertifiedKey submitter = Issue(Role::kSubmitter);
-  TlsClient first = Shake(&submitter), second = Shake(nullptr), third = Shake(&submitter);
+  TlsClient first = Handshake(&submitter), second = Handshake(nullptr),
+            third = Handshake(&submitter);
   pollfd readable = {.fd = first.socket().get(), .events = POLLIN};
   EXPECT_EQ(poll(&readable, 1, kPatienceMs), 1);
   EXPECT_EQ(first.Hear(1), "") << "at most two may be open";
@@ -503,18 +506,18 @@ TEST_F(GrpcListenerTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificat
   std::vector<TlsClient> members;
   std::vector<FileDescriptor> servers;
   for (int i = 0; i < 6; ++i) {  // more than the limit
-    members.push_back(Shake(&worker_));
+    members.push_back(Handshake(&worker_));
     servers.push_back(Served());
   }
   for (int i = 0; i < 6; ++i) {
     ASSERT_TRUE(members[i].Say(kPreface));
     EXPECT_EQ(Receive(servers[i], kPreface.size()), kPreface);
   }
-  const FileDescriptor other = HalfShake(2);
+  const FileDescriptor other = HalfHandshake(2);
   std::vector<FileDescriptor> halves;
   std::vector<pollfd> hung_up;
   for (int i = 0; i < 3; ++i) {
-    halves.push_back(HalfShake(1));
+    halves.push_back(HalfHandshake(1));
     hung_up.push_back({.fd = halves.back().get(), .events = POLLIN});
   }
   hung_up.push_back({.fd = other.get(), .events = POLLIN});
@@ -528,9 +531,9 @@ TEST_F(GrpcListenerTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificat
 // record would never return.
 TEST_F(GrpcListenerTlsTest, AFloodOfKeyUpdatesDelaysNoOther) {
   Open({.tls = tls_.get()});
-  TlsClient flood = Shake(nullptr, 2);
+  TlsClient flood = Handshake(nullptr, 2);
   const FileDescriptor flood_server = Served();
-  TlsClient member = Shake(&worker_);
+  TlsClient member = Handshake(&worker_);
   const FileDescriptor server = Served();
   ASSERT_TRUE(member.Say(kPreface));
   EXPECT_EQ(Receive(server, kPreface.size()), kPreface);

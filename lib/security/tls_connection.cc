@@ -32,7 +32,7 @@ TlsConnection::TlsConnection(std::shared_ptr<SSL_CTX> context, int socket)
 
 TlsConnection::~TlsConnection() = default;
 
-TlsConnection::Progress TlsConnection::Shake() {
+TlsConnection::Progress TlsConnection::Handshake() {
   ERR_clear_error();
   errno = 0;
   const int result = SSL_do_handshake(ssl_.get());

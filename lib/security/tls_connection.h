@@ -32,7 +32,7 @@ class TlsConnection {
 
   enum class Progress { kDone, kWantsRead, kWantsWrite, kFailed };
   // Continues the handshake as far as possible now. After kFailed, fault() says why.
-  Progress Shake();
+  Progress Handshake();
   const std::string& fault() const { return fault_; }
 
   // Returns the client's identity, or nullopt if it has shown no certificate. Requires: the

@@ -100,7 +100,7 @@ class TlsTest : public ::testing::Test {
     });
     TlsConnection connection(server.Context(), ends.server.get());
     std::string answer;
-    if (connection.Shake() != TlsConnection::Progress::kDone) {
+    if (connection.Handshake() != TlsConnection::Progress::kDone) {
       answer = connection.fault();
     } else {
       std::array<char, TlsConnection::kRecordBytes> bytes;

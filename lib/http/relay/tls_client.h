@@ -49,10 +49,10 @@ class TlsClient {
     ssl_.reset(SSL_new(context_.get()));
     SSL_set_fd(ssl_.get(), socket_.get());
     SSL_set1_host(ssl_.get(), "localhost");
-    shaken_ = SSL_connect(ssl_.get()) == 1;
+    handshake_done_ = SSL_connect(ssl_.get()) == 1;
   }
 
-  bool shaken() const { return shaken_; }
+  bool handshake_done() const { return handshake_done_; }
   bool Write(absl::string_view bytes) {
     return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) == std::ssize(bytes);
   }
@@ -77,13 +77,13 @@ class TlsClient {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
   const FileDescriptor socket_;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, SSL_free};
-  bool shaken_ = false;
+  bool handshake_done_ = false;
 };
 
 // Returns the answer to a request for `path`, or "" if there was no connection.
 inline std::string FetchOverTls(int port, absl::string_view path, const TlsFetchOptions& options) {
   TlsClient client(port, options);
-  if (!client.shaken()) return "";
+  if (!client.handshake_done()) return "";
   EXPECT_TRUE(client.Write(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n")));
   return client.ReadAll();
 }

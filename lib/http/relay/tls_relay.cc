@@ -86,8 +86,8 @@ class TlsRelay::Connection {
   // The events that it waits for now.
   std::array<pollfd, 2> Wanted() const {
     short client = 0, target = 0;  // NOLINT(google-runtime-int): as poll has it
-    if (!shaken_) {
-      client = shake_ == TlsConnection::Progress::kWantsWrite ? POLLOUT : POLLIN;
+    if (!handshake_done_) {
+      client = progress_ == TlsConnection::Progress::kWantsWrite ? POLLOUT : POLLIN;
     } else {
       if (!client_ended_ && to_target_.size() < kHeldBytesMax) client |= POLLIN;
       if (!to_client_.empty()) client |= POLLOUT;
@@ -105,17 +105,17 @@ class TlsRelay::Connection {
   bool Move(absl::Duration now, const Options& options) {
     const size_t held = to_target_.size() + to_client_.size();
     moved_something_ = false;
-    const bool goes_on = shaken_ ? MoveBytes(options.target_port) : Shake();
+    const bool goes_on = handshake_done_ ? MoveBytes(options.target_port) : Handshake();
     if (moved_something_ || held != to_target_.size() + to_client_.size()) moved_ = now;
     if (!goes_on || target_) return goes_on && now - moved_ < options.silence_max;
-    return now - begun_ < (shaken_ ? options.request_max : options.handshake_max);
+    return now - begun_ < (handshake_done_ ? options.request_max : options.handshake_max);
   }
 
  private:
-  bool Shake() {
-    shake_ = tls_->Shake();
-    shaken_ = shake_ == TlsConnection::Progress::kDone;
-    return shake_ != TlsConnection::Progress::kFailed;
+  bool Handshake() {
+    progress_ = tls_->Handshake();
+    handshake_done_ = progress_ == TlsConnection::Progress::kDone;
+    return progress_ != TlsConnection::Progress::kFailed;
   }
 
   bool has_asked() const {
@@ -167,8 +167,8 @@ class TlsRelay::Connection {
   const std::string source_;  // the client's address or its network
   FileDescriptor target_;     // none until the client has sent a request
   const std::unique_ptr<TlsConnection> tls_;
-  TlsConnection::Progress shake_ = TlsConnection::Progress::kWantsRead;
-  bool shaken_ = false;
+  TlsConnection::Progress progress_ = TlsConnection::Progress::kWantsRead;
+  bool handshake_done_ = false;
   bool client_ended_ = false, target_ended_ = false;
   bool target_told_ = false;  // knows that nothing more arrives
   bool moved_something_ = false;

@@ -132,7 +132,7 @@ TEST_F(TlsRelayTest, ClientsWithoutARequestMakeRoomAndNeverReachTheTarget) {
     for (int i = 0; i < 6; ++i) {
       idle.push_back(std::make_unique<TlsClient>(
           relay_->port(), TlsFetchOptions{.authority = folder_.authority()}));
-      ASSERT_TRUE(idle.back()->shaken());
+      ASSERT_TRUE(idle.back()->handshake_done());
       ASSERT_TRUE(said.empty() || idle.back()->Write(said));
     }
     EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));
@@ -144,7 +144,7 @@ TEST_F(TlsRelayTest, AClientThatDoesNotEndItsRequestIsHungUpOn) {
   Restart(absl::Hours(1), /*connections_max=*/64, /*of_address_max=*/48,
           /*request_max=*/absl::Milliseconds(100));
   TlsClient slow(relay_->port(), {.authority = folder_.authority()});
-  ASSERT_TRUE(slow.shaken());
+  ASSERT_TRUE(slow.handshake_done());
   ASSERT_TRUE(slow.Write("GET / HTTP/1.1\r\n"));
   EXPECT_TRUE(slow.IsHungUpOn());
 }

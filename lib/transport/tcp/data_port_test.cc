@@ -93,7 +93,7 @@ class Visitor {
     return heard;
   }
   // Runs the handshake until it is accepted or refused.
-  void Shake(HandshakeConnector& handshake) const {
+  void Handshake(HandshakeConnector& handshake) const {
     while (true) {
       Say(handshake.TakeReply());
       if (handshake.wants() == 0) return;
@@ -152,7 +152,7 @@ class DataPortTest : public testing::Test {
   void ExpectTheHonestToBeLetIn() {
     const Visitor visitor(*port_);
     HandshakeConnector handshake = MakeHandshake();
-    visitor.Shake(handshake);
+    visitor.Handshake(handshake);
     EXPECT_TRUE(handshake.let_in()) << handshake.fault();
     if (handshake.let_in()) TakeMember();
   }
@@ -175,7 +175,7 @@ class DataPortTest : public testing::Test {
 TEST_F(DataPortTest, AMemberIsHandedOverWithTheBytesAfterTheHandshake) {
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
-  visitor.Shake(handshake);
+  visitor.Handshake(handshake);
   ASSERT_TRUE(handshake.let_in()) << handshake.fault();
   visitor.Say("the first message");
   const DataPort::Member member = TakeMember();
@@ -218,7 +218,7 @@ TEST_F(DataPortTest, APeerThatDoesNotProveAnOpenSessionIsRefused) {
         HandshakeConnector(elsewhere, token_, DataSecurity::kAuth),
         HandshakeConnector(other_port, token_, DataSecurity::kAuth)}) {
     const Visitor visitor(*port_);
-    visitor.Shake(handshake);
+    visitor.Handshake(handshake);
     EXPECT_EQ(handshake.fault(), NotLetIn());
     // A real attacker does not give up, but answers something.
     const Bytes nonsense(SessionHandshake::kProofBytes);
@@ -234,12 +234,12 @@ TEST_F(DataPortTest, APeerThatDoesNotProveAnOpenSessionIsRefused) {
 TEST_F(DataPortTest, AnUnknownSessionCountsAsNotProvenAndAnotherTokenAsHungUp) {
   {
     HandshakeConnector handshake = MakeHandshake(token_, /*job=*/2);
-    Visitor(*port_).Shake(handshake);
+    Visitor(*port_).Handshake(handshake);
     AwaitUnauthenticatedPeers(UnauthenticatedPeer::kNotProven, 1);
   }
   {
     HandshakeConnector handshake = MakeHandshake(SessionToken::Random());
-    Visitor(*port_).Shake(handshake);
+    Visitor(*port_).Handshake(handshake);
     AwaitUnauthenticatedPeers(UnauthenticatedPeer::kHungUp, 1);
   }
   EXPECT_EQ(port_->unauthenticated_peers(), 2);
@@ -247,26 +247,26 @@ TEST_F(DataPortTest, AnUnknownSessionCountsAsNotProvenAndAnotherTokenAsHungUp) {
 
 TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayOpenMoreConnections) {
   listener_->OpenSession(1, 2, token_);
-  const auto shake = [this](uint32_t generation, uint32_t connection) {
+  const auto try_handshake = [this](uint32_t generation, uint32_t connection) {
     HandshakeConnector handshake({.who = {.job = 1, .generation = generation, .index = 5},
                                   .port = port_->id(),
                                   .transport = listener_->number(),
                                   .connection = connection},
                                  token_, DataSecurity::kAuth);
-    Visitor(*port_).Shake(handshake);
+    Visitor(*port_).Handshake(handshake);
     return handshake.let_in();
   };
-  EXPECT_FALSE(shake(/*generation=*/1, /*connection=*/0));
-  EXPECT_TRUE(shake(/*generation=*/1, /*connection=*/1));
-  EXPECT_FALSE(shake(/*generation=*/3, /*connection=*/1));
-  EXPECT_TRUE(shake(/*generation=*/2, /*connection=*/0));
+  EXPECT_FALSE(try_handshake(/*generation=*/1, /*connection=*/0));
+  EXPECT_TRUE(try_handshake(/*generation=*/1, /*connection=*/1));
+  EXPECT_FALSE(try_handshake(/*generation=*/3, /*connection=*/1));
+  EXPECT_TRUE(try_handshake(/*generation=*/2, /*connection=*/0));
 }
 
 TEST_F(DataPortTest, AClosedSessionAcceptsNoPeer) {
   listener_->CloseSession(1, 1);
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
-  visitor.Shake(handshake);
+  visitor.Handshake(handshake);
   EXPECT_EQ(handshake.fault(), NotLetIn());
 }
 
@@ -354,7 +354,7 @@ TEST_F(DataPortTest, IdleConnectionsDoNotCrowdOutPeersAtOtherAddresses) {
     idle.push_back(std::make_unique<Visitor>(*port_, SocketAt("127.0.0.2")));
   }
   AwaitUnauthenticatedPeers(UnauthenticatedPeer::kCrowdedOut, 2 * DataPort::kHalfOpenMax + 1);
-  early.Shake(handshake);
+  early.Handshake(handshake);
   EXPECT_TRUE(handshake.let_in()) << handshake.fault();
   TakeMember();
 }
@@ -371,7 +371,7 @@ TEST_F(DataPortTest, IdleConnectionsDoNotCrowdOutMembersAtTheSameAddress) {
     idle.push_back(std::make_unique<Visitor>(*port_));
   }
   AwaitUnauthenticatedPeers(UnauthenticatedPeer::kCrowdedOut, DataPort::kHalfOpenMax + 1);
-  early.Shake(handshake);
+  early.Handshake(handshake);
   EXPECT_TRUE(handshake.let_in()) << handshake.fault();
   TakeMember();
 }
@@ -388,7 +388,7 @@ TEST_F(DataPortTest, MembersThatConnectAllAtOnceAreAllAccepted) {
     visitors[i]->Say(handshakes[i].TakeReply());
   }
   for (int i = 0; i < kMembers; ++i) {
-    visitors[i]->Shake(handshakes[i]);
+    visitors[i]->Handshake(handshakes[i]);
     EXPECT_TRUE(handshakes[i].let_in()) << i << ": " << handshakes[i].fault();
   }
   EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kCrowdedOut), 0);
@@ -405,7 +405,7 @@ TEST_F(DataPortTest, APeerWithAnotherSecurityIsToldOfThisOne) {
   Open({.security = DataSecurity::kEncrypt});
   const Visitor visitor(*port_);
   HandshakeConnector handshake = MakeHandshake();
-  visitor.Shake(handshake);
+  visitor.Handshake(handshake);
   EXPECT_TRUE(absl::IsFailedPrecondition(handshake.fault())) << handshake.fault();
   visitor.HearAll();
   EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kDiffers), 1);
@@ -428,7 +428,7 @@ TEST_F(DataPortTest, APortWithoutDescriptorsWaitsAndDoesNotSpin) {
   EXPECT_LT(clock() - busy, CLOCKS_PER_SEC / 4);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   visitor.SetPatience(std::chrono::seconds(20));
-  visitor.Shake(handshake);
+  visitor.Handshake(handshake);
   EXPECT_TRUE(handshake.let_in()) << handshake.fault();
   TakeMember();
 }

@@ -65,13 +65,13 @@ std::unique_ptr<TcpConnection> TcpConnection::Accept(DataPort::Member member, co
   return connection;
 }
 
-absl::StatusOr<bool> TcpConnection::Shake() {
-  if (state == State::kEncrypting) return ShakeTls();
-  ASSIGN_OR_RETURN(const bool let_in, ShakeHands());
-  return let_in ? ShakeTls() : let_in;
+absl::StatusOr<bool> TcpConnection::Handshake() {
+  if (state == State::kEncrypting) return HandshakeTls();
+  ASSIGN_OR_RETURN(const bool let_in, HandshakeSession());
+  return let_in ? HandshakeTls() : let_in;
 }
 
-absl::StatusOr<bool> TcpConnection::ShakeHands() {
+absl::StatusOr<bool> TcpConnection::HandshakeSession() {
   if (state == State::kConnecting) {
     int error = 0;
     socklen_t size = sizeof(error);
@@ -114,9 +114,9 @@ void TcpConnection::Encrypt(TlsStream::Side side, const SessionToken::Proof& key
   tls_ = std::make_unique<TlsStream>(side, key, socket.get());
 }
 
-absl::StatusOr<bool> TcpConnection::ShakeTls() {
+absl::StatusOr<bool> TcpConnection::HandshakeTls() {
   if (tls_ == nullptr) return true;
-  switch (tls_->Shake()) {
+  switch (tls_->Handshake()) {
     case TlsStream::Progress::kDone:
       return true;
     case TlsStream::Progress::kWantsRead:

@@ -58,7 +58,7 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   // Continues to connect, to do the handshake and to encrypt, as far as possible now. Returns true
   // when all is done; then call Open(). An error ends the attempt: UNAVAILABLE if no peer is there
   // or the peer hung up, else the error of the handshake.
-  absl::StatusOr<bool> Shake();
+  absl::StatusOr<bool> Handshake();
   void Open();
 
   void Ready(uint32_t events) override;
@@ -107,8 +107,8 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   std::optional<FrameWriter> writer;
 
  private:
-  absl::StatusOr<bool> ShakeHands();
-  absl::StatusOr<bool> ShakeTls();
+  absl::StatusOr<bool> HandshakeSession();
+  absl::StatusOr<bool> HandshakeTls();
   void Encrypt(TlsStream::Side side, const SessionToken::Proof& key);
 
   const DataPort* port_ = nullptr;

@@ -59,7 +59,7 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
       for (auto* end : {dialled.get(), accepted.get()}) {
         if (end == nullptr || end->open() || !end->HasWork()) continue;
         idle = false;
-        const absl::StatusOr<bool> done = end->Shake();
+        const absl::StatusOr<bool> done = end->Handshake();
         if (!done.ok()) return done.status();
         if (*done) end->Open();
       }

@@ -171,8 +171,8 @@ absl::Status TcpTransport::Add(Peer& peer, std::unique_ptr<Connection> connectio
   return absl::OkStatus();
 }
 
-void TcpTransport::Shake(Connection& connection) {
-  const absl::StatusOr<bool> done = connection.Shake();
+void TcpTransport::Handshake(Connection& connection) {
+  const absl::StatusOr<bool> done = connection.Handshake();
   if (!done.ok()) return FailAttempt(connection, done.status());
   if (*done) OpenConnection(connection);
 }
@@ -238,7 +238,7 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   const absl::Status taken =
       peer == nullptr ? absl::FailedPreconditionError("its connection belongs to no open link")
                       : Add(*peer, std::move(connection));
-  if (taken.ok()) return Shake(added);
+  if (taken.ok()) return Handshake(added);
   LOG(WARNING) << NameOf(who) << " at " << remote << " cannot be let in: " << taken.message();
   if (peer != nullptr && peer->connections.empty()) Forget(*peer);
 }
@@ -411,7 +411,7 @@ int TcpTransport::Step(Connection& connection) {
     case Connection::State::kConnecting:
     case Connection::State::kShaking:
     case Connection::State::kEncrypting:
-      Shake(connection);
+      Handshake(connection);
       return 1;
     case Connection::State::kOpen: {
       int events = 0;

@@ -127,7 +127,7 @@ class TcpTransport : public TransportBackend, private TcpConnection::Owner {
   absl::Status Dial(Peer& peer, const SocketAddress& address, uint32_t number);
   absl::Status Add(Peer& peer, std::unique_ptr<Connection> connection);
   Peer* PeerOf(const DataPort::Member& member);
-  void Shake(Connection& connection);
+  void Handshake(Connection& connection);
   void FailAttempt(Connection& connection, const absl::Status& why);
   void OpenConnection(Connection& connection);
 

@@ -145,7 +145,7 @@ class Impostor {
   // Call it if the links are encrypted. Returns whether the other end has also finished the TLS
   // handshake.
   bool Encrypt() {
-    const TlsStream::Progress progress = tls_->Shake();
+    const TlsStream::Progress progress = tls_->Handshake();
     EXPECT_NE(progress, TlsStream::Progress::kFailed) << tls_->fault();
     return progress == TlsStream::Progress::kDone;
   }

@@ -195,7 +195,7 @@ TlsStream::TlsStream(Side side, const SessionToken::Proof& key, int socket, int6
 
 TlsStream::~TlsStream() = default;
 
-TlsStream::Progress TlsStream::Shake() {
+TlsStream::Progress TlsStream::Handshake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result == 1) {

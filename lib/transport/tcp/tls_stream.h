@@ -42,7 +42,7 @@ class TlsStream {
   TlsStream& operator=(const TlsStream&) = delete;
 
   // Continues the handshake as far as possible now. After kFailed, fault() has the reason.
-  Progress Shake();
+  Progress Handshake();
   const std::string& fault() const { return fault_; }
 
   // Like readv(2). Fewer bytes than there is room for mean that the socket is empty, or that

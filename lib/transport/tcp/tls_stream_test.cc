@@ -63,9 +63,9 @@ class TlsStreamTest : public testing::Test {
     acceptor_ = std::make_unique<TlsStream>(TlsStream::Side::kAcceptor, KeyOf(acceptors_key),
                                             right_.end.get(), records_per_key);
     for (int turn = 0; turn < 10; ++turn) {
-      if (connected_ == Progress::kWantsRead) connected_ = connector_->Shake();
+      if (connected_ == Progress::kWantsRead) connected_ = connector_->Handshake();
       Pass(left_, right_);
-      if (accepted_ == Progress::kWantsRead) accepted_ = acceptor_->Shake();
+      if (accepted_ == Progress::kWantsRead) accepted_ = acceptor_->Handshake();
       Pass(right_, left_);
     }
   }
