@@ -113,11 +113,11 @@ absl::StatusOr<PeerId> TcpTransport::Connect(absl::string_view address,
   peer.token = credentials.token;
   peer.attempts = ConnectAttempts(to.endpoints);
   const PeerId id = peer.id;
-  Approach(peer);
+  ConnectNext(peer);
   return id;
 }
 
-void TcpTransport::Approach(Peer& peer) {
+void TcpTransport::ConnectNext(Peer& peer) {
   while (true) {
     const ConnectAttempts::Next next = peer.attempts.Take();
     if (const auto* name = absl::get_if<Endpoint>(&next)) return Resolve(peer, *name);
@@ -148,7 +148,7 @@ void TcpTransport::TakeResolved(DataPort::Resolved resolved) {
   } else {
     peer.attempts.Failed(resolved.addresses.status());
   }
-  Approach(peer);
+  ConnectNext(peer);
 }
 
 absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address, uint32_t number) {
@@ -185,14 +185,14 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
                      !peer.joins && connection.number == 0 &&
                      peer.attempts.Repeat(connection.remote);
   Close(connection);
-  if (again) return Approach(peer);
+  if (again) return ConnectNext(peer);
   if (connection.number > 0) return PauseOpening(peer);  // the link continues without it
   if (peer.joins) {
     LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
     return Forget(peer);
   }
   peer.attempts.Failed(fault);
-  Approach(peer);
+  ConnectNext(peer);
 }
 
 void TcpTransport::OpenConnection(Connection& connection) {
@@ -738,7 +738,7 @@ void TcpTransport::LookAtClock() {
     peer.attempts.Failed(absl::UnavailableError(absl::StrCat(
         "the name '", late.host, "' was not resolved in time (check the name service; ",
         "the other end can also set --advertise to an address)")));
-    Approach(peer);
+    ConnectNext(peer);
   }
   if (now >= look_at_links_) LookAtLinks(now);
 }

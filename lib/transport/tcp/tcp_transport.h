@@ -121,7 +121,7 @@ class TcpTransport : public TransportBackend, private TcpConnection::Owner {
   // Connecting.
   int TakeListenerNews();
   void TakeMember(DataPort::Member member);
-  void Approach(Peer& peer);  // tries the next address
+  void ConnectNext(Peer& peer);  // tries the next address
   void Resolve(Peer& peer, const Endpoint& endpoint);
   void TakeResolved(DataPort::Resolved resolved);
   absl::Status Dial(Peer& peer, const SocketAddress& address, uint32_t number);
