@@ -365,7 +365,7 @@ int TcpTransport::Advance() {
   int events = TakeListenerNews();
   // The list is swapped out, because receivers may send, and connections activated by that wait for
   // the next turn. Receivers may also close any connection: it stays in the list, closed, until
-  // Bury().
+  // Reap().
   stepping_.swap(active_);
   for (Connection* connection : stepping_) connection->active = false;
   for (Connection* connection : stepping_) {
@@ -377,7 +377,7 @@ int TcpTransport::Advance() {
   LookAtClock();
   events += FinishSends();
   events += ReportLosses();
-  Bury();
+  Reap();
   return events;
 }
 
@@ -692,7 +692,7 @@ void TcpTransport::Close(Connection& connection) {
   const auto owner =
       std::ranges::find(connections_, &connection, &std::unique_ptr<Connection>::get);
   CHECK(owner != connections_.end());
-  // The object lives until Bury(), because lists of this turn may still refer to it.
+  // The object lives until Reap(), because lists of this turn may still refer to it.
   closed_.push_back(std::move(*owner));
   *owner = std::move(connections_.back());
   connections_.pop_back();
@@ -772,7 +772,7 @@ void TcpTransport::LookAtLinks(Clock::time_point now) {
 }
 
 // Called at the end of a turn: only active_ can still refer to a closed connection then.
-void TcpTransport::Bury() {
+void TcpTransport::Reap() {
   if (closed_.empty()) return;
   std::erase_if(active_, [](const Connection* connection) {
     return connection->state == Connection::State::kClosed;

@@ -160,7 +160,7 @@ class TcpTransport : public TransportBackend, private TcpConnection::Owner {
   void LookAtClock();
   std::chrono::milliseconds LinkLook() const;  // the interval between two checks of the links
   void LookAtLinks(Clock::time_point now);
-  void Bury();
+  void Reap();
 
   const TcpTransportOptions options_;
   MessageReceiver* receiver_ = nullptr;
