@@ -24,7 +24,7 @@
 #include "services/coordinator/membership/fleet_clock.h"
 #include "services/coordinator/membership/lease_table.h"
 #include "services/coordinator/membership/watch_hub.h"
-#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/operations/ended_jobs.h"
 #include "services/coordinator/operations/fleet_desk.h"
 #include "services/coordinator/operations/job_queries.h"
@@ -37,7 +37,7 @@
 
 namespace muster {
 
-// Jobs are in the JobRegistry. UserOperations, CheckpointDesk and FleetDesk change them for
+// Jobs are in the JobRegistry. UserOperations, Checkpointer and FleetDesk change them for
 // callers, the Dispatcher starts them, and Tick() handles the passing of time. A change is stored
 // before any process learns of it. Thread-safe. docs/architecture.md, section 4, describes locks,
 // queues and deadlines.
@@ -84,7 +84,7 @@ class Coordinator {
   // Blocks until everything begun so far is planned, stored and published, or deleted.
   void Settle();
 
-  // ---- Calls of users; see UserOperations, JobQueries and CheckpointDesk.
+  // ---- Calls of users; see UserOperations, JobQueries and Checkpointer.
   absl::StatusOr<v1::Job> CreateJob(
       const v1::CreateJobRequest& request,
       const UserOperations::CallerGone& caller_gone = [] { return false; }) {
@@ -134,7 +134,7 @@ class Coordinator {
     return checkpoints_.Await(job, request, timeout);
   }
 
-  // ---- Calls of members; see FleetDesk and CheckpointDesk.
+  // ---- Calls of members; see FleetDesk and Checkpointer.
   using Departure = Fleet::Departure;
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
                                                      std::shared_ptr<StreamWaker> waker) {
@@ -154,7 +154,7 @@ class Coordinator {
 
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(
       const v1::WriteShardHeader& header, const std::optional<Identity>& certificate = std::nullopt,
-      CheckpointDesk::Delivery delivery = CheckpointDesk::Delivery::kStream) {
+      Checkpointer::Delivery delivery = Checkpointer::Delivery::kStream) {
     return checkpoints_.BeginShard(header, certificate, delivery);
   }
   std::vector<v1::WriteShardDirectResponse> LayoutFor(const ShardUpload& upload) const {
@@ -163,7 +163,7 @@ class Coordinator {
   absl::Status EndShard(const ShardUpload& upload, absl::Status stream) {
     return checkpoints_.EndShard(upload, std::move(stream));
   }
-  absl::StatusOr<CheckpointDesk::RestoreSource> FindRestore(
+  absl::StatusOr<Checkpointer::RestoreSource> FindRestore(
       const v1::ReadShardRequest& request,
       const std::optional<Identity>& certificate = std::nullopt) {
     return checkpoints_.FindRestore(request, certificate);
@@ -186,7 +186,7 @@ class Coordinator {
   WatchHub watches_;
   JobRegistry registry_;
   MetricSeries series_;
-  CheckpointDesk checkpoints_;
+  Checkpointer checkpoints_;
   UserOperations users_;
   JobQueries queries_;
   MemberLogs logs_;

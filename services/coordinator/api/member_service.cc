@@ -120,7 +120,7 @@ grpc::Status MemberService::WriteShardDirect(grpc::ServerContext* context, Direc
   if (!first.has_header()) return ToGrpc(OutOfOrder("the first message must be the header"));
   guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
   auto upload = coordinator_->BeginShard(first.header(), caller->certificate,
-                                         CheckpointDesk::Delivery::kDirect);
+                                         Checkpointer::Delivery::kDirect);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended =

@@ -60,7 +60,7 @@ class EndedJobsTest : public RegistryFixture {
     return numbers;
   }
 
-  CheckpointDesk checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
+  Checkpointer checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
   UserOperations users_{
       {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
 };

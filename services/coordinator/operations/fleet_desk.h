@@ -10,7 +10,7 @@
 #include "services/coordinator/diagnostics/job_traces.h"
 #include "services/coordinator/diagnostics/member_logs.h"
 #include "services/coordinator/membership/fleet.h"
-#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/registry/job_registry.h"
 
@@ -26,7 +26,7 @@ class FleetDesk {
     Fleet* fleet;
     MemberLogs* logs;
     JobTraces* traces;
-    CheckpointDesk* checkpoints;
+    Checkpointer* checkpoints;
     CoordinatorMetrics* metrics;
   };
   explicit FleetDesk(Options options) : options_(options) {}

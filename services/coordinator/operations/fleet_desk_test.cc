@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
-#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster::fleet_desk_test {
@@ -37,7 +37,7 @@ class FleetDeskTest : public RegistryFixture {
   }
   int members() const { return desk_.ListMembers().members_size(); }
 
-  CheckpointDesk checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
+  Checkpointer checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
   FleetDesk desk_{{.registry = registry_.get(),
                    .fleet = fleet_.get(),
                    .checkpoints = &checkpoints_,

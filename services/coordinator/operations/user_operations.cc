@@ -148,7 +148,7 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
 
 absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request,
                                                   const CallerGone& caller_gone,
-                                                  std::unique_ptr<CheckpointDesk::Pin>& source) {
+                                                  std::unique_ptr<Checkpointer::Pin>& source) {
   const SpecCheckContext context{
       .paths = options_.paths,
       .data_visible = options_.data_visible,
@@ -192,7 +192,7 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   if (request.spec().model().has_onnx()) {
     ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
   }
-  std::unique_ptr<CheckpointDesk::Pin> source;  // held until the registry has the job
+  std::unique_ptr<Checkpointer::Pin> source;  // held until the registry has the job
   ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, caller_gone, source));
   v1::Job record = QueuedRecord(checked, registry().Now());
   TakeOverLeftOut(checked.origin, record);

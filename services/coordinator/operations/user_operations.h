@@ -16,7 +16,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/membership/watch_hub.h"
-#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/operations/import_gate.h"
 #include "services/coordinator/operations/submission.h"
 #include "services/coordinator/registry/job_registry.h"
@@ -31,7 +31,7 @@ class UserOperations {
  public:
   struct Options {
     JobRegistry* registry;  // this and the next three must outlive the object
-    CheckpointDesk* checkpoints;
+    Checkpointer* checkpoints;
     WatchHub* watches;
     // Its ps are asked whether their memory suffices for a new job. Null: nothing is asked.
     const Fleet* fleet = nullptr;
@@ -83,7 +83,7 @@ class UserOperations {
   // keeps the checkpoint that the job starts from.
   absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request,
                                     const CallerGone& caller_gone,
-                                    std::unique_ptr<CheckpointDesk::Pin>& source);
+                                    std::unique_ptr<Checkpointer::Pin>& source);
   // Copies the list of left-out data from the job that this one continues: steps are counted over
   // the remaining data.
   void TakeOverLeftOut(const JobOrigin& origin, v1::Job& record);

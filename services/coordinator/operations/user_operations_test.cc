@@ -57,7 +57,7 @@ class UserOperationsTest : public RegistryFixture {
     return std::filesystem::exists(registry_->folder().models() + "/" + folder);
   }
 
-  CheckpointDesk checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
+  Checkpointer checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
   UserOperations users_{
       {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
 };

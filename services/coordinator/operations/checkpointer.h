@@ -33,10 +33,10 @@ namespace muster {
 // has ended. Until then that checkpoint is neither pruned nor deleted.
 //
 // Thread-safe.
-class CheckpointDesk {
+class Checkpointer {
  public:
-  // The arguments must outlive the desk.
-  CheckpointDesk(JobRegistry* registry, MetricSeries* series, CoordinatorMetrics* metrics)
+  // The arguments must outlive the checkpointer.
+  Checkpointer(JobRegistry* registry, MetricSeries* series, CoordinatorMetrics* metrics)
       : registry_(registry), series_(series), metrics_(metrics) {}
 
   // ---- Calls of users; see CheckpointService.
@@ -52,13 +52,13 @@ class CheckpointDesk {
   // Keeps a checkpoint for a job that is being created, as long as the pin exists.
   class Pin {
    public:
-    Pin(CheckpointDesk* desk, std::string job, int64_t step);
+    Pin(Checkpointer* checkpointer, std::string job, int64_t step);
     ~Pin();
     Pin(const Pin&) = delete;
     Pin& operator=(const Pin&) = delete;
 
    private:
-    CheckpointDesk* const desk_;
+    Checkpointer* const checkpointer_;
     const std::string job_;
     const int64_t step_;
   };

@@ -1,4 +1,4 @@
-#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpointer.h"
 
 #include <glog/logging.h>
 
@@ -67,7 +67,7 @@ absl::Status CheckHasShard(const std::optional<Identity>& certificate, const Job
 
 // ---------------------------------------------------------------- users
 
-absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointDesk::List(const std::string& parent) {
+absl::StatusOr<std::vector<v1::Checkpoint>> Checkpointer::List(const std::string& parent) {
   std::vector<uint64_t> numbers;
   {
     JobRegistry::Turn turn(registry_);
@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointDesk::List(const std::stri
   return all;
 }
 
-absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& reference) {
+absl::StatusOr<v1::Checkpoint> Checkpointer::Find(const CheckpointRef& reference) {
   uint64_t number;
   // The last checkpoint, from which the job continues: later ones were skipped. -1: none.
   int64_t last;
@@ -112,21 +112,21 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& referen
 
 // ---------------------------------------------------------------- which checkpoints are needed
 
-CheckpointDesk::Pin::Pin(CheckpointDesk* desk, std::string job, int64_t step)
-    : desk_(desk), job_(std::move(job)), step_(step) {
-  absl::MutexLock lock(&desk_->mu_);
-  ++desk_->pins_[{job_, step_}];
+Checkpointer::Pin::Pin(Checkpointer* checkpointer, std::string job, int64_t step)
+    : checkpointer_(checkpointer), job_(std::move(job)), step_(step) {
+  absl::MutexLock lock(&checkpointer_->mu_);
+  ++checkpointer_->pins_[{job_, step_}];
 }
 
-CheckpointDesk::Pin::~Pin() {
-  absl::MutexLock lock(&desk_->mu_);
-  const auto pin = desk_->pins_.find({job_, step_});
-  if (--pin->second == 0) desk_->pins_.erase(pin);
+Checkpointer::Pin::~Pin() {
+  absl::MutexLock lock(&checkpointer_->mu_);
+  const auto pin = checkpointer_->pins_.find({job_, step_});
+  if (--pin->second == 0) checkpointer_->pins_.erase(pin);
 }
 
 // A pruning that began before the pin does not see it and may still delete the checkpoint. Prunings
 // that begin later keep it.
-absl::StatusOr<CheckpointDesk::Pinned> CheckpointDesk::FindAndPin(const CheckpointRef& reference) {
+absl::StatusOr<Checkpointer::Pinned> Checkpointer::FindAndPin(const CheckpointRef& reference) {
   ASSIGN_OR_RETURN(const v1::Checkpoint found, Find(reference));
   Pinned pinned{.pin = std::make_unique<Pin>(this, reference.job, found.step())};
   {
@@ -146,8 +146,8 @@ absl::StatusOr<CheckpointDesk::Pinned> CheckpointDesk::FindAndPin(const Checkpoi
   return pinned;
 }
 
-std::vector<int64_t> CheckpointDesk::NeededSteps(const JobRegistry::Turn& turn,
-                                                 const std::string& job) const {
+std::vector<int64_t> Checkpointer::NeededSteps(const JobRegistry::Turn& turn,
+                                               const std::string& job) const {
   std::vector<int64_t> steps;
   for (const auto& [pinned, count] : pins_) {
     if (pinned.first == job) steps.push_back(pinned.second);
@@ -164,8 +164,8 @@ std::vector<int64_t> CheckpointDesk::NeededSteps(const JobRegistry::Turn& turn,
   return steps;
 }
 
-absl::Status CheckpointDesk::CheckUnneeded(const JobRegistry::Turn& turn,
-                                           const JobRegistry::Entry& entry) {
+absl::Status Checkpointer::CheckUnneeded(const JobRegistry::Turn& turn,
+                                         const JobRegistry::Entry& entry) {
   const std::string id = JobIdOf(entry.published->name());
   auto needed = [&](absl::string_view by) {
     return WithReason(absl::FailedPreconditionError(absl::StrCat(
@@ -191,7 +191,7 @@ absl::Status CheckpointDesk::CheckUnneeded(const JobRegistry::Turn& turn,
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
+absl::StatusOr<v1::Checkpoint> Checkpointer::Get(const std::string& name) {
   const auto reference = ParseCheckpointRef(name);
   if (!reference) {
     return FaultsToStatus(
@@ -201,7 +201,7 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
   return Find(*reference);
 }
 
-absl::Status CheckpointDesk::Delete(const std::string& name) {
+absl::Status Checkpointer::Delete(const std::string& name) {
   const auto reference = ParseCheckpointRef(name);
   if (!reference || !reference->step) {
     return FaultsToStatus({{"name", absl::StrCat("'", name,
@@ -247,7 +247,7 @@ absl::Status CheckpointDesk::Delete(const std::string& name) {
   return registry_->changes().Await(stored, limits::kChangeWaitMax);
 }
 
-absl::StatusOr<Job::CheckpointRequest> CheckpointDesk::Request(const std::string& job) {
+absl::StatusOr<Job::CheckpointRequest> Checkpointer::Request(const std::string& job) {
   JobRegistry::Turn turn(registry_);
   ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
   auto request = entry->job.RequestCheckpoint(registry_->Now());
@@ -255,7 +255,7 @@ absl::StatusOr<Job::CheckpointRequest> CheckpointDesk::Request(const std::string
   return request;
 }
 
-void CheckpointDesk::SaveRunningJobs(absl::Duration timeout) {
+void Checkpointer::SaveRunningJobs(absl::Duration timeout) {
   if (timeout <= absl::ZeroDuration()) return;
   const absl::Duration end = SteadyNow() + timeout;
   std::vector<std::pair<std::string, Job::CheckpointRequest>> asked;
@@ -283,7 +283,7 @@ void CheckpointDesk::SaveRunningJobs(absl::Duration timeout) {
   }
 }
 
-absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
+absl::StatusOr<std::optional<v1::Checkpoint>> Checkpointer::Await(
     const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
   std::string newest_name;
   {
@@ -324,7 +324,7 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
 
 // ---------------------------------------------------------------- shards
 
-absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
+absl::StatusOr<std::optional<ShardUpload>> Checkpointer::BeginShard(
     const v1::WriteShardHeader& header, const std::optional<Identity>& certificate,
     Delivery delivery) {
   std::shared_ptr<CheckpointRound> round;
@@ -349,8 +349,8 @@ absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
   return upload;
 }
 
-CheckpointRound::Options CheckpointDesk::RoundOf(const JobRegistry::Entry& entry,
-                                                 const v1::WriteShardHeader& header) const {
+CheckpointRound::Options Checkpointer::RoundOf(const JobRegistry::Entry& entry,
+                                               const v1::WriteShardHeader& header) const {
   const Job& job = entry.job;
   const bool direct = job.plan()->spec().checkpoint().mode() == v1::CHECKPOINT_MODE_DIRECT;
   CheckpointRound::Options options{
@@ -367,12 +367,11 @@ CheckpointRound::Options CheckpointDesk::RoundOf(const JobRegistry::Entry& entry
   return options;
 }
 
-std::vector<v1::WriteShardDirectResponse> CheckpointDesk::LayoutFor(
-    const ShardUpload& upload) const {
+std::vector<v1::WriteShardDirectResponse> Checkpointer::LayoutFor(const ShardUpload& upload) const {
   return upload.round()->LayoutFor(upload.shard(), registry_->folder().jobs());
 }
 
-absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status stream) {
+absl::Status Checkpointer::EndShard(const ShardUpload& upload, absl::Status stream) {
   CheckpointRound& round = *upload.round();
   bool committing = false;
   if (stream.ok()) {
@@ -400,8 +399,8 @@ absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status st
   return stream;
 }
 
-void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& member,
-                                  const v1::JobReport& report) {
+void Checkpointer::TakeFailures(JobRegistry::Entry& entry, const std::string& member,
+                                const v1::JobReport& report) {
   if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
   for (const v1::SnapshotReport& snapshot : report.snapshots()) {
     if (snapshot.snapshot() != 0) continue;
@@ -434,8 +433,8 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
 // A member reports only the last snapshot of a shard. If it is of a later step, the failure of an
 // earlier snapshot may never have been reported. Then the other shards of that round would wait
 // forever. A shard begins no snapshot before its previous one is over.
-void CheckpointDesk::AbandonPassed(JobRegistry::Entry& entry, const std::string& member,
-                                   const v1::SnapshotReport& snapshot) {
+void Checkpointer::AbandonPassed(JobRegistry::Entry& entry, const std::string& member,
+                                 const v1::SnapshotReport& snapshot) {
   for (const auto& round : entry.rounds.PeriodicBefore(snapshot.step())) {
     if (round->ShardBytes(snapshot.shard()) == 0) continue;  // the shard has nothing to send
     Abandon(entry, KeyOf(*round),
@@ -446,15 +445,15 @@ void CheckpointDesk::AbandonPassed(JobRegistry::Entry& entry, const std::string&
   }
 }
 
-void CheckpointDesk::Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key,
-                             const absl::Status& why) {
+void Checkpointer::Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key,
+                           const absl::Status& why) {
   if (!entry.rounds.Abandon(key, why)) return;
   entry.job.CheckpointFailed(key.step, key.snapshot, why, registry_->Now());
 }
 
 // The rename inside round.Commit() commits the checkpoint. If the store does not record it in time,
 // the next start finds the checkpoint on disk.
-absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
+absl::Status Checkpointer::Commit(CheckpointRound& round) {
   const std::string& job = round.plan().job();
   {
     JobRegistry::Turn turn(registry_);
@@ -488,7 +487,7 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
   return absl::OkStatus();
 }
 
-void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
+void Checkpointer::PruneAfter(const CheckpointRound& round) {
   const std::string& job = round.plan().job();
   const LogScope scope({.job = job, .generation = round.plan().generation()});
   std::vector<int64_t> needed;
@@ -534,8 +533,8 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   AwaitStored(job, stored);
 }
 
-absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string& job,
-                                                              const v1::CheckpointSpec& spec) {
+absl::StatusOr<std::vector<int64_t>> Checkpointer::Retained(const std::string& job,
+                                                            const v1::CheckpointSpec& spec) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> committed,
                    ListCheckpointSteps(registry_->folder().checkpoints(job)));
   return RetainedSteps(spec, committed, [&](int64_t step) -> StepEvaluation {
@@ -561,13 +560,13 @@ absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string&
 
 // A caller that learns that the shard ended must find the checkpoint in the store. If the disk is
 // slow, the next start finds it in the job's folder.
-void CheckpointDesk::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
+void Checkpointer::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
   const absl::Status late = registry_->changes().Await(change, limits::kChangeWaitMax);
   const LogScope scope({.job = job});
   if (!late.ok()) LOG(ERROR) << job << ": " << late;
 }
 
-absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
+absl::StatusOr<Checkpointer::RestoreSource> Checkpointer::FindRestore(
     const v1::ReadShardRequest& request, const std::optional<Identity>& certificate) {
   std::shared_ptr<const v1::JobPlan> plan;
   {
@@ -599,7 +598,7 @@ absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
   return RestoreSource{plan, PathOfRestore(plan->restore(), registry_->folder())};
 }
 
-void CheckpointDesk::NoteRead(const absl::Status& read) {
+void Checkpointer::NoteRead(const absl::Status& read) {
   if (absl::IsDataLoss(read)) metrics_->checkpoints_damaged.Increment();
 }
 

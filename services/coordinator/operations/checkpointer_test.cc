@@ -1,4 +1,4 @@
-#include "services/coordinator/operations/checkpoint_desk.h"
+#include "services/coordinator/operations/checkpointer.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster::checkpoint_desk_test {
+namespace muster::checkpointer_test {
 namespace {
 
 using ::testing::AllOf;
@@ -32,9 +32,9 @@ using ::testing::IsEmpty;
 
 // A job with one worker and one shard of four values trains. A checkpoint is due every second step,
 // and one is kept.
-class CheckpointDeskTest : public RegistryFixture {
+class CheckpointerTest : public RegistryFixture {
  protected:
-  explicit CheckpointDeskTest(const v1::JobSpec& policy = v1::JobSpec())
+  explicit CheckpointerTest(const v1::JobSpec& policy = v1::JobSpec())
       : number_(AddJob(nullptr, policy)) {
     Run();
     registry_->changes().AwaitAll();
@@ -90,9 +90,9 @@ class CheckpointDeskTest : public RegistryFixture {
     turn.Perform(entry);
   }
   absl::Status Save(int64_t step) {
-    ASSIGN_OR_RETURN(auto upload, desk_.BeginShard(Header(step)));
+    ASSIGN_OR_RETURN(auto upload, checkpointer_.BeginShard(Header(step)));
     if (!upload) return absl::AlreadyExistsError("committed");
-    return desk_.EndShard(*upload, upload->Write(Values(static_cast<float>(step))));
+    return checkpointer_.EndShard(*upload, upload->Write(Values(static_cast<float>(step))));
   }
   static v1::ShardSlice Values(float value) {
     const std::vector<float> values(4, value);
@@ -104,49 +104,49 @@ class CheckpointDeskTest : public RegistryFixture {
   }
   std::vector<int64_t> Steps() {
     std::vector<int64_t> steps;
-    const auto checkpoints = desk_.List(absl::StrCat("jobs/", id()));
+    const auto checkpoints = checkpointer_.List(absl::StrCat("jobs/", id()));
     EXPECT_TRUE(checkpoints.ok()) << checkpoints.status();
     for (const v1::Checkpoint& checkpoint : *checkpoints) steps.push_back(checkpoint.step());
     return steps;
   }
 
-  CheckpointDesk desk_{registry_.get(), &series_, &coordinator_metrics_};
+  Checkpointer checkpointer_{registry_.get(), &series_, &coordinator_metrics_};
   const uint64_t number_;
 };
 
-TEST_F(CheckpointDeskTest, ACheckpointIsInTheStoreWhenItsLastShardIsAccepted) {
+TEST_F(CheckpointerTest, ACheckpointIsInTheStoreWhenItsLastShardIsAccepted) {
   ASSERT_TRUE(Save(2).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(2));
   EXPECT_EQ(View(number_).checkpoint(), absl::StrCat("jobs/", id(), "/checkpoints/2"));
-  EXPECT_TRUE(std::filesystem::exists(desk_.Find({.job = id(), .step = 2})->directory()));
+  EXPECT_TRUE(std::filesystem::exists(checkpointer_.Find({.job = id(), .step = 2})->directory()));
   EXPECT_TRUE(absl::IsAlreadyExists(Save(2))) << "it need not be sent again";
 }
 
-TEST_F(CheckpointDeskTest, RemovesOlderCheckpointsOnlyAfterANewerOne) {
+TEST_F(CheckpointerTest, RemovesOlderCheckpointsOnlyAfterANewerOne) {
   ASSERT_TRUE(Save(2).ok());
-  auto upload = desk_.BeginShard(Header(4));
+  auto upload = checkpointer_.BeginShard(Header(4));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   ASSERT_TRUE((*upload)->Write(Values(4)).ok());
   EXPECT_THAT(Steps(), ElementsAre(2));
 
-  ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
+  ASSERT_TRUE(checkpointer_.EndShard(**upload, absl::OkStatus()).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(CheckpointDeskTest, CommittingLastsFromTheLastShardUntilTheStoreHasIt) {
+TEST_F(CheckpointerTest, CommittingLastsFromTheLastShardUntilTheStoreHasIt) {
   absl::Notification go;
   const auto slow = watches_.Add(number_, "slow", 0,
                                  std::make_shared<StreamWaker>([&] { go.WaitForNotification(); }));
-  auto upload = desk_.BeginShard(Header(2));
+  auto upload = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   const absl::Status written = (*upload)->Write(Values(2));
   {
     JobRegistry::Turn turn(registry_.get());
     EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
   }
-  std::thread ends([&] { EXPECT_TRUE(desk_.EndShard(**upload, written).ok()); });
+  std::thread ends([&] { EXPECT_TRUE(checkpointer_.EndShard(**upload, written).ok()); });
   {
     JobRegistry::Turn turn(registry_.get());
     auto commits = [&] { return turn.FindNumber(number_)->rounds.committing(); };
@@ -159,7 +159,7 @@ TEST_F(CheckpointDeskTest, CommittingLastsFromTheLastShardUntilTheStoreHasIt) {
   EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
 }
 
-TEST_F(CheckpointDeskTest, ASkippedNewerCheckpointDoesNotReplaceTheLastOne) {
+TEST_F(CheckpointerTest, ASkippedNewerCheckpointDoesNotReplaceTheLastOne) {
   const std::string folder = registry_->folder().checkpoints(id()) + "/step-00000008";
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/manifest.json") << "cannot be read";
@@ -172,9 +172,9 @@ TEST_F(CheckpointDeskTest, ASkippedNewerCheckpointDoesNotReplaceTheLastOne) {
 }
 
 // Two ps. Each has the replicas of the other's shards.
-class ReplicatedCheckpointTest : public CheckpointDeskTest {
+class ReplicatedCheckpointTest : public CheckpointerTest {
  protected:
-  ReplicatedCheckpointTest() : CheckpointDeskTest(Policy()) {}
+  ReplicatedCheckpointTest() : CheckpointerTest(Policy()) {}
   static v1::JobSpec Policy() {
     v1::JobSpec policy;
     policy.mutable_resources()->set_ps(2);
@@ -187,8 +187,8 @@ TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) 
   const Identity replica{Role::kPs, "p-0"}, gone{Role::kPs, "p-1"};
   v1::WriteShardHeader header = Header(2);
   header.set_shard(1);
-  EXPECT_TRUE(desk_.BeginShard(header, gone).ok()) << "it runs, and it is its own";
-  EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, replica).status()));
+  EXPECT_TRUE(checkpointer_.BeginShard(header, gone).ok()) << "it runs, and it is its own";
+  EXPECT_TRUE(absl::IsPermissionDenied(checkpointer_.BeginShard(header, replica).status()));
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -211,14 +211,14 @@ TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) 
     header.set_snapshot(effects.directives.back().directive.snapshot().snapshot());
     header.set_step(3);
   }
-  const auto upload = desk_.BeginShard(header, replica);
+  const auto upload = checkpointer_.BeginShard(header, replica);
   EXPECT_TRUE(upload.ok()) << upload.status();
-  EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, gone).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(checkpointer_.BeginShard(header, gone).status()));
 }
 
-class CheckpointRetentionTest : public CheckpointDeskTest {
+class CheckpointRetentionTest : public CheckpointerTest {
  protected:
-  CheckpointRetentionTest() : CheckpointDeskTest(Policy()) {}
+  CheckpointRetentionTest() : CheckpointerTest(Policy()) {}
   static v1::JobSpec Policy() {
     v1::JobSpec policy;
     policy.mutable_training()->set_evaluate_every_steps(2);
@@ -270,16 +270,17 @@ TEST_F(CheckpointRetentionTest, KeepsCheckpointsUntilTheLogHasTheirEvaluation) {
   EXPECT_THAT(Steps(), ElementsAre(4, 8));
 }
 
-TEST_F(CheckpointDeskTest, DoesNotPruneWhatASubmissionPins) {
+TEST_F(CheckpointerTest, DoesNotPruneWhatASubmissionPins) {
   ASSERT_TRUE(Save(2).ok());
   {
-    const auto held = desk_.FindAndPin({.job = id(), .step = 2});
+    const auto held = checkpointer_.FindAndPin({.job = id(), .step = 2});
     ASSERT_TRUE(held.ok()) << held.status();
     JobRegistry::Turn turn(registry_.get());
-    EXPECT_EQ(ReasonOf(desk_.CheckUnneeded(turn, *turn.FindNumber(number_))), "CHECKPOINT_NEEDED");
+    EXPECT_EQ(ReasonOf(checkpointer_.CheckUnneeded(turn, *turn.FindNumber(number_))),
+              "CHECKPOINT_NEEDED");
   }
   {
-    const auto held = desk_.FindAndPin({.job = id(), .step = 2});
+    const auto held = checkpointer_.FindAndPin({.job = id(), .step = 2});
     ASSERT_TRUE(Save(4).ok());
     EXPECT_THAT(Steps(), ElementsAre(2, 4));
     EXPECT_TRUE(std::filesystem::exists(held->checkpoint.directory()));
@@ -287,32 +288,33 @@ TEST_F(CheckpointDeskTest, DoesNotPruneWhatASubmissionPins) {
   ASSERT_TRUE(Save(6).ok());
   EXPECT_THAT(Steps(), ElementsAre(6)) << "no submission pins it any more";
   JobRegistry::Turn turn(registry_.get());
-  EXPECT_TRUE(desk_.CheckUnneeded(turn, *turn.FindNumber(number_)).ok());
+  EXPECT_TRUE(checkpointer_.CheckUnneeded(turn, *turn.FindNumber(number_)).ok());
 }
 
-TEST_F(CheckpointDeskTest, ABrokenStreamCanBeRepeatedButAFailedDiskEndsTheRound) {
-  auto broken = desk_.BeginShard(Header(2));
+TEST_F(CheckpointerTest, ABrokenStreamCanBeRepeatedButAFailedDiskEndsTheRound) {
+  auto broken = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(broken.ok() && broken->has_value()) << broken.status();
   const auto round = (*broken)->round();
   v1::ShardSlice wrong = Values(2);
   wrong.set_crc32c(wrong.crc32c() + 1);
-  EXPECT_EQ(ReasonOf(desk_.EndShard(**broken, (*broken)->Write(wrong))), "CHECKSUM_MISMATCH");
+  EXPECT_EQ(ReasonOf(checkpointer_.EndShard(**broken, (*broken)->Write(wrong))),
+            "CHECKSUM_MISMATCH");
   EXPECT_FALSE(round->AwaitOutcome(absl::ZeroDuration()).has_value()) << "it may be sent again";
 
-  auto unlucky = desk_.BeginShard(Header(2));
+  auto unlucky = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(unlucky.ok() && unlucky->has_value()) << unlucky.status();
   const absl::Status full = absl::ResourceExhaustedError("no space left");
-  EXPECT_EQ(desk_.EndShard(**unlucky, full), full);
+  EXPECT_EQ(checkpointer_.EndShard(**unlucky, full), full);
 
   registry_->changes().AwaitAll();
   ASSERT_TRUE(round->AwaitOutcome(absl::ZeroDuration()).has_value());
   EXPECT_EQ(*round->AwaitOutcome(absl::ZeroDuration()), full);
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
+  EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
   EXPECT_TRUE(Save(4).ok()) << "the next one is another";
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(CheckpointDeskTest, CountsFailedCheckpointsByReason) {
+TEST_F(CheckpointerTest, CountsFailedCheckpointsByReason) {
   auto count = [&](const char* reason, int times) {
     return HasSubstr(
         absl::StrCat("muster_checkpoint_failures_total{reason=\"", reason, "\"} ", times, "\n"));
@@ -322,9 +324,9 @@ TEST_F(CheckpointDeskTest, CountsFailedCheckpointsByReason) {
                                        count("STREAM_STALLED", 0), count("OTHER", 0)))
       << "from the start: an alert is to see the first one";
   const auto fail = [&](int64_t step, const absl::Status& why) {
-    auto upload = desk_.BeginShard(Header(step));
+    auto upload = checkpointer_.BeginShard(Header(step));
     ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
-    EXPECT_EQ(desk_.EndShard(**upload, why), why);
+    EXPECT_EQ(checkpointer_.EndShard(**upload, why), why);
   };
   fail(2, WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL"));
   fail(4, WithReason(absl::DeadlineExceededError("no slice has come"), "STREAM_STALLED"));
@@ -338,7 +340,7 @@ TEST_F(CheckpointDeskTest, CountsFailedCheckpointsByReason) {
     v1::SnapshotReport& snapshot = *report.add_snapshots();
     snapshot.set_step(10);
     snapshot.set_outcome(v1::SNAPSHOT_FAILED);
-    desk_.TakeFailures(*turn.FindNumber(number_), "p-0", report);
+    checkpointer_.TakeFailures(*turn.FindNumber(number_), "p-0", report);
     turn.Perform(*turn.FindNumber(number_));
   }
   EXPECT_THAT(metrics_.Render(), AllOf(count("STORAGE_FULL", 1), count("STORAGE_FAILED", 0),
@@ -350,7 +352,7 @@ TEST_F(CheckpointDeskTest, CountsFailedCheckpointsByReason) {
 }
 
 // Shards that hold non-finite values do this.
-TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
+TEST_F(CheckpointerTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
   const auto give_up = [&](int64_t step) {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -359,7 +361,7 @@ TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
     v1::SnapshotReport& snapshot = *report.add_snapshots();
     snapshot.set_step(step);
     snapshot.set_outcome(v1::SNAPSHOT_FAILED);
-    desk_.TakeFailures(entry, "p-0", report);
+    checkpointer_.TakeFailures(entry, "p-0", report);
     turn.Perform(entry);
   };
   const auto count = [&](int times) {
@@ -369,7 +371,7 @@ TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
   // A member repeats its report until a later snapshot replaces it.
   for (int i = 0; i < 2; ++i) give_up(2);
   EXPECT_THAT(metrics_.Render(), count(1));
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
+  EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
 
   ASSERT_TRUE(Save(4).ok());
   give_up(4);
@@ -379,9 +381,9 @@ TEST_F(CheckpointDeskTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
 }
 
 // A member reports only the last snapshot of a shard.
-TEST_F(CheckpointDeskTest, EndsARoundThatAShardHasPassed) {
+TEST_F(CheckpointerTest, EndsARoundThatAShardHasPassed) {
   // Stands for another shard, which waits for the commit.
-  auto upload = desk_.BeginShard(Header(2));
+  auto upload = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   CheckpointRound& round = *(*upload)->round();
   const auto is_open_after = [&](int shard, int64_t step) {
@@ -393,7 +395,7 @@ TEST_F(CheckpointDeskTest, EndsARoundThatAShardHasPassed) {
     snapshot.set_shard(shard);
     snapshot.set_step(step);
     snapshot.set_outcome(v1::SNAPSHOT_TAKEN);
-    desk_.TakeFailures(entry, "p-0", report);
+    checkpointer_.TakeFailures(entry, "p-0", report);
     const bool is_open = entry.rounds.IsOpen(round);
     turn.Perform(entry);
     return is_open;
@@ -405,14 +407,15 @@ TEST_F(CheckpointDeskTest, EndsARoundThatAShardHasPassed) {
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(ReasonOf(*outcome), "SNAPSHOT_FAILED");
   EXPECT_THAT(outcome->message(), HasSubstr("p-0, shard 0"));
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
+  EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
   EXPECT_TRUE(Save(4).ok());
 }
 
-TEST_F(CheckpointDeskTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
-  auto upload = desk_.BeginShard(Header(2));
+TEST_F(CheckpointerTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
+  auto upload = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
-  auto next = desk_.BeginShard(Header(4));  // stands for another shard, which was not delayed
+  auto next =
+      checkpointer_.BeginShard(Header(4));  // stands for another shard, which was not delayed
   ASSERT_TRUE(next.ok() && next->has_value()) << next.status();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -423,7 +426,7 @@ TEST_F(CheckpointDeskTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
     snapshot.set_step(4);
     snapshot.set_outcome(v1::SNAPSHOT_MISSED);
     snapshot.set_message("passed over");
-    desk_.TakeFailures(entry, "p-0", report);
+    checkpointer_.TakeFailures(entry, "p-0", report);
     EXPECT_TRUE(entry.rounds.IsOpen(*(*upload)->round()));
     turn.Perform(entry);
   }
@@ -431,7 +434,7 @@ TEST_F(CheckpointDeskTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(ReasonOf(*outcome), "SNAPSHOT_PASSED_OVER");
   EXPECT_THAT(outcome->message(), HasSubstr("p-0, shard 0: passed over"));
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(4)).status()), "CHECKPOINT_ABANDONED");
+  EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(Header(4)).status()), "CHECKPOINT_ABANDONED");
   for (const char* reason : {"SNAPSHOT_FAILED", "OTHER"}) {
     EXPECT_THAT(
         metrics_.Render(),
@@ -440,8 +443,8 @@ TEST_F(CheckpointDeskTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
 }
 
 // A change of the job must not end this save. It ends the checkpoints from when the job still ran.
-TEST_F(CheckpointDeskTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
-  auto periodic = desk_.BeginShard(Header(2));
+TEST_F(CheckpointerTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
+  auto periodic = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(periodic.ok() && periodic->has_value()) << periodic.status();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -453,10 +456,10 @@ TEST_F(CheckpointDeskTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
     entry.job.MemberLeaves("p-0", now_);
     turn.Perform(entry);
   }
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(4)).status()), "JOB_NOT_RUNNING");
+  EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(Header(4)).status()), "JOB_NOT_RUNNING");
   v1::WriteShardHeader header = Header(3);
   header.set_snapshot((registry_->store().term() << 32) + 1);
-  auto upload = desk_.BeginShard(header);
+  auto upload = checkpointer_.BeginShard(header);
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -467,7 +470,7 @@ TEST_F(CheckpointDeskTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
     turn.Perform(entry);
     EXPECT_TRUE(entry.job.KeepsShards());
   }
-  ASSERT_TRUE(desk_.EndShard(**upload, (*upload)->Write(Values(3))).ok());
+  ASSERT_TRUE(checkpointer_.EndShard(**upload, (*upload)->Write(Values(3))).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(3));
   EXPECT_EQ(View(number_).state(), v1::RECOVERING);
@@ -475,27 +478,27 @@ TEST_F(CheckpointDeskTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
   EXPECT_FALSE(turn.FindNumber(number_)->job.KeepsShards());
 }
 
-TEST_F(CheckpointDeskTest, ShardsOfAnotherGenerationAreRefused) {
+TEST_F(CheckpointerTest, ShardsOfAnotherGenerationAreRefused) {
   v1::WriteShardHeader header = Header(2);
   header.set_generation(header.generation() + 1);
-  EXPECT_EQ(ReasonOf(desk_.BeginShard(header).status()), "STALE_GENERATION");
+  EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(header).status()), "STALE_GENERATION");
 
   v1::ReadShardRequest read;
   read.set_job(id());
   read.set_generation(header.generation());
-  EXPECT_EQ(ReasonOf(desk_.FindRestore(read).status()), "STALE_GENERATION");
+  EXPECT_EQ(ReasonOf(checkpointer_.FindRestore(read).status()), "STALE_GENERATION");
   read.set_generation(header.generation() - 1);
-  EXPECT_TRUE(absl::IsFailedPrecondition(desk_.FindRestore(read).status()))
+  EXPECT_TRUE(absl::IsFailedPrecondition(checkpointer_.FindRestore(read).status()))
       << "it starts from initial values";
 }
 
-TEST_F(CheckpointDeskTest, AwaitReturnsTheCheckpointOrTheEndOfTheJob) {
-  const auto asked = desk_.Request(id());
+TEST_F(CheckpointerTest, AwaitReturnsTheCheckpointOrTheEndOfTheJob) {
+  const auto asked = checkpointer_.Request(id());
   ASSERT_TRUE(asked.ok()) << asked.status();
-  EXPECT_FALSE(desk_.Await(id(), *asked, absl::ZeroDuration())->has_value());
+  EXPECT_FALSE(checkpointer_.Await(id(), *asked, absl::ZeroDuration())->has_value());
   absl::Status outcome;
   std::thread waiting(
-      [&] { outcome = desk_.Await(id(), *asked, absl::InfiniteDuration()).status(); });
+      [&] { outcome = checkpointer_.Await(id(), *asked, absl::InfiniteDuration()).status(); });
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -507,20 +510,20 @@ TEST_F(CheckpointDeskTest, AwaitReturnsTheCheckpointOrTheEndOfTheJob) {
   EXPECT_EQ(ReasonOf(outcome), "JOB_NOT_RUNNING");
 }
 
-TEST_F(CheckpointDeskTest, NamesAMissingJobOrStep) {
-  EXPECT_EQ(ReasonOf(desk_.Find({.job = "nobody-9"}).status()), "JOB_NOT_FOUND");
-  const absl::Status none = desk_.Find({.job = id(), .step = 2}).status();
+TEST_F(CheckpointerTest, NamesAMissingJobOrStep) {
+  EXPECT_EQ(ReasonOf(checkpointer_.Find({.job = "nobody-9"}).status()), "JOB_NOT_FOUND");
+  const absl::Status none = checkpointer_.Find({.job = id(), .step = 2}).status();
   EXPECT_EQ(ReasonOf(none), "CHECKPOINT_NOT_FOUND");
   EXPECT_THAT(std::string(none.message()), HasSubstr("step 2"));
   EXPECT_THAT(Steps(), IsEmpty());
-  EXPECT_EQ(ReasonOf(desk_.Get("//").status()), "INVALID_REQUEST");
+  EXPECT_EQ(ReasonOf(checkpointer_.Get("//").status()), "INVALID_REQUEST");
 }
 
 // A skipped checkpoint may become readable again, and a user can name it.
-TEST_F(CheckpointDeskTest, TheLastCheckpointIsNotASkippedOne) {
+TEST_F(CheckpointerTest, TheLastCheckpointIsNotASkippedOne) {
   KeepLast(9);
   for (const int64_t step : {2, 4}) ASSERT_TRUE(Save(step).ok());
-  EXPECT_EQ(desk_.Find({.job = id()})->step(), 4);
+  EXPECT_EQ(checkpointer_.Find({.job = id()})->step(), 4);
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
@@ -528,35 +531,36 @@ TEST_F(CheckpointDeskTest, TheLastCheckpointIsNotASkippedOne) {
     turn.Perform(entry);
   }
   registry_->changes().AwaitAll();
-  EXPECT_EQ(desk_.Find({.job = id()})->step(), 2);
-  EXPECT_EQ(desk_.Find({.job = id(), .step = 4})->step(), 4);
+  EXPECT_EQ(checkpointer_.Find({.job = id()})->step(), 2);
+  EXPECT_EQ(checkpointer_.Find({.job = id(), .step = 4})->step(), 4);
 }
 
-TEST_F(CheckpointDeskTest, AnUnneededCheckpointCanBeDeleted) {
+TEST_F(CheckpointerTest, AnUnneededCheckpointCanBeDeleted) {
   KeepLast(9);
   for (int64_t step : {2, 4, 6}) ASSERT_TRUE(Save(step).ok());
   ASSERT_THAT(Steps(), ElementsAre(2, 4, 6)) << "as many are kept as the job says now";
-  const std::string folder = desk_.Find({.job = id(), .step = 4})->directory();
+  const std::string folder = checkpointer_.Find({.job = id(), .step = 4})->directory();
 
-  EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@6"))), "CHECKPOINT_NEEDED")
+  EXPECT_EQ(ReasonOf(checkpointer_.Delete(absl::StrCat(id(), "@6"))), "CHECKPOINT_NEEDED")
       << "the job continues from it";
   {
-    const auto pinned = desk_.FindAndPin({.job = id(), .step = 4});
+    const auto pinned = checkpointer_.FindAndPin({.job = id(), .step = 4});
     ASSERT_TRUE(pinned.ok());
-    EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NEEDED");
+    EXPECT_EQ(ReasonOf(checkpointer_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NEEDED");
   }
-  EXPECT_TRUE(desk_.Delete(absl::StrCat(id(), "@4")).ok());
+  EXPECT_TRUE(checkpointer_.Delete(absl::StrCat(id(), "@4")).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(2, 6));
   EXPECT_FALSE(std::filesystem::exists(folder));
-  EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NOT_FOUND");
-  EXPECT_EQ(ReasonOf(desk_.Delete(id())), "INVALID_REQUEST") << "the last one is not meant by that";
+  EXPECT_EQ(ReasonOf(checkpointer_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(checkpointer_.Delete(id())), "INVALID_REQUEST")
+      << "the last one is not meant by that";
 }
 
 // The same job, with a ps that writes its shard itself.
-class DirectCheckpointTest : public CheckpointDeskTest {
+class DirectCheckpointTest : public CheckpointerTest {
  protected:
-  DirectCheckpointTest() : CheckpointDeskTest(DirectPolicy()) {}
+  DirectCheckpointTest() : CheckpointerTest(DirectPolicy()) {}
 
   static v1::JobSpec DirectPolicy() {
     v1::JobSpec policy;
@@ -564,7 +568,7 @@ class DirectCheckpointTest : public CheckpointDeskTest {
     return policy;
   }
   absl::StatusOr<std::optional<ShardUpload>> Begin(int64_t step) {
-    return desk_.BeginShard(Header(step), std::nullopt, CheckpointDesk::Delivery::kDirect);
+    return checkpointer_.BeginShard(Header(step), std::nullopt, Checkpointer::Delivery::kDirect);
   }
   // The file that the ps opens, and where its four values are.
   struct Opened {
@@ -574,7 +578,7 @@ class DirectCheckpointTest : public CheckpointDeskTest {
   };
   Opened Open(const ShardUpload& upload) {
     v1::WriteShardDirectResponse layout;
-    for (const auto& message : desk_.LayoutFor(upload)) layout.MergeFrom(message);
+    for (const auto& message : checkpointer_.LayoutFor(upload)) layout.MergeFrom(message);
     EXPECT_TRUE(layout.ready());
     EXPECT_EQ(layout.places_size(), 1);
     auto files = SharedFiles::Open(
@@ -601,7 +605,7 @@ class DirectCheckpointTest : public CheckpointDeskTest {
       Opened opened = Open(*upload);
       slice = Write(opened, static_cast<float>(step));
     }
-    return desk_.EndShard(*upload, upload->NoteWritten(slice));
+    return checkpointer_.EndShard(*upload, upload->NoteWritten(slice));
   }
   std::vector<std::string> Events(const std::string& reason) {
     registry_->changes().AwaitAll();
@@ -623,19 +627,19 @@ TEST_F(DirectCheckpointTest, CommitsAfterThePsHasClosedItsFiles) {
     ASSERT_TRUE((*upload)->NoteWritten(Write(opened, 2)).ok());
     EXPECT_THAT(Steps(), IsEmpty());
   }
-  ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
+  ASSERT_TRUE(checkpointer_.EndShard(**upload, absl::OkStatus()).ok());
   EXPECT_THAT(Steps(), ElementsAre(2));
 
-  const auto written = desk_.Find({.job = id(), .step = 2});
+  const auto written = checkpointer_.Find({.job = id(), .step = 2});
   ASSERT_TRUE(SaveDirect(4).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(SaveDirect(4))) << "it need not be written again";
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
-TEST_F(CheckpointDeskTest, RefusesDirectWritesUnlessTheJobAllowsThem) {
+TEST_F(CheckpointerTest, RefusesDirectWritesUnlessTheJobAllowsThem) {
   EXPECT_EQ(
-      ReasonOf(
-          desk_.BeginShard(Header(2), std::nullopt, CheckpointDesk::Delivery::kDirect).status()),
+      ReasonOf(checkpointer_.BeginShard(Header(2), std::nullopt, Checkpointer::Delivery::kDirect)
+                   .status()),
       "DIRECT_OFF");
   EXPECT_TRUE(Save(2).ok());
 }
@@ -647,7 +651,7 @@ TEST_F(DirectCheckpointTest, APsThatDiesMidwayLeavesThePreviousCheckpoint) {
   Opened opened = Open(**upload);
   Write(opened, 9);
 
-  EXPECT_TRUE(absl::IsCancelled(desk_.EndShard(**upload, absl::CancelledError("gone"))));
+  EXPECT_TRUE(absl::IsCancelled(checkpointer_.EndShard(**upload, absl::CancelledError("gone"))));
   EXPECT_THAT(Steps(), ElementsAre(2));
   {
     JobRegistry::Turn turn(registry_.get());
@@ -659,7 +663,8 @@ TEST_F(DirectCheckpointTest, APsThatDiesMidwayLeavesThePreviousCheckpoint) {
   upload->reset();
 
   EXPECT_FALSE(std::filesystem::exists(path_ + "/jobs/" + opened.folder));
-  const auto before = CheckpointReader::Open(desk_.Find({.job = id(), .step = 2})->directory());
+  const auto before =
+      CheckpointReader::Open(checkpointer_.Find({.job = id(), .step = 2})->directory());
   ASSERT_TRUE(before.ok()) << before.status();
   EXPECT_TRUE((*before)->Verify().ok());
 }
@@ -673,11 +678,11 @@ TEST_F(DirectCheckpointTest, AReplacedAttemptCannotCommit) {
   ASSERT_TRUE(second.ok() && second->has_value()) << second.status();
   EXPECT_FALSE((*second)->TakeFromBefore());
 
-  EXPECT_EQ(ReasonOf(desk_.EndShard(**first, absl::OkStatus())), "STALE_SNAPSHOT")
+  EXPECT_EQ(ReasonOf(checkpointer_.EndShard(**first, absl::OkStatus())), "STALE_SNAPSHOT")
       << "the second may have its files open";
   EXPECT_THAT(Steps(), IsEmpty());
   ASSERT_TRUE((*second)->NoteWritten(Write(opened, 2)).ok());
-  EXPECT_TRUE(desk_.EndShard(**second, absl::OkStatus()).ok());
+  EXPECT_TRUE(checkpointer_.EndShard(**second, absl::OkStatus()).ok());
   EXPECT_THAT(Steps(), ElementsAre(2));
 }
 
@@ -687,13 +692,14 @@ TEST_F(DirectCheckpointTest, LateWritesOfAnOlderSnapshotReachNoNewerCheckpoint) 
   Opened late = Open(**upload);
   const absl::Status full =
       WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL");
-  EXPECT_EQ(ReasonOf(desk_.EndShard(**upload, full)), "STORAGE_FULL");
+  EXPECT_EQ(ReasonOf(checkpointer_.EndShard(**upload, full)), "STORAGE_FULL");
   upload->reset();
   ASSERT_TRUE(SaveDirect(4).ok()) << "a full disk is no reason to send";
 
   Write(late, 9);
 
-  const auto committed = CheckpointReader::Open(desk_.Find({.job = id(), .step = 4})->directory());
+  const auto committed =
+      CheckpointReader::Open(checkpointer_.Find({.job = id(), .step = 4})->directory());
   ASSERT_TRUE(committed.ok()) << committed.status();
   EXPECT_TRUE((*committed)->Verify().ok());
   EXPECT_THAT(Steps(), ElementsAre(4));
@@ -710,7 +716,7 @@ TEST_F(DirectCheckpointTest, AfterAFailedReadBackShardsAreSent) {
   }
   ASSERT_TRUE((*upload)->NoteWritten(slice).ok());
 
-  EXPECT_EQ(ReasonOf(desk_.EndShard(**upload, absl::OkStatus())), "DIRECT_MISMATCH");
+  EXPECT_EQ(ReasonOf(checkpointer_.EndShard(**upload, absl::OkStatus())), "DIRECT_MISMATCH");
 
   EXPECT_THAT(Events("CHECKPOINT_FAILED"),
               ElementsAre(HasSubstr("the next ones are sent to the coordinator")));
@@ -723,9 +729,9 @@ TEST_F(DirectCheckpointTest, NamesAMemberThatSendsInsteadOfWritingOnce) {
   for (const int64_t step : {2, 4}) {
     v1::WriteShardHeader header = Header(step);
     header.set_not_direct_because("/shared/jobs: open folder: no such file or directory");
-    auto upload = desk_.BeginShard(header);
+    auto upload = checkpointer_.BeginShard(header);
     ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
-    ASSERT_TRUE(desk_.EndShard(**upload, (*upload)->Write(Values(1))).ok());
+    ASSERT_TRUE(checkpointer_.EndShard(**upload, (*upload)->Write(Values(1))).ok());
   }
   EXPECT_THAT(Steps(), ElementsAre(4));
   EXPECT_THAT(Events("SHARD_SENT"), ElementsAre(AllOf(HasSubstr("p-0"), HasSubstr("step 2"),
@@ -733,4 +739,4 @@ TEST_F(DirectCheckpointTest, NamesAMemberThatSendsInsteadOfWritingOnce) {
 }
 
 }  // namespace
-}  // namespace muster::checkpoint_desk_test
+}  // namespace muster::checkpointer_test
