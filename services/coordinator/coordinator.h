@@ -26,8 +26,8 @@
 #include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/operations/ended_jobs.h"
-#include "services/coordinator/operations/fleet_desk.h"
 #include "services/coordinator/operations/job_queries.h"
+#include "services/coordinator/operations/membership.h"
 #include "services/coordinator/operations/user_operations.h"
 #include "services/coordinator/records/coordinator_metrics.h"
 #include "services/coordinator/records/metric_series.h"
@@ -37,7 +37,7 @@
 
 namespace muster {
 
-// Jobs are in the JobRegistry. UserOperations, Checkpointer and FleetDesk change them for
+// Jobs are in the JobRegistry. UserOperations, Checkpointer and Membership change them for
 // callers, the Dispatcher starts them, and Tick() handles the passing of time. A change is stored
 // before any process learns of it. Thread-safe. docs/architecture.md, section 4, describes locks,
 // queues and deadlines.
@@ -134,7 +134,7 @@ class Coordinator {
     return checkpoints_.Await(job, request, timeout);
   }
 
-  // ---- Calls of members; see FleetDesk and Checkpointer.
+  // ---- Calls of members; see Membership and Checkpointer.
   using Departure = Fleet::Departure;
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
                                                      std::shared_ptr<StreamWaker> waker) {
@@ -191,7 +191,7 @@ class Coordinator {
   JobQueries queries_;
   MemberLogs logs_;
   JobTraces traces_;
-  FleetDesk members_;
+  Membership members_;
   Dispatcher dispatcher_;
   EndedJobs ended_jobs_;
   StateDisk disk_;

@@ -20,9 +20,8 @@
 namespace muster {
 
 // Its mutex guards memory only and is always taken last: under it nothing is stored, parsed or
-// woken. So a lease is renewed whatever else the coordinator does. FleetDesk handles the effects of
-// members on jobs.
-// Thread-safe.
+// woken. So a lease is renewed whatever else the coordinator does. Membership handles the effects
+// of members on jobs. Thread-safe.
 class Fleet {
  public:
   // Values that members get, and what earlier terms stored about members.

@@ -1,4 +1,4 @@
-#include "services/coordinator/operations/fleet_desk.h"
+#include "services/coordinator/operations/membership.h"
 
 #include <algorithm>
 #include <deque>
@@ -11,17 +11,17 @@
 #include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-namespace muster::fleet_desk_test {
+namespace muster::membership_test {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(5);  // of the fixture's fleet
 
-class FleetDeskTest : public RegistryFixture {
+class MembershipTest : public RegistryFixture {
  protected:
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::Hello& hello) {
     v1::MemberReport report;
     *report.mutable_hello() = hello;
-    return desk_.Attach(report, std::make_shared<StreamWaker>([this] { ++woken_; }));
+    return membership_.Attach(report, std::make_shared<StreamWaker>([this] { ++woken_; }));
   }
   static v1::MemberReport ReportOf(const std::string& job) {
     v1::MemberReport report;
@@ -35,94 +35,94 @@ class FleetDeskTest : public RegistryFixture {
       return told.directive.has_leave();
     });
   }
-  int members() const { return desk_.ListMembers().members_size(); }
+  int members() const { return membership_.ListMembers().members_size(); }
 
   Checkpointer checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
-  FleetDesk desk_{{.registry = registry_.get(),
-                   .fleet = fleet_.get(),
-                   .checkpoints = &checkpoints_,
-                   .metrics = &coordinator_metrics_}};
+  Membership membership_{{.registry = registry_.get(),
+                          .fleet = fleet_.get(),
+                          .checkpoints = &checkpoints_,
+                          .metrics = &coordinator_metrics_}};
   int woken_ = 0;
 };
 
-TEST_F(FleetDeskTest, RefusesAStreamWithoutHello) {
-  const auto attached = desk_.Attach(ReportOf("line-1"), nullptr);
+TEST_F(MembershipTest, RefusesAStreamWithoutHello) {
+  const auto attached = membership_.Attach(ReportOf("line-1"), nullptr);
   EXPECT_EQ(ReasonOf(attached.status()), "HELLO_INVALID");
   EXPECT_EQ(members(), 0);
 }
 
-TEST_F(FleetDeskTest, AReportRenewsTheLease) {
+TEST_F(MembershipTest, AReportRenewsTheLease) {
   const auto worker = Attach(Hello("w-0"));
   ASSERT_TRUE(worker.ok()) << worker.status();
   for (int i = 0; i < 3; ++i) {
     now_ += kLease * 0.9;
-    EXPECT_TRUE(desk_.Report(**worker, {}).ok());
-    desk_.ExpireLeases();
+    EXPECT_TRUE(membership_.Report(**worker, {}).ok());
+    membership_.ExpireLeases();
   }
   EXPECT_EQ(members(), 1);
   EXPECT_EQ(woken_, 0);
 }
 
-TEST_F(FleetDeskTest, AnExpiredLeaseLosesTheMemberAndEndsItsStream) {
+TEST_F(MembershipTest, AnExpiredLeaseLosesTheMemberAndEndsItsStream) {
   const auto worker = Attach(Hello("w-0"));
   now_ += kLease * 1.1;
 
-  desk_.ExpireLeases();
+  membership_.ExpireLeases();
 
   EXPECT_EQ(members(), 0);
   EXPECT_EQ(woken_, 1);
   EXPECT_EQ(ReasonOf((*worker)->closed()), "LEASE_EXPIRED");
-  EXPECT_EQ(ReasonOf(desk_.Report(**worker, {})), "LEASE_EXPIRED");
+  EXPECT_EQ(ReasonOf(membership_.Report(**worker, {})), "LEASE_EXPIRED");
 }
 
-TEST_F(FleetDeskTest, AGoodbyeRemovesTheMemberAtOnceButABrokenStreamDoesNot) {
+TEST_F(MembershipTest, AGoodbyeRemovesTheMemberAtOnceButABrokenStreamDoesNot) {
   const auto polite = Attach(Hello("w-0")), broken = Attach(Hello("w-1"));
-  desk_.Detach(**polite, Fleet::Departure::kOrderly);
-  desk_.Detach(**broken, Fleet::Departure::kBroken);
+  membership_.Detach(**polite, Fleet::Departure::kOrderly);
+  membership_.Detach(**broken, Fleet::Departure::kBroken);
 
   EXPECT_EQ(members(), 1);
   now_ += kLease * 1.1;
-  desk_.ExpireLeases();
+  membership_.ExpireLeases();
   EXPECT_EQ(members(), 0);
 }
 
-TEST_F(FleetDeskTest, ADisplacedStreamIsWokenAndIgnored) {
+TEST_F(MembershipTest, ADisplacedStreamIsWokenAndIgnored) {
   const auto before = Attach(Hello("w-0"));
-  desk_.Detach(**before, Fleet::Departure::kBroken);
+  membership_.Detach(**before, Fleet::Departure::kBroken);
   v1::Hello again = Hello("w-0");
   again.set_incarnation("w-0-2");
 
   const auto after = Attach(again);
 
   ASSERT_TRUE(after.ok()) << after.status();
-  EXPECT_TRUE(desk_.Report(**after, {}).ok());
+  EXPECT_TRUE(membership_.Report(**after, {}).ok());
   ASSERT_EQ(members(), 1);
-  EXPECT_EQ(desk_.ListMembers().members(0).incarnation(), "w-0-2");
-  desk_.Detach(**before, Fleet::Departure::kOrderly);
+  EXPECT_EQ(membership_.ListMembers().members(0).incarnation(), "w-0-2");
+  membership_.Detach(**before, Fleet::Departure::kOrderly);
   EXPECT_EQ(members(), 1) << "what the old stream says is not the new process's";
 }
 
-TEST_F(FleetDeskTest, AMemberDrainedDuringABrokenStreamIsToldWhenItReturns) {
+TEST_F(MembershipTest, AMemberDrainedDuringABrokenStreamIsToldWhenItReturns) {
   v1::MemberReport report;
   *report.mutable_hello() = Hello("w-0");
   const auto attach = [&] {
-    const auto stream = desk_.Attach(report, std::make_shared<StreamWaker>([] {}));
+    const auto stream = membership_.Attach(report, std::make_shared<StreamWaker>([] {}));
     EXPECT_TRUE(stream.ok()) << stream.status();
     return *stream;
   };
-  desk_.Detach(*attach(), Fleet::Departure::kBroken);
-  ASSERT_TRUE(desk_.Drain("w-0").ok());
+  membership_.Detach(*attach(), Fleet::Departure::kBroken);
+  ASSERT_TRUE(membership_.Drain("w-0").ok());
 
   const auto told = attach();
   EXPECT_TRUE(IsToldToLeave(*told));
-  EXPECT_TRUE(desk_.ListMembers().members(0).leaving());
-  desk_.Detach(*told, Fleet::Departure::kBroken);
+  EXPECT_TRUE(membership_.ListMembers().members(0).leaving());
+  membership_.Detach(*told, Fleet::Departure::kBroken);
   EXPECT_TRUE(IsToldToLeave(*attach())) << "it may not have heard it";
   report.set_leaving(true);
   EXPECT_FALSE(IsToldToLeave(*attach())) << "it says so itself";
 }
 
-TEST_F(FleetDeskTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
+TEST_F(MembershipTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
   const uint64_t number = AddJob();
   v1::Hello hello = Hello("w-1");
   const auto first = Attach(hello);
@@ -148,21 +148,21 @@ TEST_F(FleetDeskTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
   EXPECT_TRUE(refuses());
   hello.set_ordinal(fleet_->members().at("w-1").ordinal);
   now_ += kLease * 1.1;
-  desk_.ExpireLeases();
+  membership_.ExpireLeases();
   const auto back = Attach(hello);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(refuses()) << "it was only cut off";
-  desk_.Detach(**back, Fleet::Departure::kBroken);
+  membership_.Detach(**back, Fleet::Departure::kBroken);
   hello.set_ordinal(0);
   hello.set_incarnation("w-1-2");
   ASSERT_TRUE(Attach(hello).ok());
   EXPECT_FALSE(refuses());
 }
 
-TEST_F(FleetDeskTest, TellsAMemberToForgetAnUnknownJob) {
+TEST_F(MembershipTest, TellsAMemberToForgetAnUnknownJob) {
   const auto worker = Attach(Hello("w-0"));
   (*worker)->TakeDirectives();  // discards the welcome
-  ASSERT_TRUE(desk_.Report(**worker, ReportOf("gone-7")).ok());
+  ASSERT_TRUE(membership_.Report(**worker, ReportOf("gone-7")).ok());
 
   const std::deque<MemberDirective> directives = (*worker)->TakeDirectives();
 
@@ -172,4 +172,4 @@ TEST_F(FleetDeskTest, TellsAMemberToForgetAnUnknownJob) {
 }
 
 }  // namespace
-}  // namespace muster::fleet_desk_test
+}  // namespace muster::membership_test

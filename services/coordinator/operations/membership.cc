@@ -1,4 +1,4 @@
-#include "services/coordinator/operations/fleet_desk.h"
+#include "services/coordinator/operations/membership.h"
 
 #include <glog/logging.h>
 
@@ -17,7 +17,7 @@
 namespace muster {
 
 // The newest report of each job: a member may hold an older generation beside the newest.
-struct FleetDesk::Newest {
+struct Membership::Newest {
   explicit Newest(const v1::MemberReport& report) {
     for (const v1::JobReport& job : report.jobs()) {
       const v1::JobReport*& known = by_job[job.job()];
@@ -55,8 +55,8 @@ v1::Directive LeaveDirective() {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberReport& report,
-                                                              std::shared_ptr<StreamWaker> waker) {
+absl::StatusOr<std::shared_ptr<Attachment>> Membership::Attach(const v1::MemberReport& report,
+                                                               std::shared_ptr<StreamWaker> waker) {
   if (!report.has_hello()) {
     return WithReason(absl::InvalidArgumentError("the first report of a stream must carry hello"),
                       "HELLO_INVALID");
@@ -104,7 +104,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
   return attachment;
 }
 
-absl::Status FleetDesk::Report(const Attachment& attachment, const v1::MemberReport& report) {
+absl::Status Membership::Report(const Attachment& attachment, const v1::MemberReport& report) {
   const Newest newest(report);
   RETURN_IF_ERROR(options_.fleet->Renew(attachment, newest.jobs(), registry().Now()));
   if (!report.traces().empty()) options_.traces->Take(attachment.member(), report);
@@ -125,7 +125,7 @@ absl::Status FleetDesk::Report(const Attachment& attachment, const v1::MemberRep
 }
 
 // Repeated with every report until the member is gone.
-void FleetDesk::LetLeave(JobRegistry::Turn& turn, const std::string& member) {
+void Membership::LetLeave(JobRegistry::Turn& turn, const std::string& member) {
   options_.fleet->SetLeaving(member);
   for (JobRegistry::Entry* entry : turn.Active()) {
     entry->job.MemberLeaves(member, registry().Now());
@@ -133,7 +133,7 @@ void FleetDesk::LetLeave(JobRegistry::Turn& turn, const std::string& member) {
   }
 }
 
-absl::Status FleetDesk::Drain(const std::string& member) {
+absl::Status Membership::Drain(const std::string& member) {
   {
     JobRegistry::Turn turn(&registry());
     if (!options_.fleet->SetLeaving(member)) {
@@ -150,8 +150,8 @@ absl::Status FleetDesk::Drain(const std::string& member) {
   return absl::OkStatus();
 }
 
-void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
-                           const Newest& newest) {
+void Membership::TakeReport(JobRegistry::Turn& turn, const std::string& member,
+                            const Newest& newest) {
   const absl::Time now = registry().Now();
   for (const auto& [id, job] : newest.by_job) {
     if (auto entry = turn.Find(id); entry.ok()) {
@@ -172,8 +172,8 @@ void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
   }
 }
 
-void FleetDesk::LoseMember(JobRegistry::Turn& turn, const std::string& member,
-                           const std::string& why) {
+void Membership::LoseMember(JobRegistry::Turn& turn, const std::string& member,
+                            const std::string& why) {
   const LogScope scope({.member = member});
   LOG(WARNING) << member << " lost: " << why;
   options_.metrics->ForgetMember(member);
@@ -183,13 +183,13 @@ void FleetDesk::LoseMember(JobRegistry::Turn& turn, const std::string& member,
   }
 }
 
-bool FleetDesk::IsUsed(const JobRegistry::Turn& turn, const std::string& member) const {
+bool Membership::IsUsed(const JobRegistry::Turn& turn, const std::string& member) const {
   return std::ranges::any_of(turn.Active(), [&member](const JobRegistry::Entry* entry) {
     return entry->job.Uses(member);
   });
 }
 
-void FleetDesk::Detach(const Attachment& attachment, Fleet::Departure departure) {
+void Membership::Detach(const Attachment& attachment, Fleet::Departure departure) {
   const std::string& member = attachment.member();
   const LogScope scope({.member = member});
   JobRegistry::Turn turn(&registry());
@@ -208,7 +208,7 @@ void FleetDesk::Detach(const Attachment& attachment, Fleet::Departure departure)
   }
 }
 
-void FleetDesk::ExpireLeases() {
+void Membership::ExpireLeases() {
   JobRegistry::Turn turn(&registry());
   for (Fleet::Expiry& expiry : options_.fleet->TakeExpired(registry().Now())) {
     if (expiry.attachment != nullptr) turn.WakeLater(expiry.attachment->waker());
@@ -218,7 +218,7 @@ void FleetDesk::ExpireLeases() {
   }
 }
 
-v1::ListMembersResponse FleetDesk::ListMembers() const {
+v1::ListMembersResponse Membership::ListMembers() const {
   v1::ListMembersResponse response;
   for (const auto& [name, known] : options_.fleet->members()) {
     const v1::Hello& hello = known.hello;

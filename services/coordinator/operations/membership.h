@@ -19,17 +19,17 @@ namespace muster {
 // The arrival or loss of a member and its effects on jobs are one transaction of the registry. So
 // no job can get a process between its loss and the notice of it. A report renews the member's
 // lease before it waits for a transaction. Thread-safe.
-class FleetDesk {
+class Membership {
  public:
   struct Options {
-    JobRegistry* registry;  // all six must outlive the desk
+    JobRegistry* registry;  // all six must outlive the membership
     Fleet* fleet;
     MemberLogs* logs;
     JobTraces* traces;
     Checkpointer* checkpoints;
     CoordinatorMetrics* metrics;
   };
-  explicit FleetDesk(Options options) : options_(options) {}
+  explicit Membership(Options options) : options_(options) {}
 
   // Handles the first report of a stream, which must carry hello.
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
