@@ -68,7 +68,7 @@ BUGS = [
     ("a checkpoint is committed with a shard missing", "services/coordinator/checkpoints/checkpoint_round.cc",
      "if (committing_ || std::ssize(finished_) < shards_with_bytes_) return false;",
      "if (committing_ || std::ssize(finished_) + 1 < shards_with_bytes_) return false;"),
-    ("a step that is known is recorded again", "services/coordinator/records/progress_ledger.cc",
+    ("a step that is known is recorded again", "services/coordinator/records/step_aggregator.cc",
      "const bool is_known = record.step() < steps_before_;", "const bool is_known = record.step() + 1 < steps_before_;"),
     ("a share of the batch is counted twice", "services/coordinator/dispatch/job_plan.cc",
      "worker.set_first_position(position);", "worker.set_first_position(rank == 1 ? position - 1 : position);"),

@@ -71,20 +71,20 @@ void Job::Restore(const MetricsHistory& history) {
     ApplyEvaluation(evaluation, progress);
   }
   if (!history.evaluation_edges.empty()) {
-    ledger_.SkipEvaluationsBefore(history.evaluation_edges.back().step + 1);
+    aggregator_.SkipEvaluationsBefore(history.evaluation_edges.back().step + 1);
   }
   const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
   if (active()) {
     if (logged > plan_->first_step()) non_finite_.Restore(history.edges.back());
-    ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
+    aggregator_.Begin(*plan_, std::max(plan_->first_step(), logged));
     // The job may have returned to a step before the end of the log. Its workers report the
     // position.
     position_known_ = false;
   } else {
-    ledger_.SkipKnownStepsBefore(logged);
+    aggregator_.SkipKnownStepsBefore(logged);
     if (stored.has_update_time() && stored.step() < logged) progress = stored;
   }
-  ledger_.SetDurable(ledger_.known());
+  aggregator_.SetDurable(aggregator_.known());
 }
 
 bool Job::active() const { return IsActive(state()); }
@@ -100,7 +100,7 @@ void Job::Enlist(absl::Time now) {
   senders_noted_.clear();
   checkpoints_.Begin(*plan_, now);
   // A step may have been recorded just before the suspension that repeats it.
-  ledger_.Begin(*plan_, std::max(plan_->first_step(), ledger_.steps_before()));
+  aggregator_.Begin(*plan_, std::max(plan_->first_step(), aggregator_.steps_before()));
 }
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
@@ -120,7 +120,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
                               << v1::JobState_Name(to);
   if (active() && to != v1::RUNNING) checkpoints_.Stop();
   // No later generation repeats the steps that the job gave up, so record them now.
-  if (state() == v1::RUNNING && IsTerminal(to)) Record(ledger_.TakeSteps(), {}, now);
+  if (state() == v1::RUNNING && IsTerminal(to)) Record(aggregator_.TakeSteps(), {}, now);
   if (state() == v1::PREPARING || state() == v1::RUNNING) {
     if (to != v1::RUNNING) {
       suspend_at_.reset();
@@ -208,11 +208,11 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   if (record_.has_recovery()) {  // the remaining workers have reported all steps
-    Recovery::NoteResumePoint(plan->first_step(), ledger_.steps_before(),
+    Recovery::NoteResumePoint(plan->first_step(), aggregator_.steps_before(),
                               *record_.mutable_recovery());
   }
   // Reports from before a suspension may be lost if the coordinator restarted after it.
-  const bool goes_on = state() == v1::RECOVERING || ledger_.steps_before() > 0;
+  const bool goes_on = state() == v1::RECOVERING || aggregator_.steps_before() > 0;
   if (goes_on) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
@@ -601,7 +601,7 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   // The loss of a leaving member does not count against max_restarts. A trained job keeps all
   // members until its last evaluation is made, so a member may end before it was allowed to leave.
   const bool has_left = !decision.lost.empty() && members_.at(decision.lost).leaving;
-  const auto recovery = Recovery::Count(record_.recovery(), restart, ledger_.steps_before());
+  const auto recovery = Recovery::Count(record_.recovery(), restart, aggregator_.steps_before());
   if (!recovery && !has_left) {
     const int max = Recovery::RecoveriesMax(restart);
     const std::string& why = decision.message;
@@ -659,7 +659,7 @@ std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
   });
   // One recovery more may be one too many: then the job would fail without them.
   const bool may_recover =
-      Recovery::Count(record_.recovery(), record_.spec().restart(), ledger_.steps_before())
+      Recovery::Count(record_.recovery(), record_.spec().restart(), aggregator_.steps_before())
           .has_value();
   if (several_ps || !goes_on || !may_recover) return {};
   return missing;
@@ -773,7 +773,7 @@ void Job::LetLeave(absl::Time now) {
 // The members that the job waits for may never come, so a leaving ps must not wait for them.
 void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
-  const bool all_told = members_.AllStopped() && ledger_.all_durable();
+  const bool all_told = members_.AllStopped() && aggregator_.all_durable();
   if (!waits || !all_told || !recovery_.carries()) return;
   const Departures departures = DeparturesOf(*plan_, members_);
   for (const std::string& name : departures.at_once) {
@@ -816,7 +816,7 @@ void Job::StopHalted(int64_t step, absl::Time now) {
   if (checkpoints_.asking()) return;
   CloseRecords(step, now);
   if (IsSaved(step)) {
-    if (!ledger_.all_durable()) return;  // RecordsDurable() calls this again
+    if (!aggregator_.all_durable()) return;  // RecordsDurable() calls this again
     return Stopped(absl::StrCat("at step ", std::max(step, checkpoints_.committed_step())), now);
   }
   // A job that only yields must not lose steps, so it tries to save them without a limit.
@@ -843,7 +843,7 @@ void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
   // The job counts its memory as free from now on, so the member must release it.
   if (decision.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
-    ledger_.Lose(members_.at(member).rank);
+    aggregator_.Lose(members_.at(member).rank);
   } else {
     checkpoints_.Stop();
     if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) recovery_.LoseShards();
@@ -859,7 +859,7 @@ void Job::NoteStopped(absl::Time now) {
 bool Job::SavesHalted() const { return checkpoints_.asking() || StopsHaltedAt(); }
 
 std::optional<Job::ResumePoint> Job::ResumesAt(absl::Time now) const {
-  if (state() != v1::RECOVERING || !ledger_.all_durable() || SavesHalted()) return std::nullopt;
+  if (state() != v1::RECOVERING || !aggregator_.all_durable() || SavesHalted()) return std::nullopt;
   return recovery_.ResumesAt(*plan_, members_, now);
 }
 
@@ -872,23 +872,24 @@ absl::Time Job::WaitsForFilesSince() const {
 
 // Records that lost workers did not report will never be known.
 void Job::CloseRecords(int64_t first_step, absl::Time now) {
-  Record(ledger_.CloseSteps(first_step), ledger_.CloseEvaluations(first_step), now);
+  Record(aggregator_.CloseSteps(first_step), aggregator_.CloseEvaluations(first_step), now);
 }
 
 void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now) {
   if (report.steps().empty() && report.evaluations().empty()) return;
-  ledger_.Take(members_.at(name).rank, report);
+  aggregator_.Take(members_.at(name).rank, report);
   const bool has_stopped = state() == v1::RECOVERING || report.state() == v1::MEMBER_FAILED;
-  Record(ledger_.TakeSteps(/*may_be_given_up=*/has_stopped), ledger_.TakeEvaluations(), now);
-  if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
+  Record(aggregator_.TakeSteps(/*may_be_given_up=*/has_stopped), aggregator_.TakeEvaluations(),
+         now);
+  if (aggregator_.Repeats(report)) Send(name, AcknowledgeDirective());
 }
 
 // Repeated steps move the visible progress, but are not recorded again: the log has them.
 void Job::FollowStepsMadeAgain(absl::Time now) {
-  const std::optional<StepSummary> step = ledger_.TakeStepMadeAgain();
-  const std::optional<EvaluationSummary> evaluation = ledger_.TakeEvaluationMadeAgain();
+  const std::optional<StepSummary> step = aggregator_.TakeStepMadeAgain();
+  const std::optional<EvaluationSummary> evaluation = aggregator_.TakeEvaluationMadeAgain();
   if (state() != v1::RUNNING) return;
-  const int64_t made = std::min(ledger_.steps_before(), members_.OldestStep());
+  const int64_t made = std::min(aggregator_.steps_before(), members_.OldestStep());
   v1::JobProgress& progress = *record_.mutable_progress();
   const bool is_first = !position_known_ && made > 0;
   if (is_first) position_known_ = true;
@@ -915,24 +916,24 @@ void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> 
     ApplyEvaluation(evaluation, *record_.mutable_progress());
     effects_.evaluations.push_back(std::move(evaluation));
   }
-  if (const std::optional<StepGap> gap = ledger_.TakeGap()) {
+  if (const std::optional<StepGap> gap = aggregator_.TakeGap()) {
     Note("STEPS_LOST",
          absl::StrCat("the results of steps ", gap->first, " to ", gap->last,
                       " are not known: the workers that had them are lost"),
          now);
   }
-  if (!ledger_.all_durable()) effects_.records = ledger_.known();
+  if (!aggregator_.all_durable()) effects_.records = aggregator_.known();
 }
 
 v1::Directive Job::AcknowledgeDirective() const {
   v1::Directive directive;
-  directive.mutable_acknowledge()->set_steps_before(ledger_.durable().steps);
-  directive.mutable_acknowledge()->set_evaluations_before(ledger_.durable().evaluations);
+  directive.mutable_acknowledge()->set_steps_before(aggregator_.durable().steps);
+  directive.mutable_acknowledge()->set_evaluations_before(aggregator_.durable().evaluations);
   return directive;
 }
 
 void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
-  ledger_.SetDurable(durable);
+  aggregator_.SetDurable(durable);
   if (!active()) return;
   for (const std::string& name : members_.names()) {
     if (members_.at(name).is_worker()) Send(name, AcknowledgeDirective());
@@ -949,7 +950,7 @@ void Job::Advance(absl::Time now) {
     return;
   }
   if (state() != v1::RUNNING) return;
-  const bool all_durable = ledger_.all_durable();  // if not, RecordsDurable() calls this again
+  const bool all_durable = aggregator_.all_durable();  // if not, RecordsDurable() calls this again
   const bool all_told = all_durable && !members_.AnyHasMoreRecords();
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);
@@ -959,7 +960,7 @@ void Job::Advance(absl::Time now) {
   }
   if (suspend_at_) {
     // A record of the next step comes only after all records of this one.
-    if (ledger_.steps_before() <= *suspend_at_ || !all_told) return;
+    if (aggregator_.steps_before() <= *suspend_at_ || !all_told) return;
     return Stopped(absl::StrCat("at step ", *suspend_at_), now);
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());

@@ -25,7 +25,7 @@
 #include "services/coordinator/job/recovery/recovery.h"
 #include "services/coordinator/job/recovery/warm_up.h"
 #include "services/coordinator/records/metrics_log.h"
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 namespace muster {
 
@@ -137,7 +137,7 @@ class Job {
   // Halts the job for a generation with more replicas. Requires: TakesReplicas(now).
   void LetReplicasJoin(absl::Time now);
   // Returns the first version without a known evaluation.
-  int64_t evaluations_before() const { return ledger_.evaluations_before(); }
+  int64_t evaluations_before() const { return aggregator_.evaluations_before(); }
   // Notes why a queued or recovering job waits. No-op if `reason` is its reason already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
   // The same. `what` completes "waits for". For a recovering job the text follows the cause of the
@@ -305,7 +305,7 @@ class Job {
   std::shared_ptr<const v1::JobPlan> plan_;
   std::shared_ptr<const std::string> plan_bytes_;  // serialized plan_; null until it is sent
   JobMembers members_;
-  ProgressLedger ledger_;
+  StepAggregator aggregator_;
   CheckpointPolicy checkpoints_;
   FailureDetector failure_detector_;
   NonFiniteWatch non_finite_;

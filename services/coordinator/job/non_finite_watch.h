@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/job/recovery/failure_detector.h"
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 namespace muster {
 

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "lib/status/status.h"
 #include "services/coordinator/records/metrics_log.h"
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 namespace muster::metric_series_test {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 namespace muster {
 

@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "lib/status/status.h"
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 namespace muster::metrics_log_test {
 namespace {

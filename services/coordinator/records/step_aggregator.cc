@@ -1,4 +1,4 @@
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@ void DropOldest(std::map<int64_t, Parts>& by_step) {
 
 }  // namespace
 
-void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
+void StepAggregator::Begin(const v1::JobPlan& plan, int64_t next_step) {
   const bool were_durable = all_durable();
   batch_size_ = plan.spec().data().batch_size();
   batch_shares_.clear();
@@ -41,30 +41,30 @@ void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
   if (were_durable) durable_ = known();
 }
 
-void ProgressLedger::SetDurable(const RecordsBefore& durable) {
+void StepAggregator::SetDurable(const RecordsBefore& durable) {
   durable_ = {.steps = std::max(durable_.steps, durable.steps),
               .evaluations = std::max(durable_.evaluations, durable.evaluations)};
 }
 
-bool ProgressLedger::Repeats(const v1::JobReport& report) const {
+bool StepAggregator::Repeats(const v1::JobReport& report) const {
   return (!report.steps().empty() && report.steps(0).step() < durable_.steps) ||
          (!report.evaluations().empty() && report.evaluations(0).step() < durable_.evaluations);
 }
 
-void ProgressLedger::SkipStepsBefore(int64_t step) {
+void StepAggregator::SkipStepsBefore(int64_t step) {
   if (step <= steps_before_) return;
   gap_ = {.first = gap_ ? gap_->first : steps_before_, .last = step - 1};
   steps_.erase(steps_.begin(), steps_.lower_bound(step));
   steps_before_ = step;
 }
 
-void ProgressLedger::SkipEvaluationsWithout(int rank, int64_t before) {
+void StepAggregator::SkipEvaluationsWithout(int rank, int64_t before) {
   std::erase_if(evaluations_, [&](const auto& evaluation) {
     return evaluation.first < before && !evaluation.second.ranks[rank];
   });
 }
 
-void ProgressLedger::Take(int rank, const v1::JobReport& report) {
+void StepAggregator::Take(int rank, const v1::JobReport& report) {
   if (!report.steps().empty()) SkipStepsBefore(report.steps(0).step());
   if (!report.evaluations().empty()) {
     SkipEvaluationsWithout(rank, report.evaluations(0).step());
@@ -84,7 +84,7 @@ void ProgressLedger::Take(int rank, const v1::JobReport& report) {
   DropOldest(evaluations_again_);
 }
 
-void ProgressLedger::TakeEvaluation(int rank, const v1::EvaluationRecord& record,
+void StepAggregator::TakeEvaluation(int rank, const v1::EvaluationRecord& record,
                                     EvaluationParts& parts) const {
   parts.ranks.resize(batch_shares_.size());
   parts.ranks[rank] = record;
@@ -92,7 +92,7 @@ void ProgressLedger::TakeEvaluation(int rank, const v1::EvaluationRecord& record
 
 // A worker that missed the step only knows that it missed it. A worker that was overtaken in it
 // does not know the norm. Repeated records are equal.
-void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
+void StepAggregator::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
   parts.loss_shares.resize(batch_shares_.size());
   if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
   parts.loss_shares[rank] = record.loss_share();
@@ -113,7 +113,7 @@ void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record, StepParts&
 // A generation's first step selects kernels and touches memory for the first time. It is shown, but
 // the mean does not start with it. Until the mean covers three seconds, every step is weighted by
 // its time.
-double ProgressLedger::Smooth(const StepParts& parts) {
+double StepAggregator::Smooth(const StepParts& parts) {
   const bool is_first = last_time_ == absl::InfinitePast();
   const double elapsed =
       is_first ? parts.step_seconds : absl::ToDoubleSeconds(parts.time - last_time_);
@@ -129,7 +129,7 @@ double ProgressLedger::Smooth(const StepParts& parts) {
 }
 
 // A step is complete if a worker has reported a later one.
-void ProgressLedger::LeaveOutTheLost() {
+void StepAggregator::LeaveOutTheLost() {
   if (lost_.empty() || steps_.empty()) return;
   const int64_t newest = steps_.rbegin()->first;
   for (auto& [step, parts] : steps_) {
@@ -142,7 +142,7 @@ void ProgressLedger::LeaveOutTheLost() {
   }
 }
 
-std::vector<StepSummary> ProgressLedger::TakeSteps(bool may_be_given_up) {
+std::vector<StepSummary> StepAggregator::TakeSteps(bool may_be_given_up) {
   LeaveOutTheLost();
   std::vector<StepSummary> complete;
   for (auto it = steps_.begin(); it != steps_.end() && it->first == steps_before_;
@@ -158,7 +158,7 @@ std::vector<StepSummary> ProgressLedger::TakeSteps(bool may_be_given_up) {
   return complete;
 }
 
-StepSummary ProgressLedger::SummaryOf(int64_t step, const StepParts& parts) {
+StepSummary StepAggregator::SummaryOf(int64_t step, const StepParts& parts) {
   StepSummary summary;
   summary.step = step;
   for (const auto& share : parts.loss_shares) summary.loss += *share;
@@ -172,7 +172,7 @@ StepSummary ProgressLedger::SummaryOf(int64_t step, const StepParts& parts) {
   return summary;
 }
 
-std::optional<StepSummary> ProgressLedger::TakeStepMadeAgain() {
+std::optional<StepSummary> StepAggregator::TakeStepMadeAgain() {
   std::optional<StepSummary> newest;
   for (auto it = steps_again_.begin(); it != steps_again_.end();) {
     if (!AllPresent(it->second.loss_shares)) {
@@ -185,7 +185,7 @@ std::optional<StepSummary> ProgressLedger::TakeStepMadeAgain() {
   return newest;
 }
 
-std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
+std::vector<EvaluationSummary> StepAggregator::TakeEvaluations() {
   std::vector<EvaluationSummary> complete;
   while (!evaluations_.empty() && AllPresent(evaluations_.begin()->second.ranks)) {
     const auto& [step, parts] = *evaluations_.begin();
@@ -196,7 +196,7 @@ std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
   return complete;
 }
 
-std::optional<EvaluationSummary> ProgressLedger::TakeEvaluationMadeAgain() {
+std::optional<EvaluationSummary> StepAggregator::TakeEvaluationMadeAgain() {
   std::optional<EvaluationSummary> newest;
   for (auto it = evaluations_again_.begin(); it != evaluations_again_.end();) {
     if (!AllPresent(it->second.ranks)) {
@@ -210,7 +210,7 @@ std::optional<EvaluationSummary> ProgressLedger::TakeEvaluationMadeAgain() {
 }
 
 // Returns nullopt for an evaluation without samples.
-std::optional<EvaluationSummary> ProgressLedger::SummaryOf(int64_t step,
+std::optional<EvaluationSummary> StepAggregator::SummaryOf(int64_t step,
                                                            const EvaluationParts& parts) {
   double loss_sum = 0, correct = 0, samples = 0;
   bool has_accuracy = false;
@@ -228,7 +228,7 @@ std::optional<EvaluationSummary> ProgressLedger::SummaryOf(int64_t step,
   return summary;
 }
 
-std::vector<StepSummary> ProgressLedger::CloseSteps(int64_t step) {
+std::vector<StepSummary> StepAggregator::CloseSteps(int64_t step) {
   std::vector<StepSummary> closed;
   while (steps_before_ < step) {
     const auto told = steps_.find(steps_before_);
@@ -246,7 +246,7 @@ std::vector<StepSummary> ProgressLedger::CloseSteps(int64_t step) {
   return closed;
 }
 
-std::vector<EvaluationSummary> ProgressLedger::CloseEvaluations(int64_t step) {
+std::vector<EvaluationSummary> StepAggregator::CloseEvaluations(int64_t step) {
   evaluations_.erase(evaluations_.lower_bound(step), evaluations_.end());
   for (auto& [version, parts] : evaluations_) {
     for (std::optional<v1::EvaluationRecord>& record : parts.ranks) {

@@ -1,4 +1,4 @@
-#include "services/coordinator/records/progress_ledger.h"
+#include "services/coordinator/records/step_aggregator.h"
 
 #include <cmath>
 #include <initializer_list>
@@ -11,17 +11,17 @@
 #include "gtest/gtest.h"
 #include "services/coordinator/common/proto_time.h"
 
-namespace muster::progress_ledger_test {
+namespace muster::step_aggregator_test {
 namespace {
 
 constexpr int kBatch = 8;
 
-class ProgressLedgerTest : public testing::Test {
+class StepAggregatorTest : public testing::Test {
  protected:
-  ProgressLedgerTest() {
+  StepAggregatorTest() {
     plan_.mutable_spec()->mutable_data()->set_batch_size(kBatch);
     plan_.add_workers()->set_samples(kBatch);
-    ledger_.Begin(plan_, 0);
+    aggregator_.Begin(plan_, 0);
   }
 
   // Makes the next step, `seconds` after the previous one. Returns the speed that is shown.
@@ -29,33 +29,33 @@ class ProgressLedgerTest : public testing::Test {
     now_ += absl::Seconds(seconds);
     v1::JobReport report;
     v1::StepRecord& record = *report.add_steps();
-    record.set_step(ledger_.steps_before());
+    record.set_step(aggregator_.steps_before());
     record.set_step_seconds(seconds);
     *record.mutable_time() = ToProto(now_);
-    ledger_.Take(0, report);
-    const std::vector<StepSummary> steps = ledger_.TakeSteps();
+    aggregator_.Take(0, report);
+    const std::vector<StepSummary> steps = aggregator_.TakeSteps();
     EXPECT_EQ(steps.size(), 1);
     return steps.empty() ? 0 : steps[0].samples_per_second;
   }
 
   v1::JobPlan plan_;
-  ProgressLedger ledger_;
+  StepAggregator aggregator_;
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };
 
-TEST_F(ProgressLedgerTest, ASlowFirstStepDoesNotAffectTheMean) {
+TEST_F(StepAggregatorTest, ASlowFirstStepDoesNotAffectTheMean) {
   EXPECT_DOUBLE_EQ(Step(4), kBatch / 4.0);  // only one step is known
   EXPECT_NEAR(Step(0.01), kBatch / 0.01, 1);
   for (int i = 0; i < 5; ++i) EXPECT_NEAR(Step(0.01), kBatch / 0.01, 1);
 }
 
-TEST_F(ProgressLedgerTest, TheFirstSecondsCountEqually) {
+TEST_F(StepAggregatorTest, TheFirstSecondsCountEqually) {
   Step(1);
   Step(0.1);
   EXPECT_NEAR(Step(0.3), kBatch / 0.25, 1e-3);  // weighted by time: 0.1 of 0.4 s at 0.1, 0.3 at 0.3
 }
 
-TEST_F(ProgressLedgerTest, ForgetsStepsOlderThanAFewSeconds) {
+TEST_F(StepAggregatorTest, ForgetsStepsOlderThanAFewSeconds) {
   Step(1);
   for (int i = 0; i < 10; ++i) Step(1);
   double rate = 0;
@@ -63,20 +63,20 @@ TEST_F(ProgressLedgerTest, ForgetsStepsOlderThanAFewSeconds) {
   EXPECT_NEAR(rate, kBatch / 0.1, 0.5);
 }
 
-TEST_F(ProgressLedgerTest, ARepeatedEvaluationIsShownButNotRecordedTwice) {
+TEST_F(StepAggregatorTest, ARepeatedEvaluationIsShownButNotRecordedTwice) {
   v1::JobReport report;
   v1::EvaluationRecord& record = *report.add_evaluations();
   record.set_step(20);
   record.set_loss_sum(6);
   record.set_samples(4);
-  ledger_.SkipEvaluationsBefore(40);
-  ledger_.Take(0, report);
-  EXPECT_TRUE(ledger_.TakeEvaluations().empty());
-  const auto again = ledger_.TakeEvaluationMadeAgain();
+  aggregator_.SkipEvaluationsBefore(40);
+  aggregator_.Take(0, report);
+  EXPECT_TRUE(aggregator_.TakeEvaluations().empty());
+  const auto again = aggregator_.TakeEvaluationMadeAgain();
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->step, 20);
   EXPECT_DOUBLE_EQ(again->loss, 1.5);
-  EXPECT_FALSE(ledger_.TakeEvaluationMadeAgain().has_value());
+  EXPECT_FALSE(aggregator_.TakeEvaluationMadeAgain().has_value());
 
   v1::JobProgress progress;
   ApplyEvaluation(*again, progress);
@@ -86,38 +86,38 @@ TEST_F(ProgressLedgerTest, ARepeatedEvaluationIsShownButNotRecordedTwice) {
   EXPECT_FALSE(progress.has_evaluation_loss()) << "it is of a later step";
 }
 
-TEST_F(ProgressLedgerTest, DurableRecordsStayDurableInTheNextGeneration) {
-  EXPECT_TRUE(ledger_.all_durable());
+TEST_F(StepAggregatorTest, DurableRecordsStayDurableInTheNextGeneration) {
+  EXPECT_TRUE(aggregator_.all_durable());
   Step(1);
   Step(1);
-  EXPECT_FALSE(ledger_.all_durable());
-  ledger_.SetDurable({.steps = 1});
-  ledger_.Begin(plan_, 2);
-  EXPECT_FALSE(ledger_.all_durable()) << "the second step is not on the disk";
-  ledger_.SetDurable({.steps = 2});
-  ledger_.SetDurable({.steps = 1});
-  EXPECT_TRUE(ledger_.all_durable()) << "what was told before comes late";
+  EXPECT_FALSE(aggregator_.all_durable());
+  aggregator_.SetDurable({.steps = 1});
+  aggregator_.Begin(plan_, 2);
+  EXPECT_FALSE(aggregator_.all_durable()) << "the second step is not on the disk";
+  aggregator_.SetDurable({.steps = 2});
+  aggregator_.SetDurable({.steps = 1});
+  EXPECT_TRUE(aggregator_.all_durable()) << "what was told before comes late";
 
-  ledger_.Begin(plan_, 7);
-  EXPECT_TRUE(ledger_.all_durable()) << "steps up to 7 are in another job's log";
-  EXPECT_EQ(ledger_.durable().steps, 7);
+  aggregator_.Begin(plan_, 7);
+  EXPECT_TRUE(aggregator_.all_durable()) << "steps up to 7 are in another job's log";
+  EXPECT_EQ(aggregator_.durable().steps, 7);
 }
 
-TEST_F(ProgressLedgerTest, RepeatsDetectsOnlyDurableRecords) {
+TEST_F(StepAggregatorTest, RepeatsDetectsOnlyDurableRecords) {
   Step(1);
   Step(1);
   v1::JobReport report;
-  EXPECT_FALSE(ledger_.Repeats(report));
+  EXPECT_FALSE(aggregator_.Repeats(report));
   report.add_steps()->set_step(1);
-  ledger_.SetDurable({.steps = 1});
-  EXPECT_FALSE(ledger_.Repeats(report));
-  ledger_.SetDurable({.steps = 2});
-  EXPECT_TRUE(ledger_.Repeats(report));
+  aggregator_.SetDurable({.steps = 1});
+  EXPECT_FALSE(aggregator_.Repeats(report));
+  aggregator_.SetDurable({.steps = 2});
+  EXPECT_TRUE(aggregator_.Repeats(report));
   report.clear_steps();
   report.add_evaluations()->set_step(1);
-  EXPECT_FALSE(ledger_.Repeats(report));
-  ledger_.SetDurable({.evaluations = 2});
-  EXPECT_TRUE(ledger_.Repeats(report));
+  EXPECT_FALSE(aggregator_.Repeats(report));
+  aggregator_.SetDurable({.evaluations = 2});
+  EXPECT_TRUE(aggregator_.Repeats(report));
 }
 
 v1::JobReport StepReport(std::vector<std::pair<int64_t, double>> losses) {
@@ -133,22 +133,22 @@ v1::JobReport StepReport(std::vector<std::pair<int64_t, double>> losses) {
 }
 
 // A worker that abandoned a step knows its loss, but not the sum of all gradients.
-TEST_F(ProgressLedgerTest, AnAbandonedStepIsTakenUnlessItIsMadeAgain) {
+TEST_F(StepAggregatorTest, AnAbandonedStepIsTakenUnlessItIsMadeAgain) {
   for (const bool is_made_again : {true, false}) {
-    ledger_ = {};
-    ledger_.Begin(plan_, 0);
+    aggregator_ = {};
+    aggregator_.Begin(plan_, 0);
     v1::JobReport report = StepReport({{0, 3}, {1, 2}});
     report.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
-    ledger_.Take(0, report);
-    EXPECT_EQ(ledger_.TakeSteps(/*may_be_given_up=*/true).size(), 1);
+    aggregator_.Take(0, report);
+    EXPECT_EQ(aggregator_.TakeSteps(/*may_be_given_up=*/true).size(), 1);
     const int64_t first_step = is_made_again ? 1 : 2;
-    const std::vector<StepSummary> closed = ledger_.CloseSteps(first_step);
+    const std::vector<StepSummary> closed = aggregator_.CloseSteps(first_step);
     EXPECT_EQ(closed.size(), is_made_again ? 0 : 1);
-    ledger_.Begin(plan_, first_step);
+    aggregator_.Begin(plan_, first_step);
     report = StepReport({{1, 2}});
     report.mutable_steps(0)->set_gradient_norm(5);
-    ledger_.Take(0, report);
-    const std::vector<StepSummary> again = ledger_.TakeSteps();
+    aggregator_.Take(0, report);
+    const std::vector<StepSummary> again = aggregator_.TakeSteps();
     ASSERT_EQ(again.size(), is_made_again ? 1 : 0);
     if (is_made_again) {
       EXPECT_EQ(again[0].gradient_norm, 5);
@@ -157,11 +157,11 @@ TEST_F(ProgressLedgerTest, AnAbandonedStepIsTakenUnlessItIsMadeAgain) {
 }
 
 // A skipped step, for example, was made and is not made again.
-TEST_F(ProgressLedgerTest, AStepWithASuccessorWasNotAbandoned) {
+TEST_F(StepAggregatorTest, AStepWithASuccessorWasNotAbandoned) {
   v1::JobReport report = StepReport({{0, 3}, {1, 2}, {2, 1}});
   report.mutable_steps(1)->set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
-  ledger_.Take(0, report);
-  EXPECT_EQ(ledger_.TakeSteps(/*may_be_given_up=*/true).size(), 3);
+  aggregator_.Take(0, report);
+  EXPECT_EQ(aggregator_.TakeSteps(/*may_be_given_up=*/true).size(), 3);
 }
 
 // The plan has a batch of 16.
@@ -172,41 +172,41 @@ v1::JobPlan PlanOf(std::initializer_list<int64_t> samples) {
   return plan;
 }
 
-TEST(ProgressLedgerOfRanksTest, AStepIsKnownWhenEveryRankHasReportedIt) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({8, 8}), /*next_step=*/5);
+TEST(StepAggregatorOfRanksTest, AStepIsKnownWhenEveryRankHasReportedIt) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 8}), /*next_step=*/5);
 
   v1::JobReport later = StepReport({{5, 0.5}, {6, 0.25}});
   later.mutable_steps(0)->mutable_time()->set_seconds(200);
-  ledger.Take(1, later);
-  EXPECT_TRUE(ledger.TakeSteps().empty());
-  ledger.Take(0, StepReport({{4, 9.0}, {5, 1.0}}));
-  const auto steps = ledger.TakeSteps();
+  aggregator.Take(1, later);
+  EXPECT_TRUE(aggregator.TakeSteps().empty());
+  aggregator.Take(0, StepReport({{4, 9.0}, {5, 1.0}}));
+  const auto steps = aggregator.TakeSteps();
 
   ASSERT_EQ(steps.size(), 1);
   EXPECT_EQ(steps[0].step, 5);
   EXPECT_EQ(steps[0].loss, 1.5);
   EXPECT_EQ(steps[0].samples_per_second, 32);
   EXPECT_EQ(steps[0].time, absl::FromUnixSeconds(200)) << "of the last one";
-  EXPECT_EQ(ledger.steps_before(), 6);
+  EXPECT_EQ(aggregator.steps_before(), 6);
 }
 
-TEST(ProgressLedgerOfRanksTest, RepeatedRecordsAreNotCountedTwice) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({16}), 0);
-  ledger.Take(0, StepReport({{0, 1.0}}));
-  ASSERT_EQ(ledger.TakeSteps().size(), 1);
+TEST(StepAggregatorOfRanksTest, RepeatedRecordsAreNotCountedTwice) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({16}), 0);
+  aggregator.Take(0, StepReport({{0, 1.0}}));
+  ASSERT_EQ(aggregator.TakeSteps().size(), 1);
 
-  ledger.Take(0, StepReport({{0, 1.0}, {1, 2.0}}));
-  const auto steps = ledger.TakeSteps();
+  aggregator.Take(0, StepReport({{0, 1.0}, {1, 2.0}}));
+  const auto steps = aggregator.TakeSteps();
 
   ASSERT_EQ(steps.size(), 1);
   EXPECT_EQ(steps[0].step, 1);
 }
 
-TEST(ProgressLedgerOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({8, 4, 4}), 0);
+TEST(StepAggregatorOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 4, 4}), 0);
   v1::JobReport missed;
   missed.add_steps()->set_missed(true);
   v1::JobReport overtaken = StepReport({{0, 0.5}});
@@ -214,20 +214,20 @@ TEST(ProgressLedgerOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
   v1::JobReport computed = StepReport({{0, 1.0}});
   computed.mutable_steps(0)->set_gradient_norm(3);
 
-  ledger.Take(1, missed);
-  ledger.Take(1, missed);
-  ledger.Take(0, computed);
-  ledger.Take(2, overtaken);
-  const auto steps = ledger.TakeSteps();
+  aggregator.Take(1, missed);
+  aggregator.Take(1, missed);
+  aggregator.Take(0, computed);
+  aggregator.Take(2, overtaken);
+  const auto steps = aggregator.TakeSteps();
 
   ASSERT_EQ(steps.size(), 1);
   EXPECT_DOUBLE_EQ(steps[0].loss, (1.0 + 0.5) / 0.75);
   EXPECT_EQ(steps[0].gradient_norm, 3) << "an overtaken worker does not know it";
 }
 
-TEST(ProgressLedgerOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({8, 8}), 0);
+TEST(StepAggregatorOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 8}), 0);
   v1::JobReport some, none;
   v1::EvaluationRecord& record = *some.add_evaluations();
   record.set_step(10);
@@ -239,52 +239,52 @@ TEST(ProgressLedgerOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
   none.add_evaluations()->set_step(10);
   none.mutable_evaluations(0)->mutable_time()->set_seconds(70);
 
-  ledger.Take(0, some);
-  EXPECT_TRUE(ledger.TakeEvaluations().empty());
-  ledger.Take(1, none);
-  const auto evaluations = ledger.TakeEvaluations();
+  aggregator.Take(0, some);
+  EXPECT_TRUE(aggregator.TakeEvaluations().empty());
+  aggregator.Take(1, none);
+  const auto evaluations = aggregator.TakeEvaluations();
 
   ASSERT_EQ(evaluations.size(), 1);
   EXPECT_EQ(evaluations[0].loss, 1.5);
   EXPECT_EQ(evaluations[0].accuracy, 0.25);
   EXPECT_EQ(evaluations[0].time, absl::FromUnixSeconds(70)) << "of the last one";
-  EXPECT_EQ(ledger.evaluations_before(), 11);
+  EXPECT_EQ(aggregator.evaluations_before(), 11);
 }
 
 // Records that a worker dropped never come, if the coordinator that allowed it lost them later.
-TEST(ProgressLedgerOfRanksTest, SkipsAndReportsStepsThatARankHasDropped) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({8, 8}), 5);
+TEST(StepAggregatorOfRanksTest, SkipsAndReportsStepsThatARankHasDropped) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 8}), 5);
 
-  ledger.Take(0, StepReport({{7, 0.5}, {8, 0.5}, {9, 0.5}}));
-  ledger.Take(1, StepReport({{8, 0.5}, {9, 0.5}}));
-  const auto steps = ledger.TakeSteps();
+  aggregator.Take(0, StepReport({{7, 0.5}, {8, 0.5}, {9, 0.5}}));
+  aggregator.Take(1, StepReport({{8, 0.5}, {9, 0.5}}));
+  const auto steps = aggregator.TakeSteps();
 
   ASSERT_EQ(steps.size(), 2);
   EXPECT_EQ(steps[0].step, 8);
-  EXPECT_EQ(ledger.steps_before(), 10);
-  const std::optional<StepGap> gap = ledger.TakeGap();
+  EXPECT_EQ(aggregator.steps_before(), 10);
+  const std::optional<StepGap> gap = aggregator.TakeGap();
   ASSERT_TRUE(gap.has_value());
   EXPECT_EQ(gap->first, 5);
   EXPECT_EQ(gap->last, 7);
-  EXPECT_FALSE(ledger.TakeGap().has_value()) << "told once";
+  EXPECT_FALSE(aggregator.TakeGap().has_value()) << "told once";
 }
 
-TEST(ProgressLedgerOfRanksTest, ARankThatIsAheadLeavesNoGap) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({8, 8}), 0);
+TEST(StepAggregatorOfRanksTest, ARankThatIsAheadLeavesNoGap) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 8}), 0);
 
-  ledger.Take(0, StepReport({{0, 0.5}, {1, 0.5}, {2, 0.5}}));
-  ledger.Take(1, v1::JobReport());
-  ledger.Take(1, StepReport({{0, 0.5}}));
+  aggregator.Take(0, StepReport({{0, 0.5}, {1, 0.5}, {2, 0.5}}));
+  aggregator.Take(1, v1::JobReport());
+  aggregator.Take(1, StepReport({{0, 0.5}}));
 
-  EXPECT_EQ(ledger.TakeSteps().size(), 1);
-  EXPECT_FALSE(ledger.TakeGap().has_value());
+  EXPECT_EQ(aggregator.TakeSteps().size(), 1);
+  EXPECT_FALSE(aggregator.TakeGap().has_value());
 }
 
-TEST(ProgressLedgerOfRanksTest, ADroppedEvaluationDoesNotDelayLaterOnes) {
-  ProgressLedger ledger;
-  ledger.Begin(PlanOf({8, 8}), 0);
+TEST(StepAggregatorOfRanksTest, ADroppedEvaluationDoesNotDelayLaterOnes) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 8}), 0);
   auto report = [](std::initializer_list<int64_t> steps) {
     v1::JobReport report;
     for (const int64_t step : steps) {
@@ -294,22 +294,22 @@ TEST(ProgressLedgerOfRanksTest, ADroppedEvaluationDoesNotDelayLaterOnes) {
     return report;
   };
 
-  ledger.Take(0, report({10, 20}));
-  EXPECT_TRUE(ledger.TakeEvaluations().empty());
-  ledger.Take(1, report({20}));
-  const auto evaluations = ledger.TakeEvaluations();
+  aggregator.Take(0, report({10, 20}));
+  EXPECT_TRUE(aggregator.TakeEvaluations().empty());
+  aggregator.Take(1, report({20}));
+  const auto evaluations = aggregator.TakeEvaluations();
 
   ASSERT_EQ(evaluations.size(), 1);
   EXPECT_EQ(evaluations[0].step, 20);
 }
 
 // A generation of two workers that ends when one of them is lost.
-class ClosedGenerationTest : public ProgressLedgerTest {
+class ClosedGenerationTest : public StepAggregatorTest {
  protected:
   ClosedGenerationTest() {
     plan_.mutable_workers(0)->set_samples(6);
     plan_.add_workers()->set_samples(2);
-    ledger_.Begin(plan_, 0);
+    aggregator_.Begin(plan_, 0);
   }
   void Tell(int rank, int64_t first, int64_t count, double loss_share) {
     v1::JobReport report;
@@ -318,7 +318,7 @@ class ClosedGenerationTest : public ProgressLedgerTest {
       record.set_step(step);
       record.set_loss_share(loss_share);
     }
-    ledger_.Take(rank, report);
+    aggregator_.Take(rank, report);
   }
   void TellEvaluation(int rank, int64_t step, double loss_sum, int64_t samples) {
     v1::JobReport report;
@@ -326,30 +326,30 @@ class ClosedGenerationTest : public ProgressLedgerTest {
     record.set_step(step);
     record.set_loss_sum(loss_sum);
     record.set_samples(samples);
-    ledger_.Take(rank, report);
+    aggregator_.Take(rank, report);
   }
 };
 
 TEST_F(ClosedGenerationTest, PartlyReportedStepsHaveTheMeanOfTheReports) {
   Tell(0, 0, 5, 1.5);
   Tell(1, 0, 2, 0.25);
-  EXPECT_EQ(ledger_.TakeSteps().size(), 2);
+  EXPECT_EQ(aggregator_.TakeSteps().size(), 2);
 
-  const std::vector<StepSummary> closed = ledger_.CloseSteps(4);
+  const std::vector<StepSummary> closed = aggregator_.CloseSteps(4);
 
   ASSERT_EQ(closed.size(), 2);
   EXPECT_EQ(closed[0].step, 2);
   EXPECT_EQ(closed[1].loss, 2) << "1.5 of three quarters of the batch";
-  EXPECT_EQ(ledger_.steps_before(), 4) << "step 4 is computed again";
-  EXPECT_FALSE(ledger_.TakeGap().has_value());
+  EXPECT_EQ(aggregator_.steps_before(), 4) << "step 4 is computed again";
+  EXPECT_FALSE(aggregator_.TakeGap().has_value());
 }
 
 TEST_F(ClosedGenerationTest, UnreportedStepsAreSkippedAndNamed) {
   Tell(0, 0, 1, 1);
   Tell(1, 0, 1, 1);
-  EXPECT_EQ(ledger_.TakeSteps().size(), 1);
-  EXPECT_TRUE(ledger_.CloseSteps(3).empty());
-  const std::optional<StepGap> gap = ledger_.TakeGap();
+  EXPECT_EQ(aggregator_.TakeSteps().size(), 1);
+  EXPECT_TRUE(aggregator_.CloseSteps(3).empty());
+  const std::optional<StepGap> gap = aggregator_.TakeGap();
   ASSERT_TRUE(gap.has_value());
   EXPECT_EQ(gap->first, 1);
   EXPECT_EQ(gap->last, 2);
@@ -358,16 +358,16 @@ TEST_F(ClosedGenerationTest, UnreportedStepsAreSkippedAndNamed) {
 TEST_F(ClosedGenerationTest, TheNextGenerationRepeatsAnEvaluationOfItsFirstVersion) {
   TellEvaluation(0, 10, 30, 15);
   TellEvaluation(0, 20, 8, 15);
-  const std::vector<EvaluationSummary> closed = ledger_.CloseEvaluations(20);
+  const std::vector<EvaluationSummary> closed = aggregator_.CloseEvaluations(20);
   ASSERT_EQ(closed.size(), 1);
   EXPECT_EQ(closed[0].step, 10);
   EXPECT_EQ(closed[0].loss, 2) << "over the samples that are known";
-  EXPECT_EQ(ledger_.evaluations_before(), 11);
-  ledger_.Begin(plan_, 20);
+  EXPECT_EQ(aggregator_.evaluations_before(), 11);
+  aggregator_.Begin(plan_, 20);
   TellEvaluation(0, 20, 9, 15);
   TellEvaluation(1, 20, 1, 5);
-  EXPECT_EQ(ledger_.TakeEvaluations().at(0).loss, 0.5);
+  EXPECT_EQ(aggregator_.TakeEvaluations().at(0).loss, 0.5);
 }
 
 }  // namespace
-}  // namespace muster::progress_ledger_test
+}  // namespace muster::step_aggregator_test

@@ -52,7 +52,7 @@ struct StepGap {
 
 // Adds parts in rank order, so that sums do not depend on the order of reports. Records that a
 // worker sends again are recognized by their step and not counted twice. Pure. Not thread-safe.
-class ProgressLedger {
+class StepAggregator {
  public:
   // Starts a generation with the workers of `plan`. Its first step is `next_step`. Drops parts of
   // older generations.
