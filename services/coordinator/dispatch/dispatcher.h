@@ -22,7 +22,7 @@
 #include "services/coordinator/job/job.h"
 #include "services/coordinator/membership/fleet.h"
 #include "services/coordinator/registry/job_registry.h"
-#include "services/coordinator/scheduling/ps_memory_book.h"
+#include "services/coordinator/scheduling/ps_memory_accounting.h"
 #include "services/coordinator/scheduling/recovery_placement.h"
 #include "services/coordinator/scheduling/scheduler.h"
 
@@ -175,7 +175,7 @@ class Dispatcher {
   // thread only.
   uint64_t kept_for_ = 0;
   LettingGo letting_go_;
-  PsMemoryBook memory_;
+  PsMemoryAccounting memory_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<std::shared_ptr<const Start>>, kLanes> queues_

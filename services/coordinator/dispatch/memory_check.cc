@@ -11,7 +11,7 @@
 #include "lib/text/byte_size.h"
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/scheduling/plan_memory.h"
-#include "services/coordinator/scheduling/ps_memory_book.h"
+#include "services/coordinator/scheduling/ps_memory_accounting.h"
 
 namespace muster {
 namespace {

@@ -38,7 +38,7 @@ struct Prospect {
 };
 
 // Identifies jobs by their numbers. Thread-safe.
-class PsMemoryBook {
+class PsMemoryAccounting {
  public:
   // How long the need of a job that did not fit stays valid. The shares depend on the chosen ps, so
   // an old need is forgotten and computed again.

@@ -1,4 +1,4 @@
-#include "services/coordinator/scheduling/ps_memory_book.h"
+#include "services/coordinator/scheduling/ps_memory_accounting.h"
 
 #include <algorithm>
 #include <limits>
@@ -30,7 +30,7 @@ PsMemory MostOf(const MemoryByPs& memory) {
   return most;
 }
 
-void PsMemoryBook::Take(const v1::JobPlan& plan, MemoryByPs memory) {
+void PsMemoryAccounting::Take(const v1::JobPlan& plan, MemoryByPs memory) {
   Taken taken{.generation = plan.generation()};
   for (const auto& [ps, bytes] : memory) taken.bytes[ps] = bytes.With(plan.workers_size());
   taken.memory = std::move(memory);
@@ -39,18 +39,18 @@ void PsMemoryBook::Take(const v1::JobPlan& plan, MemoryByPs memory) {
   taken_[plan.job_number()] = std::move(taken);
 }
 
-bool PsMemoryBook::Knows(const v1::JobPlan& plan) const {
+bool PsMemoryAccounting::Knows(const v1::JobPlan& plan) const {
   absl::MutexLock lock(&mu_);
   const auto taken = taken_.find(plan.job_number());
   return taken != taken_.end() && taken->second.generation == plan.generation();
 }
 
-void PsMemoryBook::KeepOnly(const absl::flat_hash_set<uint64_t>& active) {
+void PsMemoryAccounting::KeepOnly(const absl::flat_hash_set<uint64_t>& active) {
   absl::MutexLock lock(&mu_);
   absl::erase_if(taken_, [&](const auto& job) { return !active.contains(job.first); });
 }
 
-BytesByPs PsMemoryBook::SumOf(absl::Span<const uint64_t> jobs) const {
+BytesByPs PsMemoryAccounting::SumOf(absl::Span<const uint64_t> jobs) const {
   BytesByPs sum;
   absl::MutexLock lock(&mu_);
   for (const uint64_t job : jobs) {
@@ -61,39 +61,39 @@ BytesByPs PsMemoryBook::SumOf(absl::Span<const uint64_t> jobs) const {
   return sum;
 }
 
-void PsMemoryBook::SetFruitless(uint64_t job, Prospect prospect) {
+void PsMemoryAccounting::SetFruitless(uint64_t job, Prospect prospect) {
   absl::MutexLock lock(&mu_);
   const auto taken = taken_.find(job);
   if (taken != taken_.end()) taken->second.fruitless = std::move(prospect);
 }
 
-bool PsMemoryBook::IsFruitless(uint64_t job, const Prospect& prospect) const {
+bool PsMemoryAccounting::IsFruitless(uint64_t job, const Prospect& prospect) const {
   absl::MutexLock lock(&mu_);
   const auto taken = taken_.find(job);
   return taken != taken_.end() && taken->second.fruitless == prospect;
 }
 
-void PsMemoryBook::Need(uint64_t job, int ps, MemoryByPs memory, absl::Time now) {
+void PsMemoryAccounting::Need(uint64_t job, int ps, MemoryByPs memory, absl::Time now) {
   const PsMemory most = MostOf(memory);
   absl::MutexLock lock(&mu_);
   needs_[job] = {.ps = ps, .learnt = now, .memory = std::move(memory), .most = most};
 }
 
-void PsMemoryBook::ForgetNeeds(absl::Time now,
-                               absl::FunctionRef<bool(uint64_t job, int ps)> waits) {
+void PsMemoryAccounting::ForgetNeeds(absl::Time now,
+                                     absl::FunctionRef<bool(uint64_t job, int ps)> waits) {
   absl::MutexLock lock(&mu_);
   absl::erase_if(needs_, [&](const auto& need) {
     return now - need.second.learnt >= kNeedAge || !waits(need.first, need.second.ps);
   });
 }
 
-PsMemory PsMemoryBook::MostNeeded(uint64_t job) const {
+PsMemory PsMemoryAccounting::MostNeeded(uint64_t job) const {
   absl::MutexLock lock(&mu_);
   const auto need = needs_.find(job);
   return need == needs_.end() ? PsMemory{} : need->second.most;
 }
 
-MemoryByPs PsMemoryBook::MemoryOf(uint64_t job) const {
+MemoryByPs PsMemoryAccounting::MemoryOf(uint64_t job) const {
   absl::MutexLock lock(&mu_);
   if (const auto need = needs_.find(job); need != needs_.end()) return need->second.memory;
   const auto taken = taken_.find(job);
