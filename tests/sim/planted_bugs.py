@@ -80,7 +80,7 @@ BUGS = [
      "if (unprepared) job.refused.insert(name);"),
     ("that somebody could not warm up is forgotten with the generation", "services/coordinator/job/recovery/warm_up.cc",
      "for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;", "refusals_.clear();"),
-    ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job/wanted_directive.cc",
+    ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job/desired_directive.cc",
      "to_write.replicas.insert(shard);", "continue;"),
     ("a halted shard whose ps is gone is saved a version ahead", "services/coordinator/job/recovery/shard_holders.cc",
      "return HeldWithout({}, plan, members);",

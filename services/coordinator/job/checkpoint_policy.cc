@@ -48,7 +48,7 @@ bool CheckpointPolicy::IsDue(const Pace& pace, absl::Time now) const {
          steps >= pace.total_steps / kParts;
 }
 
-std::optional<v1::Snapshot> CheckpointPolicy::WantedOf(const absl::btree_set<int>& shards) const {
+std::optional<v1::Snapshot> CheckpointPolicy::DesiredOf(const absl::btree_set<int>& shards) const {
   if (!snapshot_ || std::ranges::all_of(shards, [this](int shard) {
         return snapshot_->answered.contains(shard);
       })) {

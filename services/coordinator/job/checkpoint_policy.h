@@ -73,7 +73,7 @@ class CheckpointPolicy {
   // Returns why a request failed. OK if it succeeded, still may, or is no longer remembered.
   absl::Status Outcome(uint64_t request) const;
   // Returns the snapshot to request from a member with these shards, or nullopt.
-  std::optional<v1::Snapshot> WantedOf(const absl::btree_set<int>& shards) const;
+  std::optional<v1::Snapshot> DesiredOf(const absl::btree_set<int>& shards) const;
 
   // Begins an attempt at the step at which members stand. While they run, the step is a little
   // ahead of them, and further ahead after each miss. Returns false if it would not be before the

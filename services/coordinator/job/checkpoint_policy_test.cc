@@ -131,15 +131,15 @@ TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfARound) {
 
 TEST_F(CheckpointPolicyTest, WantsASnapshotOfMembersWithUnansweredShards) {
   ASSERT_TRUE(policy_.Ask(kPace));
-  EXPECT_EQ(policy_.WantedOf({0, 1})->snapshot(), 7);
+  EXPECT_EQ(policy_.DesiredOf({0, 1})->snapshot(), 7);
   policy_.Answered(0);
-  EXPECT_FALSE(policy_.WantedOf({0}).has_value());
-  EXPECT_TRUE(policy_.WantedOf({0, 1}).has_value());
-  EXPECT_FALSE(policy_.WantedOf({}).has_value()) << "a member without shards";
+  EXPECT_FALSE(policy_.DesiredOf({0}).has_value());
+  EXPECT_TRUE(policy_.DesiredOf({0, 1}).has_value());
+  EXPECT_FALSE(policy_.DesiredOf({}).has_value()) << "a member without shards";
 
   policy_.Stop();
 
-  EXPECT_FALSE(policy_.WantedOf({0, 1}).has_value());
+  EXPECT_FALSE(policy_.DesiredOf({0, 1}).has_value());
 }
 
 TEST_F(CheckpointPolicyTest, AwaitRequestsACheckpointUnlessAPeriodicOneIsDue) {

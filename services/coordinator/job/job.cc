@@ -12,13 +12,13 @@
 #include "lib/status/utf8.h"
 #include "lib/text/byte_size.h"
 #include "services/coordinator/common/proto_time.h"
+#include "services/coordinator/job/desired_directive.h"
 #include "services/coordinator/job/job_refusals.h"
 #include "services/coordinator/job/job_state.h"
 #include "services/coordinator/job/job_update.h"
 #include "services/coordinator/job/last_checkpoint.h"
 #include "services/coordinator/job/recovery/shard_holders.h"
 #include "services/coordinator/job/recovery/steps_to_train.h"
-#include "services/coordinator/job/wanted_directive.h"
 #include "services/coordinator/scheduling/job_conditions.h"
 
 namespace muster {
@@ -169,20 +169,20 @@ void Job::ReleaseAll() {
   for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
-void Job::SendWanted(const std::string& name, absl::Time now) {
+void Job::SendDesired(const std::string& name, absl::Time now) {
   std::optional<v1::Directive> wanted =
-      WantedDirective(name, {.state = state(),
-                             .suspend_requested = record_.suspend_requested(),
-                             .total_steps = total_steps(),
-                             .plan = *plan_,
-                             .members = members_,
-                             .checkpoints = checkpoints_,
-                             .recovery = recovery_});
+      DesiredDirective(name, {.state = state(),
+                              .suspend_requested = record_.suspend_requested(),
+                              .total_steps = total_steps(),
+                              .plan = *plan_,
+                              .members = members_,
+                              .checkpoints = checkpoints_,
+                              .recovery = recovery_});
   if (wanted && members_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
 }
 
-void Job::SendWantedToAll(absl::Time now) {
-  for (const std::string& name : members_.names()) SendWanted(name, now);
+void Job::SendDesiredToAll(absl::Time now) {
+  for (const std::string& name : members_.names()) SendDesired(name, now);
 }
 
 // ---------------------------------------------------------------- scheduling and users
@@ -244,7 +244,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
                       "are given one when there is"),
          now);
   }
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 void Job::NoteWhoIsTriedAgain(absl::Time now) {
@@ -323,11 +323,11 @@ void Job::RequestStop(const std::string& reason, const std::string& message, abs
   }
   if (SuspendsAtSnapshot(*plan_)) {
     Note(reason, absl::StrCat(begin, "workers go on to a checkpoint a little ahead"), now);
-    if (!checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
+    if (!checkpoints_.asking() && checkpoints_.Ask(Pace())) SendDesiredToAll(now);
     return;
   }
   Note(reason, absl::StrCat(begin, "workers pause at the next step boundary"), now);
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 // Requires: the job has stopped, or has nothing to save. `where` completes "suspended" and
@@ -426,7 +426,7 @@ absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
   RETURN_IF_ERROR(CheckMakesCheckpoint(record_));
   if (!checkpoints_.asking() && !checkpoints_.awaiting()) {
     checkpoints_.ForgetMisses();
-    if (checkpoints_.Ask(Pace())) SendWantedToAll(now);
+    if (checkpoints_.Ask(Pace())) SendDesiredToAll(now);
   }
   if (!checkpoints_.asking()) return CheckpointRequest{.step = total_steps()};
   return CheckpointRequest{.step = checkpoints_.asked_step(), .request = checkpoints_.request()};
@@ -452,14 +452,14 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
           now);
     }
     if (state() == v1::RECOVERING) NoteStopped(now);
-    return SendWanted(name, now);
+    return SendDesired(name, now);
   }
   if (members_.Take(name, report, now).is_worker()) {
     TakeRecords(name, *report, now);
     FollowStepsMadeAgain(now);
   }
   if (report->state() == v1::MEMBER_FAILED) {
-    if (state() == v1::RECOVERING) return SendWanted(name, now);
+    if (state() == v1::RECOVERING) return SendDesired(name, now);
     if (auto decision = failure_detector_.OnError(name, report->error(), members_, now)) {
       // A failure of this member alone is not the job's fault, so the others continue.
       if (!decision->recoverable && (warm_up_.WhyRefused(name) != nullptr || IsSpare(name))) {
@@ -475,13 +475,13 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (state() == v1::RECOVERING) {
     TakeSnapshots(name, *report, now);
     NoteStopped(now);
-    return SendWanted(name, now);
+    return SendDesired(name, now);
   }
   if (!report->lost_links().empty()) Suspect(now);
   if (state() == v1::RECOVERING) return;
   TakeSnapshots(name, *report, now);
   if (active()) Advance(now);
-  if (active()) SendWanted(name, now);
+  if (active()) SendDesired(name, now);
 }
 
 // The others could train before this member came. A new ps is spare only if shards continue in
@@ -508,7 +508,7 @@ void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, ab
               absl::NotFoundError(absl::StrCat("shard ", answer.shard(), " does not hold it")),
               now);
         } else if (checkpoints_.Missed(Pace(), now)) {
-          SendWantedToAll(now);
+          SendDesiredToAll(now);
         }
         break;
       case v1::SNAPSHOT_FAILED:
@@ -593,7 +593,7 @@ void Job::ActOn(const FailureDetector::Decision& decision, absl::Time now) {
   const bool was_said = !decision.lost.empty() && members_.at(decision.lost).leaving;
   if (!was_said) Note(decision.reason, decision.message, now);
   NoteStopped(now);
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
@@ -639,7 +639,7 @@ void Job::HaltGeneration(const Halting& halting, const std::string& reason,
   recovery_.Begin(halting.carries, halting.backoff, now);
   Move(v1::RECOVERING, reason, message, now);
   NoteStopped(now);
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 // ---------------------------------------------------------------- coming and going
@@ -735,7 +735,7 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
   if (members_.SetLeaving(name)) {
     Note("MEMBER_LEAVES", absl::StrCat(name, " wants to end: the job goes on without it"), now);
   }
-  if (state() == v1::RECOVERING) SendWanted(name, now);
+  if (state() == v1::RECOVERING) SendDesired(name, now);
   LetLeave(now);
 }
 
@@ -767,7 +767,7 @@ void Job::LetLeave(absl::Time now) {
         now);
   }
   // Tick() asks again, and checks again whether the replicas are filled.
-  if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
+  if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendDesiredToAll(now);
 }
 
 // The members that the job waits for may never come, so a leaving ps must not wait for them.
@@ -791,11 +791,11 @@ void Job::SaveHalted(int64_t step, absl::Time now) {
     Tell("MEMBER_LEAVES", absl::StrCat(leaves, "the job goes on from ", WhereItGoesOn(record_)),
          now);
     recovery_.LoseShards();
-    return SendWantedToAll(now);
+    return SendDesiredToAll(now);
   }
   if (!checkpoints_.AskHalted(step, now)) return;
   Note("MEMBER_LEAVES", absl::StrCat(leaves, "step ", step, " is saved first"), now);
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 bool Job::WaitsForMembers() const {
@@ -825,7 +825,7 @@ void Job::StopHalted(int64_t step, absl::Time now) {
     return StopWithoutShards(
         absl::StrCat("step ", step, " could not be saved (", fault.message(), ")"), now);
   }
-  if (checkpoints_.AskHalted(step, now)) SendWantedToAll(now);
+  if (checkpoints_.AskHalted(step, now)) SendDesiredToAll(now);
 }
 
 bool Job::IsSaved(int64_t step) const {
@@ -853,7 +853,7 @@ void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
 void Job::NoteStopped(absl::Time now) {
   if (!recovery_.NoteStopped(*plan_, members_, now)) return;
   checkpoints_.Stop();
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 bool Job::SavesHalted() const { return checkpoints_.asking() || StopsHaltedAt(); }
@@ -1002,7 +1002,7 @@ void Job::BeginRunning(absl::Time now) {
   if (plan_->carries() > 0 && checkpoints_.IsBehind(plan_->first_step())) {
     checkpoints_.Ask(Pace());
   }
-  SendWantedToAll(now);
+  SendDesiredToAll(now);
 }
 
 // Excludes newcomers that see other data. Recoveries take them only if there are no other workers.
@@ -1032,7 +1032,7 @@ CheckpointPolicy::Pace Job::Pace() const {
 // ---------------------------------------------------------------- checkpoints
 
 void Job::AwaitCheckpoint(int64_t step, absl::Time now) {
-  if (checkpoints_.Await(step, total_steps(), now)) SendWantedToAll(now);
+  if (checkpoints_.Await(step, total_steps(), now)) SendDesiredToAll(now);
 }
 
 absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
@@ -1125,7 +1125,7 @@ std::string Job::FallBackTo(int64_t sound_step, int64_t step) {
 
 std::string Job::WhoOwesSnapshot() const {
   for (const std::string& name : members_.names()) {
-    if (checkpoints_.WantedOf(members_.at(name).shards)) return name;
+    if (checkpoints_.DesiredOf(members_.at(name).shards)) return name;
   }
   return "";
 }
@@ -1181,7 +1181,7 @@ void Job::Tick(bool writing, absl::Time now) {
                           SuspendsAtSnapshot(*plan_) && !suspend_at_;
   const bool due = state() == v1::RUNNING && checkpoints_.IsDue(Pace(), now);
   const bool needs_one = suspending || leaves_at_.has_value() || due;
-  if (checkpoints_.Tick(writing, needs_one, Pace(), now)) SendWantedToAll(now);
+  if (checkpoints_.Tick(writing, needs_one, Pace(), now)) SendDesiredToAll(now);
 }
 
 }  // namespace muster

@@ -280,8 +280,8 @@ class Job {
   void StopFor(const v1::StopCause& cause, absl::Time now);
   void Stopped(const std::string& where, absl::Time now);
   void CheckDeadline(absl::Time now);
-  void SendWanted(const std::string& name, absl::Time now);
-  void SendWantedToAll(absl::Time now);
+  void SendDesired(const std::string& name, absl::Time now);
+  void SendDesiredToAll(absl::Time now);
 
   v1::Directive AcknowledgeDirective() const;
   void FollowStepsMadeAgain(absl::Time now);

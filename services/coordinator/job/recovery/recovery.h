@@ -93,8 +93,8 @@ class Recovery {
   std::optional<ResumePoint> ResumesAt(const v1::JobPlan& plan, const JobMembers& members,
                                        absl::Time now) const;
   // Returns the directive for a member of `plan`'s generation, which is over. nullopt if none.
-  std::optional<v1::Directive> WantedOf(const JobMembers::Member& member,
-                                        const v1::JobPlan& plan) const;
+  std::optional<v1::Directive> DesiredOf(const JobMembers::Member& member,
+                                         const v1::JobPlan& plan) const;
 
  private:
   bool carries_ = false;

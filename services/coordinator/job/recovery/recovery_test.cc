@@ -31,8 +31,8 @@ class RecoveryTest : public ::testing::Test {
     Report("w-0", v1::MEMBER_HALTED, 0, newest);
     for (const char* name : {"p-0", "p-1"}) Report(name, v1::MEMBER_HALTED, oldest, newest);
   }
-  v1::Directive::KindCase WantedOf(const std::string& name) const {
-    const auto wanted = recovery_.WantedOf(members_.at(name), plan_);
+  v1::Directive::KindCase DesiredOf(const std::string& name) const {
+    const auto wanted = recovery_.DesiredOf(members_.at(name), plan_);
     return wanted ? wanted->kind_case() : v1::Directive::KIND_NOT_SET;
   }
 
@@ -156,12 +156,12 @@ TEST_F(RecoveryTest, ShardsThatAreTooFarApartAreReleased) {
   recovery_.Begin(/*carries=*/true, absl::ZeroDuration(), now_);
   HaltAll(6, 7);
   Report("p-1", v1::MEMBER_HALTED, 9, 10);
-  EXPECT_EQ(WantedOf("p-0"), v1::Directive::KIND_NOT_SET);
+  EXPECT_EQ(DesiredOf("p-0"), v1::Directive::KIND_NOT_SET);
 
   EXPECT_TRUE(recovery_.NoteStopped(plan_, members_, now_));
 
   EXPECT_FALSE(recovery_.carries());
-  EXPECT_EQ(WantedOf("p-0"), v1::Directive::kRelease);
+  EXPECT_EQ(DesiredOf("p-0"), v1::Directive::kRelease);
   EXPECT_FALSE(recovery_.ResumesAt(plan_, members_, now_)->carries);
 }
 
@@ -170,21 +170,21 @@ TEST_F(RecoveryTest, HaltsRunningMembersAndReleasesPreparingOnesWithoutShards) {
   Report("w-0", v1::MEMBER_PREPARING);
   Report("p-0", v1::MEMBER_PREPARING);
   Report("p-1", v1::MEMBER_RUNNING);
-  EXPECT_EQ(WantedOf("w-0"), v1::Directive::kRelease);
-  EXPECT_EQ(WantedOf("p-0"), v1::Directive::kHalt);
-  EXPECT_EQ(WantedOf("p-1"), v1::Directive::kHalt);
+  EXPECT_EQ(DesiredOf("w-0"), v1::Directive::kRelease);
+  EXPECT_EQ(DesiredOf("p-0"), v1::Directive::kHalt);
+  EXPECT_EQ(DesiredOf("p-1"), v1::Directive::kHalt);
   recovery_.LoseShards();
-  EXPECT_EQ(WantedOf("p-0"), v1::Directive::kRelease);
+  EXPECT_EQ(DesiredOf("p-0"), v1::Directive::kRelease);
   members_.SetLost("p-1");
-  EXPECT_EQ(WantedOf("p-1"), v1::Directive::KIND_NOT_SET);
+  EXPECT_EQ(DesiredOf("p-1"), v1::Directive::KIND_NOT_SET);
 }
 
 TEST_F(RecoveryTest, PsThatIsBehindPreparesIfItsShardsContinueInPlace) {
   recovery_.Begin(/*carries=*/true, absl::ZeroDuration(), now_);
   members_.Take("p-0", nullptr, now_, /*behind=*/3);
-  EXPECT_EQ(WantedOf("p-0"), v1::Directive::kPrepare);
+  EXPECT_EQ(DesiredOf("p-0"), v1::Directive::kPrepare);
   members_.Take("p-0", nullptr, now_, /*behind=*/2);
-  EXPECT_EQ(WantedOf("p-0"), v1::Directive::kRelease);
+  EXPECT_EQ(DesiredOf("p-0"), v1::Directive::kRelease);
 }
 
 }  // namespace

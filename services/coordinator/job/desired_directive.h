@@ -21,7 +21,7 @@ bool SuspendsAtSnapshot(const v1::JobPlan& plan);
 
 // The parts of an active job that determine the directives. The references are used only during the
 // call.
-struct WantingJob {
+struct DirectiveInputs {
   v1::JobState state = v1::PREPARING;
   bool suspend_requested = false;
   int64_t total_steps = 0;  // known once it runs
@@ -33,6 +33,7 @@ struct WantingJob {
 
 // Returns the directive for `member`, by its last report. nullopt if it does what it should, or if
 // it is too early. A Prepare lacks the plan, which the sender adds. Pure.
-std::optional<v1::Directive> WantedDirective(const std::string& member, const WantingJob& job);
+std::optional<v1::Directive> DesiredDirective(const std::string& member,
+                                              const DirectiveInputs& job);
 
 }  // namespace muster

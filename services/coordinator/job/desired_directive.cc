@@ -1,4 +1,4 @@
-#include "services/coordinator/job/wanted_directive.h"
+#include "services/coordinator/job/desired_directive.h"
 
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace {
 
 // Returns nullopt until every allreduce shard has an address. After a restart of the coordinator
 // the addresses come with the reports.
-std::optional<v1::Directive> StartDirective(const WantingJob& job) {
+std::optional<v1::Directive> StartDirective(const DirectiveInputs& job) {
   v1::Directive directive;
   v1::Start& start = *directive.mutable_start();
   start.set_total_steps(job.total_steps);
@@ -30,7 +30,7 @@ struct ShardsToWrite {
 };
 
 // A ps of a halted job may not hold its own shards.
-ShardsToWrite ShardsWrittenBy(const std::string& name, const WantingJob& job) {
+ShardsToWrite ShardsWrittenBy(const std::string& name, const DirectiveInputs& job) {
   const absl::btree_set<int>& own = job.members.at(name).shards;
   const auto held = job.state == v1::RECOVERING ? ShardsInPlace(job.plan, job.members)
                                                 : std::optional<CarriedShards>();
@@ -48,10 +48,11 @@ ShardsToWrite ShardsWrittenBy(const std::string& name, const WantingJob& job) {
   return to_write;
 }
 
-std::optional<v1::Directive> SnapshotDirective(const std::string& name, const WantingJob& job) {
+std::optional<v1::Directive> SnapshotDirective(const std::string& name,
+                                               const DirectiveInputs& job) {
   if (!job.checkpoints.asking()) return std::nullopt;
   const ShardsToWrite to_write = ShardsWrittenBy(name, job);
-  auto snapshot = job.checkpoints.WantedOf(to_write.all);
+  auto snapshot = job.checkpoints.DesiredOf(to_write.all);
   if (!snapshot) return std::nullopt;
   snapshot->mutable_backups()->Add(to_write.replicas.begin(), to_write.replicas.end());
   v1::Directive directive;
@@ -67,7 +68,7 @@ bool SuspendsAtSnapshot(const v1::JobPlan& plan) {
          sync.backup_workers() > 0;
 }
 
-std::optional<v1::Directive> WantedDirective(const std::string& name, const WantingJob& job) {
+std::optional<v1::Directive> DesiredDirective(const std::string& name, const DirectiveInputs& job) {
   const JobMembers::Member& member = job.members.at(name);
   v1::Directive directive;
   if (job.state == v1::PREPARING) {
@@ -76,7 +77,7 @@ std::optional<v1::Directive> WantedDirective(const std::string& name, const Want
     return directive;
   }
   if (job.state == v1::RECOVERING) {
-    std::optional<v1::Directive> wanted = job.recovery.WantedOf(member, job.plan);
+    std::optional<v1::Directive> wanted = job.recovery.DesiredOf(member, job.plan);
     return wanted || !member.holds() ? wanted : SnapshotDirective(name, job);
   }
   if (job.state != v1::RUNNING || !member.serving) return std::nullopt;

@@ -1,11 +1,11 @@
-#include "services/coordinator/job/wanted_directive.h"
+#include "services/coordinator/job/desired_directive.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/time/time.h"
 
-namespace muster::wanted_directive_test {
+namespace muster::desired_directive_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -14,9 +14,9 @@ using ::testing::IsEmpty;
 const absl::Time kNow = absl::FromUnixSeconds(1000);
 
 // A job of two workers and two ps, each of which has the replica of the other's shard.
-class WantedDirectiveTest : public ::testing::Test {
+class DesiredDirectiveTest : public ::testing::Test {
  protected:
-  WantedDirectiveTest() {
+  DesiredDirectiveTest() {
     for (const char* name : {"w-0", "w-1"}) plan_.add_workers()->set_member(name);
     for (const char* name : {"p-0", "p-1"}) plan_.add_shards()->set_member(name);
     plan_.mutable_shards(0)->mutable_backup()->set_member("p-1");
@@ -42,13 +42,13 @@ class WantedDirectiveTest : public ::testing::Test {
     ASSERT_TRUE(checkpoints_.Ask({.newest_step = 7, .total_steps = total_steps_}));
   }
   std::optional<v1::Directive> Wanted(const std::string& name) const {
-    return WantedDirective(name, {.state = state_,
-                                  .suspend_requested = suspend_requested_,
-                                  .total_steps = total_steps_,
-                                  .plan = plan_,
-                                  .members = members_,
-                                  .checkpoints = checkpoints_,
-                                  .recovery = recovery_});
+    return DesiredDirective(name, {.state = state_,
+                                   .suspend_requested = suspend_requested_,
+                                   .total_steps = total_steps_,
+                                   .plan = plan_,
+                                   .members = members_,
+                                   .checkpoints = checkpoints_,
+                                   .recovery = recovery_});
   }
   v1::Directive::KindCase Kind(const std::string& name) const {
     const auto wanted = Wanted(name);
@@ -64,7 +64,7 @@ class WantedDirectiveTest : public ::testing::Test {
   Recovery recovery_;
 };
 
-TEST_F(WantedDirectiveTest, AMemberWithoutTheGenerationPreparesItWhileTheJobPrepares) {
+TEST_F(DesiredDirectiveTest, AMemberWithoutTheGenerationPreparesItWhileTheJobPrepares) {
   state_ = v1::PREPARING;
   Report("w-0", v1::MEMBER_PREPARING);
   EXPECT_EQ(Kind("w-0"), v1::Directive::KIND_NOT_SET);
@@ -74,7 +74,7 @@ TEST_F(WantedDirectiveTest, AMemberWithoutTheGenerationPreparesItWhileTheJobPrep
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET) << "it has forgotten the job";
 }
 
-TEST_F(WantedDirectiveTest, APreparedMemberStartsUpToTheLastStep) {
+TEST_F(DesiredDirectiveTest, APreparedMemberStartsUpToTheLastStep) {
   Report("w-0", v1::MEMBER_PREPARED);
   Report("p-0", v1::MEMBER_RUNNING);
   ASSERT_EQ(Kind("w-0"), v1::Directive::kStart);
@@ -83,7 +83,7 @@ TEST_F(WantedDirectiveTest, APreparedMemberStartsUpToTheLastStep) {
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET);
 }
 
-TEST_F(WantedDirectiveTest, WithAllreduceNoWorkerStartsBeforeAllAddressesAreKnown) {
+TEST_F(DesiredDirectiveTest, WithAllreduceNoWorkerStartsBeforeAllAddressesAreKnown) {
   plan_.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
   for (int rank = 0; rank < 2; ++rank) {
     plan_.mutable_shards(rank)->clear_backup();
@@ -97,7 +97,7 @@ TEST_F(WantedDirectiveTest, WithAllreduceNoWorkerStartsBeforeAllAddressesAreKnow
   EXPECT_THAT(Wanted("w-0")->start().addresses(), ElementsAre("of w-0", "of w-1"));
 }
 
-TEST_F(WantedDirectiveTest, RunningWorkersPauseInModesWhereAllCanStopAtOneStep) {
+TEST_F(DesiredDirectiveTest, RunningWorkersPauseInModesWhereAllCanStopAtOneStep) {
   suspend_requested_ = true;
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING);
   Report("w-1", v1::MEMBER_PAUSED);
@@ -115,7 +115,7 @@ TEST_F(WantedDirectiveTest, RunningWorkersPauseInModesWhereAllCanStopAtOneStep) 
   EXPECT_EQ(Kind("w-0"), v1::Directive::KIND_NOT_SET) << "one worker misses each step";
 }
 
-TEST_F(WantedDirectiveTest, EveryShardGetsASnapshotDirectiveUntilItAnswers) {
+TEST_F(DesiredDirectiveTest, EveryShardGetsASnapshotDirectiveUntilItAnswers) {
   for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING);
   EXPECT_EQ(Kind("p-0"), v1::Directive::KIND_NOT_SET);
   AskForCheckpoint();
@@ -129,7 +129,7 @@ TEST_F(WantedDirectiveTest, EveryShardGetsASnapshotDirectiveUntilItAnswers) {
   EXPECT_EQ(Kind("p-1"), v1::Directive::kSnapshot);
 }
 
-TEST_F(WantedDirectiveTest, ARunningMemberOfARecoveringJobIsHaltedBeforeASnapshot) {
+TEST_F(DesiredDirectiveTest, ARunningMemberOfARecoveringJobIsHaltedBeforeASnapshot) {
   state_ = v1::RECOVERING;
   recovery_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
   Report("p-0", v1::MEMBER_RUNNING);
@@ -137,7 +137,7 @@ TEST_F(WantedDirectiveTest, ARunningMemberOfARecoveringJobIsHaltedBeforeASnapsho
   EXPECT_EQ(Kind("p-0"), v1::Directive::kHalt);
 }
 
-TEST_F(WantedDirectiveTest, TheReplicaOfALostShardIsSavedByItsPs) {
+TEST_F(DesiredDirectiveTest, TheReplicaOfALostShardIsSavedByItsPs) {
   state_ = v1::RECOVERING;
   recovery_.Begin(/*carries=*/true, absl::ZeroDuration(), kNow);
   for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) Report(name, v1::MEMBER_HALTED);
@@ -156,4 +156,4 @@ TEST_F(WantedDirectiveTest, TheReplicaOfALostShardIsSavedByItsPs) {
 }
 
 }  // namespace
-}  // namespace muster::wanted_directive_test
+}  // namespace muster::desired_directive_test
