@@ -218,7 +218,7 @@ void Coordinator::Dispatch() {
 // partitioned or was stopped itself, because members could not report. Nor do those of a job with
 // unrecorded steps, because its workers wait for the record.
 void Coordinator::TickJobs() {
-  if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.deaf()) {
+  if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.partitioned()) {
     stood_still_ = true;
     return;
   }

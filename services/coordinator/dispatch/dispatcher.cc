@@ -185,7 +185,8 @@ bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const 
 // After a restart, members must get the chance to reattach first. While the coordinator is
 // partitioned, it cannot know which members are available.
 bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
-  return now - start_ >= FailureDetector::kRestartGrace && !fleet_->deaf() && job.WaitsTooLong(now);
+  return now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned() &&
+         job.WaitsTooLong(now);
 }
 
 // Handles jobs whose last checkpoint is still being committed. Suspended jobs, and jobs that lost
@@ -515,7 +516,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     if (!PlaceAgain(job, free)) unplaced.push_back(std::move(job));
   }
   kept_for_ = free.kept_for = KeptFor(unplaced, free);
-  const bool all_are_back = now - start_ >= FailureDetector::kRestartGrace && !fleet_->deaf();
+  const bool all_are_back =
+      now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned();
   // The workers that one job releases may help several others.
   const bool one_does = std::ranges::any_of(
       entries, [](const JobRegistry::Entry* entry) { return entry->job.GivesWay(); });
@@ -532,7 +534,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
 bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const {
-  if (fleet_->deaf()) return false;
+  if (fleet_->partitioned()) return false;
   const absl::Time now = registry_->Now();
   std::vector<std::string> left = free.workers;
   bool gave_up = false;

@@ -120,15 +120,15 @@ Fleet::Loss Fleet::Detach(const Attachment& attachment, Departure departure) {
 std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
   absl::MutexLock lock(&mu_);
   std::vector<Expiry> expiries;
-  const bool was_deaf = leases_.deaf();
+  const bool was_partitioned = leases_.partitioned();
   std::vector<LeaseTable::Expired> expired = leases_.TakeExpired(now);
-  if (leases_.deaf() != was_deaf) {
-    LOG(WARNING) << (was_deaf
+  if (leases_.partitioned() != was_partitioned) {
+    LOG(WARNING) << (was_partitioned
                          ? "members report again"
                          : absl::StrCat("no report from any of ", leases_.members().size(),
                                         " members: this coordinator is partitioned, or all of them "
                                         "are. No lease ends for ",
-                                        absl::FormatDuration(LeaseTable::kDeafMax)));
+                                        absl::FormatDuration(LeaseTable::kPartitionMax)));
   }
   for (auto& [member, silence] : expired) {
     Expiry& expiry = expiries.emplace_back();
@@ -145,9 +145,9 @@ std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
   return expiries;
 }
 
-bool Fleet::deaf() const {
+bool Fleet::partitioned() const {
   absl::MutexLock lock(&mu_);
-  return leases_.deaf();
+  return leases_.partitioned();
 }
 
 void Fleet::Send(const std::string& member, MemberDirective told) {

@@ -78,7 +78,7 @@ class Fleet {
   std::vector<Expiry> TakeExpired(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns true if no member reports, see LeaseTable. Then the state of members is unknown, and
   // their deadlines must not pass.
-  bool deaf() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool partitioned() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Puts a directive, with the term, into the member's stream and wakes it. Drops it if the member
   // has no stream.

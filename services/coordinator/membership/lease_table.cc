@@ -160,13 +160,13 @@ void LeaseTable::Listen(absl::Time now) {
     open += member.attached ? 1 : 0;
   }
   const bool is_new = heard > std::exchange(last_heard_, heard);
-  if (deaf_ && is_new) {
-    deaf_ = false;
+  if (partitioned_ && is_new) {
+    partitioned_ = false;
     for (auto& [name, member] : members_) member.lease_begin = now;
     return;
   }
   const absl::Duration silence = now - begin;
-  deaf_ = (deaf_ || open >= 2) && silence > lease_ / 2 && silence <= kDeafMax;
+  partitioned_ = (partitioned_ || open >= 2) && silence > lease_ / 2 && silence <= kPartitionMax;
 }
 
 std::vector<LeaseTable::Expired> LeaseTable::TakeExpired(absl::Time now) {
@@ -177,7 +177,7 @@ std::vector<LeaseTable::Expired> LeaseTable::TakeExpired(absl::Time now) {
   }
   Listen(now);
   std::vector<Expired> expired;
-  if (deaf_) return expired;
+  if (partitioned_) return expired;
   for (const auto& [name, member] : members_) {
     if (now - member.lease_begin <= lease_) continue;
     expired.push_back({.member = name, .silence = now - member.report_time});

@@ -75,9 +75,9 @@ class LeaseTable {
   // If no member reports, and at least two have open streams, the coordinator is probably
   // partitioned and the members are alive. Then no lease ends until a member reports, at which time
   // every member gets a new lease, or until this time is over.
-  static constexpr absl::Duration kDeafMax = absl::Seconds(30);
+  static constexpr absl::Duration kPartitionMax = absl::Seconds(30);
   // Returns true if the coordinator was partitioned at the last TakeExpired().
-  bool deaf() const { return deaf_; }
+  bool partitioned() const { return partitioned_; }
 
   const AttachedMember* Find(const std::string& member) const;
   const absl::btree_map<std::string, AttachedMember>& members() const { return members_; }
@@ -90,7 +90,7 @@ class LeaseTable {
 
   const absl::Duration lease_;
   absl::Time last_check_ = absl::InfiniteFuture();
-  bool deaf_ = false;
+  bool partitioned_ = false;
   // Time of the last report of any member, as known at that time.
   absl::Time last_heard_ = absl::InfinitePast();
   absl::btree_map<std::string, AttachedMember> members_;

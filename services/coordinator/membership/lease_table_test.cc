@@ -195,9 +195,9 @@ TEST(LeaseTableTest, RefusesHellosWithLongOrUnprintableText) {
 }
 
 // Two members, and a clock of the coordinator that calls TakeExpired() on time.
-class DeafTest : public ::testing::Test {
+class PartitionTest : public ::testing::Test {
  protected:
-  DeafTest() {
+  PartitionTest() {
     for (const char* name : {"a", "b"}) EXPECT_TRUE(table_.Attach(Worker(name, "x"), now_).ok());
   }
   // Advances the time without reports. Returns the members that are lost.
@@ -216,25 +216,25 @@ class DeafTest : public ::testing::Test {
   LeaseTable table_{kLease};
 };
 
-TEST_F(DeafTest, APartitionedCoordinatorLosesNoMember) {
+TEST_F(PartitionTest, APartitionedCoordinatorLosesNoMember) {
   EXPECT_THAT(Pass(absl::Milliseconds(800)), IsEmpty());
   table_.Renew("b", {}, now_);  // members report at different times
-  EXPECT_FALSE(table_.deaf());
+  EXPECT_FALSE(table_.partitioned());
   EXPECT_THAT(Pass(absl::Seconds(12)), IsEmpty());
-  EXPECT_TRUE(table_.deaf());
+  EXPECT_TRUE(table_.partitioned());
   // Members that notice the partition break their streams and reattach one after the other.
   table_.Disconnect("a");
   table_.Disconnect("b");
   EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
   ASSERT_TRUE(table_.Attach(Worker("b", "x"), now_).ok());
   EXPECT_THAT(Pass(absl::Seconds(4)), IsEmpty());
-  EXPECT_FALSE(table_.deaf());
+  EXPECT_FALSE(table_.partitioned());
   ASSERT_TRUE(table_.Attach(Worker("a", "x"), now_).ok());
   table_.Renew("b", {}, now_);
   EXPECT_THAT(Pass(absl::Seconds(2)), IsEmpty());
 }
 
-TEST_F(DeafTest, AMemberThatDoesNotReturnWithTheOthersIsLost) {
+TEST_F(PartitionTest, AMemberThatDoesNotReturnWithTheOthersIsLost) {
   EXPECT_THAT(Pass(absl::Seconds(10)), IsEmpty());
   for (int second = 0; second < 5; ++second) {
     table_.Renew("b", {}, now_);
@@ -244,19 +244,19 @@ TEST_F(DeafTest, AMemberThatDoesNotReturnWithTheOthersIsLost) {
   EXPECT_THAT(Pass(absl::Seconds(1)), ElementsAre("a"));
 }
 
-TEST_F(DeafTest, LosesAllMembersAfterALongPartition) {
-  EXPECT_THAT(Pass(LeaseTable::kDeafMax), IsEmpty());
+TEST_F(PartitionTest, LosesAllMembersAfterALongPartition) {
+  EXPECT_THAT(Pass(LeaseTable::kPartitionMax), IsEmpty());
   EXPECT_THAT(Pass(absl::Milliseconds(200)), ElementsAre("a", "b"));
-  EXPECT_FALSE(table_.deaf());
+  EXPECT_FALSE(table_.partitioned());
 }
 
 // Streams break like this when their processes die.
-TEST_F(DeafTest, BrokenStreamsMeanThatMembersDied) {
+TEST_F(PartitionTest, BrokenStreamsMeanThatMembersDied) {
   table_.Disconnect("a");
   EXPECT_THAT(Pass(absl::Seconds(5.2)), ElementsAre("a", "b"));
 }
 
-TEST_F(DeafTest, OneReportShowsThatTheNetworkWorks) {
+TEST_F(PartitionTest, OneReportShowsThatTheNetworkWorks) {
   for (int second = 0; second < 5; ++second) {
     EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
     table_.Renew("b", {}, now_);
