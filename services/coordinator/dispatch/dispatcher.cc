@@ -48,7 +48,7 @@ constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 // Recovering jobs may block each other: each holds workers that another one needs. New workers may
 // solve that. After this time one of the jobs yields instead: it stops, so that another can
 // continue.
-constexpr absl::Duration kGivesWayAfter = absl::Minutes(1);
+constexpr absl::Duration kYieldsAfter = absl::Minutes(1);
 
 // How often a checkpoint read checks that its job still needs it.
 constexpr int64_t kLooksEveryMs = 1000;
@@ -495,7 +495,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
       } else if (MayGiveUpWaiting(entry->job, now)) {
         entry->job.StopWaiting(LackOf(job), now);
       } else {
-        if (now - resume_point.since >= kGivesWayAfter) settled.push_back(job);
+        if (now - resume_point.since >= kYieldsAfter) settled.push_back(job);
         unplaced.push_back(std::move(job));
       }
       turn.Perform(*entry);
@@ -520,10 +520,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
       now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned();
   // The workers that one job releases may help several others.
   const bool one_does = std::ranges::any_of(
-      entries, [](const JobRegistry::Entry* entry) { return entry->job.GivesWay(); });
-  if (all_are_back && !one_does && LastGivesWay(settled, free)) {
+      entries, [](const JobRegistry::Entry* entry) { return entry->job.Yields(); });
+  if (all_are_back && !one_does && LastYields(settled, free)) {
     JobRegistry::Entry& last = *turn.FindNumber(settled.back().number);
-    last.job.GiveWay(LackOf(settled.back()), now);
+    last.job.Yield(LackOf(settled.back()), now);
     turn.Perform(last);
   }
   return starts;

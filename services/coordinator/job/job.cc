@@ -25,7 +25,7 @@ namespace muster {
 namespace {
 
 // The reason of a job that is stopped and queued again so that another job can continue.
-constexpr char kGivesWay[] = "GIVES_WAY";
+constexpr char kYields[] = "GIVES_WAY";
 
 // Separates the cause of a recovery from what the job waits for, in its message.
 constexpr absl::string_view kWaitsFor = "; waits for ";
@@ -287,7 +287,7 @@ std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
 }
 
 absl::Status Job::Suspend(absl::Time now) {
-  if (GivesWay()) {  // the user's request wins: the job stays suspended
+  if (Yields()) {  // the user's request wins: the job stays suspended
     record_.clear_stop_cause();
     Note("SUSPEND_REQUESTED", "", now);
   }
@@ -344,7 +344,7 @@ void Job::Stopped(const std::string& where, absl::Time now) {
   if (cause.reason() == JobDeadlines::kActiveDeadline) {
     return Fail(cause.reason(), absl::StrCat(message, AdviceToResume(record_)), now);
   }
-  if (cause.reason() == kGivesWay) {
+  if (cause.reason() == kYields) {
     Move(v1::SUSPENDED, cause.reason(), message, now);
     return Move(v1::QUEUED, cause.reason(), message, now);
   }
@@ -378,16 +378,16 @@ void Job::StopWaiting(const std::string& lacks, absl::Time now) {
        now);
 }
 
-void Job::GiveWay(const std::string& lacks, absl::Time now) {
+void Job::Yield(const std::string& lacks, absl::Time now) {
   CHECK(WaitsForMembers()) << record_.name();
   v1::StopCause cause;
-  cause.set_reason(kGivesWay);
+  cause.set_reason(kYields);
   cause.set_message(absl::StrCat(
       "waits for ", lacks, ", and yields its workers so that a job ahead of it can continue"));
   StopFor(cause, now);
 }
 
-bool Job::GivesWay() const { return record_.stop_cause().reason() == kGivesWay; }
+bool Job::Yields() const { return record_.stop_cause().reason() == kYields; }
 
 void Job::StopWithoutRecovering(absl::Time now) {
   CHECK(RecoversToStop() && WaitsForMembers()) << record_.name();
@@ -821,7 +821,7 @@ void Job::StopHalted(int64_t step, absl::Time now) {
   }
   // A job that only yields must not lose steps, so it tries to save them without a limit.
   const absl::Status fault = checkpoints_.HaltedOutcome();
-  if (!fault.ok() && !GivesWay()) {
+  if (!fault.ok() && !Yields()) {
     return StopWithoutShards(
         absl::StrCat("step ", step, " could not be saved (", fault.message(), ")"), now);
   }

@@ -152,8 +152,8 @@ class Job {
   // A recovering job yields its workers so that another job can continue. It is stopped as by
   // Suspend(), and queued again. `lacks` completes "waits for". Requires: the job waits, see
   // Wait().
-  void GiveWay(const std::string& lacks, absl::Time now);
-  bool GivesWay() const;
+  void Yield(const std::string& lacks, absl::Time now);
+  bool Yields() const;
   // Whether the job recovers only to be stopped. Any number of workers is enough for that.
   bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
   // Stops a job that recovers only to be stopped, if no member can recover it. If its halted shards

@@ -147,7 +147,7 @@ uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& fr
   return 0;
 }
 
-bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
+bool LastYields(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
   FreeMembers given = free;
   for (size_t i = unplaced.size(); i-- > 0;) {
     const RecoveringJob& job = unplaced[i];

@@ -67,6 +67,6 @@ uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& fr
 // may block each other. The last one yields if an earlier job could continue with its workers, or
 // with these and those of the jobs between them. The workers of running jobs do not count, because
 // such a job may run for days. Pure.
-bool LastGivesWay(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
+bool LastYields(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
 }  // namespace muster

@@ -175,19 +175,19 @@ TEST(RecoveryPlacementTest, LastJobYieldsIfAnEarlierOneCanContinueWithItsWorkers
   second.workers = {"w-4", "w-5", "w-6", ""};
   third.workers = {"w-8", "", "", ""};
   const FreeMembers free = Free({});
-  EXPECT_FALSE(LastGivesWay({}, free));
-  EXPECT_FALSE(LastGivesWay({first}, free));
-  EXPECT_TRUE(LastGivesWay({first, second}, free));
+  EXPECT_FALSE(LastYields({}, free));
+  EXPECT_FALSE(LastYields({first}, free));
+  EXPECT_TRUE(LastYields({first, second}, free));
   third.workers[0] = "";
-  EXPECT_FALSE(LastGivesWay({first, third}, free)) << "the last job has no worker";
+  EXPECT_FALSE(LastYields({first, third}, free)) << "the last job has no worker";
   RecoveringJob large = first;
   large.workers_min = 8;
-  EXPECT_FALSE(LastGivesWay({large, second}, free)) << "too few workers for the large job";
-  EXPECT_TRUE(LastGivesWay({large, second, first}, free)) << "the second job can continue";
+  EXPECT_FALSE(LastYields({large, second}, free)) << "too few workers for the large job";
+  EXPECT_TRUE(LastYields({large, second, first}, free)) << "the second job can continue";
   RecoveringJob without_ps = first;
   without_ps.workers = {"w-0", "w-1", "w-2", "w-3"};
   without_ps.ps = {""};
-  EXPECT_FALSE(LastGivesWay({without_ps, second}, free)) << "it lacks no worker";
+  EXPECT_FALSE(LastYields({without_ps, second}, free)) << "it lacks no worker";
 }
 
 TEST(RecoveryPlacementTest, FreeMembersAreReservedForTheFirstJobThatTheFleetIsLargeEnoughFor) {
