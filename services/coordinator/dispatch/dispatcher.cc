@@ -233,10 +233,11 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waitin
                     FormatBytes(waiting.ps_memory.With(waiting.workers_min)),
                     " that its shards may take");
   }
-  if (entry.wait && entry.wait->kept_for != 0) {
-    const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->kept_for);
-    absl::StrAppend(&lacks, "; freed members are reserved for job number ", entry.wait->kept_for,
-                    " (", JobIdOf(first->job.record().name()), "), which goes before it");
+  if (entry.wait && entry.wait->reserved_for != 0) {
+    const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->reserved_for);
+    absl::StrAppend(&lacks, "; freed members are reserved for job number ",
+                    entry.wait->reserved_for, " (", JobIdOf(first->job.record().name()),
+                    "), which goes before it");
   }
   entry.job.StopWaiting(lacks, now);
   turn.Perform(entry);
@@ -307,7 +308,7 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
          .ps_memory = memory_.MostNeeded(number),
          .settle_for_fewer = now - entry->queued_since >= kGatherTime &&
                              now - start_ >= limits::kAttachBackoffMax + kConnectTime,
-         .reserves = now - entry->queued_since >= kReserveAfter});
+         .has_reservation = now - entry->queued_since >= kReserveAfter});
   }
   return waiting;
 }
@@ -481,8 +482,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     const v1::Job& record = entry->job.record();
     RecoveringJob job = Describe(turn, *entry, resume_point, members, free);
     // A job fills its ranks, but does not grow by workers that another job needs.
-    const bool is_kept = kept_for_ != 0 && kept_for_ != record.number();
-    if (is_kept || others_lack_workers || KeptFor(unplaced, free) != 0) limit_to_ranks(job);
+    const bool is_kept = reserved_for_ != 0 && reserved_for_ != record.number();
+    if (is_kept || others_lack_workers || ReservedFor(unplaced, free) != 0) limit_to_ranks(job);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
       if (!job.settle_for_fewer) {
@@ -515,7 +516,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     job.settle_for_fewer = true;
     if (!PlaceAgain(job, free)) unplaced.push_back(std::move(job));
   }
-  kept_for_ = free.kept_for = KeptFor(unplaced, free);
+  reserved_for_ = free.reserved_for = ReservedFor(unplaced, free);
   const bool all_are_back =
       now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned();
   // The workers that one job releases may help several others.
@@ -637,10 +638,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
 // first in the queue.
 void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
                                  const Decision& decision, const FreeMembers& free) {
-  if (free.kept_for != 0 || decision.waits.empty()) return;
+  if (free.reserved_for != 0 || decision.waits.empty()) return;
   const Wait& first = decision.waits.front();
   const WaitingJob& job = *std::ranges::find(waiting, first.number, &WaitingJob::number);
-  if (first.cause != WaitCause::kWorkers || !job.reserves) return;
+  if (first.cause != WaitCause::kWorkers || !job.has_reservation) return;
   if (std::ssize(free.ps) < job.ps || FitOf(job, free.ps) != MemoryFit::kFits) return;
   // Workers that an earlier job yielded become free within a step.
   if (!letting_go_.empty()) return;
@@ -741,7 +742,7 @@ void Dispatcher::Dispatch() {
         std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* e) {
           return e->job.TakesMoreWorkers(now) || e->job.TakesReplicas(now);
         });
-    if (!recovering) kept_for_ = 0;
+    if (!recovering) reserved_for_ = 0;
     if (waiting.empty() && !recovering && !growing && !missing) return;
     const auto members = fleet_->members();
     FreeMembers free = FindFreeMembers(turn, starting, members, letting_go);
@@ -767,7 +768,7 @@ void Dispatcher::Dispatch() {
       starts.push_back(std::move(start));
     }
     LetWorkersYield(turn, waiting, decision, free);
-    if (free.kept_for == 0 && placements.size() == waiting.size()) {
+    if (free.reserved_for == 0 && placements.size() == waiting.size()) {
       for (auto& warm_up : LetFreeWorkersJoin(turn, placements, members, free)) {
         if (!starting.contains(warm_up->number)) starts.push_back(std::move(warm_up));
       }
@@ -776,7 +777,7 @@ void Dispatcher::Dispatch() {
     for (const auto& [number, start] : starting) under_way.push_back(start);
     // A job that is halted for replicas would also take free workers.
     FreeMembers left = free;
-    if (free.kept_for != 0) left.workers.clear();
+    if (free.reserved_for != 0) left.workers.clear();
     for (auto& search : LookForReplicas(turn, under_way, members, left)) {
       starts.push_back(std::move(search));
     }

@@ -173,7 +173,7 @@ class Dispatcher {
   absl::Time start_ = absl::InfiniteFuture();
   // The job for which freed members are reserved since the last Dispatch(), 0: none. Used by its
   // thread only.
-  uint64_t kept_for_ = 0;
+  uint64_t reserved_for_ = 0;
   LettingGo letting_go_;
   PsMemoryAccounting memory_;
   mutable absl::Mutex mu_;

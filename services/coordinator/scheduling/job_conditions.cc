@@ -49,8 +49,8 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
       return;
     case WaitCause::kItsTurn:
       waiting.set_reason("WAITS_FOR_ITS_TURN");
-      waiting.set_message(absl::StrCat("free members are reserved for job number ", wait.kept_for,
-                                       ", which goes first"));
+      waiting.set_message(absl::StrCat("free members are reserved for job number ",
+                                       wait.reserved_for, ", which goes first"));
       return;
   }
 }

@@ -41,7 +41,7 @@ Wait WaitFor(WaitCause cause) {
           .workers_attached = 3,
           .ps_needed = 2,
           .ps_attached = 1,
-          .kept_for = 6};
+          .reserved_for = 6};
 }
 
 TEST(JobConditionsTest, QueuedJobReportsItsNeedAndTheSupply) {

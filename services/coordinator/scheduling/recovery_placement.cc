@@ -134,7 +134,7 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
   return placement;
 }
 
-uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
+uint64_t ReservedFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
   FreeMembers fleet = free;
   // Each job is tried with its own workers, but without those that other unplaced jobs keep.
   for (const RecoveringJob& job : unplaced) fleet.workers_attached -= CountLeft(job.workers);

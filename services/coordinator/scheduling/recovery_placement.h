@@ -61,7 +61,7 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
 // Returns the job for which free members are reserved, or 0 if none. This is the first of
 // `unplaced` for which the fleet is large enough, including members that serve jobs now. The
 // workers of the other unplaced jobs do not count: these jobs wait too and keep them. Pure.
-uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
+uint64_t ReservedFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
 // Whether the last of `unplaced` yields its workers. The jobs are in their order of precedence, and
 // may block each other. The last one yields if an earlier job could continue with its workers, or

@@ -107,16 +107,16 @@ TEST(RecoveryPlacementTest, EachPsOfTheJobNeedsRoomForItsOwnShareOnly) {
                                {.name = "p-1", .room_bytes = 8, .capacity_bytes = 8},
                                {.name = "p-2", .room_bytes = 11, .capacity_bytes = 11}});
   free.workers_attached = 1;
-  EXPECT_EQ(KeptFor({job}, free), 1);
+  EXPECT_EQ(ReservedFor({job}, free), 1);
   FreeMembers anew = free;
   EXPECT_THAT(PlaceAgain(job, anew)->ps, ElementsAre("p-0", "p-1"));
   EXPECT_EQ(anew.ps[0].room_bytes, 4);
   EXPECT_EQ(anew.ps[1].room_bytes, 2);
   job.keeps_ps = true;
-  EXPECT_EQ(KeptFor({job}, free), 1);
+  EXPECT_EQ(ReservedFor({job}, free), 1);
   EXPECT_TRUE(PlaceAgain(job, free).has_value());
   job.own_ps["p-1"] = {.memory = {.bytes = 6}, .room_bytes = 5, .capacity_bytes = 5};
-  EXPECT_EQ(KeptFor({job}, free), 0);
+  EXPECT_EQ(ReservedFor({job}, free), 0);
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
@@ -195,16 +195,17 @@ TEST(RecoveryPlacementTest, FreeMembersAreReservedForTheFirstJobThatTheFleetIsLa
   const RecoveringJob first{.number = 1, .workers = {"w-0", "w-1", "", ""}, .workers_min = 4};
   const RecoveringJob second{.number = 2, .workers = {"w-2", "w-3", ""}, .workers_min = 3};
   free.workers_attached = 3;
-  EXPECT_EQ(KeptFor({first}, free), 0);
+  EXPECT_EQ(ReservedFor({first}, free), 0);
   free.workers_attached = 4;
-  EXPECT_EQ(KeptFor({first}, free), 1);
-  EXPECT_EQ(KeptFor({}, free), 0);
-  EXPECT_EQ(KeptFor({first, second}, free), 0) << "each job keeps the workers that the other lacks";
+  EXPECT_EQ(ReservedFor({first}, free), 1);
+  EXPECT_EQ(ReservedFor({}, free), 0);
+  EXPECT_EQ(ReservedFor({first, second}, free), 0)
+      << "each job keeps the workers that the other lacks";
   free.workers_attached = 5;
-  EXPECT_EQ(KeptFor({first, second}, free), 2)
+  EXPECT_EQ(ReservedFor({first, second}, free), 2)
       << "the second job keeps the workers that the first lacks";
   free.workers_attached = 6;
-  EXPECT_EQ(KeptFor({first, second}, free), 1);
+  EXPECT_EQ(ReservedFor({first, second}, free), 1);
 }
 
 TEST(RecoveryPlacementTest, NothingIsReservedForAJobWhosePsAreMissingOrTooSmall) {
@@ -216,20 +217,20 @@ TEST(RecoveryPlacementTest, NothingIsReservedForAJobWhosePsAreMissingOrTooSmall)
                     .workers_max = 2,
                     .ps = {"p-0"},
                     .ps_memory = {.bytes = 10, .bytes_per_worker = 5}};
-  EXPECT_EQ(KeptFor({job}, free), 1);
+  EXPECT_EQ(ReservedFor({job}, free), 1);
   job.ps_memory.bytes = 11;
-  EXPECT_EQ(KeptFor({job}, free), 0);
+  EXPECT_EQ(ReservedFor({job}, free), 0);
   job.ps_memory.bytes = 10;
   job.ps = {"p-0", ""};
-  EXPECT_EQ(KeptFor({job}, free), 0) << "there is only one ps";
+  EXPECT_EQ(ReservedFor({job}, free), 0) << "there is only one ps";
 
   job.keeps_ps = true;
-  EXPECT_EQ(KeptFor({job}, free), 0) << "no ps holds the lost shards";
+  EXPECT_EQ(ReservedFor({job}, free), 0) << "no ps holds the lost shards";
   job.ps = {"p-1"};
   job.own_ps["p-1"] = {.memory = job.ps_memory, .room_bytes = 5, .capacity_bytes = 20};
-  EXPECT_EQ(KeptFor({job}, free), 1) << "p-1 is leaving, and is still needed";
+  EXPECT_EQ(ReservedFor({job}, free), 1) << "p-1 is leaving, and is still needed";
   job.own_ps["p-1"].capacity_bytes = 19;
-  EXPECT_EQ(KeptFor({job}, free), 0);
+  EXPECT_EQ(ReservedFor({job}, free), 0);
 }
 
 }  // namespace

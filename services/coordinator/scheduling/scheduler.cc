@@ -70,7 +70,7 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
 
   Decision decision;
   const int queue_length = static_cast<int>(order.size());
-  uint64_t kept_for = free.kept_for;
+  uint64_t reserved_for = free.reserved_for;
   for (int i = 0; i < queue_length; ++i) {
     const WaitingJob& job = order[i];
     Wait wait{.number = job.number,
@@ -82,8 +82,8 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
               .workers_attached = free.workers_attached,
               .ps_needed = job.ps,
               .ps_attached = static_cast<int>(free.ps.size()),
-              .kept_for = kept_for};
-    if (kept_for != 0) {
+              .reserved_for = reserved_for};
+    if (reserved_for != 0) {
       decision.waits.push_back(wait);
       continue;
     }
@@ -97,7 +97,7 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
       wait.cause = CauseOf(job, free);
       decision.waits.push_back(wait);
       // A job that could never fit must not stop the others.
-      if (job.reserves && CouldFit(job, free)) kept_for = job.number;
+      if (job.has_reservation && CouldFit(job, free)) reserved_for = job.number;
       continue;
     }
 

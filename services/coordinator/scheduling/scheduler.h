@@ -26,7 +26,7 @@ struct WaitingJob {
   int ps = 1;                    // 0: workers own the shards
   PsMemory ps_memory = {};       // the most that it needs on any ps; zeros: not known yet
   bool settle_for_fewer = true;  // false: needs workers_max, because more workers may soon attach
-  bool reserves = false;         // it has waited long: free members are reserved for it
+  bool has_reservation = false;  // it has waited long: free members are reserved for it
 };
 
 struct FreeMembers {
@@ -40,7 +40,7 @@ struct FreeMembers {
   std::vector<std::string> workers;  // those that serve no job
   std::vector<Ps> ps;                // all attached ps: each can serve several jobs
   int workers_attached = 0;          // including those that serve a job
-  uint64_t kept_for = 0;  // a job ahead of the queue that reserves all free members; 0: none
+  uint64_t reserved_for = 0;  // a job ahead of the queue that reserves all free members; 0: none
 };
 
 struct Placement {
@@ -69,7 +69,7 @@ struct Wait {
   int workers_attached = 0;
   int ps_needed = 0;
   int ps_attached = 0;
-  uint64_t kept_for = 0;  // with kItsTurn: the job that has the reservation
+  uint64_t reserved_for = 0;  // with kItsTurn: the job that has the reservation
 };
 
 // Orders names by length, then by bytes: "w-2" before "w-10".
@@ -80,9 +80,9 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 // Gang scheduling: a job gets all of its members at once or none. Pure.
 //
 // Order: higher priority first, then submission order. Later jobs may start before a job that does
-// not fit (backfill). A job that `reserves` stops backfill if the fleet is large enough for it.
-// Otherwise a stream of small jobs would starve a large one. No job starts while free.kept_for is
-// set.
+// not fit (backfill). A job that `has_reservation` stops backfill if the fleet is large enough for
+// it. Otherwise a stream of small jobs would starve a large one. No job starts while
+// free.reserved_for is set.
 //
 // Members: workers in natural name order ("w-2" before "w-10"). Ps with the fewest jobs first, then
 // by name, among those with room for the job's shards. If too few ps have room, the job takes fewer

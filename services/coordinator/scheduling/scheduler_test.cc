@@ -71,7 +71,7 @@ TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
 
 TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
   const std::vector<WaitingJob> jobs = {
-      {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
+      {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
       {.number = 2},
       {.number = 3, .priority = 1}};
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
@@ -84,7 +84,7 @@ TEST(SchedulerTest, FreeMembersAreReservedForAGangThatHasWaitedLong) {
 
 TEST(SchedulerTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
-  free.kept_for = 9;
+  free.reserved_for = 9;
 
   const Decision decision = Decide({{.number = 1}, {.number = 2, .priority = 1}}, free);
 
@@ -92,14 +92,14 @@ TEST(SchedulerTest, NoJobStartsWhileAJobAheadOfTheQueueReserves) {
   ASSERT_EQ(decision.waits.size(), 2);
   for (const Wait& wait : decision.waits) {
     EXPECT_EQ(wait.cause, WaitCause::kItsTurn);
-    EXPECT_EQ(wait.kept_for, 9);
+    EXPECT_EQ(wait.reserved_for, 9);
   }
 }
 
 TEST(SchedulerTest, NothingIsReservedForAGangThatTheFleetIsTooSmallFor) {
   const std::vector<WaitingJob> jobs = {
-      {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
-      {.number = 2, .ps = 2, .reserves = true},
+      {.number = 1, .workers_min = 3, .workers_max = 3, .has_reservation = true},
+      {.number = 2, .ps = 2, .has_reservation = true},
       {.number = 3}};
   FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
   free.workers_attached = 2;
@@ -155,7 +155,7 @@ TEST(SchedulerTest, JobTakesFewerWorkersIfMemoryIsShort) {
 
 TEST(SchedulerTest, NothingIsReservedForAJobThatNoPsIsLargeEnoughFor) {
   const FreeMembers free{.workers = {"w-0"}, .ps = {{"p-0", 1, 50, 100}}, .workers_attached = 1};
-  WaitingJob large{.number = 1, .ps_memory = {.bytes = 101}, .reserves = true};
+  WaitingJob large{.number = 1, .ps_memory = {.bytes = 101}, .has_reservation = true};
   const WaitingJob small{.number = 2, .ps_memory = {.bytes = 10}};
 
   EXPECT_THAT(Numbers(Schedule({large, small}, free)), ElementsAre(2));
@@ -191,7 +191,8 @@ TEST(SchedulerTest, EachWaitHasItsCauseAndPosition) {
   const WaitingJob large{.number = 3, .ps_memory = {.bytes = 200}};
   const WaitingJob picky{.number = 4, .workers_max = 5, .settle_for_fewer = false};
   const WaitingJob urgent{.number = 5, .priority = 9, .workers_min = 1, .workers_max = 1};
-  const WaitingJob long_waiting{.number = 6, .workers_min = 6, .workers_max = 6, .reserves = true};
+  const WaitingJob long_waiting{
+      .number = 6, .workers_min = 6, .workers_max = 6, .has_reservation = true};
   const WaitingJob last{.number = 7};
 
   const Decision decision =
@@ -213,7 +214,7 @@ TEST(SchedulerTest, EachWaitHasItsCauseAndPosition) {
                                             WaitCause::kPsMemory, WaitCause::kGathers,
                                             WaitCause::kWorkers, WaitCause::kItsTurn}));
   EXPECT_EQ(decision.waits[0].position, 2) << "behind the urgent one";
-  EXPECT_EQ(decision.waits[5].kept_for, 6);
+  EXPECT_EQ(decision.waits[5].reserved_for, 6);
 }
 
 }  // namespace
