@@ -58,14 +58,15 @@ CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
 // the oldest first.
 constexpr int kRestingJobsShownMax = 100;
 
-std::vector<CoordinatorMetrics::StateOfJob> StatesToShow(const JobRegistry::Turn& turn) {
+std::vector<CoordinatorMetrics::StateOfJob> StatesToShow(
+    const JobRegistry::Transaction& transaction) {
   std::vector<CoordinatorMetrics::StateOfJob> states;
   int resting = 0;
-  for (const auto& [number, entry] : turn.jobs()) {
+  for (const auto& [number, entry] : transaction.jobs()) {
     const v1::JobState state = entry->published->state();
     if (IsTerminal(state)) continue;
     if (!IsActive(state) && ++resting > kRestingJobsShownMax) continue;
-    const v1::Job view = turn.View(*entry, v1::JOB_VIEW_BASIC);
+    const v1::Job view = transaction.View(*entry, v1::JOB_VIEW_BASIC);
     states.push_back({.job = JobIdOf(view.name()),
                       .state = state,
                       .reason = view.has_trouble()   ? view.trouble().reason()
@@ -222,14 +223,14 @@ void Coordinator::TickJobs() {
     stood_still_ = true;
     return;
   }
-  JobRegistry::Turn turn(&registry_);
+  JobRegistry::Transaction transaction(&registry_);
   const bool went_on = std::exchange(stood_still_, false);
-  for (const auto& [number, entry] : turn.jobs()) {
+  for (const auto& [number, entry] : transaction.jobs()) {
     if (!entry->job.active() && entry->job.state() != v1::QUEUED) continue;
     const bool records = registry_.MetricsTrouble(number).ok();
     if (went_on || !records) entry->job.WentOn(registry_.Now());
     entry->job.Tick(entry->rounds.writing(), registry_.Now());
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
   }
 }
 
@@ -242,8 +243,8 @@ void Coordinator::Settle() {
 void Coordinator::WakeWatches() {
   std::vector<uint64_t> numbers;
   {
-    JobRegistry::Turn turn(&registry_);
-    for (const JobRegistry::Entry* entry : turn.Active()) {
+    JobRegistry::Transaction transaction(&registry_);
+    for (const JobRegistry::Entry* entry : transaction.Active()) {
       numbers.push_back(entry->published->number());
     }
   }
@@ -253,7 +254,7 @@ void Coordinator::WakeWatches() {
 void Coordinator::ExportMetrics() {
   absl::flat_hash_map<int, int> jobs;
   absl::flat_hash_map<std::pair<v1::Role, MemberState>, int> members;
-  JobRegistry::Turn turn(&registry_);  // no member can be lost in between
+  JobRegistry::Transaction transaction(&registry_);  // no member can be lost in between
   for (const auto& [name, member] : fleet_.members()) {
     ++members[{member.hello.role(), StateOf(member)}];
     metrics_->SetHeartbeatAge(member.hello.role(), name,
@@ -265,20 +266,20 @@ void Coordinator::ExportMetrics() {
       metrics_->SetMembers(role, state, members[{role, state}]);
     }
   }
-  for (const auto& [number, entry] : turn.jobs()) ++jobs[entry->published->state()];
+  for (const auto& [number, entry] : transaction.jobs()) ++jobs[entry->published->state()];
   for (int state = v1::QUEUED; state <= v1::CANCELLED; ++state) {
     metrics_->SetJobs(static_cast<v1::JobState>(state), jobs[state]);
   }
   CoordinatorMetrics::Workers wanted;
-  for (const JobRegistry::Entry* entry : turn.Active()) {
+  for (const JobRegistry::Entry* entry : transaction.Active()) {
     const v1::Job& record = entry->job.record();
     const bool has_trouble = entry->job.trouble() || !registry_.changes().trouble().ok() ||
                              !registry_.MetricsTrouble(record.number()).ok();
     metrics_->SetJob(JobIdOf(record.name()), record, entry->origin.first_step, has_trouble);
     metrics_->SetSteps(JobIdOf(record.name()), entry->job.Timing());
   }
-  metrics_->SetStates(StatesToShow(turn));
-  for (const auto& [number, entry] : turn.jobs()) {
+  metrics_->SetStates(StatesToShow(transaction));
+  for (const auto& [number, entry] : transaction.jobs()) {
     const CoordinatorMetrics::Workers of_job = WorkersWanted(entry->job);
     wanted.min += of_job.min;
     wanted.max += of_job.max;

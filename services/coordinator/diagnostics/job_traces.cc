@@ -121,8 +121,8 @@ absl::StatusOr<JobTraces::Running> JobTraces::Begin(const v1::TraceJobRequest& r
   Running running;
   std::vector<std::string> names;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.name()));
     const v1::Job& job = *entry->published;
     if (job.state() != v1::RUNNING) {
       return WithReason(
@@ -357,9 +357,9 @@ void JobTraces::Expire() {
   }
   if (jobs.empty()) return;
   {
-    JobRegistry::Turn turn(registry_);
+    JobRegistry::Transaction transaction(registry_);
     absl::erase_if(jobs, [&](const auto& job) {
-      const auto entry = turn.Find(job.second);
+      const auto entry = transaction.Find(job.second);
       return entry.ok() && (*entry)->job.active();
     });
   }  // only traces in progress remain

@@ -50,8 +50,8 @@ class JobTracesTest : public RegistryFixture {
     const uint64_t number = AddJob();
     worker_ = Attach("w-0");
     ps_ = Attach("ps-0");
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     v1::Job record = *entry.published;
     record.set_state(v1::RUNNING);
     record.add_workers("w-0");
@@ -232,8 +232,8 @@ TEST_F(JobTracesTest, RefusesAJobThatDoesNotRunAndInvalidNumbers) {
   EXPECT_EQ(Ask(limits::kTraceStepsMax + 1), 0);
   EXPECT_EQ(ReasonOf(answer_->status()), "INVALID_REQUEST");
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = **turn.Find(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = **transaction.Find(job_);
     v1::Job record = *entry.published;
     record.set_state(v1::QUEUED);
     entry.published = std::make_shared<const v1::Job>(record);

@@ -141,9 +141,9 @@ Dispatcher::Starts Dispatcher::starting() const {
 void Dispatcher::LearnWhatIsTaken() {
   std::vector<std::shared_ptr<const v1::JobPlan>> unknown;
   {
-    JobRegistry::Turn turn(registry_);
+    JobRegistry::Transaction transaction(registry_);
     absl::flat_hash_set<uint64_t> active;
-    for (const JobRegistry::Entry* entry : turn.Active()) {
+    for (const JobRegistry::Entry* entry : transaction.Active()) {
       active.insert(entry->job.record().number());
       if (!memory_.Knows(*entry->job.plan())) unknown.push_back(entry->job.plan());
     }
@@ -152,25 +152,27 @@ void Dispatcher::LearnWhatIsTaken() {
   for (const auto& plan : unknown) memory_.Take(*plan, MemoryOfPs(*plan));
 }
 
-BytesByPs Dispatcher::SumOfTaken(const JobRegistry::Turn& turn, uint64_t except) const {
+BytesByPs Dispatcher::SumOfTaken(const JobRegistry::Transaction& transaction,
+                                 uint64_t except) const {
   std::vector<uint64_t> holders;
-  for (const JobRegistry::Entry* entry : turn.Active()) {
+  for (const JobRegistry::Entry* entry : transaction.Active()) {
     const uint64_t number = entry->job.record().number();
     if (number != except && entry->job.HoldsMemory()) holders.push_back(number);
   }
   return memory_.SumOf(holders);
 }
 
-Prospect Dispatcher::ProspectOf(const Start& start, const JobRegistry::Turn& turn) const {
-  const BytesByPs others = SumOfTaken(turn, start.number);
+Prospect Dispatcher::ProspectOf(const Start& start,
+                                const JobRegistry::Transaction& transaction) const {
+  const BytesByPs others = SumOfTaken(transaction, start.number);
   Prospect prospect{.workers = static_cast<int>(start.workers.size())};
   for (const v1::Hello& ps : start.ps) prospect.room[ps.member()] = RoomOf(ps, others);
   return prospect;
 }
 
-bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
+bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Transaction& transaction,
                          const MemoryByPs& memory) const {
-  const Prospect prospect = ProspectOf(start, turn);
+  const Prospect prospect = ProspectOf(start, transaction);
   return std::ranges::all_of(prospect.room, [&](const auto& ps) {
     const auto needed = memory.find(ps.first);
     return needed == memory.end() || needed->second.With(prospect.workers) <= ps.second;
@@ -178,8 +180,8 @@ bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
 }
 
 bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const {
-  JobRegistry::Turn turn(registry_);
-  return HasRoom(start, turn, memory);
+  JobRegistry::Transaction transaction(registry_);
+  return HasRoom(start, transaction, memory);
 }
 
 // After a restart, members must get the chance to reattach first. While the coordinator is
@@ -191,9 +193,9 @@ bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
 
 // Handles jobs whose last checkpoint is still being committed. Suspended jobs, and jobs that lost
 // their shards, continue from it once it is committed.
-void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
+void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
   const absl::Time now = registry_->Now();
-  for (const auto& [number, entry] : turn.jobs()) {
+  for (const auto& [number, entry] : transaction.jobs()) {
     if (!entry->rounds.committing()) continue;
     const absl::Time queued_since = entry->queued_since;
     absl::Time since = queued_since;
@@ -211,7 +213,7 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
                                       absl::FormatDuration(kFilesTakeMax), ": the disk is slow"),
                          now);
     }
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
     // Perform() resets the time with every event of a queued job.
     entry->queued_since = queued_since;
   }
@@ -219,9 +221,9 @@ void Dispatcher::WaitForCommits(JobRegistry::Turn& turn) {
 
 // Stops a job whose start_timeout is over. Returns whether it did. The message has figures for the
 // missing members: it names only those that the fleet has too few of, or that other jobs use.
-bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting,
+bool Dispatcher::GiveUpWaiting(JobRegistry::Transaction& transaction, const WaitingJob& waiting,
                                const FreeMembers& free) {
-  JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
+  JobRegistry::Entry& entry = *transaction.FindNumber(waiting.number);
   const absl::Time now = registry_->Now();
   if (!MayGiveUpWaiting(entry.job, now)) return false;
   std::string lacks =
@@ -234,20 +236,21 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waitin
                     " that its shards may take");
   }
   if (entry.wait && entry.wait->reserved_for != 0) {
-    const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->reserved_for);
+    const JobRegistry::Entry* const first = transaction.FindNumber(entry.wait->reserved_for);
     absl::StrAppend(&lacks, "; freed members are reserved for job number ",
                     entry.wait->reserved_for, " (", JobIdOf(first->job.record().name()),
                     "), which goes before it");
   }
   entry.job.StopWaiting(lacks, now);
-  turn.Perform(entry);
+  transaction.Commit(entry);
   return true;
 }
 
 // Records an event when the reason changes, not when the figures change.
-void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& waiting,
+void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Transaction& transaction,
+                                     const WaitingJob& waiting,
                                      const std::vector<FreeMembers::Ps>& ps) {
-  JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
+  JobRegistry::Entry& entry = *transaction.FindNumber(waiting.number);
   const std::string& told = entry.job.record().reason();
   const bool told_of_more =
       told == kWaitsForMemory || told == kMemoryTooSmall || told == kWaitsForCheckpoint;
@@ -277,23 +280,23 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
                      now);
       break;
   }
-  turn.Perform(entry);
+  transaction.Commit(entry);
   entry.queued_since = queued_since;  // it has waited since before this event
 }
 
 // ---------------------------------------------------------------- choosing
 
-std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
+std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Transaction& transaction,
                                                 const Starts& starting) {
   const absl::Time now = registry_->Now();
   memory_.ForgetNeeds(now, [&](uint64_t number, int ps) {
-    const JobRegistry::Entry* const entry = turn.FindNumber(number);
+    const JobRegistry::Entry* const entry = transaction.FindNumber(number);
     const bool waits = entry != nullptr &&
                        (entry->job.state() == v1::QUEUED || entry->job.state() == v1::RECOVERING);
     return waits && entry->job.record().spec().resources().ps() == ps;
   });
   std::vector<WaitingJob> waiting;
-  for (const auto& [number, entry] : turn.jobs()) {
+  for (const auto& [number, entry] : transaction.jobs()) {
     if (entry->job.state() != v1::QUEUED || starting.contains(number)) continue;
     if (entry->rounds.committing()) continue;  // see WaitForCommits()
     const v1::JobSpec& spec = entry->job.record().spec();
@@ -313,7 +316,8 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
   return waiting;
 }
 
-FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
+FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Transaction& transaction,
+                                        const Starts& starting,
                                         const absl::btree_map<std::string, AttachedMember>& members,
                                         const LettingGo& before) {
   const absl::Time now = registry_->Now();
@@ -322,8 +326,8 @@ FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Sta
     for (const v1::Hello& hello : start->workers) ++jobs[hello.member()];
     for (const v1::Hello& hello : start->ps) ++jobs[hello.member()];
   }
-  const std::vector<JobRegistry::Entry*> active = turn.Active();
-  const BytesByPs taken = SumOfTaken(turn);
+  const std::vector<JobRegistry::Entry*> active = transaction.Active();
+  const BytesByPs taken = SumOfTaken(transaction);
   FreeMembers free;
   for (const auto& [name, member] : members) {
     if (!member.attached || member.leaving) continue;
@@ -350,11 +354,12 @@ FreeMembers Dispatcher::FindFreeMembers(const JobRegistry::Turn& turn, const Sta
   return free;
 }
 
-void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+void Dispatcher::AddNeeds(const JobRegistry::Transaction& transaction,
+                          const JobRegistry::Entry& entry,
                           const absl::btree_map<std::string, AttachedMember>& members,
                           RecoveringJob& job) const {
   const uint64_t number = entry.job.record().number();
-  const BytesByPs others = SumOfTaken(turn, number);
+  const BytesByPs others = SumOfTaken(transaction, number);
   const MemoryByPs memory = memory_.MemoryOf(number);
   job.ps_memory = MostOf(memory);
   for (const std::string& ps : job.ps) {
@@ -367,7 +372,8 @@ void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entr
   }
 }
 
-RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
+                                   const JobRegistry::Entry& entry,
                                    const Job::ResumePoint& resume_point,
                                    const absl::btree_map<std::string, AttachedMember>& members,
                                    const FreeMembers& free) const {
@@ -423,17 +429,17 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   while (!resume_point.carries && has_ps && std::ssize(job.ps) < resources.ps()) {
     job.ps.emplace_back();
   }
-  AddNeeds(turn, entry, members, job);
+  AddNeeds(transaction, entry, members, job);
   return job;
 }
 
 // The resume point of a halted job is not known yet. Until the job has stopped it keeps its memory,
 // whatever the resume point will be. A lost ps may have replicas.
 RecoveringJob Dispatcher::DescribeHalted(
-    const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+    const JobRegistry::Transaction& transaction, const JobRegistry::Entry& entry,
     const absl::btree_map<std::string, AttachedMember>& members, const FreeMembers& free) const {
   const auto& shards = entry.job.plan()->shards();
-  RecoveringJob job = Describe(turn, entry,
+  RecoveringJob job = Describe(transaction, entry,
                                {.carries = entry.job.HoldsMemory(),
                                 .shards = {shards.begin(), shards.end()},
                                 .since = registry_->Now()},
@@ -448,10 +454,10 @@ bool Dispatcher::GoesOnSoon(const Job& job, absl::Time now) const {
 }
 
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
-    JobRegistry::Turn& turn, const Starts& starting,
+    JobRegistry::Transaction& transaction, const Starts& starting,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
   const absl::Time now = registry_->Now();
-  std::vector<JobRegistry::Entry*> entries = turn.Active();
+  std::vector<JobRegistry::Entry*> entries = transaction.Active();
   std::ranges::stable_sort(entries, std::greater<>(), [](const JobRegistry::Entry* entry) {
     return entry->job.record().spec().priority();
   });
@@ -466,7 +472,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     if (resume_point && (resume_point->carries || !entry->rounds.committing())) {
       ready.emplace_back(entry, *std::move(resume_point));
     } else if (GoesOnSoon(job, now)) {
-      early.push_back(DescribeHalted(turn, *entry, members, free));
+      early.push_back(DescribeHalted(transaction, *entry, members, free));
     }
   }
   const bool others_lack_workers = std::ranges::any_of(early, [](const RecoveringJob& job) {
@@ -480,7 +486,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   std::vector<RecoveringJob> settled;   // that have waited for long
   for (const auto& [entry, resume_point] : ready) {
     const v1::Job& record = entry->job.record();
-    RecoveringJob job = Describe(turn, *entry, resume_point, members, free);
+    RecoveringJob job = Describe(transaction, *entry, resume_point, members, free);
     // A job fills its ranks, but does not grow by workers that another job needs.
     const bool is_kept = reserved_for_ != 0 && reserved_for_ != record.number();
     if (is_kept || others_lack_workers || ReservedFor(unplaced, free) != 0) limit_to_ranks(job);
@@ -499,7 +505,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
         if (now - resume_point.since >= kYieldsAfter) settled.push_back(job);
         unplaced.push_back(std::move(job));
       }
-      turn.Perform(*entry);
+      transaction.Commit(*entry);
       continue;
     }
     auto start = std::make_shared<Start>();
@@ -523,23 +529,23 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   const bool one_does = std::ranges::any_of(
       entries, [](const JobRegistry::Entry* entry) { return entry->job.Yields(); });
   if (all_are_back && !one_does && LastYields(settled, free)) {
-    JobRegistry::Entry& last = *turn.FindNumber(settled.back().number);
+    JobRegistry::Entry& last = *transaction.FindNumber(settled.back().number);
     last.job.Yield(LackOf(settled.back()), now);
-    turn.Perform(last);
+    transaction.Commit(last);
   }
   return starts;
 }
 
 // A coordinator that stayed up gives a silent member its lease, 5 s. The longer grace after a
 // restart is for members that learn late of the new coordinator.
-bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
+bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const {
   if (fleet_->partitioned()) return false;
   const absl::Time now = registry_->Now();
   std::vector<std::string> left = free.workers;
   bool gave_up = false;
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : transaction.Active()) {
     Job& job = entry->job;
     const std::vector<std::string> missing = job.MissingSinceRestart(now);
     const bool about_to_report = std::ranges::any_of(missing, [&](const std::string& name) {
@@ -565,7 +571,7 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Turn& turn,
                                   "can go on without it"),
                      now);
     }
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
     gave_up = true;
   }
   return gave_up;
@@ -580,7 +586,7 @@ void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob
 // Uses free workers that no job waits for. They get the ranks that they would have if the job were
 // halted now.
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkersJoin(
-    JobRegistry::Turn& turn, const std::vector<Placement>& placements,
+    JobRegistry::Transaction& transaction, const std::vector<Placement>& placements,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) {
   for (const Placement& placement : placements) {
     std::erase_if(free.workers, [&](const std::string& name) {
@@ -589,7 +595,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
   }
   const absl::Time now = registry_->Now();
   std::vector<std::shared_ptr<const Start>> warm_ups;
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : transaction.Active()) {
     if (!entry->job.TakesMoreWorkers(now)) continue;
     const v1::Job& record = entry->job.record();
     const WarmUp& warm_up = entry->job.warm_up();
@@ -598,7 +604,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
                       .workers_max = entry->job.WorkersMax(),
                       .ps = {record.ps().begin(), record.ps().end()},
                       .keeps_ps = true};
-    AddNeeds(turn, *entry, members, job);
+    AddNeeds(transaction, *entry, members, job);
     FreeMembers able = free;
     std::erase_if(able.workers, [&](const auto& name) { return warm_up.Refused(name); });
     KeepMembersThatWarmUp(warm_up, able.workers);
@@ -611,7 +617,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
     switch (warm_up.Of(newcomers)) {
       case WarmUp::State::kDone:
         entry->job.LetWorkersJoin(now);
-        turn.Perform(*entry);
+        transaction.Commit(*entry);
         break;
       case WarmUp::State::kUnderWay:
         break;
@@ -636,8 +642,9 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
 // Only a job that has waited for kReserveAfter takes workers from others, because the autoscaler or
 // a job that ends may provide workers earlier. The freed workers go to that job, because it is the
 // first in the queue.
-void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
-                                 const Decision& decision, const FreeMembers& free) {
+void Dispatcher::LetWorkersYield(JobRegistry::Transaction& transaction,
+                                 const std::vector<WaitingJob>& waiting, const Decision& decision,
+                                 const FreeMembers& free) {
   if (free.reserved_for != 0 || decision.waits.empty()) return;
   const Wait& first = decision.waits.front();
   const WaitingJob& job = *std::ranges::find(waiting, first.number, &WaitingJob::number);
@@ -649,7 +656,7 @@ void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<Wait
   const absl::Time now = registry_->Now();
   std::vector<JobRegistry::Entry*> givers;
   int spare = 0;
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : transaction.Active()) {
     if (entry->job.state() == v1::RECOVERING) return;
     const int workers = entry->job.WorkersToYield(now);
     if (workers == 0 || entry->job.record().spec().priority() > job.priority) continue;
@@ -661,12 +668,12 @@ void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<Wait
   std::ranges::stable_sort(givers, std::greater<>(), [now](const JobRegistry::Entry* entry) {
     return entry->job.WorkersToYield(now);
   });
-  const std::string id = JobIdOf(turn.FindNumber(job.number)->job.record().name());
+  const std::string id = JobIdOf(transaction.FindNumber(job.number)->job.record().name());
   for (JobRegistry::Entry* entry : givers) {
     if (lacking <= 0) return;
     const int workers = std::min(lacking, entry->job.WorkersToYield(now));
     entry->job.YieldWorkers(workers, id, now);
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
     lacking -= workers;
   }
 }
@@ -674,7 +681,8 @@ void Dispatcher::LetWorkersYield(JobRegistry::Turn& turn, const std::vector<Wait
 // Looks for members with which the job would continue if it were halted now. Skips a ps that
 // another start is about to use: the memory that it will have left is not known yet.
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplicas(
-    const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
+    const JobRegistry::Transaction& transaction,
+    const std::vector<std::shared_ptr<const Start>>& starts,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const {
   absl::flat_hash_set<uint64_t> under_way;
   absl::flat_hash_set<std::string> given;
@@ -685,13 +693,13 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplica
   }
   const absl::Time now = registry_->Now();
   std::vector<std::shared_ptr<const Start>> searches;
-  for (const JobRegistry::Entry* entry : turn.Active()) {
+  for (const JobRegistry::Entry* entry : transaction.Active()) {
     const v1::Job& record = entry->job.record();
     if (!entry->job.TakesReplicas(now) || under_way.contains(record.number())) continue;
     const auto& shards = entry->job.plan()->shards();
     FreeMembers left = free;
     const std::optional<Placement> placement = PlaceAgain(
-        Describe(turn, *entry,
+        Describe(transaction, *entry,
                  {.carries = true, .shards = {shards.begin(), shards.end()}, .since = now}, members,
                  left),
         left);
@@ -710,7 +718,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplica
     search->generation = record.generation();
     for (const auto& name : placement->workers) search->workers.push_back(members.at(name).hello);
     for (const auto& name : placement->ps) search->ps.push_back(members.at(name).hello);
-    if (memory_.IsFruitless(record.number(), ProspectOf(*search, turn))) continue;
+    if (memory_.IsFruitless(record.number(), ProspectOf(*search, transaction))) continue;
     searches.push_back(std::move(search));
   }
   return searches;
@@ -727,49 +735,50 @@ void Dispatcher::Dispatch() {
   const Starts starting = this->starting();
   std::vector<std::shared_ptr<const Start>> starts;
   {
-    JobRegistry::Turn turn(registry_);
-    WaitForCommits(turn);
-    const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
-    bool recovering = std::ranges::any_of(
-        turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });
+    JobRegistry::Transaction transaction(registry_);
+    WaitForCommits(transaction);
+    const std::vector<WaitingJob> waiting = WaitingJobs(transaction, starting);
+    bool recovering = std::ranges::any_of(transaction.Active(), [](const auto* entry) {
+      return entry->job.state() == v1::RECOVERING;
+    });
     // A job that already recovers goes before jobs that would only begin to.
     const bool missing =
         !recovering &&
-        std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* entry) {
+        std::ranges::any_of(transaction.Active(), [now = registry_->Now()](const auto* entry) {
           return !entry->job.MissingSinceRestart(now).empty();
         });
     const bool growing =
-        std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* e) {
+        std::ranges::any_of(transaction.Active(), [now = registry_->Now()](const auto* e) {
           return e->job.TakesMoreWorkers(now) || e->job.TakesReplicas(now);
         });
     if (!recovering) reserved_for_ = 0;
     if (waiting.empty() && !recovering && !growing && !missing) return;
     const auto members = fleet_->members();
-    FreeMembers free = FindFreeMembers(turn, starting, members, letting_go);
-    if (missing) recovering = GiveUpMissing(turn, members, free);
-    if (recovering) starts = Recoveries(turn, starting, members, free);
+    FreeMembers free = FindFreeMembers(transaction, starting, members, letting_go);
+    if (missing) recovering = GiveUpMissing(transaction, members, free);
+    if (recovering) starts = Recoveries(transaction, starting, members, free);
     const Decision decision = Decide(waiting, free);
     const std::vector<Placement>& placements = decision.placements;
-    for (const Wait& wait : decision.waits) turn.FindNumber(wait.number)->wait = wait;
+    for (const Wait& wait : decision.waits) transaction.FindNumber(wait.number)->wait = wait;
     absl::flat_hash_set<uint64_t> placed;
     for (const Placement& placement : placements) placed.insert(placement.number);
     for (const WaitingJob& job : waiting) {
-      if (placed.contains(job.number) || GiveUpWaiting(turn, job, free)) continue;
-      TellWhatIsWaitedFor(turn, job, free.ps);
+      if (placed.contains(job.number) || GiveUpWaiting(transaction, job, free)) continue;
+      TellWhatIsWaitedFor(transaction, job, free.ps);
     }
     for (const Placement& placement : placements) {
       auto start = std::make_shared<Start>();
       start->number = placement.number;
-      JobRegistry::Entry& entry = *turn.FindNumber(placement.number);
+      JobRegistry::Entry& entry = *transaction.FindNumber(placement.number);
       entry.wait.reset();
       start->revision = entry.job.record().revision();
       for (const auto& name : placement.workers) start->workers.push_back(members.at(name).hello);
       for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
       starts.push_back(std::move(start));
     }
-    LetWorkersYield(turn, waiting, decision, free);
+    LetWorkersYield(transaction, waiting, decision, free);
     if (free.reserved_for == 0 && placements.size() == waiting.size()) {
-      for (auto& warm_up : LetFreeWorkersJoin(turn, placements, members, free)) {
+      for (auto& warm_up : LetFreeWorkersJoin(transaction, placements, members, free)) {
         if (!starting.contains(warm_up->number)) starts.push_back(std::move(warm_up));
       }
     }
@@ -778,7 +787,7 @@ void Dispatcher::Dispatch() {
     // A job that is halted for replicas would also take free workers.
     FreeMembers left = free;
     if (free.reserved_for != 0) left.workers.clear();
-    for (auto& search : LookForReplicas(turn, under_way, members, left)) {
+    for (auto& search : LookForReplicas(transaction, under_way, members, left)) {
       starts.push_back(std::move(search));
     }
   }
@@ -824,15 +833,17 @@ void Dispatcher::Run(Lane lane) {
   }
 }
 
-JobRegistry::Entry* Dispatcher::FindUnchanged(JobRegistry::Turn& turn, const Start& start) const {
-  JobRegistry::Entry* const entry = turn.FindNumber(start.number);
+JobRegistry::Entry* Dispatcher::FindUnchanged(JobRegistry::Transaction& transaction,
+                                              const Start& start) const {
+  JobRegistry::Entry* const entry = transaction.FindNumber(start.number);
   const v1::JobState state = start.resume_point ? v1::RECOVERING : v1::QUEUED;
   if (entry == nullptr || entry->job.state() != state) return nullptr;
   return entry->job.record().revision() == start.revision ? entry : nullptr;
 }
 
-JobRegistry::Entry* Dispatcher::FindRunning(JobRegistry::Turn& turn, const Start& start) {
-  JobRegistry::Entry* const entry = turn.FindNumber(start.number);
+JobRegistry::Entry* Dispatcher::FindRunning(JobRegistry::Transaction& transaction,
+                                            const Start& start) {
+  JobRegistry::Entry* const entry = transaction.FindNumber(start.number);
   const bool unchanged = entry != nullptr && entry->job.state() == v1::RUNNING &&
                          entry->job.record().generation() == start.generation;
   return unchanged ? entry : nullptr;
@@ -859,8 +870,8 @@ void Dispatcher::Carry(const Start& start) {
   std::shared_ptr<const v1::JobPlan> before;
   int64_t evaluations_before = 0;
   {
-    JobRegistry::Turn turn(registry_);
-    const JobRegistry::Entry* const entry = FindUnchanged(turn, start);
+    JobRegistry::Transaction transaction(registry_);
+    const JobRegistry::Entry* const entry = FindUnchanged(transaction, start);
     if (entry == nullptr) return;
     record = entry->job.record();
     origin = entry->origin;
@@ -898,8 +909,8 @@ void Dispatcher::Carry(const Start& start) {
 
   // The plan was made outside of a turn, so the job and its members may have changed meanwhile. The
   // other thread may also have taken the memory.
-  JobRegistry::Turn turn(registry_);
-  JobRegistry::Entry* const entry = FindUnchanged(turn, start);
+  JobRegistry::Transaction transaction(registry_);
+  JobRegistry::Entry* const entry = FindUnchanged(transaction, start);
   if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
   if (absl::IsResourceExhausted(fault)) {  // the next Dispatch() tries again
     const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});
@@ -908,13 +919,13 @@ void Dispatcher::Carry(const Start& start) {
   }
   if (!fault.ok()) {
     entry->job.Fail(ReasonOf(fault), std::string(fault.message()), registry_->Now());
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
     return;
   }
-  if (!may_start || !HasRoom(start, turn, memory)) {
+  if (!may_start || !HasRoom(start, transaction, memory)) {
     if (start.resume_point) {
       entry->job.WaitFor(kWaitsForMemory, "memory of ps", registry_->Now());
-      turn.Perform(*entry);
+      transaction.Commit(*entry);
     }
     // The next Dispatch() finds other ps, or reports what the job waits for.
     memory_.Need(start.number, static_cast<int>(start.ps.size()), std::move(memory),
@@ -925,15 +936,15 @@ void Dispatcher::Carry(const Start& start) {
   entry->rounds.Begin();
   entry->graph.reset();
   entry->job.Schedule(plan, registry_->Now());
-  turn.Perform(*entry, {.plan = std::move(plan)});
+  transaction.Commit(*entry, {.plan = std::move(plan)});
 }
 
 // Copies the running plan outside of the turns, because it may be large.
 void Dispatcher::BeginWarmUp(const Start& start) {
   std::shared_ptr<const v1::JobPlan> running;
   {
-    JobRegistry::Turn turn(registry_);
-    const JobRegistry::Entry* const entry = FindRunning(turn, start);
+    JobRegistry::Transaction transaction(registry_);
+    const JobRegistry::Entry* const entry = FindRunning(transaction, start);
     if (entry == nullptr) return;
     running = entry->job.plan();
   }
@@ -942,11 +953,11 @@ void Dispatcher::BeginWarmUp(const Start& start) {
   for (size_t i = start.workers.size() - start.newcomers; i < start.workers.size(); ++i) {
     newcomers.push_back(start.workers[i].member());
   }
-  JobRegistry::Turn turn(registry_);
-  JobRegistry::Entry* const entry = FindRunning(turn, start);
+  JobRegistry::Transaction transaction(registry_);
+  JobRegistry::Entry* const entry = FindRunning(transaction, start);
   if (entry == nullptr || !AllAttached(start)) return;
   entry->job.BeginWarmUp(std::move(plan), newcomers, registry_->Now());
-  turn.Perform(*entry);
+  transaction.Commit(*entry);
 }
 
 // Uses the plan that Carry() would make. Otherwise a job could be halted for replicas, get none,
@@ -955,8 +966,8 @@ void Dispatcher::SeekReplicas(const Start& start) {
   v1::Job record;
   std::shared_ptr<const v1::JobPlan> running;
   {
-    JobRegistry::Turn turn(registry_);
-    const JobRegistry::Entry* const entry = FindRunning(turn, start);
+    JobRegistry::Transaction transaction(registry_);
+    const JobRegistry::Entry* const entry = FindRunning(transaction, start);
     if (entry == nullptr) return;
     record = entry->job.record();
     running = entry->job.plan();
@@ -970,17 +981,17 @@ void Dispatcher::SeekReplicas(const Start& start) {
   const MemoryByPs memory = MemoryOfPs(*plan);
   const bool has_more = ShardsWithoutReplica(*plan) < ShardsWithoutReplica(*running);
 
-  JobRegistry::Turn turn(registry_);
-  JobRegistry::Entry* const entry = FindRunning(turn, start);
+  JobRegistry::Transaction transaction(registry_);
+  JobRegistry::Entry* const entry = FindRunning(transaction, start);
   const absl::Time now = registry_->Now();
   if (entry == nullptr || !entry->job.TakesReplicas(now) || !AllAttached(start)) return;
-  if (has_more && HasRoom(start, turn, memory)) {
+  if (has_more && HasRoom(start, transaction, memory)) {
     entry->job.LetReplicasJoin(now);
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
     return;
   }
   // Does not ask again until the ps, or their free memory, have changed.
-  memory_.SetFruitless(start.number, ProspectOf(start, turn));
+  memory_.SetFruitless(start.number, ProspectOf(start, transaction));
 }
 
 absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Job& record,
@@ -1022,8 +1033,8 @@ absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
       return in_vain.load();
     }
     const bool any_gone = AnyGone(start);
-    JobRegistry::Turn turn(registry_);
-    in_vain = any_gone || FindUnchanged(turn, start) == nullptr;
+    JobRegistry::Transaction transaction(registry_);
+    in_vain = any_gone || FindUnchanged(transaction, start) == nullptr;
     return in_vain.load();
   };
   ASSIGN_OR_RETURN(const RestoreChoice choice,
@@ -1039,8 +1050,8 @@ absl::Status Dispatcher::Verify(const Start& start, const v1::Job& record,
 // Passing over a checkpoint changes the job, so the present plan is dropped. The next Dispatch()
 // starts the job.
 void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
-  JobRegistry::Turn turn(registry_);
-  JobRegistry::Entry* const entry = turn.FindNumber(number);
+  JobRegistry::Transaction transaction(registry_);
+  JobRegistry::Entry* const entry = transaction.FindNumber(number);
   if (entry == nullptr) return;
   const absl::Time queued_since = entry->queued_since;
   std::vector<int64_t> gone;
@@ -1052,7 +1063,7 @@ void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
       entry->job.CheckpointUnreadable(step, what, choice.first_step, registry_->Now());
     }
   }
-  turn.Perform(*entry, {.checkpoints_removed = std::move(gone)});
+  transaction.Commit(*entry, {.checkpoints_removed = std::move(gone)});
   // Perform() resets the time with every event of a queued job.
   entry->queued_since = queued_since;
 }

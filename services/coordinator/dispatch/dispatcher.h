@@ -87,22 +87,25 @@ class Dispatcher {
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
   void LearnWhatIsTaken();
   // Returns the memory that all jobs, except one, take of every ps.
-  BytesByPs SumOfTaken(const JobRegistry::Turn& turn, uint64_t except = 0) const;
+  BytesByPs SumOfTaken(const JobRegistry::Transaction& transaction, uint64_t except = 0) const;
   // Returns the memory that other jobs leave on the ps of a start.
-  Prospect ProspectOf(const Start& start, const JobRegistry::Turn& turn) const;
-  bool HasRoom(const Start& start, const JobRegistry::Turn& turn, const MemoryByPs& memory) const;
+  Prospect ProspectOf(const Start& start, const JobRegistry::Transaction& transaction) const;
+  bool HasRoom(const Start& start, const JobRegistry::Transaction& transaction,
+               const MemoryByPs& memory) const;
   bool HasRoomNow(const Start& start, const MemoryByPs& memory) const;
-  void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
+  void TellWhatIsWaitedFor(JobRegistry::Transaction& transaction, const WaitingJob& job,
                            const std::vector<FreeMembers::Ps>& ps);
-  std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
+  std::vector<WaitingJob> WaitingJobs(const JobRegistry::Transaction& transaction,
+                                      const Starts& starting);
   // Describes a job for placement at this resume point.
-  RecoveringJob Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
-                         const Job::ResumePoint& resume_point,
+  RecoveringJob Describe(const JobRegistry::Transaction& transaction,
+                         const JobRegistry::Entry& entry, const Job::ResumePoint& resume_point,
                          const absl::btree_map<std::string, AttachedMember>& members,
                          const FreeMembers& free) const;
   // Describes a recovering job that cannot continue yet, because its members have not stopped or it
   // is too early.
-  RecoveringJob DescribeHalted(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+  RecoveringJob DescribeHalted(const JobRegistry::Transaction& transaction,
+                               const JobRegistry::Entry& entry,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const;
   // Returns whether members may be reserved for such a job: what it waits for ends soon.
@@ -110,45 +113,49 @@ class Dispatcher {
   // Places the recovering jobs. Jobs that cannot continue yet get a message that says what they
   // wait for. Freed members are reserved for one of them.
   std::vector<std::shared_ptr<const Start>> Recoveries(
-      JobRegistry::Turn& turn, const Starts& starting,
+      JobRegistry::Transaction& transaction, const Starts& starting,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
   // Gives up members that have not reattached since the coordinator's restart, if free workers can
   // replace all missing workers of the job. Returns whether it gave up any.
-  bool GiveUpMissing(JobRegistry::Turn& turn,
+  bool GiveUpMissing(JobRegistry::Transaction& transaction,
                      const absl::btree_map<std::string, AttachedMember>& members,
                      const FreeMembers& free) const;
   // Halts jobs for workers that have warmed up. Returns the warm-ups to begin.
   std::vector<std::shared_ptr<const Start>> LetFreeWorkersJoin(
-      JobRegistry::Turn& turn, const std::vector<Placement>& placements,
+      JobRegistry::Transaction& transaction, const std::vector<Placement>& placements,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free);
   // Halts jobs that have more workers than their minimum, for the first job that waits for workers.
-  void LetWorkersYield(JobRegistry::Turn& turn, const std::vector<WaitingJob>& waiting,
-                       const Decision& decision, const FreeMembers& free);
+  void LetWorkersYield(JobRegistry::Transaction& transaction,
+                       const std::vector<WaitingJob>& waiting, const Decision& decision,
+                       const FreeMembers& free);
   // Finds jobs that lack replicas for which a ps has room. `starts` are those under way.
   std::vector<std::shared_ptr<const Start>> LookForReplicas(
-      const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
+      const JobRegistry::Transaction& transaction,
+      const std::vector<std::shared_ptr<const Start>>& starts,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const;
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
   bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
-  void WaitForCommits(JobRegistry::Turn& turn);
-  bool GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting, const FreeMembers& free);
+  void WaitForCommits(JobRegistry::Transaction& transaction);
+  bool GiveUpWaiting(JobRegistry::Transaction& transaction, const WaitingJob& waiting,
+                     const FreeMembers& free);
   // Adds the memory that a recovering job needs, as far as its plan tells.
-  void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+  void AddNeeds(const JobRegistry::Transaction& transaction, const JobRegistry::Entry& entry,
                 const absl::btree_map<std::string, AttachedMember>& members,
                 RecoveringJob& job) const;
   // Workers that still serve a job that no longer counts on them, and since when.
   using LettingGo = absl::btree_map<std::string, absl::Time>;
   // Fills letting_go_; `before` is its previous value.
-  FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
+  FreeMembers FindFreeMembers(const JobRegistry::Transaction& transaction, const Starts& starting,
                               const absl::btree_map<std::string, AttachedMember>& members,
                               const LettingGo& before);
 
   enum Lane { kCarried, kOthers, kLanes };
   void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns null if the job was changed or deleted meanwhile.
-  JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
+  JobRegistry::Entry* FindUnchanged(JobRegistry::Transaction& transaction,
+                                    const Start& start) const;
   // Returns null if the generation no longer runs.
-  static JobRegistry::Entry* FindRunning(JobRegistry::Turn& turn, const Start& start);
+  static JobRegistry::Entry* FindRunning(JobRegistry::Transaction& transaction, const Start& start);
   void Carry(const Start& start);
   void BeginWarmUp(const Start& start);
   void SeekReplicas(const Start& start);

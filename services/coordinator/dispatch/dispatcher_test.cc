@@ -56,19 +56,19 @@ class DispatcherTest : public RegistryFixture {
     attached_.push_back(arrival->attachment);
   }
   void ChangeRounds(uint64_t job, void (CheckpointRounds::*what)()) {
-    JobRegistry::Turn turn(registry_.get());
-    (turn.FindNumber(job)->rounds.*what)();
+    JobRegistry::Transaction transaction(registry_.get());
+    (transaction.FindNumber(job)->rounds.*what)();
   }
   // Adds a job for one worker or two, or more.
   uint64_t AddElasticJob(int workers_max = 2) {
     const uint64_t number = AddJob();
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     v1::ResourceSpec resources = entry.job.record().spec().resources();
     resources.mutable_workers()->set_max(workers_max);
     EXPECT_TRUE(entry.job.Suspend(now_).ok());
     EXPECT_TRUE(entry.job.Resume(&resources, now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
     return number;
   }
   // Returns a job that has run with w-0 alone for long enough to take another worker.
@@ -86,8 +86,8 @@ class DispatcherTest : public RegistryFixture {
   }
   void Tell(uint64_t number, const std::string& member, v1::MemberJobState state,
             uint64_t warm_up = 0, int64_t samples = 1000) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     v1::JobReport report;
     report.set_job(JobIdOf(entry.job.record().name()));
     report.set_generation(entry.job.record().generation());
@@ -95,7 +95,7 @@ class DispatcherTest : public RegistryFixture {
     report.set_rehearsal(warm_up);
     report.mutable_dataset()->set_samples(samples);
     entry.job.Report(member, &report, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   void BeginWarmUp(uint64_t number, const std::string& member, const v1::JobPlan& plan,
                    v1::MemberJobState state, int64_t samples = 1000) {
@@ -113,15 +113,15 @@ class DispatcherTest : public RegistryFixture {
   }
   // Returns the memory that a started job needs on its ps.
   int64_t NeedOf(uint64_t number) {
-    JobRegistry::Turn turn(registry_.get());
-    const v1::JobPlan& plan = *turn.FindNumber(number)->job.plan();
+    JobRegistry::Transaction transaction(registry_.get());
+    const v1::JobPlan& plan = *transaction.FindNumber(number)->job.plan();
     return MemoryOfPs(plan).begin()->second.With(plan.workers_size());
   }
   void Cancel(uint64_t number) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
 
   // Commits a checkpoint of the job at each of these steps.
@@ -131,10 +131,10 @@ class DispatcherTest : public RegistryFixture {
     for (const int64_t step : steps) {
       const auto committed = WriteKnownCheckpoint(CheckpointsOf(number), plan, step, 1);
       ASSERT_TRUE(committed.ok()) << committed.status();
-      JobRegistry::Turn turn(registry_.get());
-      JobRegistry::Entry& entry = *turn.FindNumber(number);
+      JobRegistry::Transaction transaction(registry_.get());
+      JobRegistry::Entry& entry = *transaction.FindNumber(number);
       entry.job.CheckpointCommitted(*committed, now_);
-      turn.Perform(entry, {.checkpoint = *committed});
+      transaction.Commit(entry, {.checkpoint = *committed});
     }
     registry_->changes().AwaitAll();
   }
@@ -170,8 +170,8 @@ TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsAttached) {
   EXPECT_EQ(view.state(), v1::PREPARING) << view.message();
   EXPECT_EQ(view.workers(0), "w-0");
   EXPECT_EQ(view.ps(0), "p-0");
-  JobRegistry::Turn turn(registry_.get());
-  EXPECT_EQ(turn.FindNumber(job)->job.plan()->graph().parameters_size(), 2)
+  JobRegistry::Transaction transaction(registry_.get());
+  EXPECT_EQ(transaction.FindNumber(job)->job.plan()->graph().parameters_size(), 2)
       << "the model is built from the spec";
 }
 
@@ -186,19 +186,19 @@ TEST_F(DispatcherTest, UsesTheModelThatTheSubmissionBuilt) {
   Dispatch();
   ASSERT_EQ(View(job).state(), v1::PREPARING);
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job);
     EXPECT_EQ(entry.job.plan()->graph().parameters(0).name(), "as submitted");
     EXPECT_EQ(entry.graph, nullptr) << "the plan has it";
     EXPECT_TRUE(entry.job.Suspend(now_).ok());
     EXPECT_TRUE(entry.job.Resume(nullptr, now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
 
   Dispatch();
 
-  JobRegistry::Turn turn(registry_.get());
-  const Job& again = turn.FindNumber(job)->job;
+  JobRegistry::Transaction transaction(registry_.get());
+  const Job& again = transaction.FindNumber(job)->job;
   ASSERT_EQ(again.plan()->generation(), 2);
   EXPECT_EQ(again.plan()->graph().parameters(0).name(), "as submitted");
 }
@@ -315,10 +315,10 @@ TEST_F(DispatcherTest, AJobThatIsCancelledDuringPlanningDoesNotStart) {
   const uint64_t job = AddJob();
   dispatcher_.Dispatch();
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   go_.Notify();
   Settle();
@@ -387,8 +387,8 @@ TEST_F(DispatcherTest, StartsFromThePreviousCheckpointIfTheLastOneIsDamaged) {
   ASSERT_NE(event, events->end());
   EXPECT_THAT(event->message(), AllOf(HasSubstr(damaged), HasSubstr("line-1@4 is used")));
   EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
-  JobRegistry::Turn turn(registry_.get());
-  const Job& started = turn.FindNumber(job)->job;
+  JobRegistry::Transaction transaction(registry_.get());
+  const Job& started = transaction.FindNumber(job)->job;
   EXPECT_EQ(started.plan()->restore(), "jobs/line-1/checkpoints/4");
   EXPECT_EQ(started.plan()->first_step(), 4);
 }
@@ -500,18 +500,18 @@ class RecoveringDispatcherTest : public DispatcherTest {
     Dispatch();
     Say("w-0", v1::MEMBER_PREPARED);
     Say("p-0", v1::MEMBER_PREPARED);
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job_);
     EXPECT_EQ(entry.job.state(), v1::RUNNING);
     EXPECT_EQ(fleet_->Detach(*worker, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
     entry.job.MemberLost("w-0", "gone", now_);
     EXPECT_EQ(entry.job.state(), v1::RECOVERING);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
 
   void Say(const std::string& member, v1::MemberJobState state, int64_t step = 0) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job_);
     v1::JobReport report;
     report.set_job(JobIdOf(entry.job.record().name()));
     report.set_generation(entry.job.record().generation());
@@ -520,11 +520,11 @@ class RecoveringDispatcherTest : public DispatcherTest {
     report.set_oldest_version(step);
     report.mutable_dataset()->set_samples(1000);
     entry.job.Report(member, &report, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   std::shared_ptr<const v1::JobPlan> Plan() {
-    JobRegistry::Turn turn(registry_.get());
-    return turn.FindNumber(job_)->job.plan();
+    JobRegistry::Transaction transaction(registry_.get());
+    return transaction.FindNumber(job_)->job.plan();
   }
 
   uint64_t job_ = 0;
@@ -563,9 +563,9 @@ TEST_F(RecoveringDispatcherTest, ARecoveryInPlaceDoesNotWaitForOtherPlans) {
   busy.Dispatch();
 
   {
-    JobRegistry::Turn turn(registry_.get());
-    auto prepares = [&] { return turn.FindNumber(job_)->job.state() == v1::PREPARING; };
-    turn.AwaitFor(absl::Condition(&prepares), absl::Seconds(30));
+    JobRegistry::Transaction transaction(registry_.get());
+    auto prepares = [&] { return transaction.FindNumber(job_)->job.state() == v1::PREPARING; };
+    transaction.AwaitFor(absl::Condition(&prepares), absl::Seconds(30));
     EXPECT_TRUE(prepares());
   }
   EXPECT_EQ(View(other).state(), v1::QUEUED);
@@ -585,9 +585,9 @@ TEST_F(DispatcherTest, AWarmUpDoesNotWaitForOtherPlans) {
   attached_.push_back(Attach("w-7"));
   busy.Dispatch();
   {
-    JobRegistry::Turn turn(registry_.get());
-    auto warms_up = [&] { return !turn.FindNumber(job)->job.warm_up().members().empty(); };
-    turn.AwaitFor(absl::Condition(&warms_up), absl::Seconds(30));
+    JobRegistry::Transaction transaction(registry_.get());
+    auto warms_up = [&] { return !transaction.FindNumber(job)->job.warm_up().members().empty(); };
+    transaction.AwaitFor(absl::Condition(&warms_up), absl::Seconds(30));
     EXPECT_TRUE(warms_up());
   }
   EXPECT_EQ(View(other).state(), v1::QUEUED);
@@ -653,10 +653,10 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCh
   WriteWhole(CheckpointPath(CheckpointsOf(job_), 4) + "/manifest.json", "{}");
   Attach("w-7");
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job_);
     entry.job.Report("p-0", nullptr, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
 
   Dispatch();
@@ -672,9 +672,9 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCh
 TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpload) {
   Attach("w-7");
   const auto change = [&](const std::function<void(JobRegistry::Entry&)>& change) {
-    JobRegistry::Turn turn(registry_.get());
-    change(*turn.FindNumber(job_));
-    turn.Perform(*turn.FindNumber(job_));
+    JobRegistry::Transaction transaction(registry_.get());
+    change(*transaction.FindNumber(job_));
+    transaction.Commit(*transaction.FindNumber(job_));
   };
   change([&](JobRegistry::Entry& entry) {
     entry.rounds.BeginStream();
@@ -701,10 +701,10 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpl
 TEST_F(RecoveringDispatcherTest, AJobWhoseCommitDoesNotEndCanBeSuspended) {
   JobRegistry::Entry* entry = nullptr;
   const auto change = [&](const std::function<void(Job&)>& change) {
-    JobRegistry::Turn turn(registry_.get());
-    entry = turn.FindNumber(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    entry = transaction.FindNumber(job_);
     change(entry->job);
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
   };
   change([&](Job& job) {
     entry->rounds.BeginCommit();
@@ -732,8 +732,8 @@ TEST_F(RecoveringDispatcherTest, ReportsWhatItWaitsFor) {
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   EXPECT_THAT(View(job_).message(), HasSubstr("it has 0 workers and needs 1"));
   {
-    JobRegistry::Turn turn(registry_.get());
-    turn.FindNumber(job_)->rounds.BeginCommit();
+    JobRegistry::Transaction transaction(registry_.get());
+    transaction.FindNumber(job_)->rounds.BeginCommit();
   }
   const int64_t revision = View(job_).revision();
   now_ += absl::Minutes(2);
@@ -901,10 +901,10 @@ class RefusedDispatcherTest : public DispatcherTest {
     BeginWarmUp(job_, "w-1", WarmUpPlanOf(*attached_.back()), v1::MEMBER_FAILED);
     fleet_->Detach(*attached_[1], Fleet::Departure::kOrderly);
     {
-      JobRegistry::Turn turn(registry_.get());
-      JobRegistry::Entry& entry = *turn.FindNumber(job_);
+      JobRegistry::Transaction transaction(registry_.get());
+      JobRegistry::Entry& entry = *transaction.FindNumber(job_);
       entry.job.MemberLost("w-0", "crashed", now_);
-      turn.Perform(entry);
+      transaction.Commit(entry);
     }
     Tell(job_, "p-0", v1::MEMBER_HALTED);
   }
@@ -933,10 +933,10 @@ TEST_F(RefusedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
   ASSERT_THAT(View(job_).workers(), ElementsAre("w-1"));
   for (const char* name : {"w-2", "p-1"}) attached_.push_back(Attach(name));
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job_);
     entry.job.MemberLost("p-0", "crashed", now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   Tell(job_, "w-1", v1::MEMBER_HALTED);
   now_ += absl::Seconds(10);
@@ -947,10 +947,10 @@ TEST_F(RefusedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
 
 TEST_F(RefusedDispatcherTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job_);
     EXPECT_TRUE(entry.job.Suspend(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   now_ += absl::Seconds(10);
   Dispatch();
@@ -1017,10 +1017,10 @@ class SteppingDispatcherTest : public DispatcherTest {
   }
   void Change(const std::function<void(Job&)>& change) {
     {
-      JobRegistry::Turn turn(registry_.get());
-      JobRegistry::Entry& entry = *turn.FindNumber(job_);
+      JobRegistry::Transaction transaction(registry_.get());
+      JobRegistry::Entry& entry = *transaction.FindNumber(job_);
       change(entry.job);
-      turn.Perform(entry);
+      transaction.Commit(entry);
     }
     Settle();
   }
@@ -1593,9 +1593,9 @@ TEST_F(DispatcherStopTest, AJobThatContinuesWhereItWasHaltedEvaluatesFirst) {
   attached_.push_back(Attach("w-1"));
   Dispatch();
   ASSERT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
-  JobRegistry::Turn turn(registry_.get());
-  EXPECT_EQ(turn.FindNumber(job_)->job.plan()->first_step(), 3);
-  EXPECT_TRUE(turn.FindNumber(job_)->job.plan()->evaluate_first());
+  JobRegistry::Transaction transaction(registry_.get());
+  EXPECT_EQ(transaction.FindNumber(job_)->job.plan()->first_step(), 3);
+  EXPECT_TRUE(transaction.FindNumber(job_)->job.plan()->evaluate_first());
 }
 
 // A job with two chunks on p-0 and one on p-1 loses its worker. p-0 has no memory for more, and
@@ -1636,8 +1636,8 @@ class UnevenDispatcherTest : public SteppingDispatcherTest {
     return AddJob(graph, policy);
   }
   absl::btree_map<std::string, PsMemory> MemoryOf(uint64_t number) {
-    JobRegistry::Turn turn(registry_.get());
-    return MemoryOfPs(*turn.FindNumber(number)->job.plan());
+    JobRegistry::Transaction transaction(registry_.get());
+    return MemoryOfPs(*transaction.FindNumber(number)->job.plan());
   }
 };
 
@@ -1697,13 +1697,13 @@ class ReplicasDispatcherTest : public SteppingDispatcherTest {
     return AddJob(/*graph=*/nullptr, policy);
   }
   std::shared_ptr<const v1::JobPlan> Plan() {
-    JobRegistry::Turn turn(registry_.get());
-    return turn.FindNumber(job_)->job.plan();
+    JobRegistry::Transaction transaction(registry_.get());
+    return transaction.FindNumber(job_)->job.plan();
   }
   // Returns the memory of one ps that has all shards, each with a replica on the other ps.
   int64_t NeedWithAllShards(uint64_t number) {
-    JobRegistry::Turn turn(registry_.get());
-    const v1::JobPlan& plan = *turn.FindNumber(number)->job.plan();
+    JobRegistry::Transaction transaction(registry_.get());
+    const v1::JobPlan& plan = *transaction.FindNumber(number)->job.plan();
     PsMemory whole;
     for (const auto& [ps, memory] : MemoryOfPs(plan)) {
       EXPECT_GT(memory.bytes_per_worker, 0) << ps << " has no shard";

@@ -70,11 +70,11 @@ absl::Status CheckHasShard(const std::optional<Identity>& certificate, const Job
 absl::StatusOr<std::vector<v1::Checkpoint>> Checkpointer::List(const std::string& parent) {
   std::vector<uint64_t> numbers;
   {
-    JobRegistry::Turn turn(registry_);
+    JobRegistry::Transaction transaction(registry_);
     if (parent.empty()) {
-      for (const auto& [number, entry] : turn.jobs()) numbers.push_back(number);
+      for (const auto& [number, entry] : transaction.jobs()) numbers.push_back(number);
     } else {
-      ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(parent));
+      ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(parent));
       numbers.push_back(entry->published->number());
     }
   }
@@ -91,8 +91,8 @@ absl::StatusOr<v1::Checkpoint> Checkpointer::Find(const CheckpointRef& reference
   // The last checkpoint, from which the job continues: later ones were skipped. -1: none.
   int64_t last;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(reference.job));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(reference.job));
     number = entry->published->number();
     last = CommittedStep(*entry->published);
   }
@@ -146,7 +146,7 @@ absl::StatusOr<Checkpointer::Pinned> Checkpointer::FindAndPin(const CheckpointRe
   return pinned;
 }
 
-std::vector<int64_t> Checkpointer::NeededSteps(const JobRegistry::Turn& turn,
+std::vector<int64_t> Checkpointer::NeededSteps(const JobRegistry::Transaction& transaction,
                                                const std::string& job) const {
   std::vector<int64_t> steps;
   for (const auto& [pinned, count] : pins_) {
@@ -156,7 +156,7 @@ std::vector<int64_t> Checkpointer::NeededSteps(const JobRegistry::Turn& turn,
     const auto reference = ParseCheckpointRef(checkpoint);
     if (reference && reference->job == job && reference->step) steps.push_back(*reference->step);
   };
-  for (const auto& [number, entry] : turn.jobs()) {
+  for (const auto& [number, entry] : transaction.jobs()) {
     if (const std::string origin = NeededBy(*entry); !origin.empty()) need(origin);
     // Shards of a generation that is preparing may be reading this checkpoint.
     if (entry->job.active()) need(entry->job.plan()->restore());
@@ -164,7 +164,7 @@ std::vector<int64_t> Checkpointer::NeededSteps(const JobRegistry::Turn& turn,
   return steps;
 }
 
-absl::Status Checkpointer::CheckUnneeded(const JobRegistry::Turn& turn,
+absl::Status Checkpointer::CheckUnneeded(const JobRegistry::Transaction& transaction,
                                          const JobRegistry::Entry& entry) {
   const std::string id = JobIdOf(entry.published->name());
   auto needed = [&](absl::string_view by) {
@@ -179,7 +179,7 @@ absl::Status Checkpointer::CheckUnneeded(const JobRegistry::Turn& turn,
       if (pinned.first == id) return needed("a job that is being submitted");
     }
   }
-  for (const auto& [number, other] : turn.jobs()) {
+  for (const auto& [number, other] : transaction.jobs()) {
     const std::string source = NeededBy(*other);
     if (source.empty()) continue;
     const auto reference = ParseCheckpointRef(source);
@@ -218,13 +218,13 @@ absl::Status Checkpointer::Delete(const std::string& name) {
         "CHECKPOINT_NEEDED");
   };
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(job));
     if (entry->job.record().checkpoint() == CheckpointName(job, step)) {
       return needed("is the job's last one: muster delete takes it with the job");
     }
     absl::MutexLock lock(&mu_);
-    const std::vector<int64_t> steps = NeededSteps(turn, job);
+    const std::vector<int64_t> steps = NeededSteps(transaction, job);
     if (std::ranges::count(steps, step) > 0) {
       return needed("is what another job starts from: wait until that has one of its own");
     }
@@ -239,19 +239,19 @@ absl::Status Checkpointer::Delete(const std::string& name) {
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   CommitQueue::Ticket stored = 0;
   {
-    JobRegistry::Turn turn(registry_);
-    if (const auto entry = turn.Find(job); entry.ok()) {
-      stored = turn.Perform(**entry, {.checkpoints_removed = {step}});
+    JobRegistry::Transaction transaction(registry_);
+    if (const auto entry = transaction.Find(job); entry.ok()) {
+      stored = transaction.Commit(**entry, {.checkpoints_removed = {step}});
     }
   }
   return registry_->changes().Await(stored, limits::kChangeWaitMax);
 }
 
 absl::StatusOr<Job::CheckpointRequest> Checkpointer::Request(const std::string& job) {
-  JobRegistry::Turn turn(registry_);
-  ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
+  JobRegistry::Transaction transaction(registry_);
+  ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(job));
   auto request = entry->job.RequestCheckpoint(registry_->Now());
-  turn.Perform(*entry);
+  transaction.Commit(*entry);
   return request;
 }
 
@@ -260,12 +260,12 @@ void Checkpointer::SaveRunningJobs(absl::Duration timeout) {
   const absl::Duration end = SteadyNow() + timeout;
   std::vector<std::pair<std::string, Job::CheckpointRequest>> asked;
   {
-    JobRegistry::Turn turn(registry_);
-    for (JobRegistry::Entry* const entry : turn.Active()) {
+    JobRegistry::Transaction transaction(registry_);
+    for (JobRegistry::Entry* const entry : transaction.Active()) {
       const auto request = entry->job.RequestCheckpoint(registry_->Now());
       if (!request.ok()) continue;  // the job does not run, so its shards do not change
       asked.emplace_back(entry->job.record().name(), *request);
-      turn.Perform(*entry);
+      transaction.Commit(*entry);
     }
   }
   for (const auto& [name, request] : asked) {
@@ -287,22 +287,22 @@ absl::StatusOr<std::optional<v1::Checkpoint>> Checkpointer::Await(
     const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
   std::string newest_name;
   {
-    JobRegistry::Turn turn(registry_);
+    JobRegistry::Transaction transaction(registry_);
     auto newest = [](const v1::Job& record) -> int64_t {
       const auto reference = ParseCheckpointRef(record.checkpoint());
       return reference ? reference->step.value_or(-1) : -1;
     };
     auto settled = [&]() {
-      const auto entry = turn.Find(job);
+      const auto entry = transaction.Find(job);
       if (!entry.ok()) return true;
       const v1::Job& record = *(*entry)->published;
       const bool runs = record.state() == v1::RUNNING || (*entry)->job.state() == v1::RUNNING;
       return !runs || newest(record) >= request.step ||
              !(*entry)->job.OutcomeOf(request.request).ok();
     };
-    turn.AwaitFor(absl::Condition(&settled), timeout);
+    transaction.AwaitFor(absl::Condition(&settled), timeout);
     if (!settled()) return std::nullopt;
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(job));
     const v1::Job& record = *entry->published;
     if (newest(record) < request.step) {
       const absl::Status why = entry->job.OutcomeOf(request.request);
@@ -329,8 +329,8 @@ absl::StatusOr<std::optional<ShardUpload>> Checkpointer::BeginShard(
     Delivery delivery) {
   std::shared_ptr<CheckpointRound> round;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(header.job()));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(header.job()));
     const Job& job = entry->job;
     if (HasCommitted(*entry, header.generation(), header.step())) return std::nullopt;
     RETURN_IF_ERROR(job.AdmitShard(header));
@@ -340,7 +340,7 @@ absl::StatusOr<std::optional<ShardUpload>> Checkpointer::BeginShard(
     if (delivery == Delivery::kDirect && !round->shared()) return DirectOff(job.record().name());
     if (round->shared() && !header.not_direct_because().empty()) {
       entry->job.ShardSent(header, registry_->Now());
-      turn.Perform(*entry);
+      transaction.Commit(*entry);
     }
     entry->rounds.BeginStream();
   }
@@ -380,8 +380,8 @@ absl::Status Checkpointer::EndShard(const ShardUpload& upload, absl::Status stre
     committing = last.ok() && *last;
     stream = committing ? Commit(round) : last.status();
   }
-  JobRegistry::Turn turn(registry_);
-  ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(round.plan().job()));
+  JobRegistry::Transaction transaction(registry_);
+  ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(round.plan().job()));
   entry->rounds.EndStream();
   if (committing) entry->rounds.EndCommit();
   // Another round of the same step may have committed first.
@@ -395,7 +395,7 @@ absl::Status Checkpointer::EndShard(const ShardUpload& upload, absl::Status stre
     stream = WithHint(stream, "the next ones are sent to the coordinator");
   }
   Abandon(*entry, KeyOf(round), stream);
-  turn.Perform(*entry);
+  transaction.Commit(*entry);
   return stream;
 }
 
@@ -456,8 +456,8 @@ void Checkpointer::Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key,
 absl::Status Checkpointer::Commit(CheckpointRound& round) {
   const std::string& job = round.plan().job();
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(job));
     entry->rounds.BeginCommit();  // EndShard() ends it
     if (!entry->rounds.IsOpen(round)) return CheckpointNotWanted(round);
   }
@@ -466,8 +466,8 @@ absl::Status Checkpointer::Commit(CheckpointRound& round) {
   ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, round.Commit());
   CommitQueue::Ticket stored;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(job));
     if (entry->job.active() && entry->job.record().generation() == round.plan().generation()) {
       entry->rounds.Commit(round.step());
     }
@@ -480,7 +480,7 @@ absl::Status Checkpointer::Commit(CheckpointRound& round) {
                                absl::ToDoubleSeconds(now - absl::UnixEpoch()));
     }
     entry->job.CheckpointCommitted(checkpoint, now);
-    stored = turn.Perform(*entry, {.checkpoint = checkpoint});
+    stored = transaction.Commit(*entry, {.checkpoint = checkpoint});
   }
   AwaitStored(job, stored);
   PruneAfter(round);
@@ -493,11 +493,11 @@ void Checkpointer::PruneAfter(const CheckpointRound& round) {
   std::vector<int64_t> needed;
   v1::CheckpointSpec spec = round.plan().spec().checkpoint();
   {
-    JobRegistry::Turn turn(registry_);
+    JobRegistry::Transaction transaction(registry_);
     absl::MutexLock lock(&mu_);
-    needed = NeededSteps(turn, job);
+    needed = NeededSteps(transaction, job);
     // UpdateJob may have changed the policy since the plan was made.
-    if (const auto entry = turn.Find(job); entry.ok()) {
+    if (const auto entry = transaction.Find(job); entry.ok()) {
       const v1::Job& record = (*entry)->job.record();
       spec = record.spec().checkpoint();
       // There may be newer checkpoints that could not be read and were skipped. They count as kept,
@@ -525,9 +525,9 @@ void Checkpointer::PruneAfter(const CheckpointRound& round) {
   if (pruned.steps.empty()) return;
   CommitQueue::Ticket stored = 0;
   {
-    JobRegistry::Turn turn(registry_);
-    if (const auto entry = turn.Find(job); entry.ok()) {
-      stored = turn.Perform(**entry, {.checkpoints_removed = std::move(pruned.steps)});
+    JobRegistry::Transaction transaction(registry_);
+    if (const auto entry = transaction.Find(job); entry.ok()) {
+      stored = transaction.Commit(**entry, {.checkpoints_removed = std::move(pruned.steps)});
     }
   }
   AwaitStored(job, stored);
@@ -570,8 +570,8 @@ absl::StatusOr<Checkpointer::RestoreSource> Checkpointer::FindRestore(
     const v1::ReadShardRequest& request, const std::optional<Identity>& certificate) {
   std::shared_ptr<const v1::JobPlan> plan;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.job()));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.job()));
     const Job& job = entry->job;
     if (!job.active() || job.record().generation() != request.generation()) {
       return WithReason(absl::FailedPreconditionError(absl::StrCat(

@@ -70,8 +70,8 @@ class Checkpointer {
   absl::StatusOr<Pinned> FindAndPin(const CheckpointRef& reference) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") while another job needs one of the
   // job's checkpoints. Called within the caller's transaction.
-  absl::Status CheckUnneeded(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckUnneeded(const JobRegistry::Transaction& transaction,
+                             const JobRegistry::Entry& entry) ABSL_LOCKS_EXCLUDED(mu_);
   // Asks a running job for a checkpoint. Pass the result to Await().
   absl::StatusOr<Job::CheckpointRequest> Request(const std::string& job);
   // Blocks for up to `timeout` until there is a checkpoint of at least the requested step. Returns
@@ -140,8 +140,8 @@ class Checkpointer {
   void AwaitStored(const std::string& job, CommitQueue::Ticket change);
 
   // Returns the steps of the job's checkpoints that other jobs need.
-  std::vector<int64_t> NeededSteps(const JobRegistry::Turn& turn, const std::string& job) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<int64_t> NeededSteps(const JobRegistry::Transaction& transaction,
+                                   const std::string& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   JobRegistry* const registry_;
   MetricSeries* const series_;

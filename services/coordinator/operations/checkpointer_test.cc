@@ -41,8 +41,8 @@ class CheckpointerTest : public RegistryFixture {
   }
 
   void Run() {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}};
     for (int i = 0; i < entry.job.record().spec().resources().ps(); ++i) {
       request.ps.push_back(Hello(absl::StrCat("p-", i)));
@@ -53,15 +53,15 @@ class CheckpointerTest : public RegistryFixture {
     const std::vector<v1::Hello> ps_of_plan = request.ps;
     const auto plan = MakePlan(std::move(request));
     entry.job.Schedule(plan, now_);
-    turn.Perform(entry, {.plan = plan});
+    transaction.Commit(entry, {.plan = plan});
     for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
-      for (const v1::Hello& ps : ps_of_plan) Report(turn, entry, ps.member(), state);
-      Report(turn, entry, "w-0", state);
+      for (const v1::Hello& ps : ps_of_plan) Report(transaction, entry, ps.member(), state);
+      Report(transaction, entry, "w-0", state);
     }
     EXPECT_EQ(entry.job.state(), v1::RUNNING);
   }
-  void Report(JobRegistry::Turn& turn, JobRegistry::Entry& entry, const std::string& member,
-              v1::MemberJobState state, int64_t step = 0) {
+  void Report(JobRegistry::Transaction& transaction, JobRegistry::Entry& entry,
+              const std::string& member, v1::MemberJobState state, int64_t step = 0) {
     v1::JobReport report;
     report.set_job(JobIdOf(entry.job.record().name()));
     report.set_generation(entry.job.record().generation());
@@ -70,7 +70,7 @@ class CheckpointerTest : public RegistryFixture {
     report.set_oldest_version(step);
     report.mutable_dataset()->set_samples(64);
     entry.job.Report(member, &report, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   std::string id() { return JobIdOf(View(number_).name()); }
 
@@ -82,12 +82,12 @@ class CheckpointerTest : public RegistryFixture {
     return header;
   }
   void KeepLast(int checkpoints) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     v1::JobSpec spec = entry.job.record().spec();
     spec.mutable_checkpoint()->set_keep_last(checkpoints);
     entry.job.Update(spec, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   absl::Status Save(int64_t step) {
     ASSIGN_OR_RETURN(auto upload, checkpointer_.BeginShard(Header(step)));
@@ -143,20 +143,20 @@ TEST_F(CheckpointerTest, CommittingLastsFromTheLastShardUntilTheStoreHasIt) {
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   const absl::Status written = (*upload)->Write(Values(2));
   {
-    JobRegistry::Turn turn(registry_.get());
-    EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
+    JobRegistry::Transaction transaction(registry_.get());
+    EXPECT_FALSE(transaction.FindNumber(number_)->rounds.committing());
   }
   std::thread ends([&] { EXPECT_TRUE(checkpointer_.EndShard(**upload, written).ok()); });
   {
-    JobRegistry::Turn turn(registry_.get());
-    auto commits = [&] { return turn.FindNumber(number_)->rounds.committing(); };
-    turn.AwaitFor(absl::Condition(&commits), absl::Seconds(30));
+    JobRegistry::Transaction transaction(registry_.get());
+    auto commits = [&] { return transaction.FindNumber(number_)->rounds.committing(); };
+    transaction.AwaitFor(absl::Condition(&commits), absl::Seconds(30));
     EXPECT_TRUE(commits());
   }
   go.Notify();
   ends.join();
-  JobRegistry::Turn turn(registry_.get());
-  EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
+  JobRegistry::Transaction transaction(registry_.get());
+  EXPECT_FALSE(transaction.FindNumber(number_)->rounds.committing());
 }
 
 TEST_F(CheckpointerTest, ASkippedNewerCheckpointDoesNotReplaceTheLastOne) {
@@ -190,8 +190,8 @@ TEST_F(ReplicatedCheckpointTest, AReplicaMayWriteTheShardOfALostPsOfAHaltedJob) 
   EXPECT_TRUE(checkpointer_.BeginShard(header, gone).ok()) << "it runs, and it is its own";
   EXPECT_TRUE(absl::IsPermissionDenied(checkpointer_.BeginShard(header, replica).status()));
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     for (const char* member : {"p-1", "w-0"}) entry.job.MemberLost(member, "gone", now_);
     v1::JobReport halted;
     halted.set_job(JobIdOf(entry.job.record().name()));
@@ -275,8 +275,8 @@ TEST_F(CheckpointerTest, DoesNotPruneWhatASubmissionPins) {
   {
     const auto held = checkpointer_.FindAndPin({.job = id(), .step = 2});
     ASSERT_TRUE(held.ok()) << held.status();
-    JobRegistry::Turn turn(registry_.get());
-    EXPECT_EQ(ReasonOf(checkpointer_.CheckUnneeded(turn, *turn.FindNumber(number_))),
+    JobRegistry::Transaction transaction(registry_.get());
+    EXPECT_EQ(ReasonOf(checkpointer_.CheckUnneeded(transaction, *transaction.FindNumber(number_))),
               "CHECKPOINT_NEEDED");
   }
   {
@@ -287,8 +287,8 @@ TEST_F(CheckpointerTest, DoesNotPruneWhatASubmissionPins) {
   }
   ASSERT_TRUE(Save(6).ok());
   EXPECT_THAT(Steps(), ElementsAre(6)) << "no submission pins it any more";
-  JobRegistry::Turn turn(registry_.get());
-  EXPECT_TRUE(checkpointer_.CheckUnneeded(turn, *turn.FindNumber(number_)).ok());
+  JobRegistry::Transaction transaction(registry_.get());
+  EXPECT_TRUE(checkpointer_.CheckUnneeded(transaction, *transaction.FindNumber(number_)).ok());
 }
 
 TEST_F(CheckpointerTest, ABrokenStreamCanBeRepeatedButAFailedDiskEndsTheRound) {
@@ -334,14 +334,14 @@ TEST_F(CheckpointerTest, CountsFailedCheckpointsByReason) {
   fail(8, absl::InternalError("no reason"));
   fail(10, absl::InvalidArgumentError("of the stream, which may be sent again"));
   {
-    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Transaction transaction(registry_.get());
     v1::JobReport report;
-    report.set_generation(turn.FindNumber(number_)->job.record().generation());
+    report.set_generation(transaction.FindNumber(number_)->job.record().generation());
     v1::SnapshotReport& snapshot = *report.add_snapshots();
     snapshot.set_step(10);
     snapshot.set_outcome(v1::SNAPSHOT_FAILED);
-    checkpointer_.TakeFailures(*turn.FindNumber(number_), "p-0", report);
-    turn.Perform(*turn.FindNumber(number_));
+    checkpointer_.TakeFailures(*transaction.FindNumber(number_), "p-0", report);
+    transaction.Commit(*transaction.FindNumber(number_));
   }
   EXPECT_THAT(metrics_.Render(), AllOf(count("STORAGE_FULL", 1), count("STORAGE_FAILED", 0),
                                        count("DIRECT_MISMATCH", 0), count("SNAPSHOT_FAILED", 1),
@@ -354,15 +354,15 @@ TEST_F(CheckpointerTest, CountsFailedCheckpointsByReason) {
 // Shards that hold non-finite values do this.
 TEST_F(CheckpointerTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
   const auto give_up = [&](int64_t step) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     v1::JobReport report;
     report.set_generation(entry.job.record().generation());
     v1::SnapshotReport& snapshot = *report.add_snapshots();
     snapshot.set_step(step);
     snapshot.set_outcome(v1::SNAPSHOT_FAILED);
     checkpointer_.TakeFailures(entry, "p-0", report);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   };
   const auto count = [&](int times) {
     return HasSubstr(absl::StrCat("muster_job_checkpoint_failures_total{job=\"", id(),
@@ -387,8 +387,8 @@ TEST_F(CheckpointerTest, EndsARoundThatAShardHasPassed) {
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   CheckpointRound& round = *(*upload)->round();
   const auto is_open_after = [&](int shard, int64_t step) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     v1::JobReport report;
     report.set_generation(entry.job.record().generation());
     v1::SnapshotReport& snapshot = *report.add_snapshots();
@@ -397,7 +397,7 @@ TEST_F(CheckpointerTest, EndsARoundThatAShardHasPassed) {
     snapshot.set_outcome(v1::SNAPSHOT_TAKEN);
     checkpointer_.TakeFailures(entry, "p-0", report);
     const bool is_open = entry.rounds.IsOpen(round);
-    turn.Perform(entry);
+    transaction.Commit(entry);
     return is_open;
   };
   EXPECT_TRUE(is_open_after(0, 2)) << "it may come yet";
@@ -418,8 +418,8 @@ TEST_F(CheckpointerTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
       checkpointer_.BeginShard(Header(4));  // stands for another shard, which was not delayed
   ASSERT_TRUE(next.ok() && next->has_value()) << next.status();
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     v1::JobReport report;
     report.set_generation(entry.job.record().generation());
     v1::SnapshotReport& snapshot = *report.add_snapshots();
@@ -428,7 +428,7 @@ TEST_F(CheckpointerTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
     snapshot.set_message("passed over");
     checkpointer_.TakeFailures(entry, "p-0", report);
     EXPECT_TRUE(entry.rounds.IsOpen(*(*upload)->round()));
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   const auto outcome = (*next)->round()->AwaitOutcome(absl::Seconds(30));
   ASSERT_TRUE(outcome.has_value());
@@ -447,14 +447,14 @@ TEST_F(CheckpointerTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
   auto periodic = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(periodic.ok() && periodic->has_value()) << periodic.status();
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     entry.job.MemberLost("w-0", "gone", now_);
-    Report(turn, entry, "p-0", v1::MEMBER_HALTED, /*step=*/3);
+    Report(transaction, entry, "p-0", v1::MEMBER_HALTED, /*step=*/3);
     EXPECT_FALSE(entry.rounds.IsOpen(*(*periodic)->round())) << "its shards have stopped";
     entry.job.Wait(Job::kWaitsForMembers, "needs one", now_);
     entry.job.MemberLeaves("p-0", now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   EXPECT_EQ(ReasonOf(checkpointer_.BeginShard(Header(4)).status()), "JOB_NOT_RUNNING");
   v1::WriteShardHeader header = Header(3);
@@ -462,20 +462,20 @@ TEST_F(CheckpointerTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
   auto upload = checkpointer_.BeginShard(header);
   ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     v1::JobSpec spec = entry.job.record().spec();
     spec.set_priority(7);
     entry.job.Update(spec, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
     EXPECT_TRUE(entry.job.KeepsShards());
   }
   ASSERT_TRUE(checkpointer_.EndShard(**upload, (*upload)->Write(Values(3))).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(3));
   EXPECT_EQ(View(number_).state(), v1::RECOVERING);
-  JobRegistry::Turn turn(registry_.get());
-  EXPECT_FALSE(turn.FindNumber(number_)->job.KeepsShards());
+  JobRegistry::Transaction transaction(registry_.get());
+  EXPECT_FALSE(transaction.FindNumber(number_)->job.KeepsShards());
 }
 
 TEST_F(CheckpointerTest, ShardsOfAnotherGenerationAreRefused) {
@@ -500,10 +500,10 @@ TEST_F(CheckpointerTest, AwaitReturnsTheCheckpointOrTheEndOfTheJob) {
   std::thread waiting(
       [&] { outcome = checkpointer_.Await(id(), *asked, absl::InfiniteDuration()).status(); });
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     ASSERT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   waiting.join();
   EXPECT_TRUE(absl::IsAborted(outcome)) << outcome;
@@ -525,10 +525,10 @@ TEST_F(CheckpointerTest, TheLastCheckpointIsNotASkippedOne) {
   for (const int64_t step : {2, 4}) ASSERT_TRUE(Save(step).ok());
   EXPECT_EQ(checkpointer_.Find({.job = id()})->step(), 4);
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     entry.job.CheckpointUnreadable(4, "too many levels", /*sound_step=*/2, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   registry_->changes().AwaitAll();
   EXPECT_EQ(checkpointer_.Find({.job = id()})->step(), 2);
@@ -654,10 +654,10 @@ TEST_F(DirectCheckpointTest, APsThatDiesMidwayLeavesThePreviousCheckpoint) {
   EXPECT_TRUE(absl::IsCancelled(checkpointer_.EndShard(**upload, absl::CancelledError("gone"))));
   EXPECT_THAT(Steps(), ElementsAre(2));
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number_);
     ASSERT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   registry_->changes().AwaitAll();
   upload->reset();

@@ -46,9 +46,9 @@ std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
     bool gives_checkpoints_up;
   };
   const Retention& retention = options_.retention;
-  JobRegistry::Turn turn(options_.registry);
+  JobRegistry::Transaction transaction(options_.registry);
   std::vector<Ended> ended;
-  for (const auto& [number, entry] : turn.jobs()) {
+  for (const auto& [number, entry] : transaction.jobs()) {
     const v1::Job& record = *entry->published;
     // A checkpoint that is being committed may be the job's only one.
     if (!IsTerminal(record.state()) || entry->rounds.committing()) continue;

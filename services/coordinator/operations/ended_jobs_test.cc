@@ -35,28 +35,28 @@ class EndedJobsTest : public RegistryFixture {
   // Adds a job that ends now.
   uint64_t AddEnded(const v1::JobSpec& policy = v1::JobSpec()) {
     const uint64_t number = AddJob(/*graph=*/nullptr, policy);
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
     return number;
   }
   void CommitCheckpoint(uint64_t number) {
     v1::Checkpoint checkpoint;
     checkpoint.set_step(4);
     checkpoint.set_name(View(number).name() + "/checkpoints/4");
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     entry.job.CheckpointCommitted(checkpoint, now_);
-    turn.Perform(entry, {.checkpoint = checkpoint});
+    transaction.Commit(entry, {.checkpoint = checkpoint});
   }
   // Sweeps. Returns the numbers of the remaining jobs.
   std::vector<uint64_t> Sweep(const EndedJobs::Retention& retention) {
     registry_->changes().AwaitAll();
     EndedJobs({.registry = registry_.get(), .users = &users_, .retention = retention}).Sweep();
-    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Transaction transaction(registry_.get());
     std::vector<uint64_t> numbers;
-    for (const auto& [number, entry] : turn.jobs()) numbers.push_back(number);
+    for (const auto& [number, entry] : transaction.jobs()) numbers.push_back(number);
     return numbers;
   }
 
@@ -147,8 +147,8 @@ TEST_F(EndedJobsTest, DeletesAJobWithACheckpointOnlyIfTheOperatorAllowsIt) {
 TEST_F(EndedJobsTest, KeepsAJobWhoseCheckpointIsBeingCommitted) {
   const uint64_t job = AddEnded();
   const auto change = [&](void (CheckpointRounds::*what)()) {
-    JobRegistry::Turn turn(registry_.get());
-    (turn.FindNumber(job)->rounds.*what)();
+    JobRegistry::Transaction transaction(registry_.get());
+    (transaction.FindNumber(job)->rounds.*what)();
   };
   change(&CheckpointRounds::BeginCommit);
   now_ += absl::Hours(2);
@@ -174,10 +174,10 @@ TEST_F(EndedJobsTest, AFailedDeletionDoesNotStopTheOthers) {
 TEST_F(EndedJobsTest, KeepsADamagedJobForInspection) {
   const uint64_t job = AddJob();
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job);
     entry.job.Fail("JOB_DAMAGED", "its plan does not parse", now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   now_ += absl::Hours(1);
 

@@ -108,18 +108,18 @@ std::optional<v1::WatchJobsResponse> JobQueries::Next(AllJobs& jobs) {
         watches_->TakeChanged(*jobs.watch_, is_full ? kWholeJobsMax : limits::kWatchedJobsMax);
     if (changed.empty()) return std::nullopt;
   }
-  JobRegistry::Turn turn(registry_);
+  JobRegistry::Transaction transaction(registry_);
   auto matches = [&](const JobRegistry::Entry& entry) {
     return jobs.filter_.Matches(*entry.published);
   };
   int64_t bytes = 0;
   auto tell = [&](uint64_t number, const JobRegistry::Entry& entry) {
-    v1::Job& job = *response.add_jobs() = turn.View(entry, jobs.view_);
+    v1::Job& job = *response.add_jobs() = transaction.View(entry, jobs.view_);
     bytes += static_cast<int64_t>(job.ByteSizeLong());
     jobs.told_[number] = entry.published->name();
   };
   if (!jobs.complete_told_) {
-    const auto& all = turn.jobs();
+    const auto& all = transaction.jobs();
     auto it = all.lower_bound(jobs.listed_before_);
     while (it != all.begin() && response.jobs_size() < limits::kWatchedJobsMax &&
            bytes < kWatchedBytesMax) {
@@ -132,7 +132,7 @@ std::optional<v1::WatchJobsResponse> JobQueries::Next(AllJobs& jobs) {
     return response;
   }
   for (const uint64_t number : changed) {
-    const JobRegistry::Entry* const entry = turn.FindNumber(number);
+    const JobRegistry::Entry* const entry = transaction.FindNumber(number);
     if (entry != nullptr && matches(*entry)) {
       tell(number, *entry);
     } else if (const auto told = jobs.told_.find(number); told != jobs.told_.end()) {
@@ -161,18 +161,18 @@ absl::StatusOr<v1::ListEventsResponse> JobQueries::ListEvents(
                             : std::min(request.page_size(), limits::kPageSizeMax);
   std::vector<EventSource> sources;
   {
-    JobRegistry::Turn turn(registry_);
+    JobRegistry::Transaction transaction(registry_);
     auto add = [&](const JobRegistry::Entry& entry) {
       const v1::Job& record = *entry.published;
       sources.push_back({record.number(), JobIdOf(record.name()), record.revision()});
     };
     if (one_job) {
-      ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.parent()));
+      ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.parent()));
       add(*entry);
     } else {
       // Every job has an event, so a page needs at most as many jobs as events.
-      for (auto it = turn.jobs().rbegin();
-           it != turn.jobs().rend() && std::ssize(sources) <= page_size; ++it) {
+      for (auto it = transaction.jobs().rbegin();
+           it != transaction.jobs().rend() && std::ssize(sources) <= page_size; ++it) {
         if (it->first <= cursor->job) add(*it->second);
       }
     }
@@ -211,8 +211,8 @@ absl::StatusOr<v1::ReadJobMetricsResponse> JobQueries::ReadJobMetrics(
     const v1::ReadJobMetricsRequest& request) {
   std::string path;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.name()));
     path = registry_->folder().metrics_log(JobIdOf(entry->published->name()));
   }
   const int points = request.points() == 0 ? limits::kMetricPointsDefault : request.points();
@@ -245,8 +245,8 @@ absl::StatusOr<v1::ReadJobMetricsResponse> JobQueries::ReadJobMetrics(
 
 absl::StatusOr<v1::ReadJobTimingResponse> JobQueries::ReadJobTiming(
     const v1::ReadJobTimingRequest& request) {
-  JobRegistry::Turn turn(registry_);
-  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+  JobRegistry::Transaction transaction(registry_);
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.name()));
   v1::ReadJobTimingResponse response;
   response.set_batch_size(entry->published->spec().data().batch_size());
   for (v1::MemberTiming& timing : entry->job.Timing()) *response.add_members() = std::move(timing);
@@ -258,8 +258,8 @@ absl::StatusOr<v1::ReadJobLinksResponse> JobQueries::ReadJobLinks(
     const v1::ReadJobLinksRequest& request) {
   std::vector<std::shared_ptr<const v1::MemberLinks>> links;
   {
-    JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+    JobRegistry::Transaction transaction(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.name()));
     links = entry->job.Links();
   }
   v1::ReadJobLinksResponse response;

@@ -25,10 +25,10 @@ class JobQueriesTest : public RegistryFixture {
  protected:
   void Cancel(uint64_t number) {
     {
-      JobRegistry::Turn turn(registry_.get());
-      JobRegistry::Entry& entry = *turn.FindNumber(number);
+      JobRegistry::Transaction transaction(registry_.get());
+      JobRegistry::Entry& entry = *transaction.FindNumber(number);
       ASSERT_TRUE(entry.job.Cancel(now_).ok());
-      turn.Perform(entry);
+      transaction.Commit(entry);
     }
     registry_->Settle();
   }

@@ -65,40 +65,40 @@ absl::StatusOr<std::shared_ptr<Attachment>> Membership::Attach(const v1::MemberR
   const Newest newest(report);
   std::shared_ptr<Attachment> attachment;
   {
-    JobRegistry::Turn turn(&registry());
+    JobRegistry::Transaction transaction(&registry());
     ASSIGN_OR_RETURN(Fleet::Arrival arrival,
                      options_.fleet->Attach(hello, std::move(waker), registry().Now()));
     attachment = std::move(arrival.attachment);
-    turn.DispatchLater();
-    if (arrival.displaced != nullptr) turn.WakeLater(arrival.displaced->waker());
+    transaction.DispatchLater();
+    if (arrival.displaced != nullptr) transaction.WakeLater(arrival.displaced->waker());
     if (arrival.is_first) {
-      turn.Seat({.member = hello.member(), .ordinal = arrival.ordinal});
+      transaction.Seat({.member = hello.member(), .ordinal = arrival.ordinal});
     }
     if (arrival.replaces_member) {
-      LoseMember(turn, hello.member(), "a new process has taken its place");
+      LoseMember(transaction, hello.member(), "a new process has taken its place");
     } else if (arrival.is_newcomer) {
-      for (JobRegistry::Entry* entry : turn.Active()) {
+      for (JobRegistry::Entry* entry : transaction.Active()) {
         entry->job.MemberLost(hello.member(),
                               "it ended while there was no coordinator, and a new process has "
                               "taken its place",
                               registry().Now());
-        turn.Perform(*entry);
+        transaction.Commit(*entry);
       }
     }
     const LogScope scope({.member = hello.member()});
     LOG(INFO) << hello.member() << " attached (" << v1::Role_Name(hello.role()) << ", "
               << Printable(hello.host()) << ", pid " << hello.pid() << ")";
-    for (JobRegistry::Entry* entry : turn.Active()) {
+    for (JobRegistry::Entry* entry : transaction.Active()) {
       if (arrival.is_first) entry->job.Replaced(hello.member());
       entry->job.Reattached(hello.member());
     }
     RETURN_IF_ERROR(options_.fleet->Renew(*attachment, newest.jobs(), registry().Now()));
-    TakeReport(turn, hello.member(), newest);
+    TakeReport(transaction, hello.member(), newest);
     if (report.leaving()) {
-      LetLeave(turn, hello.member());
+      LetLeave(transaction, hello.member());
     } else if (arrival.is_leaving) {
       // It may have missed the first directive, because its stream broke.
-      turn.SendLater(hello.member(), LeaveDirective());
+      transaction.SendLater(hello.member(), LeaveDirective());
     }
   }
   return attachment;
@@ -115,27 +115,27 @@ absl::Status Membership::Report(const Attachment& attachment, const v1::MemberRe
     LOG_EVERY_N(WARNING, 1000) << "the store's disk is slow or full: reports only renew leases";
     return absl::OkStatus();
   }
-  JobRegistry::Turn turn(&registry());
+  JobRegistry::Transaction transaction(&registry());
   // The member may have been lost or replaced since its lease was renewed. Its jobs know that
   // already, and the report of the old process would be taken for the new one's.
   RETURN_IF_ERROR(attachment.closed());
-  TakeReport(turn, attachment.member(), newest);
-  if (report.leaving()) LetLeave(turn, attachment.member());
+  TakeReport(transaction, attachment.member(), newest);
+  if (report.leaving()) LetLeave(transaction, attachment.member());
   return absl::OkStatus();
 }
 
 // Repeated with every report until the member is gone.
-void Membership::LetLeave(JobRegistry::Turn& turn, const std::string& member) {
+void Membership::LetLeave(JobRegistry::Transaction& transaction, const std::string& member) {
   options_.fleet->SetLeaving(member);
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : transaction.Active()) {
     entry->job.MemberLeaves(member, registry().Now());
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
   }
 }
 
 absl::Status Membership::Drain(const std::string& member) {
   {
-    JobRegistry::Turn turn(&registry());
+    JobRegistry::Transaction transaction(&registry());
     if (!options_.fleet->SetLeaving(member)) {
       return WithReason(absl::NotFoundError(absl::StrCat("no member '", member,
                                                          "' is attached; muster members "
@@ -144,47 +144,48 @@ absl::Status Membership::Drain(const std::string& member) {
     }
     const LogScope scope({.member = member});
     LOG(INFO) << member << " is drained";
-    turn.SendLater(member, LeaveDirective());
-    LetLeave(turn, member);
+    transaction.SendLater(member, LeaveDirective());
+    LetLeave(transaction, member);
   }
   return absl::OkStatus();
 }
 
-void Membership::TakeReport(JobRegistry::Turn& turn, const std::string& member,
+void Membership::TakeReport(JobRegistry::Transaction& transaction, const std::string& member,
                             const Newest& newest) {
   const absl::Time now = registry().Now();
   for (const auto& [id, job] : newest.by_job) {
-    if (auto entry = turn.Find(id); entry.ok()) {
+    if (auto entry = transaction.Find(id); entry.ok()) {
       (*entry)->job.Report(member, job, now);
       options_.checkpoints->TakeFailures(**entry, member, *job);
-      turn.Perform(**entry);
+      transaction.Commit(**entry);
     } else {
-      turn.SendLater(member, ForgetDirective(*job));
+      transaction.SendLater(member, ForgetDirective(*job));
     }
   }
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : transaction.Active()) {
     const bool expected = entry->job.Uses(member) || entry->job.warm_up().Has(member);
     const bool silent = expected && !newest.by_job.contains(JobIdOf(entry->job.record().name()));
     if (!silent) continue;
     // The member no longer serves a job that it does not report.
     entry->job.Report(member, nullptr, now);
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
   }
 }
 
-void Membership::LoseMember(JobRegistry::Turn& turn, const std::string& member,
+void Membership::LoseMember(JobRegistry::Transaction& transaction, const std::string& member,
                             const std::string& why) {
   const LogScope scope({.member = member});
   LOG(WARNING) << member << " lost: " << why;
   options_.metrics->ForgetMember(member);
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : transaction.Active()) {
     entry->job.MemberLost(member, why, registry().Now());
-    turn.Perform(*entry);
+    transaction.Commit(*entry);
   }
 }
 
-bool Membership::IsUsed(const JobRegistry::Turn& turn, const std::string& member) const {
-  return std::ranges::any_of(turn.Active(), [&member](const JobRegistry::Entry* entry) {
+bool Membership::IsUsed(const JobRegistry::Transaction& transaction,
+                        const std::string& member) const {
+  return std::ranges::any_of(transaction.Active(), [&member](const JobRegistry::Entry* entry) {
     return entry->job.Uses(member);
   });
 }
@@ -192,15 +193,15 @@ bool Membership::IsUsed(const JobRegistry::Turn& turn, const std::string& member
 void Membership::Detach(const Attachment& attachment, Fleet::Departure departure) {
   const std::string& member = attachment.member();
   const LogScope scope({.member = member});
-  JobRegistry::Turn turn(&registry());
+  JobRegistry::Transaction transaction(&registry());
   switch (options_.fleet->Detach(attachment, departure)) {
     case Fleet::Loss::kMember:
-      return LoseMember(turn, member, "it left the fleet");
+      return LoseMember(transaction, member, "it left the fleet");
     case Fleet::Loss::kStream:
       LOG(WARNING) << member << ": stream broken";
-      for (JobRegistry::Entry* entry : turn.Active()) {
+      for (JobRegistry::Entry* entry : transaction.Active()) {
         entry->job.StreamBroken(member, registry().Now());
-        turn.Perform(*entry);
+        transaction.Commit(*entry);
       }
       return;
     case Fleet::Loss::kNothing:
@@ -209,12 +210,12 @@ void Membership::Detach(const Attachment& attachment, Fleet::Departure departure
 }
 
 void Membership::ExpireLeases() {
-  JobRegistry::Turn turn(&registry());
+  JobRegistry::Transaction transaction(&registry());
   for (Fleet::Expiry& expiry : options_.fleet->TakeExpired(registry().Now())) {
-    if (expiry.attachment != nullptr) turn.WakeLater(expiry.attachment->waker());
+    if (expiry.attachment != nullptr) transaction.WakeLater(expiry.attachment->waker());
     options_.metrics->lease_expiries.Increment();
-    if (IsUsed(turn, expiry.member)) options_.metrics->LossDetected(expiry.silence);
-    LoseMember(turn, expiry.member, expiry.why);
+    if (IsUsed(transaction, expiry.member)) options_.metrics->LossDetected(expiry.silence);
+    LoseMember(transaction, expiry.member, expiry.why);
   }
 }
 

@@ -51,11 +51,13 @@ class Membership {
  private:
   struct Newest;
   // Applies a report to the jobs that it names, and to the member's other jobs.
-  void TakeReport(JobRegistry::Turn& turn, const std::string& member, const Newest& newest);
-  void LetLeave(JobRegistry::Turn& turn, const std::string& member);
-  void LoseMember(JobRegistry::Turn& turn, const std::string& member, const std::string& why);
+  void TakeReport(JobRegistry::Transaction& transaction, const std::string& member,
+                  const Newest& newest);
+  void LetLeave(JobRegistry::Transaction& transaction, const std::string& member);
+  void LoseMember(JobRegistry::Transaction& transaction, const std::string& member,
+                  const std::string& why);
   // Returns true if a job uses the member.
-  bool IsUsed(const JobRegistry::Turn& turn, const std::string& member) const;
+  bool IsUsed(const JobRegistry::Transaction& transaction, const std::string& member) const;
   JobRegistry& registry() const { return *options_.registry; }
 
   const Options options_;

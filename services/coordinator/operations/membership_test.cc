@@ -127,8 +127,8 @@ TEST_F(MembershipTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
   v1::Hello hello = Hello("w-1");
   const auto first = Attach(hello);
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     auto plan = std::make_shared<v1::JobPlan>();
     plan->set_generation(1);
     entry.job.Schedule(plan, now_);
@@ -139,11 +139,11 @@ TEST_F(MembershipTest, ANewProcessIsNotExcludedForItsPredecessorsFailure) {
     report.set_state(v1::MEMBER_FAILED);
     report.set_rehearsal(warmed_up.rehearsal());
     entry.job.Report("w-1", &report, now_);
-    turn.Perform(entry, {.plan = std::move(plan)});
+    transaction.Commit(entry, {.plan = std::move(plan)});
   }
   const auto refuses = [&] {
-    JobRegistry::Turn turn(registry_.get());
-    return turn.FindNumber(number)->job.warm_up().WhyRefused("w-1") != nullptr;
+    JobRegistry::Transaction transaction(registry_.get());
+    return transaction.FindNumber(number)->job.warm_up().WhyRefused("w-1") != nullptr;
   };
   EXPECT_TRUE(refuses());
   hello.set_ordinal(fleet_->members().at("w-1").ordinal);

@@ -71,9 +71,9 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
 // Number of waiting jobs that keep their built model in memory, up to a megabyte each.
 constexpr int64_t kGraphsHeldMax = 128;
 
-absl::StatusOr<int64_t> CountQueued(const JobRegistry::Turn& turn) {
+absl::StatusOr<int64_t> CountQueued(const JobRegistry::Transaction& transaction) {
   const int64_t queued = std::ranges::count_if(
-      turn.jobs(), [](const auto& job) { return job.second->job.state() == v1::QUEUED; });
+      transaction.jobs(), [](const auto& job) { return job.second->job.state() == v1::QUEUED; });
   if (queued < limits::kJobsQueuedMax) return queued;
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                         queued, " jobs are queued already (the limit): cancel some or wait")),
@@ -112,8 +112,8 @@ void UserOperations::RemoveOrphans() {
   std::vector<std::string> used;
   absl::flat_hash_set<std::string> known;
   {
-    JobRegistry::Turn turn(&registry());
-    for (const auto& [number, entry] : turn.jobs()) {
+    JobRegistry::Transaction transaction(&registry());
+    for (const auto& [number, entry] : transaction.jobs()) {
       used.push_back(entry->origin.restore);
       known.insert(JobIdOf(entry->published->name()));
     }
@@ -170,8 +170,8 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
 void UserOperations::TakeOverLeftOut(const JobOrigin& origin, v1::Job& record) {
   const auto reference = ParseCheckpointRef(origin.restore);
   if (!reference) return;
-  JobRegistry::Turn turn(&registry());
-  const auto source = turn.Find(reference->job);
+  JobRegistry::Transaction transaction(&registry());
+  const auto source = transaction.Find(reference->job);
   if (!source.ok()) return;
   const v1::Job& before = *(*source)->published;
   const auto& batches = before.recovery().left_out_batches();
@@ -227,8 +227,8 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
                                               CheckedSpec checked) {
   int64_t queued;
   {
-    JobRegistry::Turn turn(&registry());
-    ASSIGN_OR_RETURN(queued, CountQueued(turn));
+    JobRegistry::Transaction transaction(&registry());
+    ASSIGN_OR_RETURN(queued, CountQueued(transaction));
   }
   JobOrigin& origin = checked.origin;
   ASSIGN_OR_RETURN(record, registry().store().AddJob({.record = std::move(record),
@@ -239,8 +239,8 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
   if (origin.graph.nodes().empty() && queued >= kGraphsHeldMax) checked.graph.reset();
   origin.graph.Clear();
   {
-    JobRegistry::Turn turn(&registry());
-    turn.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
+    JobRegistry::Transaction transaction(&registry());
+    transaction.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
   }
   const LogScope scope({.job = JobIdOf(record.name())});
   LOG(INFO) << JobIdOf(record.name()) << " QUEUED SUBMITTED";
@@ -251,9 +251,9 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
 // ---------------------------------------------------------------- reading
 
 absl::StatusOr<v1::Job> UserOperations::GetJob(const std::string& name) {
-  JobRegistry::Turn turn(&registry());
-  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(name));
-  return turn.View(*entry);
+  JobRegistry::Transaction transaction(&registry());
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(name));
+  return transaction.View(*entry);
 }
 
 absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobsRequest& request) {
@@ -271,11 +271,11 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
   const int page_size = request.page_size() == 0
                             ? limits::kPageSizeDefault
                             : std::min(request.page_size(), limits::kPageSizeMax);
-  JobRegistry::Turn turn(&registry());
+  JobRegistry::Transaction transaction(&registry());
   v1::ListJobsResponse response;
   int64_t bytes = 0;
-  const auto newest = std::make_reverse_iterator(turn.jobs().lower_bound(before));
-  for (auto it = newest; it != turn.jobs().rend(); ++it) {
+  const auto newest = std::make_reverse_iterator(transaction.jobs().lower_bound(before));
+  for (auto it = newest; it != transaction.jobs().rend(); ++it) {
     const JobRegistry::Entry& entry = *it->second;
     if (!filter.Matches(*entry.published)) continue;
     if (response.jobs_size() == page_size || bytes >= kPageBytesMax) {
@@ -283,7 +283,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
       break;
     }
     v1::Job& job = *response.add_jobs();
-    job = turn.View(entry, request.view());
+    job = transaction.View(entry, request.view());
     bytes += static_cast<int64_t>(job.ByteSizeLong());
   }
   return response;
@@ -291,8 +291,8 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
 
 absl::StatusOr<std::shared_ptr<JobWatch>> UserOperations::WatchJob(
     const v1::WatchJobRequest& request, std::shared_ptr<StreamWaker> waker) {
-  JobRegistry::Turn turn(&registry());
-  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+  JobRegistry::Transaction transaction(&registry());
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, transaction.Find(request.name()));
   const v1::Job& record = *entry->published;
   return options_.watches->Add(record.number(), record.name(), request.revision(),
                                std::move(waker));
@@ -319,14 +319,14 @@ absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextO
   v1::Job& record = *answer.response.mutable_job();
   std::shared_ptr<const std::vector<v1::JobEvent>> news;
   {
-    JobRegistry::Turn turn(&registry());
-    const JobRegistry::Entry* const entry = turn.FindNumber(watch.number());
+    JobRegistry::Transaction transaction(&registry());
+    const JobRegistry::Entry* const entry = transaction.FindNumber(watch.number());
     if (entry == nullptr) {
       return WithReason(absl::NotFoundError(absl::StrCat(JobIdOf(watch.name()), " was deleted")),
                         "JOB_NOT_FOUND");
     }
     if (!due) return std::nullopt;
-    record = turn.View(*entry);
+    record = transaction.View(*entry);
     news = entry->news;
   }
   answer.last = IsTerminal(record.state());
@@ -352,10 +352,10 @@ absl::StatusOr<v1::Job> UserOperations::Change(const std::string& name,
   v1::Job changed;
   CommitQueue::Ticket stored;
   {
-    JobRegistry::Turn turn(&registry());
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
+    JobRegistry::Transaction transaction(&registry());
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(name));
     RETURN_IF_ERROR(change(entry->job));
-    stored = turn.Perform(*entry);
+    stored = transaction.Commit(*entry);
     changed = entry->job.record();
   }
   RETURN_IF_ERROR(registry().changes().Await(stored, limits::kChangeWaitMax));
@@ -413,8 +413,8 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
   v1::Job changed;
   CommitQueue::Ticket stored;
   {
-    JobRegistry::Turn turn(&registry());
-    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(request.name()));
+    JobRegistry::Transaction transaction(&registry());
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(request.name()));
     const v1::Job& record = entry->job.record();
     if (request.revision() != 0 && request.revision() != record.revision()) {
       return WithReason(
@@ -430,7 +430,7 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     // An update does not reset how long the job has waited.
     const absl::Time queued_since = entry->queued_since;
     entry->job.Update(spec, registry().Now());
-    stored = turn.Perform(*entry);
+    stored = transaction.Commit(*entry);
     entry->queued_since = queued_since;
     changed = entry->job.record();
   }
@@ -442,12 +442,12 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
   std::unique_ptr<JobRegistry::Entry> doomed;
   for (CommitQueue::Ticket settled = 0;;) {
     {
-      JobRegistry::Turn turn(&registry());
-      ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
+      JobRegistry::Transaction transaction(&registry());
+      ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, transaction.Find(name));
       if (!IsTerminal(entry->published->state())) return NotFinished(*entry->published);
-      RETURN_IF_ERROR(options_.checkpoints->CheckUnneeded(turn, *entry));
+      RETURN_IF_ERROR(options_.checkpoints->CheckUnneeded(transaction, *entry));
       if (entry->last_change == settled) {
-        doomed = turn.Take(*entry);
+        doomed = transaction.Take(*entry);
         break;
       }
       settled = entry->last_change;
@@ -459,8 +459,8 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
   const v1::Job& record = *doomed->published;
   const absl::Status deleted = Erase(*doomed);
   if (!deleted.ok()) {
-    JobRegistry::Turn turn(&registry());
-    turn.PutBack(std::move(doomed));
+    JobRegistry::Transaction transaction(&registry());
+    transaction.PutBack(std::move(doomed));
     return deleted;
   }
   const LogScope scope({.job = JobIdOf(record.name()), .generation = record.generation()});

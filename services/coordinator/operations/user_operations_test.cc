@@ -50,8 +50,8 @@ class UserOperationsTest : public RegistryFixture {
     record.set_state(v1::CANCELLED);
     const auto stored = store_->AddJob({.record = record, .origin = {.restore = path}});
     ASSERT_TRUE(stored.ok()) << stored.status();
-    JobRegistry::Turn turn(registry_.get());
-    turn.Add(*stored, {.restore = path}, /*graph=*/nullptr, /*plan=*/nullptr);
+    JobRegistry::Transaction transaction(registry_.get());
+    transaction.Add(*stored, {.restore = path}, /*graph=*/nullptr, /*plan=*/nullptr);
   }
   bool HasValues(const std::string& folder) const {
     return std::filesystem::exists(registry_->folder().models() + "/" + folder);
@@ -66,8 +66,8 @@ TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndKeptForThePlan) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
 
-  JobRegistry::Turn turn(registry_.get());
-  const JobRegistry::Entry* const entry = turn.FindNumber(job->number());
+  JobRegistry::Transaction transaction(registry_.get());
+  const JobRegistry::Entry* const entry = transaction.FindNumber(job->number());
   ASSERT_NE(entry, nullptr);
   ASSERT_NE(entry->graph, nullptr);
   EXPECT_EQ(entry->graph->parameters_size(), 2);
@@ -270,10 +270,10 @@ TEST_F(UserOperationsTest, ReadingReturnsStoredStateWithoutWaiting) {
   absl::Notification go;
   const auto slow = HoldQueue(job->number(), &go);
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job->number());
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job->number());
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
 
   EXPECT_NE(users_.GetJob("line-1")->state(), v1::CANCELLED);
@@ -313,15 +313,15 @@ TEST_F(UserOperationsTest, AWatcherGetsManyEventsInPagesAndTheNumberOfDroppedOne
   ASSERT_TRUE(job.ok()) << job.status();
   uint64_t newest;
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job->number());
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job->number());
     for (int i = 0; i < 600; ++i) {
       EXPECT_TRUE(entry.job.Suspend(now_).ok());
       EXPECT_TRUE(entry.job.Resume(nullptr, now_).ok());
     }
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
     newest = entry.job.record().revision();
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   registry_->changes().AwaitAll();
   v1::WatchJobRequest request;
@@ -477,12 +477,12 @@ TEST_F(UserOperationsTest, AFailedDeletionKeepsTheLastChange) {
   const auto slow = HoldQueue(other->number(), &go);
   uint64_t revision;
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job->number());
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(job->number());
     v1::JobSpec spec = entry.job.record().spec();
     spec.set_priority(7);
     entry.job.Update(spec, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
     revision = entry.job.record().revision();
   }
 

@@ -222,8 +222,8 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
           store().Commit({.record = &record, .events = absl::MakeConstSpan(&event, 1)}));
     }
   }
-  Turn turn(this);
-  turn.Add(record, std::move(stored.origin), /*graph=*/nullptr, /*plan=*/nullptr);
+  Transaction transaction(this);
+  transaction.Add(record, std::move(stored.origin), /*graph=*/nullptr, /*plan=*/nullptr);
   return absl::OkStatus();
 }
 
@@ -233,9 +233,9 @@ CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
                    : std::make_shared<const v1::Graph>(std::move(stored.origin.graph));
   stored.origin.graph.Clear();
 
-  Turn turn(this);
-  Entry& entry =
-      turn.Add(stored.record, std::move(stored.origin), std::move(graph), std::move(stored.plan));
+  Transaction transaction(this);
+  Entry& entry = transaction.Add(stored.record, std::move(stored.origin), std::move(graph),
+                                 std::move(stored.plan));
   if (found.metrics_log != nullptr) {
     entry.job.Restore(found.metrics_log->history());
   }
@@ -258,7 +258,7 @@ CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
   }
   for (const v1::Checkpoint& checkpoint : checkpoints.unknown) {
     entry.job.CheckpointCommitted(checkpoint, Now());
-    turn.Perform(entry, {.checkpoint = checkpoint});
+    transaction.Commit(entry, {.checkpoint = checkpoint});
   }
   return entry.last_change;
 }
@@ -294,11 +294,11 @@ void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
 }
 
 void JobRegistry::RecordsDurable(uint64_t number, const RecordsBefore& durable) {
-  Turn turn(this);
-  Entry* const entry = turn.FindNumber(number);
+  Transaction transaction(this);
+  Entry* const entry = transaction.FindNumber(number);
   if (entry == nullptr) return;
   entry->job.RecordsDurable(durable, Now());
-  turn.Perform(*entry);
+  transaction.Commit(*entry);
 }
 
 void JobRegistry::Settle() {
@@ -343,9 +343,11 @@ JobRegistry::Turned JobRegistry::LookAt(Entry& entry) {
 
 // ---------------------------------------------------------------- transactions
 
-JobRegistry::Turn::Turn(JobRegistry* registry) : registry_(registry) { registry_->mu_.Lock(); }
+JobRegistry::Transaction::Transaction(JobRegistry* registry) : registry_(registry) {
+  registry_->mu_.Lock();
+}
 
-JobRegistry::Turn::~Turn() {
+JobRegistry::Transaction::~Transaction() {
   registry_->mu_.Unlock();
   for (const auto& waker : to_wake_) waker->Wake();
   if (!recovered_.empty()) registry_->options_.watches->Wake(recovered_);
@@ -356,7 +358,7 @@ JobRegistry::Turn::~Turn() {
   }
 }
 
-std::string JobRegistry::Turn::JobsNamed(const std::string& name) const {
+std::string JobRegistry::Transaction::JobsNamed(const std::string& name) const {
   registry_->mu_.AssertHeld();
   std::vector<std::string> ids;
   int64_t more = 0;
@@ -374,7 +376,7 @@ std::string JobRegistry::Turn::JobsNamed(const std::string& name) const {
                       more > 0 ? absl::StrCat(" and ", more, " older") : "");
 }
 
-absl::StatusOr<JobRegistry::Entry*> JobRegistry::Turn::Find(const std::string& name) const {
+absl::StatusOr<JobRegistry::Entry*> JobRegistry::Transaction::Find(const std::string& name) const {
   registry_->mu_.AssertHeld();
   auto number = registry_->number_by_id_.find(JobIdOf(name));
   if (number == registry_->number_by_id_.end()) {
@@ -385,19 +387,19 @@ absl::StatusOr<JobRegistry::Entry*> JobRegistry::Turn::Find(const std::string& n
   return registry_->jobs_.at(number->second).get();
 }
 
-JobRegistry::Entry* JobRegistry::Turn::FindNumber(uint64_t number) const {
+JobRegistry::Entry* JobRegistry::Transaction::FindNumber(uint64_t number) const {
   registry_->mu_.AssertHeld();
   auto it = registry_->jobs_.find(number);
   return it == registry_->jobs_.end() ? nullptr : it->second.get();
 }
 
-const absl::btree_map<uint64_t, std::unique_ptr<JobRegistry::Entry>>& JobRegistry::Turn::jobs()
-    const {
+const absl::btree_map<uint64_t, std::unique_ptr<JobRegistry::Entry>>&
+JobRegistry::Transaction::jobs() const {
   registry_->mu_.AssertHeld();
   return registry_->jobs_;
 }
 
-std::vector<JobRegistry::Entry*> JobRegistry::Turn::Active() const {
+std::vector<JobRegistry::Entry*> JobRegistry::Transaction::Active() const {
   registry_->mu_.AssertHeld();
   std::vector<Entry*> jobs;
   for (const uint64_t number : registry_->active_)
@@ -405,9 +407,9 @@ std::vector<JobRegistry::Entry*> JobRegistry::Turn::Active() const {
   return jobs;
 }
 
-JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin origin,
-                                           std::shared_ptr<const v1::Graph> graph,
-                                           std::shared_ptr<const v1::JobPlan> plan) {
+JobRegistry::Entry& JobRegistry::Transaction::Add(const v1::Job& record, JobOrigin origin,
+                                                  std::shared_ptr<const v1::Graph> graph,
+                                                  std::shared_ptr<const v1::JobPlan> plan) {
   const absl::Time now = registry_->Now();
   auto entry = std::make_unique<Entry>(
       Entry{.job = Job(record, std::move(plan), registry_->store().term(), now),
@@ -421,7 +423,7 @@ JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin orig
   return added;
 }
 
-v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
+v1::Job JobRegistry::Transaction::View(const Entry& entry, v1::JobView wanted) const {
   registry_->mu_.AssertHeld();
   v1::Job view = wanted == v1::JOB_VIEW_BASIC ? BasicView(*entry.published) : *entry.published;
   *view.mutable_progress() = entry.job.record().progress();
@@ -440,7 +442,7 @@ v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
   return view;
 }
 
-std::unique_ptr<JobRegistry::Entry> JobRegistry::Turn::Take(Entry& entry) {
+std::unique_ptr<JobRegistry::Entry> JobRegistry::Transaction::Take(Entry& entry) {
   registry_->mu_.AssertHeld();
   const uint64_t number = entry.published->number();
   registry_->number_by_id_.erase(JobIdOf(entry.published->name()));
@@ -451,7 +453,7 @@ std::unique_ptr<JobRegistry::Entry> JobRegistry::Turn::Take(Entry& entry) {
   return taken;
 }
 
-void JobRegistry::Turn::PutBack(std::unique_ptr<Entry> entry) {
+void JobRegistry::Transaction::PutBack(std::unique_ptr<Entry> entry) {
   registry_->mu_.AssertHeld();
   const uint64_t number = entry->published->number();
   registry_->number_by_id_[JobIdOf(entry->published->name())] = number;
@@ -459,7 +461,7 @@ void JobRegistry::Turn::PutBack(std::unique_ptr<Entry> entry) {
   registry_->jobs_[number] = std::move(entry);
 }
 
-CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
+CommitQueue::Ticket JobRegistry::Transaction::Commit(Entry& entry, Extra extra) {
   registry_->mu_.AssertHeld();
   const v1::Job& record = entry.job.record();
   const Turned turned = registry_->LookAt(entry);
@@ -513,11 +515,11 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   return entry.last_change = registry_->changes_.Push(std::move(change));
 }
 
-void JobRegistry::Turn::Seat(Store::Seat seat) {
+void JobRegistry::Transaction::Seat(Store::Seat seat) {
   registry_->changes_.Push({.seat = std::move(seat)});
 }
 
-void JobRegistry::Turn::AwaitFor(const absl::Condition& condition, absl::Duration timeout) {
+void JobRegistry::Transaction::AwaitFor(const absl::Condition& condition, absl::Duration timeout) {
   registry_->mu_.AssertHeld();
   muster::AwaitFor(&registry_->mu_, condition, timeout);
 }

@@ -87,7 +87,7 @@ class JobRegistry {
     // Returns the id under which the metrics know the job, or nullopt if it has no members.
     std::optional<std::string> ActiveId() const;
   };
-  class Turn;
+  class Transaction;
 
   const StateFolder& folder() const { return options_.folder; }
   Store& store() const { return *options_.store; }
@@ -145,13 +145,13 @@ class JobRegistry {
 
 // A transaction on the jobs: reads or changes them. Holds the registry's mutex during its life.
 // Entries must not be used after it. Must not be nested. Not thread-safe.
-class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
+class ABSL_SCOPED_LOCKABLE JobRegistry::Transaction {
  public:
-  explicit Turn(JobRegistry* registry)
+  explicit Transaction(JobRegistry* registry)
       ABSL_EXCLUSIVE_LOCK_FUNCTION(registry->mu_) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  ~Turn() ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  ~Transaction() ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Transaction(const Transaction&) = delete;
+  Transaction& operator=(const Transaction&) = delete;
 
   // Finds a job by "jobs/ID" or "ID". Returns NOT_FOUND (reason "JOB_NOT_FOUND") otherwise. If jobs
   // have "ID" as their name, the message lists the ids of the newest ones.
@@ -178,8 +178,8 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
     std::optional<v1::Checkpoint> checkpoint = std::nullopt;
     std::vector<int64_t> checkpoints_removed = {};
   };
-  CommitQueue::Ticket Perform(Entry& entry, Extra extra);
-  CommitQueue::Ticket Perform(Entry& entry) { return Perform(entry, Extra()); }
+  CommitQueue::Ticket Commit(Entry& entry, Extra extra);
+  CommitQueue::Ticket Commit(Entry& entry) { return Commit(entry, Extra()); }
 
   // Stores the newest process of a member's name.
   void Seat(Store::Seat seat);

@@ -41,14 +41,14 @@ using ::testing::HasSubstr;
 class JobRegistryTest : public RegistryFixture {
  protected:
   // Gives the job to w-0 and p-0. Requires: the caller's transaction.
-  CommitQueue::Ticket Schedule(JobRegistry::Turn& turn, JobRegistry::Entry& entry) {
+  CommitQueue::Ticket Schedule(JobRegistry::Transaction& transaction, JobRegistry::Entry& entry) {
     PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}, .ps = {Hello("p-0")}};
     v1::Parameter& parameter = *request.graph.add_parameters();
     parameter.set_name("weight");
     parameter.add_shape(4);
     const auto plan = MakePlan(std::move(request));
     entry.job.Schedule(plan, now_);
-    return turn.Perform(entry, {.plan = plan});
+    return transaction.Commit(entry, {.plan = plan});
   }
 };
 
@@ -58,13 +58,13 @@ TEST_F(JobRegistryTest, PublishesOnlyStoredChanges) {
   const auto worker = Attach("w-0");
   CommitQueue::Ticket ticket;
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
-    ticket = Schedule(turn, entry);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
+    ticket = Schedule(transaction, entry);
     EXPECT_EQ(entry.job.state(), v1::PREPARING);
-    EXPECT_EQ(turn.View(entry).state(), v1::QUEUED);
+    EXPECT_EQ(transaction.View(entry).state(), v1::QUEUED);
     EXPECT_TRUE(worker->TakeDirectives().empty());
-    EXPECT_EQ(turn.Active().size(), 1);
+    EXPECT_EQ(transaction.Active().size(), 1);
   }
 
   ASSERT_TRUE(registry_->changes().Await(ticket, absl::InfiniteDuration()).ok());
@@ -78,8 +78,8 @@ TEST_F(JobRegistryTest, PublishesOnlyStoredChanges) {
 TEST_F(JobRegistryTest, ARestartRestoresThePublishedState) {
   const uint64_t number = AddJob();
   {
-    JobRegistry::Turn turn(registry_.get());
-    Schedule(turn, *turn.FindNumber(number));
+    JobRegistry::Transaction transaction(registry_.get());
+    Schedule(transaction, *transaction.FindNumber(number));
   }
   registry_->changes().AwaitAll();
   const v1::Job before = View(number);
@@ -87,19 +87,19 @@ TEST_F(JobRegistryTest, ARestartRestoresThePublishedState) {
   Reopen();
 
   EXPECT_EQ(View(number).SerializeAsString(), before.SerializeAsString());
-  JobRegistry::Turn turn(registry_.get());
-  ASSERT_EQ(turn.Active().size(), 1);
-  EXPECT_EQ(turn.Active()[0]->job.plan()->generation(), 1);
-  EXPECT_TRUE(turn.Find("line-1").ok());
-  EXPECT_TRUE(turn.Find("jobs/line-1").ok());
-  EXPECT_EQ(ReasonOf(turn.Find("line-2").status()), "JOB_NOT_FOUND");
+  JobRegistry::Transaction transaction(registry_.get());
+  ASSERT_EQ(transaction.Active().size(), 1);
+  EXPECT_EQ(transaction.Active()[0]->job.plan()->generation(), 1);
+  EXPECT_TRUE(transaction.Find("line-1").ok());
+  EXPECT_TRUE(transaction.Find("jobs/line-1").ok());
+  EXPECT_EQ(ReasonOf(transaction.Find("line-2").status()), "JOB_NOT_FOUND");
 }
 
 TEST_F(JobRegistryTest, ADamagedJobFailsAndTheOthersRun) {
   const uint64_t damaged = AddJob(), sound = AddJob();
   for (const uint64_t number : {damaged, sound}) {
-    JobRegistry::Turn turn(registry_.get());
-    Schedule(turn, *turn.FindNumber(number));
+    JobRegistry::Transaction transaction(registry_.get());
+    Schedule(transaction, *transaction.FindNumber(number));
   }
   registry_->changes().AwaitAll();
   std::filesystem::create_directories(registry_->folder().metrics_log("line-1"));
@@ -111,8 +111,8 @@ TEST_F(JobRegistryTest, ADamagedJobFailsAndTheOthersRun) {
     EXPECT_EQ(View(damaged).revision(), 3) << "said once";
     EXPECT_EQ(View(sound).state(), v1::PREPARING);
   }
-  JobRegistry::Turn turn(registry_.get());
-  EXPECT_EQ(turn.Active().size(), 1);
+  JobRegistry::Transaction transaction(registry_.get());
+  EXPECT_EQ(transaction.Active().size(), 1);
 }
 
 TEST_F(JobRegistryTest, KeepsACheckpointThatACrashDuringItsReplacementLeft) {
@@ -121,10 +121,10 @@ TEST_F(JobRegistryTest, KeepsACheckpointThatACrashDuringItsReplacementLeft) {
   checkpoint.set_step(4);
   checkpoint.set_name("jobs/line-1/checkpoints/4");
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     entry.job.CheckpointCommitted(checkpoint, now_);
-    turn.Perform(entry, {.checkpoint = checkpoint});
+    transaction.Commit(entry, {.checkpoint = checkpoint});
   }
   registry_->changes().AwaitAll();
   const std::string folder = registry_->folder().checkpoints("line-1") + "/step-00000004";
@@ -142,8 +142,8 @@ TEST_F(JobRegistryTest, KeepsACheckpointThatACrashDuringItsReplacementLeft) {
 TEST_F(JobRegistryTest, ASkippedCheckpointDoesNotBelongToThePresentRun) {
   const uint64_t number = AddJob();
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     for (const int64_t step : {2, 4}) {
       const std::string folder =
           absl::StrCat(registry_->folder().checkpoints("line-1"), "/step-0000000", step);
@@ -153,11 +153,11 @@ TEST_F(JobRegistryTest, ASkippedCheckpointDoesNotBelongToThePresentRun) {
       checkpoint.set_step(step);
       checkpoint.set_name(absl::StrCat("jobs/line-1/checkpoints/", step));
       entry.job.CheckpointCommitted(checkpoint, now_);
-      turn.Perform(entry, {.checkpoint = checkpoint});
+      transaction.Commit(entry, {.checkpoint = checkpoint});
     }
     entry.job.CheckpointUnreadable(4, "it is", 2, now_);
-    turn.Perform(entry);
-    Schedule(turn, entry);
+    transaction.Commit(entry);
+    Schedule(transaction, entry);
   }
   registry_->changes().AwaitAll();
 
@@ -165,8 +165,8 @@ TEST_F(JobRegistryTest, ASkippedCheckpointDoesNotBelongToThePresentRun) {
 
   EXPECT_EQ(store_->Checkpoints(number)->size(), 2) << "it may be readable again";
   EXPECT_EQ(View(number).checkpoint(), "jobs/line-1/checkpoints/2");
-  JobRegistry::Turn turn(registry_.get());
-  const JobRegistry::Entry& entry = *turn.FindNumber(number);
+  JobRegistry::Transaction transaction(registry_.get());
+  const JobRegistry::Entry& entry = *transaction.FindNumber(number);
   EXPECT_TRUE(entry.rounds.HasCommitted(2));
   EXPECT_FALSE(entry.rounds.HasCommitted(4));
 }
@@ -187,8 +187,8 @@ TEST_F(JobRegistryTest, CountsAnUnknownDamagedCheckpointAndKeepsIt) {
 TEST_F(JobRegistryTest, AnUnreadableDiskStopsTheStartAndDamagesNoJob) {
   const uint64_t number = AddJob();
   {
-    JobRegistry::Turn turn(registry_.get());
-    Schedule(turn, *turn.FindNumber(number));
+    JobRegistry::Transaction transaction(registry_.get());
+    Schedule(transaction, *transaction.FindNumber(number));
   }
   registry_->changes().AwaitAll();
 
@@ -211,10 +211,10 @@ TEST_F(JobRegistryTest, AWokenWatchFindsTheChangePublishedAndStored) {
                                     events = store_->Events(number, 0, /*max=*/100)->size();
                                   }));
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   registry_->changes().AwaitAll();
 
@@ -224,28 +224,28 @@ TEST_F(JobRegistryTest, AWokenWatchFindsTheChangePublishedAndStored) {
 
 TEST_F(JobRegistryTest, AnErrorListsTheIdsOfJobsWithThatName) {
   for (int i = 0; i < 7; ++i) AddJob();
-  JobRegistry::Turn turn(registry_.get());
+  JobRegistry::Transaction transaction(registry_.get());
 
-  EXPECT_EQ(turn.Find("line").status().message(),
+  EXPECT_EQ(transaction.Find("line").status().message(),
             "no job 'line'; jobs of this name: line-7, line-6, line-5, line-4, line-3 and 2 older");
-  EXPECT_EQ(turn.Find("jobs/lin").status().message(), "no job 'lin'");
-  EXPECT_TRUE(turn.Find("line-7").ok());
+  EXPECT_EQ(transaction.Find("jobs/lin").status().message(), "no job 'lin'");
+  EXPECT_TRUE(transaction.Find("line-7").ok());
 }
 
 TEST_F(JobRegistryTest, AJobThatStopsRunningEndsItsRounds) {
   const uint64_t number = AddJob();
   std::shared_ptr<CheckpointRound> round;
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
-    Schedule(turn, entry);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
+    Schedule(transaction, entry);
     auto make = [&] {
       return CheckpointRound::Options{.plan = entry.job.plan(), .writer = {.step = 4}};
     };
     round = *entry.rounds.Join({.step = 4}, make);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
-    turn.Perform(entry);
-    EXPECT_TRUE(turn.Active().empty());
+    transaction.Commit(entry);
+    EXPECT_TRUE(transaction.Active().empty());
   }
   registry_->changes().AwaitAll();
 
@@ -258,14 +258,14 @@ TEST_F(JobRegistryTest, AJobThatWasTakenCanBePutBack) {
   AddJob();
   std::unique_ptr<JobRegistry::Entry> taken;
   {
-    JobRegistry::Turn turn(registry_.get());
-    taken = turn.Take(**turn.Find("line-1"));
-    EXPECT_FALSE(turn.Find("line-1").ok());
-    EXPECT_TRUE(turn.jobs().empty());
+    JobRegistry::Transaction transaction(registry_.get());
+    taken = transaction.Take(**transaction.Find("line-1"));
+    EXPECT_FALSE(transaction.Find("line-1").ok());
+    EXPECT_TRUE(transaction.jobs().empty());
   }
-  JobRegistry::Turn turn(registry_.get());
-  turn.PutBack(std::move(taken));
-  EXPECT_TRUE(turn.Find("line-1").ok());
+  JobRegistry::Transaction transaction(registry_.get());
+  transaction.PutBack(std::move(taken));
+  EXPECT_TRUE(transaction.Find("line-1").ok());
 }
 
 // The job's steps cannot be recorded without its folder.
@@ -274,9 +274,9 @@ TEST_F(JobRegistryTest, ReportsUnrecordedStepsAndAcknowledgesThemLater) {
   const auto worker = Attach("w-0");
   std::string id;
   {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
-    Schedule(turn, entry);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
+    Schedule(transaction, entry);
     id = JobIdOf(entry.job.record().name());
     v1::JobReport report;
     report.set_job(id);
@@ -288,7 +288,7 @@ TEST_F(JobRegistryTest, ReportsUnrecordedStepsAndAcknowledgesThemLater) {
     report.set_state(v1::MEMBER_RUNNING);
     report.add_steps()->set_loss_share(1);
     entry.job.Report("w-0", &report, now_);
-    turn.Perform(entry);
+    transaction.Commit(entry);
   }
   registry_->Settle();
   EXPECT_THAT(View(number).trouble().message(), HasSubstr("cannot write to its state folder"));

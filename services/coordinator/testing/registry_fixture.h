@@ -81,13 +81,13 @@ class RegistryFixture : public ::testing::Test {
     record.set_state(v1::QUEUED);
     auto stored = store_->AddJob({.record = std::move(record), .origin = {}});
     EXPECT_TRUE(stored.ok()) << stored.status();
-    JobRegistry::Turn turn(registry_.get());
-    turn.Add(*stored, {}, std::move(graph), /*plan=*/nullptr);
+    JobRegistry::Transaction transaction(registry_.get());
+    transaction.Add(*stored, {}, std::move(graph), /*plan=*/nullptr);
     return stored->number();
   }
   v1::Job View(uint64_t number) {
-    JobRegistry::Turn turn(registry_.get());
-    return turn.View(*turn.FindNumber(number));
+    JobRegistry::Transaction transaction(registry_.get());
+    return transaction.View(*transaction.FindNumber(number));
   }
 
   v1::Hello Hello(const std::string& name) const {
@@ -111,11 +111,11 @@ class RegistryFixture : public ::testing::Test {
   std::shared_ptr<JobWatch> HoldQueue(uint64_t number, absl::Notification* go) {
     auto watch = watches_.Add(number, "slow", 0,
                               std::make_shared<StreamWaker>([go] { go->WaitForNotification(); }));
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    JobRegistry::Transaction transaction(registry_.get());
+    JobRegistry::Entry& entry = *transaction.FindNumber(number);
     EXPECT_TRUE(entry.job.Suspend(now_).ok());
     EXPECT_TRUE(entry.job.Resume(nullptr, now_).ok());
-    turn.Perform(entry);
+    transaction.Commit(entry);
     return watch;
   }
 
