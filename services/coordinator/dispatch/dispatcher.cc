@@ -394,24 +394,24 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
       .settle_for_fewer = now - resume_point.since >= kGatherTime &&
                           now - start_ >= limits::kAttachBackoffMax + kConnectTime,
       // A job that recovers only to stop does not need an excluded worker: it stops without one.
-      .tries_refused = !entry.job.RecoversToStop(),
+      .tries_excluded = !entry.job.RecoversToStop(),
       .keeps_ps = resume_point.carries};
-  const auto has_refused = [&](const std::string& name) {
-    return entry.job.warm_up().WhyRefused(name) != nullptr;
+  const auto has_excluded = [&](const std::string& name) {
+    return entry.job.warm_up().WhyExcluded(name) != nullptr;
   };
   // The job was halted for workers that have warmed up, so it does not wait for workers that have
   // not.
   const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
     const bool unprepared = joins && !entry.job.warm_up().Has(name);
-    if (unprepared || has_refused(name)) job.refused.insert(name);
+    if (unprepared || has_excluded(name)) job.excluded.insert(name);
   }
   for (const FreeMembers::Ps& ps : free.ps) {
-    if (has_refused(ps.name)) job.refused_ps.insert(ps.name);
+    if (has_excluded(ps.name)) job.excluded_ps.insert(ps.name);
   }
   for (const std::string& worker : record.workers()) {
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
-    if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // its trial has failed
+    if (has_excluded(rank)) job.excluded.insert(std::exchange(rank, ""));  // its trial has failed
   }
   // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.
   if (record.reason() == Job::kWorkersYield && std::ssize(job.workers) > job.workers_max) {
@@ -558,7 +558,7 @@ bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
     });
     std::vector<std::string> able;
     std::ranges::copy_if(left, std::back_inserter(able), [&](const std::string& name) {
-      return job.warm_up().WhyRefused(name) == nullptr;
+      return job.warm_up().WhyExcluded(name) == nullptr;
     });
     if (std::ssize(able) < lacks) continue;
     able.resize(lacks);
@@ -606,7 +606,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
                       .keeps_ps = true};
     AddNeeds(transaction, *entry, members, job);
     FreeMembers able = free;
-    std::erase_if(able.workers, [&](const auto& name) { return warm_up.Refused(name); });
+    std::erase_if(able.workers, [&](const auto& name) { return warm_up.Excludes(name); });
     KeepMembersThatWarmUp(warm_up, able.workers);
     const std::optional<Placement> placement = PlaceAgain(job, able);
     if (!placement || placement->workers.size() == job.workers.size()) continue;

@@ -892,9 +892,9 @@ TEST_F(DispatcherTest, AWorkerWithOtherDataDoesNotJoin) {
 }
 
 // A job of one worker, which is lost after another worker failed to prepare for it.
-class RefusedDispatcherTest : public DispatcherTest {
+class ExcludedDispatcherTest : public DispatcherTest {
  protected:
-  RefusedDispatcherTest() {
+  ExcludedDispatcherTest() {
     job_ = RunElasticJob();
     attached_.push_back(Attach("w-1"));
     Dispatch();
@@ -911,7 +911,7 @@ class RefusedDispatcherTest : public DispatcherTest {
   uint64_t job_ = 0;
 };
 
-TEST_F(RefusedDispatcherTest, AnExcludedWorkerIsNotChosenIfAnotherIsFree) {
+TEST_F(ExcludedDispatcherTest, AnExcludedWorkerIsNotChosenIfAnotherIsFree) {
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "a worker may attach";
   attached_.push_back(Attach("w-2"));
@@ -920,14 +920,14 @@ TEST_F(RefusedDispatcherTest, AnExcludedWorkerIsNotChosenIfAnotherIsFree) {
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
 }
 
-TEST_F(RefusedDispatcherTest, AnExcludedWorkerIsTriedIfNoOtherIsFree) {
+TEST_F(ExcludedDispatcherTest, AnExcludedWorkerIsTriedIfNoOtherIsFree) {
   now_ += absl::Seconds(10);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-1"));
 }
 
-TEST_F(RefusedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
+TEST_F(ExcludedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
   now_ += absl::Seconds(10);
   Dispatch();
   ASSERT_THAT(View(job_).workers(), ElementsAre("w-1"));
@@ -945,7 +945,7 @@ TEST_F(RefusedDispatcherTest, AnExcludedWorkerOnTrialLosesItsRankToOthers) {
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
 }
 
-TEST_F(RefusedDispatcherTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
+TEST_F(ExcludedDispatcherTest, AJobThatIsStoppingDoesNotTryAnExcludedWorker) {
   {
     JobRegistry::Transaction transaction(registry_.get());
     JobRegistry::Entry& entry = *transaction.FindNumber(job_);

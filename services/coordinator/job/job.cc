@@ -249,13 +249,13 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
 
 void Job::NoteWhoIsTriedAgain(absl::Time now) {
   const auto could = [this](const std::string& name) {
-    return warm_up_.WhyRefused(name) == nullptr;
+    return warm_up_.WhyExcluded(name) == nullptr;
   };
   const auto others = std::ranges::count_if(record_.workers(), could);
   for (const std::string& name : record_.workers()) {
     if (could(name)) continue;
     Note("WORKER_TRIED_AGAIN",
-         absl::StrCat(name, " takes part though it could not before (", *warm_up_.WhyRefused(name),
+         absl::StrCat(name, " takes part though it could not before (", *warm_up_.WhyExcluded(name),
                       "): there are ", others, " other workers, and the job needs ",
                       record_.spec().resources().workers().min()),
          now);
@@ -462,11 +462,11 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     if (state() == v1::RECOVERING) return SendDesired(name, now);
     if (auto decision = failure_detector_.OnError(name, report->error(), members_, now)) {
       // A failure of this member alone is not the job's fault, so the others continue.
-      if (!decision->recoverable && (warm_up_.WhyRefused(name) != nullptr || IsSpare(name))) {
+      if (!decision->recoverable && (warm_up_.WhyExcluded(name) != nullptr || IsSpare(name))) {
         decision->recoverable = true;
         decision->lost = name;
         decision->is_there = true;
-        decision->refusal = report->error().message();
+        decision->exclusion = report->error().message();
       }
       return ActOn(*decision, now);
     }
@@ -529,7 +529,7 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
   if (heard == WarmUp::Heard::kPrepared) {
     const std::string difference = DifferenceOfData(members_, name, report->dataset());
     if (!difference.empty()) {
-      warm_up_.Refuse(name, difference);
+      warm_up_.Exclude(name, difference);
       heard = WarmUp::Heard::kFailed;
     }
   }
@@ -541,7 +541,7 @@ void Job::ReportOfOutsider(const std::string& name, const v1::JobReport* report,
       return SendWarmUp(name);
     case WarmUp::Heard::kFailed:
       Note("WORKER_CANNOT_JOIN",
-           absl::StrCat("the job goes on without ", name, ": ", *warm_up_.WhyRefused(name)), now);
+           absl::StrCat("the job goes on without ", name, ": ", *warm_up_.WhyExcluded(name)), now);
       break;
     case WarmUp::Heard::kOutsider:
       break;
@@ -835,10 +835,10 @@ bool Job::IsSaved(int64_t step) const {
 void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
   const std::string& member = decision.lost;
   members_.SetLost(member);
-  if (!decision.refusal.empty()) {
+  if (!decision.exclusion.empty()) {
     const bool warms_up = members_.at(member).is_worker() && Recovery::CanCarry(*plan_);
-    warm_up_.Refuse(member, decision.refusal,
-                    warms_up ? absl::InfiniteFuture() : now + decision.refused_for);
+    warm_up_.Exclude(member, decision.exclusion,
+                     warms_up ? absl::InfiniteFuture() : now + decision.excluded_for);
   }
   // The job counts its memory as free from now on, so the member must release it.
   if (decision.is_there) Send(member, ReleaseDirective());
@@ -994,7 +994,7 @@ void Job::BeginRunning(absl::Time now) {
   }
   record_.mutable_progress()->set_total_steps(*total);
   members_.Began();
-  for (const v1::PlanWorker& worker : plan_->workers()) warm_up_.Forgive(worker.member());
+  for (const v1::PlanWorker& worker : plan_->workers()) warm_up_.Readmit(worker.member());
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total, changed),
        now);
   running_since_ = now;
@@ -1016,7 +1016,7 @@ void Job::GoOnWithout(const std::vector<std::string>& newcomers, const absl::Sta
            .recoverable = true,
            .lost = name,
            .is_there = true,
-           .refusal = message},
+           .exclusion = message},
           now);
   }
 }
@@ -1160,7 +1160,7 @@ void Job::Tick(bool writing, absl::Time now) {
       return Fail(failure->reason, failure->message, now);
     }
   }
-  warm_up_.ForgiveInTime(now);
+  warm_up_.ReadmitInTime(now);
   if (const std::string stalled = warm_up_.TakeStalled(now); !stalled.empty()) {
     Note("WORKER_CANNOT_JOIN",
          absl::StrCat("the job goes on without ", stalled, ", which has shown no progress for ",

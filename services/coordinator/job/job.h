@@ -168,7 +168,7 @@ class Job {
   // The member has a new stream: directives that were sent on the old one may be lost.
   void Reattached(const std::string& member);
   // Another process has the member's name now: readmits it.
-  void Replaced(const std::string& member) { warm_up_.Forgive(member); }
+  void Replaced(const std::string& member) { warm_up_.Readmit(member); }
   // The records before `durable` are on the disk. Workers may forget them, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);

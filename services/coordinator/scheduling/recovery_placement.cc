@@ -40,14 +40,14 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
   if (job.keeps_ps) {
     for (const FreeMembers::Ps& ps : others) {
       if (std::ssize(placement.ps) >= job.ps_wanted) break;
-      if (job.refused_ps.contains(ps.name)) continue;
+      if (job.excluded_ps.contains(ps.name)) continue;
       if (std::ranges::count(job.ps, ps.name) == 0) placement.ps.push_back(ps.name);
     }
     return true;
   }
   // Not std::ranges::stable_partition: Clang 14 cannot compile its result type of libstdc++ 12.
   std::stable_partition(others.begin(), others.end(), [&](const FreeMembers::Ps& ps) {
-    return !job.refused_ps.contains(ps.name);
+    return !job.excluded_ps.contains(ps.name);
   });
   placement.ps.clear();
   for (const std::string& name : job.ps) {
@@ -68,12 +68,12 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
 std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& free) {
   std::ranges::sort(free.workers, NaturalLess);
   std::vector<std::string> able = free.workers;
-  std::erase_if(able, [&](const std::string& name) { return job.refused.contains(name); });
-  if (!job.settle_for_fewer || !job.tries_refused) return able;
+  std::erase_if(able, [&](const std::string& name) { return job.excluded.contains(name); });
+  if (!job.settle_for_fewer || !job.tries_excluded) return able;
   auto count = std::ssize(able) + CountLeft(job.workers);
-  std::vector<std::string> refused(job.refused.begin(), job.refused.end());
-  std::ranges::sort(refused, NaturalLess);
-  for (auto next = refused.begin(); next != refused.end() && count < job.workers_min; ++count) {
+  std::vector<std::string> excluded(job.excluded.begin(), job.excluded.end());
+  std::ranges::sort(excluded, NaturalLess);
+  for (auto next = excluded.begin(); next != excluded.end() && count < job.workers_min; ++count) {
     able.push_back(*next++);
   }
   return able;

@@ -22,16 +22,16 @@ struct RecoveringJob {
   int workers_max = 1;
   bool settle_for_fewer = false;  // may continue with fewer workers than it had
   // Workers that failed to prepare the job the last time. They are free or were the job's own, and
-  // have no rank now. If `tries_refused`, the job takes as many of them as workers_min needs.
-  absl::btree_set<std::string> refused = {};
-  bool tries_refused = true;
+  // have no rank now. If `tries_excluded`, the job takes as many of them as workers_min needs.
+  absl::btree_set<std::string> excluded = {};
+  bool tries_excluded = true;
   std::vector<std::string> ps;  // in plan order
   // The shards continue in place, so no other ps can replace one of `ps`.
   bool keeps_ps = false;
   // The number of ps up to which a job with keeps_ps adds free ps, to hold replicas.
   int ps_wanted = 0;
   // Excluded ps. The job takes them after all others, and places no replicas on them.
-  absl::btree_set<std::string> refused_ps = {};
+  absl::btree_set<std::string> excluded_ps = {};
   // The most that its shards take of a ps that is new to it. Zeros if not known.
   PsMemory ps_memory = {};
   // A ps that the job has, with its own share of the shards. A ps that own_ps lacks counts as new.
@@ -49,7 +49,7 @@ struct RecoveringJob {
 //
 // Workers: remaining workers keep their ranks. Free workers take the ranks of lost ones, then new
 // ranks up to workers_max. If ranks stay empty, the job needs settle_for_fewer, and later workers
-// move up. Only then it takes `refused` workers, at most as many as workers_min needs.
+// move up. Only then it takes `excluded` workers, at most as many as workers_min needs.
 //
 // Ps: the ps with the fewest jobs among those with room replaces a lost one. If too few ps have
 // room, the job takes fewer workers, because they need less memory.

@@ -42,7 +42,7 @@ TEST(RecoveryPlacementTest, FreeWorkersJoinUpToTheMaximum) {
 
 TEST(RecoveryPlacementTest, RefusedWorkersAreTakenLastAndOnlyForTheMinimum) {
   RecoveringJob job{
-      .workers = {"w-0", "", ""}, .workers_min = 2, .workers_max = 3, .refused = {"w-1", "w-2"}};
+      .workers = {"w-0", "", ""}, .workers_min = 2, .workers_max = 3, .excluded = {"w-1", "w-2"}};
   FreeMembers free = Free({"w-1", "w-2"});
   EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "another worker may attach";
   job.settle_for_fewer = true;
@@ -51,15 +51,15 @@ TEST(RecoveryPlacementTest, RefusedWorkersAreTakenLastAndOnlyForTheMinimum) {
   free = Free({"w-1", "w-2", "w-3"});
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-3"));
   EXPECT_THAT(free.workers, ElementsAre("w-1", "w-2")) << "it stays free for other jobs";
-  job.tries_refused = false;
+  job.tries_excluded = false;
   free = Free({"w-1", "w-2"});
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
-// The last generation ended before the worker had prepared, so it is still refused.
+// The last generation ended before the worker had prepared, so it is still excluded.
 TEST(RecoveryPlacementTest, RefusedWorkerThatLeftTheJobIsChosenLikeAFreeRefusedOne) {
   RecoveringJob job{
-      .workers = {""}, .workers_min = 1, .workers_max = 2, .refused = {"w-10", "w-2"}};
+      .workers = {""}, .workers_min = 1, .workers_max = 2, .excluded = {"w-10", "w-2"}};
   FreeMembers free = Free({"w-10"});
   EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "another worker may attach";
   job.settle_for_fewer = true;
@@ -135,7 +135,7 @@ TEST(RecoveryPlacementTest, LostPsIsReplacedByTheLightestUnlessItsShardsAreNeede
 }
 
 TEST(RecoveryPlacementTest, RefusedPsIsTakenAfterAllOthers) {
-  const RecoveringJob job{.workers = {"w-0"}, .ps = {"p-0", ""}, .refused_ps = {"p-1"}};
+  const RecoveringJob job{.workers = {"w-0"}, .ps = {"p-0", ""}, .excluded_ps = {"p-1"}};
   const std::vector<FreeMembers::Ps> two = {{.name = "p-0"}, {.name = "p-1"}};
   FreeMembers free = Free({}, two);
   free.ps.push_back({.name = "p-2", .jobs = 3});
@@ -157,10 +157,10 @@ TEST(RecoveryPlacementTest, FreePsHoldMissingReplicasOfKeptShards) {
   FreeMembers free = all;
   EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-3"));
   EXPECT_EQ(free.ps.back().jobs, 1);
-  job.refused_ps = {"p-3"};
+  job.excluded_ps = {"p-3"};
   free = all;
   EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-2"))
-      << "p-3 is refused and gets no replicas";
+      << "p-3 is excluded and gets no replicas";
   FreeMembers nobody = Free({}, {{.name = "p-1"}});
   EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1"))
       << "the job continues without replicas";

@@ -38,14 +38,14 @@ bool IsReason(const std::string& text) {
 
 // The decision for a live member that the others continue without.
 FailureDetector::Decision TooSlow(const std::string& reason, const std::string& member,
-                                  std::string message, std::string refusal) {
+                                  std::string message, std::string exclusion) {
   return {.reason = reason,
           .message = std::move(message),
           .recoverable = true,
           .lost = member,
           .is_there = true,
-          .refusal = std::move(refusal),
-          .refused_for = FailureDetector::kSlowRefused};
+          .exclusion = std::move(exclusion),
+          .excluded_for = FailureDetector::kSlowExcluded};
 }
 
 }  // namespace

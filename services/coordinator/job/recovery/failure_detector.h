@@ -36,7 +36,7 @@ class FailureDetector {
   // for a ps that does not report on their checkpoint.
   static constexpr absl::Duration kPauseMax = absl::Minutes(10);
   // How long a slow member stays excluded if it cannot warm up.
-  static constexpr absl::Duration kSlowRefused = absl::Minutes(5);
+  static constexpr absl::Duration kSlowExcluded = absl::Minutes(5);
 
   struct Decision {
     std::string reason;
@@ -47,12 +47,12 @@ class FailureDetector {
     bool is_there = false;  // the lost member is alive and may receive directives
     // The reason for which the job excludes the member, or "". An excluded member is not in the
     // next generation while others can be.
-    std::string refusal = "";
+    std::string exclusion = "";
     // How long the exclusion lasts for a ps, and for a worker of a job without warm-ups. Such a
     // member cannot show earlier that it is able. A member that lacked something, such as memory,
     // must not cost a recovery again and again. A slow member may soon be fast enough, so its
     // exclusion is shorter. While it hangs it is not free in any case.
-    absl::Duration refused_for = absl::Hours(1);
+    absl::Duration excluded_for = absl::Hours(1);
     int64_t step = 0;  // the step of the failure, by the member's own report
   };
 

@@ -17,23 +17,23 @@ void WarmUp::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, 
 
 void WarmUp::End() {
   members_.clear();
-  for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;
+  for (auto& [name, exclusion] : exclusions_) exclusion.in_this_generation = false;
   plan_.reset();
 }
 
 void WarmUp::Forget() {
   End();
-  refusals_.clear();
+  exclusions_.clear();
 }
 
-bool WarmUp::Refused(const std::string& member) const {
-  const auto refusal = refusals_.find(member);
-  return refusal != refusals_.end() && refusal->second.in_this_generation;
+bool WarmUp::Excludes(const std::string& member) const {
+  const auto exclusion = exclusions_.find(member);
+  return exclusion != exclusions_.end() && exclusion->second.in_this_generation;
 }
 
-const std::string* WarmUp::WhyRefused(const std::string& member) const {
-  const auto refusal = refusals_.find(member);
-  return refusal == refusals_.end() ? nullptr : &refusal->second.why;
+const std::string* WarmUp::WhyExcluded(const std::string& member) const {
+  const auto exclusion = exclusions_.find(member);
+  return exclusion == exclusions_.end() ? nullptr : &exclusion->second.why;
 }
 
 WarmUp::State WarmUp::Of(const std::vector<std::string>& newcomers) const {
@@ -63,31 +63,32 @@ WarmUp::Heard WarmUp::Take(const std::string& name, const v1::JobReport* report,
     return Heard::kSilence;
   }
   if (report->state() == v1::MEMBER_FAILED) {
-    Refuse(name, report->error().message());
+    Exclude(name, report->error().message());
     return Heard::kFailed;
   }
   member.prepared = report->state() == v1::MEMBER_PREPARED;
   if (report->prepare_progress() > member.progress) member.advanced = now;
   member.progress = std::max(member.progress, report->prepare_progress());
   if (!member.prepared) return Heard::kNothing;
-  Forgive(name);
+  Readmit(name);
   return Heard::kPrepared;
 }
 
-void WarmUp::Refuse(const std::string& member, const std::string& why, absl::Time until) {
+void WarmUp::Exclude(const std::string& member, const std::string& why, absl::Time until) {
   members_.erase(member);
-  refusals_[member] = {.why = why, .until = until};
+  exclusions_[member] = {.why = why, .until = until};
 }
 
-void WarmUp::ForgiveInTime(absl::Time now) {
-  absl::erase_if(refusals_, [now](const auto& entry) { return entry.second.until <= now; });
+void WarmUp::ReadmitInTime(absl::Time now) {
+  absl::erase_if(exclusions_, [now](const auto& entry) { return entry.second.until <= now; });
 }
 
 std::string WarmUp::TakeStalled(absl::Time now) {
   for (const auto& [name, member] : members_) {
     if (member.prepared || now - member.advanced < kStallMax) continue;
     const std::string stalled = name;
-    Refuse(stalled, absl::StrCat("it has shown no progress for ", absl::FormatDuration(kStallMax)));
+    Exclude(stalled,
+            absl::StrCat("it has shown no progress for ", absl::FormatDuration(kStallMax)));
     return stalled;
   }
   return "";

@@ -42,12 +42,12 @@ class WarmUp {
   // Returns the state of a warm-up of exactly these workers.
   State Of(const std::vector<std::string>& newcomers) const;
   // Whether the worker failed its warm-up in the present generation.
-  bool Refused(const std::string& member) const;
+  bool Excludes(const std::string& member) const;
   // Returns why the member is excluded: its last failure to prepare the job or take part, in any
   // generation. null if it is not excluded.
-  const std::string* WhyRefused(const std::string& member) const;
+  const std::string* WhyExcluded(const std::string& member) const;
   // Readmits the member: it has prepared the job, or is a new process with this name.
-  void Forgive(const std::string& member) { refusals_.erase(member); }
+  void Readmit(const std::string& member) { exclusions_.erase(member); }
 
   bool Has(const std::string& member) const { return members_.contains(member); }
   std::vector<std::string> members() const;
@@ -58,21 +58,21 @@ class WarmUp {
     kOutsider,  // it is not in the warm-up: release it
     kSilence,   // it has not begun this warm-up: send the directive, perhaps again
     kNothing,   // nothing to do
-    kPrepared,  // nothing to do, unless the caller finds it unfit and calls Refuse()
+    kPrepared,  // nothing to do, unless the caller finds it unfit and calls Exclude()
     kFailed,    // it failed, and is removed from the warm-up
   };
   // Handles the report of a member that is not in the generation. null: it does not know the job.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
   // Excludes `member` until it completes a warm-up. In a job without warm-ups it cannot do that, so
-  // ForgiveInTime() readmits it at `until`.
-  void Refuse(const std::string& member, const std::string& why,
-              absl::Time until = absl::InfiniteFuture());
+  // ReadmitInTime() readmits it at `until`.
+  void Exclude(const std::string& member, const std::string& why,
+               absl::Time until = absl::InfiniteFuture());
   // Removes a member that is lost or leaving from the warm-up.
   void Remove(const std::string& member) { members_.erase(member); }
   // Excludes one member without progress for kStallMax and returns its name. "" if none.
   std::string TakeStalled(absl::Time now);
   // Readmits each member after the end of its exclusion.
-  void ForgiveInTime(absl::Time now);
+  void ReadmitInTime(absl::Time now);
   // The time up to `now` does not count as time without progress.
   void WentOn(absl::Time now);
 
@@ -84,7 +84,7 @@ class WarmUp {
     absl::Time told;
   };
 
-  struct Refusal {
+  struct Exclusion {
     std::string why;
     absl::Time until;
     bool in_this_generation = true;
@@ -94,7 +94,7 @@ class WarmUp {
   uint64_t number_ = 0;  // of the present warm-up
   std::shared_ptr<const std::string> plan_;
   absl::btree_map<std::string, Member> members_;
-  absl::btree_map<std::string, Refusal> refusals_;
+  absl::btree_map<std::string, Exclusion> exclusions_;
 };
 
 }  // namespace muster
