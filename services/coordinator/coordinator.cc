@@ -45,7 +45,7 @@ CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
     case v1::RUNNING: {
       const int64_t has = job.record().workers_size();
       // If the number of workers cannot change, the job can neither release nor accept one.
-      if (job.plan() == nullptr || !Recovery::CanCarry(*job.plan()))
+      if (job.plan() == nullptr || !Recovery::CanContinueInPlace(*job.plan()))
         return {.min = has, .max = has};
       return {.min = min, .max = max};
     }

@@ -52,7 +52,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   if (record_.has_start_time()) members_.BeganBefore();
   const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
   recovery_.BeginAfterRestart(
-      /*carries=*/state() == v1::RECOVERING && Recovery::CanCarry(*plan_) && !goes_back,
+      /*carries=*/state() == v1::RECOVERING && Recovery::CanContinueInPlace(*plan_) && !goes_back,
       /*halting_since=*/now + FailureDetector::kRestartGrace);
   running_since_ = now;
   failure_detector_.BeginGrace(now);
@@ -614,7 +614,8 @@ void Job::Recover(const FailureDetector::Decision& decision, absl::Time now) {
   }
   const bool was_preparing = state() == v1::PREPARING;
   if (!decision.lost.empty()) Lose(decision, now);
-  const bool carries = Recovery::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
+  const bool carries = Recovery::CanContinueInPlace(*plan_) &&
+                       (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
   Halting halting{.carries = carries, .lost = decision.lost};
   if (!has_left) {
@@ -666,7 +667,7 @@ std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
 }
 
 bool Job::MayChangeWorkers(absl::Time now) const {
-  return state() == v1::RUNNING && Recovery::CanCarry(*plan_) &&
+  return state() == v1::RUNNING && Recovery::CanContinueInPlace(*plan_) &&
          now - running_since_ >= kJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
          !members_.AnyWorkerDone();
 }
@@ -836,7 +837,7 @@ void Job::Lose(const FailureDetector::Decision& decision, absl::Time now) {
   const std::string& member = decision.lost;
   members_.SetLost(member);
   if (!decision.exclusion.empty()) {
-    const bool warms_up = members_.at(member).is_worker() && Recovery::CanCarry(*plan_);
+    const bool warms_up = members_.at(member).is_worker() && Recovery::CanContinueInPlace(*plan_);
     warm_up_.Exclude(member, decision.exclusion,
                      warms_up ? absl::InfiniteFuture() : now + decision.excluded_for);
   }

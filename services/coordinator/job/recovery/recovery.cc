@@ -13,7 +13,7 @@ namespace muster {
 
 // All shards need a common version that each can step back to. They have one only if all chunks are
 // within a step of each other, at versions to which every worker contributed.
-bool Recovery::CanCarry(const v1::JobPlan& plan) {
+bool Recovery::CanContinueInPlace(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
   const bool is_bsp = sync.mode() == v1::BSP || sync.mode() == v1::SYNC_MODE_UNSPECIFIED;
   return is_bsp && sync.backup_workers() == 0;
@@ -23,7 +23,7 @@ bool Recovery::CanCarry(const v1::JobPlan& plan) {
 // (lib/shard/replication/replica_agreement.h).
 bool Recovery::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
                             const std::string& name) {
-  if (!CanCarry(plan)) return false;
+  if (!CanContinueInPlace(plan)) return false;
   // The others cannot repeat the last steps without workers that are done.
   if (members.AnyWorkerDone()) return false;
   if (members.at(name).is_worker()) return true;

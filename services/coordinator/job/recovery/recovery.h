@@ -29,7 +29,7 @@ class Recovery {
   static constexpr int kMaxRestartsDefault = 10;
 
   // Whether the plan's shards can continue in place in another generation.
-  static bool CanCarry(const v1::JobPlan& plan);
+  static bool CanContinueInPlace(const v1::JobPlan& plan);
   // Whether a running job can continue at its present step without a member that leaves. A new
   // generation starts, and the replicas of a leaving ps take over its shards.
   static bool CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,

@@ -46,11 +46,12 @@ TEST_F(RecoveryTest, OnlyBspShardsContinueInPlace) {
   for (const auto mode :
        {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::ALLREDUCE}) {
     plan_.mutable_spec()->mutable_sync()->set_mode(mode);
-    EXPECT_EQ(Recovery::CanCarry(plan_), mode == v1::SYNC_MODE_UNSPECIFIED || mode == v1::BSP);
+    EXPECT_EQ(Recovery::CanContinueInPlace(plan_),
+              mode == v1::SYNC_MODE_UNSPECIFIED || mode == v1::BSP);
   }
   plan_.mutable_spec()->mutable_sync()->set_mode(v1::BSP);
   plan_.mutable_spec()->mutable_sync()->set_backup_workers(1);
-  EXPECT_FALSE(Recovery::CanCarry(plan_));
+  EXPECT_FALSE(Recovery::CanContinueInPlace(plan_));
 }
 
 TEST_F(RecoveryTest, CanDoWithoutAWorkerIfShardsContinueInPlace) {
