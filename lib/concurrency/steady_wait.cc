@@ -13,6 +13,11 @@ using Clock = std::chrono::steady_clock;
 // Longer timeouts count as infinite; this keeps deadlines from overflowing.
 constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 
+// The deadline of a wait without a limit. std::condition_variable::wait() is not used, because
+// libstdc++ 12 gave it a new symbol version (GLIBCXX_3.4.30). A program that imports it does not
+// start on systems with libstdc++ 11.
+constexpr Clock::time_point kNever = Clock::time_point::max();
+
 // One call of AwaitFor(), on its caller's stack.
 struct Waiter {
   absl::Mutex* mu;
@@ -63,7 +68,7 @@ class AlarmClock {
 
   void AwaitWoken(const Waiter& waiter) {
     std::unique_lock lock(mu_);
-    woken_.wait(lock, [&] { return waiter.state == Waiter::State::kWoken; });
+    woken_.wait_until(lock, kNever, [&] { return waiter.state == Waiter::State::kWoken; });
   }
 
  private:
@@ -79,11 +84,9 @@ class AlarmClock {
   void Run() {
     std::unique_lock lock(mu_);
     for (;;) {
-      if (first_ == nullptr) {
-        changed_.wait(lock);
-      } else if (first_->deadline > Clock::now()) {
-        // Copy the deadline: the wait reads it once more at its end, when the waiter may be gone.
-        const Clock::time_point deadline = first_->deadline;
+      // Copy the deadline: the wait reads it once more at its end, when the waiter may be gone.
+      const Clock::time_point deadline = first_ == nullptr ? kNever : first_->deadline;
+      if (deadline > Clock::now()) {
         changed_.wait_until(lock, deadline);
       } else {
         // AwaitFor() keeps `due` on its stack until kWoken. mu_ must be released before due.mu is
