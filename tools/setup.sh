@@ -10,15 +10,15 @@ if [ "$machine" != x86_64 ]; then
 fi
 
 packages=(
-  # build; Python for tools/build_progress.py
-  bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc python3
+  # build; Python for tools/build_progress.py, patchelf for the wheel
+  bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git patchelf protobuf-compiler protobuf-compiler-grpc python3
   # libraries; of UCX the build needs the headers, the library is loaded where there is RDMA
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
 )
 # What only tests use: the second compiler with its checks, the faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
 # store, Python for the tests that open our files with other people's libraries.
-if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-yaml iproute2 nftables); fi
+if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-venv python3-yaml iproute2 nftables); fi
 
 if [ ! -r /etc/debian_version ]; then
   echo "setup: this is not Debian; install the equivalents of: ${packages[*]}" >&2
