@@ -50,6 +50,7 @@ Requires-Python: >=3.9
 Requires-Dist: grpcio>=1.51
 Requires-Dist: numpy>=1.22
 Requires-Dist: protobuf>=4.22
+Requires-Dist: PyYAML>=5.4
 Provides-Extra: torch
 Requires-Dist: torch>=2.1; extra == "torch"
 Provides-Extra: tqdm

@@ -1,8 +1,9 @@
 """Muster's package for Python: the programs of Muster, found and run by muster._programs."""
 
+# This file imports nothing, because the command `muster` imports it at each start. It must work without numpy and gRPC.
+
 
 def __getattr__(name: str) -> str:
-    # importlib.metadata takes longer to load than the command line takes to start.
     if name == "__version__":
         from importlib import metadata
 
