@@ -48,7 +48,8 @@ absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text) {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+  if (!file)
+    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
@@ -56,7 +57,7 @@ absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
+  return absl::UnavailableError(absl::StrCat("cannot create folder ", path, ": ", error.message()));
 }
 
 // ---------------------------------------------------------------- certificates

@@ -67,9 +67,17 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
   ASSIGN_OR_RETURN(const v1::Graph model, BuildModel(checkpoint.manifest().spec.model()));
   ASSIGN_OR_RETURN(const v1::Graph graph, InferenceGraph(model, {}));
   const int64_t context = ContextOf(graph);
-  if (context == 0 || graph.logits().empty() || sampling.prompt.empty()) {
+  if (sampling.prompt.empty()) {
+    return absl::InvalidArgumentError("the prompt is empty; give at least one character");
+  }
+  if (context == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model '", graph.name(), "' does not write text"));
+        absl::StrCat("model '", graph.name(),
+                     "' reads no tokens; text needs an input 'input' of type i32[batch, tokens]"));
+  }
+  if (graph.logits().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model '", graph.name(), "' has no logits, so there is no next character to draw"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateDevice("cpu", UsableCpus()));
   std::vector<Device::Memory> memory;

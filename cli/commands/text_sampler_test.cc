@@ -80,7 +80,17 @@ TEST(TextSamplerTest, OtherModelsWriteNoText) {
   model.mutable_zoo()->set_name("linear");
   auto checkpoint = Untrained("line", model);
 
-  EXPECT_TRUE(absl::IsInvalidArgument(SampleText(*checkpoint, {}).status()));
+  EXPECT_EQ(SampleText(*checkpoint, {}).status(),
+            absl::InvalidArgumentError(
+                "model 'linear' reads no tokens; text needs an input 'input' of type i32[batch, "
+                "tokens]"));
+}
+
+TEST(TextSamplerTest, AnEmptyPromptIsAnErrorOfTheCaller) {
+  auto checkpoint = Untrained("silent", Gpt());
+
+  EXPECT_EQ(SampleText(*checkpoint, {.prompt = ""}).status(),
+            absl::InvalidArgumentError("the prompt is empty; give at least one character"));
 }
 
 }  // namespace

@@ -304,8 +304,8 @@ INSTANTIATE_TEST_SUITE_P(
              "x is f32[8, 4, 9, 8], w is f32[4, 6, 3, 2]: an output padding of 2 is not below the "
              "stride of 2"},
         Case{"ConvTranspose2d(image, upward) padding=[6, 0, 5, 0]", 1,
-             "x is f32[8, 4, 9, 8], w is f32[4, 6, 3, 2]: a padding of 11 leaves nothing of an "
-             "output height of 11"},
+             "x is f32[8, 4, 9, 8], w is f32[4, 6, 3, 2]: a padding of 11 removes a whole "
+             "output height of 11; the limit is 10"},
         Case{"MaxPool2d(image) kernel=[9, 9]", 2,
              "x is f32[8, 4, 9, 8]: a kernel of 9 does not fit into the padded width of 8"},
         Case{"MaxPool2d(image) kernel=[2, 2] padding=[0, 2, 0, 0]", 2,

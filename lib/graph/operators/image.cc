@@ -82,8 +82,9 @@ absl::Status RelateTransposedConvolution(const v1::Node& node, Dimensions& dimen
     const int64_t whole =
         (dimensions[kSides[side]] - 1) * window.strides[side] + kernel + more[side];
     if (padding >= whole) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a padding of ", padding, " leaves nothing of an output ", kSides[side], " of ", whole));
+      return absl::InvalidArgumentError(absl::StrCat("a padding of ", padding,
+                                                     " removes a whole output ", kSides[side],
+                                                     " of ", whole, "; the limit is ", whole - 1));
     }
     RETURN_IF_ERROR(dimensions.Bind(absl::StrCat("output ", kSides[side]), whole - padding));
   }
