@@ -54,7 +54,7 @@ TEST_P(MemberFlagsTest, AnAddressThatIsNotHereMayBeTriedAgain) {
   const Ended ended = Run("--insecure --metrics=192.0.2.1:9401");  // an unused address (RFC 5737)
 
   EXPECT_EQ(ended.code, 200) << ended.output;
-  EXPECT_THAT(ended.output, HasSubstr("cannot serve metrics on 192.0.2.1:9401"));
+  EXPECT_THAT(ended.output, HasSubstr("cannot serve metrics: cannot listen on 192.0.2.1:9401"));
 }
 
 TEST_P(MemberFlagsTest, ALogFormatThatIsNoneEndsItForGood) {

@@ -160,7 +160,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, H
   server->context_ = mg_start2(&init, &error);
   mg_server_port bound[1] = {};
   if (server->context_ == nullptr || mg_get_server_ports(server->context_, 1, bound) != 1) {
-    return absl::UnavailableError(why[0] == 0 ? "cannot bind the port" : why);
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", server->options_.address, " (", why[0] == 0 ? "no cause given" : why,
+        "): is another process using the port, and is the host one of this machine? "
+        "Port 0 picks a free one"));
   }
   server->port_ = bound[0].port;
   mg_set_request_handler(

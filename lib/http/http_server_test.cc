@@ -132,8 +132,11 @@ TEST(HttpServerTest, InvalidAddressesAndPortsInUseAreErrors) {
     EXPECT_THAT(status.message(), HasSubstr("is not host:port with a port of 0 to 65535"));
   }
   const auto server = Serve(Echo);
-  EXPECT_TRUE(absl::IsUnavailable(
-      HttpServer::Start({.address = absl::StrCat("127.0.0.1:", server->port())}, Echo).status()));
+  const std::string taken = absl::StrCat("127.0.0.1:", server->port());
+  const absl::Status status = HttpServer::Start({.address = taken}, Echo).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot listen on " + taken + " ("));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Port 0 picks a free one"));
 }
 
 TEST(HttpServerTest, FormValuesAreDecoded) {

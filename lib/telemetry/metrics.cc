@@ -164,9 +164,7 @@ absl::Status Metrics::Serve(const std::string& address) {
     return Annotate(server.status(), "metrics address");
   }
   if (!server.ok()) {
-    return WithReason(absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ",
-                                                          server.status().message(),
-                                                          "; is another process using the port?")),
+    return WithReason(Annotate(server.status(), "cannot serve metrics"),
                       "METRICS_PORT_UNAVAILABLE");
   }
   server_ = *std::move(server);

@@ -49,7 +49,10 @@ absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(listener.get(), address.data(), address.size()) != 0 ||
       listen(listener.get(), kBacklog) != 0) {
-    return absl::UnavailableError(absl::StrCat(address.ToString(), ": ", std::strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address.ToString(), " (", std::strerror(errno),
+                     "): is another process using the port, and is the host one of this machine? "
+                     "Port 0 picks a free one"));
   }
   return listener;
 }

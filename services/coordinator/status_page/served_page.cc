@@ -87,8 +87,7 @@ absl::StatusOr<std::unique_ptr<ServedPage>> ServedPage::FromFlags(const DaemonSe
   }
   auto page = StatusPage::Start(std::move(options), &served->source_);
   if (absl::IsUnavailable(page.status()) && address == kHttpDefault) {
-    LOG(WARNING) << "no status page: another process has its port, " << address
-                 << "; --http=127.0.0.1:0 picks a free one (" << page.status().message() << ")";
+    LOG(WARNING) << "no status page (--http): " << page.status().message();
     return nullptr;
   }
   RETURN_IF_ERROR(Annotate(page.status(), "--http"));
