@@ -554,7 +554,8 @@ void PsExchange::Refused(const WireHeader& header) {
   FailBecauseOf(ShardOf(c),
                 WithReason(absl::FailedPreconditionError(absl::StrCat(
                                NameOfShard(ShardOf(c)), " refused ", NameOfChunk(c), " of step ",
-                               header.step, ": ", RefusalReasonName(header.reason))),
+                               header.step, ": ", RefusalReasonName(header.reason),
+                               "; run the same version on every member, else report it")),
                            "PS_REFUSED"));
 }
 

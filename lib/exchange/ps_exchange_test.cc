@@ -317,7 +317,7 @@ TEST(PsExchangeTest, RefusalIsNamed) {
   const absl::Status status = worker.exchange->AwaitVersion(1);
   EXPECT_EQ(ReasonOf(status), "PS_REFUSED") << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(RefusalReasonName(RefusalReason::kWrongStep)));
+              HasSubstr("of step 0: WRONG_STEP; run the same version on every member"));
   EXPECT_EQ(worker.exchange->culprit(), "ps-0");
 }
 

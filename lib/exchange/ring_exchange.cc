@@ -630,7 +630,10 @@ void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std:
 void RingExchange::SendToShard(ShardIndex shard, const WireHeader& header,
                                absl::Span<const std::byte> payload, Transport::SendDone done) {
   const PeerId peer = peers_[OwnerOf(shard)];
-  if (peer == PeerId::kNone) return done(absl::UnavailableError("the shard is not connected"));
+  if (peer == PeerId::kNone) {
+    return done(absl::UnavailableError(absl::StrCat(
+        "shard ", ToInt(shard), " of ", NameOfRank(OwnerOf(shard)), " is not connected")));
+  }
   transport_->Send(peer, header, payload, std::move(done));
 }
 

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "lib/shard/replication/shard_replica.h"
 
 namespace muster {
@@ -23,6 +25,12 @@ std::vector<std::string> WorkersOf(const v1::JobPlan& plan) {
 int RanksAwaited(const v1::JobPlan& plan) {
   const v1::SyncMode mode = plan.spec().sync().mode();
   return mode == v1::SSP || mode == v1::ASP ? 0 : plan.workers_size();
+}
+
+absl::Status NotConnected(const v1::JobPlan& plan, absl::string_view what, int number,
+                          absl::string_view member) {
+  return absl::UnavailableError(
+      absl::StrCat(plan.job(), ": ", what, " ", number, " on ", member, " is not connected"));
 }
 
 }  // namespace
@@ -179,7 +187,8 @@ void InstalledShard::SendTo(Rank rank, const WireHeader& header,
   PublishVersion();
   const PeerId peer = workers_[ToInt(rank)];
   if (peer == PeerId::kNone) {
-    if (done) done(absl::UnavailableError("the worker is not connected"));
+    const int index = ToInt(rank);
+    if (done) done(NotConnected(plan(), "rank", index, plan().workers(index).member()));
     return;
   }
   environment_.counts->params_bytes.Add(static_cast<int64_t>(payload.size()));
@@ -196,7 +205,8 @@ void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
                                  absl::Span<const std::byte> payload, Transport::SendDone done) {
   const PeerId peer = shards_[ToInt(shard)];
   if (peer == PeerId::kNone) {
-    if (done) done(absl::UnavailableError("the shard is not connected"));
+    const int index = ToInt(shard);
+    if (done) done(NotConnected(plan(), "shard", index, plan().shards(index).member()));
     return;
   }
   environment_.transport->Send(peer, header, payload, std::move(done));
@@ -205,7 +215,11 @@ void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
 void InstalledShard::SendToReplica(const WireHeader& header, absl::Span<const std::byte> payload,
                                    Transport::SendDone done) {
   const PeerId peer = replica_[0];
-  if (peer == PeerId::kNone) return done(absl::UnavailableError("the replica is not connected"));
+  if (peer == PeerId::kNone) {
+    const int shard = ToInt(number());
+    const std::string& member = plan().shards(shard).backup().member();
+    return done(NotConnected(plan(), "the replica of shard", shard, member));
+  }
   environment_.counts->forwarded_bytes.Add(static_cast<int64_t>(payload.size()));
   environment_.transport->Send(peer, header, payload, std::move(done));
 }

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -116,6 +117,17 @@ class JobLinksTest : public testing::Test {
   JobLinks::Index index_;
   JobLinks links_{&transport_, &index_, 7, SessionToken()};
 };
+
+TEST_F(JobLinksTest, AnEmptySeatIsNamedWithItsJobAndMember) {
+  const auto shard = Install(first_);
+  absl::Status why;
+
+  shard->SendTo(Rank(0), {}, {}, [&](const absl::Status& status) { why = status; });
+
+  EXPECT_EQ(why,
+            absl::UnavailableError(absl::StrCat(first_.job(), ": rank 0 on ",
+                                                first_.workers(0).member(), " is not connected")));
+}
 
 TEST_F(JobLinksTest, PushUnderWayDuringTheChangeEndsInItsOwnGeneration) {
   auto first = Install(first_);

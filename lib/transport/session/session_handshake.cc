@@ -226,8 +226,11 @@ void HandshakeConnector::TakeChallenge() {
 void HandshakeConnector::TakeVerdict() {
   const std::byte* bytes = record().data();
   const auto verdict = Get<uint32_t>(bytes, kVerdictAt);
-  if (Get<uint32_t>(bytes, kMagicAt) != kVerdictMagic || verdict > 1) {
-    return Fail(absl::InvalidArgumentError("the data port there sent an invalid verdict"));
+  if (const auto magic = Get<uint32_t>(bytes, kMagicAt); magic != kVerdictMagic || verdict > 1) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("the data port there sent an invalid verdict: magic 0x", absl::Hex(magic),
+                     ", value ", verdict, "; expected magic 0x", absl::Hex(kVerdictMagic),
+                     ", value 0 or 1. Run the same version everywhere; look for a proxy between")));
   }
   if (verdict != 0) return Fail(NotLetIn());
   Expect(0);

@@ -205,6 +205,22 @@ TEST_F(SessionHandshakeTest, BothSidesReportADifferenceInVersion) {
       << connector.fault();
 }
 
+TEST_F(SessionHandshakeTest, AnInvalidVerdictIsShown) {
+  HandshakeConnector connector(hello_, token_, DataSecurity::kAuth);
+  HandshakeAcceptor acceptor(DataSecurity::kAuth, false);
+  Give(acceptor, Take(connector));
+  Give(connector, Take(acceptor));
+  Give(acceptor, Take(connector));
+  ASSERT_TRUE(acceptor.proven());
+  acceptor.LetIn();
+  Bytes verdict = Take(acceptor);
+  verdict[4] = std::byte{7};
+  Give(connector, verdict);
+  EXPECT_TRUE(absl::IsInvalidArgument(connector.fault())) << connector.fault();
+  EXPECT_TRUE(absl::StrContains(connector.fault().message(), "value 7; expected magic 0x"))
+      << connector.fault();
+}
+
 // A proof covers every bit of every record, or the bit must have a fixed value.
 TEST_F(SessionHandshakeTest, AFlippedBitAnywhereIsNotLetIn) {
   constexpr size_t kSizes[] = {SessionHandshake::kHelloBytes, SessionHandshake::kChallengeBytes,

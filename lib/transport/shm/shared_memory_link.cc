@@ -220,7 +220,12 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
   if (packet.kind == Kind::kRefused) return HearRefusal(packet.refusal);
   if (!reader_.mapped()) return absl::InvalidArgumentError("a packet before the HELLO");
   if (packet.kind == Kind::kIntroduce) return HearIntroduction(packet);
-  if (id_ == PeerId::kNone) return absl::InvalidArgumentError("a packet before the introduction");
+  if (id_ == PeerId::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet of kind ", static_cast<int>(packet.kind),
+                     " before the introduction, which has kind ",
+                     static_cast<int>(Kind::kIntroduce), " and names the peer"));
+  }
   if (packet.kind == Kind::kSlab || packet.kind == Kind::kWithdraw) {
     // Some slabs were lost, so later packets about slabs mean nothing.
     if (gave_up_) return absl::OkStatus();
