@@ -394,6 +394,7 @@ TEST_F(CoordinatorTest, TheSameRequestIdIsTheSameJob) {
 
   EXPECT_TRUE(absl::IsAlreadyExists(other.status())) << other.status();
   EXPECT_EQ(ReasonOf(other.status()), "REQUEST_ID_REUSED");
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("use a new request_id"));
   EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 1);
 }
 

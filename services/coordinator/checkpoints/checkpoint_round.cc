@@ -45,9 +45,14 @@ std::shared_ptr<CheckpointWriter> CheckpointRound::writer() const {
 }
 
 absl::Status CheckpointRound::CheckSlice(int shard, int chunk, int64_t bytes) const {
-  if (chunk < 0 || chunk >= plan().chunks_size() || plan().chunks(chunk).shard() != shard) {
+  if (chunk < 0 || chunk >= plan().chunks_size()) {
     return InvalidSlice(absl::InvalidArgumentError(
-        absl::StrCat("chunk ", chunk, " does not belong to shard ", shard)));
+        absl::StrCat("shard ", shard, ": chunk ", chunk,
+                     " is not in the plan, which has the chunks 0 to ", plan().chunks_size() - 1)));
+  }
+  if (const int owner = plan().chunks(chunk).shard(); owner != shard) {
+    return InvalidSlice(absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk, " belongs to shard ", owner, ", not to shard ", shard)));
   }
   if (bytes > limits::kSliceBytesMax) {
     return InvalidSlice(absl::InvalidArgumentError(

@@ -92,5 +92,21 @@ TEST(CheckpointRoundsTest, EndsRoundsThatAreNoLongerNeeded) {
             "line-1: the checkpoint of step 4 is no longer needed");
 }
 
+TEST(CheckpointRoundsTest, ASliceOfAnotherShardIsTheErrorOfItsSender) {
+  auto plan = std::make_shared<v1::JobPlan>();
+  plan->add_chunks()->set_shard(0);
+  plan->add_chunks()->set_shard(1);
+  CheckpointRound round(CheckpointRound::Options{.plan = std::move(plan)});
+  v1::ShardSlice slice;
+
+  slice.set_chunk(2);
+  EXPECT_EQ(round.Write(0, slice).message(),
+            "shard 0: chunk 2 is not in the plan, which has the chunks 0 to 1");
+  slice.set_chunk(1);
+  const absl::Status status = round.Write(0, slice);
+  EXPECT_EQ(status.message(), "chunk 1 belongs to shard 1, not to shard 0");
+  EXPECT_EQ(ReasonOf(status), "INVALID_SLICE");
+}
+
 }  // namespace
 }  // namespace muster::checkpoint_rounds_test

@@ -138,9 +138,9 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
   ASSIGN_OR_RETURN(const auto earlier, registry().store().FindRequest(request.request_id()));
   if (!earlier) return std::nullopt;
   if (earlier->fingerprint != Fingerprint(request.spec())) {
-    return WithReason(absl::AlreadyExistsError(absl::StrCat("request_id '", request.request_id(),
-                                                            "' was used for ", earlier->job,
-                                                            " with another spec")),
+    return WithReason(absl::AlreadyExistsError(
+                          absl::StrCat("request_id '", request.request_id(), "' was used for ",
+                                       earlier->job, " with another spec; use a new request_id")),
                       "REQUEST_ID_REUSED");
   }
   return GetJob(earlier->job);

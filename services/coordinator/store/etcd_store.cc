@@ -930,7 +930,7 @@ absl::Status EtcdStore::Import(
     } else if (record->has_token()) {
       v1::AccessToken token;
       if (!token.ParseFromString(record->token().record())) {
-        LOG(ERROR) << "backup: left out a token that does not parse";
+        LOG(ERROR) << TokenLeftOut(token);
         continue;
       }
       Writing one;

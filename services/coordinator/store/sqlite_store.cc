@@ -784,7 +784,7 @@ absl::Status SqliteStore::Import(
       } else if (record->has_token()) {
         v1::AccessToken token;
         if (!token.ParseFromString(record->token().record())) {
-          LOG(ERROR) << "backup: left out a token that does not parse";
+          LOG(ERROR) << TokenLeftOut(token);
           continue;
         }
         RETURN_IF_ERROR(Statement(database_, "INSERT INTO tokens VALUES (?, ?, ?)")

@@ -10,6 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/status/status.h"
@@ -144,6 +146,13 @@ class Store {
                           "the store already has jobs or tokens; --force replaces them by those "
                           "of the backup"),
                       "STORE_NOT_EMPTY");
+  }
+  // The log line of Import() for a damaged token. `parsed` is the readable part of its record.
+  static std::string TokenLeftOut(const v1::AccessToken& parsed) {
+    return absl::StrCat("backup: left out access token ",
+                        parsed.id().empty() ? "(no id)" : absl::CEscape(parsed.id()),
+                        ": its record does not parse. The token is refused from now on; make a new "
+                        "one: muster token create");
   }
 };
 
