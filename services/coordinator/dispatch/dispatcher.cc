@@ -99,9 +99,10 @@ std::string LackOf(const RecoveringJob& job) {
     return absl::StrCat("memory of ps: it needs up to ", job.ps_memory.With(job.workers_min),
                         " bytes on each");
   }
-  return absl::StrCat("members: it has ", CountPresent(job.workers), " workers and needs ",
-                      job.workers_min, ", it has ", CountPresent(job.ps), " of its ", job.ps.size(),
-                      " ps");
+  const int64_t workers = CountPresent(job.workers);
+  return absl::StrCat("members: it has ", workers, workers == 1 ? " worker" : " workers",
+                      " and needs ", job.workers_min, ", it has ", CountPresent(job.ps), " of its ",
+                      job.ps.size(), " ps");
 }
 
 // Workers that arrive during a warm-up do not restart it; they join the next one.

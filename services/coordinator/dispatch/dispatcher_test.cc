@@ -1178,7 +1178,7 @@ TEST_F(DispatcherStopTest, AJobThatWaitsTooLongIsSavedFromItsHaltedShardsAndSusp
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
   EXPECT_EQ(View(job_).reason(), "START_TIMEOUT");
   EXPECT_THAT(View(job_).message(),
-              AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("stopped at step 3")));
+              AllOf(HasSubstr("it has 1 worker and needs 2"), HasSubstr("stopped at step 3")));
 }
 
 TEST_F(DispatcherStopTest, AJobThatIsSuspendedBeforeItWaitsRecoversWithFewerWorkers) {
@@ -1283,7 +1283,7 @@ TEST_F(EntangledDispatcherTest, TheLastJobYieldsIsSavedAndQueuedAgain) {
   registry_->Settle();
   EXPECT_EQ(View(second_).state(), v1::QUEUED);
   EXPECT_THAT(View(second_).message(),
-              AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("stopped at step 3")));
+              AllOf(HasSubstr("it has 1 worker and needs 2"), HasSubstr("stopped at step 3")));
   EXPECT_FALSE(View(second_).has_stop_cause());
 
   Dispatch();

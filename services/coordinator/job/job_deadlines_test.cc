@@ -182,7 +182,7 @@ TEST_F(JobDeadlinesTest, AJobThatHasRunIsSavedAndSuspendedAfterItsStartTimeout) 
   now_ += absl::Seconds(1);
   ASSERT_TRUE(job_.WaitsTooLong(now_));
 
-  job_.StopWaiting("members: it has 1 workers and needs 2", now_);
+  job_.StopWaiting("members: it has 1 worker and needs 2", now_);
 
   EXPECT_TRUE(job_.RecoversToStop()) << "step 5 is in no checkpoint";
   RestartCoordinator();
@@ -200,7 +200,7 @@ TEST_F(JobDeadlinesTest, AJobThatHasRunIsSavedAndSuspendedAfterItsStartTimeout) 
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
   EXPECT_THAT(job_.record().message(),
-              AllOf(HasSubstr("for members: it has 1 workers and needs 2; stopped at step 5"),
+              AllOf(HasSubstr("for members: it has 1 worker and needs 2; stopped at step 5"),
                     HasSubstr("`muster resume net-1`")));
   ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
   EXPECT_EQ(job_.state(), v1::QUEUED);
@@ -215,10 +215,10 @@ TEST_F(JobDeadlinesTest, AWaitingJobIsSuspendedOnceItsShardsAreSaved) {
   Commit(4);
   LoseWorker();
   now_ += absl::Seconds(60);
-  job_.Wait(Job::kWaitsForMembers, "it has 1 workers and needs 2", now_);
+  job_.Wait(Job::kWaitsForMembers, "it has 1 worker and needs 2", now_);
   job_.TakeEffects();
 
-  job_.StopWaiting("members: it has 1 workers and needs 2", now_);
+  job_.StopWaiting("members: it has 1 worker and needs 2", now_);
 
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().stop_cause().reason(), "START_TIMEOUT");
@@ -235,7 +235,7 @@ TEST_F(JobDeadlinesTest, AWaitingJobIsSuspendedOnceItsShardsAreSaved) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
   EXPECT_THAT(job_.record().message(),
-              AllOf(HasSubstr("for members: it has 1 workers and needs 2; stopped at step 5"),
+              AllOf(HasSubstr("for members: it has 1 worker and needs 2; stopped at step 5"),
                     HasSubstr("`muster resume net-1`")));
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/5");
   EXPECT_THAT(Sent(), IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));

@@ -524,8 +524,8 @@ TEST_F(RecoveringJobTest, TheMessageSaysWhatHappenedAndWhatTheJobWaitsFor) {
   job_.MemberLost("w-1", "gone", now_);
   const std::string happened = job_.record().message();
   for (int i = 0; i < 2; ++i) {
-    job_.WaitFor(Job::kWaitsForMembers, "members: it has 1 workers", now_);
-    EXPECT_EQ(job_.record().message(), happened + "; waits for members: it has 1 workers");
+    job_.WaitFor(Job::kWaitsForMembers, "members: it has 1 worker", now_);
+    EXPECT_EQ(job_.record().message(), happened + "; waits for members: it has 1 worker");
     job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
     job_.WaitFor("WAITS_FOR_MEMORY", "memory of ps", now_);
     EXPECT_EQ(job_.record().message(), happened + "; waits for memory of ps");
