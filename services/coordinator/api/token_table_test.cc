@@ -1,5 +1,6 @@
 #include "services/coordinator/api/token_table.h"
 
+#include <glog/logging.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -140,6 +141,45 @@ TEST_F(TokenTableTest, EndedTokensDoNotBlockNewOnes) {
   }
   EXPECT_EQ(ReasonOf(table_->Create(Wish("ann", v1::TOKEN_READ), kNow).status()), "TOO_MANY_TOKENS")
       << "all are valid";
+}
+
+// Collects the errors that are logged while it exists.
+class ErrorLog : public google::LogSink {
+ public:
+  ErrorLog() { google::AddLogSink(this); }
+  ~ErrorLog() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity severity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message, size_t bytes) override {
+    if (severity == google::GLOG_ERROR) absl::StrAppend(&text, std::string(message, bytes), "\n");
+  }
+
+  std::string text;
+};
+
+TEST_F(TokenTableTest, ADamagedTokenOfABackupIsNamedAndLeftOut) {
+  int next = 0;
+  const auto import = [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+    v1::BackupRecord record;
+    if (next == 2) return std::nullopt;
+    if (next++ == 0) {
+      record.mutable_header();
+      return record;
+    }
+    v1::AccessToken token;
+    token.set_id("t-0000000a");
+    // The holder's length is beyond the end of the record.
+    record.mutable_token()->set_record(token.SerializeAsString() + "\x12\x05" + "a");
+    return record;
+  };
+  const ErrorLog log;
+
+  ASSERT_TRUE(store_->Import(import).ok());
+
+  EXPECT_THAT(log.text, HasSubstr("left out access token t-0000000a: its record does not parse"));
+  EXPECT_THAT(log.text, HasSubstr("muster token create"));
+  Reopen();
+  EXPECT_TRUE(table_->List().empty());
 }
 
 TEST_F(TokenTableTest, TheDiskHasNoSecret) {
