@@ -14,7 +14,7 @@ import sys
 
 KINDS = [
     "v1/Namespace", "v1/ServiceAccount", "v1/ConfigMap", "v1/Secret", "v1/Service", "v1/Pod", "v1/PersistentVolumeClaim",
-    "apps/v1/StatefulSet", "batch/v1/Job", "policy/v1/PodDisruptionBudget", "networking.k8s.io/v1/NetworkPolicy",
+    "apps/v1/StatefulSet", "batch/v1/CronJob", "batch/v1/Job", "policy/v1/PodDisruptionBudget", "networking.k8s.io/v1/NetworkPolicy",
     "scheduling.k8s.io/v1/PriorityClass", "autoscaling/v2/HorizontalPodAutoscaler",
 ]
 HERE = os.path.dirname(os.path.abspath(__file__))

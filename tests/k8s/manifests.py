@@ -286,12 +286,21 @@ class Semantics:
     def check_references(self, workload):
         spec = workload["spec"]["template"]["spec"]
         claims = [claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])]
-        made_secrets = [thing["spec"]["secretName"] for thing in self.objects if thing["kind"] == "Certificate"]
-        volumes = claims + [volume["name"] for volume in spec.get("volumes", [])]
         if self.named("ServiceAccount", spec.get("serviceAccountName")) is None:
             self.fault(f"there is no ServiceAccount {spec.get('serviceAccountName')}")
         if self.named("PriorityClass", spec.get("priorityClassName")) is None:
             self.fault(f"there is no PriorityClass {spec.get('priorityClassName')}")
+        self.check_volumes(workload, claims)
+        for constraint in spec.get("topologySpreadConstraints", []):
+            if not selects(constraint["labelSelector"], labels_of(workload)):
+                self.fault("topologySpreadConstraints: spreads other pods")
+            if constraint["whenUnsatisfiable"] == "DoNotSchedule" and constraint.get("nodeTaintsPolicy") != "Honor":
+                self.fault("topologySpreadConstraints: a cordoned node would count as an empty one, and a pod would wait for it")
+
+    def check_volumes(self, workload, claims=()):
+        spec = workload["spec"]["template"]["spec"]
+        made_secrets = [thing["spec"]["secretName"] for thing in self.objects if thing["kind"] == "Certificate"]
+        volumes = [*claims, *(volume["name"] for volume in spec.get("volumes", []))]
         for volume in spec.get("volumes", []):
             config = volume.get("configMap", {}).get("name")
             if config and self.named("ConfigMap", config) is None:
@@ -307,11 +316,6 @@ class Semantics:
             self.fault(f"there is no volume {name} to mount")
         for name in sorted(set(volumes) - set(mounted)):
             self.fault(f"the volume {name} is mounted nowhere")
-        for constraint in spec.get("topologySpreadConstraints", []):
-            if not selects(constraint["labelSelector"], labels_of(workload)):
-                self.fault("topologySpreadConstraints: spreads other pods")
-            if constraint["whenUnsatisfiable"] == "DoNotSchedule" and constraint.get("nodeTaintsPolicy") != "Honor":
-                self.fault("topologySpreadConstraints: a cordoned node would count as an empty one, and a pod would wait for it")
 
     def check_security(self, workload):
         """Checks the Pod Security Standard "restricted" if the namespace enforces it, and its common part everywhere."""
@@ -465,6 +469,23 @@ class Semantics:
 
     def selected(self, selector, also=()):
         return [workload for workload in self.workloads if selects(selector, labels_of(workload))]
+
+    def check_cronjob(self, cron):
+        job = cron["spec"]["jobTemplate"]  # with a template of pods in its spec, as a StatefulSet
+        self.check_volumes(job)
+        self.check_security(job)
+        for container in containers(job):
+            image = container["image"].rsplit("/", 1)[-1]
+            if image.startswith("muster-") and not image.endswith(":" + self.version):
+                self.fault(f"image: {container['image']} is not of version {self.version}")
+        policies = Policies(self.objects)
+        coordinator = self.named("StatefulSet", "muster-coordinator")
+        if coordinator and not policies.allows(labels_of(job), labels_of(coordinator), 7070):
+            self.fault("cannot reach port 7070 of coordinator")
+        if not policies.allows(labels_of(job), {"namespace": "kube-system", "k8s-app": "kube-dns"}, 53, "UDP"):
+            self.fault("cannot look up the coordinator's name")
+        if self.selected({"matchLabels": labels_of(job)}):
+            self.fault("has the labels of a member")
 
     def check_service(self, service):
         selected = self.selected({"matchLabels": service["spec"].get("selector", {})})

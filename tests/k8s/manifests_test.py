@@ -236,6 +236,25 @@ class Manifests(unittest.TestCase):
                 flags = {word.partition("=")[0].lstrip("-") for word in container.get("args", [])}
                 self.assertLessEqual(flags, program_flags().get(role, set()), container["image"])
 
+    def test_backup_runs_a_command_that_exists_and_keeps_new_files(self):
+        cron = next(thing for thing in manifests.load(os.path.join(HERE, "everything.yaml")) if thing["kind"] == "CronJob")
+        pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        told = subprocess.run([os.path.join(ROOT, "cli", "muster"), *pod["initContainers"][0]["args"], "--help"], capture_output=True,
+                              text=True, check=True).stdout
+        self.assertIn("Usage: muster admin backup", told)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("new.muster", "2020-01-01.muster", "2020-01-02.muster"):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(name)
+            os.utime(os.path.join(folder, "2020-01-01.muster"), (0, 0))
+            subprocess.run([word.replace("/backup", folder) for word in pod["containers"][0]["command"]], check=True)
+            kept = sorted(os.listdir(folder))
+            self.assertEqual(kept[0], "2020-01-02.muster")
+            self.assertRegex(kept[1], r"^20\d\d-\d\d-\d\d\.muster$")
+            self.assertEqual(len(kept), 2)
+            with open(os.path.join(folder, kept[1]), encoding="utf-8") as file:
+                self.assertEqual(file.read(), "new.muster")
+
     def test_give_the_example_job_what_it_asks_for(self):
         for overlay in (DEV, CPU):
             self.check_the_example_job(manifests.load(os.path.join(ROOT, "k8s", "rendered", f"{overlay}.yaml")))
@@ -265,6 +284,11 @@ class Manifests(unittest.TestCase):
 def workload(change):
     """Returns a change of a StatefulSet that applies `change` to its pod spec."""
     return lambda thing: change(thing["spec"]["template"]["spec"])
+
+
+def job(change):
+    """Returns a change of a CronJob that applies `change` to its pod spec."""
+    return lambda thing: change(thing["spec"]["jobTemplate"]["spec"]["template"]["spec"])
 
 
 def container(change):
@@ -418,6 +442,14 @@ FAULTS = [
     ("does not select all members", CPU, "PodMonitor", "muster",
      put("other", "spec", "selector", "matchLabels", "app.kubernetes.io/instance")),
     ("another role would have its key", CPU, "Certificate", "muster-worker", put("muster-ps-tls", "spec", "secretName")),
+    ("no object makes the Secret", ALL, "CronJob", "muster-backup",
+     job(lambda pod: pod["volumes"][1]["secret"].update(secretName="muster-operator-tls"))),
+    ("no PersistentVolumeClaim", ALL, "PersistentVolumeClaim", "muster-backups", put("backups", "metadata", "name")),
+    ("cannot reach port 7070", ALL, "CronJob", "muster-backup",
+     lambda thing: thing["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"].pop("muster.io/client")),
+    ("is not of version", ALL, "CronJob", "muster-backup", job(lambda pod: pod["initContainers"][0].update(image="muster-cli:latest"))),
+    ("readOnlyRootFilesystem", ALL, "CronJob", "muster-backup",
+     job(lambda pod: pod["containers"][0]["securityContext"].pop("readOnlyRootFilesystem"))),
     ("not all pods have a port", ALL, "PodMonitor", "muster", put("grpc", "spec", "podMetricsEndpoints", 0, "port")),
 ]
 
