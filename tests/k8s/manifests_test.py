@@ -127,6 +127,27 @@ class Manifests(unittest.TestCase):
                     with self.subTest(overlay=overlay):
                         self.render_overlay(folder, overlay)
 
+    def test_the_complete_overlay_has_the_sizes_of_the_example(self):
+        self.require_kubectl()
+        # The last column but one of docs/sizing.md, by row: the first number of the cell.
+        rows = {cells[0].strip(): cells[-2].strip() for cells in
+                (line.strip("|").split("|") for line in read("docs", "sizing.md").splitlines() if line.startswith("|")) if len(cells) == 4}
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(os.path.join(ROOT, "k8s"), os.path.join(folder, "k8s"))
+            overlay = next(overlay for overlay in overlays_of_the_documents() if overlay.startswith("# my-overlay/"))
+            objects = self.render_overlay(folder, overlay)
+        sets = {thing["metadata"]["name"].removeprefix("muster-"): thing["spec"] for thing in objects if thing["kind"] == "StatefulSet"}
+        ps, worker = (sets[role]["template"]["spec"]["containers"][0] for role in ("ps", "worker"))
+        self.assertEqual(f"{sets['ps']['replicas']} with 22.3 GB each", rows["ps"])
+        self.assertIn(f"--memory_bytes={float(rows['`--memory_bytes` of a ps']):.0f}", ps["args"])
+        self.assertEqual(ps["resources"]["limits"]["memory"], rows["memory limit of a ps"])
+        self.assertEqual(sets["worker"]["replicas"], 8)
+        self.assertIn(f"seconds a step on {worker['resources']['limits']['cpu']} cores a worker", rows)
+        self.assertGreater(manifests.quantity(worker["resources"]["limits"]["memory"]),
+                           1.1 * manifests.quantity(rows["a worker on CPUs"].replace(" GiB", "Gi")))
+        state = sets["coordinator"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+        self.assertGreater(manifests.quantity(state), 1.5 * manifests.quantity(rows["disk of a job, `keep_last: 3`"].replace(" GB", "G")))
+
     def test_documents_name_files_that_exist(self):
         for block in re.findall(r"^ {4,}.*$", "\n".join(read("docs", page) for page in PAGES), re.MULTILINE):
             for path in re.findall(r"(?<=-k )k8s/[\w/-]+|\bk8s/[\w/-]+\.(?:yaml|sh)\b", block):
@@ -154,6 +175,31 @@ class Manifests(unittest.TestCase):
                                    check=True).stdout
             for name in ("muster-coordinator,", "localhost,", "muster-coordinator-2.muster-coordinator-pods"):
                 self.assertIn(name, shown)
+
+    def test_the_scrape_configuration_of_the_document_is_valid(self):
+        blocks = yaml_of_the_documents("rule_files:")
+        self.assertEqual(len(blocks), 1)
+        configuration = yaml.safe_load(blocks[0])
+        job = configuration["scrape_configs"][0]
+        monitor = next(thing for thing in manifests.load(os.path.join(HERE, "everything.yaml")) if thing["kind"] == "PodMonitor")
+        endpoint = monitor["spec"]["podMetricsEndpoints"][0]
+        self.assertEqual(job["honor_labels"], endpoint["honorLabels"])
+        self.assertEqual(job["scrape_interval"], endpoint["interval"])
+        self.assertEqual(job["relabel_configs"][0]["regex"], endpoint["port"])
+        relabelling = endpoint["relabelings"][0]
+        self.assertIn({"source_labels": relabelling["sourceLabels"], "target_label": relabelling["targetLabel"]}, job["relabel_configs"])
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            print("tests/k8s/manifests_test.py:4: Skipped\nthe scrape configuration is not checked: there is no promtool")
+            self.skipTest("there is no promtool")
+        self.assertEqual(job.pop("kubernetes_sd_configs"), [{"role": "pod", "namespaces": {"names": ["muster"]}}])  # Debian's promtool lacks it
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(os.path.join(ROOT, "k8s", "alerts", "muster.rules.yaml"), folder)
+            path = os.path.join(folder, "prometheus.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                yaml.safe_dump({**configuration, "scrape_configs": [job]}, file)
+            told = subprocess.run([promtool, "check", "config", path], text=True, capture_output=True, check=False)
+        self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
 
     def test_have_alerts_that_prometheus_understands(self):
         rules = next(thing for thing in manifests.load(os.path.join(HERE, "everything.yaml")) if thing["kind"] == "PrometheusRule")
