@@ -46,6 +46,21 @@ class ProductionChecklistTest(unittest.TestCase):
             for flag in (word.split("=")[0] for word in words if word.startswith("--")):
                 self.assertIn(flag, sections[name], words)
 
+    def test_port_forwards_outlive_their_pods(self):
+        forwards = [line for line in PAGE.splitlines() if "port-forward" in line and line.lstrip().startswith(("kubectl", "while"))]
+        self.assertEqual(len(forwards), 3)
+        for line in forwards:
+            self.assertRegex(line, r"^while true; do kubectl .* port-forward .*; sleep 1; done &")
+
+    def test_tools_of_prometheus_are_told_where_it_is(self):
+        for line in code_lines():
+            if line.startswith("amtool"):
+                self.assertIn("--alertmanager.url=$ALERTMANAGER", line)
+            if line.startswith("promtool"):
+                self.assertIn("instant $PROM ", line)
+        for variable in set(re.findall(r"\$([A-Z]{4,})", "\n".join(code_lines()))):
+            self.assertIn(f"export {variable}=", PAGE)
+
     def test_metrics_exist(self):
         known = set(re.findall(r"^\| `(\w+)`", (DOCS / "metrics.md").read_text(encoding="utf-8"), re.MULTILINE))
         self.assertGreaterEqual(len(queries()), 8)
