@@ -18,6 +18,9 @@ _PACKAGES = os.path.join(os.environ.get("PYTHONPATH", "").partition(":")[0] or "
 
 def prepare():
     """Makes `import muster` work. Ends the program with a reason if grpcio, protobuf, numpy or PyYAML is not there."""
+    # gRPC's own handlers of fork() would run between the fork and the exec of the programs that a test starts.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.path[:0] = [str(ROOT / "python"), _PACKAGES]
     if "TEST_SRCDIR" not in os.environ:  # Bazel makes the file by itself
         subprocess.run([ROOT / "python/muster/make_protos.sh", ROOT / "python/muster/_protos.bin"], check=True)
