@@ -18,9 +18,13 @@ PYTHONPATH=$python python3 -c 'import tensorboard.backend.event_processing.event
 # And mkdocs, which builds the documents' site.
 PYTHONPATH=$python python3 -c 'import mkdocs' 2>/dev/null ||
   python3 -m pip install --quiet --target "$python" 'mkdocs>=1.6,<2' >/dev/null 2>&1 || true
-# The packages of the Python client in docs/api_clients.md, in a folder of their own: they bring another protobuf.
-PYTHONPATH=$python/clients python3 -c 'import grpc_tools, grpc_status' 2>/dev/null ||
-  python3 -m pip install --quiet --target "$python/clients" grpcio grpcio-tools grpcio-status >/dev/null 2>&1 || true
+# The packages of the Python client in docs/api_clients.md and of python/muster, in a folder of their own: they bring
+# another protobuf.
+PYTHONPATH=$python/clients python3 -c 'import grpc_tools, grpc_status, numpy, yaml' 2>/dev/null ||
+  python3 -m pip install --quiet --target "$python/clients" grpcio grpcio-tools grpcio-status numpy pyyaml >/dev/null 2>&1 || true
+# mypy, for the types of python/muster.
+PYTHONPATH=$python/mypy python3 -c 'import mypy' 2>/dev/null ||
+  python3 -m pip install --quiet --target "$python/mypy" mypy grpc-stubs types-protobuf types-PyYAML numpy >/dev/null 2>&1 || true
 # kubectl, which renders the manifests again, where Debian's is too old.
 kubectl=$(tools/kubectl.sh 2>/dev/null) || kubectl=kubectl
 
