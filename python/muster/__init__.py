@@ -11,9 +11,25 @@
 docs/python.md shows more.
 """
 
-from muster import errors
-from muster.checkpoints import read_checkpoint
-from muster.client import Client
-from muster.results import Checkpoint, Evaluation, Event, Job, Update
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster import errors
+    from muster.checkpoints import read_checkpoint
+    from muster.client import Client
+    from muster.results import Checkpoint, Evaluation, Event, Job, Update
 
 __all__ = ["Checkpoint", "Client", "Evaluation", "Event", "Job", "Update", "errors", "read_checkpoint"]
+
+_MODULES = {"Client": "client", "errors": "errors", "read_checkpoint": "checkpoints"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a part of the package when it is used first. So `import muster` is fast, and needs no other package."""
+    if name not in __all__:
+        raise AttributeError(f"module 'muster' has no attribute '{name}'")
+    module = importlib.import_module(f"muster.{_MODULES.get(name, 'results')}")
+    value = module if name == "errors" else getattr(module, name)
+    globals()[name] = value
+    return value

@@ -18,7 +18,7 @@ support.prepare()
 import grpc
 
 import muster
-from muster import _proto, checkpoints, errors
+from muster import _proto, checkpoints, errors, jobs
 
 
 class Server:
@@ -83,7 +83,7 @@ class Failure(grpc.Status):
 
 
 def job(state="RUNNING", revision=1):
-    return _proto.new("Job", name="jobs/linear-1", state=muster.jobs._state(state), revision=revision)
+    return _proto.new("Job", name="jobs/linear-1", state=jobs._state(state), revision=revision)
 
 
 def not_leader():
@@ -209,7 +209,7 @@ class ConnectionTest(ServerTest):
         self.addCleanup(never.set)
         server = self.serve([_proto.new("WatchJobResponse", job=job()), never])
 
-        with self.assertRaises(TimeoutError):
+        with self.assertRaisesRegex(TimeoutError, "linear-1 was not SUCCEEDED within 0.2 s; it goes on"):
             self.connect(server).jobs.wait("linear-1", timeout=0.2)
 
     def test_a_closed_client_says_so(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""mypy --strict finds nothing in python/muster."""
+"""mypy --strict finds nothing in python/muster, and `import muster` needs no other package."""
 
 import os
 import subprocess
@@ -29,6 +29,12 @@ class TypesTest(unittest.TestCase):
                                  cwd=support.ROOT / "python", env=_ENVIRONMENT, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, check=False)
         self.assertEqual(run.returncode, 0, run.stdout)
+
+
+class ImportTest(unittest.TestCase):
+    def test_an_import_needs_no_other_package(self):
+        code = "import muster, sys; assert not {'grpc', 'numpy', 'yaml', 'google'} & set(sys.modules)"
+        subprocess.run([sys.executable, "-S", "-c", code], cwd=support.ROOT / "python", check=True)
 
 
 if __name__ == "__main__":
