@@ -7,31 +7,38 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
-def _load() -> descriptor_pool.DescriptorPool:
+def _load() -> Tuple[descriptor_pool.DescriptorPool, Dict[str, Any]]:
+    """The pool, and the classes of its messages by their full names."""
     path = pathlib.Path(__file__).with_name("_protos.bin")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise ImportError(f"{path} is missing; in Muster's sources run python/muster/make_protos.sh {path}") from None
+    files = descriptor_pb2.FileDescriptorSet.FromString(content).file
     pool = descriptor_pool.DescriptorPool()
-    # A file comes after those that it imports.
-    for file in descriptor_pb2.FileDescriptorSet.FromString(content).file:
+    for file in files:  # each comes after those that it imports
         pool.AddSerializedFile(file.SerializeToString())
-    return pool
+    # All classes must stay alive: protobuf 4.22 to 4.24 crashes if it meets a field whose class is gone.
+    classes: Dict[str, Any] = {}
+    types = [each for file in files for each in pool.FindFileByName(file.name).message_types_by_name.values()]
+    while types:
+        descriptor = types.pop()
+        classes[descriptor.full_name] = message_factory.GetMessageClass(descriptor)
+        types += descriptor.nested_types
+    return pool, classes
 
 
-_POOL = _load()
+_POOL, _CLASSES = _load()
 
 
-@functools.lru_cache(maxsize=None)
 def message_type(full_name: str) -> Any:
     """The class of a message, "google.rpc.ErrorInfo"."""
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(full_name))
+    return _CLASSES[full_name]
 
 
 def new(message: str, /, **fields: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 import numpy as np
 import yaml
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 
 from muster import _proto, errors
 from muster.errors import Fault
@@ -348,13 +349,13 @@ class _SpecReader:
             return self.add(path, f"expects a single value (is {_kind(value)})")
         if field.enum_type is not None:
             return self._enum(value, path, field.enum_type)
-        if field.cpp_type == field.CPPTYPE_STRING:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             return self._text(value, path)
-        if field.cpp_type == field.CPPTYPE_BOOL:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
             if isinstance(value, bool):
                 return value
             return self.add(path, f"expects true or false (is {_kind(value)})")
-        if field.cpp_type == field.CPPTYPE_DOUBLE:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
             return self._number(value, path, field)
         return self._integer(value, path, field)
 
@@ -393,8 +394,8 @@ class _SpecReader:
         return None
 
     def _integer(self, value: Any, path: str, field: Any) -> Optional[int]:
-        bits = 31 if field.cpp_type == field.CPPTYPE_INT32 else 63
-        is_unsigned = field.cpp_type == field.CPPTYPE_UINT64
+        bits = 31 if field.cpp_type == FieldDescriptor.CPPTYPE_INT32 else 63
+        is_unsigned = field.cpp_type == FieldDescriptor.CPPTYPE_UINT64
         least, most = (0, 2**64 - 1) if is_unsigned else (-(2**bits), 2**bits - 1)
         if isinstance(value, float) and value.is_integer():
             self.add(path, f"expects a whole number in plain digits; write {int(value)} instead of {value}")
