@@ -94,7 +94,7 @@ class Connection:
         return found
 
     def _explain(self, message: str) -> Tuple[str, str]:
-        if "http1.x server" in message or "Trying to connect an http1" in message:
+        if "http1.x server" in message:  # gRPC has no status code for this
             return "INVALID_ARGUMENT", (
                 f"{self.where} is the port of a status page or of metrics, not of the coordinator's calls; give the port "
                 f"of its --listen, usually 7070: {message}")

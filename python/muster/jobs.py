@@ -93,7 +93,7 @@ class Jobs:
                 error: errors.MusterError = errors.UnavailableError(f"{self._connection.where} ended the watch")
             except errors.DeadlineExceededError:
                 raise errors.DeadlineExceededError(
-                    f"{job_id(job)} did not get there within {timeout} s; it goes on") from None
+                    f"{job_id(job)} has not ended within {timeout} s; it goes on without the watch") from None
             except errors.MusterError as broken:
                 error = broken
             retry.wait(error, seconds_max=left)
@@ -105,18 +105,22 @@ class Jobs:
         Raises JobEndedError if the job ends otherwise, with its reason and message; DeadlineExceededError after `timeout`
         seconds. The job goes on then.
         """
-        wanted = _proto.new("Job", state=_state(state))
-        name = _proto.enum_name(wanted, "state")
+        _state(state)  # a state that does not exist is an error now
+        name = state.upper()
         is_first = True
         with Progress(job_id(job), "step", self._progress if progress is None else progress) as bar:
-            for update in self.watch(job, timeout=timeout):
-                now = update.job
-                bar.set(now.step, now.total_steps, f"{now.state}" + ("" if now.loss is None else f", loss {now.loss:.4g}"))
-                # The first update has events from before the wait. Later ones may hold a state that has already passed.
-                passed = not is_first and any(event.state == name for event in update.events)
-                if now.state == name or passed:
-                    return now
-                is_first = False
+            try:
+                for update in self.watch(job, timeout=timeout):
+                    now = update.job
+                    bar.set(now.step, now.total_steps, now.state + ("" if now.loss is None else f", loss {now.loss:.4g}"))
+                    # The first update has events from before the wait. Later ones may hold a state that has passed.
+                    passed = not is_first and any(event.state == name for event in update.events)
+                    if now.state == name or passed:
+                        return now
+                    is_first = False
+            except errors.DeadlineExceededError:
+                raise errors.DeadlineExceededError(
+                    f"{job_id(job)} was not {name} within {timeout} s; it goes on") from None
         raise errors.JobEndedError(f"{now.id} has ended ({now.state}) and was not {name}: {now.message}",
                                    reason=now.reason, job=now)
 

@@ -154,6 +154,11 @@ class LocalClusterTest(unittest.TestCase):
         with self.assertRaisesRegex(errors.InvalidArgumentError, "known: QUEUED"):
             self.client.jobs.list(states=["sleeping"])
 
+    def test_the_port_of_the_status_page_is_known(self):
+        page = (self.cluster.home / ".muster/local/page.address").read_text(encoding="utf-8").strip()
+        with self.assertRaisesRegex(errors.InvalidArgumentError, "is the port of a status page"):
+            muster.Client(page.replace("http://", "").rstrip("/")).jobs.list()
+
     def test_a_submission_is_checked_or_repeated_without_another_job(self):
         before = len(self.client.jobs.list())
         self.client.jobs.submit(LINEAR, validate_only=True)
@@ -285,6 +290,13 @@ class SecureClusterTest(unittest.TestCase):
         self.assertEqual(unknown.exception.reason, "NO_CREDENTIALS")
         with self.assertRaisesRegex(errors.UnavailableError, "tls="):
             self.connect(server=self.cluster.address).jobs.list()
+
+    def test_another_authority_is_refused(self):
+        other = self.cluster.folder / "other"
+        other.mkdir()
+        support.muster("certs", "init", folder=other)
+        with self.assertRaisesRegex(errors.UnavailableError, "the TLS handshake failed; check that ca.crt"):
+            self.connect(server=self.cluster.address, tls=str(other / "muster-ca")).jobs.list()
 
     def test_files_that_are_not_there_are_named_at_once(self):
         for tls, token, reason in ((self.cluster.folder, None, "CERTIFICATE_FILES"),

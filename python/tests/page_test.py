@@ -26,7 +26,7 @@ class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.home = support.LocalCluster(cls).home
-        # What the examples name.
+        # The examples name these files.
         support.muster("certs", "init", folder=cls.home)
         support.muster("certs", "issue", "submitter", "bob", folder=cls.home)
         (cls.home / "ci.token").write_text("a token", encoding="utf-8")
