@@ -23,7 +23,7 @@ def _load() -> Tuple[descriptor_pool.DescriptorPool, Dict[str, Any]]:
     pool = descriptor_pool.DescriptorPool()
     for file in files:  # each comes after those that it imports
         pool.AddSerializedFile(file.SerializeToString())
-    # All classes must stay alive: protobuf 4.22 to 4.24 crashes if it meets a field whose class is gone.
+    # All classes are kept, because protobuf 4.22 to 4.24 crashes at a field whose class was collected.
     classes: Dict[str, Any] = {}
     types = [each for file in files for each in pool.FindFileByName(file.name).message_types_by_name.values()]
     while types:

@@ -68,7 +68,7 @@ class Checkpoints:
             with self._bar(found, found.size_bytes, progress) as bar:
                 done = 0
                 for file in found.proto.files:
-                    with open(partial / file.name, "xb") as output:
+                    with open(_path(partial, file.name), "xb") as output:
                         done = self._receive(found, file, output, lambda size: bar.set(size), done)
                 with open(partial / _MANIFEST, "xb") as output:
                     for part in self._parts(found, _MANIFEST):
@@ -156,7 +156,7 @@ def read_checkpoint(folder: Union[str, "os.PathLike[str]"], *, slots: bool = Fal
     for file in _manifest(path)["files"]:
         if not slots and not file["name"].startswith("model-"):
             continue
-        buffer = bytearray((path / file["name"]).read_bytes())
+        buffer = bytearray(_path(path, file["name"]).read_bytes())
         if verify and hashlib.sha256(buffer).hexdigest() != file["sha256"]:
             raise errors.DataLossError(f"{path / file['name']} is damaged: its SHA-256 is not that of {_MANIFEST}")
         arrays.update(_tensors(buffer, str(path / file["name"])))
@@ -189,6 +189,13 @@ class _Filler:
             raise errors.DataLossError(f"more than the {len(self._view)} bytes of the file arrived; try again")
         self._view[self._size:end] = data
         self._size = end
+
+
+def _path(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """The path of a file of a checkpoint. Only a plain name is allowed, so that nothing outside the folder is touched."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise errors.DataLossError(f"{folder}: '{name}' is not the name of a file of a checkpoint")
+    return folder / name
 
 
 def _manifest(folder: pathlib.Path) -> Dict[str, Any]:

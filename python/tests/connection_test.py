@@ -257,6 +257,13 @@ class DownloadTest(ServerTest):
                 self.connect(self.serve(self.checkpoint, *streams)).checkpoints.download("linear-1", self.target)
             self.assertEqual(list(self.folder.iterdir()), [])
 
+    def test_a_file_name_cannot_lead_out_of_the_folder(self):
+        for name in ("../evil", "/tmp/evil", ".evil", ""):
+            self.checkpoint.files[0].name = name
+            with self.subTest(name=name), self.assertRaisesRegex(errors.DataLossError, "is not the name of a file"):
+                self.connect(self.serve(self.checkpoint)).checkpoints.download("linear-1", self.target)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_a_download_without_data_ends(self):
         never = threading.Event()
         self.addCleanup(never.set)
