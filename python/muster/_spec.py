@@ -30,6 +30,7 @@ _DEPTH_MAX = 32
 _INTEGER = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?\.?inf|[-+]?infinity|\.?nan", re.I)
 _DURATION = re.compile(r"(-?)((?:\d+(?:\.\d*)?(?:ns|us|ms|s|m|h))+|0)")
+_SECONDS_MAX = 315_576_000_000  # of a protobuf Duration
 _UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _HINT = "muster get JOB -o spec prints a job file"
 # The proto reads 0 of these fields as "unset". A user never means 0 there.
@@ -132,6 +133,8 @@ class _YamlReader:
 
     def read(self, text: str) -> Tuple[Dict[str, Any], List[Fault]]:
         """The map, and faults that leave it usable."""
+        if not _is_unicode(text):
+            raise self._fault(1, "holds half of a character, which has no form in UTF-8")
         if len(text.encode("utf-8")) > _TEXT_BYTES_MAX:
             raise self._fault(1, f"a job file may have at most {_TEXT_BYTES_MAX} bytes")
         if (tab := re.search(r"^ *\t", text, re.M)) is not None:
@@ -309,8 +312,10 @@ class _SpecReader:
             return {str(key): self._plain(item, _join(path, key)) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
-        if isinstance(value, (str, bool)):
+        if isinstance(value, bool):
             return value
+        if isinstance(value, str):
+            return self._text(value, path) or ""
         if value is None:
             self.add(path, "has no value; give one or remove the line")
         elif not isinstance(value, (int, float)):
@@ -334,7 +339,7 @@ class _SpecReader:
             seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts) * (-1 if match[1] else 1)
         elif value == 0 and not isinstance(value, bool):
             seconds = 0.0
-        if seconds is None:
+        if seconds is None or abs(seconds) > _SECONDS_MAX:
             return self.add(path, f"expects a time with its unit: 500ms, 90s, 15m, 12h, 1h30m (is {_kind(value)})")
         nanos = round(seconds * 1e9)
         whole = abs(nanos) // 10**9 * (1 if nanos >= 0 else -1)
@@ -361,8 +366,11 @@ class _SpecReader:
 
     def _text(self, value: Any, path: str) -> Optional[str]:
         if isinstance(value, (str, os.PathLike)):
-            return os.fspath(value)
-        if isinstance(value, (bool, int, float)):
+            text = str(value)
+            if _is_unicode(text):
+                return text
+            self.add(path, f"holds half of a character, which has no form in UTF-8 (is {text!a})")
+        elif isinstance(value, (bool, int, float)):
             shown = str(value).lower() if isinstance(value, bool) else str(value)
             self.add(path, f"expects text (is {shown}); write it in quotes: \"{shown}\"")
         else:
@@ -415,6 +423,11 @@ class _SpecReader:
 def _python_number(value: Any) -> Any:
     """The same number as Python's own type, if it is one of NumPy's."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be sent: Python's str may hold lone surrogates."""
+    return not re.search("[\ud800-\udfff]", text)
 
 
 def _join(path: str, key: Any) -> str:

@@ -108,6 +108,14 @@ class DictTest(unittest.TestCase):
             "model.zoo.args.layers": "must be a fini", "model.zoo.args.what": "expects a numb", "checkpoint": "expects a map ",
             "resources.ps": "must be at lea", "active_deadline": "expects a time"})
 
+    def test_values_that_a_message_cannot_hold_are_faults(self):
+        for job, field in (({"name": "\ud800"}, "name"), ({"labels": {"a": "\ud800"}}, "labels.a"), ("name: '\ud800'\n", ""),
+                           ({"model": {"zoo": {"args": {"a": "\ud800"}}}}, "model.zoo.args.a"),
+                           ({"active_deadline": "9" * 400 + "h"}, "active_deadline"), ({"priority": 2**31}, "priority"),
+                           ({1: 2}, "1"), ({"data": object()}, "data")):
+            with self.subTest(field=field):
+                self.assertEqual([fault.field for fault in faults(job)], [field])
+
     def test_overrides_replace_fields_and_displace_members_of_a_oneof(self):
         job = {"training": {"steps": 5, "optimizer": {"sgd": {"learning_rate": 1}}}}
         changed = read(job, **{"training.epochs": 2, "training.optimizer.adam.learning_rate": 0.5, "name": "b"})
