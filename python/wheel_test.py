@@ -130,6 +130,8 @@ class FilesTest(unittest.TestCase):
             self.assertIn(f"{self.info}/licenses/{package}/copyright", self.archive.namelist())
         self.assertIn(f"{self.info}/licenses/LICENSE", self.archive.namelist())
         self.assertIn("muster/share/examples/data/README.md", self.archive.namelist())  # the licences of the data
+        for name in ("muster/client.py", "muster/py.typed", "muster/_protos.bin"):
+            self.assertIn(name, self.archive.namelist())
 
 
 class SymbolsTest(unittest.TestCase):

@@ -27,6 +27,8 @@ _MODULES = {"Client": "client", "errors": "errors", "read_checkpoint": "checkpoi
 
 def __getattr__(name: str) -> Any:
     """Imports a part of the package when it is used first. So `import muster` is fast, and needs no other package."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("muster-train")
     if name not in __all__:
         raise AttributeError(f"module 'muster' has no attribute '{name}'")
     module = importlib.import_module(f"muster.{_MODULES.get(name, 'results')}")
