@@ -13,7 +13,7 @@ namespace muster {
 // as much as a packet, and its receiver does not have to read anything.
 class Doorbell {
  public:
-  // Returns RESOURCE_EXHAUSTED if there are no file descriptors left.
+  // Returns RESOURCE_EXHAUSTED if there is no file descriptor or memory left.
   static absl::StatusOr<Doorbell> Create();
   // Takes a descriptor from another process. Returns INVALID_ARGUMENT if it is no eventfd, or if it
   // blocks.

@@ -47,7 +47,8 @@ class EventLoop {
     virtual absl::Duration SleepMax() const { return absl::InfiniteDuration(); }
   };
 
-  // Returns UNAVAILABLE if the kernel provides no descriptor.
+  // Returns UNAVAILABLE if the kernel provides no epoll instance, and RESOURCE_EXHAUSTED if it
+  // provides no bell or no watch.
   static absl::StatusOr<std::unique_ptr<EventLoop>> Create(PollBudgetOptions polling = {});
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
@@ -56,23 +57,25 @@ class EventLoop {
   // user's limit is reached.
   absl::Status Watch(int fd, uint32_t events, Handler* handler);
   void Change(int fd, uint32_t events, Handler* handler);
-  // Call before closing the descriptor. `handler` is not called again.
+  // Call before closing the descriptor. `handler` is not called for it again.
   void Unwatch(int fd, Handler* handler);
 
-  // Calls the handlers of all ready descriptors. Returns their number.
+  // Calls the handlers of all ready descriptors. Returns the number of these descriptors, which
+  // includes the bell.
   int Look();
   // Calls Look() if it is due. Looking is a system call, so a thread with idle descriptors looks
   // only now and then. Call this at the start of each Progress(), with the number of `events` that
   // the previous Progress() handled.
   void LookIfDue(int events);
 
-  // Blocks until `sleeper` has news, a descriptor is ready, Wake() is called or `timeout` passes.
-  // Polls while the budget allows it, then sleeps.
+  // Blocks until `sleeper` has news, a descriptor is ready or Wake() is called, but at most for
+  // `timeout` and sleeper.SleepMax(). Polls while the budget allows it, then sleeps.
   void Wait(Sleeper& sleeper, absl::Duration timeout);
 
   // Ends the current or the next Wait(). Thread-safe.
   void Wake();
-  // Ringing the bell ends a sleep, but not a Wait() that has not begun. For other processes.
+  // For other processes. Ringing the bell ends a sleep. A ring before a Wait() may not end that
+  // Wait(), because a look at the descriptors may consume the ring first.
   const Doorbell& bell() const { return bell_; }
 
  private:

@@ -26,9 +26,9 @@ class FetchTurns {
   using Time = std::chrono::steady_clock::time_point;
 
   struct Options {
-    // The bytes being fetched at once, but at least `fetches_min` payloads. This must cover what is
-    // on its way while the sender learns where its memory goes, because that message queues behind
-    // everything this side sends.
+    // A fetch may begin while fewer bytes than this, or fewer payloads than `fetches_min`, are
+    // being fetched. By default large enough that fetches continue while the next sender learns
+    // where its payload goes: that message queues behind everything this side sends.
     size_t bytes_max = 1 << 20;
     size_t fetches_min = 4;
     // A payload that takes longer does not hold back the others: its sender is slow, not only out

@@ -115,7 +115,7 @@ TEST_F(FetchTurnsTest, AnIdleSenderSavesUpNoTurns) {
     EndOldest();
     for (const int rank : Begin()) ranks.push_back(rank);
   }
-  EXPECT_GE(std::ranges::count(ranks, 2), 3) << "rank 1 had nine turns fewer before";
+  EXPECT_GE(std::ranges::count(ranks, 2), 3) << "rank 1 had ten turns fewer before";
 }
 
 TEST_F(FetchTurnsTest, ASenderThatLeavesHasNoTurnAndTheOthersKeepTheirOrder) {

@@ -35,8 +35,8 @@ class RegisteredSlabs {
   // Ends one registration.
   void Unregister(uint32_t number);
 
-  // TakeWithdrawn() returns whether peers must be told that a slab is gone. Remind() sets that
-  // again if some peer could not be told.
+  // TakeWithdrawn() returns whether peers must be told that a slab is gone, and clears that.
+  // Remind() sets it again, for example if some peer could not be told.
   bool TakeWithdrawn() { return std::exchange(withdrawn_, false); }
   void Remind() { withdrawn_ = true; }
 

@@ -17,7 +17,7 @@ class RegisteredSlabsTest : public ::testing::Test {
  protected:
   std::shared_ptr<SharedSlab> MakeSlab() { return *SharedSlab::Allocate(kBytes); }
 
-  // Returns 0 if no slab contains it.
+  // Returns 0 if no slab contains `payload`.
   uint32_t NumberHolding(absl::Span<const std::byte> payload) {
     const RegisteredSlabs::Slab* found = slabs_.Holding(payload);
     return found == nullptr ? 0 : found->number;

@@ -11,8 +11,8 @@
 namespace muster {
 
 // A mapped memory file (memfd_create) with a sealed size: an access within it cannot fault,
-// whatever other processes do. Move-only; unmaps itself. The pages live until the last mapping
-// ends.
+// whatever other processes do. Move-only; unmaps itself. The pages live until the last mapping and
+// the last descriptor of the file are gone.
 class SealedMemory {
  public:
   // The access that other processes get with the file. Kernels older than 5.1 do not enforce kRead.
@@ -28,7 +28,8 @@ class SealedMemory {
   static absl::StatusOr<SealedMemory> Create(const char* name, int64_t bytes, Others others);
 
   // Maps another process's memory. The result has no file(). Returns INVALID_ARGUMENT unless `file`
-  // is a memory file of exactly `bytes` bytes that can never shrink.
+  // is a memory file of exactly `bytes` bytes that can never shrink or grow. Returns
+  // RESOURCE_EXHAUSTED if the kernel refuses the mapping.
   enum class Access { kRead, kReadWrite };
   static absl::StatusOr<SealedMemory> Map(const FileDescriptor& file, uint64_t bytes,
                                           Access access);

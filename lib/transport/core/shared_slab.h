@@ -17,8 +17,8 @@ namespace muster {
 // pages if the kernel provides them (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise).
 //
 // A process that receives the file can read the pages. The slab is immutable except for its
-// contents. The memory is freed with the last reference in this process and the last mapping in
-// others. Not usable after fork().
+// contents. The memory is freed when the last reference in this process and the last mapping and
+// descriptor in others are gone. Not usable after fork().
 class SharedSlab {
  public:
   // Returns RESOURCE_EXHAUSTED with reason "MEMORY_EXHAUSTED" if there is no memory. Requires:

@@ -58,7 +58,7 @@ TEST(SharedSlabTest, FindNamesTheSlabThatHoldsAllOfTheMemory) {
     EXPECT_EQ(SharedSlab::Find(memory.last(1)), slab);
     EXPECT_EQ(SharedSlab::Find({memory.data() + 1, memory.size()}), nullptr);
     EXPECT_EQ(SharedSlab::Find({memory.data() - 1, 2}), nullptr);
-    // It may be the other slab.
+    // The byte behind a slab may belong to the other slab.
     EXPECT_NE(SharedSlab::Find({memory.data() + memory.size(), 1}), slab);
   }
   EXPECT_EQ(SharedSlab::Find(elsewhere), nullptr);

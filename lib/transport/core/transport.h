@@ -101,8 +101,9 @@ class MessageReceiver {
   virtual void PayloadLost(PeerId from, const WireHeader& header) = 0;
 
   // The peer is gone, has disconnected, or could not be reached. Sends to it were or will be
-  // completed with an error. Called once for each peer, as its last callback. The transport keeps
-  // the peer's entry, so that sends to it fail, until the receiver calls Disconnect().
+  // completed with an error. Called at most once for each peer, as its last callback; not for a
+  // peer that the receiver has disconnected before. The transport keeps the peer's entry, so that
+  // sends to it fail, until the receiver calls Disconnect().
   virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
 };
 

@@ -11,15 +11,19 @@
 namespace muster {
 
 enum class MessageKind : uint8_t {
-  kHello = 1,    // worker -> ps, which answers kHello; in a ring: the sender was started
-  kPush = 2,     // worker -> ps: the gradient of `chunk` for `step`
+  // worker -> ps, or shard -> its replica: the answer is kHello. In a ring: the sender was started.
+  kHello = 1,
+  // worker -> ps: the gradient of `chunk` for `step`; shard -> its replica: the summed gradient.
+  kPush = 2,
   kParams = 3,   // ps -> worker: the value of `chunk` at version `step`
   kFetch = 4,    // worker -> ps: requests `chunk` at version `step`; the answer is kParams
   kRefused = 5,  // ps -> worker: `reason`; step and chunk are those of the refused message
-  kSquares = 6,  // shard -> shard 0: the sum of squares of each of its chunks' gradients of `step`
-  kVerdict = 7,  // shard 0 -> shard: `scalar` is that of the whole gradient of `step`
-  kArrived =
-      8,  // shard -> shard 0: one bit per rank: this shard has all the rank's gradients of `step`
+  // shard -> shard 0: the sum of squares of the summed gradient of `step`, for each of its chunks.
+  kSquares = 6,
+  // shard 0 -> shard: `scalar` is the sum of squares of the whole summed gradient of `step`.
+  kVerdict = 7,
+  // shard -> shard 0: one bit per rank: this shard has all the rank's gradients of `step`.
+  kArrived = 8,
   kClosed = 9,  // shard 0 -> shard: one bit per rank: `step` is the sum of these ranks' gradients
   kNorms = 10,  // shard -> shard 0: this shard's part of the trust ratios of `step`
   kTrust = 11,  // shard 0 -> shard: the trust ratio of every parameter, as f64
@@ -33,12 +37,12 @@ enum class WireCodec : uint8_t { kRaw = 0, kInt8 = 1, kTopK = 2, kOneBit = 3, kP
 
 enum class RefusalReason : uint16_t {
   kNone = 0,
-  kUnknownJob = 1,  // the job was released, or is not prepared yet
+  kUnknownJob = 1,  // the job was released here, or has no such generation here yet
   kOldGeneration = 2,
   kWrongChunk = 3,  // this shard has no such chunk
   kWrongLength = 4,
   kWrongRank = 5,
-  kWrongStep = 6,   // neither the shard's step nor the one before
+  kWrongStep = 6,   // neither the step that the chunk awaits from this rank nor the one before
   kNotGreeted = 7,  // no HELLO came before it
   kBadHeader = 8,
   kBadPayload = 9,  // no encoder of the codec makes these bytes
@@ -60,9 +64,12 @@ struct WireHeader {
   uint32_t chunk = 0;
   uint32_t rank = 0;    // of the worker, in both directions; between shards: of the sending shard
   uint64_t length = 0;  // of the payload, in bytes
-  // kParams: the sum of squares of this chunk's summed gradient; kVerdict: of all chunks; else 0.
+  // kParams: the sum of squares of this chunk's summed gradient; kVerdict: of all chunks; kPush to
+  // a replica: the trust ratio; kState: which array; else 0.
   double scalar = 0;
-  float loss_scale = 0;  // kParams of an fp16 job: the scale for the gradient of `step`; else 0
+  // kParams of an fp16 job: the factor on the loss of step `step`; kPush to a replica: the factor
+  // on the summed gradient, or NaN if the step was skipped; else 0.
+  float loss_scale = 0;
 
   friend bool operator==(const WireHeader&, const WireHeader&) = default;
 };
@@ -72,8 +79,8 @@ struct WireHeader {
 // loss_scale 56,4  crc32c(0..59) 60,4
 std::array<std::byte, WireHeader::kBytes> EncodeHeader(const WireHeader& header);
 
-// Returns INVALID_ARGUMENT for a wrong size, magic, version, kind or dtype, and DATA_LOSS for a
-// checksum mismatch. Reads only `bytes`.
+// Returns INVALID_ARGUMENT for a wrong size, magic or version, for an unknown kind, dtype, codec or
+// reason, and for a nonzero byte 9. Returns DATA_LOSS for a checksum mismatch. Reads only `bytes`.
 absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> bytes);
 
 }  // namespace muster

@@ -21,7 +21,8 @@ class LinkGauges {
  public:
   explicit LinkGauges(Metrics& metrics) : metrics_(metrics) {}
 
-  // Sets the link that carries `job`'s messages to `peer` from now on. Logs each link once.
+  // Sets the link that carries `job`'s messages to `peer` from now on. Logs each link once for each
+  // job.
   void Show(absl::string_view job, absl::string_view peer, const LinkDescription& link)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Call when the job's links are closed. Removes gauges that no other job shows.

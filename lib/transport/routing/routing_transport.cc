@@ -201,7 +201,8 @@ absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
                                                  const LinkCredentials& credentials) {
   ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
   std::string obstacle;  // the obstacle to shared memory, if both sides have it
-  // The order of ways_ is the order of preference: the first backend that both sides have is used.
+  // The order of paths_ is the order of preference: the first backend that both sides have and that
+  // reaches the peer is used.
   for (int i = 0; i < std::ssize(paths_); ++i) {
     const Path& path = paths_[i];
     const auto part = std::ranges::find(parts, path.kind, &Part::kind);

@@ -50,7 +50,7 @@ struct RoutingTransportOptions {
 // All backends share one EventLoop, so the thread polls descriptors and sleeps in one place.
 class RoutingTransport : public TransportBackend {
  public:
-  // Returns UNAVAILABLE if this machine lacks what `links` requires.
+  // Returns UNAVAILABLE or RESOURCE_EXHAUSTED if this machine lacks what `links` requires.
   static absl::StatusOr<std::unique_ptr<RoutingTransport>> Create(RoutingTransportOptions options);
   ~RoutingTransport() override;
 

@@ -76,7 +76,7 @@ TEST(RoutingTransportTest, PeersOnOneHostUseSharedMemory) {
   EXPECT_EQ(link.fallback, "");
 }
 
-// Returns the peer's address as if the peer were in another place on this host.
+// Returns the peer's address after `move` has changed the part for shared memory.
 std::string Moved(absl::string_view address, void (*move)(LocalAddress&)) {
   std::string parts(*OpenAddress("MUR2", address, "address"));
   // The first part is the address for shared memory.

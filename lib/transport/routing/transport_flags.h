@@ -19,7 +19,8 @@ struct TransportThreads {
   int busy_threads = 0;
 };
 
-// The peers that must reach the data port if --data_port names no host.
+// The peers that may reach the data port. With kThisHost, the port listens at 127.0.0.1 if
+// --data_port names no host, and a host beyond this one is refused.
 enum class DataReach { kAnywhere, kThisHost };
 
 // Reads --transport, --poll and the flags of the data port. If TCP is used, opens the port, which

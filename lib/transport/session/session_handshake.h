@@ -37,8 +37,8 @@ struct LinkHello {
   friend bool operator==(const LinkHello&, const LinkHello&) = default;
 };
 
-// PERMISSION_DENIED, with the same text for every reason: an unauthenticated peer must learn
-// nothing.
+// Returns PERMISSION_DENIED, with the same text for every reason: an unauthenticated peer must
+// learn nothing.
 absl::Status NotLetIn();
 
 // Both sides take bytes and return bytes; they know no socket and no clock. The owner reads at most
@@ -133,7 +133,7 @@ class HandshakeAcceptor : public SessionHandshake {
   // Requires: at most wants() bytes. Sets fault() to:
   // - INVALID_ARGUMENT if the bytes are no hello;
   // - FAILED_PRECONDITION for another version or security;
-  // - PERMISSION_DENIED for a wrong proof.
+  // - PERMISSION_DENIED for a wrong proof, or if the hello names no open session.
   void Take(absl::Span<const std::byte> bytes, FindSession find);
   // Whether the connector has proved its identity, hello().who. The owner then calls LetIn() or
   // TurnAway().

@@ -88,8 +88,8 @@ union FileBuffer {
   cmsghdr aligned;
 };
 
-// The kernel's limit for one message (SCM_MAX_FD). So if files are missing, this buffer was not too
-// small.
+// The kernel's limit for one message (SCM_MAX_FD). The buffer is never too small, so missing files
+// (MSG_CTRUNC) mean that this process has no descriptor left.
 constexpr int kFilesReceivedMax = 253;
 
 struct ReceivedFiles {

@@ -60,14 +60,15 @@ class ControlSocket {
   static absl::StatusOr<ControlSocket> Listen(absl::string_view name);
   // Connects to `name`. Returns:
   // - UNAVAILABLE if no process listens there;
-  // - RESOURCE_EXHAUSTED if too many connections wait there, or this process has no descriptor
-  //   left: try again;
-  // - PERMISSION_DENIED if the listener belongs to another user.
+  // - RESOURCE_EXHAUSTED if too many connections wait there, or this process has no descriptor or
+  //   memory left: try again;
+  // - PERMISSION_DENIED if the listener belongs to neither this process's user nor root.
   static absl::StatusOr<ControlSocket> Connect(absl::string_view name);
 
   // Accepts a connection on a listener. Returns an empty value if none waits. Errors:
-  // - PERMISSION_DENIED: a process of another user connected and was refused;
-  // - RESOURCE_EXHAUSTED: there are no file descriptors left;
+  // - PERMISSION_DENIED: a process connected and was refused, because it belongs to neither this
+  //   process's user nor root;
+  // - RESOURCE_EXHAUSTED: there is no file descriptor or memory left;
   // - others: the waiting connection may be gone, and another may wait.
   absl::StatusOr<std::optional<ControlSocket>> Accept();
 

@@ -34,7 +34,8 @@ class LinkReader {
   LinkReader(const LinkReader&) = delete;
   LinkReader& operator=(const LinkReader&) = delete;
 
-  // Take what the peer sends over the socket. Return INVALID_ARGUMENT if the protocol forbids it.
+  // Take what the peer sends over the socket. Return INVALID_ARGUMENT if the protocol forbids it,
+  // and RESOURCE_EXHAUSTED if the kernel refuses to map the file.
   absl::Status Map(const FileDescriptor& file);
   absl::Status AddSlab(uint32_t number, uint64_t bytes, const FileDescriptor& file);
   absl::Status RemoveSlab(uint32_t number);
@@ -54,7 +55,7 @@ class LinkReader {
   void Return(uint32_t loan) { ring_.Return(loan); }
 
   // Drops the message that is partly received, because the rest will not come. Returns its header
-  // if it has a place.
+  // if it had a place.
   std::optional<WireHeader> DropArriving();
 
   // See MessageRingReader.

@@ -21,7 +21,8 @@ namespace muster {
 // payloads lent to the reader. Thread-compatible.
 class LinkWriter {
  public:
-  // Payloads in a registered slab are copied up to this size, and lent above it.
+  // Payloads in a registered slab are copied up to this size, and lent above it while a loan number
+  // is free.
   static constexpr size_t kCopiedBytesMax = 512;
 
   // Requires: both outlive this object.

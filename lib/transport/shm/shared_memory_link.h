@@ -94,19 +94,21 @@ struct LinkCommons {
 //   ended     the other side has left, its socket was closed, or this side gave the link up:
 //             fully published messages still arrive, then PayloadLost and PeerLost are called,
 //             and nothing more arrives
-//   left      our caller has disconnected: it gets no more callbacks for this link
+//   left      our caller has disconnected: the receiver gets no more callbacks for this link
 //
-// The socket stays open in the last two states until neither side holds a payload of the other.
+// In the last two states an open link keeps its socket until neither side holds a payload of the
+// other. The socket closes earlier if the peer closes it or breaks the protocol, or after CutOff().
 //
-// Thread-compatible. Calls the receiver only from Receive() and TellEnd(), and `done` also from
-// Send() and Pump(). These callbacks may call Send() and Disconnect().
+// Thread-compatible. Calls the receiver only from Receive() and TellEnd(), and `done` only from
+// Send() and Pump(). These callbacks may call Send() and Disconnect(). Sends that end in another
+// call wait for PendingSends::CallFinished().
 class SharedMemoryLink : public EventLoop::Handler {
  public:
   using Time = LinkCommons::Time;
 
-  // Dials `to` with `credentials`. If this process has no descriptor left, it dials again until the
-  // greeting time is over. The dialled peer then has the greeting time to answer. `commons` must
-  // outlive the link.
+  // A link that GoOn() dials: to `to`, with `credentials`. If this process has no descriptor left,
+  // GoOn() dials again until the greeting time is over. The dialled peer then has the greeting time
+  // to answer. `commons` must outlive the link.
   SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials, Time now);
   // A peer dialled this process. It must introduce itself within the greeting time.
   SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time now);
@@ -230,7 +232,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool told_end_ = false;
   bool broken_ = false;  // nothing in the peer's ring is trusted any more
   bool left_ = false;
-  bool gave_up_ = false;  // although the socket is open: something that came over it was lost
+  bool gave_up_ = false;  // GiveUp() left the socket open; something that came over it was lost
   bool said_bye_ = false;
   bool heard_bye_ = false;
   // Changes since the last ring: the other side may sleep and wait for them.

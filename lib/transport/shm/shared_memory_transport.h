@@ -27,9 +27,10 @@
 namespace muster {
 
 struct SharedMemoryTransportOptions {
-  // The time for a connecting peer to introduce itself, and for a dialled peer to answer. A peer
-  // that takes longer is lost with UNAVAILABLE. If this process has no descriptor left, Connect()
-  // dials again for this time; then the peer is lost with RESOURCE_EXHAUSTED.
+  // The time for a connecting peer to introduce itself, and for a dialled peer to answer. A
+  // connecting peer that takes longer is refused, and a dialled peer is lost with UNAVAILABLE. If
+  // this process has no descriptor left, it dials again for this time; then the peer is lost with
+  // RESOURCE_EXHAUSTED.
   absl::Duration greeting_time = absl::Seconds(5);
   // The limit of links that peers opened. Further peers are told that there are too many.
   int accepted_max = 1024;
@@ -45,15 +46,15 @@ struct SharedMemoryTransportOptions {
 //   reads the sender's pages: in place if PlacePayload allows it, else with one copy to the place.
 //   The sender's `done` runs after that.
 // - Payloads of up to kCopiedBytesMax, and payloads in other memory, are copied through the link's
-//   memory, 1 MiB at a time. Their `done` runs when the last byte is there, inside Send() if there
-//   is room.
+//   memory of 1 MiB, in fragments of 128 KiB. So are others while 1,024 payloads are lent. Their
+//   `done` runs when the last byte is there, inside Send() if there is room.
 //
-// Messages on one link keep their order. They wait here until the other side has accepted this one.
-// No message allocates.
+// Messages on one link keep their order. They wait here until the link is open. No message
+// allocates.
 //
-// Only Progress() or Wait() may wake a sleeping receiver, once for all messages sent before. A
-// sender that sleeps until a payload or room comes back is woken by Wait(), by an idle Progress(),
-// or by the eighth busy one.
+// Progress() and Wait() wake a sleeping receiver, once for all messages sent before. Send() tries
+// to wake it at once if the message has 64 KiB or more. A sender that sleeps until a payload or
+// room comes back is woken by Wait(), by an idle Progress(), or by the eighth busy one.
 //
 // A peer must be a process of the same user or of root; others are refused. Everything that a peer
 // writes is checked before use. A peer that breaks the protocol loses its link and kills no

@@ -662,7 +662,8 @@ TEST(SharedMemoryTransportTest, APeerThatIsCutOffHoldsNothingUp) {
   EXPECT_EQ(pair.a->malformed_messages() + pair.b->malformed_messages(), 0);
 }
 
-// Each side would wait for the other to return a payload that it will never look at.
+// A side that has left returns payloads unread. Otherwise each side would wait for the other
+// forever.
 TEST(SharedMemoryTransportTest, TwoPeersThatLeaveAtOnceBothGetTheirPayloadsBack) {
   Pair pair;
   const RegisteredSlab slab(*pair.a, 100'000);
@@ -747,7 +748,8 @@ class FilesUnderWay {
     const std::vector<int> files(kFiles, STDERR_FILENO);
     std::memcpy(CMSG_DATA(header), files.data(), kFiles * sizeof(int));
     CHECK_EQ(sendmsg(from_.get(), &message, MSG_NOSIGNAL), 1) << std::strerror(errno);
-    // The limit counts open files, so all of them stay open.
+    // The kernel compares the files in transit with this process's limit of open files. So lowering
+    // that limit below kFiles makes it refuse more.
     none_.emplace();
     refuses_ = sendmsg(from_.get(), &message, MSG_NOSIGNAL) < 0 && errno == ETOOMANYREFS;
   }
@@ -778,7 +780,7 @@ TEST(SharedMemoryTransportTest, ASenderThatCannotSendASlabYetSleepsAndTriesAgain
   EXPECT_TRUE(pair.a_box.losses.empty());
 }
 
-// A payload's memory belongs to its reader until the reader lets go, whatever happens to the link.
+// If one side gives a link up, lent memory still belongs to its reader until the reader lets go.
 TEST(SharedMemoryTransportTest, PayloadsStayLentWhenALinkIsGivenUp) {
   Pair pair;
   pair.a_box.read_in_place = pair.b_box.read_in_place = true;

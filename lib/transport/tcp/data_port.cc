@@ -149,7 +149,8 @@ void DataPort::Listener::CancelResolve(int64_t request) {
 
 DataPort::Listener::News DataPort::Listener::Take() {
   absl::MutexLock lock(&port_->mu_);
-  // A relaxed store is enough: Announce() takes the same lock, so no news can arrive in between.
+  // A relaxed store is enough: Announce() is called with the same lock held, so no news can arrive
+  // in between.
   has_news_.store(false, std::memory_order_relaxed);
   return std::exchange(news_, {});
 }
@@ -230,7 +231,7 @@ DataPort::~DataPort() {
     stopping_ = true;
     resolver = std::move(resolver_);
   }
-  // The threads are joined without the lock, because both take it on their way out.
+  // The threads are joined without the lock, because both may need it before they end.
   bell_.Ring();
   thread_.join();
   if (resolver.joinable()) resolver.join();
@@ -297,7 +298,7 @@ void DataPort::Run() {
 }
 
 // Chooses from the address that has the most half-open connections, so peers at other addresses are
-// spared. There it prefers the oldest that may be unauthenticated to the oldest of all.
+// spared. There it prefers the oldest that has named no open session to the oldest of all.
 size_t DataPort::NextToGo() const {
   struct Of {
     int count = 0;

@@ -49,7 +49,7 @@ struct DataPortOptions {
   DataSecurity security = DataSecurity::kAuth;
   Checksums checksums = Checksums::kAuto;
 
-  // Called for every refused peer with NameOf(Unauthenticated peer), on the port's thread.
+  // Called for every refused peer with NameOf() of its UnauthenticatedPeer, on the port's thread.
   std::function<void(absl::string_view why)> turned_away;
 
   // Called for every frame or encrypted record that was changed in transit, which ends the link.
@@ -153,8 +153,9 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     News news_;
   };
 
-  // Opens a port. Returns UNAVAILABLE, with advice, if no port of the range is free, or if the port
-  // would have no endpoints() at which other hosts find it.
+  // Opens a port. Returns UNAVAILABLE if no port of the range is free, or if the port would have no
+  // endpoints() at which other hosts find it. Returns RESOURCE_EXHAUSTED if there is no descriptor
+  // for its bell.
   static absl::StatusOr<std::shared_ptr<DataPort>> Open(DataPortOptions options = {});
   // Blocks until a name that is being resolved has been answered.
   ~DataPort();
@@ -172,6 +173,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   // The addresses at which others may reach the port, the most likely first; 1 to 8.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
   // Returns the endpoints() of a port that listens at `bound` on a host with these addresses.
+  // Returns UNAVAILABLE if there are none.
   static absl::StatusOr<std::vector<Endpoint>> EndpointsOf(const DataPortOptions& options,
                                                            const SocketAddress& bound,
                                                            std::vector<std::string> own_hosts);

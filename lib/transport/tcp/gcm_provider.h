@@ -12,8 +12,9 @@ namespace muster {
 //
 // Returns an OpenSSL library context. With kFastGcmProperties it provides this AES-128-GCM, and
 // everything else from OpenSSL's own provider. Returns null, which means OpenSSL's default context,
-// if OpenSSL is newer or processor or library are missing. The context is made once and lives as
-// long as the process. The first call logs the choice. Thread-safe.
+// if OpenSSL is newer, the processor lacks the instructions, or the library is missing. The context
+// is made once and lives as long as the process. With OpenSSL 3.0 the first call logs the choice.
+// Thread-safe.
 OSSL_LIB_CTX* FastGcmContext();
 
 inline constexpr char kFastGcmProperties[] = "?provider=muster_gcm";

@@ -44,9 +44,9 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   enum class State { kConnecting, kShaking, kEncrypting, kOpen, kLingering, kClosed };
   enum class Turn { kNone, kWaiting, kReading };  // of the payload that is being received
 
-  // Begins to connect. `hello` names the joining member, the link, and this connection's number in
-  // it; Dial() decides whether checksums are wanted. Returns UNAVAILABLE with the address if the
-  // attempt cannot begin.
+  // Begins to connect. `hello` names the joining member, the port and transport to reach, the link,
+  // and this connection's number in it. Handshake() decides whether this end wants checksums.
+  // Returns UNAVAILABLE with the address if the attempt cannot begin.
   static absl::StatusOr<std::unique_ptr<TcpConnection>> Dial(const SocketAddress& address,
                                                              const LinkHello& hello,
                                                              const SessionToken& token,
@@ -56,8 +56,8 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
                                                Owner* owner);
 
   // Continues to connect, to do the handshake and to encrypt, as far as possible now. Returns true
-  // when all is done; then call Open(). An error ends the attempt: UNAVAILABLE if no peer is there
-  // or the peer hung up, else the error of the handshake.
+  // when all is done; then call Open(). An error ends the attempt: UNAVAILABLE if no peer is there,
+  // the peer hung up or TLS failed, else the error of the session handshake.
   absl::StatusOr<bool> Handshake();
   void Open();
 
@@ -77,7 +77,7 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   ssize_t WriteFrom(absl::Span<iovec> pieces) const;
 
   // Call on a lingering connection. Reads and drops bytes. Returns whether the socket may be
-  // closed: all sent bytes have arrived, or the peer no longer reads.
+  // closed: all sent bytes have arrived, or the incoming stream has ended.
   bool Drain();
   // Whether the other host has acknowledged all sent bytes.
   bool AllAcknowledged() const;

@@ -24,7 +24,7 @@ namespace muster {
 namespace {
 
 // One payload at a time, however small. Bytes that others send meanwhile already wait in the
-// receive buffers of their sockets. A connection that is always read never waits for a turn.
+// receive buffers of their sockets.
 constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 1};
 
 // If every connection of a link has this much to send, another one is opened.
@@ -243,8 +243,9 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   if (peer != nullptr && peer->connections.empty()) Forget(*peer);
 }
 
-// Returns the peer of the connection's link; a new one for the first connection. Null
-// if there is no such link.
+// Returns the peer of the connection's link; a new one for the first connection. Returns null if
+// an additional connection names no present link of this member, or a first one names a link that
+// is already here.
 TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
   const LinkHello& hello = member.hello;
   const auto known = links_.find(hello.link);
@@ -433,7 +434,8 @@ int TcpTransport::Step(Connection& connection) {
   return 0;
 }
 
-// Reads the available bytes, but at most kReadMax, and not while the connection waits for its turn.
+// Reads the available bytes until it has read kReadMax or more. Reads nothing while the connection
+// waits for its turn.
 int TcpTransport::Read(Connection& connection) {
   // The reader may still hold bytes of an earlier read, if the connection had to wait for its turn.
   int events = Deliver(connection);

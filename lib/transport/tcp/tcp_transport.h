@@ -51,16 +51,19 @@ struct TcpTransportOptions {
 // when its sender has its turn (FetchTurns). A connection that waits for its turn is not read, and
 // TCP's window holds the sender back.
 //
-// The first message of a turn (from one Progress() to the next) is written at once, inside Send().
-// Later messages of the turn are written together in the next Progress(), with one system call.
+// The first message of a turn (from one Progress() to the next) on each connection is written at
+// once, inside Send(). Later messages of the turn are written together in the next Progress(), with
+// one system call.
+//
 // `done` is called when the kernel has the last byte. It may run inside Send(). All other callbacks
-// run in Progress() and may call everything here except Progress() and the destructor.
+// run in Progress(). All callbacks except PlacePayload may call everything here except Progress()
+// and the destructor. PlacePayload only returns memory.
 //
 // Disconnect() still sends what is done; sends that are not end with CANCELLED in the next
 // Progress(). The destructor does the same for every peer, for at most 0.2 s, and calls no
 // callbacks.
 //
-// A peer is lost in these cases:
+// A peer is lost if it cannot be reached or closes the link, and also in these cases:
 // - Its bytes are no message.
 // - Its machine is silent for about 8 s although it had something to acknowledge, or for 6 s while
 //   nothing is sent.
@@ -69,7 +72,7 @@ class TcpTransport : public TransportBackend, private TcpConnection::Owner {
  public:
   static constexpr int kConnectionsMax = 16;  // limit of TcpTransportOptions::connections
 
-  // Requires: `loop` outlives the transport. Returns UNAVAILABLE if the machine lacks a resource.
+  // Requires: `loop` outlives the transport, and options.port is not null. Always returns OK.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(EventLoop* loop,
                                                               TcpTransportOptions options);
   ~TcpTransport() override;

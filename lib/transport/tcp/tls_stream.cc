@@ -312,8 +312,8 @@ size_t TlsStream::Seal(absl::Span<const iovec> pieces, size_t skip, int& result)
   return sealed;
 }
 
-// The key update is sent at once. Otherwise OpenSSL would send it with the next call of any kind,
-// and a reading call may find the socket full.
+// The key update joins the buffered records at once. Otherwise OpenSSL would send it with the next
+// call of any kind, and a reading call may find the socket full.
 bool TlsStream::ChangeKey(int& result) {
   ERR_clear_error();
   errno = 0;

@@ -78,15 +78,16 @@ class TlsStream {
     void operator()(ssl_st* ssl) const;
   };
 
-  // Returns -1 and sets errno for a call that failed.
+  // The result of a call that failed: 0 if the other end has closed the stream; else -1, and sets
+  // errno.
   ssize_t Explain(int result);
   // Encrypts the next record of `pieces`, starting at byte `skip`. Returns how many bytes it took;
   // if 0, `result` has the reason.
   size_t Seal(absl::Span<const iovec> pieces, size_t skip, int& result);
-  // Switches to the next key, and tells the other end behind the encrypted records. If false,
-  // `result` has the reason.
+  // Switches to the next key, and adds a record that tells the other end behind the encrypted
+  // records. If false, `result` has the reason.
   bool ChangeKey(int& result);
-  // Whether the socket has taken all records.
+  // Sends the encrypted records. Returns whether the socket has taken all of them.
   bool Flush();
 
   const SessionToken::Proof key_;

@@ -23,7 +23,7 @@ struct RelayFault {
     kFlip,   // bit `bit` of that byte flips
     kCut,    // that byte and all later ones are dropped: the connection is closed on both sides
     kReset,  // like kCut, with a reset
-    kDelay,  // that byte, those read with it and all later ones arrive `delay` later
+    kDelay,  // that byte, those read with it and later ones are held back until `delay` has passed
   };
   enum class Direction : uint8_t { kThere, kBack };  // from the connecting side; to it
 

@@ -36,8 +36,8 @@ class Conversation {
     server_ = FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   }
 
-  // Sends `text` in this direction and then ends the stream. Returns the received bytes and how the
-  // stream ended.
+  // Sends `text` in this direction and then ends the stream. Returns the received bytes, or "reset"
+  // or "error" if the stream failed.
   std::string Pass(Direction direction, const std::string& text) {
     const bool there = direction == Direction::kThere;
     const int from = (there ? client_ : server_).get(), to = (there ? server_ : client_).get();

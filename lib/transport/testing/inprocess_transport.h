@@ -25,8 +25,8 @@ namespace muster {
 // delivered are lost, and every connected peer gets PeerLost.
 class InProcessNetwork {
  public:
-  // The fate of one message. The sender's `done` runs at once with OK, except for kDeliver and
-  // kBreak.
+  // The fate of one message. Except for kDeliver and kBreak, the sender's `done` gets OK without
+  // waiting for the receiver.
   enum class Fate {
     kDeliver,
     kDrop,

@@ -92,7 +92,7 @@ constexpr Setting kSettings[] = {
     // the default of 64k to 2.8 with 256k and 4.2 with 512k. 1m is no better, because it exceeds
     // the caches.
     {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
-    // A message just below that threshold can then travel in one segment.
+    // A message just below the rendezvous threshold of 16k can then travel in one segment.
     {"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "32k"},
 };
 

@@ -23,8 +23,9 @@ enum class UcxNetworks {
 };
 
 // Every UCX_* variable that is set takes precedence over the settings here, except a UCX_TLS that
-// names other networks than `networks`. UCX's log messages go to our log. Returns UNAVAILABLE, with
-// advice, if UCX is not installed or finds no such network. Thread-safe.
+// names other networks than `networks`. UCX's log messages go to our log unless UCX_LOG_FILE is
+// set. Returns UNAVAILABLE, with advice, if UCX is not installed or finds no such network.
+// Thread-safe.
 absl::StatusOr<std::shared_ptr<ucp_context>> MakeUcxContext(UcxNetworks networks);
 
 // Returns OK, CANCELLED, or UNAVAILABLE with UCX's message. `status` is a ucs_status_t.

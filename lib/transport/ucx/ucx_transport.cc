@@ -48,7 +48,7 @@ struct UcxTransport::Outgoing {
   UcxTransport* transport;
   Peer* peer = nullptr;  // null: free, of no link, or its peer was cut off before UCX finished it
   size_t index = 0;      // position in peer->under_way
-  bool posted = false;   // UCX has not finished it
+  bool posted = false;   // UCX took it, and reports its end to OnSent()
   bool sent = false;     // it was sent or never will be; `status` has the result
   unsigned id = kMessageId;
   unsigned flags = 0;
@@ -483,7 +483,7 @@ void UcxTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
     if (done) done(status);
     return;
   }
-  // NoteReady() posts the held sends as soon as the peer's tag is known.
+  // NoteReady() posts the held sends as soon as the peer accepts messages.
   if (!peer.ready) peer.held.push_back(outgoing);
   outgoing->peer = &peer;
   outgoing->index = peer.under_way.size();

@@ -48,10 +48,11 @@ struct UcxTransportOptions {
 //
 // The receiver's calls, except PlacePayload, and `done` run outside UCX. They may call everything
 // here except Progress() and the destructor. PlacePayload only returns memory, and Wait() may call
-// it too. Disconnect() blocks until nothing is being written to memory here.
+// it too. Disconnect() blocks until none of the peer's payloads is being written to memory here.
 //
 // Disconnect() still sends what is done, and gives unfinished sends 0.2 s; then they end with
-// CANCELLED. The destructor does the same for every peer and calls no callbacks.
+// CANCELLED. Sends that wait until the peer accepts the link end with CANCELLED in the next
+// Progress(). The destructor does the same for every peer and calls no callbacks.
 //
 // Peers are authenticated above UCX (docs/protocol.md): messages of another format, or of no link,
 // are dropped and counted. Below that, an RDMA fabric is trusted. There is no encryption, and every

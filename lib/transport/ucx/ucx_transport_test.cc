@@ -434,7 +434,7 @@ TEST(UcxTurnsTest, NothingIsWrittenForADisconnectedPeerAnyMore) {
 TEST(UcxTurnsTest, APayloadThatArrivesDuringADisconnectIsPlacedLater) {
   Accounts accounts;
   Postbox unused;
-  // The sender needs it until it is destroyed, because it is still being sent then.
+  // Declared before the stations: `leaving` may still send the payload when it is destroyed.
   const std::vector<std::byte> payload = PatternOf(2, 8 << 20);
   Station receiver(accounts), leaving(unused), staying(unused);
   const PeerId from_leaving = leaving.Connect(receiver);
@@ -446,7 +446,7 @@ TEST(UcxTurnsTest, APayloadThatArrivesDuringADisconnectIsPlacedLater) {
       ProgressUntil({receiver.get(), staying.get()}, [&] { return !accounts.messages.empty(); }));
   leaving->Send(from_leaving, HeaderOf(0, payload.size()), payload, nullptr);
   ASSERT_TRUE(ProgressUntil({receiver.get(), leaving.get()}, [&] { return accounts.placed > 0; }));
-  // They wait in the sockets of the receiver, which does not look.
+  // The receiver makes no progress here, so these messages wait in its sockets until Disconnect().
   for (size_t size : {100, 0, 100'000}) {
     staying->Send(from_staying, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size),
                   nullptr);
