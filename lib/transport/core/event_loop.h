@@ -74,7 +74,7 @@ class EventLoop {
 
   // Ends the current or the next Wait(). Thread-safe.
   void Wake();
-  // For other processes. Ringing the bell ends a sleep. A ring before a Wait() may not end that
+  // Other processes use the bell. Ringing it ends a sleep. A ring before a Wait() may not end that
   // Wait(), because a look at the descriptors may consume the ring first.
   const Doorbell& bell() const { return bell_; }
 

@@ -96,8 +96,9 @@ struct LinkCommons {
 //             and nothing more arrives
 //   left      our caller has disconnected: the receiver gets no more callbacks for this link
 //
-// In the last two states an open link keeps its socket until neither side holds a payload of the
-// other. The socket closes earlier if the peer closes it or breaks the protocol, or after CutOff().
+// In the last two states a link that was open keeps its socket until neither side holds a payload
+// of the other. The socket closes earlier if the peer closes it or breaks the protocol, or after
+// CutOff().
 //
 // Thread-compatible. Calls the receiver only from Receive() and TellEnd(), and `done` only from
 // Send() and Pump(). These callbacks may call Send() and Disconnect(). Sends that end in another

@@ -84,7 +84,7 @@ class Visitor {
     while (recv(socket_.get(), &byte, 1, 0) == 1) heard.push_back(byte);
     return heard;
   }
-  // Returns nothing if the port hangs up before `size` bytes.
+  // Returns fewer bytes if the port hangs up, or the patience ends, before `size` bytes.
   Bytes Hear(size_t size) const {
     Bytes heard(size);
     if (size == 0) return heard;
@@ -543,7 +543,7 @@ TEST(HasVanishedTest, AMachineThatAnswersNothingForSecondsHasVanished) {
   tcp_info unacknowledged = {};
   unacknowledged.tcpi_unacked = 3;
   unacknowledged.tcpi_retransmits = 4;
-  // A window that was closed before has everything acknowledged.
+  // Behind a closed window all sent bytes are acknowledged.
   tcp_info behind_a_closed_window = {};
   behind_a_closed_window.tcpi_probes = 2;
   for (tcp_info& silent : {std::ref(unacknowledged), std::ref(behind_a_closed_window)}) {

@@ -48,7 +48,7 @@ class Meeting : public TcpConnection::Owner, public EventLoop::Sleeper {
     dialled = Watched(TcpConnection::Dial(address, hello, token, *port_, this).value());
   }
 
-  // Runs until both ends are open, or the dialling end has failed.
+  // Runs until both ends are open, or one of them has failed.
   absl::Status Meet() {
     while (!dialled->open() || accepted == nullptr || !accepted->open()) {
       if (accepted == nullptr && listener_->HasNews()) {

@@ -47,7 +47,8 @@ int Flips() {
 }
 
 // The sizes of the messages in each direction, in order: a header alone, small payloads, and
-// payloads that are read directly into their memory. Nothing follows the last one.
+// payloads that are read directly into their memory. No bytes follow the last message in its
+// stream.
 constexpr std::array<size_t, 8> kSizes = {0, 1, 1000, 0, 20'000, 64, 70'000, 0};
 constexpr size_t kHandshakeThere = SessionHandshake::kHelloBytes + SessionHandshake::kProofBytes;
 constexpr size_t kHandshakeBack =

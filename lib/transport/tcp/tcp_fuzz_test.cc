@@ -173,8 +173,9 @@ Handshake RecordHandshake(DataSecurity security) {
 #ifdef MUSTER_LIBFUZZER
 
 // Fuzzers do not find correct checksums, so this computes them. Every frame gets a valid header,
-// except for a field or two. Byte 9, which is 0 in a valid header, selects a fault:
-// - 1: the header's checksum stays.
+// except for a field or two. Byte 9, which is 0 in a valid header, selects a fault by its value
+// modulo 16:
+// - 1, 5, 9 or 13: the header's checksum stays.
 // - 2: the payload's checksum stays.
 // - 3: as 1, and the payload may be longer than the remaining bytes.
 void Repair(Bytes& stream, bool checksums) {
@@ -213,7 +214,8 @@ void Repair(Bytes& stream, bool checksums) {
   }
 }
 
-// The first byte selects the reader of the rest, the second the sizes of the pieces.
+// The first byte selects the reader of the rest, and its security or checksums. The second byte
+// selects the sizes of the pieces.
 enum Reader { kAcceptor, kConnector, kRawStream, kStream };
 
 std::string Input(int reader, const Bytes& bytes) {

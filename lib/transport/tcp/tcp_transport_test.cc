@@ -668,7 +668,7 @@ TEST(TcpTransportTest, AConnectionOfAnUnknownLinkIsHungUpOn) {
   EXPECT_TRUE(server.postbox.joined.empty());
 }
 
-// Its connecting side gave it up after it had been accepted.
+// The connecting side gives the additional connection up after this side has accepted it.
 TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedNothingIsLostAlone) {
   Station server;
   const std::string link = SessionToken::Random().ToBytes();
@@ -818,8 +818,8 @@ TEST(TcpTransportTest, TheSenderWithTheFewestFetchedBytesIsReadNext) {
   }
 }
 
-// Several such payloads at once would be little data. The transport reads 2 MiB of a lone sender
-// before it polls the other. So one is ahead at the start, and the other is alone at the end.
+// Payloads are read one at a time, however small. The transport reads 2 MiB of a lone sender before
+// it polls the other. So one is ahead at the start, and the other is alone at the end.
 TEST(TcpTransportTest, SendersOfSmallPayloadsAlternateToo) {
   const std::vector<uint32_t> ranks = RanksOfTwoSenders(64 << 10, 300);
   int turns = 0;
