@@ -82,9 +82,9 @@ absl::string_view TextOf(int status) {
   }
 }
 
-// Returns the status of a refusal, or 0 if the body is complete. The library's time limit applies
-// to each read and restarts with every byte: a slow sender would occupy a thread for days. So the
-// code reads byte by byte and checks the total time.
+// Returns the status of a refusal, or 0 at the end of the body or of the connection. The library's
+// time limit applies to each read and restarts with every byte: a slow sender would occupy a thread
+// for days. So the code reads byte by byte and checks the total time.
 int ReadBody(mg_connection* connection, absl::Duration timeout, std::string& body) {
   const absl::Duration begin = SteadyNow();
   for (char byte; mg_read(connection, &byte, 1) > 0;) {

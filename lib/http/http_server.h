@@ -50,10 +50,10 @@ struct HttpResponse {
   int64_t stream_bytes = -1;
 };
 
-// Answers requests on its own threads: one connection per thread, one request per connection. The
-// library checks all limits before it calls the handler: 16 KiB for the request line with its
-// headers, and the time for the whole request. Answers with which the library refuses a request
-// have no body.
+// Answers requests on its own threads: one connection per thread, one request per connection. All
+// limits are checked before the handler is called. The library limits the request line with its
+// headers: 16 KiB, and timeout_ms. This class limits the body: kBodyBytesMax, and timeout_ms.
+// Answers with which the library or this class refuses a request have no body.
 class HttpServer {
  public:
   static constexpr int64_t kBodyBytesMax = 4 << 10;

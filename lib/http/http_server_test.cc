@@ -90,7 +90,7 @@ TEST(HttpServerTest, ARequestThatTakesTooLongIsGivenUp) {
   EXPECT_EQ(Fetch(server->port(), "/").status, 200);
 }
 
-// Each byte arrives in time, but the whole body would take longer than a day.
+// Each byte arrives in time, but the whole body would take 40 s.
 TEST(HttpServerTest, ABodyThatArrivesSlowlyIsGivenUp) {
   const auto server = Serve(Echo, /*timeout_ms=*/200);
   HttpClient client(server->port());

@@ -49,6 +49,7 @@ class CallCredit {
   // - The connection does not start like HTTP/2.
   // - A call has an even number. The server would take it for no call, and later ones for an older
   //   call.
+  // - Header fields continue although no call has begun any.
   // - There is no end of header fields, or too many pings, settings or empty pieces of messages.
   //   The server keeps them, and nothing else limits them.
   absl::StatusOr<size_t> PassToServer(absl::string_view bytes, const Terms& terms,

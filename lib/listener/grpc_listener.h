@@ -40,8 +40,8 @@ namespace muster {
 // can stamp every call with the identity of its client, if known, and with the client's address,
 // because gRPC behind the listener knows no client.
 //
-// One thread forwards the bytes of all connections. It keeps at most one piece of each, and only
-// while the other side takes no more. Not thread-safe.
+// One thread forwards the bytes of all connections. It keeps at most about one piece of each
+// direction, while the other side takes no more or a call waits for credit. Not thread-safe.
 class GrpcListener {
  public:
   struct Options {
@@ -49,19 +49,20 @@ class GrpcListener {
                                  .most = limits::kStreamsOfConnectionMax + limits::kShardThreadsMax,
                                  .per_second = limits::kCallsOfConnectionPerSecond};
     // A connection may have kCallsAlways calls beyond this limit. Calls of clients with a
-    // certificate do not count.
+    // certificate, except submitters', do not count.
     int calls_max = limits::kCallsOpenMax;
     // The number of calls, over all connections, that give their credit back when they end; up to
     // the number of kSaved at once.
     double returns_per_second = limits::kCallsEndedPerSecond;
     int connections_max = limits::kConnectionsMax;
-    // The limit of connections without a client certificate, with TLS. The oldest of them is closed
-    // for a new one, so that members always find room.
+    // The limit of connections without a client certificate or with a submitter's, with TLS. At
+    // most a fifth of connections_max. The oldest of them is closed for a new one, so that members
+    // always find room.
     int unknown_max = limits::kConnectionsMax - limits::kAttachedMembersMax;
     // The share of the places (of unknown_max with TLS, else of all) that one address may have. An
     // IPv6 network of 64 bits counts as one address. The address's idlest connection is closed for
     // its next one. With TLS, connections in the handshake count, and those that have shown a
-    // certificate do not.
+    // certificate, except a submitter's, do not.
     double address_share = 0.8;
     // If more connections arrive, the addresses share this rate.
     double connections_per_second = limits::kConnectionsPerSecond;
@@ -88,8 +89,8 @@ class GrpcListener {
   static constexpr absl::Duration kSaved = absl::Seconds(4);
 
   // Listens at host:port. 0.0.0.0 and [::] mean all addresses of this host; port 0 means a free
-  // one. Returns UNAVAILABLE if the address cannot be used, and INVALID_ARGUMENT if it is no
-  // host:port.
+  // one. Returns UNAVAILABLE if the address cannot be used, INVALID_ARGUMENT if it is no host:port,
+  // and RESOURCE_EXHAUSTED if there is no descriptor left.
   static absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const std::string& host_port,
                                                               const Options& options);
   // Closes all connections.

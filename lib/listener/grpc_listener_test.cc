@@ -527,8 +527,8 @@ TEST_F(GrpcListenerTlsTest, TheLimitOfAnAddressCountsOnlyPeersWithoutACertificat
   Converse(members.front(), servers.front(), 1);
 }
 
-// Each asks the server for new keys and carries no data. A read that did not return after each
-// record would never return.
+// Each key update asks the server for new keys and carries no data. A read that did not return
+// after each record would never return.
 TEST_F(GrpcListenerTlsTest, AFloodOfKeyUpdatesDelaysNoOther) {
   Open({.tls = tls_.get()});
   TlsClient flood = Handshake(nullptr, 2);

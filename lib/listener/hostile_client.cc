@@ -400,7 +400,7 @@ void HostileClient::SayGarbage() {
       "EHLO x\r\n"};
   Say(connection, sayings[random_() % sayings.size()]);
   Strike();
-  // Every other connection waits for the answer.
+  // Half of the connections, chosen at random, wait for the answer.
   if (char heard; random_() % 2 == 0) recv(connection, &heard, 1, 0);
   close(connection);
 }

@@ -115,7 +115,7 @@ bool IsAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
          inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
-// A name by RFC 1123. A leading "*." stands for a whole domain.
+// A name by RFC 1123, but underscores are allowed too. A leading "*." stands for any one label.
 bool IsDnsName(absl::string_view host) {
   absl::ConsumePrefix(&host, "*.");
   return !host.empty() && host.size() <= 253 && absl::ascii_isalnum(host.front()) &&

@@ -20,20 +20,22 @@ struct CertifiedKey {
   std::string key;
 };
 
-// Creates a new authority. It signs itself, and may sign only end-entity certificates.
+// Creates a new authority. It signs itself, and may sign only end-entity certificates. Returns
+// INTERNAL if OpenSSL makes no key.
 absl::StatusOr<CertifiedKey> MakeAuthority(absl::string_view name, absl::Time now,
                                            absl::Duration lifetime);
 
 struct CertificateOrder {
   Identity identity;
-  // DNS names and addresses by which clients dial it. Only for a coordinator.
+  // DNS names and addresses by which clients dial it. A coordinator needs at least one, others need
+  // none.
   std::vector<std::string> hosts;
   absl::Duration lifetime;
 };
 // Issues a certificate: a coordinator's is for servers, all others are for clients. Returns
 // INVALID_ARGUMENT if:
-// - the authority's PEM cannot be parsed, is not an authority's, or expires before the certificate
-//   would.
+// - the authority's PEM cannot be parsed, is not an authority's, does not match its key, or expires
+//   before the certificate would.
 // - a coordinator has no hosts, or a host is neither a name nor an address.
 absl::StatusOr<CertifiedKey> IssueCertificate(const CertifiedKey& authority,
                                               const CertificateOrder& order, absl::Time now);

@@ -21,7 +21,7 @@
 namespace muster {
 namespace {
 
-// Removes and returns OpenSSL's errors of this thread; the first is the cause.
+// Removes OpenSSL's errors of this thread and returns the first, which is the cause.
 std::string TakeErrors() {
   std::string text;
   while (const unsigned long error = ERR_get_error()) {

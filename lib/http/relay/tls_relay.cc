@@ -32,7 +32,7 @@ constexpr size_t kHeldBytesMax = 64 << 10;
 // A request with a longer header is passed to the target, which refuses it as too long.
 constexpr size_t kHeaderBytesMax = 16 << 10;
 constexpr int kBacklog = 64;
-// The poll interval while a connection has a deadline.
+// The poll interval while there are connections, which have deadlines.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 // A connection that has sent no request is not closed for others within this time: an honest client
 // needs two round trips and little else.
@@ -101,7 +101,7 @@ class TlsRelay::Connection {
             pollfd{.fd = target == 0 ? -1 : target_.get(), .events = target}};
   }
 
-  // It has had its time, and may be unauthenticated.
+  // Whether it has had its time and has sent no request.
   bool MayBeHungUpOn(absl::Duration now) const { return !target_ && now - begun_ >= kUndisturbed; }
 
   // Returns false when the connection is over.
@@ -173,7 +173,7 @@ class TlsRelay::Connection {
   TlsConnection::Progress progress_ = TlsConnection::Progress::kWantsRead;
   bool handshake_done_ = false;
   bool client_ended_ = false, target_ended_ = false;
-  bool target_told_ = false;  // knows that nothing more arrives
+  bool target_told_ = false;  // the target knows that nothing more arrives
   bool moved_something_ = false;
   std::string to_target_, to_client_;
   const absl::Duration begun_;  // of SteadyNow()

@@ -37,7 +37,8 @@ class TlsRelay {
     // replaces one that has sent no request for half a second, or is closed.
     int of_address_max = 48;
     absl::Duration handshake_max = absl::Seconds(5);
-    absl::Duration request_max = absl::Seconds(10);  // until the whole header has arrived
+    // From the connection's start until the whole header has arrived, so it includes the handshake.
+    absl::Duration request_max = absl::Seconds(10);
     absl::Duration silence_max = absl::Seconds(60);
   };
   // Returns INVALID_ARGUMENT if `address` is no host:port, UNAVAILABLE if it cannot be bound.

@@ -96,7 +96,7 @@ struct LinkCommons {
 //             and nothing more arrives
 //   left      our caller has disconnected: the receiver gets no more callbacks for this link
 //
-// In the last two states a link that was open keeps its socket until neither side holds a payload
+// A link that was open keeps its socket in the last two states until neither side holds a payload
 // of the other. The socket closes earlier if the peer closes it or breaks the protocol, or after
 // CutOff().
 //
