@@ -59,7 +59,7 @@ struct WireHeader {
   WireCodec codec = WireCodec::kRaw;
   RefusalReason reason = RefusalReason::kNone;
   uint32_t generation = 0;
-  uint64_t job = 0;  // JobPlan.job_number
+  uint64_t job = 0;  // JobPlan.job_number; with replicas of shards, the number of the session
   int64_t step = 0;
   uint32_t chunk = 0;
   uint32_t rank = 0;    // of the worker, in both directions; between shards: of the sending shard

@@ -44,7 +44,7 @@ enum class LinkRole : uint8_t { kWorker = 1, kShard = 2, kReplica = 3 };
 
 // The member that sends on a link: a worker or a shard of one generation of a job.
 struct LinkIdentity {
-  uint64_t job = 0;  // JobPlan.job_number
+  uint64_t job = 0;  // JobPlan.job_number; with replicas of shards, the number of the session
   uint32_t generation = 0;
   LinkRole role = LinkRole::kWorker;
   uint32_t index = 0;  // rank of the worker, index of the shard

@@ -131,8 +131,8 @@ class SharedMemoryLink : public EventLoop::Handler {
 
   // Call first on an accepted link. Returns RESOURCE_EXHAUSTED if the socket cannot be watched.
   absl::Status Watch();
-  // Sends the packets that open the link, as far as possible now. Call it again from
-  // commons.retry_at on for the rest.
+  // Dials if this side must and has not, and sends the packets that open the link, as far as
+  // possible now. Call it again from commons.retry_at on for the rest.
   void GoOn(Time now);
   // Whether the socket may have a packet.
   bool noted() const { return noted_; }

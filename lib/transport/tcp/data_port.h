@@ -44,7 +44,8 @@ struct DataPortOptions {
   // The first free port of this range. 0: any port that the kernel assigns.
   uint16_t port_first = 0;
   uint16_t port_last = 0;
-  // A name or an address at which other hosts reach this one. "": this host's own addresses.
+  // A name or an address at which other hosts reach this one. "": the address of bind_host, or all
+  // of this host's addresses if the port listens at all of them.
   std::string advertise_host;
   DataSecurity security = DataSecurity::kAuth;
   Checksums checksums = Checksums::kAuto;
