@@ -72,9 +72,9 @@ class GrpcListener {
     int64_t resident_bytes_max = limits::kResidentBytesMax;
     std::function<int64_t()> resident_bytes = ResidentBytes;  // called often, so it must be cheap
     int64_t spared_bytes = 2 * limits::kRequestBytesMax;  // a connection with less is not closed
-    // While it returns true, a connection may begin calls only with the credit that it has saved:
-    // the rule of resident_bytes_max. A call that ends then returns no credit.
-    // Called often. Null: never.
+    // While it returns true, only connections that have not recently begun many calls may begin
+    // calls, as with resident_bytes_max. A call that ends then gives no credit back at once. Called
+    // often. Null: never crowded.
     std::function<bool()> crowded = nullptr;
     absl::Duration greeting_max = limits::kFirstMessageMax;  // includes the handshake
     TlsServer* tls = nullptr;  // null: connections are not encrypted; must outlive the listener

@@ -57,7 +57,7 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem) {
   return certificate;
 }
 absl::StatusOr<Key> ParseKey(absl::string_view pem) {
-  // The callback returns no passphrase; OpenSSL would ask the terminal for one.
+  // The callback returns no passphrase. Without a callback, OpenSSL would ask the terminal for one.
   auto none = [](char*, int, int, void*) { return 0; };
   Key key(PEM_read_bio_PrivateKey(ReaderOf(pem).get(), nullptr, none, nullptr));
   ERR_clear_error();

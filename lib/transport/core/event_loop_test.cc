@@ -82,7 +82,7 @@ TEST_P(EventLoopTest, HandlersReceiveTheEventsOfTheirDescriptors) {
 }
 
 TEST_P(EventLoopTest, OneLookHandlesAllReadyDescriptors) {
-  for (const int count : {63, 64, 65, 128, 150}) {  // one call of the kernel returns 64
+  for (const int count : {63, 64, 65, 128, 150}) {  // one call of the kernel returns at most 64
     std::vector<Pipe> pipes(count);
     std::vector<Notes> notes(count);
     for (int i = 0; i < count; ++i) {

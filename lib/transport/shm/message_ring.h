@@ -54,7 +54,7 @@ struct RingDescriptor {
 //
 // The ring's memory has kBytes bytes, zero at first, in the host's byte order:
 //   0      u32 the writer sleeps.
-//   64     u64 descriptors taken.   72 u64 area bytes released.     (by the reader)
+//   64     u64 descriptors taken, u64 area bytes released (at 72). The reader writes both.
 //   128    u32 the reader sleeps.
 //   4096   kEntries descriptors of 128 bytes (RingDescriptor).
 //   36864  kReturns returns: u64, the lap from 1 in the upper half, the loan in the lower.

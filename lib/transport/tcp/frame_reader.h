@@ -15,10 +15,10 @@
 namespace muster {
 
 // The grammar of the stream. The crc follows only a payload, and only if checksums were agreed:
-//   stream  = *frame.
-//   frame   = header payload [crc].
-//   header  = 64 OCTET                 ; wire.h.
-//   payload = header.length OCTET.
+//   stream  = *frame
+//   frame   = header payload [crc]
+//   header  = 64 OCTET                 ; wire.h
+//   payload = header.length OCTET
 //   crc     = 4 OCTET                  ; CRC-32C of the payload, little-endian
 //
 // The owner reads the bytes: it calls Room() for memory, Took() with the number of bytes read, and
