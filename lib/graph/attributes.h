@@ -1,6 +1,7 @@
 // Reads a node's attributes, with the defaults of lib/graph/ops.md, and derives values from several
-// attributes and a shape. Requires: the node has passed InferTypes. A wrong name or kind is a bug
-// and fails a CHECK.
+// attributes and a shape. Requires: the node has passed InferTypes. Reading an attribute that the
+// node lacks fails a CHECK if its operator has no such attribute of that kind, or no default for
+// it.
 #pragma once
 
 #include <array>

@@ -12,9 +12,10 @@ namespace muster {
 // place.
 //
 // Returns INVALID_ARGUMENT in these cases:
-// - the loss is missing, or is not a loss function or a total of them;
+// - the graph is not valid (see InferTypes), has no parameters or is differentiated already;
+// - the loss is missing, or is not a loss function or a total of different ones;
 // - a trained parameter does not reach the loss;
-// - a statistic feeds no BatchNorm;
+// - a statistic feeds no BatchNorm, or more than one;
 // - an op has no derivative.
 //
 //   Source: Griewank & Walther, Evaluating Derivatives, 2nd ed., section 3.2 (adjoint

@@ -9,7 +9,7 @@
 namespace muster {
 namespace {
 
-// Nodes of a block on average: recomputing smaller blocks saves nothing.
+// The fewest nodes of a block on average: recomputing smaller blocks saves nothing.
 constexpr int kNodesMin = 4;
 
 // Returns "blocks.3" for "blocks.3.mlp.fc"; "" if no component is a number.

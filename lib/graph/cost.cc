@@ -27,8 +27,8 @@ struct Shaped {
 
 int64_t LinearProducts(const Shaped& s) {
   if (s.node.op() == "LinearGradBias") return 0;
-  // The elements of x or dy, times the columns of w. w is [outer, inner], as an input or as the
-  // output dw.
+  // w is [outer, inner], as an input or as the output dw. Each element of x is multiplied once per
+  // row of w, each element of dy once per column.
   const Shape& w = absl::StartsWith(s.node.op(), "LinearGradWeight") ? s.output(0) : s.input(1);
   const bool has_outputs = absl::StartsWith(s.node.op(), "LinearGrad");
   return s.elements(s.node.inputs(0)) * w[has_outputs ? 1 : 0];

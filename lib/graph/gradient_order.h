@@ -8,8 +8,7 @@
 namespace muster {
 
 // Returns every parameter of a differentiated graph once, in the order in which gradients become
-// final. A gradient is final when the nodes that write it and the last reader of its parameter have
-// run.
+// final. A gradient counts as final when the last node that uses it or its parameter has run.
 std::vector<int> GradientOrder(const v1::Graph& graph);
 
 }  // namespace muster

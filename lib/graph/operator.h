@@ -21,7 +21,8 @@ inline constexpr int kRankMax = 8;  // dimensions of a tensor
 //           optional input without the d exists. "x*" repeats. "x(shape)": only its shape is read.
 //   type    f32, i32. T: floating, the same type wherever T is used. U: the same, independent
 //           of T. E: floating or i32, the same wherever E is used. A: floating or i32, any type.
-//           @to: the type that the attribute `to` names. "state" has no dimensions.
+//           @to: the type that attribute `to` names (any attribute may follow the @). "state" has
+//           no dimensions.
 //   word    names one dimension. It has the same size wherever it is used in the signature.
 //           "..." (or "...word") stands for any number of dimensions, at most once in a tensor.
 //           "...x#" differs from repeat to repeat: "...x0", "...x1".
@@ -37,7 +38,7 @@ struct Operand {
   std::string name;
   Arity arity = Arity::kOne;
   bool shape_only = false;
-  std::string dtype;               // "f32", "i32", "T", "U", "E", "A", "@to", "state"
+  std::string dtype;               // "f32", "i32", "T", "U", "E", "A", "@NAME", "state"
   std::vector<std::string> words;  // names of dimensions
   std::string type;                // as written: "T[..., inner]"
 };

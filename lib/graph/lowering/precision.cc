@@ -125,8 +125,8 @@ class Lowering {
 
   // Clamps the constant to finite numbers of the low type. Masks hide keys with the lowest number
   // there is. A query that sees no key then still has a distribution; with -infinity it would have
-  // none. The same holds for masks computed from such a constant and data. Data that is itself too
-  // large stays as it is.
+  // none. Clipped() does this for masks computed from such a constant and data. Input data that is
+  // too large is not clamped.
   void Narrow(v1::Node& constant) const {
     auto& attributes = *constant.mutable_attributes();
     if (HasAttribute(constant, "value")) {

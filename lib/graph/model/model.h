@@ -16,9 +16,9 @@ namespace muster {
 
 struct Model {
   v1::Graph graph;  // forward, f32, in training form
-  // By parameter; empty where the graph's initialisers say how it starts.
+  // One per parameter; empty for a model whose graph has initialisers instead.
   std::vector<std::vector<float>> initial_values;
-  // These are of an ONNX file, as in ImportedModel, and else empty.
+  // As in ImportedModel; empty unless the model comes from an ONNX file.
   std::vector<InitializerDecision> initializers;
   std::vector<OnnxOutput> outputs;
   std::vector<std::string> notes;

@@ -14,8 +14,8 @@
 namespace muster {
 
 // Every value is computed for three sizes of the batch. If the results differ, the value depends on
-// the batch, and the differences show how. The sizes are primes, so that no other size is a
-// multiple by chance.
+// the batch, and the differences show how. The sizes are primes, so that a value
+// looks like a multiple of the batch only if it is one.
 inline constexpr int kProbes = 3;
 inline constexpr std::array<int64_t, kProbes> kProbeBatch = {2, 3, 5};
 
@@ -57,12 +57,14 @@ class FoldedValue {
   int64_t rank() const { return arrays_[0]->rank(); }
   int64_t numbers() const;  // the numbers that it holds, for all probes
 
-  // Return INVALID_ARGUMENT for an extent that depends on the batch in an unusual way.
+  // Return INVALID_ARGUMENT for an extent that is neither constant nor a multiple of the batch.
+  // Extents() also returns it for floating values.
   absl::StatusOr<std::vector<Extent>> Shape() const;
   absl::StatusOr<std::vector<Extent>> Extents() const;  // the extents that its elements give
   // Returns INVALID_ARGUMENT if an element is no integer or depends on the batch.
   absl::StatusOr<std::vector<int64_t>> PlainIntegers() const;
-  // Returns its only number: a value of one element, or one that fills all elements.
+  // Returns the number that all elements have for every batch; nullopt if they differ or there is
+  // none.
   absl::optional<double> Single() const;
 
  private:
@@ -73,7 +75,7 @@ class FoldedValue {
   Arrays arrays_;
 };
 
-// Returns an integer. Saturates if the double is beyond 64 bits; returns 0 for NaN.
+// Truncates towards zero. Saturates if the double is beyond 64 bits; returns 0 for NaN.
 int64_t ToInteger(double number);
 
 }  // namespace muster

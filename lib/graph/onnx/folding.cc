@@ -354,7 +354,7 @@ bool IsComparison(absl::string_view op) {
          op == "GreaterOrEqual";
 }
 
-// Folds operators of two inputs. Max, Min and Sum take any number.
+// Folds operators of two inputs from left to right. Max, Min and Sum take any number of inputs.
 Results Binary(const Call& call) {
   if (!HasAll(call)) return CannotFold("lacks an input");
   const absl::string_view op = call.node.op_type();
@@ -714,8 +714,8 @@ Results GatherElements(const Call& call) {
   return One(call.floating[0], std::move(y));
 }
 
-// Returns the start of each row that an index of GatherND or ScatterND selects, and the elements of
-// a row.
+// Returns the start of each row that an index of GatherND or ScatterND selects, and the number of
+// elements of a row.
 absl::StatusOr<std::pair<Shape, int64_t>> Rows(const NumberArray& x, const NumberArray& index,
                                                int64_t batch_dims) {
   if (index.rank() == 0) return CannotFold("has an index without dimensions");

@@ -73,8 +73,8 @@ class Inliner {
       names[function.input(i)] = i < call.input_size() ? call.input(i) : "";
     }
     for (int i = 0; i < function.output_size(); ++i) {
-      // An input that is returned unchanged keeps the caller's name for it. An Identity gives it
-      // the other name.
+      // If an output of the function is one of its inputs, an Identity copies it to the caller's
+      // name of the output.
       if (names.contains(function.output(i))) {
         if (!HasOutput(call, i)) continue;
         NodeProto copy;

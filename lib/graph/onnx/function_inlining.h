@@ -8,8 +8,9 @@
 namespace muster {
 
 // Replaces each call by the function's nodes, in the model's graph and in the graphs inside its
-// nodes. Then clears model.functions. Returns INVALID_ARGUMENT for functions that call themselves,
-// and for a graph that grows beyond a million nodes or 4 GiB.
+// nodes. Then clears model.functions. Returns INVALID_ARGUMENT for calls nested
+// more than 32 deep, as of functions that call themselves. Also for a graph that grows beyond a
+// million nodes, or beyond the size of the model plus 256 MiB.
 absl::Status InlineFunctions(onnx::ModelProto& model);
 
 }  // namespace muster

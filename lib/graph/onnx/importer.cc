@@ -371,8 +371,8 @@ absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
   if (!value.type().has_tensor_type() || rank == 0) {
     return fail("is not a tensor with a batch as its first dimension");
   }
-  // If the file leaves the second dimension open, the sequence comes first and the second dimension
-  // is the batch.
+  // If the file leaves the second dimension open but not the first, the sequence comes first and
+  // the second dimension is the batch.
   const auto& dimensions = type.shape().dim();
   const bool swapped = rank > 1 && dimensions[0].dim_value() > 0 && dimensions[1].dim_value() < 1;
   std::vector<int64_t> order(rank);
@@ -492,8 +492,8 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
 
 void OnnxImporter::Refuse(const NodeProto& node, absl::string_view what) {
   // Converters report "node 'NAME' (OP) WHAT" with the file's operator. Shape inference reports the
-  // graph's operator and name, which ends in ' if several nodes come from one. The node is named
-  // once for all faults with the same cause.
+  // graph's operator and name, which ends in ' if several nodes come from one. The name is removed,
+  // so that nodes with the same cause become one fault, which names the first node.
   if (absl::ConsumePrefix(&what, absl::StrCat("node '", NameOf(node)))) {
     while (absl::ConsumePrefix(&what, "'")) {
     }
@@ -672,7 +672,7 @@ OnnxSignature OnnxImporter::Signature() const {
     const std::string& tensor = alias == alias_.end() ? value.name() : alias->second;
     if (!types_[0].contains(tensor)) continue;  // a constant
     const absl::StatusOr<std::vector<Extent>> shape = ShapeOf(tensor);
-    if (!shape.ok()) continue;  // of a size that no loss takes
+    if (!shape.ok()) continue;  // no loss takes such a size
     OnnxOutput output{.name = value.name(), .dtype = TypeOf(tensor)};
     for (const Extent& extent : *shape) {
       output.shape.push_back(extent.of_batch ? -extent.value : extent.value);
@@ -682,7 +682,8 @@ OnnxSignature OnnxImporter::Signature() const {
   return signature;
 }
 
-// What does not lead to the loss is not part of the model: a parameter of it would never train.
+// Drops the nodes and parameters that lead neither to the loss nor to `correct`: such a parameter
+// would never train.
 absl::StatusOr<ImportedModel> OnnxImporter::Finish() && {
   absl::flat_hash_set<std::string> wanted = {graph_.loss()};
   if (!graph_.correct().empty()) wanted.insert(graph_.correct());

@@ -34,15 +34,14 @@ class OnnxImporter {
   OnnxImporter(const OnnxFile& file, const std::vector<InitializerDecision>& roles)
       : file_(file), roles_(roles) {}
 
-  // Inputs, initialisers and nodes. Once.
+  // Imports inputs, initialisers and nodes. Call it once.
   absl::Status Run();
-  // After Run().
+  // Call these after Run().
   OnnxSignature Signature() const;
   absl::Status AddLoss(const v1::OnnxModel& model);
   absl::StatusOr<ImportedModel> Finish() &&;
 
-  // ---- For the converters of operators. `node` is the one being converted; at least one of its
-  // inputs is not constant.
+  // ---- For the converters of operators. `node` is the one being converted.
 
   // Returns null if the input is not constant, or omitted.
   const FoldedValue* Folded(const onnx::NodeProto& node, int i) const;
@@ -109,12 +108,12 @@ class OnnxImporter {
   // Returns the name of output i of the node. An omitted output gets an unused name.
   std::string Output(const onnx::NodeProto& node, int i);
 
-  // Output 0 of the ONNX node is a sequence of these tensors. It exists during the import only:
-  // nodes that index it by a constant become aliases.
+  // Records that output 0 of the ONNX node is a sequence of these tensors. It exists during the
+  // import only: nodes that index it by a constant become aliases.
   void SetSequence(const onnx::NodeProto& node, std::vector<std::string> tensors) {
     sequences_.insert_or_assign(node.output(0), std::move(tensors));
   }
-  // The tensors of the sequence that input 0 is. Null: it is no sequence that the import knows.
+  // Returns the tensors of the sequence that is input 0, or null if it is no known sequence.
   const std::vector<std::string>* Sequence(const onnx::NodeProto& node) const {
     const auto found = sequences_.find(node.input(0));
     return found == sequences_.end() ? nullptr : &found->second;
@@ -125,7 +124,7 @@ class OnnxImporter {
   int64_t traced_batch() const { return traced_batch_; }
 
  private:
-  // The nodes that have one cause: their number, and the name of the first one.
+  // The nodes that fail for one cause: their number, and the name of the first one.
   struct Fault {
     int64_t count = 0;
     std::string first;
@@ -138,7 +137,7 @@ class OnnxImporter {
   void Convert(const onnx::GraphProto& graph);
   absl::Status ConvertNode(const onnx::NodeProto& node);
   absl::StatusOr<bool> Fold(const onnx::NodeProto& node);
-  // Returns whether its outputs are known to be truth values.
+  // Returns whether the node's outputs are known to be truth values.
   bool IsOfTruth(const onnx::NodeProto& node) const;
   absl::Status ConvertShape(const onnx::NodeProto& node);
   absl::Status ConvertIf(const onnx::NodeProto& node);

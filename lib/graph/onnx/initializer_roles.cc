@@ -159,7 +159,8 @@ class Decider {
           parameter ? InitializerRole::kTrained : InitializerRole::kConstant,
           absl::StrCat(use.ToString(), ", called as a ", parameter ? "parameter is" : "buffer is"));
     }
-    // A module's parameter may be a single number. Without a module it is the number of a scale.
+    // A module's parameter, which has a dot in its name, may be a single number. Without a module,
+    // a single number is a constant factor.
     if (values.size() == 1 && !absl::StrContains(tensor.name(), '.')) {
       return conclude(InitializerRole::kConstant, absl::StrCat(use.ToString(), ", a number"));
     }
@@ -172,10 +173,11 @@ class Decider {
   }
 
  private:
-  // An initialiser in the place of a weight is a weight, with three exceptions:
-  // - parts from which a weight is computed (a permutation, a sign);
-  // - names that say otherwise;
-  // - the gains of 1 and biases of 0 that an exporter makes for the instance norm in a group norm.
+  // An initialiser in the place of a weight is a weight, with four exceptions:
+  // - a number that scales or shifts a norm's result;
+  // - an added tensor of several dimensions that the exporter computed;
+  // - the gains of 1 and biases of 0 that an exporter makes for the instance norm in a group norm;
+  // - a tensor with a buffer's name.
   static InitializerDecision DecideWeight(InitializerDecision decision, const InitializerUse& use,
                                           NameTells tells, bool computed,
                                           const std::vector<float>& values) {

@@ -25,15 +25,18 @@ struct InitializerDecision {
   bool doubtful = false;  // the decision is a guess
 };
 
-// Returns a decision for each initialiser, in the file's order. The first rule that applies
-// decides:
+// Returns a decision for each floating initialiser, in the file's order. The first rule that
+// applies decides:
 // 1. Running statistics stay statistics, whatever the patterns say.
 // 2. The patterns of `model` (freeze, train).
-// 3. Infinities are constants.
-// 4. Uses, if they are clear: weights, biases after products, norms, tables.
-// 5. The name, as PyTorch's modules name things, if the use does not decide.
+// 3. Initialisers that meet no data, scalars, and tensors with infinities are constants.
+// 4. In the place of a weight (products, biases after them, norms, tables) it is trained, unless
+// its
+//    name or values say otherwise.
+// 5. The name, as PyTorch's modules name things.
+// 6. A guess: trained if weights come before its use.
 //
-// A scalar is a constant unless a pattern names it. Returns INVALID_ARGUMENT for patterns that
+// Returns INVALID_ARGUMENT for patterns that
 // match nothing and for values that cannot be read.
 absl::StatusOr<std::vector<InitializerDecision>> DecideRoles(const v1::OnnxModel& model,
                                                              OnnxFile& file);

@@ -114,7 +114,7 @@ std::string Encode(const std::vector<float>& values, int32_t type) {
   return bytes;
 }
 
-// Files beside it can be sparse: then a few bytes on disk claim any amount of memory.
+// Files with external data can be sparse: then a few bytes on disk claim any amount of memory.
 absl::Status CheckExternalBytes(const std::string& path, const onnx::GraphProto& graph) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   int64_t bytes = 0;
@@ -142,14 +142,14 @@ void UseForInference(onnx::GraphProto& graph) {
         if (attribute.name() == "training_mode") attribute.set_i(0);
       }
     }
-    // The third input says whether it trains. Without it, it does not.
+    // The third input says whether the Dropout trains. Without that input it does not.
     if (node.op_type() == "Dropout" && node.input_size() > 2) {
       node.mutable_input()->DeleteSubrange(2, node.input_size() - 2);
     }
   }
 }
 
-// Texts about the origin of the file are not read.
+// Returns whether the field is a text about the origin of the file, which nothing reads.
 bool IsRemark(const google::protobuf::FieldDescriptor& field) {
   return field.name() == "doc_string" || absl::StartsWith(field.name(), "producer_");
 }
@@ -217,7 +217,7 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_rea
       return Invalid(path, "is no ONNX file (it does not parse, or has no nodes)");
     }
   }
-  // Neither a member nor the store could read a job with such a text.
+  // A job with such a text could be read by neither a member nor the store.
   if (const std::string text = FirstForeignText(file.model_); !text.empty()) {
     return Invalid(path, absl::StrCat("has the ", text,
                                       ", which is not UTF-8: export it again with other names"));
@@ -269,7 +269,7 @@ absl::StatusOr<std::string> OnnxFile::Bytes(const TensorProto& tensor) const {
   }
   const fs::path data = fs::path(path_).parent_path() / relative;
   if (may_read_ != nullptr) {
-    // Its name says that it is beside the file, but it may be a link to another place.
+    // The name says that the data lies beside the ONNX file, but it may be a link to another place.
     if (const absl::Status may = may_read_(data.string()); !may.ok()) {
       return fail(absl::StrCat("has external data that may not be read: ", may.message()));
     }
@@ -410,7 +410,7 @@ absl::Status OnnxFile::Save(
   if (!stream || !model.SerializeToOstream(&stream) || !stream.flush()) {
     return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
   }
-  // Renames only now: a file that is saved over itself was read until here.
+  // Renames come last: a file that is saved over itself was read until here.
   std::error_code error;
   if (has_data) fs::rename(absl::StrCat(data_path, kPartial), data_path, error);
   if (!error) fs::rename(absl::StrCat(path, kPartial), path, error);

@@ -21,12 +21,12 @@ class OnnxFile {
   static constexpr int64_t kOpsetMin = 13;
   static constexpr int64_t kOpsetMax = 24;
 
-  // Opens a file and inlines its own functions. Tensors are read at the first request. Before
-  // opening a file beside this one it calls `may_read`; null allows all.
+  // Opens a file and inlines its own functions. Tensors in files beside it are read at each
+  // request. `may_read` is called before such a file is opened; null allows all.
   //
-  // Returns NOT_FOUND if there is no such file. Returns INVALID_ARGUMENT if it is not an ONNX file,
-  // if its opset is outside [kOpsetMin, kOpsetMax], or if initialisers beside it are larger than
-  // the machine's memory.
+  // Returns NOT_FOUND if the file cannot be opened. Returns INVALID_ARGUMENT if it is not an ONNX
+  // file, has names that are not UTF-8 or functions that cannot be inlined, if its opset is outside
+  // [kOpsetMin, kOpsetMax], or if initialisers beside it are larger than the machine's memory.
   using MayRead = std::function<absl::Status(const std::string& path)>;
   static absl::StatusOr<OnnxFile> Open(const std::string& path, MayRead may_read = nullptr);
 
@@ -34,7 +34,7 @@ class OnnxFile {
   onnx::GraphProto* mutable_graph() { return model_.mutable_graph(); }
   int64_t opset() const { return opset_; }
 
-  // Return the values of a tensor of the file, widened. Return INVALID_ARGUMENT for a type of
+  // Return the values of a tensor of the file, converted. Return INVALID_ARGUMENT for a type of
   // another family and for a size that differs from its shape. Also for external data that is
   // missing, short, outside the file's folder, or not allowed.
   absl::StatusOr<std::vector<float>> Floats(const onnx::TensorProto& tensor) const;
@@ -43,6 +43,7 @@ class OnnxFile {
   // Writes the file to `path` with the values of some initialisers replaced, in their own types.
   // The file is in inference form: batch norms use their running values, and dropout is off.
   // External data is written beside it as "<file name>.data", other data inside it.
+  // Returns UNAVAILABLE if a file cannot be written, and the errors of Floats().
   absl::Status Save(const std::string& path,
                     const absl::flat_hash_map<std::string, std::vector<float>>& values) const;
 

@@ -87,8 +87,8 @@ std::vector<std::string> WarningsOf(const std::vector<InitializerDecision>& deci
   return warnings;
 }
 
-// What of a file's initialisers reaches the model: parameters that it keeps and constants that
-// meet the data.
+// Removes the decisions on parameters and statistics that are not in the graph. Keeps those on
+// constants.
 void DropUnused(const v1::Graph& graph, std::vector<InitializerDecision>& decisions) {
   absl::flat_hash_set<std::string> parameters;
   for (const v1::Parameter& parameter : graph.parameters()) parameters.insert(parameter.name());

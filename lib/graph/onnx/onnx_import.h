@@ -14,7 +14,7 @@
 
 namespace muster {
 
-// A tensor that the file gives out and that is not a constant.
+// An output of the file that is not a constant.
 struct OnnxOutput {
   std::string name;
   v1::DType dtype = v1::DTYPE_F32;
@@ -33,7 +33,8 @@ struct OnnxSignature {
 struct ImportedModel {
   v1::Graph graph;
   std::vector<std::vector<float>> initial_values;  // by parameter
-  // What each floating initialiser of the file is, and why; those that nothing reads are left out.
+  // The roles of the file's floating initialisers. Parameters and statistics that do not lead to
+  // the loss are left out.
   std::vector<InitializerDecision> initializers;
   std::vector<OnnxOutput> outputs;    // of the file
   std::vector<std::string> notes;     // what was separated or stays one
@@ -51,16 +52,17 @@ struct ImportedModel {
 // - Integers and booleans become i32.
 //
 // Returns NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". The message
-// has all faults, grouped by operator and cause, each with its count and first node. For `may_read`
-// see OnnxFile.
+// has up to 50 faults, one per operator and cause, each with its count and first node. For
+// `may_read` see OnnxFile.
 absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model,
                                          OnnxFile::MayRead may_read = nullptr);
 
-// Imports the file at `path` without a loss, to choose one. The errors of ImportOnnx().
+// Imports the file at `path` without a loss, so that the caller can choose one. Returns the errors
+// of ImportOnnx().
 absl::StatusOr<OnnxSignature> ReadOnnxSignature(const std::string& path);
 
-// Writes the file of `model` to `path` with its parameters' values replaced, as OnnxFile::Save.
-// Copies that ImportOnnx made are in it.
+// Writes the file of `model` to `path` with its parameters' values replaced, like OnnxFile::Save.
+// The result also has the initialisers that SeparateInitializers copied.
 absl::Status ExportOnnx(const v1::OnnxModel& model, const std::string& path,
                         const absl::flat_hash_map<std::string, std::vector<float>>& values);
 

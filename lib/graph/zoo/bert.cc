@@ -4,7 +4,7 @@
 //
 // The parameters are those of Hugging Face's BertForPreTraining and of Google's released
 // checkpoints. Logits are computed at every position, as in BertForPreTraining. Attention's
-// probabilities are not dropped.
+// probabilities are dropped only with attention_dropout, which is 0 by default.
 #include <cstdint>
 #include <string>
 #include <utility>

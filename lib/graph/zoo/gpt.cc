@@ -3,8 +3,8 @@
 //   section 2.3 and table 2: weights of residual projections are scaled by 1/sqrt(number of
 //   residual additions).
 //
-// Sizes and rates of gpt2 are those of Hugging Face's GPT2LMHeadModel, except that attention's
-// probabilities are not dropped.
+// Sizes and rates of gpt2 are those of Hugging Face's GPT2LMHeadModel, except that
+// attention_dropout is 0 by default.
 #include <cmath>
 #include <cstdint>
 #include <string>

@@ -97,8 +97,8 @@ struct AttentionOptions {
   std::string mask = "";  // added to the scores; "": none
   v1::Initializer weight = {};
   v1::Initializer projection = {};  // weight of the last matrix; biases start at zero
-  // Of the probabilities. Above 0, attention is computed from its parts, and one that is causal
-  // says so by FutureMask() instead.
+  // Dropout of the probabilities. If above 0, SelfAttention() builds attention from its parts and
+  // ignores `causal`: a causal attention passes a FutureMask() as its mask.
   double dropout = 0;
 };
 
@@ -145,8 +145,8 @@ class GraphBuilder {
   // Both return the tensor `name`.projection.
   std::string SelfAttention(const std::string& name, const std::string& x,
                             const AttentionOptions& options);
-  // Takes queries from x, and keys and values from `memory`, which has as many channels. It is
-  // neither causal nor has dropout.
+  // Takes queries from x, and keys and values from `memory`, which has as many channels. It
+  // ignores `causal` and `dropout`.
   std::string CrossAttention(const std::string& name, const std::string& x,
                              const std::string& memory, const AttentionOptions& options);
   // Returns an f32 mask with the shape of ids[B, T] and inserted dimensions of 1 at `axes`. It is 0
@@ -154,8 +154,8 @@ class GraphBuilder {
   // it.
   std::string PaddingMask(const std::string& name, const std::string& ids, const Integers& axes);
 
-  // Returns an f32[length, length] mask: 0 for a position that may be seen, -10,000 or less for a
-  // later one.
+  // Returns an f32[length, length] mask: 0 for a position that may be seen, -10,000 times the
+  // distance for a later one.
   std::string FutureMask(const std::string& name, int64_t length);
 
   // Adds the cross-entropy of a model that classifies each sample. Sets loss, logits and correct.

@@ -11,7 +11,8 @@ namespace muster {
 // logits and correct. docs/job_spec.md has a table of the models, their inputs and arguments. With
 // small arguments every model is a toy.
 //
-// Token id 0 is padding: attention does not see it in a source, and as a target it does not count.
+// In translation models and in bert, token id 0 is padding, which attention does not see in a
+// source. As a target of a translation it does not count; bert does not count targets of -100.
 // Tensors of a repeated block share a prefix, "blocks.3." or "layer2.0.". Batch norms have their
 // running statistics as parameters that the optimizer does not train.
 //

@@ -76,7 +76,8 @@ void FuseWithGradients(int i, int parameters, GraphEdit& edit) {
 
 }  // namespace
 
-// All fused nodes read dy and the normalised tensor.
+// LayerNormGradInput and LayerNormGradParameters both read dy and the normalised tensor; one fused
+// node reads them once.
 void FuseAddLayerNormGrad(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

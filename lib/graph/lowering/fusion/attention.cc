@@ -18,8 +18,8 @@ namespace {
 
 using Permutation = std::vector<int64_t>;
 
-// Matches the pattern backwards from the softmax to q, k and v, then forwards to y. Records the
-// nodes on the way.
+// Matches the pattern from the softmax: backwards to q and k, then forwards to y, and backwards
+// from the second product to v. Records the nodes on the way.
 class Attention {
  public:
   Attention(const TensorTypes& types, const absl::flat_hash_set<std::string>& dependent,

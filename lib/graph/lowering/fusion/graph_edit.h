@@ -24,7 +24,7 @@ class GraphEdit {
   int size() const { return graph_.nodes_size(); }
   const v1::Node& node(int i) const { return graph_.nodes(i); }
 
-  // Returns whether node `i` exists and is an `op`; -1 is no node.
+  // Returns whether `i` is a node with operator `op` that no Replace() has removed; -1 is no node.
   bool Is(int i, absl::string_view op) const {
     return i >= 0 && node(i).op() == op && !removed_.contains(i);
   }

@@ -6,7 +6,7 @@
 
 namespace muster {
 
-// Both nodes read all of dy. The fused node takes the position of the later one.
+// Both nodes read all of dy. The fused node takes the position of the earlier one.
 void FuseLinearGradBias(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
@@ -20,7 +20,7 @@ void FuseLinearGradBias(v1::Graph& graph) {
   }
 }
 
-// Requires that no other node reads the gradient of Gelu's output.
+// Fuses the two nodes only if no other node reads the gradient of Gelu's output.
 void FuseLinearGradGelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

@@ -1,6 +1,6 @@
 // Converts each ONNX operator to operators of lib/graph/ops.md, one file per family. A converter
-// adds nodes for one node of the file, which has at least one input that is not constant. It makes
-// each output a tensor, an alias or a constant. Private to lib/graph/onnx.
+// adds nodes for one node of the file. It makes each output a tensor, an alias or a constant. Nodes
+// that constant folding computes do not reach a converter. Private to lib/graph/onnx.
 #pragma once
 
 #include "absl/container/flat_hash_map.h"

@@ -22,7 +22,7 @@ absl::Status One(OnnxImporter& im, const NodeProto& node, absl::string_view op,
   return im.Add(node, op, {x}, {im.Output(node, 0)}, attributes);
 }
 
-// Converts operators with the same name and meaning in both.
+// Converts operators with the same name and meaning in ONNX and Muster.
 absl::Status Same(OnnxImporter& im, const NodeProto& node) { return One(im, node, node.op_type()); }
 
 absl::Status Identity(OnnxImporter& im, const NodeProto& node) {

@@ -16,7 +16,7 @@ using onnx::NodeProto;
 using List = std::vector<int64_t>;
 
 constexpr int64_t kPaddedMax = int64_t{1} << 24;
-// Parts of a tensor that is split into a sequence: each becomes a tensor of the graph.
+// The most parts of a tensor that is split into a sequence: each becomes a tensor of the graph.
 constexpr int64_t kPartsMax = 4096;
 
 Extent Product(const std::vector<Extent>& shape) {
@@ -134,7 +134,7 @@ absl::Status Concat(OnnxImporter& im, const NodeProto& node) {
                 {{"axis", IntegerValue(Integer(node, "axis", 0))}});
 }
 
-// The dimension that Split and SplitToSequence cut, from 0.
+// Returns the dimension that Split or SplitToSequence cuts, counted from the front.
 absl::StatusOr<int64_t> AxisToSplit(const NodeProto& node, const std::vector<Extent>& shape) {
   int64_t axis = Integer(node, "axis", 0);
   if (axis < 0) axis += std::ssize(shape);
