@@ -228,7 +228,7 @@ void CompiledGraph::PlaceParameterFlow() {
     const int parameter = numbers_.at(graph_.parameters(p).name());
     const int gradient = numbers_.at(graph_.gradients(p));
     ready[p] = std::max(last[parameter], last[root[gradient]]);
-    // not before the forward pass
+    // A parameter that no step reads is not ready before all others were first read.
     if (first_read[p] < 0) ready[p] = std::max(ready[p], last_first_read);
     first_ready = std::min(first_ready, ready[p]);
     steps_[ready[p]].ready.push_back(p);

@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Owns the streams, library handles and host memory of one device. Thread-compatible: one thread
-// drives a device.
+// Owns the streams and library handles of one device, and allocates host memory for it.
+// Thread-compatible: one thread drives a device.
 class Device {
  public:
   enum class Kind { kCpu, kCuda };

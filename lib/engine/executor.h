@@ -136,8 +136,8 @@ class Executor {
   virtual absl::Status TakeRows(absl::Span<const absl::Span<const std::byte>> rows) = 0;
 
   // Returns a tensor named in Graph.loss, logits or correct as f32 on the host, after Run(). Valid
-  // until the next Run(). The first call for an output that is more than one number allocates
-  // memory and copies it. Returns errors of Device::Allocate and of the device.
+  // until the next Run(). The first call for an output that is not f32 in host memory already may
+  // allocate memory for a copy. Returns errors of Device::Allocate and of the device.
   virtual absl::StatusOr<absl::Span<const float>> output(absl::string_view name) const = 0;
 
   // Runs all nodes once. When it returns, outputs are available and gradients were announced. If

@@ -12,7 +12,7 @@
 namespace muster {
 
 // Creates the device "cpu", "cpu:N" or "cuda:N" (the N-th GPU this process sees). `threads` (>= 1)
-// is the number of math library threads on a CPU device.
+// is the number of threads on which a CPU device runs its kernels.
 //
 // Returns INVALID_ARGUMENT for another name. Returns UNAVAILABLE with the reason if there is no
 // such GPU. Returns INTERNAL, reason "DEVICE_LOST", if this process had the GPU and lost it.
@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(absl::string_view name, int
 // next.
 //
 // Returns INVALID_ARGUMENT if the graph is not valid (see InferTypes) or an op has no kernel on the
-// device. Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if the activations do not fit.
+// device. Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if the memory that it
+// allocates does not fit: activations, and copies of parameters in another type.
 absl::StatusOr<std::unique_ptr<Executor>> CreateExecutor(const v1::Graph& graph,
                                                          const Executor::Options& options);
 

@@ -67,8 +67,8 @@ std::function<NodeRun(const NodeMemory&)> CopyBytes(int64_t bytes);
 // Plans an alias: the first output is the first input, in any layout.
 PlannedNode PlanAlias(const CpuNode& node, std::vector<int> shape_only = {});
 
-// Returns the first layout of `inputs` that is not plain, else plain. For the gradients of
-// pointwise functions.
+// Returns the first layout of `inputs` that is not plain, else plain. For pointwise functions and
+// their gradients.
 Layout CommonLayout(const CpuNode& node, const std::vector<int>& inputs);
 
 }  // namespace muster

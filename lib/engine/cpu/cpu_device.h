@@ -22,8 +22,8 @@ class CpuDevice : public Device {
   int64_t available_bytes() const override;
   absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
 
-  // Makes the calling thread drive this device: its matrix products use the device's threads.
-  // Cheap.
+  // Makes the calling thread drive this device: the kernels that it runs use the device's number of
+  // threads. Cheap.
   void Drive() const;
 
  private:

@@ -146,8 +146,8 @@ PlannedNode PlanMaxPool2d(const CpuNode& n) {
   return plan;
 }
 
-// The gradient of x has the layout of x. So the state fits, and so does the tensor that x came
-// from.
+// dx has the layout of x. The state's positions are in that layout, and the node that made x can
+// read its gradient without a reorder.
 PlannedNode PlanMaxPool2dGrad(const CpuNode& n) {
   const kernels::PoolShape shape = PoolShapeOf(n, n.inputs[1], n.layouts[1]);
   PlannedNode plan = ImagePlan(n, kernels::PoolOutputLayout(shape), shape.layout);

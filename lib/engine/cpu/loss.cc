@@ -108,7 +108,7 @@ PlannedNode PlanElementLoss(const CpuNode& n) {
           })};
 }
 
-// Same formula as the loss, written to a tensor and scaled by the loss scale.
+// The factor is that of the loss, times the loss scale. `kGrad` writes one value per element.
 template <ElementLoss kGrad>
 PlannedNode PlanElementLossGrad(const CpuNode& n) {
   return {.overwritable = {0},

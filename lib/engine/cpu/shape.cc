@@ -1,5 +1,4 @@
-// Ops that change shapes, move elements or select elements, without computing. They take tensors of
-// every type.
+// Ops that change shapes, move elements or select elements, and their gradients.
 #include <array>
 #include <numeric>
 #include <string>
@@ -71,7 +70,8 @@ PlannedNode PlanSampleIndex(const CpuNode& n) {
 
 // --- Parts side by side -------------------------------------------------------------------------
 
-// The positions of a tensor's parts in it, along the node's axis.
+// How the parts of a tensor lie in it along the node's axis: each of `rows` rows has row_bytes[k]
+// bytes of part k, one part after the other.
 struct Parts {
   int64_t rows;
   Shape row_bytes;

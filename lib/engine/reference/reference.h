@@ -1,5 +1,6 @@
 // Evaluates every forward op of lib/graph/ops.md in float64, from its definition. All devices are
-// compared with it. It shares no code with shape inference or the kernels. It is written to be
+// compared with it. It shares no code with shape inference or the kernels,
+// except the random numbers of kernels/philox.h. It is written to be
 // read, and slow.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Operators that only move elements.
+// Operators that move or select elements.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
