@@ -1,11 +1,11 @@
-// Multi-head attention and its derivative, in blocks of queries and keys that stay in the cache: no
-// matrix of all scores is ever kept. Row-major f32; no buffer aliases another. In parallel; results
-// do not depend on the number of threads.
+// Multi-head attention and its derivative. They work on blocks of queries and keys that stay in the
+// cache, so no matrix of all scores is stored. Row-major f32, in parallel. No buffer aliases
+// another. Results do not depend on the number of threads.
 //   Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022 (the blocks and what is
 //   recomputed).
 //
-// Matrix products bound it: 2 B T S (C + D) operations forward (half of them where causal and
-// T == S) and 2.5 times as many backward.
+// Bound by matrix products: 2 B T S (C + D) operations forward (half of them if causal and T == S),
+// and 2.5 times as many backward.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,14 @@ struct AttentionShape {
   int64_t channels;  // C of q and k
   int64_t values;    // D, channels of v and y
   bool causal;       // query t sees keys up to t + S - T
-  float scale;       // of the scores, usually 1 / sqrt(C / H)
+  float scale;       // factor of the scores, usually 1 / sqrt(C / H)
 };
 
-// Added to the scores: f32[B or 1, H or 1, T or 1, S], dimensions of 1 repeat. Without data: none.
+// A mask f32[B or 1, H or 1, T or 1, S] that is added to the scores. Dimensions of 1 repeat. Null
+// `data` means no mask.
 struct AttentionMask {
   AttentionMask() = default;
-  AttentionMask(const float* data, Dimensions dimensions);  // four of them
+  AttentionMask(const float* data, Dimensions dimensions);  // four dimensions
 
   const float* data = nullptr;
   int64_t batch_stride = 0;
@@ -47,7 +48,8 @@ void AttentionGrad(float* dq, float* dk, float* dv, const float* dy, const float
                    const float* v, const float* y, const float* lse, const AttentionMask& mask,
                    const AttentionShape& shape);
 
-// The same of qkv f32[B, T, 3C]: q, k and v side by side. queries == keys, values == channels.
+// Attention of qkv f32[B, T, 3C], which holds q, k and v side by side. Requires: queries == keys
+// and values == channels.
 void SelfAttention(float* y, float* lse, const float* qkv, const AttentionMask& mask,
                    const AttentionShape& shape);
 

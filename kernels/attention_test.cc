@@ -16,7 +16,8 @@ struct Case {
   std::vector<int64_t> mask;  // dimensions; none: no mask
 };
 
-// In float64: q, k and v one after the other, so that one function has one argument.
+// Attention in float64. Its functions take q, k and v one after the other in one vector, because
+// Gradient() needs a function of one argument.
 class Reference {
  public:
   Reference(const AttentionShape& shape, const Floats& mask, const std::vector<int64_t>& d)
@@ -26,7 +27,7 @@ class Reference {
   int64_t k_size() const { return s_.batch * s_.keys * s_.channels; }
   int64_t v_size() const { return s_.batch * s_.keys * s_.values; }
 
-  // y, and then lse.
+  // Returns y and lse.
   std::pair<Doubles, Doubles> Forward(const Doubles& qkv) const {
     Doubles y(s_.batch * s_.queries * s_.values, 0.0), lse;
     const int64_t size = s_.channels / s_.heads, width = s_.values / s_.heads;
@@ -106,7 +107,7 @@ AttentionShape Shape(int64_t batch, int64_t queries, int64_t keys, int64_t heads
   return {batch, queries, keys, heads, channels, values, causal, 0.4f};
 }
 
-// Blocks are of 64 queries and 512 keys: below, at, and beyond.
+// Blocks have 64 queries and 512 keys. The cases are below, at and beyond these sizes.
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
                          testing::Values(Case{Shape(1, 1, 1, 1, 1, 1, false), {}},
                                          Case{Shape(2, 5, 7, 3, 6, 9, false), {}},
@@ -141,7 +142,7 @@ TEST_P(AttentionTest, DerivativesAreThoseOfTheFormula) {
   const auto k_begin = expected.begin() + reference_.q_size();
   const auto v_begin = k_begin + reference_.k_size();
   ExpectClose(dv_, Doubles(v_begin, expected.end()), 4 * shape_.queries);
-  // A single key's scores have no derivative: what is left is rounding.
+  // With a single key the scores have no derivative, so only rounding errors remain.
   const Doubles dq(expected.begin(), k_begin), dk(k_begin, v_begin);
   for (size_t i = 0; i < dq.size(); ++i) ASSERT_NEAR(dq_[i], dq[i], 1e-5);
   for (size_t i = 0; i < dk.size(); ++i) ASSERT_NEAR(dk_[i], dk[i], 1e-5 * shape_.queries);
@@ -197,12 +198,12 @@ TEST(AttentionTest, AQueryWhoseKeysAreAllMaskedGivesZerosAndNoGradient) {
   EXPECT_EQ(y[0], 0);
   EXPECT_EQ(lse[0], -INFINITY);
   EXPECT_EQ(dq[0], 0);
-  EXPECT_EQ(dv[2], 0);  // of the key that nobody sees
+  EXPECT_EQ(dv[2], 0);  // the key that no query sees
   EXPECT_TRUE(std::isfinite(y[2]) && std::isfinite(dq[2]) && std::isfinite(dv[0]));
 }
 
-// A score that is no number is not a key that nobody sees: it reaches the loss. In the first block
-// of keys and behind it, whatever the other keys are.
+// A NaN score must reach the loss, unlike a key that no query sees. The NaN is in the first block
+// of keys or in a later one, beside any other keys.
 TEST(AttentionTest, AScoreThatIsNanStaysNan) {
   for (const int64_t keys : {1, 3, 40, 515, 1030}) {
     for (const int64_t nan : {int64_t{0}, keys / 2, keys - 1, int64_t{-1}}) {  // -1: all keys

@@ -3,10 +3,10 @@
 //
 //   x, y, dx, dy          [B, C, pixels], all in one layout
 //   mean, rstd, gain...   [C]
-//   gain                  null: ones
+//   gain                  null means ones
 //
-// The results are the same for any number of threads. `workspace` is scratch of
-// BatchNormWorkspaceBytes(), 64-byte aligned.
+// The results are the same for any number of threads. `workspace` is scratch memory of
+// BatchNormWorkspaceBytes() bytes, 64-byte aligned.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct BatchNormOutputs {
   float* y;         // may be x
   float* mean;      // of the batch
   float* rstd;      // 1 / sqrt(biased variance + epsilon)
-  float* variance;  // unbiased; of a single value, 0
+  float* variance;  // unbiased; 0 for a single value
   float* state;     // f32[state_floats()], for BatchNormGrad
 };
 

@@ -1,6 +1,6 @@
-// Tensors that are stored with a byte an element, as pixels are: a quarter of the memory and of the
-// way to a GPU. What a byte stands for is a table's, so that the values are the same to the bit
-// wherever they are decoded.
+// Tensors that store one byte per element, such as pixels. They take a quarter of the memory, and
+// of the transfer to a GPU. A table has the value of each byte, so that every device decodes the
+// same bits.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace muster::kernels {
 
 using ByteValues = std::array<float, 256>;
 
-// y[i] = values[x[i]] for i in [0, n), in parallel. Nothing overlaps.
+// y[i] = values[x[i]] for i in [0, n), in parallel. Buffers do not overlap.
 void DecodeBytes(float* y, const uint8_t* x, int64_t n, const ByteValues& values);
 
 }  // namespace muster::kernels

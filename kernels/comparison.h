@@ -16,7 +16,7 @@ namespace muster::kernels {
 
 using Floats = std::vector<float>;
 
-// Standard normal, different for every stream.
+// Returns standard normal numbers, different for every stream.
 inline Floats Normals(int64_t n, uint64_t stream) {
   Floats values(n);
   for (int64_t i = 0; i < n; ++i) {
@@ -34,9 +34,9 @@ inline std::vector<int32_t> RandomIds(int64_t n, int64_t limit, uint64_t stream)
 
 inline std::vector<double> Wide(const Floats& values) { return {values.begin(), values.end()}; }
 
-// Every element within (8 + sqrt(terms)) 2^-23 of the largest expected magnitude: a few roundings
-// of each operand, and the random walk of the roundings of a sum of `terms` f32 terms, whatever its
-// order.
+// Expects every element to be within (8 + sqrt(terms)) 2^-23 of the largest expected magnitude.
+// That covers a few roundings of each operand, and the random walk of the roundings of a sum of
+// `terms` f32 terms in any order.
 inline void ExpectClose(const Floats& actual, const std::vector<double>& expected,
                         int64_t terms = 1) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -48,8 +48,8 @@ inline void ExpectClose(const Floats& actual, const std::vector<double>& expecte
   }
 }
 
-// d (dy · f(x)) / dx by central differences in float64, for an f of and to std::vector<double>:
-// good to about 1e-8 of the largest element.
+// Returns d (dy · f(x)) / dx by central differences in float64. f maps a std::vector<double> to
+// another. The error is about 1e-8 of the largest element.
 template <typename F>
 std::vector<double> Gradient(F f, std::vector<double> x, const std::vector<double>& dy) {
   std::vector<double> gradient;
@@ -67,7 +67,7 @@ std::vector<double> Gradient(F f, std::vector<double> x, const std::vector<doubl
   return gradient;
 }
 
-// The bits of run()'s floats are the same on 1, 2 and 5 threads.
+// Expects run() to return floats with the same bits on 1, 2 and 5 threads.
 template <typename F>
 void ExpectSameOnAnyThreads(F run) {
   SetThreads(1);

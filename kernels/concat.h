@@ -1,7 +1,8 @@
-// Tensors side by side along one dimension, and back. In parallel, bandwidth-bound.
+// Joins tensors along one dimension, and splits them. In parallel, bandwidth-bound.
 //
-// Part i has `rows` rows (the product of the dimensions before the axis) of row_bytes[i] bytes (the
-// axis and what follows it); the whole has as many rows of the sum of them.
+// Part i has `rows` rows of row_bytes[i] bytes. `rows` is the product of the dimensions before the
+// axis; a row has the axis and the dimensions after it. A row of the whole has the rows of all
+// parts, one after the other.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace muster::kernels {
 
-// Nothing overlaps.
+// Buffers do not overlap.
 void Concat(void* whole, std::span<const void* const> parts, std::span<const int64_t> row_bytes,
             int64_t rows);
 void Split(std::span<void* const> parts, const void* whole, std::span<const int64_t> row_bytes,

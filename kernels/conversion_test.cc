@@ -11,7 +11,7 @@ namespace {
 using enum ElementType;
 using Halves = std::vector<uint16_t>;
 
-// A 16-bit float of `exponent_bits`, by its definition.
+// Returns the value of a 16-bit float with `exponent_bits`, by its definition.
 double Value(uint16_t bits, int exponent_bits) {
   const int fraction_bits = 15 - exponent_bits;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -60,7 +60,8 @@ TEST_P(HalfTest, EveryValueIsWidenedExactlyAndComesBack) {
   }
 }
 
-// Between any two neighbours: the middle goes to the even one, a hair beside it to the nearer.
+// Tests between any two neighbours: the middle goes to the even one, the next float beside it to
+// the nearer one.
 TEST_P(HalfTest, RoundingIsToTheNearestAndTiesGoToEven) {
   const int largest = GetParam().type == kBf16 ? 0x7F7F : 0x7BFF;
   for (int i = 0; i < largest; ++i) {

@@ -1,12 +1,15 @@
 // Two-dimensional cross-correlation and its derivatives, f32. No buffer aliases another.
 //
-//   x, dx   [B, C, H, W], in the layout that the kernel names      w, dw   [O, C/groups, K, L],
-//   y, dy   [B, O, H', W'], likewise                               bias, db   [O]: row-major
+//   x, dx      [B, C, H, W]            in the layout that the kernel names
+//   y, dy      [B, O, H', W']          in the layout that the kernel names
+//   w, dw      [O, C/groups, K, L]     row-major
+//   bias, db   [O]
 //
-// Kernels are prepared once (algorithm, memory, machine code) and run often; one run at a time.
-// Prepare a kernel on a thread with as many threads (kernels/threads.h) as the one that runs it:
-// results repeat to the bit for the same number of threads, and may differ in the last bits for
-// another. `workspace` is scratch, 64-byte aligned: its contents before and after mean nothing.
+// The constructor prepares a kernel (algorithm, memory, machine code), which then runs often, one
+// run at a time. Requires: the constructor and Run() use the same number of threads
+// (kernels/threads.h). Results repeat to the bit for the same number of threads, and may differ in
+// the last bits for another. `workspace` is scratch memory of workspace_bytes() bytes, 64-byte
+// aligned.
 #pragma once
 
 #include <array>
@@ -30,7 +33,7 @@ struct Conv2dShape {
   std::array<int64_t, 2> dilations = {1, 1};
   int64_t groups = 1;  // divides C and O
 
-  // Both at least 1.
+  // Requires: both are at least 1.
   int64_t output_height() const {
     return (height + padding[0] + padding[2] - dilations[0] * (kernel[0] - 1) - 1) / strides[0] + 1;
   }
@@ -59,7 +62,7 @@ class Conv2d {
   int64_t workspace_bytes() const;
 
   // y = epilogue(x correlated with w, plus bias on every pixel). 2 B O H' W' patch operations.
-  // `bias` is null when the options have none.
+  // `bias` is null if the options have none.
   void Run(float* y, const float* x, const float* w, const float* bias, std::byte* workspace);
 
  private:
@@ -71,8 +74,8 @@ class Conv2d {
   std::unique_ptr<class WeightedPrimitive> primitive_;
 };
 
-// relu(batch normalisation of (x correlated with w, plus bias)) with running statistics, for
-// evaluation: the normalisation is folded into weights and bias.
+// Computes relu(batch normalisation of (x correlated with w, plus bias)) with running statistics,
+// for evaluation. Folds the normalisation into copies of the weights and bias.
 class Conv2dBatchNormRelu {
  public:
   struct Normalization {
@@ -89,7 +92,7 @@ class Conv2dBatchNormRelu {
   const Layout& y_layout() const { return convolution_.y_layout(); }
   int64_t workspace_bytes() const;
 
-  // `bias`, of the convolution, may be null.
+  // `bias` is that of the convolution and may be null.
   void Run(float* y, const float* x, const float* w, const float* bias,
            const Normalization& normalization, std::byte* workspace);
 

@@ -6,7 +6,7 @@
 
 namespace muster::kernels {
 
-// Outermost first, each >= 1, at most kDimensionsMax of them; none: a scalar.
+// The sizes of a tensor, outermost first: at most kDimensionsMax, each >= 1. Empty: a scalar.
 using Dimensions = std::span<const int64_t>;
 inline constexpr int kDimensionsMax = 12;
 

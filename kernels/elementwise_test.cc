@@ -12,7 +12,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// Element i of `shape` as an element of `operand`, which broadcasts to it.
+// Returns the element of `operand`, which broadcasts to `shape`, for element i of `shape`.
 int64_t Broadcast(int64_t i, const Shape& shape, const Shape& operand) {
   int64_t offset = 0, elements = 1;
   for (size_t back = 1; back <= shape.size(); ++back) {
@@ -30,7 +30,8 @@ struct Shapes {
   Shape a, b, result;
 };
 
-// The same, a scalar, a suffix, per channel, per row, both ways, apart, and many dimensions.
+// Pairs of shapes: equal shapes, scalars, suffixes, one number per channel or row, both operands
+// broadcast, and many dimensions.
 const Shapes kShapes[] = {
     {{1}, {1}, {1}},
     {{}, {}, {}},
@@ -66,7 +67,7 @@ class BroadcastTest : public testing::TestWithParam<Shapes> {
     return y;
   }
 
-  // The sum over what broadcasts `to` of f(dy, a, b).
+  // Returns f(dy, a, b), summed over the dimensions along which `to` is broadcast.
   template <typename F>
   std::vector<double> ExpectedGrad(const Shape& to, F f) const {
     std::vector<double> sum(Elements(to), 0.0);
@@ -226,7 +227,7 @@ TEST_P(BroadcastTest, AConditionChoosesAndItsDerivativesAreApart) {
 
 TEST_P(BroadcastTest, ExpandRepeats) {
   std::vector<int32_t> x(a_.size()), y(dy_.size(), -1);
-  std::iota(x.begin(), x.end(), 0x7F800000);  // NaNs, if they were floats
+  std::iota(x.begin(), x.end(), 0x7F800000);  // as floats: infinity and NaNs
   Expand(y.data(), shapes_.result, x.data(), shapes_.a);
   for (size_t i = 0; i < y.size(); ++i) {
     ASSERT_EQ(y[i], x[Broadcast(i, shapes_.result, shapes_.a)]);
@@ -305,7 +306,8 @@ TEST(IntegersTest, NegAndAbsWrapAround) {
   EXPECT_EQ(std::tuple(y[0], y[1], y[36]), std::tuple(INT32_MIN, 5, INT32_MAX));
 }
 
-// Not a float that arithmetic would quieten or round to zero.
+// Tests bits that arithmetic would change: a signalling NaN becomes quiet, a subnormal becomes
+// zero.
 TEST(WhereTest, PassesAnyBits) {
   const std::vector<int32_t> condition = {1, 0, 1}, a = {0x7F800001}, b = {1};
   const Shape three = {3}, one = {1};

@@ -1,5 +1,5 @@
-// Rows of a table by id, and the derivative. R ids, V table rows (vocabulary), C channels;
-// row-major f32, in parallel, bandwidth-bound.
+// Rows of a table by id, and the derivative: R ids, V table rows (vocabulary), C channels.
+// Row-major f32, in parallel, bandwidth-bound.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct EmbeddingShape {
   int64_t channels;    // C
 };
 
-// The position of the first id outside [begin, end), or -1. The kernels that index by ids require
-// -1.
+// Returns the position of the first id outside [begin, end), or -1 if there is none. Kernels that
+// index by ids require that there is none.
 int64_t FirstOutOfRange(const int32_t* ids, int64_t n, int64_t begin, int64_t end);
 
 // y f32[R, C]: row r is table[ids[r]].

@@ -1,8 +1,9 @@
 // Slices of a tensor by index along one dimension (numpy.take), and the derivative. Row-major, in
 // parallel, bandwidth-bound.
 //
-// The tensor is seen as [outer, size, inner], the result as [outer, indices, inner]. Indices lie in
-// [-size, size), negative ones count from the end (FirstOutOfRange in kernels/embedding.h tells).
+// The tensor is [outer, size, inner], the result [outer, indices, inner]. Requires: indices are in
+// [-size, size) (check with FirstOutOfRange in kernels/embedding.h). Negative ones count from the
+// end.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ struct GatherShape {
   int64_t indices;
 };
 
-// Elements of `element_bytes` = 2 or 4. y overlaps nothing.
+// Requires: `element_bytes` is 2 or 4, and y overlaps no input.
 void Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
             int element_bytes);
 
-// dx f32 = sum of the slices of dy f32 by index, in their order; slices that no index names are
-// zero.
+// Each slice of dx is the sum of the slices of dy whose index names it, in the order of the
+// indices. Slices that no index names are zero.
 void GatherGrad(float* dx, const float* dy, const int32_t* index, const GatherShape& shape);
 
 }  // namespace muster::kernels

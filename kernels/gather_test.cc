@@ -13,7 +13,7 @@ class GatherTest : public testing::TestWithParam<GatherShape> {
     return index;
   }
 
-  // Where element i of the result lies in the tensor.
+  // Returns the position in the tensor of element i of the result.
   int64_t SourceOf(int64_t i) const {
     const int32_t index = index_[i / shape_.inner % shape_.indices];
     const int64_t slice = index < 0 ? index + shape_.size : index;

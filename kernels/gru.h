@@ -8,11 +8,10 @@
 //   r, dr        f32[D, 3H, H]    recurrent
 //   bias, dbias  f32[D, 6H]       of w, then of r
 //   y, dy        f32[B, T, D H]   the hidden states
-//   h, h0 and their gradients  f32[D, B, H]   after the last time step in the direction's order,
-//   and
-//                before the first; null h0: zeros
+//   h, dh        f32[D, B, H]     after the last time step in the direction's order
+//   h0, dh0      f32[D, B, H]     before the first time step; null h0 means zeros
 //   state        f32[GruStateFloats]   kept from forward to backward
-//   workspace    f32[GruWorkspaceFloats], f32[GruGradWorkspaceFloats]: scratch
+//   workspace    scratch: f32[GruWorkspaceFloats] for Gru, f32[GruGradWorkspaceFloats] for GruGrad
 #pragma once
 
 #include <cstdint>
@@ -33,10 +32,10 @@ struct GruGradients {
   float* dw;
   float* dr;
   float* dbias;
-  float* dh0 = nullptr;  // may be null: not wanted
+  float* dh0 = nullptr;  // null: not computed
 };
 
-// dy and dh: of the two outputs; a null one is zeros.
+// dy and dh are the gradients of the two outputs; null means zeros.
 void GruGrad(const GruGradients& gradients, const float* dy, const float* dh, const float* x,
              const float* w, const float* r, const float* y, const float* state, const float* h0,
              float* workspace, const RecurrentShape& shape);

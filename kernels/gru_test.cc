@@ -16,7 +16,8 @@ struct Case {
   bool initial;  // with h0
 };
 
-// x, w, r, bias, h0 one after the other, so that one function has one argument.
+// Reference() takes x, w, r, bias and h0 one after the other in one vector, because Gradient()
+// needs a function of one argument.
 class GruTest : public testing::TestWithParam<Case> {
  protected:
   static constexpr int kInputs = 5;
@@ -28,7 +29,7 @@ class GruTest : public testing::TestWithParam<Case> {
             s.directions * s.batch * s.hidden};
   }
 
-  // y, and then h.
+  // Returns y followed by h.
   Doubles Reference(const Doubles& all) const {
     const auto [batch, time, inputs, hidden, directions, reverse] = shape_;
     const double* x = all.data();
@@ -78,7 +79,7 @@ class GruTest : public testing::TestWithParam<Case> {
     return values;
   }
 
-  // y and h; and the gradients in the inputs' order.
+  // Returns y and h, and the gradients in the order of the inputs.
   std::pair<Floats, std::array<Floats, kInputs>> Run(const Floats& dy, const Floats& dh) {
     const auto& [x, w, r, bias, h0] = inputs_;
     const bool initial = GetParam().initial;

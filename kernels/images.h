@@ -18,7 +18,7 @@ struct ImageSize {
   int64_t width;
 };
 
-// Row-major, channels in blocks of 16 and of 8, and channels last.
+// Returns four layouts: row-major, channels in blocks of 16, in blocks of 8, and channels last.
 inline std::vector<Layout> ImageLayouts(const ImageSize& s) {
   std::vector<Layout> layouts;
   for (int64_t lanes : {int64_t{1}, int64_t{16}, int64_t{8}, s.channels}) {
@@ -46,7 +46,7 @@ inline Floats FromLayout(const Floats& values, const Layout& layout, int64_t ele
   return row_major;
 }
 
-// Scratch memory, full of NaNs, 64-byte aligned.
+// Scratch memory that is filled with NaNs and 64-byte aligned.
 class Scratch {
  public:
   explicit Scratch(int64_t bytes) : chunks_((bytes + sizeof(Chunk) - 1) / sizeof(Chunk)) {

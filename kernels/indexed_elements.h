@@ -9,12 +9,13 @@
 
 namespace muster::kernels {
 
-// Which element of a tensor each element of an index stands for: the one at its own place, but
-// along the axis at the index's value, in [-size, size), negative ones counting from the end
-// (FirstOutOfRange in kernels/embedding.h tells). The index has as many dimensions as the tensor
-// and is, but along the axis, at most as large.
+// Maps each element of an index to an element of a tensor. Its place is that of the index's
+// element, except along the axis, where it is the index's value. Values are in [-size, size) (check
+// with FirstOutOfRange in kernels/embedding.h); negative ones count from the end. The index has as
+// many dimensions as the tensor. Along every dimension except the axis it is at most as large.
 //
-// A lane is what differs in its place along the axis alone. No two lanes share an element.
+// A lane is a set of elements that differ only in their place along the axis. No two lanes share an
+// element.
 class IndexedElements {
  public:
   IndexedElements(Dimensions tensor, Dimensions index, int64_t axis);
@@ -36,11 +37,12 @@ class IndexedElements {
   };
   Lane LaneAt(int64_t lane) const;
 
-  // Where along the axis an index points.
+  // Returns the place along the axis that an index names.
   int64_t Place(int32_t index) const { return index < 0 ? index + size_ : index; }
 
  private:
-  // A dimension that is not the axis, or neighbours of which the inner ones are alike.
+  // A dimension other than the axis, or several neighbours merged into one: the inner ones have
+  // equal sizes in tensor and index.
   struct Way {
     int64_t size;  // of the index
     int64_t index_stride;
@@ -52,35 +54,36 @@ class IndexedElements {
   int64_t lanes_ = 1;
   int64_t tensor_elements_;
   int64_t index_stride_ = 1;   // along the axis
-  int64_t tensor_stride_ = 1;  // likewise
+  int64_t tensor_stride_ = 1;  // along the axis
   std::vector<Way> ways_;      // innermost first
 };
 
-// y, of the index's shape. Elements of `element_bytes` = 2 or 4. y overlaps nothing.
+// y has the index's shape. Requires: `element_bytes` is 2 or 4, and y overlaps no input.
 void GatherElements(void* y, const void* x, const int32_t* index, const IndexedElements& elements,
                     int element_bytes);
 
-// dx = sum of the elements of dy by index, in their order; what no index names is zero.
+// Each element of dx is the sum of the elements of dy whose index names it, in the index's order.
+// Elements that no index names are zero.
 void GatherElementsGrad(float* dx, const float* dy, const int32_t* index,
                         const IndexedElements& elements);
 
-// y = data with the elements that the index names replaced by the updates, which have the index's
-// shape: by the last in the index's order where it names one twice. Elements of four bytes. y
-// overlaps nothing.
+// y is data in which the updates replace the elements that the index names. `updates` has the
+// index's shape. If the index names an element twice, the last update in the index's order stays.
+// Requires: elements have four bytes, and y overlaps no input.
 void ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
                      const IndexedElements& elements);
 
-// The same, but that updates are added, in the index's order. Of float and int32_t.
+// Like ScatterElements, but adds the updates in the index's order. T is float or int32_t.
 template <typename T>
 void ScatterElementsAdd(T* y, const T* data, const int32_t* index, const T* updates,
                         const IndexedElements& elements);
 
-// Derivatives of ScatterElements: ddata = dy, or zero where the index names an element; dupdates =
-// dy by index, or zero where a later one replaced the update. (Of ScatterElementsAdd they are dy
-// and GatherElements.)
+// Derivatives of ScatterElements: ddata = dy, but zero for elements that the index names; dupdates
+// = dy by index, but zero for an update that a later one replaced. (The derivatives of
+// ScatterElementsAdd are dy and GatherElements.)
 void ScatterElementsGradData(float* ddata, const float* dy, const int32_t* index,
                              const IndexedElements& elements);
-// `last`, scratch, one for each of the tensor's elements.
+// `last` is scratch memory with one number per element of the tensor.
 void ScatterElementsGradUpdates(float* dupdates, const float* dy, const int32_t* index,
                                 const IndexedElements& elements, int64_t* last);
 

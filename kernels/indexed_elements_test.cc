@@ -19,7 +19,7 @@ class IndexedElementsTest : public testing::TestWithParam<IndexedShape> {
     return index;
   }
 
-  // Which element of the tensor element `at` of the index stands for.
+  // Returns the element of the tensor that element `at` of the index names.
   int64_t SourceOf(int64_t at) const {
     int64_t source = 0, stride = 1, rest = at;
     for (int64_t d = std::ssize(shape_.tensor) - 1; d >= 0; --d) {

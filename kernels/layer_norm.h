@@ -21,7 +21,7 @@ struct LayerNormShape {
 void LayerNorm(float* y, float* mean, float* rstd, const float* x, const float* gain,
                const float* bias, float epsilon, LayerNormShape shape);
 
-// sum[R, C] = a + b, and its LayerNorm. sum may be a or b; y is none of them.
+// sum[R, C] = a + b, and y is its LayerNorm. `sum` may be a or b; y overlaps none of them.
 void AddLayerNorm(float* y, float* mean, float* rstd, float* sum, const float* a, const float* b,
                   const float* gain, const float* bias, float epsilon, LayerNormShape shape);
 
@@ -29,7 +29,8 @@ void AddLayerNorm(float* y, float* mean, float* rstd, float* sum, const float* a
 void LayerNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
                         const float* mean, const float* rstd, LayerNormShape shape);
 
-// dgain[C], dbias[C]: sums over the rows of dy (x - mean) rstd and of dy. A null dbias is left out.
+// dgain[C], dbias[C]: sums over the rows of dy (x - mean) rstd and of dy. A null dbias is not
+// computed.
 void LayerNormGradParameters(float* dgain, float* dbias, const float* dy, const float* x,
                              const float* mean, const float* rstd, LayerNormShape shape);
 

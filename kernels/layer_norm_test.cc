@@ -29,7 +29,7 @@ TEST_P(LayerNormTest, ForwardCentersScalesAndKeepsTheMoments) {
   LayerNorm(y_.data(), mean_.data(), rstd_.data(), x_.data(), gain_.data(), bias_.data(), 1e-5f,
             shape_);
 
-  // Two channels nearly cancel in the variance, so the moments weigh what their terms weigh.
+  // With two channels the variance nearly cancels, so its error is that of its terms.
   ExpectClose(y_, expected_.y, 64);
   ExpectClose(rstd_, expected_.rstd, 64);
   for (int64_t r = 0; r < shape_.rows; ++r) EXPECT_NEAR(mean_[r], expected_.mean[r], 1e-6);
@@ -63,7 +63,7 @@ TEST_P(LayerNormTest, DerivativesFollowFromTheMoments) {
   if (shape_.channels > 2) {
     ExpectClose(dx, expected_dx, 256);
   } else {
-    // With two channels the three terms cancel almost wholly: the error is that of the terms.
+    // With two channels the three terms cancel almost completely: the error is that of the terms.
     for (size_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dx[i], expected_dx[i], 1e-5);
   }
 

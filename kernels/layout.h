@@ -1,4 +1,4 @@
-// How the values of an image tensor (NCHW, f32) lie in memory, and the way from one order to
+// The order of an image tensor's values (NCHW, f32) in memory, and copies from one order to
 // another.
 #pragma once
 
@@ -9,8 +9,8 @@ namespace muster::kernels {
 
 struct MemoryDescriptor;  // of the CPU kernels: kernels/cpu/primitive.h
 
-// A value. Row-major unless a kernel says otherwise: the kernels that are fastest on channels in
-// blocks, or channels last, name the layouts they read and write.
+// A value type. The default is row-major. Kernels that are fastest on channels in blocks, or
+// channels last, name the layouts that they read and write.
 class Layout {
  public:
   Layout() = default;
@@ -19,25 +19,25 @@ class Layout {
   bool is_row_major() const { return descriptor_ == nullptr; }
   const MemoryDescriptor* descriptor() const { return descriptor_.get(); }  // null: row-major
 
-  // Bytes of a tensor that takes `row_major_bytes` in row-major order. More when the last block of
-  // channels is partly empty; what is empty is zero, and stays zero under functions with f(0) = 0.
-  // Two tensors of one shape and layout are added, rectified... as flat arrays of bytes() / 4
-  // floats.
+  // Returns the bytes of a tensor that takes `row_major_bytes` in row-major order. There are more
+  // if the last block of channels has gaps. Gaps hold zeros, and keep them under functions with
+  // f(0) = 0. So elementwise functions of tensors with one shape and layout may treat them as flat
+  // arrays of bytes() / 4 floats.
   int64_t bytes(int64_t row_major_bytes) const;
   bool is_padded() const;
 
-  // Of layouts of tensors of one shape.
+  // Requires: both are layouts of tensors of one shape.
   bool operator==(const Layout& other) const;
 
  private:
   std::shared_ptr<const MemoryDescriptor> descriptor_;
 };
 
-// Copies a tensor from one layout to another. Prepared once, run often; one run at a time. Prepare
-// it on a thread with as many threads (kernels/threads.h) as the one that runs it.
+// Copies a tensor from one layout to another. It is prepared once and runs often, one run at a
+// time. Requires: the constructor and Run() use the same number of threads (kernels/threads.h).
 class Reorder {
  public:
-  // from != to.
+  // Requires: from != to.
   Reorder(const Layout& from, const Layout& to);
   ~Reorder();
   Reorder(Reorder&&) noexcept;

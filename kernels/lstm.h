@@ -8,13 +8,13 @@
 //   r, dr        f32[D, 4H, H]    recurrent
 //   bias, dbias  f32[D, 8H]       of w, then of r
 //   y, dy        f32[B, T, D H]   the hidden states
-//   h, c, h0, c0 and their gradients  f32[D, B, H]   after the last time step in the direction's
-//                order, and before the first; null h0 or c0: zeros
+//   h, c, dh, dc      f32[D, B, H]   after the last time step in the direction's order
+//   h0, c0, dh0, dc0  f32[D, B, H]   before the first time step; null h0 or c0 means zeros
 //   state        f32[LstmStateFloats]   kept from forward to backward
 //   workspace    f32[LstmGradWorkspaceFloats], scratch
 //
-// The products with x of all time steps are one matrix product; those with the state are one per
-// step, 8 B H² operations each, and bound it.
+// The products with x of all time steps are one matrix product. Those with the state are one per
+// step, of 8 B H² operations, and bound the speed.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,11 @@ struct LstmGradients {
   float* dw;
   float* dr;
   float* dbias;
-  float* dh0 = nullptr;  // may be null, like dc0: not wanted
+  float* dh0 = nullptr;  // null dh0 or dc0: not computed
   float* dc0 = nullptr;
 };
 
-// dy, dh and dc: of the three outputs; a null one is zeros.
+// dy, dh and dc are the gradients of the three outputs; null means zeros.
 void LstmGrad(const LstmGradients& gradients, const float* dy, const float* dh, const float* dc,
               const float* x, const float* w, const float* r, const float* y, const float* state,
               const float* h0, const float* c0, float* workspace, const RecurrentShape& shape);

@@ -16,7 +16,8 @@ struct Case {
   bool initial;  // with h0 and c0
 };
 
-// x, w, r, bias, h0, c0 one after the other, so that one function has one argument.
+// Reference() takes x, w, r, bias, h0 and c0 one after the other in one vector, because Gradient()
+// needs a function of one argument.
 class LstmTest : public testing::TestWithParam<Case> {
  protected:
   static constexpr int kInputs = 6;
@@ -32,7 +33,7 @@ class LstmTest : public testing::TestWithParam<Case> {
             last};
   }
 
-  // y, h and c one after the other.
+  // Returns y, h and c one after the other.
   Doubles Reference(const Doubles& all) const {
     const auto [batch, time, inputs, hidden, directions, reverse] = shape_;
     const double* x = all.data();
@@ -83,7 +84,7 @@ class LstmTest : public testing::TestWithParam<Case> {
     return values;
   }
 
-  // y, h and c; and the gradients in the inputs' order.
+  // Returns y, h and c, and the gradients in the order of the inputs.
   std::pair<Floats, std::array<Floats, kInputs>> Run(const Floats& dy, const Floats& dh,
                                                      const Floats& dc) {
     const auto& [x, w, r, bias, h0, c0] = inputs_;

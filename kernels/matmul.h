@@ -26,7 +26,7 @@ struct MatMulShape {
 // 2 M N K operations for each matrix of c: compute-bound unless the matrices are thin.
 void MatMul(float* c, const float* a, const float* b, const MatMulShape& shape);
 
-// Each summed over what was broadcast, in the batch's order.
+// Both sum over the dimensions along which their operand was broadcast, in the batch's order.
 void MatMulGradA(float* da, const float* dc, const float* b, const MatMulShape& shape);
 void MatMulGradB(float* db, const float* dc, const float* a, const MatMulShape& shape);
 

@@ -11,7 +11,7 @@ namespace {
 
 struct MatMulCase {
   MatMulShape shape;
-  // By matrix of c: the matrices of a and b that make it.
+  // For each matrix of c, the matrices of a and b that produce it.
   std::vector<int64_t> a;
   std::vector<int64_t> b;
 };

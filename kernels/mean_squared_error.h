@@ -5,8 +5,8 @@
 
 namespace muster::kernels {
 
-// *loss = factor times the sum of (prediction - target)²: the mean, with factor 1 / n. Blocks of
-// floats, added in double, in an order that depends on n alone.
+// *loss = factor times the sum of (prediction - target)²: the mean if factor is 1 / n. Blocks of
+// floats are added in double, in an order that depends only on n.
 void MeanSquaredError(float* loss, const float* prediction, const float* target, float factor,
                       int64_t n);
 

@@ -40,7 +40,7 @@ TEST_P(ParallelTest, ALoopInsideALoopRunsOnItsOwnThread) {
       ++calls;
       EXPECT_EQ(end - begin, 100);
     });
-    // Inline when the outer loop is parallel, and on one thread.
+    // The inner loop runs inline, because the outer loop is parallel or there is one thread.
     EXPECT_EQ(calls, 1);
   });
 }

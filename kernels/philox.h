@@ -25,18 +25,19 @@ inline std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-// Number `index` of stream `stream` of `seed`: four independent 32-bit words.
+// Returns number `index` of stream `stream` of `seed`: four independent 32-bit words.
 inline std::array<uint32_t, 4> RandomWords(uint64_t seed, uint64_t stream, uint64_t index) {
   return Philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
                  static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
-// Uniform in [0, 1): the top 24 bits.
+// Returns a uniform number in [0, 1), made of the top 24 bits.
 inline float UnitUniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// Standard normal from two words. Source: Box and Muller, Ann. Math. Statist. 29(2), 1958. In
-// double, so that the value does not depend on how the compiler vectorises.
+// Returns a standard normal number, made of two words. Source: Box and Muller, Ann. Math. Statist.
+// 29(2), 1958. It is computed in double, so that the value does not depend on how the compiler
+// vectorises.
 inline double StandardNormal(uint32_t a, uint32_t b) {
   const double u = (a + 0.5) * 0x1p-32;
   const double v = b * 0x1p-32;

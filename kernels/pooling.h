@@ -21,13 +21,13 @@ struct PoolShape {
   std::array<int64_t, 2> kernel;
   std::array<int64_t, 2> strides;
   std::array<int64_t, 4> padding = {};  // top, left, bottom, right; no window sees only padding
-  // Rounds H' and W' up: a window may stick out of the bottom or right padding, but starts inside
+  // Rounds H' and W' up: a window may extend beyond the bottom or right padding, but starts inside
   // the image or the padding before it.
   bool ceil = false;
   Layout layout;                              // of x and dx
   std::array<int64_t, 2> dilations = {1, 1};  // 1, 1 for averages
 
-  // Both at least 1.
+  // Requires: both are at least 1.
   int64_t output_height() const { return Outputs(0, height); }
   int64_t output_width() const { return Outputs(1, width); }
 
@@ -42,16 +42,17 @@ struct PoolShape {
   }
 };
 
-// The layout of y and dy: the order of `shape.layout`, which is that of x, for y's size.
+// Returns the layout of y and dy: the order of `shape.layout` for y's size.
 Layout PoolOutputLayout(const PoolShape& shape);
 
-// Each window's maximum; padding never is. A NaN counts as the maximum, so that a diverged model is
-// seen. `state`, for the derivative, says where each was: the first of equal maxima.
+// y is the maximum of each window; padding is never the maximum. A NaN counts as the maximum, so
+// that a diverged model is seen. `state` receives the positions of the maxima for MaxPool2dGrad,
+// the first of equal ones. It has MaxPoolStateBytes() bytes.
 void MaxPool2d(float* y, std::byte* state, const float* x, const PoolShape& shape);
 
 int64_t MaxPoolStateBytes(const PoolShape& shape);
 
-// A window's maximum takes all of its dy.
+// The position of a window's maximum receives all of the window's dy.
 void MaxPool2dGrad(float* dx, const float* dy, const std::byte* state, const PoolShape& shape);
 
 enum class PoolDivisor {
@@ -63,7 +64,7 @@ void AveragePool2d(float* y, const float* x, const PoolShape& shape, PoolDivisor
 
 void AveragePool2dGrad(float* dx, const float* dy, const PoolShape& shape, PoolDivisor divisor);
 
-// y[B, C], row-major = mean of x[B, C, pixels] over the pixels.
+// y[B, C] (row-major) is the mean of x[B, C, pixels] over the pixels.
 void GlobalAveragePool2d(float* y, const float* x, int64_t batch, int64_t channels, int64_t pixels,
                          const Layout& layout);
 

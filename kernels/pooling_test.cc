@@ -9,7 +9,7 @@ namespace {
 
 class PoolingTest : public testing::TestWithParam<PoolShape> {
  protected:
-  // The shape with x in each layout.
+  // Returns the shape with x in each layout.
   std::vector<PoolShape> Shapes() const {
     std::vector<PoolShape> shapes;
     for (const Layout& layout :

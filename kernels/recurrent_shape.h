@@ -11,7 +11,7 @@ struct RecurrentShape {
   int64_t inputs;        // I
   int64_t hidden;        // H
   int64_t directions;    // D: 1, or 2 (forward and backward side by side)
-  bool reverse = false;  // D == 1 only: from the last time step to the first
+  bool reverse = false;  // only if D == 1: from the last time step to the first
 };
 
 }  // namespace muster::kernels

@@ -1,20 +1,20 @@
 // Sums, means and maxima over some dimensions of a tensor and their derivatives. Row-major f32, in
 // parallel, bandwidth-bound.
 //
-// `axes` count from 0, or from the end where negative, none twice; no axes: nothing is reduced. The
-// output has the elements that remain, in order (whether the reduced dimensions are kept as 1 is
-// the same memory). Outputs overlap no input unless a line says otherwise.
+// `axes` count from 0, or from the end if negative; none occurs twice. Without axes nothing is
+// reduced. The output has the elements that remain, in order. (Keeping the reduced dimensions as 1
+// does not change its memory.) Outputs overlap no input unless a comment says otherwise.
 #pragma once
 
 #include "kernels/dimensions.h"
 
 namespace muster::kernels {
 
-// Each sum in one order that depends on the shapes alone: blocks of floats, added in double.
+// Sums add blocks of floats in double, in an order that depends only on the shapes.
 void ReduceSum(float* y, const Operand& x, Dimensions axes);
 void ReduceMean(float* y, const Operand& x, Dimensions axes);
 
-// NaN where an element is.
+// The maximum is NaN if an element is NaN.
 void ReduceMax(float* y, const Operand& x, Dimensions axes);
 
 // dx has shape `to`, that of x.

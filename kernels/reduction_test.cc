@@ -13,7 +13,7 @@ struct Case {
 
 class ReductionTest : public testing::TestWithParam<Case> {
  protected:
-  // Which output element i of the tensor belongs to.
+  // Returns the output that element i of the tensor is reduced to.
   int64_t OutputOf(int64_t i) const {
     const Shape& shape = GetParam().shape;
     int64_t output = 0, elements = 1;

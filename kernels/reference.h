@@ -1,6 +1,6 @@
-// Every op in float64, written for reading: what the kernels are compared with. Same shapes and
-// meanings as the kernels' headers; derivatives by the textbook formula and not by the kernels'
-// rearrangements.
+// Functions of the kernels in float64, written to be read. Tests compare the kernels with them.
+// Shapes and meanings are those of the kernels' headers. Derivatives use the textbook formula, not
+// the kernels' rearrangements.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace muster::kernels::reference {
 using Doubles = std::vector<double>;
 using Ids = std::vector<int32_t>;
 
-// a[rows, inner] b[inner, columns]
+// Returns a[rows, inner] b[inner, columns].
 inline Doubles Product(const Doubles& a, const Doubles& b, int64_t rows, int64_t inner,
                        int64_t columns) {
   Doubles c(rows * columns, 0.0);
@@ -82,7 +82,8 @@ template <typename Shape>
 struct Pooling {
   Shape s;
 
-  // Calls f(index in y, index in x) for what lies in the image of every window, in order.
+  // Calls f(index in y, index in x) for the pixels of every window that are inside the image, in
+  // order.
   template <typename F>
   void ForEachPair(F f) const {
     int64_t out = 0;

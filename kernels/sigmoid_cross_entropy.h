@@ -5,8 +5,9 @@
 
 namespace muster::kernels {
 
-// *loss = factor times the sum of max(x, 0) - x target + log(1 + exp(-|x|)), x the logit: finite
-// for every finite x. Blocks of floats, added in double, in an order that depends on n alone.
+// *loss = factor times the sum of max(x, 0) - x target + log(1 + exp(-|x|)) over the logits x,
+// which is finite for every finite x. Blocks of floats are added in double, in an order that
+// depends only on n.
 void SigmoidCrossEntropy(float* loss, const float* logits, const float* target, float factor,
                          int64_t n);
 

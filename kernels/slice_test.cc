@@ -9,7 +9,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// Indices of element i of a tensor.
+// Returns the indices of element i of a tensor.
 Shape IndicesOf(int64_t i, const Shape& shape) {
   Shape indices(shape.size());
   for (size_t d = shape.size(); d-- > 0;) {

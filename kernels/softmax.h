@@ -14,7 +14,8 @@ struct SoftmaxShape {
 void Softmax(float* y, const float* x, SoftmaxShape shape);
 void LogSoftmax(float* y, const float* x, SoftmaxShape shape);
 
-// From the function's value: dx = y (dy - sum of y dy), and dx = dy - exp(y) sum of dy.
+// Computed from the function's value y: dx = y (dy - sum of y dy) for Softmax, and dx = dy - exp(y)
+// sum of dy for LogSoftmax.
 void SoftmaxGrad(float* dx, const float* dy, const float* y, SoftmaxShape shape);
 void LogSoftmaxGrad(float* dx, const float* dy, const float* y, SoftmaxShape shape);
 

@@ -14,29 +14,29 @@ struct CrossEntropyShape {
   std::optional<int32_t> ignore_index;  // rows with this target do not count
 };
 
-// The position of the first target that neither lies in [0, V) nor is ignored, or -1. The functions
-// below require -1.
+// Returns the position of the first target that is neither in [0, V) nor ignored, or -1 if there is
+// none. The functions below require that there is none.
 int64_t FirstBadTarget(const int32_t* target, const CrossEntropyShape& shape);
 
-// The rows that count.
+// Returns the number of rows that count.
 int64_t CountedTargets(const int32_t* target, const CrossEntropyShape& shape);
 
-// *loss = factor times the sum over the counted rows of the cross-entropy in nats (the mean, with
-// factor 1 / counted rows); 0 when none counts. Added in double, in an order that depends on the
-// shape alone.
+// *loss = factor times the sum of the cross-entropy in nats over the rows that count. It is the
+// mean if factor is 1 / CountedTargets(), and 0 if no row counts. Rows are added in double, in an
+// order that depends only on the shape.
 //
-//   lse   f32[R], log of the sum of exp(logits): written for the backward pass, of every row
+//   lse   f32[R], log of the sum of exp(logits), for every row; the backward pass reads it
 //
 // Reads R V floats from memory once: bandwidth-bound.
 void SoftmaxCrossEntropy(float* loss, float* lse, const float* logits, const int32_t* target,
                          float factor, const CrossEntropyShape& shape);
 
-// dlogits f32[R, V] = factor (exp(logits - lse) - wanted distribution); 0 for rows that do not
+// dlogits f32[R, V] = factor (exp(logits - lse) - wanted distribution), or 0 for rows that do not
 // count. dlogits may be logits. Reads and writes R V floats.
 void SoftmaxCrossEntropyGrad(float* dlogits, const float* logits, const int32_t* target,
                              const float* lse, float factor, const CrossEntropyShape& shape);
 
-// *count = counted rows whose first largest logit is the target.
+// *count = number of rows that count and whose first largest logit is the target.
 void CorrectCount(float* count, const float* logits, const int32_t* target,
                   const CrossEntropyShape& shape);
 

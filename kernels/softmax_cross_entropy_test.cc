@@ -104,7 +104,7 @@ TEST(CorrectCountTest, CountsRowsWhoseFirstLargestLogitIsTheTarget) {
                          3, 1, 3,  //
                          3, 1, 3,  //
                          0, 1, NAN};
-  // hit; hit, the first of a tie; the second of a tie; NaN
+  // Rows: a hit; a hit that is the first of a tie; the second of a tie, no hit; NaN, no hit.
   const std::vector<int32_t> target = {1, 0, 2, 1};
   float count = NAN;
   CorrectCount(&count, logits.data(), target.data(), {4, 3});

@@ -13,12 +13,12 @@ struct TopKShape {
   bool largest;     // else the smallest
 };
 
-// values f32[rows, chosen], best first, and the columns they come from: of equal values the one
-// with the smaller column is better. NaN counts as larger than every number, as in PyTorch. Reads x
-// once: bandwidth-bound when few are chosen.
+// Writes values f32[rows, chosen], best first, and index i32[rows, chosen], the columns of the
+// values. Of equal values the one with the smaller column is better. NaN counts as larger than
+// every number, as in PyTorch. Reads x once: bandwidth-bound if few are chosen.
 void TopK(float* values, int32_t* index, const float* x, const TopKShape& shape);
 
-// dx f32[rows, columns] = dy where it was chosen, else zero.
+// dx f32[rows, columns] is dy for the chosen elements, and zero for the others.
 void TopKGrad(float* dx, const float* dy, const int32_t* index, const TopKShape& shape);
 
 }  // namespace muster::kernels

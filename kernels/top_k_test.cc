@@ -9,14 +9,14 @@ namespace {
 
 class TopKTest : public testing::TestWithParam<TopKShape> {
  protected:
-  // Rounded, so that many are equal.
+  // Returns rows of rounded numbers, so that many are equal.
   Floats Row() const {
     Floats x = Normals(shape_.rows * shape_.columns, 1);
     for (float& v : x) v = std::round(4 * v) / 4;
     return x;
   }
 
-  // All columns of a row, best first.
+  // Returns all columns of a row, best first.
   std::vector<int32_t> Sorted(int64_t row) const {
     std::vector<int32_t> columns(shape_.columns);
     std::iota(columns.begin(), columns.end(), 0);

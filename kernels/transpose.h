@@ -5,8 +5,8 @@
 
 namespace muster::kernels {
 
-// Dimension k of y is dimension permutation[k] of x, whose shape is `dimensions`. Elements of
-// `element_bytes` = 2 or 4. y overlaps nothing.
+// Dimension k of y is dimension permutation[k] of x, whose shape is `dimensions`. Requires:
+// `element_bytes` is 2 or 4, and y does not overlap x.
 void Transpose(void* y, const void* x, Dimensions dimensions, Dimensions permutation,
                int element_bytes);
 

@@ -1,6 +1,6 @@
-// Sum and update of chunks beside a STREAM-like loop over as many arrays of the same types, with
-// the same kind of stores, on one core. Prints for each rule, gradient type and size the bandwidth
-// of both and their ratio.
+// Compares the sum and update of chunks with a STREAM-like loop over as many arrays of the same
+// types, with the same kind of stores, on one core. Prints for each rule, gradient type and size
+// the bandwidth of both and their ratio.
 //   bazel run //kernels/benchmarks:optimizer_benchmark
 #include <time.h>
 
@@ -22,7 +22,7 @@ constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 constexpr int kRepetitions = 60;       // the best of these: what the machine can do undisturbed
 constexpr int64_t kBytes = 64 * kMiB;  // moved per repetition, or by one update
 
-// Of this thread alone: other processes may take the core meanwhile.
+// Returns the CPU time of this thread alone, because other processes may use the core meanwhile.
 double CpuSeconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -57,7 +57,7 @@ void Choose(const StreamArrays& a, int64_t n) {
 
 }  // namespace
 
-// The shapes that optimizer_benchmark has.
+// Supports the numbers of arrays that optimizer_benchmark uses.
 void Stream(const StreamArrays& a, int64_t n) {
   switch (10 * a.read_count + a.write_count) {
     case 11:

@@ -1,4 +1,4 @@
-// What memory gives a loop that does next to nothing: STREAM's triad with any number of arrays.
+// Loops that are bound by memory alone: STREAM's triad with several arrays.
 //   J. McCalpin, "Memory bandwidth and machine balance in current high performance computers", 1995
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace muster::kernels {
 
-// Every write becomes the scaled sum of all reads, in one pass. [n] each, 64-byte aligned.
+// In one pass, each of the `writes` becomes the scaled sum of all reads. Arrays have n elements and
+// are 64-byte aligned.
 struct StreamArrays {
   static constexpr int kReadsMax = 5, kWritesMax = 3;
   const uint16_t* bf16_read = nullptr;  // one more read, or null
@@ -14,7 +15,7 @@ struct StreamArrays {
   int read_count = 0;
   float* writes[kWritesMax] = {};  // the first `write_count`
   int write_count = 0;
-  bool streaming_stores = false;  // past the caches
+  bool streaming_stores = false;  // whether stores bypass the caches
 };
 
 using StreamLoop = void(const StreamArrays& arrays, int64_t n);

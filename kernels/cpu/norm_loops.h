@@ -5,7 +5,8 @@
 
 namespace muster::kernels {
 
-// Outputs may be inputs of the same shape. Sums are blocks of floats, added in double.
+// Outputs may be inputs of the same shape. Sums are blocks of floats, added in double. `normal` is
+// (x - mean) rstd, without a mean x rstd.
 struct NormLoops {
   struct Moments {
     float mean;

@@ -17,7 +17,7 @@ struct MemoryDescriptor {
   dnnl_memory_desc_t value;
 };
 
-// Aborts the process on an error: oneDNN refuses only calls that are our bugs.
+// Aborts the process on an error: a wrong call is a bug of the kernels.
 void CheckDnnl(dnnl_status_t status, const char* call);
 
 // Describes f32 memory in one of oneDNN's orders (dnnl_format_tag_any: the primitive chooses).

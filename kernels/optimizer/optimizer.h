@@ -89,8 +89,8 @@ struct OptimizerBuffers {
   // The slots, in the order of the formulas. Null if the rule has fewer.
   const float* slots_in[kOptimizerSlotsMax];
   float* slots_out[kOptimizerSlotsMax];
-  // Receives values_out rounded to `wire_type`, kBf16 or kF16 (to the nearest, ties to even). Null:
-  // not needed.
+  // Receives values_out rounded to `wire_type`, kBf16 or kF16 (to the nearest, ties to even). In
+  // f16, finite values beyond +-65504 become +-65504. Null: not needed.
   void* wire_out = nullptr;
   FloatType wire_type = FloatType::kF32;
   Streaming streaming = Streaming::kNothing;

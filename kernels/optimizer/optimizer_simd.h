@@ -10,7 +10,7 @@ namespace muster::kernels {
 // The coefficients of the formulas, rounded to float.
 struct OptimizerCoefficients {
   float learning_rate;  // kAdam, kAdamw: over 1 - beta1^t; kLamb: times the trust ratio
-  float decay;          // factor of p that is added to g; kAdamw: p is multiplied by it
+  float decay;          // factor of p that is added to g (kLamb: to u); kAdamw: factor of p
   float first;          // momentum, beta1
   float first_rest;     // 1 - beta1
   float first_scale;    // kLamb: 1 / (1 - beta1^t)

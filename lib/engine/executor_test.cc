@@ -354,8 +354,9 @@ v1::Graph Lowered(const v1::Graph& forward, v1::Precision precision) {
   return TrainingGraph(forward, {.precision = precision}).value();
 }
 
-// A gradient has passed about a dozen roundings, of 2^-9 each in bf16 and of 2^-12 in f16. Rounding
-// also moves values across a kink of ReLU, or from one maximum of a pooling window to another.
+// A gradient has passed about a dozen roundings, each of up to 2^-8 in bf16 and 2^-11 in f16.
+// Rounding also moves values across a kink of ReLU, or from one maximum of a pooling window to
+// another.
 TEST(LowPrecisionTest, GradientsAgreeWithF32UpToRounding) {
   for (const v1::Graph& forward : {SmallGpt(), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
     SCOPED_TRACE(forward.name());
@@ -442,7 +443,7 @@ class PoisoningFlow : public ParameterFlow {
     const absl::Span<float> gradient = memory_.gradient(p);
     gradients_.resize(values_.size());
     gradients_[p].assign(gradient.begin(), gradient.end());
-    // the code that reads a gradient may change it, as a reduction does
+    // The code that reads a gradient may change it, as a reduction does.
     std::ranges::fill(gradient, NAN);
     return absl::OkStatus();
   }

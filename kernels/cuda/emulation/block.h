@@ -20,7 +20,7 @@ extern dim3 blockDim, gridDim;
 
 namespace muster::kernels::cuda::emulation {
 
-// Which of the runnable threads runs first. A kernel's results must not depend on it.
+// The order in which runnable threads run. A kernel's results must not depend on it.
 enum class ThreadOrder { kAscending, kDescending };
 void SetThreadOrder(ThreadOrder order);
 

@@ -20,7 +20,7 @@ const RecurrentShape kShape = {.batch = kBatch,
                                .hidden = kHidden,
                                .directions = kDirections};
 
-// to[m, n] += a[m, k] b[n, k], or b[k, n] where `transposed`.
+// to[m, n] += a[m, k] b[n, k]ᵀ, or a[m, k] b[k, n] if `transposed`.
 void AddProduct(float* to, const float* a, const float* b, int64_t m, int64_t n, int64_t k,
                 bool transposed = false) {
   for (int64_t i = 0; i < m; ++i) {

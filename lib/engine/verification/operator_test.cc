@@ -192,7 +192,7 @@ TEST_P(OperatorTest, GradientsEqualFiniteDifferencesOfTheReference) {
   }
 }
 
-// bf16 has 8 bits of significand, f16 has 11: each rounding is off by at most 2^-9 and 2^-12 of a
+// bf16 has 8 bits of significand, f16 has 11: each rounding is off by at most 2^-8 and 2^-11 of a
 // value. Operands are exact in both. Several roundings lie between an operand and the result, and a
 // norm of few elements amplifies them.
 TEST_P(OperatorTest, HalfPrecisionsAgreeWithF32WithinTheirRounding) {

@@ -18,7 +18,7 @@ struct Model {
   v1::Graph graph;  // forward, f32, in training form
   // One per parameter; empty for a model whose graph has initialisers instead.
   std::vector<std::vector<float>> initial_values;
-  // As in ImportedModel; empty unless the model comes from an ONNX file.
+  // The fields of ImportedModel. They are empty unless the model comes from an ONNX file.
   std::vector<InitializerDecision> initializers;
   std::vector<OnnxOutput> outputs;
   std::vector<std::string> notes;

@@ -25,7 +25,7 @@ FoldedValue Integers(std::vector<double> values) {
   return {false, {shape, std::move(values)}};
 }
 
-// The size of the batch, as a folded value.
+// Returns the size of the batch as a folded value.
 FoldedValue Batch() {
   return FoldedValue::Make(false, true,
                            [](int p) -> absl::StatusOr<NumberArray> {

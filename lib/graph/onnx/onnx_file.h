@@ -24,9 +24,11 @@ class OnnxFile {
   // Opens a file and inlines its own functions. Tensors in files beside it are read at each
   // request. `may_read` is called before such a file is opened; null allows all.
   //
-  // Returns NOT_FOUND if the file cannot be opened. Returns INVALID_ARGUMENT if it is not an ONNX
-  // file, has names that are not UTF-8 or functions that cannot be inlined, if its opset is outside
-  // [kOpsetMin, kOpsetMax], or if initialisers beside it are larger than the machine's memory.
+  // Returns NOT_FOUND if the file cannot be opened. Returns INVALID_ARGUMENT in these cases:
+  // - it is not an ONNX file, or has names that are not UTF-8;
+  // - its opset is outside [kOpsetMin, kOpsetMax];
+  // - its functions cannot be inlined;
+  // - its initialisers in other files are larger than the machine's memory.
   using MayRead = std::function<absl::Status(const std::string& path)>;
   static absl::StatusOr<OnnxFile> Open(const std::string& path, MayRead may_read = nullptr);
 

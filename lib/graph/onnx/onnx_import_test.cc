@@ -703,7 +703,8 @@ TEST(OnnxImportTest, BatchNormsFoldedIntoConvolutionsAreReported) {
 // ---------------------------------------------------------------- structure
 
 TEST(OnnxImportTest, FunctionsOfTheFileAreInlined) {
-  // scaled(v; factor) = relu(v) * v, called twice; the second call's result is the output.
+  // Squared(v; factor) = LeakyRelu(v; factor) * v. It is called twice, once with a factor of 0.5
+  // and once without one. The second call's result is the output.
   Model model;
   model.Input("x", {0, 3}).Weight("w", {3, 2}).Output("y");
   model.Node("MatMul", {"x", "w"}, {"a"})
