@@ -23,7 +23,7 @@ double GeluOf(double x) {
 }
 double GeluExactOf(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
 
-// With constants.
+// These functions have constants.
 void Elu7(float* y, const float* x, int64_t n) { Elu(y, x, 0.7f, n); }
 double Elu7Of(double x) { return x > 0 ? x : 0.7f * std::expm1(x); }
 void Elu7Grad(float* dx, const float* dy, const float* x, int64_t n) {

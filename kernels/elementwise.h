@@ -57,8 +57,8 @@ void Expand(void* y, Dimensions to, const void* x, Dimensions from);
 
 // The derivatives sum over the dimensions along which the operand was broadcast. `to` is the shape
 // of the operand and of the output; `dy` has the result's shape. Sums add blocks of floats in
-// double, in an order that depends only on the shapes. If nothing was broadcast, the output may be
-// an input of its shape.
+// double, in an order that depends only on the shapes and the instruction set. If nothing was
+// broadcast, the output may be an input of its shape.
 
 void SumTo(float* da, Dimensions to, const Operand& dy);     // of Add, Expand
 void NegSumTo(float* db, Dimensions to, const Operand& dy);  // of Sub, for b

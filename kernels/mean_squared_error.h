@@ -6,7 +6,7 @@
 namespace muster::kernels {
 
 // *loss = factor times the sum of (prediction - target)²: the mean if factor is 1 / n. Blocks of
-// floats are added in double, in an order that depends only on n.
+// floats are added in double, in an order that depends only on n and the instruction set.
 void MeanSquaredError(float* loss, const float* prediction, const float* target, float factor,
                       int64_t n);
 

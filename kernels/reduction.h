@@ -10,7 +10,8 @@
 
 namespace muster::kernels {
 
-// Sums add blocks of floats in double, in an order that depends only on the shapes.
+// Sums add blocks of floats in double, in an order that depends only on the shapes and the
+// instruction set.
 void ReduceSum(float* y, const Operand& x, Dimensions axes);
 void ReduceMean(float* y, const Operand& x, Dimensions axes);
 

@@ -7,7 +7,7 @@ namespace muster::kernels {
 
 // *loss = factor times the sum of max(x, 0) - x target + log(1 + exp(-|x|)) over the logits x,
 // which is finite for every finite x. Blocks of floats are added in double, in an order that
-// depends only on n.
+// depends only on n and the instruction set.
 void SigmoidCrossEntropy(float* loss, const float* logits, const float* target, float factor,
                          int64_t n);
 

@@ -23,7 +23,7 @@ int64_t CountedTargets(const int32_t* target, const CrossEntropyShape& shape);
 
 // *loss = factor times the sum of the cross-entropy in nats over the rows that count. It is the
 // mean if factor is 1 / CountedTargets(), and 0 if no row counts. Rows are added in double, in an
-// order that depends only on the shape.
+// order that depends only on the shape; the sum of a row also depends on the instruction set.
 //
 //   lse   f32[R], log of the sum of exp(logits), for every row; the backward pass reads it
 //

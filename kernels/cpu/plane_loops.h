@@ -13,7 +13,8 @@ struct Plane {
   int64_t lanes;  // at most stride
 };
 
-// Sums over the pixels add up blocks of floats, in an order that depends only on the plane.
+// Sums over the pixels add up blocks of floats, in an order that depends only on the plane and the
+// instruction set.
 struct PlaneLoops {
   void (*sum)(float* sum, const float* x, Plane plane);
   // Sums (x - center)².

@@ -20,8 +20,8 @@ void MapElements(ElementwiseLoop* loop, float* y, Dimensions shape, const Operan
 
 // Computes y of shape `to`: factor times the sum of loop(sources...) over the dimensions along
 // which `to` broadcasts to `shape`. Without a loop it sums the first source. Sums add up blocks of
-// floats in double, in an order that depends only on the shapes. If `to` equals `shape`, y may be a
-// source of that shape.
+// floats in double, in an order that depends only on the shapes and the instruction set. If `to`
+// equals `shape`, y may be a source of that shape.
 struct MappedSum {
   ElementwiseLoop* loop = nullptr;
   int sources = 1;

@@ -35,9 +35,9 @@ class CompiledGraph {
     PlannedNode kernel;
     std::vector<int> inputs;  // numbers of tensors
     std::vector<int> outputs;
-    // Parameters to await before this step: those that no earlier step reads. Before the first step
-    // with a nonempty `ready` these are all parameters not awaited yet, even those that no step
-    // reads.
+    // Parameters to await before this step: those that it is the first to read. The first step with
+    // a nonempty `ready` also awaits all parameters that no earlier step has awaited, even those
+    // that no step reads.
     std::vector<int> awaits;
     std::vector<int> ready;   // parameters whose gradient may be announced after this step
     bool is_reorder = false;  // inserted between layouts

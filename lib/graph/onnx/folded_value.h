@@ -14,8 +14,8 @@
 namespace muster {
 
 // Every value is computed for three sizes of the batch. If the results differ, the value depends on
-// the batch, and the differences show how. The sizes are primes, so that a value
-// looks like a multiple of the batch only if it is one.
+// the batch, and the differences show how. The sizes are primes, so that results of
+// a division by the batch are unlikely to look like a multiple of it.
 inline constexpr int kProbes = 3;
 inline constexpr std::array<int64_t, kProbes> kProbeBatch = {2, 3, 5};
 
