@@ -349,7 +349,8 @@ TEST(RecomputeTest, ARepeatDrawsTheSameRandomNumbers) {
   EXPECT_EQ(repeat->attributes().at("salt").i(), 17);
 }
 
-// Counts the forward tensors that the nodes added by Differentiate read, not only for their shape.
+// Counts the forward tensors that are inputs of the nodes behind the loss, even if only for their
+// shape.
 int ForwardTensorsReadInBackward(const v1::Graph& graph) {
   absl::flat_hash_set<std::string> forward;
   absl::flat_hash_set<std::string> read;

@@ -132,7 +132,7 @@ absl::Status RelateExpand(const v1::Node& node, Dimensions& dimensions) {
   return dimensions.Bind("...y", y);
 }
 
-// Joins `count` tensors "<part>0", "<part>1", ... along attribute `axis` to `whole`.
+// Joins the tensors "<part>0", "<part>1", ... along attribute `axis` to `whole`.
 absl::Status RelateJoin(const v1::Node& node, absl::string_view part, absl::string_view whole,
                         Dimensions& dimensions) {
   std::vector<int64_t> joined = dimensions.Run(absl::StrCat(part, 0));

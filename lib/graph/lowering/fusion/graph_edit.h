@@ -45,9 +45,9 @@ class GraphEdit {
   // Returns the first reader that is an `op`, otherwise -1.
   int FirstReader(const std::string& tensor, absl::string_view op) const;
 
-  // Replaces one of `members` (ascending) by `fused` and removes the others. It takes the first
-  // position that is after the makers of its inputs and before the other readers of its outputs.
-  // Returns false and changes nothing if there is none.
+  // Replaces one of `members` (ascending) by `fused` and removes the others. `fused` takes the
+  // first of their positions that is after the makers of its inputs and before the other readers of
+  // its outputs. Returns false and changes nothing if there is none.
   bool Replace(absl::Span<const int> members, v1::Node fused);
 
  private:
