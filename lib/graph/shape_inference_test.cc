@@ -24,7 +24,7 @@ v1::Graph ParseProto(const std::string& text) {
   return graph;
 }
 
-// Tensors of every rank and type; the batch is 8.
+// Tensors of several ranks, in f32 and i32. The batch is 8.
 constexpr absl::string_view kTensors = R"(
     input v f32[-1]
     input x f32[-1, 64, 100]

@@ -1,5 +1,6 @@
-// Compares every op on a device with the float64 reference: values, gradients, refusals, half
-// precisions. It is linked with tables of cases; MUSTER_DEVICE names the device.
+// Compares every op on a device with the float64 reference: values, gradients, half precisions.
+// Also tests that the number of threads changes no bit, and that dimensions of zero are refused.
+// It is linked with tables of cases; MUSTER_DEVICE names the device.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -181,8 +181,8 @@ TEST(PrecisionTest, AConstantTooLargeForTheTypeBecomesTheLargestNumber) {
   }
 }
 
-// Tensors computed from such a constant and data become finite too. Tensors computed from data
-// alone cost nothing.
+// A tensor computed from data and a constant beyond the type's range becomes finite too. Tensors
+// computed from data alone are not clipped.
 TEST(PrecisionTest, AMaskComputedFromALargeConstantIsClipped) {
   for (const auto& [precision, type, far] :
        {std::tuple(v1::FP16, "f16", -1e9f),

@@ -402,7 +402,7 @@ TEST(OnnxRolesTest, BuffersAreNotTrained) {
   EXPECT_TRUE(imported->warnings.empty()) << imported->warnings[0];
 }
 
-// x w + something
+// y = relu(x layer.w) times the initialiser `name`.
 Model WithOperand(const std::string& name) {
   Model model;
   model.Input("x", {0, 3}).Weight("layer.w", {3, 2}).Weight(name, {1, 2}).Output("y");
