@@ -13,7 +13,6 @@ namespace muster {
 // The input of a node's planner.
 struct CpuNode : TypedNode {
   CpuLayouts& layout_table;
-  v1::DType stored = v1::DTYPE_F32;  // stored type of the node's floating tensors; kernels see f32
 
   int64_t elements(int input) const { return inputs[input].elements(); }
   // rows() is the product of all dimensions except the last; columns() is the last.

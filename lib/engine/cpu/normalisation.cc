@@ -4,13 +4,11 @@
 
 #include "kernels/activation.h"
 #include "kernels/batch_norm.h"
-#include "kernels/conversion.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_norm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/rms_norm.h"
 #include "lib/engine/cpu/binding.h"
-#include "lib/engine/element_type.h"
 #include "lib/graph/attributes.h"
 
 namespace muster {
@@ -160,28 +158,12 @@ PlannedNode PlanLayerNorm(const CpuNode& n) {
       })};
 }
 
-// Normalises the sum as it is stored. Recomputation starts from the stored sum and must give the
-// same result.
+// In f32 alone: CpuKernels::PlanNarrowAddLayerNorm() plans a sum that is stored in 16 bits.
 PlannedNode PlanAddLayerNorm(const CpuNode& n) {
-  const kernels::LayerNormShape shape = LayerNormShapeOf(n, 0);
-  if (n.stored == v1::DTYPE_F32) {
-    return {.prepare = Call([shape, epsilon = Epsilon(n)](const NodeMemory& m) {
-              kernels::AddLayerNorm(Output(m), Output(m, 1), Output(m, 2), Output(m, 3),
-                                    Input(m, 0), Input(m, 1), Input(m, 2), OptionalInput(m, 3),
-                                    epsilon, shape);
-            })};
-  }
-  const kernels::ElementType stored = ElementTypeOf(n.stored);
-  const int64_t elements = n.elements(0);
   return {
-      .workspace_bytes = elements * kernels::ElementBytes(stored),
-      .prepare = Call([shape, epsilon = Epsilon(n), stored, elements](const NodeMemory& m) {
-        const std::array<const float*, 2> terms = {Input(m, 0), Input(m, 1)};
-        kernels::Accumulate(Output(m, 3), terms, elements);
-        kernels::Convert(m.workspace, stored, Output(m, 3), kernels::ElementType::kF32, elements);
-        kernels::Convert(Output(m, 3), kernels::ElementType::kF32, m.workspace, stored, elements);
-        kernels::LayerNorm(Output(m), Output(m, 1), Output(m, 2), Output(m, 3), Input(m, 2),
-                           OptionalInput(m, 3), epsilon, shape);
+      .prepare = Call([shape = LayerNormShapeOf(n, 0), epsilon = Epsilon(n)](const NodeMemory& m) {
+        kernels::AddLayerNorm(Output(m), Output(m, 1), Output(m, 2), Output(m, 3), Input(m, 0),
+                              Input(m, 1), Input(m, 2), OptionalInput(m, 3), epsilon, shape);
       })};
 }
 
