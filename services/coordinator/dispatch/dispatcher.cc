@@ -27,18 +27,18 @@
 namespace muster {
 namespace {
 
-// A job that could have more workers than are attached waits this long for workers that are still
+// A job that could have more workers than are free waits this long for workers that are still
 // attaching.
 constexpr absl::Duration kGatherTime = absl::Seconds(2);
 // After the coordinator's start, a member in its longest back-off also gets this long to connect. A
-// job that starts without it keeps fewer workers until its end.
+// job that starts without it can take it later only by a halt, and some jobs cannot at all.
 constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // The scheduler reserves freed members for a job that has not fitted for this long. A shorter time
 // idles them for longer. A longer one lets more small jobs pass.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 
-// A worker may still serve a job that has ended, or continues without it. It becomes free within a
-// step. After this time it probably hangs, and no longer counts as part of the fleet.
+// A worker may still serve a job that has ended, or that continues without it. It becomes free
+// within a step. After this time it probably hangs, and no longer counts as part of the fleet.
 constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 
 // When a job recovers, its workers' records are written, and its checkpoint is committed, within
@@ -192,8 +192,8 @@ bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
          job.WaitsTooLong(now);
 }
 
-// Handles jobs whose last checkpoint is still being committed. Suspended jobs, and jobs that lost
-// their shards, continue from it once it is committed.
+// Makes jobs whose last checkpoint is still being committed wait, or stops those that have waited
+// too long. Queued jobs, and jobs that lost their shards, continue from it after its commit.
 void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
   const absl::Time now = registry_->Now();
   for (const auto& [number, entry] : transaction.jobs()) {
@@ -215,13 +215,13 @@ void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
                          now);
     }
     transaction.Commit(*entry);
-    // Perform() resets the time with every event of a queued job.
+    // Commit() resets the time with every event of a queued job.
     entry->queued_since = queued_since;
   }
 }
 
-// Stops a job whose start_timeout is over. Returns whether it did. The message has figures for the
-// missing members: it names only those that the fleet has too few of, or that other jobs use.
+// Stops a job whose start_timeout is over. Returns whether it did. The message says what the job
+// needs, and what the fleet has.
 bool Dispatcher::GiveUpWaiting(JobRegistry::Transaction& transaction, const WaitingJob& waiting,
                                const FreeMembers& free) {
   JobRegistry::Entry& entry = *transaction.FindNumber(waiting.number);
@@ -400,8 +400,8 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
   const auto has_excluded = [&](const std::string& name) {
     return entry.job.warm_up().WhyExcluded(name) != nullptr;
   };
-  // The job was halted for workers that have warmed up, so it does not wait for workers that have
-  // not.
+  // The job was halted for workers that have warmed up. It takes other free workers only if it
+  // would have too few without them, so they count as excluded.
   const bool joins = record.reason() == Job::kWorkersJoin;
   for (const std::string& name : free.workers) {
     const bool unprepared = joins && !entry.job.warm_up().Has(name);
@@ -412,7 +412,8 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
   }
   for (const std::string& worker : record.workers()) {
     std::string& rank = job.workers.emplace_back(unless_lost(worker));
-    if (has_excluded(rank)) job.excluded.insert(std::exchange(rank, ""));  // its trial has failed
+    // An excluded worker loses its rank.
+    if (has_excluded(rank)) job.excluded.insert(std::exchange(rank, ""));
   }
   // A job that yields workers leaves its last ranks out. Other recoveries keep every rank.
   if (record.reason() == Job::kWorkersYield && std::ssize(job.workers) > job.workers_max) {
@@ -425,7 +426,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
     job.ps_wanted = resources.ps_replication() > 1 ? resources.ps() : 0;
   }
   for (const std::string& ps : holders) job.ps.push_back(unless_lost(ps));
-  // The previous generation may have had fewer ps, which held replicas.
+  // The previous generation may have had fewer ps, if replicas took the places of lost shards.
   const bool has_ps = record.spec().sync().mode() != v1::ALLREDUCE;
   while (!resume_point.carries && has_ps && std::ssize(job.ps) < resources.ps()) {
     job.ps.emplace_back();
@@ -435,7 +436,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
 }
 
 // The resume point of a halted job is not known yet. Until the job has stopped it keeps its memory,
-// whatever the resume point will be. A lost ps may have replicas.
+// whatever the resume point will be. Lost ps are left out, because replicas may replace them.
 RecoveringJob Dispatcher::DescribeHalted(
     const JobRegistry::Transaction& transaction, const JobRegistry::Entry& entry,
     const absl::btree_map<std::string, AttachedMember>& members, const FreeMembers& free) const {
@@ -483,8 +484,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     job.workers_max = std::max(job.workers_min, static_cast<int>(job.workers.size()));
   };
   std::vector<std::shared_ptr<const Start>> starts;
-  std::vector<RecoveringJob> unplaced;  // that keep waiting
-  std::vector<RecoveringJob> settled;   // that have waited for long
+  std::vector<RecoveringJob> unplaced;  // jobs that keep waiting
+  std::vector<RecoveringJob> settled;   // jobs that have waited for kYieldsAfter
   for (const auto& [entry, resume_point] : ready) {
     const v1::Job& record = entry->job.record();
     RecoveringJob job = Describe(transaction, *entry, resume_point, members, free);
@@ -679,8 +680,9 @@ void Dispatcher::LetWorkersYield(JobRegistry::Transaction& transaction,
   }
 }
 
-// Looks for members with which the job would continue if it were halted now. Skips a ps that
-// another start is about to use: the memory that it will have left is not known yet.
+// Looks for members with which each job would continue if it were halted now. Skips a job if
+// another start is about to use one of these ps, because the memory that will be left there is not
+// known yet.
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForReplicas(
     const JobRegistry::Transaction& transaction,
     const std::vector<std::shared_ptr<const Start>>& starts,
@@ -908,8 +910,8 @@ void Dispatcher::Carry(const Start& start) {
     fault = Verify(start, record, origin);
   }
 
-  // The plan was made outside of a turn, so the job and its members may have changed meanwhile. The
-  // other thread may also have taken the memory.
+  // The plan was made outside of a transaction, so the job and its members may have changed
+  // meanwhile. The other thread may also have taken the memory.
   JobRegistry::Transaction transaction(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(transaction, start);
   if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
@@ -940,7 +942,7 @@ void Dispatcher::Carry(const Start& start) {
   transaction.Commit(*entry, {.plan = std::move(plan)});
 }
 
-// Copies the running plan outside of the turns, because it may be large.
+// Copies the running plan outside of the transactions, because it may be large.
 void Dispatcher::BeginWarmUp(const Start& start) {
   std::shared_ptr<const v1::JobPlan> running;
   {
@@ -991,7 +993,7 @@ void Dispatcher::SeekReplicas(const Start& start) {
     transaction.Commit(*entry);
     return;
   }
-  // Does not ask again until the ps, or their free memory, have changed.
+  // Does not search again until the workers, the ps or their free memory have changed.
   memory_.SetFruitless(start.number, ProspectOf(start, transaction));
 }
 
@@ -1065,7 +1067,7 @@ void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
     }
   }
   transaction.Commit(*entry, {.checkpoints_removed = std::move(gone)});
-  // Perform() resets the time with every event of a queued job.
+  // Commit() resets the time with every event of a queued job.
   entry->queued_since = queued_since;
 }
 

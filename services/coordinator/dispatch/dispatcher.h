@@ -33,10 +33,10 @@ namespace muster {
 // for it: no other job starts or grows, except recovering jobs.
 //
 // Plans take time: a model is built, 100,000 chunks are placed, a checkpoint is read. So two
-// threads of the dispatcher make them, outside of the registry's turns. One thread serves work that
-// reads nothing and waits for no other job: recoveries in place, warm-ups, and searches for
-// replicas. The other thread serves all other jobs. Meanwhile the members count as taken. If a job
-// changes meanwhile (cancelled, suspended), or loses one of its members, it does not start. The
+// threads of the dispatcher make them, outside of the registry's transactions. One thread serves
+// work that reads nothing and waits for no other job: recoveries in place, warm-ups, and searches
+// for replicas. The other thread serves all other jobs. Meanwhile the members count as taken. If a
+// job changes meanwhile (cancelled, suspended), or loses one of its members, it does not start. The
 // next Dispatch() plans it again.
 //
 // A job starts from a checkpoint that was just read to its last byte. If that is damaged or cannot
@@ -45,8 +45,9 @@ namespace muster {
 // checkpoint for the job.
 //
 // The memory that a job's shards need on each ps is known after planning. If they do not fit, the
-// job stays QUEUED with the reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" if no ps is large
-// enough. It is planned again when they would fit.
+// job keeps waiting with the reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" if it is QUEUED and
+// too few ps are large enough. It is planned again when they would fit.
+//
 // Thread-safe, except Dispatch().
 class Dispatcher {
  public:
@@ -70,7 +71,7 @@ class Dispatcher {
   // A job with the members that were chosen for it.
   struct Start {
     uint64_t number = 0;
-    uint64_t revision = 0;           // of the job: it has not been changed since
+    uint64_t revision = 0;           // of the job; a start of a job changed since is dropped
     std::vector<v1::Hello> workers;  // by rank
     std::vector<v1::Hello> ps;       // in plan order
     // Set for a recovering job. No other job starts from a halted generation.

@@ -22,7 +22,7 @@ struct PlanRequest {
   // chunks. Null: no shard continues.
   std::shared_ptr<const v1::JobPlan> carried;
   std::vector<v1::PlanShard> shards;  // with `carried`: where the shards are
-  bool without_new_replicas = false;  // no ps has room for them
+  bool without_new_replicas = false;  // places no new replicas, for lack of memory
   bool evaluate_first = false;        // as in JobPlan
 };
 

@@ -18,7 +18,8 @@ std::string NeedText(const WaitingJob& job);
 // Requires: FitOf(job, ps) is kTooLittle.
 std::string TooSmallText(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps);
 
-// Returns TooSmallText() if the members have too little memory for a job that is submitted, or "".
+// Returns a warning with TooSmallText() if the members have too little memory for a job that is
+// submitted, or "". Returns "" for an allreduce job.
 // Returns "" too if fewer ps are attached than the job needs, because other ps may be larger.
 // `members` are those of Fleet::members(). Pure. Makes a plan for a large model, which may take
 // some milliseconds: do not call it under a lock.

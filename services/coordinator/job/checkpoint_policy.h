@@ -28,8 +28,8 @@ class CheckpointPolicy {
   static constexpr int kFinalAttempts = 3;
   // Attempts to save halted shards before a job that is being stopped gives them up.
   static constexpr int kHaltedAttempts = 3;
-  // Without `checkpoint.every_steps` a job is saved after each 1/kParts of its steps, but at least
-  // kPartsApart after the previous save.
+  // A job with `checkpoint.every` and without `checkpoint.every_steps` is also saved after each
+  // 1/kParts of its steps, but at least kPartsApart after the previous save.
   static constexpr int kParts = 10;
   static constexpr absl::Duration kPartsApart = absl::Seconds(10);
 

@@ -651,14 +651,14 @@ std::vector<std::string> Job::MissingSinceRestart(absl::Time now) const {
   if (record_.suspend_requested()) return {};
   if (now - members_.last_came() < FailureDetector::kReturnTime) return {};
   std::vector<std::string> missing = members_.Silent();
-  // The replicas of one ps may be on another.
+  // The replicas of one missing ps may be on another missing ps.
   const bool several_ps = std::ranges::count_if(missing, [this](const std::string& name) {
                             return !members_.at(name).is_worker();
                           }) > 1;
   const bool goes_on = std::ranges::all_of(missing, [this](const std::string& name) {
     return Recovery::CanDoWithout(*plan_, members_, name);
   });
-  // One recovery more may be one too many: then the job would fail without them.
+  // If the job has no recovery left, giving up these members would fail it.
   const bool may_recover =
       Recovery::Count(record_.recovery(), record_.spec().restart(), aggregator_.steps_before())
           .has_value();
@@ -740,9 +740,9 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
   LetLeave(now);
 }
 
-// A member leaves after a checkpoint in two cases: a ps if its shards have no replica elsewhere,
-// and a worker if shards cannot continue in place. Near the end of the job this is the final
-// checkpoint.
+// A member that the job cannot do without (Recovery::CanDoWithout()) leaves after a checkpoint. So
+// do a ps whose shards have no filled replica elsewhere, and every member of a job whose shards
+// cannot continue in place. Near the end of the job this is the final checkpoint.
 void Job::LetLeave(absl::Time now) {
   if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);  // releases all members
   if (state() == v1::RECOVERING) return LetHaltedLeave(now);
@@ -960,7 +960,7 @@ void Job::Advance(absl::Time now) {
     return Move(v1::SUCCEEDED, completion.reason, completion.message, now);
   }
   if (suspend_at_) {
-    // A record of the next step comes only after all records of this one.
+    // The record of step suspend_at_ comes only after all records before the checkpoint.
     if (aggregator_.steps_before() <= *suspend_at_ || !all_told) return;
     return Stopped(absl::StrCat("at step ", *suspend_at_), now);
   }

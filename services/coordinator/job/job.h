@@ -41,8 +41,8 @@ class Job {
   // The reasons of a job that was halted to add warmed-up workers, or to release workers.
   static constexpr char kWorkersJoin[] = "WORKERS_JOIN";
   static constexpr char kWorkersYield[] = "WORKERS_YIELD";
-  // A generation runs at least this long before it is halted for more workers. Workers mostly
-  // attach in groups, so the wait saves halts.
+  // A generation runs at least this long before it is halted for more workers, or to yield some.
+  // Workers mostly attach in groups, so the wait saves halts.
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
   // A generation runs at least this long before it is halted for missing replicas. This wait is
   // shorter, because a shard without a replica may be lost.
@@ -74,8 +74,8 @@ class Job {
     std::vector<Recovery> recoveries;
   };
 
-  // `record` is as stored. `plan` is the plan of its generation, or null if it never had one.
-  // `term` makes snapshot ids unique over restarts. If the job is active, its members have
+  // `record` is as stored. `plan` is the plan of its generation. It may be null if the job is not
+  // active. `term` makes snapshot ids unique over restarts. If the job is active, its members have
   // FailureDetector::kRestartGrace to return.
   Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now);
 
@@ -84,7 +84,8 @@ class Job {
 
   const v1::Job& record() const { return record_; }
   v1::JobState state() const { return record_.state(); }
-  // The plan of the present or last generation. null after the end of the job.
+  // The plan of the present or last generation. null before the first one, and after the end of the
+  // job.
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
   bool active() const;
   // Whether `member` is in the generation of this active job and is not lost.
@@ -105,7 +106,8 @@ class Job {
   //
   // It also returns nullopt while the halted shards are saved. For a leaving ps this ends
   // CheckpointPolicy::kPatience after the last write. To stop the job it ends after
-  // CheckpointPolicy::kHaltedAttempts at the latest.
+  // CheckpointPolicy::kHaltedAttempts failed attempts, except if the job yields: then it has no
+  // limit.
   std::optional<ResumePoint> ResumesAt(absl::Time now) const;
   // Returns the time since which only records that are not durable can keep a recovering job from
   // its resume point. A disk may never take these. A time in the future means that a wait that ends
@@ -113,8 +115,8 @@ class Job {
   absl::Time WaitsForFilesSince() const;
   // Returns the members that have not come back to a restarted coordinator. Empty unless the job
   // runs or prepares, can continue in place without them, and FailureDetector::kReturnTime has
-  // passed since another one came back. If others take the places of the workers, the rest of the
-  // grace need not be awaited.
+  // passed since another one came back. Also empty if the job is being suspended. If others take
+  // the places of the workers, the rest of the grace need not be awaited.
   std::vector<std::string> MissingSinceRestart(absl::Time now) const;
   // Whether the job can use more workers, and has run long enough to be halted for them.
   bool TakesMoreWorkers(absl::Time now) const;
@@ -140,8 +142,8 @@ class Job {
   int64_t evaluations_before() const { return aggregator_.evaluations_before(); }
   // Notes why a queued or recovering job waits. No-op if `reason` is its reason already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
-  // The same. `what` completes "waits for". For a recovering job the text follows the cause of the
-  // recovery.
+  // Like Wait() with a message that says what the job waits for: `what` completes "waits for". The
+  // message of a recovering job names the cause of the recovery first.
   void WaitFor(const std::string& reason, absl::string_view what, absl::Time now);
   // Whether a queued or recovering job has waited for its start_timeout.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
@@ -212,7 +214,8 @@ class Job {
   // The checkpoint of `step` is damaged (`what`) and set aside. The checkpoint of `sound_step` is
   // the job's last one now. Call it between two generations.
   void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
-  // The same for a checkpoint that stays in its place, because it cannot be read or set aside now.
+  // Like CheckpointDamaged(), for a checkpoint that stays in its place because it cannot be read or
+  // set aside now.
   void CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
                             absl::Time now);
 
@@ -313,7 +316,7 @@ class Job {
 
   Recovery recovery_;
   WarmUp warm_up_;
-  absl::Time ticked_;  // of the last Tick() or WentOn()
+  absl::Time ticked_;  // the time of the last Tick() or WentOn()
   absl::Time running_since_ = absl::InfiniteFuture();
   // Set while a member leaves that the job cannot do without. The member goes after a checkpoint of
   // this step or a later one.

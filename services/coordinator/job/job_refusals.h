@@ -14,10 +14,10 @@ namespace muster {
 // "JOB_FINISHED" if the job has ended.
 absl::Status CheckNotEnded(const v1::Job& record);
 
-// Checks a resumption, with other resources if `resources` is not null. OK if the job is not
+// Checks a resumption, with other resources if `resources` is not null. Also OK if the job is not
 // suspended and `resources` asks for no change.
 //   JOB_FINISHED       the job has ended
-//   JOB_SUSPENDING     the job has not stopped yet
+//   JOB_SUSPENDING     the job is being suspended or stopped, and has not stopped yet
 //   JOB_NOT_SUSPENDED  the job is not suspended, so its resources cannot change
 absl::Status CheckResumes(const v1::Job& record, const v1::ResourceSpec* resources);
 

@@ -1,4 +1,4 @@
-// What a job's record says of its last checkpoint.
+// Describes the last checkpoint of a job, by its record.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,16 @@
 
 namespace muster {
 
-// Its step; -1: the job has none.
+// Returns the step of the job's last checkpoint, or -1 if it has none.
 int64_t CommittedStep(const v1::Job& record);
 
-// The place at which the job goes on after its shards were lost: its last checkpoint, "net-1@50",
-// or "its beginning (it has no checkpoint)".
+// Returns from where the job continues without its shards: its last checkpoint, "net-1@50", or "its
+// beginning (it has no checkpoint)".
 std::string WhereItGoesOn(const v1::Job& record);
 
-// How another job goes on from the last checkpoint of this one, which has ended, or that it has
-// none. Follows a sentence's last word.
+// Returns a sentence that tells the user how a new job continues from the last checkpoint of this
+// one, which has ended, or that there is no checkpoint. The text begins with ". " and has no period
+// at its end.
 std::string AdviceToResume(const v1::Job& record);
 
 }  // namespace muster

@@ -16,14 +16,15 @@ namespace {
 constexpr char kDataNotFinite[] = "DATA_NOT_FINITE";
 constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
 
-// Begins a sentence that lacks its point.
+// Returns the advice for `reason`, a sentence without its period.
 std::string AdviceOn(absl::string_view reason) {
   return reason == kDataNotFinite
              ? "Correct that row"
              : "Try a lower learning rate, a longer warm-up or clip: {global_norm: 1}";
 }
 
-// Of steps that are skipped: their workers go on, and only log what the data have.
+// Returns where the user finds bad data behind skipped steps. Their workers continue, and only log
+// the row.
 std::string WhereTheDataAreNamed(const v1::Job& record) {
   return absl::StrCat(". If the data are the cause, `muster logs ", JobIdOf(record.name()),
                       "` names the row");
@@ -55,10 +56,11 @@ std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Take(const StepSummary& st
                 absl::StrCat(what, ". Try a lower learning rate or a longer warm-up", rest)};
 }
 
-// What follows the first is mostly not finite either.
+// Reports only the first loss, because later ones are mostly not finite either.
 std::optional<NonFiniteWatch::Remark> NonFiniteWatch::TakeLoss(const StepSummary& step,
                                                                const v1::JobSpec& spec) {
-  if (spec.on_non_finite() != v1::NON_FINITE_IGNORE) return std::nullopt;  // its worker stops there
+  if (spec.on_non_finite() != v1::NON_FINITE_IGNORE)
+    return std::nullopt;  // the worker fails instead
   loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
   if (loss_is_finite_ || std::exchange(noted_, true)) return std::nullopt;
   return Remark{"NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss)};
@@ -96,8 +98,9 @@ bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& pl
   return record.recovery().left_out_batches_size() > plan.left_out_batches_size();
 }
 
-// No checkpoint has values that are not finite (SnapshotWriter): the last one is good. The steps
-// from there to this one would be the same again, and so would this one's batch: it is left out.
+// The last checkpoint is good, because no checkpoint has values that are not finite
+// (SnapshotWriter). The steps from there would repeat exactly and fail again, so the batch of this
+// step is left out.
 NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,
                                             const FailureDetector::Decision& decision) {
   if (record.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {

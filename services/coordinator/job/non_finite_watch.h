@@ -1,4 +1,4 @@
-// What a job makes of losses and gradients that are not finite.
+// Decides how a job reacts to losses and gradients that are not finite.
 #pragma once
 
 #include <optional>
@@ -11,59 +11,63 @@
 
 namespace muster {
 
-// The job's file says what becomes of it (on_non_finite): a worker whose loss is not finite fails,
-// or, with `ignore`, goes on. A step whose gradients are not finite is skipped in any case. Pure;
-// copyable; not thread-safe.
+// `on_non_finite` of the job file decides about a loss that is not finite. The job fails, or
+// returns to its last checkpoint (`rollback`), or continues (`ignore`). The shards may also skip a
+// step whose gradients are not finite. Pure. Copyable. Not thread-safe.
 class NonFiniteWatch {
  public:
-  // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
+  // An event reports this many skipped steps in a row. By then a loss scale that was too high has
+  // come down by 2^10, so the cause is another one.
   static constexpr int kSkipsAlarming = 10;
-  // So many in a row, and no other will be made.
+  // After this many skipped steps in a row the job fails, unless it ignores non-finite values.
   static constexpr int kSkipsMax = 1000;
-  // A job that rolls back where its loss is not finite does so as often as this.
+  // How often a job with `rollback` is rolled back before it fails.
   static constexpr int kRollbacksMax = 8;
 
-  // What an event is to say, or the end of the job.
+  // The reason and message of an event, or of the end of the job.
   struct Remark {
     std::string reason;
     std::string message;
   };
 
-  // A generation begins: what was said of the one before may be said again.
+  // A generation begins: its first loss that is not finite is reported again.
   void Begin() { noted_ = false; }
-  // The coordinator was restarted, and this is the last step that is known of the generation.
+  // Restores the state after a restart of the coordinator. `last` is the last known step of the
+  // generation.
   void Restore(const StepSummary& last);
 
-  // A step has become known, in order. Nothing: it gives no cause, or has been said of one before:
-  // once per generation of losses, once per row of skipped steps.
+  // Handles a step. Call it for each known step, in order. Returns the event to record, or nullopt.
+  // Reports losses once per generation, and only with `ignore`. Reports skipped steps once per row.
   std::optional<Remark> Take(const StepSummary& step, const v1::Job& record);
 
-  // Why a job that runs has failed: it skips for ever. Nothing: it does not.
+  // Returns why the running job must fail: it has skipped kSkipsMax steps in a row. nullopt if it
+  // has not, or with `ignore`.
   std::optional<Remark> Failure(const v1::Job& record) const;
-  // What is said of a job that has made all its steps. Parameters that are not finite are nobody's
-  // success: the reason says so, and `muster` ends with an error.
+  // Returns the reason and message of a job that has made all its steps. If the last loss is not
+  // finite, the reason is "NONFINITE_LOSS" and `muster` ends with an error.
   Remark Completion(const v1::Job& record) const;
 
-  // Whether a worker that fails with `reason` has met a loss or gradient that is not finite: see
-  // Trainer::Step().
+  // Whether `reason` is that of a worker that failed because a loss or gradient was not finite.
+  // Such failures go to Rule(). See Trainer::Step().
   static bool Rules(absl::string_view reason);
-  // Rules on a job of which a worker has failed with such a reason.
+  // The consequence of such a failure for the job.
   struct Ruling {
-    // It goes back to its last checkpoint, with this in its record. Nothing: it has failed.
+    // Set: the job returns to its last checkpoint, and its record gets this value. nullopt: the job
+    // has failed.
     std::optional<v1::JobRecovery> rollback;
     std::string message;
   };
   static Ruling Rule(const v1::Job& record, const FailureDetector::Decision& decision);
-  // A job that recovers is on its way back, without a batch that the plan of its generation still
-  // has: what its shards hold is not to go on. A coordinator that was restarted meanwhile knows it
-  // by that.
+  // Whether a recovering job is being rolled back, so that its shards must not continue in place.
+  // Its record then leaves out a batch that `plan`, the plan of its last generation, still
+  // contains. A restarted coordinator recognizes the rollback by this.
   static bool AwaitsRollback(const v1::Job& record, const v1::JobPlan& plan);
 
  private:
   std::optional<Remark> TakeLoss(const StepSummary& step, const v1::JobSpec& spec);
 
-  bool noted_ = false;          // in this generation
-  bool loss_is_finite_ = true;  // of the last step that was not skipped
+  bool noted_ = false;          // a loss was reported in this generation
+  bool loss_is_finite_ = true;  // the loss of the last step; true if the step was skipped
   int skips_in_row_ = 0;
 };
 

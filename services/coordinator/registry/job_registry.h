@@ -33,10 +33,11 @@
 
 namespace muster {
 
-// Jobs are read and changed in a transaction (Turn), which holds the registry's mutex. Reports wait
-// for that mutex, so a transaction must not wait for a disk, parse or plan. The effects of a change
-// go through the commit queue: the change is stored, and only then its directives are sent, its
-// steps logged, its watches woken and its rounds resolved. Thread-safe.
+// Jobs are read and changed in a transaction (Transaction), which holds the registry's mutex.
+// Reports wait for that mutex, so a transaction must not wait for a disk, parse or plan. The
+// effects of a change go through the commit queue: the change is stored, and only then its
+// directives are sent, its watches woken and its rounds resolved. Records of steps do not pass the
+// queue: the metrics writer logs them on its own thread. Thread-safe.
 class JobRegistry {
  public:
   struct Options {
@@ -54,17 +55,20 @@ class JobRegistry {
 
   // Loads jobs, checkpoints and metrics logs from the store and the disk. A job with damaged data
   // becomes FAILED (reason "JOB_DAMAGED"). Returns an error if the disk failed, was full or could
-  // not be read; no job was changed then. Waits for its own store writes at most as long as a user
-  // waits for a change, because a full disk must not keep members from reattaching. Calls
-  // `loaded_one` after each job; it may be null. Call once, before any other method.
+  // not be read; the job that it belongs to is not changed then. Waits for its own store writes at
+  // most as long as a user waits for a change, because a full disk must not keep members from
+  // reattaching. Calls `loaded_one` after each job; it may be null. Call once, before any other
+  // method.
   absl::Status Load(const std::function<void()>& loaded_one = nullptr);
 
   // The checkpoints in a job's folder, compared with the store. The rename of its folder commits a
   // checkpoint, so the store may not know of it yet, or may not know that it was removed.
   struct CheckpointsFound {
-    std::vector<int64_t> on_disk;              // readable checkpoints
-    std::vector<v1::Checkpoint> unknown;       // not known to the store, by step
-    std::optional<v1::Checkpoint> last_known;  // known to the store, and still on disk
+    std::vector<int64_t> on_disk;         // steps; unknown ones only if they are readable
+    std::vector<v1::Checkpoint> unknown;  // not known to the store, by step
+    // The newest one that the store knows, that is still on disk, and that is not after the job's
+    // last checkpoint.
+    std::optional<v1::Checkpoint> last_known;
   };
 
   struct Entry {
@@ -74,7 +78,8 @@ class JobRegistry {
     // A watch that has the earlier events need not read the store.
     std::shared_ptr<const std::vector<v1::JobEvent>> news = nullptr;
     JobOrigin origin;  // without its graph
-    // Kept until there is a plan with it, or the job has ended. Null: must be built.
+    // Kept until there is a plan with it, or the job has ended. Null: it is in the plan, or must be
+    // built.
     std::shared_ptr<const v1::Graph> graph;
     absl::Time queued_since;
     CheckpointRounds rounds;
@@ -159,7 +164,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Transaction {
   Entry* FindNumber(uint64_t number) const;  // or null
   const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
   std::vector<Entry*> Active() const;  // by number
-  // Returns a job as users may see it: the stored record, its progress, which is never stored, and
+  // Returns a job as users may see it: the stored record, its present progress, why it waits, and
   // any obstacle to recording or storing it. JOB_VIEW_BASIC copies only name, resources, priority
   // and labels of the spec.
   v1::Job View(const Entry& entry, v1::JobView view = v1::JOB_VIEW_FULL) const;
@@ -203,7 +208,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Transaction {
   JobRegistry* const registry_;
   std::vector<std::shared_ptr<StreamWaker>> to_wake_;
   std::vector<Job::Outgoing> to_send_;
-  // Jobs; their watches are woken at once instead of in the next second.
+  // Jobs that have just recovered. Their watches are woken at once, not in the next second.
   std::vector<uint64_t> recovered_;
   bool dispatches_ = false;
 };

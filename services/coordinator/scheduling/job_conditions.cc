@@ -55,7 +55,7 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
   }
 }
 
-// "ps-0, worker-0, worker-1 and 5 more".
+// Returns "ps-0, ps-1, worker-0, worker-1 and 5 more".
 std::string NamesOf(const std::vector<std::string>& members) {
   constexpr size_t kNamedMax = 4;
   const size_t named = std::min(members.size(), kNamedMax);
@@ -142,8 +142,8 @@ void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job,
   for (v1::JobCondition& condition : *job.mutable_conditions()) {
     condition.clear_reason();
     condition.clear_message();
-    // A condition that holds gets the job's reason. SCHEDULED also has one while it does not hold:
-    // the reason that the job waits.
+    // A condition that holds gets the job's reason, except CHECKPOINTED, which names the
+    // checkpoint. SCHEDULED also has a reason while it does not hold: why the job waits.
     if (condition.type() == v1::JOB_CONDITION_TYPE_CHECKPOINTED) {
       condition.set_message(CheckpointIdOf(job.checkpoint()));
     } else if (condition.type() == v1::JOB_CONDITION_TYPE_SCHEDULED && job.has_waiting()) {

@@ -21,8 +21,9 @@ struct RecoveringJob {
   int workers_min = 1;
   int workers_max = 1;
   bool settle_for_fewer = false;  // may continue with fewer workers than it had
-  // Workers that failed to prepare the job the last time. They are free or were the job's own, and
-  // have no rank now. If `tries_excluded`, the job takes as many of them as workers_min needs.
+  // Workers that failed to prepare the job the last time, or have not warmed up for it. They are
+  // free or were the job's own, and have no rank now. If `tries_excluded` and settle_for_fewer, the
+  // job takes as many of them as workers_min needs.
   absl::btree_set<std::string> excluded = {};
   bool tries_excluded = true;
   std::vector<std::string> ps;  // in plan order
@@ -54,7 +55,8 @@ struct RecoveringJob {
 // Ps: the ps with the fewest jobs among those with room replaces a lost one. If too few ps have
 // room, the job takes fewer workers, because they need less memory.
 //
-// Removes the chosen workers from `free`, and adds the job to its ps. Requires: `free` has none of
+// Removes the chosen workers from `free`, and adds the job to its ps, except those that it keeps.
+// Requires: `free` has none of
 // the job's own workers, and every ps that is attached. Pure.
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free);
 

@@ -15,7 +15,8 @@ namespace muster {
 // A member that fails is at fault unless it accuses another member. The accused member may be dead,
 // and its lease or its own report may then reveal the first cause. So an accusation takes effect
 // only after kAccusationSettles. A member also fails if it does not return after a restart of the
-// coordinator, makes no progress in preparing, or does not pause or halt in time.
+// coordinator, makes no progress in preparing, or does not pause, halt or report on a checkpoint in
+// time.
 //
 // Pure: the caller passes the time. Not thread-safe.
 class FailureDetector {
@@ -53,7 +54,7 @@ class FailureDetector {
     // must not cost a recovery again and again. A slow member may soon be fast enough, so its
     // exclusion is shorter. While it hangs it is not free in any case.
     absl::Duration excluded_for = absl::Hours(1);
-    int64_t step = 0;  // the step of the failure, by the member's own report
+    int64_t step = 0;  // the step of the failure, if the member reported its own failure
   };
 
   // Call this after the coordinator started: members have kRestartGrace to return. In a running

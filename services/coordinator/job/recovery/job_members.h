@@ -31,7 +31,7 @@ class JobMembers {
 
   struct Member {
     int rank = -1;  // -1: a ps
-    // The member ran an earlier generation in the same role, and has not been lost since.
+    // The member has run a generation of the job, and was in each one since, in the same role.
     bool was_there = false;
     bool is_presumed = false;     // was_there is assumed until the first report
     std::string host;             // "" if not known
@@ -48,7 +48,7 @@ class JobMembers {
     std::vector<std::string> lost_links;  // the members whose links broke at this ps
     bool has_stream = true;               // has a stream to the coordinator
     bool lost = false;                    // lost in this generation
-    bool leaving = false;                 // will not be in the next generation
+    bool leaving = false;                 // wants to leave; a ps may have to stay for its shards
     bool has_more_records = false;        // its last report was full of records
     v1::DatasetFacts dataset;
     uint64_t prepare_progress = 0;
@@ -103,9 +103,9 @@ class JobMembers {
   void StreamBroken(const std::string& name);
   // The generation runs: all of its members have prepared it and see the same data.
   void Began();
-  // The same for a job that ran before a restart of the coordinator. The coordinator does not know
-  // which members took part, so it presumes all of them. If the first report of a member says
-  // that it does not know the job, the member did not take part.
+  // Like Began(), but for a job that ran before a restart of the coordinator. The coordinator does
+  // not know which members took part, so it presumes all of them. A member whose first report says
+  // that it does not know the job did not take part.
   void BeganBefore();
   // Marks the member as leaving. Returns false if it was marked before.
   bool SetLeaving(const std::string& name) {
@@ -128,7 +128,8 @@ class JobMembers {
   // Returns the step at which all workers are paused or done, or nullopt. Workers that are done
   // stand at `total_steps`.
   std::optional<int64_t> StoppedAt(int64_t total_steps) const;
-  // Returns the largest step that a worker begins next.
+  // Returns the largest step that a worker begins next, or the largest version that a ps reports if
+  // that is larger.
   int64_t NewestStep() const;
   // Returns the first step that some worker has not finished.
   int64_t OldestStep() const;
@@ -140,9 +141,9 @@ class JobMembers {
   // `shard`. nullopt if it holds none.
   std::optional<HeldVersions> HeldBy(const std::string& ps) const;
   std::optional<HeldVersions> HeldInReplica(const std::string& ps, int shard) const;
-  // Returns the first member that has not reported and is not lost, or null.
+  // Returns the first member that has not reported since Enlist() and is not lost, or null.
   const std::string* FirstSilent() const;
-  // Returns such a member that has lost its link to a ps too, or null.
+  // Returns a member that FirstSilent() could return and that a ps has lost its link to, or null.
   const std::string* FirstSilentCutOff() const;
   // Returns all members that have not reported and are not lost.
   std::vector<std::string> Silent() const;

@@ -91,8 +91,8 @@ std::optional<Recovery::ResumePoint> Recovery::ResumesAt(const v1::JobPlan& plan
 }
 
 // A member that has not started has nothing to report and holds nothing, so it is released at once.
-// Other members halt first, so that none of them delays the end of the links. A ps that is behind
-// prepares this generation first, because it still has the shards that continue in place.
+// Other members halt first. A ps that is behind prepares this generation first, because it still
+// has the shards that continue in place.
 std::optional<v1::Directive> Recovery::DesiredOf(const JobMembers::Member& member,
                                                  const v1::JobPlan& plan) const {
   if (member.lost) return std::nullopt;

@@ -57,19 +57,22 @@ class Recovery {
     carries_ = carries;
     halting_since_ = halting_since;
   }
-  // The time up to `now` does not count: restarts the time that members have to halt.
+  // The time up to `now` does not count: restarts the time that members have to halt, and the time
+  // since all have stopped.
   void WentOn(absl::Time now) {
     for (absl::Time* const since : {&halting_since_, &stopped_since_}) {
       if (*since != absl::InfiniteFuture()) *since = std::max(*since, now);
     }
   }
-  // Call this after the loss of a ps that alone held a shard.
+  // Call this after the loss of a ps that alone held a shard, or when a checkpoint replaces the
+  // shards so that their ps can leave.
   void LoseShards() { carries_ = false; }
   // Call this when a member may have stopped. When all have stopped, decides whether the shards
   // continue in place. Returns true if this changed from yes to no: release the ps then.
   bool NoteStopped(const v1::JobPlan& plan, const JobMembers& members, absl::Time now);
 
-  // Whether the shards continue in place. Final when all members have stopped.
+  // Whether the shards continue in place, as far as is known. Within a recovery this changes only
+  // from true to false, and may do so even after all members have stopped.
   bool carries() const { return carries_; }
   absl::Time halting_since() const { return halting_since_; }
 

@@ -110,7 +110,7 @@ absl::btree_set<std::string> HandingOver(const v1::JobPlan& plan, const JobMembe
   return names;
 }
 
-// The replicas of the ps in `without` take their places.
+// Like ShardsHeld(), but exactly the ps in `without` hand their shards over to the replicas.
 std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& without,
                                          const v1::JobPlan& plan, const JobMembers& members) {
   CarriedShards carried{.shards = {plan.shards().begin(), plan.shards().end()}};

@@ -16,7 +16,8 @@ namespace muster {
 struct CarriedShards {
   int64_t first_step = 0;
   // The shards in the format of JobPlan. The replica of a lost shard takes its place. Other
-  // replicas stay. A replica has `carries` set if it holds first_step.
+  // replicas stay, except those on a ps that is lost or leaves. A replica has `carries` set if it
+  // holds first_step.
   std::vector<v1::PlanShard> shards;
 };
 
@@ -47,7 +48,8 @@ Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members);
 std::optional<CarriedShards> ShardsInPlace(const v1::JobPlan& plan, const JobMembers& members);
 
 // Whether ShardsHeld() may succeed: the ps of each shard or of its replica is not lost.
-// `filled_only`: ignores replicas that this plan created, because they may be empty. Pure.
+// `filled_only`: ignores replicas that this generation has to fill, because they may still be
+// empty. Pure.
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only);
 
 // Whether a leaving ps may hand its shards over: each has a replica on a ps that stays. The

@@ -41,7 +41,7 @@ class WarmUp {
   enum class State { kNone, kUnderWay, kDone };
   // Returns the state of a warm-up of exactly these workers.
   State Of(const std::vector<std::string>& newcomers) const;
-  // Whether the worker failed its warm-up in the present generation.
+  // Whether the worker was excluded in the present generation and has not been readmitted.
   bool Excludes(const std::string& member) const;
   // Returns why the member is excluded: its last failure to prepare the job or take part, in any
   // generation. null if it is not excluded.
@@ -63,8 +63,8 @@ class WarmUp {
   };
   // Handles the report of a member that is not in the generation. null: it does not know the job.
   Heard Take(const std::string& member, const v1::JobReport* report, absl::Time now);
-  // Excludes `member` until it completes a warm-up. In a job without warm-ups it cannot do that, so
-  // ReadmitInTime() readmits it at `until`.
+  // Excludes `member` until it completes a warm-up. A ps, or a worker of a job without warm-ups,
+  // cannot do that, so ReadmitInTime() readmits it at `until`.
   void Exclude(const std::string& member, const std::string& why,
                absl::Time until = absl::InfiniteFuture());
   // Removes a member that is lost or leaving from the warm-up.
