@@ -18,8 +18,8 @@ namespace muster {
 class CheckpointFiles {
  public:
   // Only files that the checkpoint lists can be read. Returns NOT_FOUND (reason "FILE_NOT_FOUND")
-  // for any other name or path. Returns INVALID_ARGUMENT for an offset without a file or outside of
-  // the file.
+  // for any other name or path, or (reason "CHECKPOINT_NOT_FOUND") if a listed file is gone.
+  // Returns INVALID_ARGUMENT for an offset without a file or outside of the file.
   static absl::StatusOr<CheckpointFiles> Open(const v1::Checkpoint& checkpoint,
                                               const v1::ReadCheckpointRequest& request);
 

@@ -18,7 +18,7 @@ absl::Span<const std::byte> BytesOf(const std::string& data) {
   return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
 }
 
-// Limits the chunks in one message to about a hundred kilobytes.
+// Limits the places in one message to about a hundred kilobytes.
 constexpr int kPlacesMax = 4096;
 
 absl::Status InvalidSlice(const absl::Status& status) {

@@ -52,7 +52,7 @@ class CheckpointRounds {
   // Ends rounds that the job no longer needs (a shard missed the step, or the generation was
   // halted), because they hold files. `wants` gets the snapshot; 0 means periodic or final.
   void DropUnwanted(const std::function<bool(uint64_t snapshot)>& wants);
-  // The job does not run any more.
+  // Ends all rounds, because the job does not run any more.
   void Clear();
 
   // Makes every shard of this generation go through the coordinator, whatever the job asked for,

@@ -11,7 +11,8 @@
 namespace muster {
 
 // Writes a checkpoint of step 0 into a new folder below `directory`: the model's initial values,
-// and zeros in every optimizer slot. Returns the checkpoint's absolute path, or an error of
+// and zeros in every optimizer slot that has chunks. Returns the checkpoint's absolute path.
+// Returns UNAVAILABLE (reason "STATE_UNWRITABLE") if the folder cannot be made, or an error of
 // CheckpointWriter; then no files remain.
 absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
                                                const v1::JobSpec& spec, const Model& model);

@@ -19,7 +19,8 @@ class ShardRestore {
  public:
   // Returns INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH") if the checkpoint is of another model.
   // Returns DATA_LOSS (reason "CHECKPOINT_DAMAGED") if it was intact when the plan was made and is
-  // not any more.
+  // not any more. Returns UNAVAILABLE (reason "STORAGE_FAILED") if this process lacks descriptors;
+  // try again.
   static absl::StatusOr<std::unique_ptr<ShardRestore>> Open(std::shared_ptr<const v1::JobPlan> plan,
                                                             const std::string& directory,
                                                             int shard);

@@ -41,7 +41,8 @@ class Fleet {
     // with this name were made for another process.
     bool is_newcomer = false;
     uint64_t ordinal = 0;
-    bool is_first = false;    // the process attaches for the first time: its ordinal is new
+    // The hello lacks this ordinal: the process attaches for the first time, or missed the welcome.
+    bool is_first = false;
     bool is_leaving = false;  // SetLeaving() was called for this process
   };
   // Adds a member's stream. The caller must wake the displaced stream.
@@ -63,7 +64,8 @@ class Fleet {
     kOrderly,  // the member said goodbye: it is removed at once
     kBroken,   // the member may reattach until its lease expires
   };
-  // The loss that the end of a stream means. kNothing: the member had another stream already.
+  // The loss that the end of a stream means. kNothing: the member has another stream, or was
+  // removed before.
   enum class Loss { kNothing, kStream, kMember };
   // Handles the end of a stream.
   Loss Detach(const Attachment& attachment, Departure departure) ABSL_LOCKS_EXCLUDED(mu_);

@@ -15,7 +15,7 @@ namespace {
 constexpr int kMemberNameBytesMax = 253;  // a DNS name
 constexpr int kHostBytesMax = 253;        // a DNS name
 constexpr int kUrlBytesMax = 512;         // a host, a port and a path
-constexpr int kWordBytesMax = 64;         // version, transport, a device's name
+constexpr int kWordBytesMax = 64;         // version, transport, cluster, a device's name
 constexpr int kDevicesMax = 1024;  // a node has far fewer, even with the CPU devices of a test
 constexpr int kAddressBytesMax = 64 << 10;  // UCX: a few KB if there are many network devices
 
@@ -73,8 +73,8 @@ absl::Status CheckHello(const v1::Hello& hello) {
 
 }  // namespace
 
-// The process that holds the name may always reattach. Its hello may only lack what it has not
-// learned yet.
+// The process that holds the name may always reattach. Its hello may lack the ordinal, if it missed
+// the welcome.
 absl::Status LeaseTable::CheckName(const v1::Hello& hello) const {
   const std::string& name = hello.member();
   if (hello.ordinal() >= next_ordinal_) {
@@ -148,9 +148,10 @@ void LeaseTable::Disconnect(const std::string& member) {
   if (auto it = members_.find(member); it != members_.end()) it->second.attached = false;
 }
 
-// Members report more than three times per lease. So if the first lease ends because of the
+// Members report at least three times per lease. So if the first lease ends because of the
 // network, all members have been silent for half a lease. Then streams may break one after the
-// other, which does not change the decision. Only a report does.
+// other, which does not change the decision. Only a report, or the end of
+// kPartitionMax, does.
 void LeaseTable::Listen(absl::Time now) {
   absl::Time heard = absl::InfinitePast(), begin = absl::InfinitePast();
   int open = 0;

@@ -18,14 +18,15 @@ struct AttachedMember {
   v1::Hello hello;
   absl::Time attach_time;
   absl::Time report_time;
-  absl::Time lease_begin;         // report_time, plus any delays of the coordinator since then
+  absl::Time lease_begin;         // report_time, or later after delays or a partition
   bool attached = false;          // its stream is open
   bool leaving = false;           // gets no new work
   std::vector<std::string> jobs;  // as reported last
   uint64_t ordinal = 0;           // see Hello.ordinal
 };
 
-// The process that holds a name keeps it while its stream is open. Each process gets an ordinal
+// The process that holds a name keeps it while its stream is open, except against a process with a
+// higher ordinal. Each process gets an ordinal
 // when it attaches for the first time. A process with a lower ordinal than another of its name has
 // been replaced permanently, even after leases and restarts.
 //
@@ -45,8 +46,8 @@ class LeaseTable {
   // Adds a member or reattaches it.
   // Returns INVALID_ARGUMENT for an invalid hello. Returns FAILED_PRECONDITION (reason "REPLACED")
   // if a newer process of that name has attached before. Returns UNAVAILABLE (reason "NAME_IN_USE")
-  // if another process has an open stream; it may try again. Returns RESOURCE_EXHAUSTED if the
-  // fleet is full.
+  // if another process, not an older one, has an open stream; it may try again. Returns
+  // RESOURCE_EXHAUSTED if the fleet is full.
   absl::StatusOr<Arrival> Attach(const v1::Hello& hello, absl::Time now);
 
   // Renews the lease after a report. Requires: the member is known.

@@ -235,7 +235,7 @@ absl::Status Checkpointer::Delete(const std::string& name) {
     if (--pruning_[job] == 0) pruning_.erase(job);
   };
   const absl::Status removed = RemoveCheckpoint(registry_->folder().checkpoints(job), step);
-  // NOT_FOUND: a pruning removed it meanwhile
+  // NOT_FOUND: a pruning removed it meanwhile.
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   CommitQueue::Ticket stored = 0;
   {
@@ -263,7 +263,7 @@ void Checkpointer::SaveRunningJobs(absl::Duration timeout) {
     JobRegistry::Transaction transaction(registry_);
     for (JobRegistry::Entry* const entry : transaction.Active()) {
       const auto request = entry->job.RequestCheckpoint(registry_->Now());
-      if (!request.ok()) continue;  // the job does not run, so its shards do not change
+      if (!request.ok()) continue;  // the job does not run, or is being suspended
       asked.emplace_back(entry->job.record().name(), *request);
       transaction.Commit(*entry);
     }

@@ -44,9 +44,9 @@ class Checkpointer {
   absl::StatusOr<v1::Checkpoint> Get(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Find(const CheckpointRef& reference);
 
-  // Deletes the checkpoint from the store, then its folder.
+  // Deletes the checkpoint's folder, then its record in the store.
   // Returns FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") if another job starts from it, or if
-  // its own job may continue from it. Returns INVALID_ARGUMENT if the name has no step.
+  // it is the last one of its own job. Returns INVALID_ARGUMENT if the name has no step.
   absl::Status Delete(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Keeps a checkpoint for a job that is being created, as long as the pin exists.
@@ -81,9 +81,9 @@ class Checkpointer {
                                                       const Job::CheckpointRequest& request,
                                                       absl::Duration timeout);
 
-  // Saves every running job. Each job then has a checkpoint of a step that it had not reached at
-  // the call, or has ended, or its checkpoint failed, which is logged. Blocks for up to `timeout`;
-  // zero does nothing.
+  // Saves every running job. Logs whether each one got a checkpoint of a step that it had not
+  // reached at the call. It gets none if it stopped running, its checkpoint failed, or the time was
+  // too short. Blocks for up to `timeout`; zero does nothing.
   void SaveRunningJobs(absl::Duration timeout);
 
   // ---- Calls for shards. `certificate`, if present, must be that of the member that has the
@@ -139,7 +139,7 @@ class Checkpointer {
                                                 const v1::CheckpointSpec& spec);
   void AwaitStored(const std::string& job, CommitQueue::Ticket change);
 
-  // Returns the steps of the job's checkpoints that other jobs need.
+  // Returns the steps of the job's checkpoints that are pinned, or that a job starts from.
   std::vector<int64_t> NeededSteps(const JobRegistry::Transaction& transaction,
                                    const std::string& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -32,7 +32,7 @@ absl::Duration EndedJobs::TtlOf(const v1::JobSpec& spec) const {
   return ttl > absl::ZeroDuration() ? ttl : absl::InfiniteDuration();
 }
 
-// The record of a job with a checkpoint names one. For other jobs this asks the disk, which may
+// The record of a job with a checkpoint names one. For other jobs Sweep() asks the disk, which may
 // have checkpoints that could not be read. A job file with delete_after_ttl allows the deletion of
 // its checkpoints only by its own ttl.
 std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {

@@ -25,7 +25,8 @@ namespace {
 constexpr int64_t kWatchedBytesMax = 1 << 20;
 constexpr int kWholeJobsMax = 16;  // changed jobs with their complete specs
 
-// The end of a page of events: a revision of a job. Earlier revisions of that job come later.
+// The end of a page of events: a revision of a job. The next page begins with the later revisions
+// of that job.
 struct EventCursor {
   uint64_t job = std::numeric_limits<uint64_t>::max();
   uint64_t revision = 0;

@@ -34,8 +34,9 @@ class Membership {
   // Handles the first report of a stream, which must carry hello.
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
                                                      std::shared_ptr<StreamWaker> waker);
-  // Handles a later report. An error ends the stream. While the commit queue is full, a report only
-  // renews the lease: the next report repeats its content.
+  // Handles a later report. An error ends the stream. While the commit queue is full or the store
+  // fails, the jobs do not get the report: the next report repeats its content. Its lease, logs and
+  // traces count at once.
   absl::Status Report(const Attachment& attachment, const v1::MemberReport& report);
   void Detach(const Attachment& attachment, Fleet::Departure departure);
 

@@ -23,7 +23,8 @@ struct CheckedSpec {
   std::vector<std::string> warnings;  // settings that the user may not intend
 };
 
-// As CheckSpec(), with the fault of a request id beside the others (alone: "INVALID_REQUEST").
+// Like CheckSpec(), and also checks the length of the request id. Returns that fault together with
+// those of the spec, or alone with the reason "INVALID_REQUEST".
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
                                             const SpecCheckContext& context);
 

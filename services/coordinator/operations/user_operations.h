@@ -33,7 +33,7 @@ class UserOperations {
     JobRegistry* registry;  // this and the next three must outlive the object
     Checkpointer* checkpoints;
     WatchHub* watches;
-    // Its ps are asked whether their memory suffices for a new job. Null: nothing is asked.
+    // CreateJob warns if the ps of this fleet have too little memory for the job. Null: no warning.
     const Fleet* fleet = nullptr;
     bool data_visible = false;  // CreateJob also opens the data sets
     PathRules paths = {};       // the files that a job may name
@@ -98,8 +98,9 @@ class UserOperations {
   // JobRegistry::Entry.
   absl::StatusOr<std::vector<v1::JobEvent>> EventsAfter(
       const JobWatch& watch, const std::vector<v1::JobEvent>* news) const;
-  // Deletes a job that the registry has already removed from the store, and sets its folder aside.
-  // After an error nothing has changed, except that with a full disk the folder may be gone.
+  // Sets the folder of a job aside and deletes the job from the store. Requires:
+  // Transaction::Take() has removed it from the registry. After an error nothing has changed,
+  // except that with a full disk the folder may be gone.
   absl::Status Erase(const JobRegistry::Entry& entry);
   JobRegistry& registry() const { return *options_.registry; }
 
