@@ -80,7 +80,8 @@ class CoordinatorMetrics {
   // "OTHER".
   void CountCheckpointFailure(const std::optional<std::string>& job, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The job has no members for now. Keeps only its last checkpoint, from which it will continue.
+  // The job has no members for now. Keeps only its state, and its last checkpoint, from which it
+  // will continue.
   void RestJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -105,7 +106,7 @@ class CoordinatorMetrics {
   // Counters for one job, or for all jobs that this process has known. Each reason starts at 0.
   using Failures = std::array<prometheus::Counter*, 6>;
   Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
-  // The checkpoint metrics of one job, or of all jobs together.
+  // The checkpoint metrics of one job.
   struct CheckpointSeries {
     prometheus::Histogram* seconds = nullptr;
     Failures failures = {};

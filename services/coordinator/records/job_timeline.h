@@ -19,7 +19,7 @@ class JobTimeline {
  public:
   enum class Span {
     kQueue,      // from QUEUED until the job has members and a plan
-    kHalt,       // from RECOVERING until all remaining members have stopped
+    kHalt,       // from RECOVERING until the job can resume: see Moment::stopped
     kPlan,       // until there are members and a plan
     kPrepare,    // until all members are ready and the job runs
     kFirstStep,  // until a step that no generation had made before
@@ -27,8 +27,10 @@ class JobTimeline {
   };
   struct Moment {
     v1::JobState state = v1::QUEUED;
-    bool stopped = false;  // in RECOVERING: the members have stopped. Ignored in other states.
-    int64_t step = 0;      // updates applied
+    // In RECOVERING: the job has a resume point (Job::ResumesAt()). Its members have stopped and
+    // its back-off is over. Ignored in other states.
+    bool stopped = false;
+    int64_t step = 0;  // updates applied
   };
   void Look(const Moment& moment, absl::Time now,
             absl::FunctionRef<void(Span span, absl::Duration took)> ended);

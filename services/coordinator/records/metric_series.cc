@@ -33,7 +33,7 @@ constexpr int kColumns = kStepColumns + kEvaluationColumns;
 constexpr int kEvaluationLoss = kStepColumns;
 constexpr int64_t kReadBytes = 1 << 20;
 
-// One line of the log. A missing number is nullopt, an invalid one is NaN.
+// One line of the log. A missing number is nullopt, and null is NaN.
 struct Row {
   std::optional<int64_t> step;
   std::array<std::optional<double>, kColumns> values;

@@ -80,9 +80,9 @@ class MetricSeries {
   // point may reach beyond the range by less than their own length. Blocks for the disk, and for
   // other readers of the same log.
   //
-  // Returns INVALID_ARGUMENT (reason "INVALID_REQUEST") for an unknown name, a range that ends
-  // before it begins, or a bad number of points. Returns reason "METRICS_LOG_FAILED" if the disk
-  // fails.
+  // Returns INVALID_ARGUMENT (reason "INVALID_REQUEST") for an unknown or repeated name, a range
+  // that ends before it begins, or a bad number of points. Returns reason "METRICS_LOG_FAILED" if
+  // the disk fails.
   absl::StatusOr<JobSeries> Read(const std::string& path, const SeriesRequest& request)
       ABSL_LOCKS_EXCLUDED(mu_);
 

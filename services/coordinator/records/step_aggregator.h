@@ -92,8 +92,10 @@ class StepAggregator {
   int64_t evaluations_before() const { return evaluations_before_; }
   RecordsBefore known() const { return {steps_before_, evaluations_before_}; }
 
-  // ---- What is durable Marks records as durable. They stay durable: a generation that begins
-  // later leaves nothing to store if all of them are.
+  // ---- durable records
+
+  // Marks records as durable, which they stay. If all known records are durable, they still all are
+  // after Begin().
   void SetDurable(const RecordsBefore& durable);
   const RecordsBefore& durable() const { return durable_; }
   bool all_durable() const { return durable_ == known(); }

@@ -28,7 +28,7 @@ namespace etcd = ::etcdserverpb;
 
 constexpr absl::Duration kReadMax = absl::Seconds(5);
 constexpr absl::Duration kOpenMax = absl::Seconds(3);
-// Values of up to kInlineBytesMax, so that a slow link delivers a page within kReadMax.
+// The values of a page have up to kInlineBytesMax each, so a slow link delivers it within kReadMax.
 constexpr int kPage = 32;
 constexpr int kEventsPage = 256;  // events are rarely long
 
@@ -52,8 +52,8 @@ std::string NameOf(absl::string_view kind, uint64_t job, uint64_t number) {
   return absl::StrCat(kind, "/", Digits(job), "/", Digits(number));
 }
 
-// Hexadecimal, because ids may contain any bytes: the parts of one name must not begin with
-// another.
+// Hexadecimal, because ids may contain any bytes, such as '/'. The keys of the parts of one name
+// must not begin like those of another name.
 std::string RequestName(absl::string_view id) {
   return absl::StrCat("request/", absl::BytesToHexString(id));
 }
@@ -358,7 +358,8 @@ absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
   *request.mutable_failure() = look.success();
 
   const absl::Duration start = SteadyNow();
-  // etcd's refusal. Then the loop asks whether an earlier attempt was executed.
+  // The error with which etcd refused the request. After it the loop only asks whether an earlier
+  // attempt was executed.
   absl::Status refused;
   while (true) {
     if (!lease_->holds()) return Lost();

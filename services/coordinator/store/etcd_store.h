@@ -24,8 +24,8 @@
 
 namespace muster {
 
-// The leader has the key "leader", under a lease. Every write is one etcd transaction that requires
-// the create revision of that key. If another coordinator has the key, etcd writes nothing, the
+// The leader has the key "leader", under a lease. Every etcd transaction that writes requires the
+// create revision of that key. If another coordinator has the key, etcd writes nothing, the
 // caller gets FAILED_PRECONDITION (reason "STORE_LOST"), and `lost` is called.
 //
 // If no server answers in time, the outcome of a transaction is unknown, and a delayed attempt may
@@ -35,7 +35,8 @@ namespace muster {
 // because etcd accepts deletions even when its space is used up; repeating it before the next write
 // is harmless.
 //
-//   meta/schema, meta/cluster, meta/term, meta/jobs   numbers as text; jobs: the last job
+//   meta/schema, meta/term, meta/jobs                 numbers as text; jobs: the last job
+//   meta/cluster                                      UUID of the cluster
 //   meta/folder                                       id of the state folder of this store
 //   meta/restoring                                    present while a restore is unfinished
 //   meta/writing                                      TERM/NUMBER of the last such transaction
@@ -46,8 +47,8 @@ namespace muster {
 //   request/HEX, seat/MEMBER, token/ID                HEX: the bytes of the request id
 //   part/KEY/WRITING/I                                part I of a long value of KEY
 //
-// A stored value begins with 'v' and is followed by the value itself, or begins with 'p' and is
-// followed by the writing and the number of its parts. Parts are written before the transaction
+// Every key except "leader" stores 'v' and the value itself, or 'p', the writing and the number of
+// parts. Parts are written before the transaction
 // that names them. Open() removes parts that a crash left.
 class EtcdStore final : public Store {
  public:
@@ -71,7 +72,8 @@ class EtcdStore final : public Store {
   };
   // Becomes the leader, with a higher term. Returns UNAVAILABLE (reason "STORE_LOCKED") with the
   // leader's address if there is one. Returns FAILED_PRECONDITION ("STATE_DIR_NOT_SHARED",
-  // "STORE_TOO_NEW") or an error of EtcdClient. Blocks for etcd, but does not wait until another
+  // "STORE_TOO_NEW"), DATA_LOSS ("STORE_CORRUPT") after an unfinished restore, or an error of
+  // EtcdClient. Blocks for etcd, but does not wait until another
   // leader ends.
   static absl::StatusOr<std::unique_ptr<Store>> Open(Options options);
   // Ends the lease, so that another coordinator can lead at once.
@@ -124,8 +126,8 @@ class EtcdStore final : public Store {
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const Writing& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Blocks as long as this process leads. After an error either nothing was written, or the next
-  // call fails with STORE_LOST.
+  // Blocks until etcd answers or this process no longer leads. After an error either nothing was
+  // written, or the next call fails with STORE_LOST.
   absl::Status Transact(etcdserverpb::TxnRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Lost() const;
 

@@ -126,7 +126,7 @@ absl::Status Execute(sqlite3* database, const char* sql) {
                                                                              : SqlError(database);
 }
 
-// A prepared statement. Columns and parameters count from 0.
+// A prepared statement. Columns count from 0. Calls of Bind bind the parameters in their order.
 class Statement {
  public:
   Statement(sqlite3* database, const char* sql) : database_(database) {

@@ -34,16 +34,17 @@ class SqliteStore final : public Store {
   // Returns FAILED_PRECONDITION ("STORE_TOO_NEW") if a newer Muster wrote it.
   // Returns DATA_LOSS ("STORE_CORRUPT") if it is damaged or not a store, or if an unfinished
   // Replace() left no store.
-  // Returns PERMISSION_DENIED ("STORE_UNWRITABLE").
+  // Returns PERMISSION_DENIED ("STORE_UNWRITABLE") if it cannot be opened or written.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path);
 
   // Fills a new store with `fill`, then puts it in the place of the store in `path`, if there is
   // one. The old store is kept beside it under another name.
   //
-  // The old store is unchanged after an error or a crash. If there was none, there is still none,
-  // and Open() reports the unfinished restore.
-  // Returns UNAVAILABLE (reason "STORE_LOCKED") if a coordinator has the store open, or an error of
-  // Open() or `fill`.
+  // An error of `fill`, or a crash while it runs, leaves the old store unchanged. If there was
+  // none, there is still none, and Open() reports the unfinished restore. Open() also reports a
+  // crash between the two renames, which leaves the old store under its other name. Returns
+  // UNAVAILABLE (reason "STORE_LOCKED") if a coordinator has the store open, or an error of Open()
+  // or `fill`.
   static absl::Status Replace(const std::string& path,
                               const std::function<absl::Status(Store&)>& fill);
   ~SqliteStore() override;

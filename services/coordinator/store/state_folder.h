@@ -16,6 +16,7 @@ namespace muster {
 //
 //   coordinator.db                    the store, if it is SQLite.
 //   folder.id                         the id of this folder, for a store outside of it.
+//   jobs/folder.id                    the same id, see CheckJobsFolder().
 //   jobs/ID/metrics.jsonl             every step of a job.
 //   jobs/ID/checkpoints/              see docs/checkpoint_format.md.
 //   jobs/ID.deleted/                  a deleted job, while its files are removed.

@@ -51,8 +51,8 @@ class StoreChoice {
   };
   // Blocks until the store is open. Returns an error of SqliteStore::Open or EtcdStore::Open,
   // except for those that waiting can resolve. Returns CANCELLED if the process must exit. If etcd
-  // rejects our certificate or its absence, the message names the flag to check (reason
-  // "STORE_UNREACHABLE").
+  // rejects our certificate or its absence, this waits, and the message for `waiting` names the
+  // flag to check (reason "STORE_UNREACHABLE").
   absl::StatusOr<std::unique_ptr<Store>> Open(const Turn& turn);
 
   // Calls `fill`, which must import a backup with Store::Import. With `give_up` the store is
@@ -62,8 +62,9 @@ class StoreChoice {
   // SqliteStore::Replace, EtcdStore::Open or `fill`.
   absl::Status Restore(bool give_up, const std::function<absl::Status(Store&)>& fill) const;
 
-  // Returns the tokens of the store; none if the file does not exist. Returns an error of
-  // SqliteStore::Open or EtcdStore::Open otherwise.
+  // Returns the tokens of the store. None if the SQLite file does not exist, or is of a schema
+  // without tokens. Returns an error of SqliteStore::Open or EtcdStore::Open if the store cannot be
+  // opened.
   absl::StatusOr<std::vector<Store::Token>> Tokens() const;
 
  private:
