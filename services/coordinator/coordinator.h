@@ -64,7 +64,7 @@ class Coordinator {
     // Called from any thread when the next tick would have a job to place. Call Dispatch() then,
     // without waiting for the tick.
     std::function<void()> dispatch_soon = [] {};
-    // Called after each job that Open() loads.
+    // Called after each job that Open() loads, and once after all.
     std::function<void()> opened_one = [] {};
   };
   // Opens the store, and loads its jobs and the checkpoints on disk. SqliteStore::Open lists the

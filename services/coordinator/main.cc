@@ -161,7 +161,7 @@ std::string AdvertisedAddress(const std::string& listen, int port) {
   std::_Exit(kExitUnavailable);
 }
 
-// A signal ends it at once: the store knows that the restore is unfinished.
+// A signal ends a restore at once: the store knows that the restore is unfinished.
 int Restore() {
   sigset_t ending;
   sigemptyset(&ending);

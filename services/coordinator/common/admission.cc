@@ -35,7 +35,7 @@ Admission::LimitsByKind Admission::DefaultLimits() {
   set(CallKind::kAttach, 2 * limits::kAttachedMembersMax, 4);
   set(CallKind::kUpload, limits::kShardCallsMax, limits::kShardCallsMax / 4);
   set(CallKind::kRestore, limits::kShardCallsMax, limits::kShardCallsMax / 4);
-  // The same as for downloads, because both are limited by the disk.
+  // Queries have the limits of downloads, because the disk limits both.
   set(CallKind::kQuery, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   set(CallKind::kReflection, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   return limits;

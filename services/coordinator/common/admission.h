@@ -15,10 +15,10 @@
 
 namespace muster {
 
-// The counted kinds of calls. limits::kCalls has their limits.
+// The counted kinds of calls. Admission::DefaultLimits() has their limits.
 enum class CallKind : uint8_t {
   kCreate,    // CreateJob: imports a model, opens data
-  kWatch,     // WatchJob
+  kWatch,     // WatchJob, WatchJobs
   kDownload,  // ReadCheckpoint
   kSave,      // SaveCheckpoint, which waits
   kAttach,    // a member's stream

@@ -48,8 +48,8 @@ class AnswerWatch {
 
   void Enter(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
   void Leave(Call& call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes the oldest call. The caller must release it, with or without the lock; the Call object
-  // may be gone by then.
+  // Removes the oldest call. The caller must cancel it after it has released the lock. The Call
+  // object may be gone by then.
   grpc_call* TakeOldest(absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);

@@ -13,7 +13,7 @@ namespace muster {
 
 struct Caller {
   std::optional<Identity> certificate;  // of the connection; nullopt: none
-  std::string address;                  // "10.1.2.3:40812"; "" for a caller in this process
+  std::string address;                  // "10.1.2.3:40812"; "" if it is unknown
   std::string token;                    // of the call: "t-4f2a91c0 (ann)"; "": none
 
   // Returns "worker/w-1", "token t-4f2a91c0 (ann)", or "anonymous" without either.

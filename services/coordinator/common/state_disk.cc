@@ -41,7 +41,8 @@ void StateDisk::Run() {
   }
 }
 
-// A value that cannot be read keeps its last state.
+// If no file system can be read, the first two gauges keep their values. A file of the store that
+// cannot be read counts as empty.
 void StateDisk::Look() {
   std::error_code error;
   double least = 2;  // more than any share

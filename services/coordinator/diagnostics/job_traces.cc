@@ -362,7 +362,7 @@ void JobTraces::Expire() {
       const auto entry = transaction.Find(job.second);
       return entry.ok() && (*entry)->job.active();
     });
-  }  // only traces in progress remain
+  }  // only traces of jobs that are not active any more remain
   const auto attached = fleet_->members();
   const absl::Time now = registry_->Now();
   Actions actions;

@@ -25,8 +25,8 @@ namespace muster {
 // to send the events of these steps. Before and after, members answer some probes at once, which
 // give the clock offsets. A member that fails in any of this is named, and the rest is delivered.
 //
-// No call blocks. The answer callback is called once, on the thread of a member's report or of
-// Expire(), without any lock. Thread-safe.
+// No call blocks. The answer callback is called without any lock, on the thread of Ask(), of a
+// member's report or of Expire(). It is called once, or never if Drop() came first. Thread-safe.
 class JobTraces {
  public:
   // Both must outlive this. `steady`: nanoseconds of this process's steady clock.

@@ -1,4 +1,4 @@
-// Asks members for the last part of their logs. The question goes down the member's stream, and the
+// Asks members for parts of their logs. The question goes down the member's stream, and the
 // answer comes with its next report.
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace muster {
 
-// No call blocks. The answer callback is called once, with the log or the error, on the thread of
-// the member's report or of Expire(), without any lock. Thread-safe.
+// No call blocks. The answer callback is called once, with the log or the error, without any lock.
+// It is called on the thread of Ask(), of the member's report or of Expire(). Thread-safe.
 class MemberLogs {
  public:
   explicit MemberLogs(Fleet* fleet) : fleet_(fleet) {}  // must outlive this

@@ -39,7 +39,8 @@ class ChangeFeed {
     absl::Duration heartbeat = absl::Seconds(15);
   };
   explicit ChangeFeed(Options options);
-  ~ChangeFeed();  // ends all streams; requires that they are deleted before
+  // Requires: all streams are deleted.
+  ~ChangeFeed();
 
   class Stream {
    public:
@@ -57,11 +58,12 @@ class ChangeFeed {
     std::deque<std::shared_ptr<const std::string>> queue_;  // guarded by the feed's mutex
     bool dropped_ = false;                                  // guarded by the feed's mutex
   };
-  // Opens a stream that gets every change after this call.
-  // Returns RESOURCE_EXHAUSTED (reason "TOO_MANY_CALLS") if `streams_max` are open.
+  // Opens a stream that gets every change after this call. If there was none, blocks until the
+  // source was polled. Returns RESOURCE_EXHAUSTED (reason "TOO_MANY_CALLS") if `streams_max` are
+  // open.
   absl::StatusOr<std::shared_ptr<Stream>> Open() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends all streams and refuses new ones.
+  // Ends all streams. A stream that is opened later ends at once.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

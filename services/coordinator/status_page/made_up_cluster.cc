@@ -3,8 +3,8 @@
 //
 //   made_up_cluster none|running|failed|hostile|tokens|large
 //
-// The scene "large" has a thousand jobs, the first of them with a million steps. docs/benchmarks.md
-// has its figures.
+// The scene "large" has 1001 jobs, the newest with a million steps. docs/benchmarks.md has its
+// figures.
 #include <glog/logging.h>
 #include <stdlib.h>
 

@@ -19,12 +19,13 @@ class PageAccess {
   using Check = std::function<absl::Status(absl::string_view secret)>;
   using Refused = std::function<void(const HttpRequest& request, const absl::Status& why)>;
 
-  // Admits every request, for a page that listens on loopback only. A page of another site could
+  // Requires no credentials, for a page that listens on loopback only. A page of another site could
   // reach it through its visitor's browser, under a host name of its own that resolves to this
   // host. Therefore only requests to loopback names are answered.
   static PageAccess Open() { return PageAccess(nullptr, false, nullptr); }
   // `secure`: the page uses TLS, and the cookie is never sent without TLS. `refused` is called for
-  // every refused request; it may be null.
+  // every request that Admit() refuses, and for every sign-in with an invalid token. It may be
+  // null.
   static PageAccess Checked(Check check, bool secure, Refused refused = nullptr) {
     return PageAccess(std::move(check), secure, std::move(refused));
   }
@@ -50,7 +51,7 @@ class PageAccess {
   std::string CookieName() const { return secure_ ? "__Host-muster" : "muster"; }
   HttpResponse SetCookie(absl::string_view value, absl::string_view age) const;
 
-  Check check_;  // null: every request is admitted
+  Check check_;  // null: no credentials are required
   bool secure_;
   Refused refused_;
 };

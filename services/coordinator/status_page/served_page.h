@@ -20,7 +20,8 @@ class ServedPage {
  public:
   // Starts the page by --http and --http_file. Returns null if no page is wanted, or if another
   // process has the default port, which is logged. An error names its flag. With certificates the
-  // page requires tokens, and refused requests are in the audit log. All arguments must outlive it.
+  // page requires tokens, and refused requests are in the audit log. `access`, `tokens` and
+  // `coordinator` must outlive the page.
   static absl::StatusOr<std::unique_ptr<ServedPage>> FromFlags(const DaemonSecurity& security,
                                                                const Access* access,
                                                                const TokenTable* tokens,

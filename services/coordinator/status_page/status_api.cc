@@ -166,8 +166,8 @@ absl::StatusOr<HttpResponse> StatusApi::Jobs(const HttpRequest& request) {
                     absl::StrCat(",\"next_page_token\":", Quoted(listed.next_page_token())));
 }
 
-// Returns waiting jobs in the order of service: by priority, then by age. ListJobs returns the
-// newest first, so the head of the queue may be on its last page.
+// Returns waiting jobs in the order of service: recovering jobs first, then by priority, then by
+// age. ListJobs returns the newest first, so the head of the queue may be on its last page.
 absl::StatusOr<HttpResponse> StatusApi::Queue() {
   v1::ListJobsRequest wanted;
   wanted.set_page_size(limits::kPageSizeMax);
@@ -262,7 +262,7 @@ absl::StatusOr<HttpResponse> StatusApi::Log(const std::string& member, const Htt
     --log_readers_;
   };
   ASSIGN_OR_RETURN(const v1::ReadMemberLogResponse log, source().ReadLog(wanted));
-  // The same as ToJson(), except that `text` stays text. ToJson() encodes bytes as Base64.
+  // Like ToJson(), except that `text` stays text. ToJson() encodes bytes as Base64.
   return HttpResponse{.body = absl::StrCat("{\"offset\":\"", log.offset(),
                                            "\",\"text\":", Quoted(log.text()),
                                            ",\"next_offset\":\"", log.next_offset(),

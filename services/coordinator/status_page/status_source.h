@@ -33,7 +33,7 @@ class StatusSource {
                                                const SeriesRequest& request) = 0;
   // Returns how each worker's steps spend their time.
   virtual absl::StatusOr<v1::ReadJobTimingResponse> ReadTiming(const std::string& job) = 0;
-  // Returns the links between the job's members and their transports.
+  // Returns the links of the job's workers, each with its transport.
   virtual absl::StatusOr<v1::ReadJobLinksResponse> ReadLinks(const std::string& job) = 0;
   virtual v1::ListMembersResponse ListMembers() = 0;
   // Returns a part of a member's log. Blocks for the member's answer, for seconds if it is silent.
