@@ -117,7 +117,7 @@ class CoordinatorTest : public ::testing::Test {
     Pass(time);
   }
 
-  // Ticks as often as in production, because every delay of a tick is added to all leases.
+  // Ticks every kCheckInterval, because the delay of a later tick is added to all leases.
   void Pass(absl::Duration time) {
     for (const absl::Time end = now_ + time; now_ < end;) {
       now_ = std::min(now_ + LeaseTable::kCheckInterval, end);

@@ -322,7 +322,7 @@ TEST_F(ServicesTest, AMembersLogIsReadThroughTheCoordinator) {
   EXPECT_THAT(response.text(), HasSubstr("the last line\n"));
   EXPECT_THAT(response.text(), ::testing::Not(HasSubstr("the first line")));
 
-  // A request without an answer must not keep the server from ending.
+  // The log of a member that is not attached cannot be read.
   request.set_name("worker-7");
   EXPECT_EQ(ReasonOf(Call(&v1::FleetService::Stub::ReadMemberLog, *fleet_, request, &response)),
             "MEMBER_NOT_FOUND");

@@ -113,7 +113,7 @@ TEST_F(TokenTableTest, EndedTokensDoNotBlockNewOnes) {
     if (next > TokenTable::kTokensMax) return std::nullopt;
     if (next == 0) {
       record.mutable_header();
-    } else {  // the second ended first; the fourth was revoked before that
+    } else {  // the second expired an hour ago; the fourth was revoked before that
       const absl::Time ends = next == 2 ? kNow - absl::Hours(1) : kNow + absl::Hours(1);
       v1::AccessToken token;
       token.set_id(id(next));

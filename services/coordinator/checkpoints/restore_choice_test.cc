@@ -16,7 +16,7 @@
 #include "lib/checkpoint/known_checkpoint.h"
 #include "lib/status/status.h"
 
-// True if rename() fails.
+// True if rename() must fail.
 static std::atomic<bool> renames_fail = false;
 
 // Replaces rename() of libc in this program.

@@ -24,7 +24,7 @@ TEST(ShardRestoreTest, AMissingDescriptorIsARetryableError) {
   close(first_free);
   const absl::Cleanup restore = [&] { setrlimit(RLIMIT_NOFILE, &before); };
 
-  // The manifest, each file, and its header.
+  // Open() needs descriptors for the manifest, each file, and its header.
   int descriptors = 0;
   absl::Status opened;
   do {

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 TEST(ClockOffsetTest, UsesTheShortestRoundTripAndItsUncertainty) {
   ClockOffset clock;
   EXPECT_FALSE(clock.best().has_value());
-  // The other clock is 1,000 behind. The travel times are 40 one way and 60 in all.
+  // The other clock is 1,000 behind. The travel times are 40 there and 60 back.
   clock.Add({.sent = 2000, .heard = 1040, .told = 1050, .received = 2110});
   EXPECT_EQ(clock.best()->uncertainty, 50);
   EXPECT_LE(std::abs(clock.best()->offset - 1000), 50);

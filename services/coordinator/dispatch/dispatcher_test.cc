@@ -1659,8 +1659,8 @@ TEST_F(UnevenDispatcherTest, FromACheckpointItContinuesWithItsOwnSmallPs) {
 }
 
 // A job on two ps, each of which has the replicas of the other's shards, beside a job that takes
-// memory of the first ps. If all shards move to one ps, it needs the more memory, the less the job
-// had there for gradients.
+// memory of the first ps. A ps that takes over its replicas needs more memory, because a replica
+// has none for gradients.
 class ReplicasDispatcherTest : public SteppingDispatcherTest {
  protected:
   ReplicasDispatcherTest() {

@@ -88,7 +88,7 @@ TEST_F(JobDeadlinesTest, TimeCountsFromTheFirstStepThroughRecoveriesButNotWhileS
   EXPECT_EQ(ActiveTime(), absl::Seconds(30)) << "the clock was set back";
 }
 
-// Time does not count while steps cannot be recorded, or while the coordinator hears no member.
+// Time does not count while steps cannot be recorded, or while the coordinator is partitioned.
 TEST_F(JobDeadlinesTest, FrozenTimeDoesNotCountTowardsDeadlines) {
   RunToStepFive();
   Pass(absl::Seconds(90));

@@ -787,7 +787,7 @@ TEST_F(RecoveringJobTest, NoMemberLeavesAJobThatIsTrainedAndSaved) {
   }
 }
 
-// For example at the end of its --drain_timeout, during the last evaluation.
+// For example, a member ends at its --drain_timeout while the last evaluation is under way.
 TEST_F(RecoveringJobTest, TheLossOfALeavingMemberIsNotARecovery) {
   v1::Job record = Record();
   record.mutable_spec()->mutable_restart()->set_max_restarts(0);
@@ -1327,7 +1327,7 @@ TEST_F(WaitingJobTest, APsThatDiesDuringTheSaveEndsIt) {
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-// Its shards are lost with it, and the memory of the other ps counts as free.
+// The shards of the leaving ps are lost with it, and the memory of the other ps counts as free.
 TEST_F(WaitingJobTest, ALeavingPsThatIsLostReleasesTheOthers) {
   job_.MemberLeaves("p-1", now_);
   TakeEffects();
@@ -1849,7 +1849,7 @@ TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOver) {
   }
 }
 
-// This holds without any new worker, and without a checkpoint.
+// The release needs neither a new worker nor a checkpoint.
 TEST_F(ReplicatedJobTest, APsThatLeavesAWaitingJobIsReleasedIfReplicasRemain) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);

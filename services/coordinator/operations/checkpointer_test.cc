@@ -351,7 +351,7 @@ TEST_F(CheckpointerTest, CountsFailedCheckpointsByReason) {
                                      "\",reason=\"OTHER\"} 2\n")));
 }
 
-// Shards that hold non-finite values do this.
+// A shard that holds non-finite values abandons its snapshot like this.
 TEST_F(CheckpointerTest, CountsASnapshotAbandonedBeforeItsStreamOnce) {
   const auto give_up = [&](int64_t step) {
     JobRegistry::Transaction transaction(registry_.get());
@@ -557,7 +557,7 @@ TEST_F(CheckpointerTest, AnUnneededCheckpointCanBeDeleted) {
       << "the last one is not meant by that";
 }
 
-// The same job, with a ps that writes its shard itself.
+// The job of CheckpointerTest, with a ps that writes its shard itself.
 class DirectCheckpointTest : public CheckpointerTest {
  protected:
   DirectCheckpointTest() : CheckpointerTest(DirectPolicy()) {}

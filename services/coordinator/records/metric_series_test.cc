@@ -215,7 +215,7 @@ TEST(MetricSeriesTest, DropsOldPyramidsToBoundMemory) {
 
 TEST(MetricSeriesTest, ManyThreadsMayReadAGrowingLog) {
   const std::string path = FreshFile();
-  MetricSeries series(/*memory_bytes_max=*/1);  // drops every pyramid at once
+  MetricSeries series(/*memory_bytes_max=*/1);  // keeps only the last pyramid
   std::vector<std::thread> readers;
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&] {

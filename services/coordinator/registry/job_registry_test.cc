@@ -19,7 +19,7 @@
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
-// True if a sync of a metrics log fails.
+// True if every sync of a metrics log must fail.
 static std::atomic<bool> logs_fail = false;
 
 // Replaces fdatasync() of libc in this program.
@@ -52,7 +52,8 @@ class JobRegistryTest : public RegistryFixture {
   }
 };
 
-// Publication needs a transaction, so nothing is public while that of the change lasts.
+// Publication needs the registry's mutex, so nothing is public while the transaction of the change
+// lasts.
 TEST_F(JobRegistryTest, PublishesOnlyStoredChanges) {
   const uint64_t number = AddJob();
   const auto worker = Attach("w-0");

@@ -40,7 +40,7 @@ TEST(RecoveryPlacementTest, FreeWorkersJoinUpToTheMaximum) {
   EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-3", "w-4"));
 }
 
-TEST(RecoveryPlacementTest, RefusedWorkersAreTakenLastAndOnlyForTheMinimum) {
+TEST(RecoveryPlacementTest, ExcludedWorkersAreTakenLastAndOnlyForTheMinimum) {
   RecoveringJob job{
       .workers = {"w-0", "", ""}, .workers_min = 2, .workers_max = 3, .excluded = {"w-1", "w-2"}};
   FreeMembers free = Free({"w-1", "w-2"});
@@ -57,7 +57,7 @@ TEST(RecoveryPlacementTest, RefusedWorkersAreTakenLastAndOnlyForTheMinimum) {
 }
 
 // The last generation ended before the worker had prepared, so it is still excluded.
-TEST(RecoveryPlacementTest, RefusedWorkerThatLeftTheJobIsChosenLikeAFreeRefusedOne) {
+TEST(RecoveryPlacementTest, ExcludedWorkerThatLeftTheJobIsChosenLikeAFreeExcludedOne) {
   RecoveringJob job{
       .workers = {""}, .workers_min = 1, .workers_max = 2, .excluded = {"w-10", "w-2"}};
   FreeMembers free = Free({"w-10"});

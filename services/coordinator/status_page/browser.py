@@ -12,7 +12,7 @@ PATIENCE_S = 30
 
 
 def program():
-    """Where it is, or None."""
+    """Returns the path of Chromium, or None."""
     names = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
     return next(filter(None, map(shutil.which, names)), None)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The status page in a headless Chromium: what a person sees, and that what others wrote stays text.
 
-Skips where there is no Chromium (Debian: chromium-headless-shell, or chromium).
+Skips if there is no Chromium (Debian: chromium-headless-shell, or chromium).
 """
 
 import os

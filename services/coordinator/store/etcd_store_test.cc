@@ -172,7 +172,7 @@ TEST_F(EtcdStoreTest, ADeposedLeaderWritesNothingAndIsNotified) {
   auto old = EtcdStore::Open(options);
   ASSERT_TRUE(old.ok()) << old.status();
   v1::Job record = *(*old)->AddJob(StoreConformance::Submission("first"));
-  // The same key, created by the same transaction, so we still lead.
+  // A new value does not change the create revision of the key, so we still lead.
   bench_->Put("leader", "usurper:1");
   ASSERT_TRUE(StoreConformance::Advance(**old, record).ok());
   etcd::TxnRequest depose;
