@@ -22,10 +22,9 @@ struct Caller {
   std::string ToString() const;
 };
 
-// Signs and reads the header field in which the listener writes the caller of a call. The key
-// never leaves the process, and the address is part of the signed text, so a client that learned
-// its own stamp could not make another.
-// Thread-safe.
+// Signs and reads the header field in which the listener writes the caller of a call. The key never
+// leaves the process, and the address is part of the signed text. So a client that learned its own
+// stamp could not make another. Thread-safe.
 class CallerStamp {
  public:
   static constexpr char kField[] = "x-muster-caller";

@@ -1,5 +1,5 @@
-// Asks members for parts of their logs. The question goes down the member's stream, and the
-// answer comes with its next report.
+// Asks members for parts of their logs. The question goes down the member's stream, and the answer
+// comes with its next report.
 #pragma once
 
 #include <cstdint>

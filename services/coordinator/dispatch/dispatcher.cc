@@ -31,7 +31,7 @@ namespace {
 // attaching.
 constexpr absl::Duration kGatherTime = absl::Seconds(2);
 // After the coordinator's start, a member in its longest back-off also gets this long to connect. A
-// job that starts without it can take it later only by a halt, and some jobs cannot at all.
+// job that starts without it must be halted to take it later, and some jobs cannot take it at all.
 constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // The scheduler reserves freed members for a job that has not fitted for this long. A shorter time
 // idles them for longer. A longer one lets more small jobs pass.

@@ -45,8 +45,8 @@ namespace muster {
 // checkpoint for the job.
 //
 // The memory that a job's shards need on each ps is known after planning. If they do not fit, the
-// job keeps waiting with the reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" if it is QUEUED and
-// too few ps are large enough. It is planned again when they would fit.
+// job keeps waiting with the reason "WAITS_FOR_MEMORY". A QUEUED job waits with "MEMORY_TOO_SMALL"
+// if too few ps are large enough. The job is planned again when they would fit.
 //
 // Thread-safe, except Dispatch().
 class Dispatcher {

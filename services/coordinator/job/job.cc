@@ -740,9 +740,9 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
   LetLeave(now);
 }
 
-// A member that the job cannot do without (Recovery::CanDoWithout()) leaves after a checkpoint. So
-// do a ps whose shards have no filled replica elsewhere, and every member of a job whose shards
-// cannot continue in place. Near the end of the job this is the final checkpoint.
+// A member that the job cannot do without (Recovery::CanDoWithout()) leaves after a checkpoint.
+// Examples are a ps whose shards have no filled replica elsewhere, and every member of a job whose
+// shards cannot continue in place. Near the end of the job this is the final checkpoint.
 void Job::LetLeave(absl::Time now) {
   if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);  // releases all members
   if (state() == v1::RECOVERING) return LetHaltedLeave(now);

@@ -209,7 +209,7 @@ class Job {
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
   // A member sends its shard instead of writing it itself, and says why. Noted once per member and
-  // generation. Requires: AdmitShard() returned OK, and the job is RUNNING.
+  // generation. Requires: AdmitShard() returned OK.
   void ShardSent(const v1::WriteShardHeader& header, absl::Time now);
   // The checkpoint of `step` is damaged (`what`) and set aside. The checkpoint of `sound_step` is
   // the job's last one now. Call it between two generations.

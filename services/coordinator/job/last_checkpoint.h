@@ -15,9 +15,8 @@ int64_t CommittedStep(const v1::Job& record);
 // beginning (it has no checkpoint)".
 std::string WhereItGoesOn(const v1::Job& record);
 
-// Returns a sentence that tells the user how a new job continues from the last checkpoint of this
-// one, which has ended, or that there is no checkpoint. The text begins with ". " and has no period
-// at its end.
+// Returns advice for the user of a job that has ended: how a new job continues from its last
+// checkpoint, or that it has none. The text begins with ". " and has no period at its end.
 std::string AdviceToResume(const v1::Job& record);
 
 }  // namespace muster

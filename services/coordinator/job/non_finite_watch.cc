@@ -59,8 +59,7 @@ std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Take(const StepSummary& st
 // Reports only the first loss, because later ones are mostly not finite either.
 std::optional<NonFiniteWatch::Remark> NonFiniteWatch::TakeLoss(const StepSummary& step,
                                                                const v1::JobSpec& spec) {
-  if (spec.on_non_finite() != v1::NON_FINITE_IGNORE)
-    return std::nullopt;  // the worker fails instead
+  if (spec.on_non_finite() != v1::NON_FINITE_IGNORE) return std::nullopt;  // the worker fails
   loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
   if (loss_is_finite_ || std::exchange(noted_, true)) return std::nullopt;
   return Remark{"NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss)};

@@ -12,8 +12,9 @@
 namespace muster {
 
 // `on_non_finite` of the job file decides about a loss that is not finite. The job fails, or
-// returns to its last checkpoint (`rollback`), or continues (`ignore`). The shards may also skip a
-// step whose gradients are not finite. Pure. Copyable. Not thread-safe.
+// returns to its last checkpoint (`rollback`), or continues (`ignore`). If the job's steps are
+// judged (StepsAreJudged()), a step with a gradient that is not finite is skipped in any case.
+// Pure. Copyable. Not thread-safe.
 class NonFiniteWatch {
  public:
   // An event reports this many skipped steps in a row. By then a loss scale that was too high has

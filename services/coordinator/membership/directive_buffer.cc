@@ -18,8 +18,9 @@ uint32_t TagOfMessage(int field) {
 
 }  // namespace
 
-// Serialized protobuf messages can be concatenated. So the message without the Prepare comes first,
-// then the field tags and lengths of the Prepare and its plan, then the plan's bytes as they are.
+// Serialized protobuf messages can be concatenated. So the message without the Prepare comes first.
+// Then come the field tags and lengths of the Prepare and its plan, and the plan's bytes as they
+// are.
 grpc::ByteBuffer Serialize(const MemberDirective& told) {
   if (told.plan == nullptr) {
     const grpc::Slice bytes(told.directive.SerializeAsString());

@@ -148,10 +148,9 @@ void LeaseTable::Disconnect(const std::string& member) {
   if (auto it = members_.find(member); it != members_.end()) it->second.attached = false;
 }
 
-// Members report at least three times per lease. So if the first lease ends because of the
-// network, all members have been silent for half a lease. Then streams may break one after the
-// other, which does not change the decision. Only a report, or the end of
-// kPartitionMax, does.
+// Members report at least three times per lease. So if the first lease ends because of the network,
+// all members have been silent for half a lease. Then streams may break one after the other, which
+// does not change the decision. Only a report, or the end of kPartitionMax, does.
 void LeaseTable::Listen(absl::Time now) {
   absl::Time heard = absl::InfinitePast(), begin = absl::InfinitePast();
   int open = 0;

@@ -26,9 +26,9 @@ struct AttachedMember {
 };
 
 // The process that holds a name keeps it while its stream is open, except against a process with a
-// higher ordinal. Each process gets an ordinal
-// when it attaches for the first time. A process with a lower ordinal than another of its name has
-// been replaced permanently, even after leases and restarts.
+// higher ordinal. Each process gets an ordinal when it attaches for the first time. A process with
+// a lower ordinal than another of its name has been replaced permanently, even after leases and
+// restarts.
 //
 // Pure: time is an argument. Not thread-safe.
 class LeaseTable {

@@ -22,8 +22,8 @@ class JobWatch {
   uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
 
-  // Used by the stream only: the revision of the last event sent, and whether more events are
-  // stored than the last message could hold, so that the next message need not wait for a change.
+  // Used by the stream only: the revision of the last event sent, and whether the last message
+  // could not hold all stored events. If so, the next message does not wait for a change.
   uint64_t revision = 0;
   bool has_more = false;
 
@@ -50,8 +50,7 @@ class JobsWatch {
 };
 
 // A watch is forgotten with its stream. Wakes watches outside of the lock. Call Wake() without any
-// other lock.
-// Thread-safe.
+// other lock. Thread-safe.
 class WatchHub {
  public:
   // Adds a watch of a job, due at once. `revision`: the watcher knows the events up to it.

@@ -35,8 +35,8 @@ class Membership {
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::MemberReport& report,
                                                      std::shared_ptr<StreamWaker> waker);
   // Handles a later report. An error ends the stream. While the commit queue is full or the store
-  // fails, the jobs do not get the report: the next report repeats its content. Its lease, logs and
-  // traces count at once.
+  // fails, the jobs do not get the report: the next report repeats its content. The lease is
+  // renewed, and logs and traces are taken, in any case.
   absl::Status Report(const Attachment& attachment, const v1::MemberReport& report);
   void Detach(const Attachment& attachment, Fleet::Departure departure);
 

@@ -48,17 +48,17 @@ class JobRegistry {
     CoordinatorMetrics* metrics;
     std::function<absl::Time()> clock;
     // Called outside of transactions, from any thread, when a job starts to wait for members, or
-    // when a free member has arrived.
+    // when a member has attached.
     std::function<void()> dispatch_soon = [] {};
   };
   explicit JobRegistry(Options options);
 
   // Loads jobs, checkpoints and metrics logs from the store and the disk. A job with damaged data
   // becomes FAILED (reason "JOB_DAMAGED"). Returns an error if the disk failed, was full or could
-  // not be read; the job that it belongs to is not changed then. Waits for its own store writes at
-  // most as long as a user waits for a change, because a full disk must not keep members from
-  // reattaching. Calls `loaded_one` after each job; it may be null. Call once, before any other
-  // method.
+  // not be read; the job that it belongs to is not changed then. Waits for the records of the
+  // checkpoints that it found for up to limits::kChangeWaitMax, because a slow disk must not keep
+  // members from reattaching. Calls `loaded_one` after each job; it may be null. Call once, before
+  // any other method.
   absl::Status Load(const std::function<void()>& loaded_one = nullptr);
 
   // The checkpoints in a job's folder, compared with the store. The rename of its folder commits a

@@ -56,8 +56,7 @@ struct RecoveringJob {
 // room, the job takes fewer workers, because they need less memory.
 //
 // Removes the chosen workers from `free`, and adds the job to its ps, except those that it keeps.
-// Requires: `free` has none of
-// the job's own workers, and every ps that is attached. Pure.
+// Requires: `free` has none of the job's own workers, and every ps that is attached. Pure.
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free);
 
 // Returns the job for which free members are reserved, or 0 if none. This is the first of

@@ -101,7 +101,7 @@ EtcdGreeting GreetEtcd(absl::string_view server, const std::string& tls, absl::D
     ERR_clear_error();
     char piece[kPieceBytes];
     // SSL_read() also runs the handshake. With TLS 1.3 the server checks our certificate after our
-    // side has finished the handshake, so the loop continues until the server sends data or an
+    // side has finished the handshake. So the loop continues until the server sends data or an
     // alert.
     const int read = SSL_read(ssl.get(), piece, sizeof(piece));
     const int error = SSL_get_error(ssl.get(), read);

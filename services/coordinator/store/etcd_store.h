@@ -25,8 +25,8 @@
 namespace muster {
 
 // The leader has the key "leader", under a lease. Every etcd transaction that writes requires the
-// create revision of that key. If another coordinator has the key, etcd writes nothing, the
-// caller gets FAILED_PRECONDITION (reason "STORE_LOST"), and `lost` is called.
+// create revision of that key. If another coordinator has the key, etcd writes nothing, the caller
+// gets FAILED_PRECONDITION (reason "STORE_LOST"), and `lost` is called.
 //
 // If no server answers in time, the outcome of a transaction is unknown, and a delayed attempt may
 // arrive after its retry. So each transaction also requires the revision of "meta/writing" that the
@@ -48,8 +48,8 @@ namespace muster {
 //   part/KEY/WRITING/I                                part I of a long value of KEY
 //
 // Every key except "leader" stores 'v' and the value itself, or 'p', the writing and the number of
-// parts. Parts are written before the transaction
-// that names them. Open() removes parts that a crash left.
+// parts. Parts are written before the transaction that names them. Open() removes parts that a
+// crash left.
 class EtcdStore final : public Store {
  public:
   static constexpr int kSchemaVersion = 1;
@@ -73,8 +73,7 @@ class EtcdStore final : public Store {
   // Becomes the leader, with a higher term. Returns UNAVAILABLE (reason "STORE_LOCKED") with the
   // leader's address if there is one. Returns FAILED_PRECONDITION ("STATE_DIR_NOT_SHARED",
   // "STORE_TOO_NEW"), DATA_LOSS ("STORE_CORRUPT") after an unfinished restore, or an error of
-  // EtcdClient. Blocks for etcd, but does not wait until another
-  // leader ends.
+  // EtcdClient. Blocks for etcd, but does not wait until another leader ends.
   static absl::StatusOr<std::unique_ptr<Store>> Open(Options options);
   // Ends the lease, so that another coordinator can lead at once.
   ~EtcdStore() override = default;

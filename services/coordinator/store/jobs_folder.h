@@ -13,8 +13,8 @@ namespace muster {
 // checkpoint would look deleted. Therefore jobs/folder.id repeats the id of the state folder.
 //
 // `with_checkpoints`: ids of the jobs that have checkpoints. A jobs folder without an id gets one
-// if this list is empty, or if the folder has checkpoints of some of these jobs (an older version
-// created it). A state folder without an id takes the id of its jobs folder.
+// if this list is empty, or if the folder has checkpoints of some of these jobs. An older version
+// created such a folder. A state folder without an id takes the id of its jobs folder.
 //
 // If an id cannot be written, this logs a warning, and the next call tries again. Returns
 // FAILED_PRECONDITION (reason "JOBS_NOT_MOUNTED") if the folder is a different one.

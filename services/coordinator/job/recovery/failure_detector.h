@@ -15,8 +15,8 @@ namespace muster {
 // A member that fails is at fault unless it accuses another member. The accused member may be dead,
 // and its lease or its own report may then reveal the first cause. So an accusation takes effect
 // only after kAccusationSettles. A member also fails if it does not return after a restart of the
-// coordinator, makes no progress in preparing, or does not pause, halt or report on a checkpoint in
-// time.
+// coordinator, or makes no progress in preparing. So does a member that does not pause, halt or
+// report on a checkpoint in time.
 //
 // Pure: the caller passes the time. Not thread-safe.
 class FailureDetector {

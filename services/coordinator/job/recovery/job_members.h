@@ -26,7 +26,7 @@ struct HeldVersions {
 // thread-safe.
 class JobMembers {
  public:
-  // How long until a directive that is still wanted is sent again, because it may be lost.
+  // How long until a directive that is still desired is sent again, because it may be lost.
   static constexpr absl::Duration kResend = absl::Seconds(2);
 
   struct Member {
@@ -143,12 +143,12 @@ class JobMembers {
   std::optional<HeldVersions> HeldInReplica(const std::string& ps, int shard) const;
   // Returns the first member that has not reported since Enlist() and is not lost, or null.
   const std::string* FirstSilent() const;
-  // Returns a member that FirstSilent() could return and that a ps has lost its link to, or null.
+  // Returns a silent member, as FirstSilent(), to which a ps has lost its link. null if none.
   const std::string* FirstSilentCutOff() const;
   // Returns all members that have not reported and are not lost.
   std::vector<std::string> Silent() const;
-  // Returns the latest time at which a member reported for the first time, or the time at which
-  // the members were enlisted if none has reported.
+  // Returns the latest time at which a member reported for the first time. If none has reported,
+  // this is the time of Enlist().
   absl::Time last_came() const { return last_came_; }
   // Returns the first member that is not prepared and has made no progress after `since`, or null.
   const std::string* FirstStalled(absl::Time since) const;

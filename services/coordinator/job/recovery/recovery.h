@@ -15,9 +15,9 @@
 
 namespace muster {
 
-// Decides whether the shards continue in place or the job returns to a checkpoint, which directives
-// members get until all have stopped, and when the next generation may begin. Between recoveries
-// the accessors describe the last one.
+// Decides whether the shards continue in place or the job returns to a checkpoint. Also decides
+// which directives members get until all have stopped, and when the next generation may begin.
+// Between recoveries the accessors describe the last one.
 //
 // Pure: the caller passes the time. Not thread-safe.
 class Recovery {
@@ -64,8 +64,8 @@ class Recovery {
       if (*since != absl::InfiniteFuture()) *since = std::max(*since, now);
     }
   }
-  // Call this after the loss of a ps that alone held a shard, or when a checkpoint replaces the
-  // shards so that their ps can leave.
+  // Call this after the loss of a ps that alone held a shard. Also call it when a checkpoint has
+  // the shards, so that their ps can leave.
   void LoseShards() { carries_ = false; }
   // Call this when a member may have stopped. When all have stopped, decides whether the shards
   // continue in place. Returns true if this changed from yes to no: release the ps then.

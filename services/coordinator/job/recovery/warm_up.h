@@ -24,7 +24,7 @@ class WarmUp {
  public:
   // A worker without progress for this long has failed its warm-up.
   static constexpr absl::Duration kStallMax = absl::Minutes(10);
-  // How long until a directive that is still wanted is sent again, because it may be lost.
+  // How long until a directive that is still desired is sent again, because it may be lost.
   static constexpr absl::Duration kResend = absl::Seconds(2);
 
   // Requires: members know no warm-up with the number `first_number` or a later one.
