@@ -309,7 +309,7 @@ TEST_F(AccessTest, AMemberCanOnlySpeakAsItself) {
 // The coordinator ignores stamps that a client writes into its own header fields.
 TEST_F(AccessTest, IgnoresStampsFromClients) {
   const auto jobs = v1::JobService::NewStub(Dial(As("nobody", std::nullopt)));
-  for (const char* field : {"x-muster-peer", "x-muster-peer-", "x-forwarded-client-cert"}) {
+  for (const char* field : {"x-muster-caller", "x-muster-caller-", "x-forwarded-client-cert"}) {
     grpc::ClientContext context;
     context.AddMetadata(field, "admin/ann 10.0.0.1:1");
     v1::ListJobsResponse response;
