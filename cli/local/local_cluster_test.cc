@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -85,7 +86,8 @@ echo the record has me
 TEST_F(LocalClusterTest, AFailedWriteKeepsThePreviousRecordAndStopsTheMember) {
   const std::string ps = MakeBinary("ps", "exec sleep 600\n");
   const std::string before = WriteRecord(ps);
-  fs::create_symlink("/dev/full", record() + ".new");
+  // The name of ReplaceFile() for what it has not finished.
+  fs::create_symlink("/dev/full", absl::StrCat(record(), ".", getpid(), ".tmp"));
   auto cluster = LocalCluster::Open(dir_);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE((*cluster)->whole());
