@@ -31,8 +31,8 @@ class ExchangeMetrics {
  public:
   explicit ExchangeMetrics(Metrics& metrics);
 
-  // Shows the link for messages of `job` to `peer`, and logs it once. A peer looks like "ps-0/1":
-  // the member and the number of its shard thread.
+  // Shows the link for messages of `job` to `peer`, and logs it once. A peer looks like "ps-0/1",
+  // the member and the number of its shard thread, or like "worker-1" in a ring.
   void ShowLink(const std::string& job, const std::string& peer, const LinkDescription& link)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetLinks(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);  // the links are closed

@@ -1,6 +1,6 @@
 // Fake parameter servers for tests, which can be stopped. They sum in rank order; for ssp and asp
-// they apply each push at once, and for local_sgd they take the mean. They use plain SGD and keep
-// the first loss scale.
+// they apply each push at once, and for local_sgd they sum values that the workers have scaled.
+// They use plain SGD and keep the first loss scale.
 #pragma once
 
 #include <atomic>

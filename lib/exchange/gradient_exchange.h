@@ -25,7 +25,7 @@ struct ExchangeTuning {
   bool overlap = true;   // false: a forward begins when all answers of the last step are here
   bool priority = true;  // false: chunks are sent in the order in which they become final
   // Limits the gradients that are being sent over all links except shared memory, see SendWindow.
-  // At least two chunks, even if they are larger.
+  // In a ring, limits all payloads. The trainer raises it to at least two chunks.
   int64_t inflight_bytes_max = limits::kInflightBytesMax;
   Trace* trace = nullptr;  // outlives the exchange; null: no trace
 };
@@ -42,8 +42,8 @@ class GradientExchange {
 
   // Connects to the peers. Blocks until all required peers have answered. `total_steps` is the
   // number of updates of the whole job. `addresses` are those of all shards, if the plan has none
-  // (allreduce). Returns UNAVAILABLE (reason PS_UNREACHABLE) with the shard and its member on
-  // failure. Call once.
+  // (allreduce). Returns UNAVAILABLE (reason PS_UNREACHABLE, in a ring PEER_UNREACHABLE) if a peer
+  // does not answer; the message names its member. Call once.
   virtual absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) = 0;
 
   // The address of this worker's shard; "" if it has none (all modes except allreduce).

@@ -73,7 +73,7 @@ absl::Status LocalSgdExchange::Connect(int64_t total_steps, std::vector<std::str
 
 // ---------------------------------------------------------------- versions
 
-// Whether the shards make `version`. The worker makes the others.
+// Returns whether the shards make `version`. The worker itself makes all other versions.
 bool LocalSgdExchange::IsAveraged(int64_t version) const {
   return version <= plan_.first_step() || rounds_.EndsAt(version);
 }
@@ -167,7 +167,8 @@ void LocalSgdExchange::Update(ChunkId chunk, int64_t step) {
         std::isfinite(squares) ? 0 : std::numeric_limits<double>::quiet_NaN();
     return;
   }
-  // Converted to the whole batch's gradient, which the other modes report.
+  // Divided by the share like the gradient: the norm is that of the mean over this worker's
+  // samples.
   chunks_[chunk].squares[(step + 1) & 1] =
       ApplyOptimizer(chunk, step, gradient) / (share_ * share_);
 }
@@ -209,7 +210,7 @@ double LocalSgdExchange::ApplyOptimizer(ChunkId chunk, int64_t step,
 
 // Scales the values in place before they are sent; the mean overwrites them.
 absl::Status LocalSgdExchange::Average(ChunkId chunk) {
-  const int64_t round = averaging_->version();  // all its chunks are at the round's first version
+  const int64_t round = averaging_->version();  // every chunk is at the round's first version
   Scale(TensorOf(chunk), share_);
   RETURN_IF_ERROR(averaging_->Push(chunk, round));
   for (const ChunkId slot : chunks_[chunk].slots) {

@@ -15,7 +15,7 @@
 namespace muster::local_sgd_exchange_test {
 namespace {
 
-// of "w"; in several chunks, and more than one block of an update
+// The elements of "w", in three chunks.
 constexpr int64_t kElements = 3000;
 constexpr int64_t kEvery = 4;
 constexpr int64_t kSteps = 10;  // the last round has two steps

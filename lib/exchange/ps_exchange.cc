@@ -92,7 +92,8 @@ PsExchange::PsExchange(Options options)
   }
 }
 
-// One allocation for all payloads made here, so that shared-memory links send them without a copy.
+// Allocates a SharedSlab for packed gradients and narrow values, so that shared-memory links send
+// packed gradients without a copy.
 absl::Status PsExchange::AllocatePayloads() {
   int64_t bytes = 0;
   for (const ChunkId c : chunks_.numbers()) {
@@ -464,8 +465,8 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
                                             1e-9);
   if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
   if (header.step != chunk.awaited && !overtaken()) board_.SetOvertaken();
-  // No thread reads the norm of a step in which this worker was overtaken. Its slot may still be
-  // read, for the previous version or one two steps ago.
+  // No thread reads the norm of a step in which this worker was overtaken. Such an answer may have
+  // any later version, and its slot may still be read for the current version or the one before.
   if (header.step == chunk.awaited) chunk.squares[header.step & 1] = header.scalar;
   // Relaxed: threads that act on the version have read the parameter's version on the board, which
   // is stored later with release. Other threads only name what is missing.

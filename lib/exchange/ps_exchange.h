@@ -73,8 +73,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     ExchangeMetrics* metrics = nullptr;
   };
 
-  // Returns INVALID_ARGUMENT if the plan's chunks do not cover its parameters, RESOURCE_EXHAUSTED
-  // if there is no memory for packed gradients.
+  // Returns INVALID_ARGUMENT if the plan has no shards or its chunks do not cover its parameters,
+  // RESOURCE_EXHAUSTED if there is no memory for packed gradients and narrow values.
   static absl::StatusOr<std::unique_ptr<PsExchange>> Create(Options options);
   ~PsExchange() override;  // joins the thread; drops transfers under way
 
@@ -111,8 +111,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   }
 
  private:
-  // Used only by the communication thread, except const members and the two atomics. Other threads
-  // read those to name what they wait for.
+  // Changed only by the communication thread. Other threads read the const members, the two atomics
+  // to name what they wait for, and `squares` of a version that the board has.
   struct Chunk {
     std::atomic<int64_t> version;
     std::atomic<int64_t> awaited = -1;  // requested version that is not here yet; -1: none

@@ -79,11 +79,14 @@ class RingExchange : public GradientExchange,
 
   // Opens the transport, so that address() is known. (A ring of one only sleeps on it.) Returns
   // INVALID_ARGUMENT if the plan's chunks do not cover its parameters or its shards do not belong
-  // to its workers. Returns the transport's error if it cannot open.
+  // to its workers. Returns RESOURCE_EXHAUSTED if there is no memory for sums. Returns the
+  // transport's error if it cannot open.
   static absl::StatusOr<std::unique_ptr<RingExchange>> Create(Options options);
   ~RingExchange() override;  // joins the thread; drops transfers under way
 
-  // `addresses` are those of all shards. Blocks until both neighbours have said HELLO.
+  // `addresses` are those of all shards. Blocks until all peers have said HELLO: both neighbours
+  // and, if steps are judged, rank 0, which waits for all ranks. Returns INVALID_ARGUMENT if the
+  // number of addresses is wrong.
   absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
   std::string address() const override { return address_; }
   bool HasParameter(int parameter, int64_t version) const override {
@@ -108,8 +111,8 @@ class RingExchange : public GradientExchange,
  private:
   // The state of the sum of the ranks before this one, for step `sum_step`.
   enum class Incoming : uint8_t { kAwaited, kPlacing, kHere };
-  // Used only by the communication thread, except `version` and `answered`. Other threads read
-  // those to name what they wait for.
+  // Changed only by the communication thread. Other threads read `version` and `answered` to name
+  // what they wait for, and `squares` of a version that the board has.
   struct Chunk {
     std::atomic<int64_t> version;  // of the local values
     bool pushed = false;           // this worker's gradient of step `version` waits for the sum

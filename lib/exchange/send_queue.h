@@ -32,7 +32,7 @@ class SendQueue {
 
   void Add(const Entry& entry);
 
-  // Returns the most urgent chunk, or null while the credit is used up.
+  // Returns the most urgent chunk, or null if none waits or the credit left is less than its bytes.
   const Entry* Next() const;
   // Removes and returns Next(). Its bytes count as under way from now on.
   std::optional<Entry> Take();

@@ -63,8 +63,8 @@ class VersionBoard {
   // Announces `chunks` more pushes or fetches. Each is followed by Answered().
   void Expect(int64_t chunks) { chunks_awaited_.fetch_add(chunks, std::memory_order_relaxed); }
   int64_t chunks_awaited() const { return chunks_awaited_.load(std::memory_order_acquire); }
-  // Blocks until no answer is awaited. Without a timeout once interrupted, because another paused
-  // worker may never send what an answer needs.
+  // Blocks until no answer is awaited. After Interrupt() there is no timeout, because another
+  // paused worker may never send what an answer needs.
   absl::Status AwaitAnswers(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Guards state that an exchange has besides versions, and that threads wait for. `change` is made
@@ -78,7 +78,7 @@ class VersionBoard {
   // Returns false if neither SetConnected() nor a failure came within `timeout`.
   bool AwaitConnected(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // True if values beyond the awaited version have arrived.
+  // True if values beyond the awaited version have arrived since the last HaveCaughtUp().
   bool overtaken() const { return overtaken_.load(std::memory_order_acquire); }
   // True from BeginCatchUp() to HaveCaughtUp().
   bool catching_up() const { return catching_up_.load(std::memory_order_acquire); }

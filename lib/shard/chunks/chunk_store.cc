@@ -19,7 +19,7 @@ int ChunkStore::ArraysOf(const v1::JobPlan& plan) {
 }
 
 // A worker gets no new value of a chunk before it has taken the last one, so a worker that stalls
-// holds exactly one version. If the other workers continue without it, the version that it holds
+// holds at most one version. If the other workers continue without it, the version that it holds
 // needs a buffer besides the two in use.
 int ChunkStore::ValueBuffersOf(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();

@@ -55,7 +55,7 @@ class ChunkStore {
   ChunkStore& operator=(const ChunkStore&) = delete;
 
   // Switches to the plan of the job's next generation. Returns false and changes nothing unless the
-  // shard has the same chunks there, with the same wire format for their values.
+  // shard has the same chunks there, with the same memory layout and wire format of values.
   bool PassOnTo(std::shared_ptr<const v1::JobPlan> plan);
 
   int size() const { return chunks_.size(); }
@@ -82,7 +82,7 @@ class ChunkStore {
   // version, 0) itself.
   absl::Span<std::byte> WireValues(LocalChunk index, const Version& version) const;
 
-  // Fills the values with their initial values and the slots with zeros.
+  // Fills the values with their initial values. The slots keep the zeros that Create() gave them.
   void Initialize(LocalChunk index, const Version& version);
   // Begins a restore, also after one that was abandoned.
   void BeginRestore();

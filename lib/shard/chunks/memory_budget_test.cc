@@ -80,7 +80,7 @@ TEST(MemoryBudgetTest, WaitsBrieflyForMemoryThatIsNotRetired) {
   EXPECT_TRUE(budget.Reserve(1000, absl::ZeroDuration(), absl::InfiniteDuration()).ok());
 }
 
-// Memory that becomes free is for the next generation.
+// The stopped waiter belongs to a halted generation; the memory is for the next one.
 TEST(MemoryBudgetTest, StoppedWaiterReservesNothing) {
   MemoryBudget budget(1000);
   auto first = *budget.Reserve(600, absl::ZeroDuration());

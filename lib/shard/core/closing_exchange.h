@@ -45,7 +45,7 @@ class ClosingExchange {
   // Gives up all messages under way from `shard`.
   void ShardLost(ShardIndex shard) { assembly_->ShardLost(shard); }
 
-  // No step is closed after this call.
+  // Shard 0 closes no step after this call. Other shards still accept its decisions.
   void Retire() { retired_ = true; }
   // True if no message is being received or sent.
   bool idle() const { return assembly_->idle(); }

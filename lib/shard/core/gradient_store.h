@@ -15,10 +15,10 @@
 
 namespace muster {
 
-// Its size depends on the number of workers; that of values and slots (ChunkStore) does not. Each
-// chunk and rank has an f32 gradient and, if pushes are encoded, the bytes of one push. Frozen
-// chunks have neither. A shard with a replica also has a sum of gradients per chunk, from which it
-// sends.
+// The size of this store depends on the number of workers; the size of values and slots
+// (ChunkStore) does not. Each chunk and rank has an f32 gradient and, if pushes use a codec, the
+// bytes of one push. Frozen chunks have neither. A shard with a replica also has a sum of gradients
+// per chunk, and sends it to the replica from there.
 //
 // Pages that are never written cost nothing, and most pushes are read in their sender's memory.
 //

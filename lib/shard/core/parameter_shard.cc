@@ -378,8 +378,8 @@ RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
-// Allows one answer per rank and chunk under way. A rank may ask faster than its link carries
-// answers, and answers under way keep values from being overwritten.
+// Allows one answer to a fetch per rank and chunk under way. A rank may fetch faster than its link
+// carries answers, and answers under way keep values from being overwritten.
 RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, Rank rank, int64_t step) {
   const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version* version = &chunk.current;
@@ -480,8 +480,8 @@ double ParameterShard::SquaresFor(const Chunk& chunk, Rank rank) {
   return pushes_are_updates_ ? PushOf(chunk, rank).sum_of_squares : chunk.sum_of_squares;
 }
 
-// Encodes values only if the optimizer has not stored them in the wire format already; this happens
-// for few values.
+// Encodes the values unless the optimizer has stored them in the wire format already. It has not
+// for initial values, averages, statistics and the values after a skipped step.
 absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
                                                        const ChunkStore::Version& version) {
   const LocalChunk index = IndexOf(chunk);
@@ -528,7 +528,7 @@ RefusalReason ParameterShard::StepClosed(const WireHeader& header,
 
 // ---------------------------------------------------------------- updates
 
-// Ready except for snapshots.
+// Returns whether everything but a snapshot allows the update.
 bool ParameterShard::IsReady(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
   if (agreement_ != nullptr && !(agreement_->agreed() && chunk.summed)) return false;
@@ -737,8 +737,8 @@ void ParameterShard::Skip(Chunk& chunk, const ChunkStore::Version& next) {
   chunk.buffers[next.values].encoded = false;
 }
 
-// The first chunk of a step passes the shard's verdict on to the update state; the other chunks
-// only follow it.
+// At a replica, the first chunk of a step passes its shard's verdict on to the update state; the
+// other chunks only follow the verdict.
 bool ParameterShard::SkipsNext(const Chunk& chunk, const ChunkUpdate& update) {
   if (agreement_ != nullptr) return agreement_->judgement()->skip;
   if (!is_replica_) return false;

@@ -124,7 +124,8 @@ class ParameterShard : private JudgedShard {
   static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
     return ChunkStore::BytesNeeded(plan, shard) + GradientBytesNeeded(plan, shard);
   }
-  // The part of BytesNeeded() that depends on the number of workers.
+  // The part of BytesNeeded() for gradients. It depends on the number of workers, except for the
+  // sums that are sent to a replica.
   static int64_t GradientBytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
     return GradientStore::BytesNeeded(plan, shard);
   }
@@ -139,7 +140,9 @@ class ParameterShard : private JudgedShard {
   // Continues at plan->first_step() with the values that `before` holds. `before` is the same shard
   // in an earlier generation of the job, or its replica; it must be retired and idle. Only the
   // memory for gradients is allocated again. Returns FAILED_PRECONDITION (reason "SHARDS_NOT_HELD")
-  // if `before` is still in use, has other chunks, or lacks that version.
+  // if `before` is still in use, has other chunks, or lacks that version. Returns
+  // RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED") if the memory cannot be allocated. `before` is
+  // destroyed either way.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Continue(
       std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
       std::shared_ptr<MemoryBudget::Reservation> gradients);
@@ -161,7 +164,7 @@ class ParameterShard : private JudgedShard {
 
   // ---- messages; the caller has checked generation and rank of each header
 
-  // The place for the payload of a push, or the reason why it has none. Only names memory.
+  // The place for the payload of a push, or the reason why it has none. Does not own the memory.
   struct Placement {
     absl::Span<std::byte> memory;  // empty: drop the payload
     bool in_place = false;         // the payload may stay in the sender's memory
@@ -180,8 +183,8 @@ class ParameterShard : private JudgedShard {
   // to come.
   void AnswerRepeat(const WireHeader& header);
   // Answers with version `header.step`, or as the gate decides, now or when that version exists.
-  // Each rank has at most one answer per chunk under way. Of further requests in the meantime only
-  // the last is answered.
+  // Each rank has at most one answer to a fetch per chunk under way. Of further fetches in the
+  // meantime only the last is answered.
   RefusalReason Fetch(const WireHeader& header);
   // Records that the payload of a placed push will not arrive. The rank may push it again.
   void PushLost(const WireHeader& header);
@@ -198,11 +201,12 @@ class ParameterShard : private JudgedShard {
   absl::Span<std::byte> PlaceRanks(const WireHeader& header);
   void RanksArrived(const WireHeader& header);
   void RanksLost(const WireHeader& header);
-  // Gives up all messages of this shard under way.
+  // Gives up all messages under way from `shard`.
   void ShardLost(ShardIndex shard);
   // Handles a verdict of shard 0. Returns kWrongStep if it is not awaited.
   RefusalReason VerdictArrived(const WireHeader& header);
-  // Handles a decision of shard 0: the step takes `ranks`. Returns kWrongStep if it is not awaited.
+  // Handles a decision of shard 0: the step takes `ranks`. Returns kWrongStep if it is not awaited,
+  // kWrongLength if the payload has the wrong size.
   RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
 
   // ---- replicas
@@ -230,13 +234,14 @@ class ParameterShard : private JudgedShard {
   void TakeSnapshot(uint64_t id, int64_t step);
   // Releases the memory of the snapshot that was taken. Work that waited for this memory continues.
   void SnapshotWritten(uint64_t id, int64_t step);
-  // Called in every turn of the shard's thread. Once the current snapshot has been written for
-  // kWriteHoldsUpMax, further snapshots that delay the update of a chunk are passed over (declined
-  // with SNAPSHOT_MISSED). `clock` is called once per snapshot, and again while one waits.
+  // Called in every turn of the shard's thread. If the current snapshot is still being written
+  // after kWriteHoldsUpMax, further snapshots that delay the update of a chunk are passed over
+  // (declined with SNAPSHOT_MISSED). `clock` is called once per snapshot, and again while one
+  // waits.
   void PassOverSnapshots(absl::FunctionRef<Clock::time_point()> clock);
   // Lets CopyOne() copy chunks for snapshots; a chunk is copied at the latest before its next
-  // update. Without this call, a chunk is copied as soon as it reaches the step. Workers are
-  // waiting for the values of the chunks behind it.
+  // update. Without this call, a chunk is copied as soon as it reaches the step, although workers
+  // may then be waiting for the values of the chunks after it.
   void DeferCopies();
   // Copies one chunk that a snapshot waits for. Returns false if there is none. Called when the
   // thread is otherwise idle, and regularly if it never is. Chunks without further updates are
@@ -264,7 +269,8 @@ class ParameterShard : private JudgedShard {
   ShardIndex shard() const { return shard_; }
   int chunk_count() const { return store_->size(); }
   NumbersBelow<LocalChunk> chunks() const { return store_->chunks(); }
-  // All memory that payloads are sent from or received into.
+  // The memory that values and sums are sent from and that pushes are received into. The state that
+  // a replica receives also goes to other memory.
   std::array<absl::Span<std::byte>, 3> memory() const {
     return {store_->outgoing(), pushed_->memory(), pushed_->sums()};
   }

@@ -530,7 +530,7 @@ TEST_F(ContinuedShardTest, LossScaleStepsBackToo) {
   EXPECT_EQ(output_.sent.back().payload, version1);
 }
 
-// Holds whether the version is a chunk's current one or the one before.
+// The snapshots are equal whether the version is a chunk's current one or the one before.
 TEST_F(ContinuedShardTest, SnapshotOfAHeldVersionEqualsOneTakenAtThatStep) {
   TestPlanOptions options = Options();
   options.precision = v1::FP16;  // with a loss scale

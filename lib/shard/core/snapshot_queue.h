@@ -15,9 +15,10 @@ namespace muster {
 // step, and no other. So a chunk is copied when its version equals that step. Until then it must
 // not take a push of that step or a later one (Barrier).
 //
-// There is memory for one copy. Requests are served by step, and the next one begins when the last
-// was written. Periodic snapshots and the final one need no request. A requested one waits until a
-// newer request supersedes it. All except the final one may be passed over. Thread-compatible.
+// There is memory for one copy. Snapshots are taken in the order of their steps, and the next one
+// begins when the last was written. Periodic snapshots and the final one need no request. A new
+// request supersedes one that still waits. All except the final one may be passed over.
+// Thread-compatible.
 class SnapshotQueue {
  public:
   struct Request {
@@ -32,7 +33,8 @@ class SnapshotQueue {
   // Makes the periodic snapshots after first_step and the final one due.
   void Start(int64_t first_step, int64_t total_steps);
 
-  // Returns whether a snapshot with this id was requested before.
+  // Returns whether the snapshot `id` waits, is the current one, or was the last to be written or
+  // declined.
   bool Knows(uint64_t id) const;
   // Requests a snapshot. Requires: id > 0 and !Knows(id).
   void Demand(uint64_t id, int64_t step);
@@ -63,7 +65,7 @@ class SnapshotQueue {
 
  private:
   void Plan(int64_t after);
-  // Requested snapshots come first, because a user waits for them.
+  // Of snapshots at one step the requested one comes first, because a user waits for it.
   static bool Before(const Request& a, const Request& b) {
     return a.step != b.step ? a.step < b.step : a.id > b.id;
   }

@@ -38,8 +38,8 @@ class JudgedShard {
 //      Shard 0 adds the sums of all shards chunk by chunk and sends the total to all (VERDICT).
 //   2. All shards draw the same conclusion. A step with a non-finite total is skipped. Otherwise
 //      the gradient is clipped to the global norm.
-//   3. With lamb and lars every shard then sends the norms of its chunks (NORMS) and receives the
-//      trust ratio of every parameter (TRUST).
+//   3. With lamb and lars, unless the step is skipped, every shard then sends the norms of its
+//      chunks (NORMS) and receives the trust ratio of every parameter (TRUST).
 //
 // One step at a time, beginning with plan.first_step. A shard without gradients takes no part,
 // except that shard 0 still decides for the others.

@@ -22,7 +22,6 @@ namespace muster {
 //   lars   trust |w| / (|g| + weight_decay |w| + epsilon)
 //
 // Returns 1 if either norm is 0, like the papers' own code.
-// Returns 1 if either norm is 0, like the papers' own code.
 double TrustRatio(const v1::Optimizer& optimizer, const kernels::DirectionSquares& squares);
 
 // Computes the trust ratio of every parameter of a plan. Thread-compatible. Allocates only at

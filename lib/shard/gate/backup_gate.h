@@ -56,7 +56,8 @@ class BackupGate : public Gate {
   absl::Span<const uint64_t> arrived() const { return arrived_; }
   bool closed() const { return closed_; }
   // Closes the open step with the ranks in `set`. Returns false and does nothing if `step` is not
-  // the open step, is closed already, or if pushes of a rank in `set` are missing.
+  // the open step or is closed already, or if no chunk has gradients. Also returns false if `set`
+  // is empty, has the wrong size, or has a rank with missing pushes.
   bool Close(int64_t step, absl::Span<const uint64_t> set);
 
  private:

@@ -15,7 +15,7 @@ namespace muster {
 
 enum class PushFate : uint8_t {
   kTake,       // the gradient is wanted
-  kRepeat,     // the push was taken before
+  kRepeat,     // the push was taken before, or its payload is under way
   kLate,       // its step was closed without it
   kWrongStep,  // violates the protocol
 };
@@ -78,8 +78,7 @@ class Gate {
   // The step of the current value, as the rank counts steps.
   virtual int64_t AnswerStep(LocalChunk chunk, Rank rank) const = 0;
 
-  // The chunk contains every rank's pushes of all steps before this one, except pushes that came
-  // after their step was closed.
+  // The chunk contains every rank's pushes of all steps before this one, except late pushes.
   virtual int64_t version(LocalChunk chunk) const = 0;
   // The lowest version of the chunk that still exists: the current one or the one before.
   virtual int64_t oldest(LocalChunk chunk) const { return version(chunk); }

@@ -25,7 +25,7 @@ struct RoundSchedule {
             .every = sync.mode() == v1::LOCAL_SGD ? sync.every() : 1};
   }
 
-  // Returns the end of the round that contains `step`. Requires: `step` is before the last step.
+  // Returns the end of the round that contains `step`. Requires: step < total_steps.
   int64_t EndAfter(int64_t step) const {
     return every > 0 ? std::min((step / every + 1) * every, total_steps) : total_steps;
   }

@@ -14,8 +14,8 @@ namespace muster {
 // Returns whether the plan gives this shard, or any shard, a replica.
 bool HasReplica(const v1::JobPlan& plan, ShardIndex shard);
 bool IsReplicated(const v1::JobPlan& plan);
-// Returns INVALID_ARGUMENT (reason "BAD_PLAN") if a replica is on an impossible member or the job's
-// mode has no replicas.
+// Returns INVALID_ARGUMENT (reason "BAD_PLAN") if a replica is on an impossible member, if a job
+// without replication or in a mode other than bsp has one, or if the job number is too large.
 absl::Status CheckReplicas(const v1::JobPlan& plan);
 
 // Returns the plan as the replica of `shard` sees it; compare PlanOfShard(). IsOfReplica() tells

@@ -24,9 +24,10 @@
 
 namespace muster {
 
-// Calls block until they succeed or fail for good. While the coordinator is away, both calls retry
-// with back-off from the beginning, without a limit. It is away if a call ends with UNAVAILABLE,
-// was broken off, or missed its deadline. Returns CANCELLED once `stop` is requested. Thread-safe.
+// Calls block until they succeed or fail for good. While the coordinator is away or busy, both
+// calls retry with back-off from the beginning, without a limit. It is away if a call ends with
+// UNAVAILABLE, was broken off, or missed its deadline; it is busy if it refuses the call with
+// RESOURCE_EXHAUSTED. Calls return CANCELLED once `stop` is requested. Thread-safe.
 class CheckpointClient {
  public:
   // One attempt may take `call_max`, plus the time for its bytes at
@@ -36,14 +37,15 @@ class CheckpointClient {
                             absl::Duration call_max = limits::kCheckpointCallMax);
 
   // Fills `shard` from the plan's checkpoint. Returns DATA_LOSS if a slice's checksum is wrong or
-  // bytes are missing. Calls `advanced`, if not null, with the number of bytes that have arrived
-  // for the first time; bytes read again by a retry do not count.
+  // bytes are missing, INVALID_ARGUMENT if a slice does not belong to the shard. Calls `advanced`,
+  // if not null, with the number of bytes that have arrived for the first time; bytes read again by
+  // a retry do not count.
   absl::Status ReadShard(ParameterShard& shard, std::stop_token stop,
                          const std::function<void(int64_t bytes)>& advanced = nullptr);
 
   // Returns OK once the coordinator acknowledged the snapshot. If checkpoint.mode is direct, writes
-  // the shard's bytes below the root. If that fails, sends them to the coordinator instead and
-  // tells it the reason.
+  // the shard's bytes below the root. If that fails, or if the coordinator answers DIRECT_OFF,
+  // sends them to the coordinator instead. Tells it the reason of a failure.
   absl::Status WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                           std::stop_token stop);
 

@@ -22,10 +22,10 @@
 
 namespace muster {
 
-// Each shard has a thread. A write ends only when the whole checkpoint is committed, which needs
-// the other shards. A snapshot with non-finite values is not written, unless the job ignores such
-// values. It could otherwise replace a good checkpoint. Thread-safe. No method waits for a write,
-// except Join() and the destructor.
+// There are as many threads as shards, because a write ends only when the whole checkpoint is
+// committed, which needs the other shards. A snapshot with non-finite values is not written, unless
+// the job ignores such values. It could otherwise replace a good checkpoint. Thread-safe. No method
+// waits for a write, except Join() and the destructor.
 class SnapshotWriter {
  public:
   struct Options {
@@ -39,7 +39,7 @@ class SnapshotWriter {
     std::function<void()> report_soon;  // called when reports() has changed
   };
   explicit SnapshotWriter(Options options);
-  ~SnapshotWriter();  // calls Join()
+  ~SnapshotWriter();  // calls Close(), then waits for the threads
 
   // Called from ShardOutput. Never block.
   void Taken(std::shared_ptr<const ShardSnapshot> snapshot) ABSL_LOCKS_EXCLUDED(mu_);
