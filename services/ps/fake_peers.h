@@ -44,7 +44,7 @@ class FakeWorker : private MessageReceiver {
     transport_->SetReceiver(this);
   }
 
-  // The credentials of that member of the plan's session.
+  // The worker's credentials for the plan's session.
   LinkCredentials Credentials() const {
     return {.self = {.job = plan_.job_number(),
                      .generation = plan_.generation(),

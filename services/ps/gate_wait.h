@@ -12,7 +12,7 @@ class GateWait {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Requires: `ranks` is the number of workers that a step waits for.
+  // `ranks` is the number of workers that push every step; 0 if no worker waits for another.
   explicit GateWait(int ranks) : ranks_(ranks) {}
 
   // Returns whether a worker can delay another one; otherwise there is nothing to measure.

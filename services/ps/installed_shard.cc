@@ -21,7 +21,7 @@ std::vector<std::string> WorkersOf(const v1::JobPlan& plan) {
   return workers;
 }
 
-// Returns the number of ranks that a step waits for; 0 if steps wait for no rank.
+// Returns the number of ranks that push every step, or 0 if steps wait for no rank.
 int RanksAwaited(const v1::JobPlan& plan) {
   const v1::SyncMode mode = plan.spec().sync().mode();
   return mode == v1::SSP || mode == v1::ASP ? 0 : plan.workers_size();

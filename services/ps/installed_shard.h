@@ -66,8 +66,8 @@ class InstalledShard : public ShardOutput {
   bool retired() const { return retired_; }
   JobLinks::Patience& patience() { return patience_; }  // with the peers that delay its end
 
-  // Counts a gradient of `bytes` bytes, with the header of its sender's generation. Called before
-  // the shard gets the gradient.
+  // Counts a gradient of `bytes` bytes. The header's rank is one of this shard's generation. Called
+  // before the shard gets the gradient.
   void CountPush(const WireHeader& header, size_t bytes);
 
   // Traces a push while the shard handles it.

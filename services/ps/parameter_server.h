@@ -43,7 +43,7 @@ class ParameterServer : public FleetMember {
   // `report_soon` is not called after that.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Fills in the fields of Hello that describe this ps: role, addresses, memory, transport.
+  // Fills in the fields of Hello that describe this ps: member, role, memory, addresses, transport.
   void Describe(v1::Hello& hello) const;
 
   std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);

@@ -440,7 +440,7 @@ TEST_F(ParameterServerTest, HaltedShardsContinueInTheNextGeneration) {
   EXPECT_EQ(UsedBytes(), 0);
 }
 
-// Each of the two held versions must be saved to the bytes of a snapshot taken at that step.
+// Saving a held version must give the same bytes as a snapshot that was taken at its step.
 TEST_F(ParameterServerTest, HaltedShardsAreSavedWithTheBytesOfTheirStep) {
   v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);

@@ -44,8 +44,8 @@ struct alignas(128) JobCounts {
   std::vector<ThreadCount> gate_wait;  // by rank, nanoseconds
 };
 
-// Looks up its metrics in `metrics` once. `metrics` must outlive this object. Counters and gauges
-// take no lock.
+// Looks up its public counters and gauges in `metrics` once; using them takes no lock. Every call
+// that shows or forgets a job looks up the job's gauges. `metrics` must outlive this object.
 class PsMetrics {
  public:
   explicit PsMetrics(Metrics& metrics);

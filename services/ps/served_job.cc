@@ -93,8 +93,8 @@ absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_replica)
   return absl::OkStatus();
 }
 
-// Whether the shard's values survive from the last generation. They may come from what was its
-// replica there.
+// Returns whether the shard's values survive from the last generation. There they may have belonged
+// to the shard's replica.
 bool ServedJob::IsCarried(const LocalShard& shard) const {
   if (plan_->carries() == 0) return false;
   return !shard.is_replica || plan_->shards(ToInt(shard.number)).backup().carries();
@@ -599,7 +599,7 @@ int64_t ServedJob::ReplicaLag() const {
   return lag;
 }
 
-// Shards without chunks have no version.
+// Shards without gradients have no version.
 int64_t ServedJob::LowestVersion() const {
   int64_t lowest = std::numeric_limits<int64_t>::max();
   for (const auto& shard : shards_) {

@@ -63,8 +63,9 @@ class ServedJob : private ShardListener {
   // Takes the requested snapshot. A halted job saves the shards that it holds, and the replicas
   // named in `asked`. Idempotent.
   void TakeSnapshot(const v1::Snapshot& asked) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the generation: stops all work, however far it is, and keeps the shards. Reports
-  // MEMBER_HALTED when nothing uses the shards any more. Idempotent.
+  // Ends the generation: stops all work and keeps the shards. If the job is still preparing, this
+  // happens when the preparation ends. Reports MEMBER_HALTED when nothing uses the shards any more.
+  // Idempotent.
   void Halt() ABSL_LOCKS_EXCLUDED(mu_);
   // Stops writing snapshots of a halted job's shards. Returns false while one is still being read;
   // the shards must not be changed yet.
@@ -98,7 +99,7 @@ class ServedJob : private ShardListener {
     std::unique_ptr<ParameterShard> held;  // after Halt()
   };
 
-  // Over its chunks here.
+  // Over the shards here, without replicas.
   int64_t LowestVersion() const;
   int64_t ReplicaLag() const;
   int64_t CountOwn() const;

@@ -25,7 +25,8 @@ struct ShardProgress {
 };
 
 // Receives the events of a shard. Called on the shard's thread, never in the steady state of
-// training. Must not block.
+// training. Only a stopped thread's refusal, ShardInstalled() with CANCELLED, comes on the thread
+// that called ShardThread::Install(). Must not block.
 class ShardListener {
  public:
   virtual ~ShardListener() = default;

@@ -27,7 +27,8 @@ constexpr int kBusyTurnsMax = 16;
 constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are always answered
 
-// Whether the message is a report between shards: numbers that have a place of their own.
+// Returns whether the message carries numbers between shards or to a replica. The receiving shard
+// has a place of its own for them.
 bool IsReport(MessageKind kind) {
   using enum MessageKind;
   return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust || kind == kState;
@@ -472,8 +473,8 @@ void ShardLoop::ReceivedReport(const Link& link, const WireHeader& header,
                                               : shard.ScalarsArrived(header);
 }
 
-// Handles a greeting or a refusal of the replica. After a refusal the replica does not follow the
-// plan, and holds nothing.
+// Handles a greeting or a refusal of the replica. A replica that refuses a message cannot follow
+// its shard any more, so the shard fails.
 void ShardLoop::ReceivedFromReplica(const Link& link, const WireHeader& header) {
   InstalledShard* const installed = link.job->Addressed(link, header);
   if (installed == nullptr) return;

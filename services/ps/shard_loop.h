@@ -1,5 +1,6 @@
-// The parameter server's whole side of the data plane, without a thread: a transport, and for every
-// job at most one shard, besides replicas of other shards.
+// The parameter server's whole side of the data plane, without a thread: a transport, and at most
+// one shard for every session. In a job with replication every shard and replica has its own
+// session.
 #pragma once
 
 #include <chrono>
@@ -45,7 +46,8 @@ class ShardLoop : private MessageReceiver {
 
   Transport& transport() { return *transport_; }
 
-  // Handles received messages. If there are none, copies a chunk for a snapshot. Returns the number
+  // Handles received messages. Copies a chunk for a snapshot if there are none, and at the latest
+  // after 16 turns. Returns the number
   // of events; if 0, call transport().Wait() next. Calls `clock` only while a snapshot is written
   // or an end is awaited, so it costs nothing in normal training.
   int Turn(absl::FunctionRef<Clock::time_point()> clock);

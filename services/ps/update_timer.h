@@ -14,7 +14,8 @@ namespace muster {
 // ps and of the workers on its host cannot be looked up, and schedulers change it.
 class StoresChoice {
  public:
-  // Returns the faster way. A way that was never tried counts as faster.
+  // Returns the faster way. A way that was timed fewer than kRemembered times counts as faster; if
+  // that holds for both, the direct one does.
   kernels::OutgoingStores faster() const;
   // Returns the faster way or, in about one of 16 updates, the other one, which may have become
   // faster.

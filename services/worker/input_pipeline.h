@@ -46,7 +46,8 @@ std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
 class InputPipeline {
  public:
   struct Options {
-    const Dataset* dataset = nullptr;  // outlives the pipeline, as `graph`; >= batch_size samples
+    // Both outlive the pipeline. The dataset has at least batch_size samples.
+    const Dataset* dataset = nullptr;
     const v1::Graph* graph = nullptr;
     Device* device = nullptr;    // allocates host memory for the batches
     uint64_t seed = 0;           // for the order of samples

@@ -26,8 +26,8 @@ class ProgressLog {
   // Removes the acknowledged records.
   void Acknowledge(const v1::Acknowledge& acknowledge) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Adds unacknowledged records to `report`, the oldest first, at most
-  // limits::kStepRecordsReportedMax. The limit keeps the first report to a returning coordinator
+  // Adds unacknowledged records to `report`, at most limits::kStepRecordsReportedMax: steps before
+  // evaluations, the oldest first. The limit keeps the first report to a returning coordinator
   // small.
   void AddTo(v1::JobReport& report) const ABSL_LOCKS_EXCLUDED(mu_);
 

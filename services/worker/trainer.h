@@ -88,9 +88,10 @@ class Trainer {
   //
   // Returns ABORTED after Pause() if it would have to wait; then call Drain(). Other errors are
   // final. Returns OUT_OF_RANGE if the loss of a step, or the norm of its gradient, is not finite.
-  // Exceptions are jobs that ignore this, and skipped steps. The reason is "DATA_NOT_FINITE" if an
-  // input of the batch is not finite, otherwise "LOSS_NOT_FINITE". Then no later step is recorded.
-  // If the job rolls back, this step is not recorded either.
+  // Exceptions are jobs that ignore this, skipped steps, and the norm with backup workers. The
+  // reason is "DATA_NOT_FINITE" if an input of the batch is not finite, otherwise
+  // "LOSS_NOT_FINITE". Then no later step is recorded. If the job rolls back, this step is not
+  // recorded either.
   absl::Status Step();
   // Returns whether no step is left to begin.
   bool done() const { return step_.load() >= total_steps_; }
@@ -119,8 +120,7 @@ class Trainer {
     if (failed_step_ >= 0) return failed_step_;
     return exchange_->failed() ? exchange_->step() : step_.load();
   }
-  // Returns the times of this generation's steps by phase. It has no steps until the first one is
-  // finished.
+  // Returns the times of this generation's steps by phase, of all steps that were computed.
   v1::StepTiming timing() const ABSL_LOCKS_EXCLUDED(timing_mu_);
   // Returns the member that caused the failure, see GradientExchange.
   std::string culprit() const { return exchange_->culprit(); }

@@ -12,8 +12,8 @@
 
 namespace muster {
 
-// Holds references into `metrics`, which outlives this. Each metric is looked up once and then
-// updated without a lock.
+// Holds references into `metrics`, which outlives this object. Looks up the public metrics
+// once; updating them takes no lock.
 class WorkerMetrics {
  public:
   explicit WorkerMetrics(Metrics& metrics);
