@@ -70,8 +70,8 @@ struct CheckpointLayout {
 };
 
 // Lays out the tensors in the order of the parameters. A file gets as many tensors as fit into
-// `file_bytes_max` (without the header), and at least one. Returns INVALID_ARGUMENT for parameter
-// names that are empty, repeated or reserved.
+// `file_bytes_max` (without the header), and at least one. Returns INVALID_ARGUMENT if there are no
+// parameters, or for parameter names that are empty, repeated or reserved.
 absl::StatusOr<CheckpointLayout> LayOutCheckpoint(
     const v1::Graph& graph, const std::vector<std::string>& slots,
     const absl::btree_map<std::string, std::string>& metadata, int64_t file_bytes_max);

@@ -19,7 +19,7 @@
 namespace muster {
 
 // Returns the steps of the committed checkpoints in a job's checkpoint folder, ascending. Includes
-// checkpoints that the disk cannot tell about now. An absent folder has none.
+// a checkpoint if an error of the disk hides whether it has a manifest. An absent folder has none.
 absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& directory);
 
 // "<directory>/step-00001000"
@@ -54,7 +54,7 @@ class CheckpointReader {
   virtual absl::Status CheckFits(const v1::Graph& graph) const = 0;
 
   // Reads elements [offset, offset + out.size()) of a parameter's values (slot "") or of an
-  // optimizer slot ("m"). Returns NOT_FOUND if the checkpoint has no such slot.
+  // optimizer slot ("m"). Returns NOT_FOUND if the checkpoint has no such parameter or slot.
   virtual absl::Status Read(absl::string_view parameter, absl::string_view slot, int64_t offset,
                             absl::Span<float> out) const = 0;
 };

@@ -68,7 +68,7 @@ class CheckpointWriter {
   // Commits the checkpoint. If step-<S> exists already (a repeated round), the new one replaces it.
   // A shared writer first reads back every file; no other process may have a file open. Returns
   // FAILED_PRECONDITION unless complete(). Returns DATA_LOSS (reason "DIRECT_MISMATCH") if a file
-  // differs from the announced slices.
+  // differs from the announced slices. Call it once, or again only after FAILED_PRECONDITION.
   virtual absl::StatusOr<v1::Checkpoint> Commit() = 0;
 };
 
@@ -77,7 +77,7 @@ class CheckpointWriter {
 // - committed checkpoints, except the newest `keep_last` (0: keep all) and those of `needed` steps;
 //   never the newest
 // - temporary folders of dead writers
-// - rests of damaged checkpoints that are older than all kept ones
+// - rests of damaged checkpoints that are older than the newest `keep_last` checkpoints
 //
 // An entry that cannot be removed does not stop the others, and is retried by the next call. May
 // run several times in parallel.

@@ -15,7 +15,8 @@
 namespace muster {
 
 // Returns "<path>: <action>: no space left on device; <what to try>" with the canonical code of
-// `error_number`. The reason is STORAGE_FULL if the device or a quota is full, else STORAGE_FAILED.
+// `error_number`. The reason is STORAGE_FULL if the device or a quota is full or the file too
+// large, else STORAGE_FAILED.
 absl::Status StorageError(const std::string& path, absl::string_view action, int error_number);
 
 // Movable. Reads and writes at offsets are thread-safe.
@@ -54,7 +55,7 @@ class DiskFile {
   absl::Status Sync();
 
   // Returns the SHA-256 of the whole content in lower-case hex. Calls `stop`, unless it is null,
-  // every few megabytes, and returns CANCELLED once it returns true.
+  // before every megabyte, and returns CANCELLED once it returns true.
   absl::StatusOr<std::string> Sha256(const std::function<bool()>& stop = nullptr) const;
 
  private:

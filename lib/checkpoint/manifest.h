@@ -28,8 +28,8 @@ struct Manifest {
   // included for readers. Returns FAILED_PRECONDITION if the spec cannot be written as JSON, for
   // example because a time in it is invalid.
   absl::StatusOr<std::string> ToJson() const;
-  // Parses a manifest. Returns DATA_LOSS with the member that is missing or has the wrong type,
-  // FAILED_PRECONDITION for a newer format version.
+  // Parses a manifest. Returns DATA_LOSS for a wrong checksum, or with the member that is missing
+  // or has a wrong value. Returns FAILED_PRECONDITION for a newer format version.
   static absl::StatusOr<Manifest> FromJson(const std::string& json, const std::string& path);
 };
 

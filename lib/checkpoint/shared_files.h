@@ -18,7 +18,7 @@ namespace muster {
 
 // The process that says where to write is not trusted with more than that. Only existing data files
 // are opened: in a temporary folder of this job and step, below a root that the member's own
-// operator has set. No file is created, extended or truncated. Movable. Not thread-safe. The
+// operator has set. Opening creates, extends or truncates no file. Movable. Not thread-safe. The
 // destructor closes the files.
 class SharedFiles {
  public:

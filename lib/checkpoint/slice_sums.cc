@@ -31,7 +31,7 @@ absl::StatusOr<std::string> SliceSums::VerifyAndHash(const DiskFile& file) const
   std::vector<std::byte> buffer;
   Sha256 sum;
   int64_t hashed = 0;
-  // Hashes bytes that belong to no slice, in particular the header.
+  // Hashes the bytes before `offset` that belong to no slice.
   auto hash_up_to = [&](int64_t offset) -> absl::Status {
     while (hashed < offset) {
       buffer.resize(std::min(kReadBytes, offset - hashed));

@@ -1,5 +1,5 @@
-// Errors about data, all of one form: a reason, and the field at fault (see FaultsOf()). The
-// field's path begins the message.
+// Errors about data, all of one form: a reason (except DataTooLarge()), and the field at fault (see
+// FaultsOf()). The field's path begins the message.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,8 @@ struct InputUse {
   bool is_bounded() const { return limit < std::numeric_limits<int64_t>::max(); }
 };
 
-// Which values the model takes, "0 to 9" or "0 to 1, -100 is ignored"; "" if any.
+// Returns the values that the model takes, "0 to 9" or "0 to 1, -100 is ignored", or "" if it takes
+// any.
 std::string ToText(const InputUse& use);
 
 // Returns the use of each graph input. Follows inputs through ops that only rearrange them.

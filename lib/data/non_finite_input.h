@@ -13,12 +13,14 @@ namespace muster {
 
 // Reads training samples again, one after the other, and names the first that has such a value:
 // "input 'x' has a NaN in row 2000 of /data/x.npy", or "in sample 2000" if the data have no file of
-// floats. "": all their values are finite. `spec` and `graph` are those that opened `dataset`.
+// floats. Returns "" if all their values are finite. `spec` and `graph` are those that opened
+// `dataset`.
 std::string NameNonFiniteInput(const Dataset& dataset, const v1::DataSpec& spec,
                                const v1::Graph& graph, int64_t epoch,
                                absl::Span<const int64_t> samples);
 
-// As above, of held-out samples [first, first + count): "in held-out sample 7" if there is no file.
+// As above, for held-out samples [first, first + count): "in held-out sample 7" if there is no
+// file.
 std::string NameNonFiniteHeldOut(const Dataset& dataset, const v1::DataSpec& spec,
                                  const v1::Graph& graph, int64_t first, int64_t count);
 

@@ -12,7 +12,8 @@ namespace muster {
 
 // Implements Dataset::Open() for `data.synthetic`. Element e of sample s of an input is a pure
 // function of (data.seed, input, s, e). f32 inputs are standard normal, or 0 or 1 as the target of
-// a SigmoidCrossEntropy. Ids are uniform in the model's range, or 0 or 1 if it has none.
+// a SigmoidCrossEntropy. Ids are uniform over the model's range from 0 on, or 0 or 1 if it has
+// none.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenSyntheticDataset(const v1::DataSpec& spec,
                                                                     const v1::Graph& graph);
 
