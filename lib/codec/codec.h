@@ -48,8 +48,9 @@ class ChunkEncoder {
   //
   // All codecs except kRaw feed back their error: they pack gradient + residual, and the part that
   // Decode would not restore becomes the next residual. A gradient that is not finite gives a
-  // payload that decodes to one that is not finite, and clears the residual. The lossy codecs treat
-  // magnitudes from 2^127 on as not finite.
+  // payload that decodes to one that is not finite, and clears the residual. kInt8, kTopK and
+  // kPowerSgd treat magnitudes from 2^127 on as not finite, kOneBit a block with sums that
+  // overflow.
   virtual void Encode(absl::Span<const float> gradient, absl::Span<std::byte> payload) = 0;
 
   // Returns the bytes of state held beside the payload.

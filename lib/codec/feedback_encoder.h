@@ -21,8 +21,8 @@ const kernels::CodecLoops& Loops();
 // Stands in a payload for a gradient that is not finite: always the same NaN.
 inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
-// Magnitudes (codec_loops.h) from 2^127 on are not finite to a lossy codec. Below it neither a
-// block's mean nor its largest code overflows.
+// Magnitudes (codec_loops.h) from 2^127 on are not finite to kInt8, kTopK and kPowerSgd. Values
+// below it do not overflow when they are rounded.
 inline constexpr uint32_t kNotFinite = 0x7F000000;
 
 // Returns whether an encoder may have written `x`: a number, or that NaN.

@@ -23,13 +23,13 @@ inline constexpr int64_t kTopKBlock = 65536;
 
 int64_t TopKBytes(int64_t elements, int64_t kept);
 
-// Returns max(1, round(ratio * elements)).
+// Returns round(ratio * elements), clamped to [1, elements].
 int64_t KeptElements(double ratio, int64_t elements);
 
 std::unique_ptr<ChunkEncoder> MakeTopKEncoder(const WireFormat& format);
 
 // Returns INVALID_ARGUMENT for counts that do not add up to k or exceed their block, positions that
-// do not ascend or exceed n, and infinities.
+// do not ascend or exceed n, infinities, and a different NaN.
 absl::Status DecodeTopK(const WireFormat& format, const std::byte* payload, float* gradient);
 
 }  // namespace muster

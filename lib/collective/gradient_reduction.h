@@ -65,8 +65,9 @@ class GradientReduction {
   // Reports that `device` has reduced its slice of `bucket` itself, into device 0's memory.
   absl::Status SliceReduced(int device, int bucket, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Blocks until the buckets of `step` that all devices have contributed are announced, or the
-  // reduction has ended. Some devices may already be at the next step. Returns DEADLINE_EXCEEDED
+  // Blocks until every bucket of `step` that some device has filled is announced, or the reduction
+  // has ended. Returns at once if the devices reduce by themselves. Some devices may already be at
+  // the next step. Returns DEADLINE_EXCEEDED
   // (reason "COLLECTIVE_TIMEOUT") after `announce_timeout`; the message names the devices and their
   // present buckets.
   absl::Status AwaitAnnounced(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);

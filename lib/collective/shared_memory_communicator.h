@@ -26,7 +26,7 @@ namespace muster {
 // on the number of elements.
 class SharedMemoryGroup {
  public:
-  // `timeout`: how long a rank waits for another one in one operation.
+  // `timeout`: how long a rank waits for the others in one meeting.
   explicit SharedMemoryGroup(int world_size, absl::Duration timeout = absl::Minutes(10));
   SharedMemoryGroup(const SharedMemoryGroup&) = delete;
   SharedMemoryGroup& operator=(const SharedMemoryGroup&) = delete;

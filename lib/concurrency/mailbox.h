@@ -14,8 +14,8 @@
 namespace muster {
 
 // Many threads may post and take. Thread-safe. After Close() posts are refused, and the remaining
-// messages can still be taken. `wake`, if given, is called after every successful Post(), outside
-// the lock: it interrupts the taker's wait.
+// messages can still be taken. `wake`, if given, is called after every successful post, outside the
+// lock: it interrupts the taker's wait.
 template <typename T>
 class Mailbox {
  public:

@@ -82,7 +82,7 @@ class TextDatasetTest : public testing::Test {
   std::string folder_;
 };
 
-// Text in which every window is unique: "0000 0001 0002 ...".
+// Text in which every window is unique: "00000 00001 00002 ...".
 std::string NumberedText(int64_t bytes) {
   std::string text;
   for (int i = 0; text.size() < bytes; ++i)

@@ -16,8 +16,7 @@
 
 namespace muster {
 
-// The member's side of the conversation. Called on the client's thread, never concurrently with
-// itself.
+// The member's side of the conversation. Called on the client's threads, never concurrently.
 class FleetMember {
  public:
   virtual ~FleetMember() = default;
@@ -42,7 +41,8 @@ class FleetClient {
     // Called once, on the client's thread, when the coordinator refuses this process for good: see
     // refusal(). By then the member has dropped its jobs and the client does not attach any more.
     std::function<void()> refused;
-    // Called on the client's thread when the coordinator asks the process to end as on SIGTERM.
+    // Called on one of the client's threads when the coordinator asks the process to end as on
+    // SIGTERM.
     std::function<void()> drained = nullptr;
     // Answers requests for this process's log. Outlives the client. Null: answers are empty.
     const LogRing* log = nullptr;
@@ -73,7 +73,8 @@ class FleetClient {
   // - "REPLACED": another process has the name.
   // - "CLUSTER_CHANGED": another coordinator, or another store.
   // - "HELLO_INVALID".
-  // - "NOT_YOUR_NAME" or "NOT_ALLOWED": the certificate belongs to another identity.
+  // - "NOT_YOUR_NAME" or "NOT_ALLOWED", before the client was attached for the first time: the
+  //   certificate belongs to another identity.
   //
   // The client retries after any other error. The coordinator may be away, the name may be in use
   // for a while, or the coordinator may not have been updated yet.

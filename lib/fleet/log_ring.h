@@ -23,7 +23,7 @@ class LogRing final : private google::LogSink {
 
   struct Part {
     int64_t offset = 0;  // position of the first byte in all that was ever logged
-    std::string text;    // whole lines, except a line longer than the ring
+    std::string text;    // whole lines, except a line longer than `bytes_max`
     int64_t next_offset = 0;
   };
   // Returns what was logged from `offset` on, at most `bytes_max`. If that is already forgotten,

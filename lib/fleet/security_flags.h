@@ -15,7 +15,7 @@ struct DaemonSecurity {
   std::string tls;        // --tls: a folder as described at TlsFolder; "": plaintext
   bool insecure = false;  // --insecure
 
-  // Whether the process may be reached from, or connect to, other hosts. That requires
+  // Returns whether the process may be reached from, or connect to, other hosts. That requires
   // certificates, or --insecure as explicit consent.
   bool reaches_beyond_host() const { return !tls.empty() || insecure; }
 };
@@ -36,7 +36,8 @@ absl::StatusOr<std::string> ListenAddress(const DaemonSecurity& security, const 
                                           int port);
 
 // Returns INVALID_ARGUMENT if the coordinator is beyond this host and `security` does not allow
-// that, else the result of SecureTarget().
+// that, and UNAVAILABLE (reason "CERTIFICATE_FILES") if the folder has no certificate. Otherwise
+// returns the result of SecureTarget().
 absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
                                             const std::string& coordinator);
 

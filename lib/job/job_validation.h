@@ -19,8 +19,8 @@ inline constexpr absl::Duration kCheckpointEveryDefault = absl::Minutes(5);
 // arguments (BuildModel does) or data (Dataset::Open does).
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec);
 
-// Warnings about a valid spec: the job can lose more of its training than kCheckpointEveryDefault.
-// Returns none for a good spec.
+// Returns warnings about a valid spec: the job can lose more of its training than
+// kCheckpointEveryDefault. Empty if there are none.
 std::vector<std::string> WarningsOf(const v1::JobSpec& spec);
 
 // Fills every default that JobSpec documents, so that no other code needs to know the defaults.

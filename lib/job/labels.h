@@ -28,7 +28,7 @@ void CheckAnnotations(const std::string& field, const LabelMap& annotations, Fie
 //   gpu            !gpu           the label is set; it is not set
 //   env in (a, b)  env notin (a)  the label has one of these values; it has none of them
 //
-// Immutable. Copying is cheap.
+// Immutable.
 class LabelSelector {
  public:
   // Matches everything.

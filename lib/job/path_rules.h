@@ -29,8 +29,8 @@ class PathRules {
   // in none of them. Symbolic links are followed as far as the path exists. `path` need not exist.
   absl::Status Check(const std::string& path) const;
 
-  // Checks a file as Check() does, or a folder and every file in it, because each file may be a
-  // link.
+  // Checks a file as Check() does, or a folder and every entry directly in it, because each entry
+  // may be a link.
   absl::Status CheckWithin(const std::string& path) const;
 
   // Checks the files of a data section. The error names the field of the first file that is not

@@ -10,8 +10,7 @@
 namespace muster {
 
 // Sets the fields of `spec` that `root`, a map, contains, by the rules of ParseJobFile()
-// (job_file.h). Returns every fault in the order of the file. If there is a fault, `spec` is
-// incomplete.
+// (job_file.h). Returns every fault. If there is one, `spec` is incomplete.
 std::vector<LocatedFault> ReadSpec(const YamlValue& root, v1::JobSpec& spec);
 
 }  // namespace muster

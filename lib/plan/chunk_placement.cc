@@ -82,7 +82,8 @@ void PlaceChunks(absl::Span<v1::PlanChunk> chunks, absl::Span<const double> shar
   std::ranges::stable_sort(
       order, [&](size_t a, size_t b) { return chunks[a].elements() > chunks[b].elements(); });
   // Of the shards with the same share, only the least loaded one can be the best.
-  std::map<double, Lightest, std::greater<>> by_share;  // few entries: there are two kinds of hosts
+  // Few entries: hosts of one kind with as many shards have one share.
+  std::map<double, Lightest, std::greater<>> by_share;
   for (int shard = 0; shard < std::ssize(shares); ++shard) {
     if (shares[shard] > 0) by_share[shares[shard]].push({0, shard});
   }
