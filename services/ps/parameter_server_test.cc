@@ -440,7 +440,7 @@ TEST_F(ParameterServerTest, HaltedShardsContinueInTheNextGeneration) {
   EXPECT_EQ(UsedBytes(), 0);
 }
 
-// Saving a held version must give the same bytes as a snapshot that was taken at its step.
+// A held version that is saved has the same bytes as a snapshot of its step.
 TEST_F(ParameterServerTest, HaltedShardsAreSavedWithTheBytesOfTheirStep) {
   v1::JobPlan plan = MakeTestPlan(Options());
   Prepare(plan);
