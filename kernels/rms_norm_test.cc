@@ -43,7 +43,7 @@ TEST_P(RmsNormTest, ForwardAndDerivativesMatchTheFormula) {
       Gradient([&](const Doubles& x) { return Reference(x, Wide(gain_)); }, Wide(x_), Wide(dy_));
   const Doubles expected_dgain = Gradient(
       [&](const Doubles& gain) { return Reference(Wide(x_), gain); }, Wide(gain_), Wide(dy_));
-  // With one channel the derivative cancels completely.
+  // The derivative cancels completely if there is one channel.
   for (size_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dx[i], expected_dx[i], 1e-5);
   ExpectClose(dgain, expected_dgain, shape_.rows);
 
