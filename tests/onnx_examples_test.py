@@ -57,7 +57,10 @@ class FilesTest(unittest.TestCase):
         self.assertGreater(len(EXAMPLES), 2)
         for name in EXAMPLES:
             files = {path.name for path in (ROOT / "examples" / name).iterdir()}
-            self.assertLessEqual({"prepare.py", "model.py", "export.py", "job.yaml", "load_back.py"}, files, name)
+            self.assertLessEqual({"prepare.py", "model.py", "export.py", "job.yaml", "evaluate.py", "load_back.py"}, files, name)
+
+    def test_every_example_loads_the_weights_with_the_same_function(self):
+        self.assertEqual(len({(ROOT / "examples" / name / "load_back.py").read_text(encoding="utf-8") for name in EXAMPLES}), 1)
 
     def test_every_program_compiles(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +108,7 @@ class ExamplesTest(unittest.TestCase):
                 job = self.muster(name, "-o", "name", "submit", "job.yaml").split()[-1]
                 self.muster(name, "wait", job)
                 self.muster(name, "checkpoint", "get", job, "trained")
-                told = run(sys.executable, "load_back.py", "trained", cwd=folder)
+                told = run(sys.executable, "evaluate.py", "trained", cwd=folder)
 
                 progress = json.loads(self.muster(name, "-o", "json", "get", job))["progress"]
                 self.assertAlmostEqual(float(EVALUATION.search(told)[1]), progress["evaluation_loss"], places=3, msg=told)
