@@ -114,6 +114,15 @@ class ExamplesTest(unittest.TestCase):
                 self.assertAlmostEqual(float(EVALUATION.search(told)[1]), progress["evaluation_loss"], places=3, msg=told)
 
     @unittest.skipUnless(HAS_TORCH, NO_TORCH)
+    def test_the_loss_of_the_page_smooths_labels_as_pytorch_does(self):
+        block = re.search(r"^```python\n(import torch\n\n\nclass NetAndLoss.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
+        run(sys.executable, "-c", block + textwrap.dedent("""
+            torch.manual_seed(1)
+            net, ids, target = torch.nn.Embedding(7, 5), torch.arange(7), torch.arange(7) % 5
+            theirs = torch.nn.functional.cross_entropy(net(ids), target, label_smoothing=0.1)
+            torch.testing.assert_close(NetAndLoss(net)(ids, target), theirs)"""))
+
+    @unittest.skipUnless(HAS_TORCH, NO_TORCH)
     def test_the_model_of_the_readme_trains_in_an_empty_folder(self):
         page = (ROOT / "README.md").read_text(encoding="utf-8")
         section = page[page.index("\n## Your model\n"):].split("\n## ")[1]
