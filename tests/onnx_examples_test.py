@@ -21,7 +21,7 @@ import unittest
 ROOT = pathlib.Path(os.path.abspath(__file__)).parent.parent
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("onnx_*"))
 GOLDENS = ROOT / "tests" / "goldens" / "onnx_examples"
-PAGE = ROOT / "docs" / "bring_your_model.md"
+PAGES = [ROOT / "docs" / "bring_your_model.md", ROOT / "docs" / "operations" / "troubleshooting.md"]
 BLOCK = re.compile(r"(<!-- (examples/onnx_\S+) -->\n```\w+\n)(.*?)(^```$)", re.M | re.S)
 EVALUATION = re.compile(r"evaluation loss +(\S+?),?\s")
 PATIENCE = 300
@@ -37,8 +37,8 @@ HAS_TORCH = HAS_NUMPY and runs("import inspect, onnxscript, safetensors.torch, t
 NO_TORCH = "python3 with torch (2.7 or later), onnxscript and safetensors is not there: no model was exported and loaded back"
 
 
-def page_with_files():
-    return BLOCK.sub(lambda block: block[1] + (ROOT / block[2]).read_text(encoding="utf-8") + block[4], PAGE.read_text(encoding="utf-8"))
+def with_files(page):
+    return BLOCK.sub(lambda block: block[1] + (ROOT / block[2]).read_text(encoding="utf-8") + block[4], page.read_text(encoding="utf-8"))
 
 
 def run(*command, **arguments):
@@ -49,9 +49,10 @@ def run(*command, **arguments):
 
 
 class FilesTest(unittest.TestCase):
-    def test_the_page_shows_the_files_that_are_tested(self):
-        self.assertGreater(len(BLOCK.findall(PAGE.read_text(encoding="utf-8"))), 2)
-        self.assertEqual(PAGE.read_text(encoding="utf-8"), page_with_files(), "stale: run tests/onnx_examples_test.py --write-page")
+    def test_the_pages_show_the_files_that_are_tested(self):
+        for page in PAGES:
+            self.assertTrue(BLOCK.search(page.read_text(encoding="utf-8")), page)
+            self.assertEqual(page.read_text(encoding="utf-8"), with_files(page), "stale: run tests/onnx_examples_test.py --write-page")
 
     def test_every_example_is_complete(self):
         self.assertGreater(len(EXAMPLES), 2)
@@ -114,8 +115,23 @@ class ExamplesTest(unittest.TestCase):
                 self.assertAlmostEqual(float(EVALUATION.search(told)[1]), progress["evaluation_loss"], places=3, msg=told)
 
     @unittest.skipUnless(HAS_TORCH, NO_TORCH)
+    def test_five_steps_have_the_losses_of_pytorch(self):
+        folder = self.folder / "examples" / "onnx_mlp"
+        run(sys.executable, "export.py", cwd=folder)
+        block = next(block for block in re.findall(r"(?<=\n\n)(?:    .*\n)+", PAGES[1].read_text(encoding="utf-8")) if "data.batch_size" in block)
+        submit = block.strip().splitlines()[0].replace("submit --wait", "-o name submit")
+        environment = {**os.environ, "HOME": str(self.folder), "PATH": f"{ROOT}/cli:{os.environ['PATH']}"}
+        job = run("bash", "-c", submit, cwd=folder, env=environment).split()[-1]
+        self.muster("onnx_mlp", "wait", job)
+        own = [line.split(",")[:2] for line in self.muster("onnx_mlp", "metrics", job, "--csv").splitlines()[-5:]]
+        theirs = [line.split(",") for line in run(sys.executable, "compare.py", cwd=folder).splitlines()]
+        for (step, loss), (their_step, their_loss) in zip(own, theirs, strict=True):
+            self.assertEqual(step, their_step)
+            self.assertAlmostEqual(float(loss), float(their_loss), delta=1e-6 * float(loss))
+
+    @unittest.skipUnless(HAS_TORCH, NO_TORCH)
     def test_the_loss_of_the_page_smooths_labels_as_pytorch_does(self):
-        block = re.search(r"^```python\n(import torch\n\n\nclass NetAndLoss.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
+        block = re.search(r"^```python\n(import torch\n\n\nclass NetAndLoss.*?)^```$", PAGES[0].read_text(encoding="utf-8"), re.M | re.S)[1]
         run(sys.executable, "-c", block + textwrap.dedent("""
             torch.manual_seed(1)
             net, ids, target = torch.nn.Embedding(7, 5), torch.arange(7), torch.arange(7) % 5
@@ -161,7 +177,8 @@ def write_goldens():
 
 if __name__ == "__main__":
     if "--write-page" in sys.argv:
-        PAGE.write_text(page_with_files(), encoding="utf-8")
+        for page in PAGES:
+            page.write_text(with_files(page), encoding="utf-8")
         sys.exit()
     if "--write-goldens" in sys.argv:
         write_goldens()
