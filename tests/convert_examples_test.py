@@ -53,11 +53,22 @@ class FormatTest(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name)
         os.symlink(ROOT / "examples", self.folder / "examples")
 
-    def run_here(self, *command):
+    def run_here(self, *command, code=0):
         ended = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False,
                                env={**os.environ, "HOME": str(self.folder), "HF_HUB_OFFLINE": "1"})
-        self.assertEqual(ended.returncode, 0, ended.stdout)
+        self.assertEqual(ended.returncode, code, ended.stdout)
         return ended.stdout
+
+    def expect_error(self, error, program, *arguments):
+        told = self.run_here(sys.executable, CONVERTERS / program, *arguments, code=1)
+        self.assertIn(error, told)
+        self.assertNotIn("Traceback", told)
+
+    def write_table(self, rows):
+        with open(self.folder / "table.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
 
     def validate_jobs(self, heading):
         """The job files below the heading of the page."""
@@ -123,15 +134,49 @@ class FormatTest(unittest.TestCase):
         images, target = self.array("image.npy"), self.array("target.npy")
         self.assertEqual([image[:, 32, 32].argmax() for image in images], [(2, 0)[label] for label in target])
 
+    @needs("numpy", "PIL")
+    def test_a_folder_without_subfolders_is_an_error(self):
+        (self.folder / "photos").mkdir()
+        (self.folder / "photos" / "a.jpg").write_bytes(self.image(0))
+        self.expect_error("photos has no subfolders with images", "image_folder.py", "photos", "64")
+
+    @needs("numpy", "PIL")
+    def test_jpegs_and_a_csv_file(self):
+        (self.folder / "photos").mkdir()
+        rows = []
+        for i in range(SAMPLES):
+            (self.folder / "photos" / f"{i}.jpg").write_bytes(self.image(i % 2))
+            rows.append({"file": f"photos/{i}.jpg", "width": i, "height": -i, "city": ("Rome", "Oslo", "Bonn")[i % 3], "species": i % 10})
+        self.write_table(rows)
+        self.convert("image_and_table.py", "table.csv", "file", "species", "28", "--ids", "city")
+        images, features, city, target = (self.array(f"{name}.npy") for name in ("image", "features", "city", "target"))
+        self.assertEqual((images.shape, images.dtype, features.dtype, city.dtype), ((SAMPLES, 3, 28, 28), "uint8", "float32", "int32"))
+        self.assertEqual((self.folder / "city.txt").read_text(encoding="utf-8"), "Bonn\nOslo\nRome\n")
+        self.assertNotEqual(list(features[:, 0]), sorted(features[:, 0]))  # shuffled
+        for row, i in zip(features[:, 0].argsort(), range(SAMPLES)):  # the width is the number of the row
+            self.assertEqual((images[row][:, 14, 14].argmax(), city[row], target[row]), ((0, 2)[i % 2], (2, 1, 0)[i % 3], i % 10))
+        shutil.copy(ROOT / "tests/goldens/onnx_examples/onnx_image_and_table.onnx", self.folder / "model.onnx")
+        self.validate_jobs("JPEGs and a CSV file")
+        (self.folder / "photos" / "7.jpg").unlink()
+        self.expect_error("row 8 below the header: [Errno 2]", "image_and_table.py", "table.csv", "file", "species", "28", "--ids", "city")
+
     @needs("numpy")
     def test_csv(self):
-        with open(self.folder / "table.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["a", "b", "c", "d", "species"])
-            writer.writeheader()
-            writer.writerows(self.table())
+        self.write_table(self.table())
         self.convert("csv_table.py", "table.csv", "species")
         self.expect_table()
         self.validate_jobs("CSV")
+
+    @needs("numpy")
+    def test_csv_with_words(self):
+        self.write_table([{**row, "city": ("Rome", "Oslo")[row["a"] % 2], "species": ("cat", "dog", "ant")[row["species"]]} for row in self.table()])
+        self.expect_error("row 1 below the header: 'Rome' in column 'city' is not a number", "csv_table.py", "table.csv", "species")
+        self.expect_error("no column 'town'", "csv_table.py", "table.csv", "town")
+        self.convert("csv_table.py", "table.csv", "species", "--ids", "city")
+        self.assertEqual((self.folder / "classes.txt").read_text(encoding="utf-8"), "ant\ncat\ndog\n")
+        features, city, target = (self.array(f"{name}.npy") for name in ("features", "city", "target"))
+        for row, i in zip(features[:, 0].argsort(), range(SAMPLES)):
+            self.assertEqual((city[row], target[row]), ((1, 0)[i % 2], (1, 2, 0)[i % 3]))
 
     @needs("numpy", "pyarrow")
     def test_parquet(self):

@@ -14,6 +14,8 @@ folder, size = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
 samples = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).iterdir())
            if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp")]
+if not samples:
+    sys.exit(f"{folder} has no subfolders with images: it needs one for each class. If a CSV file has the labels, use image_and_table.py")
 order = numpy.random.default_rng(seed=1).permutation(len(samples))
 
 # The array grows on disk, row by row, and not in memory.
