@@ -33,6 +33,9 @@ thread of a CPU, nothing on a GPU.
 - *saved*: the trained model, written back into its file: onnxruntime's logits against ours, relative to the largest;
   right up to {logits_difference_max}. Where the loss reads no classes it is the loss that is compared.
 
+The rows *dynamo* are of exports **without `optimize=False`**, which [the guide](bring_your_model.md#2-export-the-model)
+recommends. With it batch norms and biases stay in the file, and the next paragraph does not apply.
+
 The dynamo exporter exports a model that trains as one that does not: it folds batch norms into the convolutions before
 them, and leaves out biases that start at zero. No importer can know of them. *As exported* means that the losses are
 those of the model in PyTorch without them. What trains otherwise was joined or computed by the exporter beyond repair;
