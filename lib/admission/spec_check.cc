@@ -128,19 +128,19 @@ absl::StatusOr<SpecCheckContext::Found> FindCheckpoint(const std::string& resume
   std::error_code error;
   const std::string directory = std::filesystem::absolute(resume_from, error).string();
   if (error) return absl::InvalidArgumentError(error.message());
-  // Our own is kept for the job only if it is known by its name.
+  // A checkpoint of this coordinator is kept for the job only if the job refers to it by name.
   const auto own = RefOfPath(directory);
   if (own && context.find_checkpoint != nullptr) {
     auto found = context.find_checkpoint(*own);
     if (absl::IsDeadlineExceeded(found.status()))
-      return found;  // nobody knows whether it will be there
+      return found;  // it is unknown whether the checkpoint still exists
     if (found.ok() && std::filesystem::equivalent(found->directory, directory, error)) return found;
   }
   return SpecCheckContext::Found{directory, directory};
 }
 
-// The checkpoint that `resume_from` means. Where it means a job's last one and that is damaged, the
-// last that is sound, which is worth a warning.
+// Returns the checkpoint that `resume_from` names. If it names a job without a step and the job's
+// last checkpoint is damaged, returns the newest sound one and adds a warning.
 absl::StatusOr<SpecCheckContext::Found> FindSoundCheckpoint(const std::string& resume_from,
                                                             const SpecCheckContext& context,
                                                             std::vector<std::string>& warnings) {
@@ -203,7 +203,7 @@ void CheckResume(const v1::JobSpec& spec, const std::optional<Model>& model,
 
 absl::StatusOr<SpecCheck> CheckSpec(const v1::JobSpec& spec, const SpecCheckContext& context) {
   Faults faults = ValidateJobSpec(spec);
-  // Not even whether such a file exists may be learned: before anything is opened.
+  // Opens no file before this check, so a caller cannot learn whether a forbidden file exists.
   if (std::vector<FieldFault> forbidden = context.paths.FaultsOf(spec); !forbidden.empty()) {
     std::ranges::move(forbidden, std::back_inserter(faults));
     return FaultsToStatus(faults, "INVALID_SPEC");

@@ -1,5 +1,5 @@
-// Every fault of a job spec that can be seen on this machine: in the spec, its model, its data and
-// the checkpoint that it starts from.
+// Finds all faults of a job spec that are visible on this machine: in the spec, its model, its data
+// and the checkpoint that it starts from.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,24 @@ namespace muster {
 struct SpecCheckContext {
   PathRules paths;           // which files a spec may name
   bool data_visible = true;  // open the data set as well
-  // A data set that takes more memory is left to the workers, with a warning.
+  // Limit of the memory that a data set takes. A larger one is left to the workers, with a warning.
   int64_t data_bytes_max = std::numeric_limits<int64_t>::max();
-  // Returns what is held while the data are checked, or an error, which says why the data are left
-  // to the workers. CANCELLED: the caller is gone.
+  // Called before data files are opened. Returns an object that is kept during the check. After an
+  // error the data is left to the workers, with a warning that has the error's message.
   std::function<absl::StatusOr<std::shared_ptr<void>>()> enter_data_check = [] { return nullptr; };
-  // The checkpoint of a job of this coordinator: its directory and resource name. NOT_FOUND
-  // otherwise. Null: there is no coordinator, so what a job has is not checked.
+  // Returns the resource name and the directory of a checkpoint of a job of this coordinator, or
+  // NOT_FOUND if there is none. Null: there is no coordinator, so checkpoints of jobs are not
+  // checked.
   struct Found {
     std::string name;
     std::string directory;
   };
   std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
-  // Returns whether the caller is gone. Called between the model, the data and the checkpoint.
+  // Returns whether the caller is gone. Called after each check (model, data, checkpoint), and
+  // while a checkpoint is read.
   std::function<bool()> caller_gone = [] { return false; };
-  // Called if a checkpoint of find_checkpoint() is damaged. Not called for a path, which may be
-  // mistaken.
+  // Called if `resume_from` names a checkpoint of a job and that checkpoint is damaged. Not called
+  // for a path, which may be mistaken.
   std::function<void()> found_damaged = [] {};
 };
 
@@ -46,10 +48,11 @@ struct SpecCheck {
   std::vector<std::string> warnings;
 };
 
-// The status of FaultsToStatus() with all faults, reason "INVALID_SPEC": of the spec itself, of the
-// model's arguments ("model..."), of the data set ("data...") and of the checkpoint to start from
-// ("checkpoint.resume_from"). Reads data headers and all of the checkpoint; leaves nothing behind.
-// CANCELLED: the caller is gone.
+// Checks `spec`, its model, its data and the checkpoint to start from. Opens no file if the spec
+// names a file that `context.paths` forbids. Reads all of the checkpoint, and changes no file.
+// Returns all faults as FaultsToStatus() does, with reason INVALID_SPEC. Faults of the model are at
+// "model...", of the data at "data...", of the checkpoint at "checkpoint.resume_from".
+// Returns CANCELLED if the caller is gone.
 absl::StatusOr<SpecCheck> CheckSpec(const v1::JobSpec& spec, const SpecCheckContext& context);
 
 }  // namespace muster

@@ -14,7 +14,7 @@ struct OpenedFile {
 // Opens `path` for reading, with close-on-exec. Never blocks on a pipe or a device.
 OpenedFile OpenRegularFile(const std::string& path);
 
-// Of this machine; "this machine" if it has none.
+// Returns the name of this machine, or "this machine" if it has none.
 std::string HostName();
 
 // Returns why a path cannot be opened, from errno: "/data/x.npy: no such file or directory on

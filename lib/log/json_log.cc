@@ -126,7 +126,7 @@ class JsonSink final : public google::LogSink {
                      .stack = is_fatal ? StackOfTheLine() : std::vector<std::string>()}));
     if (is_fatal) ending_ = true;
   }
-  // Called after a fatal line, before glog writes the stack as text.
+  // glog calls it after every line. After a fatal line glog would write the stack as text next.
   void WaitTillSent() override {
     if (ending_) std::abort();
   }

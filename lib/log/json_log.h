@@ -38,9 +38,9 @@ struct LogLine {
 // Returns the line as JSON, with a newline at its end. Valid for any bytes in its texts.
 std::string ToJson(const LogLine& line);
 
-// Sends everything that glog and gRPC log to stderr in this format. After LOG(FATAL) the process
-// ends by SIGABRT in either format. Call it once, after InitGoogleLogging() and before the second
-// thread starts. `program` is argv[0].
+// kJson: writes everything that glog and gRPC log to stderr as JSON. kText: changes nothing.
+// After LOG(FATAL) the process ends by SIGABRT in either format. Call it once, after
+// InitGoogleLogging() and before the second thread starts. `program` is argv[0].
 void SetLogFormat(LogFormat format, const char* program);
 
 // Logs `message` as INFO. Safe in signal handlers: takes no lock and allocates nothing. Requires:

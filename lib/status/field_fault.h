@@ -22,8 +22,8 @@ struct FieldFault {
 absl::Status FaultsToStatus(const std::vector<FieldFault>& faults,
                             absl::string_view reason = "INVALID_SPEC");
 
-// Returns `status` with the field's path and ": " before the message. Code and reason stay. OK
-// stays OK.
+// Returns `status` with the field's path and ": " before the message, and with the old message
+// attached as a fault of `field`. Code and reason stay. OK stays OK.
 absl::Status AtField(const absl::Status& status, absl::string_view field);
 
 // Returns the faults attached by either function; empty for other statuses.

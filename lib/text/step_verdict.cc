@@ -10,7 +10,7 @@
 namespace muster {
 namespace {
 
-// A worker is a straggler if its own time is this many times the mean of the others.
+// A worker is a straggler if its own time is at least this many times the mean of the others.
 constexpr double kStragglerFactor = 1.2;
 
 std::string Millis(double seconds) { return absl::StrFormat("%.1f", 1e3 * seconds); }

@@ -69,7 +69,7 @@ class Connection {
     }
   }
 
-  // The number of a complete tensor, or -1 if none is complete.
+  // Returns the number of a complete tensor, or -1 if none is complete.
   int Receive() {
     while (received_ < kNumberBytes + bytes_) {
       char* const place = received_ < kNumberBytes

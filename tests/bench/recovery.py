@@ -3,10 +3,10 @@
 
     tests/bench/recovery.py [--strikes 5] [--hidden 256,1024,4096,8192] [--bin bazel-bin]
 
-The models are perceptrons of two hidden layers with Adam, on a local cluster of 2 workers. Workers are killed in a job of 2 ps without
-replicas, ps in a job of 3 ps with replicas of shards. The process restarts 0.3 s later. The only checkpoint is the last one. Phases are means
-from the coordinator's metrics (docs/metrics.md). "seen" is the time from `kill -9` to the first new step, as a watcher of the job sees it,
-median and longest. Needs `bazel build //:coordinator //:ps //:worker //:muster`.
+The models are perceptrons of two hidden layers with Adam, on a local cluster of 2 workers. Every job uses 2 ps. Workers are killed in a job
+without replicas on a cluster of 2 ps, ps in a job with replicas of shards on a cluster of 3 ps. The process restarts 0.3 s later. The only
+checkpoint is the last one. Phases are means from the coordinator's metrics (docs/metrics.md). "seen" is the time from `kill -9` to the first
+new step, as a watcher of the job sees it, median and longest. Needs `bazel build //:coordinator //:ps //:worker //:muster`.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def measure(muster, hidden, role, strikes):
             file.write_text(JOB.format(hidden=hidden, batch=BATCH, shards=2, replication=replication))
             job = run("submit", "--server", server, "-o", "name", str(file)).strip()
             before = phase_sums(url)
-            # Strikes two seconds after the previous recovery. The job has no end, so this script stops chaos.
+            # Chaos strikes two seconds after the previous recovery. It ends when this script cancels the job.
             chaos = subprocess.Popen([muster, "chaos", "--job", job, "--dir", folder, "--roles", role, "--kill-every", "2s", "--for", "10m",
                                       "--seed", "1", "--deadline", "120s"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             recovered, lines = 0, []

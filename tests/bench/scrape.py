@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the response time of /metrics on every member of a local cluster that trains at full speed.
+"""Measures the response time of /metrics on the coordinator and every member of a local cluster that trains at full speed.
 
     tests/bench/scrape.py [FOLDER]    folder of the programs; default: bazel-bin
 """

@@ -6,9 +6,9 @@
 #   tests/bench/sync.sh --round-trip [--turns 9]     one 4 KiB message at a time: polling, sleeping, all on one core
 #
 # The host may move a virtual machine's processors, so they share a cache at one time and not at another: a round trip of 64 bytes takes
-# 0.22 us or 1.1 us. The script measures this round trip before and after every run. A run is "near" if both took less than twice the
-# fastest of all, and "far" if neither did. If they disagree, the run is repeated, at most twice, and otherwise dropped. Medians of near
-# runs are compared with near ones, far with far.
+# 0.22 us or 1.1 us. The script measures this round trip before and after every run. If one took twice as long as the other or more, the
+# run is repeated, at most twice. A run is "near" if both took less than twice the fastest of all, and "far" if neither did; other runs
+# are dropped. Medians of near runs are compared with near ones, far with far.
 #
 # Goodput is payload in one direction in Gbit/s, all workers together. "peer" is the best of ps-lite and BytePS on such a machine (Unix
 # sockets; TCP); they apply no optimizer. Muster waits as by default (--poll auto). The loops poll with one worker and one ps, and sleep

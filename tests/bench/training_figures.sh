@@ -2,7 +2,7 @@
 #
 #   start_members WORKERS SEPARATE COLOCATED   hosts w0, w1, ... (also with a ps if COLOCATED is yes), p0, p1, ...
 #   stop_members
-#   steady_step JOBFILE STEPS   prints the mean seconds of STEPS steps in steady state, over all workers, then cancels the job
+#   steady_step JOBFILE STEPS   prints the mean seconds of at least STEPS steps of worker w0 in steady state; cancels the job before
 #
 # Uses: bin (folder of the built programs), work (a folder), worker_flags and ps_flags (arrays), worker_threads (default 1).
 

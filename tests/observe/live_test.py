@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A Prometheus that observes a real cluster has what every dashboard and every alert asks for."""
+"""Checks that a Prometheus that observes a real cluster has the metrics that dashboards and alerts query."""
 
 import json
 import math
@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 import metrics_page  # noqa: E402
 import observed_cluster  # noqa: E402
 
-# This machine or a local cluster lacks these. A healthy cluster has no alerts to list.
+# Expressions and metrics that may have no value here. A local cluster lacks some, and a healthy cluster has no alerts to list.
 ELSEWHERE = (*metrics_page.ELSEWHERE, "max by (alertname")
 
 
@@ -32,7 +32,7 @@ def expressions():
 
 
 def metrics_of_the_rules():
-    """Without strings, labels and functions."""
+    """Returns the sorted names of the metrics that the alert rules use."""
     rules = re.findall(r"^\s+expr: (?:\|\n((?:\s{10,}.*\n)+)|(.*)\n)", (ROOT / "k8s/alerts/muster.rules.yaml").read_text(encoding="utf-8"), re.M)
     text = re.sub(r'"[^"]*"', "", "\n".join("".join(rule) for rule in rules))
     return sorted(set(re.findall(r"\b(?:muster|process)_\w+", text)))
@@ -66,19 +66,19 @@ class Live(unittest.TestCase):
             self.assertEqual(len(rules), (ROOT / "k8s/alerts/muster.rules.yaml").read_text(encoding="utf-8").count("- alert: "))
             self.assertEqual([rule["name"] for rule in rules if rule.get("lastError")], [])
 
-            # The reference has what there is, and nothing else.
+            # docs/metrics.md describes exactly the metrics that exist, except those of ELSEWHERE.
             families = metrics_page.families(cluster)
             documented = metrics_page.rows((ROOT / "docs/metrics.md").read_text(encoding="utf-8"))
             for name, row in families.items():
                 self.assertEqual(documented.get(name), row, f"docs/metrics.md: run tests/observe/metrics_page.py")
             self.assertEqual([name for name in documented if name not in families and not name.startswith(ELSEWHERE)], [])
 
-            # A job that has ended leaves nothing behind.
+            # A job that has ended leaves no series except alerts.
             self.assertTrue(cluster.values(f'{{job="{job}"}}'))
             cluster.run("cancel", job)
             cluster.await_value(f'absent({{job="{job}",alertname=""}})', 1)
 
-            # What it started goes with the cluster.
+            # `muster local down` also ends the Prometheus that `up --observe` started.
             cluster.down()
             with self.assertRaises(OSError):
                 cluster.ask("query", query="up")

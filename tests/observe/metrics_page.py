@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/metrics.md from what a real cluster exports: names, types, labels and help.
+"""Writes the table of docs/metrics.md from the metrics that a real cluster exports: names, types, labels and help.
 
-    tests/observe/metrics_page.py [FOLDER]    where the programs are; default: bazel-bin
+    tests/observe/metrics_page.py [FOLDER]    folder of the programs; default: bazel-bin
 """
 
 import pathlib
@@ -12,14 +12,14 @@ import tempfile
 import observed_cluster
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
-# What a local cluster has not, or perhaps not: rows that are written by hand.
+# Prefixes of metrics that a local cluster lacks or may lack. Their rows are written by hand.
 ELSEWHERE = ("muster_gpu_", "muster_tls_", "muster_ps_backup_", "muster_worker_peak_flops", "muster_collective_")
-# What Prometheus adds, and the labels of buckets.
+# Labels that Prometheus adds, and the label of histogram buckets.
 TARGET = {"__name__", "instance", "role", "le"}
 
 
 def families(cluster):
-    """By name: type, labels, help."""
+    """Returns {name: (type, labels, help)} of all metrics."""
     found = {}
     for name, metadata in cluster.ask("metadata").items():
         if not name.startswith(("muster_", "process_")):
@@ -28,15 +28,15 @@ def families(cluster):
         series = cluster.ask("series", **{"match[]": name + ("_count" if kind == "histogram" else "")})
         labels = {label for one in series for label, value in one.items() if label not in TARGET and (label, value) != ("job", "muster")}
         if name in ("muster_members", "muster_member_heartbeat_age_seconds"):
-            labels.add("role")  # their own
+            labels.add("role")  # these metrics have a label `role` of their own
         if name == "muster_transport_info":
-            labels |= {"device", "fallback", "network"}  # empty within a host, and of those Prometheus knows nothing
+            labels |= {"device", "fallback", "network"}  # empty within a host, and Prometheus drops empty labels
         found[name] = (kind, ", ".join(sorted(labels)), metadata[0]["help"].rstrip("."))
     return found
 
 
 def rows(text):
-    """As families(), of the page."""
+    """Returns the rows of the page, in the form of families()."""
     return {name: (kind, labels.replace("`", ""), about)
             for name, kind, labels, about in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", text, re.M)}
 

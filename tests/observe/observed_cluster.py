@@ -1,5 +1,5 @@
-"""A local cluster that Prometheus observes, with a job that has lost a parameter server and recovered: what every dashboard has something
-to show of. For live_test.py, and for picture.py."""
+"""A local cluster that Prometheus observes, for live_test.py, metrics_page.py and picture.py. Its job can lose a parameter server and
+recover, so that every dashboard has something to show."""
 
 import json
 import os
@@ -22,7 +22,8 @@ checkpoint: {every_steps: EVERY, keep_last: 2}
 
 
 class ObservedCluster:
-    """`muster`: the program; the others are beside it. Ends with the `with` that made it."""
+    """A context manager that starts the cluster on entry and ends it on exit. `muster` is the path of that program; `folder` holds the
+    cluster's files."""
 
     def __init__(self, muster, folder, examples):
         self.muster = pathlib.Path(muster).absolute()
@@ -47,7 +48,7 @@ class ObservedCluster:
             self.run("local", "down")
 
     def run(self, *arguments):
-        """What `muster` prints."""
+        """Runs `muster` and returns its output. Raises AssertionError if it fails."""
         flags = ["--dir", str(self.folder)] if arguments[0] == "local" else ["--server", self.record("cluster.json")["address"]]
         ran = subprocess.run([self.muster, *arguments, *flags], capture_output=True, text=True, check=False)
         if ran.returncode != 0:
@@ -62,7 +63,7 @@ class ObservedCluster:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
 
     def ask(self, path, **parameters):
-        """The `data` of Prometheus' answer."""
+        """Returns the `data` of Prometheus' answer."""
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=PATIENCE) as answer:
             return json.load(answer)["data"]
 
@@ -70,7 +71,7 @@ class ObservedCluster:
         return [float(sample["value"][1]) for sample in self.ask("query", query=expression)["result"]]
 
     def await_value(self, expression, least):
-        """Waits until the expression has a value that is large enough."""
+        """Waits until the expression has a value of at least `least`."""
         deadline = time.monotonic() + PATIENCE
         values = None
         while time.monotonic() < deadline:
@@ -84,11 +85,11 @@ class ObservedCluster:
         raise AssertionError(f"{expression} is {values}, not {least}, after {PATIENCE} s\n{self.logs()}")
 
     def await_scrapes(self):
-        """Of every member, until what has happened by now is in two of them: rates need as many."""
+        """Waits until the last scrape of every process is at least 5 s from now. Rates need two scrapes that have the present values."""
         self.await_value("min(timestamp(up))", time.time() + 5)
 
     def train(self, until_step, checkpoint_every=20):
-        """Submits the job and waits until it is at this step and has written a checkpoint. Its name."""
+        """Submits the job and returns its name. Waits until it is at this step, has written a checkpoint and has an evaluation."""
         spec = self.folder / "job.yaml"
         spec.write_text(JOB.replace("EVERY", str(checkpoint_every))
                         .replace("IMAGES", str(self.examples / "data/mnist/t10k-images-idx3-ubyte.gz"))
@@ -103,7 +104,7 @@ class ObservedCluster:
         return next(known["pid"] for known in self.record("cluster.json")["members"] if known["name"] == member)
 
     def lose(self, member):
-        """Kills a member, starts it again, and waits until the job makes steps again."""
+        """Kills a member, starts it again, and waits until the job has recovered and Prometheus sees all five processes."""
         before = max(self.values("sum(muster_recovery_duration_seconds_count)"))
         pid = self.pid_of(member)
         os.kill(pid, signal.SIGKILL)

@@ -350,7 +350,7 @@ class Simulation : public SimulatedWorld {
     });
   }
 
-  // Resumes the job as soon as it is suspended.
+  // Tries to resume the job every 0.1 to 3 s until it is resumed or has ended.
   void Resume() {
     const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(3));
     HealsIn(pause);

@@ -11,16 +11,16 @@
 namespace muster {
 
 // The coordinator is the production one with its store and checkpoints. The shards, their gates,
-// replicas and links are the production ones too. Workers, the threads of a ps and the streams are
-// modelled as events (simulated_*.h). Every process is idle between two events, so a seed always
-// gives the same run.
+// their replicas and ShardLoop are the production ones too, on an in-process transport. Workers,
+// the threads of a ps and the streams are modelled as events (simulated_*.h). Every process is idle
+// between two events, so a seed always gives the same run.
 struct FleetSimulation {
   uint64_t seed = 1;
   bool replicated = false;  // resources.ps_replication: 2
   bool judged = false;      // steps are clipped by the norm of the whole gradient
-  bool grows = false;       // all workers but one join while the job runs; their steps take longer
+  bool grows = false;       // all workers but one join while the job runs; all steps take longer
   int faults = 0;
-  std::string folder;  // created; removed after a run without a violation
+  std::string folder;  // emptied before the run; removed after a run without a violation
 
   struct Outcome {
     std::vector<std::string> violations;  // empty: the job ended with the trajectory's values
@@ -30,8 +30,8 @@ struct FleetSimulation {
   };
   // Runs the fleet. An open trajectory records the values; a closed one checks them. The run checks
   // invariants I1, I2, I4, I5, I7, I8, I9 and I10 of the design. I6 (late messages have no effect)
-  // is covered by the others. It also checks that a job never goes back past the version that its
-  // ps hold.
+  // is covered by the others. It also checks that a recovering job does not go back past the oldest
+  // version that its ps hold, except if it recovers because a member leaves.
   Outcome Run(Trajectory& trajectory) const;
 };
 

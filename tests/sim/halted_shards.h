@@ -16,12 +16,13 @@ class HaltedShards {
  public:
   // Records that `ps` is halted in the plan's generation and holds what `report` says.
   void Note(const std::string& ps, const v1::JobPlan& plan, const v1::JobReport& report);
-  // The shards of `ps` are gone, or the coordinator may no longer count on them.
+  // Drops the record of `ps`: its shards are gone, or the coordinator may no longer count on them.
   void Forget(const std::string& ps) { reports_.erase(ps); }
   void Clear() { reports_.clear(); }
 
   // Returns the oldest version at which every shard of the generation is available, at its own ps
-  // or at its replica. Returns nullopt if there is no such version.
+  // or at its replica. Returns nullopt if there is no such version, or if `generation` is not the
+  // newest one noted.
   std::optional<int64_t> OldestVersion(uint32_t generation) const;
 
  private:

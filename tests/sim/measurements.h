@@ -31,7 +31,8 @@ struct Measurements {
 
 // Reads a file of lines "NAME VALUE" or "step MODE BITS_PER_SECOND WORKERS SEPARATE SECONDS"; #
 // begins a comment. Every value must be present and > 0 (separate: >= 0). Returns NOT_FOUND if the
-// file cannot be read. Returns INVALID_ARGUMENT, with file and line, if a line is invalid.
+// file cannot be read. Returns INVALID_ARGUMENT if a line is invalid (the error names file and
+// line) or if a value is missing (the error names file and value).
 absl::StatusOr<Measurements> ReadMeasurements(const std::string& path);
 
 }  // namespace muster

@@ -19,15 +19,16 @@ struct ModelLayers {
   double bytes = 0;           // of all layers
 };
 
-// Splits a model into layers. A layer begins at each node that reads parameters which no earlier
-// node read. The layer's work is its share of the model's FLOPs (lib/graph/cost.h).
+// Splits a model into layers. A layer begins at the first node, and at each node that reads
+// parameters which no earlier node read. The layer's work is its share of the model's FLOPs
+// (lib/graph/cost.h).
 absl::StatusOr<ModelLayers> LayersOf(const v1::ModelSpec& spec);
 
 // Cuts a model's step of `seconds` (one third of it forward) into pieces for shards. `shares` are
-// the shards' shares of the bytes: each >= 0, sum 1. A shard gets at least two pieces, all of equal
-// size, at most `chunk_bytes` each. The pieces of the shards alternate along the model. Shards get
-// their shares exactly; the coordinator's cut reaches them within 5 %. A piece belongs to the first
-// layer that it touches.
+// the shards' shares of the bytes: each >= 0, sum 1. Every shard with a share above 0 gets the same
+// number of pieces, at least two. The pieces of one shard have equal size, at most `chunk_bytes`.
+// The pieces of the shards alternate along the model. Shards get their shares exactly; the
+// coordinator's cut reaches them within 5 %. A piece belongs to the first layer that it touches.
 SimulatedJob CutForShards(const ModelLayers& model, double seconds,
                           const std::vector<double>& shares, double chunk_bytes);
 

@@ -170,7 +170,7 @@ void SimulatedMember::TakeDirectives() {
   });
 }
 
-// Ignores directives of an earlier term: they come from a coordinator that was replaced.
+// Ignores job directives of an earlier term: they come from a coordinator that was replaced.
 void SimulatedMember::Obey(const v1::Directive& directive) {
   if (directive.has_welcome()) {
     hello_.set_term(directive.term());

@@ -32,7 +32,8 @@ class SimulatedWorld {
   // The longest time that a worker computes for one step.
   virtual absl::Duration step_max() const = 0;
 
-  // Runs `what` on the coordinator, lets the coordinator settle, then delivers its directives.
+  // Runs `what` on the coordinator and lets the coordinator settle. Then every running member takes
+  // its directives, which reach it in later events.
   // Returns false if no coordinator is running.
   virtual bool AtCoordinator(const std::function<void(Coordinator&)>& what) = 0;
   // The number of the coordinator's life, counted over its starts.

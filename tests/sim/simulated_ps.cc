@@ -92,7 +92,8 @@ class SimulatedPs::Service : public ShardListener {
     NoteHalted();
   }
 
-  // Returns false if a snapshot still reads the held shards; the caller must ask again.
+  // Cancels the uploads of held shards. Returns false if any was in flight; the caller must then
+  // ask again.
   bool EndSaving() {
     ++era_;
     return std::exchange(saving_, 0) == 0;
@@ -367,7 +368,7 @@ class SimulatedPs::Service : public ShardListener {
   }
 
   // Begins the stream and ends it some time later. The stream ends complete, or breaks off if this
-  // process is gone by then.
+  // process or the present era has ended by then.
   void Write(const Snapshot& snapshot) {
     if (snapshot->pieces.empty()) return Written(*snapshot, absl::OkStatus());
     v1::WriteShardHeader header;
@@ -408,8 +409,8 @@ class SimulatedPs::Service : public ShardListener {
                      });
   }
 
-  // Returns whether the stream stays open: that of a periodic snapshot does until the checkpoint is
-  // committed.
+  // Returns whether the stream stays open. The stream of a periodic snapshot (id 0) stays open
+  // until the checkpoint is committed or has failed.
   bool Ended(const Snapshot& snapshot, const std::weak_ptr<ShardUpload>& stream,
              const absl::Status& ended) {
     if (ended.ok() && snapshot->id == 0) {
