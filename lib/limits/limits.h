@@ -15,7 +15,7 @@ namespace muster::limits {
 inline constexpr int64_t kControlMessageBytesMax = 64 << 20;
 // A good size for gRPC messages; gRPC's default limit is 4 MiB.
 inline constexpr int64_t kSliceBytesMax = 2 << 20;
-// ReadCheckpoint.
+// Data in one message of ReadCheckpoint, or of a backup of the store.
 inline constexpr int64_t kReadChunkBytesMax = 1 << 20;
 // Each takes one stream and a few KB.
 inline constexpr int kAttachedMembersMax = 4096;
@@ -158,7 +158,7 @@ inline constexpr int kOnnxPatternsMax = 1024;
 
 // Queues.
 
-// Messages to a shard or exchange thread.
+// Messages to a shard or exchange thread, and directives that wait for a member's stream.
 inline constexpr int kMailboxMessagesMax = 1024;
 // Worker: gradients being sent. More would only queue, where later ones cannot overtake.
 inline constexpr int64_t kInflightBytesMax = 512 << 10;

@@ -96,7 +96,7 @@ class UcxMember {
         ucp_tag_recv_nbx(worker_, memory, bytes, tag, /*tag_mask=*/~uint64_t{0}, &param)));
   }
 
-  // The tag of a message that has arrived.
+  // Blocks until a message has arrived and returns its tag.
   uint64_t AwaitArrival() {
     while (arrived_.empty()) {
       if (ucp_worker_progress(worker_) > 0 || poll_) continue;

@@ -1,4 +1,5 @@
-# Sourced after network_namespaces.sh. Runs a coordinator, ps and workers on separate hosts, and measures a training job there.
+# Sourced after network_namespaces.sh, or by a script that defines its functions itself (overhead.sh). Runs a coordinator, ps and
+# workers on separate hosts, and measures a training job there.
 #
 #   start_members WORKERS SEPARATE COLOCATED   hosts w0, w1, ... (also with a ps if COLOCATED is yes), p0, p1, ...
 #   stop_members

@@ -160,7 +160,8 @@ class Client : public MessageReceiver {
     return Median(std::move(microseconds));
   }
 
-  // Returns payload bytes per second of `messages` pushes, with at most kWindowBytes in flight.
+  // Returns payload bytes per second of `messages` pushes. At most kWindowBytes are in flight, or
+  // two messages if these are larger.
   double Goodput(size_t size, int messages) {
     Stream(size, kWarmUps);
     const auto start = Clock::now();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The clients of docs/api_clients.md: each runs against a real cluster, and the page shows the files that run.
+"""Tests the clients of docs/api_clients.md: each runs against a real cluster, and the page shows the files that run.
 
-A client whose tools are not there is skipped: Python's packages (tools/test.sh asks pip for them), Debian's packages of Go, grpcurl.
+Skips a client whose tools are missing: Python's packages (tools/test.sh gets them by pip), Debian's packages of Go, grpcurl.
 After a change of a file in examples/clients: tests/clients/clients_test.py --write-page
 """
 
@@ -19,9 +19,9 @@ ROOT = pathlib.Path(os.path.abspath(__file__)).parent.parent.parent
 CLIENTS = ROOT / "examples" / "clients"
 PAGE = ROOT / "docs" / "api_clients.md"
 PROTOS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "proto/muster/v1").glob("*.proto"))
-# The packages of PyPI that the page names; with a protobuf of their own, so in a folder of their own.
+# Folder of the packages of PyPI that the page names. It has another protobuf than the system, so it is separate.
 PYTHON_PACKAGES = os.path.join(os.environ.get("PYTHONPATH", "").partition(":")[0] or "/nowhere", "clients")
-GO_PACKAGES = "/usr/share/gocode"  # Debian's, without modules
+GO_PACKAGES = "/usr/share/gocode"  # sources of Debian's Go packages, without modules
 BLOCK = re.compile(r"(<!-- (examples/clients/\S+) -->\n```\w+\n)(.*?)(^```$)", re.M | re.S)
 PATIENCE = 120
 
@@ -92,9 +92,9 @@ class Cluster:
 
 
 class ClientTest:
-    """What every client does. A subclass has command(), which takes the same options as watch_job.py, and make()."""
+    """The tests of every client. A subclass has command(), which takes the same options as watch_job.py, and make()."""
 
-    UNKNOWN = "NO_CREDENTIALS"  # what a client says that has none
+    UNKNOWN = "NO_CREDENTIALS"  # printed by a client without credentials
 
     @classmethod
     def setUpClass(cls):
@@ -199,7 +199,7 @@ class GoTest(RetryingClientTest, unittest.TestCase):
 
 @unittest.skipUnless(shutil.which("grpcurl"), "grpcurl is not there: its client did not run")
 class GrpcurlTest(ClientTest, unittest.TestCase):
-    UNKNOWN = "Unauthenticated"  # by reflection already
+    UNKNOWN = "Unauthenticated"  # reflection, the first call, already fails
 
     @classmethod
     def make(cls):

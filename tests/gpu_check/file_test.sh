@@ -1,6 +1,6 @@
 #!/bin/bash
-# The one file of gpu_check as somebody gets it: its size, what it says where there is no GPU, every stage rehearsed on a CPU, and
-# that it needs nothing of what builds Muster. What a GPU does in it is not tested here.
+# Tests the file gpu_check.run as a user gets it: its size, its error without a GPU, stages with --rehearse on a CPU, and that it
+# needs nothing that only builds of Muster need. Does not test a GPU.
 set -uo pipefail
 built=$PWD/tools/gpu_check.run
 assemble=$PWD/tools/gpu_check/assemble.sh
@@ -9,7 +9,7 @@ work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/gpu_check_test.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 failures=0
 fail() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
-# In a folder of its own, under another name, with nothing in the environment.
+# The file runs in another folder, under another name, with only PATH and TMPDIR in the environment.
 mkdir "$work/user" "$work/user/tmp" && cd "$work/user" && cp -L "$built" check && chmod u+w check
 python=$(PATH=/usr/bin:/bin command -v python3) || { echo "python3 is not here" >&2; exit 1; }
 check() { env -i TMPDIR="$work/user/tmp" PATH="${python%/*}:/usr/bin:/bin" "$@" >out 2>err; }
@@ -37,7 +37,7 @@ echo "== no GPU"
 if [ -e /dev/nvidiactl ]; then
   echo "not tested: there is one"
 else
-  for stage in tests all; do # each unpacks all of it first
+  for stage in tests all; do # each first unpacks the whole file
     check ./check run $stage results
     [ $? = 69 ] || fail "$stage: another exit code than 69"
     has "gpu_check: $stage: no GPU: "
@@ -50,7 +50,7 @@ has "10 passed"
 check ./check run job results --rehearse || { fail job; cat out err >&2; }
 has "| toy GPT, 2 | "
 has "| toy of images, 4 | "
-check ./check run models gpt2 results --rehearse # fails where there is no PyTorch, but for Muster's rows
+check ./check run models gpt2 results --rehearse # without PyTorch it fails, but Muster's rows are there
 grep -qE '^\| Muster \| deterministic, streamed \| [0-9.]+ \|' out || { fail models; cat out err >&2; }
 grep -q '^| PyTorch | eager | ' out || fail "models: no row of PyTorch"
 check ./check run profile gpt2 results --rehearse
@@ -68,7 +68,7 @@ leftovers=$(ls -A tmp)
 [ -z "$leftovers" ] || fail "left behind: $leftovers"
 
 echo "== a bare root"
-# bash, coreutils and python3 with what they need, and nothing else.
+# The root has only bash, some coreutils and python3, with the libraries that they need.
 root=$work/root
 mkdir -p "$root"/{proc,dev,tmp,bin,usr/lib,lib64}
 copy() { mkdir -p "$root$(dirname "$1")" && cp -rL "$1" "$root$1"; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What gpu_check reads out of recorded output, and the tables that it makes of it. The outputs are what the programs print, with
-figures made up: no GPU has run them."""
+"""Tests how gpu_check reads recorded output, and the tables that it makes. The outputs have the form that the programs print. Their
+figures are invented: no GPU has run them."""
 
 import json
 import os
@@ -136,7 +136,8 @@ class Profile(unittest.TestCase):
         for step in range(12):
             start = 10_000_000 + step * 1_000_000
             lines += [f"{start + 200_000}\t400000\t2\tb<x, y>", f"{start}\t400000\t1\ta"]
-        # The last ends 0.4 ms before its step does: of ten steps before that it is nine, and this one's.
+        # The window of ten steps ends with the last kernel, 0.4 ms before the end of its step. So it has the kernels of this step and
+        # of the nine steps before it.
         steady = report.kernels_of_a_step("\n".join(lines) + "\n", 1e-3, steps=10)
         self.assertEqual([k["kernel"] for k in steady["kernels"]], ["a", "b<x, y>"])
         for kernel in steady["kernels"]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The stages of gpu_check with programs that only print: what a GPU's programs would say, and how they might end."""
+"""Tests the stages of gpu_check with fake programs, which print as programs on a GPU do and end in the same ways."""
 
 import glob
 import json
@@ -221,7 +221,7 @@ class Stages(unittest.TestCase):
         self.assertEqual(self.text_of(table), "## tests: began, and did not end\n")
 
     def test_a_signal_that_comes_at_any_moment_ends_what_was_started(self):
-        # Popen has a lock for a moment whenever it looks whether a program has ended.
+        # Popen holds this lock for a moment whenever it checks whether a program has ended.
         sys.path.insert(0, SOURCES)
         import stages
         process = stages.start(["sleep", "600"], None, None, None)

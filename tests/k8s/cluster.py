@@ -254,7 +254,7 @@ class Ended:
 
 
 class Cluster:
-    """The node, with the work of a control plane. One thread calls the methods."""
+    """The node, with the work of a control plane. One thread calls the methods; threads of containers call only route()."""
 
     def __init__(self, folder, objects, images, log=print):
         """`images`: folder by image name without tag. An update uses other folders."""
@@ -406,7 +406,7 @@ class Cluster:
             time.sleep(LOOK_S)
 
     def shut_down(self):
-        """Ends the coordinator first: members without a coordinator do not wait until their jobs continue without them."""
+        """Ends all pods that have a container at the same time."""
         running = [name for name, pod in self.pods.items() if pod.container is not None]
         self.delete(*sorted(running))
 

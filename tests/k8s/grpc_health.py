@@ -19,7 +19,7 @@ def literal(name, value):
 
 
 def check(host, port, service, timeout):
-    """Returns whether the service is SERVING. Any error is a failed probe: False."""
+    """Returns whether the service is SERVING. Returns False after any error."""
     try:
         with socket.create_connection((host, port), timeout=timeout) as connection:
             connection.settimeout(timeout)

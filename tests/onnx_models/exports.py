@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Exports the models of recipes.py from PyTorch, and records how they train there.
 
-    exports.py export OUT [NAME...]    OUT/NAME.{script,dynamo}.onnx; what an exporter says where it fails
-    exports.py record OUT [NAME...]    OUT/NAME.safetensors: samples, 20 losses, and their noise; NAME.folded.safetensors
-                                       the same of what the dynamo exporter leaves of the model, after `export`
-    exports.py ops OUT                 for each operator, how many models of each exporter have it
+    exports.py export OUT [NAME...]    writes OUT/NAME.{script,dynamo}.onnx, and OUT/exports.json with the errors
+    exports.py record OUT [NAME...]    writes OUT/NAME.safetensors: samples, 20 losses, and their noise. After `export` also
+                                       NAME.folded.safetensors: the same for the model as the dynamo exporter changes it
+    exports.py ops OUT                 prints, for each operator, how many models of each exporter have it
 """
 
 import argparse
@@ -54,20 +54,20 @@ def export_dynamo(case, path):
 
 
 def shortened(error):
-    """The first lines of an error and the last, where exporters name the cause."""
+    """Returns an error as one line: its beginning and its end, because exporters name the cause at the end."""
     text = " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())
     return text if len(text) < 500 else f"{text[:200]} ... {text[-300:]}"
 
 
 def in_own_process(function, *arguments):
-    """What `function` returns, or {"error": ...} where it raises, crashes or takes too long."""
+    """Runs `function` in a process of its own and returns its result, or {"error": ...} if it raises, crashes or takes too long."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
     def call():
         receiver.close()
         try:
             sender.send(function(*arguments))
-        except Exception as error:  # whatever an exporter throws is what we are here to record
+        except Exception as error:  # exporters raise exceptions of many types, and all of them are results
             traceback.print_exc()
             sender.send({"error": f"{type(error).__name__}: {shortened(error)}"})
 
@@ -104,8 +104,8 @@ def loss_of(recipe, outputs, target):
 
 
 def fold_batch_norms(case):
-    """Folds batch norms into the convolutions before them, as the dynamo exporter does: it ignores that a model trains.
-    How many there were."""
+    """Folds batch norms into the convolutions before them, as the dynamo exporter does even for a model in training mode.
+    Returns the number of folded norms."""
     import torch
     from torch import nn
 
@@ -141,8 +141,8 @@ def fold_batch_norms(case):
 
 
 def freeze_lost_biases(case, path):
-    """Freezes biases that the dynamo exporter has left out of convolutions and products: it does so where they start at
-    zero. How many there were."""
+    """Freezes biases that the dynamo exporter has left out of convolutions and products. It leaves out biases that start at
+    zero. Returns the number of frozen biases."""
     import onnx
 
     weights = {node.input[1] for node in onnx.load(str(path), load_external_data=False).graph.node
@@ -155,8 +155,9 @@ def freeze_lost_biases(case, path):
 
 
 def train(recipe, dtype, perturbation=0.0, seed=0, exported=None):
-    """The first batch's output and every step's loss. Weights start (1 + perturbation * normal) times as large. With
-    `exported`, a file of the dynamo exporter, what is left of the model there; None where that is the whole model."""
+    """Trains the recipe's model. Returns the case, the first batch's output and the loss of every step. Each weight starts
+    multiplied by 1 + perturbation * normal. With `exported`, a file of the dynamo exporter, trains the model as that exporter
+    changes it; returns None if the exporter changes nothing."""
     import torch
 
     case = recipe.make()
@@ -165,7 +166,7 @@ def train(recipe, dtype, perturbation=0.0, seed=0, exported=None):
     model = case.model.to(dtype).train()
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
-            module.padding_idx = None  # a row without gradients, of which a file says nothing
+            module.padding_idx = None  # the row would get no gradient, which an ONNX file does not express
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in model.parameters():
@@ -186,7 +187,7 @@ def train(recipe, dtype, perturbation=0.0, seed=0, exported=None):
 
 
 def noise_of(runs, losses):
-    """By step: the largest relative difference that any run had from `losses` up to there."""
+    """Returns, for each step, the largest relative difference of any run from `losses` up to that step."""
     largest = [max(abs(run[step] - loss) / abs(loss) for run in runs) for step, loss in enumerate(losses)]
     return list(itertools.accumulate(largest, max))
 
@@ -203,8 +204,9 @@ def recordings_name(recipe, folded):
 
 
 def record(recipe, out, folded):
-    """Double precision says what is right; the noise is how far single precision strays from it when weights start a
-    ten-millionth off, the furthest of NOISE_RUNS runs. Nothing where the dynamo exporter folds nothing."""
+    """Writes the recording of a recipe and returns a summary. The losses are those of a run in double precision. The noise is
+    the largest difference from them of NOISE_RUNS runs in single precision, whose weights start a ten-millionth off.
+    Returns {} and writes nothing if `folded` is true and the dynamo exporter changed nothing or made no file."""
     import numpy
     import torch
 
@@ -229,13 +231,13 @@ def record(recipe, out, folded):
     tensors["noise"] = numpy.array(noise)
     save_tensors(out / f"{recordings_name(recipe, folded)}.safetensors", tensors)
     parameters = sum(weights.numel() for weights in case.model.parameters())
-    # Batches are taken in turn: the first step's samples come again BATCHES before the end.
+    # Batches are used in turn, so the step BATCHES before the end has the samples of the first step.
     return {"first": losses[0], "last": losses[-BATCHES], "noise": noise[-1], "parameters": parameters,
             "seconds": round(time.monotonic() - started, 1)}
 
 
 class Record:
-    """A JSON file of what was found out, by recipe, written as it grows."""
+    """A JSON file of results by name. Every assignment writes the file."""
 
     def __init__(self, path):
         self.path = path
@@ -263,7 +265,7 @@ def export_all(out, chosen):
 
 
 def record_all(out, chosen):
-    import torch._dynamo  # noqa: F401, or else every process of a recording loads it, for the optimizer
+    import torch._dynamo  # noqa: F401, because the optimizer needs it, and each forked process would load it again
 
     recordings = Record(out / "recordings.json")
     for recipe in chosen:
@@ -273,7 +275,7 @@ def record_all(out, chosen):
 
 
 def operators(graph, functions):
-    """The operators of a graph, of its subgraphs and of the local functions that it calls."""
+    """Returns the operators of a graph, of its subgraphs and of the local functions that it calls."""
     found = set()
     for node in graph.node:
         function = functions.get((node.domain, node.op_type))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Says which of the exported models are accepted, and whether they train as they do in PyTorch.
+"""Determines which of the exported models the importer accepts, and whether they train as they do in PyTorch.
 
     judge.py judge OUT --replay PROGRAM [NAME...]    runs //lib/engine/replay:onnx_replay_main over OUT; needs onnxruntime
-    judge.py table OUT [--to docs/onnx_models.md]    the table of what was found; needs Python alone
+    judge.py table OUT [--to docs/onnx_models.md]    prints or writes the page with the results; needs only Python
 """
 
 import argparse
@@ -44,26 +44,27 @@ the import warns of each.
 With {versions}.
 """
 REPLAY_SECONDS_MAX = 300
-LOGITS_DIFFERENCE_MAX = 1e-5  # of onnxruntime's, relative to the largest logit
+LOGITS_DIFFERENCE_MAX = 1e-5  # from onnxruntime's logits, relative to the largest logit
 REASON_LENGTH_MAX = 200
 
 
 def replay_flags(recipe, exporter):
-    """What a job file would say of the model; the newer exporter computes with what is frozen, and its name is gone."""
+    """Returns the flags that replace the model's settings in a job file. The dynamo exporter folds frozen tensors into others, so its
+    files have no name to freeze."""
     flags = [] if recipe.loss == SOFTMAX else [f"--loss={recipe.loss}"]
     flags += [f"--freeze={','.join(recipe.freeze)}"] if recipe.freeze and exporter == "script" else []
-    # GoogLeNet has auxiliary heads, so that the output must be named; to name the only one does no harm.
+    # GoogLeNet has auxiliary heads, so its output must be named. Naming the only output of a model does no harm.
     return flags + [f"--logits={'loss' if recipe.loss == OUTPUT else 'logits'}"]
 
 
 def recording_of(recipe, exporter, recordings):
-    """Which recording holds for an exporter's file: the dynamo exporter folds batch norms into convolutions."""
+    """Returns the name of the recording to compare an exporter's file with: the folded one, if there is one, for a dynamo file."""
     folded = f"{recipe.name}.folded"
     return folded if exporter == "dynamo" and recordings.get(folded) else recipe.name
 
 
 def replay(program, recipe, exporter, recording, out):
-    """The program's line of JSON, or what it said where there is none."""
+    """Runs the program on an exported model. Returns its line of JSON, or {"accepted": False, "message": ...} without one."""
     stem = f"{recipe.name}.{exporter}"
     command = [str(program), f"--onnx={out / stem}.onnx", f"--recording={out / recording}.safetensors",
                f"--save={out / 'trained' / stem}.onnx", f"--inference={out / 'trained' / stem}.f32"]
@@ -91,8 +92,8 @@ def loss_of(recipe, logits, target):
 
 
 def onnxruntime_difference(recipe, exporter, out):
-    """Of the trained model's logits in onnxruntime and in Muster, relative to the largest; of the loss where Muster
-    keeps no logits."""
+    """Returns the largest difference between the trained model's logits in onnxruntime and in Muster, relative to the largest logit.
+    Compares losses if Muster keeps no logits. Returns None if the difference is not finite."""
     import numpy
     import onnxruntime
     import safetensors.numpy
@@ -148,7 +149,7 @@ def exports_right(judgement):
 
 
 def plain(message):
-    """One line that a cell can hold, without the file's path."""
+    """Returns the message as one line for a table cell: file names without their folders, cut at REASON_LENGTH_MAX characters."""
     text = " ".join(re.sub(r"\S*/(\S+\.onnx)", r"\1", message).split()).replace("|", "\\|")
     return text if len(text) <= REASON_LENGTH_MAX else text[:REASON_LENGTH_MAX] + " ..."
 
@@ -188,7 +189,7 @@ def row(recipe, exporter, exports, recordings, judgements):
 
 
 def summary(exporter, exports, judgements):
-    """Counts: files, accepted, trained right, and right when saved as well."""
+    """Returns the exporter and four counts: files, accepted, trained right, and trained right and right when saved."""
     made = [name for name, found in exports.items() if name.endswith("." + exporter) and "error" not in found]
     found = [judgements[name] for name in made if name in judgements]
     accepted = [judgement for judgement in found if judgement["accepted"]]
@@ -197,7 +198,7 @@ def summary(exporter, exports, judgements):
 
 
 def table(exports, recordings, judgements, versions):
-    """The page, as Markdown."""
+    """Returns the page as Markdown."""
     def line(cells):
         return "| " + " | ".join(str(cell) for cell in cells) + " |"
 

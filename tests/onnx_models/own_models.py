@@ -1,4 +1,4 @@
-"""Models written for this list: sequences, sound, recommendation, generation, and what exporters stumble over."""
+"""Models written for this list: sequences, sound, recommendation, generation, and constructs that exporters handle badly."""
 
 import copy
 import math
@@ -235,7 +235,7 @@ def unet():
     return Case(_UNet(), images(32), (torch.rand(SAMPLES, 1, 32, 32) < 0.3).float())
 
 
-# DLRM (Naumov et al. 2019): pairwise products of embeddings, of which the lower triangle counts.
+# DLRM (Naumov et al. 2019): uses the lower triangle of the pairwise products of embeddings.
 class _Dlrm(nn.Module):
     def __init__(self, tables=(30, 20, 12), width=8):
         super().__init__()
@@ -413,7 +413,7 @@ def normalised_cnn():
 
 
 class _TiedLanguageModel(nn.Module):
-    """The head's weight is the embedding's; a position is a learned vector."""
+    """A language model whose head has the weight of the embedding. Each position is a learned vector."""
 
     def __init__(self, width=24):
         super().__init__()
@@ -438,7 +438,7 @@ def tied_language_model():
 
 
 class _CopiedEncoder(nn.Module):
-    """Layers that are copies of one, so that their values start equal and exporters merge them."""
+    """An encoder whose layers are copies of one layer. Their values start equal, so exporters merge them."""
 
     def __init__(self, width=24):
         super().__init__()

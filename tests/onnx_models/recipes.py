@@ -1,20 +1,20 @@
-"""Sixty models as people export them: which there are, and how each is trained. Needs nothing but Python.
+"""Lists sixty models as people export them, and how each is trained. Needs only Python.
 
-A recipe names a function of one of the modules beside this file, which makes the model with its samples: the true
-architecture with all its operators, at a size that steps in a fraction of a second.
+A recipe names a function of a module beside this file. The function makes the model and its samples. The model has the real
+architecture with all its operators, but is so small that a step takes a fraction of a second.
 """
 
 import dataclasses
 import importlib
 
 BATCH = 4  # samples of a step
-BATCHES = 2  # of a recipe's samples, taken in turn
+BATCHES = 2  # batches of a recipe's samples; steps use them in turn
 SAMPLES = BATCH * BATCHES
 STEPS = 20
 MOMENTUM = 0.9
 EXPORTERS = ("script", "dynamo")
 
-SOFTMAX = "softmax_cross_entropy"  # of logits f32[B, ..., V] and classes
+SOFTMAX = "softmax_cross_entropy"  # takes logits f32[B, ..., V] and classes
 SIGMOID = "sigmoid_cross_entropy"
 SQUARES = "mean_squared_error"
 OUTPUT = "output"  # the graph computes the loss, its first output, from inputs alone
@@ -23,13 +23,13 @@ OUTPUT = "output"  # the graph computes the loss, its first output, from inputs 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     family: str  # the module beside this file: FAMILY_models.py
-    name: str  # of its function there, and of the files
+    name: str  # name of the function in that module, and of the files
     loss: str
-    learning_rate: float  # the loss moves, and noise (exports.py) does not drown it: batch norms over small batches amplify
-    freeze: tuple = ()  # onnx.freeze, where an import can only guess and warns that it does
+    learning_rate: float  # large enough to move the loss; small, because batch norms over small batches amplify noise (exports.py)
+    freeze: tuple = ()  # onnx.freeze; without it an import would have to guess, and would warn
 
     def make(self):
-        """A Case (samples.py), seeded."""
+        """Returns a new Case (samples.py), made with a fixed seed."""
         import torch
 
         torch.manual_seed(7)
@@ -102,6 +102,6 @@ RECIPES = [
 
 
 def named(names):
-    """The recipes of these names, all for none. KeyError for one that is not there."""
+    """Returns the recipes of these names, or all recipes if `names` is empty. Raises KeyError if a name is unknown."""
     by_name = {recipe.name: recipe for recipe in RECIPES}
     return [by_name[name] for name in names] if names else RECIPES

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The list of models, the judge and its page, without the packages that make the models."""
+"""Tests the list of models, the judge and its page, without the packages that make the models."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ def functions_of(family):
 
 
 def with_noise(recording, noise):
-    """A recording's bytes with the tensor `noise` added, the same in every step."""
+    """Returns a recording's bytes with the tensor `noise` added. The noise is equal in every step."""
     if noise is None:
         return recording
     (length,) = struct.unpack("<Q", recording[:8])

@@ -1,4 +1,4 @@
-"""What a recipe's function returns, and random samples for it."""
+"""The Case that a recipe's function returns, and functions that make random samples."""
 
 import dataclasses
 import typing
@@ -9,9 +9,9 @@ from recipes import SAMPLES
 
 @dataclasses.dataclass
 class Case:
-    model: torch.nn.Module  # its first output is the logits, or the loss where the graph computes it
-    inputs: typing.Dict[str, torch.Tensor]  # of all samples, by the names of forward()'s arguments
-    target: typing.Optional[torch.Tensor] = None  # none: the graph computes the loss
+    model: torch.nn.Module  # its first output is the logits, or the loss if the graph computes the loss
+    inputs: typing.Dict[str, torch.Tensor]  # all samples, by the name of forward()'s argument
+    target: typing.Optional[torch.Tensor] = None  # None: the graph computes the loss
     outputs: typing.Tuple[str, ...] = ("logits",)
 
 
@@ -28,13 +28,13 @@ def tokens(length, count):
 
 
 def padding_mask(length):
-    """One where there is a token: samples of several lengths."""
+    """Returns a mask that is one where a sample has a token. Samples have several lengths."""
     lengths = torch.arange(SAMPLES) % 3 + length - 2
     return (torch.arange(length)[None, :] < lengths[:, None]).long()
 
 
 def without_dropout(model):
-    """Takes every rate of dropping out to zero; the nodes stay where the exporter keeps them."""
+    """Sets every dropout rate to zero. The dropout nodes stay in the file if the exporter keeps them."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0

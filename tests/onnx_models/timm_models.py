@@ -5,7 +5,7 @@ import timm
 from timm import layers
 from timm.models import levit as timm_levit
 
-# Both exporters of torch 2.15 stumble over fused attention in one of these models; timm's own form of it is the same sums.
+# Both exporters of torch 2.15 fail on fused attention in one of these models. timm's unfused attention computes the same sums.
 layers.set_fused_attn(False)
 
 
@@ -23,7 +23,7 @@ def cait():
 
 
 def levit():
-    # Without the second head of distillation: its norm starts as the first one's, and the dynamo exporter merges the nodes.
+    # Has no second head for distillation. Its norm would start equal to the first one's, and the dynamo exporter would merge them.
     model = timm_levit.Levit(img_size=64, num_classes=10, embed_dim=(32, 48, 64), key_dim=8, num_heads=(2, 3, 4),
                              depth=(1, 1, 1))
     return Case(without_dropout(model), images(64), classes())

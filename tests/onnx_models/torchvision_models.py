@@ -11,7 +11,7 @@ from torchvision.models import convnext, densenet as densenets, efficientnet, ma
 from torchvision.models import segmentation, swin_transformer, vgg, video
 from torchvision.models import vision_transformer
 
-# Functions have the names of these modules.
+# Functions that have the names of these modules.
 googlenets = importlib.import_module("torchvision.models.googlenet")
 inceptions = importlib.import_module("torchvision.models.inception")
 
@@ -34,7 +34,7 @@ def vgg11_bn():
     model.classifier[0] = nn.Linear(32 * 7 * 7, 64)
     model.classifier[3] = nn.Linear(64, 64)
     model.classifier[6] = nn.Linear(64, 10)
-    return _case(model, 224)  # the TorchScript exporter wants 7 x 7 before the classifier
+    return _case(model, 224)  # the TorchScript exporter requires 7 x 7 before the classifier
 
 
 def alexnet():
@@ -58,7 +58,7 @@ def densenet():
 
 
 class _NarrowGoogLeNetConv(googlenets.BasicConv2d):
-    """A quarter of the channels, of the image's apart."""
+    """Has a quarter of the channels, except for those of the image."""
 
     def __init__(self, inputs, outputs, **settings):
         super().__init__(inputs if inputs == 3 else inputs // 4, outputs // 4, **settings)
@@ -78,7 +78,7 @@ def googlenet():
 
 
 class _NarrowInceptionConv(inceptions.BasicConv2d):
-    """A quarter of the channels, of the image's apart."""
+    """Has a quarter of the channels, except for those of the image."""
 
     def __init__(self, inputs, outputs, **settings):
         super().__init__(inputs if inputs == 3 else inputs // 4, outputs // 4, **settings)
@@ -137,7 +137,7 @@ def maxvit():
 
 
 class _PixelLoss(nn.Module):
-    """Cross entropy of every pixel, by its label."""
+    """Returns the cross entropy of all pixels with their labels."""
 
     def __init__(self, model):
         super().__init__()

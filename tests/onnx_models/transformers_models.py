@@ -1,4 +1,4 @@
-"""Models of transformers, by configuration: a vocabulary of 60, width 32 and two layers."""
+"""Models of the package transformers, made from configurations with a vocabulary of 60, width 32 and two layers."""
 
 from samples import Case, SAMPLES, classes, images, padding_mask, tokens, without_dropout
 import torch
@@ -10,7 +10,7 @@ LENGTH = 10
 
 
 class _OfTokens(nn.Module):
-    """Logits of tokens and their mask."""
+    """Returns the logits for tokens and their mask."""
 
     def __init__(self, model):
         super().__init__()
@@ -21,7 +21,7 @@ class _OfTokens(nn.Module):
 
 
 class _WithLabels(nn.Module):
-    """The loss that the model itself computes."""
+    """Returns the loss that the model itself computes."""
 
     def __init__(self, model):
         super().__init__()
@@ -32,7 +32,7 @@ class _WithLabels(nn.Module):
 
 
 class _OfOneInput(nn.Module):
-    """Logits of an image, or of sound."""
+    """Returns the logits for an image or a sound."""
 
     def __init__(self, model):
         super().__init__()
@@ -43,7 +43,7 @@ class _OfOneInput(nn.Module):
 
 
 class _Translation(nn.Module):
-    """Logits of a decoder's tokens, given an encoder's."""
+    """Returns the logits for a decoder's tokens, given an encoder's tokens."""
 
     def __init__(self, model):
         super().__init__()
@@ -54,7 +54,7 @@ class _Translation(nn.Module):
 
 
 class _Contrast(nn.Module):
-    """CLIP's loss of pairs of images and texts."""
+    """Returns CLIP's loss for pairs of images and texts."""
 
     def __init__(self, model):
         super().__init__()
@@ -65,7 +65,7 @@ class _Contrast(nn.Module):
 
 
 def _undropped(settings):
-    """The configuration without any dropping out, which many models read while they run."""
+    """Returns the configuration with all dropout rates zero. Many models read the rates while they run."""
     for name, value in vars(settings).items():
         if isinstance(value, float) and ("drop" in name or name.startswith("mask_")):
             setattr(settings, name, 0.0)
@@ -150,7 +150,7 @@ def mistral():
 
 
 def t5():
-    # The dynamo exporter of torch 2.15 cannot view what this model's fused attention makes.
+    # The dynamo exporter of torch 2.15 fails on a view of the output of this model's fused attention.
     settings = transformers.T5Config(attn_implementation="eager", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
                                      relative_attention_num_buckets=8, relative_attention_max_distance=16,
                                      pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
@@ -192,7 +192,7 @@ def wav2vec2():
 
 
 class _Speech(nn.Module):
-    """Logits of a decoder's tokens, given a spectrogram."""
+    """Returns the logits for a decoder's tokens, given a spectrogram."""
 
     def __init__(self, model):
         super().__init__()
