@@ -23,21 +23,23 @@ inline constexpr int kAttachedMembersMax = 4096;
 inline constexpr int64_t kRequestBytesMax = 4 << 20;
 // Coordinator threads for blocking calls: creates, downloads, saves, shards, and short ones.
 inline constexpr int kServerThreadsMax = 1024;
-// Plus one for each shard that a ps may have.
+// Open calls of one connection. kShardThreadsMax is added to it, one for each shard of a ps.
 inline constexpr int kStreamsOfConnectionMax = 128;
 
 // The coordinator's port, for clients that have not authenticated.
 
-// Coordinator memory. Above it only a client with few open calls may begin another.
+// Coordinator memory. Above it only connections that have not recently begun many calls may begin
+// calls, and the connections with the most memory for messages are closed.
 inline constexpr int64_t kResidentBytesMax = 768 << 20;
 inline constexpr int kConnectionsMax = kAttachedMembersMax + 1024;
-// Connections to --health. A probe holds one for a moment; 1,024 descriptors are enough for them.
+// Connections to --health. A probe holds one for a moment.
 inline constexpr int kHealthConnectionsMax = 160;
 // --connection_age. After it a client with a certificate has to authenticate again.
 inline constexpr absl::Duration kConnectionAgeMax = absl::Hours(1);
 // 4,096 members reconnect in 17 s.
 inline constexpr double kConnectionsPerSecond = 200;
-// Open calls of all connections; some 10 KB each.
+// Open calls of all connections, some 10 KB each. Calls of clients with a certificate, except
+// submitters', do not count.
 inline constexpr int kCallsOpenMax = 16384;
 // Calls that a new connection may begin at once.
 inline constexpr int kCallsOfNewConnectionMax = 128;
@@ -45,7 +47,7 @@ inline constexpr int kCallsOfNewConnectionMax = 128;
 // can clear up after 64 clients at this rate.
 inline constexpr double kCallsOfConnectionPerSecond = 50;
 // Ended calls per second, over all connections, that give their credit back to the connection.
-// Above this rate an ended call counts as abandoned.
+// Above this rate an ended call gives no credit back at once.
 inline constexpr double kCallsEndedPerSecond = 4000;
 
 // The calls themselves.
@@ -110,7 +112,7 @@ inline constexpr int kTracesMax = 4;
 inline constexpr int kChangesQueuedMax = 4096;
 // A user's wait for the store's disk. The CLI's calls have 15 s.
 inline constexpr absl::Duration kChangeWaitMax = absl::Seconds(10);
-// Worker: about 5 MB while the coordinator is away.
+// Worker: about 5 MB while the coordinator is away. The coordinator: records of one job that wait.
 inline constexpr int kStepRecordsHeldMax = 65536;
 // Records in one report, which stays below kRequestBytesMax.
 inline constexpr int kStepRecordsReportedMax = 16384;
@@ -160,7 +162,8 @@ inline constexpr int kOnnxPatternsMax = 1024;
 
 // Messages to a shard or exchange thread, and directives that wait for a member's stream.
 inline constexpr int kMailboxMessagesMax = 1024;
-// Worker: gradients being sent. More would only queue, where later ones cannot overtake.
+// Worker: gradients being sent, except over shared memory. More would only queue, where later ones
+// cannot overtake.
 inline constexpr int64_t kInflightBytesMax = 512 << 10;
 inline constexpr int kPrefetchBatchesMax = 4;
 // 25 MB; as much as a person can look at.

@@ -256,7 +256,7 @@ int Main() {
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
-  std::atomic<bool> crowded = false;  // with answers that callers do not read
+  std::atomic<bool> crowded = false;  // true while many answers wait for callers to read them
   const auto listener = GrpcListener::Listen(
       *listen,
       {.crowded = [&crowded] { return crowded.load(); },

@@ -47,7 +47,7 @@ class Cluster:
         for command in ("certs init", "certs issue coordinator --host 127.0.0.1", "certs issue ps", "certs issue worker", "certs issue admin ann",
                         "certs issue submitter bob"):
             self.muster(*command.split())
-        self.authority = self.folder / "authority"  # of clients without a certificate
+        self.authority = self.folder / "authority"  # the folder that clients without a certificate use as --tls
         self.authority.mkdir()
         shutil.copy(self.folder / "muster-ca/ca.crt", self.authority)
         self.address = self.start_coordinator("127.0.0.1:0")

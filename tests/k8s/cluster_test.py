@@ -33,7 +33,7 @@ ENTERED = "MUSTER_TEST_IS_THE_NODE"
 PATIENCE_S = 60
 LOG_LINES = 40  # of each pod, if a test fails
 JOB = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
-# With these settings a step computes the same for any number of steps, and the number of workers is fixed.
+# With these settings a step computes the same values whatever the job's number of steps is, and the number of workers is fixed.
 FIXED = ["resources.workers={min: 2, max: 2}", "training.schedule={warmup_steps: 50}"]
 ENDLESS = "training.steps=1000000"
 PROGRAMS = os.path.join(ROOT, "services")
@@ -166,7 +166,7 @@ class Fleet(ClusterCase):
             time.sleep(0.1)
 
     def model(self, checkpoint):
-        """Returns the SHA-256 of a checkpoint's files except the manifest, by name. The same training writes the same bytes."""
+        """Returns the SHA-256 of a checkpoint's .safetensors files, by name. The same training writes the same bytes."""
         folder = os.path.join(self.folder, checkpoint)
         self.muster("checkpoint", "get", checkpoint, folder)
         sums = {}
@@ -324,7 +324,7 @@ class SecureFleet(ClusterCase):
                 files[name] = file.read()
 
     def muster(self, *arguments):
-        """Runs the command as through a port-forward."""
+        """Runs `muster` in the network of the coordinator's pod, where connections of a port-forward arrive."""
         return subprocess.run([*self.cluster.in_pod("muster-coordinator-0"), os.path.join(ROOT, "cli", "muster"),
                                "--server=localhost:7070", *arguments], capture_output=True, text=True, check=False,
                               timeout=2 * PATIENCE_S)

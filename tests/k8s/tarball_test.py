@@ -33,7 +33,7 @@ class Tarball(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         packed = os.path.join(cls.folder, "muster.tar.gz")
-        umask = os.umask(0o077)  # of the user that packs
+        umask = os.umask(0o077)  # as of a strict user; the packed files must be readable all the same
         subprocess.run([os.path.join(ROOT, "tools", "tarball.sh"), packed, ROOT], check=True)
         os.umask(umask)
         with tarfile.open(packed) as archive:

@@ -433,7 +433,7 @@ class _TiedLanguageModel(nn.Module):
 def tied_language_model():
     case = Case(_TiedLanguageModel(), {"input": tokens(LENGTH, VOCABULARY)}, tokens(LENGTH, VOCABULARY))
     with torch.no_grad():
-        case.model.tokens.weight.mul_(0.2)  # as a head's
+        case.model.tokens.weight.mul_(0.2)  # to the size of the weights of a head
     return case
 
 

@@ -67,7 +67,7 @@ class Programs(unittest.TestCase):
 
 
 class Replay(unittest.TestCase):
-    """Of goldens, as if they were exports of recipes."""
+    """Replays goldens as if they were exports of recipes."""
 
     def replay(self, name, recording=None, program=REPLAY, noise=None):
         with tempfile.TemporaryDirectory() as folder:

@@ -137,7 +137,7 @@ def maxvit():
 
 
 class _PixelLoss(nn.Module):
-    """Returns the cross entropy of all pixels with their labels."""
+    """Computes the cross entropy of all pixels with their labels."""
 
     def __init__(self, model):
         super().__init__()

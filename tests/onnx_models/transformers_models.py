@@ -10,7 +10,7 @@ LENGTH = 10
 
 
 class _OfTokens(nn.Module):
-    """Returns the logits for tokens and their mask."""
+    """Computes the logits for tokens and their mask."""
 
     def __init__(self, model):
         super().__init__()
@@ -21,7 +21,7 @@ class _OfTokens(nn.Module):
 
 
 class _WithLabels(nn.Module):
-    """Returns the loss that the model itself computes."""
+    """Computes the loss that the model itself computes."""
 
     def __init__(self, model):
         super().__init__()
@@ -32,7 +32,7 @@ class _WithLabels(nn.Module):
 
 
 class _OfOneInput(nn.Module):
-    """Returns the logits for an image or a sound."""
+    """Computes the logits for an image or a sound."""
 
     def __init__(self, model):
         super().__init__()
@@ -43,7 +43,7 @@ class _OfOneInput(nn.Module):
 
 
 class _Translation(nn.Module):
-    """Returns the logits for a decoder's tokens, given an encoder's tokens."""
+    """Computes the logits for a decoder's tokens, given an encoder's tokens."""
 
     def __init__(self, model):
         super().__init__()
@@ -54,7 +54,7 @@ class _Translation(nn.Module):
 
 
 class _Contrast(nn.Module):
-    """Returns CLIP's loss for pairs of images and texts."""
+    """Computes CLIP's loss for pairs of images and texts."""
 
     def __init__(self, model):
         super().__init__()
@@ -192,7 +192,7 @@ def wav2vec2():
 
 
 class _Speech(nn.Module):
-    """Returns the logits for a decoder's tokens, given a spectrogram."""
+    """Computes the logits for a decoder's tokens, given a spectrogram."""
 
     def __init__(self, model):
         super().__init__()

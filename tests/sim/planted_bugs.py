@@ -4,7 +4,7 @@
     tests/sim/planted_bugs.py [--seeds 5000] [NAME...] -- BAZEL-BUILD-COMMAND...
 
 Run in a clean tree, by hand: each bug is a build. The command builds //tests/sim:fleet_simulation_test;
-default: bazel build --config=nocuda. Exit code 1: a bug was not found.
+default: bazel build --config=nocuda. Exit code 1: a bug was not found, or a planted program did not build.
 """
 
 import argparse
