@@ -34,7 +34,7 @@ TEST(RegularFileTest, OpensOnlyRegularFiles) {
   EXPECT_EQ(OpenRegularFile(folder + "/none").error_number, ENOENT);
 }
 
-TEST(RegularFileTest, APathThatIsNotThereIsNamedInFullWithItsMachine) {
+TEST(RegularFileTest, PathFaultNamesTheAbsolutePathAndTheMachine) {
   char host[256] = {};
   ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
   const std::string end = std::string(": no such file or directory on ") + host;

@@ -64,7 +64,7 @@ TEST(GrpcStatusTest, RetryableErrorsSayWhenToRetry) {
 
 // Half a character is left when a message is cut. Unless it is removed, the other side cannot even
 // read the reason.
-TEST(GrpcStatusTest, HalfACharacterLosesNeitherReasonNorFaults) {
+TEST(GrpcStatusTest, CutCharacterLosesNeitherReasonNorFaults) {
   const absl::Status received =
       FromGrpc(ToGrpc(FaultsToStatus({{"name", "is \"\xe2\x82"}}, "INVALID_SPEC")));
 
@@ -103,7 +103,7 @@ TEST(GrpcStatusTest, GarbageInDetailsIsIgnored) {
   EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
 }
 
-TEST(ResourceNameTest, PeopleReadACheckpointAsTheyTypeIt) {
+TEST(ResourceNameTest, CheckpointIdsHaveTheFormThatUsersType) {
   EXPECT_EQ(CheckpointId("a-1", 20), "a-1@20");
   EXPECT_EQ(CheckpointIdOf(CheckpointName("a-1", 20)), "a-1@20");
   EXPECT_EQ(CheckpointIdOf("/mnt/old/step-00000020"), "/mnt/old/step-00000020");

@@ -24,13 +24,15 @@ struct Build {
 // again.
 Build ThisBuild();
 
-// The same for a program that was linked with `stamp`, a line of tools/workspace_status.sh.
+// Returns the build of a program that was linked with `stamp`, a value of BUILD_EMBED_LABEL from
+// tools/workspace_status.sh.
 Build BuildOf(absl::string_view stamp);
 
-// "muster 0.3.0\ncommit 71f0bcc9d2a1\nbuild opt, CUDA, g++ 12.2.0\n"
+// Returns "muster 0.3.0\ncommit 71f0bcc9d2a1\nbuild opt, CUDA, g++ 12.2.0\n".
 std::string ToText(const Build& build);
 
-// The labels of muster_build_info: version, commit, kind, cuda ("true" or "false") and compiler.
+// Returns the labels of muster_build_info: version, commit, kind, cuda ("true" or "false") and
+// compiler.
 std::map<std::string, std::string> ToLabels(const Build& build);
 
 }  // namespace muster

@@ -10,7 +10,7 @@
 namespace muster {
 
 struct BareLoopOptions {
-  // "shm": two memory segments and flags; the server reads gradients and writes values in place.
+  // "shm": memory that all processes map; the server reads gradients and writes values in place.
   // "ucx-shm", "ucx-tcp": UCX tag messages over shared memory or TCP, without peer error handling.
   // "tcp": sockets on loopback.
   std::string substrate = "shm";
@@ -31,8 +31,8 @@ struct BareLoopResult {
 };
 
 // Runs the loop. Forks one process for every server and every worker, so call it before the first
-// thread starts. Returns INVALID_ARGUMENT if the options are invalid. Ends the program if a
-// returned value is wrong.
+// thread starts. Returns INVALID_ARGUMENT if the options are invalid. At the end checks three
+// values of every tensor, and ends the program if one is wrong.
 absl::StatusOr<BareLoopResult> RunBareLoop(const BareLoopOptions& options);
 
 }  // namespace muster

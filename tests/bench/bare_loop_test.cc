@@ -10,7 +10,7 @@ namespace {
 class BareLoopTest : public testing::TestWithParam<const char*> {};
 
 // RunBareLoop checks the values that come back.
-TEST_P(BareLoopTest, EveryValueComesBackRightWhereAllSleepBetweenMessages) {
+TEST_P(BareLoopTest, AllValuesAreRightIfBothSidesSleep) {
   const auto result = RunBareLoop({.substrate = GetParam(),
                                    .workers = 2,
                                    .servers = 2,
@@ -25,7 +25,7 @@ TEST_P(BareLoopTest, EveryValueComesBackRightWhereAllSleepBetweenMessages) {
   EXPECT_GT(result->round_trip_microseconds, 0);
 }
 
-TEST_P(BareLoopTest, EveryValueComesBackRightWhereAllPoll) {
+TEST_P(BareLoopTest, AllValuesAreRightIfBothSidesPoll) {
   const auto result = RunBareLoop({.substrate = GetParam(),
                                    .message_bytes = 4096,
                                    .tensors = 7,
@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Substrates, BareLoopTest,
                            return name;
                          });
 
-TEST(BareLoopTest, RefusesWhatMakesNoSense) {
+TEST(BareLoopTest, RefusesInvalidOptions) {
   EXPECT_EQ(RunBareLoop({.substrate = "pigeon"}).status().message(),
             "unknown substrate 'pigeon'; there are shm, ucx-shm, ucx-tcp and tcp");
   EXPECT_TRUE(absl::IsInvalidArgument(RunBareLoop({.message_bytes = 100}).status()));

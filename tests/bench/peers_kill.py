@@ -3,10 +3,10 @@
 
     tests/bench/peers_kill.py [--hidden 1024] [--strikes 3] [--patience 60] [--bin bazel-bin]
 
-All train the same perceptron of two hidden layers with Adam, 16 samples a step, on this machine's processors; DDP uses gloo. One worker gets
-SIGKILL or SIGSTOP after 250 steps. "again" is the time from the signal to the first new step. A job without a new step for --patience
+All train the same perceptron of two hidden layers with Adam, 16 samples a step, on this machine's processors; DDP uses gloo. One worker of
+DDP gets SIGKILL or SIGSTOP after 250 steps. The time is from the signal to a new step that began after it. A job without one for --patience
 seconds counts as waiting. torchrun restarts all workers (--max_restarts), which continue from a checkpoint that rank 0 writes every 100
-steps. Muster restarts the dead worker after 0.3 s and has no checkpoint except the last (tests/bench/recovery.py).
+steps. A worker of Muster gets only SIGKILL. It restarts after 0.3 s, and there is no checkpoint except the last (tests/bench/recovery.py).
 Needs PyTorch (Debian's python3-torch) and `bazel build //:coordinator //:ps //:worker //:muster`.
 """
 
@@ -26,7 +26,7 @@ KILLED_AT, CHECKPOINT_EVERY = 250, 100
 
 
 def train(hidden, folder):
-    """Runs a rank of a DDP job without end. It records each step and each failure."""
+    """Runs a rank of a DDP job without end. Writes the number of each step to FOLDER/steps-RANK."""
     import torch
     import torch.distributed as dist
 

@@ -52,7 +52,7 @@ shape_of() { # bytes
 # Prints the round trip of 64 bytes between two processors, in microseconds.
 distance() { "$bin/tests/bench/bare_loop" --substrate=shm --bytes=64 --tensors=1 --steps=2000 --rounds=1 | cut -d ' ' -f 2; }
 
-# Appends "who size figure distance-before distance-after" to the results; the command prints the figure.
+# Appends "program size figure distance-before distance-after" to the results. The command prints the figure.
 measure() { # who, size, command...
   local who=$1 size=$2 before figure after attempt
   shift 2

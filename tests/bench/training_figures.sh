@@ -3,7 +3,7 @@
 #
 #   start_members WORKERS SEPARATE COLOCATED   hosts w0, w1, ... (also with a ps if COLOCATED is yes), p0, p1, ...
 #   stop_members
-#   steady_step JOBFILE STEPS   prints the mean seconds of at least STEPS steps of worker w0 in steady state; cancels the job before
+#   steady_step JOBFILE STEPS   runs the job, cancels it, and prints the mean seconds of at least STEPS steps of worker w0 in steady state
 #
 # Uses: bin (folder of the built programs), work (a folder), worker_flags and ps_flags (arrays), worker_threads (default 1).
 

@@ -313,8 +313,8 @@ class PlainSocket {
 };
 
 // Makes the same exchanges as Client with a child process. In a round trip the child answers every
-// message with one of the same `size`. Otherwise it answers only the last of `messages`, with an
-// empty one.
+// message with one of the same `size`. Otherwise it answers only the last warm-up and the last of
+// `messages`, with an empty one.
 struct Exchange {
   size_t size;
   int messages;

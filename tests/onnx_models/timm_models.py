@@ -23,7 +23,7 @@ def cait():
 
 
 def levit():
-    # Has no second head for distillation. Its norm would start equal to the first one's, and the dynamo exporter would merge them.
+    # This model has no second head for distillation. The norms of two heads start equal, and the dynamo exporter would merge them.
     model = timm_levit.Levit(img_size=64, num_classes=10, embed_dim=(32, 48, 64), key_dim=8, num_heads=(2, 3, 4),
                              depth=(1, 1, 1))
     return Case(without_dropout(model), images(64), classes())

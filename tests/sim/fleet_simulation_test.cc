@@ -37,7 +37,7 @@ std::string Folder() {
 }
 
 // SEEDS=100000 gives a long run; FIRST_SEED=17 SEEDS=1 repeats one that failed.
-TEST(FleetSimulationTest, WhateverBefallsTheFleetTheJobEndsAsIfNothingHad) {
+TEST(FleetSimulationTest, JobEndsWithTheSameValuesAfterAnyFaults) {
   FLAGS_minloglevel = static_cast<int>(FromEnvironment("LOG", google::GLOG_FATAL));
   const int64_t first = FromEnvironment("FIRST_SEED", 1);
   const int64_t seeds = FromEnvironment("SEEDS", 300);

@@ -51,7 +51,7 @@ SimulatedStep SimulateBytes(const SimulatedCluster& cluster, double compute_seco
       cluster);
 }
 
-TEST(NetworkModelTest, AnUrgentMessageOvertakesThoseThatWaitButNotTheOneUnderWay) {
+TEST(NetworkModelTest, UrgentMessageOvertakesWaitingOnesButNotTheOneUnderWay) {
   NetworkModel network(2, {.bytes_per_second = 10, .latency_seconds = 0.5},
                        [](const NetworkBurst& burst, int index) -> NetworkMessage {
                          return {.to = 1, .bytes = 10, .chunk = burst.subject + index};
@@ -68,7 +68,7 @@ TEST(NetworkModelTest, AnUrgentMessageOvertakesThoseThatWaitButNotTheOneUnderWay
                                               testing::Pair(2, 3.5)));
 }
 
-TEST(NetworkModelTest, AReceivingCardTakesTheMessagesOfSeveralSendersOneAfterTheOther) {
+TEST(NetworkModelTest, ReceivingCardTakesOneMessageAtATime) {
   NetworkModel network(
       3, {.bytes_per_second = 10},
       [](const NetworkBurst&, int index) -> NetworkMessage { return {.to = index, .bytes = 10}; });
@@ -87,7 +87,7 @@ TEST(NetworkModelTest, AReceivingCardTakesTheMessagesOfSeveralSendersOneAfterThe
 }
 
 // A step takes the bound plus a few chunks: the first chunk's way out and the last one's way back.
-TEST(SyncSimulationTest, SeparateShardsTakeWhatTheBusiestCardNeeds) {
+TEST(SyncSimulationTest, SeparateShardsReachTheBoundOfTheBusiestCard) {
   for (const int n : {1, 2, 4, 8}) {
     for (const int k : {1, 2, 4, 8}) {
       SCOPED_TRACE(testing::Message() << n << " workers, " << k << " ps");
@@ -99,7 +99,7 @@ TEST(SyncSimulationTest, SeparateShardsTakeWhatTheBusiestCardNeeds) {
   }
 }
 
-TEST(SyncSimulationTest, ColocatedAndSeparateShardsTogetherTakeWhatTheorem1Says) {
+TEST(SyncSimulationTest, ColocatedAndSeparateShardsReachTheBoundOfTheorem1) {
   for (const int n : {2, 4, 8}) {
     for (const int k : {0, 1, 2, 4}) {
       if (k >= n) continue;
@@ -113,7 +113,7 @@ TEST(SyncSimulationTest, ColocatedAndSeparateShardsTogetherTakeWhatTheorem1Says)
   }
 }
 
-TEST(SyncSimulationTest, ARingTakesWhatItsBytesSay) {
+TEST(SyncSimulationTest, RingReachesItsBound) {
   for (const int n : {2, 4, 8}) {
     SCOPED_TRACE(n);
     SimulatedCluster cluster = Cluster(n, /*separate=*/0, /*colocated=*/true);
@@ -126,14 +126,14 @@ TEST(SyncSimulationTest, ARingTakesWhatItsBytesSay) {
   }
 }
 
-TEST(SyncSimulationTest, WhatComputesLongerThanItCommunicatesHidesMostOfTheCommunication) {
+TEST(SyncSimulationTest, LongComputationHidesMostOfTheCommunication) {
   const double seconds = SimulateBytes(Cluster(1, 1, false), /*compute_seconds=*/2).seconds;
 
   EXPECT_GE(seconds, 2);
   EXPECT_LE(seconds, 2.1);  // the front layers' way there and back
 }
 
-TEST(SyncSimulationTest, OverlapAndPriorityAreWorthWhatArithmeticSays) {
+TEST(SyncSimulationTest, OverlapAndPriorityGainWhatArithmeticPredicts) {
   const double both = kBytes / kGigabit;  // communication takes as long as computation
   SimulatedCluster cluster = Cluster(1, 1, false);
   const double overlapped = SimulateBytes(cluster, both).seconds;
@@ -149,7 +149,7 @@ TEST(SyncSimulationTest, OverlapAndPriorityAreWorthWhatArithmeticSays) {
   EXPECT_THAT(without_overlap, DoubleNear(1.36 * both, 0.06 * both));
 }
 
-TEST(SyncSimulationTest, AShardThatSumsSlowerThanItsCardReceivesIsTheBound) {
+TEST(SyncSimulationTest, SlowSumOfAShardIsTheBound) {
   SimulatedCluster cluster = Cluster(4, 1, false);
   cluster.sum_bytes_per_second = kGigabit / 2;
 
