@@ -28,7 +28,7 @@ STYLE = plot.STYLE + "\n.panel { fill: none; stroke: #8c959f; stroke-opacity: 0.
     "\n".join(f".s{i} {{ stroke: {colour}; fill: none; stroke-width: 1.4 }} .t{i} {{ fill: {colour}; font-size: 9px }}"
               for i, colour in enumerate(COLOURS))
 SCALES = {"percentunit": (100, " %"), "bytes": (1, "B"), "Bps": (1, "B/s"), "s": (1, "s"), "reqps": (1, " req/s")}
-NAMED = {"green": "#3fa45b", "yellow": "#b58f1a", "orange": "#e0752d", "red": "#d64b4b", "blue": "#4c8bf5"}  # "text": as other text
+NAMED = {"green": "#3fa45b", "yellow": "#b58f1a", "orange": "#e0752d", "red": "#d64b4b", "blue": "#4c8bf5"}  # "text" has the color of other text
 
 
 def readable(value, unit):
@@ -216,7 +216,7 @@ def main():
 def photograph(cluster, names):
     begin = time.time()
     cluster.train(until_step=1000, checkpoint_every=500)
-    # Rates and the times of steps need a quarter of a minute, the verdict on the loss more than one.
+    # Rates and step times need a quarter of a minute, and the metric of the dashboard that judges the loss needs more than a minute.
     cluster.await_value(f"0.97 - min({generate.LEARNING})", 0)
     cluster.await_value("count(muster_job_worker_step_seconds)", 6)
     cluster.await_scrapes()
