@@ -33,7 +33,7 @@
 namespace muster::cli {
 namespace {
 
-constexpr rlim_t kFilesWanted = 4096;  // a coordinator with 1,000 members opens as many
+constexpr rlim_t kFilesWanted = 4096;  // a coordinator with 1,000 members opens about 3,000
 // A link takes megabytes of shared memory, the slab of a model more.
 constexpr int64_t kSharedMemoryWanted = 1 << 30;
 constexpr int64_t kDiskWanted = int64_t{5} << 30;

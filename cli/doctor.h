@@ -24,8 +24,8 @@ struct MachineOptions {
 // other machines. Blocks for at most a second.
 std::vector<Finding> ExamineMachine(const MachineOptions& options);
 
-// Checks the files in the --tls folder: they exist, are readable and stay valid for another week,
-// and only the owner can read the key.
+// Checks the files in the --tls folder: ca.crt is a certificate, tls.crt stays valid for another
+// week, and only the owner can read tls.key. A folder with only ca.crt is fine.
 Finding ExamineTls(const std::string& folder, absl::Time now);
 
 // The time of a request to the coordinator, the time of its response, and the coordinator's clock

@@ -29,9 +29,11 @@ struct ChaosOptions {
   absl::Duration stop_for = absl::Seconds(8);  // longer than the lease, 5 s
   absl::Duration away = absl::Milliseconds(300);  // from killing a member to starting it again
   absl::Duration deadline = absl::Seconds(60);    // the longest a recovery may take
-  bool overlaps = false;   // also strikes during a recovery; `every` is the gap between strikes
-  bool awaits_end = true;  // false: returns after the last recovery, before the job ends
-  Interrupt* interrupt = nullptr;               // may be null
+  // Also strikes during a recovery. `every` is then the mean gap from the return of a member to the
+  // next strike.
+  bool overlaps = false;
+  bool awaits_end = true;          // false: returns after the last recovery, before the job ends
+  Interrupt* interrupt = nullptr;  // may be null
   std::function<void(const std::string&)> say;  // called with each progress line; may be empty
 };
 
@@ -50,8 +52,8 @@ struct ChaosReport {
 //
 // Returns CANCELLED on a signal, or an error if a member cannot be restarted or the job cannot be
 // watched.
-// Requires: `client` talks to `cluster`. The members of `cluster` live as long as the calling
-// thread.
+// Requires: `client` talks to `cluster`. Members with Lifetime::kWithParent that are restarted die
+// with the calling thread.
 absl::StatusOr<ChaosReport> RunChaos(const std::string& job, LocalCluster& cluster,
                                      CoordinatorClient& client, const ChaosOptions& options);
 

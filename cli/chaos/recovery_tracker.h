@@ -31,7 +31,7 @@ class ChaosDice {
   ChaosDice(uint64_t seed, std::vector<ChaosRole> roles);
 
   struct Throw {
-    double gap = 1;  // time since the previous strike, in units of the mean gap: [0.5, 1.5)
+    double gap = 1;  // wait before this strike, in units of ChaosOptions::every: [0.5, 1.5)
     ChaosRole role = ChaosRole::kPs;
     uint64_t pick = 0;  // index of the member, modulo the number of members of the role
   };
@@ -61,7 +61,7 @@ class RecoveryTracker {
     // A new step in a later generation. Steps of the same generation may date from before the
     // strike.
     kNextGeneration,
-    // Also a new step after Returned(), because the generation may have survived the strike.
+    // As kNextGeneration, or a new step after Returned(): the generation may survive the strike.
     kNextStep,
   };
   void Struck(ChaosRole role, const std::string& member, Until until, absl::Duration now);

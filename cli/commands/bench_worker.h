@@ -25,15 +25,15 @@ struct BenchWorkerOptions {
 
 struct BenchWorkerResult {
   std::vector<absl::Duration> rounds;
-  absl::Duration round_trip;  // median over the lone steps
+  absl::Duration round_trip;  // of one push, median over the lone steps; 0 if there are none
   std::string transport;      // Transport::name()
 };
 
 // Attaches to the coordinator as a worker and takes part in the first job it gets (bsp). It makes
 // (rounds + 1) * steps + lone_steps steps. Within a round it pushes each chunk again as soon as its
 // new value arrives. Blocks. The job stays unfinished; the caller must cancel it.
-// Returns UNAVAILABLE if a ps is lost, DEADLINE_EXCEEDED if nothing arrives for a minute,
-// FAILED_PRECONDITION if a push is refused.
+// Returns UNAVAILABLE if a ps is lost, DEADLINE_EXCEEDED if no job starts or nothing arrives for a
+// minute, FAILED_PRECONDITION if a push is refused, CANCELLED if the job is released.
 absl::StatusOr<BenchWorkerResult> RunBenchWorker(const BenchWorkerOptions& options);
 
 }  // namespace muster::cli

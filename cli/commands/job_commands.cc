@@ -659,8 +659,8 @@ struct AgainOptions {
   bool print = false;
 };
 
-// Submits jobs again. From the last checkpoint, or from the job's own start if it has none (retry),
-// or from the beginning (clone).
+// Submits jobs again: from the last checkpoint, or where the job itself started if it has none
+// (retry), or from the beginning (clone).
 absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& session) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
   auto submit = [&](CoordinatorClient& client, const std::string& id) -> absl::StatusOr<v1::Job> {

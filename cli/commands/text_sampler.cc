@@ -28,8 +28,8 @@ int Draw(absl::Span<const float> logits, double temperature, std::mt19937_64& ra
   const float largest = *std::max_element(logits.begin(), logits.end());
   std::vector<double> weights;
   for (float logit : logits) weights.push_back(std::exp((logit - largest) / temperature));
-  // std::discrete_distribution differs between standard libraries, so the same seed would give
-  // other text. This code does not differ.
+  // std::discrete_distribution differs between standard libraries. With it, the same seed would
+  // give other text on another platform.
   double total = 0;
   for (double weight : weights) total += weight;
   // 53 random bits make a double in [0, 1).

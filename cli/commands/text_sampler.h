@@ -20,8 +20,8 @@ struct TextSampling {
 bool HasText(const CheckpointReader& checkpoint);
 
 // Returns the characters that the checkpoint's model writes after the prompt, byte by byte.
-// Characters that cannot be printed become '?'. Returns INVALID_ARGUMENT if the model is not a
-// language model of bytes.
+// Characters that cannot be printed become '?'. Returns INVALID_ARGUMENT if the prompt is empty or
+// the model does not map tokens to logits.
 absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
                                        const TextSampling& sampling);
 

@@ -35,7 +35,8 @@ class CoordinatorClient {
   const std::string& where() const { return where_; }
 
   struct CreateOptions {
-    absl::Duration away_max;  // longest outage to bridge; zero: three attempts
+    // How long to retry. At least three attempts are made, also if it is zero.
+    absl::Duration away_max;
     // Called once, before the first wait; may be empty.
     std::function<void(const absl::Status&)> on_outage;
   };
@@ -75,8 +76,9 @@ class CoordinatorClient {
 
   // Downloads every file of a checkpoint into `directory`, which must not exist, and verifies the
   // checksum of each message. The folder appears complete or not at all. `interrupt` may be null.
-  // Blocks as long as data arrives. Returns CANCELLED on a signal, DEADLINE_EXCEEDED if no data
-  // arrives for too long, DATA_LOSS if a checksum or a size is wrong.
+  // Blocks as long as data arrives. Returns ALREADY_EXISTS if `directory` exists, CANCELLED on a
+  // signal, DEADLINE_EXCEEDED if no data arrives for `stall_max` (at most twice that), DATA_LOSS if
+  // a checksum or a size is wrong, RESOURCE_EXHAUSTED if a file cannot be written.
   absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory,
                                   Interrupt* interrupt = nullptr);
 
@@ -87,7 +89,8 @@ class CoordinatorClient {
   struct WatchOptions {
     absl::Time deadline = absl::InfiniteFuture();
     absl::Duration away_max = absl::Minutes(5);  // longest outage to bridge
-    // Called once for each outage; may be empty.
+    // Called at most once for each outage, with its error: not if the coordinator ended the stream
+    // in order. May be empty.
     std::function<void(const absl::Status&)> on_outage;
     Interrupt* interrupt = nullptr;  // may be null
     std::stop_token stop;            // lets another thread end the watch

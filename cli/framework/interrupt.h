@@ -27,7 +27,8 @@ class Interrupt {
   // Returns the number of the first signal, or 0 if none came.
   int signal() const { return signal_; }
 
-  // Blocks until a signal comes, for up to `timeout`. Returns whether one came.
+  // Blocks until a signal comes, for up to `timeout`. Returns whether one came. Requires: a
+  // Registration exists; otherwise the signal ends the process.
   bool WaitFor(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Calls `on_signal` when a signal comes, or at once if one has come. The call is made under the

@@ -17,7 +17,7 @@ class ClusterLock {
   //
   // Returns FAILED_PRECONDITION (reason "CLUSTER_BUSY"), which names the holder and its purpose, if
   // another process holds the lock. Returns INVALID_ARGUMENT if the folder cannot be made or
-  // written, RESOURCE_EXHAUSTED if the disk is full.
+  // written, RESOURCE_EXHAUSTED if the disk is full, UNAVAILABLE if the file cannot be locked.
   static absl::StatusOr<std::unique_ptr<ClusterLock>> Take(const std::string& dir,
                                                            const std::string& purpose);
   ~ClusterLock();

@@ -24,8 +24,8 @@ constexpr int64_t kFileBytesMax = 1 << 20;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Plans the memory of a CPU worker that shares the batch with as many others as the job allows: no
-// worker of it needs less.
+// Returns a warning if the memory left is too little for a CPU worker. Plans the largest share of
+// the batch for the maximum number of workers. With fewer workers, the shares are larger.
 absl::StatusOr<std::string> MemoryWarning(v1::JobSpec spec, const v1::Graph& graph) {
   FillDefaults(spec);
   const v1::TrainingSpec& training = spec.training();

@@ -43,7 +43,7 @@ constexpr absl::Duration kStatePollInterval = absl::Milliseconds(20);
 // A member that serves no job ends within this time of SIGTERM.
 constexpr absl::Duration kLeaveMax = absl::Seconds(2);
 constexpr int kLogTailLines = 12;
-constexpr int kFoldersAbove = 4;  // from bazel-bin/tests/<folder>/x_test to bazel-bin
+constexpr int kFoldersAbove = 4;  // enough to reach bazel-bin from bazel-bin/a/b/c/d/x_test
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -34,7 +34,8 @@ class LocalCluster {
     std::string devices = "cpu";  // of each worker
     int threads_per_device = 0;   // 0: (usable cores - 1) / workers, at least 1
     absl::Duration lease = absl::Seconds(5);
-    std::vector<std::string> coordinator_flags;  // appended to the flags, "--reflection=true"
+    // Appended to the flags of each process of the role, for example "--reflection=true".
+    std::vector<std::string> coordinator_flags;
     std::vector<std::string> ps_flags;
     std::vector<std::string> worker_flags;
     ClientSecurity security;  // for this object's own calls; members have flags
@@ -42,8 +43,9 @@ class LocalCluster {
     absl::Duration start_timeout = absl::Seconds(60);
   };
 
-  // Starts a cluster and blocks until every member is attached, for up to `start_timeout` each for
-  // the coordinator and for the members. On an error everything started is stopped.
+  // Starts a cluster and blocks until every member is attached: for up to `start_timeout` until the
+  // coordinator listens, then for up to `start_timeout` until all members are attached. On an error
+  // everything started is stopped.
   // Returns UNAVAILABLE with the end of the member's log if one does not come up, NOT_FOUND if a
   // binary is missing (see FindBinary).
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
@@ -96,10 +98,10 @@ class LocalCluster {
   absl::Status AwaitAttached(absl::Duration timeout) const;
   absl::StatusOr<v1::ListMembersResponse> ListMembers() const;
 
-  // Sends SIGTERM to the coordinator first, then to workers and ps, and SIGKILL to members that run
-  // after `grace`. The coordinator of a detached cluster saves its running jobs before it ends. In
-  // other clusters jobs lose the steps since their last checkpoint. Removes the record of a
-  // detached cluster.
+  // Sends SIGTERM to the coordinator, waits until it has ended, then sends SIGTERM to workers and
+  // ps. A process that does not end within about `grace` gets SIGKILL. The coordinator of a
+  // detached cluster saves its running jobs before it ends. In other clusters jobs lose the steps
+  // since their last checkpoint. Removes the record of a detached cluster.
   void Shutdown(absl::Duration grace = absl::Seconds(10));
 
  private:

@@ -37,7 +37,8 @@ struct Process {
 
 // Starts a process outside this process's group, so that Ctrl-C reaches only this process. Blocks
 // until exec() has succeeded or failed.
-// Returns NOT_FOUND if exec() fails, UNAVAILABLE if the log cannot be opened or the fork fails.
+// Returns NOT_FOUND if the binary or the working directory cannot be used, UNAVAILABLE if the log
+// cannot be opened, the fork fails or the process ends at once.
 absl::StatusOr<Process> StartProcess(const ProcessCommand& command);
 
 // Blocks until all processes have ended, and reaps those that are children. Returns

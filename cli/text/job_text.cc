@@ -53,8 +53,8 @@ int MostWorkers(const v1::Job& job) {
   return std::max({1, workers.min(), workers.max()});
 }
 
-// Job.workers and Job.ps are those of the current or last generation. A job that waits has no
-// members, whatever they say.
+// Job.workers and Job.ps are those of the current or last generation. A job that is queued or
+// suspended has no members, whatever they say.
 bool HasMembers(const v1::Job& job) {
   return job.state() != v1::QUEUED && job.state() != v1::SUSPENDED;
 }
@@ -117,7 +117,8 @@ void AddLine(std::string& text, absl::string_view label, absl::string_view value
   if (!value.empty()) absl::StrAppendFormat(&text, "%-18s %s\n", label, value);
 }
 
-// Adds the time limits of the job file that are running now.
+// Adds the time limits of the job file that apply in the job's state, and why the coordinator stops
+// the job.
 void AddTimes(const v1::Job& job, absl::Time now, std::string& text) {
   const v1::JobSpec& spec = job.spec();
   const bool waits = job.state() == v1::QUEUED || job.state() == v1::RECOVERING;
@@ -170,9 +171,9 @@ void AddRecoveries(const v1::Job& job, std::string& text) {
           absl::StrCat(line, "; ", recovery.steps_again(), " steps were repeated in total"));
 }
 
-// Returns `url` if a browser on another machine can open it, otherwise HOST:PORT. A process that
-// listens on all interfaces reports its own host name. It may not resolve elsewhere, but `kubectl
-// port-forward` takes the name of a pod.
+// Returns `url` if its host is an IP address or localhost, otherwise HOST:PORT. A process that
+// listens on all interfaces reports its own host name. That name may not resolve elsewhere, but
+// `kubectl port-forward` takes the name of a pod.
 std::string MetricsAddress(const std::string& url) {
   absl::string_view address = url;
   absl::ConsumePrefix(&address, "http://");
@@ -202,7 +203,8 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
     parts.push_back(absl::StrFormat(
         " %3d%% step %s", 100 * progress.step() / progress.total_steps(), StepText(progress)));
   }
-  // The trouble comes first and is cut rather than dropped, because it explains a lack of progress.
+  // The trouble comes right after the step and is cut rather than dropped, because it explains a
+  // lack of progress.
   if (job.has_trouble()) parts.push_back(absl::StrCat("  TROUBLE: ", job.trouble().message()));
   if (HasLoss(progress)) {
     parts.push_back(std::isfinite(progress.loss())

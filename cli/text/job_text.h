@@ -34,7 +34,8 @@ std::string LabelText(const v1::Job& job);
 // before the name reverses the order. Returns INVALID_ARGUMENT with the known columns.
 absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs);
 std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now);
-// Returns a warning that names the processes started with --insecure, or "" if there are none.
+// Returns a warning that says whether the coordinator, and how many members, were started with
+// --insecure. Returns "" if none was.
 std::string InsecureNotice(const v1::ListMembersResponse& fleet);
 std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now);
 

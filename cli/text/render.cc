@@ -17,7 +17,8 @@
 namespace muster::cli {
 namespace {
 
-// One kind of process of the job. The values are those of the same role in k8s/base.
+// One kind of process of the job. Ports, and resources without GPUs, are those of the same role in
+// k8s/base. The submission has no role there.
 struct Role {
   std::string name;
   int64_t count;

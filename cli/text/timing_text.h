@@ -8,7 +8,7 @@
 namespace muster::cli {
 
 // Returns the difference of `after` and `before` for each member. A member keeps the values of
-// `after` if it is new, has another generation, or made no step since.
+// `after` if it is new, made no step since, or has fewer steps than before (another generation).
 v1::ReadJobTimingResponse Since(const v1::ReadJobTimingResponse& before,
                                 const v1::ReadJobTimingResponse& after);
 
