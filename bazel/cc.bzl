@@ -1,8 +1,7 @@
-"""Bazel's C++ rules for a build that is short. Most of a compilation here was the parsing of Abseil, Protocol Buffers, gRPC,
-GoogleTest and what is generated from our own messages, the same for every file; a target that depends on one of them starts
-from its parsed headers instead.
+"""Bazel's C++ rules for a short build. Every file used to parse the headers of Abseil, Protocol Buffers, gRPC, GoogleTest and
+Muster's own messages, which took most of its compilation. A target that depends on one of them now uses precompiled headers.
 
-Sources include what they use all the same: the clang lane (--define=precompiled=off) compiles them one by one.
+Sources must still include what they use: the clang lane compiles them without precompiled headers.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
@@ -12,15 +11,15 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 _GROUP = 8
 _TESTS_IN_PROGRAM = 4
 
-# The first of these that a target depends on names its precompiled header, in //bazel/precompiled. A header takes 6 to 15 s to
-# make, so there are three.
+# A target uses the first of these precompiled headers (//bazel/precompiled) whose marks it depends on. A header takes 6 to 15 s
+# to make, so there are only three.
 _PRECOMPILED = [
     ("test", ["@system//:gtest", "@system//:gtest_main"]),
     ("api", ["@system//:grpc", "//proto/muster/v1:muster"]),
     ("base", ["@system//:absl"]),
 ]
 
-# Where no step of training comes by: compiled with -O1, which takes a fifth less time.
+# Packages that no training step runs. They are compiled with -O1, which takes a fifth less time.
 _CONTROL_PLANE = [
     "cli",
     "lib/checkpoint",
@@ -36,7 +35,7 @@ _CONTROL_PLANE = [
 ]
 
 def _copts():
-    # GCC tidies its own memory up less often: 8 % of a compilation, for some hundreds of megabytes.
+    # GCC collects garbage less often. That saves 8 % of a compilation and takes some hundreds of megabytes.
     copts = ["--param=ggc-min-heapsize=524288"]
     for folder in _CONTROL_PLANE:
         if (native.package_name() + "/").startswith(folder + "/"):
@@ -65,7 +64,7 @@ def _source_group_impl(ctx):
         progress_message = "Grouping sources of %s" % ctx.label,
     )
 
-# One source of several, in this order. Errors, log lines and debuggers name the file that a line comes from.
+# Joins sources into one, in this order. Errors, log lines and debuggers still name the original file of a line.
 _source_group = rule(
     implementation = _source_group_impl,
     attrs = {
@@ -75,7 +74,7 @@ _source_group = rule(
 )
 
 def _pieces(items, size):
-    """`items` in as few lists of at most `size` as there can be, of nearly equal lengths."""
+    """Returns `items` in as few lists of at most `size` as possible, of nearly equal lengths."""
     count = (len(items) + size - 1) // size
     return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
 
@@ -91,7 +90,7 @@ _header_alone = rule(
 )
 
 def _headers_alone(srcs, hdrs):
-    """A source for each header that no source X.cc of its own includes first: it compiles if the header is complete."""
+    """Returns a source for each header X.h without an X.cc. It compiles only if the header includes all that it uses."""
     sources = []
     for hdr in hdrs:
         if hdr.endswith(".h") and not hdr.startswith((":", "//")) and hdr[:-len(".h")] + ".cc" not in srcs:
@@ -101,8 +100,8 @@ def _headers_alone(srcs, hdrs):
     return sources
 
 def _grouped(name, srcs, hdrs, group):
-    """Returns the sources to compile instead of `srcs`: groups of up to `group`. With --config=single every source by itself, with
-    --config=alone every header too."""
+    """Returns the sources to compile instead of `srcs`: groups of up to `group`. With --config=single each source is compiled by
+    itself, with --config=alone each header too."""
     sources = [src for src in srcs if src.endswith(".cc")]
     alone = srcs + _headers_alone(srcs, hdrs)
     if group < 2 or len(sources) < 2:
@@ -113,7 +112,7 @@ def _grouped(name, srcs, hdrs, group):
     others = [src for src in srcs if not src.endswith(".cc")]
     groups = []
     for piece in _pieces(sources, group):
-        # The flags of generated code go by the name (.bazelrc).
+        # .bazelrc selects the flags of generated code by the file name.
         out = "%s.group%d%s" % (name, len(groups), ".pb.cc" if piece[0].endswith(".pb.cc") else ".cc")
         _source_group(name = out + "_sources", srcs = piece, out = out, tags = ["manual"])
         groups.append(":" + out + "_sources")
@@ -140,7 +139,7 @@ def _with_precompiled(rule, name, srcs, deps, copts, attributes, more_deps = [],
     rule(name = name, srcs = srcs, deps = deps, copts = copts, **attributes)
 
 def cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], group = _GROUP, **attributes):
-    """`group`: how many sources are compiled as one; 1 for those whose time in a training step counts, or whose names clash."""
+    """`group`: the most sources to compile as one; 1 if their speed in a training step matters, or if their names clash."""
     checked = [] if attributes.get("testonly") else hdrs
     _with_precompiled(native.cc_library, name, srcs, deps, copts, dict(attributes, hdrs = hdrs), hdrs = checked, group = group)
 
@@ -148,9 +147,9 @@ def cc_binary(name, srcs = [], deps = [], copts = [], **attributes):
     _with_precompiled(native.cc_binary, name, srcs, deps, copts, attributes)
 
 def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
-    """Compiles the test's own sources with -Og: half of what is compiled is tests, each runs about once per compilation, and
-    -Og takes 30 % less time than -O1. Its warnings about uninitialized values are guesses. The libraries of a test are
-    compiled as those of the programs. ThreadSanitizer is told of Abseil's mutex."""
+    """Compiles the test's own sources with -Og, which takes 30 % less time than -O1. Half of the sources are tests, and each
+    runs about once per compilation. -Og's warnings about uninitialized values are unreliable, so they are off. The libraries
+    of a test are compiled as those of the programs. With ThreadSanitizer, //bazel:tsan_absl_mutex is linked in."""
     _with_precompiled(native.cc_test, name, srcs, deps, select({
         "//bazel:precompiled_off": ["-O1"],
         "//conditions:default": ["-Og", "-Wno-maybe-uninitialized"],
@@ -160,17 +159,17 @@ def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
     }), group = _GROUP)
 
 def cc_tests(name, srcs, **attributes):
-    """The tests of a package in few programs: `name`_1 and so on, of a few sources each, and `name` for all of them.
+    """Builds the tests of a package as few programs: `name`_1, `name`_2, ... of a few sources each; `name` is all of them.
 
-    `bazel test PACKAGE:X` runs the program that has X.cc. A test file has a namespace of its own, named like
-    the file. A test that replaces functions, needs files or runs long is a cc_test by itself."""
+    `bazel test PACKAGE:X` runs the program that has X.cc. Each test file has its own namespace, named like the file. A test
+    that replaces functions, needs files or runs long should be its own cc_test."""
     programs = []
     for piece in _pieces(srcs, _TESTS_IN_PROGRAM):
         program = "%s_%d" % (name, len(programs) + 1)
         cc_test(name = program, srcs = piece, **attributes)
         programs.append(":" + program)
         for src in piece:
-            # `bazel test` finds no test behind an alias.
+            # A test_suite, because `bazel test` does not follow an alias to a test.
             native.test_suite(name = src.rsplit("/", 1)[-1][:-len(".cc")], tests = [":" + program], tags = ["manual"])
     native.test_suite(name = name, tests = programs, tags = ["manual"])
 

@@ -8,7 +8,7 @@ def _cuda_toolkit_impl(ctx):
         fail("no CUDA toolkit: %s/bin/nvcc does not exist; set CUDA_HOME" % home)
     if found:
         ctx.symlink(home, "toolkit")
-    cupti = found and ctx.path(home + "/include/cupti.h").exists  # a package of its own, for profiles alone
+    cupti = found and ctx.path(home + "/include/cupti.h").exists  # in a separate package; only profiles need it
     ctx.file("found.bzl", "CUDA_FOUND = %s\nCUPTI_FOUND = %s\nNVCC = %r\nLIBRARIES = %r\n" %
                           (found, cupti, home + "/bin/nvcc", home + "/lib64"))
     ctx.file("BUILD.bazel", ctx.read(ctx.attr._build_file).replace("{home}", home) if found else "")

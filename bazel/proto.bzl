@@ -16,7 +16,7 @@ def proto_cc_library(name, srcs, deps = [], alwayslink = False, visibility = Non
         name = name + "_codegen",
         srcs = [":" + name + "_src"],
         outs = hdrs + sources,
-        # Two names are the same in every generated source, which are compiled as one (cc.bzl).
+        # Renames two variables that every generated source defines, because the sources are compiled as one (cc.bzl).
         cmd = "protoc -I. --cpp_out=$(GENDIR) " + " ".join([native.package_name() + "/" + src for src in srcs]) + "".join([
             " && sed -i -E 's/\\b(schemas|file_default_instances)\\b/\\1_%s/g' $(GENDIR)/%s/%s.pb.cc" % (
                 stem.replace("/", "_"),

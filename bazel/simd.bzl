@@ -11,16 +11,16 @@ _LEVELS = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
 
-# What a test's environment says to run as on a lesser processor: of our own loops, and of oneDNN's kernels.
+# Environment variables with which a test runs as on an older processor: for Muster's loops, and for oneDNN's kernels.
 INSTRUCTION_SETS = {
     "sse42": {"MUSTER_SIMD": "baseline", "ONEDNN_MAX_CPU_ISA": "SSE41"},
     "avx2": {"MUSTER_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
 
 def instruction_set_tests(tests, env = {}, tags = [], **attributes):
-    """Runs each of `tests`, which run at this processor's best, at every lesser instruction set as well: X_sse42, X_avx2.
+    """Adds X_sse42 and X_avx2 for each X of `tests`: the test with a smaller instruction set than this processor's best.
 
-    They are not for the fast lane (docs/testing.md)."""
+    They have the tag "slow", so the fast lane leaves them out (docs/testing.md)."""
     for test in tests:
         for level, environment in INSTRUCTION_SETS.items():
             native.sh_test(

@@ -1,4 +1,4 @@
-"""sources: every source file of ours that some targets are made of, for tests that read the code. Builds nothing."""
+"""sources: all source files of this repository that some targets are built from, for tests that read code. Builds nothing."""
 
 _Sources = provider(fields = ["files"])
 

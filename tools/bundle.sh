@@ -1,18 +1,18 @@
 #!/bin/bash
-# Collects programs, stripped, with every shared library they need, C library and loader included and each once, into one
-# folder that runs on a machine without Debian's packages. A GPU's driver, CUDA's libraries and UCX (for RDMA), which
-# programs load when they first need them, are that machine's own.
+# Collects stripped programs and every shared library that they need, with the C library and the loader, into one folder. It
+# runs on a machine without Debian's packages. A GPU's driver, CUDA's libraries and UCX (for RDMA) are not in it: programs
+# load them from that machine when they first need them.
 #
 #   tools/bundle.sh DEST [NAME=]PROGRAM...        then, anywhere: DEST/NAME [arguments]
 set -euo pipefail
-umask 022 # others run it
+umask 022 # other users run the programs
 [ $# -ge 2 ] || { sed -n '2,6s/^# \?//p' "$0" >&2; exit 2; }
 destination=$1
 shift
 mkdir -p "$destination/lib"
 add_library() { [ -e "$destination/lib/$(basename "$1")" ] || { cp -L "$1" "$destination/lib/" && chmod u+w "$destination/lib/$(basename "$1")"; }; }
 
-# What started a program finds it again by argv[0] (lib/program/program_path.h): /proc/self/exe is the loader.
+# A program finds its own path in argv[0] (lib/program/program_path.h), because /proc/self/exe is the loader.
 cat >"$destination/lib/run" <<'RUN'
 #!/bin/sh
 program=$(realpath "$0")
@@ -35,5 +35,5 @@ for argument in "$@"; do
   chmod 755 "$destination/$name"
 done
 rm "$destination/lib/run"
-# The driver asks for these parts of the C library by name; they must be of the same version as the rest.
+# The GPU's driver loads these parts of the C library by name. Their version must be that of the other parts.
 for library in libdl.so.2 librt.so.1 libpthread.so.0; do add_library "/lib/x86_64-linux-gnu/$library"; done

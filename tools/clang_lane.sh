@@ -1,8 +1,8 @@
 #!/bin/bash
-# Compiles everything except tests with clang: thread-safety analysis, and no transitive includes (layering_check).
+# Compiles everything except tests and //proto with clang: thread-safety analysis, and no transitive includes (layering_check).
 #
-#   tools/clang_lane.sh          packages that changed: each source and each header alone. The others: in groups.
-#   tools/clang_lane.sh --all    every package alone, as at night
+#   tools/clang_lane.sh          compiles each source and each header of changed packages alone, other packages in groups
+#   tools/clang_lane.sh --all    compiles each source and each header of every package alone, as at night
 #
 # A group hides an include that a source lacks, because an earlier source of the group has it. CHANGED_SINCE is the commit
 # that changes count from. By default it is the one where HEAD left origin/main, or on main itself the last one that is a
@@ -46,7 +46,7 @@ comm -23 "$folder/targets" "$folder/changed" >"$folder/rest"
 status=0
 build() { # CONFIG FILE
   [ -s "$2" ] || return 0
-  # Nothing of it is run, so it makes no machine code.
+  # The result is not run, so clang stops before it makes machine code.
   # shellcheck disable=SC2086
   bazel build ${BAZEL_FLAGS-} --config=clang $1 --cxxopt=-emit-llvm --output_groups=compilation_outputs \
     --show_progress_rate_limit=30 --keep_going --target_pattern_file="$2" || status=1

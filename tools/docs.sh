@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds the documents as a site (mkdocs.yml), by default in ./site; a link that leads nowhere is an error.
+# Builds the documents as a site (mkdocs.yml), by default in ./site. A broken link is an error.
 #     tools/docs.sh [FOLDER]          then open FOLDER/index.html, or python3 -m http.server --directory FOLDER
-# Nothing of it is loaded from elsewhere when it is read.
+# Its pages load nothing from other sites.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$PWD/.test-python

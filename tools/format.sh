@@ -3,9 +3,9 @@
 #
 #   tools/format.sh                       formats.
 #   tools/format.sh --check               names files that differ, and comments and paragraphs that break a rule of tools/prose.py.
-#                                         Runs clang-tidy (.clang-tidy) over the changed files. Exit code 1: it found something.
-#   tools/format.sh --check --since REV   changed since REV. Default: since HEAD left origin/main; on main itself, in the
-#                                         last commit. Changes without a commit always count. `--since ''`: no clang-tidy.
+#                                         Runs clang-tidy (.clang-tidy) over the changed files. Exit code 1: a check failed.
+#   tools/format.sh --check --since REV   counts changes since REV. Default: since HEAD left origin/main; on main itself, the
+#                                         last commit. Uncommitted changes always count. `--since ''`: no clang-tidy.
 #   tools/format.sh --check --most N      clang-tidy over the N files with the most changed lines. A file takes seven seconds
 #                                         of a core. The script says how many files it leaves out.
 set -uo pipefail
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
 done
 [[ "$(clang-format --version)" == *"version 14."* ]] || { echo "format: clang-format 14 is needed (tools/setup.sh --tests); others format otherwise" >&2; exit 2; }
 
-sources() { # those that exist, separated by zeros; in a tarball Git is not there to ask
+sources() { # existing files, separated by zeros; a tarball has no Git, so find lists them
   { git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' '*.cu' '*.cuh' 2>/dev/null ||
     find . -name 'bazel-*' -prune -o \( -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -printf '%P\0'; } |
     while read -rd '' file; do [ -f "$file" ] && printf '%s\0' "$file"; done
@@ -49,7 +49,7 @@ if [ -z "${since+set}" ]; then
   since=$(git merge-base HEAD origin/main 2>/dev/null) || since=
   if [ -z "$since" ] || [ "$since" = "$(git rev-parse HEAD 2>/dev/null)" ]; then since=$(git rev-parse --verify -q HEAD~1 2>/dev/null) || since=; fi
 fi
-# A tarball has no list of the files.
+# In a tarball there is no Git, so tools/prose.py cannot list the files.
 if git rev-parse -q --verify HEAD >/dev/null 2>&1 && ! tools/prose.py --check ${since:+--since "$since"} >&2; then
   echo "format: write these in plain words (tools/prose.py --help)" >&2
   status=1
@@ -58,7 +58,7 @@ if [ -z "$since" ]; then
   echo "format: clang-tidy was not asked: nothing to tell changed files by" >&2
   exit $status
 fi
-# Of a header its source is looked at, in which clang-tidy sees both. Those with the most changed lines come first.
+# A changed header is checked through its source, which includes it. Files with the most changed lines come first.
 changed=$({ git diff --numstat --no-renames "$since" -- '*.cc' '*.h' | cut -f 1,3
             git ls-files --others --exclude-standard -- '*.cc' '*.h' | sed 's/^/1000000\t/'; } |
   awk -F '\t' '{ sub(/\.h$/, ".cc", $2); lines[$2] += $1 } END { for (file in lines) print lines[file] "\t" file }' |

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What a machine with a GPU is needed for, in one file and one command there: tests, NCCL, training steps beside PyTorch's,
-# whole jobs. That machine has a driver, CUDA 13's cuBLAS, cuDNN and NCCL (the toolkit's or those of PyTorch's wheels),
-# Python 3 and, for comparisons, PyTorch; nothing of what builds Muster.
+# Packs every check that needs a GPU into one file, and runs it: tests, NCCL, training steps compared with PyTorch, whole
+# jobs. The GPU machine needs a driver, CUDA 13's cuBLAS, cuDNN and NCCL (the toolkit's or those of PyTorch's wheels),
+# Python 3 and, for comparisons, PyTorch. It needs none of the tools that build Muster.
 #
 #   tools/gpu_check.sh pack FILE                             where Muster is built: everything into FILE, 40 MiB at most
 #   FILE run STAGE [MODEL] RESULTS [--rounds N] [--seconds N]    where the GPU is; docs/benchmarks.md describes the stages
@@ -9,7 +9,7 @@
 #
 # Stages: tests, nccl, models [MODEL], profile [MODEL], job [MODEL], all. `FILE run --help` says more.
 set -euo pipefail
-payload_line=0 # in a packed file: where its archive begins
+payload_line=0 # in a packed file: the line where its archive begins
 
 usage() { sed -n '2,10s/^# \?//p' "$0" >&2; exit 2; }
 die() { echo "gpu_check: $*" >&2; exit 1; }
@@ -25,7 +25,7 @@ pack() {
   echo "gpu_check: $file, $(($(stat -c %s "$file") >> 20)) MiB" >&2
 }
 
-# In a folder that goes away with this process.
+# Runs the stages in a folder that is removed at the end.
 run() {
   local command status=0
   for command in python3 tail realpath; do

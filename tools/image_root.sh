@@ -1,13 +1,13 @@
 #!/bin/bash
-# Makes the root file system of an image: one program, stripped, what it loads, who it runs as, and nothing else: no shell.
+# Makes the root file system of an image: one stripped program, the libraries that it loads, and its user. It has no shell.
 #
 #   tools/image_root.sh DEST NAME=PROGRAM [--rdma]      then DEST/usr/bin/NAME
 #
-# --rdma adds UCX and the drivers of RDMA cards. Where Debian's packages brought the libraries, usr/share/muster/packages.tsv
-# lists them with their versions, usr/share/doc has their licences, and sbom.spdx.json beside the list is the bill of materials
+# --rdma adds UCX and the drivers of RDMA cards. usr/share/muster/packages.tsv lists the Debian packages that the libraries
+# come from, with their versions. usr/share/doc has their licences. sbom.spdx.json beside the list is the bill of materials
 # (tools/sbom.py).
 set -euo pipefail
-umask 022 # whoever it runs as must be able to read it
+umask 022 # the user that runs the image must be able to read it
 [ $# -ge 2 ] || { sed -n '2,8s/^# \?//p' "$0" >&2; exit 2; }
 root=$1 name=${2%%=*} program=$(realpath "${2#*=}") rdma=${3:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -16,9 +16,9 @@ mkdir -p "$root"/{usr/bin,etc,tmp,lib64,usr/share/muster,usr/share/doc/muster} "
 chmod 1777 "$root/tmp"
 ln -sfn usr/lib "$root/lib"
 
-libraries=() # where Debian's packages have them
+libraries=() # their paths in Debian's packages
 needed_by() { ldd "$1" | awk '/=> \//{print $3} /^[[:space:]]*\/.*ld-linux/{print $1}'; }
-add() { # a file, and what it loads
+add() { # adds the libraries that a file loads
   local library missing
   missing=$(ldd "$1" | grep 'not found' || true)
   [ -z "$missing" ] || { echo "image_root: $1 needs what is not here: $missing" >&2; exit 1; }
@@ -44,7 +44,7 @@ if [ "$rdma" = --rdma ]; then
 fi
 ln -sfn "..$system/ld-linux-x86-64.so.2" "$root/lib64/ld-linux-x86-64.so.2"
 
-# A name for the user that Kubernetes runs it as; a resolver without surprises.
+# Names the user that Kubernetes runs it as. Names of hosts come from /etc/hosts, then from DNS.
 echo "muster:x:65532:65532:Muster:/tmp:/usr/sbin/nologin" >"$root/etc/passwd"
 echo "muster:x:65532:" >"$root/etc/group"
 echo "hosts: files dns" >"$root/etc/nsswitch.conf"

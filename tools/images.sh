@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the container images with docker, podman or buildah, whichever is there.
+# Builds the container images with the first of docker, podman and buildah that is installed.
 #
 #   tools/images.sh [OPTIONS] [TARGET...]      targets: coordinator ps worker cli ps-rdma worker-cuda; default: the first four
 #
@@ -17,7 +17,7 @@ cd "$(dirname "$(realpath "$0")")/.."
 say() { echo "images: $*" >&2; }
 
 roots() { # bin, destination
-  # What is built from one commit is dated alike.
+  # All builds of a commit have the same date.
   SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
   export SOURCE_DATE_EPOCH
   tools/image_root.sh "$2/coordinator" muster-coordinator="$1/services/coordinator/main"
@@ -31,13 +31,13 @@ roots() { # bin, destination
   fi
   # With its own loader and libraries beside it, because its base may be another system than Debian.
   tools/bundle.sh "$2/worker-cuda" muster-worker="$1/services/worker/main"
-  # Of the same libraries as the worker's; of what its base brings the base must tell.
+  # The program has the libraries of the image worker. The libraries of the base image are not in this document.
   tools/sbom.py "$2/worker-cuda" muster-worker="$1/services/worker/main" --packages "$2/worker/usr/share/muster/packages.tsv" \
     --to "$2/worker-cuda/sbom.spdx.json"
 }
 
-# Prints the stage of a target alone, as a Dockerfile with the root of the image as its context: without BuildKit a builder runs
-# every stage before the target.
+# Prints a Dockerfile with only the stage of the target, whose context is the root of the image. A builder without BuildKit
+# would run every stage before the target.
 stage_of() { # target
   awk -v target="$1" '
     $1 == "FROM" { stages = 1; is_target = $NF == target }
@@ -61,7 +61,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#targets[@]} -gt 0 ] || targets=(coordinator ps worker cli)
 if [ -z "$tool" ]; then
-  # A docker without its daemon is no docker.
+  # A docker command without its daemon cannot build.
   for candidate in docker podman buildah; do
     if command -v $candidate >/dev/null && { [ $candidate != docker ] || docker info >/dev/null 2>&1; }; then tool=$candidate; break; fi
   done
@@ -78,7 +78,7 @@ if [ -n "$debootstrap" ] && [ -z "$programs" ]; then
   if ! buildah inspect $base >/dev/null 2>&1; then
     say "making $base by debootstrap"
     debootstrap --variant=minbase bookworm "$work/debian" >"$work/log" 2>&1 || { tail -n 5 "$work/log" >&2; exit 1; }
-    # Packages come from where this machine has them.
+    # The base uses this machine's package sources.
     cp -a /etc/apt/sources.list* /etc/apt/apt.conf.d "$work/debian/etc/apt/"
     rm -rf "$work/debian/var/cache/apt/archives" "$work/debian/var/lib/apt/lists"
     mkdir -p "$work/debian/var/cache/apt/archives/partial" "$work/debian/var/lib/apt/lists/partial"
@@ -94,7 +94,7 @@ if [ -n "$programs" ]; then
   say "taking the programs from $programs"
   roots "$programs" "$work/roots"
 else
-  # What is committed, so that the programs can say which commit they are.
+  # Only committed files, so that the stamped commit describes the programs.
   git clone --quiet . "$work/context"
 fi
 build=("$tool" build)
@@ -119,7 +119,7 @@ for target in "${targets[@]}"; do
   esac
   gzip -c "$work/image.tar" >"$save/muster-$target.tar.gz"
   rm -f "$work/image.tar"
-  # Built in a container, it is in the image alone.
+  # Without --programs the document is only inside the image.
   for sbom in "$work/roots/$target"/{usr/share/muster/,}sbom.spdx.json; do
     [ ! -e "$sbom" ] || cp "$sbom" "$save/muster-$target.spdx.json"
   done

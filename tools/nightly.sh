@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs what takes too long for CI. `tools/nightly.sh` runs every lane, `tools/nightly.sh fuzz chaos` those two.
+# Runs the tests that take too long for CI. `tools/nightly.sh` runs every lane, `tools/nightly.sh fuzz chaos` those two.
 # The output ends with a table of the lanes and their results. The status is 0 if all passed. The lanes:
 #
 #   asan tsan        the tests under sanitizers; NIGHTLY_TARGETS: others than docs/testing.md names
@@ -12,8 +12,8 @@
 #   hostile          HOSTILE_TIME (10m) of floods, SIEGE_STEPS (50,000), STRANGERS (100,000), REQUESTS (100,000)
 #   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
 #   page             the status page in a headless Chromium; skipped where there is none (Debian: chromium-headless-shell, or chromium)
-# Each night has a number, NIGHT (today's date unless it is set), of which the seeds are made: CHAOS_SEED, POWER_SEED,
-# SOAK_SEED, FIRST_SEED. NIGHT=26331 does that night's again.
+# The seeds CHAOS_SEED, POWER_SEED, SOAK_SEED and FIRST_SEED are made from the number NIGHT (by default today's date: two digits
+# of the year and the day of the year). NIGHT=26331 repeats that night.
 # `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -42,11 +42,11 @@ done
 run() {
   if [ -n "$dry" ]; then printf '%q ' "$@"; echo; else "$@"; fi
 }
-# The flags are several words each.
+# BAZEL_STARTUP and BAZEL_FLAGS may have several words, so they are not quoted.
 # shellcheck disable=SC2086
 bazel_with() { run bazel ${BAZEL_STARTUP-} "$1" ${BAZEL_FLAGS-} "${@:2}"; }
 tests() { bazel_with test --keep_going --test_output=errors "$@"; }
-# Variables that the tests read, with what they are here unless they are set; then arguments of `tests`.
+# Runs `tests` with variables that the tests read. A variable of the environment replaces the value given here.
 sized() { # NAME=VALUE... -- ARGUMENT...
   local flags=()
   while [ "$1" != -- ]; do
@@ -57,7 +57,7 @@ sized() { # NAME=VALUE... -- ARGUMENT...
   tests --nocache_test_results --test_timeout=36000 "${flags[@]}" "${@:2}"
 }
 
-# As the test looks for it.
+# Returns whether the test would find a Chromium.
 has_chromium() {
   (cd services/coordinator/status_page && python3 -Bc 'import browser, sys; sys.exit(browser.program() is None)')
 }
@@ -75,7 +75,7 @@ lane() {
       for fuzzer in "${some[@]}"; do
         corpus=${NIGHTLY_CORPUS:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/corpus}/${fuzzer##*:}
         run mkdir -p "$corpus" || status=1
-        # gRPC's threads clear away when they like: what has leaked is known at the end, not after each input.
+        # gRPC's threads free memory later, so only the check for leaks at the end is reliable, not the one after each input.
         options=("-max_total_time=${FUZZ_SECONDS-600}")
         [ "${fuzzer##*:}" != directive_fuzzer ] || options+=(-detect_leaks=0)
         bazel_with run --config=clang --copt=-O1 --copt=-fsanitize=fuzzer-no-link,address,undefined \
@@ -100,7 +100,7 @@ lane() {
         //services/coordinator:{hostile_calls,mutated_requests}_test //tests:{siege,unauthenticated_peer}_test ;;
     soak) sized SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 SOAK_SEED="$night" -- //tests/chaos:soak_test ;;
     page)
-      # Without one the test passes, and Bazel would keep that for the night when there is one.
+      # Without a Chromium the test passes, and Bazel would reuse that result when there is one.
       if [ -z "$dry" ] && ! has_chromium; then
         echo "there is no Chromium: apt-get install chromium-headless-shell" >&2
         result=skipped

@@ -4,7 +4,7 @@
 #
 #   tools/quickstart.sh [--cuda] [arguments of `muster run`: --set data.text.path=FOLDER, ...]
 #
-# CUDA code is built where a GPU can be seen, or with --cuda, which insists on the toolkit.
+# CUDA code is built if this machine has a GPU and the toolkit. With --cuda, a missing toolkit is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 config=(--config=nocuda)

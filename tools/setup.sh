@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what building and testing Muster needs, on Debian 12. The one place that knows package names.
-# Quick and silent when nothing is missing.
+# Installs the Debian 12 packages that building Muster needs, and with --tests those that testing needs. Only this file
+# lists their names. It is quick and silent if nothing is missing.
 set -euo pipefail
 
 machine=$(uname -m)
@@ -12,12 +12,12 @@ fi
 packages=(
   # build; Python for tools/build_progress.py, patchelf for the wheel
   bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git patchelf protobuf-compiler protobuf-compiler-grpc python3
-  # libraries; of UCX the build needs the headers, the library is loaded where there is RDMA
+  # libraries; the build needs only the headers of UCX, whose library is loaded on machines with RDMA
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
 )
-# What only tests use: the second compiler with its checks, the faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
-# store, Python for the tests that open our files with other people's libraries.
+# Packages that only tests use: clang and its checks, a faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
+# store, and Python for tests that open Muster's files with third-party libraries.
 if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-venv python3-yaml iproute2 nftables); fi
 
 if [ ! -r /etc/debian_version ]; then
@@ -40,7 +40,7 @@ echo "setup: the packages: ${missing[*]}" >&2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install() { $sudo env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get install --no-install-recommends "$@" "${missing[@]}"; }
-# The list may be old or absent: refresh it first; an unreachable mirror matters only if the install then fails.
+# Refreshes the package list first, because it may be old or missing. A failure matters only if the install then fails.
 $sudo apt-get update >"$log" 2>&1 || true
 size=$(install --assume-no 2>/dev/null | sed -nE 's/^Need to get ([0-9.,]+ [kMG]?B).*/\1/p') || true
 echo "setup: downloading ${size:-the packages} with everything they depend on, and installing; this takes a minute or two" >&2

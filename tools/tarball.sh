@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes one relocatable tarball for machines without containers: the four programs with their libraries, examples, documents,
-# systemd units, alerts and dashboards. It makes /opt/muster, as docs/operations/run.md ("On bare machines") says. Without
-# systemd any other place works too.
+# Makes a relocatable tarball for machines without containers: the four programs with their libraries, examples, documents,
+# systemd units, alerts and dashboards. The units need it unpacked as /opt/muster (docs/operations/run.md, "On bare
+# machines"). Without systemd any folder works.
 #
 #   tools/tarball.sh FILE.tar.gz [BIN]        BIN: where the built programs are (bazel-bin)
 set -euo pipefail
@@ -22,6 +22,6 @@ mkdir -p "$work"/muster/k8s/{alerts,dashboards} # where the documents name them
 cp -L "$here/k8s/alerts/muster.rules.yaml" "$work/muster/k8s/alerts/"
 cp -L "$here"/k8s/dashboards/*.json "$work/muster/k8s/dashboards/"
 find "$work/muster" -name BUILD.bazel -delete
-# The working tree may be of a stricter umask; the service is not who unpacks it.
+# The working tree may have a stricter umask, and the services run as another user than the one that unpacks it.
 tar -czf "$file" --owner=0 --group=0 --mode=u+rwX,go+rX,go-w --sort=name -C "$work" muster
 echo "$file: $(stat -c %s "$file") bytes"

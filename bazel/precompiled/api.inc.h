@@ -1,4 +1,4 @@
-// base.inc.h, our own messages, and what generated messages and services include.
+// base.inc.h, Muster's messages, and headers that generated messages and services include.
 #include "bazel/precompiled/base.inc.h"
 #include "google/protobuf/empty.pb.h"
 #include "google/protobuf/generated_message_reflection.h"

@@ -1,4 +1,4 @@
-// What nearly every source includes.
+// Headers that nearly every source includes.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

@@ -1,4 +1,4 @@
-// api.inc.h, and what tests include.
+// api.inc.h, and headers that tests include.
 #include "bazel/precompiled/api.inc.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

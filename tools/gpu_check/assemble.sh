@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes gpu_check's one file from what was built: tools/gpu_check.sh and, behind it, a compressed archive.
+# Makes the file of gpu_check from the built programs: tools/gpu_check.sh, followed by a compressed archive.
 #
 #   tools/gpu_check/assemble.sh OUT BYTES_MAX gpu_check.sh bundle.sh NAME=PROGRAM... -- FILE...
 set -euo pipefail
@@ -12,8 +12,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$bundle" "$folder" "${programs[@]}"
 cp -L "$@" "$folder/"
-# Python's xz, which is there wherever the file can be used, over a window in which what the programs have in common is
-# found; the same input makes the same file.
+# Python's xz is available wherever the file can be used. The window is large, so that parts that programs share are stored
+# once. The same input makes the same file.
 lines=$(wc -l <"$script")
 {
   sed "s/^payload_line=0 .*/payload_line=$((lines + 1))/" "$script"

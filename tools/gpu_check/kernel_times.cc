@@ -1,9 +1,9 @@
-// A library that CUDA's driver loads into a program (CUDA_INJECTION64_PATH) and that writes down
-// when each kernel, copy and fill of it ran on the GPU, those of graphs too: a line each of start
-// and duration in nanoseconds, stream and name, between tabs, into the file that
-// MUSTER_KERNEL_TIMES names. Programs need not know of it. Records come from CUPTI's activity
-// interface (docs.nvidia.com/cupti, "CUPTI Activity API"), whose library is loaded when the program
-// first uses CUDA.
+// A library that CUDA's driver loads into a program (CUDA_INJECTION64_PATH). It records when each
+// kernel, copy and fill of the program ran on the GPU, also inside graphs. Each is a line of the
+// file that MUSTER_KERNEL_TIMES names: start and duration in nanoseconds, stream and name,
+// separated by tabs. The program need not be changed. Records come from CUPTI's activity interface
+// (docs.nvidia.com/cupti, "CUPTI Activity API"), whose library is loaded when the program first
+// uses CUDA.
 
 #include <cupti.h>
 #include <cxxabi.h>
@@ -120,7 +120,7 @@ bool Start() {
 
 }  // namespace
 
-// What the driver calls, in the program's first call of CUDA. 1: it is in use.
+// Called by the driver during the program's first CUDA call. Returns 1 if the library is in use.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   return Start() ? 1 : 0;
 }
