@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writes what the overlays make: k8s/rendered/*.yaml, which are committed and tested, and can be applied without kustomize; and
-# tests/k8s/everything.yaml, all components together, with scaled.yaml and scaled_hpa.yaml for those that exclude others of them.
+# Renders the overlays into k8s/rendered/*.yaml, which are committed and tested, and can be applied without kustomize. Also renders
+# tests/k8s/everything.yaml, with the components together, and scaled.yaml and scaled_hpa.yaml, for components that exclude others.
 #
 #   k8s/render.sh [ROOT]       ROOT: another folder than the repository
 #

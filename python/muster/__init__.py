@@ -26,7 +26,7 @@ _MODULES = {"Client": "client", "errors": "errors", "read_checkpoint": "checkpoi
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a part of the package when it is used first. So `import muster` is fast, and needs no other package."""
+    """Imports a part of the package when it is first used, so that `import muster` is fast and needs no other package."""
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("muster-train")
     if name not in __all__:

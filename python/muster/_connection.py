@@ -28,7 +28,8 @@ class Connection:
     """A coordinator, or several of which one leads. Thread-safe.
 
     A call is repeated while no coordinator answers, and if the answer says when to try again. It fails after `patience`
-    seconds without success. Before the first success it fails after three attempts, since the address may be wrong.
+    seconds without success. A client that has reached no coordinator yet gives up after three attempts per address, because
+    the address may be wrong.
     """
 
     def __init__(self, destination: Destination, patience: float) -> None:
@@ -60,7 +61,7 @@ class Connection:
         return self._repeat(attempt, retry)
 
     def stream(self, method: str, request: Any, timeout: float) -> Iterator[Any]:
-        """Yields the responses of one stream. Raises the error that ends it. The caller decides by Retry about another."""
+        """Yields the responses of one stream. Raises the error that ends it. The caller uses Retry to open another one."""
         path, _, response = _proto.method(method)
         address, channel = self._channel()
         call: Any = None
@@ -122,7 +123,7 @@ class Connection:
             attempts.wait(found)
 
     def _metadata(self) -> Tuple[Tuple[str, str], ...]:
-        """The token, which is read at each call, so that a new one is used at once."""
+        """The token. The file is read at each call, so that a new token is used at once."""
         if not self.destination.token_file:
             return ()
         token = _read(self.destination.token_file, "TOKEN_FILE").decode("utf-8", "replace").strip()
@@ -199,7 +200,7 @@ class Retry:
         if place and error.code == "UNAVAILABLE":
             return  # another address has not been tried in this round
         seconds = hint or min(_BACKOFF_MIN * 2 ** min(rounds - 1, 10), _BACKOFF_MAX)
-        time.sleep(min(seconds * random.uniform(1, 1.3), seconds_max))  # many clients should not come at once
+        time.sleep(min(seconds * random.uniform(1, 1.3), seconds_max))  # random, so that many clients do not retry at the same time
 
 
 def _detail(error: grpc.RpcError, full_name: str) -> Any:

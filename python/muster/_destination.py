@@ -38,7 +38,7 @@ def contexts_path() -> pathlib.Path:
 
 def find(server: Optional[str] = None, tls: Optional[str] = None, token_file: Optional[str] = None,
          context: Optional[str] = None) -> Destination:
-    """The destination of these arguments, the environment, the current context or the local cluster, in this order."""
+    """The first of: these arguments, the environment, the current context, the local cluster, 127.0.0.1:7070."""
     if server and context:
         raise errors.InvalidArgumentError("server and context both name a coordinator; give only one of them")
     # The values of the environment belong together: the token is for that server. If the program names a context, that
@@ -127,7 +127,7 @@ def _context(contexts: Mapping[str, Dict[str, str]], name: str) -> Dict[str, str
 
 
 def _local_record(folder: pathlib.Path) -> Optional[Dict[str, Any]]:
-    """What `muster local up` wrote about a cluster; None if there is none, or if the file is damaged."""
+    """The record that `muster local up` wrote of a cluster; None if there is none, or if the file is damaged."""
     try:
         record = json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
         return record if "address" in record and "members" in record else None
@@ -142,8 +142,8 @@ def _coordinator_runs(record: Dict[str, Any]) -> bool:
                 stat = pathlib.Path(f"/proc/{member['pid']}/stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 return False
-            # The fields from the third on; the name before them may contain any character. Another process may have
-            # the number by now, so the start time must agree, field 22.
+            # The fields from the third on. The name before them may contain any character, so the last ')' ends it. Another
+            # process may have the same pid by now, so the start time (field 22) must match.
             fields = stat.rpartition(")")[2].split()
             return fields[0] != "Z" and int(fields[19]) == member["start_ticks"]
     return False

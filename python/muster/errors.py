@@ -29,7 +29,7 @@ class MusterError(Exception):
     """Base of all errors of this package."""
 
     code = "UNKNOWN"  # gRPC's canonical code
-    retry_seconds: Optional[float] = None  # when another attempt may go well, as the coordinator says
+    retry_seconds: Optional[float] = None  # the coordinator's wait before the next attempt; None: it gave none
 
     def __init__(self, message: str, *, reason: str = "", faults: Sequence[Fault] = ()) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class MusterError(Exception):
 
 
 class InvalidArgumentError(MusterError):
-    """A request makes no sense. `faults` lists every fault that has a field."""
+    """An argument is not valid. `faults` lists every fault that has a field."""
 
     code = "INVALID_ARGUMENT"
 
@@ -54,7 +54,7 @@ class NotFoundError(MusterError):
 
 
 class AlreadyExistsError(MusterError):
-    """What was to be made exists already."""
+    """The file or object that the call would create exists already."""
 
     code = "ALREADY_EXISTS"
 

@@ -151,7 +151,7 @@ class Jobs:
     def logs(self, job: JobRef, *, lines: int = 100) -> Dict[str, str]:
         """The last lines of the log of each member of the job, without lines of other jobs.
 
-        A member that is gone, as some of an ended job may be, is left out.
+        Members that are no longer attached are left out. Raises NotFoundError or UnavailableError if that leaves none.
         """
         now = self.get(job)
         logs: Dict[str, str] = {}
@@ -174,7 +174,7 @@ class Jobs:
         return self._connection.call(f"JobService.{method}", request)
 
     def _reads_files_of_this_host(self) -> bool:
-        """Whether the coordinator belongs to the local cluster, so that relative paths begin at this folder."""
+        """Whether the coordinator belongs to a local cluster on this host. Relative paths then begin at the current folder."""
         address = self._connection.destination.addresses[0]
         if not address.startswith(("127.", "localhost:", "[::1]:")):
             return False

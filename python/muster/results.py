@@ -1,4 +1,4 @@
-"""What the methods of a client return: small values that do not change. `.proto` is the API's message with everything."""
+"""The small immutable values that a client's methods return. `.proto` is the API's complete message."""
 
 from __future__ import annotations
 

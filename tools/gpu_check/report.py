@@ -1,6 +1,6 @@
-"""What the programs of gpu_check print, as numbers, and numbers as tables in Markdown. No process is started here.
+"""Parses the output of gpu_check's programs, and makes tables in Markdown. Starts no process.
 
-Needs nothing but Python 3.8's own library: it runs on machines that have nothing of what builds Muster.
+Needs only the standard library of Python 3.8, because it runs on machines without the tools that build Muster.
 """
 
 import re
@@ -10,8 +10,9 @@ PASSED, FAILED, SKIPPED, CRASHED, MISSED = "passed", "failed", "skipped", "crash
 
 
 def last_line(text):
-    """The line that says why a program ended: its last, but for what programs print behind the error: PyTorch's advice, the
-    places of a job's logs."""
+    """Returns the line that says why a program ended: the last one that names an error, else the last one.
+
+    Programs print more after the error: PyTorch's advice, the paths of a job's logs."""
     text = re.split(r"^logs:$", text, flags=re.MULTILINE)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
@@ -29,15 +30,15 @@ def listed_tests(text):
         if not word:
             continue
         if not line.startswith(" "):
-            suite = word if word.endswith(".") else ""  # other lines are of main()
+            suite = word if word.endswith(".") else ""  # main() printed the other lines
         elif suite:
             names.append(suite + word)
     return names
 
 
 def gtest_results(text):
-    """(results, unfinished): {name: (PASSED | FAILED | SKIPPED, message)} of the tests that ended, and the name of the one
-    that had begun and did not end, or None."""
+    """Returns (results, unfinished): {name: (PASSED | FAILED | SKIPPED, message)} of the tests that ended, and the name of
+    the test that began and did not end, or None."""
     results, running, message = {}, None, []
     for line in text.splitlines():
         begun = re.match(r"\[ RUN      \] (\S+)", line)
@@ -49,14 +50,14 @@ def gtest_results(text):
             results[running] = (status, "" if status == PASSED else _reason(message))
             running = None
         elif ended and "FAILED" in ended.group(1) and results.get(ended.group(2), ("",))[0] == PASSED:
-            # Its child process printed the first verdict, or the summary knows better.
+            # A child process of the test printed that it passed, or the summary counts it as failed.
             results[ended.group(2)] = (FAILED, "passed first, then failed")
         elif running and line.strip():
             message.append(line.strip())
     return results, running
 
 
-# A CUDA context in which one of these has happened answers every later call with it.
+# After one of these errors, a CUDA context answers every later call with it.
 _LASTING = re.compile(r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure|"
                       r"device-side assert|hardware stack error|invalid program counter|invalid address space")
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The stages of gpu_check on the machine that has the GPU: starts programs, gives each its time, writes what they say.
+"""The stages of gpu_check on the GPU machine: starts programs, limits their time, and writes their results.
 
     FILE run STAGE [MODEL] RESULTS [--rounds N] [--seconds N] [--rehearse]
 
-    tests            every test case that wants a GPU; one that skips has failed
+    tests            every test case that needs a GPU; a skipped one counts as failed
     nccl             two processes on one GPU, as two hosts
-    models [MODEL]   a training step here and in PyTorch, in every variant: gpt2, resnet50 (both where none is named), bert
-    profile [MODEL]  where the time of a step goes, here by node and on both sides by kernel
+    models [MODEL]   a training step of Muster and of PyTorch in every variant: gpt2, resnet50 (the default is both), bert
+    profile [MODEL]  the parts of a step's time: by node for Muster, by kernel for both
     job [MODEL]      whole jobs (coordinator, ps, worker) and what the exchange costs: gpt2 and resnet50
-    all              all of them, as far as the time goes
+    all              all of them, until the time is over
 
-A stage takes 470 seconds at most (--seconds), and says what it did not get to. RESULTS gets a JSON file for each result, a
-table, and an archive of logs, named by stage and UTC time: nothing is overwritten. Exit codes: 0 everything was there and
-passed, 1 something was not, 69 no GPU. --rehearse runs toys on this machine's CPU instead: it tests gpu_check itself.
+A stage takes 470 seconds at most (--seconds), and lists what it did not reach. RESULTS gets a JSON file for each result, a
+table, and an archive of logs, named by stage and UTC time; no file is overwritten. Exit codes: 0 everything ran and passed,
+1 something did not, 69 no GPU. --rehearse runs small models on this machine's CPU instead, to test gpu_check itself.
 """
 
 import argparse
@@ -52,7 +52,7 @@ MODELS = {
 }
 MODELS_BY_DEFAULT = ["gpt2", "resnet50"]
 
-# What --rehearse runs on a CPU: the same programs, models of a blink.
+# --rehearse runs these small models on a CPU, with the same programs.
 TOYS = {
     "gpt2": {"title": "toy GPT", "batch": 2, "unit": "tokens", "units_per_sample": 16,
              "muster": ["--zoo", "gpt", "--arg", "layers=1", "--arg", "heads=2", "--arg", "channels=16", "--arg", "context=16",
@@ -65,7 +65,7 @@ TOYS = {
                  "job_settings": ["model.zoo={name: mlp, args: {}}", "data.batch_size=4", "training.precision=fp32", "training.steps=2000"]},
 }
 
-# (side, variant, options), the ones that say most first.
+# (side, variant, options), the most informative first.
 VARIANTS = [
     ("Muster", "autotuned, resident", ["--autotuned", "--values", "resident"]),
     ("PyTorch", "torch.compile", ["--compile"]),
@@ -76,12 +76,13 @@ VARIANTS = [
 ]
 
 
-stop_signal = 0  # that came
+stop_signal = 0  # the signal that came; 0: none
 
 
 def stop(number, _):
-    """Whoever waits for a program ends it and raises Stopped; nothing more is begun. Here no lock is taken and nothing is
-    raised: a signal comes in the middle of anything, and Python's Popen has a lock while it looks after a program."""
+    """Only records the signal. A function that waits for a program then ends it and raises Stopped, and no other is started.
+
+    The handler takes no lock and raises nothing, because it may interrupt Popen while that holds its lock."""
     global stop_signal
     stop_signal = number
 
@@ -101,7 +102,7 @@ class Outcome:
         self.out, self.err, self.error, self.timed_out = out, err, error, timed_out
 
     def json(self):
-        """What it printed, or {"error": ...}."""
+        """Returns the JSON that it printed, or {"error": ...}."""
         if self.error is None:
             try:
                 return json.loads(self.out)
@@ -133,14 +134,14 @@ class Stage:
         return 0.0 if stop_signal else self.end - time.monotonic()
 
     def environment(self, **more):
-        """Of our programs: CUDA's libraries are where PyTorch's wheels keep them, where nothing else has them."""
+        """The environment of Muster's programs. They find CUDA's libraries in LD_LIBRARY_PATH, then in PyTorch's wheels."""
         environment = dict(os.environ, **more)
         folders = [environment.get("LD_LIBRARY_PATH", ""), *wheel_libraries()]
         environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
         return environment
 
     def command(self, log, argv, limit, env=None):
-        """Runs a program for `limit` seconds at most, and no longer than the stage has. Its children end with it."""
+        """Runs a program for at most `limit` seconds and at most the rest of the stage's time. Its children end with it."""
         limit = min(limit, self.left())
         if limit < 1:
             return Outcome("", "", "no time was left")
@@ -174,7 +175,7 @@ class Stage:
             file.write("\n")
 
     def finish(self, table):
-        """Prints the table, with what is missing from it, and packs the logs. True when nothing is."""
+        """Prints the table and what failed or is missing, and packs the logs. Returns whether nothing failed or is missing."""
         text = f"## {self.name}: {self.options.machine['gpu']}\n\n{table}"
         text += "".join(f"\nFAILED: {what}\n" for what in self.failed)
         text += "".join(f"\nnot reached, for want of time: {what}\n" for what in self.missed)
@@ -192,7 +193,7 @@ def start(argv, out, err, env):
 
 
 def ended_within(seconds, process):
-    """Whether it did."""
+    """Returns whether the process ended within `seconds`. Raises Stopped after a signal."""
     end, pause = time.monotonic() + seconds, 0.0005
     while process.poll() is None:
         if stop_signal:
@@ -205,7 +206,7 @@ def ended_within(seconds, process):
 
 
 def kill_group(process):
-    """Whatever of the process's session still runs."""
+    """Kills all processes of the process's group, and reaps it."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -220,22 +221,24 @@ def wheel_libraries():
 
 
 def compile_cache():
-    """Kept between runs, so that torch.compile's minutes are spent once."""
+    """Returns a folder that is kept between runs, because torch.compile takes minutes."""
     folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "muster-gpu-check")
     try:
         os.makedirs(folder, exist_ok=True)
         return folder
     except OSError:
-        return os.path.join(HERE, "compile-cache")  # for this run alone
+        return os.path.join(HERE, "compile-cache")  # only for this run
 
 
 # ---------------------------------------------------------------- tests
 
 
 def run_tests(stage, names, jobs):
-    """Results of the named tests, in groups, several at a time. A test that ends the program, or takes its whole time, or
-    leaves the device in an error that no later one can do anything about, does not take the rest of its group along. Tests
-    of suites that end in FaultTest do that on purpose: each has a process of its own, when the others are done."""
+    """Returns the results of the named tests. They run in groups, up to `jobs` groups at a time.
+
+    A test may end the program, use all of its time, or leave the device in a lasting error. The other tests of its group then
+    run in another process. Suites that end in FaultTest cause such errors on purpose: each of their tests has its own process,
+    after all others."""
     results, lock = {}, threading.Lock()
     size = 40
     faults = [[name] for name in names if "FaultTest." in name]
@@ -251,11 +254,11 @@ def run_tests(stage, names, jobs):
                                     stage.environment(GTEST_FILTER=":".join(todo), MUSTER_DEVICE=stage.options.device))
             ended, unfinished = report.gtest_results(outcome.out)
             ended = report.until_the_device_fails(ended)
-            # Time that the group took is no test's fault, unless it was all one test's.
+            # After a timeout, the unfinished test is at fault only if it was the first one and so had all of the time.
             if unfinished and (not outcome.timed_out or (unfinished == todo[0] and stage.left() > 1)):
                 ended[unfinished] = (report.CRASHED, outcome.error or "the program ended in it")
             remaining = [name for name in todo if name not in ended]
-            if remaining == todo and stage.left() > 1:  # it did not even begin with them
+            if remaining == todo and stage.left() > 1:  # it did not begin any of them
                 ended.update({name: (report.CRASHED, outcome.error or "the program did not run it") for name in todo})
                 remaining = []
             with lock:
@@ -290,7 +293,7 @@ def finish_tests(stage, results):
 
 
 def tests(stage, _):
-    # On a CPU there is nothing of CUDA to be tested.
+    # A CPU cannot run the CUDA tests, so --rehearse runs others.
     wanted = "TiesTest.*:PaddingTest.*:IdsTest.*" if stage.options.rehearse else "-NcclCommunicatorTest.*"
     return finish_tests(stage, run_tests(stage, list_tests(stage, wanted), jobs=min(8, os.cpu_count() or 1)))
 
@@ -309,7 +312,7 @@ def model_row(stage, log, side, variant, options, model, **environment):
     common = ["--device", "cpu" if rehearse else "cuda:0", "--precision", "fp32" if rehearse else "bf16",
               "--batch", str(model["batch"]), "--steps", "20"]
     if side == "Muster":
-        own = [o for o in options if not rehearse or o not in ("--autotuned", "--values", "resident", "streamed")]  # a CPU's no
+        own = [o for o in options if not rehearse or o not in ("--autotuned", "--values", "resident", "streamed")]  # a CPU refuses these
         outcome = stage.muster(log, ["bench", "model", *model["muster"], *own, *common], 150, **environment)
         result = outcome.json()
         if attention := report.attention_choices(outcome.err):
@@ -349,7 +352,7 @@ def models(stage, name):
 
 
 def kernels(stage, model_name, model):
-    """What kernel_times.so writes of a steady step, or None: it is packed where CUDA's toolkit is, and wants CUPTI."""
+    """Returns the kernels of a steady step from kernel_times.so. Returns None if the file was packed without it, or it failed."""
     library, path = os.path.join(HERE, "kernel_times.so"), os.path.join(stage.logs, model_name + "-kernels.tsv")
     if stage.options.rehearse or not os.path.exists(library):
         return None
@@ -379,7 +382,7 @@ def profile(stage, name):
 
 
 def run_job(stage, name, model):
-    """{"step_seconds": ..., "wait_seconds": ..., ...} of a steady step of a whole job, or {"error": ...}."""
+    """Returns {"step_seconds": ..., "wait_seconds": ..., ...} of a steady step of a whole job, or {"error": ...}."""
     limit = min(stage.left(), 200)
     if limit < 5:
         return {"error": "no time was left"}
@@ -396,7 +399,7 @@ def run_job(stage, name, model):
             while process.poll() is None and time.monotonic() < end and not stop_signal:
                 url = worker_url(err)
                 totals = worker_sample(url) if url else None
-                # Buffers, connections and CUDA's graphs are made in the first steps.
+                # The first steps are slower: they make buffers, connections and CUDA graphs.
                 if totals and totals["steps"] >= 3 and (not samples or totals["steps"] > samples[-1]["steps"]):
                     samples.append(totals)
                 time.sleep(0.02)
@@ -404,14 +407,14 @@ def run_job(stage, name, model):
                 raise Stopped
             timed_out = process.poll() is None
         finally:
-            if process.poll() is None:  # muster stops its members where it can
+            if process.poll() is None:  # on SIGTERM, muster stops its members
                 process.terminate()
                 try:
                     process.wait(timeout=10)
                 except subprocess.TimeoutExpired:
                     pass
             kill_group(process)
-    shutil.rmtree(os.path.join(folder, "state"), ignore_errors=True)  # a checkpoint is no log
+    shutil.rmtree(os.path.join(folder, "state"), ignore_errors=True)  # checkpoints do not belong into the logs
     said = report.last_line(read(err))
     if timed_out:
         return {"error": f"took more than {limit:.0f} s; its last line: {said}"}
@@ -424,7 +427,7 @@ def run_job(stage, name, model):
 
 
 def worker_url(log):
-    """Where the worker of `muster run` serves its metrics, once it says so."""
+    """Returns the URL of the worker's metrics from the output of `muster run`, or None if it is not printed yet."""
     found = re.search(r"(http://\S+)\s+worker-0$", read(log), re.MULTILINE)
     return found.group(1) if found else None
 
@@ -439,7 +442,7 @@ def read(path):
 
 def worker_sample(url):
     try:
-        # No proxy stands between a machine and itself.
+        # Ignores proxies of the environment, because the worker is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         return report.worker_totals(opener.open(url, timeout=2).read().decode())
     except OSError:
@@ -477,7 +480,7 @@ def run_all(options, seconds):
         if left < 20:
             missed.append(f"{name} {model or ''}".strip())
             continue
-        # Twice its share: what one stage does not use, later ones may.
+        # Twice its share, because later stages get the time that earlier ones do not use.
         share = min(left, STAGE_SECONDS, 2 * left / (len(ALL) - i))
         label = f"{name}-{model}" if model else name
         passed = STAGES[name](Stage(label, options.results, share, options), model) and passed
@@ -487,9 +490,9 @@ def run_all(options, seconds):
 
 
 def describe_machine(options):
-    """What the results are of; NoGpu with the reason where there is none."""
+    """Returns the machine and the versions that the results belong to. Raises NoGpu with the reason if there is none."""
     machine = {"gpu": "rehearsal on a CPU" if options.rehearse else "a GPU (no nvidia-smi here)", "cpus": os.cpu_count(), "libraries": wheel_libraries()}
-    probe = Stage.__new__(Stage)  # has no results: only time and a place for logs
+    probe = Stage.__new__(Stage)  # has only time and a folder for logs, no results
     probe.end, probe.logs, probe.options = time.monotonic() + 60, options.work, options
     machine["muster"] = probe.muster("version", ["version"], 20).json()
     if options.rehearse:

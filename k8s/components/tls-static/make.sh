@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes the certificates of this component beside it, and admin/ for people (muster --tls=admin): with an authority of its own
-# in ca/, which is made if it is not there and belongs in a safe place afterwards. Run it again to renew; then apply again.
+# Makes the certificates of this component in this folder, and admin/ for administrators (muster --tls=admin). The authority is in
+# ca/, which is made if it is missing; keep it in a safe place. To renew the certificates, run it and apply again.
 #
 #   k8s/components/tls-static/make.sh [--lifetime 90d]
 #
@@ -11,7 +11,7 @@ muster=${MUSTER:-muster}
 umask 077
 [ -e ca/ca.key ] || "$muster" certs init --dir ca >/dev/null
 hosts=(muster-coordinator muster-coordinator.muster muster-coordinator.muster.svc muster-coordinator.muster.svc.cluster.local localhost 127.0.0.1)
-# Of the overlay ha, whose members dial each of them.
+# The names of the three coordinators of the overlay ha, to which members connect.
 for i in 0 1 2; do hosts+=("muster-coordinator-$i.muster-coordinator-pods"); done
 issue() { # role, more arguments
   rm -rf "$1.new"
