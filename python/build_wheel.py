@@ -26,7 +26,7 @@ TAG = "py3-none-manylinux_2_34_x86_64"
 # The newest symbol versions that a system of the tag has: RHEL 9 has glibc 2.34 and libstdc++ 11.
 SYMBOLS_MAX = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (12,)}
 
-# Libraries that every system of the tag has. The C++ runtime is one of them: Debian's copy needs a newer glibc than the tag's.
+# Libraries that every system of the tag has. The C++ runtime is one of them, and is not bundled: Debian's needs a newer glibc.
 HOST_LIBRARIES = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so\.\d+")
 HOST_PACKAGES = {"libc6", "libstdc++6", "libgcc-s1"}
 
@@ -110,7 +110,7 @@ def add_program(members, work, name, program):
     root = work / name
     run(HERE.parent / "tools" / "image_root.sh", root, f"{name}={program}")
     built = root / "usr" / "bin" / name
-    # RPATH, not RUNPATH: it counts for libraries of libraries too, and LD_LIBRARY_PATH cannot put others in their place.
+    # RPATH instead of RUNPATH: it also applies to libraries of libraries, and LD_LIBRARY_PATH cannot override it.
     run("patchelf", "--force-rpath", "--set-rpath", "$ORIGIN/../lib", built)
     members[f"muster/bin/{name}"] = Member(built.read_bytes(), True)
     files = [built]

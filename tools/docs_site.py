@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds the site of mkdocs.yml: tools/docs.sh calls it.
 
-Pages are copied into a folder of their own first, in which a link to a page is as in the tree; a link to anything else of the tree (sources, folders)
-becomes its words, once it is known to lead somewhere.
+Pages are first copied into a temporary folder. Links between pages stay as in the tree. A link to another file or folder of the tree (sources) becomes
+plain text if its target exists.
 """
 
 import logging
@@ -23,17 +23,17 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 
 
 def usable(anchor_of_the_tree):
-    """The theme's scripts end at a heading whose anchor begins with a digit; the page then has no shortcuts and plain tables."""
+    """Returns an anchor that does not begin with a digit, because such an anchor stops the theme's scripts on the page."""
     return re.sub(r"^(?=\d)", "section-", anchor_of_the_tree)
 
 
 def anchor(heading, separator):
-    """As in the source's browsers: every blank is a dash, however many there are."""
+    """Returns the anchor that source browsers give a heading: every blank becomes a dash."""
     return usable(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator))
 
 
 def with_links_of_the_site(text, page, stage, tree):
-    """The page's text without links that leave the site. A link that leads nowhere stays, so that mkdocs complains of it."""
+    """Returns the page's text without links to files outside the site. A broken link stays, so that mkdocs reports it."""
 
     def replace(link):
         words, target = link[2], link[3]

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Makes tests/goldens: one training step of every zoo model as PyTorch computes it.
 
-The files are committed, so neither setup nor tests need PyTorch. To make them anew (Debian 12, PyTorch 1.13):
+The files are committed, so neither setup nor tests need PyTorch. To make them again (Debian 12, PyTorch 1.13):
 
     sudo apt-get install --no-install-recommends python3-torch python3-numpy
     tools/make_goldens.py
@@ -18,7 +18,7 @@ Everything is computed in float64 from float32 initial values and stored as floa
 and gpt_training.safetensors several AdamW steps in a row: input[step, B, T], target[step, B, T], parameters/<name> before
 the first, losses[step] and after_adamw/<name> after the last. The metadata says the model and the hyperparameters.
 
-For the others <model>.json holds no tensors: numbers are a function of their tensor's name, see uniform().
+For other models <model>.json holds no tensors. Their values are a function of the tensor's name; see uniform().
 
     model, batch              the job file's model; samples
     inputs                    by name: a list of integers, or the half-width of uniform numbers

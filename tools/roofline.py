@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a training step costs at least on a device, by part: from `muster model describe`, as a Markdown table.
+"""Prints the least time of a training step on a device, by part, from `muster model describe`, as a Markdown table.
 
     muster model describe --zoo resnet50 --batch 256 | tools/roofline.py
     muster model describe --zoo bert --arg size=large --arg context=512 --batch 32 | tools/roofline.py
 
-Each pass of a layer takes the longer of its FLOPs at the peak of bf16 and its bytes at the memory's bandwidth; every tensor comes
-from memory and goes there once a pass, in bf16, caches help nowhere else. "Expected" is what such kernels usually reach of it:
-products 60 %, passes over memory 85 %. Fused as the graph passes fuse: BatchNorm with the Add and Relu behind it, Gelu with its
-Linear, Add with the LayerNorm behind it.
+Each pass of a layer takes the longer of two times: its FLOPs at the peak of bf16, and its bytes at the memory's bandwidth. Every
+tensor is read or written once per pass, in bf16; other effects of caches are ignored. "Expected" assumes the usual share of that
+peak: 60 % for products, 85 % for passes over memory. Layers are fused as the graph passes fuse them: BatchNorm with the Add and
+Relu after it, Gelu with its Linear, Add with the LayerNorm after it.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def product(step, part, x, w, y, flops, first=False):
 
 
 def count(step, rows):
-    """Rows of `describe` are in order; a convolution reads the row before, or what its residual block began with."""
+    """Adds the costs of all rows of `describe`, in order. A convolution reads the row before it, or the input of its residual block."""
     previous = block = step.arguments.image
     parameters = 0
     for i, (name, op, n, weights, flops, shape) in enumerate(rows):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the bill of materials of an image's root as SPDX 2.3 JSON: our program with its version, commit and SHA-256, and the
+"""Writes the bill of materials of an image's root as SPDX 2.3 JSON: the program with its version, commit and SHA-256, and the
 Debian packages that its libraries come from, with versions and licences.
 
     tools/sbom.py ROOT NAME=PROGRAM [--packages FILE] [--to FILE]
 
-NAME is the program in ROOT (usr/bin/NAME, or lib/NAME.bin of tools/bundle.sh), PROGRAM the same before it was stripped: it is asked
-for its version. --packages is packages.tsv of tools/image_root.sh, by default ROOT's; --to is usr/share/muster/sbom.spdx.json
-there. Licences are what /usr/share/doc/PACKAGE/copyright says in a form that programs can read; of others it says NOASSERTION and
-where to read. SOURCE_DATE_EPOCH dates the document."""
+NAME is the program in ROOT (usr/bin/NAME, or lib/NAME.bin of tools/bundle.sh). PROGRAM is the same program before it was stripped;
+it prints its version. --packages is packages.tsv of tools/image_root.sh, by default ROOT's. --to is usr/share/muster/sbom.spdx.json
+in ROOT by default. Licences come from /usr/share/doc/PACKAGE/copyright if that is machine-readable; otherwise the document says
+NOASSERTION and names the file. SOURCE_DATE_EPOCH is the document's date."""
 
 import argparse
 import datetime
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import urllib.parse
 
-# Debian's short names of licences as SPDX has them. What is not here becomes a LicenseRef with Debian's text.
+# SPDX's names for Debian's short names of licences. Every other name becomes a LicenseRef with Debian's text.
 SPDX = {
     "apache-2.0": "Apache-2.0", "apache-2": "Apache-2.0", "asl-2.0": "Apache-2.0", "bsd-2-clause": "BSD-2-Clause",
     "bsd-3-clause": "BSD-3-Clause", "bsl-1.0": "BSL-1.0", "boost-1.0": "BSL-1.0", "cc0-1.0": "CC0-1.0", "cc0": "CC0-1.0",
@@ -35,7 +35,7 @@ def fail(text):
 
 
 def paragraphs(text):
-    """Of a file in Debian's format for machines: fields by name, with the lines that follow."""
+    """Returns the paragraphs of a file in Debian's machine-readable format: values by field name, continuation lines included."""
     found = []
     for block in re.split(r"\n\s*\n", text):
         fields, last = {}, None
@@ -52,7 +52,7 @@ def paragraphs(text):
 
 
 class Licences:
-    """Expressions of SPDX, and the texts of those that it has no name for."""
+    """Makes SPDX expressions, and collects the texts of licences that SPDX has no name for."""
 
     def __init__(self):
         self.texts = {}
@@ -69,7 +69,7 @@ class Licences:
         return wanted
 
     def expression(self, synopsis, texts):
-        """Of "GPL-2+ or Expat, and BSD-3-clause"."""
+        """Returns the SPDX expressions of a synopsis such as "GPL-2+ or Expat, and BSD-3-clause", one for each part of the "and"."""
         parts = []
         for alternatives in re.split(r",?\s+and\s+|\s*,\s*(?!or\b)", synopsis.strip()):
             names = []
@@ -80,7 +80,7 @@ class Licences:
         return parts
 
     def of_copyright(self, text):
-        """What everything in a package is under together; NOASSERTION where no program can read it."""
+        """Returns the expression for all files of a package; NOASSERTION if the copyright file is not machine-readable."""
         fields = paragraphs(text)
         if not fields or "format" not in fields[0]:
             return "NOASSERTION"
@@ -89,7 +89,7 @@ class Licences:
         parts = []
         for entry in fields:
             if "files" not in entry or "license" not in entry or entry["files"].strip() == "debian/*":
-                continue  # Debian's own packaging is in no image
+                continue  # images do not contain Debian's packaging files
             synopsis = entry["license"].partition("\n")[0].strip()
             if synopsis:
                 parts += [part for part in self.expression(synopsis, texts) if part not in parts]

@@ -36,14 +36,14 @@ def histogram(name, sick, fast="0.1", slow="10"):
 
 
 def steps(of_job, waits, **own):
-    """What a step takes each worker of a job, always the same: of its own, and waiting."""
+    """The constant step times of a job's workers: `own` has each worker's own time, `waits` is the time that all wait."""
     return {f'muster_job_workers{{job="{of_job}"}}': f"{len(own)}x90",
             **{f'muster_job_worker_step_seconds{{job="{of_job}",phase="{phase}",worker="{worker}"}}': f"{seconds}x90"
                for worker, busy in own.items() for phase, seconds in (("data", 0.01), ("compute", busy), ("wait", waits))}}
 
 
 def pulls(instance, late, steps):
-    """A hundred pulls a minute, of which some are late: some ten seconds instead of less than 0.15. `steps`: made so far; they take all of the time."""
+    """A hundred pulls a minute. `late` ones take about ten seconds, others less than 0.15 s. `steps` is the series of the steps made."""
     at, below = f'muster_worker_pull_duration_seconds_bucket{{instance="{instance}",transport="tcp",le=', f"0+{100 - 2 * late}x90"
     return {f'{at}"0.15"}}': below, f'{at}"2.5"}}': below, f'{at}"10"}}': "0+100x90", f'{at}"+Inf"}}': "0+100x90",
             f'muster_worker_step_duration_seconds_sum{{instance="{instance}"}}': "0+60x90",
@@ -55,7 +55,7 @@ def serving(*instances):
 
 
 def until(minute, values):
-    """Values of promtool, without those from `minute` on, and then a marker that the series has ended."""
+    """Values in promtool's notation up to `minute`, then the marker that the series has ended."""
     told = []
     for word in values.split():
         first, change, count = re.fullmatch(r"([^+x-]+)(?:([+-][\d.]+))?(?:x(\d+))?", word).groups()
@@ -110,7 +110,7 @@ CASES = {
                 'muster_tls_files_faulty{instance="c"}': "0x9 1x80"}, minute=72, before=69,
         fires=['instance="a"', 'instance="c"'],
         silent={'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{8 * 86400}x90",
-                # Of a day.
+                # A certificate that is valid for a day.
                 'muster_tls_certificate_expiry_timestamp_seconds{instance="d"}': f"{20 * 3600}x90",
                 'muster_tls_certificate_begin_timestamp_seconds{instance="d"}': f"{-4 * 3600}x90",
                 'muster_tls_files_faulty{instance="d"}': "0x90"}),
@@ -229,7 +229,7 @@ def alerts():
 
 
 def unit_tests(name, case):
-    """Two tests of promtool's, and a third where the alert is about a job: it ends with the job."""
+    """Two of promtool's tests, and a third for alerts about a job, which end with the job."""
     def firing(minute, of):
         return {"expr": f'count without (alertname, alertstate, severity) (ALERTS{{alertname="{name}",alertstate="firing"}})',
                 "eval_time": f"{minute}m", "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in of]}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the address of the runbook into muster.rules.yaml, and the PrometheusRule of the component prometheus-operator from that file.
+"""Writes the addresses of the runbooks into muster.rules.yaml, and makes the PrometheusRule of prometheus-operator from that file.
 
 Run it after a change of RUNBOOKS or of the rules. Then run k8s/render.sh.
 """

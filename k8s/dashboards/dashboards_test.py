@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The committed dashboards are what generate.py makes, Grafana can take them, and every expression is one."""
+"""The committed dashboards equal the output of generate.py, Grafana can read them, and every expression is valid PromQL."""
 
 import json
 import os
@@ -89,7 +89,7 @@ class Dashboards(unittest.TestCase):
             (generate.VERDICT, {**healthy, 'muster_job_trouble{job="b"}': 1}, {"{}": 2}),
             (generate.VERDICT, {**healthy, alert.format("StateDiskFull", "critical"): 1, 'muster_job_trouble{job="b"}': 1}, {"{}": 3}),
             (generate.VERDICT, {}, {"{}": 4}),
-            # The slowest worker decides: the other one waits for it, not for the network. A tie of data is input, as in the program.
+            # The slowest worker decides, because the other one waits for it, not for the network. In a tie, data wins, as in the program.
             (generate.bound_by(), {**steps("in", "w-0", 3, 2, 0.1), **steps("tie", "w-0", 2, 2, 2), **steps("cpu", "w-0", 0, 2, 3),
                                    **steps("cpu", "w-1", 0, 4.9, 0.1), **steps("net", "w-0", 0, 1.1, 3.9), **steps("net", "w-1", 0, 1, 4)},
              {'{job="in"}': 1, '{job="tie"}': 1, '{job="cpu"}': 2, '{job="net"}': 3}),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the Grafana dashboards beside it, *.json, from the description below. `--check` only says whether they are up to date.
+"""Writes the Grafana dashboards (*.json in this folder) from the description below. `--check` only says whether they are up to date.
 
-Grafana 9 and later import them (classic JSON). docs/metrics.md says how Prometheus has to scrape: `job` is a training job, and
+Grafana 9 and later import them (classic JSON). docs/metrics.md says how Prometheus must scrape: `job` is a training job, and
 `instance` is a member's name.
 """
 

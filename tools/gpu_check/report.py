@@ -63,7 +63,7 @@ _LASTING = re.compile(r"illegal memory access|illegal instruction|misaligned add
 
 
 def until_the_device_fails(results):
-    """Results of one process, in its order, without those that only repeat the device's error."""
+    """Returns the results of one process in order, without those that only repeat a lasting error of the device."""
     kept, broken = {}, False
     for name, (status, why) in results.items():
         if not (broken and status == FAILED):
@@ -81,7 +81,7 @@ def _reason(lines):
 
 
 def tests_table(results):
-    """A line per outcome, then every test that did not pass. A skipped test proves nothing: it is shown as a failure."""
+    """Returns a line per outcome, then every test that did not pass, skipped ones included."""
     counts = {status: 0 for status in (PASSED, FAILED, CRASHED, SKIPPED, MISSED)}
     for status, _ in results.values():
         counts[status] += 1
@@ -97,8 +97,8 @@ def tests_table(results):
 
 
 def median_rows(rounds):
-    """Rows of several rounds, each a list in the same order, as one list. A row has "side", "variant" and either
-    "step_seconds" (with "fastest_step_seconds" and what else the program said) or "error"."""
+    """Merges the rows of several rounds, which have the same order, into one list. A row has "side", "variant" and either
+    "step_seconds" (with "fastest_step_seconds" and the program's other results) or "error"."""
     merged = []
     for rows in zip(*rounds):
         good = [row for row in rows if "step_seconds" in row]
@@ -113,7 +113,7 @@ def median_rows(rounds):
 
 
 def models_table(title, batch, unit, units_per_sample, rows):
-    """One line per row. Ratios are to PyTorch's torch.compile, above 1: faster than it."""
+    """Returns a table with a line per row. A ratio above 1 means faster than PyTorch's torch.compile."""
     yardstick = next((r["step_seconds"] for r in rows if r["side"] == "PyTorch" and "compile" in r["variant"] and "step_seconds" in r),
                      None)
     flops = next((r["step_flops"] for r in rows if "step_flops" in r), None)
@@ -137,7 +137,7 @@ def models_table(title, batch, unit, units_per_sample, rows):
 
 
 def attention_choices(log):
-    """By which kernels Muster computed attention, or why not by cuDNN's, each shape once."""
+    """Returns the log messages about the kernels for attention, or why cuDNN's were not used; each message once."""
     return list(dict.fromkeys(re.findall(r"^[IW]\d+ .*attention_choice\.cc:\d+\] (.*)$", log, re.MULTILINE)))
 
 
@@ -145,8 +145,8 @@ def attention_choices(log):
 
 
 def profile_table(title, ours, theirs, nodes=25):
-    """`ours`: what `muster bench model --profile` printed, with kernels_of_a_step() as "kernels" where they are known;
-    `theirs`: pytorch_models.py's; or {"error": ...}."""
+    """`ours` is the output of `muster bench model --profile`, with kernels_of_a_step() as "kernels" if they are known. `theirs`
+    is the output of pytorch_models.py. Each may be {"error": ...} instead."""
     lines = [title, ""]
     if "profile" not in ours:
         lines += ["Muster failed: " + ours.get("error", "it printed no profile")]
@@ -179,8 +179,8 @@ def profile_table(title, ours, theirs, nodes=25):
 
 
 def kernels_of_a_step(text, step_seconds, steps=10):
-    """{"busy": seconds in which at least one kernel ran, "kernels": [{"kernel", "calls", "seconds"}, ...], the longest first},
-    of one step: the mean of the last `steps` in what kernel_times.so wrote."""
+    """Returns {"busy": seconds in which at least one kernel ran, "kernels": [{"kernel", "calls", "seconds"}, ...]} of one step:
+    the mean over the last `steps` in the file of kernel_times.so. The longest kernel comes first."""
     records = []
     for line in text.splitlines():
         start, duration, _, name = line.split("\t", 3)
@@ -215,7 +215,7 @@ _PHASES = "muster_worker_step_phase_duration_seconds_sum"
 
 
 def worker_totals(metrics):
-    """Steps and seconds since a worker started, from the text of its /metrics; None before it has a step."""
+    """Returns a worker's steps and seconds since its start, from the text of its /metrics; None before its first step."""
     totals = {"wait": 0.0, "data": 0.0, "compute": 0.0}
     steps = seconds = None
     for line in metrics.splitlines():
@@ -237,7 +237,7 @@ def worker_totals(metrics):
 
 
 def steady_step(first, last):
-    """Means of a step between two samples of worker_totals(); ValueError where there is none."""
+    """Returns the means per step between two samples of worker_totals(). Raises ValueError if there is no step between them."""
     steps = last["steps"] - first["steps"]
     if steps <= 0:
         raise ValueError("no step was seen after the warm-up")
@@ -247,7 +247,7 @@ def steady_step(first, last):
 
 def jobs_table(rows):
     """A row has "title", "batch", "unit", "units_per_sample", and "alone" and "job": {"step_seconds": ...} or {"error": ...}.
-    The exchange costs what a step in a job takes longer than one alone, waiting for input aside."""
+    The cost of the exchange is the time of a step in a job, without waiting for input, minus the time of a step alone."""
     lines = ["| model, batch | alone, ms | in a job, ms | the exchange costs, ms | of it waiting for values, ms | input, ms | in the job |",
              "|---|---:|---:|---:|---:|---:|---:|"]
     for row in rows:
