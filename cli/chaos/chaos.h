@@ -29,8 +29,8 @@ struct ChaosOptions {
   absl::Duration stop_for = absl::Seconds(8);  // longer than the lease, 5 s
   absl::Duration away = absl::Milliseconds(300);  // from killing a member to starting it again
   absl::Duration deadline = absl::Seconds(60);    // the longest a recovery may take
-  // Also strikes during a recovery. `every` is then the mean gap from the return of a member to the
-  // next strike.
+  // Whether to strike also during a recovery. `every` is then the mean gap from the return of a
+  // member to the next strike.
   bool overlaps = false;
   bool awaits_end = true;          // false: returns after the last recovery, before the job ends
   Interrupt* interrupt = nullptr;  // may be null

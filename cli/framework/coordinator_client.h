@@ -76,9 +76,12 @@ class CoordinatorClient {
 
   // Downloads every file of a checkpoint into `directory`, which must not exist, and verifies the
   // checksum of each message. The folder appears complete or not at all. `interrupt` may be null.
-  // Blocks as long as data arrives. Returns ALREADY_EXISTS if `directory` exists, CANCELLED on a
-  // signal, DEADLINE_EXCEEDED if no data arrives for `stall_max` (at most twice that), DATA_LOSS if
-  // a checksum or a size is wrong, RESOURCE_EXHAUSTED if a file cannot be written.
+  // Blocks as long as data arrives. Returns the error of the coordinator, or:
+  // - ALREADY_EXISTS: `directory` exists.
+  // - CANCELLED: a signal came.
+  // - DEADLINE_EXCEEDED: no data arrived for `stall_max` (at most twice that).
+  // - DATA_LOSS: a checksum, a size or a file name is wrong.
+  // - RESOURCE_EXHAUSTED: a file cannot be written.
   absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory,
                                   Interrupt* interrupt = nullptr);
 

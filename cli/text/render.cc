@@ -308,7 +308,7 @@ cat >"$state/job.yaml" <<'END_OF_MUSTER_JOB'
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 steps=()
-# Ends only our own steps. The coordinator ends first: members without one do not wait for their jobs to continue.
+# Ends only this job's steps, the coordinator first: without it, members wait for at most 15 s.
 finish() {
   for step in "${steps[@]}"; do kill -TERM "$step" 2>/dev/null; wait "$step"; done
 }
