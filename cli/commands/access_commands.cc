@@ -31,7 +31,8 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kDay = absl::Hours(24);
 
-// Parses "90d", in addition to absl's "12h" and "30m".
+// Parses days ("90d") or one of absl's durations ("12h", "30m"). Returns INVALID_ARGUMENT unless it
+// is finite and above zero.
 absl::StatusOr<absl::Duration> ParseLifetime(const std::string& text) {
   absl::string_view number = text;
   double days = 0;

@@ -228,8 +228,8 @@ struct LogPosition {
   std::string incarnation;
 };
 
-// Prints the lines of a member's log from `position` on, and advances it. If `job` is not empty,
-// lines of other jobs are left out.
+// Prints the lines of a member's log from `position` on, or the last `lines` if it has no offset,
+// and advances it. If `job` is not empty, lines of other jobs are left out.
 absl::Status PrintNewLines(CoordinatorClient& client, const std::string& job,
                            const std::string& member, bool named, int lines,
                            LogPosition& position) {

@@ -39,12 +39,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kTensorsBytes = 8 << 20;  // of all tensors together, if 2 to 64 reach it
+constexpr int64_t kTensorsBytes = 8 << 20;  // of all tensors together, within the bounds below
 constexpr int64_t kTensorsMin = 2;
 constexpr int64_t kTensorsMax = 64;
 constexpr int64_t kRoundBytesMin = 64 << 20;
 constexpr int64_t kRoundBytesMax = 256 << 20;
-constexpr int64_t kRoundMessages = 16384;  // messages of a round, between those bounds
+constexpr int64_t kRoundMessages = 16384;  // messages of a round, within these bounds
 constexpr int64_t kLoneMessages = 2000;
 constexpr int64_t kLoneBytesMax = 512 << 20;
 constexpr int64_t kClasses = 16;  // columns of the weight
@@ -163,7 +163,7 @@ absl::Status SetCompression(const std::string& name, v1::SyncSpec& sync) {
   return absl::OkStatus();
 }
 
-// Returns a job with one weight that is cut into equal chunks. It is never computed with.
+// Returns a job with one weight that is cut into equal chunks. Workers never compute its model.
 absl::StatusOr<v1::JobSpec> JobOf(const SyncRound& round, const SyncBenchOptions& options) {
   v1::JobSpec spec;
   spec.set_name("bench-sync");
