@@ -13,8 +13,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import build_progress  # noqa: E402
 
-# Lines of Bazel, each with its second. COLD was recorded with --jobs=2 and has the number of actions in which it ended, as
-# if all were known after 17 s.
+# Lines of Bazel, each with its second. COLD was recorded with --jobs=2. Its total number of actions is changed to the final one,
+# as if Bazel had known it after 17 s.
 COLD = """0 Starting local Bazel server and connecting to it...
 2 Loading: 0 packages loaded
 2 Analyzing: 4 targets (1 packages loaded, 0 targets configured)
@@ -59,7 +59,7 @@ FAILURE = """0 Loading: 0 packages loaded
 4 INFO: 7 processes: 5 internal, 2 processwrapper-sandbox.
 4 FAILED: Build did NOT complete successfully
 4 FAILED: Build did NOT complete successfully"""
-# Bazel prints it, then exits with the status.
+# A Bazel that prints the recorded lines, then exits with a status.
 BAZEL = """#!/bin/bash
 echo "$@" >"$CALLED"
 cat "$PRINTED" >&2
@@ -99,7 +99,7 @@ class BuildProgressTest(unittest.TestCase):
                 self.assertLess(abs(left - (365 - second)), 30 + (365 - second) / 3, (second, text))
 
     def test_the_percentage_never_falls(self):
-        # Without --jobs=200 Bazel finds actions all along: 337, 338, 408 and so on.
+        # Without --jobs=200 Bazel finds actions during the whole build: 337, 338, 408 and so on.
         late = COLD.replace("/ 581]", "/ 338]").replace("[370 / 583]", "[370 / 408]").replace("[497 / 583]", "[497 / 524]")
         for recorded in (COLD, late):
             percents = [int(text.split("compiling ")[1].split(" %")[0]) for _, text in self.replay(recorded) if " %" in text]
@@ -184,7 +184,7 @@ class ProgramTest(unittest.TestCase):
         try:
             while some := os.read(ours, 4096):
                 shown += some
-        except OSError:  # Linux reports the end so
+        except OSError:  # Linux reports the end of the terminal this way
             pass
         os.close(ours)
         self.assertEqual(program.wait(), 0)

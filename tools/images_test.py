@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Images are made by a docker without BuildKit, which runs every stage before the target. Here `docker` is a stand-in that does so."""
+"""Tests tools/images.sh with a fake docker without BuildKit, which runs every stage before the target."""
 
 import json
 import os
@@ -13,7 +13,7 @@ ROOT = os.path.dirname(HERE)
 PROGRAM = os.path.join(ROOT, "services", "ps", "main")
 TARGETS = ["coordinator", "ps", "worker", "cli"]
 
-# A registry has the two bases of the Dockerfile. `RUN` of the stage that builds makes the roots and nothing else.
+# The registry has the two base images of the Dockerfile. `RUN` in the build stage only makes the roots.
 DOCKER = """#!/usr/bin/env python3
 import json, os, re, shlex, sys
 
@@ -104,7 +104,7 @@ class Images(unittest.TestCase):
                     "SOURCE_DATE_EPOCH": "0"}
 
     def make(self, *arguments):
-        """What the script says, and the images by target."""
+        """Returns the output of the script, and the images by target."""
         made = subprocess.run([os.path.join(self.tree, "tools", "images.sh"), "--tool", "docker", *arguments], env=self.env,
                               capture_output=True, text=True, check=False)
         images = {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/test.sh counts, what .ci/run makes of a lane that failed, and the seeds of tools/nightly.sh: with a Bazel that only prints."""
+"""Tests the counts of tools/test.sh, .ci/run after a failed lane, and the seeds of tools/nightly.sh, with a Bazel that only prints."""
 
 import os
 import pathlib
@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
-TREE = pathlib.Path(__file__).parent.parent  # what Bazel shows of it
-# Where what Bazel would have written lies, what it would print, and its status.
+TREE = pathlib.Path(__file__).parent.parent  # the files that Bazel makes visible
+# A Bazel with recorded logs, output and status.
 BAZEL = """#!/bin/bash
 case $1 in
   info) echo "$TESTLOGS" ;;
@@ -17,7 +17,7 @@ case $1 in
   *) exit "${OTHER_STATUS:-0}" ;;
 esac
 """
-# Writes down how it was called; `check` has the status that a test asks for.
+# Records its calls. `check` ends with the status that a test sets.
 CI_BUDGET = """#!/bin/bash
 echo "$1 ${*:3}" >>budget_calls
 [ "$1" != check ] || exit "${CHECK_STATUS:-0}"

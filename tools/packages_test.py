@@ -18,7 +18,7 @@ ABOVE_ALL = re.compile(r"[/_](test|benchmark|main|fuzzer)\.cc$|/testing/|^kernel
 INCLUDE = re.compile(r'^#include "([^"]+)/[^/"]+"', re.M)
 
 FILES_MAX = 40
-# One file, or three, for each operator: a folder that is long but flat by nature. It may not grow much more.
+# Folders with one to three files for each operator. They are long but flat, and should not grow much more.
 LONG_FOLDERS = {"kernels": 80, "kernels/cpu": 80, "kernels/cuda": 80, "lib/engine/cuda": 48}
 
 
@@ -101,7 +101,7 @@ class PackagesTest(unittest.TestCase):
 
 
 class CheckTest(unittest.TestCase):
-    """That the checks above find what they are for."""
+    """The checks above find the faults that they are for."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bill of materials of a real image's root: SPDX 2.3 as its specification has it, and true. Faults of such documents are found."""
+"""The bill of materials of a real image's root is valid SPDX 2.3 and correct. The check finds faults in such documents."""
 
 import copy
 import hashlib
@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 
 import sbom  # noqa: E402
 
-# Licences of SPDX's list that may come up.
+# Licences of SPDX's list that the documents may contain.
 KNOWN = set(sbom.SPDX.values())
 DOCUMENT = ("spdxVersion", "dataLicense", "SPDXID", "name", "documentNamespace", "creationInfo", "packages", "relationships")
 PACKAGE = ("SPDXID", "name", "versionInfo", "downloadLocation", "filesAnalyzed", "licenseConcluded", "licenseDeclared", "copyrightText")
@@ -38,7 +38,7 @@ def licence_faults(expression, references):
 
 
 def faults_of(document):
-    """What SPDX 2.3 forbids, as far as these documents go."""
+    """Returns the violations of SPDX 2.3 in a document. Checks only the parts that these documents have."""
     faults = [f"{field} is missing" for field in DOCUMENT if not document.get(field)]
     if faults:
         return faults
@@ -80,7 +80,7 @@ class Sbom(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.root = os.path.join(cls.folder.name, "ps")
-        umask = os.umask(0o077)  # of whoever builds
+        umask = os.umask(0o077)  # a strict umask of the user that builds
         subprocess.run([os.path.join(HERE, "image_root.sh"), cls.root, f"muster-ps={ROOT}/services/ps/main"], check=True,
                        env={**os.environ, "SOURCE_DATE_EPOCH": "1764000000"})
         os.umask(umask)
@@ -117,7 +117,7 @@ class Sbom(unittest.TestCase):
         names = os.listdir(libraries)
         self.assertGreater(len(names), 10)
         owners = {name: set() for name in names}
-        # Of packages that name files with and without the /usr that /lib was merged into: half of the paths are nowhere.
+        # Packages name files either with or without /usr, which contains the merged /lib. So half of these paths do not exist.
         told = subprocess.run(["dpkg-query", "-S"] + [f"{top}/lib/x86_64-linux-gnu/{name}" for name in names for top in ("", "/usr")],
                               capture_output=True, text=True, check=False).stdout
         for line in told.splitlines():

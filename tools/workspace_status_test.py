@@ -24,7 +24,7 @@ class WorkspaceStatusTest(unittest.TestCase):
         self.release = self.commit("VERSION", "0.3.0\n")
 
     def git(self, *arguments):
-        # No repository above the test's own folder counts.
+        # Git must not find a repository above the test's folder.
         env = {**os.environ, "HOME": str(self.root), "GIT_CEILING_DIRECTORIES": str(self.root)}
         return subprocess.run([*GIT, *arguments], cwd=self.tree, env=env, check=True, capture_output=True, text=True).stdout.strip()
 

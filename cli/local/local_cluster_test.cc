@@ -86,7 +86,7 @@ echo the record has me
 TEST_F(LocalClusterTest, AFailedWriteKeepsThePreviousRecordAndStopsTheMember) {
   const std::string ps = MakeBinary("ps", "exec sleep 600\n");
   const std::string before = WriteRecord(ps);
-  // The name of ReplaceFile() for what it has not finished.
+  // ReplaceFile() writes to this temporary name first, so the write fails.
   fs::create_symlink("/dev/full", absl::StrCat(record(), ".", getpid(), ".tmp"));
   auto cluster = LocalCluster::Open(dir_);
   ASSERT_TRUE(cluster.ok()) << cluster.status();

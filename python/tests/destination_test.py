@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which coordinator muster.Client takes: arguments, environment, contexts, the local cluster."""
+"""The coordinator that muster.Client chooses from arguments, environment, contexts and the local cluster."""
 
 import json
 import os

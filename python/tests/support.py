@@ -1,4 +1,4 @@
-"""What the tests of the Python package share: where things are, skipping, and clusters."""
+"""Helpers of the Python package's tests: paths, skipped tests, and clusters."""
 
 import contextlib
 import os
@@ -106,7 +106,7 @@ class SecureCluster:
                         "certs issue admin ann", "certs issue submitter bob"):
             muster(*command.split(), folder=self.folder)
         self.certificate = self.folder / "muster-ca/submitter-bob"
-        self.authority = self.folder / "authority"  # of clients without a certificate
+        self.authority = self.folder / "authority"  # the folder for clients without a certificate
         self.authority.mkdir()
         shutil.copy(self.folder / "muster-ca/ca.crt", self.authority)
         self.address = self.start_coordinator("127.0.0.1:0")
