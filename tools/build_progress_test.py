@@ -13,8 +13,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import build_progress  # noqa: E402
 
-# Lines of Bazel, each with its second. COLD was recorded with --jobs=2. Its total number of actions is changed to the final one,
-# as if Bazel had known it after 17 s.
+# Lines of Bazel, each with its second. COLD was recorded with --jobs=2. Its number of actions is nearly the
+# final one from 17 s on, as if Bazel had known all actions then.
 COLD = """0 Starting local Bazel server and connecting to it...
 2 Loading: 0 packages loaded
 2 Analyzing: 4 targets (1 packages loaded, 0 targets configured)

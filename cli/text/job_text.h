@@ -51,7 +51,7 @@ std::string JobSummary(const v1::Job& job, const std::string& checkpoint);
 // Returns a line "warning: ..." for each warning.
 std::string WarningLines(const std::vector<std::string>& warnings);
 
-// Returns whether the job succeeded and its last loss was finite.
+// Returns whether the job succeeded and its last loss was finite: its reason is not NONFINITE_LOSS.
 bool TrainedWell(const v1::Job& job);
 
 }  // namespace muster::cli
