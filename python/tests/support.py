@@ -10,7 +10,10 @@ import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(os.path.abspath(__file__)).parent.parent.parent
+# Under Bazel the tree of the runfiles, which has _protos.bin. Python imports this file from where its link leads, but starts
+# the test from the runfiles.
+_STARTED = sys.argv[0] if "TEST_SRCDIR" in os.environ else __file__
+ROOT = pathlib.Path(os.path.abspath(_STARTED)).parent.parent.parent
 PATIENCE = 120
 # tools/test.sh puts packages of PyPI there.
 _PACKAGES = os.path.join(os.environ.get("PYTHONPATH", "").partition(":")[0] or "/nowhere", "clients")
