@@ -50,6 +50,14 @@ def pulls(instance, late, steps):
             f'muster_worker_step_duration_seconds_count{{instance="{instance}"}}': steps}
 
 
+def timed(name, saved, step="10+10x90", running="1x90"):
+    """A job with checkpoints by time, the last of them of step 10. `saved`: when it was written; None: there is none."""
+    series = {"muster_job_step": step, "muster_job_first_step": "0x90", "muster_job_running": running}
+    if saved is not None:
+        series |= {"muster_checkpoint_last_success_step": "10x90", "muster_checkpoint_last_success_timestamp_seconds": saved}
+    return {f'{metric}{{job="{name}"}}': values for metric, values in series.items()}
+
+
 def serving(*instances):
     return {f'muster_worker_job_info{{instance="{instance}",job="j"}}': "1x90" for instance in instances}
 
@@ -198,15 +206,20 @@ CASES = {
         series={'DCGM_FI_DEV_XID_ERRORS{Hostname="a",gpu="0"}': "0x20 79x70", 'DCGM_FI_DEV_XID_ERRORS{Hostname="b",gpu="0"}': "0x90"},
         minute=22, before=20, fires=['Hostname="a",gpu="0"'],
         silent={'DCGM_FI_DEV_XID_ERRORS{Hostname="a",gpu="0"}': "79x20 0x70"}),
-    "MusterCheckpointStale": dict(
+    "MusterCheckpointStale": dict(  # without checkpoint.every_steps an hour counts
         series={**job("muster_job_step", "0+10x90", "0+10x90"), **job("muster_job_checkpoint_every_steps", "100x90", "100x90"),
                 **job("muster_checkpoint_last_success_step", "100x90", "0+10x90"), 'muster_job_step{job="never"}': "0+10x90",
                 'muster_job_first_step{job="never"}': "0x90",
-                'muster_job_checkpoint_every_steps{job="never"}': "100x90"}, minute=47, before=35, fires=['job="sick"', 'job="never"'],
+                'muster_job_checkpoint_every_steps{job="never"}': "100x90",
+                **timed("timed", saved="60x90"), **timed("timed-never", saved=None), **timed("timed-well", saved="0+60x90")},
+        minute=70, before=35, fires=[f'job="{name}"' for name in ("sick", "never", "timed", "timed-never")],
         silent={**job("muster_job_step", "0+10x90", "0+1x90"), **job("muster_checkpoint_last_success_step", "0x90", "0x90"),
                 'muster_job_checkpoint_every_steps{job="well"}': "100x90",
                 'muster_job_step{job="resumed"}': "10000+1x90", 'muster_job_first_step{job="resumed"}': "10000x90",
-                'muster_job_checkpoint_every_steps{job="resumed"}': "1000x90"}),
+                'muster_job_checkpoint_every_steps{job="resumed"}': "1000x90",
+                **timed("timed-resumed", saved="0x90", running="_x30 1x60"), **timed("timed-recovers", saved="0x90", running="1x50 0x40"),
+                **timed("timed-stands", saved="0x90", step="10x90"),
+                **timed("by-steps", saved="0x90"), 'muster_job_checkpoint_every_steps{job="by-steps"}': "1000x90"}),
     "MusterCheckpointFails": dict(
         series={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="STORAGE_FULL"}}': "0x10 1x80",
                 f'muster_checkpoint_failures_total{{{COORDINATOR},reason="SNAPSHOT_FAILED"}}': "0x10 1x80",
