@@ -298,7 +298,7 @@ def severity(rule):
 
 
 class Runbook(unittest.TestCase):
-    PARTS = ("Meaning", "Time", "Commands", "Branches", "Verify", "Inform")
+    PARTS = ("Severity", "Meaning", "Time", "Commands", "Branches", "Verify", "Inform")
 
     def setUp(self):
         self.text = RUNBOOK.read_text(encoding="utf-8")
@@ -314,10 +314,15 @@ class Runbook(unittest.TestCase):
                 self.assertEqual(sum(line.startswith("$ ") for line in commands), 3)
                 for line, after in zip(commands, [*commands[1:], "$ "]):
                     if line.startswith("$ "):
+                        self.assertNotRegex(line, r"logs .*--since=\S+ *(#|$)", f"{line}: a long log wants a filter")
                         self.assertFalse(after.startswith("$ "), f"{line}: the expected output is missing")
                     if line.startswith("$ kubectl "):
                         self.assertIn("# bare metal: ", line)
-                self.assertGreaterEqual(len(re.findall(r"^- ", section, re.M)), 2, "branches")
+                branches = re.findall(r"^- (.*)", section, re.M)
+                self.assertGreaterEqual(len(branches), 2, "branches")
+                self.assertTrue(any(branch.startswith("Otherwise") for branch in branches[-2:]), "an operator may find none of the branches true")
+                self.assertIn("[Settings](#before-you-begin) first", section)
+                self.assertRegex(section, rf"\*\*Severity\.\*\* (?i:{severity(rules_by_alert()[name])}):")
 
     def test_the_index_has_every_alert_with_its_severity(self):
         index = re.findall(r"^\| [^|]+ \| \[(Muster\w+)\]\(#(\w+)\) \| (\w+) \|$", self.text, re.M)
