@@ -33,7 +33,8 @@ absl::StatusOr<Contexts> ReadContexts(const std::string& path);
 absl::Status WriteContexts(const std::string& path, const Contexts& contexts);
 
 // Returns the context called `name`, or the current one if `name` is empty. The current context may
-// be unset; then the result is empty. Returns NOT_FOUND with the known names.
+// be unset; then the result is empty. Returns NOT_FOUND, with the known names, if there is no such
+// context.
 absl::StatusOr<Context> FindContext(const Contexts& contexts, const std::string& name);
 
 }  // namespace muster::cli

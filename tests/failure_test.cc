@@ -37,7 +37,8 @@ restart: {max_restarts: 0}
                           name, steps);
 }
 
-// Returns all events of the job so far. The coordinator may still be restarting.
+// Returns the events of the job so far, at most 500: those of one message. The coordinator may
+// still be restarting.
 std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   std::vector<v1::JobEvent> events;

@@ -145,8 +145,9 @@ class ResumeTest : public ::testing::Test {
     return message;
   }
 
-  // ---- Helpers for counting::Job, which counts how often each sample was trained. Callers repeat
-  // until an interruption falls inside an epoch.
+  // ---- Helpers for counting::Job, which counts how often each sample was trained.
+  // SuspendAndCount(), and the callers of KillAndGoOn(), repeat until the interruption falls inside
+  // an epoch.
 
   static bool IsInMidEpoch(int64_t step) { return step % counting::kStepsPerEpoch != 0; }
 

@@ -78,8 +78,7 @@ class Operation {
   dnnl_dims_t after_;
 };
 
-// Returns whether oneDNN stores the weights as on processors with vectors of 16 floats: [O/16,
-// C/16, taps, 16 c, 16 o].
+// Returns whether `w` has oneDNN's AVX-512 layout: [O/16, C/16, taps, 16 c, 16 o].
 bool IsInTilesOfInputs(const dnnl_memory_desc_t& w) {
   const dnnl_blocking_desc_t& blocking = w.format_desc.blocking;
   if (w.ndims != 4 || w.dims[0] % 16 != 0 || w.dims[1] % 16 != 0 || blocking.inner_nblks != 2 ||

@@ -315,7 +315,8 @@ void cudnnGetLastErrorString(char* message, size_t size) {
 namespace muster::kernels::cuda {
 namespace {
 
-// Rows of q, k or v with H heads each, and possible gaps between them.
+// A view of q, k, v or y, or of a gradient: [batch, rows, heads, columns]. `row` is the distance
+// between two rows in elements; it may be larger than heads * columns.
 struct Rows {
   const AttentionShape& shape;
   int64_t rows, columns, row;  // columns: of a head

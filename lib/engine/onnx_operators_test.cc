@@ -104,7 +104,8 @@ class OnnxRun {
   std::unique_ptr<Executor> executor_;
 };
 
-// Makes y, a node's f32[batch, n], the logits of the model.
+// Completes the model: out = (y + zeros) * scale, with y f32[batch, n]. `out` gives the logits,
+// `scale` is a parameter.
 void Finish(OnnxModelBuilder& model, int64_t n) {
   model.Input("zeros", {0, n}).Filled("scale", {1}, 1).Output("out");
   model.Node("Add", {"y", "zeros"}, {"sum"}).Node("Mul", {"sum", "scale"}, {"out"});

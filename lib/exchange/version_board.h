@@ -83,8 +83,9 @@ class VersionBoard {
   // True from BeginCatchUp() to HaveCaughtUp().
   bool catching_up() const { return catching_up_.load(std::memory_order_acquire); }
   void BeginCatchUp() { catching_up_.store(true, std::memory_order_release); }
-  // Times out only if no answer at all arrives for the length of the timeout, because a slow worker
-  // needs many rounds to catch up.
+  // Blocks until HaveCaughtUp() after BeginCatchUp(), or until a failure. Times out only if no
+  // answer at all arrives for the length of the timeout, because a slow worker needs many rounds to
+  // catch up.
   absl::Status AwaitCaughtUp(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the waits for versions and loss scales, now and from now on.

@@ -19,7 +19,7 @@ const AttributeRule& FindRule(const v1::Node& node, absl::string_view name,
   return *rule;
 }
 
-// Returns the node's own value, or null if it uses the default.
+// Returns the value that the node sets, or null if it sets none.
 const v1::Attribute* Find(const v1::Node& node, absl::string_view name) {
   auto found = node.attributes().find(std::string(name));
   return found == node.attributes().end() ? nullptr : &found->second;

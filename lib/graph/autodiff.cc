@@ -23,8 +23,8 @@
 namespace muster {
 namespace {
 
-// Broadcasting does not depend on the batch. But with a batch of 1, an addend [1, C] would have the
-// same size as its sum.
+// The batch for which types are inferred. Broadcasting does not depend on it. It is not 1, because
+// then an addend [1, C] would have the same size as its sum.
 constexpr int64_t kBatch = 2;
 
 // The positions of an operand's tensors among a node's tensors: one tensor, several of a repeated

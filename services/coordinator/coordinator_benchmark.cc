@@ -282,8 +282,8 @@ class Bench {
     if (role == v1::PS) hello.add_addresses("address of " + name);
   }
 
-  // Writes a requested checkpoint; the coordinator chooses the step. Returns false if the
-  // coordinator did not need all of it.
+  // Requests a checkpoint and writes all its shards. The coordinator chooses the step. Returns
+  // false if the request or a shard fails, or is not needed.
   bool WriteCheckpoint(const std::string& id) {
     const auto request = coordinator_->RequestCheckpoint(id);
     if (!request.ok()) return false;

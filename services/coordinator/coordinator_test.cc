@@ -68,7 +68,8 @@ class CoordinatorTest : public ::testing::Test {
     for (int i = 0; i < 2; ++i) Add(v1::PS, absl::StrCat("p-", i));
   }
 
-  // Simulates kill -9: everything in memory is lost.
+  // Restarts the coordinator. Unlike kill -9, changes that are already queued are still stored: see
+  // ~CommitQueue().
   void Restart() {
     for (auto& [name, member] : members_) member.attachment.reset();
     coordinator_.reset();

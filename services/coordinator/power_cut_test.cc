@@ -275,7 +275,8 @@ class RecordedJob {
     }
     Receive(member);
   }
-  // Called on any thread, because a directive counts from the time when it leaves the coordinator.
+  // The coordinator's waker calls this on any thread. An acknowledgement is recorded at once, with
+  // the disk count of that moment: from then on the worker may drop its step records.
   void Receive(Member& member) {
     const std::lock_guard<std::mutex> lock(member.mu);
     if (member.fake.attachment == nullptr) return;

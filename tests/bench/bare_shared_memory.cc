@@ -149,7 +149,8 @@ class SharedMemoryWorker : public BareWorkerEnd {
     const int index = tensor % segment_->options().servers;
     segment_->pushes(rank_, index).Post(tensor, segment_->server_bell(index));
   }
-  // Reads the values, because bytes from a socket would be in this processor's cache as well.
+  // Reads each cache line of the values once. After a read from a socket they would be in this
+  // processor's cache, so both benchmarks must pay for it.
   int AwaitValues() override {
     const int tensor = inbox_.Take().tensor;
     const float* const values = segment_->values(rank_, tensor);

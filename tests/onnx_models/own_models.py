@@ -81,7 +81,7 @@ def tacotron2():
     return Case(_Tacotron2(), inputs, outputs=("loss",))
 
 
-# WaveGlow (Prenger et al. 2018); its 1x1 convolutions in the triangular form of Glow, whose determinant is a product.
+# WaveGlow (Prenger et al. 2018). Its 1x1 convolutions use Glow's LU form: the determinant is, up to its sign, the product of a diagonal.
 class _InvertibleConvolution(nn.Module):
     def __init__(self, channels):
         super().__init__()

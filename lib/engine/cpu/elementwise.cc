@@ -183,7 +183,7 @@ PlannedNode PlanDropout(const CpuNode& n) {
               })};
 }
 
-// --- Two variables and more ---------------------------------------------------------------------
+// --- Functions of two or more tensors -----------------------------------------------------------
 
 using BinaryFunction = void (*)(float* y, const kernels::Operand& a, const kernels::Operand& b);
 

@@ -68,7 +68,7 @@ PlannedNode PlanSampleIndex(const CpuNode& n) {
           })};
 }
 
-// --- Parts side by side -------------------------------------------------------------------------
+// --- Concat, Split, Slice, Pad and their gradients ----------------------------------------------
 
 // How the parts of a tensor lie in it along the node's axis: each of `rows` rows has row_bytes[k]
 // bytes of part k, one part after the other.

@@ -28,8 +28,8 @@ struct AttentionUse {
 // key, forward sets lse to +inf. A failure may also be CUDA's.
 class FusedAttentions {
  public:
-  // A null `backward` means that there is no backward pass.
   using Part = std::shared_ptr<const kernels::cuda::FusedAttention>;
+  // `backward` is null if the graph has no gradients.
   FusedAttentions(const AttentionUse& use, Part forward, Part backward)
       : use_(use), forward_(std::move(forward)), backward_(std::move(backward)) {}
 

@@ -219,8 +219,8 @@ class ParameterShard : private JudgedShard {
   void ReplicasHold(const WireHeader& header);
   // The version that the replica is known to hold.
   int64_t replica_version() const { return replica_version_; }
-  // Only for a replica: handles the state that its shard sends (kState), like PlaceScalars() and so
-  // on.
+  // Only for a replica: receive the state that its shard sends (kState). Called in the order of
+  // PlaceScalars(), ScalarsArrived() and ScalarsLost().
   absl::Span<std::byte> PlaceState(const WireHeader& header);
   void StateArrived(const WireHeader& header);
   void StateLost(const WireHeader& header);

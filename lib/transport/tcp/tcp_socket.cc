@@ -225,8 +225,9 @@ std::string InterfaceOf(const SocketAddress& address) {
   return name;
 }
 
-// If the kernel grants less than the wanted size (net.core.rmem_max), its own sizing is better: a
-// little unfair on a busy card, but not slow over a long distance.
+// Sets SO_RCVBUF to kReceiveBufferBytes. If the kernel grants less (net.core.rmem_max), keeps its
+// autotuning: senders then share a busy network card less evenly, but links with a long round trip
+// stay fast.
 void SizeReceiveBuffer(int socket) {
   static const bool granted = [] {
     const FileDescriptor scratch(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -41,8 +41,9 @@ struct TcpTransportOptions {
   // resolving each name. It is also the pause after an additional connection of a link failed.
   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5);
 
-  // How long an encrypted record may stay unfinished while nothing else arrives. The record's
-  // length is not encrypted: if it was changed in transit, the two ends would wait for each other.
+  // How long one encrypted record may take to arrive completely while its connection is read. The
+  // record's length is not encrypted: if it was changed in transit, the two ends would wait for
+  // each other.
   std::chrono::milliseconds record_time_max = std::chrono::minutes(1);
 };
 

@@ -1602,7 +1602,8 @@ TEST_F(WaitingJobTest, RecordsOfStepsBeforeASuspensionAreClosed) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-// The steps before the checkpoint were applied.
+// The checkpoint of step 6 proves that steps 0 to 5 were applied. So the job stops waiting for
+// their missing records: it closes step 4 with the record that it has, and reports step 5 as lost.
 TEST_F(WaitingJobTest, RecordsOfStepsBeforeACheckpointAreClosedIfNoWorkerHasMore) {
   Begin(Record());
   Run();
