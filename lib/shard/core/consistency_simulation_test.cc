@@ -1,6 +1,6 @@
 // Runs every consistency mode over random schedules: messages between workers and shards are
-// delayed, reordered, duplicated and lost. The invariants I1 to I7 of docs/architecture.md must
-// hold in each schedule.
+// delayed, reordered, duplicated and lost. The invariants I1 to I5 and I7 of
+// docs/how_a_job_survives.md must hold in each schedule.
 //
 // Every value shows which pushes it contains. A push of rank r for step s is 2^s in element r of
 // the chunk and 0 elsewhere. The learning rate is -1, so element r of a value is a bit mask of the
