@@ -11,7 +11,8 @@
 namespace muster {
 namespace {
 
-// A caller that waits for a checkpoint asks every second for its outcome, so a few are enough.
+// How many failed requests Outcome() remembers. A caller that waits for a checkpoint asks for its
+// outcome every second, so a few are enough.
 constexpr size_t kFailuresHeldMax = 16;
 
 }  // namespace

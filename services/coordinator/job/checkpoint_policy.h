@@ -76,14 +76,15 @@ class CheckpointPolicy {
   std::optional<v1::Snapshot> DesiredOf(const absl::btree_set<int>& shards) const;
 
   // Begins an attempt at the step at which members stand. While they run, the step is a little
-  // ahead of them, and further ahead after each miss. Returns false if it would not be before the
-  // end of the job: the final checkpoint serves then.
+  // ahead of them, and further ahead after each miss. Returns false if that step would not be
+  // before the end of the job, because the final checkpoint serves then.
   bool Ask(const Pace& pace) { return Ask(pace, /*request=*/0); }
   // Resets the counts of misses and of attempts to save halted shards.
   void ForgetMisses() { misses_ = halted_attempts_ = 0; }
   // A shard has taken its snapshot.
   void Answered(int shard) { snapshot_->answered.insert(shard); }
-  // A shard was past the step already, or skipped it (ParameterShard::PassOverSnapshots).
+  // Ends the attempt, because a shard was past the step already or skipped it
+  // (ParameterShard::PassOverSnapshots). Begins another attempt at once while the members run.
   bool Missed(const Pace& pace, absl::Time now);
 
   // ---- a checkpoint for which the members wait
@@ -149,10 +150,11 @@ class CheckpointPolicy {
   int halted_attempts_ = 0;
   absl::Status halted_fault_;  // why the last failed attempt failed
   std::optional<int64_t> awaited_step_;
-  // Start of the wait for awaited_step_ or for halted shards, or the last time of a write.
+  // Start of the wait for awaited_step_ or for halted shards, or the last write or failure since.
   absl::Time awaited_since_;
   absl::Time not_before_ = absl::InfinitePast();  // earliest time of the next attempt
-  // Step and time of the last attempt that ended, or of the start of the generation.
+  // Step and time of the last checkpoint that was committed or failed, or of the start of a
+  // generation that does not continue in place.
   int64_t attempt_step_ = 0;
   absl::Time attempt_time_ = absl::InfinitePast();
 };

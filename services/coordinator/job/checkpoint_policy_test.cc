@@ -103,7 +103,7 @@ TEST_F(CheckpointPolicyTest, ACheckpointOnDemandAimsAheadOfTheWorkersAndFurtherA
       << "the final checkpoint is enough";
 }
 
-// Shards skip a snapshot for which training would have to wait for a long write.
+// A shard skips a snapshot if training would have to wait for its long write. A skip is a miss.
 TEST_F(CheckpointPolicyTest, RepeatedMissesDoubleTheDistance) {
   CheckpointPolicy::Pace pace = kPace;
   pace.total_steps = 1'000'000;

@@ -31,8 +31,9 @@ struct DirectiveInputs {
   const Recovery& recovery;
 };
 
-// Returns the directive for `member`, by its last report. nullopt if it does what it should, or if
-// it is too early. A Prepare lacks the plan, which the sender adds. Pure.
+// Returns the directive for `member`, by its last report. nullopt if the member does what it should
+// already, or if it is too early for a directive. A Prepare lacks the plan, which the sender adds.
+// Pure.
 std::optional<v1::Directive> DesiredDirective(const std::string& member,
                                               const DirectiveInputs& job);
 

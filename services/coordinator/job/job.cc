@@ -99,7 +99,8 @@ void Job::Enlist(absl::Time now) {
   members_.Enlist(*plan_, now);
   senders_noted_.clear();
   checkpoints_.Begin(*plan_, now);
-  // A step may have been recorded just before the suspension that repeats it.
+  // Steps that are recorded already are not recorded again. One may have been recorded just before
+  // the suspension, and is repeated now.
   aggregator_.Begin(*plan_, std::max(plan_->first_step(), aggregator_.steps_before()));
 }
 
@@ -211,7 +212,8 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
     Recovery::NoteResumePoint(plan->first_step(), aggregator_.steps_before(),
                               *record_.mutable_recovery());
   }
-  // Reports from before a suspension may be lost if the coordinator restarted after it.
+  // A job that continues closes its records. Even after a suspension some may be missing, if the
+  // coordinator restarted and so lost reports.
   const bool goes_on = state() == v1::RECOVERING || aggregator_.steps_before() > 0;
   if (goes_on) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
@@ -330,9 +332,9 @@ void Job::RequestStop(const std::string& reason, const std::string& message, abs
   SendDesiredToAll(now);
 }
 
-// Requires: the job has stopped, or has nothing to save. `where` completes "suspended" and
-// "stopped". No more records of steps before the checkpoint will come, so a recovering job closes
-// them.
+// Moves the job to SUSPENDED, or to FAILED or QUEUED if its stop cause says so. `where` completes
+// "suspended" and "stopped". No more records of steps before the checkpoint will come, so a
+// recovering job closes them. Requires: the job has stopped, or has nothing to save.
 void Job::Stopped(const std::string& where, absl::Time now) {
   if (state() == v1::RECOVERING) CloseRecords(checkpoints_.committed_step(), now);
   if (!record_.has_stop_cause()) {
@@ -484,8 +486,8 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (active()) SendDesired(name, now);
 }
 
-// The others could train before this member came. A new ps is spare only if shards continue in
-// place, because it has only replicas then.
+// Whether the job can continue without this newcomer, because it could train before the newcomer
+// came. A new ps is spare only if shards continue in place, because it has only replicas then.
 bool Job::IsSpare(const std::string& name) const {
   const bool is_needed = !members_.at(name).is_worker() && plan_->carries() == 0;
   return state() == v1::PREPARING && members_.IsNewcomer(name) && !is_needed;
@@ -771,7 +773,8 @@ void Job::LetLeave(absl::Time now) {
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendDesiredToAll(now);
 }
 
-// The members that the job waits for may never come, so a leaving ps must not wait for them.
+// Lets ps leave a halted job that waits for members. These members may never come, so a leaving ps
+// must not wait for them.
 void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && aggregator_.all_durable();
@@ -785,7 +788,8 @@ void Job::LetHaltedLeave(absl::Time now) {
   if (departures.checkpoint_at) SaveHalted(*departures.checkpoint_at, now);
 }
 
-// The event has a new revision, which invalidates plans that are being made for these shards.
+// Saves the halted shards at `step`, so that the leaving ps can go. The event has a new revision,
+// which invalidates plans that are being made for these shards.
 void Job::SaveHalted(int64_t step, absl::Time now) {
   const std::string leaves = absl::StrCat(members_.Leaving().front(), " leaves; ");
   if (IsSaved(step)) {
@@ -871,7 +875,8 @@ absl::Time Job::WaitsForFilesSince() const {
 
 // ---------------------------------------------------------------- records
 
-// Records that lost workers did not report will never be known.
+// Ends the wait for records of steps before `first_step`. Those that lost workers did not report
+// will never be known.
 void Job::CloseRecords(int64_t first_step, absl::Time now) {
   Record(aggregator_.CloseSteps(first_step), aggregator_.CloseEvaluations(first_step), now);
 }
@@ -1177,7 +1182,8 @@ void Job::Tick(bool writing, absl::Time now) {
   if (state() == v1::RECOVERING) checkpoints_.TickHalted(writing, now);
   LetLeave(now);
   if (!active() || state() == v1::RECOVERING) return;
-  // The last attempt may have failed, or the coordinator may have restarted.
+  // Asks again for a checkpoint that is still needed. The last attempt may have failed, or the
+  // coordinator may have restarted.
   const bool suspending = state() == v1::RUNNING && record_.suspend_requested() &&
                           SuspendsAtSnapshot(*plan_) && !suspend_at_;
   const bool due = state() == v1::RUNNING && checkpoints_.IsDue(Pace(), now);

@@ -99,7 +99,8 @@ class Job {
   // Whether its ps must keep their shards. False only if the job recovers from a checkpoint.
   // Requires: active().
   bool KeepsShards() const { return state() != v1::RECOVERING || recovery_.carries(); }
-  // Whether its ps have memory reserved for it. They have it at least until all members stopped.
+  // Whether memory of its ps is reserved for the job. It is, at least until all members have
+  // stopped.
   bool HoldsMemory() const { return KeepsShards() || !members_.AllStopped(); }
   // Returns the resume point. Returns nullopt if the job is not RECOVERING, a member has not
   // stopped, the back-off lasts, or records of its steps are not durable yet.
@@ -115,8 +116,8 @@ class Job {
   absl::Time WaitsForFilesSince() const;
   // Returns the members that have not come back to a restarted coordinator. Empty unless the job
   // runs or prepares, can continue in place without them, and FailureDetector::kReturnTime has
-  // passed since another one came back. Also empty if the job is being suspended. If others take
-  // the places of the workers, the rest of the grace need not be awaited.
+  // passed since the last one came back. Also empty if the job is being suspended. The caller may
+  // give these members up before the end of the grace, if it can replace the workers among them.
   std::vector<std::string> MissingSinceRestart(absl::Time now) const;
   // Whether the job can use more workers, and has run long enough to be halted for them.
   bool TakesMoreWorkers(absl::Time now) const;
@@ -268,7 +269,8 @@ class Job {
   void StopHalted(int64_t step, absl::Time now);
   void StopWithoutShards(absl::string_view why, absl::Time now);
   bool IsSaved(int64_t step) const;
-  // Returns the last clause of the event.
+  // Makes the checkpoint of `sound_step` the job's last one, in place of that of `step`. Returns
+  // the last clause of the event.
   std::string FallBackTo(int64_t sound_step, int64_t step);
   void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);

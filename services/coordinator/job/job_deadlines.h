@@ -19,7 +19,8 @@ class JobDeadlines {
   // How long a job that is stopped at its deadline has to write its checkpoint.
   static constexpr absl::Duration kStopPatience = absl::Minutes(10);
 
-  // Starts and stops the times. Call it before the state of the job becomes `to`.
+  // Starts and stops the active time and the waiting time. Call it before the state of the job
+  // becomes `to`.
   static void Move(v1::Job& record, v1::JobState to, absl::Time now);
 
   // Removes the span `time` before `now` from both times. This makes no event, so a coordinator

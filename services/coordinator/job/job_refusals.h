@@ -26,7 +26,9 @@ absl::Status CheckMakesCheckpoint(const v1::Job& record);
 
 // Checks the write of a shard of `plan`, the plan of the job's generation, or null after its end.
 // `is_halted`: the job recovers and saves its halted shards, of which this is one.
-// "JOB_NOT_RUNNING", "STALE_GENERATION", or INVALID_ARGUMENT with "SHARD_NOT_FOUND".
+//   JOB_NOT_RUNNING   the job does not run, and `is_halted` is false
+//   STALE_GENERATION  the shard is of another generation
+//   SHARD_NOT_FOUND   the plan has no such shard; the status is INVALID_ARGUMENT
 absl::Status CheckTakesShard(const v1::Job& record, const v1::JobPlan* plan, bool is_halted,
                              const v1::WriteShardHeader& header);
 

@@ -23,8 +23,8 @@ std::string AdviceOn(absl::string_view reason) {
              : "Try a lower learning rate, a longer warm-up or clip: {global_norm: 1}";
 }
 
-// Returns where the user finds bad data behind skipped steps. Their workers continue, and only log
-// the row.
+// Returns where the user finds the row if bad data caused the skipped steps. The workers of these
+// steps continue, and only log the row.
 std::string WhereTheDataAreNamed(const v1::Job& record) {
   return absl::StrCat(". If the data are the cause, `muster logs ", JobIdOf(record.name()),
                       "` names the row");
@@ -56,7 +56,7 @@ std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Take(const StepSummary& st
                 absl::StrCat(what, ". Try a lower learning rate or a longer warm-up", rest)};
 }
 
-// Reports only the first loss, because later ones are mostly not finite either.
+// Reports only the first loss that is not finite, because the later ones mostly are not either.
 std::optional<NonFiniteWatch::Remark> NonFiniteWatch::TakeLoss(const StepSummary& step,
                                                                const v1::JobSpec& spec) {
   if (spec.on_non_finite() != v1::NON_FINITE_IGNORE) return std::nullopt;  // the worker fails

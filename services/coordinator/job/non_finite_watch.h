@@ -38,7 +38,8 @@ class NonFiniteWatch {
   void Restore(const StepSummary& last);
 
   // Handles a step. Call it for each known step, in order. Returns the event to record, or nullopt.
-  // Reports losses once per generation, and only with `ignore`. Reports skipped steps once per row.
+  // Reports only the first such loss of a generation, and only with `ignore`. Reports each series
+  // of skipped steps once.
   std::optional<Remark> Take(const StepSummary& step, const v1::Job& record);
 
   // Returns why the running job must fail: it has skipped kSkipsMax steps in a row. nullopt if it

@@ -367,7 +367,7 @@ TEST_F(ReplicatedJobTest, APsThatCannotHoldNewReplicasIsExcluded) {
   EXPECT_NE(job_.warm_up().WhyExcluded("p-1"), nullptr) << "it gets no replicas for now";
   const auto wait = [&](absl::Duration time) {
     now_ += time;
-    // The first call may decide on a failure.
+    // The first call may decide on a failure, and then does nothing else.
     for (int i = 0; i < 2; ++i) job_.Tick(/*writing=*/false, now_);
   };
   wait(absl::Minutes(59));
@@ -742,7 +742,8 @@ TEST_F(RecoveringJobTest, ARestartedCoordinatorShowsTheStepOfTheJobNotTheEndOfIt
   EXPECT_EQ(job_.record().progress().step(), 55);
 }
 
-// The shards contain the result of the faulty step, and halt like any others.
+// The shards contain the result of the faulty step, so they must not continue in place. Yet their
+// ps halt and report them as in any other recovery.
 TEST_F(RecoveringJobTest, ARestartedCoordinatorContinuesARollback) {
   v1::Job record = Record();
   record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
@@ -1262,7 +1263,8 @@ TEST_F(WaitingJobTest, NothingIsSavedBeforeTheJobWaitsForMembers) {
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
 }
 
-// Between two attempts the job may continue in place. Without its last checkpoint it could not end.
+// Between two attempts the job may continue in place. It has made its last step, and cannot end
+// without a checkpoint of it.
 TEST_F(WaitingJobTest, AFailedSaveIsRetriedAndDoesNotFailTheJob) {
   Begin(Record());
   step_ = job_.record().spec().training().steps();
@@ -1357,7 +1359,7 @@ TEST_F(WaitingJobTest, ARestartedCoordinatorSavesToo) {
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
 }
 
-// ---------------------------------------------------------------- suspended while it waits
+// ---------------------------------------------------------------- suspending a waiting job
 
 TEST_F(WaitingJobTest, HaltedShardsAreSavedBeforeTheJobIsSuspended) {
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -1427,7 +1429,7 @@ TEST_F(WaitingJobTest, LostShardsAndModesWithoutInPlaceRecoveryEndASuspensionAtO
   }
 }
 
-// A suspension before the job waits does not wait for members either.
+// A job that is suspended before it waits for members stops as soon as it would wait for them.
 TEST_F(WaitingJobTest, ARecoveringJobIsSuspendedOnceItWaitsForMembers) {
   Begin(Record());
   RunTo(5);
@@ -1448,7 +1450,8 @@ TEST_F(WaitingJobTest, ARecoveringJobIsSuspendedOnceItWaitsForMembers) {
   EXPECT_EQ(job_.record().message(), "suspended at step 5");
 }
 
-// Workers that arrive meanwhile do not recover the job: the full disk would also prevent its end.
+// Workers that arrive meanwhile do not recover the job, because with a full disk it could not be
+// suspended after the recovery either.
 TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsRepeatedlyReturnsToTheCheckpoint) {
   Commit(4);
   ASSERT_TRUE(job_.Suspend(now_).ok());

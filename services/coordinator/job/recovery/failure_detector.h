@@ -62,13 +62,14 @@ class FailureDetector {
   // broken link is no sign of a loss, because a member that halts closes its links.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
   bool gives_grace() const { return grace_until_ != absl::InfiniteFuture(); }
-  // The time up to `now` does not count: restarts a grace and a wait that have begun.
+  // The time up to `now` does not count: restarts the grace, and the wait for Situation::mute, if
+  // they have begun.
   void WentOn(absl::Time now) {
     if (gives_grace()) BeginGrace(now);
     if (mute_since_ != absl::InfiniteFuture()) mute_since_ = now;
   }
-  // Call this when a generation starts to prepare. Preparing may take any time, but at most
-  // kPrepareStallMax without progress.
+  // Call this when a generation starts to prepare: ends the grace. Preparing may take any time, but
+  // at most kPrepareStallMax without progress.
   void BeginPreparing() { grace_until_ = absl::InfiniteFuture(); }
   // Resets the detector at the end of a generation: drops the accusation.
   void Reset() {
@@ -83,7 +84,8 @@ class FailureDetector {
   Decision Lost(const std::string& name, const std::string& why, const JobMembers& members,
                 int64_t step) const;
   // Call this after a member's stream broke or a ps lost its link to a member. Returns a decision
-  // without waiting for the lease if a member without a stream is accused, or if a ps lost it too.
+  // without waiting for the lease if a member without a stream is accused, or if a ps has lost its
+  // link to that member.
   std::optional<Decision> Suspect(const JobMembers& members, int64_t step) const;
   // The state of the job, for Tick().
   struct Situation {

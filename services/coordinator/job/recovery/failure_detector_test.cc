@@ -178,7 +178,7 @@ TEST_F(FailureDetectorTest, MemberWithoutProgressInPreparingIsLost) {
       "w-1 (worker, rank 1, on node-3) is not ready for step 4 and has shown no progress for 10m");
 }
 
-// A paused worker has no deadline of its own, so without this one it would wait forever.
+// A paused worker has no deadline of its own, so without kPauseMax it would wait forever.
 TEST_F(FailureDetectorTest, WorkerThatDoesNotPauseIsLostAfterAnotherHasWaited) {
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_RUNNING);
   Report("p-0", v1::MEMBER_RUNNING);

@@ -143,7 +143,8 @@ class JobMembers {
   std::optional<HeldVersions> HeldInReplica(const std::string& ps, int shard) const;
   // Returns the first member that has not reported since Enlist() and is not lost, or null.
   const std::string* FirstSilent() const;
-  // Returns a silent member, as FirstSilent(), to which a ps has lost its link. null if none.
+  // Returns a member that FirstSilent() could return, and to which a ps has lost its link. null if
+  // none.
   const std::string* FirstSilentCutOff() const;
   // Returns all members that have not reported and are not lost.
   std::vector<std::string> Silent() const;

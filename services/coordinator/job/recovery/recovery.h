@@ -25,7 +25,7 @@ class Recovery {
   // Default wait before the second recovery in a row without a new step. It doubles with each.
   static constexpr absl::Duration kFirstBackoff = absl::Seconds(1);
   static constexpr absl::Duration kBackoffMax = absl::Seconds(30);
-  // lib/job fills in the same default. This one serves jobs that are older than that.
+  // Default of max_restarts for jobs that were stored before lib/job filled in the same default.
   static constexpr int kMaxRestartsDefault = 10;
 
   // Whether the plan's shards can continue in place in another generation.

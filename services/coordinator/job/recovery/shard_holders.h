@@ -33,8 +33,8 @@ std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMember
 // How leaving ps can go before another generation begins.
 struct Departures {
   std::vector<std::string> at_once;  // ps that may go now: other ps hold all shards
-  // The version of ShardsInPlace() of which the others need a checkpoint. It lets the whole
-  // generation go, so at_once is empty then.
+  // The version that must be saved before the other ps can leave. It is that of ShardsInPlace().
+  // The checkpoint lets the whole generation go, so at_once is empty then.
   std::optional<int64_t> checkpoint_at;
 };
 
@@ -53,8 +53,8 @@ std::optional<CarriedShards> ShardsInPlace(const v1::JobPlan& plan, const JobMem
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only);
 
 // Whether a leaving ps may hand its shards over: each has a replica on a ps that stays. The
-// replicas on the leaving ps do not matter, because they can be created again. `filled_only`: as
-// above. Pure.
+// replicas on the leaving ps do not matter, because they can be created again. `filled_only`: see
+// ShardsMayBeHeld(). Pure.
 bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::string& ps,
                  bool filled_only);
 
