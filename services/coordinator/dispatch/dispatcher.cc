@@ -33,21 +33,21 @@ constexpr absl::Duration kGatherTime = absl::Seconds(2);
 // After the coordinator's start, a member in its longest back-off also gets this long to connect. A
 // job that starts without it must be halted to take it later, and some jobs cannot take it at all.
 constexpr absl::Duration kConnectTime = absl::Seconds(3);
-// The scheduler reserves freed members for a job that has not fitted for this long. A shorter time
-// idles them for longer. A longer one lets more small jobs pass.
+// The scheduler reserves freed members for a job that has not fitted for this long. With a shorter
+// time, reserved members stay idle for longer. With a longer one, more small jobs pass it.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 
-// A worker may still serve a job that has ended, or that continues without it. It becomes free
-// within a step. After this time it probably hangs, and no longer counts as part of the fleet.
+// How long a worker counts as part of the fleet while it still serves a job that has ended, or that
+// continues without it. It becomes free within a step, so after this time it probably hangs.
 constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
 
-// When a job recovers, its workers' records are written, and its checkpoint is committed, within
-// moments. After this time its disk probably hangs, and no members are reserved for it.
+// How long members may be reserved for a recovering job while its workers' records are written and
+// its checkpoint is committed. That takes moments, so after this time its disk probably hangs.
 constexpr absl::Duration kFilesTakeMax = absl::Minutes(1);
 
-// Recovering jobs may block each other: each holds workers that another one needs. New workers may
-// solve that. After this time one of the jobs yields instead: it stops, so that another can
-// continue.
+// How long recovering jobs may block each other, because each holds workers that another one needs.
+// New workers may solve that in this time. After it one of the jobs yields: it stops, so that
+// another can continue.
 constexpr absl::Duration kYieldsAfter = absl::Minutes(1);
 
 // How often a checkpoint read checks that its job still needs it.
@@ -70,8 +70,9 @@ std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   return holders;
 }
 
-// `resume_point` is set for a recovering job. The evaluation at the checkpoint from which the job
-// started is not repeated.
+// Makes `request` continue at `resume_point`, which is set for a recovering job, and decides
+// whether the job evaluates first. The evaluation at the checkpoint from which the job started is
+// not repeated.
 void Resume(const std::optional<Job::ResumePoint>& resume_point, int64_t origin_step,
             int64_t evaluations_before, std::shared_ptr<const v1::JobPlan> before,
             PlanRequest& request) {
@@ -138,7 +139,8 @@ Dispatcher::Starts Dispatcher::starting() const {
 
 // ---------------------------------------------------------------- memory of ps
 
-// Covers plans that this dispatcher did not make: plans from before a restart.
+// Accounts for the memory of plans that this dispatcher did not make, which are from before a
+// restart. Forgets what jobs took that are not active any more.
 void Dispatcher::LearnWhatIsTaken() {
   std::vector<std::shared_ptr<const v1::JobPlan>> unknown;
   {
@@ -185,8 +187,9 @@ bool Dispatcher::HasRoomNow(const Start& start, const MemoryByPs& memory) const 
   return HasRoom(start, transaction, memory);
 }
 
-// After a restart, members must get the chance to reattach first. While the coordinator is
-// partitioned, it cannot know which members are available.
+// Whether a job may be stopped because its start_timeout is over. After a restart, members must get
+// the chance to reattach first. While the coordinator is partitioned, it cannot know which members
+// are available.
 bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
   return now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned() &&
          job.WaitsTooLong(now);
@@ -215,7 +218,7 @@ void Dispatcher::WaitForCommits(JobRegistry::Transaction& transaction) {
                          now);
     }
     transaction.Commit(*entry);
-    // Commit() resets the time with every event of a queued job.
+    // Commit() resets queued_since with every event of a queued job.
     entry->queued_since = queued_since;
   }
 }
@@ -380,7 +383,8 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Transaction& transaction,
                                    const FreeMembers& free) const {
   const v1::Job& record = entry.job.record();
   const absl::Time now = registry_->Now();
-  // The data of a leaving ps is needed until it is in a checkpoint.
+  // Returns the name of a member that stays with the job, otherwise "". A leaving ps stays while
+  // the shards continue in place, because no checkpoint has their data.
   auto unless_lost = [&](const std::string& member) -> std::string {
     const auto known = members.find(member);
     if (known == members.end() || !known->second.attached || !entry.job.Uses(member)) return "";
@@ -527,7 +531,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   reserved_for_ = free.reserved_for = ReservedFor(unplaced, free);
   const bool all_are_back =
       now - start_ >= FailureDetector::kRestartGrace && !fleet_->partitioned();
-  // The workers that one job releases may help several others.
+  // Only one job yields at a time, because its workers may be enough for several others.
   const bool one_does = std::ranges::any_of(
       entries, [](const JobRegistry::Entry* entry) { return entry->job.Yields(); });
   if (all_are_back && !one_does && LastYields(settled, free)) {
@@ -538,8 +542,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   return starts;
 }
 
-// A coordinator that stayed up gives a silent member its lease, 5 s. The longer grace after a
-// restart is for members that learn late of the new coordinator.
+// The job does not wait for the whole grace, which is for members that learn late of the new
+// coordinator. A coordinator that stayed up would wait only for the lease of a silent member, 5 s.
 bool Dispatcher::GiveUpMissing(JobRegistry::Transaction& transaction,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const {
@@ -1067,7 +1071,7 @@ void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
     }
   }
   transaction.Commit(*entry, {.checkpoints_removed = std::move(gone)});
-  // Commit() resets the time with every event of a queued job.
+  // Commit() resets queued_since with every event of a queued job.
   entry->queued_since = queued_since;
 }
 

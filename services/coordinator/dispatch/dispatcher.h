@@ -71,7 +71,7 @@ class Dispatcher {
   // A job with the members that were chosen for it.
   struct Start {
     uint64_t number = 0;
-    uint64_t revision = 0;           // of the job; a start of a job changed since is dropped
+    uint64_t revision = 0;           // of the job; if it has changed, the start is dropped
     std::vector<v1::Hello> workers;  // by rank
     std::vector<v1::Hello> ps;       // in plan order
     // Set for a recovering job. No other job starts from a halted generation.
@@ -109,7 +109,8 @@ class Dispatcher {
                                const JobRegistry::Entry& entry,
                                const absl::btree_map<std::string, AttachedMember>& members,
                                const FreeMembers& free) const;
-  // Returns whether members may be reserved for such a job: what it waits for ends soon.
+  // Returns whether members may be reserved for a job that cannot continue yet, because what it
+  // waits for probably ends soon.
   bool GoesOnSoon(const Job& job, absl::Time now) const;
   // Places the recovering jobs. Jobs that cannot continue yet get a message that says what they
   // wait for. Freed members are reserved for one of them.
@@ -152,10 +153,10 @@ class Dispatcher {
 
   enum Lane { kCarried, kOthers, kLanes };
   void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns null if the job was changed or deleted meanwhile.
+  // Returns the job of `start`, or null if it was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Transaction& transaction,
                                     const Start& start) const;
-  // Returns null if the generation no longer runs.
+  // Returns the job of `start`, or null if its generation no longer runs.
   static JobRegistry::Entry* FindRunning(JobRegistry::Transaction& transaction, const Start& start);
   void Carry(const Start& start);
   void BeginWarmUp(const Start& start);

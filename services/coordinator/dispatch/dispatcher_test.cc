@@ -59,7 +59,7 @@ class DispatcherTest : public RegistryFixture {
     JobRegistry::Transaction transaction(registry_.get());
     (transaction.FindNumber(job)->rounds.*what)();
   }
-  // Adds a job for one worker or two, or more.
+  // Adds a job for one to `workers_max` workers.
   uint64_t AddElasticJob(int workers_max = 2) {
     const uint64_t number = AddJob();
     JobRegistry::Transaction transaction(registry_.get());
@@ -594,7 +594,7 @@ TEST_F(DispatcherTest, AWarmUpDoesNotWaitForOtherPlans) {
   go.Notify();
 }
 
-// A checkpoint may be large.
+// Reading a large checkpoint takes long, and keeps other jobs waiting.
 TEST_F(DispatcherTest, StopsReadingACheckpointThatNoJobNeeds) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2});

@@ -26,8 +26,9 @@ struct PlanRequest {
   bool evaluate_first = false;        // as in JobPlan
 };
 
-// The batch is shared as evenly as possible; the remainder goes to the lower ranks. Requires: at
-// least one sample per worker. The session token comes from the system's random source.
+// Makes the plan of the next generation of request.job. The batch is shared as evenly as possible;
+// the remainder goes to the lower ranks. The session token comes from the system's random source.
+// Requires: at least one sample per worker.
 //
 // Chunks are cut and placed by the hosts of workers and ps, see lib/plan/chunk_placement.h. Shards
 // of ps are ordered by share, largest first, otherwise in the order given. So shard 0, which judges

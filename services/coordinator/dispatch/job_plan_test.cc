@@ -33,7 +33,7 @@ PlanRequest Request(v1::SyncMode mode = v1::BSP) {
   return request;
 }
 
-// Returns the share of all elements by shard.
+// Returns the part of all elements that each shard has, by shard.
 std::map<int, double> PartsOf(const v1::JobPlan& plan) {
   std::map<int, double> parts;
   for (const v1::PlanChunk& chunk : plan.chunks()) {
@@ -81,7 +81,7 @@ TEST(JobPlanTest, HostsDecideSharesAndTheLargestSharesComeFirst) {
 
   const auto plan = MakePlan(request);
 
-  // n = 2, k = 1: 1/4 for each shared host, 1/2 for the other.
+  // A ps on the host of a worker gets 1/4 of the elements, and the ps on a host of its own 1/2.
   EXPECT_EQ(plan->shards(0).member(), "p-2");
   EXPECT_EQ(plan->shards(1).member(), "p-0");
   std::map<int, double> parts = PartsOf(*plan);

@@ -57,7 +57,7 @@ std::string MemoryWarning(const v1::Job& job, const v1::Graph& graph,
   }
   ps.resize(wanted.ps());
   if (BytesAtMost(graph, wanted.workers().min()) <= CapacityOf(ps.back())) return "";
-  // Only the number of workers matters here, apart from their hosts.
+  // Any workers will do, because the plan depends only on their number and their hosts.
   workers.resize(wanted.workers().min());
   const auto plan = MakePlan({.job = job, .graph = graph, .workers = workers, .ps = ps});
   const WaitingJob waiting{.workers_min = wanted.workers().min(),

@@ -76,7 +76,7 @@ TEST_F(MemoryCheckTest, APsThatDoesNotReportItsMemoryHasEnough) {
   EXPECT_EQ(Warning(), "");
 }
 
-// Workers hold the shards of such a job.
+// The workers of an allreduce job hold its shards.
 TEST_F(MemoryCheckTest, AllreduceNeedsNoPs) {
   AddPs("ps-0", 64);
   AddPs("ps-1", 64);

@@ -19,9 +19,9 @@
 
 namespace muster {
 
-// Its mutex guards memory only and is always taken last: under it nothing is stored, parsed or
-// woken. So a lease is renewed whatever else the coordinator does. Membership handles the effects
-// of members on jobs. Thread-safe.
+// The fleet's mutex guards memory only and is always taken last: under it nothing is stored, parsed
+// or woken. So the renewal of a lease never waits for other work of the coordinator. Membership
+// handles the effects of members on jobs. Thread-safe.
 class Fleet {
  public:
   // Values that members get, and what earlier terms stored about members.

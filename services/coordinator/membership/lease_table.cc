@@ -73,8 +73,8 @@ absl::Status CheckHello(const v1::Hello& hello) {
 
 }  // namespace
 
-// The process that holds the name may always reattach. Its hello may lack the ordinal, if it missed
-// the welcome.
+// Checks whether the process may have the name. The process that holds it may always reattach. Its
+// hello may lack the ordinal, if it missed the welcome.
 absl::Status LeaseTable::CheckName(const v1::Hello& hello) const {
   const std::string& name = hello.member();
   if (hello.ordinal() >= next_ordinal_) {
@@ -148,9 +148,10 @@ void LeaseTable::Disconnect(const std::string& member) {
   if (auto it = members_.find(member); it != members_.end()) it->second.attached = false;
 }
 
-// Members report at least three times per lease. So if the first lease ends because of the network,
-// all members have been silent for half a lease. Then streams may break one after the other, which
-// does not change the decision. Only a report, or the end of kPartitionMax, does.
+// Decides whether the coordinator is partitioned. Members report at least three times per lease. So
+// if the first lease ends because of the network, all members have been silent for half a lease.
+// Then streams may break one after the other, which does not change the decision. Only a report, or
+// the end of kPartitionMax, changes it.
 void LeaseTable::Listen(absl::Time now) {
   absl::Time heard = absl::InfinitePast(), begin = absl::InfinitePast();
   int open = 0;

@@ -27,8 +27,8 @@ struct AttachedMember {
 
 // The process that holds a name keeps it while its stream is open, except against a process with a
 // higher ordinal. Each process gets an ordinal when it attaches for the first time. A process with
-// a lower ordinal than another of its name has been replaced permanently, even after leases and
-// restarts.
+// a lower ordinal than another of its name has been replaced permanently. The end of a lease or a
+// restart of the coordinator does not change that.
 //
 // Pure: time is an argument. Not thread-safe.
 class LeaseTable {
@@ -63,19 +63,20 @@ class LeaseTable {
   // Removes a member that left in order.
   void Remove(const std::string& member) { members_.erase(member); }
 
-  // Removes and returns members with expired leases. Must be called at least every kCheckInterval.
-  // The delay of a late call is added to every lease: a coordinator that was stopped, or blocked by
-  // a disk or a lock, could not receive reports either.
+  // TakeExpired() must be called at least this often. The delay of a late call is added to every
+  // lease: a coordinator that was stopped, or blocked by a disk or a lock, could not receive
+  // reports either.
   static constexpr absl::Duration kCheckInterval = absl::Milliseconds(500);
   struct Expired {
     std::string member;
     absl::Duration silence;  // time since its last report
   };
+  // Removes and returns members with expired leases.
   std::vector<Expired> TakeExpired(absl::Time now);
 
-  // If no member reports, and at least two have open streams, the coordinator is probably
-  // partitioned and the members are alive. Then no lease ends until a member reports, at which time
-  // every member gets a new lease, or until this time is over.
+  // The longest silence of all members during which no lease ends. If no member reports, and at
+  // least two have open streams, the coordinator is probably partitioned and the members are alive.
+  // When a member reports again, every member gets a new lease.
   static constexpr absl::Duration kPartitionMax = absl::Seconds(30);
   // Returns true if the coordinator was partitioned at the last TakeExpired().
   bool partitioned() const { return partitioned_; }
@@ -92,7 +93,7 @@ class LeaseTable {
   const absl::Duration lease_;
   absl::Time last_check_ = absl::InfiniteFuture();
   bool partitioned_ = false;
-  // Time of the last report of any member, as known at that time.
+  // Time of the last report of any member, as of the last TakeExpired().
   absl::Time last_heard_ = absl::InfinitePast();
   absl::btree_map<std::string, AttachedMember> members_;
   Ordinals newest_;  // by member; at most limits::kMembersRememberedMax

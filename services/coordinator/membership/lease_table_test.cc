@@ -149,7 +149,7 @@ TEST(LeaseTableTest, RefusesAnOrdinalThatWasNeverGiven) {
             "HELLO_INVALID");
 }
 
-// A newer build of one release, and a member of another release, attach: only the wire may refuse.
+// Members of another build or another release attach. The lease table does not compare versions.
 TEST(LeaseTableTest, AMemberOfAnyVersionAttaches) {
   LeaseTable table(kLease);
   int members = 0;
@@ -250,7 +250,7 @@ TEST_F(PartitionTest, LosesAllMembersAfterALongPartition) {
   EXPECT_FALSE(table_.partitioned());
 }
 
-// Streams break like this when their processes die.
+// The stream of a process that dies breaks at once. One open stream is too few for a partition.
 TEST_F(PartitionTest, BrokenStreamsMeanThatMembersDied) {
   table_.Disconnect("a");
   EXPECT_THAT(Pass(absl::Seconds(5.2)), ElementsAre("a", "b"));

@@ -14,7 +14,8 @@ std::shared_ptr<JobWatch> WatchHub::Add(uint64_t number, std::string name, uint6
   return watch;
 }
 
-// The watches of a job that has ended are never woken, so nothing else notices that they are gone.
+// Drops watches whose streams are gone. The watches of a job that has ended are never woken, so
+// nothing else notices that they are gone.
 void WatchHub::ForgetGone() {
   added_ = 0;
   absl::erase_if(watches_, [](auto& job) {

@@ -49,8 +49,8 @@ class JobsWatch {
   absl::btree_set<uint64_t> changed_;  // jobs by number; guarded by the hub's mutex
 };
 
-// A watch is forgotten with its stream. Wakes watches outside of the lock. Call Wake() without any
-// other lock. Thread-safe.
+// The hub forgets a watch when its stream is gone. It wakes watches without holding its lock. Call
+// Wake() without any other lock. Thread-safe.
 class WatchHub {
  public:
   // Adds a watch of a job, due at once. `revision`: the watcher knows the events up to it.
@@ -69,8 +69,10 @@ class WatchHub {
   // Returns the next changed jobs by number, at most `max`.
   std::vector<uint64_t> TakeChanged(JobsWatch& watch, int max) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Number of jobs in memory: at most kForgottenMax more than the jobs that are watched now.
+  // After this many calls of Add() the hub looks for watches whose streams are gone.
   static constexpr int kForgottenMax = 1024;
+  // Returns the number of jobs in memory: at most kForgottenMax more than the jobs that are watched
+  // now.
   int64_t jobs_held() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

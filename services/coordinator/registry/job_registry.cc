@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kNamesakesMax = 5;  // limit for the list in an error message
 
-// All fields of a job except the spec, of which only the identifying fields remain.
+// Returns the fields of JOB_VIEW_BASIC: all fields of a job, but only a few of its spec.
 const google::protobuf::FieldMask& BasicFields() {
   static const auto* const kFields = [] {
     auto* fields = new google::protobuf::FieldMask;

@@ -55,14 +55,14 @@ class JobRegistry {
 
   // Loads jobs, checkpoints and metrics logs from the store and the disk. A job with damaged data
   // becomes FAILED (reason "JOB_DAMAGED"). Returns an error if the disk failed, was full or could
-  // not be read; the job that it belongs to is not changed then. Waits for the records of the
-  // checkpoints that it found for up to limits::kChangeWaitMax, because a slow disk must not keep
-  // members from reattaching. Calls `loaded_one` after each job; it may be null. Call once, before
-  // any other method.
+  // not be read; the job with the affected file is not changed then. Waits until the checkpoints
+  // that it found are stored, but not longer than limits::kChangeWaitMax, because a slow disk must
+  // not keep members from reattaching. Calls `loaded_one` after each job; it may be null. Call
+  // once, before any other method.
   absl::Status Load(const std::function<void()>& loaded_one = nullptr);
 
-  // The checkpoints in a job's folder, compared with the store. The rename of its folder commits a
-  // checkpoint, so the store may not know of it yet, or may not know that it was removed.
+  // The checkpoints in a job's folder, compared with the store. A checkpoint is committed or
+  // removed on disk first. So the store may lack one that is there, or know one that is gone.
   struct CheckpointsFound {
     std::vector<int64_t> on_disk;         // steps; unknown ones only if they are readable
     std::vector<v1::Checkpoint> unknown;  // not known to the store, by step
@@ -158,8 +158,8 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Transaction {
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
-  // Finds a job by "jobs/ID" or "ID". Returns NOT_FOUND (reason "JOB_NOT_FOUND") otherwise. If jobs
-  // have "ID" as their name, the message lists the ids of the newest ones.
+  // Finds a job by "jobs/ID" or "ID". Returns NOT_FOUND (reason "JOB_NOT_FOUND") if there is no
+  // such job. If jobs have "ID" as their name, the message lists the ids of the newest ones.
   absl::StatusOr<Entry*> Find(const std::string& name) const;
   Entry* FindNumber(uint64_t number) const;  // or null
   const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
@@ -176,13 +176,14 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Transaction {
   std::unique_ptr<Entry> Take(Entry& entry);
   void PutBack(std::unique_ptr<Entry> entry);
 
-  // Commits the pending effects of the entry's job, with `extra` as a part of the same change.
-  // Returns the ticket of this change, or of the job's last change if there is nothing new.
+  // Further parts of a change.
   struct Extra {
     std::shared_ptr<const v1::JobPlan> plan = nullptr;
     std::optional<v1::Checkpoint> checkpoint = std::nullopt;
     std::vector<int64_t> checkpoints_removed = {};
   };
+  // Commits the pending effects of the entry's job, with `extra` as a part of the same change.
+  // Returns the ticket of this change, or of the job's last change if there is nothing new.
   CommitQueue::Ticket Commit(Entry& entry, Extra extra);
   CommitQueue::Ticket Commit(Entry& entry) { return Commit(entry, Extra()); }
 

@@ -40,7 +40,7 @@ using ::testing::HasSubstr;
 
 class JobRegistryTest : public RegistryFixture {
  protected:
-  // Gives the job to w-0 and p-0. Requires: the caller's transaction.
+  // Gives the job to w-0 and p-0 within `transaction`.
   CommitQueue::Ticket Schedule(JobRegistry::Transaction& transaction, JobRegistry::Entry& entry) {
     PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}, .ps = {Hello("p-0")}};
     v1::Parameter& parameter = *request.graph.add_parameters();

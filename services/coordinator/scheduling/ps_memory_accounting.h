@@ -45,7 +45,8 @@ class PsMemoryAccounting {
   static constexpr absl::Duration kNeedAge = absl::Seconds(30);
 
   // ---- Jobs that have a plan.
-  // Replaces what the job took or needed before. Requires: `memory` is MemoryOfPs(plan).
+  // Notes what the job of `plan` takes, in place of what it took or needed before. Requires:
+  // `memory` is MemoryOfPs(plan).
   void Take(const v1::JobPlan& plan, MemoryByPs memory) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether Take() was called for this generation of the job.
   bool Knows(const v1::JobPlan& plan) const ABSL_LOCKS_EXCLUDED(mu_);

@@ -35,11 +35,11 @@ struct RecoveringJob {
   absl::btree_set<std::string> excluded_ps = {};
   // The most that its shards take of a ps that is new to it. Zeros if not known.
   PsMemory ps_memory = {};
-  // A ps that the job has, with its own share of the shards. A ps that own_ps lacks counts as new.
-  // With keeps_ps it counts as large enough.
+  // A ps that the job has. `memory` is what the job's shards on this ps take. A ps that own_ps
+  // lacks counts as new, or with keeps_ps as large enough.
   struct OwnPs {
     PsMemory memory;
-    // The part of its memory that other jobs leave free, and all of it.
+    // The part of the ps's memory that other jobs leave free, and all of its memory.
     int64_t room_bytes = std::numeric_limits<int64_t>::max();
     int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
   };

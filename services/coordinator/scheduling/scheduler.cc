@@ -17,7 +17,8 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b) {
 
 namespace {
 
-// An unknown need is 0 bytes, for which no ps is compared: thousands of jobs may wait.
+// Whether `ps` has room for these bytes. An unknown need is 0 bytes, which always fits. The callers
+// then compare no ps at all, because thousands of jobs may wait.
 bool HasRoom(const FreeMembers::Ps& ps, int64_t bytes) {
   return bytes == 0 || ps.room_bytes >= bytes;
 }

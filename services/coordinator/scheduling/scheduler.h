@@ -33,7 +33,7 @@ struct FreeMembers {
   struct Ps {
     std::string name;
     int jobs = 0;  // the number of jobs that it serves
-    // The free part of its memory, and all of it.
+    // The free part of the ps's memory, and all of its memory.
     int64_t room_bytes = std::numeric_limits<int64_t>::max();
     int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
   };
@@ -77,7 +77,8 @@ bool NaturalLess(const std::string& a, const std::string& b);
 // Orders ps by the number of their jobs, then by name.
 bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 
-// Gang scheduling: a job gets all of its members at once or none. Pure.
+// Chooses the jobs that start now, and their members. Gang scheduling: a job gets all of its
+// members at once or none. Pure.
 //
 // Order: higher priority first, then submission order. Later jobs may start before a job that does
 // not fit (backfill). A job that `has_reservation` stops backfill if the fleet is large enough for
