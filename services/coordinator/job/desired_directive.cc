@@ -29,8 +29,8 @@ struct ShardsToWrite {
   absl::btree_set<int> replicas;
 };
 
-// Returns all shards of the ps while the job runs. A ps of a halted job may lack its own shards,
-// and may hold a replica that must be written in place of a lost shard.
+// Returns the own shards of the ps while the job runs. A ps of a halted job may lack its own
+// shards, and may hold a replica that must be written in place of a lost shard.
 ShardsToWrite ShardsWrittenBy(const std::string& name, const DirectiveInputs& job) {
   const absl::btree_set<int>& own = job.members.at(name).shards;
   const auto held = job.state == v1::RECOVERING ? ShardsInPlace(job.plan, job.members)

@@ -12,9 +12,9 @@
 namespace muster {
 
 // Shows the time of day without jumps. It follows the steady clock, and runs a tenth faster or
-// slower while it is behind or ahead of the wall clock. So it makes up a step of the wall clock by
-// some seconds, as at the start of a time service, within a minute. Meanwhile leases and deadlines
-// are wrong by at most a tenth, and displayed times by the rest of the step. Thread-safe.
+// slower while it is behind or ahead of the wall clock. When a time service steps the wall clock by
+// some seconds, this clock has caught up within a minute. Meanwhile leases and deadlines are wrong
+// by at most a tenth, and displayed times by the rest of the step. Thread-safe.
 class FleetClock {
  public:
   explicit FleetClock(std::function<absl::Duration()> steady = SteadyNow,

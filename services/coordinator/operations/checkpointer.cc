@@ -24,7 +24,7 @@
 namespace muster {
 namespace {
 
-// Errors of the sender. The round continues without that stream.
+// Whether the error is the sender's, so that the round continues without that stream.
 bool HarmsOnlyTheStream(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsCancelled(status) || absl::IsDataLoss(status) ||
          absl::IsFailedPrecondition(status);
@@ -38,7 +38,8 @@ bool HasCommitted(const JobRegistry::Entry& entry, uint32_t generation, int64_t 
   return generation == entry.job.record().generation() && entry.rounds.HasCommitted(step);
 }
 
-// The checkpoint that a job starts from, as long as it has none of its own.
+// Returns the checkpoint that a job starts from. Returns "" after the job has one of its own, or
+// has ended.
 std::string NeededBy(const JobRegistry::Entry& entry) {
   const v1::Job& record = *entry.published;
   return IsTerminal(record.state()) || !record.checkpoint().empty() ? "" : entry.origin.restore;
@@ -124,8 +125,8 @@ Checkpointer::Pin::~Pin() {
   if (--pin->second == 0) checkpointer_->pins_.erase(pin);
 }
 
-// A pruning that began before the pin does not see it and may still delete the checkpoint. Prunings
-// that begin later keep it.
+// A pruning that began before the pin does not see it and may still delete the checkpoint. So this
+// waits for the end of prunings, and then looks for the checkpoint again.
 absl::StatusOr<Checkpointer::Pinned> Checkpointer::FindAndPin(const CheckpointRef& reference) {
   ASSIGN_OR_RETURN(const v1::Checkpoint found, Find(reference));
   Pinned pinned{.pin = std::make_unique<Pin>(this, reference.job, found.step())};
@@ -430,9 +431,9 @@ void Checkpointer::TakeFailures(JobRegistry::Entry& entry, const std::string& me
   }
 }
 
-// A member reports only the last snapshot of a shard. If it is of a later step, the failure of an
-// earlier snapshot may never have been reported. Then the other shards of that round would wait
-// forever. A shard begins no snapshot before its previous one is over.
+// Abandons the earlier rounds that the shard has passed. A member reports only the last snapshot of
+// a shard, so the failure of an earlier one may never have been reported. Then the other shards of
+// that round would wait forever. A shard begins no snapshot before its previous one is over.
 void Checkpointer::AbandonPassed(JobRegistry::Entry& entry, const std::string& member,
                                  const v1::SnapshotReport& snapshot) {
   for (const auto& round : entry.rounds.PeriodicBefore(snapshot.step())) {
@@ -500,8 +501,8 @@ void Checkpointer::PruneAfter(const CheckpointRound& round) {
     if (const auto entry = transaction.Find(job); entry.ok()) {
       const v1::Job& record = (*entry)->job.record();
       spec = record.spec().checkpoint();
-      // There may be newer checkpoints that could not be read and were skipped. They count as kept,
-      // but the job does not train from them.
+      // The job's last checkpoint is always needed. Newer ones that could not be read and were
+      // skipped count towards keep_last, so it could be pruned otherwise.
       needed.push_back(CommittedStep(record));
     }
     ++pruning_[job];
@@ -558,8 +559,8 @@ absl::StatusOr<std::vector<int64_t>> Checkpointer::Retained(const std::string& j
   });
 }
 
-// A caller that learns that the shard ended must find the checkpoint in the store. If the disk is
-// slow, the next start finds it in the job's folder.
+// Waits until the change is stored, because a caller that learns that the shard ended must find the
+// checkpoint in the store. If the disk is slow, the next start finds it in the job's folder.
 void Checkpointer::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
   const absl::Status late = registry_->changes().Await(change, limits::kChangeWaitMax);
   const LogScope scope({.job = job});

@@ -89,14 +89,13 @@ class Checkpointer {
   // ---- Calls for shards. `certificate`, if present, must be that of the member that has the
   // shard. Otherwise the calls return the error of CheckSpeaksAs().
   //
+  // kStream: the stream has the shard's bytes. kDirect: the shard's member writes them itself.
+  enum class Delivery { kStream, kDirect };
   // Begins a shard's stream into a checkpoint. Returns nullopt if the checkpoint is committed
   // already, so that nothing needs to be sent. Otherwise the caller must call EndShard() with the
   // status of the stream; its result is the shard's result. Job::AdmitShard lists the codes.
-  //
-  // The shard's member writes the bytes of a kDirect stream itself. Returns FAILED_PRECONDITION
-  // (reason "DIRECT_OFF") if they must be sent instead: the job says so, or a checkpoint of this
-  // generation that members wrote has failed.
-  enum class Delivery { kStream, kDirect };
+  // Returns FAILED_PRECONDITION (reason "DIRECT_OFF") for kDirect if the bytes must be sent: the
+  // job says so, or a checkpoint of this generation that members wrote has failed.
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(
       const v1::WriteShardHeader& header, const std::optional<Identity>& certificate = std::nullopt,
       Delivery delivery = Delivery::kStream);

@@ -442,7 +442,7 @@ TEST_F(CheckpointerTest, ASkippedSnapshotEndsOnlyItsOwnRoundAndIsNotCounted) {
   }
 }
 
-// A change of the job must not end this save. It ends the checkpoints from when the job still ran.
+// A change of the job must not end this save, although the halt ended the periodic checkpoint.
 TEST_F(CheckpointerTest, SavesHaltedShardsWhileTheJobWaitsForMembers) {
   auto periodic = checkpointer_.BeginShard(Header(2));
   ASSERT_TRUE(periodic.ok() && periodic->has_value()) << periodic.status();

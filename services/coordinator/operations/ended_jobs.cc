@@ -32,9 +32,10 @@ absl::Duration EndedJobs::TtlOf(const v1::JobSpec& spec) const {
   return ttl > absl::ZeroDuration() ? ttl : absl::InfiniteDuration();
 }
 
-// The record of a job with a checkpoint names one. For other jobs Sweep() asks the disk, which may
-// have checkpoints that could not be read. A job file with delete_after_ttl allows the deletion of
-// its checkpoints only by its own ttl.
+// Returns the jobs that are too many or too old, except those whose records name a checkpoint that
+// must be kept. For the others Sweep() asks the disk, which may have checkpoints that could not be
+// read. A job file with delete_after_ttl allows the deletion of its checkpoints only by its own
+// ttl.
 std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   struct Ended {
     absl::Time time;
@@ -78,7 +79,7 @@ std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   return surplus;
 }
 
-// A folder that cannot be read may contain a checkpoint.
+// Also true if the folder cannot be read, because it may contain a checkpoint.
 bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
   const auto steps = ListCheckpointSteps(options_.registry->folder().checkpoints(id));
   return !steps.ok() || !steps->empty();

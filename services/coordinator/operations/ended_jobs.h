@@ -17,7 +17,7 @@ namespace muster {
 
 // Deletes ended jobs as DeleteJob does: the oldest beyond a number, and each job after its own
 // ttl_after_finished or the operator's. Keeps a job that has a checkpoint unless the operator or
-// its own file allows the deletion, so that trained values are never deleted silently. Keeps
+// the job file allows the deletion, so that trained values are never deleted silently. Keeps
 // damaged jobs, because a user may want to inspect them. Thread-safe.
 class EndedJobs {
  public:
@@ -39,7 +39,7 @@ class EndedJobs {
   // Deletes surplus jobs. Blocks for the disk. If a job's folder cannot be moved, continues with
   // the other jobs. If the store fails, leaves the rest for the next sweep.
   void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
-  // Starts a sweep on a thread of its own. Returns at once.
+  // Starts a sweep on the thread of this object. Returns at once.
   void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until that thread is idle.
   void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);

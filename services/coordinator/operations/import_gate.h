@@ -19,7 +19,7 @@ class ImportGate {
  public:
   explicit ImportGate(int slots) : free_(slots) {}
 
-  // The right to import, as long as it exists.
+  // The right of one caller to import. Its destructor frees the slot.
   class Slot {
    public:
     explicit Slot(ImportGate* gate) : gate_(gate) {}

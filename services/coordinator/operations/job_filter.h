@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// Filters by states and labels. The cost per job does not depend on the length of the request,
-// because it is paid for every job while others wait.
+// Filters by states and labels. Matches() runs for every job while other calls wait. So its cost
+// for the states does not depend on how many states the request names.
 class JobFilter {
  public:
   // Matches every job.

@@ -21,9 +21,10 @@
 namespace muster {
 namespace {
 
-// Limits the jobs in one WatchJobs message. One more job may exceed it: a spec may have a megabyte.
+// Limits the bytes of the jobs in one WatchJobs message. The last job may exceed it, because a spec
+// may have a megabyte.
 constexpr int64_t kWatchedBytesMax = 1 << 20;
-constexpr int kWholeJobsMax = 16;  // changed jobs with their complete specs
+constexpr int kWholeJobsMax = 16;  // changed jobs in one message if it has their complete specs
 
 // The end of a page of events: a revision of a job. The next page begins with the later revisions
 // of that job.

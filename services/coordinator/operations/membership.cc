@@ -124,7 +124,7 @@ absl::Status Membership::Report(const Attachment& attachment, const v1::MemberRe
   return absl::OkStatus();
 }
 
-// Repeated with every report until the member is gone.
+// Tells the jobs that the member leaves. Called again with every report of a leaving member.
 void Membership::LetLeave(JobRegistry::Transaction& transaction, const std::string& member) {
   options_.fleet->SetLeaving(member);
   for (JobRegistry::Entry* entry : transaction.Active()) {

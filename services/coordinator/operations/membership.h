@@ -17,8 +17,8 @@
 namespace muster {
 
 // The arrival or loss of a member and its effects on jobs are one transaction of the registry. So
-// no job can get a process between its loss and the notice of it. A report renews the member's
-// lease before it waits for a transaction. Thread-safe.
+// no job can be given a process that is lost already. A report renews the member's lease before it
+// waits for a transaction. Thread-safe.
 class Membership {
  public:
   struct Options {
@@ -41,7 +41,7 @@ class Membership {
   void Detach(const Attachment& attachment, Fleet::Departure departure);
 
   // Tells the member to leave, now or when it reattaches before the end of its lease.
-  // Returns NOT_FOUND (reason "MEMBER_NOT_FOUND").
+  // Returns NOT_FOUND (reason "MEMBER_NOT_FOUND") if there is no such member.
   absl::Status Drain(const std::string& member);
 
   // Removes members with expired leases.

@@ -80,11 +80,12 @@ absl::StatusOr<int64_t> CountQueued(const JobRegistry::Transaction& transaction)
                     "QUEUE_FULL");
 }
 
-// Limits a page of jobs. One more job may exceed it: a spec may have a megabyte, and reports wait
-// while it is copied.
+// Limits the bytes of a page of jobs, because reports wait while it is copied. The last job may
+// exceed it: a spec may have a megabyte.
 constexpr int64_t kPageBytesMax = 1 << 20;
 
-// Revisions count a job's events, so a gap between revisions tells how many events are not kept.
+// Says in the oldest kept event how many events before it are not kept. Revisions count a job's
+// events, so the caller knows the number from a gap.
 void NoteDropped(uint64_t events, v1::JobEvent& oldest_kept) {
   oldest_kept.set_message(
       absl::StrCat("(", events, " earlier events are not kept) ", oldest_kept.message()));

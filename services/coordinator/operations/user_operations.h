@@ -52,9 +52,11 @@ class UserOperations {
   // Must be called before any other method.
   void RemoveOrphans();
 
-  // Returns CANCELLED, and leaves nothing behind, if the caller is gone before the job is stored.
-  // `caller_gone` is called between the phases and while waiting for other models and data sets.
+  // Returns true if the caller of CreateJob() is gone.
   using CallerGone = std::function<bool()>;
+  // Creates a job. Returns CANCELLED, and leaves nothing behind, if the caller is gone before the
+  // job is stored. `caller_gone` is called between the phases and while waiting for other models
+  // and data sets.
   absl::StatusOr<v1::Job> CreateJob(
       const v1::CreateJobRequest& request, const CallerGone& caller_gone = [] { return false; })
       ABSL_LOCKS_EXCLUDED(creating_);
