@@ -668,7 +668,7 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItContinuesFromTheNewestSoundCh
   EXPECT_EQ(Plan()->first_step(), 2);
 }
 
-// A ps that is stopped during an upload keeps its stream open for long.
+// A ps that is stopped during an upload keeps its stream open for long, so no job waits for that.
 TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitButNotForAnUpload) {
   Attach("w-7");
   const auto change = [&](const std::function<void(JobRegistry::Entry&)>& change) {

@@ -773,8 +773,8 @@ void Job::LetLeave(absl::Time now) {
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendDesiredToAll(now);
 }
 
-// Lets ps leave a halted job that waits for members. These members may never come, so a leaving ps
-// must not wait for them.
+// Handles leaving ps of a halted job that waits for members. The members may never come, so a
+// leaving ps must not wait for them.
 void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && aggregator_.all_durable();

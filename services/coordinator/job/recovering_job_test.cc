@@ -1690,7 +1690,7 @@ TEST_F(ReplicatedJobTest, ReplicasThatTookOverAreSaved) {
   EXPECT_EQ(job_.record().message(), "suspended at step 8");
 }
 
-// The chunks of the shard are at versions that are too far apart.
+// The chunks of shard 0 on p-0 are at versions that are too far apart, so p-1 writes its replica.
 TEST_F(ReplicatedJobTest, APsWithoutItsOwnShardIsNotAskedForIt) {
   RunTo(8);
   Commit(4);

@@ -46,8 +46,8 @@ class LeaseTable {
   // Adds a member or reattaches it.
   // Returns INVALID_ARGUMENT for an invalid hello. Returns FAILED_PRECONDITION (reason "REPLACED")
   // if a newer process of that name has attached before. Returns UNAVAILABLE (reason "NAME_IN_USE")
-  // if another process, not an older one, has an open stream; it may try again. Returns
-  // RESOURCE_EXHAUSTED if the fleet is full.
+  // if another process has an open stream under the name, and this one has no higher ordinal; it
+  // may try again. Returns RESOURCE_EXHAUSTED if the fleet is full.
   absl::StatusOr<Arrival> Attach(const v1::Hello& hello, absl::Time now);
 
   // Renews the lease after a report. Requires: the member is known.

@@ -69,7 +69,7 @@ class WatchHub {
   // Returns the next changed jobs by number, at most `max`.
   std::vector<uint64_t> TakeChanged(JobsWatch& watch, int max) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // After this many calls of Add() the hub looks for watches whose streams are gone.
+  // How many calls of Add() pass until the hub drops watches whose streams are gone.
   static constexpr int kForgottenMax = 1024;
   // Returns the number of jobs in memory: at most kForgottenMax more than the jobs that are watched
   // now.

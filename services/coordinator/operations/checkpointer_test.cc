@@ -519,7 +519,7 @@ TEST_F(CheckpointerTest, NamesAMissingJobOrStep) {
   EXPECT_EQ(ReasonOf(checkpointer_.Get("//").status()), "INVALID_REQUEST");
 }
 
-// A skipped checkpoint may become readable again, and a user can name it.
+// A skipped checkpoint may become readable again, so a user can still name it.
 TEST_F(CheckpointerTest, TheLastCheckpointIsNotASkippedOne) {
   KeepLast(9);
   for (const int64_t step : {2, 4}) ASSERT_TRUE(Save(step).ok());

@@ -84,8 +84,8 @@ absl::StatusOr<int64_t> CountQueued(const JobRegistry::Transaction& transaction)
 // exceed it: a spec may have a megabyte.
 constexpr int64_t kPageBytesMax = 1 << 20;
 
-// Says in the oldest kept event how many events before it are not kept. Revisions count a job's
-// events, so the caller knows the number from a gap.
+// Adds to the message of the oldest kept event how many events before it are not kept. Revisions
+// count a job's events, so the caller knows the number from a gap.
 void NoteDropped(uint64_t events, v1::JobEvent& oldest_kept) {
   oldest_kept.set_message(
       absl::StrCat("(", events, " earlier events are not kept) ", oldest_kept.message()));

@@ -324,8 +324,8 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
   }
 }
 
-// Also measures how long the job waits for the coordinator or for members. The time in which it is
-// suspended does not count, because it waits for its user then.
+// The timeline measures how long the job waits for the coordinator or for members. The time in
+// which it is suspended does not count, because it waits for its user then.
 JobRegistry::Turned JobRegistry::LookAt(Entry& entry) {
   const v1::Job& record = entry.job.record();
   const absl::Time now = Now();
