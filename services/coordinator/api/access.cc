@@ -156,7 +156,8 @@ std::optional<int64_t> Access::Take(absl::Duration now, Lines& lines) {
   return std::exchange(lines.left_out, 0);
 }
 
-// Without TLS callers are addresses, so their number is unlimited.
+// Drops the log limits of idle callers. Without TLS a caller is an address, so their number is
+// unlimited.
 void Access::ForgetIdle(absl::Duration now) const {
   absl::erase_if(failures_, [&](auto& entry) {
     auto& [who, lines] = entry;

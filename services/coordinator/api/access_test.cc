@@ -167,7 +167,7 @@ class AccessTest : public ::testing::Test {
     report.mutable_hello()->set_role(role);
     std::string request;
     if (method.name() == "Attach") request = report.SerializeAsString();
-    if (method.name() == "WatchJobs") {  // an admitted call would never end
+    if (method.name() == "WatchJobs") {  // invalid, because a valid one would never end
       v1::WatchJobsRequest refused;
       refused.set_selector("?");
       request = refused.SerializeAsString();
@@ -318,7 +318,7 @@ TEST_F(AccessTest, IgnoresStampsFromClients) {
   }
 }
 
-// Members of 0.2.0 make such calls.
+// Members of version 0.2.0 call methods that this coordinator does not have.
 TEST_F(AccessTest, AnUnknownMethodGetsOnlyAnExplanation) {
   for (const ClientSecurity& security :
        {As("nobody", std::nullopt), As("worker", Identity{Role::kWorker, ""})}) {

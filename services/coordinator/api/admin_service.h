@@ -34,7 +34,7 @@ class AdminService final : public v1::AdminService::Service {
   const Access* const access_;
   CallWatch* const watch_;
   const std::string program_;
-  // One at a time, because each backup reads the whole store.
+  // True while a backup is made. Only one is made at a time, because each reads the whole store.
   std::atomic<bool> backing_up_ = false;
 };
 

@@ -64,7 +64,8 @@ TEST_F(ReflectionServiceTest, NamesTheServices) {
   EXPECT_EQ(response.original_request().list_services(), "*");
 }
 
-// A client builds its descriptor pool from the files in this order.
+// Imports come before the files that use them, because a client adds the files to its descriptor
+// pool in the order of the answer.
 TEST_F(ReflectionServiceTest, AFileComesWithItsImports) {
   for (const char* symbol : {"muster.v1.JobService", "muster.v1.JobService.CreateJob",
                              "muster.v1.JobSpec", "google.rpc.ErrorInfo"}) {

@@ -20,8 +20,8 @@
 namespace muster {
 namespace {
 
-// "muster.t-4f2a91c0.SECRET": a secret that leaks into a log or a repository can be recognized, and
-// its id tells which token to revoke.
+// All secrets begin with this: "muster.t-4f2a91c0.SECRET". So a secret that leaks into a log or a
+// repository can be recognized, and the id in it tells which token to revoke.
 constexpr absl::string_view kPrefix = "muster";
 
 std::string RandomBytes(size_t count) {
@@ -112,7 +112,7 @@ absl::Status TokenTable::ForgetOld(absl::Time now) {
   {
     absl::MutexLock lock(&mu_);
     absl::Time first_over = now;
-    const std::string* first = nullptr;  // the listed token that ends first
+    const std::string* first = nullptr;  // of the tokens that ended, the one that ended first
     for (const auto& [id, token] : tokens_) {
       const absl::Time over = OverAt(token.record);
       if (FromProto(token.record.expire_time()) + kShownFor < now) {
@@ -143,7 +143,7 @@ absl::StatusOr<v1::AccessToken> TokenTable::Revoke(const std::string& id, absl::
       return WithReason(absl::NotFoundError(absl::StrCat("no token '", id, "'")),
                         "TOKEN_NOT_FOUND");
     }
-    // Refused from now on, whatever the disk does. A repeated call stores it again.
+    // The token is refused from now on, even if the store fails. A repeated call stores it again.
     if (!found->second.record.has_revoke_time()) {
       *found->second.record.mutable_revoke_time() = ToProto(now);
     }

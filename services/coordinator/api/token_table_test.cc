@@ -104,7 +104,7 @@ TEST_F(TokenTableTest, ARevokedTokenStaysRevoked) {
   EXPECT_TRUE(table_->List()[0].has_revoke_time());
 }
 
-// Otherwise they would block new tokens for a month.
+// The table lists ended tokens for a month. They must not count against the limit in this time.
 TEST_F(TokenTableTest, EndedTokensDoNotBlockNewOnes) {
   const auto id = [](int i) { return absl::StrCat("t-", absl::Hex(i, absl::kZeroPad8)); };
   int next = 0;

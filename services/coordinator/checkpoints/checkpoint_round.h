@@ -60,13 +60,14 @@ class CheckpointRound {
                                                       const std::string& jobs_folder) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Begins a shard's stream. From here on only this attempt can finish the shard, unless it was
-  // finished before. In that case a member that writes the files itself must not write again: they
-  // may be committed at any moment.
+  // An attempt to write a shard. If the shard was finished before, a member that writes the files
+  // itself must not write again: the files may be committed at any moment.
   struct Attempt {
     int number = 0;
     bool finished_before = false;
   };
+  // Begins a shard's stream. From here on only this attempt can finish the shard, unless it was
+  // finished before.
   Attempt BeginShard(int shard) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends a shard's stream after `bytes`. Returns true for exactly one call, which completes the
   // round and must call Commit(). A shard without chunks need not come.

@@ -65,8 +65,8 @@ class CheckpointRounds {
   void EndStream() { --streams_; }
   bool writing() const { return streams_ > 0; }
 
-  // Counts the rounds that have all of their shards, up to the end of the pruning that follows. No
-  // commit begins after the round has ended.
+  // Counts the rounds that commit: from the arrival of the last shard to the end of the pruning
+  // after the commit. An ended round does not begin to commit.
   void BeginCommit() { ++commits_; }
   void EndCommit() { --commits_; }
   bool committing() const { return commits_ > 0; }

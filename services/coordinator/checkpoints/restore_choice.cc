@@ -42,8 +42,8 @@ absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin&
   return choice;
 }
 
-// Returns the job's steps up to its last one, newest first. Includes the last one even if its
-// folder is gone.
+// Returns the steps of the job's checkpoints up to `last`, newest first. Includes `last` even if
+// its folder is gone.
 absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int64_t last) {
   ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCheckpointSteps(directory));
   std::erase_if(steps, [last](int64_t step) { return step >= last; });
@@ -52,8 +52,8 @@ absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int6
   return steps;
 }
 
-// Errors of this process: the caller is gone, or descriptors are missing. Other checkpoints would
-// fail in the same way.
+// Returns true for an error of this process: the caller is gone, or descriptors are missing. The
+// other checkpoints would fail in the same way.
 bool IsOfThisProcess(const absl::Status& verified) {
   return absl::IsCancelled(verified) || absl::IsResourceExhausted(verified);
 }

@@ -48,8 +48,8 @@ struct RestoreWatch {
 // checkpoints.
 // Returns CANCELLED if `watch.stop` returned true.
 // Returns RESOURCE_EXHAUSTED if this process lacks descriptors or memory; try again.
-// Returns another error of the disk (reason "STORAGE_FAILED") if none is intact. The message tells
-// why the newest of the unreadable ones cannot be read.
+// Returns another error of the disk (reason "STORAGE_FAILED") if none is intact and at least one
+// cannot be read. The message tells why the newest of these cannot be read.
 absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrigin& origin,
                                             const StateFolder& folder,
                                             const RestoreWatch& watch = {});

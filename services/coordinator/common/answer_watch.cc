@@ -21,10 +21,12 @@ using grpc::experimental::ServerInterceptorFactoryInterface;
 using grpc::experimental::ServerRpcInfo;
 
 constexpr absl::string_view kOurs = "/muster.";
-// Its answer of some megabytes holds no thread, and may take more than a minute on a slow link.
+// Not watched: its answer of some megabytes holds no thread, and may take more than a minute on a
+// slow link.
 constexpr absl::string_view kTraceJob = "/muster.v1.JobService/TraceJob";
 
-// Call without the watch's lock: gRPC may run callbacks of other calls on this thread.
+// Requires: the watch's lock is not held, because gRPC may run callbacks of other calls on this
+// thread.
 void Cancel(grpc_call* call) {
   grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the answer was not read",
                                nullptr);
@@ -33,7 +35,7 @@ void Cancel(grpc_call* call) {
 
 }  // namespace
 
-// Destroyed when the call is over and its thread is free.
+// A blocking call. Destroyed when the call is over and its thread is free.
 class AnswerWatch::Call : public Interceptor {
  public:
   Call(AnswerWatch* watch, ServerRpcInfo* info)
@@ -98,7 +100,8 @@ std::unique_ptr<ServerInterceptorFactoryInterface> AnswerWatch::Interceptors() {
 }
 
 void AnswerWatch::Enter(Call& call) {
-  // Creates the metadata, which gRPC does on first use and which is not thread-safe.
+  // The first use of the metadata creates it and is not thread-safe. So it happens here, before the
+  // watch's thread may log the caller's name.
   call.context().client_metadata();
   grpc_call* oldest = nullptr;
   {

@@ -32,8 +32,9 @@ class AnswerWatch {
     absl::Duration patience = limits::kStreamStallMax;
     size_t most = limits::kServerThreadsMax / 2;
     absl::Duration interval = absl::Seconds(1);
-    // Set to true while more than half of `most` wait. A fast caller could add calls before the
-    // cancelled ones have freed their threads. Must outlive the watch; may be null.
+    // Set to true while more than half of `most` wait, so that the server can refuse new calls. A
+    // fast caller could add calls before the cancelled ones have freed their threads. Must outlive
+    // the watch; may be null.
     std::atomic<bool>* crowded = nullptr;
   };
   explicit AnswerWatch(Options options);

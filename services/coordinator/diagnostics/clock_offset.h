@@ -19,7 +19,7 @@ class ClockOffset {
     int64_t told = 0;      // by the other clock
     int64_t received = 0;  // by our clock
   };
-  // Adds an exchange. Drops one with impossible times.
+  // Adds an exchange, or drops it if its times are impossible.
   void Add(const Exchange& exchange) {
     const int64_t there = exchange.told - exchange.heard;
     const int64_t way = exchange.received - exchange.sent - there;
@@ -44,7 +44,7 @@ class ClockOffset {
 };
 
 // Combines estimates from the begin and the end of a period into one for the whole period. Its
-// uncertainty includes the drift of the clocks. Returns nullopt if there is neither.
+// uncertainty includes the drift of the clocks. Returns the only one if the other is missing.
 inline std::optional<ClockOffset::Estimate> OffsetOver(
     const std::optional<ClockOffset::Estimate>& first,
     const std::optional<ClockOffset::Estimate>& last) {

@@ -17,7 +17,7 @@ namespace muster {
 namespace {
 
 constexpr int kStepsDefault = 5;
-constexpr int kProbes = 8;  // before the steps and after them; the best one counts
+constexpr int kProbes = 8;  // clock probes before the steps, and again after; the best one counts
 constexpr int64_t kEventsOfMemberMin = 256;
 
 std::vector<FieldFault> FaultsOf(const v1::TraceJobRequest& request) {
@@ -237,7 +237,8 @@ void JobTraces::TakePart(Running& running, Member& member, const v1::TracePart& 
   member.all_told = true;
 }
 
-// A trace is complete when all steps and parts are in, and the clocks of the members that answer.
+// Sends the next orders of each trace, and answers the traces that are complete. A trace is
+// complete when every member has failed or is done, or when the time for telling is over.
 void JobTraces::Advance(Actions& actions) {
   const absl::Time now = registry_->Now();
   for (auto it = running_.begin(); it != running_.end();) {

@@ -53,7 +53,7 @@ class JobTraces {
   struct Member {
     v1::MemberTrace told;  // times are by the member's clock until the end
     std::string incarnation;
-    ClockOffset before, after;  // of the steps
+    ClockOffset before, after;  // clock offsets before and after the steps
     uint64_t probe = 0;         // the last one sent
     int64_t probe_sent = 0;
     int probes_left = 0;

@@ -96,14 +96,16 @@ class CoordinatorMetrics {
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Muster itself uses about 50. The rest is a margin against members that invent reasons.
+  // Limit of different reasons. Muster itself uses about 50. The rest is a margin against members
+  // that invent reasons.
   static constexpr size_t kReasonsMax = 64;
 
   std::string BoundedReason(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   prometheus::Counter& RecoveriesOf(const std::string& job, const std::string& reason,
                                     std::optional<v1::Role> lost)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counters for one job, or for all jobs that this process has known. Each reason starts at 0.
+  // Failure counters by reason, for one job or for all jobs that this process has known. Each
+  // starts at 0.
   using Failures = std::array<prometheus::Counter*, 6>;
   Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
   // The checkpoint metrics of one job.

@@ -179,7 +179,7 @@ bool MetricSeries::IsEvaluation(absl::string_view name) {
   return absl::StartsWith(name, "evaluation_");
 }
 
-// A log that has been read so far. Not thread-safe.
+// The pyramids of one log, as far as it has been read. Not thread-safe.
 class MetricSeries::Log {
  public:
   explicit Log(std::string path) : path_(std::move(path)) {}

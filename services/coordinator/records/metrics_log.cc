@@ -25,7 +25,8 @@ namespace {
 // Size of the part that counts as the end of a log.
 constexpr int64_t kEndBytes = 64 << 10;
 constexpr int64_t kBlockBytes = 64 << 10;
-// More than one Append() writes, so everything before it has been synced.
+// Size of the part that may not have been synced before a power cut. One Append() writes less, so
+// everything before this part has been synced.
 constexpr int64_t kUnsyncedBytesMax = 32 << 20;
 
 std::string Number(double value) {
@@ -102,9 +103,9 @@ absl::Status ReadAt(int file, const std::string& path, int64_t offset, std::stri
   return absl::OkStatus();
 }
 
-// A power cut may leave zeros for pages that had not reached the device, with newer pages behind
-// them. No worker was told that those lines are durable. Returns the offset of the first zero, or
-// `size` if there is none.
+// Returns the offset of the first zero byte in the part that may be unsynced, or `size` if there is
+// none. A power cut may leave zeros for pages that had not reached the device, with newer pages
+// behind them. No worker was told that those lines are durable.
 absl::StatusOr<int64_t> FindHole(int file, const std::string& path, int64_t size) {
   for (int64_t begin = std::max<int64_t>(0, size - kUnsyncedBytesMax); begin < size;) {
     std::string block(std::min(kBlockBytes, size - begin), ' ');

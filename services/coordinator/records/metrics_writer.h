@@ -39,7 +39,7 @@ class MetricsWriter {
               std::vector<EvaluationSummary> evaluations, const RecordsBefore& up_to)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Declares that no more records of the job will come. Closes its file after the waiting records
-  // are written. Does not report them.
+  // are written. Does not report these records as durable.
   void Close(uint64_t job) ABSL_LOCKS_EXCLUDED(mu_);
   // Like Close(), but drops waiting records, because the job's folder will be removed. Returns when
   // the file is closed.

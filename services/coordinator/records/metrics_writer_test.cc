@@ -57,7 +57,7 @@ class MetricsWriterTest : public ::testing::Test {
   std::unique_ptr<MetricsWriter> writer_ = std::make_unique<MetricsWriter>(
       MetricsWriter::Options{.durable =
                                  [this](uint64_t job, const RecordsBefore& durable) {
-                                   // The log has it already.
+                                   // The steps are in the log before they are reported as durable.
                                    EXPECT_EQ(Lines(job), durable.steps);
                                    told_.TryPost({job, durable.steps});
                                  },

@@ -90,8 +90,8 @@ void StepAggregator::TakeEvaluation(int rank, const v1::EvaluationRecord& record
   parts.ranks[rank] = record;
 }
 
-// A worker that missed the step only knows that it missed it. A worker that was overtaken in it
-// does not know the norm. Repeated records are equal.
+// A worker that missed the step reports only that. A worker that was overtaken in the step does not
+// know the gradient norm. Repeated records are equal.
 void StepAggregator::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
   parts.loss_shares.resize(batch_shares_.size());
   if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
@@ -128,7 +128,8 @@ double StepAggregator::Smooth(const StepParts& parts) {
   return elapsed > 0 ? batch_size_ / elapsed : 0;
 }
 
-// A step is complete if a worker has reported a later one.
+// Completes the steps before the newest one without the parts of lost workers. A step is over if a
+// worker has reported a later one.
 void StepAggregator::LeaveOutTheLost() {
   if (lost_.empty() || steps_.empty()) return;
   const int64_t newest = steps_.rbegin()->first;

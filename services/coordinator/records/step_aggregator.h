@@ -94,8 +94,8 @@ class StepAggregator {
 
   // ---- durable records
 
-  // Marks records as durable, which they stay. If all known records are durable, they still all are
-  // after Begin().
+  // Marks records as durable; this is never undone. If all_durable() is true, Begin() keeps it
+  // true.
   void SetDurable(const RecordsBefore& durable);
   const RecordsBefore& durable() const { return durable_; }
   bool all_durable() const { return durable_ == known(); }

@@ -164,7 +164,7 @@ TEST_F(StepAggregatorTest, AStepWithASuccessorWasNotAbandoned) {
   EXPECT_EQ(aggregator_.TakeSteps(/*may_be_given_up=*/true).size(), 3);
 }
 
-// The plan has a batch of 16.
+// Makes a plan with a batch of 16 and one worker for each element of `samples`.
 v1::JobPlan PlanOf(std::initializer_list<int64_t> samples) {
   v1::JobPlan plan;
   plan.mutable_spec()->mutable_data()->set_batch_size(16);

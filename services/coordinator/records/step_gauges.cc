@@ -54,7 +54,8 @@ void StepGauges::Remove(const Worker& worker) {
   for (prometheus::Gauge* gauge : worker.gauges) metrics_->Remove(kName, *gauge);
 }
 
-// Totals of a new generation start at 0 again.
+// Shows the mean since the last update, if kWindow has passed. The totals of a new generation start
+// at 0 again.
 void StepGauges::Set(Worker& worker, const v1::MemberTiming& told) {
   const v1::StepTiming& now = told.timing();
   const absl::Time time = FromProto(told.report_time());

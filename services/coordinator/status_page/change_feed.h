@@ -32,7 +32,8 @@ class ChangeFeed {
     StatusSource* source;  // must outlive the feed
     absl::Duration interval = absl::Seconds(1);
     int streams_max = 16;
-    // The bound of each stream. A reader that falls behind further is disconnected.
+    // Limit of the messages queued for one stream. A reader that falls behind further is
+    // disconnected.
     int messages_queued_max = 1024;
     // Limits the life of a stream, so that its reader authenticates again. Browsers reconnect.
     absl::Duration stream_life = absl::Minutes(5);

@@ -83,7 +83,7 @@ HttpResponse PageAccess::SignOut(const HttpRequest& request) const {
   return SetCookie("", "0");
 }
 
-// A valid token only has characters that a cookie may have.
+// Needs no escaping: a valid token has only characters that a cookie may have.
 HttpResponse PageAccess::SetCookie(absl::string_view value, absl::string_view age) const {
   return {.status = 204,
           .headers = {{"Set-Cookie",

@@ -20,7 +20,7 @@ namespace muster {
 class StatusApi {
  public:
   static constexpr int kDownloadsMax = 4;
-  // Each reader occupies a thread until the member answers.
+  // Limit of concurrent reads of members' logs. Each occupies a thread until the member answers.
   static constexpr int kLogReadersMax = 2;
 
   struct Options {

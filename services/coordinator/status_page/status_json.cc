@@ -42,8 +42,8 @@ void AppendPoint(const SeriesPoint& point, std::string& text) {
   text += ']';
 }
 
-// Returns the remedy. Messages of the page state only the fault, so that a reader of both sees no
-// remedy twice.
+// Returns the remedy for a reason. The page's error messages state only the fault, so that no
+// remedy is shown twice.
 std::string WhatToTry(const std::string& reason) {
   if (reason == "NO_CREDENTIALS" || reason == "TOKEN_INVALID") {
     return "sign in on the page, or send the header 'Authorization: Bearer TOKEN'; an admin makes "

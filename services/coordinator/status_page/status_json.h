@@ -17,7 +17,7 @@ namespace muster {
 // becomes an error as below.
 std::string ToJson(const google::protobuf::Message& message);
 
-// Adds "verdict":["...","..."] to the JSON of a timing. No lines: adds nothing.
+// Adds "verdict":["...","..."] to the JSON of a timing, unless there are no lines.
 std::string ToJson(const v1::ReadJobTimingResponse& timing,
                    const std::vector<std::string>& verdict);
 

@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-// Besides streams: a page's concurrent requests, including downloads and logs.
+// Threads for a page's concurrent requests, including downloads and logs. Streams have others.
 constexpr int kThreadsForAnswers = 10;
 constexpr char kPolicy[] =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "

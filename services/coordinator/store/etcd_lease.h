@@ -32,9 +32,10 @@ class EtcdLease {
   // Returns the remaining time; zero or negative if the lease has ended.
   absl::Duration left() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Interval at which a thread of the lease checks whether it has ended.
+  static constexpr absl::Duration kLook = absl::Milliseconds(50);
   // Renews the lease from now on. When a renewal comes too late, calls `lost` once with the reason,
   // on a thread of the lease, at most kLook after the end. Call once.
-  static constexpr absl::Duration kLook = absl::Milliseconds(50);
   void Keep(std::function<void(const absl::Status&)> lost);
 
  private:

@@ -28,7 +28,8 @@ namespace etcd = ::etcdserverpb;
 
 constexpr absl::Duration kReadMax = absl::Seconds(5);
 constexpr absl::Duration kOpenMax = absl::Seconds(3);
-// The values of a page have up to kInlineBytesMax each, so a slow link delivers it within kReadMax.
+// Number of values in one page of a read. Each has up to kInlineBytesMax, so a slow link delivers a
+// page within kReadMax.
 constexpr int kPage = 32;
 constexpr int kEventsPage = 256;  // events are rarely long
 
@@ -52,8 +53,8 @@ std::string NameOf(absl::string_view kind, uint64_t job, uint64_t number) {
   return absl::StrCat(kind, "/", Digits(job), "/", Digits(number));
 }
 
-// Hexadecimal, because ids may contain any bytes, such as '/'. The keys of the parts of one name
-// must not begin like those of another name.
+// Returns the name under which a request is stored. The id is hexadecimal, because it may contain
+// '/'. Then the keys of its parts could begin like those of another name.
 std::string RequestName(absl::string_view id) {
   return absl::StrCat("request/", absl::BytesToHexString(id));
 }
@@ -151,7 +152,7 @@ class EtcdStore::Writing {
   std::vector<Deletion> deletions_;
 };
 
-// ---------------------------------------------------------------- leading
+// ---------------------------------------------------------------- leadership
 
 absl::StatusOr<std::unique_ptr<Store>> EtcdStore::Open(Options options) {
   CHECK(options.client != nullptr);
@@ -274,8 +275,8 @@ absl::Status EtcdStore::Lead() {
   return absl::OkStatus();
 }
 
-// The store is unusable until Import() has ended. A coordinator that started with an empty store
-// could remove the model values of the jobs in the backup.
+// Deletes all data, and makes the store unusable until Import() has ended. Otherwise a coordinator
+// could start with the empty store, and remove the model values of the jobs in the backup.
 absl::Status EtcdStore::GiveUp() {
   absl::MutexLock lock(&mu_);
   Writing all;
@@ -554,7 +555,8 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) 
       return std::vector<std::string>{RequestName(origin->request_id())};
     }
   }
-  // The origin is damaged. A request names its job by id, and the id ends with the number.
+  // The origin is damaged, so this searches the requests. A request names its job by id, and the id
+  // ends with the number.
   ASSIGN_OR_RETURN(const Values requests, ReadAll("request/"));
   std::vector<std::string> names;
   for (const auto& [hex, bytes] : requests) {

@@ -39,7 +39,7 @@ namespace muster {
 //   meta/cluster                                      UUID of the cluster
 //   meta/folder                                       id of the state folder of this store
 //   meta/restoring                                    present while a restore is unfinished
-//   meta/writing                                      TERM/NUMBER of the last such transaction
+//   meta/writing                                      TERM/NUMBER of the last transaction with puts
 //   leader                                            the leader's address
 //   job/N, origin/N, graph/N, plan/N                  N, STEP, REVISION: 20 digits
 //   event/N/REVISION                                  StoredEvents; REVISION of the last one

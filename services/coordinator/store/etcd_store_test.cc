@@ -315,7 +315,7 @@ TEST_F(EtcdStoreTest, AnUnreachableServerIsReportedWithItsAddress) {
   EXPECT_THAT(std::string(store.message()), HasSubstr("127.0.0.1:1"));
 }
 
-// The tests have their own server, so that the other tests' server keeps running.
+// These tests have their own server, because they stop it.
 class EtcdOutageTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -83,7 +83,8 @@ absl::string_view ActionOf(int extended_code) {
   }
 }
 
-// "store: disk I/O error: sync /x/coordinator.db or its -wal, -shm, -journal: Input/output error"
+// Returns the message of the last error, such as: "store: disk I/O error: sync /x/coordinator.db or
+// its -wal, -shm, -journal: Input/output error"
 std::string Describe(sqlite3* database) {
   std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
   const int code = sqlite3_extended_errcode(database);
@@ -180,8 +181,8 @@ class Statement {
   int bound_ = 0;
 };
 
-// The lock is a separate file: closing any descriptor of the database file would drop SQLite's own
-// POSIX locks on it.
+// Locks the store against other processes. The lock is a separate file, because closing any
+// descriptor of the database file would drop SQLite's own POSIX locks on it.
 absl::StatusOr<int> Lock(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) {

@@ -6,7 +6,8 @@
 
 const byId = (id) => document.getElementById(id);
 
-// An element with properties, attributes (those with a dash, and `role`) and children: text or elements.
+// Returns an element with properties, attributes (those with a dash, and `role`) and children: text
+// or elements.
 function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -156,7 +157,7 @@ function showRoute() {
 }
 
 function showFault(error) {
-  // The form for signing in and the state of the connection show these two.
+  // The sign-in form shows status 401, and the state of the connection shows status 0.
   if (error.status === 401 || error.status === 0) return;
   const fault = byId('fault');
   fault.replaceChildren(foreign(error.message), error.hint ? ` – ${error.hint}` : '');
@@ -566,7 +567,7 @@ function renderCurves() {
   if (view.drawn === key) return;
   view.drawn = key;
   for (const chart of CHARTS) drawChart(chart);
-  // The charts that were drawn first had more room.
+  // The first charts were drawn before the others took up room, so their size may be wrong.
   for (const {plot} of view.charts.values()) if (plot) plot.resize();
 }
 
@@ -624,7 +625,7 @@ function drawChart(chart) {
   }
 }
 
-// A ring does not hide the curve.
+// Draws a point as a ring, which does not hide the curve.
 function drawRing(plot, name, context, x, y, color, size) {
   context.save();
   context.strokeStyle = color;
