@@ -54,8 +54,8 @@ CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
   }
 }
 
-// A queue may have thousands of jobs. Only this many without members are shown with their reason,
-// the oldest first.
+// The number of jobs without members that are shown with their reason, the oldest first. A queue
+// may have thousands.
 constexpr int kRestingJobsShownMax = 100;
 
 std::vector<CoordinatorMetrics::StateOfJob> StatesToShow(
@@ -99,7 +99,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
   RETURN_IF_ERROR(coordinator->registry_.Load(coordinator->options_.opened_one));
   coordinator->options_.opened_one();
   coordinator->users_.RemoveOrphans();
-  // Last, because MusterCoordinatorDown watches for coordinators that serve.
+  // The term is exported last, because a coordinator that exports it counts as serving in the alert
+  // MusterCoordinatorDown.
   coordinator->metrics_->ShowTerm(coordinator->store_->term());
   return coordinator;
 }
@@ -207,8 +208,8 @@ void Coordinator::Tick() {
   ExportMetrics();
 }
 
-// The next tick must detect a pause of this process and move the deadlines before anything is
-// dispatched.
+// Dispatches nothing after a pause of this process. The next tick must first detect the pause and
+// move the deadlines.
 void Coordinator::Dispatch() {
   if (stood_still_ || registry_.Now() - last_tick_ > options_.lease) return;
   dispatcher_.Dispatch();

@@ -196,7 +196,7 @@ class Coordinator {
   EndedJobs ended_jobs_;
   StateDisk disk_;
   absl::Time last_tick_ = absl::InfinitePast();  // used by the ticking thread
-  // Used by the ticking thread; jobs' deadlines did not advance at the last tick.
+  // True if the jobs' deadlines did not advance at the last tick. Used by the ticking thread.
   bool stood_still_ = true;
   absl::Time last_progress_ = absl::InfinitePast();  // used by the ticking thread
   absl::Time last_sweep_ = absl::InfinitePast();     // used by the ticking thread

@@ -339,7 +339,7 @@ TEST_F(CoordinatorTest, ANewStoreDoesNotGiveJobsTheFoldersOfOldOnes) {
   }
 }
 
-// Simulates that the volume of this folder is not mounted.
+// Simulates that the volume of the jobs folder is not mounted.
 TEST_F(CoordinatorTest, DoesNotForgetCheckpointsIfTheirVolumeIsMissing) {
   CreateRunning();
   StepWorkers(4);
@@ -626,7 +626,7 @@ TEST_F(CoordinatorTest, AJobLosesAMemberWithAnExpiredLease) {
   EXPECT_THAT(metrics, HasSubstr("muster_job_recoveries_total{job=\"line-1\",lost=\"ps\","
                                  "reason=\"MEMBER_LOST\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_count{phase=\"detect\"} 1"));
-  // The first tick after the end of the lease detects it.
+  // The first tick after the end of the lease detects the loss.
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"2.5\"} 0"));
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"10\"} 1"));
 }
@@ -719,8 +719,8 @@ TEST_F(CoordinatorTest, AWatchLearnsOfARecoveryAtOnce) {
   EXPECT_EQ((*told)->response.job().progress().step(), Get().progress().step());
 }
 
-// The store has the plans of a coordinator. A planned member may be another process when the
-// coordinator is back.
+// A plan in the store names members. After a restart of the coordinator, a member of that name may
+// be another process.
 TEST_F(CoordinatorTest, ANewProcessAfterARestartIsNotTheOneInThePlan) {
   Create();
   Pass(absl::Milliseconds(500));

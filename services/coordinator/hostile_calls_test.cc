@@ -24,13 +24,14 @@
 namespace muster::hostile_calls_test {
 namespace {
 
-// gRPC without the listener uses twice as much memory within five seconds.
+// Limit of the coordinator's resident memory. gRPC without the listener uses twice as much within
+// five seconds.
 #if defined(__SANITIZE_ADDRESS__)  // the sanitizer keeps freed memory
 constexpr int64_t kResidentKilobytesMax = 4 << 20;
 #else
 constexpr int64_t kResidentKilobytesMax = 1 << 20;
 #endif
-// Blocking calls, and all other threads.
+// Limit of the coordinator's threads: those of blocking calls, and all others.
 constexpr int64_t kThreadsMax = limits::kServerThreadsMax + 64;
 constexpr int kClientsOfEachKind = 4;
 
@@ -81,7 +82,7 @@ TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
   }
   int64_t resident_most = 0, threads_most = 0;
   const absl::Time end = absl::Now() + Siege();
-  // Stops as soon as it has failed.
+  // Stops as soon as the memory exceeds its limit.
   while (absl::Now() < end && resident_most < kResidentKilobytesMax) {
     absl::Notification never;
     never.WaitForNotificationWithTimeout(absl::Milliseconds(50));

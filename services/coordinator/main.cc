@@ -104,15 +104,17 @@ ABSL_FLAG(
 namespace muster {
 namespace {
 
-// A shorter lease would take a pause of a busy machine for a death.
+// Minimum of --lease. With a shorter one, a pause of a busy machine would look like the death of a
+// member.
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
-// Handshakes would take most of the time of a shorter life.
+// Minimum of --connection_age. Handshakes would take most of the time of a shorter life.
 constexpr absl::Duration kConnectionAgeMin = absl::Seconds(1);
 constexpr int kGracePartOfAge = 6;
 constexpr int kPort = 7070;
 constexpr int kMetricsPort = 9400;
-// Members' streams and watches never end by themselves. Clients repeat calls that are cut off, and
-// a call that changes something has taken effect once it is stored.
+// How long the shutdown waits for calls. Members' streams and watches never end by themselves.
+// Clients repeat calls that are cut off, and a call that changes something has taken effect once it
+// is stored.
 constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 
 ExitCode ExitCodeOf(const absl::Status& status) {

@@ -34,7 +34,7 @@ constexpr int kThreads = 4;
 constexpr int kDepthMax = 7;
 constexpr int64_t kResidentKilobytesMax = 1 << 20;
 
-// 100,000 in a manual run: docs/testing.md.
+// Returns the number of requests. A manual run has 100,000: see docs/testing.md.
 int Requests() {
   const char* wanted = std::getenv("REQUESTS");
   return wanted != nullptr ? std::atoi(wanted) : 4'000;

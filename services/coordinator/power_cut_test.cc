@@ -187,7 +187,7 @@ class RecordedJob {
   }
 
   std::vector<Change> TakeChanges() { return disk_.Take(); }
-  // The knowledge after each number of disk changes.
+  // Returns what other processes learned, by the number of disk changes before it.
   const std::multimap<int64_t, Heard>& heard() const { return heard_; }
   const std::map<uint64_t, v1::JobState>& states() const { return states_; }
 
@@ -404,7 +404,8 @@ class PowerCutTest : public ::testing::Test {
   }
 
   // Starts a coordinator on the disk as it was left, and checks that it contradicts nothing in
-  // `heard`. `states` by revision, of a job with this number of steps; empty: unknown.
+  // `heard`. `states`: the job's states by revision; empty if unknown. `steps_of_job`: the number
+  // of steps that the job trains.
   void Check(const Heard& heard, const std::map<uint64_t, v1::JobState>& states,
              int64_t steps_of_job = kSteps) {
     Metrics metrics;
@@ -519,7 +520,7 @@ TEST_F(PowerCutTest, ACutAtAnyWriteRevokesNothing) {
 }
 
 // Cuts the power when the device has begun to write unsynced data: POWER_CUTS times over the job's
-// life, about 5 ms each. POWER_SEED selects others.
+// life, about 5 ms each. POWER_SEED selects other cuts.
 TEST_F(PowerCutTest, ACutWithPartlyWrittenDataRevokesNothing) {
   const int64_t cuts = FromEnvironment("POWER_CUTS", 500);
   const int64_t seed = FromEnvironment("POWER_SEED", 15);
@@ -641,8 +642,8 @@ class FailingDiskTest : public PowerCutTest {
   std::string said_;
 };
 
-// Makes the n-th call fail, or it and the next, or all that follow, or a few. DISK_FAULTS of them,
-// about 40 ms each.
+// In each run a disk call fails, alone, with one or a few calls after it, or with all that follow.
+// DISK_FAULTS runs, about 40 ms each.
 TEST_F(FailingDiskTest, AFailureOfAnyDiskCallRevokesNothing) {
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   ASSERT_EQ(Run(kAll, 1), 0) << said_;

@@ -146,8 +146,8 @@ class InstalledShard : public ShardOutput {
   JobLinks::Patience patience_;
   const std::shared_ptr<JobCounts> counts_;
   GateWait gate_wait_;
-  // The lowest number of a chunk that was pushed: the model's first chunk is the last that a worker
-  // has ready.
+  // The lowest number of a pushed chunk. This chunk is measured, because a worker has the model's
+  // first chunk ready last.
   uint32_t gate_chunk_ = std::numeric_limits<uint32_t>::max();
   UpdateTimer update_timer_;
   int64_t late_pushes_ = 0;  // counted in the metrics so far

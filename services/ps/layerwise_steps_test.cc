@@ -132,7 +132,8 @@ class Reference {
   std::vector<Tensor> tensors_;
 };
 
-// A float update makes about ten roundings of 6e-8 on terms of order 1, over five steps.
+// Compares with the reference within the rounding error: a float update makes about ten roundings
+// of 6e-8 on terms of order 1, over five steps.
 void ExpectNear(const std::vector<Values>& values, Reference& reference) {
   for (size_t p = 0; p < values.size(); ++p) {
     for (size_t i = 0; i < values[p].size(); ++i) {

@@ -59,7 +59,7 @@ class PsMetrics {
   // Shows the largest number of versions that a replica lags behind its shard here. Only for jobs
   // with replicas.
   void ShowReplicaLag(const std::string& job, int64_t versions);
-  // Only for jobs with judged steps.
+  // Shows the results of the last verdict. Only for jobs with judged steps.
   void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
   // Shows the memory of the job's shards here.
   void ShowBytes(const std::string& job, int64_t bytes);

@@ -552,7 +552,8 @@ void ServedJob::SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
   snapshots_.Declined(shard, id, step, outcome, message);
 }
 
-// Ignored if the job was halted or released: the generation has ended anyway.
+// Reports that the job failed. Ignored if the job was halted or released: the generation has ended
+// anyway.
 void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
   const LogScope scope({.job = plan_->job(), .generation = plan_->generation()});
   {

@@ -99,7 +99,7 @@ class ServedJob : private ShardListener {
     std::unique_ptr<ParameterShard> held;  // after Halt()
   };
 
-  // Over the shards here, without replicas.
+  // These cover the shards here, without replicas.
   int64_t LowestVersion() const;
   int64_t ReplicaLag() const;
   int64_t CountOwn() const;

@@ -47,7 +47,7 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
-// See linkopts in BUILD.bazel.
+// These count the locks of mutexes; see linkopts in BUILD.bazel.
 extern "C" {
 void __real__ZN4absl7debian35Mutex4LockEv(absl::Mutex*);
 void __wrap__ZN4absl7debian35Mutex4LockEv(absl::Mutex* mu) {

@@ -321,7 +321,7 @@ TEST_F(ShardThreadTest, DeathOfAWorkerDoesNotDisturbOtherJobs) {
   worker1.reset();
   other->Push(0, 0, 1);
   EXPECT_EQ(other->Receive().header.step, 1);
-  // It comes back, and the step continues.
+  // The lost worker comes back, and the step continues.
   worker1 = GreetedWorker(plan, 1);
   worker1->Push(0, 0, 1);
   EXPECT_EQ(worker0->Receive().header.step, 1);
@@ -401,7 +401,7 @@ TEST_F(ShardThreadTest, ReleasedShardKeepsItsLinksUntilThePeersLeave) {
   first.reset();
   second.reset();
   late.reset();
-  // The thread has noticed it before it finishes the second of two commands.
+  // The thread has noticed that they left before it finishes the second of two commands.
   for (const uint64_t job : {8, 9}) Install(MakeTestPlan({.job_number = job}));
   auto unauthenticated_peer = Worker(plan, 0);
   unauthenticated_peer->Connect(thread_->address());

@@ -30,8 +30,8 @@ absl::Status FromCode(const std::error_code& error, const std::string& path) {
   return WithReason(absl::ErrnoToStatus(error.value(), path), "STATE_DIR_FAILED");
 }
 
-// Synced files are lost if a power cut removes the name of their folder, so parent folders are
-// synced, too.
+// Makes a folder and syncs its parents. Otherwise a power cut could remove the name of the folder,
+// and the synced files in it would be lost.
 absl::Status MakeDurable(const std::string& path) {
   const absl::Status made = MakeFolders(path);
   return made.ok() ? made : WithReason(made, "STATE_DIR_FAILED");

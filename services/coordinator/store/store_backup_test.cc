@@ -42,7 +42,7 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// Only its functions that create jobs are used here.
+// This test only uses the functions of StoreConformance that create jobs.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoreConformance);
 
 class StoreBackupTest : public ::testing::Test {
@@ -146,7 +146,7 @@ TEST_F(StoreBackupTest, ReplacesExistingJobsOnlyIfAllowedAndKeepsTheOldStore) {
   EXPECT_GE(kept, 1);
 }
 
-// The coordinator of a unit is not root, but a restore may be.
+// The coordinator of a systemd unit does not run as root, but a user may restore a backup as root.
 TEST_F(StoreBackupTest, RootRestoresFilesForTheOwnerOfTheFolder) {
   constexpr uid_t kOwner = 65532;
   for (const bool give_up : {false, true}) {
@@ -249,8 +249,8 @@ TEST_F(StoreBackupTest, AFailedRestoreLeavesTheStoreUnchanged) {
   }
 }
 
-// A coordinator that started with an empty store would remove the models' values, as no job has
-// them.
+// A coordinator that started with an empty store would remove all model values, because no job of
+// that store uses them.
 TEST_F(StoreBackupTest, AFailedRestoreIntoAnEmptyFolderLeavesNoStore) {
   const std::string whole = ReadAll(backup_);
   const std::string elsewhere = NewFolder();

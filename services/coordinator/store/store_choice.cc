@@ -79,9 +79,9 @@ std::string WhyTurnedAway(const EtcdGreeting& greeting, const std::string& tls) 
                       "for clients, and be in force");
 }
 
-// The coordinator runs as the owner of its folder and must be able to write files that root created
-// there. That user may have put anything into the folder. So this does not follow links, and leaves
-// files with several names to root.
+// If this process is root, gives the files to the owner of the folder: the coordinator runs as that
+// user and must be able to write them. That user may have put anything into the folder. So this
+// does not follow links, and leaves files with several names to root.
 void GiveToOwnerOf(const std::string& folder, const std::vector<std::string>& paths) {
   struct stat owner {};
   if (geteuid() != 0 || stat(folder.c_str(), &owner) != 0) return;
@@ -161,8 +161,8 @@ absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
                             .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
 }
 
-// gRPC only reports a closed connection. Probes all servers, because a server that was skipped may
-// give the reason.
+// Adds to `refused` why etcd rejects our TLS connection, because gRPC only reports a closed
+// connection. Probes all servers, because a server that was skipped may give the reason.
 absl::Status StoreChoice::Explained(const absl::Status& refused) const {
   if (ReasonOf(refused) != "STORE_UNREACHABLE") return refused;
   const std::string tls = absl::GetFlag(FLAGS_store_tls);

@@ -14,7 +14,8 @@
 
 namespace muster {
 
-// A new proto file with services must be added here. member.proto has no message to find it by.
+// Returns the methods of all services. A new proto file with services must be added here.
+// member.proto is found by its name, because it has no messages.
 inline std::vector<const google::protobuf::MethodDescriptor*> ServedMethods() {
   std::vector<const google::protobuf::MethodDescriptor*> methods;
   for (const auto* file :

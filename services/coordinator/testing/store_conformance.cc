@@ -413,7 +413,7 @@ TEST_P(StoreConformance, PrunesThousandsOfCheckpointsAtOnce) {
   EXPECT_EQ(left->front().step(), 20);
 }
 
-// An imported model has such values, and a plan may have very many chunks.
+// An imported model has a graph of this size, and a plan may have very many chunks.
 TEST_P(StoreConformance, KeepsAGraphAndPlansOfSeveralMegabytes) {
   const std::string megabytes(3 << 20, 'x');
   {
