@@ -47,9 +47,8 @@ class ShardLoop : private MessageReceiver {
   Transport& transport() { return *transport_; }
 
   // Handles received messages. Copies a chunk for a snapshot if there are none, and at the latest
-  // after 16 turns. Returns the number
-  // of events; if 0, call transport().Wait() next. Calls `clock` only while a snapshot is written
-  // or an end is awaited, so it costs nothing in normal training.
+  // after 16 turns. Returns the number of events; if 0, call transport().Wait() next. Calls `clock`
+  // only while a snapshot is written or an end is awaited, so it costs nothing in normal training.
   int Turn(absl::FunctionRef<Clock::time_point()> clock);
 
   // ---- commands; those for an unknown shard are ignored

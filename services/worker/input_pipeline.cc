@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kCountedAtOnce = 1024;  // held-out samples read per pass
-// Starting a thread takes about 20 us; copying this many bytes takes about 200 us.
+// Size of the smallest part that has a thread of its own. Starting a thread takes about 20 us;
+// copying this many bytes takes about 200 us.
 constexpr int64_t kPartBytesMin = int64_t{2} << 20;
 
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }

@@ -80,8 +80,8 @@ absl::Status CheckShares(const v1::JobPlan& plan) {
                  " are no worker's");
 }
 
-// Infers shapes with one sample: if they are valid for one, they are valid for every batch size.
-// The code that creates tensors checks their sizes; this checks only those of the inputs.
+// Infers shapes with one sample, because only the sizes of tensors depend on the batch. The code
+// that creates tensors checks their sizes; this checks only those of the inputs.
 absl::Status CheckGraph(const v1::JobPlan& plan) {
   const absl::StatusOr<TensorTypes> types = InferTypes(plan.graph(), /*batch=*/1);
   if (!types.ok()) return Refused(plan, "its graph: ", types.status().message());

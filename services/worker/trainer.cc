@@ -497,8 +497,8 @@ Device& Trainer::DeviceOfRows() const {
   return (gpu == lanes_.end() ? lanes_[0] : *gpu)->device();
 }
 
-// Allows at least two chunks, so that one can be sent while the acknowledgment of the other is
-// under way.
+// Allows at least two chunks in flight, so that one can be sent while the acknowledgment of the
+// other is under way.
 ExchangeTuning Trainer::TuningOfJob() const {
   ExchangeTuning tuning = options_.tuning;
   tuning.inflight_bytes_max =
@@ -595,9 +595,9 @@ absl::Status Trainer::Step() {
   return AfterStep(batch.step + 1);
 }
 
-// Called after one device failed. The others may wait for its gradients, or for the values that
-// result from them. An interrupted wait (ABORTED) needs no such call: it ends for all devices
-// before any of them contributes, so all have the same buckets.
+// Stops the other devices after one failed, because they may wait for its gradients, or for the
+// values that result from them. Does nothing after an interrupted wait (ABORTED): it ends for all
+// devices before any of them contributes, so all have the same buckets.
 void Trainer::StopDevices(const absl::Status& why) {
   if (absl::IsAborted(why)) return;
   if (!exchange_->failed()) failed_step_ = step_.load();
@@ -702,7 +702,8 @@ bool Trainer::StopsAt(double loss_or_norm) const {
          !StepsAreJudged(spec.training());
 }
 
-// With rollback the step runs again, so its record is dropped.
+// Returns the error for a loss or gradient of `step` that is not finite. With rollback the step
+// runs again, so its record is dropped.
 absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
   failed_step_ = step;
   if (options_.plan->spec().on_non_finite() == v1::NON_FINITE_ROLLBACK) pending_.reset();
@@ -713,8 +714,8 @@ absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
                     "LOSS_NOT_FINITE");
 }
 
-// Reads the whole batch, so that every worker names the same row, even one of another worker's
-// share.
+// Names an input of the step that is not finite, or returns "". Reads the whole batch, so that
+// every worker names the same row, even one of another worker's share.
 std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
   const v1::JobPlan& plan = *options_.plan;
   const v1::DataSpec& data = plan.spec().data();

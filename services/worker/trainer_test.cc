@@ -874,7 +874,7 @@ TEST(TrainerTest, ANonFiniteLossStopsTheJobUnlessItIgnoresThem) {
   EXPECT_TRUE(TrainUntilItStops(diverging).why.ok());
 }
 
-// Judged steps are skipped instead.
+// A judged step is skipped if its loss or gradient is not finite.
 TEST(TrainerTest, ASkippedStepDoesNotStopTheJob) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
   diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e10);

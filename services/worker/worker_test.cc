@@ -211,7 +211,8 @@ TEST(WorkerTest, ReportsLinksRarelyFromTheFirstStepOn) {
   driven.Await(v1::MEMBER_DONE);
 }
 
-// Otherwise the user and the metrics would see the end of a recovery up to a second late.
+// Without these reports, the user and the metrics would see the end of a recovery up to a second
+// late.
 TEST(WorkerTest, ReportsTheFirstStepsAtOnce) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));

@@ -115,8 +115,8 @@ void CachedTree::LeaveNodeAtRandom(int number, std::mt19937& random,
   const Node& node = nodes_[number];
   if (!node.folder) {
     // Pages go to the device in any order, each with its content at that time, so a page loses only
-    // its last changes. In a file that loses changes, each change of a page is the first lost one
-    // with a probability of 1, 1/2 or 1/8.
+    // its last changes. One file in four loses nothing. In the others, a page loses each change,
+    // and all after it, with a probability of 1, 1/2 or 1/8.
     constexpr int64_t kPage = 4096;
     constexpr std::array<uint32_t, 3> kOneIn = {1, 2, 8};
     const size_t choice = random() % 4;
