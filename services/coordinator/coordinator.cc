@@ -217,8 +217,8 @@ void Coordinator::Dispatch() {
 
 // Deadlines of jobs do not advance while the store's disk is slow or full, because their
 // consequences could not be stored. They do not advance while the coordinator starts, is
-// partitioned or was stopped itself, because members could not report. Nor do those of a job with
-// unrecorded steps, because its workers wait for the record.
+// partitioned or was stopped itself, because members could not report. The deadlines of a
+// job with unrecorded steps do not advance either, because its workers wait for the record.
 void Coordinator::TickJobs() {
   if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.partitioned()) {
     stood_still_ = true;

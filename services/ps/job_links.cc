@@ -69,10 +69,10 @@ void JobLinks::RemoveFrom(const LinkIdentity& who) {
   if (before != PeerId::kNone) Remove(links_.at(before));
 }
 
-// Nothing is sent to the peer from here on, even from inside Disconnect(). A shard of an earlier
-// generation may still be receiving payloads from it, so all shards are told.
 void JobLinks::Remove(const Link& link) { Remove(link, &Transport::Disconnect); }
 
+// First takes the peer's seats, so that nothing is sent to it any more, even from inside `end`. A
+// shard of an earlier generation may still receive payloads from the peer, so all shards are told.
 void JobLinks::Remove(const Link& link, void (Transport::*end)(PeerId)) {
   const PeerId peer = link.peer;
   std::vector<std::pair<InstalledShard*, InstalledShard::Seat>> left;

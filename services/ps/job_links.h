@@ -90,7 +90,8 @@ class JobLinks {
   // ---- links; their addresses are stable until they are removed
 
   // Adds the link of a peer that connected. A second link of a member replaces the first. Returns
-  // kUnknownJob or kWrongRank if there is no such member; the caller then disconnects the peer.
+  // kUnknownJob if the peer is of another generation, or kWrongRank if the shard has no seat for
+  // it; the caller then disconnects the peer.
   RefusalReason Join(PeerId peer, const LinkIdentity& who);
   // Adds a link to a member. Requires: no peer has that member's seat.
   void Add(PeerId peer, const LinkIdentity& who);

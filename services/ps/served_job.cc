@@ -138,14 +138,15 @@ void ServedJob::Run(const std::stop_token& stop) {
   gone_ = true;
 }
 
-// A shard that is on its way to its thread must arrive first; before that it cannot be halted.
+// Returns whether the job can be halted now. A shard that is on its way to its thread must arrive
+// first.
 bool ServedJob::TakesHalt() const {
   return halting_ &&
          std::ranges::none_of(shards_, [](const auto& shard) { return shard->awaited; });
 }
 
-// The next generation overwrites the copies that snapshots read. So all writes must have ended
-// before MEMBER_HALTED is reported.
+// Halts all shards here. The next generation overwrites the copies that snapshots read, so all
+// writes must have ended before MEMBER_HALTED is reported.
 void ServedJob::HaltShards() {
   for (const auto& shard : shards_) {
     shard->thread->Halt(shard->plan->job_number(), plan_->generation());
@@ -168,7 +169,8 @@ void ServedJob::HaltShards() {
   environment_.report_soon();
 }
 
-// Returns an empty range if a shard was never created.
+// Returns the versions that all halted shards here hold. The range is empty if a shard was never
+// created.
 ParameterShard::HeldVersions ServedJob::VersionsHeld() const {
   ParameterShard::HeldVersions held;
   for (const auto& shard : shards_) {
@@ -301,7 +303,8 @@ std::unique_ptr<ParameterShard> ServedJob::TakeCarried(ShardIndex number) {
   return held == carried_.end() ? nullptr : std::move(held->shard);
 }
 
-// A replica that is not carried on is filled by its shard after the job has started.
+// Continues a held shard, or creates one and fills it. A new replica is filled by its shard after
+// the job has started.
 absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const LocalShard& local,
                                                                      const std::stop_token& stop) {
   std::shared_ptr<MemoryBudget::Reservation> reservation, gradients;

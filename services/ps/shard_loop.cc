@@ -413,7 +413,7 @@ void ShardLoop::Received(PeerId from, const WireHeader& header, absl::Span<const
 }
 
 // Gives back the place of a payload that will not arrive. The place of a CLOSED decision belongs to
-// no shard, so nothing is given back.
+// no shard, so this ignores the decision.
 void ShardLoop::PayloadLost(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end() || header.kind == MessageKind::kClosed) return;

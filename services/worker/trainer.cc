@@ -204,7 +204,7 @@ void Trainer::CountFlops() {
 
 // Returns whether the next generation can use the memory of this one. A job's model, data, training
 // and mode never change, unless the coordinator is faulty; the shares of the workers change.
-// Two cases need new memory:
+// Besides another number of devices, two cases need new memory:
 // - GPUs that reduce among themselves: they may still wait for each other in the middle of the
 //   abandoned step.
 // - A worker with a shard of its own (allreduce): the memory of the ring belongs to the shard.

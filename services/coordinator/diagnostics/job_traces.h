@@ -35,9 +35,11 @@ class JobTraces {
 
   using Answer = std::function<void(absl::StatusOr<v1::TraceJobResponse>)>;
   // Starts a trace. Returns a number for Drop(), or 0 if the request was answered already. Answers
-  // INVALID_ARGUMENT; NOT_FOUND; FAILED_PRECONDITION (reason "JOB_NOT_RUNNING"); ABORTED
-  // ("TRACE_GOES_ON"); or RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond limits::kTracesMax
-  // concurrent traces.
+  // - INVALID_ARGUMENT for a bad request,
+  // - NOT_FOUND if there is no such job,
+  // - FAILED_PRECONDITION (reason "JOB_NOT_RUNNING") if the job does not run,
+  // - ABORTED ("TRACE_GOES_ON") if the job is already being traced, or
+  // - RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond limits::kTracesMax concurrent traces.
   uint64_t Ask(const v1::TraceJobRequest& request, Answer answer) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Drops a trace because its caller is gone.

@@ -25,9 +25,9 @@ class MemberLogs {
   explicit MemberLogs(Fleet* fleet) : fleet_(fleet) {}  // must outlive this
 
   using Answer = std::function<void(absl::StatusOr<v1::ReadMemberLogResponse>)>;
-  // Answers NOT_FOUND (reason "MEMBER_NOT_FOUND"); RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond
-  // limits::kMemberLogCallsMax concurrent questions; or UNAVAILABLE ("MEMBER_SILENT") without an
-  // answer within limits::kMemberLogWaitMax.
+  // Answers NOT_FOUND (reason "MEMBER_NOT_FOUND") if the member is not attached; RESOURCE_EXHAUSTED
+  // ("TOO_MANY_CALLS") beyond limits::kMemberLogCallsMax concurrent questions; or UNAVAILABLE
+  // ("MEMBER_SILENT") without an answer within limits::kMemberLogWaitMax.
   void Ask(const v1::ReadMemberLogRequest& request, absl::Time now, Answer answer)
       ABSL_LOCKS_EXCLUDED(mu_);
 

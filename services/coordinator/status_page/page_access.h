@@ -30,8 +30,9 @@ class PageAccess {
     return PageAccess(std::move(check), secure, std::move(refused));
   }
 
-  // Returns OK, or UNAUTHENTICATED (reason "NO_CREDENTIALS", "TOKEN_INVALID"), or PERMISSION_DENIED
-  // (reason "HOST_NOT_ALLOWED").
+  // Returns UNAUTHENTICATED if a token is required and the request has none (reason
+  // "NO_CREDENTIALS") or a bad one ("TOKEN_INVALID"). Returns PERMISSION_DENIED (reason
+  // "HOST_NOT_ALLOWED") if an open page is asked under a name that is not loopback.
   absl::Status Admit(const HttpRequest& request) const;
   // Handles POST /login, a form with `token`. Sets the cookie.
   HttpResponse SignIn(const HttpRequest& request) const;

@@ -58,9 +58,10 @@ class CommitQueue {
   // Returns why the store does not accept the oldest change, or OK.
   absl::Status trouble() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Blocks for up to `timeout` until the change is stored and published. Returns RESOURCE_EXHAUSTED
-  // (reason "STORE_FULL") or DEADLINE_EXCEEDED ("STORE_SLOW") after that; the change stays in the
-  // queue. Must not be called from a `publish` callback: the queue would wait for itself.
+  // Blocks for up to `timeout` until the change is stored and published. After that returns
+  // RESOURCE_EXHAUSTED (reason "STORE_FULL") if the disk is full, or else DEADLINE_EXCEEDED
+  // ("STORE_SLOW"); the change stays in the queue. Must not be called from a `publish` callback:
+  // the queue would wait for itself.
   absl::Status Await(Ticket ticket, absl::Duration timeout) const ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until everything pushed so far is stored and published. Has no timeout.
   void AwaitAll() const ABSL_LOCKS_EXCLUDED(mu_);

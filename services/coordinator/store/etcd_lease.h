@@ -34,7 +34,7 @@ class EtcdLease {
 
   // Interval at which a thread of the lease checks whether it has ended.
   static constexpr absl::Duration kLook = absl::Milliseconds(50);
-  // Renews the lease from now on. When a renewal comes too late, calls `lost` once with the reason,
+  // Renews the lease from now on. If it ends nevertheless, calls `lost` once with the reason,
   // on a thread of the lease, at most kLook after the end. Call once.
   void Keep(std::function<void(const absl::Status&)> lost);
 

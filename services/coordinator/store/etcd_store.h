@@ -70,10 +70,13 @@ class EtcdStore final : public Store {
     // thread.
     std::function<void(const absl::Status&)> lost = [](const absl::Status&) {};
   };
-  // Becomes the leader, with a higher term. Returns UNAVAILABLE (reason "STORE_LOCKED") with the
-  // leader's address if there is one. Returns FAILED_PRECONDITION ("STATE_DIR_NOT_SHARED",
-  // "STORE_TOO_NEW"), DATA_LOSS ("STORE_CORRUPT") after an unfinished restore, or an error of
-  // EtcdClient. Blocks for etcd, but does not wait until another leader ends.
+  // Becomes the leader, with a higher term. Returns
+  // - UNAVAILABLE (reason "STORE_LOCKED") with the leader's address if there is a leader,
+  // - FAILED_PRECONDITION if the store belongs to another state folder ("STATE_DIR_NOT_SHARED") or
+  //   a newer Muster wrote it ("STORE_TOO_NEW"),
+  // - DATA_LOSS ("STORE_CORRUPT") after an unfinished restore, or
+  // - an error of EtcdClient.
+  // Blocks for etcd, but does not wait until another leader ends.
   static absl::StatusOr<std::unique_ptr<Store>> Open(Options options);
   // Ends the lease, so that another coordinator can lead at once.
   ~EtcdStore() override = default;

@@ -45,8 +45,8 @@ struct StoredJob {
 // time uses a store. Each opening gets a higher term than all before it.
 //
 // Thread-safe. Blocks for the disk or the network. Every call may return RESOURCE_EXHAUSTED (reason
-// "STORE_FULL"), DATA_LOSS ("STORE_CORRUPT") or INTERNAL ("STORE_FAILED"). store_conformance.cc
-// tests this contract for every implementation.
+// "STORE_FULL") if there is no space, DATA_LOSS ("STORE_CORRUPT") if the data are damaged, or
+// INTERNAL ("STORE_FAILED"). store_conformance.cc tests this contract for every implementation.
 class Store {
  public:
   Store() = default;
