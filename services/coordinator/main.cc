@@ -163,7 +163,8 @@ std::string AdvertisedAddress(const std::string& listen, int port) {
   std::_Exit(kExitUnavailable);
 }
 
-// A signal ends a restore at once: the store knows that the restore is unfinished.
+// Restores a backup into the store. A signal ends this at once: the store knows that the restore is
+// unfinished.
 int Restore() {
   sigset_t ending;
   sigemptyset(&ending);

@@ -328,7 +328,7 @@ TEST_F(AccessTest, AnUnknownMethodGetsOnlyAnExplanation) {
   }
 }
 
-// No caller has to authenticate, but its address is logged.
+// Callers need not authenticate, but their addresses are logged.
 TEST(OpenAccessTest, TheAuditLogHasTheAddressesOfCallers) {
   CoordinatorProcess coordinator;
   v1::CancelJobRequest request;

@@ -64,9 +64,9 @@ absl::Status TakeWritten(DirectStream& stream, CallWatch::Guard& guard, absl::Du
   return guard.cancelled() ? Stalled("nothing was written", stall_max) : CallerGone();
 }
 
-// A periodic or final snapshot is acknowledged after its checkpoint is committed. Until then a
-// shard keeps it, and sends it again if the coordinator restarted in between. A snapshot on demand
-// is requested again instead.
+// Waits for the outcome of a periodic or final round, because its snapshots are acknowledged only
+// after the checkpoint is committed. Until then a shard keeps the snapshot, and sends it again if
+// the coordinator restarted in between. A snapshot on demand is requested again instead.
 absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& round) {
   if (round.snapshot() != 0) return absl::OkStatus();
   while (!context.IsCancelled()) {

@@ -90,8 +90,8 @@ void StepAggregator::TakeEvaluation(int rank, const v1::EvaluationRecord& record
   parts.ranks[rank] = record;
 }
 
-// A worker that missed the step reports only that. A worker that was overtaken in the step does not
-// know the gradient norm. Repeated records are equal.
+// A worker that missed the step knows neither its loss nor its gradient norm. A worker that was
+// overtaken in the step does not know the norm. Repeated records are equal.
 void StepAggregator::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
   parts.loss_shares.resize(batch_shares_.size());
   if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
@@ -150,8 +150,8 @@ std::vector<StepSummary> StepAggregator::TakeSteps(bool may_be_given_up) {
        it = steps_.erase(it), ++steps_before_) {
     const StepParts& parts = it->second;
     if (!AllPresent(parts.loss_shares)) break;
-    // If a worker has reported a later step, this one was made, and its gradient norm is not a
-    // number.
+    // If no worker knows the norm of the newest step, the step may be made again. An earlier step
+    // was made, because a worker has reported a later one.
     const bool is_newest = std::next(it) == steps_.end();
     if (may_be_given_up && is_newest && std::isnan(parts.gradient_norm)) break;
     complete.push_back(SummaryOf(it->first, parts));

@@ -161,8 +161,9 @@ absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
                             .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
 }
 
-// Adds to `refused` why etcd rejects our TLS connection, because gRPC only reports a closed
-// connection. Probes all servers, because a server that was skipped may give the reason.
+// Returns why etcd rejects our TLS connection, because gRPC only reports a closed connection.
+// Returns `refused` if it has another reason or none is found. Probes all servers, because a server
+// that was skipped may give the reason.
 absl::Status StoreChoice::Explained(const absl::Status& refused) const {
   if (ReasonOf(refused) != "STORE_UNREACHABLE") return refused;
   const std::string tls = absl::GetFlag(FLAGS_store_tls);
