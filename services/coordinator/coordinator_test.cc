@@ -631,7 +631,7 @@ TEST_F(CoordinatorTest, AJobLosesAMemberWithAnExpiredLease) {
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"10\"} 1"));
 }
 
-// A job that has never run must not lose waiting time either.
+// A pause of the coordinator must not use up the start timeout of a job that has never run.
 TEST_F(CoordinatorTest, APauseOfTheCoordinatorDoesNotCountAsWaitingTime) {
   v1::JobSpec spec = LinearJob();
   spec.mutable_resources()->mutable_workers()->set_min(8);

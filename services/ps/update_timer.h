@@ -17,7 +17,7 @@ class StoresChoice {
   // Returns the faster way. A way that was timed fewer than kRemembered times counts as faster; if
   // that holds for both, the direct one does.
   kernels::OutgoingStores faster() const;
-  // Returns the faster way or, in about one of 16 updates, the other one, which may have become
+  // Returns the faster way or, in about one of 16 calls, the other one, which may have become
   // faster.
   kernels::OutgoingStores Try();
   void Took(kernels::OutgoingStores stores, float nanoseconds_per_element);
@@ -53,8 +53,8 @@ class UpdateTimer {
   Sample End();
 
  private:
-  // Reading the clock twice takes a tenth of the time of a small chunk's whole round trip. Of
-  // updates with fewer elements only a sample is timed.
+  // Updates of at least this many elements are all timed, of smaller ones only a sample. Reading
+  // the clock twice takes a tenth of the time of a small chunk's whole round trip.
   static constexpr int64_t kTimedElements = 16 << 10;
   static constexpr int kSampleGapMax = 31;
   static constexpr int64_t kUnfetchedElementsMin = 1024;
