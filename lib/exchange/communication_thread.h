@@ -16,8 +16,9 @@
 
 namespace muster {
 
-// Creates the transport, registers memory with it, and then turns: it hands posted chunks to the
-// work, moves messages, and sleeps in the transport if there was nothing to do.
+// The thread creates the transport, registers memory with it, and then runs turns. In a turn it
+// hands posted chunks to `work`, moves messages, and sleeps in the transport if there was nothing
+// to do.
 class CommunicationThread {
  public:
   // The work on the thread, besides receiving messages. Called only on the thread.

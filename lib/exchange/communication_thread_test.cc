@@ -101,7 +101,7 @@ TEST(CommunicationThreadTest, OpensItsTransportOnTheThreadBeforeStartReturns) {
   EXPECT_TRUE(work.closed);
 }
 
-// The transport sleeps until it is woken, without a limit.
+// The transport sleeps without a limit until it is woken, so a lost wake-up would block the test.
 TEST(CommunicationThreadTest, PostsOfManyThreadsArriveOnceAndInOrder) {
   constexpr int kThreads = 4, kPosts = 500;
   Network network;

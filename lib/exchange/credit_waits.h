@@ -26,7 +26,7 @@ class CreditWaits {
   ExchangeMetrics& metrics_;
   int64_t chunks_ = 0;
   int64_t bytes_ = 0;  // of the waiting chunks
-  // some chunk waits since then, and this time is not counted yet; 0: none
+  // begin of the time in which some chunk waits and that is not counted yet; 0: none waits
   int64_t full_since_ = 0;
 };
 

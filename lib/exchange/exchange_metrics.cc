@@ -47,7 +47,7 @@ void ExchangeMetrics::ForgetLinks(const std::string& job) {
   shown_.clear();
 }
 
-// A link that carries only verdicts has no counters.
+// A link that carries only messages between shards has no counters.
 void ExchangeMetrics::AddLinksTo(v1::JobReport& report) {
   absl::MutexLock lock(&mu_);
   for (const auto& [peer, link] : shown_) {

@@ -30,9 +30,9 @@ struct ExchangeTuning {
   Trace* trace = nullptr;  // outlives the exchange; null: no trace
 };
 
-// Serves one generation of one job. Brings every parameter at plan.first_step. Then takes gradients
-// chunk by chunk as they become final, and writes the new values directly into the parameters'
-// memory.
+// Serves one generation of one job. First brings the values of every parameter at plan.first_step.
+// Then takes gradients chunk by chunk as they become final, and writes the new values directly into
+// the parameters' memory.
 //
 // Version v of a parameter contains the updates of this worker's steps 0 .. v - 1. Versions never
 // decrease. The first failure is final: every wait and push returns it from then on. Thread-safe.
@@ -64,8 +64,8 @@ class GradientExchange {
   virtual absl::StatusOr<float> AwaitLossScale(int64_t version) = 0;
 
   // Blocks until every push and fetch has been answered, even when interrupted. Returns early only
-  // on a failure or after the timeout above. The timeout ends with Interrupt(): a paused worker
-  // waits as long as the save takes that it was paused for.
+  // on a failure or after the timeout above. After Interrupt() there is no timeout, because the
+  // save for which the worker is paused may take long.
   virtual absl::Status AwaitAnswers() = 0;
 
   // Sends the gradient of `chunk`, which is final, for `step`. Requires: the chunk has version
@@ -89,7 +89,7 @@ class GradientExchange {
   // own (ssp, asp, local_sgd), it is the norm of this worker's gradient.
   virtual double GradientNorm(int64_t version) const = 0;
 
-  // Returns the part of this chunk of values in the square of that norm. Not finite if an element
+  // Returns what this chunk of values adds to the square of that norm. Not finite if an element
   // of its gradient is not finite.
   virtual double GradientSquares(ChunkId chunk, int64_t version) const = 0;
 

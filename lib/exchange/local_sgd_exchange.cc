@@ -122,7 +122,9 @@ int64_t LocalSgdExchange::version() const {
 double LocalSgdExchange::GradientNorm(int64_t version) const {
   double squares = 0;
   for (const Chunk& chunk : chunks_) squares += chunk.squares[version & 1];
-  return static_cast<float>(std::sqrt(squares));  // the sum's last bits depend on the cut
+  // Rounded to float, because the last bits of the sum depend on how parameters are cut into
+  // chunks.
+  return static_cast<float>(std::sqrt(squares));
 }
 
 // ---------------------------------------------------------------- updates

@@ -94,7 +94,7 @@ struct Member {
   std::unique_ptr<LocalSgdExchange> exchange;
 };
 
-// The values that one element takes.
+// The expected state of one element of each parameter.
 struct Expected {
   double value = 1, momentum = 0, mean = 1;
 

@@ -181,7 +181,9 @@ absl::StatusOr<int64_t> PsExchange::CatchUp() {
 double PsExchange::GradientNorm(int64_t version) const {
   double squares = 0;
   for (const Chunk& chunk : chunks_) squares += chunk.squares[version & 1];
-  return static_cast<float>(std::sqrt(squares));  // the sum's last bits depend on the cut
+  // Rounded to float, because the last bits of the sum depend on how parameters are cut into
+  // chunks.
+  return static_cast<float>(std::sqrt(squares));
 }
 
 void PsExchange::FailBecauseOf(ShardIndex shard, absl::Status why) {
@@ -315,9 +317,9 @@ void PsExchange::SendReady() {
   waits_.Settle();
 }
 
-// All workers push in the same order. Chunks under way at the same time are then close in this
-// order, whichever links they take. So a shard gets the last gradient of a chunk soon after the
-// first.
+// Returns the link to send on next, or null. Links without a credit go first, then the link with
+// the most urgent chunk. All workers push in the same order, so chunks under way at the same time
+// are close in this order. A shard gets the last gradient of a chunk soon after the first.
 PsExchange::Link* PsExchange::MostUrgentLink() {
   Link* unbound = nullptr;
   Link* bound = nullptr;  // limited by the window
@@ -475,14 +477,15 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
   if (!chunk.sending) Answered(c);
 }
 
-// The shard still has the value and sends it again.
+// Fetches the value again. The shard still has it.
 void PsExchange::PayloadLost(PeerId from, const WireHeader& header) {
   if (!SenderOf(from, header) || failed()) return;
   const auto c = ChunkId(header.chunk);
   if (Wants(chunks_[c], header.step)) Fetch(c, header.step);
 }
 
-// Values that travelled as f32 are in their own memory already.
+// Widens values that travelled in 16 bits. Values that travelled as f32 are in their own memory
+// already.
 absl::Status PsExchange::TakeValues(ChunkId chunk, absl::Span<const std::byte> payload) {
   if (!IsWidened(chunk)) return absl::OkStatus();
   absl::Status decoded = Decode(chunks_[chunk].values_format, payload, ValuesOf(chunk));

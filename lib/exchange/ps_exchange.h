@@ -180,7 +180,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   std::string NameOfMissingChunk(std::optional<ChunkId> chunk) const;
   const v1::PlanChunk& Planned(ChunkId chunk) const { return plan_.chunks(ToInt(chunk)); }
   ShardIndex ShardOf(ChunkId chunk) const { return ShardIndex(Planned(chunk).shard()); }
-  // Looks at one shard, or at all.
+  // Returns the first chunk, of one shard or of all, that has not reached `version`.
   std::optional<ChunkId> FirstChunkBehind(int64_t version,
                                           std::optional<ShardIndex> shard = std::nullopt) const;
   bool StaysNarrow(ChunkId chunk) const;

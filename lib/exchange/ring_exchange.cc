@@ -20,7 +20,7 @@ namespace muster {
 namespace {
 
 constexpr int64_t kFloatsPerLine = 16;  // 64 bytes
-// Larger than the urgency of any value.
+// Added to the urgency of every sum. It is larger than the urgency of any value.
 constexpr int64_t kUrgencyOfSums = int64_t{1} << 40;
 
 absl::Span<std::byte> BytesOfFloats(absl::Span<float> elements) {
@@ -458,7 +458,8 @@ void RingExchange::Sent(ChunkId c, Payload payload, const absl::Status& status) 
 
 // ---------------------------------------------------------------- messages
 
-// Payloads go around the ring; shards agree through rank 0's shard.
+// Returns whether `rank` may send a message of this kind to this worker. Payloads go around the
+// ring; shards agree through rank 0's shard.
 bool RingExchange::MaySay(Rank rank, MessageKind kind) const {
   switch (kind) {
     case MessageKind::kHello:
@@ -579,7 +580,7 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
   }
 }
 
-// A lost payload is not sent again, so the round cannot be finished.
+// Fails the exchange: a lost payload is not sent again, so its step cannot be finished.
 void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
   const std::optional<Rank> rank = SenderOf(from, header);
   if (!rank || thread_.closing()) return;

@@ -43,7 +43,7 @@ namespace muster {
 //   gather   o sends the new value to o + 1, which places it in its parameters' memory and sends it
 //            on from there, ..., to o - 1 (PARAMS)
 //
-// A worker so sends and receives 2 (n - 1) / n of the parameters' bytes per step, which is the
+// Each worker thus sends and receives 2 (n - 1) / n of the parameters' bytes per step, which is the
 // minimum: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", JPDC 69, 2009.
 //
@@ -77,9 +77,9 @@ class RingExchange : public GradientExchange,
     ExchangeMetrics* metrics = nullptr;
   };
 
-  // Opens the transport, so that address() is known. (A ring of one only sleeps on it.) Returns
-  // INVALID_ARGUMENT if the plan's chunks do not cover its parameters or its shards do not belong
-  // to its workers. Returns RESOURCE_EXHAUSTED if there is no memory for sums. Returns the
+  // Opens the transport, so that address() is known. (A ring of one worker only sleeps on it.)
+  // Returns INVALID_ARGUMENT if the plan's chunks do not cover its parameters or its shards do not
+  // belong to its workers. Returns RESOURCE_EXHAUSTED if there is no memory for sums. Returns the
   // transport's error if it cannot open.
   static absl::StatusOr<std::unique_ptr<RingExchange>> Create(Options options);
   ~RingExchange() override;  // joins the thread; drops transfers under way

@@ -20,8 +20,7 @@
 namespace muster {
 
 // Stores several arrays per chunk. Array 0 holds the values; the next arrays hold the optimizer's
-// slots. In a local_sgd job a chunk has a single array, because values and slots are chunks of
-// their own there.
+// slots. In a local_sgd job a chunk has a single array, because each slot is a separate chunk.
 //
 // Every array exists in two versions, plus one copy that a snapshot holds. The outgoing form of a
 // version is what workers receive: the values themselves, or their 16-bit form. It may have more

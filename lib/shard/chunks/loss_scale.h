@@ -16,8 +16,8 @@ namespace muster {
 class LossScale {
  public:
   static constexpr float kMin = 1;
-  // Above this scale only gradients that vanished for other reasons do not overflow. The bound also
-  // keeps the scale of a long run finite.
+  // The highest scale. Gradients that are all zero never overflow, so without a bound the scale
+  // would grow until it is infinite.
   static constexpr float kMax = 1 << 24;
 
   // Starts with the scale of step 0. Requires: the defaults of `training` are filled in. A job of

@@ -334,7 +334,8 @@ class Simulation {
       for (int c = 0; c < std::ssize(chunks); ++c) Ask(c, MessageKind::kFetch, 0, 0);
     }
 
-    // Sends until it gets version `awaited`, or a later one if there are backup workers.
+    // Sends a push or a fetch for chunk `c`, and repeats it until the chunk has `version`, or a
+    // later version if there are backup workers.
     void Ask(int c, MessageKind kind, int64_t at, int64_t version) {
       Chunk& chunk = chunks[c];
       chunk.awaited = version;
@@ -353,7 +354,8 @@ class Simulation {
     Values GradientOf(int c, int64_t at) {
       Values gradient(sim.plan_.chunks(c).elements(), 0);
       if (sim.mode_.sync == v1::LOCAL_SGD) {
-        // The worker's own steps up to the end of the round, times its share of the average.
+        // In local SGD a push has the values of the worker, which contain its own steps up to the
+        // end of the round. They are multiplied by the worker's share of the average.
         const auto& worker = sim.plan_.workers(rank);
         int64_t batch = 0;
         for (const auto& other : sim.plan_.workers()) batch += other.samples();

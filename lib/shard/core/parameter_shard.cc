@@ -31,8 +31,9 @@ using kernels::FloatType;
 using kernels::OptimizerSettings;
 using kernels::Streaming;
 
-// A larger shard finds only the values that it has just sent in a cache; everything else of the
-// last step has been evicted.
+// The memory of a shard of which everything may stay in the caches between two steps. The updates
+// of a larger shard write its slots past the caches, because the slots would be evicted before the
+// next step.
 constexpr size_t kCachedBytes = size_t{64} << 20;
 
 constexpr Rank kNobody{-1};
@@ -265,7 +266,8 @@ absl::Status ParameterShard::RestoreSlice(const v1::ShardSlice& slice) {
   return slice.has_update_state() ? RestoreState(slice.update_state()) : absl::OkStatus();
 }
 
-// A step of an asynchronous job is an update for each of its workers.
+// Rejects a number of updates that no job can reach. An asynchronous job makes an update for each
+// step of each worker.
 absl::Status ParameterShard::RestoreState(const v1::UpdateState& state) {
   if (state.updates() < 0 || state.updates() > plan_->first_step() * limits::kWorkersMax) {
     return absl::InvalidArgumentError(
@@ -378,8 +380,8 @@ RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
-// Allows one answer to a fetch per rank and chunk under way. A rank may fetch faster than its link
-// carries answers, and answers under way keep values from being overwritten.
+// At most one answer to a fetch is under way for each rank and chunk. A rank may fetch faster than
+// its link carries answers, and answers under way keep values from being overwritten.
 RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, Rank rank, int64_t step) {
   const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version* version = &chunk.current;
@@ -480,8 +482,8 @@ double ParameterShard::SquaresFor(const Chunk& chunk, Rank rank) {
   return pushes_are_updates_ ? PushOf(chunk, rank).sum_of_squares : chunk.sum_of_squares;
 }
 
-// Encodes the values unless the optimizer has stored them in the wire format already. It has not
-// for initial values, averages, statistics and the values after a skipped step.
+// Encodes the values unless the optimizer has stored them in the wire format already. It does not
+// store initial values, averages, statistics and the values after a skipped step.
 absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
                                                        const ChunkStore::Version& version) {
   const LocalChunk index = IndexOf(chunk);
@@ -846,7 +848,7 @@ ParameterShard::VersionState& ParameterShard::AdvanceState(int64_t step, bool sk
   return StateOfVersion(step + 1) = next;
 }
 
-// A statistic has no direction: its squares stay 0.
+// The squares of a statistic stay 0, because it has no direction.
 void ParameterShard::MeasureDirections(absl::Span<double> squares) {
   for (const Chunk& chunk : chunks_) {
     if (!chunk.trained) continue;
@@ -888,7 +890,8 @@ ReplicaFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpd
   return sum;
 }
 
-// A chunk may already have made its first step, but no more: the second one waits for the replica.
+// Sends the plan's first version. A chunk may be one step ahead of it, but no more, because its
+// second step waits for the replica.
 void ParameterShard::ReplicaConnected() {
   if (!feed_->is_filled()) {
     for (const Chunk& chunk : chunks_) {

@@ -430,13 +430,13 @@ class ParameterShard : private JudgedShard {
   bool retired_ = false;
   bool defers_copies_ = false;
   int64_t total_steps_ = 0;
-  // Over the chunks with gradients.
+  // The lowest and the highest version of the chunks with gradients.
   int64_t lowest_ = 0;
   int64_t highest_ = 0;
   int64_t furthest_ = 0;  // one past the last step with a push in a chunk
   int chunks_at_lowest_ = 0;
 
-  // Of the current, previous and next version of a chunk; index: version % 3.
+  // The states of the previous, current and next version of the chunks. The index is version % 3.
   std::array<VersionState, 3> states_;
 
   std::unique_ptr<StepAgreement> agreement_;  // only if steps are judged

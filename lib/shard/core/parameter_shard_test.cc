@@ -156,7 +156,7 @@ class ParameterShardTest : public testing::Test {
   ParameterShard::Clock::time_point now_;
 };
 
-// Learning rate 0.5 and two gradients of 0.25: every update subtracts exactly 0.25.
+// What one update adds to an element. The learning rate is 0.5, and the gradients add up to 0.5.
 constexpr float kUpdate = -0.25f;
 
 TEST_F(ParameterShardTest, UpdatesAfterAllRanksHavePushedAndAnswersAll) {
@@ -426,8 +426,8 @@ Values Concatenated(const ShardSnapshot& snapshot, int slot) {
   return values;
 }
 
-// A job that loses its last worker in the middle of a step and continues with one of the same rank.
-// It must compute what it would have computed without the loss.
+// Tests that a job continues with the shard of its last generation, and computes what it would have
+// computed without the interruption.
 class ContinuedShardTest : public ParameterShardTest {
  protected:
   static TestPlanOptions Options() {
@@ -1114,7 +1114,7 @@ TEST_F(ParameterShardTest, StepWithBackupWorkersIsScaledToTheWholeBatch) {
   }
 }
 
-// The worker's transport takes nothing of the value: the worker is stopped, or its link is slow.
+// The value for one worker stays unsent, because the worker is stopped or its link is slow.
 TEST_F(ParameterShardTest, StalledWorkerDoesNotStopTheOthers) {
   v1::SyncSpec backup = Sync(v1::BSP);
   backup.set_backup_workers(1);

@@ -60,7 +60,7 @@ absl::Status CheckSamples(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-// A verdict needs one step that all shards agree on.
+// Refuses judged steps in this mode: a verdict needs one step that all shards agree on.
 absl::Status CheckUnjudged(const v1::JobPlan& plan, absl::string_view mode) {
   if (!StepsAreJudged(plan.spec().training())) return absl::OkStatus();
   return BadPlan(plan, absl::StrCat("sync mode ", mode,

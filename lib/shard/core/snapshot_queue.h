@@ -65,7 +65,8 @@ class SnapshotQueue {
 
  private:
   void Plan(int64_t after);
-  // Of snapshots at one step the requested one comes first, because a user waits for it.
+  // The order of snapshots. At the same step a requested one comes first, because a user waits for
+  // it.
   static bool Before(const Request& a, const Request& b) {
     return a.step != b.step ? a.step < b.step : a.id > b.id;
   }

@@ -41,8 +41,8 @@ class JudgedShard {
 //   3. With lamb and lars, unless the step is skipped, every shard then sends the norms of its
 //      chunks (NORMS) and receives the trust ratio of every parameter (TRUST).
 //
-// One step at a time, beginning with plan.first_step. A shard without gradients takes no part,
-// except that shard 0 still decides for the others.
+// Handles one step at a time, beginning with plan.first_step. A shard without gradients takes no
+// part, except that shard 0 still decides for the others.
 //   Sources: clipping by the global norm: R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of
 //   training recurrent neural networks", ICML 2013; skipping: see LossScale; trust ratios: see
 //   TrustRatios.

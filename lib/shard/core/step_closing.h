@@ -15,8 +15,9 @@ namespace muster {
 // reports the ranks that have pushed all its chunks of the step, and reports again when there are
 // more. A message is a RankSet.
 //
-// The step closes with the first ranks that all shards have: as many as there are workers without
-// sync.backup_workers. Ranks that become complete with the same message count in ascending order.
+// A rank is complete when all these shards have reported it. The step closes with the ranks that
+// are complete first. Their number is the number of workers minus sync.backup_workers. Ranks that
+// become complete with the same message are taken in ascending order.
 // Thread-compatible. Nothing is allocated after construction.
 class StepClosing {
  public:

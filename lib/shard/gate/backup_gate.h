@@ -1,4 +1,4 @@
-// Synchronous training with backup workers: a step does not wait for the slowest.
+// Synchronous training with backup workers: a step does not wait for the slowest workers.
 #pragma once
 
 #include <cstdint>

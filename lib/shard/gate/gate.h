@@ -50,7 +50,7 @@ class Gate {
  public:
   virtual ~Gate() = default;
 
-  // Sets the length of the job. No update is due before.
+  // Sets the length of the job. No update is due before this call.
   void Start(int64_t total_steps) { total_steps_ = total_steps; }
 
   // Decides about a push. kTake means that its payload is under way.

@@ -17,8 +17,8 @@ struct RoundSchedule {
   int64_t every = 1;  // 0: one round, until the end
   int64_t total_steps = std::numeric_limits<int64_t>::max();
 
-  // Returns the versions of a plan's chunks: one per step, or in local SGD one per round. Requires:
-  // the plan is valid. The plan does not contain total_steps.
+  // Returns the schedule of the versions of a plan's chunks: one per step, or in local SGD one per
+  // round. It lacks total_steps, which the plan does not contain. Requires: the plan is valid.
   static RoundSchedule Of(const v1::JobPlan& plan) {
     const v1::SyncSpec& sync = plan.spec().sync();
     return {.first_step = plan.first_step(),

@@ -17,10 +17,10 @@ namespace muster {
 // behind. The value served at step s contains every push of the steps before s - staleness (I3),
 // and every push of r itself before s.
 //
-// A chunk's version is the number of steps that every rank has pushed. The staleness of a push
-// counts the updates of its chunk since the value was sent that the push was computed from. It is
-// measured in steps (one update per rank) and rounded down. If `aware`, the learning rate is
-// divided by the staleness plus one.
+// A chunk's version is the number of steps that every rank has pushed. A push was computed from a
+// value of its chunk. Its staleness is the number of updates since that value was sent, in steps
+// (one update per rank) and rounded down. If `aware`, the learning rate is divided by the staleness
+// plus one.
 //   Sources: Q. Ho et al., "More effective distributed ML via a stale synchronous parallel
 //   parameter server", NIPS 2013; W. Zhang et al., "Staleness-aware async-SGD", IJCAI 2016
 class StalenessGate : public Gate {

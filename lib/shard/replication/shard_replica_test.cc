@@ -247,7 +247,7 @@ class ReplicatedJob {
   std::shared_ptr<MemoryBudget::Reservation> Reserve(const v1::JobPlan& plan, ShardIndex number) {
     return *budget_.Reserve(ParameterShard::BytesNeeded(plan, number), absl::ZeroDuration());
   }
-  // Only shards have initial values.
+  // Makes a shard with initial values, or a replica, which has none.
   std::unique_ptr<ParameterShard> Make(std::shared_ptr<const v1::JobPlan> plan, ShardIndex number) {
     auto reservation = Reserve(*plan, number);
     auto shard = *ParameterShard::Create(plan, number, std::move(reservation));
@@ -284,8 +284,8 @@ v1::Optimizer Lamb() {
   return optimizer;
 }
 
-// Promotes a replica and expects the same bits. This compares everything that it holds, slots and
-// counts included.
+// Promotes a replica in the middle of the job, and expects the same bits as in an undisturbed job.
+// This compares everything that the replica holds, slots and counts included.
 void ExpectPromotedReplicasGoOnAlike(const v1::JobPlan& plan, int broken_step = -1) {
   ReplicatedJob undisturbed(plan), job(plan);
   for (int64_t step = 0; step < kSteps; ++step) undisturbed.Step(step, step == broken_step);

@@ -28,7 +28,7 @@ bool AllFinite(absl::Span<const float> elements) {
   return others == 0;
 }
 
-// The writer keeps the last answer of each kind per shard.
+// The kinds of outcomes. For each shard the writer keeps the last outcome of each kind.
 enum class Kind { kPeriodic, kPassedOver, kDemanded };
 
 Kind KindOf(uint64_t id, v1::SnapshotOutcome outcome) {
@@ -72,7 +72,7 @@ std::vector<v1::SnapshotReport> SnapshotWriter::reports() const {
   return reports_;
 }
 
-// Infinite optimizer slots are harmless; infinite values are not.
+// Checks the values and not the optimizer slots, because infinite slots are harmless.
 absl::Status SnapshotWriter::CheckFinite(const v1::JobPlan& plan, const ShardSnapshot& snapshot) {
   if (plan.spec().on_non_finite() == v1::NON_FINITE_IGNORE) return absl::OkStatus();
   for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
