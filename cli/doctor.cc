@@ -34,7 +34,8 @@ namespace muster::cli {
 namespace {
 
 constexpr rlim_t kFilesWanted = 4096;  // a coordinator with 1,000 members opens about 3,000
-// A link takes megabytes of shared memory, the slab of a model more.
+// The free shared memory below which the doctor warns. A link takes megabytes of it, the slab of a
+// model more.
 constexpr int64_t kSharedMemoryWanted = 1 << 30;
 constexpr int64_t kDiskWanted = int64_t{5} << 30;
 constexpr int64_t kMemlockWanted = int64_t{64} << 20;
@@ -115,8 +116,8 @@ Finding ExamineRdma() {
                        ": used if every ps and worker has --transport=rdma")};
 }
 
-// The default transports of links. RDMA works only if all members of a fleet use it, so it has to
-// be requested.
+// Reports the default transports of links. RDMA is not one of them: it works only if all members of
+// a fleet use it, so it has to be requested.
 Finding ExamineTransport() {
   struct statvfs disk = {};
   const bool shared = statvfs("/dev/shm", &disk) == 0;

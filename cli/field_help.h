@@ -10,7 +10,8 @@ namespace muster::cli {
 
 // Explains the field at `path` in a job file, for example "training.optimizer.adamw.learning_rate";
 // "" is the whole file. The text has the type, the comment, and the allowed values or the fields
-// inside. Lines have at most 80 characters. Returns NOT_FOUND with the nearest name.
+// inside. Lines have at most 80 characters. Returns NOT_FOUND, with the nearest name, if there is
+// no such field.
 absl::StatusOr<std::string> ExplainField(absl::string_view path);
 
 }  // namespace muster::cli

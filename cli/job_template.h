@@ -12,8 +12,8 @@ namespace muster::cli {
 std::vector<std::string> TemplateModels();
 
 // Returns a job file for a model of the zoo. It can be submitted unchanged if the data that it
-// names exists. `file` is the name of the file in its comments. Returns INVALID_ARGUMENT with the
-// known models.
+// names exists. `file` is the name of the file in its comments. Returns INVALID_ARGUMENT, with the
+// known models, if there is no such model.
 absl::StatusOr<std::string> JobTemplate(const std::string& model, const std::string& file);
 
 // Returns a job file that trains the ONNX file at `path` on random samples. Its comments show how

@@ -103,7 +103,7 @@ class RecoveryTracker {
 struct RecoveryFigures {
   int strikes = 0;
   int recovered = 0;
-  // Of the recovered strikes, by nearest rank; zero if there are none.
+  // The recovery times of the recovered strikes, by nearest rank. Zero if there are none.
   absl::Duration median, p99, longest;
 };
 

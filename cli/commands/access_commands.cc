@@ -75,7 +75,7 @@ absl::Status Init(const InitOptions& options) {
   ASSIGN_OR_RETURN(const absl::Duration lifetime, ParseLifetime(options.lifetime));
   const std::string certificate = TlsFolder{options.folder}.authority();
   const std::string key = AuthorityKey(options.folder);
-  // Checked before the key is generated. ReplaceFile() itself would replace an authority.
+  // Refuses to replace an authority, which ReplaceFile() below would do.
   for (const std::string& file : {certificate, key}) {
     if (fs::exists(file)) {
       return absl::AlreadyExistsError(absl::StrCat(

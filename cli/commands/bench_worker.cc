@@ -326,7 +326,7 @@ class PushLoop : private MessageReceiver {
     if (header.kind != MessageKind::kParams || header.chunk >= chunks_.size()) return {};
     PayloadPlace place(chunks_[header.chunk].values);
     if (header.length != place.memory.size()) return {};
-    // The same rule as in PsExchange.
+    // PsExchange chooses between the caches and memory by the same rule.
     place.past_caches = std::ssize(values_->memory()) >= PayloadPlace::kUncachedBytesMin;
     return place;
   }

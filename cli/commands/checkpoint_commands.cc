@@ -187,7 +187,7 @@ absl::StatusOr<Distance> Compare(const CheckpointReader& a, const CheckpointRead
       distance.norm += difference * difference;
       if (difference == 0) continue;  // NaN counts as different
       ++distance.differing;
-      // NaN stays the largest once it is found, although it compares with nothing.
+      // A NaN counts as the largest difference, although every comparison with it is false.
       if (!std::isnan(distance.largest) && !(std::abs(difference) <= distance.largest)) {
         distance.largest = std::abs(difference);
       }

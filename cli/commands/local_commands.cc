@@ -33,7 +33,8 @@ struct UpOptions {
 constexpr int kPsDefault = 2;
 constexpr int kWorkersDefault = 2;
 constexpr absl::Duration kAttachTimeout = absl::Seconds(60);
-// The coordinator saves running jobs for at most 20 s before it ends.
+// How long a process of a stopped cluster may take to end. The coordinator needs up to 20 s to save
+// its running jobs.
 constexpr absl::Duration kStopGrace = absl::Seconds(35);
 
 std::string SizeText(const LocalCluster& cluster) {

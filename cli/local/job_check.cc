@@ -18,8 +18,8 @@
 namespace muster::cli {
 namespace {
 
-// The same limit as ParseJobFile's. The check is repeated here so that a huge file is not read at
-// all.
+// The largest job file. ParseJobFile() has the same limit; it is checked here as well, so that a
+// huge file is not read at all.
 constexpr int64_t kFileBytesMax = 1 << 20;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -55,9 +55,10 @@ absl::StatusOr<std::string> FindInPath(const std::string& program) {
       absl::StrCat("there is no ", program, " in PATH; on Debian: apt-get ", "install ", program));
 }
 
+enum class Use { kBind, kConnect };
+
 // Binds a loopback socket to `port` (0: a free port) or connects it, then closes it. Returns the
 // port, or nullopt on failure.
-enum class Use { kBind, kConnect };
 std::optional<int> TryPort(int port, Use use) {
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

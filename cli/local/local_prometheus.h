@@ -15,7 +15,7 @@ namespace muster::cli {
 // series is the name of the member. Thread-compatible.
 class LocalPrometheus {
  public:
-  // For the cluster in `dir`, which need not run.
+  // Controls the Prometheus of the cluster in `dir`, which need not run.
   explicit LocalPrometheus(const std::string& dir);
 
   // Returns "http://127.0.0.1:9090" if it runs.
@@ -25,7 +25,7 @@ class LocalPrometheus {
   // NOT_FOUND if `prometheus` is not in PATH, UNAVAILABLE if it does not come up.
   absl::Status Observe(const LocalCluster& cluster);
 
-  // Ends it. No-op if it does not run.
+  // Ends Prometheus. No-op if it does not run.
   void Stop();
 
  private:

@@ -53,8 +53,8 @@ int MostWorkers(const v1::Job& job) {
   return std::max({1, workers.min(), workers.max()});
 }
 
-// Job.workers and Job.ps are those of the current or last generation. A job that is queued or
-// suspended has no members, whatever they say.
+// Returns whether the job has members now. Job.workers and Job.ps do not tell, because a queued or
+// suspended job still has those of its last generation.
 bool HasMembers(const v1::Job& job) {
   return job.state() != v1::QUEUED && job.state() != v1::SUSPENDED;
 }
@@ -85,7 +85,8 @@ std::string WhyText(const v1::Job& job) {
   return job.has_trouble() ? job.trouble().message() : job.reason();
 }
 
-// A job that starts from a checkpoint has a step before it has a loss.
+// Returns whether a loss was reported. A job that starts from a checkpoint has a step before it has
+// a loss.
 bool HasLoss(const v1::JobProgress& progress) {
   return progress.step() > 0 && (progress.has_update_time() || progress.loss() != 0);
 }

@@ -26,12 +26,14 @@ std::string StepText(const v1::JobProgress& progress);
 std::string ProgressLine(const v1::Job& job, int width, bool color = false);
 
 std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now);
-// Also has the priority, the labels, the last checkpoint, and why a job waits.
+// Returns JobTable() with more columns: the priority, the labels, the last checkpoint, and why a
+// job waits.
 std::string WideJobTable(absl::Span<const v1::Job> jobs, absl::Time now);
 // Returns "team=vision,tier=1", sorted by key, or "-" if there are no labels.
 std::string LabelText(const v1::Job& job);
 // Sorts jobs by a column ("age", "name", "state", "step", "loss", "priority" or "queue"). A minus
-// before the name reverses the order. Returns INVALID_ARGUMENT with the known columns.
+// before the name reverses the order. Returns INVALID_ARGUMENT, with the known columns, if there is
+// no such column.
 absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs);
 std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now);
 // Returns a warning that says whether the coordinator, and how many members, were started with

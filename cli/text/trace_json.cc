@@ -19,7 +19,7 @@ std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The format counts in microseconds.
+// Returns the time in microseconds, the unit of the format.
 std::string Microseconds(int64_t nanos) {
   return absl::StrFormat("%s%d.%03d", nanos < 0 ? "-" : "", std::abs(nanos) / 1000,
                          std::abs(nanos) % 1000);

@@ -37,7 +37,8 @@ bool HasFaultUnder(const Faults& faults, absl::string_view field) {
   });
 }
 
-// BuildModel names the argument in its message: "model 'gpt': argument 'heads' must be ...".
+// Returns the fault at the field that is wrong. If BuildModel rejects an argument, it names it in
+// its message: "model 'gpt': argument 'heads' must be ...".
 FieldFault ModelFault(const v1::ModelSpec& model, const absl::Status& status) {
   const std::string message(status.message());
   if (model.has_onnx()) return {"model.onnx", message};

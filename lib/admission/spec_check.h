@@ -25,19 +25,18 @@ struct SpecCheckContext {
   // Called before data files are opened. Returns an object that is kept during the check. After an
   // error the data is left to the workers, with a warning that has the error's message.
   std::function<absl::StatusOr<std::shared_ptr<void>>()> enter_data_check = [] { return nullptr; };
-  // Returns the resource name and the directory of a checkpoint of a job of this coordinator, or
-  // NOT_FOUND if there is none. Null: there is no coordinator, so checkpoints of jobs are not
-  // checked.
   struct Found {
-    std::string name;
+    std::string name;  // resource name
     std::string directory;
   };
+  // Finds a checkpoint of a job of this coordinator. Returns NOT_FOUND if there is none. Null:
+  // there is no coordinator, so checkpoints of jobs are not checked.
   std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
   // Returns whether the caller is gone. Called after each check (model, data, checkpoint), and
   // while a checkpoint is read.
   std::function<bool()> caller_gone = [] { return false; };
   // Called if `resume_from` names a checkpoint of a job and that checkpoint is damaged. Not called
-  // for a path, which may be mistaken.
+  // if it is a path, because the user may have given a wrong one.
   std::function<void()> found_damaged = [] {};
 };
 

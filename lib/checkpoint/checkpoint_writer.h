@@ -72,6 +72,11 @@ class CheckpointWriter {
   virtual absl::StatusOr<v1::Checkpoint> Commit() = 0;
 };
 
+struct Pruned {
+  std::vector<int64_t> steps;  // steps without a checkpoint now; complete even after an error
+  absl::Status status;         // the first error
+};
+
 // Deletes old checkpoints and leftovers:
 //
 // - committed checkpoints, except the newest `keep_last` (0: keep all) and those of `needed` steps;
@@ -81,10 +86,6 @@ class CheckpointWriter {
 //
 // An entry that cannot be removed does not stop the others, and is retried by the next call. May
 // run several times in parallel.
-struct Pruned {
-  std::vector<int64_t> steps;  // steps without a checkpoint now; complete even after an error
-  absl::Status status;         // the first error
-};
 Pruned PruneCheckpoints(const std::string& directory, int keep_last,
                         absl::Span<const int64_t> needed = {});
 

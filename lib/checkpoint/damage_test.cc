@@ -172,7 +172,8 @@ TEST_F(DamageTest, CancelledVerificationDoesNotReadToTheEnd) {
   EXPECT_TRUE(absl::IsCancelled(VerifyCheckpoint(path_, [] { return true; })));
 }
 
-// Each call hashes on its own thread. All of them wait for all others, and for every helper.
+// Each call verifies on its own thread. In `stop`, each of these threads and each helper waits
+// until all of them have come there, so all run at the same time.
 TEST_F(DamageTest, ParallelVerificationsShareAFewHelpers) {
   constexpr int kVerifications = 16;
   const auto reader = CheckpointReader::Open(path_);

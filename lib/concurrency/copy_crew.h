@@ -44,7 +44,7 @@ class CopyCrew {
   size_t helped() const;
 
  private:
-  // A multiple of the page size.
+  // The size of a part, a multiple of the page size.
   static constexpr size_t kPartBytes = 128 << 10;
   // A copy past the caches waits for its stores at the end, which does not pay for small copies.
   static constexpr size_t kPastCachesBytesMin = 64 << 10;

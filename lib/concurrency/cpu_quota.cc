@@ -19,7 +19,8 @@ namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-// Version 2: "max 100000" or "150000 100000" (quota and period in microseconds).
+// Reads the quota of cgroup version 2: "max 100000" or "150000 100000" (quota and period in
+// microseconds).
 double QuotaOfVersion2(const std::string& group) {
   std::ifstream file(group + "/cpu.max");
   std::string quota;
@@ -28,7 +29,8 @@ double QuotaOfVersion2(const std::string& group) {
   return std::strtod(quota.c_str(), nullptr) / period;
 }
 
-// Version 1 has a file for each of the two numbers. A quota of -1 means none.
+// Reads the quota of cgroup version 1, which has a file for each of the two numbers. A quota of -1
+// means none.
 double QuotaOfVersion1(const std::string& group) {
   double quota = 0, period = 0;
   std::ifstream(group + "/cpu.cfs_quota_us") >> quota;

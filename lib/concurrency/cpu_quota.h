@@ -15,8 +15,8 @@ struct CgroupFolder {
 
 // Returns the groups with limits on `controller` ("cpu", "memory") that apply to this process, of
 // cgroup v2 and v1: its own group and all parents, up to the mount. A folder may not exist: in a
-// container the path may be the host's. Then the files at the mount itself are those of its group.
-// `root` is prepended to /proc and /sys, for tests.
+// container the path may be the host's. Then the container's group has its files at the mount
+// itself. `root` is prepended to /proc and /sys, for tests.
 std::vector<CgroupFolder> CgroupFolders(absl::string_view controller, const std::string& root = "");
 
 // Returns how many processors' worth of time the cgroup allows this process; infinity without a
@@ -24,8 +24,8 @@ std::vector<CgroupFolder> CgroupFolders(absl::string_view controller, const std:
 // (cpu.cfs_quota_us). `root` is prepended to /proc and /sys, for tests.
 double CgroupCpus(const std::string& root = "");
 
-// Returns the smaller of the affinity mask and CgroupCpus(), which may be a fraction. Reads the
-// file system: call it once.
+// Returns the smaller of the number of processors in the affinity mask and CgroupCpus(), which may
+// be a fraction. Reads the file system: call it once.
 double UsableCpuTime();
 
 // Returns UsableCpuTime() rounded up; at least 1.

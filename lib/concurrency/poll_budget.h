@@ -61,8 +61,8 @@ class PollBudget {
   PollBudget& operator=(const PollBudget&) = delete;
   ~PollBudget();
 
-  // Polls `ready` until it returns true (returns true), or the thread should sleep (returns false).
-  // Calls it at least once. `limit` is the caller's own limit.
+  // Polls `ready`, at least once. Returns true once `ready` returns true, and false if the thread
+  // should sleep. `limit` is the caller's own limit.
   template <typename Ready>
   bool PollUntil(const Ready& ready, std::chrono::nanoseconds limit) {
     if (ready()) return true;

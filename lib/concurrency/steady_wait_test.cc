@@ -102,7 +102,8 @@ TEST_F(SteadyWaitTest, AWaiterMayBeGoneBeforeItsDeadline) {
   EXPECT_FALSE(AwaitNever(absl::Milliseconds(1)));
 }
 
-// A wall clock ahead of the machine's looks to a waiter like a step back.
+// The process's wall clock is an hour ahead of the clock by which the machine sleeps. To a waiter
+// this looks like a step back of the wall clock.
 TEST_F(SteadyWaitTest, AStepOfTheWallClockDoesNotLengthenIt) {
   wall_clock_is_ahead_by = 3600;
   const absl::Duration begin = SteadyNow();

@@ -32,7 +32,8 @@ class Dataset {
   // An error names the field at fault in its message ("data.text.path: /nope: no such file or
   // directory on node-3") and for FaultsOf(). It has the reason DATA_NOT_FOUND, DATA_TRUNCATED,
   // DATA_INVALID or DATA_TOO_SMALL. Returns RESOURCE_EXHAUSTED if the data would need more than
-  // `held_bytes_max` of memory; for npy files the ids count, because it reads them.
+  // `held_bytes_max` of memory. Files of `npy` are not held in memory, but the files of ids count,
+  // because Open() reads all of them.
   static absl::StatusOr<std::unique_ptr<const Dataset>> Open(
       const v1::DataSpec& spec, const v1::Graph& graph,
       int64_t held_bytes_max = std::numeric_limits<int64_t>::max());

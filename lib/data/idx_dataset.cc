@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<unsigned char>> ReadUpTo(gzFile file, int64_t bytes,
   return content;
 }
 
-// Subtracts the memory that it uses from `bytes_left`.
+// Reads an IDX file, and subtracts the memory that it takes from `bytes_left`.
 absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field,
                                 int64_t& bytes_left) {
   ASSIGN_OR_RETURN(const int descriptor, OpenDataFile(path, field));

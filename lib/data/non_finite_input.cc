@@ -11,7 +11,7 @@
 namespace muster {
 namespace {
 
-// Memory for one sample at a time, of the inputs that can have such values at all.
+// Memory for one sample at a time, of the inputs that can have values that are not finite.
 class FloatRow {
  public:
   FloatRow(const Dataset& dataset, const v1::Graph& graph)
@@ -45,7 +45,7 @@ class FloatRow {
   std::vector<absl::Span<std::byte>> rows_;     // likewise
 };
 
-// `place` is used if no file holds the input.
+// Returns the text of NameNonFiniteInput(). It names `place` if no file holds the input.
 std::string Describe(const FloatRow::Fault& fault, const v1::DataSpec& spec, const v1::Graph& graph,
                      int64_t row, const std::string& place) {
   const std::string& input = graph.inputs(fault.input).name();

@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// Reads training samples again, one after the other, and names the first that has such a value:
+// Reads training samples again, one after the other, and names the first value that is not finite:
 // "input 'x' has a NaN in row 2000 of /data/x.npy", or "in sample 2000" if the data have no file of
 // floats. Returns "" if all their values are finite. `spec` and `graph` are those that opened
 // `dataset`.

@@ -84,7 +84,7 @@ TEST(NonFiniteInputTest, WithoutAFileTheSampleIsNamed) {
             "input 'target' has a NaN in sample 5");
 }
 
-// Ids are never looked at, and bytes have no such values.
+// Ids are integers, so all of them are finite.
 TEST(NonFiniteInputTest, AModelThatReadsOnlyIdsHasNone) {
   v1::DataSpec spec;
   spec.mutable_synthetic()->set_samples(4);

@@ -32,7 +32,7 @@ struct Column {
   int64_t row_bytes() const { return row_elements * (is_bytes() ? 1 : 4); }
 };
 
-// The values of bytes, which are not scaled.
+// Returns the value of each byte: the byte itself, because npy data are not scaled.
 kernels::ByteValues ValuesOfBytes() {
   kernels::ByteValues values;
   std::iota(values.begin(), values.end(), 0.0f);

@@ -45,7 +45,8 @@ void CheckName(const v1::JobSpec& spec, FieldChecks& faults) {
   }
 }
 
-// A replica can take its shard's place only if all chunks are within one step of each other.
+// Checks resources.ps_replication. A replica can take its shard's place only if all chunks are
+// within one step of each other.
 void CheckReplication(const v1::JobSpec& spec, FieldChecks& faults) {
   constexpr char kField[] = "resources.ps_replication";
   const int replication = spec.resources().ps_replication();

@@ -26,8 +26,8 @@ struct CheckpointRef {
 // Reads "jobs/J/checkpoints/S", "J@S", "jobs/J" or "J". Returns nullopt for any other text.
 std::optional<CheckpointRef> ParseCheckpointRef(absl::string_view text);
 
-// [a-z0-9]([-a-z0-9]*[a-z0-9])? of at most limits::kNameBytesMax, so that the name fits into a
-// Kubernetes label with the job number appended.
+// Returns whether `name` matches [a-z0-9]([-a-z0-9]*[a-z0-9])? and has at most
+// limits::kNameBytesMax bytes. It then fits into a Kubernetes label with the job number appended.
 bool IsValidName(absl::string_view name);
 
 }  // namespace muster

@@ -91,7 +91,8 @@ class TreeBuilder {
     return "";
   }
 
-  // yaml-cpp turns some escapes into bytes that are not characters.
+  // Returns the fault of a text with a bad escape, or "": yaml-cpp turns some escapes into bytes
+  // that are not UTF-8.
   std::string TextFault(const std::string& text, const YAML::Mark& mark) const {
     if (LineNotUtf8(text) == 0) return "";
     return absl::StrCat("an escape that is not a character, such as \\0, \\N or \\_ (at ",

@@ -11,13 +11,13 @@ namespace muster::limits {
 
 // Control plane.
 
-// A plan with 100,000 chunks is about 4 MB.
+// Largest message to a member. A plan with 100,000 chunks is about 4 MB.
 inline constexpr int64_t kControlMessageBytesMax = 64 << 20;
-// A good size for gRPC messages; gRPC's default limit is 4 MiB.
+// Bytes of a shard in one message. A good size for gRPC messages, whose default limit is 4 MiB.
 inline constexpr int64_t kSliceBytesMax = 2 << 20;
 // Data in one message of ReadCheckpoint, or of a backup of the store.
 inline constexpr int64_t kReadChunkBytesMax = 1 << 20;
-// Each takes one stream and a few KB.
+// Members attached at the same time. Each takes one stream and a few KB.
 inline constexpr int kAttachedMembersMax = 4096;
 // Largest message to the coordinator. A slice is 2 MiB, a report is smaller.
 inline constexpr int64_t kRequestBytesMax = 4 << 20;
@@ -36,7 +36,7 @@ inline constexpr int kConnectionsMax = kAttachedMembersMax + 1024;
 inline constexpr int kHealthConnectionsMax = 160;
 // --connection_age. After it a client with a certificate has to authenticate again.
 inline constexpr absl::Duration kConnectionAgeMax = absl::Hours(1);
-// 4,096 members reconnect in 17 s.
+// New connections per second. At this rate 4,096 members reconnect in 17 s.
 inline constexpr double kConnectionsPerSecond = 200;
 // Open calls of all connections, some 10 KB each. Calls of clients with a certificate, except
 // submitters', do not count.
@@ -53,16 +53,16 @@ inline constexpr double kCallsEndedPerSecond = 4000;
 // The calls themselves.
 
 inline constexpr int kCreateCallsMax = 64;
-// Imports at once. Each holds its model's values.
+// Models imported at the same time. Each import holds its model's values.
 inline constexpr int kModelImportsMax = 2;
-// Only workers check larger data.
+// Memory of a data set that the coordinator checks. Only workers check larger data.
 inline constexpr int64_t kDataCheckBytesMax = 256 << 20;
-// A disk cannot serve more at once.
+// Downloads at the same time. A disk cannot serve more.
 inline constexpr int kDownloadCallsMax = 32;
 inline constexpr int kSaveCallsMax = 64;
 // WriteShard calls being read, and as many ReadShard calls.
 inline constexpr int kShardCallsMax = 256;
-// Watch calls hold no thread.
+// Open watch calls. They hold no thread.
 inline constexpr int kWatchCallsMax = 1024;
 // Wait for the first message of a stream, which says what it is about.
 inline constexpr absl::Duration kFirstMessageMax = absl::Seconds(10);
@@ -75,20 +75,20 @@ inline constexpr int kMembersRememberedMax = 4 * kAttachedMembersMax;
 inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
-// One row each. Stops a runaway script.
+// Jobs in the queue, one row each. The limit stops a runaway script.
 inline constexpr int kJobsQueuedMax = 10000;
 // --ended_jobs_keep. Each takes some KB, and a starting coordinator reads all of them.
 inline constexpr int64_t kEndedJobsKept = 10000;
 // --ended_jobs_ttl.
 inline constexpr absl::Duration kEndedJobsKeptFor = absl::Hours(30 * 24);
-// Per job. A watcher is told how many are gone.
+// Events kept per job. A watcher is told how many are gone.
 inline constexpr int kJobEventsKeptMax = 1000;
 // Events in one message of WatchJob.
 inline constexpr int kWatchEventsMax = 500;
 // Jobs in one message of WatchJobs.
 inline constexpr int kWatchedJobsMax = 500;
 inline constexpr int64_t kSelectorBytesMax = 4096;
-// Points per series: a screen's width.
+// Points per series of metrics. The default is a screen's width.
 inline constexpr int kMetricPointsDefault = 1000;
 inline constexpr int kMetricPointsMax = 10000;
 // Log kept by a member: some 2,000 lines.
@@ -101,61 +101,64 @@ inline constexpr absl::Duration kTraceTimeoutDefault = absl::Minutes(1);
 inline constexpr absl::Duration kTraceTimeoutMax = absl::Minutes(10);
 // Wait for a member to start recording, and to report the recording.
 inline constexpr absl::Duration kTraceTellMax = absl::Seconds(10);
-// Of all members of a job: some 10 MB on the wire, 60 MB in the coordinator.
+// Events in the traces of all members of a job: some 10 MB on the wire, 60 MB in the coordinator.
 inline constexpr int64_t kTracedEventsMax = 1 << 18;
-// 6 MB in the member.
+// Events in the trace of one member, which takes 6 MB there.
 inline constexpr int64_t kTracedEventsOfMemberMax = 1 << 16;
-// Traces at once, of different jobs.
+// Traces recorded at the same time, of different jobs.
 inline constexpr int kTracesMax = 4;
 // Coordinator: changes that wait for the disk. Above it reports only renew leases, and members
 // repeat them.
 inline constexpr int kChangesQueuedMax = 4096;
 // A user's wait for the store's disk. The CLI's calls have 15 s.
 inline constexpr absl::Duration kChangeWaitMax = absl::Seconds(10);
-// Worker: about 5 MB while the coordinator is away. The coordinator: records of one job that wait.
+// Step records that a worker holds while the coordinator is away, about 5 MB; also the records of
+// one job that wait in the coordinator.
 inline constexpr int kStepRecordsHeldMax = 65536;
 // Records in one report, which stays below kRequestBytesMax.
 inline constexpr int kStepRecordsReportedMax = 16384;
-// Per worker. The coordinator keeps some 300 bytes of each.
+// Links that a worker reports. The coordinator keeps some 300 bytes of each.
 inline constexpr int kLinksReportedMax = 128;
 
 // Jobs.
 
-// A plan's 2^20 chunks take 25 MB more, its job file 1 MiB.
+// Size of a job's graph. The plan's 2^20 chunks take 25 MB more in the same message, its job file
+// 1 MiB.
 inline constexpr int64_t kGraphBytesMax = kControlMessageBytesMax / 2;
-// The store keeps the spec, and every watcher receives it.
+// Size of a job spec. The store keeps it, and every watcher receives it.
 inline constexpr int64_t kSpecBytesMax = 1 << 20;
-// A Kubernetes label holds 63: name + "-" + number.
+// Length of a name. With "-" and a number it must fit into a Kubernetes label, which holds 63
+// bytes.
 inline constexpr int kNameBytesMax = 40;
 // Per job.
 inline constexpr int64_t kLabelsMax = 64;
 inline constexpr int64_t kAnnotationBytesMax = 64 << 10;
 inline constexpr int64_t kBatchSizeMax = 1 << 20;
-// int64 sample positions must not overflow.
+// Steps of a job. The positions of its samples, which are int64, must not overflow.
 inline constexpr int64_t kStepsMax = 1'000'000'000'000;
-// A rank has 16 bits on the wire, with room to spare.
+// Workers of a job. A rank has 16 bits on the wire, which is more than enough.
 inline constexpr int kWorkersMax = 1024;
 inline constexpr int kPsMax = 1024;
 // Per ps.
 inline constexpr int kShardThreadsMax = 256;
 inline constexpr int64_t kChunkBytesMin = 1 << 10;
 inline constexpr int64_t kChunkBytesDefault = 4 << 20;
-// Larger payloads do not fit any cache.
+// Largest chunk. A larger payload does not fit into any cache.
 inline constexpr int64_t kChunkBytesMax = 64 << 20;
 // Per job.
 inline constexpr int64_t kChunksMax = 1 << 20;
 inline constexpr int64_t kParametersMax = 65536;
 inline constexpr int64_t kParameterElementsMax = int64_t{1} << 40;
 inline constexpr int64_t kPathBytesMax = 4096;
-// 8 bytes each. More samples do not improve a line.
+// Samples of data.linear, 8 bytes each. More samples do not improve a line.
 inline constexpr int64_t kLinearSamplesMax = int64_t{1} << 26;
-// Generated on demand, so they cost nothing.
+// Samples of data.synthetic. They are generated on demand, so they cost no memory.
 inline constexpr int64_t kSyntheticSamplesMax = int64_t{1} << 40;
 // Inputs that data.npy can fill, with one file each.
 inline constexpr int kGraphInputsMax = 64;
 // Length of a name in a model that a job file mentions.
 inline constexpr int kTensorNameBytesMax = 256;
-// Of each kind, in model.onnx.
+// Patterns of each kind in model.onnx.
 inline constexpr int kOnnxPatternsMax = 1024;
 
 // Queues.
@@ -166,7 +169,7 @@ inline constexpr int kMailboxMessagesMax = 1024;
 // cannot overtake.
 inline constexpr int64_t kInflightBytesMax = 512 << 10;
 inline constexpr int kPrefetchBatchesMax = 4;
-// 25 MB; as much as a person can look at.
+// Events in a trace file: 25 MB, as much as a person can look at.
 inline constexpr int64_t kTraceEventsMax = 1 << 18;
 
 // Waits. An error after one of these says what was awaited.
@@ -179,9 +182,10 @@ inline constexpr absl::Duration kHelloWaitMax = absl::Minutes(1);
 inline constexpr absl::Duration kAnswerWaitMax = absl::Minutes(10);
 // Wait for one step's gradients among the devices of a node; usually milliseconds.
 inline constexpr absl::Duration kReductionWaitMax = absl::Minutes(10);
-// Plus the time for the bytes. A write ends with the slowest shard's.
+// Wait for a call that reads or writes a shard, besides the time for its bytes. A write ends when
+// the slowest shard is written.
 inline constexpr absl::Duration kCheckpointCallMax = absl::Minutes(10);
-// Slower counts as broken.
+// A connection that carries a checkpoint more slowly than this counts as broken.
 inline constexpr int64_t kCheckpointBytesPerSecondMin = 1 << 20;
 // Wait for the last transfers of a released shard, which take milliseconds, and for its peers to
 // leave.

@@ -81,8 +81,8 @@ void PlaceChunks(absl::Span<v1::PlanChunk> chunks, absl::Span<const double> shar
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(
       order, [&](size_t a, size_t b) { return chunks[a].elements() > chunks[b].elements(); });
-  // Of the shards with the same share, only the least loaded one can be the best.
-  // Few entries: hosts of one kind with as many shards have one share.
+  // Of the shards with the same share, only the least loaded one can be the best. There are few
+  // different shares, because hosts of one kind with the same number of shards have the same one.
   std::map<double, Lightest, std::greater<>> by_share;
   for (int shard = 0; shard < std::ssize(shares); ++shard) {
     if (shares[shard] > 0) by_share[shares[shard]].push({0, shard});

@@ -176,7 +176,7 @@ TEST(ShardSharesTest, SharesAreThoseOfTheoremOne) {
   }
 }
 
-// The time of the busiest card, in units of M. The theorem's time is the minimum.
+// The busiest card has the least to send if both kinds of hosts send the same.
 TEST(ShardSharesTest, NoHostSendsLongerThanTheOptimum) {
   for (int n = 2; n <= 6; ++n) {
     for (int g = 0; g <= n; ++g) {
