@@ -37,7 +37,7 @@ enum class PollMode { kAuto, kAlways, kNever };
 absl::StatusOr<PollMode> ParsePollMode(absl::string_view word);
 
 // Returns the options for each of `pollers` threads of a process with `busy_threads` other,
-// computing threads. With kAlways the threads never sleep.
+// computing threads. With kAlways a thread polls for up to an hour in each wait.
 PollBudgetOptions PollingOf(PollMode mode, int busy_threads, int pollers);
 
 // Polling responds 5 to 10 times faster than sleeping, but takes the processor from other threads.

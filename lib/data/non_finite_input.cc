@@ -42,7 +42,7 @@ class FloatRow {
 
  private:
   std::vector<std::vector<std::byte>> memory_;  // by graph input; empty: not looked at
-  std::vector<absl::Span<std::byte>> rows_;     // likewise
+  std::vector<absl::Span<std::byte>> rows_;     // the memory, in the form that Read() takes
 };
 
 // Returns the text of NameNonFiniteInput(). It names `place` if no file holds the input.

@@ -141,8 +141,8 @@ class TextDataset : public Dataset {
   TextDataset(SplitText text, int64_t window, uint64_t seed, LabelledRows rows)
       : text_(std::move(text)), window_(window), seed_(seed), rows_(std::move(rows)) {}
 
-  // Every shift fits: the last window's target ends at samples * T + shift + 1 <= (samples + 1) *
-  // T.
+  // One less than the windows of the text, so that every shift fits: the last window's target ends
+  // at samples * T + shift + 1 <= (samples + 1) * T.
   int64_t samples() const override { return text_.training.size() / window_ - 1; }
 
   int64_t evaluation_samples() const override {

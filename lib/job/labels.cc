@@ -64,7 +64,8 @@ std::map<std::string, std::string> Sorted(const LabelMap& labels) {
   return {labels.begin(), labels.end()};
 }
 
-// If there are too many labels, only their number is reported.
+// Returns false, and adds one fault with their number, if there are too many labels. The labels
+// themselves are not checked then.
 bool CheckCount(const std::string& field, const LabelMap& labels, FieldChecks& faults) {
   const auto count = static_cast<int64_t>(labels.size());
   if (count <= limits::kLabelsMax) return true;

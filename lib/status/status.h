@@ -11,7 +11,8 @@
 namespace muster {
 
 // Returns `status` with an UPPER_SNAKE reason ("DATA_NOT_FOUND"). Users search for this token; it
-// is also google.rpc.ErrorInfo.reason and the anchor in the runbook. `status` must not be OK.
+// is also google.rpc.ErrorInfo.reason, and docs/operations/reasons.md explains it. `status` must
+// not be OK.
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
 // Returns the reason, or the canonical code's name ("INVALID_ARGUMENT") if none is attached. "" for

@@ -266,8 +266,8 @@ absl::Status ParameterShard::RestoreSlice(const v1::ShardSlice& slice) {
   return slice.has_update_state() ? RestoreState(slice.update_state()) : absl::OkStatus();
 }
 
-// Rejects a number of updates that no job can reach. An asynchronous job makes an update for each
-// step of each worker.
+// Sets the update state of all versions. Rejects a number of updates that no job can reach: an
+// asynchronous job makes an update for each step of each worker.
 absl::Status ParameterShard::RestoreState(const v1::UpdateState& state) {
   if (state.updates() < 0 || state.updates() > plan_->first_step() * limits::kWorkersMax) {
     return absl::InvalidArgumentError(
@@ -805,7 +805,7 @@ absl::Span<float> ParameterShard::SumPlace(const Chunk& chunk, const ChunkUpdate
   return feed_ == nullptr ? pushed_->Gradient(index, update.ranks[0]) : pushed_->Sum(index);
 }
 
-// Returns the sum of the squares of the sum's elements.
+// Sums the gradients of the update. Returns the sum of the squares of the sum's elements.
 double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
   GatherGradients(chunk, update);
   const absl::Span<float> sum = SumPlace(chunk, update);

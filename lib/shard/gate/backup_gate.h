@@ -15,8 +15,8 @@ namespace muster {
 // arrive later.
 //   Source: J. Chen et al., "Revisiting distributed synchronous SGD", 2016
 //
-// An update answers every rank that has pushed the step or fetched the version before. A late push
-// is answered with the current version.
+// An update answers every rank that has pushed the step, and every rank that has fetched the new
+// version before it existed. A late push is answered with the current version.
 //
 // No chunk of a job is more than one step ahead of another. A worker pushes a step only when it has
 // all parameters of that version, and a step closes only after such pushes.
@@ -39,8 +39,8 @@ class BackupGate : public Gate {
   void Updated(LocalChunk chunk) override;
   void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
   bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
-  // Serves at least the requested version: the requested one if it is the current or the previous
-  // version, the current one if it is older, the next one if it is newer.
+  // Serves the requested version if it is the current or the previous one. Serves the current
+  // version for an older request, and the next one, when it exists, for a newer request.
   FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
   int64_t AnswerStep(LocalChunk chunk, Rank /*rank*/) const override {
     return chunks_[chunk].version;

@@ -42,8 +42,9 @@ struct ChunkUpdate {
 // ranks and chunks are valid. Steps come from peers and are checked here. A push goes through
 // Admit() and, if that returns kTake, through either Arrived() or Lost().
 //
-// (chunk, rank, step) identifies a push. No gate takes a push twice (I2), and none forgets a push
-// that it took (I1). Versions never decrease (I7).
+// (chunk, rank, step) identifies a push. No gate applies a push twice (I2). Each push that a gate
+// takes becomes part of an update, except late pushes with backup workers (I1). Versions never
+// decrease (I7). docs/how_a_job_survives.md lists these invariants.
 //
 // Thread-compatible. Has no clock, I/O or lock. Nothing is allocated after construction.
 class Gate {

@@ -27,7 +27,7 @@ namespace muster {
 // Calls block until they succeed or fail for good. While the coordinator is away or busy, both
 // calls retry with back-off from the beginning, without a limit. It is away if a call ends with
 // UNAVAILABLE, was broken off, or missed its deadline; it is busy if it refuses the call with
-// RESOURCE_EXHAUSTED. Calls return CANCELLED once `stop` is requested. Thread-safe.
+// reason TOO_MANY_CALLS. Calls return CANCELLED once `stop` is requested. Thread-safe.
 class CheckpointClient {
  public:
   // One attempt may take `call_max`, plus the time for its bytes at
