@@ -78,6 +78,7 @@ class CoordinatorClient {
   // checksum of each message. The folder appears complete or not at all. `interrupt` may be null.
   // Blocks as long as data arrives. Returns the error of the coordinator, or:
   // - ALREADY_EXISTS: `directory` exists.
+  // - PERMISSION_DENIED: the folder cannot be made.
   // - CANCELLED: a signal came.
   // - DEADLINE_EXCEEDED: no data arrived for `stall_max` (at most twice that).
   // - DATA_LOSS: a checksum, a size or a file name is wrong.
@@ -98,8 +99,9 @@ class CoordinatorClient {
     Interrupt* interrupt = nullptr;  // may be null
     std::stop_token stop;            // lets another thread end the watch
   };
-  // Calls `on_update` for every state of the job and every event, without gaps or repeated events
-  // after a reconnect. Blocks until the watch ends. Returns the error of the coordinator, or:
+  // Calls `on_update` when the job has changed, with its newest state and the events since the last
+  // call. A reconnect neither loses nor repeats events. Blocks until the watch ends. Returns the
+  // error of the coordinator, or:
   // - OK: kStop, or the job reached a terminal state.
   // - DEADLINE_EXCEEDED: the deadline has passed.
   // - CANCELLED: a signal came, or a stop was requested (up to two seconds ago).

@@ -105,8 +105,8 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckC
   }
 }
 
-// Recognizes a path of a checkpoint of this coordinator, .../J/checkpoints/step-S, under any name
-// of the path.
+// Returns the checkpoint that a path may stand for by its form, .../J/checkpoints/step-S, after
+// links are resolved. Returns nullopt for a path of another form.
 std::optional<CheckpointRef> RefOfPath(const std::string& path) {
   std::error_code error;
   const std::filesystem::path directory = std::filesystem::canonical(path, error);

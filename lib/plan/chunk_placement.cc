@@ -60,7 +60,7 @@ std::vector<double> ShardShares(absl::Span<const std::string> worker_hosts,
   double g = 0, k = 0;
   for (const auto& [host, shards] : shards_on) (working.contains(host) ? g : k) += 1;
 
-  double of_shared = 0;  // share of M for each such host
+  double of_shared = 0;  // share of M for each shared host
   if (k == 0) {
     of_shared = 1 / g;
   } else if (n == 1) {
