@@ -28,13 +28,14 @@ constexpr auto kBackoffMax = std::chrono::milliseconds(2000);
 constexpr auto kLook = std::chrono::milliseconds(100);
 
 // Returns whether the error comes from the connection or from a busy coordinator, and not from the
-// coordinator's decision about the shard. A busy one refuses with TOO_MANY_CALLS; gRPC's own
-// refusal has no reason.
+// coordinator's decision about the shard. A busy one refuses with TOO_MANY_CALLS. gRPC's own
+// refusal has no reason, so ReasonOf() returns the name of its code.
 bool CoordinatorAway(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   return absl::IsUnavailable(status) || absl::IsCancelled(status) || absl::IsAborted(status) ||
          absl::IsDeadlineExceeded(status) ||
-         (absl::IsResourceExhausted(status) && (reason.empty() || reason == "TOO_MANY_CALLS"));
+         (absl::IsResourceExhausted(status) &&
+          (reason == "RESOURCE_EXHAUSTED" || reason == "TOO_MANY_CALLS"));
 }
 
 void PauseUnlessStopped(std::chrono::milliseconds time, const std::stop_token& stop) {

@@ -100,6 +100,14 @@ TEST_F(CheckpointClientTest, RewritesFromTheBeginningWhenTheCoordinatorIsBack) {
   EXPECT_EQ(service_.AwaitWritten(1)[0].slices.size(), 1);
 }
 
+// gRPC refuses calls beyond its own limits without a reason of ours.
+TEST_F(CheckpointClientTest, RetriesIfGrpcIsBusy) {
+  service_.FailNext({{grpc::StatusCode::RESOURCE_EXHAUSTED, "too many streams"}});
+  const std::vector<float> values = {1, 2, 3};
+  ASSERT_TRUE(client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, {}).ok());
+  EXPECT_EQ(service_.calls(), 2);
+}
+
 TEST_F(CheckpointClientTest, GivesUpIfTheCoordinatorRefusesTheSnapshot) {
   service_.FailNext({{grpc::StatusCode::FAILED_PRECONDITION, "old generation"}});
   const std::vector<float> values = {1, 2, 3};
