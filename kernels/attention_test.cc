@@ -202,8 +202,8 @@ TEST(AttentionTest, AQueryWhoseKeysAreAllMaskedGivesZerosAndNoGradient) {
   EXPECT_TRUE(std::isfinite(y[2]) && std::isfinite(dq[2]) && std::isfinite(dv[0]));
 }
 
-// A NaN score must reach the loss, unlike a key that no query sees. The NaN is in the first block
-// of keys or in a later one, beside any other keys.
+// A NaN score must reach the loss, also if all other keys are masked. The NaN is in the first block
+// of keys, in a later one, or in every key.
 TEST(AttentionTest, AScoreThatIsNanStaysNan) {
   for (const int64_t keys : {1, 3, 40, 515, 1030}) {
     for (const int64_t nan : {int64_t{0}, keys / 2, keys - 1, int64_t{-1}}) {  // -1: all keys

@@ -1,8 +1,8 @@
 // Joins tensors along one dimension, and splits them. In parallel, bandwidth-bound.
 //
 // Part i has `rows` rows of row_bytes[i] bytes. `rows` is the product of the dimensions before the
-// axis; a row has the axis and the dimensions after it. A row of the whole has the rows of all
-// parts, one after the other.
+// axis; a row spans the axis and the dimensions after it. Row r of the whole tensor consists of row
+// r of each part, one after the other.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@ int64_t ElementBytes(ElementType type);
 // width. Otherwise the buffers do not overlap.
 void Convert(void* y, ElementType to, const void* x, ElementType from, int64_t n);
 
-// Exports a gradient from the executor: to = factor from, or to += factor from. Requires: `type` is
-// floating. `to` may be `from` if `type` is f32.
+// Exports a gradient from the executor: to = factor * from (kAssign), or to += factor * from
+// (kAdd). Requires: `type` is floating. `to` may be `from` if `type` is f32.
 enum class ExportMode { kAssign, kAdd };
 void ExportGradient(float* to, const void* from, ElementType type, float factor, ExportMode mode,
                     int64_t n);

@@ -60,8 +60,8 @@ TEST_P(HalfTest, EveryValueIsWidenedExactlyAndComesBack) {
   }
 }
 
-// Tests between any two neighbours: the middle goes to the even one, the next float beside it to
-// the nearer one.
+// For any two neighbouring 16-bit numbers, the middle must round to the even one. The floats next
+// to the middle must round to the nearer one.
 TEST_P(HalfTest, RoundingIsToTheNearestAndTiesGoToEven) {
   const int largest = GetParam().type == kBf16 ? 0x7F7F : 0x7BFF;
   for (int i = 0; i < largest; ++i) {

@@ -61,8 +61,8 @@ class Conv2d {
   const Layout& y_layout() const { return y_layout_; }
   int64_t workspace_bytes() const;
 
-  // y = epilogue(x correlated with w, plus bias on every pixel). 2 B O H' W' patch operations.
-  // `bias` is null if the options have none.
+  // y = epilogue(x correlated with w, plus bias on every pixel). `bias` is null if the options have
+  // none. Takes 2 B O H' W' patch() operations.
   void Run(float* y, const float* x, const float* w, const float* bias, std::byte* workspace);
 
  private:

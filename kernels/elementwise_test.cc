@@ -350,7 +350,7 @@ TEST(ScaleTest, MultipliesInPlace) {
   EXPECT_EQ(x, (Floats{0.5f, -1, 1.5f}));
 }
 
-// A float loses every other 1 beyond 2^24.
+// A sum of ones in float would stop at 2^24, because 2^24 + 1 rounds to 2^24.
 TEST(SumTest, LongSumsDoNotStall) {
   const Floats ones(20'000'000, 1.0f);
   float sum = 0;

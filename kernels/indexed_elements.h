@@ -9,10 +9,11 @@
 
 namespace muster::kernels {
 
-// Maps each element of an index to an element of a tensor. Its place is that of the index's
-// element, except along the axis, where it is the index's value. Values are in [-size, size) (check
-// with FirstOutOfRange in kernels/embedding.h); negative ones count from the end. The index has as
-// many dimensions as the tensor. Along every dimension except the axis it is at most as large.
+// Maps each element of an index to an element of a tensor. Both have the same place, except along
+// the axis, where the place in the tensor is the value of the index's element. Values are in
+// [-size, size) (check with FirstOutOfRange in kernels/embedding.h); negative ones count from the
+// end. The index has as many dimensions as the tensor. Along every dimension except the axis it is
+// at most as large.
 //
 // A lane is a set of elements that differ only in their place along the axis. No two lanes share an
 // element.

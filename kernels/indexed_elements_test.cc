@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, IndexedElementsTest,
                          testing::Values(IndexedShape{{1}, {1}, 0}, IndexedShape{{7}, {40}, 0},
                                          IndexedShape{{5, 3}, {9, 2}, 0},
                                          IndexedShape{{5, 3}, {4, 8}, 1},
-                                         // Neighbours alike, and not.
+                                         // Neighbouring dimensions that can be merged, or not.
                                          IndexedShape{{4, 3, 6, 5}, {4, 3, 2, 5}, 2},
                                          IndexedShape{{4, 5, 6}, {3, 2, 7}, 2},
                                          IndexedShape{{4, 3, 6, 5, 2}, {2, 3, 7, 4, 2}, 2},

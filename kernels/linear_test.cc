@@ -28,7 +28,7 @@ class LinearTest : public testing::TestWithParam<LinearShape> {
   const Floats dy_ = Normals(shape_.rows * shape_.outputs, 4);
 };
 
-// The last two are shared among threads, by columns and by rows.
+// In the last two cases threads divide the work, by columns and by rows.
 INSTANTIATE_TEST_SUITE_P(Sizes, LinearTest,
                          testing::Values(LinearShape{1, 1, 1}, LinearShape{7, 3, 5},
                                          LinearShape{33, 17, 1}, LinearShape{1, 129, 31},

@@ -23,7 +23,7 @@ TEST(PhiloxTest, StandardNormalsHaveTheRightMoments) {
     squares += value * value;
   }
   EXPECT_NEAR(sum / n, 0, 4 / std::sqrt(n));            // four standard errors
-  EXPECT_NEAR(squares / n, 1, 4 * std::sqrt(2.0 / n));  // likewise
+  EXPECT_NEAR(squares / n, 1, 4 * std::sqrt(2.0 / n));  // four standard errors
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(
                     // The last window would start in the padding after the image.
                     PoolShape{1, 2, 4, 4, {2, 2}, {3, 3}, {0, 0, 1, 1}, true}));
 
-// Averages have no dilations.
+// Has cases with dilations, which averages do not support.
 class MaxPoolingTest : public PoolingTest {};
 
 INSTANTIATE_TEST_SUITE_P(

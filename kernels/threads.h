@@ -3,8 +3,8 @@
 
 namespace muster::kernels {
 
-// Applies to the calling thread alone: several device threads of a process do not disturb one
-// another. `threads` >= 1.
+// Sets that number for the calling thread alone, so that the device threads of a process do not
+// disturb one another. Requires: threads >= 1.
 void SetThreads(int threads);
 
 }  // namespace muster::kernels

@@ -25,7 +25,8 @@ Floats Values(int64_t n) {
   return values;
 }
 
-// Calls f() again and again: `products` multiplications and additions each.
+// Calls f() once per iteration, and reports FLOP/s. One call does `products` multiplications and as
+// many additions.
 template <typename F>
 void Measure(benchmark::State& state, double products, F f) {
   using Clock = std::chrono::steady_clock;
@@ -49,7 +50,7 @@ dnnl::engine& Engine() {
   return engine;
 }
 
-// Runs the primitive on memory of its own.
+// Measures a primitive on memory in the layouts that it prefers.
 template <typename Descriptor, typename Run>
 void RunBare(benchmark::State& state, const Descriptor& descriptor, Run primitive,
              const std::vector<int>& arguments, double products) {

@@ -12,7 +12,7 @@ Vec Relu(Vec x) { return x < 0.0f ? Vec{} : x; }
 Vec Silu(Vec x) { return x * Sigmoid(x); }
 Vec Neg(Vec x) { return -x; }
 
-// 1 / (1 + exp(-2u)) = (1 + tanh(u)) / 2 without the cancellation of the right side.
+// Returns (1 + tanh(u)) / 2, computed as 1 / (1 + exp(-2u)) to avoid cancellation.
 Vec GeluGate(Vec x) {
   return Sigmoid(2.0f * x * (kSqrt2OverPi + kSqrt2OverPi * kGeluCubic * (x * x)));
 }
@@ -47,7 +47,8 @@ Vec GeluExactGrad(Vec dy, Vec x) {
 Vec ErfGrad(Vec dy, Vec x) { return dy * (1.12837916709551257f * Exp(-(x * x))); }
 Vec LogGrad(Vec dy, Vec x) { return dy / x; }
 
-// Scalar code, because the standard library reduces any argument. Models use few sines.
+// Calls the standard library lane by lane, because it reduces arguments of any size. Models compute
+// few sines, so the speed does not matter.
 Vec Sin(Vec x) {
   for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sinf(x[i]);
   return x;

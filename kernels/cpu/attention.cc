@@ -12,7 +12,8 @@
 namespace muster::kernels {
 namespace {
 
-// A block of scores is on the stack of its thread, and fits in the second-level cache.
+// The size of a block of scores. The block is on the stack of its thread, and fits in the
+// second-level cache.
 constexpr int64_t kQueries = 64;
 constexpr int64_t kKeys = 512;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -7,10 +7,10 @@ namespace {
 
 constexpr float kInfinity = __builtin_inff();
 
-// Uses one lane of Exp(), so that the result has the same bits.
+// Uses one lane of Exp(), so that the result has the bits that the vector code computes.
 float ScalarExp(float x) { return Exp(Splat(x))[0]; }
 
-// Needed because Largest() may skip a NaN.
+// Returns whether an element is NaN. Largest() does not show this, because it may skip a NaN.
 bool HasNan(const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     if (x[i] != x[i]) return true;

@@ -5,7 +5,7 @@
 
 namespace muster::kernels {
 
-// One row of a block of n >= 1 scores. A null mask is zeros.
+// Each function works on n >= 1 scores of one row. A null mask means zeros.
 struct AttentionLoops {
   // The state of a softmax that is computed block by block.
   struct Running {

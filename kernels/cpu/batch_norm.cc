@@ -17,7 +17,7 @@ const PlaneLoops& Loops() {
   return ForThisProcessor(baseline::kPlaneLoops, avx2::kPlaneLoops, avx512::kPlaneLoops);
 }
 
-// A sample with one pixel per channel is a row of channels.
+// Returns the order of x. With one pixel per channel a sample is a row of channels.
 ImageOrder OrderOf(const BatchNormShape& s) {
   if (s.layout.is_row_major() && s.pixels == 1) return {.blocks = 1, .lanes = s.channels};
   return ImageOrder::Of(s.layout, s.channels);

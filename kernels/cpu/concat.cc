@@ -16,7 +16,7 @@ template <typename F>
 void ForEachRun(std::span<const int64_t> row_bytes, int64_t rows, F move) {
   const int64_t width = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
   if (width == 0) return;
-  // The work is divided in bytes, so that one long row is shared as well as many short ones.
+  // The work is divided by bytes, so that threads share one long row as evenly as many short ones.
   ParallelFor(rows * width, kGrainBytes, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t row = begin / width;

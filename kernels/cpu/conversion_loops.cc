@@ -31,7 +31,8 @@ void Bf16ToF32(float* __restrict y, const uint16_t* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = FloatOf(uint32_t{x[i]} << 16);
 }
 
-// The addition of 0.5 to a subnormal makes the float's own rounding act at the last bit of f16.
+// Returns the bits of x rounded to f16. If the result is subnormal, 0.5 is added, so that the float
+// addition itself rounds at the last bit of f16.
 inline uint16_t F16Of(float x) {
   const uint32_t sign = BitsOf(x) >> 16 & 0x8000u;
   const uint32_t magnitude = BitsOf(x) & 0x7FFFFFFFu;
@@ -53,7 +54,7 @@ inline float F32Of(uint16_t x) {
 }
 
 #if defined(__AVX512F__)
-// Gcc 12 warns about values that the forms without a mask leave undefined.
+// Selects all lanes. Intrinsics without a mask leave values undefined, about which gcc 12 warns.
 constexpr __mmask16 kAll = 0xFFFF;
 #endif
 

@@ -14,7 +14,7 @@ struct ConversionLoops {
   void (*bf16_to_f32)(float* y, const uint16_t* x, int64_t n);
   void (*f16_to_f32)(float* y, const uint16_t* x, int64_t n);
   void (*i32_to_f32)(float* y, const int32_t* x, int64_t n);
-  // to = factor from, to += factor from.
+  // scale: to = factor * from. add_scaled: to += factor * from.
   void (*scale)(float* to, const float* from, float factor, int64_t n);
   void (*add_scaled)(float* to, const float* from, float factor, int64_t n);
 };

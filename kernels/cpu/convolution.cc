@@ -173,7 +173,8 @@ void Conv2d::Run(float* y, const float* x, const float* w, const float* bias,
   } else {
     primitive_->Execute({x, weights, y}, workspace);
   }
-  // Not done as oneDNN's post-operation, which turns NaN into 0 and so hides a diverged model.
+  // Relu runs separately. oneDNN's post-operation would turn NaN into 0 and so hide a diverged
+  // model.
   if (epilogue_ == Conv2dEpilogue::kRelu) Relu(y, y, y_bytes_ / sizeof(float));
 }
 

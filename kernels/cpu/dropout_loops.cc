@@ -5,7 +5,7 @@
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
-// One 32-bit number in the low half of each lane. The high half is ignored.
+// A WideVec holds a 32-bit number in the low half of each 64-bit lane. The high half is ignored.
 constexpr int kBlocks = kLanes / 2;
 typedef uint64_t WideVec __attribute__((vector_size(kBlocks * sizeof(uint64_t))));
 

@@ -16,7 +16,7 @@ void Map2(ElementwiseLoop* loop, float* y, const Operand& a, const Operand& b) {
   MapElements(loop, y, BroadcastShape(a.dimensions, b.dimensions), a, b);
 }
 
-// Passes integers as floats: the loops use their bits.
+// Passes integers as floats. The integer loops read only the bits.
 Operand Bits(const IntegerOperand& x) {
   return {reinterpret_cast<const float*>(x.data), x.dimensions};
 }

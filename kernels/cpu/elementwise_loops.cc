@@ -26,7 +26,8 @@ void Run(F f, float* y, int64_t n, S... sources) {
   if (i < n) StoreFirst(y + i, f(sources.LastAt(i, n)...), n - i);
 }
 
-// Copies bits: arithmetic must not touch a value that is not a float.
+// Returns *x in every lane. Copies bits, because *x may be an integer, which float arithmetic would
+// change.
 Repeat RepeatOf(const float* x) {
   uint32_t bits;
   __builtin_memcpy(&bits, x, sizeof(bits));
@@ -121,7 +122,7 @@ void Each1(float* y, const float* const* sources, unsigned repeats, int64_t n) {
   Bind<1>([](Vec a) { return F(a); }, y, sources, repeats, n);
 }
 
-// Like the loops above, for integers stored as bits in the vectors.
+// Computes y[i] = F(a[i], b[i]) for integers that are stored as bits in the vectors.
 template <IntVec (*F)(IntVec, IntVec)>
 void EachInteger(float* y, const float* const* sources, unsigned repeats, int64_t n) {
   Bind<2>([](Vec a, Vec b) { return (Vec)F((IntVec)a, (IntVec)b); }, y, sources, repeats, n);
@@ -161,7 +162,7 @@ Vec Mod(Vec a, Vec b) {
   return a;
 }
 
-// A NaN in either operand stays.
+// Return NaN if either operand is NaN.
 inline Vec Maximum(Vec a, Vec b) { return ((a > b) | (a != a)) ? a : b; }
 inline Vec Minimum(Vec a, Vec b) { return ((a < b) | (a != a)) ? a : b; }
 

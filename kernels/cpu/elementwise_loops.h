@@ -49,9 +49,9 @@ struct ElementwiseLoops {
   ElementwiseLoop* maximum_i32;
   ElementwiseLoop* abs_i32;
 
-  // Sums of blocks of floats, added in double.
+  // Returns the sum of x. Blocks are summed in float, and their sums are added in double.
   double (*sum)(const float* x, int64_t n);
-  // Returns NaN if an element is NaN.
+  // Returns the largest element, or NaN if an element is NaN.
   double (*max)(const float* x, int64_t n);
   // Computes to[i] += rows[0][i] + ... + rows[kRowsAtOnce - 1][i]. The rows are added up first.
   void (*add_rows)(float* to, const float* const* rows, int64_t n);

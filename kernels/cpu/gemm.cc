@@ -16,7 +16,7 @@ void omp_set_num_threads(int threads);
 namespace muster::kernels {
 namespace {
 
-// The calling thread has no team while an object of this class exists.
+// Makes oneDNN run on the calling thread alone while an object of this class exists.
 class OneThread {
  public:
   OneThread() : threads_(omp_get_max_threads()) {
@@ -39,7 +39,8 @@ void SerialGemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShap
       dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', shape.rows, shape.columns,
                  shape.inner, 1.0f, a.data, a.stride, b.data, b.stride,
                  mode == GemmMode::kAccumulate ? 1.0f : 0.0f, c, c_stride);
-  // Our bug, such as a wrong stride, or no memory for its packing buffers.
+  // The call fails if we passed a wrong argument, such as a stride, or if oneDNN has no memory for
+  // its packing buffers.
   if (status != dnnl_success) {
     std::fprintf(stderr, "dnnl_sgemm: status %d\n", static_cast<int>(status));
     std::abort();

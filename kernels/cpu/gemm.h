@@ -34,8 +34,8 @@ enum class GemmMode { kAssign, kAccumulate };
 // c_stride.
 //
 // Uses oneDNN's sgemm, which selects its code by the processor's features. Debian's OpenBLAS
-// selects by model number. On processors newer than itself it falls back to SSE2 code, five times
-// slower.
+// selects by model number. On a processor that it does not know, it uses SSE2 code, which is five
+// times slower.
 void SerialGemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShape shape,
                 GemmMode mode = GemmMode::kAssign);
 
@@ -51,7 +51,7 @@ struct GemmTile {
 //
 // It is never cut along `inner`, so an element is summed in the same order for any number of
 // threads. Exceptions are shapes for which oneDNN uses other code for a tile than for the whole
-// (about 1 in 1000). oneDNN's own division among threads is slower: 81 to 97 % of this one for the
+// (about 1 in 1000). oneDNN's own division among threads reaches 81 to 97 % of this speed for the
 // products of GPT-2 on two cores.
 template <typename F>
 void ForEachTile(const GemmShape& shape, F f) {
@@ -71,7 +71,7 @@ void ForEachTile(const GemmShape& shape, F f) {
   });
 }
 
-// Like SerialGemm, on all threads.
+// Computes what SerialGemm() computes, on all threads.
 void Gemm(float* c, int64_t c_stride, MatrixView a, MatrixView b, GemmShape shape,
           GemmMode mode = GemmMode::kAssign);
 

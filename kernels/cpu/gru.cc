@@ -27,10 +27,10 @@ int64_t GruStateFloats(const RecurrentShape& s) {
   return s.directions * s.batch * s.time * 4 * s.hidden;
 }
 
-// Holds the products with h of one step, [B, 3H].
+// The workspace holds the products with h of one step, [B, 3H].
 int64_t GruWorkspaceFloats(const RecurrentShape& s) { return s.batch * 3 * s.hidden; }
 
-// Holds dgates and dproducts [B, T, 3H], previous h [B, T, H], dh [B, H].
+// The workspace holds dgates and dproducts [B, T, 3H], previous h [B, T, H], dh [B, H].
 int64_t GruGradWorkspaceFloats(const RecurrentShape& s) {
   return s.batch * s.time * 7 * s.hidden + s.batch * s.hidden;
 }

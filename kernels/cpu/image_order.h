@@ -7,8 +7,9 @@
 
 namespace muster::kernels {
 
-// Value (b, c, p) of a tensor [B, C, pixels] is at ((b blocks + c / lanes) pixels + p) lanes + c %
-// lanes. With one lane that is row-major, with C lanes it is channels last. In the last block the
+// Value (b, c, p) of a tensor [B, C, pixels] is at
+//   ((b * blocks + c / lanes) * pixels + p) * lanes + c % lanes.
+// With one lane that is row-major, with C lanes it is channels last. In the last block the
 // lanes beyond C are zero. A plane is the values of one b and one block.
 struct ImageOrder {
   int64_t blocks;

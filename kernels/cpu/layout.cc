@@ -7,7 +7,8 @@
 namespace muster::kernels {
 namespace {
 
-// Requires: at least one layout has a descriptor. It provides the dimensions of a row-major one.
+// Returns oneDNN's descriptor of `layout`. A row-major layout has none, so it gets the dimensions
+// of `other`. Requires: at least one of the two layouts has a descriptor.
 dnnl_memory_desc_t DescriptorOf(const Layout& layout, const Layout& other) {
   return layout.is_row_major() ? DescribeRowMajor(other.descriptor()->value)
                                : layout.descriptor()->value;

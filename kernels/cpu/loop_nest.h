@@ -8,8 +8,8 @@
 
 namespace muster::kernels {
 
-// Row-major: dimension 0 is the outermost loop. Loop d moves tensor t by strides[t][d] elements, or
-// by 0 if the tensor repeats along d.
+// Nested loops in row-major order: dimension 0 is the outermost loop. Loop d moves tensor t by
+// strides[t][d] elements, or by 0 if the tensor repeats along d.
 template <int kTensors>
 struct LoopNest {
   int rank = 0;

@@ -33,7 +33,7 @@ int64_t LstmStateFloats(const RecurrentShape& s) {
   return s.directions * s.batch * s.time * 5 * s.hidden;
 }
 
-// Holds dgates[B, T, 4H], previous h [B, T, H], dh and dc [B, H].
+// The workspace holds dgates [B, T, 4H], previous h [B, T, H], dh and dc [B, H].
 int64_t LstmGradWorkspaceFloats(const RecurrentShape& s) {
   return s.batch * s.time * 5 * s.hidden + 2 * s.batch * s.hidden;
 }

@@ -29,7 +29,7 @@ struct Problem {
   bool transpose_b;
 };
 
-// Many matrices a with one b are equivalent to one matrix a of all their rows.
+// If many matrices a share one b, merges them into one matrix a that has all of their rows.
 Problem Simplify(const MatMulShape& s) {
   if (s.transpose_a || Product(s.b_batch) != 1) {
     return {s.rows, s.columns, s.inner, s.a_batch, s.b_batch, s.transpose_a, s.transpose_b};
@@ -111,7 +111,8 @@ void ForEachMatrix(const Batch& batch, const Problem& s, F f) {
   });
 }
 
-// Calls f(i, mode) for every matrix of c. f assigns the gradient of `operand` or adds to it.
+// Calls f(i, mode) for every matrix of c. f assigns the gradient of `operand` or adds to it, as
+// `mode` says.
 template <typename F>
 void ForEachShare(Operand operand, const Batch& batch, const Problem& s, F f) {
   if (!batch.IsBroadcast(operand)) {

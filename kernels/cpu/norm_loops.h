@@ -5,8 +5,8 @@
 
 namespace muster::kernels {
 
-// Outputs may be inputs of the same shape. Sums are blocks of floats, added in double. `normal` is
-// (x - mean) rstd, without a mean x rstd.
+// Outputs may be inputs of the same shape. Sums add blocks in float, and the blocks' sums in
+// double. `normal` is (x - mean) rstd, or x rstd in the functions for rms_norm.h.
 struct NormLoops {
   struct Moments {
     float mean;

@@ -52,10 +52,10 @@ void ForEachPlane(const PoolShape& s, bool counts_padding, F f) {
   });
 }
 
+constexpr int64_t kStrip = 64;  // maximum number of lanes in a strip
+
 // Calls f(first value of x, first channel in y, plane) for strips of the planes of x, in parallel.
 // A strip has at most `kStrip` lanes.
-constexpr int64_t kStrip = 64;
-
 template <typename F>
 void ForEachStrip(int64_t batch, int64_t channels, int64_t pixels, const Layout& layout, F f) {
   const ImageOrder order = ImageOrder::Of(layout, channels);

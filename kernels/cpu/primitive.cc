@@ -98,8 +98,8 @@ Primitive::~Primitive() {
 }
 
 // oneDNN fills the gaps of padded memory with zeros when memory is bound, which takes time. So
-// memory is bound only if the pointer has changed: gaps in outputs of its primitives are zero
-// already.
+// memory is bound only if the pointer has changed. The gaps of memory that a primitive has written
+// are zero already.
 void Primitive::Bind(size_t argument, const void* memory) {
   if (bound_[argument] == memory) return;
   CheckDnnl(dnnl_memory_set_data_handle(arguments_[argument].memory, const_cast<void*>(memory)),

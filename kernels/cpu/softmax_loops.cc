@@ -28,7 +28,7 @@ void Softmax(float* y, const float* x, int64_t n) {
   Map([factor](Vec v) { return v * factor; }, n, y, static_cast<const float*>(y));
 }
 
-// Works block by block, so that memory is read once.
+// Returns the log of the sum of exp(x). Works block by block, so that memory is read once.
 float LogSumExp(const float* x, int64_t n) {
   double top = -__builtin_inf(), sum = 0;  // sum of exp(x - top)
   for (int64_t i = 0; i < n; i += kSumBlock) {

@@ -16,8 +16,9 @@ bool IsBetter(float a, float b) {
   return a > b || (std::isnan(a) && !std::isnan(b));
 }
 
-// A heap holds the best elements so far; its top is the one to be replaced next. A later column is
-// never better than an equal value in an earlier one.
+// Writes the columns of the chosen elements of a row to `index`, best first. `index` holds the best
+// elements so far as a heap, whose top is replaced next. Of equal values, the earlier column is
+// better.
 template <bool kLargest>
 void ChooseOfRow(int32_t* index, const float* x, const TopKShape& shape) {
   const auto comes_first = [x](int32_t a, int32_t b) {

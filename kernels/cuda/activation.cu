@@ -212,7 +212,7 @@ __global__ void Weigh(float* y, const float* x, const RunNumbers* numbers, int64
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) y[i] = factor * x[i];
 }
 
-// Runs in one thread.
+// Scales one number by the share of this run in the global batch. Runs in one thread.
 __global__ void TakeShare(float* y, const float* x, const RunNumbers* numbers) {
   *y = *x * ShareOf(numbers);
 }

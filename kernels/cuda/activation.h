@@ -73,8 +73,8 @@ cudaError_t Accumulate(void* y, const void* const* terms, int count, int64_t n, 
 // out of range becomes the nearest i32. May be in place between types of the same width.
 cudaError_t Convert(void* y, Type to, const void* x, Type from, int64_t n, cudaStream_t stream);
 
-// Writes a gradient out at the end of a run. As numbers->gradients says, `to` is assigned from /
-// loss scale, or that is added to it, or it stays unchanged.
+// Writes a gradient out at the end of a run. numbers->gradients says whether from / loss scale is
+// assigned to `to`, is added to it, or is not used.
 cudaError_t ExportGradient(float* to, const void* from, Type type, const RunNumbers* numbers,
                            int64_t n, cudaStream_t stream);
 

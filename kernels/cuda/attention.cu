@@ -1,4 +1,4 @@
-// One warp per row: for f32, and for heads that tensor cores do not support.
+// Attention with one warp per row, for f32 and for heads that tensor cores do not support.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_rows.cuh"
 

@@ -11,7 +11,8 @@
 
 namespace muster::kernels::cuda {
 
-// Replaces -inf and every lower value in a mask: in f32 any score added to it is lost.
+// Replaces -inf and every other mask value below it. A score that is added to it is lost in f32
+// rounding.
 inline constexpr float kUnseenScore = -1e30f;
 
 // `to`, `mask`: f32[elements].

@@ -176,7 +176,7 @@ struct Scores {
   }
 };
 
-// The rows of a warp in all of its products.
+// Rows of scores that a warp computes: M products of kProduct rows.
 template <int M>
 inline constexpr int kWarpRows = M* kProduct;
 template <int M>

@@ -5,8 +5,9 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Channels last: a matrix of B S rows, summed by columns. Channels first: one block per channel and
-// part of the batch's pixels. Both produce partial sums f32[parts, N, C].
+// Returns whether x is summed as a matrix of B S rows, by columns (channels last). Otherwise one
+// block sums each channel and part of the batch's pixels. Both produce partial sums f32[parts, N,
+// C].
 bool IsMatrix(const BatchNormShape& shape) {
   return shape.order == ChannelOrder::kLast || shape.pixels == 1;
 }
@@ -379,7 +380,7 @@ int64_t BatchNormStateBytes(const BatchNormShape& shape) {
   return 2 * shape.channels * static_cast<int64_t>(sizeof(float));
 }
 
-// Three numbers per channel, then the partial sums.
+// The workspace has three numbers per channel, then the partial sums.
 int64_t BatchNormWorkspaceBytes(const BatchNormShape& shape) {
   return 3 * shape.channels * static_cast<int64_t>(sizeof(float)) +
          PartsOf(shape).WorkspaceBytes(2);

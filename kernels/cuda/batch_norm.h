@@ -57,9 +57,10 @@ struct BatchNormGradients {
 // dx = a g + b x + c with a, b and c of the channel. g is dy where the activation passes it, else
 // 0. Reads dy and x twice and writes dx.
 //
-// The activation of a sum with an addend is relu. Its sign comes from its output y (null without an
-// addend). The gradient is dy, or dy + dy_second if that is not null. With an addend it reads dy,
-// dy_second, y and x, writes g (into daddend), reads g and x again, and writes dx.
+// If there was an addend, the activation is relu, and y is its output, whose sign shows where relu
+// was active. Otherwise y is null. The gradient of the output is dy, or dy + dy_second if dy_second
+// is not null. With an addend the function reads dy, dy_second, y and x, writes g (into daddend),
+// reads g and x again, and writes dx.
 cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,
                           const void* dy_second, const void* x, const void* y, const float* mean,
                           const float* rstd, const void* state, const BatchNormShape& shape,

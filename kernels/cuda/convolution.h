@@ -59,7 +59,7 @@ class Convolution {
                         std::unique_ptr<Convolution>& convolution);
   ~Convolution();
 
-  // Enough for every algorithm that Choose() may choose.
+  // Size of the workspace: enough for every algorithm that Choose() may choose.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
   // Runs algorithms on this memory and keeps the fastest. If deterministic, keeps the first that

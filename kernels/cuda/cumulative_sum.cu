@@ -33,7 +33,7 @@ __device__ int64_t PlaceOf(const CumulativeShape& s, int64_t k) {
   return (s.reverse ? s.size - 1 - k : k) * s.inner;
 }
 
-// A thread per line: neighbouring threads read neighbours.
+// Takes one thread per line, so that neighbouring threads read neighbouring elements.
 template <typename T>
 __global__ void SumColumns(T* y, const T* x, CumulativeShape s) {
   for (int64_t line = ThreadIndex(); line < s.outer * s.inner; line += ThreadCount()) {
@@ -48,7 +48,7 @@ __global__ void SumColumns(T* y, const T* x, CumulativeShape s) {
   }
 }
 
-// A warp per line, which takes as many elements at once as it has lanes.
+// Takes one warp per line. A warp reads as many elements at once as it has lanes.
 template <typename T>
 __global__ void SumRows(T* y, const T* x, CumulativeShape s) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);

@@ -39,7 +39,8 @@ constexpr float kUnseenValue = -std::numeric_limits<float>::infinity();
 
 constexpr int64_t kVersionMin = 91100;
 constexpr int64_t kRowsMultiple = 128;
-// GPT-2 of 1,024 tokens needs 25 MB a sample to be deterministic.
+// Attentions that need a larger workspace are refused. Deterministic GPT-2 with 1,024 tokens needs
+// 25 MB per sample.
 constexpr int64_t kFusedWorkspaceBytesMax = int64_t{2} << 30;
 
 // Parts of a workspace begin at a multiple of this.

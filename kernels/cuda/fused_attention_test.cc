@@ -13,7 +13,7 @@
 namespace muster::kernels::cuda::fused_attention_test {
 namespace {
 
-// 1,024 tokens, in one tensor qkv[B, T, 3 H C].
+// GPT-2 with 1,024 tokens. q, k and v are in one tensor qkv[B, T, 3 H C].
 constexpr AttentionShape kGpt2 = {.batch = 8,
                                   .queries = 1024,
                                   .keys = 1024,
@@ -38,7 +38,8 @@ constexpr AttentionShape kBertLarge = {.batch = 32,
                                        .causal = false,
                                        .scale = 0.125f,
                                        .type = Type::kF16};
-// Twice as many keys as queries, in separate tensors; wide heads.
+// Cross-attention with wide heads: twice as many keys as queries, and q, k and v in separate
+// tensors.
 constexpr AttentionShape kCross = {.batch = 1,
                                    .queries = 128,
                                    .keys = 256,
@@ -135,7 +136,7 @@ TEST_F(FusedAttentionTest, Gpt2sBackwardKeepsTheSlopesOfScoresToBeDeterministic)
   EXPECT_LE(backward->workspace_bytes(), slopes + (1 << 20));
   EXPECT_TRUE(prepared_("sm90", "flash_bprop"));
 
-  // Otherwise the workspace holds dq in f32 and the sums of rows.
+  // If not deterministic, the workspace holds only dq in f32 and the sums of rows.
   const auto faster = Prepare(AttentionPart::kBackward, kGpt2, /*deterministic=*/false);
   ASSERT_NE(faster, nullptr);
   EXPECT_LE(faster->workspace_bytes(), 4 * 8 * 12 * 1024 * 65 + (1 << 20));

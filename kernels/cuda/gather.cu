@@ -9,7 +9,8 @@ __device__ int64_t Resolve(int32_t index, int64_t size, bool allows_negative) {
   return allows_negative && index < 0 ? index + size : index;
 }
 
-// W is a word that divides the bytes of `inner`; `inner` counts words.
+// Copies the indexed slices word by word. The size of W divides that of a slice; `inner` is the
+// size of a slice in words.
 template <typename W>
 __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape shape,
                             int64_t inner, OutOfRange* out_of_range) {
@@ -104,8 +105,8 @@ __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherSha
     const int64_t at = piece * kPiece;
     const int32_t key = keys[at];
     if (keys[at - 1] != key) continue;  // no key crosses this multiple
-    // The key crosses the multiple before, too, whose block adds it up or leaves it to an earlier
-    // one.
+    // The key also crosses the previous multiple. The block there adds up the key, or leaves it to
+    // an earlier block.
     if (piece > 1 && keys[at - kPiece] == key && keys[at - kPiece - 1] == key) continue;
     const int which = keys[at - kPiece] == key ? 0 : 1;
     int64_t last = piece;
@@ -144,7 +145,7 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
   return LaunchGather<uint16_t>(y, x, index, shape, bytes, out_of_range, stream);
 }
 
-// The pairs to sort, then the sums of pieces, if there are several.
+// The workspace has the pairs to sort, then the sums of pieces if there are several.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape) {
   const int64_t sums = Pieces(shape) > 1 ? 2 * shape.outer * Pieces(shape) * shape.inner : 0;
   return IndexSortWorkspaceBytes(shape.indices) + sums * static_cast<int64_t>(sizeof(float));

@@ -10,7 +10,7 @@ constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int64_t kChunk = 1024;
 
-// counts[digit][chunk].
+// Sets counts[digit][chunk] to the number of keys in the chunk that have the digit.
 __global__ void CountDigits(int32_t* counts, const int32_t* keys, int64_t n, int shift) {
   __shared__ int32_t of_chunk[kDigits];
   for (int d = threadIdx.x; d < kDigits; d += kWarp) of_chunk[d] = 0;
@@ -83,7 +83,7 @@ int64_t Chunks(int64_t n) { return CeilDiv(n, kChunk); }
 
 }  // namespace
 
-// Two arrays of pairs, and the counts.
+// The workspace has two arrays of pairs, and the counts.
 int64_t IndexSortWorkspaceBytes(int64_t n) {
   return (4 * n + kDigits * Chunks(n)) * static_cast<int64_t>(sizeof(int32_t));
 }

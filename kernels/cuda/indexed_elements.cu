@@ -26,7 +26,7 @@ __device__ int64_t Target(const IndexedElements& elements, const int32_t* index,
   return target;
 }
 
-// W is a word of an element's size.
+// Copies the indexed elements. W is a word of an element's size.
 template <typename W>
 __global__ void TakeWords(W* y, const W* x, const int32_t* index, IndexedElements elements,
                           OutOfRange* out_of_range) {
@@ -59,8 +59,9 @@ struct Summand<int32_t> {
   static __device__ int32_t Store(int32_t sum) { return sum; }
 };
 
-// y += the terms by key, which are sorted. A thread per sorted place; the thread at the first of
-// equal keys adds all of them. kUnroll loads are in flight at once.
+// Adds each term to the element of y that its key names. The keys are sorted. Each place has a
+// thread; the thread at the first of equal keys adds all of their terms. kUnroll loads are in
+// flight at once.
 template <typename T>
 __global__ void AddByKey(T* y, const T* terms, const int32_t* keys, const int32_t* places,
                          int64_t n) {

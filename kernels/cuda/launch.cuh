@@ -17,7 +17,8 @@ namespace muster::kernels::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
 inline constexpr unsigned kEveryLane = 0xffffffffu;
-// Fills the largest devices. If there is more work, threads stride over it.
+// Maximum number of blocks in a grid: it fills the largest devices. If there is more work, threads
+// stride over it.
 inline constexpr int64_t kBlocksMax = 132 * 32;
 
 template <typename... Parameters, typename... Arguments>

@@ -42,8 +42,8 @@ __device__ void ForVectorsOfLane(int64_t channels, F f) {
   }
 }
 
-// A row stays in a warp's registers, K vectors per lane. With an addend, the rounded sum is
-// normalised, as it is stored.
+// Normalises rows that fit in a warp's registers, K vectors per lane. With an addend, it normalises
+// the rounded sum, which it also stores.
 template <typename T, int K>
 __global__ void __launch_bounds__(kThreads)
     NormaliseRowsInRegisters(LayerNormArguments a, int64_t rows, int64_t channels) {

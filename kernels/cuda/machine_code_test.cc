@@ -17,7 +17,7 @@ namespace {
 const char* const kFiles[] = {"activation", "attention_tiles", "batch_norm", "layer_norm",
                               "pooling"};
 
-// Kernels, named by their file and a part of their mangled name: those with vectors of 16 bytes.
+// A kernel with vectors of 16 bytes, named by its file and a part of its mangled name.
 struct Kernels {
   const char* file;
   const char* name;

@@ -14,7 +14,8 @@ namespace {
     }                                                                                  \
   } while (false)
 
-// NVIDIA's recommendation for Hopper. The memory planner shares the workspace among all products.
+// Limit of a product's workspace: NVIDIA's recommendation for Hopper. The memory planner shares the
+// workspace among all products.
 constexpr uint64_t kMatMulWorkspaceBytesMax = 32 << 20;
 
 Failure FailureOf(cublasStatus_t status) {

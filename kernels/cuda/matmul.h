@@ -72,7 +72,7 @@ class MatMul {
 
   const MatMulShape& shape() const { return shape_; }
 
-  // Enough for every algorithm that Choose() may choose.
+  // Size of the workspace: enough for every algorithm that Choose() may choose.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
   // If not deterministic, runs each algorithm on this memory, waits, and keeps the fastest.

@@ -150,7 +150,7 @@ struct Geometry {
   }
 };
 
-// 16 bytes at a time.
+// Loads and stores V positions of maxima, up to 16 bytes at a time.
 template <int V>
 struct Positions {
   static constexpr int kWidth = V < 4 ? V : 4;

@@ -9,8 +9,8 @@ namespace {
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 
-// Returns a larger number for elements that come first. 0 and -0 have the same, and so has every
-// NaN.
+// Returns a larger number for elements that come first. 0 and -0 get the same number. All NaNs get
+// one number.
 template <typename T>
 __device__ uint32_t OrderOf(T element, bool largest) {
   const float x = ToFloat(element) + 0.0f;  // -0 becomes 0
@@ -138,7 +138,7 @@ __global__ void PutBack(W* dx, const W* dy, const int32_t* index, TopKShape shap
 
 }  // namespace
 
-// A column and an order per chosen element.
+// The workspace has a column and an order per chosen element.
 int64_t TopKWorkspaceBytes(const TopKShape& shape) {
   return 2 * shape.rows * shape.chosen * static_cast<int64_t>(sizeof(int32_t));
 }

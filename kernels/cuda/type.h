@@ -9,8 +9,8 @@ enum class Type { kF32, kBf16, kF16, kI32 };
 
 inline int64_t Bytes(Type type) { return type == Type::kF32 || type == Type::kI32 ? 4 : 2; }
 
-// How a run ends with its gradients. The first micro-batch of a step assigns them, later ones add
-// them, and a run that only warms up leaves them.
+// How a run exports its gradients at its end. The first micro-batch of a step assigns them, later
+// ones add them, and a run that only warms up leaves them.
 enum class Export : int32_t { kAssign, kAdd, kNone };
 
 // These numbers are in device memory and written before a run, so that kernels enqueued once (a

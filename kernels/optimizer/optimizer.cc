@@ -55,8 +55,8 @@ ClipCoefficients Coefficients(const GradientClip& clip) {
           .changes_nothing = clip.factor == 1 && std::isinf(clip.limit)};
 }
 
-// r (g + wd p) is a sum of two products, like g + wd p. So r is included in the factor of the
-// gradient and in the decay.
+// Multiplies the clip by the trust ratio r for the SGD rules. r (g + wd p) equals r g + r wd p, so
+// r becomes part of the factor of the gradient, and of the decay.
 GradientClip WithTrustRatio(GradientClip clip, const OptimizerSettings& settings) {
   if (!IsSgd(settings.rule)) return clip;
   clip.factor *= settings.trust_ratio;

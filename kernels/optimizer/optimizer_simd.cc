@@ -47,9 +47,9 @@ inline DoubleVec AddSquare(DoubleVec sum, DoubleVec x) {
 #endif
 }
 
-// Element i of a run is added to lane i mod kGroup. There are enough lanes that an addition need
-// not wait for the previous one. With 16 lanes the additions took as long as all other work of sgd
-// on data in the second-level cache.
+// A sum of squares. Element i of a run is added to lane i mod kGroup. There are enough lanes that
+// an addition need not wait for the previous one. With 16 lanes the additions took as long as all
+// other work of sgd on data in the second-level cache.
 struct Squares {
   DoubleVec sums[2 * kGroup / kLanes] = {};
 
@@ -298,8 +298,9 @@ inline void StorePastCaches(float* p, Vec v) {
 #endif
 }
 
-// A processor can have about twenty line fetches in progress. The string instruction announces that
-// it writes whole lines, so they need no fetch; it takes a while to start. Later stores become
+// Copies `bytes` without fetching the lines that are overwritten, because a processor can have only
+// about twenty fetches in progress. The string instruction announces that it writes whole lines, so
+// they need no fetch. It takes a while to start. Later stores become
 // visible after it, like after any store (Intel SDM, "Fast-String Operation and Out-of-Order
 // Stores").
 void StoreUnfetched(void* to, const void* from, int64_t bytes) {
@@ -448,8 +449,8 @@ void UpdateClipped(const OptimizerCoefficients& c, const ClipCoefficients& clip,
   UpdateRun<kRule, Input::kReady, FloatType::kF32>(c, run, n, squares);
 }
 
-// `unfetched` selects how outgoing values are stored. Values that bypass the caches are rounded for
-// the wire first.
+// Updates elements [i, i + n), which are a block. If `unfetched`, stores outgoing values with
+// StoreUnfetched(). Values that bypass the caches are rounded for the wire before they are stored.
 template <OptimizerRule kRule>
 void UpdateBlock(const OptimizerCoefficients& c, const ClipCoefficients& clip,
                  const OptimizerBuffers& b, Run run, int64_t i, int n, bool unfetched,

@@ -110,7 +110,8 @@ void ExpectThatOfTheCpu(const Case& c, Type type) {
   ExpectNear(Gathered(dv_on.Read(type), of_v, shape.v_row), dv, type);
 }
 
-// Runs both with copies that arrive at once and with copies that arrive as late as possible.
+// Runs every case twice: with copies that arrive at once, and with copies that arrive as late as
+// possible.
 TEST(AttentionTest, TensorCoresMatchTheCpu) {
   for (const Case& c : kTileCases) {
     SetThreadOrder(ThreadOrder::kAscending);

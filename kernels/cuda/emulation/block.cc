@@ -83,7 +83,8 @@ void Block::Index() {
                number / blockDim.x / blockDim.y};
 }
 
-// A fiber outlives its thread, and runs one of a later block.
+// The main function of a fiber. When its thread has ended, the fiber runs a thread of a later
+// block.
 void Block::Enter() {
   Block& block = TheBlock();
 #if defined(__SANITIZE_ADDRESS__)

@@ -18,7 +18,7 @@ const std::vector<Windows> kShapes = {
     {3, 4, 13, 4, {5, 3}, {3, 1}, {2, 1, 2, 1}},
 };
 
-// Used for maxima only.
+// Windows with dilations, which only maximum pooling has.
 const std::vector<Windows> kDilated = {
     {2, 16, 9, 8, {3, 2}, {1, 2}, {2, 1, 1, 2}, false, {}, {2, 3}},
     {1, 3, 7, 7, {2, 2}, {2, 2}, {1, 1, 1, 1}, true, {}, {3, 2}},
