@@ -70,7 +70,7 @@ struct Squares {
   }
 };
 
-// ---------------------------------------------------------------- gradients
+// ---------------------------------------------------------------- loads and sums of gradients
 
 inline Vec WidenBf16(const uint16_t* p) {
 #if defined(__AVX512F__)
@@ -222,7 +222,7 @@ void Clip(float* g, const ClipCoefficients& c, int n) {
 
 int BlockAt(int64_t i, int64_t n) { return n - i < kBlock ? static_cast<int>(n - i) : kBlock; }
 
-// ---------------------------------------------------------------- rules
+// ---------------------------------------------------------------- update rules
 
 constexpr int Slots(OptimizerRule rule) {
   return rule == kSgd ? 0 : rule == kAdam || rule == kAdamw || rule == kLamb ? 2 : 1;

@@ -14,7 +14,8 @@
 
 namespace muster {
 
-// How a chunk is encoded in one direction. A pure function of the plan, so both ends compute it.
+// How a chunk is encoded in one direction. It depends only on the plan, so both ends compute the
+// same format.
 struct WireFormat {
   WireDType dtype = WireDType::kF32;  // kNone unless codec is kRaw
   WireCodec codec = WireCodec::kRaw;
@@ -49,8 +50,8 @@ class ChunkEncoder {
   // All codecs except kRaw feed back their error: they pack gradient + residual, and the part that
   // Decode would not restore becomes the next residual. A gradient that is not finite gives a
   // payload that decodes to one that is not finite, and clears the residual. kInt8, kTopK and
-  // kPowerSgd treat magnitudes from 2^127 on as not finite, kOneBit a block with sums that
-  // overflow.
+  // kPowerSgd treat magnitudes from 2^127 on as not finite. kOneBit treats a block as not finite if
+  // its sums overflow.
   virtual void Encode(absl::Span<const float> gradient, absl::Span<std::byte> payload) = 0;
 
   // Returns the bytes of state held beside the payload.

@@ -22,8 +22,8 @@ using Floats = std::vector<float>;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Aligned for float, and exactly as long as the format says, so that a sanitizer detects accesses
-// beyond it.
+// Returns a buffer for a payload. It is aligned for float, and exactly as long as the format says,
+// so that a sanitizer detects accesses beyond it.
 std::vector<std::byte> PayloadFor(const WireFormat& format) {
   return std::vector<std::byte>(format.bytes);
 }
@@ -389,7 +389,7 @@ TEST(ErrorFeedbackTest, AConstantGradientIsEventuallySentInFull) {
   }
 }
 
-// ---------------------------------------------------------------- not finite
+// ---------------------------------------------------------------- gradients that are not finite
 
 TEST(CodecTest, AGradientThatIsNotFiniteIsMarkedAndDropped) {
   const int64_t n = 33 * 61;
@@ -439,7 +439,7 @@ TEST(CodecTest, GradientsNearTheLargestFloatKeepTheResidualFinite) {
   }
 }
 
-// ---------------------------------------------------------------- bytes
+// ---------------------------------------------------------------- examples of docs/codecs.md
 
 // Parses bytes as docs/codecs.md writes them.
 std::vector<std::byte> Bytes(absl::string_view hex) {
@@ -467,7 +467,7 @@ TEST(CodecTest, TheExamplesInTheDocumentAreExact) {
             Floats({22.25, -33, 22.25, 22.25, 22.25, 22.25, -33, 22.25}));
 }
 
-// ---------------------------------------------------------------- refusals
+// ---------------------------------------------------------------- invalid payloads
 
 TEST(DecodeTest, RefusesAWrongLengthAndNamesBoth) {
   const WireFormat format = FormatOf(v1::COMPRESSION_INT8, {2, 4});

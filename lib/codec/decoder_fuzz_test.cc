@@ -26,7 +26,7 @@ namespace {
 
 using Payload = std::vector<std::byte>;
 
-// Sizes just below and above the end of every block.
+// Returns the codecs' formats for sizes just below and above the end of a block.
 std::vector<NamedFormat> FuzzedFormats() {
   std::vector<NamedFormat> formats;
   for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
@@ -72,7 +72,8 @@ Payload ValidPayload(const WireFormat& format, std::mt19937& random) {
 
 #ifdef MUSTER_LIBFUZZER
 
-// The first byte selects the format of the rest, and whether its length is corrected.
+// Decodes all bytes after the first. The first byte selects the format, and whether the payload
+// gets the format's length.
 bool FuzzBytes(absl::string_view bytes) {
   static const std::vector<NamedFormat> formats = FuzzedFormats();
   if (bytes.empty()) return false;
@@ -84,7 +85,8 @@ bool FuzzBytes(absl::string_view bytes) {
   return DecodeSafely(format, payload);
 }
 
-// Large payloads are cut, because libFuzzer tries nothing longer than its longest seed.
+// Returns a valid payload for each format, cut to kMost bytes. libFuzzer generates inputs up to the
+// length of its longest seed.
 std::vector<std::string> Seeds() {
   constexpr size_t kMost = 4096;
   std::mt19937 random(20261126);

@@ -10,7 +10,8 @@
 
 namespace muster {
 
-// f32 scales[B], then i8 codes[n], for n elements in B blocks of 256 (the last may be shorter).
+// A payload is f32 scales[B], then i8 codes[n], for n elements in B blocks of 256 (the last may be
+// shorter).
 // Element = its block's scale * code. The scale is the block's largest magnitude / 127, and codes
 // are rounded to nearest, so an element is off by at most half a scale. A block entirely below
 // 2^-120 has scale 0 and codes 0. A block that is not finite has the scale NaN.

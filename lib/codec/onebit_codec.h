@@ -13,10 +13,10 @@
 
 namespace muster {
 
-// {f32 positive, f32 negative}[B], then the sign bits, for n elements in B blocks of 64 (the last
-// may be shorter). Bit i % 8 of byte i / 8 is the sign bit of element i; bits beyond n are 0. An
-// element decodes to the mean of its block's elements with its sign; no other pair of values is
-// nearer to the block. A block that is not finite has two NaN.
+// A payload is {f32 positive, f32 negative}[B], then the sign bits, for n elements in B blocks of
+// 64 (the last may be shorter). Bit i % 8 of byte i / 8 is the sign bit of element i; bits beyond n
+// are 0. An element decodes to the mean of its block's elements with its sign; no other pair of
+// values is nearer to the block. A block that is not finite has two NaN.
 //
 // Blocks are short because rows of a matrix differ. If a block spans rows with large and with small
 // gradients, the small ones drown in noise, which Adam takes for signal. A character GPT lost 14 %

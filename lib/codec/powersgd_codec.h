@@ -13,10 +13,10 @@
 
 namespace muster {
 
-// f32 P^T[r, rows], then f32 Q^T[r, columns]. The chunk decodes to P Q^T. With M the chunk as a
-// matrix and Q' the Q of the previous step, P is an orthonormal basis of M Q', and Q = M^T P. A
-// column of M Q' that depends on earlier columns is 0 in P and Q. A gradient that is not finite
-// makes every value NaN.
+// A payload is f32 P^T[r, rows], then f32 Q^T[r, columns]. The chunk decodes to P Q^T. With M the
+// chunk as a matrix and Q' the Q of the previous step, P is an orthonormal basis of M Q', and Q =
+// M^T P. A column of M Q' that depends on earlier columns is 0 in P and Q. A gradient that is not
+// finite makes every value NaN.
 //
 // This differs from the paper, which sums P over the workers before it computes Q and so needs two
 // rounds. Here each worker factors its own chunk in one round, and the sum of W workers has rank W

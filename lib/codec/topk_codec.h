@@ -11,10 +11,10 @@
 
 namespace muster {
 
-// u32 counts[B], then u16 positions[k], then bf16 values[k], for n elements in B blocks of 65,536.
-// A count is the number of the k elements in a block. A position is relative to the block;
-// positions ascend. A value is rounded to nearest. Exactly k elements are sent; ties go to the
-// lower index. The other elements are 0.
+// A payload is u32 counts[B], then u16 positions[k], then bf16 values[k], for n elements in B
+// blocks of 65,536. A count is the number of the k elements in a block. A position is relative to
+// the block; positions ascend. A value is rounded to nearest. Exactly k elements are sent; ties go
+// to the lower index. The other elements are 0.
 //
 // That is four bytes per element. A plain u32 index and f32 value would take eight, and the same
 // bytes spent on twice as many elements carry more of the gradient. The rounding error stays in the

@@ -47,8 +47,9 @@ class Communicator {
   virtual absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) = 0;
 
   // Blocks until `finished` returns true. Polls it; it is typically an event after operations on a
-  // stream. Returns an error as soon as a rank has failed or hangs, or `finished` fails. `what`
-  // names the awaited work in errors: "the sum of bucket 3".
+  // stream. Returns an error of `finished`, or the error of the group as soon as there is one. With
+  // NCCL the wait is an error after the group's timeout. `what` names the awaited work in errors:
+  // "the sum of bucket 3".
   virtual absl::Status Await(absl::string_view what,
                              absl::FunctionRef<absl::StatusOr<bool>()> finished) = 0;
 

@@ -17,5 +17,5 @@ struct FakeNccl {
 
 }  // namespace muster
 
-// The library's state.
+// Returns the state of the fake library.
 extern "C" muster::FakeNccl* TheFakeNccl();

@@ -76,8 +76,8 @@ absl::Status GradientReduction::Contribute(int device, int parameter, int64_t st
   if (--missing > 0) return absl::OkStatus();
   missing = static_cast<int>(options_.layout.buckets[bucket].parameters.size());
   under_way_[step & 1].fetch_add(1);
-  // The mailbox has room, because a bucket is full once before it is reduced. If a post were lost,
-  // the lanes would sum different buckets.
+  // The mailbox has room for every bucket, and a bucket leaves it before it can be full again. If a
+  // post were lost, the lanes would sum different buckets.
   CHECK(lanes_[device]->full.TryPost({bucket, step}))
       << "device " << device << " is too far ahead with bucket " << bucket << " of step " << step;
   return absl::OkStatus();
@@ -149,8 +149,8 @@ absl::Status GradientReduction::Announce(int64_t begin, int64_t end, int64_t ste
     // acq_rel makes a release sequence: the lane that adds the last floats sees the writes of all
     // lanes.
     if (missing.fetch_sub(covered, std::memory_order_acq_rel) > covered) continue;
-    // Reset the count for the next step before this piece is announced. No lane counts down until
-    // the exchange, which learns of the piece only now, has answered.
+    // Reset the count for the next step before this piece is announced. No lane counts down for the
+    // next step before the sums are exchanged, and the exchange learns of the piece only now.
     missing.store(piece.end - piece.begin, std::memory_order_relaxed);
     RETURN_IF_ERROR(options_.reduced(*at, step));
   }

@@ -48,8 +48,9 @@ class GradientReduction {
     // Holds true for a parameter whose values never change: no device waits for its sum. A bucket
     // that has only such parameters is not reduced. Empty: no parameter is frozen.
     std::vector<bool> frozen;
-    // Called when the sum of a piece over all devices is final in device 0's memory. Called on any
-    // thread, for several pieces at once. Its first error ends the reduction.
+    // Called when the sum of a piece over all devices is final in device 0's memory. Several
+    // threads may call it at the same time, for different pieces. Its first error ends the
+    // reduction.
     absl::AnyInvocable<absl::Status(int piece, int64_t step)> reduced;
     absl::Duration announce_timeout = limits::kReductionWaitMax;
   };
@@ -67,9 +68,8 @@ class GradientReduction {
 
   // Blocks until every bucket of `step` that some device has filled is announced, or the reduction
   // has ended. Returns at once if the devices reduce by themselves. Some devices may already be at
-  // the next step. Returns DEADLINE_EXCEEDED
-  // (reason "COLLECTIVE_TIMEOUT") after `announce_timeout`; the message names the devices and their
-  // present buckets.
+  // the next step. Returns DEADLINE_EXCEEDED (reason "COLLECTIVE_TIMEOUT") after
+  // `announce_timeout`; the message names the devices and their present buckets.
   absl::Status AwaitAnnounced(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
   const GradientLayout& layout() const { return options_.layout; }

@@ -75,8 +75,7 @@ class NcclGroup::Member : public Communicator {
   Member(NcclGroup* group, const Nccl* nccl, int rank)
       : group_(*group), nccl_(*nccl), rank_(rank), wait_({.timeout = group->timeout_}) {}
 
-  // Frees the library's memory of the communicator. abort() also releases ranks elsewhere that
-  // still wait.
+  // Frees NCCL's memory of the communicator. abort() also releases other ranks that still wait.
   ~Member() override {
     if (communicator_ != nullptr) nccl_.abort(communicator_);
   }
@@ -170,7 +169,8 @@ class NcclGroup::Member : public Communicator {
     return nccl_.async_error(communicator_, &result) == ncclSuccess ? result : ncclInternalError;
   }
 
-  // Call it before every use of the communicator, which is destroyed when the group is aborted.
+  // Returns an error if the group was aborted or NCCL reports an error. Call it before every use of
+  // the communicator, because GiveUp() destroys the communicator.
   absl::Status Health() const {
     RETURN_IF_ERROR(group_.aborted());
     const ncclResult_t result = AsynchronousError();
@@ -251,8 +251,9 @@ void NcclGroup::Abort(absl::Status why) {
   is_aborted_.store(true, std::memory_order_release);
 }
 
-// Names the ranks of this process that are known to be behind; if there are none, all ranks of
-// other processes.
+// Names the ranks of this process that have enqueued fewer than `operations` operations. If there
+// are none, names the ranks whose progress is unknown: those of other processes and those that have
+// not joined.
 std::string NcclGroup::RanksBehind(int64_t operations) const {
   std::vector<int> behind, unknown;
   for (int rank = 0; rank < world_size_; ++rank) {

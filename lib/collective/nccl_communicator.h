@@ -37,8 +37,8 @@ class NcclGroup {
   // Makes the calling thread's current GPU `rank` of the group. Blocks until every rank has joined,
   // each on its own thread. After that every operation is enqueued on a stream of that GPU and
   // returns at once. Returns DEADLINE_EXCEEDED (reason COLLECTIVE_TIMEOUT) if not all ranks join in
-  // time. An asynchronous error of NCCL, or a rank that falls behind for `timeout`, aborts the
-  // rank's communicator.
+  // time. If NCCL reports an asynchronous error, or a wait for another rank takes longer than
+  // `timeout`, this rank aborts the group and its own communicator.
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank);
 
   // Calls Communicator::Abort for every rank of this process.

@@ -1,4 +1,5 @@
-// Two processes with different NCCL_HOSTID count as two hosts, so that one GPU carries two ranks.
+// Tests NCCL with two ranks on one GPU. Each rank is a process with its own NCCL_HOSTID, so that
+// NCCL takes the two for different hosts.
 #include "lib/collective/nccl_communicator.h"
 
 #include <cuda_runtime_api.h>

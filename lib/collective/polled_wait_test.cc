@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Time passes only by sleeping.
+// Uses a clock that advances only when PolledWait sleeps.
 class PolledWaitTest : public testing::Test {
  protected:
   PolledWait Within(absl::Duration timeout) {

@@ -20,7 +20,8 @@
 namespace muster {
 namespace {
 
-// Small enough that sums just written are still in the cache when they are read again.
+// Number of elements that are summed at once: so few that the sums are still in the cache when they
+// are read again.
 constexpr int64_t kBlockElements = 16384;
 
 // Longest sleep before the rank checks whether the group was aborted.
@@ -202,8 +203,9 @@ absl::Status SharedMemoryGroup::AwaitRank(int rank, int other, uint32_t meeting,
   if (HasReached(awaited.meetings.load(std::memory_order_acquire), meeting)) {
     return absl::OkStatus();
   }
-  // Must precede the next check. This pair and the pair in Meet() are sequentially consistent. So
-  // either the check sees the meeting, or the arriving rank sees a sleeper and wakes it.
+  // Count this rank as a sleeper before it checks `meetings` again. Meet() stores `meetings` before
+  // it reads `sleepers`, and all four accesses are sequentially consistent. So either the check
+  // sees the meeting, or the arriving rank sees a sleeper and wakes it.
   awaited.sleepers.fetch_add(1);
   absl::Status status;
   for (;;) {

@@ -32,7 +32,7 @@ class SharedMemoryGroup {
   SharedMemoryGroup& operator=(const SharedMemoryGroup&) = delete;
   ~SharedMemoryGroup();
 
-  // Called once per rank.
+  // Makes the caller rank `rank` of the group. Called once per rank.
   std::unique_ptr<Communicator> Join(int rank);
 
   int world_size() const { return static_cast<int>(ranks_.size()); }
