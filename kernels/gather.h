@@ -17,7 +17,8 @@ struct GatherShape {
   int64_t indices;
 };
 
-// Requires: `element_bytes` is 2 or 4, and y overlaps no input.
+// y is the slices of x that the indices name. Requires: `element_bytes` is 2 or 4, and y overlaps
+// no input.
 void Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
             int element_bytes);
 

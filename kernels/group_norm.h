@@ -19,7 +19,7 @@ struct GroupNormShape {
 void GroupNorm(float* y, float* mean, float* rstd, const float* x, const float* gain,
                const float* bias, float epsilon, const GroupNormShape& shape);
 
-// dx may be dy or x.
+// The derivative by x. dx may be dy or x.
 void GroupNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
                         const float* mean, const float* rstd, const GroupNormShape& shape);
 

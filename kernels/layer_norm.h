@@ -25,7 +25,7 @@ void LayerNorm(float* y, float* mean, float* rstd, const float* x, const float* 
 void AddLayerNorm(float* y, float* mean, float* rstd, float* sum, const float* a, const float* b,
                   const float* gain, const float* bias, float epsilon, LayerNormShape shape);
 
-// dx may be dy or x.
+// The derivative by x. dx may be dy or x.
 void LayerNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
                         const float* mean, const float* rstd, LayerNormShape shape);
 

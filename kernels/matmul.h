@@ -23,10 +23,12 @@ struct MatMulShape {
   bool transpose_b = false;
 };
 
-// 2 M N K operations for each matrix of c: compute-bound unless the matrices are thin.
+// c = a b. Takes 2 M N K operations for each matrix of c: compute-bound unless the matrices are
+// thin.
 void MatMul(float* c, const float* a, const float* b, const MatMulShape& shape);
 
-// Both sum over the dimensions along which their operand was broadcast, in the batch's order.
+// The derivatives by a and b. Each sums over the dimensions along which its operand was broadcast,
+// in the batch's order.
 void MatMulGradA(float* da, const float* dc, const float* b, const MatMulShape& shape);
 void MatMulGradB(float* db, const float* dc, const float* a, const MatMulShape& shape);
 

@@ -16,7 +16,7 @@ struct RmsNormShape {
 void RmsNorm(float* y, float* rstd, const float* x, const float* gain, float epsilon,
              RmsNormShape shape);
 
-// dx may be dy or x.
+// The derivative by x. dx may be dy or x.
 void RmsNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
                       const float* rstd, RmsNormShape shape);
 

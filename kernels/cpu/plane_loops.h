@@ -5,8 +5,8 @@
 
 namespace muster::kernels {
 
-// Value (p, lane) is at p * stride + lane. Every constant and sum below is f32[lanes], one per
-// channel of the plane.
+// The layout of a plane: value (p, lane) is at p * stride + lane. Every constant and sum below is
+// f32[lanes], one per channel of the plane.
 struct Plane {
   int64_t pixels;
   int64_t stride;

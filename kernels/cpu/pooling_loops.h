@@ -5,7 +5,8 @@
 
 namespace muster::kernels {
 
-// A plane of x has height * width pixels of `lanes` values, one of y output_height * output_width.
+// The windows of one plane. A plane of x has height * width pixels of `lanes` values; a plane of y
+// has output_height * output_width.
 struct PoolWindows {
   int64_t lanes;
   int64_t height;

@@ -159,7 +159,7 @@ __device__ inline __half ConvertOne<__half, int32_t>(int32_t x) {
   return FromFloat<__half>(static_cast<float>(x));
 }
 
-// Four elements at a time: reads and writes of 8 to 16 bytes.
+// Converts four elements at a time, so that each read and write has 8 or 16 bytes.
 template <typename To, typename From>
 __global__ void ConvertAll(To* y, const From* x, int64_t n) {
   constexpr int V = 4;

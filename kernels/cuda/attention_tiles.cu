@@ -488,7 +488,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   float sum_k[M][D / 8][4] = {}, sum_v[M][D / 8][4] = {};
   const auto add = [&](int tile, auto is_masked) {
     const int buffer = tile % kGradBuffers<D>;
-    // Two sums of 32 rows leave no registers for more columns.
+    // If M > 1, sum_k and sum_v take so many registers that only half of the columns fit.
     constexpr int kColumns = M > 1 ? kHalf / 2 : kHalf;
 #pragma unroll 1
     for (int half = 0; half < kTile; half += kColumns) {

@@ -4,7 +4,7 @@
 namespace muster::kernels::cuda {
 namespace {
 
-// Four elements at a time: a warp loads 128 and stores 512 contiguous bytes.
+// Decodes four elements at a time, so that a warp loads 128 and stores 512 contiguous bytes.
 __global__ void DecodeAll(float* y, const uint8_t* x, int64_t n, const float* values) {
   constexpr int V = 4;
   // Lanes that read different words of one bank wait for each other, three or four of them for

@@ -81,7 +81,8 @@ __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
   }
 }
 
-// Takes 16 bytes of T at a time if the rows are whole vectors; they must then be 16-byte aligned.
+// Launches SumColumns(). If the rows are whole vectors, it takes 16 bytes of T at a time; the rows
+// must then be 16-byte aligned.
 template <int N, typename T, typename F>
 cudaError_t LaunchSumColumns(float* partial, const ColumnParts& shape, F f, cudaStream_t stream) {
   const bool vectorises = shape.columns % kVector<T> == 0;

@@ -172,8 +172,8 @@ __device__ void StoreResults(void* y, bool y_is_f32, int64_t at, const R (&resul
   }
 }
 
-// A is the type of the first operand, T of the others. Integers are computed as integers. Indices
-// are computed once per V elements.
+// y = f(a, b, c). A is the type of the first operand, T that of the others. Integers are computed
+// as integers. Indices are computed once per V elements.
 template <int V, typename A, typename T, typename F>
 __global__ void CombineAll(void* y, bool y_is_f32, const A* a, const T* b, const T* c, Walk walk,
                            int64_t vectors, F f) {

@@ -67,7 +67,8 @@ __device__ float SumInOrder(int64_t n, F f) {
   return sum;
 }
 
-// A block per sorted place and outer index. The blocks at which a piece begins add it up.
+// Has one block per sorted place and outer index. A block at whose place a piece begins adds up the
+// piece.
 template <typename T>
 __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* keys,
                           const int32_t* places, GatherShape shape) {
@@ -96,8 +97,8 @@ __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* key
   }
 }
 
-// A block per multiple of kPiece, outer index and some elements. The block at the first multiple
-// that a key crosses adds up the key's pieces.
+// Has one block per multiple of kPiece, outer index and kThreads elements. The block at the first
+// multiple that a key crosses adds up the key's pieces.
 template <typename T>
 __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherShape shape) {
   const int64_t first_c = int64_t{blockIdx.z} * kThreads + threadIdx.x;

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Takes rows that do not fit the registers or are not whole vectors. V divides C.
+// Normalises rows that do not fit in the registers or are not whole vectors. V divides C.
 template <typename T, int V>
 __global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channels) {
   const auto* gain = static_cast<const T*>(a.gain);
@@ -222,9 +222,9 @@ struct ParameterGradients {
   }
 };
 
-// For LayerNormGrad. The number of parts determines the order in which rows are added, so it is the
-// same on all devices. It is what the registers of the largest device hold at once, by vectors per
-// lane.
+// The grid of LayerNormGrad has one block per part of the rows. The number of parts determines the
+// order in which rows are added, so it is the same on all devices. It is the number of blocks that
+// the registers of the largest device hold at once, which depends on the vectors per lane.
 constexpr int kGradientThreads = 128;
 constexpr int kGradientRows = kGradientThreads / kWarp;  // rows of a block at once
 

@@ -34,13 +34,13 @@ struct LayerNormArguments {
 };
 cudaError_t LayerNorm(const LayerNormArguments& arguments, NormRows shape, cudaStream_t stream);
 
-// mean is null for RmsNorm. dx may be dy.
+// The derivative by x. mean is null for RmsNorm. dx may be dy.
 cudaError_t LayerNormGradInput(void* dx, const void* dy, const void* x, const void* gain,
                                const float* mean, const float* rstd, NormRows shape,
                                cudaStream_t stream);
 
-// dbias may be null; mean is null for RmsNorm. The order of sums is fixed: parts of the rows, then
-// the parts.
+// The derivatives by gain and bias. dbias may be null; mean is null for RmsNorm. The order of sums
+// is fixed: rows are added within each part of the rows, then the parts are added.
 int64_t LayerNormGradParametersWorkspaceBytes(NormRows shape);
 cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, const void* x,
                                     const float* mean, const float* rstd, NormRows shape,

@@ -42,7 +42,8 @@ __global__ void CopyWords(W* y, const W* x, Box box, int64_t n) {
   }
 }
 
-// Dimension 0 is contiguous in y, dimension 1 in x: a tile is read along 1 and written along 0.
+// Copies a box in tiles. Dimension 0 is contiguous in y and dimension 1 in x, so a tile is read
+// along dimension 1 and written along dimension 0.
 template <typename W>
 __global__ void CopyTiles(W* y, const W* x, Box box, int64_t tiles0, int64_t tiles) {
   __shared__ W tile[kTile][kTile + 1];
@@ -97,8 +98,8 @@ bool MakeBox(const View& to, const View& from, const std::vector<int64_t>& sizes
   return true;
 }
 
-// Counts in words of `factor` elements. Returns false unless the rows of the box are contiguous on
-// both sides and consist of whole, aligned words.
+// Makes the box count in words of `factor` elements. Returns false unless the rows of the box are
+// contiguous on both sides and consist of whole, aligned words.
 bool Widen(Box& box, int64_t factor, int64_t to_offset, int64_t from_offset) {
   if (box.to[0] != 1 || box.from[0] != 1 || box.sizes[0] % factor != 0) return false;
   if (to_offset % factor != 0 || from_offset % factor != 0) return false;

@@ -60,7 +60,7 @@ Problem Plan(const ReductionShape& shape) {
     (shape.reduced[d] ? problem.reduced : problem.kept).Add(shape.sizes[d], stride);
     stride *= shape.sizes[d];
   }
-  // Enough blocks to fill the device, each with enough work.
+  // Cut the reduction into so many parts that the blocks fill the device, each with enough work.
   const int64_t blocks = problem.inner_is_kept ? CeilDiv(problem.outputs, kWarp) : problem.outputs;
   const int64_t worthwhile = problem.inner_is_kept ? 64 : 4096;
   problem.parts = std::clamp<int64_t>(CeilDiv(problem.reductions, worthwhile), 1,

@@ -28,7 +28,7 @@ int64_t ReductionWorkspaceBytes(const ReductionShape& shape);
 cudaError_t Sum(void* y, Type y_type, const void* x, Type x_type, float factor,
                 const ReductionShape& shape, void* workspace, cudaStream_t stream);
 
-// The result is NaN if an element is.
+// y = the maximum of x over the reduced dimensions; NaN if an element is NaN.
 cudaError_t Maximum(void* y, const void* x, Type type, const ReductionShape& shape, void* workspace,
                     cudaStream_t stream);
 

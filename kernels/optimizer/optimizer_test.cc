@@ -358,8 +358,8 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-// The codec rounds values that no update has rounded. Both must give the same result, or values
-// would differ after a restore.
+// An update rounds values for the wire. The codec rounds values that no update has rounded. Both
+// must give the same result, or values would differ after a restore.
 TEST(OptimizerTest, ValuesBeyondHalfPrecisionGoOutAsItsLargest) {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values(300, 1);

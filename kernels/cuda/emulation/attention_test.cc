@@ -15,7 +15,7 @@ struct Case {
   bool causal, masked;
   float sign = 1;  // sign of the scale: tensor cores need a positive one
 };
-// Blocks of queries and tiles of keys that are partly filled, more queries than keys and the
+// The cases have partly filled blocks of queries and tiles of keys, more queries than keys and the
 // reverse, heads narrower than a tile, and both widths of tiles. There are few cases because
 // emulated products are slow.
 constexpr Case kTileCases[] = {

@@ -11,7 +11,7 @@ constexpr float kEpsilon = 1e-3f;
 struct Size {
   int64_t batch, channels, pixels;
 };
-// Whole and partial vectors of 4 and 8, one part and several parts of the rows.
+// The sizes have whole and partial vectors of 4 and 8, and rows in one part or in several parts.
 constexpr Size kSizes[] = {{3, 1, 1}, {2, 3, 35}, {2, 8, 16}, {3, 12, 9}, {1, 40, 90}, {70, 24, 2}};
 
 // Converts [B, C, S] to the order, and the reverse.

@@ -16,9 +16,9 @@
 
 namespace muster::kernels::cuda::emulation {
 
-// Memory with all bits set at first: NaN in every floating type, -1 as an index. Aligned
-// like cudaMalloc's memory. Guard bytes before and after it must stay unchanged. With a sanitizer
-// there are no guard bytes.
+// The memory of a tensor, aligned as cudaMalloc() aligns it. All bits are set at first: NaN in
+// every floating type, -1 as an index. Guard bytes before and after it must stay unchanged. With a
+// sanitizer there are no guard bytes.
 class DeviceMemory {
  public:
   explicit DeviceMemory(int64_t bytes) : bytes_(bytes) {

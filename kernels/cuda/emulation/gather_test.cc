@@ -12,8 +12,8 @@ struct Case {
   int keys;  // keys in use
 };
 
-// Keys with one slice, with some, and with more slices than fit one piece. They begin at the start
-// of a piece or later, span whole pieces, and reach the end of all slices.
+// The cases have keys with one slice, with a few, and with more slices than fit in one piece. Keys
+// begin at the start of a piece or later, span whole pieces, and reach the end of all slices.
 constexpr Case kCases[] = {
     {{.outer = 1, .size = 7, .inner = 8, .indices = 5, .allows_negative = false}, 7},
     {{.outer = 1, .size = 300, .inner = 3, .indices = 200, .allows_negative = false}, 300},

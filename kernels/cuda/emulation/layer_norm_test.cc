@@ -58,8 +58,8 @@ TEST(LayerNormTest, RowsOfOddLengthsAndTheirDerivatives) {
   });
 }
 
-// The sum is normalised as stored. Rows of one and of several vectors per lane, of odd length, and
-// too long for the registers.
+// The kernel must normalise the sum that it stores. The rows have one or several vectors per lane,
+// an odd length, or are too long for the registers.
 TEST(LayerNormTest, NormalisesASum) {
   const int64_t sizes[][2] = {{3, 7}, {9, 8}, {5, 300}, {3, 1032}, {2, 1600}};
   ForEveryRun([&](Type type) {
@@ -93,8 +93,8 @@ TEST(LayerNormTest, NormalisesASum) {
   });
 }
 
-// Rows of one and of several vectors per lane, with a partial last one, of odd length and too long
-// for registers; more rows than warps.
+// The rows have one or several vectors per lane, a partial last vector, an odd length, or are too
+// long for the registers. Some sizes have more rows than warps.
 TEST(LayerNormTest, GradientsInOnePass) {
   const int64_t sizes[][2] = {{1, 9},    {3, 7},     {9, 8},    {70, 24}, {5, 300},
                               {19, 520}, {40, 1032}, {9, 1800}, {2200, 8}};

@@ -7,7 +7,8 @@ namespace {
 struct Size {
   int64_t rows, classes, row;
 };
-// Rows without gaps, odd and even; rows with gaps, after whole and partial vectors.
+// The sizes have rows of odd and even length without gaps, and rows with gaps after whole and
+// partial vectors.
 constexpr Size kSizes[] = {{3, 7, 0}, {4, 1000, 0}, {3, 1001, 1024}, {2, 2099, 2112}, {5, 8, 64}};
 
 TEST(SoftmaxCrossEntropyTest, IgnoresTheGapsBetweenRows) {
