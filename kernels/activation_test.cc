@@ -196,14 +196,14 @@ TEST_P(DerivativeTest, IsTheSlopeOfTheFunctionTimesDy) {
   }
 }
 
-TEST(ReluTest, TheDerivativeIsThatOfThePositive) {
+TEST(ReluTest, DerivativeIsZeroUnlessTheOutputIsPositive) {
   const Floats y = {0, 2, 0, 1e-30f}, dy = {5, 6, 7, 8};
   Floats dx(4, NAN);
   ReluGrad(dx.data(), dy.data(), y.data(), 4);
   EXPECT_EQ(dx, (Floats{0, 6, 0, 8}));
 }
 
-TEST(BendsTest, DerivativesAtTheBendsAreThoseOfTheHeader) {
+TEST(BendsTest, DerivativesAtBendsAreAsDocumented) {
   const Floats x = {-1, -0.5f, 0, 2, 3}, dy = {5, 6, 7, 8, 9};
   Floats dx(5, NAN);
   AbsGrad(dx.data(), dy.data(), x.data(), 5);
@@ -216,7 +216,7 @@ TEST(BendsTest, DerivativesAtTheBendsAreThoseOfTheHeader) {
   EXPECT_EQ(dx, (Floats{0, 0, 3.5f, 0, 0}));
 }
 
-TEST(StepsTest, HalvesGoToTheEvenOneAndZeroHasNoSign) {
+TEST(StepsTest, HalvesRoundToEvenAndTheSignOfZeroIsZero) {
   const Floats x = {-2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f, 0x1p24f};
   Floats y(x.size());
   Round(y.data(), x.data(), x.size());

@@ -8,7 +8,7 @@
 namespace muster::kernels::concat_test {
 namespace {
 
-TEST(ConcatTest, PartsStandSideBySideAndComeApartAgain) {
+TEST(ConcatTest, ConcatJoinsPartsAndSplitSeparatesThem) {
   for (const auto& [rows, sizes] : std::vector<std::pair<int64_t, std::array<int64_t, 3>>>{
            {1, {1, 1, 1}}, {5, {3, 0, 2}}, {3, {1000, 77, 30000}}, {20000, {1, 2, 3}}}) {
     for (int threads : {1, 3}) {

@@ -92,7 +92,7 @@ class BroadcastTest : public testing::TestWithParam<Shapes> {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, BroadcastTest, testing::ValuesIn(kShapes));
 
-TEST_P(BroadcastTest, EveryFunctionMeetsItsOperandsAsNumpyDoes) {
+TEST_P(BroadcastTest, FunctionsBroadcastTheirOperandsLikeNumpy) {
   Floats y(dy_.size(), NAN);
   Add(y.data(), a_operand_, b_operand_);
   ExpectClose(y, Expected([](double a, double b) { return a + b; }));
@@ -113,7 +113,7 @@ TEST_P(BroadcastTest, EveryFunctionMeetsItsOperandsAsNumpyDoes) {
 }
 
 // The operands include large integers that a float cannot represent exactly.
-TEST_P(BroadcastTest, IntegersMeetAsNumpyDoesAndWrapAround) {
+TEST_P(BroadcastTest, IntegersBroadcastLikeNumpyAndWrapAround) {
   std::vector<int32_t> a = RandomIds(a_.size(), INT32_MAX, 6), b = RandomIds(b_.size(), 7, 7);
   for (size_t i = 0; i < a.size(); ++i) {
     if (i % 3 == 0) a[i] = i % 2 == 0 ? INT32_MIN : static_cast<int32_t>(i) % 7 - 3;
@@ -204,7 +204,7 @@ TEST_P(BroadcastTest, DerivativesSumWhatWasBroadcast) {
               TermsOf(to_b));
 }
 
-TEST_P(BroadcastTest, AConditionChoosesAndItsDerivativesAreApart) {
+TEST_P(BroadcastTest, WhereSelectsByConditionAndSplitsTheGradient) {
   std::vector<int32_t> condition = RandomIds(b_.size(), 2, 4);
   for (int32_t& c : condition) c *= -7;  // any number but 0 is true
   const Floats other = Normals(dy_.size(), 5);

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, IndexedElementsTest,
                                          IndexedShape{{90, 70, 11}, {80, 70, 13}, 2},
                                          IndexedShape{{3, 200, 130}, {3, 60, 130}, 1}));
 
-TEST_P(IndexedElementsTest, AreTakenFromEitherEnd) {
+TEST_P(IndexedElementsTest, GathersByPositiveAndNegativeIndex) {
   const Floats x = Normals(elements_.tensor_elements(), 2);
   Floats y(index_.size(), NAN);
   GatherElements(y.data(), x.data(), index_.data(), elements_, 4);

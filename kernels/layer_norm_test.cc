@@ -91,7 +91,7 @@ TEST_P(LayerNormTest, AMissingBiasIsZero) {
   EXPECT_EQ(without, y_);
 }
 
-TEST_P(LayerNormTest, OfASumIsTheNormOfTheSum) {
+TEST_P(LayerNormTest, AddLayerNormNormalisesTheSum) {
   Floats sum(x_.size()), expected(x_.size()), a = x_;
   for (size_t i = 0; i < sum.size(); ++i) sum[i] = x_[i] + dy_[i];
   LayerNorm(expected.data(), mean_.data(), rstd_.data(), sum.data(), gain_.data(), bias_.data(),

@@ -81,7 +81,7 @@ TEST_P(MaxPoolingTest, TheFirstMaximumOfAWindowTakesItsGradient) {
   }
 }
 
-TEST_P(PoolingTest, AnAverageIsOverTheImageOrItsPaddingToo) {
+TEST_P(PoolingTest, AverageDividesByImageOrPaddedWindow) {
   for (PoolDivisor divisor : {PoolDivisor::kImage, PoolDivisor::kPadded}) {
     std::vector<double> y(Outputs(), 0.0), count(Outputs(), 0.0), dx(Inputs(), 0.0);
     reference_.ForEachPair([&](int64_t out, int64_t in) {
