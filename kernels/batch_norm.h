@@ -48,7 +48,7 @@ struct BatchNormGradients {
   float* dgain;  // or null
 };
 
-// Reads dy and x twice, writes dx once: bandwidth-bound.
+// The derivatives of BatchNorm(). Reads dy and x twice, writes dx once: bandwidth-bound.
 void BatchNormGrad(const BatchNormGradients& gradients, const float* dy, const float* x,
                    const float* mean, const float* rstd, const float* state, const float* gain,
                    const BatchNormShape& shape, BatchNormActivation activation,

@@ -39,8 +39,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Conv2dShape{2, 32, 7, 7, 48, {3, 3}, {1, 1}, {1, 1, 1, 1}},
                     Conv2dShape{2, 64, 8, 8, 32, {1, 1}, {2, 2}},
                     Conv2dShape{1, 17, 9, 9, 33, {3, 3}},
-                    // Kernels, strides, padding and dilations differ between height and width; then
-                    // equal dilations.
+                    // Kernels, strides, padding and dilations that differ between height and width.
+                    // The last of these shapes has equal dilations.
                     Conv2dShape{2, 16, 9, 13, 16, {1, 7}, {1, 1}, {0, 3, 0, 3}},
                     Conv2dShape{2, 5, 10, 7, 7, {3, 2}, {2, 1}, {1, 0, 2, 1}, {1, 2}},
                     Conv2dShape{1, 16, 12, 12, 16, {3, 3}, {1, 1}, {2, 2, 2, 2}, {2, 2}},

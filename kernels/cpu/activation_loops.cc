@@ -72,7 +72,7 @@ Vec Round(Vec x) { return Rounded<_MM_FROUND_TO_NEAREST_INT>(x); }
 Vec Sign(Vec x) { return x > 0.0f ? Splat(1.0f) : x < 0.0f ? Splat(-1.0f) : x; }
 Vec IsNan(Vec x) { return (Vec)((x != x) & 1); }
 
-// exp(x) - 1 without cancellation, for x <= 0.
+// For x <= 0, exp(x) - 1 is computed by tanh, which avoids cancellation.
 Vec Elu(Vec x, float alpha, float) {
   return x > 0.0f ? x : alpha * (Tanh(0.5f * x) * (Exp(x) + 1.0f));
 }

@@ -49,7 +49,8 @@ inline float F32Of(uint16_t x) {
   const uint32_t sign = uint32_t{x & 0x8000u} << 16;
   const uint32_t magnitude = x & 0x7FFFu;
   if (magnitude >= 0x7C00u) return FloatOf(sign | 0x7F800000u | (magnitude & 0x3FFu) << 13);
-  // Exact, including subnormals: the exponents differ by 112.
+  // The product is exact, also for subnormals. 2^112 corrects the exponent, whose bias is 112
+  // larger in f32 than in f16.
   return FloatOf(BitsOf(FloatOf(magnitude << 13) * 0x1p112f) | sign);
 }
 

@@ -8,7 +8,7 @@ namespace muster::kernels {
 struct ConversionLoops {
   void (*f32_to_bf16)(uint16_t* y, const float* x, int64_t n);
   void (*f32_to_f16)(uint16_t* y, const float* x, int64_t n);
-  // Finite numbers stay finite: those beyond +-65504 become +-65504. For values on the wire.
+  // Rounds values for the wire. Finite numbers stay finite: those beyond +-65504 become +-65504.
   void (*f32_to_finite_f16)(uint16_t* y, const float* x, int64_t n);
   void (*f32_to_i32)(int32_t* y, const float* x, int64_t n);
   void (*bf16_to_f32)(float* y, const uint16_t* x, int64_t n);

@@ -70,7 +70,8 @@ Vec Sub(Vec a, Vec b) { return a - b; }
 Vec Mul(Vec a, Vec b) { return a * b; }
 Vec Div(Vec a, Vec b) { return a / b; }
 
-// Scalar powf, because float Log and Exp would lose digits for large results.
+// Computes a to the power of b by scalar powf, because float Log and Exp would lose digits for
+// large results.
 inline Vec Power(Vec a, Vec b) {
   Vec y;
   for (int i = 0; i < kLanes; ++i) y[i] = __builtin_powf(a[i], b[i]);
@@ -132,7 +133,7 @@ IntVec IsEqual(IntVec a, IntVec b) { return (a == b) & 1; }
 IntVec IsLess(IntVec a, IntVec b) { return (a < b) & 1; }
 IntVec IsLessOrEqual(IntVec a, IntVec b) { return (a <= b) & 1; }
 
-// Unsigned arithmetic, because it wraps.
+// Integers use unsigned arithmetic, because it wraps on overflow.
 IntVec Add(IntVec a, IntVec b) { return (IntVec)((BitsVec)a + (BitsVec)b); }
 IntVec Sub(IntVec a, IntVec b) { return (IntVec)((BitsVec)a - (BitsVec)b); }
 IntVec Mul(IntVec a, IntVec b) { return (IntVec)((BitsVec)a * (BitsVec)b); }
@@ -140,7 +141,8 @@ IntVec Minimum(IntVec a, IntVec b) { return a < b ? a : b; }
 IntVec Maximum(IntVec a, IntVec b) { return a > b ? a : b; }
 Vec AbsOfIntegers(Vec x) { return (Vec)Maximum((IntVec)x, Sub(IntVec{}, (IntVec)x)); }
 
-// Handles divisors of 0 and -1 separately, because the processor may trap on them.
+// Returns a / b, or 0 where b is 0. Handles divisors of 0 and -1 separately, because the processor
+// may trap on them.
 IntVec Div(IntVec a, IntVec b) {
   const IntVec negative = Sub(IntVec{}, a);
   for (int i = 0; i < kLanes; ++i) a[i] = b[i] == 0 ? 0 : b[i] == -1 ? negative[i] : a[i] / b[i];

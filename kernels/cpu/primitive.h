@@ -50,7 +50,7 @@ class PrimitiveDescriptor {
 // to each execution.
 class Primitive {
  public:
-  // `arguments` do not include the scratchpad.
+  // `arguments` are the numbers of the arguments (DNNL_ARG_SRC...), without the scratchpad.
   Primitive(const PrimitiveDescriptor& descriptor, std::vector<int> arguments);
   ~Primitive();
   Primitive(const Primitive&) = delete;

@@ -17,7 +17,7 @@ inline uint32_t MagnitudeOf(float x) {
   return bits & 0x7FFFFFFFu;
 }
 
-// Bit i: the sign bit of lane i.
+// Returns the sign bits of v: bit i is that of lane i.
 inline uint32_t SignMask(Vec v) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)v);
@@ -28,7 +28,7 @@ inline uint32_t SignMask(Vec v) {
 #endif
 }
 
-// The sign bits of f(x) for 16 elements.
+// Returns the sign bits of f(x) for 16 elements.
 template <typename F>
 inline uint32_t GroupMask(const float* x, F f) {
   uint32_t mask = 0;

@@ -43,7 +43,7 @@ float Largest(const float* x, int64_t n) {
 
 double Norm(const float* x, int64_t n) { return std::sqrt(Loops().dot(x, x, n)); }
 
-// Divides; division by 0 gives 0.
+// Divides n elements of x by `divisor`. Division by 0 gives 0.
 void DivideBy(float* x, float divisor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = divisor == 0 ? 0 : x[i] / divisor;
 }

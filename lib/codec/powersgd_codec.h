@@ -36,7 +36,7 @@ MatrixShape MatrixOf(const v1::Parameter& parameter, const v1::PlanChunk& chunk)
 // `seed` determines the first Q'.
 std::unique_ptr<ChunkEncoder> MakePowerSgdEncoder(const WireFormat& format, uint64_t seed);
 
-// Never fails: any bytes decode to a gradient.
+// Decodes `payload`. Never fails: any bytes decode to a gradient.
 void DecodePowerSgd(const WireFormat& format, const std::byte* payload, float* gradient);
 
 }  // namespace muster

@@ -14,7 +14,7 @@ namespace muster {
 // Holds no state.
 std::unique_ptr<ChunkEncoder> MakeRawEncoder(const WireFormat& format);
 
-// Never fails: any bytes decode to a gradient.
+// Decodes `payload`. Never fails: any bytes decode to a gradient.
 void DecodeRaw(const WireFormat& format, const std::byte* payload, float* gradient);
 
 }  // namespace muster

@@ -101,7 +101,7 @@ class ThresholdSearch {
     return KthLargest(kSamples, std::min(rank, kSamples));
   }
 
-  // Radix selection: 11, 10 and 10 bits at a time, from the top.
+  // Finds the threshold by radix selection: 11, 10 and 10 bits at a time, from the top.
   Threshold CountDigits(const float* x) {
     uint32_t prefix = 0, prefix_mask = 0;
     int64_t rank = kept_;  // rank among the elements with the prefix

@@ -17,7 +17,7 @@ struct GradientBucket {
   std::vector<int> parameters;
 };
 
-// Gradients are views into their bucket, so reductions copy nothing.
+// Where gradients are in memory. Each gradient is a part of its bucket, so reductions copy nothing.
 struct GradientLayout {
   std::vector<int64_t> offsets;  // by parameter: floats from the start, a multiple of 16
   std::vector<int> bucket_of;    // by parameter
@@ -33,9 +33,9 @@ struct BucketSizes {
   int64_t bytes = int64_t{25} << 20;
 };
 
-// `elements`: number of floats of each parameter. `order`: every parameter once, in the order in
-// which gradients become final. A bucket is closed before it would exceed its size; a parameter
-// larger than that gets a bucket of its own.
+// Returns the layout of the gradients. `elements`: number of floats of each parameter. `order`:
+// every parameter once, in the order in which gradients become final. A bucket is closed before it
+// would exceed its size; a parameter larger than that gets a bucket of its own.
 GradientLayout LayOutGradients(absl::Span<const int64_t> elements, absl::Span<const int> order,
                                int world_size, const BucketSizes& sizes = {});
 
