@@ -18,7 +18,8 @@ void Sub(float* y, const Operand& a, const Operand& b);
 void Mul(float* y, const Operand& a, const Operand& b);
 void Div(float* y, const Operand& a, const Operand& b);
 
-// Like std::pow, including signs, zeros and infinities. The relative error is at most 1e-6.
+// y = a to the power of b. Signs, zeros and infinities are those of std::pow. The relative error is
+// at most 1e-6.
 void Pow(float* y, const Operand& a, const Operand& b);
 
 // The result is NaN if an operand is NaN.

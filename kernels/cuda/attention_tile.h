@@ -11,7 +11,8 @@ inline constexpr int kWarps = 4;     // warps per block
 inline constexpr int kHalf = 32;     // columns of scores that the derivatives hold at once
 inline constexpr int kProduct = 16;  // rows of one product on tensor cores
 
-// Query t sees the keys before VisibleKeys(t), except those that a mask hides.
+// Which keys each query sees. Query t sees the keys before VisibleKeys(t), except those that a mask
+// hides.
 struct Causality {
   int queries;
   int keys;

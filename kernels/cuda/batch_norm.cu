@@ -253,8 +253,8 @@ cudaError_t LaunchForVectors(F f, const BatchNormShape& shape, cudaStream_t stre
   const int64_t row = IsMatrix(shape) ? shape.channels : shape.pixels;
   const int V = row % kVector<T> == 0 ? kVector<T> : 1;
   const int64_t vectors = Rows(shape) * shape.channels / V;
-  // Enough blocks to fill a device and cover a whole row. Not more, because each thread first reads
-  // the numbers of its channels.
+  // Launch enough blocks to fill a device and cover a whole row. More would cost time, because each
+  // thread first reads the numbers of its channels.
   const int64_t blocks =
       std::max(std::clamp<int64_t>(CeilDiv(vectors, kThreads), 1, kBlocksMax / 4),
                CeilDiv(shape.channels / (IsMatrix(shape) ? V : 1), kThreads));

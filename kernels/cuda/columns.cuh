@@ -1,4 +1,4 @@
-// Sums over the rows of a matrix, several at once.
+// Sums over the rows of a matrix. A kernel computes several different sums at once.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"

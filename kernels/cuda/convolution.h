@@ -69,8 +69,9 @@ class Convolution {
 
   std::string choice() const;  // for logs
 
-  // kForward: (y, x, w). kGradInput: (dx, dy, w). kGradWeight: (dw, dy, x). Asynchronous on the
-  // handle's stream. `workspace` is scratch, 256-byte aligned.
+  // Computes the part. The arguments are (y, x, w) for kForward, (dx, dy, w) for kGradInput, and
+  // (dw, dy, x) for kGradWeight. Asynchronous on the handle's stream. `workspace` is scratch,
+  // 256-byte aligned.
   Failure Run(void* to, const void* left, const void* right, void* workspace);
 
  private:

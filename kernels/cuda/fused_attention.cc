@@ -43,10 +43,10 @@ constexpr int64_t kRowsMultiple = 128;
 // 25 MB per sample.
 constexpr int64_t kFusedWorkspaceBytesMax = int64_t{2} << 30;
 
-// Parts of a workspace begin at a multiple of this.
+// Rounds up to a multiple of 256 bytes, the alignment of the parts of a workspace.
 int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// f32[B, H, T, columns] in a workspace.
+// Returns the bytes of f32[B, H, T, columns] in a workspace.
 int64_t RowBytes(const AttentionShape& shape, int64_t columns) {
   return Aligned(shape.batch * shape.heads * shape.queries * columns * int64_t{sizeof(float)});
 }
@@ -189,7 +189,7 @@ class FusedAttention::Graph {
   Tensor Matrix(Id id, int64_t rows, int64_t columns, int64_t row) {
     return Make(id, type_, {s_.batch, s_.heads, rows, columns}, {rows * row, columns, row, 1});
   }
-  // That matrix as [B, H, columns, rows].
+  // The same matrix, viewed as [B, H, columns, rows].
   Tensor Transposed(Id id, int64_t rows, int64_t columns, int64_t row) {
     return Make(id, type_, {s_.batch, s_.heads, columns, rows}, {rows * row, columns, 1, row});
   }

@@ -50,8 +50,8 @@ std::string ToString(const AttentionShape& shape);  // "bf16 8x12x1024x64, causa
 // also by memory, for the gradients of the scores.
 class FusedAttention {
  public:
-  // `handle` must outlive the object; it is null with options.absent_device. The failure quotes the
-  // library.
+  // Prepares the part. `handle` must outlive the object; it is null with options.absent_device. The
+  // failure quotes the library.
   static Failure Create(cudnnHandle_t handle, AttentionPart part, const AttentionShape& shape,
                         const AttentionMaskShape& mask, const FusedAttentionOptions& options,
                         std::unique_ptr<FusedAttention>& attention);
@@ -59,8 +59,8 @@ class FusedAttention {
   int64_t workspace_bytes() const { return own_bytes_ + library_bytes_; }
   std::string choice() const;  // "engine 6", for logs
 
-  // Asynchronous on the handle's stream; may be captured in a CUDA graph. `workspace` is scratch,
-  // 256-byte aligned.
+  // Compute the part. Asynchronous on the handle's stream; may be captured in a CUDA graph.
+  // `workspace` is scratch, 256-byte aligned.
   Failure Forward(void* y, float* lse, const AttentionInputs& inputs, void* workspace) const;
   Failure Backward(const AttentionGradients& gradients, const void* dy, const void* y,
                    const float* lse, const AttentionInputs& inputs, void* workspace) const;

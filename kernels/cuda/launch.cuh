@@ -60,7 +60,8 @@ cudaError_t ForFloating(Type type, F f) {
   return cudaErrorInvalidValue;
 }
 
-// Several threads may report at once; each field then comes from one of them.
+// Reports `id` as out of range. Several threads may report at once; each field then comes from one
+// of them.
 __device__ inline void Report(OutOfRange* out_of_range, int32_t id) {
   out_of_range->found = 1;
   out_of_range->id = id;

@@ -82,7 +82,7 @@ class MatMul {
   // "algorithm 1 of 8, 12.3 us", for logs.
   std::string choice() const;
 
-  // Asynchronous on `stream`. `workspace` is scratch, 256-byte aligned.
+  // Computes the product. Asynchronous on `stream`. `workspace` is scratch, 256-byte aligned.
   Failure Run(const MatMulOperands& operands, void* workspace, cudaStream_t stream);
 
  private:

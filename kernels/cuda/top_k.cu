@@ -77,7 +77,8 @@ __device__ int CountBefore(bool is_marked, int& total) {
   return before;
 }
 
-// `columns` and `orders` receive the elements above the threshold, in any order.
+// Chooses the elements of each row. `columns` and `orders` receive those above the threshold, in
+// any order.
 template <typename T>
 __global__ void ChooseOfRows(T* values, int32_t* index, const T* x, int32_t* columns,
                              uint32_t* orders, TopKShape shape) {

@@ -73,7 +73,8 @@ inline Floats Rounded(const Floats& values, Type type) {
   return DeviceMemory(values, type).Read(type);
 }
 
-// Like kernels::ExpectClose, for results that were rounded to their type.
+// Expects what kernels::ExpectClose() expects, but allows for the rounding of results to their
+// type.
 inline void ExpectRounded(const Floats& actual, const std::vector<double>& expected, Type type,
                           int64_t terms = 1) {
   ASSERT_EQ(actual.size(), expected.size());

@@ -122,7 +122,7 @@ TEST(CombineTest, MinimaRemaindersAndComparisons) {
   });
 }
 
-// Includes numbers that are equal as f32.
+// The operands include 16777217 and 16777216, which are equal as f32.
 TEST(CombineTest, IntegersWrapAroundAndAreDividedByZero) {
   const std::vector<int32_t> a = {INT32_MIN, INT32_MAX, -7, 7, 5, INT32_MIN, 100000, 16777217};
   const std::vector<int32_t> b = {-1, 1, 3, -3, 0, 1, 100000, 16777216};
