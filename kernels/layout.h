@@ -42,7 +42,7 @@ class Reorder {
   ~Reorder();
   Reorder(Reorder&&) noexcept;
 
-  // Bandwidth-bound. The buffers do not overlap.
+  // Copies `from` to `to`, which do not overlap. Bandwidth-bound.
   void Run(float* to, const float* from);
 
  private:

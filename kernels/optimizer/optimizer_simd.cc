@@ -11,7 +11,8 @@ namespace {
 using enum OptimizerRule;
 
 constexpr int kGroup = 32;  // one element for each lane of a sum of squares
-// Intermediate results of a block, 8 KiB each, stay in the first-level cache.
+// Number of elements in a block. Its intermediate results, 8 KiB each, stay in the first-level
+// cache.
 constexpr int kBlock = 2048;
 static_assert(kGroup % kLanes == 0 && kBlock % kGroup == 0);
 
@@ -53,7 +54,7 @@ inline DoubleVec AddSquare(DoubleVec sum, DoubleVec x) {
 struct Squares {
   DoubleVec sums[2 * kGroup / kLanes] = {};
 
-  // x is elements [part, part + kLanes) of a group.
+  // Adds the squares of x, which is elements [part, part + kLanes) of a group.
   void Add(int part, Vec x) {
     DoubleVec* const to = sums + 2 * part / kLanes;
     to[0] = AddSquare(to[0], LowHalf(x));

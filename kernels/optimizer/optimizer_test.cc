@@ -261,6 +261,8 @@ struct Published {
   double after_one, after_two;  // by hand from the update rule in optimizer.h
 };
 
+// The comments of the cases compute the value after the first and after the second update, with a
+// learning rate of 0.1.
 TEST(OptimizerTest, TwoUpdatesEqualTheRulesComputedByHand) {
   const Published cases[] = {
       // 1 - 0.1 (0.5 + 0.1); 0.94 - 0.1 (0.25 + 0.094)

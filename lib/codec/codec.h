@@ -45,7 +45,8 @@ class ChunkEncoder {
   static std::unique_ptr<ChunkEncoder> Create(const WireFormat& format, uint64_t seed);
   virtual ~ChunkEncoder() = default;
 
-  // gradient: f32[elements]. payload: format.bytes, aligned for float. They must not overlap.
+  // Packs one gradient, f32[elements]. `payload` has format.bytes bytes, aligned for float. The two
+  // must not overlap.
   //
   // All codecs except kRaw feed back their error: they pack gradient + residual, and the part that
   // Decode would not restore becomes the next residual. A gradient that is not finite gives a

@@ -165,7 +165,7 @@ void AddScaled(float* y, const float* x, float factor, int64_t n) {
 
 constexpr int kTogether = 4;  // factors that share a load of x
 
-// Covers [0, rank) in fours, then one by one.
+// Calls four(c) for groups of kTogether numbers in [0, rank), then one(c) for each of the others.
 template <typename Four, typename One>
 inline void InFours(int rank, Four four, One one) {
   int c = 0;
