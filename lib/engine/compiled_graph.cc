@@ -197,8 +197,9 @@ absl::Status CompiledGraph::AddReorder(int from, int to, const std::string& name
 
 // A parameter is awaited before the first step that touches it or an alias of it. Its gradient is
 // ready after the last step that touches either. No gradient is ready before all parameters were
-// awaited: if a wait fails, the worker has pushed nothing of the step. Training reads no statistic,
-// but its announced contribution must also belong to this step's version.
+// awaited: if a wait fails, the worker has pushed nothing of the step. A training step reads no
+// running statistic, but awaits it too: the contribution that the step announces for it must belong
+// to this step's version.
 void CompiledGraph::PlaceParameterFlow() {
   const int tensors = tensors_.size();
   std::vector<int> root(tensors), first(tensors, -1), last(tensors, -1);

@@ -1,5 +1,6 @@
 // A graph made ready for a device: types are inferred, every node has a kernel, layouts are settled
-// and memory is planned. It depends on no device: a KernelRegistry answers for one.
+// and memory is planned. This code is the same for every device: a KernelRegistry makes the choices
+// of one device.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ class CompiledGraph {
  public:
   struct Options {
     int64_t batch = 0;  // samples of a run
-    // Whether the gradient of each parameter is written to memory of the caller. The gradients of
-    // the others stay in the arena until they are ready. Empty: all are external.
+    // For each parameter: whether its gradient is written to the caller's memory. All other
+    // gradients stay in the arena. Empty: all gradients are written to the caller's memory.
     std::vector<bool> external_gradients;
   };
 

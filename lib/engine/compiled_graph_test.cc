@@ -137,8 +137,8 @@ TEST(CompiledGraphTest, ForwardAndBackwardShareOneReorderedTensor) {
   const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
   FakeKernels kernels;
   const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
-  // The gradient of the first convolution's weight reads the x that the forward pass reordered. The
-  // gradient that comes back through Flatten needs one reorder more.
+  // The forward pass reorders two tensors. The gradient of the first convolution's weight reads the
+  // same reordered x. Only the gradient that comes back through Flatten needs a third reorder.
   EXPECT_THAT(Reorders(*compiled), testing::SizeIs(3));
 }
 

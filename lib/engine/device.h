@@ -28,8 +28,8 @@ class Device {
   // A description for logs and benchmarks: "NVIDIA H200, sm_90, 139 GiB", "2 threads, avx512".
   virtual std::string description() const = 0;
 
-  // The bytes that activations could get now: of the machine's memory on a CPU device, of its own
-  // memory on a GPU.
+  // Returns the bytes that activations can get now: of the machine's memory if the device is the
+  // CPU, of the GPU's memory if it is a GPU.
   virtual int64_t available_bytes() const = 0;
 
   // Allocates host memory that the device reads and writes fast (page-locked for a GPU), for

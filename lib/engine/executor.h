@@ -130,9 +130,10 @@ class Executor {
   virtual absl::Span<std::byte> input(absl::string_view name) = 0;
 
   // Takes the rows of the next run, one span per graph input. Call it between runs, or from
-  // ParameterFlow::RowsMayCome(): then a GPU receives the rows while it computes. The caller may
-  // reuse the memory when the run in progress has returned, or else the next run. A run without new
-  // rows uses those of the run before. Returns errors of the device. Requires: Options.row_values.
+  // ParameterFlow::RowsMayCome(): then a GPU receives the rows while it computes. After a call from
+  // RowsMayCome() the caller may reuse the memory when that run has returned, otherwise when the
+  // next run has returned. A run without new rows uses those of the run before. Returns errors of
+  // the device. Requires: Options.row_values.
   virtual absl::Status TakeRows(absl::Span<const absl::Span<const std::byte>> rows) = 0;
 
   // Returns a tensor named in Graph.loss, logits or correct as f32 on the host, after Run(). Valid

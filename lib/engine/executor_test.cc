@@ -106,12 +106,13 @@ class Instance {
   std::unique_ptr<Executor> executor_;
 };
 
-// Moves each parameter along its gradient. In that direction the slope of the loss is the
-// gradient's norm and nothing cancels. The difference of two losses near 2 carries about 2^-22 of
-// rounding: with h = 2^-9 that is 2^-14 of slope. Curvature bends the slope by a fraction of h. The
-// kinks of ReLU and max pooling bend it more.
+// Whether a model has the kinks of ReLU or max pooling.
 enum class Kinks { kNo, kYes };
 
+// Compares each gradient with a finite difference. Moves the parameter along its gradient, where
+// the slope of the loss is the gradient's norm and nothing cancels. The difference of two losses
+// near 2 carries about 2^-22 of rounding: with h = 2^-9 that is 2^-14 of slope. Curvature bends the
+// slope by a fraction of h. Kinks bend it more.
 void ExpectGradientsMatchFiniteDifferences(const v1::Graph& forward, int64_t batch,
                                            int64_t ids_max = 10, Kinks kinks = Kinks::kNo) {
   const double relative = kinks == Kinks::kYes ? 2e-2 : 5e-3;
@@ -354,9 +355,9 @@ v1::Graph Lowered(const v1::Graph& forward, v1::Precision precision) {
   return TrainingGraph(forward, {.precision = precision}).value();
 }
 
-// A gradient has passed about a dozen roundings, each of up to 2^-8 in bf16 and 2^-11 in f16.
-// Rounding also moves values across a kink of ReLU, or from one maximum of a pooling window to
-// another.
+// The tolerances allow for about a dozen roundings of a gradient, each of up to 2^-8 in bf16 and
+// 2^-11 in f16. Rounding also moves values across a kink of ReLU, or from one maximum of a pooling
+// window to another.
 TEST(LowPrecisionTest, GradientsAgreeWithF32UpToRounding) {
   for (const v1::Graph& forward : {SmallGpt(), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
     SCOPED_TRACE(forward.name());
@@ -484,8 +485,8 @@ TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFina
   }
 }
 
-// Training does not read a running mean. But its announced contribution must belong to this step's
-// version, and a wait for it may end with an error.
+// A run also awaits running means, although training does not read them. The contribution that it
+// announces must belong to this step's version, and the wait may end with an error.
 TEST(ParameterFlowTest, NothingIsAnnouncedBeforeAllParametersWereAwaited) {
   class OrderlyFlow : public ParameterFlow {
    public:
@@ -629,11 +630,12 @@ TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryIsMissingAndHowMuch) {
     return std::string(status.message());
   };
   EXPECT_THAT(create(0), ContainsRegex("activations of 4 samples.* need [1-9][0-9.]+ MiB"));
-  // 235,146 values, in bf16.
+  // The model has 235,146 parameters, of 2 bytes each in bf16.
   EXPECT_THAT(create(1), ContainsRegex("parameters in low precision need 459[.0-9]+ KiB"));
 }
 
-// GPT-2's logits at a batch of 32 are 10 GB, and training never reads them.
+// An output gets memory for its f32 copy when it is first read. Training never reads the logits,
+// which are large: 6.6 GB for GPT-2 with 32 samples of 1,024 tokens.
 TEST(ShortOfMemoryTest, AnOutputThatIsNotReadTakesNoMemory) {
   const v1::Graph graph = Lowered(Model("name: 'mlp'"), v1::BF16);
   CpuDevice device("cpu", /*threads=*/1);

@@ -40,8 +40,8 @@ int64_t LeftIn(const CgroupFolder& group) {
       !(std::ifstream(file + (second ? "current" : "usage_in_bytes")) >> used)) {
     return std::numeric_limits<int64_t>::max();  // "max", or no such group
   }
-  // The active part counts as droppable too: it holds data files that are mapped and read
-  // repeatedly.
+  // The active part of the page cache counts as droppable too, because it holds data files that are
+  // mapped and read repeatedly.
   int64_t cache = 0;
   for (const char* part : {"inactive_file", "active_file"}) {
     cache += NumberOf(file + "stat", absl::StrCat(second ? "" : "total_", part), /*absent=*/0);

@@ -1,5 +1,5 @@
-// Models exported from PyTorch train here as they do there. tools/make_onnx_goldens.py made the
-// files and describes their contents.
+// Checks that models exported from PyTorch give the same training results as in PyTorch.
+// tools/make_onnx_goldens.py made the files and describes their contents.
 #include <string>
 
 #include "gtest/gtest.h"

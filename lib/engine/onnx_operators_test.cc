@@ -268,7 +268,7 @@ TEST(OnnxOperatorsTest, ALossWithoutTargetsIsZero) {
   EXPECT_NE(run.gradient(0)[0], 0);
 }
 
-// The sum of the rows' losses is more than f16 can hold.
+// Checks that the mean is not computed from the sum of the rows' losses, which f16 cannot hold.
 TEST(OnnxOperatorsTest, ALossThatIgnoresTargetsIsAMeanInF16) {
   constexpr int64_t kRows = 20000, kClasses = 100;
   OnnxModelBuilder model;

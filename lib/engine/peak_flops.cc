@@ -5,8 +5,8 @@
 namespace muster {
 namespace {
 
-// Dense TFLOP/s; 0: none. The first name that matches counts, so a longer name stands before a
-// shorter one that it contains.
+// The dense TFLOP/s of a GPU in each precision; 0: the GPU has no units for it. The first name that
+// matches counts, so a longer name precedes a shorter one that it contains.
 struct Datasheet {
   absl::string_view name;
   double fp32, tf32, bf16, fp16;

@@ -10,8 +10,8 @@
 
 namespace muster {
 
-// An executor with a profile adds every node it runs to it and waits for each node, so a run takes
-// a little longer. Thread-compatible.
+// Collects the time of every node that an executor runs. The executor waits for each node to
+// measure it, so a run takes a little longer. Thread-compatible.
 class Profile {
  public:
   struct Entry {

@@ -15,7 +15,7 @@
 namespace muster {
 namespace {
 
-// --- One variable -------------------------------------------------------------------------------
+// --- Functions of one tensor --------------------------------------------------------------------
 
 using Function = void (*)(float* y, const float* x, int64_t n);
 using Derivative = void (*)(float* dx, const float* dy, const float* value, int64_t n);

@@ -18,7 +18,7 @@ using Activation = kernels::BatchNormActivation;
 
 float Epsilon(const CpuNode& n) { return static_cast<float>(NumberAttribute(*n.node, "epsilon")); }
 
-// --- Over batch and pixels ----------------------------------------------------------------------
+// --- BatchNorm ----------------------------------------------------------------------------------
 
 kernels::BatchNormShape BatchNormShapeOf(const CpuNode& n, const TensorType& x, Layout layout) {
   return {.batch = x.shape[0],
@@ -143,7 +143,7 @@ PlannedNode PlanStatisticGrad(const CpuNode& n) {
           })};
 }
 
-// --- Over the last dimension --------------------------------------------------------------------
+// --- LayerNorm and RmsNorm ----------------------------------------------------------------------
 
 kernels::LayerNormShape LayerNormShapeOf(const CpuNode& n, int input) {
   return {.rows = n.rows(input), .channels = n.columns(input)};
@@ -239,7 +239,7 @@ PlannedNode PlanRmsNormGradGain(const CpuNode& n) {
           })};
 }
 
-// --- Over groups of channels --------------------------------------------------------------------
+// --- GroupNorm ----------------------------------------------------------------------------------
 
 kernels::GroupNormShape GroupNormShapeOf(const CpuNode& n) {
   const TensorType& x = n.inputs[0];  // or dy, which has the same shape

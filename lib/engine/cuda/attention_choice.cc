@@ -32,7 +32,8 @@ using cuda::AttentionPart;
 using cuda::AttentionShape;
 using cuda::FusedAttention;
 
-// Correct kernels that round at different places differ by one or two roundings on random numbers.
+// The largest accepted differences: of a row of y or of a gradient, in roundings, and of lse. On
+// random numbers, correct kernels that round at different places differ by one or two roundings.
 constexpr double kRoundingsMax = 8;
 constexpr double kLseDistanceMax = 1.0 / 256;
 
@@ -51,7 +52,8 @@ absl::StatusOr<int> Capability() {
   return 10 * major + minor;
 }
 
-// If the GPU may still use a plan, it is not deleted, like the GPU's other resources.
+// Prepares cuDNN's kernel for one part of an attention. The result is not deleted after
+// KeepCudaResources(), because the GPU may still use the kernel.
 absl::StatusOr<std::shared_ptr<const FusedAttention>> Prepare(const AttentionUse& use,
                                                               AttentionPart part,
                                                               cudnnHandle_t cudnn) {
@@ -270,7 +272,8 @@ class Trial {
     return StatusOf(fused_.Backward(Gradients(), dy_, y_, lse_, Inputs(), workspace_, stream_));
   }
 
-  // Outputs are cleared first, so that an element that a kernel does not write is visible.
+  // Returns the results that `enqueue` writes. Clears the outputs first, so that an element that a
+  // kernel does not write is visible.
   absl::StatusOr<Results> Made(absl::FunctionRef<absl::Status()> enqueue) const {
     const int64_t element = cuda::Bytes(use_.shape.type);
     const auto clear = [this](void* memory, int64_t bytes) {

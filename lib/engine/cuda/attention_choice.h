@@ -25,7 +25,7 @@ struct AttentionUse {
 };
 
 // cuDNN's kernels of an attention, extended so that masks may have -inf. For a query that sees no
-// key, forward sets lse to +inf. A failure may also be CUDA's.
+// key, forward sets lse to +inf. The returned Failure may be an error of CUDA or of cuDNN.
 class FusedAttentions {
  public:
   using Part = std::shared_ptr<const kernels::cuda::FusedAttention>;
@@ -38,8 +38,8 @@ class FusedAttentions {
   int64_t backward_workspace_bytes() const { return MaskBytes() + backward_->workspace_bytes(); }
   std::string choice() const;  // for logs
 
-  // Like the methods of kernels::cuda::FusedAttention. Requires: `stream` is the stream of its
-  // handle.
+  // Like the methods of kernels::cuda::FusedAttention. Requires: `stream` is the stream of the
+  // cuDNN handle.
   kernels::cuda::Failure Forward(void* y, float* lse, const kernels::cuda::AttentionInputs& inputs,
                                  std::byte* workspace, cudaStream_t stream) const;
   kernels::cuda::Failure Backward(const kernels::cuda::AttentionGradients& gradients,

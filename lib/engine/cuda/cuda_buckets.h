@@ -46,7 +46,7 @@ class CudaBuckets {
   absl::Status AwaitSlice(int bucket);
 
   // Blocks until `finished` returns true, or a device fails. `finished` may depend on a collective
-  // operation. `what` names it in errors.
+  // operation. `what` names the awaited work in errors.
   absl::Status Await(absl::string_view what,
                      absl::FunctionRef<absl::StatusOr<bool>()> finished) const {
     return peers_.communicator->Await(what, finished);

@@ -19,14 +19,16 @@ namespace {
 
 constexpr int kComputeCapabilityMin = 8;  // the kernels need bf16 and asynchronous copies
 
-// Shared by all devices, because they share host memory.
+// Returns the page-locked host memory of this process. All devices share the record, because they
+// share host memory.
 HostAllocations& PageLocked() {
   // Never destroyed: memory may be freed after main().
   static auto& allocations = *new HostAllocations;
   return allocations;
 }
 
-// One per process, because CUDA's contexts belong to the process.
+// Returns the record of lost GPUs. There is one per process, because CUDA's contexts belong to the
+// process.
 DeviceFaults& Faults() {
   static auto& faults = *new DeviceFaults;
   return faults;
@@ -128,8 +130,8 @@ absl::Status CudaDevice::Drive() const {
   return Lose(absl::StrCat("CUDA: ", cudaGetErrorString(error), ", when nothing was running"));
 }
 
-// CUDA clears the error of a refused call once it is read. The next call, whatever it does, returns
-// a permanent error again.
+// Reads the error of the last call, then queries a stream. CUDA clears the error of a refused call
+// when it is read, but every later call returns a permanent error again.
 bool CudaDevice::IsLost() const {
   cudaGetLastError();
   const cudaError_t error = cudaStreamQuery(compute());
@@ -152,7 +154,8 @@ absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_v
     PageLocked().Remove(p);
     cudaFreeHost(p);
   };
-  // One allocation at a time: memory counts as used only after it is locked.
+  // Allows one allocation at a time: AvailableHostBytes() counts memory as used only after it is
+  // locked.
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
   const int64_t available = AvailableHostBytes();

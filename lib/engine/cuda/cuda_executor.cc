@@ -29,8 +29,8 @@ namespace {
 constexpr int64_t kSegmentBytes = int64_t{8} << 20;
 constexpr int64_t kStagingBytes = int64_t{32} << 20;
 constexpr int64_t kScalarOutputsMax = 4;
-// Enqueued work finishes within this time after a step fails, because no stream waits for peers any
-// more.
+// How long DrainStreams() waits for enqueued work. Intact GPUs finish it in this time, because by
+// then no stream waits for peers.
 constexpr absl::Duration kDrainTimeout = absl::Minutes(1);
 
 size_t FloatBytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
@@ -80,8 +80,8 @@ absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
   return drained;
 }
 
-// An error leaves work in the streams, and peers may wait for collective operations that this
-// device will not join.
+// Ends a run after the error `why`. Releases peers that wait for collective operations which this
+// device will not join, and waits until the streams are empty. Returns the error to report.
 absl::Status CudaExecutor::GiveUp(absl::Status why) {
   const absl::Status drained = DrainStreams([&] {
     if (buckets_ == nullptr) return;
@@ -97,7 +97,8 @@ absl::Status CudaExecutor::GiveUp(absl::Status why) {
   return launching_ < 0 ? why : Annotate(why, absl::StrCat("node ", steps_[launching_].name));
 }
 
-// The GPU wrote its own progress to host memory: after such an error no event can be queried.
+// Describes the nodes that were running when the GPU failed. Uses the progress that the GPU wrote
+// to host memory, because after such an error no event can be queried.
 std::string CudaExecutor::FaultedNodes() const {
   std::vector<std::string> nodes;
   for (const Step& step : steps_) nodes.push_back(step.name);
@@ -336,7 +337,7 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
 }
 
 // Runs everything once, so that kernels and libraries are loaded, then captures the launches.
-// Inputs are zero (of bytes: the value of byte 0).
+// Inputs are zero; if rows are bytes, inputs have the value of byte 0.
 absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
   RETURN_IF_ERROR(BringInputs());
@@ -380,7 +381,8 @@ absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
   return {it->host.get(), static_cast<size_t>(it->bytes)};
 }
 
-// If a run is in progress, an error belongs to it: the run gives up itself and knows its nodes.
+// If a run is in progress, this function only returns the error. The run itself calls GiveUp(),
+// because it knows which of its nodes were running.
 absl::Status CudaExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>> rows) {
   RETURN_IF_ERROR(device_.Drive());
   absl::Status sent = SendRows(rows);
@@ -477,8 +479,8 @@ absl::Status CudaExecutor::Compute(const RunArguments& arguments, ParameterFlow*
   if (flow != nullptr) RETURN_IF_ERROR(flow->RowsMayCome());
   RETURN_IF_ERROR(Announce(arguments, flow));
   RETURN_IF_ERROR(AwaitNodes());
-  // Rows taken during the run, here or by another executor of the device, have arrived long ago.
-  // This call guarantees it, so that the caller may reuse their memory.
+  // Waits for rows that were taken during the run, here or by another executor of the device, so
+  // that the caller may reuse their memory. They have usually arrived by now.
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.rows())));
   return CheckRange();
 }

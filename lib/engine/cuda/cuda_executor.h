@@ -152,7 +152,8 @@ class CudaExecutor : public Executor {
   absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status CheckRange() const;
   absl::Status Fetch(absl::string_view name, Output& output) const;
-  // These waits end even if a peer never arrives.
+  // Block until the GPU has finished its nodes, or a segment's gradients are on the host. They
+  // return an error if a peer fails.
   absl::Status AwaitNodes();
   absl::Status AwaitGradients(const Segment& segment);
   absl::Status GiveUp(absl::Status why);
@@ -167,7 +168,8 @@ class CudaExecutor : public Executor {
   const bool micro_batches_;
   const bool takes_rows_;
   Profile* const profile_;
-  // Each launch finishes before the next, so an error belongs to its node.
+  // Whether each launch finishes before the next one, so that an error belongs to the launched
+  // node.
   const bool launches_wait_;
   CudaContext context_;
   int64_t arena_bytes_ = 0;

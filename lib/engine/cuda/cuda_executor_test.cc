@@ -57,7 +57,7 @@ v1::Graph Training(const Model& model, v1::Precision precision) {
 
 const Model kGpt = {"gpt", "layers=2 heads=2 channels=128 context=80 vocabulary=600", 2, 600};
 
-// cuDNN computes its attention in 16 bits.
+// In 16 bits cuDNN computes the attention of this model.
 const Model kFusedGpt = {"gpt", "layers=2 heads=2 channels=128 context=128 vocabulary=300", 2, 300};
 
 class Instance {
@@ -155,9 +155,10 @@ void ExpectTwins(const Model& model, v1::Precision precision, double tolerance) 
 // The tolerance covers sums of a few thousand products in another order.
 TEST_P(CudaExecutorTest, TrainsAsTheCpuDoes) { ExpectTwins(GetParam(), v1::FP32, 2e-4); }
 
-// Both round to 8 bits of significand, at different places in a chain of dozens of operations. On
-// the CPU alone these gradients differ from f32 by up to 2.3e-2 (the perceptron; LeNet 2.1e-2), in
-// the measure of ExpectTwins(). So two devices may differ by as much: an H100 differed by 2.02e-2.
+// The CPU and the GPU round to 8 bits of significand, at different places in a chain of dozens of
+// operations. On the CPU alone these gradients differ from f32 by up to 2.3e-2 (the perceptron;
+// LeNet 2.1e-2), in the measure of ExpectTwins(). So two devices may differ by as much: an H100
+// differed by 2.02e-2.
 TEST_P(CudaExecutorTest, TrainsAsTheCpuDoesInBf16) { ExpectTwins(GetParam(), v1::BF16, 2.5e-2); }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -167,7 +168,8 @@ INSTANTIATE_TEST_SUITE_P(
                           300},
                     Model{"gpt", "layers=1 heads=4 channels=96 context=33 vocabulary=70", 3, 70},
                     Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=40", 4, 40},
-                    // Heads that are padded in 16 bits; the second one has a bias.
+                    // Models with an output layer that is padded in 16 bits. The layer of the
+                    // second model has a bias.
                     Model{"gpt", "layers=1 heads=2 channels=64 context=40 vocabulary=603", 2, 603},
                     Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=517", 4, 517},
                     Model{"mlp", "", 16, 10}, Model{"lenet", "", 4, 10}),

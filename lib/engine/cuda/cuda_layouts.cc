@@ -10,8 +10,8 @@ namespace muster {
 namespace {
 
 constexpr int64_t kPadding = 64;
-// Smaller products cost too little for padding to matter, and padding would be a large part of
-// them.
+// The smallest dimension that is padded. Smaller products cost too little for padding to matter,
+// and padding would be a large part of them.
 constexpr int64_t kPaddedMin = 512;
 constexpr int64_t kWhole = 8;  // 16-bit elements in 16 bytes: such rows are aligned without padding
 

@@ -64,7 +64,7 @@ v1::Graph Forward(const Model& model) {
 Model Gpt(bool tied) {
   return {"gpt", {{"layers", 1}, {"channels", 64}, {"context", 16}, {"vocabulary", 1001}}, tied};
 }
-// Its head has a bias.
+// A model with a bias in its output layer.
 const Model kLstm = {"lstm_lm", {{"layers", 1}, {"channels", 32}, {"vocabulary", 1001}}};
 
 class Compiled {

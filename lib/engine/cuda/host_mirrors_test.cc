@@ -11,7 +11,7 @@ using kernels::cuda::Type;
 
 class HostMirrorsTest : public testing::Test {
  protected:
-  // Inserts a mirror, as a device does that has none yet.
+  // Inserts a mirror, as a device does if it has no mirror of that memory yet.
   HostMirrors::Memory Make(const void* host, Type type, int64_t bytes) {
     HostMirrors::Memory memory(new std::byte[bytes]);
     mirrors_.Insert(host, type, bytes, memory);

@@ -170,7 +170,7 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
                             form.is_widened ? cuda::Type::kF32 : type);
     if (form.is_padded && plan.border.is_copied) continue;  // would copy a copy
     std::unique_ptr<cuda::Convolution> convolution;
-    // TF32 keeps all bits of 16-bit values.
+    // 16-bit values that are widened to f32 may use TF32, which keeps all of their bits.
     const cuda::Failure failure = cuda::Convolution::Create(
         node.context.cudnn, part, plan.shape,
         {.tf32 = tf32 || form.is_widened, .deterministic = deterministic}, convolution);
@@ -219,7 +219,7 @@ class PlacedConvolution {
     end_ = end;
   }
 
-  // The workspace behind the convolution's own.
+  // The end of the memory that the convolution uses; the node's other scratch memory starts here.
   std::byte* end() const { return end_; }
 
   void Choose(const std::string& name, const CudaContext& context) const {

@@ -6,7 +6,7 @@
 namespace muster {
 namespace {
 
-// Bytes of the factor, which precedes other scratch.
+// Bytes of the factor that scales the loss. It is at the start of the workspace.
 constexpr int64_t kFactorBytes = kWorkspaceAlignment;
 
 cuda::CrossEntropyShape ShapeOf(const CudaNode& node) {

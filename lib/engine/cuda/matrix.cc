@@ -202,8 +202,9 @@ PlannedNode Both(const PlannedNode& first, const PlannedNode& second) {
       }};
 }
 
-// The library's own epilogue for these sums is a separate kernel after the product too, and a
-// slower one: on an H100 it reads dy at 1.9 TB/s.
+// Uses our own kernel for the bias gradient, the sums of dy's columns. The library's epilogue for
+// these sums is also a separate kernel after the product, and a slower one: on an H100 it reads dy
+// at 1.9 TB/s.
 absl::StatusOr<PlannedNode> PlanLinearGradWeightBias(const CudaNode& node) {
   ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare(GradWeightShape(node)));
   return Padded(node,

@@ -14,7 +14,7 @@ float Epsilon(const CudaNode& node) {
   return static_cast<float>(NumberAttribute(*node.node, "epsilon"));
 }
 
-// --- Over batch and pixels ----------------------------------------------------------------------
+// --- BatchNorm ----------------------------------------------------------------------------------
 
 cuda::BatchNormShape BatchNormShapeOf(const CudaNode& node, int x, Activation activation) {
   const std::vector<int64_t>& shape = node.shape(x);
@@ -135,7 +135,7 @@ absl::StatusOr<PlannedNode> PlanBatchNormGrad(const CudaNode& node) {
   return plan;
 }
 
-// --- Over the last dimension --------------------------------------------------------------------
+// --- LayerNorm and RmsNorm ----------------------------------------------------------------------
 
 cuda::NormRows RowsOf(const CudaNode& node) {
   return {node.rows(0), node.columns(0), node.type(0)};
@@ -234,7 +234,7 @@ absl::StatusOr<PlannedNode> PlanLayerNormGrad(const CudaNode& node) {
   return plan;
 }
 
-// --- Over groups of channels --------------------------------------------------------------------
+// --- GroupNorm ----------------------------------------------------------------------------------
 
 cuda::GroupNormShape GroupsOf(const CudaNode& node) {
   const std::vector<int64_t>& shape = node.shape(0);

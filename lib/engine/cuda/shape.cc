@@ -100,7 +100,7 @@ absl::StatusOr<PlannedNode> PlanExpandGrad(const CudaNode& node) {
                      })};
 }
 
-// --- Parts side by side -------------------------------------------------------------------------
+// --- Concat and Split ---------------------------------------------------------------------------
 
 // The positions of a tensor's parts in it, along the node's axis.
 struct Parts {
@@ -166,7 +166,7 @@ absl::StatusOr<PlannedNode> PlanPart(const CudaNode& node) {
   return plan;
 }
 
-// --- Boxes --------------------------------------------------------------------------------------
+// --- Slice and Pad ------------------------------------------------------------------------------
 
 // A box of a tensor of shape `whole`.
 struct Box {
@@ -230,7 +230,7 @@ absl::StatusOr<PlannedNode> PlanPadGrad(const CudaNode& node) {
   return plan;
 }
 
-// --- By index -----------------------------------------------------------------------------------
+// --- Gather, Scatter and TopK -------------------------------------------------------------------
 
 cuda::GatherShape GatherShapeOf(const CudaNode& node, const Shape& x, const TensorType& index) {
   const int64_t axis = AxisAttribute(*node.node, static_cast<int64_t>(x.size()));
