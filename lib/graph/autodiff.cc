@@ -187,7 +187,7 @@ class Differentiation {
                                                    one ? " does not " : " do not ", what));
   }
 
-  // Each statistic belongs to the one BatchNorm that it feeds.
+  // Returns an error unless every statistic feeds exactly one BatchNorm.
   absl::Status FindStatistics() {
     absl::flat_hash_set<std::string> fed;
     for (const v1::Node& node : forward_.nodes()) {
@@ -230,7 +230,8 @@ class Differentiation {
         Contribute(position, of.front(), gradients_.at(node.outputs(0)));
         continue;
       }
-      // Zeros that the node needs must come before it.
+      // Collects the inputs before it adds the node: this may add nodes that make zeros, which must
+      // come first.
       std::vector<std::string> inputs;
       for (absl::string_view input : rule.inputs) AppendInputs(node, op, input, inputs);
       v1::Node& backward = AddNode(absl::StrCat(node.name(), "/", rule.op), rule.op);
@@ -243,7 +244,8 @@ class Differentiation {
     }
   }
 
-  // A parameter's gradient must be a separate tensor: the caller owns its memory.
+  // Returns whether dy itself is the gradient of the input. A parameter's gradient must be a
+  // separate tensor, because the caller owns its memory.
   bool IsIdentity(const GradientRule& rule, const v1::Node& node, int input) const {
     return rule.identity_if_same_type && !trained_.contains(node.inputs(input)) &&
            types_.at(node.inputs(input)) == types_.at(node.outputs(0));

@@ -16,9 +16,8 @@ struct Cost {
   // appendix B. `bytes` shows the cost of all other nodes.
   int64_t flops = 0;
   // Every tensor that a node reads or writes, once per node: the memory traffic if caches keep
-  // nothing. A node that indexes a table reads only
-  // the rows that it outputs. Aliases
-  // (Reshape) move nothing.
+  // nothing. A node that indexes a table reads only the rows that it outputs. Aliases (Reshape)
+  // move nothing.
   int64_t bytes = 0;
 
   Cost& operator+=(const Cost& other);

@@ -14,8 +14,8 @@ namespace muster {
 absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
                                                     const TensorTypes& types);
 
-// Returns those of them through which a gradient may flow back. Tensors that depend on a parameter
-// only through step functions (Operator::is_step) are excluded.
+// Returns the tensors of DependentOnTrained() through which a gradient may flow back. Tensors that
+// depend on a parameter only through step functions (Operator::is_step) are excluded.
 absl::flat_hash_set<std::string> DifferentiableInTrained(const v1::Graph& graph,
                                                          const TensorTypes& types);
 

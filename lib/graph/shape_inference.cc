@@ -22,7 +22,7 @@
 namespace muster {
 namespace {
 
-// The limit of parameters applies to every tensor.
+// The most elements of a tensor: the limit for parameters applies to every tensor.
 constexpr int64_t kElementsMax = limits::kParameterElementsMax;
 
 template <typename... Parts>
@@ -34,7 +34,8 @@ std::string Described(const v1::Node& node) {
   return absl::StrCat("node '", node.name(), "' (", node.op(), ")");
 }
 
-// `kind` names the tensor in errors: "input", "parameter" or "output".
+// Adds a tensor to `types`, or returns INVALID_ARGUMENT. `kind` names the tensor in errors:
+// "input", "parameter" or "output".
 absl::Status Define(absl::string_view kind, const std::string& name, TensorType type,
                     TensorTypes& types) {
   const auto fail = [&](const auto&... fault) { return Invalid(kind, " '", name, "' ", fault...); };

@@ -18,8 +18,8 @@ namespace muster {
 // such GPU. Returns INTERNAL, reason "DEVICE_LOST", if this process had the GPU and lost it.
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(absl::string_view name, int threads);
 
-// Plans memory, chooses algorithms and compiles kernels, so that the first Run() is as fast as the
-// next.
+// Returns an executor of `graph`. Plans memory, chooses algorithms and compiles kernels now, so
+// that the first Run() is as fast as the next.
 //
 // Returns INVALID_ARGUMENT if the graph is not valid (see InferTypes) or an op has no kernel on the
 // device. Returns RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", if the memory that it

@@ -162,8 +162,8 @@ PlannedNode CpuKernels::Plan(absl::string_view op, const TypedNode& node) {
   return WideningPlan(node, kernel.plan(wide), layouts_).Build();
 }
 
-// Runs as two nodes: the sum is rounded before it is normalised. Recomputation may start from the
-// rounded sum, and must repeat to the bit.
+// Plans an AddLayerNorm in 16 bits as two nodes, so that the sum is rounded before it is
+// normalised. Recomputation may start from the rounded sum, and must give the same bits.
 PlannedNode CpuKernels::PlanNarrowAddLayerNorm(const TypedNode& n) {
   const TensorType& sum = n.outputs[3];
   const TypedNode add{

@@ -36,10 +36,10 @@ std::vector<std::string> Reorders(const v1::Graph& graph) {
   return names;
 }
 
-// Below AVX2 oneDNN computes only the forward pass of convolutions in blocks of channels; it
-// computes derivatives as products of plain matrices. Reordering images in between is much faster
-// than oneDNN's reference loops in blocks. At AVX2 oneDNN does the same for 3 x 3 taps on images of
-// 2 x 2.
+// Returns whether oneDNN computes convolutions and their derivatives in blocks of channels. Below
+// AVX2 it computes only the forward pass in blocks, and derivatives as products of plain matrices.
+// Reordering images in between is much faster than oneDNN's reference loops in blocks. At AVX2
+// oneDNN does the same for 3 x 3 taps on images of 2 x 2.
 bool HasConvolutionsInBlocks() {
   return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2;
 }

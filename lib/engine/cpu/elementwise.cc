@@ -20,7 +20,7 @@ namespace {
 using Function = void (*)(float* y, const float* x, int64_t n);
 using Derivative = void (*)(float* dx, const float* dy, const float* value, int64_t n);
 
-// The gaps of a padded layout hold zeros and must keep them.
+// What a function does to the gaps of a padded layout, which hold zeros and must keep them.
 enum class Gaps { kStayZero, kWouldChange };
 
 Layout LayoutFor(const CpuNode& n, const std::vector<int>& inputs, Gaps gaps) {
@@ -136,7 +136,7 @@ PlannedNode PlanClipGrad(const CpuNode& n) {
                       });
 }
 
-// The layout is plain, because only floats can be reordered.
+// Plans IsNan in the plain layout, because its output is i32 and only floats can be reordered.
 PlannedNode PlanIsNan(const CpuNode& n) {
   return {.overwritable = {0}, .prepare = Call([size = n.elements(0)](const NodeMemory& m) {
                                  kernels::IsNan(IntegerOutput(m), Input(m, 0), size);
@@ -169,8 +169,8 @@ PlannedNode PlanCast(const CpuNode& n) {
   return plan;
 }
 
-// Forward and backward are the same function. The layout is plain, because the random number of an
-// element depends on its position.
+// Plans Dropout and its gradient, which are the same function. The layout is plain, because the
+// random number of an element depends on its position.
 PlannedNode PlanDropout(const CpuNode& n) {
   const auto rate = static_cast<float>(NumberAttribute(*n.node, "rate"));
   const int64_t salt = IntegerAttribute(*n.node, "salt");

@@ -14,7 +14,7 @@ namespace {
 
 double WeightOf(const CpuNode& n) { return NumberAttribute(*n.node, "weight"); }
 
-// --- Classes ------------------------------------------------------------------------------------
+// --- Losses of class labels ---------------------------------------------------------------------
 
 // Inputs: logits, target.
 kernels::CrossEntropyShape ClassesOf(const CpuNode& n) {
@@ -94,7 +94,7 @@ PlannedNode PlanCorrectCount(const CpuNode& n) {
           })};
 }
 
-// --- Elements -----------------------------------------------------------------------------------
+// --- Losses of single elements ------------------------------------------------------------------
 
 using ElementLoss = void (*)(float* loss, const float* prediction, const float* target,
                              float factor, int64_t n);
@@ -108,7 +108,8 @@ PlannedNode PlanElementLoss(const CpuNode& n) {
           })};
 }
 
-// The factor is that of the loss, times the loss scale. `kGrad` writes one value per element.
+// Plans the gradient of a loss per element. Its factor is that of the loss, times the loss scale.
+// `kGrad` writes one value per element.
 template <ElementLoss kGrad>
 PlannedNode PlanElementLossGrad(const CpuNode& n) {
   return {.overwritable = {0},
@@ -119,7 +120,7 @@ PlannedNode PlanElementLossGrad(const CpuNode& n) {
           })};
 }
 
-// --- Losses of the graph's own ------------------------------------------------------------------
+// --- Losses that the graph computes itself ------------------------------------------------------
 
 double ShareOf(const RunNumbers& numbers) {
   return double(numbers.samples) / double(numbers.batch);

@@ -133,7 +133,8 @@ PlannedNode PlanBatchNormAddReluGrad(const CpuNode& n) {
   return plan;
 }
 
-// Every gradient inside a run carries the loss scale, so this one does too.
+// Plans this run's contribution to a statistic. It carries the loss scale, because every gradient
+// inside a run does.
 PlannedNode PlanStatisticGrad(const CpuNode& n) {
   return {.overwritable = {0},
           .prepare = Call([size = n.elements(0)](const NodeMemory& m, const RunNumbers& numbers) {
@@ -158,7 +159,8 @@ PlannedNode PlanLayerNorm(const CpuNode& n) {
       })};
 }
 
-// In f32 alone: CpuKernels::PlanNarrowAddLayerNorm() plans a sum that is stored in 16 bits.
+// Plans AddLayerNorm in f32. CpuKernels::PlanNarrowAddLayerNorm() plans it if the sum is stored in
+// 16 bits.
 PlannedNode PlanAddLayerNorm(const CpuNode& n) {
   return {
       .prepare = Call([shape = LayerNormShapeOf(n, 0), epsilon = Epsilon(n)](const NodeMemory& m) {

@@ -70,8 +70,8 @@ PlannedNode PlanSampleIndex(const CpuNode& n) {
 
 // --- Concat, Split, Slice, Pad and their gradients ----------------------------------------------
 
-// How the parts of a tensor lie in it along the node's axis: each of `rows` rows has row_bytes[k]
-// bytes of part k, one part after the other.
+// The places of a tensor's parts in its memory, along the node's axis: each of `rows` rows has
+// row_bytes[k] bytes of part k, one part after the other.
 struct Parts {
   int64_t rows;
   Shape row_bytes;
@@ -163,7 +163,7 @@ PlannedNode PlanPadGrad(const CpuNode& n) {
           })};
 }
 
-// --- By index -----------------------------------------------------------------------------------
+// --- Gather, Scatter, TopK, Embedding -----------------------------------------------------------
 
 // Returns INVALID_ARGUMENT, naming the first id outside [begin, end).
 absl::Status CheckIds(const std::string& node, const int32_t* ids, int64_t n, int64_t begin,

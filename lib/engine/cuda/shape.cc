@@ -230,7 +230,7 @@ absl::StatusOr<PlannedNode> PlanPadGrad(const CudaNode& node) {
   return plan;
 }
 
-// --- Gather, Scatter and TopK -------------------------------------------------------------------
+// --- Gather, Scatter, TopK, Embedding -----------------------------------------------------------
 
 cuda::GatherShape GatherShapeOf(const CudaNode& node, const Shape& x, const TensorType& index) {
   const int64_t axis = AxisAttribute(*node.node, static_cast<int64_t>(x.size()));

@@ -71,7 +71,7 @@ std::vector<Tensor> Binary(const Call& call) {
 
 double Modulo(double a, double b) { return a - b * std::floor(a / b); }
 
-// Operators on two i32: the exact result modulo 2^32.
+// Evaluates F on two i32 tensors: the exact result modulo 2^32.
 template <auto F>
 std::vector<Tensor> OfIntegers(const Call& call) {
   Tensor y =
@@ -96,7 +96,7 @@ std::vector<Tensor> Comparison(const Call& call) {
   return y;
 }
 
-// Neg and Abs, on floats and integers.
+// Evaluates Neg and Abs on floats and integers.
 template <auto F>
 std::vector<Tensor> Signed(const Call& call) {
   std::vector<Tensor> y = Unary<F>(call);

@@ -1,7 +1,7 @@
 // Evaluates every forward op of lib/graph/ops.md in float64, from its definition. All devices are
 // compared with it. It shares no code with shape inference or the kernels,
-// except the random numbers of kernels/philox.h. It is written to be
-// read, and slow.
+// except the random numbers of kernels/philox.h. It is slow, because it is written to be easy to
+// read.
 #pragma once
 
 #include <string>

@@ -106,8 +106,7 @@ TEST(FusionTest, PlainAttentionBecomesOneOp) {
                               3 * kTolerance);
 }
 
-// Other nodes read the sum as well as its norm, and the value before an activation as well as the
-// activation.
+// In this graph other nodes also read the sum before a norm, and the value before an activation.
 TEST(FusionTest, AnIntermediateWithOtherReadersIsKept) {
   Sketch s;
   s.Input("input", {6});

@@ -21,7 +21,7 @@ struct TransformerOptions {
   int64_t blocks = 2;
   double dropout = 0;
   bool fused_attention = true;  // false: MatMul, Softmax, MatMul
-  // True: norms of each block's sums; false: norms of the inputs of its layers.
+  // True: norms come after the residual sums of a block; false: before its layers.
   bool norms_last = false;
 };
 

@@ -22,7 +22,8 @@ namespace {
 
 using Kind = Operand::Kind;
 
-// One thread fills it while static objects are constructed.
+// Returns the list of registered families. One thread fills the list while static objects are
+// constructed.
 std::vector<OperatorFamily>& Families() {
   static auto& families = *new std::vector<OperatorFamily>();
   return families;
@@ -73,7 +74,8 @@ bool HasInput(const v1::Graph& graph, const std::string& name) {
                              [&](const v1::GraphInput& input) { return input.name() == name; });
 }
 
-// Constants are part of the graph and do not depend on the case's seed.
+// Returns the values of a constant operand. They do not depend on the case's seed, because they are
+// part of the graph.
 std::vector<double> ConstantValues(const Operand& operand, int index) {
   return Values(operand, /*seed=*/1, index, /*bits=*/8).values;
 }

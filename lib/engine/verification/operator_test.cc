@@ -155,7 +155,7 @@ TEST_P(OperatorTest, EveryOutputEqualsTheReference) {
   }
 }
 
-// An earlier run with other values must leave no trace.
+// The compared run follows a run with other values, which must leave no trace.
 TEST_P(OperatorTest, GradientsEqualFiniteDifferencesOfTheReference) {
   if (op().losses.empty()) return;
   const v1::Graph graph = ToGraph(op());

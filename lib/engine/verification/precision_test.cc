@@ -72,8 +72,8 @@ double Norm(const std::vector<double>& values) {
   return std::sqrt(sum);
 }
 
-// A model applies some tens of roundings of up to 2^-8 (bf16) or 2^-11 (f16) one after another.
-// Errors of single elements average out in a gradient's norm.
+// The tolerances allow for some tens of roundings one after another, each of up to 2^-8 (bf16) or
+// 2^-11 (f16). Errors of single elements average out in a gradient's norm.
 TEST_P(PrecisionTest, GradientsAgreeWithF32WithinTheRounding) {
   const auto exact = Run(v1::FP32, 1);
   double largest = 0;

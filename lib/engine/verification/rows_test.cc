@@ -33,8 +33,8 @@ kernels::ByteValues Pixels() {
   return values;
 }
 
-// Images and labels of ConvolutionNet, in the device's host memory. So a call may return before the
-// device has copied them.
+// Images and labels of ConvolutionNet, in the device's host memory. In such memory TakeRows() may
+// return before the device has copied the rows.
 struct Batch {
   Batch(Device& device, uint64_t seed)
       : memory(device.Allocate(kBatch * (kPixels + sizeof(int32_t)), "a batch").value()),
@@ -104,8 +104,8 @@ class RowsTest : public testing::Test, private ParameterFlow {
     return result;
   }
 
-  // Runs `instance` and gives `next` at the first call of RowsMayCome(). Overwrites its memory
-  // afterwards.
+  // Runs `instance` and gives `next` at the first call of RowsMayCome(). Overwrites the memory of
+  // `next` afterwards.
   absl::Status RunAndGive(Instance& instance, Batch next) {
     giving_ = &instance;
     next_ = next.rows();

@@ -62,7 +62,7 @@ struct Model {
   bool ignoring = false;
 };
 
-// There is no model with batch norm: its statistics would be those of the micro-batch.
+// Returns models without batch norms: a batch norm would use the statistics of the micro-batch.
 std::vector<Model> Models() {
   return {{"Perceptron", Perceptron()},
           {"Transformer", Transformer({.dropout = 0.1}), 11, true},
@@ -194,7 +194,8 @@ TEST(StatisticTest, DevicesContributeByTheirSamples) {
   }
 }
 
-// The graph has only dropout, so that nothing rounds and results are equal to the bit.
+// Checks that dropout depends only on an element's position in the global batch. The graph has only
+// dropout, so nothing rounds and results are equal to the bit.
 void ExpectDropoutByPositionAlone(const Sketch& s) {
   const reference::Tensors given = RandomTensors(s.graph, kBatch, 1, /*seed=*/6);
   auto run = [&](int64_t first, int64_t count, const RunArguments& arguments) {

@@ -14,7 +14,7 @@
 namespace muster {
 namespace {
 
-// The batch with which passes compare shapes; a batch of 1 would broadcast.
+// The batch for which passes compare shapes. It is not 1, because a batch of 1 would broadcast.
 constexpr int64_t kBatch = 2;
 
 // Lowers attention and precision, which must come before differentiation.

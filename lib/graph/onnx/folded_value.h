@@ -13,9 +13,9 @@
 
 namespace muster {
 
-// Every value is computed for three sizes of the batch. If the results differ, the value depends on
-// the batch, and the differences show how. The sizes are primes, so that results of
-// a division by the batch are unlikely to look like a multiple of it.
+// The sizes of the batch for which every value is computed. If the results differ, the value
+// depends on the batch, and the differences show how. The sizes are primes, so that results of a
+// division by the batch are unlikely to look like a multiple of it.
 inline constexpr int kProbes = 3;
 inline constexpr std::array<int64_t, kProbes> kProbeBatch = {2, 3, 5};
 
@@ -41,7 +41,7 @@ struct NumberArray {
 // Returns the number of elements, at most 2^40.
 int64_t ElementsOf(const std::vector<int64_t>& shape);
 
-// Immutable; copies share their arrays.
+// A known value, for all probes. Immutable; copies share their arrays.
 class FoldedValue {
  public:
   // A value that does not depend on the batch.

@@ -23,7 +23,7 @@ using Shape = std::vector<int64_t>;
 
 constexpr int64_t kElementsMax = int64_t{1} << 24;
 constexpr int64_t kDimensionsMax = 64;  // numpy's limit
-// Elements of a shape, with a size of 0 counted as 1.
+// The most elements of a shape, if a size of 0 counts as 1.
 constexpr int64_t kPlacesMax = int64_t{1} << 40;
 
 struct Result {
@@ -45,7 +45,8 @@ struct Call {
 
 absl::Status CannotFold(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
-// The product of sizes must not overflow, even if a size is 0: [2^62, 2^62, 0] has no elements.
+// Checks the sizes and the number of dimensions. The product of the sizes that are not 0
+// must not overflow: [2^62, 2^62, 0] has no elements, but is refused.
 absl::Status CheckShape(const Shape& shape) {
   int64_t places = 1;
   for (int64_t size : shape) {
@@ -239,8 +240,9 @@ Results EyeLike(const Call& call) {
   return One(IsFloating(static_cast<int32_t>(type)), std::move(y));
 }
 
-// ONNX drops the higher bits of an integer that does not fit, like numpy's astype. For floats that
-// do not fit it defines nothing: here they saturate at 64 bits and are then treated as integers.
+// Returns `value` converted to `type`. ONNX drops the higher bits of an integer that does not fit,
+// like numpy's astype. It defines nothing for floats that do not fit: here they saturate at 64
+// bits, and are then treated as integers.
 double WithinType(double value, int32_t type) {
   switch (type) {
     case TensorProto::BOOL:

@@ -140,7 +140,8 @@ class Inliner {
   }
 
   absl::flat_hash_map<Key, const FunctionProto*> functions_;
-  // If each function of a file is called once, the file grows only by longer names.
+  // The most bytes of inlined nodes: the model's size and 256 MiB. If each function of a file is
+  // called once, the file grows only by longer names.
   const int64_t bytes_max_;
   int64_t calls_ = 0;
   int64_t bytes_ = 0;

@@ -8,9 +8,10 @@
 namespace muster {
 
 // Replaces each call by the function's nodes, in the model's graph and in the graphs inside its
-// nodes. Then clears model.functions. Returns INVALID_ARGUMENT for calls nested
-// more than 32 deep, as of functions that call themselves. Also for a graph that grows beyond a
-// million nodes, or beyond the size of the model plus 256 MiB.
+// nodes. Then clears model.functions.
+// Returns INVALID_ARGUMENT if calls are nested more than 32 deep, for example because a function
+// calls itself. Also returns it if the graph grows beyond a million nodes, or beyond the size of
+// the model plus 256 MiB.
 absl::Status InlineFunctions(onnx::ModelProto& model);
 
 }  // namespace muster

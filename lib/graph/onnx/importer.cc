@@ -552,7 +552,7 @@ absl::StatusOr<bool> OnnxImporter::Fold(const NodeProto& node) {
   return true;
 }
 
-// The shape is known even if the values are not.
+// Converts Shape to a constant: the shape of a tensor is known even if its values are not.
 absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, Tensor(node, 0));
   ASSIGN_OR_RETURN(const FoldedValue blank,
@@ -566,7 +566,7 @@ absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// A known condition selects one of the two graphs. Its nodes replace the If.
+// Converts an If with a known condition: the nodes of the selected graph replace the If.
 absl::Status OnnxImporter::ConvertIf(const NodeProto& node) {
   const FoldedValue* condition = Folded(node, 0);
   const absl::optional<double> chosen = condition == nullptr ? absl::nullopt : condition->Single();

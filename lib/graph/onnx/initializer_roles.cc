@@ -45,7 +45,8 @@ NameTells TellOf(absl::string_view name) {
     return NameTells::kBuffer;
   }
   std::vector<absl::string_view> components = absl::StrSplit(name, absl::ByAnyChar("./"));
-  // Names in lists of parameters, and of copies of a merged one, end in a number.
+  // Removes numbers at the end: parameters in a list, and copies of a merged parameter, have such
+  // names.
   const auto is_digit = [](char c) { return absl::ascii_isdigit(c); };
   while (components.size() > 1 && std::ranges::all_of(components.back(), is_digit)) {
     components.pop_back();
@@ -87,8 +88,8 @@ bool IsComputed(absl::string_view name) {
   return operators.contains(OperatorOf(name));
 }
 
-// Returns whether it was computed by arithmetic with other numbers, such as a weight times its
-// norm.
+// Returns whether the exporter computed the tensor by arithmetic with other numbers, such as a
+// weight times its norm.
 bool IsComputedByArithmetic(absl::string_view name) {
   const absl::string_view op = OperatorOf(name);
   return op == "add" || op == "sub" || op == "mul" || op == "div" || op == "pow" || op == "sqrt" ||
@@ -187,7 +188,8 @@ class Decider {
     const std::string& op = use.node->op_type();
     const auto extents =
         std::ranges::count_if(decision.shape, [](int64_t size) { return size != 1; });
-    // A number after a norm scales it. The older exporter keeps the names of gains.
+    // A single number after a norm scales its result. So does a tensor with "::" in its name, which
+    // is not a gain: the older exporter keeps the names of gains.
     const bool is_scale = use.kind == UseKind::kNorm && (op == "Mul" || op == "Add") &&
                           (values.size() == 1 || absl::StrContains(decision.name, "::"));
     if (is_scale) {

@@ -30,14 +30,12 @@ struct InitializerDecision {
 // 1. Running statistics stay statistics, whatever the patterns say.
 // 2. The patterns of `model` (freeze, train).
 // 3. Initialisers that meet no data, scalars, and tensors with infinities are constants.
-// 4. In the place of a weight (products, biases after them, norms, tables) it is trained, unless
-// its
-//    name or values say otherwise.
-// 5. The name, as PyTorch's modules name things.
-// 6. A guess: trained if weights come before its use.
+// 4. An initialiser in the place of a weight (products, biases after them, norms, tables) is
+//    trained, unless its name or values say otherwise.
+// 5. The name decides, as PyTorch's modules name things.
+// 6. A guess: the initialiser is trained if weights come before its use.
 //
-// Returns INVALID_ARGUMENT for patterns that
-// match nothing and for values that cannot be read.
+// Returns INVALID_ARGUMENT if a pattern matches nothing or values cannot be read.
 absl::StatusOr<std::vector<InitializerDecision>> DecideRoles(const v1::OnnxModel& model,
                                                              OnnxFile& file);
 

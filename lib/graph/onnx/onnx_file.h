@@ -37,8 +37,8 @@ class OnnxFile {
   int64_t opset() const { return opset_; }
 
   // Return the values of a tensor of the file, converted. Return INVALID_ARGUMENT for a type of
-  // another family and for a size that differs from its shape. Also for external data that is
-  // missing, short, outside the file's folder, or not allowed.
+  // another family and for a size that differs from its shape. They also return it for external
+  // data that is missing, short, outside the file's folder, or not allowed.
   absl::StatusOr<std::vector<float>> Floats(const onnx::TensorProto& tensor) const;
   absl::StatusOr<std::vector<int64_t>> Integers(const onnx::TensorProto& tensor) const;
 

@@ -47,8 +47,8 @@ struct ImportedModel {
 //   SeparateInitializers decides which of them are one tensor.
 // - Values that depend only on shapes and constants are computed here.
 // - Dropout and batch norm train, whether the file was exported for training or for inference.
-// - The first dimension of every input is the batch, even if the file gives it a size. It is the
-//   second one if the file leaves that open instead.
+// - The first dimension of every input is the batch, even if the file gives it a size. If the file
+//   leaves only the second dimension open, that one is the batch.
 // - Integers and booleans become i32.
 //
 // Returns NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". The message

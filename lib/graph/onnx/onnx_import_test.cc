@@ -358,7 +358,7 @@ TEST(OnnxImportTest, OtherFilesAreRefused) {
   EXPECT_TRUE(absl::StrContains(old.Import().status().message(), "is of opset 9; 13 to 24"));
 }
 
-// ---------------------------------------------------------------- what is trained
+// ---------------------------------------------------------------- roles of initialisers
 
 const InitializerDecision* Find(const ImportedModel& model, const std::string& name) {
   for (const InitializerDecision& decision : model.initializers) {

@@ -17,7 +17,8 @@ class OnnxModelBuilder {
     proto_.add_opset_import()->set_version(opset);
   }
 
-  // A dimension of 0 is the batch; a dimension of -1 is left open too.
+  // Adds an input. A dimension of 0 is the batch, which the file leaves open. A dimension of -1 is
+  // another open one.
   OnnxModelBuilder& Input(const std::string& name, std::vector<int64_t> shape,
                           int32_t type = onnx::TensorProto::FLOAT);
   OnnxModelBuilder& Output(const std::string& name);

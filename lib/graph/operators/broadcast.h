@@ -20,8 +20,8 @@ absl::StatusOr<std::vector<int64_t>> Broadcast(absl::Span<const int64_t> a,
 // Binds "...y" to the broadcast shape of "...a" and "...b".
 absl::Status RelateBroadcast(const v1::Node& node, Dimensions& dimensions);
 
-// Checks a gradient of an operand "...a" that was broadcast to "...y". Operands that this node does
-// not have may have broadcast further.
+// Checks a gradient of an operand "...a" that was broadcast to "...y". "...y" may be larger,
+// because the forward node can have operands that this node does not have.
 absl::Status RelateBroadcastGradient(const v1::Node& node, Dimensions& dimensions);
 
 }  // namespace muster

@@ -65,7 +65,8 @@ Operator Comparison(absl::string_view name) {
           .relate = RelateBroadcast};
 }
 
-// The gradient op of one operand, "...a", whichever operand it is.
+// Returns the gradient op of one operand. Its signature calls the operand "...a", whether it is a
+// or b of the forward op.
 Operator BinaryGradient(absl::string_view name, std::vector<Operand> inputs, const char* output) {
   return {.name = name,
           .inputs = std::move(inputs),

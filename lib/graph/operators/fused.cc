@@ -48,7 +48,7 @@ Operator BatchNormReluGrad() {
   return op;
 }
 
-// The end of a residual block.
+// Returns the op at the end of a residual block, relu(BatchNorm(x) + addend).
 Operator BatchNormAddRelu() {
   Operator op = Extended("BatchNorm", NormalisationOperators(), "BatchNormAddRelu");
   op.inputs.insert(op.inputs.begin() + 1, "addend T[batch, channel, ...]");
@@ -80,7 +80,8 @@ Operator AddLayerNorm() {
       .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
 }
 
-// The gradient of AddLayerNorm. `dsum` is the gradient of the sum from its other readers.
+// Returns the gradient op of AddLayerNorm. `dsum` is the part of the sum's gradient that comes from
+// other readers of the sum.
 Operator AddLayerNormGrad() {
   return {
       .name = "AddLayerNormGrad",
@@ -90,7 +91,7 @@ Operator AddLayerNormGrad() {
       .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
 }
 
-// The gradient of a norm with two readers of its result.
+// Returns the gradient op of a norm whose result has two readers.
 Operator AccumulateLayerNormGrad() {
   Operator op = AddLayerNormGrad();
   op.name = "AccumulateLayerNormGrad";

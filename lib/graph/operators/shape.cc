@@ -44,7 +44,7 @@ absl::optional<int64_t> CheckedProduct(absl::Span<const int64_t> sizes) {
   return product;
 }
 
-// ---------------------------------------------------------------- the same bytes
+// ---------------------------------------------------------------- ops that only change the shape
 
 absl::Status RelateReshape(const v1::Node& node, Dimensions& dimensions) {
   const std::vector<int64_t>& x = dimensions.Run("...x");
@@ -100,7 +100,7 @@ absl::Status RelateUnsqueeze(const v1::Node& node, Dimensions& dimensions) {
   return dimensions.Bind("...y", shape);
 }
 
-// ---------------------------------------------------------------- other bytes
+// ---------------------------------------------------------------- ops that move elements
 
 absl::Status RelateTranspose(const v1::Node& node, Dimensions& dimensions) {
   const std::vector<int64_t>& x = dimensions.Run("...x");
@@ -281,7 +281,7 @@ absl::Status RelateConstant(const v1::Node& node, Dimensions& dimensions) {
 
 using Relation = absl::Status (*)(const v1::Node&, Dimensions&);
 
-// An op with one input and one output.
+// Returns an op that moves the elements of one input to one output.
 Operator Movement(absl::string_view name, std::vector<AttributeRule> attributes, Relation relate,
                   absl::string_view gradient) {
   return {.name = name,

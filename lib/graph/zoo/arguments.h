@@ -20,7 +20,7 @@ inline constexpr int64_t kSideMax = 1 << 16;
 inline constexpr int64_t kLayersMax = 1024;
 
 // Each reader returns a value in range even after a fault, so that the builder can continue.
-// Verify() returns the verdict. Thread-compatible.
+// Verify() returns all faults. Thread-compatible.
 class Arguments {
  public:
   explicit Arguments(const v1::ZooModel& model) : model_(model) {}

@@ -121,7 +121,7 @@ class GraphBuilder {
   // A constant in f32 with one value for all elements.
   std::string Scalar(const std::string& name, double value);
 
-  // `output` is the name of its tensor, if not `name`.
+  // `output` is the name of the layer's result; "": `name`.
   std::string Linear(const std::string& name, const std::string& x, const LinearOptions& options,
                      const std::string& output = "");
   std::string Conv2d(const std::string& name, const std::string& x, const Conv2dOptions& options);

@@ -22,8 +22,8 @@ std::vector<OperatorCase> Cases() {
       {"LayerNorm", {{3, 7}, {7}}},
       {"LayerNorm", {{2, 3, 33}, {33}, {33}}, {{"epsilon", 1e-3}}},
       {"LayerNorm", {{1, 2}, {2}, {2}}},
-      // A norm of one value: the gradient is 0, because terms cancel that rstd makes 300 times
-      // larger.
+      // Norms of one value. Their gradient is 0 because terms cancel, and rstd makes the rounding
+      // errors of these terms 300 times larger.
       {"LayerNorm", {{3, 1}, {1}, {1}}, {}, {0}, 10},
       {"LayerNorm", {{5}, {5}, {5}}},
       {"LayerNorm", {{2, 2, 2, 16}, {16}, {16}}},

@@ -5,7 +5,8 @@
 
 namespace muster {
 
-// The sum stays a tensor, because it is the residual stream and backward reads it too.
+// Fuses Add and LayerNorm. The sum stays a tensor, because it is the residual stream, and backward
+// reads it too.
 void FuseAddLayerNorm(const TensorTypes& types, v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

@@ -76,8 +76,8 @@ void FuseWithGradients(int i, int parameters, GraphEdit& edit) {
 
 }  // namespace
 
-// LayerNormGradInput and LayerNormGradParameters both read dy and the normalised tensor; one fused
-// node reads them once.
+// Fuses the LayerNormGradInput and LayerNormGradParameters of a norm. Both read dy and the
+// normalised tensor; the fused node reads them once.
 void FuseAddLayerNormGrad(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

@@ -46,7 +46,7 @@ class Attention {
       if (!input->empty()) node.add_inputs(*input);
     }
     node.add_outputs(y_);
-    // The name was the softmax's, so no other tensor has it.
+    // The second output takes the name of the softmax's output, which the fusion removes.
     node.add_outputs(edit_.node(members_.front()).outputs(0));
     (*node.mutable_attributes())["heads"].set_i(heads_);
     (*node.mutable_attributes())["scale"].set_f(scale_);
@@ -171,8 +171,8 @@ class Attention {
     return Shape(y_) == std::vector<int64_t>{split[0], split[1], split[2] * split[3]};
   }
 
-  // A query or memory that all samples share has a batch of 1. MatMul broadcasts it, but Attention
-  // does not.
+  // Returns whether q, k and v have the same batch. A query or memory that all samples share has a
+  // batch of 1. MatMul broadcasts it, but Attention does not.
   bool IsOfOneBatch() const { return Shape(q_)[0] == Shape(k_)[0] && Shape(k_)[0] == Shape(v_)[0]; }
 
   const TensorTypes& types_;

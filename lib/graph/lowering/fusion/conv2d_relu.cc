@@ -5,7 +5,8 @@
 
 namespace muster {
 
-// Relu's gradient reads only its output, so the sum before it is not needed.
+// Fuses Conv2d and Relu. The input of Relu need not stay a tensor, because Relu's gradient reads
+// only Relu's output.
 void FuseConv2dRelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

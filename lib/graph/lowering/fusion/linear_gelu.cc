@@ -5,7 +5,7 @@
 
 namespace muster {
 
-// The sum before Gelu stays a tensor, because backward reads it.
+// Fuses Linear and Gelu. The input of Gelu stays a tensor, because backward reads it.
 void FuseLinearGelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

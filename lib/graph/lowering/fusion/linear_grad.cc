@@ -6,7 +6,8 @@
 
 namespace muster {
 
-// Both nodes read all of dy. The fused node takes the position of the earlier one.
+// Fuses LinearGradWeight and LinearGradBias, because both read all of dy. The fused node takes the
+// position of the earlier one.
 void FuseLinearGradBias(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
@@ -20,7 +21,7 @@ void FuseLinearGradBias(v1::Graph& graph) {
   }
 }
 
-// Fuses the two nodes only if no other node reads the gradient of Gelu's output.
+// Fuses LinearGradInput and GeluGrad, unless another node also reads the gradient of Gelu's output.
 void FuseLinearGradGelu(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {

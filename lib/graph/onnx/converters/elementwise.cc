@@ -31,7 +31,7 @@ absl::Status Identity(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// Makes x op y with a number as y.
+// Makes the tensor `x op y`, in which y is the constant `number`.
 absl::StatusOr<std::string> WithNumber(OnnxImporter& im, const NodeProto& node,
                                        absl::string_view op, const std::string& x, double number) {
   ASSIGN_OR_RETURN(const std::string y, im.Scalar(node, number, im.TypeOf(x) != v1::DTYPE_I32));
@@ -68,7 +68,7 @@ absl::Status Cast(OnnxImporter& im, const NodeProto& node) {
   return One(im, node, "Cast", {{"to", WordValue(floating ? "f32" : "i32")}});
 }
 
-// ---------------------------------------------------------------- two inputs and more
+// ---------------------------------------------------------------- two or more inputs
 
 absl::Status Two(OnnxImporter& im, const NodeProto& node, absl::string_view op,
                  bool exchanged = false) {
@@ -85,7 +85,7 @@ absl::Status Pow(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Operand(node, 0));
   const FoldedValue* exponent = im.Folded(node, 1);
   const auto number = exponent == nullptr ? absl::nullopt : exponent->Single();
-  // A square as a product is exact, and has a gradient for negative x, unlike a power by the
+  // Computes a square as a product, which is exact and has a gradient for negative x. Pow uses the
   // logarithm.
   if (number == 2.0 && exponent->rank() == 0) {
     return im.Add(node, "Mul", {x, x}, {im.Output(node, 0)});
@@ -106,7 +106,7 @@ absl::Status Comparison(OnnxImporter& im, const NodeProto& node) {
   return Two(im, node, op);
 }
 
-// Truth values are 0 and 1.
+// Converts logical operators to arithmetic, because truth values are 0 and 1.
 absl::Status Logic(OnnxImporter& im, const NodeProto& node) {
   const std::string& op = node.op_type();
   if (op == "And") return Two(im, node, "Mul");
@@ -125,7 +125,7 @@ absl::Status Logic(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// Sum, Mean, Max and Min of any number of inputs.
+// Converts Sum, Mean, Max and Min of any number of inputs.
 absl::Status Several(OnnxImporter& im, const NodeProto& node) {
   const std::string& op = node.op_type();
   const absl::string_view own = op == "Max" ? "Maximum" : op == "Min" ? "Minimum" : "Add";
@@ -201,7 +201,7 @@ absl::Status Selu(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// alpha elu(x / alpha)
+// Converts Celu to alpha elu(x / alpha).
 absl::Status Celu(OnnxImporter& im, const NodeProto& node) {
   const double alpha = Number(node, "alpha", 1);
   if (alpha == 0) return NodeFault(node, "has an alpha of 0");
@@ -255,7 +255,7 @@ absl::Status Softsign(OnnxImporter& im, const NodeProto& node) {
   return im.Add(node, "Div", {x, divisor}, {im.Output(node, 0)});
 }
 
-// relu(x) - slope relu(-x)
+// Converts PRelu to relu(x) - slope relu(-x).
 absl::Status PRelu(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::string slope, im.Operand(node, 1));

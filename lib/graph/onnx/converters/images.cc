@@ -258,7 +258,7 @@ class Sampler {
     return static_cast<double>(std::clamp<int64_t>(Nearest(Position(i)), 0, from_ - 1));
   }
 
-  // Returns one row of the matrix [to, from].
+  // Returns row i of the matrix [to, from] that maps inputs to outputs.
   std::vector<double> Row(int64_t i) const {
     std::vector<double> row(from_, 0.0);
     const double x = Position(i);
@@ -294,7 +294,8 @@ class Sampler {
     return Scaled(static_cast<double>(i) + 0.5) - 0.5;
   }
 
-  // Exact if the sizes define the scale: a rounded quotient could just miss the next row.
+  // Returns x divided by the scale. If the sizes define the scale, multiplies first: a rounded
+  // scale could just miss the next row.
   double Scaled(double x) const {
     return scale_ == 0 ? x * static_cast<double>(from_) / static_cast<double>(to_) : x / scale_;
   }
@@ -306,7 +307,7 @@ class Sampler {
     return static_cast<int64_t>(std::ceil(x - 0.5));
   }
 
-  // The kernel of Keys 1981, which every framework uses.
+  // The cubic convolution kernel of Keys, 1981.
   double Cubic(double x) const {
     const double a = cubic_;
     if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
@@ -321,8 +322,8 @@ class Sampler {
   bool excludes_;
 };
 
-// Resizes one dimension. It picks rows if each is a copy, otherwise it mixes them with a constant
-// matrix.
+// Resizes one dimension. If every output row is a copy of an input row, picks rows. Otherwise
+// multiplies by a constant matrix.
 absl::StatusOr<std::string> Resized(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                     int64_t axis, int64_t to, double scale) {
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
@@ -390,7 +391,7 @@ absl::Status Resize(OnnxImporter& im, const NodeProto& node) {
     if (axis < 0 || axis >= std::ssize(shape)) return NodeFault(node, "has an axis outside");
     if (by_scale ? scales->at(0).values[i] == 1 : sizes[i] == shape[axis]) continue;
     if (shape[axis].of_batch) return NodeFault(node, "resizes the batch");
-    // The size by a scale is a product of floats, as in onnxruntime.
+    // A size that a scale defines is a product of floats, as in onnxruntime.
     const double scale = by_scale ? scales->at(0).values[i] : 0;
     const int64_t to = by_scale
                            ? static_cast<int64_t>(std::floor(static_cast<float>(shape[axis].value) *

@@ -21,7 +21,7 @@ absl::Status Gather(OnnxImporter& im, const NodeProto& node) {
   if (axis < 0 || axis >= std::ssize(shape))
     return NodeFault(node, "has an axis outside its input");
   const FoldedValue* folded = im.Folded(node, 1);
-  // A single row is a slice: its gradient needs no scatter.
+  // A single row becomes a Slice, because the gradient of a Slice needs no scatter.
   if (folded != nullptr && folded->rank() == 0 && !folded->depends_on_batch() &&
       !shape[axis].of_batch) {
     const int64_t size = shape[axis].value;
@@ -67,7 +67,7 @@ absl::Status ScatterElements(OnnxImporter& im, const NodeProto& node) {
       {{"axis", IntegerValue(axis < 0 ? axis + rank : axis)}, {"reduction", WordValue(reduction)}});
 }
 
-// ---------------------------------------------------------------- rows by several coordinates
+// ---------------------------------------------------------------- GatherND and ScatterND
 
 // The coordinates of GatherND and ScatterND (input 1), as positions among the rows that the first
 // `depth` dimensions of x define. They are i32 with the index's shape without its last dimension.

@@ -75,7 +75,7 @@ absl::Status BatchNormalization(OnnxImporter& im, const NodeProto& node) {
                 Epsilon(node));
 }
 
-// Makes a vector one-dimensional.
+// Returns input i with all its elements in one dimension.
 absl::StatusOr<std::string> Flat(OnnxImporter& im, const NodeProto& node, int i) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, i));
   ASSIGN_OR_RETURN(const int64_t rank, im.Rank(node, i));
@@ -129,7 +129,8 @@ absl::Status GroupNorm(OnnxImporter& im, const NodeProto& node, int64_t groups,
                 {{"groups", IntegerValue(groups)}, {"epsilon", Epsilon(node)[0].second}});
 }
 
-// Opsets before 21 have a gain and bias per group. Each is repeated for the channels of the group.
+// Converts GroupNormalization. Before opset 21 gain and bias have one value per group, which is
+// repeated for the channels of the group.
 absl::Status GroupNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::vector<std::string> inputs, im.Tensors(node));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.InputShape(node, 0));

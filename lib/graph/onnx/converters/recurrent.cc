@@ -29,8 +29,8 @@ absl::StatusOr<std::string> Regate(OnnxImporter& im, const NodeProto& node, cons
   return y;
 }
 
-// Returns whether the samples have their own lengths. A constant that says that all are full does
-// not count.
+// Returns whether the samples have their own lengths. A constant with the full length for every
+// sample does not count.
 bool HasLengths(OnnxImporter& im, const NodeProto& node) {
   if (!HasInput(node, 4)) return false;
   const FoldedValue* lengths = im.Folded(node, 4);
@@ -39,7 +39,7 @@ bool HasLengths(OnnxImporter& im, const NodeProto& node) {
          lengths->Single() != static_cast<double>((*shape)[0].value);
 }
 
-// Returns whether the gates have a bound, or functions other than those of the definition.
+// Returns whether the gates have a bound (clip), or activation functions other than `usual`.
 bool HasOwnFunctions(const NodeProto& node, std::vector<std::string> usual) {
   if (FindAttribute(node, "clip") != nullptr) return true;
   const onnx::AttributeProto* activations = FindAttribute(node, "activations");
@@ -50,7 +50,8 @@ bool HasOwnFunctions(const NodeProto& node, std::vector<std::string> usual) {
   return false;
 }
 
-// ONNX has [T, B, I] in and [T, D, B, H] out; Muster has [B, T, I] in and [B, T, D H] out.
+// Converts LSTM and GRU. ONNX's input is [T, B, I] and its output [T, D, B, H]; Muster's input is
+// [B, T, I] and its output [B, T, D H].
 absl::Status Recurrent(OnnxImporter& im, const NodeProto& node) {
   const bool is_lstm = node.op_type() == "LSTM";
   const std::string direction = Word(node, "direction", "forward");
@@ -113,7 +114,7 @@ absl::Status Recurrent(OnnxImporter& im, const NodeProto& node) {
                 {{"permutation", IntegersValue({1, 2, 0, 3})}});
 }
 
-// ---------------------------------------------------------------- without gates
+// ---------------------------------------------------------------- RNN
 
 absl::StatusOr<std::string> RowOf(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                   int64_t axis, int64_t at) {
@@ -172,7 +173,8 @@ absl::StatusOr<std::vector<std::string>> States(OnnxImporter& im, const NodeProt
   return states;
 }
 
-// The input is [T, B, I]; the outputs are [T, D, B, H] and the last states [D, B, H].
+// Converts RNN, step by step. The input is [T, B, I]; the outputs are [T, D, B, H] and the last
+// states [D, B, H].
 absl::Status Elman(OnnxImporter& im, const NodeProto& node) {
   const std::string direction = Word(node, "direction", "forward");
   if (Integer(node, "layout", 0) != 0 || HasLengths(im, node) ||

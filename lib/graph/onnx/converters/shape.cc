@@ -28,9 +28,10 @@ Extent Product(const std::vector<Extent>& shape) {
   return product;
 }
 
-// A file traced with a fixed batch has that number in place of the batch. It is the batch if as
-// many elements come before it as in the input: otherwise samples would mix. Returns false if there
-// is no such dimension.
+// Finds the batch in the shape `to` of a file that was traced with a fixed batch, and marks it. The
+// batch is a multiple of `traced`, and has as many elements before it in `to` as in `from`:
+// otherwise samples would mix.
+// Returns false if there is no such dimension.
 bool RestoreBatch(const std::vector<Extent>& from, int64_t traced, std::vector<Extent>& to) {
   int64_t before = 1, elements = 1;
   bool passed = false;
@@ -119,7 +120,7 @@ absl::Status Transpose(OnnxImporter& im, const NodeProto& node) {
 absl::Status Concat(OnnxImporter& im, const NodeProto& node) {
   std::vector<std::string> inputs;
   for (int i = 0; i < node.input_size(); ++i) {
-    // Skips empty inputs: caches begin empty.
+    // Skips empty inputs, for example a cache, which is empty at the first step.
     const FoldedValue* folded = im.Folded(node, i);
     bool is_empty = folded != nullptr;
     for (int p = 0; p < kProbes; ++p) is_empty = is_empty && folded->at(p).values.empty();
@@ -161,14 +162,15 @@ absl::Status Split(OnnxImporter& im, const NodeProto& node) {
                 {{"axis", IntegerValue(axis)}, {"sizes", IntegersValue(*sizes)}});
 }
 
-// PyTorch's exporter writes torch.split() and chunk() as a sequence that constants index.
+// Converts SplitToSequence. PyTorch's exporter writes torch.split() and chunk() as a sequence whose
+// elements are picked by constant positions.
 absl::Status SplitToSequence(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
   ASSIGN_OR_RETURN(const int64_t axis, AxisToSplit(node, shape));
   const int64_t length = shape[axis].value;
   ASSIGN_OR_RETURN(auto sizes, im.IntegersOf(node, 1, "split"));
-  // One number is the size of every part but the last. Without any, each part has one row.
+  // One number is the size of every part but the last. Without this number, each part has one row.
   const FoldedValue* split = im.Folded(node, 1);
   if (!sizes || (split != nullptr && split->rank() == 0)) {
     const int64_t each = sizes ? sizes->at(0) : 1;
@@ -212,7 +214,7 @@ absl::Status SequenceAt(OnnxImporter& im, const NodeProto& node) {
   return absl::OkStatus();
 }
 
-// Returns x with the rows along `axis` at these positions.
+// Returns the rows of x that are at `positions` along `axis`, in that order.
 absl::StatusOr<std::string> Picked(OnnxImporter& im, const NodeProto& node, const std::string& x,
                                    int64_t axis, const List& positions) {
   NumberArray index{.shape = {std::ssize(positions)}};
