@@ -43,7 +43,8 @@ int CompiledGraph::Number(const std::string& name) {
 absl::Status CompiledGraph::NumberTensors() {
   for (int i = 0; i < graph_.inputs_size(); ++i) {
     const int input = Number(graph_.inputs(i).name());
-    // Kept, so that a later run may read the same input again without a new fill.
+    // Keeps the input's memory after a run, so that a later run may read the input again without a
+    // new fill.
     request_.tensors[input].kept = true;
     tensors_[input].graph_input = i;
   }

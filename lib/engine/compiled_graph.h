@@ -30,7 +30,8 @@ class CompiledGraph {
     std::vector<bool> external_gradients;
   };
 
-  // The steps come in the order of execution. Constants are not steps: see constants().
+  // A node with its kernel. Steps are in the order of execution. Constants are not steps: see
+  // constants().
   struct Step {
     TypedNode node;
     PlannedNode kernel;

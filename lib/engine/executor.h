@@ -19,7 +19,7 @@ namespace muster {
 
 class Profile;
 
-// The waits and announcements of a run. The run calls this interface on its own thread.
+// The waits and announcements of a run. Called on the thread of Executor::Run().
 class ParameterFlow {
  public:
   virtual ~ParameterFlow() = default;
@@ -31,7 +31,7 @@ class ParameterFlow {
 
   // The gradient of parameter `p` is final in its memory. No later node of this run reads the
   // parameter's values, so they may be overwritten. Called once per parameter of a differentiated
-  // graph, as early as possible.
+  // graph, as early as possible, in the last micro-batch of a step.
   virtual absl::Status GradientReady(int p) = 0;
 
   // Called once in a run: the caller may now give the next run's rows (Executor::TakeRows), to this
@@ -89,8 +89,8 @@ class Executor {
     Device* device = nullptr;  // outlives the executor
     // One pointer per parameter (index = parameter id) to host f32[elements], for every precision.
     // Exception: narrow_parameters. The caller owns the memory; it is 64-byte aligned. A device
-    // that computes elsewhere or in another type copies a parameter after its flow has delivered
-    // it. It copies a gradient before announcing it.
+    // that computes elsewhere or in another type copies a parameter after ParameterFlow has
+    // delivered it. It copies a gradient before announcing it.
     absl::Span<float* const> parameters;
     // Whether a parameter's memory begins with 16-bit values in the type that the graph computes
     // with, instead of floats. Such values are not converted. One per parameter; empty: none.

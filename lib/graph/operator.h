@@ -59,8 +59,8 @@ class Dimensions {
   absl::flat_hash_map<std::string, std::vector<int64_t>> sizes_;
 };
 
-// A rule, written as Integer("groups").Default(1).Within(1, 64). Without Default or Optional the
-// attribute is required.
+// The rule of an attribute, written as Integer("groups").Default(1).Within(1, 64). Without Default
+// or Optional the attribute is required.
 struct AttributeRule {
   enum class Absence {
     kRefused,

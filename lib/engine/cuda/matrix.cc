@@ -295,8 +295,8 @@ absl::StatusOr<PlannedNode> PlanBatches(const CudaNode& node, cuda::MatMulShape 
     }
   }
   if (is_summed) shape.product = cuda::Type::kF32;  // rounded once, after the sum
-  // The library takes the innermost dimension of the batch. Each step in the others is a launch of
-  // its own, whose operands may be less aligned than the tensors.
+  // The library takes the innermost dimension of the batch. The other dimensions are loops with one
+  // launch per step. The operands of a step may be less aligned than the tensors.
   if (!batch.empty()) {
     shape.batch = batch[0].size;
     shape.a_stride = batch[0].a;

@@ -289,7 +289,7 @@ absl::StatusOr<PlannedNode> PlanEmbeddingGrad(const CudaNode& node) {
   return PlanPutBack(node, EmbeddingShapeOf(node.inputs[1], node.outputs[0].shape), 1, 2);
 }
 
-// The kernels count elements of both tensors in 32 bits.
+// Returns INVALID_ARGUMENT if x or index is too large: the kernels count elements in 32 bits.
 absl::StatusOr<cuda::IndexedElements> IndexedElementsOf(const CudaNode& node, const TensorType& x,
                                                         const TensorType& index) {
   for (const TensorType& tensor : {x, index}) {

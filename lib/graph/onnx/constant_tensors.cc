@@ -1,4 +1,5 @@
-// OnnxImporter: makes constants tensors of the graph, for any size of the batch.
+// The part of OnnxImporter that turns constants into tensors of the graph, for any size of the
+// batch.
 #include <algorithm>
 #include <cmath>
 #include <string>

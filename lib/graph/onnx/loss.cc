@@ -1,4 +1,4 @@
-// OnnxImporter: adds the loss after the file's computation.
+// The part of OnnxImporter that adds the loss after the file's computation.
 #include <algorithm>
 #include <string>
 #include <utility>

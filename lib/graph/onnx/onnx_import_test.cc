@@ -219,7 +219,7 @@ TEST(OnnxImportTest, AFixedBatchIsFoundByItsPositionInMemory) {
 }
 
 TEST(OnnxImportTest, AFaultNamesItsNodeOnce) {
-  // The second of the operators that the converter makes for the node does not fit.
+  // The converter makes several operators for this node. The shapes do not fit the second one.
   Model model;
   model.Input("x", {0, 3}).Weight("w", {4, 2}).Weight("b", {7}).Output("y");
   model.Node("Gemm", {"x", "w", "b"}, {"y"});

@@ -29,7 +29,7 @@ class Gnmt {
 
   GraphBuilder& graph() { return graph_; }
 
-  // Layers 0 and 1 have no residual connection.
+  // Returns the result of the encoder's layers. Layers 0 and 1 have no residual connection.
   std::string Encode(std::string x, int64_t layers) {
     for (int64_t i = 0; i < layers; ++i) {
       const std::string name = absl::StrCat("encoder.", i, ".");
@@ -39,7 +39,8 @@ class Gnmt {
     return x;
   }
 
-  // Every layer except the first also reads the result of the attention.
+  // Returns the result of the decoder's layers. Every layer except the first also reads the result
+  // of the attention.
   std::string Decode(std::string x, const std::string& memory, const std::string& mask,
                      int64_t layers) {
     x = Lstm("decoder.0.", x, channels_, /*bidirectional=*/false);

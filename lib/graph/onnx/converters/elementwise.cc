@@ -85,8 +85,8 @@ absl::Status Pow(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Operand(node, 0));
   const FoldedValue* exponent = im.Folded(node, 1);
   const auto number = exponent == nullptr ? absl::nullopt : exponent->Single();
-  // Computes a square as a product, which is exact and has a gradient for negative x. Pow uses the
-  // logarithm.
+  // Computes a square as a product, which is exact and has a gradient for negative x. Muster's Pow
+  // uses the logarithm.
   if (number == 2.0 && exponent->rank() == 0) {
     return im.Add(node, "Mul", {x, x}, {im.Output(node, 0)});
   }
