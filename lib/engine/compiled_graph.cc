@@ -154,13 +154,13 @@ void CompiledGraph::AddStep(Step step) {
   steps_.push_back(std::move(step));
 }
 
-// Returns whether the code outside the graph that uses the tensor can do so in `layout`.
+// Returns whether code outside the graph that uses the tensor can use it in `layout`.
 bool CompiledGraph::MayLie(int tensor, Layout layout) const {
   if (layout == Layout::kPlain) return true;
   const Tensor& used = tensors_[tensor];
   if (used.is_output && !kernels_.Fetches(layout)) return false;
-  // External memory has room for the plain tensor only.
   if (!used.is_gradient) return used.is_output;
+  // External memory has room for the plain tensor only.
   return !request_.tensors[tensor].external && kernels_.ReadsAs(layout, Layout::kPlain);
 }
 

@@ -113,8 +113,8 @@ Placement PlaceLifetimes(absl::Span<const Lifetime> lifetimes) {
   for (int block : order) {
     const Lifetime& wanted = lifetimes[block];
     const int64_t bytes = RoundUp(wanted.bytes);
-    // Walks the blocks that live at the same time by offset. `end` is the highest end so far, so
-    // the gap before the next block starts there.
+    // Visits the blocks that live at the same time, in the order of their offsets. `end` is the
+    // highest end so far, so the gap before the next block starts there.
     int64_t best = -1, best_gap = std::numeric_limits<int64_t>::max(), end = 0;
     for (int other : placed) {
       const Lifetime& taken = lifetimes[other];

@@ -58,8 +58,9 @@ class FusedAttentions {
 };
 
 // Returns cuDNN's kernels for forward and backward, or null to use our own kernels for both. Logs
-// the choice and its reason. Takes a second or two and temporary GPU memory: cuDNN compiles its
-// kernels, and both versions run on the same random numbers.
+// the choice and its reason, only at VLOG(1) if cuDNN does not support the attention. Takes a
+// second or two and temporary GPU memory: cuDNN compiles its kernels, and both versions run on the
+// same random numbers.
 //
 // cuDNN's kernels are refused for any error, and for results that differ:
 // - a row of y, dq, dk or dv by more than 8 roundings of its type;

@@ -129,7 +129,8 @@ TEST_P(PrecisionTest, TheLossScaleDoesNotLeaveTheExecutor) {
   }
 }
 
-// The mask depends on which keys exist, so attention stays several ops. One sample has no key.
+// Attention is not fused, because its scores have three dimensions. The queries of the first sample
+// see no key.
 TEST(MaskTest, AQueryThatSeesNoKeyStaysFinite) {
   Sketch s;
   s.Input("input", {4, 3});

@@ -322,8 +322,8 @@ absl::StatusOr<std::string> OnnxImporter::Expanded(const NodeProto& node, const 
   return Make(node, "Expand", std::move(inputs), {{"shape", IntegersValue(sizes)}});
 }
 
-// A tensor made for this node takes the file's name for it. So messages and `model describe` use
-// names that the user knows.
+// If the importer made the tensor for this node, the tensor gets the file's name of output i. So
+// messages and `model describe` use names that the user knows.
 void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor) {
   if (!HasOutput(node, i)) return;
   const std::string& name = node.output(i);

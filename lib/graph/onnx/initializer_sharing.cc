@@ -226,8 +226,8 @@ class Separator {
     return absl::OkStatus();
   }
 
-  // Weights without a module's name that are equal to the last bit were one weight, or copies. The
-  // user decides which.
+  // Joins equal weights that `model.tie` names. Other equal weights without a module's name may be
+  // one weight or copies: they are reported as doubts, so that the user decides.
   absl::Status JoinEqual(GraphProto& graph) {
     const InitializerUses uses = FindInitializerUses(graph);
     std::vector<std::pair<const TensorProto*, std::vector<float>>> weights;
