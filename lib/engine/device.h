@@ -32,6 +32,8 @@ class Device {
   // CPU, of the GPU's memory if it is a GPU.
   virtual int64_t available_bytes() const = 0;
 
+  using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
+
   // Allocates host memory that the device reads and writes fast (page-locked for a GPU), for
   // parameters and gradients. The memory is 64-byte aligned, zeroed and never null. It may outlive
   // the device.
@@ -40,7 +42,6 @@ class Device {
   // touching any memory. The message begins with `what` ("activations of 8 samples") and has the
   // number of bytes. Devices of one process may allocate at the same time: each counts the memory
   // that the others have allocated.
-  using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
   virtual absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) = 0;
 
   // Makes existing host memory as fast for the device as Allocate()'s, until the handle is

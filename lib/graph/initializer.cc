@@ -8,7 +8,8 @@
 namespace muster {
 namespace {
 
-// Separates these random numbers from those drawn for other purposes with the same seed.
+// Marks the random streams of initial values, so that they differ from streams for other purposes
+// with the same seed.
 constexpr uint64_t kPurpose = uint64_t{0x696E6974} << 32;
 
 // Sets element i to `make(words of block i / kPerBlock, i % kPerBlock)`.

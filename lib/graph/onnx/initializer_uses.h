@@ -28,7 +28,7 @@ using Neighbours = std::set<std::pair<std::string, const onnx::NodeProto*>>;
 // no data (a transposed weight).
 struct InitializerUse {
   UseKind kind;
-  // The node and input at which it meets the data.
+  // The node and input at which the path meets the data.
   const onnx::NodeProto* node = nullptr;
   int input = 0;
   // The start of the path: the input of `first` that is the initialiser itself.

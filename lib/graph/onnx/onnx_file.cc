@@ -217,7 +217,7 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_rea
       return Invalid(path, "is no ONNX file (it does not parse, or has no nodes)");
     }
   }
-  // A job with such a text could be read by neither a member nor the store.
+  // Neither a member nor the store could read a job with such a text.
   if (const std::string text = FirstForeignText(file.model_); !text.empty()) {
     return Invalid(path, absl::StrCat("has the ", text,
                                       ", which is not UTF-8: export it again with other names"));

@@ -21,6 +21,8 @@ class OnnxFile {
   static constexpr int64_t kOpsetMin = 13;
   static constexpr int64_t kOpsetMax = 24;
 
+  using MayRead = std::function<absl::Status(const std::string& path)>;
+
   // Opens a file and inlines its own functions. Tensors in files beside it are read at each
   // request. `may_read` is called before such a file is opened; null allows all.
   //
@@ -29,7 +31,6 @@ class OnnxFile {
   // - its opset is outside [kOpsetMin, kOpsetMax];
   // - its functions cannot be inlined;
   // - its initialisers in other files are larger than the machine's memory.
-  using MayRead = std::function<absl::Status(const std::string& path)>;
   static absl::StatusOr<OnnxFile> Open(const std::string& path, MayRead may_read = nullptr);
 
   const onnx::GraphProto& graph() const { return model_.graph(); }

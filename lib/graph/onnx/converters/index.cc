@@ -39,8 +39,8 @@ absl::Status Gather(OnnxImporter& im, const NodeProto& node) {
   }
   ASSIGN_OR_RETURN(const std::string index, im.Tensor(node, 1));
   ASSIGN_OR_RETURN(const int64_t index_rank, im.Rank(node, 1));
-  // A table of rows can use the faster Embedding. It takes no negative ids, and ids that are data
-  // have none.
+  // A table of rows can use the faster Embedding. Embedding takes no negative ids, which only
+  // constant indices are expected to have.
   if (axis == 0 && shape.size() == 2 && index_rank > 0 && folded == nullptr) {
     return im.Add(node, "Embedding", {index, x}, {im.Output(node, 0)});
   }
