@@ -78,7 +78,7 @@ struct RunArguments {
   bool is_last_micro_batch = true;
 };
 
-// Thread-compatible.
+// Runs one graph on one device. Thread-compatible.
 //
 // Several executors may share parameter memory while nothing writes it. They may share gradient
 // memory if they take turns as micro-batches.

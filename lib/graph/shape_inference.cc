@@ -281,7 +281,8 @@ class SignatureMatch {
                    input.operand->type);
   }
 
-  // Letters of the signature bind types, as words bind sizes.
+  // Checks the element type of an input. A letter of the signature binds a type, as a word binds
+  // sizes.
   absl::Status MatchDtype(const Operand& operand, const TensorType& type) {
     if (operand.dtype.size() != 1) {
       return DTypeName(type.dtype) == operand.dtype ? absl::OkStatus() : Mismatch();

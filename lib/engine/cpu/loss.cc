@@ -34,7 +34,7 @@ absl::Status CheckTargets(const std::string& node, const int32_t* target,
                                                  shape.classes, ")"));
 }
 
-// The part that the loss and its gradient share.
+// The part of cross-entropy that the loss and its gradient share.
 class CrossEntropy {
  public:
   explicit CrossEntropy(const CpuNode& n)

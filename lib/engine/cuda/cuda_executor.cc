@@ -389,8 +389,8 @@ absl::Status CudaExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>
   return sent.ok() || device_.is_running() ? sent : GiveUp(std::move(sent));
 }
 
-// The run that uses the previous rows moves them at its beginning. So the copies rarely wait for a
-// run in progress.
+// Copies the rows to the GPU after the previous rows have been moved. The run that uses those moves
+// them at its beginning, so the copies rarely wait for a run in progress.
 absl::Status CudaExecutor::SendRows(absl::Span<const absl::Span<const std::byte>> rows) {
   CHECK(takes_rows_);
   CHECK_EQ(rows.size(), inputs_.size());
@@ -430,7 +430,7 @@ absl::StatusOr<absl::Span<const float>> CudaExecutor::output(absl::string_view n
                              static_cast<size_t>(output.elements));
 }
 
-// Copies in pieces, so that there is only one full copy on the host, not two.
+// Copies an output to the host in pieces, so that there is only one full copy on the host, not two.
 absl::Status CudaExecutor::Fetch(absl::string_view name, Output& output) const {
   RETURN_IF_ERROR(device_.Drive());
   if (output.values == nullptr) {
@@ -529,7 +529,8 @@ absl::Status CudaExecutor::SendScalars(const RunArguments& arguments, cuda::Expo
                                   cudaMemcpyHostToDevice, device_.compute()));
 }
 
-// Orders the segment's parameters before its nodes.
+// Awaits the segment's parameters, brings them to the GPU, and makes the segment's nodes wait for
+// them.
 absl::Status CudaExecutor::BringParameters(const Segment& segment, bool is_first,
                                            ParameterFlow* flow) {
   for (int p : segment.awaits) {
@@ -574,8 +575,8 @@ absl::Status CudaExecutor::GatherBucket(int bucket, ParameterFlow* flow) {
   return absl::OkStatus();
 }
 
-// Parameters that change their type on the device go through staging memory. The upload stream
-// serializes the pieces, so that they can share it.
+// Uploads a parameter. If its type changes on the device, its values go through staging memory in
+// pieces. The upload stream serializes the pieces, so that they can share this memory.
 absl::Status CudaExecutor::Upload(int p) {
   const Parameter& parameter = parameters_[p];
   cudaStream_t stream = device_.upload();

@@ -75,7 +75,8 @@ class CudaExecutor : public Executor {
     CudaMemory values;  // f32[256], the value of each byte; null: rows need no decoding
   };
 
-  // Every run copies scalars to the host. Other outputs are copied at the first request.
+  // An output of the graph. Every run copies scalars to the host. Other outputs are copied at the
+  // first request.
   struct Output {
     const std::byte* device = nullptr;
     v1::DType dtype = v1::DTYPE_F32;

@@ -15,7 +15,7 @@ constexpr int64_t kPadding = 64;
 constexpr int64_t kPaddedMin = 512;
 constexpr int64_t kWhole = 8;  // 16-bit elements in 16 bytes: such rows are aligned without padding
 
-// The layouts of the op's outputs if its inputs have these layouts.
+// An op that can compute on padded tensors: its output layouts if its inputs have these layouts.
 struct PaddedOp {
   absl::string_view op;
   std::vector<Layout> inputs;

@@ -23,7 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// CudaKernels' layouts of matrices, without its kernels.
+// A registry that chooses the layouts of matrices as CudaKernels does, but has no kernels.
 class PaddingKernels : public KernelRegistry {
  public:
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override {

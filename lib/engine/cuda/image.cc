@@ -26,7 +26,8 @@ cuda::ChannelOrder OrderOf(Layout layout) {
   return layout == kChannelsLast ? cuda::ChannelOrder::kLast : cuda::ChannelOrder::kFirst;
 }
 
-// cuDNN pads both sides equally. If the node does not, the image is copied into a padded one first.
+// The padding of a convolution. cuDNN pads both sides equally. If the node does not, the image is
+// copied into a padded one first.
 struct Border {
   bool is_copied = false;
   Shape inside;      // the image, as stored in memory

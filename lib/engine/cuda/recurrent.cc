@@ -17,7 +17,7 @@ using MatMul = std::shared_ptr<cuda::MatMul>;
 
 enum class Cell { kLstm, kGru };
 
-// x[B, T, I], G gates of H units, D directions.
+// The sizes of a recurrence: x[B, T, I], G gates of H units, D directions.
 struct Sizes {
   int64_t batch, time, inputs, hidden, gates, directions;
   bool reverse;

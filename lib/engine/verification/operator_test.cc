@@ -129,9 +129,9 @@ class OperatorTest : public testing::TestWithParam<NumberedCase> {
   }
 };
 
-// f32 rounds every product and sum to 6e-8 of its size; tens of them add up in these shapes. The
-// largest error is compared with the largest value, because single elements may cancel to almost
-// zero.
+// The tolerance allows for f32, which rounds every product and sum to 6e-8 of its size. Tens of
+// roundings add up in these shapes. The largest error is compared with the largest value, because
+// single elements may cancel to almost zero.
 TEST_P(OperatorTest, EveryOutputEqualsTheReference) {
   v1::Graph graph = ToGraph(op());
   const Tensors given = GivenTensors(op(), graph, seed());
@@ -193,9 +193,9 @@ TEST_P(OperatorTest, GradientsEqualFiniteDifferencesOfTheReference) {
   }
 }
 
-// bf16 has 8 bits of significand, f16 has 11: each rounding is off by at most 2^-8 and 2^-11 of a
-// value. Operands are exact in both. Several roundings lie between an operand and the result, and a
-// norm of few elements amplifies them.
+// The tolerances allow for bf16 with 8 bits of significand and f16 with 11: a rounding is off by at
+// most 2^-8 or 2^-11 of a value. Operands are exact in both. Several roundings lie between an
+// operand and the result, and a norm of few elements amplifies them.
 TEST_P(OperatorTest, HalfPrecisionsAgreeWithF32WithinTheirRounding) {
   const v1::Graph graph = ToGraph(op());
   const Tensors given = GivenTensors(op(), graph, seed(), /*bits=*/8);

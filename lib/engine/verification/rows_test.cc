@@ -79,12 +79,12 @@ class RowsTest : public testing::Test, private ParameterFlow {
     return instance;
   }
 
-  // The expected result comes from a run with plain inputs that hold the decoded bytes.
   struct Result {
     std::vector<double> loss, gradients;
 
     bool operator==(const Result&) const = default;
   };
+  // Returns the expected result: that of a run with plain inputs that hold the decoded bytes.
   Result Expected(const Batch& batch) {
     if (plain_ == nullptr) plain_ = Make({});
     plain_->SetParameters(given_);

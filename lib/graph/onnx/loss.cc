@@ -38,8 +38,8 @@ absl::StatusOr<std::string> OnnxImporter::LossTensor(const v1::OnnxModel& model)
   return name;
 }
 
-// The file computes the mean over the samples of a run. This makes it a share of the global batch's
-// mean.
+// Makes output `loss` of the file the loss of the graph. The file computes the mean over the
+// samples of a run; this function makes it a share of the global batch's mean.
 absl::Status OnnxImporter::AddOwnLoss(const std::string& loss) {
   if (types_[0].at(loss).shape.size() > 1 || types_[0].at(loss).elements() != 1 ||
       types_[0].at(loss).dtype != v1::DTYPE_F32) {

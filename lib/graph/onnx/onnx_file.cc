@@ -114,7 +114,8 @@ std::string Encode(const std::vector<float>& values, int32_t type) {
   return bytes;
 }
 
-// Files with external data can be sparse: then a few bytes on disk claim any amount of memory.
+// Returns an error if external data would need more than the machine's memory. Such files can be
+// sparse: a few bytes on disk then claim any amount of memory.
 absl::Status CheckExternalBytes(const std::string& path, const onnx::GraphProto& graph) {
   const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   int64_t bytes = 0;

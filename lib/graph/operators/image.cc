@@ -128,7 +128,8 @@ absl::Status RelatePooling(const v1::Node& node, Dimensions& dimensions) {
   return absl::OkStatus();
 }
 
-// The state stores the winning position of each window in 16 bits, for the gradient.
+// Checks MaxPool2d. The size of a window is limited, because the state stores the winning position
+// of each window in 16 bits.
 absl::Status RelateMaxPooling(const v1::Node& node, Dimensions& dimensions) {
   constexpr int64_t kPositionsMax = 65535;
   const Window window = PoolingWindow(node);

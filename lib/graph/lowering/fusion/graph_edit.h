@@ -12,8 +12,8 @@
 
 namespace muster {
 
-// Positions of nodes do not change until the edit is destroyed. Requires: `graph` outlives the
-// edit.
+// Reads and replaces the nodes of a graph. Positions of nodes do not change until the edit is
+// destroyed. Requires: `graph` outlives the edit.
 class GraphEdit {
  public:
   explicit GraphEdit(v1::Graph& graph);
