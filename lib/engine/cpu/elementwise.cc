@@ -20,7 +20,7 @@ namespace {
 using Function = void (*)(float* y, const float* x, int64_t n);
 using Derivative = void (*)(float* dx, const float* dy, const float* value, int64_t n);
 
-// What a function does to the gaps of a padded layout, which hold zeros and must keep them.
+// Whether a function keeps the zeros in the gaps of a padded layout. The gaps must hold zeros.
 enum class Gaps { kStayZero, kWouldChange };
 
 Layout LayoutFor(const CpuNode& n, const std::vector<int>& inputs, Gaps gaps) {
