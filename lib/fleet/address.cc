@@ -22,7 +22,7 @@ bool HasScheme(absl::string_view address) {
       kSchemes, [&](absl::string_view scheme) { return absl::StartsWith(address, scheme); });
 }
 
-// "::1" without brackets is a host without a port.
+// Whether `address` is an IPv6 address without brackets, such as "::1". It has no port.
 bool IsBareIpv6(absl::string_view address) {
   return !absl::StartsWith(address, "[") && std::ranges::count(address, ':') > 1;
 }
@@ -35,7 +35,7 @@ bool HasPort(absl::string_view address) {
          port <= std::numeric_limits<uint16_t>::max();
 }
 
-// `address` with the usual port, as a suggestion.
+// Returns `address` with the usual port, as a suggestion.
 std::string WithPort(absl::string_view address) {
   if (IsBareIpv6(address)) return absl::StrCat("[", address, "]:", kUsualPort);
   const size_t colon = address.rfind(':');

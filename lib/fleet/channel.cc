@@ -184,7 +184,8 @@ void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age) {
   // per shard, and the shards wait for one another, so the limit must leave room for all of them.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              limits::kStreamsOfConnectionMax + limits::kShardThreadsMax);
-  // Calls that find no free thread fail with RESOURCE_EXHAUSTED.
+  // Limits the threads that the server may start. Calls that find no free thread fail with
+  // RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(limits::kServerThreadsMax);
   builder.SetResourceQuota(quota);

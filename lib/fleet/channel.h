@@ -36,7 +36,8 @@ struct ClientSecurity {
 // not lead moves every copy on to the next one.
 class CoordinatorTarget {
  public:
-  // Plaintext. `addresses`: "host:port", or several with commas between them.
+  // Makes a target that is reached in plaintext. `addresses`: "host:port", or several with commas
+  // between them.
   CoordinatorTarget(const std::string& addresses)  // NOLINT: an address is a target
       : CoordinatorTarget(addresses, nullptr) {}
   CoordinatorTarget(const char* addresses)  // NOLINT: an address is a target
@@ -84,9 +85,9 @@ struct ConnectionAge {
   absl::Duration grace = absl::InfiniteDuration();
 };
 
-// Configures a server to match: requests up to limits::kRequestBytesMax, and
-// limits::kServerThreadsMax threads for calls that block. GrpcListener decides which connections
-// are accepted.
+// Configures the server for the channels of DialCoordinator(): requests up to
+// limits::kRequestBytesMax, and limits::kServerThreadsMax threads for calls that block.
+// GrpcListener decides which connections are accepted.
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age = {});
 
 }  // namespace muster

@@ -89,7 +89,8 @@ void EndIfToldAgain(int number, siginfo_t* signal, void* /*context*/) {
   _exit(128 + number);
 }
 
-// Unblocks the signals on the calling thread: from now on they interrupt whatever it does.
+// Makes a further signal end the process: sets the handler and unblocks the signals on the calling
+// thread, so that they interrupt whatever it does.
 void EndAtTheNext(const sigset_t& signals) {
   struct sigaction action = {};
   action.sa_sigaction = EndIfToldAgain;

@@ -8,8 +8,8 @@
 namespace muster {
 
 // Bounds the wait of a leaving member whose jobs still need it: `timeout` in all, and
-// kCoordinatorAwayMax for each absence of the coordinator. By then another coordinator has taken
-// over or this one has restarted. If the whole cluster is stopping, none returns.
+// kCoordinatorAwayMax for each absence of the coordinator. In that time a coordinator that failed
+// is replaced or restarted. If none has come back, the whole cluster is probably stopping.
 class DepartureTimer {
  public:
   static constexpr absl::Duration kCoordinatorAwayMax = absl::Seconds(15);

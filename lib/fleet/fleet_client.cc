@@ -242,7 +242,9 @@ class FleetClient::Session {
     report_due_ = true;
   }
 
-  // The coordinator makes the same checks of the Hello, unless it is an older program.
+  // Returns an error if the coordinator belongs to another cluster, or has an older term, than one
+  // that this member was attached to. The coordinator makes the same checks of the Hello, unless it
+  // is an older program.
   absl::Status CheckWelcome(const v1::Directive& directive) const {
     const std::string& cluster = directive.welcome().cluster();
     if (!cluster_.empty() && !cluster.empty() && cluster != cluster_) {

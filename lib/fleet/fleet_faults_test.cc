@@ -38,7 +38,7 @@ constexpr uint32_t kSeed = 20261125;
 constexpr int kFlips = 40;
 constexpr int kDirectives = 20;  // directives per session
 constexpr absl::Duration kPatience = absl::Seconds(20);
-// A plaintext session may never recover, so it waits less.
+// How long a plaintext session is awaited. It is short, because such a session may never recover.
 constexpr absl::Duration kPlainPatience = absl::Seconds(2);
 
 v1::Directive DirectiveOf(int64_t number) {

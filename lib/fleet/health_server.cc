@@ -30,7 +30,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// A probe is one small call at a time, mostly on a connection of its own.
+// The limits fit a probe: it makes one small call at a time, mostly on a connection of its own.
 constexpr int kRequestBytesMax = 1024;
 constexpr int kStreamsOfConnectionMax = 8;
 constexpr int kFieldBytesMax = 4096;
@@ -39,7 +39,8 @@ constexpr int kCallsOpenMax = 256;                 // of all connections
 constexpr double kCallsEndedPerSecond = 1000;
 constexpr double kConnectionsPerSecond =
     1000;  // probes must not wait for a second behind other connections
-// Calls take microseconds, so the grace cuts none off.
+// The time that open calls have after their connection has reached its maximum age. Calls take
+// microseconds, so none is cut off.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
 int Milliseconds(absl::Duration time) { return static_cast<int>(absl::ToInt64Milliseconds(time)); }

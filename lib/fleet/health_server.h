@@ -47,8 +47,7 @@ class HealthServer {
   // and must not block.
   void ReadyWhile(std::function<bool()> ready);
 
-  // The role is not ready any more. The function given to ReadyWhile() is not called after this
-  // returns.
+  // Makes the role not ready. The function given to ReadyWhile() is not called after this returns.
   void Leave();
 
   int port() const;  // 0: does not listen

@@ -21,7 +21,7 @@ ABSL_FLAG(bool, insecure, false,
 namespace muster {
 namespace {
 
-// Parses the address because "127.example.org" is a name, not loopback.
+// Whether `host` is an IPv4 address of loopback. It is parsed, because "127.example.org" is a name.
 bool IsLoopbackAddress(const std::string& host) {
   in_addr address{};
   return inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;

@@ -23,9 +23,8 @@ struct DaemonSecurity {
 // Returns INVALID_ARGUMENT if both flags are given. Logs a warning if --insecure is.
 absl::StatusOr<DaemonSecurity> SecurityFromFlags();
 
-// Exports muster_insecure and, with certificates, the certificate's metrics: of a process of
-// `role`, and of what `server` shows if it is not null. `metrics` and `server` must exist until the
-// process ends.
+// Exports muster_insecure and, with certificates, CertificateMetrics(security.tls, role, server).
+// `metrics` and `server` must exist until the process ends.
 void ExportSecurity(const DaemonSecurity& security, Role role, Metrics& metrics,
                     TlsServer* server = nullptr);
 

@@ -171,7 +171,7 @@ bool TraceTeller::AddTo(v1::MemberReport& report) {
     *report.add_traces() = std::move(parts_.front());
     parts_.pop_front();
   }
-  // Last, so that little time passes between reading the clock and sending.
+  // The clock answers come last, so that little time passes between reading the clock and sending.
   for (v1::TracePart& answer : probes_) {
     answer.set_told_nanos(Trace::Now());
     *report.add_traces() = std::move(answer);

@@ -131,7 +131,7 @@ TEST_F(TraceTellerTest, AnswersWhyThereIsNoTrace) {
   trace_ = std::make_shared<Trace>();
 }
 
-// A coordinator that has ended sends no directive to stop.
+// A coordinator that has ended sends no directive to stop, so the member must stop by itself.
 TEST_F(TraceTellerTest, ForgetStopsRecordingsAndDropsAnswers) {
   Record(1, 5);
   MakeStep(1);

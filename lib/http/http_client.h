@@ -70,7 +70,7 @@ inline HttpAnswer ParseAnswer(const std::string& text) {
           .body = text.substr(end + 4)};
 }
 
-// `headers` are lines, each with its line break.
+// Sends one request and returns the answer. `headers` are lines, each with its line break.
 inline HttpAnswer Fetch(int port, absl::string_view path, absl::string_view headers = "",
                         absl::string_view method = "GET", absl::string_view body = "") {
   HttpClient client(port);

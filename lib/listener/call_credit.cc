@@ -64,7 +64,8 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
   return passed;
 }
 
-// A call that must wait is checked again as if it had not come yet.
+// Checks the limits of header fields. If a call must wait, its first frame is checked again later.
+// That changes nothing, because the first frame sets the counts anew.
 absl::Status CallCredit::CheckFields(const Http2Frame& frame) {
   const bool begins = frame.type == Http2Frame::kHeaders;
   if (begins && frame.stream % 2 == 0) {

@@ -55,8 +55,8 @@ class CallCredit {
   absl::StatusOr<size_t> PassToServer(absl::string_view bytes, const Terms& terms,
                                       absl::Duration now);
   // Handles the bytes of the server in the same way, but stops only at an incomplete frame header.
-  // A call that this ends takes one of `returns`. A call that finds none does not give back its
-  // credit.
+  // A call that ends in them takes one of `returns` and gives its credit back. If no `returns` are
+  // left, it gives none back.
   size_t PassToClient(absl::string_view bytes, double& returns);
 
   int open() const { return static_cast<int>(open_.size()); }
@@ -64,9 +64,9 @@ class CallCredit {
   static constexpr size_t kFieldBytesMax = 16 << 10;
   static constexpr int kFieldFramesMax = 8;
 
-  // Limits for pings, settings and empty pieces of messages of a connection: at once, and with
-  // time. An answer of the server to one makes room for another, because a client that measures the
-  // bandwidth sends a ping in every round trip.
+  // Limits for pings, settings and empty pieces of messages of a connection: so many at once, and
+  // so many more per second. Each answer of the server to one makes room for another, because a
+  // client that measures the bandwidth sends a ping in every round trip.
   static constexpr double kControlFramesMax = 512;
   static constexpr double kControlFramesPerSecond = 64;
 

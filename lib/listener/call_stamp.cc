@@ -10,7 +10,8 @@
 namespace muster {
 namespace {
 
-// HPACK, section 5.1 with a prefix of 7 bits, and 5.2 without Huffman code.
+// Appends `text` as an HPACK string (RFC 7541): its length with a prefix of 7 bits (5.1), then its
+// bytes without Huffman code (5.2).
 void AppendText(absl::string_view text, std::string& block) {
   constexpr size_t kPrefixMax = 0x7f;
   if (text.size() < kPrefixMax) {

@@ -112,8 +112,9 @@ auto WriterOf(int socket, TlsConnection* tls) {
   };
 }
 
-// Returns `wanted` or fewer. Unauthenticated peers must not take the descriptors that the rest of
-// the process needs. If the limit is too low, it is raised as far as this process may.
+// Returns how many connections to accept: `wanted`, or fewer if the limit of descriptors is too
+// low. It first raises that limit as far as this process may. Unauthenticated peers must not take
+// the descriptors that the rest of the process needs.
 int ConnectionsFor(int wanted) {
   const int64_t needed = int64_t{wanted} * kDescriptorsOfConnection + kOtherDescriptors;
   rlimit limit;
@@ -288,7 +289,8 @@ bool GrpcListener::HasTurn(const std::string& source) {
   return true;
 }
 
-// Limits log lines that unauthenticated peers cause: they could fill the disk.
+// Whether to log a line that an unauthenticated peer has caused. Such lines could fill the disk, so
+// they are limited.
 bool GrpcListener::MayTell() {
   if (now_ - told_ < kTellInterval) return false;
   told_ = now_;
@@ -424,7 +426,8 @@ void GrpcListener::MakeRoomAmongUnknown() {
   Close(*unknown_.begin());
 }
 
-// gRPC has the connection's other end from here on.
+// Gives the server one end of a socket pair. The listener keeps the other end and forwards bytes
+// between it and the client.
 bool GrpcListener::Serve(uint64_t number, Connection& connection,
                          const std::optional<Identity>& client) {
   if (!accepting_) return false;  // no connection is served any more
@@ -464,7 +467,7 @@ void GrpcListener::HandleEvent(uint64_t number, bool server_side, uint32_t event
 
 void GrpcListener::PassOn(uint64_t number, Connection& connection, Ways ways) {
   const int before = connection.credit.open();
-  // Downwards first, because that ends calls.
+  // The server's bytes are passed first, because they end calls and so give credit for new ones.
   bool stays = !ways.down || PassDown(connection) == Fate::kStays;
   ways.up |= connection.credit.waiting();
   if (stays && ways.up && !connection.server_gone) stays = PassUp(connection) == Fate::kStays;

@@ -51,8 +51,8 @@ class GrpcListener {
     // A connection may have kCallsAlways calls beyond this limit. Calls of clients with a
     // certificate, except submitters', do not count.
     int calls_max = limits::kCallsOpenMax;
-    // The number of calls, over all connections, that give their credit back when they end; up to
-    // the number of kSaved at once.
+    // How many calls per second, over all connections, give their credit back when they end. At
+    // most as many as in kSaved are saved for later.
     double returns_per_second = limits::kCallsEndedPerSecond;
     int connections_max = limits::kConnectionsMax;
     // The limit of connections without a client certificate or with a submitter's, with TLS. At
@@ -64,7 +64,7 @@ class GrpcListener {
     // its next one. With TLS, connections in the handshake count, and those that have shown a
     // certificate, except a submitter's, do not.
     double address_share = 0.8;
-    // If more connections arrive, the addresses share this rate.
+    // The limit of connections accepted per second. If more arrive, their addresses share it.
     double connections_per_second = limits::kConnectionsPerSecond;
     // If the process uses more memory than this, only connections that have not recently begun many
     // calls may begin calls. The connections with the most memory for messages in progress are

@@ -315,7 +315,8 @@ void HostileClient::SayHeadersSlowly() {
   for (const Slow& slow : all) close(slow.connection);
 }
 
-// Ignores the window that the peer has announced.
+// Announces a message of 4 GiB and sends kOversizedBytes of it, whatever window the peer has
+// announced.
 void HostileClient::SendOversizedByHand() {
   const int connection = Connect();
   if (connection < 0) return;

@@ -8,8 +8,8 @@
 namespace muster {
 namespace {
 
-// A program that collects dumps (systemd-coredump, apport) gets them even at a limit of 0, but not
-// at 1: core(5). At 1 no file is written either.
+// The limit for the size of dumps. It is 1, not 0: a program that collects dumps (systemd-coredump,
+// apport) gets them even at a limit of 0, but not at 1: core(5). At 1 no file is written either.
 constexpr rlim_t kNone = 1;
 
 }  // namespace

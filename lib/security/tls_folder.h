@@ -26,7 +26,7 @@ struct TlsFolder {
   std::string certificate() const { return path + "/" + kCertificate; }
   std::string key() const { return path + "/" + kKey; }
   std::string authority() const { return path + "/" + kAuthority; }
-  // A person with a token needs no certificate, only the authority.
+  // Whether the folder has tls.crt. A person with a token needs no certificate, only the authority.
   bool has_certificate() const;
 };
 

@@ -29,8 +29,8 @@ using prometheus::MetricType;
 double StartTimeSeconds() {
   std::ifstream stat("/proc/self/stat"), system("/proc/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
-  // Field 22 is in clock ticks since boot. The command in field 2 may contain spaces, so count
-  // after its ")".
+  // Field 22 is the time when the process started, in clock ticks since boot. The command in field
+  // 2 may contain spaces, so count after its ")".
   std::vector<std::string> fields = absl::StrSplit(text.substr(text.rfind(')') + 2), ' ');
   double ticks = 0, boot = 0;
   if (fields.size() > 19) (void)absl::SimpleAtod(fields[19], &ticks);
@@ -47,7 +47,7 @@ double ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Infinite if there is no limit.
+// Returns the limit of open files; infinite if there is none.
 double FileDescriptorsMax() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -17,7 +17,7 @@
 namespace muster {
 namespace {
 
-// The format counts in microseconds.
+// Returns a time in microseconds, the unit of the format.
 std::string Microseconds(int64_t nanoseconds) {
   return absl::StrFormat("%.3f", static_cast<double>(nanoseconds) / 1000);
 }
@@ -31,7 +31,8 @@ std::string ArgumentsText(const TraceArguments& arguments) {
   return absl::StrJoin(parts, ",");
 }
 
-// Escapes names given by others: members, devices.
+// Returns `text` as a string of JSON. Unlike names of events, names of members and devices may need
+// escapes.
 std::string Quoted(absl::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {

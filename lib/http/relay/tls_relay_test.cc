@@ -124,7 +124,8 @@ TEST_F(TlsRelayTest, AClientWithoutAHandshakeMakesRoomForOthersEarly) {
   silent.ReadAll();
 }
 
-// A handshake costs an unauthenticated peer little. The target has two threads.
+// The target has two threads. Clients that only do the handshake, which costs them little, would
+// occupy both if the relay connected them.
 TEST_F(TlsRelayTest, ClientsWithoutARequestMakeRoomAndNeverReachTheTarget) {
   for (const absl::string_view said : {"", "GET / HTTP/1.1\r\nHost: "}) {
     Restart(/*handshake_max=*/absl::Seconds(20), /*connections_max=*/6);

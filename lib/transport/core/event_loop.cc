@@ -14,7 +14,8 @@
 namespace muster {
 namespace {
 
-// Looking at descriptors is a system call. Looking at shared memory takes a few loads.
+// While events come only from shared memory, the thread looks at the descriptors once in this many
+// turns. A look is a system call; a turn over shared memory takes only a few loads.
 constexpr int kTurnsPerLook = 16;
 // The longest PollUntil() before the thread looks at all descriptors, or tries to sleep.
 constexpr std::chrono::nanoseconds kPollWithoutSleep = std::chrono::milliseconds(1);

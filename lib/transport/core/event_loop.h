@@ -91,7 +91,8 @@ class EventLoop {
   PollBudget budget_;
   std::array<epoll_event, 64> ready_;
   int ready_count_ = 0;  // nonzero only while handlers are being called
-  // Whether descriptors had recent events, and not only memory: then each turn looks at them.
+  // Whether each turn looks at the descriptors. False while events come only from shared memory; an
+  // event of a descriptor sets it again.
   bool descriptors_active_ = true;
   int turns_without_look_ = 0;
   std::atomic<bool> woken_ = false;

@@ -31,8 +31,8 @@ class FetchTurns {
     // where its payload goes: that message queues behind everything this side sends.
     size_t bytes_max = 1 << 20;
     size_t fetches_min = 4;
-    // A payload that takes longer does not hold back the others: its sender is slow, not only out
-    // of turn.
+    // A payload that takes longer than this no longer counts against bytes_max and fetches_min, so
+    // a slow sender does not hold back the others.
     std::chrono::nanoseconds patience = std::chrono::milliseconds(100);
   };
 

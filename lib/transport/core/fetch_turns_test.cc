@@ -60,8 +60,8 @@ TEST_F(FetchTurnsTest, PayloadsOfSendersAlternateWhicheverCameFirst) {
     EndOldest();
     for (const int rank : Begin()) ranks.push_back(rank);
   }
-  // The new sender gets no credit for what the other one has had, and does not hold it back either.
-  // Both have had the same, so either may be next, and then the other.
+  // After rank 7 has had two payloads, rank 8 does not get two in a row to catch up. When both have
+  // had the same number of bytes, either may be next.
   EXPECT_THAT(ranks, testing::AnyOf(ElementsAre(7, 8, 8, 8), ElementsAre(8, 7, 8, 8)));
 }
 

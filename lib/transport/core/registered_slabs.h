@@ -26,7 +26,7 @@ class RegisteredSlabs {
   // Returns the slab that contains all of `payload`; null if none does. Valid until the next
   // Register() or Unregister().
   const Slab* Holding(absl::Span<const std::byte> payload) const;
-  // Returns null if the slab is no longer registered.
+  // Returns the slab with this number; null if it is no longer registered.
   const Slab* Numbered(uint32_t number) const;
 
   // Adds one registration and returns the slab's number. The number stays the same as long as the

@@ -52,9 +52,9 @@ class PayloadLease {
 
 // The memory that a payload is received into.
 struct PayloadPlace {
-  // A receiver that reads this many bytes once in each step finds none of them in its cache: they
-  // were evicted. A sender on the same host makes it worse: it keeps two versions of them in memory
-  // and reads as many bytes itself.
+  // From this many bytes on, a receiver that reads all of them once in each step finds none in its
+  // cache, because later bytes have evicted earlier ones. A sender on the same host makes this
+  // worse: it keeps two versions of the bytes in memory and reads as many itself.
   static constexpr int64_t kUncachedBytesMin = int64_t{8} << 20;
 
   PayloadPlace() = default;                                          // no memory: drops the payload
@@ -158,12 +158,12 @@ class Transport {
   // Ends a link, whichever side connected. Drops payloads that are being received from the peer:
   // when this returns, their memory is free. No callback for the peer follows.
   virtual void Disconnect(PeerId peer) = 0;
-  // Disconnects without waiting until the peer has finished reading this side's memory in place.
-  // The peer may hang, and it may read whatever is written there next. Use it if the peer's session
-  // is over: its results are refused.
+  // Disconnects without waiting until the peer, which may hang, has finished reading payloads in
+  // this side's memory. The peer may then read whatever this side writes there next. Call it only
+  // if the peer's session is over: results of that session are refused.
   virtual void CutOff(PeerId peer) { Disconnect(peer); }
 
-  // Complete only after the first message was sent or received.
+  // Describes the link to `peer`. Complete only after the first message was sent or received.
   virtual LinkDescription Describe(PeerId /*peer*/) const { return {.transport = name()}; }
 
   // Starts sending. Copies the header. Messages to one peer may overtake each other. Allocates

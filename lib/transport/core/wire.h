@@ -11,7 +11,8 @@
 namespace muster {
 
 enum class MessageKind : uint8_t {
-  // worker -> ps, or shard -> its replica: the answer is kHello. In a ring: the sender was started.
+  // worker -> ps, or shard -> its replica: the first message; the answer is kHello. Between workers
+  // of a ring: the sender has started.
   kHello = 1,
   // worker -> ps: the gradient of `chunk` for `step`; shard -> its replica: the summed gradient.
   kPush = 2,

@@ -31,7 +31,7 @@ class SessionToken {
   Proof Prove(absl::Span<const std::byte> message) const;
   // Whether `proof` is the proof of `message`. Takes the same time for every wrong proof.
   bool Believes(absl::Span<const std::byte> message, absl::Span<const std::byte> proof) const;
-  // Takes the same time for every other token.
+  // Whether the tokens are equal. Takes the same time for every other token.
   bool operator==(const SessionToken& other) const;
 
  private:
@@ -52,7 +52,7 @@ struct LinkIdentity {
   friend bool operator==(const LinkIdentity&, const LinkIdentity&) = default;
 };
 
-// "rank 3 of job 42, generation 1"
+// Returns, for example, "rank 3 of job 42, generation 1".
 std::string NameOf(const LinkIdentity& identity);
 
 // The identity and secret with which a member introduces itself when it connects.

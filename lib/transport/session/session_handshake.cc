@@ -259,7 +259,8 @@ void HandshakeAcceptor::Take(absl::Span<const std::byte> bytes, FindSession find
 
 void HandshakeAcceptor::TakePrologue() {
   absl::Status fits = CheckPrologue(record().data(), kConnectorMagic, security_);
-  // The connector can then report what this end has.
+  // A peer of another version or security gets a challenge without a proof. Its prologue says what
+  // this end has, so that the peer can report it.
   if (absl::IsFailedPrecondition(fits)) Challenge(/*proves=*/false);
   if (!fits.ok()) return Fail(std::move(fits));
   const int wish = std::to_integer<int>(record()[kChecksumsAt]);

@@ -59,7 +59,8 @@ class LinkWriter {
   // Withdraws slabs that are no longer registered, if no payload in them is lent.
   void Withdraw(ControlSocket& socket);
 
-  // Finish (later) the waiting sends, and the lent ones.
+  // CancelWaiting() ends the waiting sends with `why`; EndLoans() ends the lent ones. Their `done`
+  // runs in the next PendingSends::CallFinished().
   void CancelWaiting(const absl::Status& why);
   void EndLoans(const absl::Status& why);
 

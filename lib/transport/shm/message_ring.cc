@@ -44,7 +44,7 @@ std::atomic_ref<T> Word(std::byte* memory, size_t at) {
 uint64_t Load(std::byte* memory, size_t at) {
   return Word<uint64_t>(memory, at).load(std::memory_order_acquire);
 }
-// Ordered after all earlier reads and writes.
+// A release store: it is ordered after all earlier reads and writes of this thread.
 void Store(std::byte* memory, size_t at, uint64_t value) {
   Word<uint64_t>(memory, at).store(value, std::memory_order_release);
 }
@@ -62,8 +62,9 @@ size_t ReturnOf(uint64_t returned) { return kReturnsAt + returned % kReturns * s
 // The upper half of return number `returned`, counted from 0.
 uint32_t LapOf(uint64_t returned) { return static_cast<uint32_t>(returned / kReturns + 1); }
 
-// Settle() orders it against changes; message_ring.h has the proof. A load comes first, because an
-// exchange takes the cache line from the other processor.
+// Clears a sleep flag and returns whether it was set. Settle() orders this against changes;
+// message_ring.h has the proof. A load comes first, because an exchange takes the cache line from
+// the other processor.
 bool TakeFlag(std::byte* memory, size_t at) {
   auto flag = Word<uint32_t>(memory, at);
   return flag.load(std::memory_order_relaxed) != 0 &&
@@ -172,9 +173,9 @@ uint64_t MessageRingWriter::Released() const {
   return std::max(Load(memory_, kReleasedAt), skipped_);
 }
 
-// An empty area is filled from its start again, because both processors have those bytes in their
-// caches. A full area takes no bytes. A message without payload may still pass, although the area's
-// end, rounded up, is past the free bytes.
+// Returns the next place in the area. An empty area is filled from its start again, because both
+// processors have those bytes in their caches. A full area has a place only for a message without
+// payload. Its rounded offset may be past the free bytes, but no byte is written there.
 std::optional<MessageRingWriter::Place> MessageRingWriter::PlaceInArea(size_t bytes) const {
   CHECK_LE(bytes, kFragmentBytesMax);
   if (!HasRoom()) return std::nullopt;

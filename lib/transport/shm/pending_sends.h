@@ -28,7 +28,7 @@ struct PendingSend {
 // nothing. Thread-compatible.
 class PendingSends {
  public:
-  // The result is valid until Finish() or FinishLater().
+  // Returns a new send, which is valid until Finish() or FinishLater().
   PendingSend* Begin(const WireHeader& header, absl::Span<const std::byte> payload,
                      Transport::SendDone done) {
     if (free_.empty()) {
@@ -41,14 +41,14 @@ class PendingSends {
     return send;
   }
 
-  // Calls `done`, which may call anything.
+  // Ends the send and calls its `done`, which may call anything.
   void Finish(PendingSend* send, const absl::Status& status) {
     Transport::SendDone done = std::move(send->done);
     free_.push_back(send);
     if (done) done(status);
   }
 
-  // Use it where callbacks must not run: the next CallFinished() calls `done`.
+  // Ends the send where callbacks must not run: the next CallFinished() calls its `done`.
   void FinishLater(PendingSend* send, const absl::Status& status) {
     if (send->done) finished_.push_back({std::move(send->done), status});
     free_.push_back(send);

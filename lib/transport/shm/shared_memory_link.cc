@@ -20,8 +20,9 @@ using Kind = ControlPacket::Kind;
 using Refusal = ControlPacket::Refusal;
 
 constexpr int kOpeningPackets = 3;  // HELLO, INTRODUCE (only from the dialling side), BELL
-// A wake for less would come too early: with one processor the reader should find all of the turn's
-// messages at once.
+// Send() wakes a sleeping reader at once if the message has at least this many bytes. For smaller
+// ones the next Progress() or Wait() wakes it, so that with one processor the reader finds all of
+// the turn's messages at once.
 constexpr uint64_t kWorthASwitch = 64 << 10;
 
 }  // namespace

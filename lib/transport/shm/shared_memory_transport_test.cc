@@ -763,7 +763,8 @@ class FilesUnderWay {
   bool refuses_;
 };
 
-// The socket stays writable all the time.
+// While the kernel refuses the slab's file, the socket stays writable, so no event tells the sender
+// when to try again.
 TEST(SharedMemoryTransportTest, ASenderThatCannotSendASlabYetSleepsAndTriesAgain) {
   Pair pair;
   const RegisteredSlab slab(*pair.a, 100'000);

@@ -22,8 +22,8 @@ constexpr auto kListenerPause = std::chrono::milliseconds(200);
 // A connection is not crowded out before this time, except as kIdlersTime says. An honest handshake
 // takes at most this: two round trips over a long distance on a busy processor.
 constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
-// The time for a connection that has named no open session, if another one from its address, which
-// also named none, was crowded out recently.
+// Replaces kUndisturbedTime for a connection that has named no open session, if another such
+// connection from its address was crowded out in the last kHeldAgainst.
 constexpr auto kIdlersTime = std::chrono::milliseconds(50);
 constexpr auto kHeldAgainst = std::chrono::seconds(10);
 constexpr size_t kIdlersMax = 1024;
@@ -297,8 +297,9 @@ void DataPort::Run() {
   }
 }
 
-// Chooses from the address that has the most half-open connections, so peers at other addresses are
-// spared. There it prefers the oldest that has named no open session to the oldest of all.
+// Returns the index in halves_ of the connection to crowd out next. It is at the address that has
+// the most half-open connections, so peers at other addresses are spared. There it is the oldest
+// that has named no open session, or else the oldest of all.
 size_t DataPort::NextToGo() const {
   struct Of {
     int count = 0;

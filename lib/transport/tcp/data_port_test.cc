@@ -184,7 +184,7 @@ TEST_F(DataPortTest, AMemberIsHandedOverWithTheBytesAfterTheHandshake) {
   EXPECT_EQ(member.tls_key, handshake.TlsKey());
   EXPECT_FALSE(member.checksums) << "over loopback";
   std::array<char, 17> text;
-  // The socket does not block, and the text is on its way.
+  // The socket is nonblocking, so the loop polls until the whole text has arrived.
   ssize_t size = 0;
   while ((size = recv(member.socket.get(), text.data(), text.size(), MSG_PEEK)) < 17) {
   }
@@ -411,7 +411,7 @@ TEST_F(DataPortTest, APeerWithAnotherSecurityIsToldOfThisOne) {
   EXPECT_EQ(port_->unauthenticated_peers(UnauthenticatedPeer::kDiffers), 1);
 }
 
-// Connections in the kernel's queue are accepted later.
+// While there is no descriptor, connections wait in the kernel's queue. They are accepted later.
 TEST_F(DataPortTest, APortWithoutDescriptorsWaitsAndDoesNotSpin) {
   FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   rlimit before;

@@ -28,8 +28,8 @@ uint32_t LoadChecksum(const std::byte* bytes) {
 FrameReader::FrameReader(bool checksums)
     : checksums_(checksums), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {}
 
-// Bytes to read behind a payload. If payloads are large, only enough for the next header: more
-// would be a part of the next payload, which would then have to be copied.
+// Returns how many bytes to read behind a payload. If payloads are large, that is only enough for
+// the next header: more would be a part of the next payload, which would then have to be copied.
 size_t FrameReader::tail_bytes() const {
   if (!large_) return kBufferBytes;
   return (checksums_ ? kChecksumBytes : 0) + WireHeader::kBytes;

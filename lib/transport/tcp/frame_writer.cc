@@ -7,8 +7,8 @@
 namespace muster {
 namespace {
 
-// The checksum is computed just before the bytes are written, so that the kernel copies them from
-// the cache. This is the most that is summed ahead.
+// The most payload bytes that are summed before they are written. The checksum is computed just
+// before that, so that the kernel copies the bytes from the cache.
 constexpr size_t kSummedAhead = 256 << 10;
 
 }  // namespace

@@ -39,8 +39,8 @@ using Kind = RelayFault::Kind;
 constexpr uint32_t kSeed = 20261125;
 constexpr int kOtherFaults = 30;  // of each kind and each security
 
-// Bit flips on plain and encrypted links together; encrypted links get a third. docs/testing.md
-// tells how to run more.
+// Returns the number of bit flips to test, on plain and encrypted links together. Encrypted links
+// get a third. docs/testing.md tells how to run more.
 int Flips() {
   const char* const wanted = std::getenv("FLIPS");
   return wanted != nullptr ? std::atoi(wanted) : 200;
@@ -69,7 +69,8 @@ std::shared_ptr<DataPort> OpenPort(DataSecurity security) {
   return *std::move(port);
 }
 
-// A changed length is detected by a time limit, so this is shorter than usual.
+// Returns the options for a session with this fault. A flip may change a length, which only a time
+// limit detects, so the limits are shorter than usual.
 TcpTransportOptions OptionsFor(std::shared_ptr<DataPort> port, Kind fault) {
   TcpTransportOptions options{.port = std::move(port)};
   if (fault != Kind::kFlip) return options;
@@ -109,7 +110,8 @@ class Station {
   bool lost() const { return !postbox.losses.empty(); }
   bool has_all() const { return postbox.messages.size() >= kSizes.size(); }
 
-  // Every message that arrived was sent by `other`, is equal to the bit, and arrived once.
+  // Checks that every message that arrived was sent by `other`, has no changed bit, and arrived
+  // once.
   void ExpectOnlyWhatWasSentBy(const Station& other) const {
     std::vector<int> seen(kSizes.size());
     for (const Postbox::Message& message : postbox.messages) {

@@ -1,5 +1,5 @@
 // The handshake reads bytes of unauthenticated peers; the frame reader reads bytes of members.
-// For any bytes each:
+// For any bytes, each of the two:
 // - accesses only its own memory and the placed memory (sanitizers watch both).
 // - accepts no peer without a token.
 // - returns messages or a fault.

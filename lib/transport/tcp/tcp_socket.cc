@@ -77,7 +77,8 @@ bool IsLinkLocal(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&V6(address)->sin6_addr);
 }
 
-// Such interfaces often have the same addresses on every host.
+// Whether the interface is a bridge of containers or virtual machines. Bridges often have the same
+// addresses on every host.
 bool IsBridge(absl::string_view name) {
   for (absl::string_view prefix : {"docker", "br-", "virbr", "veth", "cni", "podman", "lxc"}) {
     if (absl::StartsWith(name, prefix)) return true;

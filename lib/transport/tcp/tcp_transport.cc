@@ -23,8 +23,8 @@
 namespace muster {
 namespace {
 
-// One payload at a time, however small. Bytes that others send meanwhile already wait in the
-// receive buffers of their sockets.
+// The transport fetches one payload at a time, however small. Bytes that other peers send meanwhile
+// already wait in the receive buffers of their sockets.
 constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 1};
 
 // If every connection of a link has this much to send, another one is opened.
@@ -590,6 +590,7 @@ int TcpTransport::FinishSends() {
   return finished;
 }
 
+// Closes an additional connection that carried nothing, and sends its messages over another one.
 // The other end has not opened the connection, or has not accepted it as part of the link.
 void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.link;
@@ -603,8 +604,9 @@ void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
   if (other != nullptr && other->HasWork()) Activate(*other);
 }
 
-// Messages that the other end sent before, over other connections of the link, are still delivered
-// for a while: the other end closes those connections too, or this side ends them.
+// Ends the link because one of its connections has ended, except if that connection is dispensable.
+// Messages that the other end sent before over other connections are still delivered for a while:
+// the other end closes those connections too, or this side ends them.
 void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.link;
   if (connection.dispensable() && peer.lost.ok()) return DoWithout(connection, why);
@@ -630,7 +632,8 @@ void TcpTransport::BreakLink(Connection& connection, const absl::Status& why) {
   EndLink(peer, Annotate(why, absl::StrCat("the link with ", peer.name)));
 }
 
-// PeerLost and the callbacks before it are called at the end of the turn.
+// Fails the sends, closes all connections and records the loss. PeerLost and the callbacks before
+// it are called at the end of the turn.
 void TcpTransport::EndLink(Peer& peer, const absl::Status& why) {
   peer.lost = why;
   FailSends(peer, why);
@@ -664,8 +667,8 @@ void TcpTransport::Disconnect(PeerId id) {
   Forget(peer);
 }
 
-// Sent bytes must be acknowledged before the socket is closed: closing a socket with unread bytes
-// makes the kernel drop unsent ones.
+// Ends sending, but keeps the socket until all sent bytes are acknowledged or kLingerTime is over.
+// Closing a socket with unread bytes makes the kernel drop unsent ones.
 void TcpTransport::Linger(Connection& connection) {
   EndTurn(connection);
   shutdown(connection.socket.get(), SHUT_WR);

@@ -399,7 +399,7 @@ INSTANTIATE_TEST_SUITE_P(
                 /*connections=*/3}),
     [](const auto& info) { return info.param.name; });
 
-// A separate test, because the address makes no difference to the messages.
+// The other tests use one kind of address, because the kind makes no difference to the messages.
 TEST(TcpTransportTest, APeerIsFoundByAddressesOfBothKindsAndByName) {
   for (const DataPortOptions& options :
        {DataPortOptions{}, DataPortOptions{.bind_host = "::1"},

@@ -56,7 +56,7 @@ struct FaultyRelay::Connection {
     std::vector<std::byte> held;  // valid from `sent` on
     size_t sent = 0;
     bool ended = false;           // nothing more arrives
-    bool told = false;            // the other end knows that
+    bool told = false;            // the end was passed on
     Clock::time_point from_then;  // nothing is sent before this time
   };
 

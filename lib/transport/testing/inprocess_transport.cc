@@ -105,7 +105,7 @@ struct InProcessNetwork::Inbox {
   SessionTable sessions;
 };
 
-// The state is in its Inbox, guarded by the network's mutex.
+// A transport of an InProcessNetwork. Its state is in its Inbox, guarded by the network's mutex.
 class InProcessTransport : public Transport {
  public:
   InProcessTransport(InProcessNetwork* network, InProcessNetwork::Inbox* inbox, int64_t number)
@@ -360,7 +360,8 @@ class InProcessTransport : public Transport {
     Complete(returned.from, std::move(returned.done));
   }
 
-  // Call when no memory of the sender is being copied any more.
+  // Reports that no memory of the sender is being copied any more, and completes its send if `done`
+  // is set.
   void LetGo(int64_t sender, SendDone done) {
     absl::MutexLock lock(&network_->mu_);
     inbox_->copying_from = kNobody;

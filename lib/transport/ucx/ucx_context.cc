@@ -26,7 +26,7 @@ namespace {
 // look for, or a worker ends with unfinished requests.
 thread_local bool warnings_are_expected = false;
 
-// UCX would write to stdout, which belongs to the program.
+// Writes UCX's log lines to our log. UCX would write them to stdout, which belongs to the program.
 ucs_log_func_rc_t LogToGlog(const char* file, unsigned line, const char*, ucs_log_level_t level,
                             const ucs_log_component_config_t*, const char* format,
                             va_list arguments) {
@@ -64,7 +64,8 @@ absl::string_view WantedNetworks() {
   return value == nullptr ? "" : value;
 }
 
-// The user may choose among the RDMA networks, but not add others.
+// Whether UCX_TLS names only networks that open no socket. The user may choose among the RDMA
+// networks, but not add others.
 bool WantsRdmaOnly() {
   for (absl::string_view network : absl::StrSplit(WantedNetworks(), ',')) {
     if (!OpensNoSocket(network)) return false;
@@ -109,7 +110,8 @@ std::string PrintedBy(const Print& print) {
   return std::string(text, size);
 }
 
-// UCX prints a line for each network: "resource 2  :  md 1  dev 2  flags -- tcp/eth0".
+// Whether UCX has found an RDMA network. It prints a line for each network: "resource 2  :  md 1
+// dev 2  flags -- tcp/eth0".
 bool HasRdma(ucp_context_h context) {
   const std::string printed =
       PrintedBy([context](FILE* stream) { ucp_context_print_info(context, stream); });

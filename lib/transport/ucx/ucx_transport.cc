@@ -26,7 +26,8 @@ constexpr unsigned kJoinId = 1;
 constexpr unsigned kControlId = 2;
 
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
-// The time that a write may take to finish after its peer was disconnected.
+// After this time Disconnect() no longer waits until UCX has written a payload of the peer, but
+// closes the endpoint. After kFetchEndMax the process aborts.
 constexpr auto kFetchEndTime = std::chrono::milliseconds(20);
 constexpr auto kFetchEndMax = std::chrono::seconds(60);
 
@@ -156,7 +157,8 @@ struct UcxTransport::Callbacks {
     return UCS_OK;
   }
 
-  // Returns UCS_OK if UCX need not keep `data`.
+  // Asks the receiver for memory and copies or fetches the payload into it. Returns UCS_OK if UCX
+  // need not keep `data`.
   static ucs_status_t Place(UcxTransport* transport, Peer* peer, const WireHeader& header,
                             void* data, bool at_sender) {
     const absl::Span<std::byte> place = transport->receiver_->PlacePayload(peer->id, header).memory;
@@ -239,8 +241,9 @@ struct UcxTransport::Callbacks {
     }
   }
 
-  // To its sender, a dropped payload counts as arrived. While the transport is being destroyed it
-  // must not count as arrived, so UCX is not told that it is dropped.
+  // Returns the answer to UCX for a message that arrives while the transport is being destroyed. If
+  // UCX learned that a payload is dropped, its sender would count it as arrived, so a payload that
+  // is still at the sender is left to UCX.
   static ucs_status_t Ignore(uint64_t attributes) {
     return (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 ? UCS_OK : UCS_INPROGRESS;
   }
@@ -373,7 +376,7 @@ UcxTransport::Peer& UcxTransport::Add(const LinkIdentity& identity, const Sessio
   return *peer;
 }
 
-// A peer for which UCX makes no endpoint is lost.
+// Opens an endpoint to the peer. If UCX makes none, the peer is lost.
 void UcxTransport::Open(Peer& peer, absl::string_view ucx_address) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -450,7 +453,8 @@ void UcxTransport::Welcomed(Peer& peer, const UcxControl& welcome) {
   NoteReady(peer);
 }
 
-// Neither side may send before the other knows its tag, because a message may overtake another.
+// Posts the sends that waited until the peer accepts messages. Neither side may send before the
+// other knows its tag, because a message may overtake another.
 void UcxTransport::NoteReady(Peer& peer) {
   if (peer.ready || !peer.greeted) return;
   peer.ready = true;

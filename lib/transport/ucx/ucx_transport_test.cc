@@ -756,7 +756,7 @@ TEST(UcxTransportTest, ForgedJoinsAndControlsAreRefusedAndEndNoLink) {
   EXPECT_TRUE(postbox.losses.empty());
 }
 
-// ---- The backend of the daemons.
+// ---- MakeRdmaBackend()
 
 TEST(UcxTransportTest, RdmaOnlyOpensNoTcpSocketAndReportsWhatIsMissing) {
   const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
