@@ -250,7 +250,7 @@ void GrpcListener::Accept() {
       if (!client) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
           PLOG_EVERY_N(WARNING, 100) << "cannot accept a connection; trying again";
-          accepts_ = -options_.connections_per_second;  // another connection may end meanwhile
+          accepts_ = -options_.connections_per_second;  // pause: a descriptor may become free
         }
         break;
       }
@@ -494,7 +494,8 @@ GrpcListener::Fate GrpcListener::PassDown(Connection& connection) {
   return Pass(connection.down, nullptr, ReaderOf(connection.server.get(), nullptr),
               WriterOf(connection.client.get(), connection.tls.get()),
               [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
-                // Calls that end in a crowd find no returns, so they give no credit back.
+                // While the server is crowded, calls that end find no returns and give no credit
+                // back.
                 double none = 0;
                 return connection.credit.PassToClient(bytes, crowded_ ? none : returns_);
               });

@@ -51,8 +51,8 @@ class GrpcListener {
     // A connection may have kCallsAlways calls beyond this limit. Calls of clients with a
     // certificate, except submitters', do not count.
     int calls_max = limits::kCallsOpenMax;
-    // How many calls per second, over all connections, give their credit back when they end. At
-    // most as many as in kSaved are saved for later.
+    // How many calls per second, over all connections, give their credit back when they end. Unused
+    // ones are saved, at most those of kSaved.
     double returns_per_second = limits::kCallsEndedPerSecond;
     int connections_max = limits::kConnectionsMax;
     // The limit of connections without a client certificate or with a submitter's, with TLS. At

@@ -149,7 +149,7 @@ int HostileClient::Connect() {
   sockaddr_in from{.sin_family = AF_INET};
   EXPECT_EQ(inet_pton(AF_INET, options_.source.c_str(), &from.sin_addr), 1) << options_.source;
   const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;  // the port is chosen at connect(): there are more of those
+  const int on = 1;  // connect() chooses the port: bind() would find fewer
   setsockopt(connection, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
   EXPECT_EQ(bind(connection, reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
   const timeval patience = {.tv_usec = 200'000};

@@ -242,8 +242,8 @@ void TlsRelay::Run() {
     }
     if (looked_at[0].revents != 0) break;
     const absl::Duration now = SteadyNow();
-    // poll() reports a client that is gone again and again, whatever events are requested. So it is
-    // closed.
+    // poll() keeps reporting a client that is gone, whatever events are requested. So the
+    // connection is closed.
     size_t i = 2;
     std::erase_if(connections_, [&](Connection& connection) {
       const bool gone = (looked_at[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;

@@ -8,8 +8,8 @@
 
 namespace muster {
 
-// Returns the checksum of `bytes` that follow others: `seed` is the checksum of those, or 0 if
-// there are none. Uses the processor's CRC instruction if it has one.
+// Returns the checksum of all bytes up to the end of `bytes`: `seed` is that of the bytes before, 0
+// if there are none. Uses the processor's CRC instruction if it has one.
 uint32_t Crc32c(absl::Span<const std::byte> bytes, uint32_t seed = 0);
 
 // Computes the same value without the instruction. For other processors, and for comparison in the

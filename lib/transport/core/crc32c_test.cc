@@ -62,8 +62,8 @@ TEST(Crc32cTest, TableAndInstructionAgreeOnEveryLengthAndAlignment) {
   }
 }
 
-// The instruction sums three parts of 256 or of 4096 bytes at once. The sizes are around multiples
-// of these parts.
+// With the instruction, three parts of 256 or of 4096 bytes are summed side by side. The sizes are
+// around multiples of these parts.
 TEST(Crc32cTest, TableAndInstructionAgreeAroundTheEndsOfParts) {
   std::mt19937 random(2);
   std::vector<std::byte> bytes(40'000);

@@ -16,8 +16,8 @@ absl::Span<const std::byte> BytesOf(absl::string_view text) {
 }
 
 TEST(SessionTokenTest, ItsProofIsHmacSha256) {
-  // The expected value comes from: openssl dgst -sha256 -mac HMAC -macopt
-  // hexkey:30313233343536373839616263646566
+  // The expected value comes from:
+  // openssl dgst -sha256 -mac HMAC -macopt hexkey:30313233343536373839616263646566
   const auto token = SessionToken::FromBytes("0123456789abcdef");
   ASSERT_TRUE(token.ok()) << token.status();
   const SessionToken::Proof proof = token->Prove(BytesOf("muster"));

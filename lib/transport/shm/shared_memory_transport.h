@@ -63,10 +63,11 @@ struct SharedMemoryTransportOptions {
 // Callbacks of the receiver, except PlacePayload, and `done` may call everything here except
 // Progress() and the destructor. PlacePayload only returns memory.
 //
-// Disconnect() still delivers completed sends, and sends that the receiver may already have seen.
-// The latter belong to the receiver until it lets go; then their `done` runs. Sends that still wait
-// here end with CANCELLED. The destructor does the same for every peer, for at most 0.2 s, and
-// calls no callbacks. A stopped process with an open link is not dead: its messages wait.
+// After Disconnect(), completed sends are still delivered, and so are sends that the receiver may
+// already have seen. Payloads of the latter stay lent until the receiver returns them; then their
+// `done` runs. Sends that still wait here end with CANCELLED. The destructor does the same for
+// every peer, for at most 0.2 s, and calls no callbacks. A stopped process with an open link is not
+// dead: its messages wait.
 class SharedMemoryTransport : public TransportBackend, private EventLoop::Handler {
  public:
   // Payloads in a registered slab are copied to the link up to this size.

@@ -97,7 +97,7 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   bool active = false;    // the owner has recorded that it has work
   bool readable = false;  // as far as known, like writable
   bool writable = false;
-  bool hung_up = false;  // the end is in the stream: read up to it
+  bool hung_up = false;  // the incoming stream ends: read the bytes before its end
   bool write_failed = false;
   bool ending = false;   // another connection of the link has ended
   bool carried = false;  // at least one byte was sent or received

@@ -180,7 +180,8 @@ void TcpTransport::Handshake(Connection& connection) {
 void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.link;
   const absl::Status fault = Annotate(why, connection.remote.ToString());
-  // A port that is crowded or about to be taken over hangs up without a message. So try again.
+  // A crowded port hangs up without a message, and so does a process that is ending. A new attempt
+  // may succeed.
   const bool again = connection.state == Connection::State::kShaking && absl::IsUnavailable(why) &&
                      !peer.joins && connection.number == 0 &&
                      peer.attempts.Repeat(connection.remote);

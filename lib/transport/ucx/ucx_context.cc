@@ -110,8 +110,8 @@ std::string PrintedBy(const Print& print) {
   return std::string(text, size);
 }
 
-// Whether UCX has found an RDMA network. It prints a line for each network: "resource 2  :  md 1
-// dev 2  flags -- tcp/eth0".
+// Whether UCX has found an RDMA network. It prints a line for each network:
+// "resource 2  :  md 1  dev 2  flags -- tcp/eth0".
 bool HasRdma(ucp_context_h context) {
   const std::string printed =
       PrintedBy([context](FILE* stream) { ucp_context_print_info(context, stream); });
