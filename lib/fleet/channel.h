@@ -59,7 +59,7 @@ class CoordinatorTarget {
   std::shared_ptr<grpc::ChannelCredentials> credentials_;      // null: plaintext
 };
 
-// Returns the errors of CheckAddresses(), and:
+// Makes a target with these credentials. Returns the errors of CheckAddresses(), and:
 // - INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or "TOKEN_FILE") if a file is
 //   missing or faulty; the message names it.
 //

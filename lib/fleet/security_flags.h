@@ -20,7 +20,8 @@ struct DaemonSecurity {
   bool reaches_beyond_host() const { return !tls.empty() || insecure; }
 };
 
-// Returns INVALID_ARGUMENT if both flags are given. Logs a warning if --insecure is.
+// Reads --tls and --insecure. Returns INVALID_ARGUMENT if both are given. Logs a warning if
+// --insecure is given.
 absl::StatusOr<DaemonSecurity> SecurityFromFlags();
 
 // Exports muster_insecure and, with certificates, CertificateMetrics(security.tls, role, server).

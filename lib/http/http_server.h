@@ -24,7 +24,8 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;  // at most HttpServer::kBodyBytesMax
 
-  // Returns "" if the header is missing or present twice: callers need exactly one value.
+  // Returns the value of the header; "" if it is missing or present twice, because callers need
+  // exactly one value.
   absl::string_view Header(absl::string_view name) const;
 };
 
@@ -32,7 +33,8 @@ struct HttpRequest {
 class HttpStream {
  public:
   explicit HttpStream(mg_connection* connection) : connection_(connection) {}
-  // Returns false if the client is gone, or has read nothing for HttpServer::Options::timeout_ms.
+  // Sends `bytes`. Returns false if the client is gone, or has read nothing for
+  // HttpServer::Options::timeout_ms.
   bool Write(absl::string_view bytes);
 
  private:

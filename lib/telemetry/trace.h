@@ -60,7 +60,7 @@ class Trace {
     // Called when the steps are over, on the thread that made them. May be empty.
     std::function<void()> over = nullptr;
   };
-  // Returns false if another recording is on.
+  // Starts a recording. Returns false if another one is on.
   bool Start(Extent extent) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until events being recorded are complete, takes them, and frees the memory. Does nothing
   // if no recording is on.

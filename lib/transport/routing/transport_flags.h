@@ -34,7 +34,7 @@ absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Me
 // means its first free port, 0 any port. Returns INVALID_ARGUMENT without the flag's name.
 absl::Status ParseDataPort(absl::string_view text, DataPortOptions& options);
 
-// The value of --transport, with which this process introduces itself to others.
+// Returns the value of --transport, which a worker reports in its Hello.
 std::string TransportWord();
 
 }  // namespace muster

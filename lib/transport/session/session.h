@@ -69,7 +69,8 @@ class SessionTable {
   void Open(uint64_t job, uint32_t generation, const SessionToken& token);
   // No-op if another generation of the job is open.
   void Close(uint64_t job, uint32_t generation);
-  // Returns null if that generation is not open. Valid until the next change.
+  // Returns the token of the session; null if that generation is not open. Valid until the next
+  // change.
   const SessionToken* Find(uint64_t job, uint32_t generation) const;
   // Finds the session of `generation` or of a later one. For connections of a link that was
   // accepted before the later generation was opened.

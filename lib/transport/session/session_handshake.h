@@ -106,7 +106,7 @@ class HandshakeConnector : public SessionHandshake {
   // TakeReply() returns the hello at once.
   HandshakeConnector(const LinkHello& hello, const SessionToken& token, DataSecurity security);
 
-  // Requires: at most wants() bytes.
+  // Takes the acceptor's next bytes. Requires: at most wants() bytes.
   void Take(absl::Span<const std::byte> bytes);
   bool let_in() const { return state_ == State::kLetIn; }
 
@@ -130,7 +130,7 @@ class HandshakeAcceptor : public SessionHandshake {
   // Checksums are used if either end wants them.
   HandshakeAcceptor(DataSecurity security, bool checksums);
 
-  // Requires: at most wants() bytes. Sets fault() to:
+  // Takes the connector's next bytes. Requires: at most wants() bytes. Sets fault() to:
   // - INVALID_ARGUMENT if the bytes are no hello;
   // - FAILED_PRECONDITION for another version or security;
   // - PERMISSION_DENIED for a wrong proof, or if the hello names no open session.

@@ -58,7 +58,8 @@ SharedMemoryTransport::SharedMemoryTransport(EventLoop* loop, LocalAddress addre
       listener_(std::move(listener)),
       commons_{.transport = this, .loop = loop, .greeting_time = options.greeting_time} {}
 
-// The destructor waits for lent payloads, because their owner will reuse the memory after it.
+// The destructor waits for up to kGoodbyeTime until lent payloads are returned, because their owner
+// will reuse the memory after it.
 SharedMemoryTransport::~SharedMemoryTransport() {
   CHECK(commons_.leases.empty()) << "a lease outlives its transport";
   commons_.sends.Forget();

@@ -201,7 +201,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   bool IsCrowded(Clock::time_point now) const;
   void CrowdOut(size_t place, Clock::time_point now);
   void GiveUpLate(Clock::time_point now);
-  // Returns whether to keep the connection.
+  // Continues the handshake as far as possible now. Returns whether to keep the connection.
   bool Continue(HalfOpen& half);
   bool Reply(HalfOpen& half);
   void HandOver(HalfOpen& half);

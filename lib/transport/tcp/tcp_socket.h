@@ -31,7 +31,7 @@ std::string ToString(const Endpoint& endpoint);  // "ps-0:7000", "[fd00::2]:7000
 // An IPv4 or IPv6 address and a port.
 class SocketAddress {
  public:
-  // Returns nothing if `host` is a name.
+  // Parses a numeric address. Returns nothing if `host` is a name.
   static std::optional<SocketAddress> Numeric(const std::string& host, uint16_t port);
   // Returns all addresses of a name or an address. Blocks as long as the name service does. Returns
   // UNAVAILABLE if that does not know the name.
@@ -67,9 +67,10 @@ std::vector<std::string> AddressesOfThisHost();
 // Returns the interface that has this address, or "".
 std::string InterfaceOf(const SocketAddress& address);
 
-// Call on listeners and connectors before they listen or connect.
+// Sets the size of the receive buffer. Call on listeners and connectors before they listen or
+// connect.
 void SizeReceiveBuffer(int socket);
-// Call on a connection that will carry messages.
+// Sets the options of a connection that will carry messages.
 void TuneLinkSocket(int socket);
 
 // Whether the other host must be gone: it has been silent for long, although it had to acknowledge

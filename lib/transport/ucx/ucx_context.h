@@ -22,10 +22,10 @@ enum class UcxNetworks {
   kAny,  // every network that UCX_TLS allows, including TCP; for tests, which have no other network
 };
 
-// Every UCX_* variable that is set takes precedence over the settings here, except a UCX_TLS that
-// names other networks than `networks`. UCX's log messages go to our log unless UCX_LOG_FILE is
-// set. Returns UNAVAILABLE, with advice, if UCX is not installed or finds no such network.
-// Thread-safe.
+// Makes a context that uses these networks. Every UCX_* variable that is set takes precedence over
+// the settings here, except a UCX_TLS that names other networks than `networks`. UCX's log messages
+// go to our log unless UCX_LOG_FILE is set. Returns UNAVAILABLE, with advice, if UCX is not
+// installed or finds no such network. Thread-safe.
 absl::StatusOr<std::shared_ptr<ucp_context>> MakeUcxContext(UcxNetworks networks);
 
 // Returns OK, CANCELLED, or UNAVAILABLE with UCX's message. `status` is a ucs_status_t.
@@ -47,7 +47,8 @@ UcxLanes LanesOf(ucp_ep* endpoint);
 // Whether UCX can read and write GPU memory directly.
 bool TakesDeviceMemory(ucp_context* context);
 
-// Returns UNAVAILABLE if UCX cannot register the memory. The registration keeps the context alive.
+// Registers `memory` with UCX. The registration keeps the context alive. Returns UNAVAILABLE if UCX
+// cannot register the memory.
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RegisterWithUcx(
     std::shared_ptr<ucp_context> context, absl::Span<std::byte> memory);
 

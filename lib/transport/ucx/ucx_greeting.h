@@ -26,8 +26,8 @@ struct UcxJoin {
   LinkTag tag = {};
   LinkIdentity identity;
 
-  // Includes the proof that the peer at the address `from` knows `token`, addressed to the peer at
-  // `to`. The proof fits no other pair of addresses.
+  // Returns the bytes, with the proof that the peer at the address `from` knows `token`. It is
+  // addressed to the peer at `to` and fits no other pair of addresses.
   Bytes Encode(const SessionToken& token, absl::string_view from, absl::string_view to) const;
   // Returns nothing if the bytes are no UcxJoin.
   static std::optional<UcxJoin> Decode(absl::Span<const std::byte> bytes);
