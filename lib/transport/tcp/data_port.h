@@ -234,8 +234,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   // Used only by the port's thread.
   std::vector<std::unique_ptr<HalfOpen>> halves_;  // oldest first
-  // Addresses of peers that were crowded out. Until the given time, unauthenticated peers there
-  // have less time.
+  // Addresses of peers that were crowded out before they named an open session. Until the given
+  // time, other such peers there have only kIdlersTime.
   absl::flat_hash_map<std::string, Clock::time_point> idlers_;
   Clock::time_point accept_from_;
   Clock::time_point log_from_;

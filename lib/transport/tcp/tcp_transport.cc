@@ -668,8 +668,9 @@ void TcpTransport::Disconnect(PeerId id) {
   Forget(peer);
 }
 
-// Ends sending, but keeps the socket until all sent bytes are acknowledged or kLingerTime is over.
-// Closing a socket with unread bytes makes the kernel drop unsent ones.
+// Ends sending, but keeps the socket until all sent bytes are acknowledged, the other end has
+// closed, or kLingerTime is over. Closing a socket with unread bytes makes the kernel drop unsent
+// ones.
 void TcpTransport::Linger(Connection& connection) {
   EndTurn(connection);
   shutdown(connection.socket.get(), SHUT_WR);
