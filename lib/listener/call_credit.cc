@@ -65,7 +65,7 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
 }
 
 // Checks the limits of header fields. If a call must wait, its first frame is checked again later.
-// That changes nothing, because the first frame sets the counts anew.
+// That changes nothing, because the first frame sets the counts again.
 absl::Status CallCredit::CheckFields(const Http2Frame& frame) {
   const bool begins = frame.type == Http2Frame::kHeaders;
   if (begins && frame.stream % 2 == 0) {

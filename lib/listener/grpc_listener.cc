@@ -267,14 +267,15 @@ void GrpcListener::Accept() {
   }
 }
 
-// Accepts a few more than the limit allows, so that an address that has its turn need not wait.
+// Whether another connection may be accepted now. A few more are accepted than the limit allows, so
+// that an address that has its turn need not wait.
 bool GrpcListener::may_accept() const {
   return accepts_ > -options_.connections_per_second && turns_away_ >= 1;
 }
 
-// If more connections arrive than the limit allows, each address gets the same number of turns per
-// second. A connection without a turn is closed at once, which costs little. In the kernel's queue
-// it would delay others.
+// Whether to keep a new connection of this source. If more connections arrive than the limit
+// allows, each address gets the same number of turns per second. A connection without a turn is
+// closed at once, which costs little. In the kernel's queue it would delay others.
 bool GrpcListener::HasTurn(const std::string& source) {
   const int came = ++came_[source];
   const double fair =
@@ -297,7 +298,8 @@ bool GrpcListener::MayTell() {
   return true;
 }
 
-// Makes room among the source's own connections before others are affected.
+// Closes the source's idlest connection if the source has as many as it may have, so that others
+// are not affected. Returns false if there is no room for one more.
 bool GrpcListener::MakeRoomForSource(const std::string& source) {
   const auto counted = of_source_.find(source);
   if (counted == of_source_.end() || counted->second < of_source_max_) return true;
@@ -418,7 +420,8 @@ void GrpcListener::Handshake(uint64_t number, Connection& connection) {
   PassOn(number, connection, {.up = true});
 }
 
-// The newest connection is the last in the order, so the oldest is closed.
+// Closes the oldest connection without a member's certificate if there are too many. The newest one
+// is the last in the order.
 void GrpcListener::MakeRoomAmongUnknown() {
   if (static_cast<int>(unknown_.size()) <= options_.unknown_max) return;
   LOG_IF(WARNING, MayTell()) << "more than " << options_.unknown_max
@@ -545,8 +548,8 @@ GrpcListener::Fate GrpcListener::Pass(Way& way, CallStamp* stamp, Read read, Wri
   return Fate::kStays;
 }
 
-// The listener does not read from a client that takes no answers: answers to its requests would
-// pile up.
+// Selects the events to wait for. The listener does not read from a client that takes no answers:
+// answers to its requests would pile up.
 void GrpcListener::Watch(uint64_t number, Connection& connection) {
   auto watch = [&](const FileDescriptor& fd, uint64_t key, uint32_t events, uint32_t& watched) {
     if (std::exchange(watched, events) == events) return;

@@ -258,7 +258,7 @@ void HostileClient::OpenAndCancel(const std::vector<std::string>& methods) {
   }
 }
 
-// Connects again if the port hangs up.
+// Holds connections that send nothing or only their greeting. Connects again if the port hangs up.
 void HostileClient::HoldHalfOpen() {
   std::vector<pollfd> held;
   while (!turn_is_over()) {

@@ -163,7 +163,8 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Open(TlsFolder folder, Cli
       new TlsServer(std::move(folder), clients, std::move(versions), std::move(loaded)));
 }
 
-// The files may not match while a Secret is being replaced; the next check finds them complete.
+// Reads the files again if they have changed. They may not match while a Secret is being replaced;
+// the next check finds them complete.
 void TlsServer::LookAgain() {
   const absl::Duration now = SteadyNow();
   if (now - looked_ < kLookInterval) return;

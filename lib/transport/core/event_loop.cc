@@ -53,8 +53,8 @@ void EventLoop::Change(int fd, uint32_t events, Handler* handler) {
   CHECK_EQ(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event), 0) << std::strerror(errno);
 }
 
-// Unwatch() does not leave this to close(): a forked child may still have the descriptor open, and
-// its events would still name the handler.
+// Removes the descriptor from the epoll instance, and does not leave that to close(): a forked
+// child may still have the descriptor open, and its events would still name the handler.
 void EventLoop::Unwatch(int fd, Handler* handler) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   for (int i = 0; i < ready_count_; ++i) {
@@ -94,9 +94,9 @@ int EventLoop::Dispatch(absl::Duration timeout) {
   return handled;
 }
 
-// A load comes first because an exchange takes the cache line from the thread that wakes this one.
-// The load may be relaxed: if it misses a wake, a later load finds it, at the latest the one in
-// Wait() before the thread sleeps.
+// Consumes a wake and returns whether there was one. A load comes first because an exchange takes
+// the cache line from the thread that wakes this one. The load may be relaxed: if it misses a wake,
+// a later load finds it, at the latest the one in Wait() before the thread sleeps.
 bool EventLoop::TakeWake() {
   return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
 }

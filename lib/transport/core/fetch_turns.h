@@ -57,7 +57,7 @@ class FetchTurns {
   void Wait(Payload* payload, PeerId sender, size_t bytes);
   // Returns the payload to fetch from `now` on. Null if none waits, or if none may start yet.
   Payload* Begin(Time now);
-  // The payload was fetched, or cannot be.
+  // Ends the turn of a payload that was fetched, or that cannot be.
   void End(Payload* payload);
   // Removes a waiting payload that will never be fetched.
   void Leave(Payload* payload);

@@ -37,9 +37,9 @@ absl::Status NotSealed(const char* what, int64_t found, int64_t wanted) {
       absl::StrCat("a peer's shared memory has ", what, " ", found, " instead of ", wanted));
 }
 
-// Only a sealed memory file is safe to read. A file on a real file system may be truncated, and a
-// file of huge pages may run out of them: reading either can kill the reader. Only memory files
-// support F_SEAL_SHRINK.
+// Checks that `file` is a sealed memory file of this size, because no other is safe to read. A file
+// on a real file system may be truncated, and a file of huge pages may run out of them: reading
+// either can kill the reader. Only memory files support F_SEAL_SHRINK.
 absl::Status CheckSealed(int file, uint64_t bytes) {
   const int seals = fcntl(file, F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {

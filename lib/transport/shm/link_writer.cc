@@ -26,8 +26,9 @@ void LinkWriter::Add(PendingSend* send) {
   last_ = send;
 }
 
-// If all loan numbers are in use, the payload is copied. Waiting for a loan could be a deadlock:
-// the reader may return one only after a later message of this link has arrived.
+// Whether to lend the payload if it is in a slab. If all loan numbers are in use, it is copied.
+// Waiting for a loan could be a deadlock: the reader may return one only after a later message of
+// this link has arrived.
 bool LinkWriter::MayLend(const PendingSend& send) const {
   return send.copied == 0 && send.payload.size() > kCopiedBytesMax && !free_loans_.empty();
 }

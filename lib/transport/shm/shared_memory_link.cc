@@ -182,8 +182,8 @@ void SharedMemoryLink::WatchForRoom(bool watch) {
   commons_.loop->Change(socket_->fd(), EPOLLIN | EPOLLET | (watch ? uint32_t{EPOLLOUT} : 0), this);
 }
 
-// The other end of the socket is closed. The packets sent before, perhaps with the reason, must
-// still be read.
+// Records that the socket accepts nothing more. The packets that the other end sent before, perhaps
+// with the reason, must still be read.
 void SharedMemoryLink::Fail(const absl::Status& why) {
   failed_ = why;
   noted_ = commons_.sockets_due = true;
@@ -268,8 +268,8 @@ bool SharedMemoryLink::IsLetIn() const {
   return token != nullptr && *token == credentials_.token;
 }
 
-// The session may have been closed since the peer introduced itself. Then the link is left before
-// the receiver hears of it, and the peer sees its socket closed.
+// Reports the peer to the receiver. If the session was closed since the peer introduced itself, the
+// link is left instead, and the peer sees its socket closed.
 void SharedMemoryLink::TellJoined() {
   if (IsLetIn()) {
     told_joined_ = true;
@@ -328,8 +328,8 @@ void SharedMemoryLink::GiveUp(const absl::Status& why) {
   }
 }
 
-// The other side sees its socket closed, at once. Memory lent in either direction may then change
-// under its reader. A peer that breaks the protocol could change it anyway.
+// Ends the link of a peer that broke the protocol, and closes the socket at once. Memory lent in
+// either direction may then change under its reader. Such a peer could change it anyway.
 void SharedMemoryLink::Break(const absl::Status& why) {
   commons_.malformed.fetch_add(1, std::memory_order_relaxed);
   LOG_EVERY_T(WARNING, 1) << "shared memory: a peer broke the protocol and was disconnected: "
@@ -404,7 +404,8 @@ bool SharedMemoryLink::MaySend() const {
   return IsOpen() && failed_.ok() && why_ended_.ok() && !left_ && !retry_at_.has_value();
 }
 
-// `done` may send more messages, and may disconnect.
+// Publishes the waiting messages as far as possible now. A `done` may send more messages, and may
+// disconnect.
 void SharedMemoryLink::SendWaiting() {
   while (writer_.first() != nullptr && MaySend()) {
     PendingSend* send = writer_.first();
@@ -453,7 +454,8 @@ void SharedMemoryLink::Withdraw() {
 
 // ---- Receiving.
 
-// The messages of a side that closed its socket can be read even if its bell never came.
+// Whether messages can be read. If the other side has closed its socket, they can be, even if its
+// bell never came.
 bool SharedMemoryLink::Readable() const {
   if (broken_ || id_ == PeerId::kNone) return false;
   return connected() ? open_ : reader_.mapped();

@@ -26,7 +26,7 @@ constexpr int kBusyTurnsMax = 8;
 
 }  // namespace
 
-// Keeps the slab table alive if the handle outlives the transport.
+// The handle of a registration. It keeps the slab table alive if it outlives the transport.
 class SharedMemoryTransport::SlabRegistration : public MemoryRegistration {
  public:
   SlabRegistration(std::shared_ptr<RegisteredSlabs> slabs, uint32_t number)
@@ -261,8 +261,8 @@ int SharedMemoryTransport::CountUngreeted() const {
                                         [](const auto& link) { return link->ungreeted(); }));
 }
 
-// The listener reports only new connections (EPOLLET). So accept_due_ stays set until Accept()
-// finds none.
+// Accepts waiting connections. The listener reports only new ones (EPOLLET), so accept_due_ stays
+// set until Accept() finds none.
 void SharedMemoryTransport::AcceptSome(Time now) {
   for (int accepts = 0; CountUngreeted() < kUngreetedMax; ++accepts) {
     if (accepts == kAcceptsMax) {

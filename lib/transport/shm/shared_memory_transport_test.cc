@@ -990,7 +990,8 @@ TEST_F(ForgerTest, APeerThatMisusesTheSocketIsCutOff) {
   ExpectService();
 }
 
-// The kernel reports ECONNRESET before the packets that arrived.
+// The kernel reports ECONNRESET before the packets that arrived, so the link must read on after
+// that error.
 TEST_F(ForgerTest, MessagesArriveThoughTheirSenderDiedWithoutReadingTheBell) {
   {
     Forger forger(*transport_);

@@ -257,7 +257,7 @@ int64_t DataPort::unauthenticated_peers() const {
   return sum;
 }
 
-// The loop ends when the destructor rings the bell.
+// Runs the port's thread until the destructor rings the bell.
 void DataPort::Run() {
   std::vector<pollfd> polled;
   polled.reserve(2 + kHalfOpenMax);
@@ -423,8 +423,8 @@ void DataPort::CountHangUp(const HalfOpen& half) {
         absl::UnavailableError("the peer hung up during the handshake (its token may differ)"));
 }
 
-// A new socket has room for the few bytes of a reply, so a partial send means that the peer is
-// gone.
+// Sends the handshake's reply. Returns false if the peer is gone. A partial send means that as
+// well, because a new socket has room for the few bytes of a reply.
 bool DataPort::Reply(HalfOpen& half) {
   const auto reply = half.handshake.TakeReply();
   if (reply.empty()) return true;
@@ -434,7 +434,8 @@ bool DataPort::Reply(HalfOpen& half) {
   return false;
 }
 
-// The verdict is sent before the hand-over, so that no message of the transport overtakes it.
+// Gives the connection to the listener that the peer has named. The verdict is sent first, so that
+// no message of the transport overtakes it.
 void DataPort::HandOver(HalfOpen& half) {
   half.handshake.LetIn();
   if (!Reply(half)) return;

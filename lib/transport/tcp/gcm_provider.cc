@@ -151,7 +151,8 @@ int StartTo(void* self, const unsigned char* key, size_t key_bytes, const unsign
   return Start(cipher, {key, key_bytes}, {iv, iv_bytes}, params);
 }
 
-// If `out` is null, `in` is the additional data. It comes in one call, before the text.
+// Handles text, or additional data if `out` is null. Additional data comes in one call, before the
+// text.
 int Update(void* self, unsigned char* out, size_t* written, size_t room, const unsigned char* in,
            size_t size) {
   auto& cipher = *static_cast<Cipher*>(self);

@@ -137,7 +137,8 @@ void TcpTransport::Resolve(Peer& peer, const Endpoint& endpoint) {
   listener_->Resolve(number, endpoint);
 }
 
-// A late result belongs to a question that this side has dropped.
+// Takes the result of a name lookup. A late result, of a question that this side has dropped, is
+// ignored.
 void TcpTransport::TakeResolved(DataPort::Resolved resolved) {
   const auto question = std::ranges::find(questions_, resolved.request, &Question::number);
   if (question == questions_.end()) return;
@@ -754,8 +755,9 @@ std::chrono::milliseconds TcpTransport::LinkLook() const {
   return std::min(kLinkLook, options_.record_time_max);
 }
 
-// The age of a record is counted in looks, because a process that was held up itself has not waited
-// for the record.
+// Ends links whose machine no longer answers or whose encrypted record stays unfinished. The age of
+// a record is counted in looks, because a process that was held up itself has not waited for the
+// record.
 void TcpTransport::LookAtLinks(Clock::time_point now) {
   look_at_links_ = now + LinkLook();
   for (size_t i = 0; i < connections_.size();) {
@@ -778,7 +780,8 @@ void TcpTransport::LookAtLinks(Clock::time_point now) {
   }
 }
 
-// Called at the end of a turn: only active_ can still refer to a closed connection then.
+// Destroys closed connections. Called at the end of a turn: only active_ can still refer to a
+// closed connection then.
 void TcpTransport::Reap() {
   if (closed_.empty()) return;
   std::erase_if(active_, [](const Connection* connection) {

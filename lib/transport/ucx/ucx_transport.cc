@@ -126,8 +126,8 @@ struct UcxTransport::Callbacks {
     outgoing->transport->sent_.push_back(outgoing);
   }
 
-  // UCX drops a payload if this returns OK without placing it, even if the payload is still at the
-  // sender.
+  // UCX calls this for each message. If it returns OK without placing the payload, UCX drops the
+  // payload, even if that is still at the sender.
   static ucs_status_t OnMessage(void* argument, const void* header, size_t header_bytes, void* data,
                                 size_t length, const ucp_am_recv_param_t* param) {
     auto* transport = static_cast<UcxTransport*>(argument);
@@ -692,7 +692,8 @@ void UcxTransport::Disconnect(PeerId id) {
   }
 }
 
-// A peer may not notice a closed endpoint as long as it sends nothing itself, so it is told.
+// Tells the peer that the link ends: it may not notice a closed endpoint as long as it sends
+// nothing itself.
 void UcxTransport::SayGoodbye(Peer& peer) {
   if (!peer.open() || !peer.greeted || !peer.lost.ok()) return;
   PostControl(peer.endpoint, {.to = peer.to, .kind = UcxControl::Kind::kBye});
@@ -709,9 +710,9 @@ void UcxTransport::LetGo(Peer& peer, std::chrono::nanoseconds time) {
   leaving_.push_back(&peer);
 }
 
-// If nothing is in progress, UCX may take time to send what it has buffered. Otherwise, or if no
-// peer is there to receive, closing cuts everything off. In both cases UCX finishes the close
-// later.
+// Closes the endpoint; UCX finishes the close later. If nothing is in progress, UCX may take time
+// to send what it has buffered. Otherwise, or if UCX has given the endpoint up, closing cuts
+// everything off.
 void UcxTransport::Close(Peer& peer, absl::Status unsent) {
   const bool gently = !peer.broken && peer.under_way.empty() && peer.fetches == 0;
   peer.unsent = std::move(unsent);
@@ -806,8 +807,8 @@ void UcxTransport::ReapClosed() {
   }
 }
 
-// The endpoint is closed. UCX 1.13 does not complete every send of a closed endpoint, so the
-// remaining sends are completed here. A later callback of UCX only returns them to the pool.
+// Completes the remaining sends of a peer whose endpoint is closed, because UCX 1.13 does not
+// complete every one. A later callback of UCX only returns them to the pool.
 void UcxTransport::CutOffPeer(Peer& peer) {
   peer.held.clear();
   while (!peer.under_way.empty()) {
