@@ -69,7 +69,7 @@ bool Same(const Message& a, const Message& b) {
 // report shows it.
 class CountingMember : public FleetMember {
  public:
-  // Null: reports to no client.
+  // Sets the client to report to; null for none.
   void ReportTo(FleetClient* client) {
     absl::MutexLock lock(&mu_);
     client_ = client;

@@ -55,8 +55,8 @@ class CallCredit {
   absl::StatusOr<size_t> PassToServer(absl::string_view bytes, const Terms& terms,
                                       absl::Duration now);
   // Handles the bytes of the server in the same way, but stops only at an incomplete frame header.
-  // A call that ends in them takes one of `returns` and gives its credit back. If no `returns` are
-  // left, it gives none back.
+  // A call that these bytes end takes one of `returns` and gives its credit back. If no `returns`
+  // are left, it gives none back.
   size_t PassToClient(absl::string_view bytes, double& returns);
 
   int open() const { return static_cast<int>(open_.size()); }

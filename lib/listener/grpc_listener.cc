@@ -145,7 +145,7 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const std::st
                                                static_cast<uint16_t>(port)));
   Options possible = options;
   possible.connections_max = ConnectionsFor(options.connections_max);
-  // At most a fifth of the places, but at least one.
+  // Connections without a member's certificate get at most a fifth of the places, but at least one.
   possible.unknown_max = std::min(options.unknown_max, std::max(1, possible.connections_max / 5));
   if (possible.connections_max < options.connections_max) {
     LOG(WARNING) << "at most " << possible.connections_max

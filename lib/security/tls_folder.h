@@ -46,7 +46,7 @@ class TlsServer {
  public:
   enum class Clients { kGrpc, kBrowsers };
 
-  // How long after a check the files are checked again.
+  // The shortest time between two checks of the files.
   static constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
   // Reads the files. The message of an error names the file. All errors have the reason

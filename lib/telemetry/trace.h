@@ -80,7 +80,7 @@ class Trace {
   };
   Steps over() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Records that `track` did this from `begin` to `end`. Spans of a track nest or follow one
+  // Records that `track` did `name` from `begin` to `end`. Spans of a track nest or follow one
   // another.
   void Span(int track, const char* name, int64_t begin, int64_t end,
             const TraceArguments& arguments = {});

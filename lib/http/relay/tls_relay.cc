@@ -101,7 +101,8 @@ class TlsRelay::Connection {
             pollfd{.fd = target == 0 ? -1 : target_.get(), .events = target}};
   }
 
-  // Whether it has had its time and has sent no request.
+  // Whether the connection may be closed for another one: it has had kUndisturbed and has sent no
+  // request.
   bool MayBeHungUpOn(absl::Duration now) const { return !target_ && now - begun_ >= kUndisturbed; }
 
   // Returns false when the connection is over.

@@ -25,7 +25,8 @@ class LinkGauges {
   // job.
   void Show(absl::string_view job, absl::string_view peer, const LinkDescription& link)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Call when the job's links are closed. Removes gauges that no other job shows.
+  // Removes the gauges of `job`, except those that another job shows. Call when the job's links are
+  // closed.
   void Forget(absl::string_view job) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

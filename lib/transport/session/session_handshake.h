@@ -103,7 +103,7 @@ class SessionHandshake {
 
 class HandshakeConnector : public SessionHandshake {
  public:
-  // TakeReply() returns the hello at once.
+  // Starts a handshake with this hello, which TakeReply() returns at once.
   HandshakeConnector(const LinkHello& hello, const SessionToken& token, DataSecurity security);
 
   // Takes the acceptor's next bytes. Requires: at most wants() bytes.

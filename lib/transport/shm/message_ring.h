@@ -110,7 +110,8 @@ class MessageRingWriter {
   // wrote, so check it.
   std::optional<uint32_t> TakeReturn();
 
-  // Call it before a sleep, then call Settle(), then check once more for returns and room.
+  // Sets whether this side sleeps. Call it before a sleep, then call Settle(), then check once more
+  // for returns and room.
   void SetSleeps(bool sleeps);
   // Returns true once after the reader went to sleep: it must be woken to see the published
   // messages. See Settle().
@@ -144,7 +145,8 @@ class MessageRingReader {
   // Returns a payload in a slab to its sender. Call it once for each descriptor that named one.
   void Return(uint32_t loan);
 
-  // Call it before a sleep, then call Settle(), then check once more for messages.
+  // Sets whether this side sleeps. Call it before a sleep, then call Settle(), then check once more
+  // for messages.
   void SetSleeps(bool sleeps);
   // Returns true once after the writer went to sleep: it must be woken to see returns and released
   // bytes. See Settle().

@@ -371,7 +371,8 @@ int SharedMemoryLink::TellEnd() {
   return events + 1;
 }
 
-// If neither side holds a payload, closing the socket tells the peer; no BYE is needed.
+// Closes the socket if neither side holds a payload. That tells the peer, so no BYE is needed.
+// Otherwise sends BYE once.
 bool SharedMemoryLink::Settle() {
   if (!Muted()) return id_ == PeerId::kNone && !connected();
   if (!connected()) return true;
@@ -484,7 +485,7 @@ absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
   const bool in_slab = descriptor.slab != 0;
   // The announcement came before the descriptor.
   if (in_slab && !reader_.Knows(descriptor.slab)) ReadSocket();
-  // A peer that closed its socket may already reuse its payloads.
+  // A peer that closed its socket may already reuse its payloads, so they are not read.
   if (in_slab && !connected()) return absl::OkStatus();
   if (Muted() || (in_slab && gave_up_)) {
     reader_.Drop(descriptor);

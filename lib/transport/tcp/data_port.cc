@@ -160,8 +160,9 @@ void DataPort::Listener::Announce() {
   wake_();
 }
 
-// An additional connection of a link names the generation with which the link was accepted, and the
-// link may have outlived that generation. The transport checks whether such a link exists.
+// Returns the token of the session that the hello names. An additional connection of a link names
+// the generation with which the link was accepted, and the link may have outlived that generation.
+// The transport checks whether such a link exists.
 const SessionToken* DataPort::Listener::TokenFor(const LinkHello& hello) const {
   const LinkIdentity& who = hello.who;
   return hello.connection > 0 ? sessions_.FindSince(who.job, who.generation)
