@@ -54,8 +54,9 @@ void NameWithUnderscores(char* argument) {
 
 bool reading_flags = false;
 
-// abseil exits with 1 for a faulty flag, after it has named the flag on stderr; a supervisor needs
-// kExitUsage. `arguments` is the command line, a std::vector<std::string>.
+// Ends the process with kExitUsage if abseil ends it for a faulty flag. abseil exits with 1, after
+// it has named the flag on stderr; a supervisor needs kExitUsage. `arguments` is the command line,
+// a std::vector<std::string>.
 void EndWithUsage(int status, void* arguments) {
   if (!reading_flags || status != 1) return;
   for (const std::string& line : SuggestFlags(*static_cast<std::vector<std::string>*>(arguments))) {

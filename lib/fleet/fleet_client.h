@@ -26,8 +26,8 @@ class FleetMember {
   // Passes `directive` to the member's own threads. Must not block. Directives of older terms are
   // already dropped.
   virtual void Handle(const v1::Directive& directive) = 0;
-  // No coordinator was attached for longer than `coordinator_grace`, or it refuses this process for
-  // good: the member drops its jobs. Called once per outage.
+  // Drops the member's jobs. Called once per outage: when no coordinator was attached for longer
+  // than `coordinator_grace`, or when the coordinator refuses this process for good.
   virtual void CoordinatorLost() = 0;
 };
 

@@ -74,7 +74,7 @@ class FakeCoordinator : public v1::MemberService::Service {
     return grpc::Status::OK;
   }
 
-  // Refuses from the next stream on.
+  // Refuses all streams from the next one on.
   void Refuse(absl::Status status) {
     absl::MutexLock lock(&mu_);
     refuse_ = std::move(status);

@@ -26,7 +26,7 @@ void LogRing::send(google::LogSeverity severity, const char* /*full_filename*/,
   Add(absl::StrCat(ToString(severity, base_filename, line, time, message, message_len), "\n"));
 }
 
-// Dropping half of the text at a time keeps the cost of a line at about one copy.
+// Appends the line. Dropping half of the text at a time keeps the cost of a line at about one copy.
 void LogRing::Add(absl::string_view line) {
   absl::MutexLock lock(&mu_);
   absl::StrAppend(&text_, line);

@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// Thread-safe. Records at most one trace per job.
+// Carries out the coordinator's trace orders. Records at most one trace per job. Thread-safe.
 class TraceTeller {
  public:
   // Returns the trace in which this process records the job's work; null if it does no work for the

@@ -311,7 +311,8 @@ bool GrpcListener::MakeRoomForSource(const std::string& source) {
   return made;
 }
 
-// Closing a connection without open calls does little harm: its client can connect again.
+// Closes the idlest connection without open calls. That does little harm: its client can connect
+// again.
 bool GrpcListener::MakeRoom(absl::string_view source) {
   const Connections::value_type* idlest = nullptr;
   for (const auto& entry : connections_) {

@@ -38,7 +38,7 @@ using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
 using Memory = std::unique_ptr<BIO, Free<BIO_free_all>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
 
-// Certificates are backdated, because the clocks of machines differ a little.
+// How long before `now` a certificate begins, because the clocks of machines differ a little.
 constexpr absl::Duration kBackdated = absl::Minutes(5);
 
 Memory ReaderOf(absl::string_view bytes) {

@@ -13,8 +13,8 @@ typedef struct x509_st X509;
 
 namespace muster {
 
-// Both in PEM. The key is EC P-256, unencrypted: any process that has it can act as the
-// certificate's subject.
+// A certificate and its key, both in PEM. The key is EC P-256, unencrypted: any process that has it
+// can act as the certificate's subject.
 struct CertifiedKey {
   std::string certificate;
   std::string key;

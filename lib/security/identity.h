@@ -18,8 +18,9 @@ enum class Role : uint8_t {
   kSubmitter  // a person who may view everything and submit jobs
 };
 
-// Stored in certificates as a SPIFFE ID (https://spiffe.io, X.509-SVID): the only URI among the
-// subject's alternative names, "spiffe://muster/ROLE" or "spiffe://muster/ROLE/NAME".
+// The identity of a certificate's holder. Stored in certificates as a SPIFFE ID (https://spiffe.io,
+// X.509-SVID): the only URI among the subject's alternative names, "spiffe://muster/ROLE" or
+// "spiffe://muster/ROLE/NAME".
 struct Identity {
   Role role;
   // The name of a member or a person. "" for a member allows any name in its role, so that one

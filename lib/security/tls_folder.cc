@@ -43,7 +43,7 @@ absl::Status CheckReadable(const std::string& file) {
                                 ": muster certs issue makes it, or a Secret is mounted there"));
 }
 
-// ALPN (RFC 7301): accepts only `protocol`.
+// Chooses `protocol` in ALPN (RFC 7301). Refuses clients that do not offer it.
 int ChooseProtocol(absl::string_view protocol, const unsigned char** chosen,
                    unsigned char* chosen_bytes, const unsigned char* offered,
                    unsigned int offered_bytes) {

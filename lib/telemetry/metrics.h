@@ -25,8 +25,9 @@ class HttpServer;
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Thread-safe, except that only one thread may call Serve(), once. Metrics live as long as this
-// object, unless they are removed. Look them up once, then observe: counting takes no lock.
+// The metrics of a process. Thread-safe, except that only one thread may call Serve(), once.
+// Metrics live as long as this object, unless they are removed. Look them up once, then observe:
+// counting takes no lock.
 class Metrics {
  public:
   // `build`: labels of muster_build_info.

@@ -83,7 +83,7 @@ RpcMetrics::RpcMetrics(Metrics& metrics, const std::vector<std::string>& service
   }
 }
 
-// Each counter is looked up once per code that occurs.
+// Returns the counter of the calls that ended with `code`. Each counter is looked up once.
 prometheus::Counter& RpcMetrics::Requests(Method& method, int code) {
   std::atomic<prometheus::Counter*>& counter =
       method.requests[code >= 0 && code < kCodes ? code : grpc::StatusCode::UNKNOWN];

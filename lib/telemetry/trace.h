@@ -68,8 +68,9 @@ class Trace {
   // Returns the events so far. Other threads may record meanwhile.
   Recording Read() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Called on the one thread that makes the steps. After the last requested step, recording
-  // continues until Stop(), because another member may have begun later.
+  // Mark the beginning and the end of a step. Called on the one thread that makes the steps. After
+  // the last requested step, recording continues until Stop(), because another member may have
+  // begun later.
   void StepBegins(int64_t step);
   void StepEnds(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   // The steps [first, end) that were recorded completely, after they are over; an empty range until

@@ -19,8 +19,8 @@ class Doorbell {
   // blocks.
   static absl::StatusOr<Doorbell> Adopt(FileDescriptor file);
 
-  // Thread-safe. Does not block, unless another process that has the bell makes it blocking and
-  // fills its counter.
+  // Wakes the owner. Thread-safe. Does not block, unless another process that has the bell makes it
+  // blocking and fills its counter.
   void Ring() const;
   int fd() const { return file_.get(); }
 

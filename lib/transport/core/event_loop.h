@@ -57,7 +57,8 @@ class EventLoop {
   // user's limit is reached.
   absl::Status Watch(int fd, uint32_t events, Handler* handler);
   void Change(int fd, uint32_t events, Handler* handler);
-  // Call before closing the descriptor. `handler` is not called for it again.
+  // Stops watching the descriptor: `handler` is not called for it again. Call before closing the
+  // descriptor.
   void Unwatch(int fd, Handler* handler);
 
   // Calls the handlers of all ready descriptors. Returns the number of these descriptors, which
@@ -74,8 +75,8 @@ class EventLoop {
 
   // Ends the current or the next Wait(). Thread-safe.
   void Wake();
-  // Other processes use the bell. Ringing it ends a sleep. A ring before a Wait() may not end that
-  // Wait(), because a look at the descriptors may consume the ring first.
+  // The bell with which other processes wake this thread. Ringing it ends a sleep. A ring before a
+  // Wait() may not end that Wait(), because a look at the descriptors may consume the ring first.
   const Doorbell& bell() const { return bell_; }
 
  private:

@@ -125,8 +125,8 @@ struct LinkDescription {
   bool shares_memory() const { return transport == "shm"; }
 };
 
-// Thread-compatible: one thread creates, uses and destroys a Transport. Only Wake() may be called
-// from other threads.
+// A thread's links to its peers. Thread-compatible: one thread creates, uses and destroys a
+// Transport. Only Wake() may be called from other threads.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -136,7 +136,7 @@ class Transport {
   // Opaque bytes that other transports pass to Connect(). Constant.
   virtual std::string address() const = 0;
 
-  // For metrics and logs: "shm+tcp", "inprocess".
+  // The name for metrics and logs: "shm+tcp", "inprocess".
   virtual std::string name() const = 0;
 
   // Accepts members of this job's generation that prove to know `token`. Sessions of several jobs

@@ -63,7 +63,7 @@ void Append(std::string& address, LinkKind kind, absl::string_view part) {
                   std::string(1, static_cast<char>(part.size() >> 8)), part);
 }
 
-// Parts of kinds that this version does not know are skipped.
+// Returns the parts of the address. Skips those of kinds that this version does not know.
 absl::StatusOr<std::vector<Part>> Split(absl::string_view address) {
   ASSIGN_OR_RETURN(absl::string_view rest,
                    OpenAddress(kAddressMark, address, "address of a Muster transport"));
@@ -286,8 +286,8 @@ void RoutingTransport::WakePeers() {
   for (const Path& path : paths_) path.backend->WakePeers();
 }
 
-// Some backends may have prepared to sleep before another one has news. Their next Advance() undoes
-// that.
+// Returns whether all backends are prepared. Some may have prepared to sleep before another one has
+// news. Their next Advance() undoes that.
 bool RoutingTransport::PrepareToSleep() {
   return std::ranges::all_of(paths_,
                              [](const Path& path) { return path.backend->PrepareToSleep(); });

@@ -23,7 +23,8 @@ class SessionToken {
   SessionToken() = default;  // all zero: the token of no job, for tests
   // Returns a new token from the machine's entropy.
   static SessionToken Random();
-  // `bytes` is JobPlan.session_token. Returns INVALID_ARGUMENT for another size.
+  // Returns the token that has these bytes, which come from JobPlan.session_token. Returns
+  // INVALID_ARGUMENT for another size.
   static absl::StatusOr<SessionToken> FromBytes(absl::string_view bytes);
 
   std::string ToBytes() const;
@@ -38,8 +39,8 @@ class SessionToken {
   std::array<std::byte, kBytes> bytes_ = {};
 };
 
-// Shards connect to their replicas, and a replica connects to no peer. So no peer introduces itself
-// as kReplica.
+// The role of a member on a link. Shards connect to their replicas, and a replica connects to no
+// peer. So no peer introduces itself as kReplica.
 enum class LinkRole : uint8_t { kWorker = 1, kShard = 2, kReplica = 3 };
 
 // The member that sends on a link: a worker or a shard of one generation of a job.
@@ -67,7 +68,7 @@ class SessionTable {
  public:
   // Replaces an open session of the same job, whatever its generation.
   void Open(uint64_t job, uint32_t generation, const SessionToken& token);
-  // No-op if another generation of the job is open.
+  // Closes the session. No-op if another generation of the job is open.
   void Close(uint64_t job, uint32_t generation);
   // Returns the token of the session; null if that generation is not open. Valid until the next
   // change.

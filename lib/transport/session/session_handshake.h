@@ -65,8 +65,8 @@ class SessionHandshake {
   // Returns the bytes to send now, or an empty span. Returns them only once. Valid until the next
   // call.
   absl::Span<const std::byte> TakeReply();
-  // OK until the handshake fails. After a failure read nothing more, but send the reply if there is
-  // one.
+  // The reason why the handshake failed; OK until then. After a failure read nothing more, but send
+  // the reply if there is one.
   const absl::Status& fault() const { return fault_; }
   // Whether a checksum follows each payload. Known after the challenge.
   bool checksums() const { return checksums_; }
@@ -145,7 +145,7 @@ class HandshakeAcceptor : public SessionHandshake {
   bool awaits_no_proof() const { return state_ == State::kProof && !known_; }
   // Whether it waits for the proof of a connector that named an open session, as only members can.
   bool awaits_proof() const { return state_ == State::kProof && known_; }
-  // Valid after the challenge was made.
+  // The connector's hello. Valid after the challenge was made.
   const LinkHello& hello() const { return hello_; }
   // The token of the session to which the connector has proved to belong.
   const SessionToken& token() const { return token_; }

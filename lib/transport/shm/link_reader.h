@@ -34,8 +34,9 @@ class LinkReader {
   LinkReader(const LinkReader&) = delete;
   LinkReader& operator=(const LinkReader&) = delete;
 
-  // Take what the peer sends over the socket. Return INVALID_ARGUMENT if the protocol forbids it,
-  // and RESOURCE_EXHAUSTED if the kernel refuses to map the file.
+  // Map(), AddSlab() and RemoveSlab() take what the peer sends over the socket. They return
+  // INVALID_ARGUMENT if the protocol forbids it, and RESOURCE_EXHAUSTED if the kernel refuses to
+  // map the file.
   absl::Status Map(const FileDescriptor& file);
   absl::Status AddSlab(uint32_t number, uint64_t bytes, const FileDescriptor& file);
   absl::Status RemoveSlab(uint32_t number);

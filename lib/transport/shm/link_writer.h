@@ -30,7 +30,8 @@ class LinkWriter {
   LinkWriter(const LinkWriter&) = delete;
   LinkWriter& operator=(const LinkWriter&) = delete;
 
-  // Call before anything is published. Returns RESOURCE_EXHAUSTED if there is no memory.
+  // Allocates the memory. Call before anything is published. Returns RESOURCE_EXHAUSTED if there is
+  // no memory.
   absl::Status MakeMemory();
   bool has_memory() const { return !memory_.memory().empty(); }
   int file() const { return memory_.file(); }

@@ -66,7 +66,7 @@ namespace message_ring {
 inline constexpr uint64_t kEntries = 256;
 inline constexpr uint64_t kReturns = 1024;  // payloads in slabs that may be lent at once
 inline constexpr uint64_t kAreaBytes = 1 << 20;
-// Small, so that writer and reader copy at the same time.
+// The limit for a fragment. It is small, so that writer and reader copy at the same time.
 inline constexpr uint64_t kFragmentBytesMax = 128 << 10;
 inline constexpr uint64_t kAlignment = 64;  // of the data in the area
 inline constexpr uint64_t kEntriesAt = 4096;
@@ -102,7 +102,7 @@ class MessageRingWriter {
     uint64_t offset = 0;
   };
   std::optional<Place> PlaceInArea(size_t bytes) const;
-  // Requires: HasRoom(), and room in the area for a fragment.
+  // Publishes the descriptor. Requires: HasRoom(), and room in the area for a fragment.
   void Publish(const RingDescriptor& descriptor);
 
   bool HasReturn() const;

@@ -115,7 +115,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time now);
   ~SharedMemoryLink() override;
 
-  // kNone for a peer that has not introduced itself.
+  // The id of the peer; kNone if it has not introduced itself.
   PeerId id() const { return id_; }
   bool dialled() const { return dialled_; }
   // Whether the receiver knows the link, or our caller dialled it. Only such links can be

@@ -176,7 +176,8 @@ void SharedMemoryTransport::Return(uint64_t loan) {
 
 // ---- Progress.
 
-// Callbacks may add links during these loops, but none is removed: so the loops use indices.
+// Receives and sends on all links, reports their ends and wakes their peers. Callbacks may add
+// links during these loops, but none is removed: so the loops use indices.
 int SharedMemoryTransport::Advance() {
   CHECK(commons_.receiver != nullptr) << "SetReceiver() must be called before Progress()";
   StayAwake();

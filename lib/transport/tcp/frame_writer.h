@@ -27,8 +27,8 @@ struct OutgoingMessage {
   size_t summed = 0;
 };
 
-// First in, first out. FrameReader defines the bytes. Does not own the messages. Thread-compatible;
-// allocates nothing.
+// A queue, first in, first out. FrameReader defines the bytes. Does not own the messages.
+// Thread-compatible; allocates nothing.
 class FrameWriter {
  public:
   static constexpr int kPiecesMax = 64;

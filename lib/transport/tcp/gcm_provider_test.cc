@@ -57,7 +57,7 @@ class Gcm {
   }
 
  private:
-  // Works in place, and in two parts if the text is long enough.
+  // Encrypts or decrypts `text` in place, in two parts if it is long enough.
   int Run(const Bytes& iv, const Bytes& aad, absl::Span<uint8_t> text) {
     EVP_CIPHER_CTX* context = context_.get();
     int size = 0;

@@ -151,7 +151,8 @@ std::string AddressThrough(const FaultyRelay& relay, Station& station) {
   return EncodeTcpAddress(*address);
 }
 
-// Timing decides how messages share encrypted records, so one session may be shorter than another.
+// The outcome if the session ended before the place of the fault. Timing decides how messages share
+// encrypted records, so one session may be shorter than another.
 constexpr char kNotReached[] = "the session was over before";
 
 // Returns the check that detected the fault, or "harmless".

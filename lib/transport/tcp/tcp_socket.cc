@@ -250,8 +250,8 @@ void TuneLinkSocket(int socket) {
   Set(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes, "TCP_KEEPCNT");
 }
 
-// TCP_USER_TIMEOUT is no alternative: it also ends a connection to a receiver that is alive and
-// acknowledges, but has not read for that time.
+// Decides by the kernel's TCP_INFO. TCP_USER_TIMEOUT is no alternative: it also ends a connection
+// to a receiver that is alive and acknowledges, but has not read for that time.
 bool HasVanished(int socket) {
   tcp_info info = {};
   socklen_t size = sizeof(info);

@@ -51,7 +51,7 @@ std::shared_ptr<DataPort> OpenPort(DataPortOptions options = {.bind_host = "127.
   return *std::move(port);
 }
 
-// Faster than ==, which a sanitizer checks byte by byte.
+// Whether the bytes are equal. Faster than ==, which a sanitizer checks byte by byte.
 bool Same(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
@@ -142,8 +142,8 @@ class Impostor {
     }
   }
 
-  // Call it if the links are encrypted. Returns whether the other end has also finished the TLS
-  // handshake.
+  // Continues the TLS handshake. Call it if the links are encrypted. Returns whether the other end
+  // has also finished.
   bool Encrypt() {
     const TlsStream::Progress progress = tls_->Handshake();
     EXPECT_NE(progress, TlsStream::Progress::kFailed) << tls_->fault();

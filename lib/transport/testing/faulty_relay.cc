@@ -66,7 +66,7 @@ struct FaultyRelay::Connection {
     ways[static_cast<size_t>(Direction::kBack)] = {this->server.get(), this->client.get()};
   }
 
-  // Both ends see a reset when the sockets are closed.
+  // Makes both ends see a reset when the sockets are closed.
   void Reset() const {
     ResetOnClose(client.get());
     ResetOnClose(server.get());

@@ -219,7 +219,7 @@ void DestroyUcxWorker(ucp_worker* worker) {
   warnings_are_expected = false;
 }
 
-// UCX prints the lanes of an endpoint: "lane[0]:  1:tcp/lo.0 md[1]  -> md[1]/...".
+// Returns the lanes that UCX prints for an endpoint: "lane[0]:  1:tcp/lo.0 md[1]  -> md[1]/...".
 UcxLanes LanesOf(ucp_ep* endpoint) {
   const std::string printed =
       PrintedBy([endpoint](FILE* stream) { ucp_ep_print_info(endpoint, stream); });

@@ -7,8 +7,8 @@
 
 namespace muster {
 
-// Call before any other function of UCX. Returns UNAVAILABLE, with what to install, if UCX cannot
-// be loaded. Thread-safe; loads once.
+// Loads UCX, once. Call before any other function of UCX. Returns UNAVAILABLE, with what to
+// install, if UCX cannot be loaded. Thread-safe.
 absl::Status LoadUcx();
 
 // Loads `library` in place of UCX, whatever was loaded before. For tests.
