@@ -11,8 +11,8 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 _GROUP = 8
 _TESTS_IN_PROGRAM = 4
 
-# A target uses the first of these precompiled headers (//bazel/precompiled) whose marks it depends on. A header takes 6 to 15 s
-# to make, so there are only three.
+# The precompiled headers (//bazel/precompiled), each with its marks. A target uses the first one with a mark among its
+# dependencies. A header takes 6 to 15 s to make, so there are only three.
 _PRECOMPILED = [
     ("test", ["@system//:gtest", "@system//:gtest_main"]),
     ("api", ["@system//:grpc", "//proto/muster/v1:muster"]),
@@ -35,7 +35,7 @@ _CONTROL_PLANE = [
 ]
 
 def _copts():
-    # GCC collects garbage less often. That saves 8 % of a compilation and takes some hundreds of megabytes.
+    # This makes GCC collect garbage less often. It saves 8 % of the time and costs some hundreds of megabytes.
     copts = ["--param=ggc-min-heapsize=524288"]
     for folder in _CONTROL_PLANE:
         if (native.package_name() + "/").startswith(folder + "/"):

@@ -3,7 +3,7 @@
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@cuda//:found.bzl", "NVCC")
 
-# Ampere and Hopper machine code, and PTX that newer devices compile when they load it.
+# Machine code for Ampere and Hopper, and PTX, which the driver compiles for newer devices.
 _ARCHITECTURES = ["arch=compute_80,code=sm_80", "arch=compute_90,code=[sm_90,compute_90]"]
 _FLAGS = ["-c", "-O3", "-std=c++20", "-lineinfo", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC,-Wall,-Wextra", "-I."]
 

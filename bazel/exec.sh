@@ -1,3 +1,3 @@
 #!/bin/bash
-# A test that is another one in another environment (bazel/simd.bzl).
+# Runs a test again with other environment variables, which bazel/simd.bzl sets.
 exec "$@"

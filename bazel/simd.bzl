@@ -11,7 +11,7 @@ _LEVELS = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
 
-# Environment variables with which a test runs as on an older processor: for Muster's loops, and for oneDNN's kernels.
+# Environment variables that make a test run as on an older processor: MUSTER_SIMD for Muster's loops, the other for oneDNN.
 INSTRUCTION_SETS = {
     "sse42": {"MUSTER_SIMD": "baseline", "ONEDNN_MAX_CPU_ISA": "SSE41"},
     "avx2": {"MUSTER_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},

@@ -70,7 +70,8 @@ class AllreduceTest : public ::testing::Test {
     return losses;
   }
 
-  // Another sum order rounds differently, and training amplifies the difference.
+  // Expects losses that are equal before the step `equal_before` and close after it. Another order
+  // of sums rounds differently, and training amplifies the difference.
   static void ExpectFollows(const std::vector<double>& losses, const std::vector<double>& expected,
                             size_t equal_before = 0) {
     ASSERT_EQ(losses.size(), expected.size());
@@ -172,7 +173,7 @@ TEST_F(AllreduceTest, SavingOnDemandDoesNotDisturbTheRun) {
   EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed));
 }
 
-// Each of these needs the norm of the whole gradient or of whole tensors, across all shards.
+// Each variant needs the norm of the whole gradient or of whole tensors, across all shards.
 TEST_F(AllreduceTest, JudgedStepsFollowThoseWithPs) {
   const std::string sgd = "{sgd: {learning_rate: 0.1, momentum: 0.9}}";
   for (const Gpt& variant : {Gpt{.optimizer = sgd, .training = ", clip: {global_norm: 0.5}"},
@@ -269,7 +270,7 @@ TEST(DirectCheckpointsTest, HoldTheSameBytesWithAndWithoutTheVolume) {
   }
 }
 
-// The dead worker takes its shard along, so the job goes back to its checkpoint.
+// The shard of the dead worker is lost with it, so the job goes back to its checkpoint.
 TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
   TrainingCluster cluster({.ps = 0, .workers = 3});
   const Gpt shape{.workers = 3, .steps = 120, .checkpoint = "{every_steps: 20, keep_last: 0}"};

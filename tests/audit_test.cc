@@ -39,8 +39,8 @@ namespace {
 
 using ::testing::UnorderedElementsAreArray;
 
-// Methods that change nothing, and methods of members, whose jobs have their own events. Every
-// other method counts as a change: name a new API method here, or call it below.
+// Methods that leave no audit line: those that change nothing, and those of members. Every other
+// method counts as a change: name a new API method here, or call it below.
 const std::set<std::string> kNoChange = {
     "GetJob",         "ListJobs",         "WatchJob",
     "WatchJobs",      "ListEvents",       "ReadJobMetrics",
@@ -90,7 +90,7 @@ class AuditTest : public ::testing::Test {
     EXPECT_TRUE(target.ok()) << target.status();
     return {std::move(name), DialCoordinator(*target)};
   }
-  // A caller with a token that Ann created.
+  // Returns a caller with a token that Ann creates.
   Somebody WithToken(const std::string& holder, v1::TokenScope scope) {
     v1::CreateTokenRequest request;
     request.set_holder(holder);

@@ -141,7 +141,8 @@ training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.1}}}
     }
   }
 
-  // The first report may have been sent before the last attack.
+  // Awaits two reports with a new step, because the first may have been sent before the last
+  // attack.
   for (int report = 0; report < 2; ++report) {
     cluster.AwaitStep(job, cluster.Get(job).progress().step() + 1);
   }

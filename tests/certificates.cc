@@ -65,8 +65,9 @@ void Certificates::Renew() {
     ASSERT_EQ(mkdir(version.path.c_str(), 0700), 0);
     Write(version.key(), mine->key);
     Write(version.certificate(), mine->certificate);
-    // gRPC reads a key and a certificate one after the other. It trusts them if their times, in
-    // seconds, are the same before and after. So each renewal needs times of its own.
+    // gRPC reads a key and a certificate one after the other. It uses the pair if the modification
+    // times, in seconds, are the same before and after. So each renewal gets another modification
+    // time.
     for (const std::string& file : {version.key(), version.certificate()}) {
       std::filesystem::last_write_time(
           file, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(renewals_));

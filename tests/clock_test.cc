@@ -98,7 +98,8 @@ bool CoordinatorSaw(TrainingCluster& cluster, absl::Duration ahead) {
   return ahead == absl::ZeroDuration() || shown < before - kSure;
 }
 
-// Waits until a worker and the coordinator see the step. Before that, the test would show nothing.
+// Waits until a worker and the coordinator see the clock's step of `ahead`. Before that, the test
+// would show nothing.
 void AwaitSeen(TrainingCluster& cluster, const std::string& job, absl::Duration ahead) {
   cluster.Await(job, [&](const v1::Job&) {
     const absl::Duration wrong = LastStepEnded(cluster, job) - (absl::Now() + ahead);

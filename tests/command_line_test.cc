@@ -39,7 +39,7 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// `arguments` go through a shell.
+// Runs `muster` with these arguments, which a shell splits and expands.
 Outcome Muster(const std::string& arguments, const std::string& environment = "") {
   const std::string base = absl::StrCat(::testing::TempDir(), "/muster.", getpid());
   const std::string command = absl::StrCat("env ", environment, " cli/muster ", arguments, " >",
@@ -136,7 +136,8 @@ TEST_F(CommandLineTest, ValidateFindsWhatSubmitRefuses) {
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_THAT(good.err, Not(HasSubstr("not checked")));
 
-  // Only the coordinator knows its jobs.
+  // Only the coordinator can find that the job nobody-7 does not exist; without one, `validate`
+  // says that it did not check this.
   EXPECT_EQ(OnCluster("validate examples/linear.yaml" + fits + "nobody-7").exit_code, 2);
   const Outcome alone =
       Muster("validate examples/linear.yaml" + fits + "nobody-7", "MUSTER_SERVER=127.0.0.1:1");
@@ -383,7 +384,7 @@ TEST(RunCommandTest, TrainsWithoutAClusterAndLeavesNoProcessBehind) {
       << "a process of the run is left";
 }
 
-// Returns the step after `phrase` in `text`, or -1 if it is missing.
+// Returns the number after `phrase` in `text`, or -1 if `text` does not have the phrase.
 int64_t StepAfter(const std::string& text, const std::string& phrase) {
   const size_t at = text.find(phrase);
   return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + phrase.size());
@@ -441,7 +442,7 @@ TEST(LocalCommandTest, DownSavesTheJobThatRunsAndUpGoesOnFromThere) {
     return up.err.substr(up.err.find("Status page: "));
   };
   EXPECT_EQ(page_of(again), page_of(up)) << "a browser's tab finds it again";
-  // It recovers in its second generation.
+  // The job continues in its second generation.
   Outcome events;
   const absl::Time end = absl::Now() + absl::Minutes(1);
   while (!absl::StrContains(events.out, "generation 2 on") && absl::Now() < end) {

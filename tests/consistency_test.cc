@@ -153,8 +153,8 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   const std::string slow = running.workers(2);
   const pid_t pid = cluster_->members().pid(slow);
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  // The ps updates this metric only with its reports, so the value at the pause may be old. The
-  // first new value was reached during the pause.
+  // The ps updates muster_ps_version only with its reports, so the value at the pause may be old.
+  // The first new value was reached during the pause.
   const absl::Time lease_end = absl::Now() + absl::Seconds(4);
   const auto await_version = [&](double at_least) {
     double version = 0;
@@ -174,7 +174,7 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   EXPECT_LE(others_missed() - missed_before, 2);
   ASSERT_EQ(kill(pid, SIGCONT), 0);
   EXPECT_GE(Finish(job, digits.epochs).progress().evaluation_accuracy(), kAccuracy);
-  // The gradients that it sent for finished steps were dropped.
+  // The ps dropped the gradients that the slow worker sent for finished steps.
   EXPECT_GE(MetricOf(slow, kMissedSteps), kStepsWithoutIt);
   EXPECT_GT(MetricOf("ps-0", "muster_ps_late_pushes_total") +
                 MetricOf("ps-1", "muster_ps_late_pushes_total"),

@@ -123,7 +123,7 @@ TEST(FailureTest, AStoppedWorkerIsNamedWithinTenSeconds) {
 
 TEST(FailureTest, AStoppedPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-0", SIGSTOP); }
 
-// Runs with the other members alive, and with the coordinator already dead.
+// The first two members exit while the coordinator runs, the last two after it has exited.
 TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   for (const char* member : {"worker-0", "ps-0", "coordinator", "worker-1", "ps-1"}) {
@@ -135,7 +135,8 @@ TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   }
 }
 
-// A member waits up to 5 s for a paused coordinator to close its stream.
+// After SIGTERM a member waits up to 5 s for a paused coordinator to close its stream. A second
+// signal ends that wait.
 TEST(FailureTest, AnotherSignalEndsWhoeverIsEndingAtOnce) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   MemberExit coordinator(&cluster, "coordinator");
@@ -149,16 +150,16 @@ TEST(FailureTest, AnotherSignalEndsWhoeverIsEndingAtOnce) {
     ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
     exit.Expect(128 + SIGTERM);
   }
-  // It finds both signals when it resumes. GNU timeout also sends one to the process and one to its
-  // group.
+  // The coordinator finds both signals when it resumes, and must still exit in order. GNU timeout
+  // also sends a signal twice: to the process and to its group.
   for (const int signal : {SIGINT, SIGTERM, SIGCONT}) {
     ASSERT_TRUE(cluster.members().Kill("coordinator", signal).ok());
   }
   coordinator.Expect(0);
 }
 
-// If they stayed, they would look attached but ignore every directive, because the terms of the new
-// coordinator begin again.
+// Members exit if the coordinator's store was wiped. If they stayed, they would look attached but
+// ignore every directive, because the terms of the new coordinator begin again.
 TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   MemberExit worker(&cluster, "worker-0"), ps(&cluster, "ps-0");

@@ -77,7 +77,7 @@ std::vector<Elf64_Dyn> DynamicOf(const std::string& elf) {
   return {};
 }
 
-// Names of functions and variables from shared libraries.
+// Returns the names of functions and variables that the program imports from shared libraries.
 std::vector<std::string> ImportsOf(const std::string& elf) {
   std::vector<std::string> names;
   const Elf64_Ehdr header = HeaderOf(elf);
@@ -110,7 +110,7 @@ std::vector<std::string> FaultsOfSegments(const std::string& elf) {
   return faults;
 }
 
-// The folders that the loader searches for libraries before the system's folders.
+// Returns the folders that the loader searches for libraries before the system's folders.
 std::string LibraryPathOf(const std::string& elf) {
   const Elf64_Ehdr header = HeaderOf(elf);
   for (const auto& section :
@@ -197,8 +197,8 @@ TEST_F(HardeningTest, AProgramThatWasBuiltWithoutIsNot) {
                           HasSubstr("few fortified calls: ")));
 }
 
-// Linkers warn of such a segment, so the test builds none. It changes the flags in the headers of a
-// copy, which is all that the check reads.
+// A linker warns of a segment that is writable and executable, so the test does not build one. It
+// sets the flags in the headers of a copy, which is all that the check reads.
 TEST_F(HardeningTest, ASegmentThatCanBeWrittenAndExecutedIsFound) {
   std::string elf = ReadProgram("services/ps/main");
   std::vector<Elf64_Phdr> segments = SegmentsOf(elf);

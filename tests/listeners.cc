@@ -18,8 +18,8 @@ namespace muster {
 
 namespace {
 
-// Returns addresses like "0100007F:1F90" (IPv6: 32 digits before the colon). It looks up the inodes
-// of the process's sockets in /proc/net/tcp.
+// Returns the addresses at which the process listens, like "0100007F:1F90" (IPv6: 32 digits before
+// the colon). It looks up the inodes of the process's sockets in /proc/net/tcp and tcp6.
 std::vector<std::string> ListeningAt(pid_t pid) {
   std::set<std::string> inodes;
   const std::string folder = absl::StrCat("/proc/", pid, "/fd");
@@ -40,7 +40,8 @@ std::vector<std::string> ListeningAt(pid_t pid) {
   return listening;
 }
 
-// Words are printed in host order, so the first byte of an IPv4 address comes last.
+// Returns whether an address of /proc/net/tcp is a loopback address. The kernel prints 32-bit words
+// in host order, so the first byte of an IPv4 address comes last.
 bool IsLoopback(absl::string_view address) {
   if (address.size() == 8) return absl::EndsWith(address, "7F");
   constexpr absl::string_view kMappedIPv4 = "0000000000000000FFFF0000";
@@ -50,7 +51,7 @@ bool IsLoopback(absl::string_view address) {
 
 }  // namespace
 
-// The last word of an IPv6 address is the IPv4 address mapped into it.
+// The last 32-bit word of a mapped IPv6 address is the IPv4 address.
 std::vector<sockaddr_in> Listeners(pid_t pid) {
   std::vector<sockaddr_in> listeners;
   for (const std::string& at : ListeningAt(pid)) {
@@ -82,7 +83,7 @@ int ConnectTo(const sockaddr_in& address, int seconds) {
   return -1;
 }
 
-// The peer may close before it received everything; this is also an answer.
+// The peer may close before it has received everything. This is not an error of the test.
 void SendAll(int socket, const std::string& bytes) {
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t n = send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);

@@ -69,7 +69,8 @@ TEST_F(LogFormatTest, LinesOfMembersNameTheirMemberJobAndGeneration) {
   const std::vector<Json> worker = Lines("worker-0"), ps = Lines("ps-0");
   for (const Json& line : worker) EXPECT_EQ(line.value("member", ""), "worker-0") << line;
   for (const Json& line : ps) EXPECT_EQ(line.value("member", ""), "ps-0") << line;
-  // From the job's thread, the directives' thread and the gradient exchange's thread.
+  // These lines come from three kinds of threads: the job's, the one that carries out directives,
+  // and the gradient exchange's.
   for (const Json& line : {Find(worker, "MEMBER_RUNNING"), Find(worker, ": ready after"),
                            Find(ps, "preparing"), Find(worker, "exchanges")}) {
     EXPECT_EQ(line.value("job", ""), job) << line;

@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// A running member. The test can wait for its end and its exit code.
+// Waits for the end of a running member and checks its exit code.
 class MemberExit {
  public:
   MemberExit(TrainingCluster* cluster, const std::string& member)

@@ -30,7 +30,8 @@ struct Mode {
   bool worker_costs_one_step = false;  // a worker's death costs at most one step
 };
 
-// A worker's residual is lost with the worker and with every generation, so the bits differ.
+// Returns bsp with a codec. A worker's residual (the error that it feeds back) is lost with the
+// worker and with every generation. So the result does not have the bits of an undisturbed job.
 Mode Compressed(const std::string& codec) {
   return {.name = codec,
           .sync = absl::StrCat("{mode: bsp, compression: ", codec, "}"),
@@ -63,7 +64,8 @@ class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
     AwaitMoreSteps(*cluster_, job, 50);
   }
 
-  // Returns the job when it runs again.
+  // Kills the member, restarts it, and returns the job when it runs again. `recoveries`: the job's
+  // count of recoveries after that.
   static v1::Job Strike(const std::string& job, const std::string& member, int recoveries) {
     EXPECT_TRUE(cluster_->members().Kill(member, SIGKILL).ok());
     cluster_->Await(
@@ -114,9 +116,9 @@ TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
   ExpectAsPromised(job, kSteps);
 }
 
-// No member dies here. Before a ps leaves, or a worker of one of these modes, the job saves a
-// checkpoint. Codecs are not tested, because members leave in the same way with each of them: at
-// the end of a step or after a save.
+// Members leave on SIGTERM; none dies. A leaving ps waits for a checkpoint, and so does a worker
+// unless its death costs only a step. Codecs are not tested, because they do not change how members
+// leave.
 class ModeLeavingTest : public ModeRecoveryTest {};
 
 TEST_P(ModeLeavingTest, AWorkerAndAPsAreToldToStopAndTheJobEndsAsPromised) {

@@ -27,7 +27,7 @@ constexpr int kSamples = 800;
 constexpr int kSteps = 90;  // of eight samples: most of an epoch
 constexpr int kPoisoned = 123;
 
-// f32[samples, 1], little-endian, in NumPy's format.
+// Writes an .npy file with the values as f32[samples, 1], little-endian.
 void WriteNpy(const std::string& path, const std::vector<float>& values) {
   std::string header =
       absl::StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': (", values.size(), ", 1), }");
@@ -76,7 +76,8 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
       AllOf(HasSubstr(absl::StrCat(" is nan: input 'target' has a NaN in row ", kPoisoned, " of ",
                                    folder_, "-target.npy. Correct that row")),
             Not(HasSubstr("learning rate")), HasSubstr(absl::StrCat("resume_from=", job, "@"))));
-  // A checkpoint that was being written may have been committed since.
+  // The job's checkpoint may be newer than the one that the message names, because one may have
+  // been in progress.
   const std::string folder = absl::StrCat("jobs/", job, "/checkpoints/");
   ASSERT_THAT(failed.checkpoint(), StartsWith(folder));
   int64_t good = 0;
@@ -86,7 +87,8 @@ TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
   }
 }
 
-// The data are valid. The job fails before its first checkpoint, at step 50.
+// The data are valid and the learning rate is far too high. The job fails before its first
+// checkpoint, which is due at step 50.
 TEST_F(NonfiniteTest, ALearningRateThatIsTooHighIsBlamedAndNoCheckpointIsNamed) {
   const std::string job = cluster_.Submit(
       absl::StrReplaceAll(Job("fail"), {{"learning_rate: 0.1", "learning_rate: 1e6"},
@@ -117,7 +119,7 @@ TEST_F(NonfiniteTest, TheJobRollsBackLeavesTheBatchOutAndLearnsTheLine) {
   EXPECT_LT(done.progress().loss(), 1e-2);
   EXPECT_THAT(cluster_.Metrics(job), SizeIs(kSteps));
 
-  // A job that continues from this checkpoint counts its batches in the same way.
+  // A job that continues from this checkpoint omits the same batch.
   const v1::Job next = cluster_.AwaitState(
       cluster_.Submit(absl::StrReplaceAll(
           Job("fail"), {{absl::StrCat("steps: ", kSteps), absl::StrCat("steps: ", kSteps + 5)},

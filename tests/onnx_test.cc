@@ -29,7 +29,7 @@ constexpr int kSamples = 4;
 
 class OnnxTest : public testing::Test {
  protected:
-  // A copy that a test may delete.
+  // Copies the model to `model_`, which a test may delete.
   OnnxTest() : model_(absl::StrCat(testing::TempDir(), "/model.", getpid(), ".onnx")) {
     fs::copy_file("tests/goldens/onnx/cnn.onnx", model_, fs::copy_options::overwrite_existing);
   }
@@ -53,7 +53,7 @@ class OnnxTest : public testing::Test {
 
 TEST_F(OnnxTest, AJobStartsFromTheFilesValuesAndNeedsTheFileOnlyWhenItIsCreated) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
-  // Steps that are too small to change anything.
+  // The learning rate is too small to change a weight.
   const std::string job = cluster.Submit(Job(/*steps=*/1, "1e-30"));
   fs::remove(model_);
   cluster.AwaitState(job, v1::SUCCEEDED);

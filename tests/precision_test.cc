@@ -84,7 +84,8 @@ TEST_F(PrecisionTest, LowPrecisionTrainsAConvolutionalNetwork) {
   }
 }
 
-// The first scale is far too high. Steps are skipped until it fits, then it grows again.
+// Settings whose first loss scale is far too high. Steps are skipped until the scale fits; then it
+// grows again.
 constexpr char kRestless[] =
     "precision: fp16, loss_scale: {initial: 16777216, growth_steps: 7}, clip: {global_norm: 1}";
 

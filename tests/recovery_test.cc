@@ -28,10 +28,11 @@ const int kSteps = Lengthened(1200);  // of about three milliseconds each
 constexpr int kCheckpointSteps = 250;
 constexpr int kEarly = 100;   // before the first checkpoint
 constexpr int kMiddle = 320;  // after the first checkpoint, and seconds before the last step
-// A worker counts a step before the ps agree on it. So a halted job may compute one step again.
+// A job that is halted after kMiddle steps keeps at least these. A worker counts a step before the
+// ps agree on it, so one step may be computed again.
 constexpr int kKept = kMiddle - 1;
 
-// Adam has slots and dropout uses random numbers; a recovery must restore both.
+// Returns a job whose recovery must restore optimizer slots (Adam) and random numbers (dropout).
 std::string Job(const std::string& name, int workers_min = 2, const std::string& more = "") {
   return absl::Substitute(R"(
 name: $0
@@ -257,8 +258,9 @@ TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
   ExpectSame(job, *undisturbed_);
 }
 
-// For example, another coordinator takes over. Or the coordinator and the ps are both told to stop,
-// and the coordinator comes back.
+// A ps that gets SIGTERM while no coordinator runs waits for one, so that its shards get into a
+// checkpoint. This happens if another coordinator takes over, or if the coordinator and the ps are
+// both told to stop.
 TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
   const std::string job =
       cluster_.Submit(WithSteps(WithoutCheckpoints(Job("orphaned")), 1'000'000));
@@ -281,7 +283,8 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
   Cancel(job);
 }
 
-// No member takes over, and the drain has much time left. Still no step is lost.
+// No worker is left to continue with. The ps does not use up its drain time; it saves the halted
+// step and exits.
 TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatItHalted) {
   const std::string job = cluster_.Submit(Job("undisturbed"));
   AwaitMoreSteps(cluster_, job, kMiddle);
@@ -303,7 +306,8 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatI
   ExpectSame(job, *undisturbed_);
 }
 
-// There is no worker to recover with, and the last checkpoint is old.
+// Both workers have left, and the last checkpoint is old. The suspension saves the step at which
+// the job was halted.
 TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   const std::string job = cluster_.Submit(Job("undisturbed"));
   AwaitMoreSteps(cluster_, job, kMiddle);
@@ -325,7 +329,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   ExpectSame(job, *undisturbed_);
 }
 
-// Half of the job's shards are then left only as replicas on the other ps.
+// After the loss of a ps, half of the job's shards exist only as replicas on the other ps.
 TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   const std::string job = cluster_.Submit(absl::StrReplaceAll(
       WithoutCheckpoints(Job("undisturbed")), {{"ps: 2}", "ps: 2, ps_replication: 2}"}}));
@@ -345,7 +349,7 @@ TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
 }
 
-// The new worker prepares while the job runs.
+// A new worker warms up while the job runs, and then joins it.
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");
   const std::string job = cluster_.Submit(WithSteps(Job("growing", /*workers_min=*/1), 1'000'000));

@@ -46,8 +46,8 @@ chunk_bytes: 65536
                           kSteps, workers, ps, checkpoint);
 }
 
-// Each sample is its own feature, so its weight tells how often it was trained. Each training adds
-// a 256th of the difference to kTarget. The shared bias stays constant.
+// A job that counts how often each sample is trained. Each sample is its own feature and has its
+// own weight. Each training of the sample adds a 256th of the difference to kTarget.
 namespace counting {
 
 constexpr int kSamples = 512;
@@ -91,7 +91,7 @@ chunk_bytes: 1024
                           ps_replication);
 }
 
-// Returns the weights by sample, from the parameters after a step.
+// Returns how often each sample was trained, from the parameters after a step.
 std::vector<int> TimesTrained(const std::map<std::string, std::vector<float>>& parameters) {
   std::vector<int> times;
   for (const float weight : parameters.at("weight")) {
@@ -166,7 +166,7 @@ class ResumeTest : public ::testing::Test {
         << "in the middle of an epoch, at step " << stopped_at;
   }
 
-  // kill -9. Returns the step at which the job continues with a successor.
+  // Kills the member with SIGKILL and restarts it. Returns the step at which the job continues.
   static int64_t KillAndGoOn(const std::string& job, const std::string& member) {
     AwaitMoreSteps(*cluster_, job, 20);
     const int recoveries = cluster_->Get(job).recovery().count();
@@ -213,7 +213,8 @@ TEST_F(ResumeTest, OtherWorkersFollowTheUndisturbedLosses) {
     if (step < stopped_at) {
       ASSERT_EQ(losses[step].loss, expected[step].loss) << step;
     } else {
-      // Another split of the batch rounds differently, and training amplifies the difference.
+      // Three workers split the batch in another way, so sums round differently, and training
+      // amplifies the difference.
       const double tolerance = step < stopped_at + 5 ? 1e-4 : 0.05;
       ASSERT_NEAR(losses[step].loss, expected[step].loss, tolerance) << step;
     }

@@ -58,7 +58,7 @@ constexpr int64_t kMemberThreadsMore = 32;
 constexpr int64_t kCoordinatorDescriptorsMore = 3 * kConnectionsMax + 2 * kHeldElsewhere + 128;
 constexpr int64_t kMemberDescriptorsMore = 4 * kHeldElsewhere + 128;
 
-// Few in CI; docs/testing.md has the command for more.
+// Returns the number of steps of the job: few in CI. docs/testing.md has the command for more.
 int Steps() {
   int steps = 1500;
   if (const char* wanted = std::getenv("SIEGE_STEPS")) {
@@ -120,8 +120,8 @@ bool SpeaksHttp1(const sockaddr_in& port) {
   return absl::StartsWith(FirstBytes(port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "HTTP/1.");
 }
 
-// A control plane in plaintext, where every byte reaches gRPC, or with TLS, where no attacker has a
-// valid certificate.
+// The security of the control plane. In plaintext every byte of an attacker reaches gRPC. With TLS
+// no attacker has a valid certificate.
 enum class ControlPlane { kPlaintext, kTls };
 
 class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
@@ -162,8 +162,8 @@ class SiegeTest : public ::testing::TestWithParam<ControlPlane> {
     for (const std::string& name : names_) lines[name] = Lines(cluster_->members().log_path(name));
     return lines;
   }
-  // All attacks run at the coordinator's gRPC port all the time. At every other port of a control
-  // plane they take turns.
+  // Starts the attacks. Each kind runs at the coordinator's gRPC port all the time. At every other
+  // port of the control plane the kinds take turns.
   void BeginSiege() {
     const std::string front = cluster_->members().address();
     int http2 = 0, http1 = 0;
@@ -263,14 +263,14 @@ TEST_P(SiegeTest, AJobTrainsToTheSameBitsWhileItsControlPlaneIsFlooded) {
     EXPECT_LT(had.threads, leads ? kCoordinatorThreadsMax : was.threads + kMemberThreadsMore);
     EXPECT_LT(had.descriptors,
               was.descriptors + (leads ? kCoordinatorDescriptorsMore : kMemberDescriptorsMore));
-    // Each gRPC port may log a line a second about all attacks, plus the lines of the job.
+    // Each gRPC port may log a line a second about attacks. The coordinator has two such ports.
     const int64_t more = LinesOfAll()[name] - lines[name];
     EXPECT_LE(more, absl::ToInt64Seconds(took) * (leads ? 2 : 1) + lines_of_a_job + 10);
     printf("%s: at most %ld KiB, %ld threads, %ld descriptors; %ld lines in %s\n", name.c_str(),
            static_cast<long>(peak), static_cast<long>(had.threads),
            static_cast<long>(had.descriptors), static_cast<long>(more),
            absl::FormatDuration(took).c_str());
-    // A silent client is disconnected in the end.
+    // The connections of the attackers must all be closed within half a minute.
     const absl::Time patience = absl::Now() + absl::Seconds(30);
     while (UseOf(pids[name]).descriptors > was.descriptors + 8 && absl::Now() < patience) {
       cluster_->Get(job);

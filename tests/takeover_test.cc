@@ -53,7 +53,8 @@ std::string ReadAll(const std::string& path) {
   return std::string((std::istreambuf_iterator<char>(file)), {});
 }
 
-// Polls `done`, because the test waits for other processes.
+// Returns whether `done` became true within kPatience. Polls, because the test waits for other
+// processes.
 bool Poll(const std::function<bool()>& done) {
   for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
     if (done()) return true;
@@ -62,7 +63,7 @@ bool Poll(const std::function<bool()>& done) {
   return false;
 }
 
-// The time that a silent coordinator stays leader. A short time makes the test fast.
+// Returns the lease: how long a silent coordinator stays leader. A short lease makes the test fast.
 std::string Lease() {
   const char* const given = std::getenv("TAKEOVER_LEASE");
   return given == nullptr ? "2s" : given;

@@ -29,8 +29,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Steps take some three milliseconds. The checkpoint's files contain the name, so jobs whose hashes
-// are compared have the same one.
+// Returns a job whose steps take some three milliseconds. Checkpoint files contain the job's name,
+// so jobs whose hashes are compared must have one name.
 std::string Job(int64_t steps) {
   return absl::Substitute(R"(
 name: sealed
@@ -119,8 +119,8 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
   EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
 }
 
-// Connections may last one second instead of an hour, the default. Streams are cut, and calls
-// continue on new connections.
+// The coordinator closes connections after one second (the default is an hour). Members must attach
+// again, and calls must continue on new connections.
 TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
   Certificates certificates;
   TrainingCluster cluster(

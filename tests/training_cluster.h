@@ -75,8 +75,8 @@ class TrainingCluster {
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
 };
 
-// Returns `count` times the variable TEST_LENGTH (1). A test multiplies its steps or epochs by it,
-// so that nightly runs can be longer.
+// Returns `count` times the environment variable TEST_LENGTH, by default 1. A test multiplies its
+// steps or epochs by it, so that nightly runs can be longer.
 int Lengthened(int count);
 
 // Returns the step of a job's newest checkpoint, or 0 if it has none.

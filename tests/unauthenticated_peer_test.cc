@@ -40,7 +40,7 @@ namespace {
 
 constexpr uint64_t kSeed = 20261123;
 
-// Uses TCP, although all processes are on this machine.
+// Returns a cluster whose links use TCP, although all processes are on this machine.
 cli::LocalCluster::Options ClusterOf(DataSecurity security) {
   const std::vector<std::string> links = {"--transport=tcp",
                                           absl::StrCat("--data_security=", NameOf(security))};
@@ -56,7 +56,7 @@ training: {optimizer: {adamw: {learning_rate: 0.001}}, steps: )",
                       steps, "}\n");
 }
 
-// Few in CI; docs/testing.md has the command for a hundred thousand.
+// Returns the number of attacks: few in CI. docs/testing.md has the command for a hundred thousand.
 int Connections() {
   int connections = 2000;
   if (const char* wanted = std::getenv("STRANGERS")) {
@@ -84,7 +84,8 @@ struct Recording {
   std::string bytes;
 };
 
-// Rank 0 of one of the first jobs: all that an attacker could guess.
+// Returns a connector that claims to be rank 0 of one of the first jobs. An attacker could guess
+// that, but not the session token.
 HandshakeConnector ConnectorOf(uint64_t job, DataSecurity security) {
   return HandshakeConnector({.who = {.job = job, .generation = 1}}, SessionToken::Random(),
                             security);
@@ -241,7 +242,8 @@ class Siege {
     return bytes.substr(0, random_() % (random_() % 2 == 0 ? 256 : bytes.size()));
   }
 
-  // Sends all bytes and is rejected. Returns whether the peer was told so.
+  // Makes a complete handshake with a wrong token, which must be rejected. Returns whether the data
+  // port answered with the rejection.
   bool WholeHandshakeWithAnotherToken(int fd) {
     HandshakeConnector connector = ConnectorOf(1 + random_() % 3, security_);
     while (connector.fault().ok()) {
@@ -303,7 +305,7 @@ class Recorder {
   const std::string taken_ = folder_ + ".taken";
 };
 
-// Number of attacks of a kind that the members counted.
+// Returns the number of attacks of this kind that all members have counted.
 double UnauthenticatedPeers(TrainingCluster& cluster, absl::string_view reason) {
   double unauthenticated_peers = 0;
   for (const auto& [member, url] : MetricsUrls(cluster)) {
@@ -314,9 +316,9 @@ double UnauthenticatedPeers(TrainingCluster& cluster, absl::string_view reason) 
   return unauthenticated_peers;
 }
 
-// One of the recordings is of a session that is still open. All its bytes are valid except the
-// proof, which answers another nonce. Members count a recording that ends before the proof as hung
-// up.
+// Replays the recordings and checks how members count the rejections. All bytes are valid except
+// the proof, which answers another nonce. A recording that is cut before the proof counts as
+// "hung_up".
 void ExpectReplaysAreTurnedAway(TrainingCluster& cluster, Siege& siege,
                                 const std::vector<Recording>& recordings) {
   constexpr int kTimes = 20;

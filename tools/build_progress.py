@@ -72,7 +72,7 @@ class BuildProgress:
         now = self.clock()
         if self.compile_start is None:
             self.compile_start = now
-        if total > 1.02 * self.total:  # two percent more do not change the picture
+        if total > 1.02 * self.total:  # up to 2 % more actions are ignored
             self.growth_time = now
         self.done, self.total, self.report_time = done, max(total, self.total), now
 
@@ -96,7 +96,7 @@ class BuildProgress:
         return f"{words}, {time_left(elapsed * (1 / self.share - 1))}"
 
     def show(self):
-        """Shows the line if it changed; elsewhere than on a terminal, if the last one is old enough."""
+        """Shows the line if it changed. Without a terminal it also waits until the last one is old enough."""
         line = f"{self.name}: {self.words()}"
         if line == self.line:
             return

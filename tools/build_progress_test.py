@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/build_progress.py with recorded output of Bazel 4.2.3, and as a program with a Bazel that only prints."""
+"""Tests tools/build_progress.py with recorded output of Bazel 4.2.3, and with a fake Bazel that only prints."""
 
 import os
 import pathlib

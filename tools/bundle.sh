@@ -35,5 +35,5 @@ for argument in "$@"; do
   chmod 755 "$destination/$name"
 done
 rm "$destination/lib/run"
-# The GPU's driver loads these parts of the C library by name. Their version must be that of the other parts.
+# The GPU's driver loads these parts of the C library by name. They must have the version of the bundled C library.
 for library in libdl.so.2 librt.so.1 libpthread.so.0; do add_library "/lib/x86_64-linux-gnu/$library"; done

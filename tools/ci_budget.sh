@@ -29,8 +29,8 @@ folder=$2
 log=${MUSTER_CI_BUDGET_LOG:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/muster/ci_budget.log}
 caller=$PPID
 
-# Prints the sum of some fields of /proc/PID/stat in seconds. Fields count from the one behind the name: 12 and 13 are the
-# process itself, 14 and 15 its ended children.
+# Prints the sum of some fields of /proc/PID/stat in seconds. Field 1 is the one after the program's name. 12 and 13 are the
+# times of the process itself, 14 and 15 those of its ended children.
 processor_seconds() { # PID FIELD...
   local stat fields field ticks=0
   read -r stat 2>/dev/null <"/proc/$1/stat" || { echo 0; return; }
@@ -39,7 +39,7 @@ processor_seconds() { # PID FIELD...
   awk -v ticks="$ticks" -v second="$(getconf CLK_TCK)" 'BEGIN { printf "%.2f\n", ticks / second }'
 }
 
-# Prints "CLOCK CHILDREN SERVER SERVER_PID". CHILDREN includes this script, which its caller has not waited for yet.
+# Prints "CLOCK CHILDREN SERVER SERVER_PID". CHILDREN includes this script, although its caller has not waited for it yet.
 times_now() {
   if [ -n "${CI_BUDGET_CLOCK:-}" ]; then
     echo "$(<"$CI_BUDGET_CLOCK") 0 0"
@@ -57,8 +57,8 @@ yardstick_seconds() { # processor time of this script's children
   if [ -n "${CI_BUDGET_CLOCK:-}" ]; then cut -d ' ' -f 2 "$CI_BUDGET_CLOCK"; else processor_seconds $$ 14 15; fi
 }
 
-# Adds two measurements. Each is the mean of as many copies as there are cores, all at once, because Bazel compiles so:
-# cores that share their units and caches are slower together.
+# Adds two measurements of the yardstick. Each is the mean of copies that run on all cores at once, as Bazel's compilers do:
+# cores that share caches and units are slower together.
 measure_yardstick() {
   local before after round copy copies
   copies=$(nproc)
@@ -93,7 +93,7 @@ case $1 in
     [ $# -eq 3 ] || usage
     [ -s "$folder/mark" ] || exit 100
     now=$(times_now)
-    # A Bazel server that was started during the lane began at 0.
+    # If the Bazel server was started during the lane, its time at the beginning is 0.
     awk -v lane="$3" '
       NR == 1 { clock = $1; children = $2; server = $3; pid = $4 }
       NR == 2 { printf "%s %.2f %.2f\n", lane, $1 - clock, $2 - children + $3 - ($4 == pid ? server : 0) }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/ci_budget.sh with a clock, a compiler and lanes that only pretend to take time."""
+"""Tests tools/ci_budget.sh with a fake clock, a fake compiler and lanes that only pretend to take time."""
 
 import os
 import pathlib
@@ -20,7 +20,8 @@ DOCUMENT = """# Testing
 ## Build time
 | `fuzz` | 999 |
 """
-# Every run of the compiler takes the next number of seconds of YARDSTICKS, half of it for the program that it makes.
+# A fake compiler. Each run takes the next number of seconds from the file YARDSTICKS: half for compiling, half for
+# running the program.
 COMPILER = """#!/bin/bash
 read -r seconds rest <"$YARDSTICKS"
 echo "$rest $seconds" >"$YARDSTICKS"

@@ -45,7 +45,7 @@ def with_links_of_the_site(text, page, stage, tree):
             return link[0].replace(f"#{fragment})", f"#{usable(fragment)})")
         return words
 
-    # Not in blocks of code.
+    # Replaces links outside of code blocks only.
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else LINK.sub(replace, part) for part in parts)
 
@@ -59,7 +59,7 @@ def stage_pages(tree, stage):
 
 
 def build(site, tree=ROOT):
-    """Raises mkdocs.exceptions.Abort where a page, a link or an anchor is missing."""
+    """Builds the site. Raises mkdocs.exceptions.Abort if a page, a link or an anchor is missing."""
     with tempfile.TemporaryDirectory() as folder:
         stage_pages(tree, pathlib.Path(folder))
         config = mkdocs.config.load_config(str(tree / "mkdocs.yml"), docs_dir=folder, site_dir=str(site), strict=True)

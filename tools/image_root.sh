@@ -44,13 +44,13 @@ if [ "$rdma" = --rdma ]; then
 fi
 ln -sfn "..$system/ld-linux-x86-64.so.2" "$root/lib64/ld-linux-x86-64.so.2"
 
-# Names the user that Kubernetes runs it as. Names of hosts come from /etc/hosts, then from DNS.
+# Kubernetes runs the program as this user. Names of hosts come from /etc/hosts, then from DNS.
 echo "muster:x:65532:65532:Muster:/tmp:/usr/sbin/nologin" >"$root/etc/passwd"
 echo "muster:x:65532:" >"$root/etc/group"
 echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 install -m 644 "$here/LICENSE" "$root/usr/share/doc/muster/copyright"
 
-# Debian's packages name files with and without the /usr that /lib was merged into.
+# Some of Debian's packages list a file with /usr, others without it, because /lib was merged into /usr/lib.
 packages=$({ dpkg-query -S "${libraries[@]}" "${libraries[@]#/usr}" 2>/dev/null || true; } | cut -d: -f1 | sort -u)
 { printf 'package\tversion\n'
   [ -z "$packages" ] || dpkg-query -W -f '${Package}\t${Version}\n' $packages | sort -u

@@ -29,9 +29,9 @@ roots() { # bin, destination
   else
     say "no root of ps-rdma: UCX is not installed here (apt-get install libucx0 ibverbs-providers)"
   fi
-  # With its own loader and libraries beside it, because its base may be another system than Debian.
+  # This root has its own loader and libraries, because the base image may not be Debian.
   tools/bundle.sh "$2/worker-cuda" muster-worker="$1/services/worker/main"
-  # The program has the libraries of the image worker. The libraries of the base image are not in this document.
+  # The document lists the same libraries as that of the image `worker`, and omits those of the base image.
   tools/sbom.py "$2/worker-cuda" muster-worker="$1/services/worker/main" --packages "$2/worker/usr/share/muster/packages.tsv" \
     --to "$2/worker-cuda/sbom.spdx.json"
 }

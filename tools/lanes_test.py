@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 TREE = pathlib.Path(__file__).parent.parent  # the files that Bazel makes visible
-# A Bazel with recorded logs, output and status.
+# A fake Bazel with recorded logs, output and status.
 BAZEL = """#!/bin/bash
 case $1 in
   info) echo "$TESTLOGS" ;;
@@ -17,7 +17,7 @@ case $1 in
   *) exit "${OTHER_STATUS:-0}" ;;
 esac
 """
-# Records its calls. `check` ends with the status that a test sets.
+# A fake ci_budget.sh that records its calls. `check` ends with the status that a test sets.
 CI_BUDGET = """#!/bin/bash
 echo "$1 ${*:3}" >>budget_calls
 [ "$1" != check ] || exit "${CHECK_STATUS:-0}"
@@ -50,7 +50,7 @@ class LanesTest(unittest.TestCase):
         path.chmod(0o755)
 
     def ran(self, name, told, cases, log=""):
-        """A target that was tested, now or earlier."""
+        """Adds the output and logs of a target that was tested, now or earlier."""
         self.printed += f"//a:{name}    {told}\n"
         folder = self.root / "testlogs/a" / name
         folder.mkdir(parents=True)
@@ -129,7 +129,7 @@ class LanesTest(unittest.TestCase):
 
 
 class ClangLaneTest(unittest.TestCase):
-    """Which packages tools/clang_lane.sh compiles alone, in a repository with two of them."""
+    """Checks which packages tools/clang_lane.sh compiles alone, in a repository with two packages."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

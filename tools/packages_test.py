@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packages of the source tree use each other without cycles, and no folder is too full to read.
+"""Checks that packages of the source tree use each other without cycles, and that no folder has too many files.
 
 A package is a folder with a BUILD.bazel. It uses the packages whose headers its sources include. Programs, benchmarks
 and tests may use every package, so they do not count.
@@ -23,7 +23,7 @@ LONG_FOLDERS = {"kernels": 80, "kernels/cpu": 80, "kernels/cuda": 80, "lib/engin
 
 
 def files_of(tree):
-    """The files below the folders of sources, relative to `tree`."""
+    """Yields the files below the folders of sources, relative to `tree`."""
     for top in SOURCES:
         for folder, _, names in os.walk(tree / top):
             for name in names:
@@ -32,7 +32,7 @@ def files_of(tree):
 
 
 def package_of(tree, folder):
-    """The nearest folder with a BUILD.bazel, at `folder` or above; None outside of the sources."""
+    """Returns the nearest folder with a BUILD.bazel, at `folder` or above; None outside of the sources."""
     while folder.startswith(SOURCES):
         if (tree / folder / "BUILD.bazel").exists():
             return folder
@@ -41,7 +41,7 @@ def package_of(tree, folder):
 
 
 def uses(tree):
-    """For each package the packages that it uses, each with one file that includes it."""
+    """Returns, for each package, the packages that it uses, each with one file that includes it."""
     graph = {}
     for file in files_of(tree):
         if not file.endswith(SUFFIXES) or ABOVE_ALL.search(file):
@@ -55,7 +55,7 @@ def uses(tree):
 
 
 def cycle_in(graph):
-    """One cycle as a list that begins and ends with the same package; [] if there is none."""
+    """Returns a cycle as a list that begins and ends with the same package; [] if there is none."""
     done = set()
 
     def visit(package, path):
@@ -78,7 +78,7 @@ def cycle_in(graph):
 
 
 def full_folders(tree):
-    """Folders with more files than they may have, as text."""
+    """Returns the folders with more files than they may have, as text."""
     counts = {}
     for file in files_of(tree):
         folder = os.path.dirname(file)
@@ -101,7 +101,7 @@ class PackagesTest(unittest.TestCase):
 
 
 class CheckTest(unittest.TestCase):
-    """The checks above find the faults that they are for."""
+    """Tests that the functions above find faults."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

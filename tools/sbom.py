@@ -105,7 +105,7 @@ def sha256(path):
 
 
 def program_version(program):
-    """(version, commit) as the program tells them: a daemon by --version, the command line by `version`."""
+    """Returns the (version, commit) that the program prints: a daemon for --version, the command line for `version`."""
     for argument in ("--version", "version"):
         told = subprocess.run([program, argument], capture_output=True, text=True, check=False, timeout=60).stdout
         match = re.match(r"muster (\S+)\ncommit (\S+)\n", told)
@@ -144,7 +144,7 @@ def read_packages(path):
 
 
 def document(name, program, packages, version, commit, created):
-    """`program`: as it is in the image."""
+    """Returns the SPDX document of an image. `program`: the file in the image."""
     licences = Licences()
     digest = sha256(program)
     ids = package_ids([package for package, _ in packages])
@@ -167,7 +167,7 @@ def document(name, program, packages, version, commit, created):
         "relationships": [{"spdxElementId": source, "relationshipType": kind, "relatedSpdxElement": target}
                           for source, kind, target in relationships],
     }
-    # Two documents of one name must not be of one namespace, unless they are the same.
+    # SPDX requires that different documents have different namespaces, so the namespace contains a hash.
     content = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     return {**body, "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{version}-{content[:32]}"}
 

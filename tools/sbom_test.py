@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The bill of materials of a real image's root is valid SPDX 2.3 and correct. The check finds faults in such documents."""
+"""Checks that the bill of materials of a real image's root is valid SPDX 2.3 and correct. Also tests that check."""
 
 import copy
 import hashlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The stamp of tools/workspace_status.sh in repositories of a few commits."""
+"""Tests the stamp that tools/workspace_status.sh prints in repositories of a few commits."""
 
 import os
 import pathlib

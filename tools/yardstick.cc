@@ -56,7 +56,8 @@ struct Matrix {
   }
 };
 
-// The trace of a product of two matrices, for each size: one instance of the template per size.
+// Returns the sum of the traces of matrix products, one for each size. Each size instantiates the
+// template, which costs compile time.
 template <typename T, size_t... kSizes>
 double Traces(Sequence& sequence, std::index_sequence<kSizes...>) {
   auto trace = [&]<size_t kSize>() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every alert fires when it should, stays silent when it should, and has a section in docs/alerts.md."""
+"""Checks that every alert fires when it should, stays silent when it should, and has a section in docs/alerts.md."""
 
 import json
 import os
@@ -25,25 +25,27 @@ COORDINATOR = 'instance="coordinator"'
 
 
 def job(name, sick, well, labels=""):
-    """A metric of two jobs: one is sick, one is well."""
+    """Returns series of a metric for two jobs, "sick" and "well"."""
     return {f'{name}{{{labels}job="sick"}}': sick, f'{name}{{{labels}job="well"}}': well}
 
 
 def histogram(name, sick, fast="0.1", slow="10"):
-    """One observation a minute, slow or fast, among buckets fast, slow and infinite."""
+    """Returns a histogram of one observation a minute, which is slow if `sick`. Its buckets are `fast`, `slow` and infinite."""
     below = "0x90" if sick else "0+1x90"
     return {f'{name}_bucket{{le="{fast}"}}': below, f'{name}_bucket{{le="{slow}"}}': "0+1x90", f'{name}_bucket{{le="+Inf"}}': "0+1x90"}
 
 
 def steps(of_job, waits, **own):
-    """The constant step times of a job's workers: `own` has each worker's own time, `waits` is the time that all wait."""
+    """Returns constant step times of a job's workers: `own` has each worker's own time, `waits` is the time that all wait."""
     return {f'muster_job_workers{{job="{of_job}"}}': f"{len(own)}x90",
             **{f'muster_job_worker_step_seconds{{job="{of_job}",phase="{phase}",worker="{worker}"}}': f"{seconds}x90"
                for worker, busy in own.items() for phase, seconds in (("data", 0.01), ("compute", busy), ("wait", waits))}}
 
 
 def pulls(instance, late, steps):
-    """A hundred pulls a minute. `late` ones take about ten seconds, others less than 0.15 s. `steps` is the series of the steps made."""
+    """Returns series of a hundred pulls a minute.
+
+    `late` of them take about ten seconds, others less than 0.15 s. `steps` is the series of the steps made."""
     at, below = f'muster_worker_pull_duration_seconds_bucket{{instance="{instance}",transport="tcp",le=', f"0+{100 - 2 * late}x90"
     return {f'{at}"0.15"}}': below, f'{at}"2.5"}}': below, f'{at}"10"}}': "0+100x90", f'{at}"+Inf"}}': "0+100x90",
             f'muster_worker_step_duration_seconds_sum{{instance="{instance}"}}': "0+60x90",
@@ -51,7 +53,7 @@ def pulls(instance, late, steps):
 
 
 def timed(name, saved, step="10+10x90", running="1x90"):
-    """A job with checkpoints by time, the last of them of step 10. `saved`: when it was written; None: there is none."""
+    """Returns series of a job with checkpoints by time, the last at step 10. `saved`: when it was written; None: no checkpoint."""
     series = {"muster_job_step": step, "muster_job_first_step": "0x90", "muster_job_running": running}
     if saved is not None:
         series |= {"muster_checkpoint_last_success_step": "10x90", "muster_checkpoint_last_success_timestamp_seconds": saved}
@@ -63,7 +65,7 @@ def serving(*instances):
 
 
 def until(minute, values):
-    """Values in promtool's notation up to `minute`, then the marker that the series has ended."""
+    """Returns values in promtool's notation up to `minute`, then the marker that the series has ended."""
     told = []
     for word in values.split():
         first, change, count = re.fullmatch(r"([^+x-]+)(?:([+-][\d.]+))?(?:x(\d+))?", word).groups()
@@ -242,7 +244,7 @@ def alerts():
 
 
 def unit_tests(name, case):
-    """Two of promtool's tests, and a third for alerts about a job, which end with the job."""
+    """Returns promtool's tests of a case: it fires, it stays silent and, if the alert is about a job, it ends with the job."""
     def firing(minute, of):
         return {"expr": f'count without (alertname, alertstate, severity) (ALERTS{{alertname="{name}",alertstate="firing"}})',
                 "eval_time": f"{minute}m", "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in of]}
@@ -288,7 +290,7 @@ class Operator(unittest.TestCase):
 
 
 def rules_by_alert():
-    """The text of each rule."""
+    """Returns the text of each rule by the alert's name."""
     rules = re.split(r"- alert: ", RULES.read_text(encoding="utf-8"))[1:]
     return {rule.split("\n", 1)[0]: rule for rule in rules}
 
@@ -347,7 +349,7 @@ class Runbook(unittest.TestCase):
                 self.assertNotRegex(rule, r"muster_(jobs?|worker|ps|checkpoint)(_|\b)", f"{name}: a job file can cause it")
 
     def test_a_learning_rate_is_no_ticket(self):
-        """Metrics that a job file with a bad learning rate moves belong to alerts for its owner."""
+        """Alerts on metrics that a bad learning rate changes must be of severity info, for the owner of the job."""
         for name, rule in rules_by_alert().items():
             if re.search(r"nonfinite|skipped|state=\"failed\"", rule):
                 self.assertEqual(severity(rule), "info", name)

@@ -26,12 +26,12 @@ def runbook_url(alert):
 
 
 def with_runbooks(rules):
-    """The rules with the address of every alert's section."""
+    """Returns the rules with the address of every alert's section."""
     return re.sub(r"(- alert: (\w+)\n(?:(?!- alert: ).*\n)*? +runbook_url: ).*", lambda rule: rule[1] + runbook_url(rule[2]), rules)
 
 
 def text(rules):
-    """The PrometheusRule that has these rules."""
+    """Returns the PrometheusRule with these rules."""
     lines = [line for line in rules.splitlines() if not line.startswith("#")]
     return HEAD + "".join(f"  {line}\n" if line else "\n" for line in lines)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The committed dashboards equal the output of generate.py, Grafana can read them, and every expression is valid PromQL."""
+"""Checks that the committed dashboards equal the output of generate.py, that Grafana can read them, and that every expression is valid."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Dashboards(unittest.TestCase):
                     self.assertLessEqual(set(re.findall(r"\$(\w+)", target["expr"])), known, f"{name}: {panel['title']}")
 
     def test_panels_of_one_value_have_a_color_for_each(self):
-        """A number has thresholds or words; each word has a color."""
+        """A panel of one number has thresholds or words, and each word has a color."""
         for name, dashboard in dashboards().items():
             for panel in dashboard["panels"]:
                 if panel["type"] != "stat":
@@ -74,7 +74,7 @@ class Dashboards(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("promtool"), "no promtool: the verdicts were not evaluated")
     def test_verdicts(self):
-        """The verdicts of made-up series."""
+        """Evaluates the verdict expressions over invented series."""
 
         def steps(job, worker, data, compute, wait):
             return {f'muster_job_worker_step_seconds{{job="{job}",worker="{worker}",phase="{phase}"}}': value

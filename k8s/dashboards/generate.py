@@ -31,37 +31,39 @@ def mean(histogram, selector="", by=""):
 
 
 def of_job(by_instance):
-    """The part of a worker's metric that belongs to the selected jobs. A worker serves one job at a time."""
+    """Returns the expression for the part of a worker's metric that belongs to the selected jobs. A worker serves one job at a time."""
     return f"{by_instance} * on (instance) group_left (job) muster_worker_job_info{OF_JOB}"
 
 
 def graph(title, unit, *queries, about="", stacked=False, width=8, log=False, steps=()):
-    """`queries`: (expression, legend). `steps`: thresholds, drawn as lines."""
+    """Returns a panel with a graph. `queries`: (expression, legend). `steps`: thresholds, drawn as lines."""
     return {"kind": "timeseries", "title": title, "unit": unit, "queries": queries, "about": about, "stacked": stacked, "width": width,
             "height": 8, "log": log, "steps": steps, "words": ()}
 
 
 def number(title, unit, expression, about="", width=4, legend="", steps=((None, "text"),), words=()):
-    """The last value. `steps`: (from which value on, color). `words`: what is shown instead of a value, see mapping()."""
+    """Returns a panel that shows the last value.
+
+    `steps`: (from which value on, color). `words`: texts that replace values, see mapping()."""
     return {"kind": "stat", "title": title, "unit": unit, "queries": ((expression, legend),), "about": about, "width": width, "height": 4,
             "steps": steps, "words": words}
 
 
 def table(title, expression, columns, about="", width=12, height=8, colors=()):
-    """A row for each series. `columns`: (label, heading). `colors`: (label, value, color)."""
+    """Returns a panel with a table that has a row for each series. `columns`: (label, heading). `colors`: (label, value, color)."""
     return {"kind": "table", "title": title, "unit": "none", "queries": ((expression, ""),), "about": about, "width": width, "height": height,
             "columns": columns, "colors": colors, "steps": (), "words": ()}
 
 
 GREEN_UNLESS = {"some": ((None, "green"), (1, "red")), "none": ((None, "red"), (1, "green")), "not one": ((None, "red"), (1, "green"), (2, "red"))}
-# Red below the limit of the alert MusterStateDiskFull.
+# Colors of free disk space: red below the limit of the alert MusterStateDiskFull.
 DISK = ((None, "red"), (0.05, "orange"), (0.15, "green"))
 
 ALERTS = 'ALERTS{alertstate="firing",alertname=~"Muster.*"}'
 
 
 def first_of(*cases):
-    """The value of the first expression that has a result: (value, expression)."""
+    """Returns an expression for the value of the first case that has a result. A case is (value, expression)."""
     return " or ".join(f"({expression}) * 0 + {value}" for value, expression in cases)
 
 
@@ -80,7 +82,8 @@ LEARNING_WORDS = (((None, 0.97), "learning", "green"), ((0.97, 1.1), "flat", "bl
 
 
 def bound_by(selector=""):
-    """The rule of lib/text/step_verdict.cc: the largest part of a step of the worker with the most work of its own."""
+    """Returns an expression for what bounds a job, by the rule of lib/text/step_verdict.cc: the largest part of a step of the worker with
+    the most work of its own."""
     own = f'sum by (job, worker) (muster_job_worker_step_seconds{{{selector}phase!="wait"}})'
     data, compute, wait = (f'max by (job) (muster_job_worker_step_seconds{{{selector}phase="{phase}"}} and on (job, worker) '
                            f'topk by (job) (1, {own}))' for phase in ("data", "compute", "wait"))
@@ -360,7 +363,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def mapping(when, text, color):
-    """A value, a range (from, to) or "nan" that a panel shows as a word in a color."""
+    """Returns the setting that shows `when` (a value, a range (from, to) or "nan") as a word in a color."""
     result = {"text": text, "color": color}
     if when == "nan":
         return {"type": "special", "options": {"match": "nan", "result": result}}

@@ -65,7 +65,7 @@ int64_t AloneSteps(const BareLoopOptions& options) {
                            std::min(kAloneRounds / options.tensors, (int64_t{512} << 20) / bytes));
 }
 
-// Runs one round more than it measures, as a warm-up.
+// Returns the number of steps that each process makes. One round more than measured is a warm-up.
 int64_t TotalSteps(const BareLoopOptions& options) {
   return options.steps * (options.rounds + 1) + AloneSteps(options);
 }

@@ -22,7 +22,7 @@ constexpr int64_t kPage = 4096;
 
 int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// A consumer sleeps on this.
+// Wakes a consumer that sleeps until an entry arrives.
 struct alignas(64) Bell {
   std::atomic<uint32_t> rung = 0;
   std::atomic<uint32_t> sleeping = 0;
@@ -95,7 +95,7 @@ class SharedSegment {
   char* memory_;
 };
 
-// Takes from several rings in turn.
+// Takes tensor numbers from several rings in turn.
 class Inbox {
  public:
   Inbox(std::vector<TensorRing*> rings, Bell* bell, bool poll)

@@ -111,7 +111,8 @@ class UcxMember {
     return tag;
   }
 
-  // Over TCP a flush completes only when the peer has acknowledged all messages.
+  // Returns true if nothing is in flight. Over TCP a flush completes only when the peer has
+  // acknowledged all messages.
   bool Settle() {
     if (!flushing_) {
       flushing_ = true;

@@ -147,7 +147,8 @@ class Client : public MessageReceiver {
 
   std::string name() const { return transport_->name(); }
 
-  // Returns the median time from a push to its parameters, in microseconds, of `rounds`.
+  // Returns the median time from a push to the arrival of its parameters over `rounds`, in
+  // microseconds.
   double RoundTrip(size_t size, int rounds) {
     std::vector<double> microseconds;
     for (int i = -kWarmUps; i < rounds; ++i) {
@@ -312,9 +313,9 @@ class PlainSocket {
   std::vector<char> memory_;
 };
 
-// Makes the same exchanges as Client with a child process. In a round trip the child answers every
-// message with one of the same `size`. Otherwise it answers only the last warm-up and the last of
-// `messages`, with an empty one.
+// An exchange over a plain socket with a child process, the same as that of Client. In a round trip
+// the child answers every message with one of the same `size`. Otherwise it answers only the last
+// warm-up and the last of `messages`, with an empty one.
 struct Exchange {
   size_t size;
   int messages;

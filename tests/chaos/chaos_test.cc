@@ -26,7 +26,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// Few in CI; CHAOS_STRIKES sets more for nightly runs.
+// Numbers of strikes in CI. CHAOS_STRIKES sets more for nightly runs.
 constexpr int kKilled = 20;
 constexpr int kStopped = 5;
 constexpr int kStruckWhileWriting = 3;  // killed; as many are paused
@@ -37,8 +37,8 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-// A job with steps of about three milliseconds. (Checkpoint files contain the job's name.) Adam has
-// slots and dropout uses random numbers: a recovery must restore both.
+// Returns a job with steps of about three milliseconds. Its name is constant, because checkpoint
+// files contain it. A recovery must restore optimizer slots (Adam) and random numbers (dropout).
 std::string Job(int64_t steps, const std::string& checkpoint = "{every_steps: 100, keep_last: 2}") {
   return absl::Substitute(R"(
 name: chaos
@@ -51,9 +51,9 @@ checkpoint: $2
                           steps, FromEnvironment("CHAOS_REPLICATION", 1), checkpoint);
 }
 
-// To vary the run: CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp CHAOS_REPLICATION=2 bazel
-// test //tests/chaos:chaos_test --test_env=CHAOS_SEED ... They set other strikes, their number, the
-// transport and the copies of a shard.
+// Returns the options of the cluster. To vary the run: CHAOS_SEED=4 CHAOS_STRIKES=1000
+// CHAOS_TRANSPORT=tcp CHAOS_REPLICATION=2 bazel test //tests/chaos:chaos_test --test_env=CHAOS_SEED
+// ... They set other strikes, their number, the transport and the copies of a shard.
 cli::LocalCluster::Options Members(int each, absl::Duration lease) {
   const char* transport = std::getenv("CHAOS_TRANSPORT");
   std::vector<std::string> flags;

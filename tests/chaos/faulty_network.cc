@@ -56,7 +56,8 @@ bool IsTcp(int socket) {
   return address.ss_family == AF_INET || address.ss_family == AF_INET6;
 }
 
-// May delay the call. Returns true if the call must fail; errno then has the reason.
+// Applies the faults to a call on `socket`: may delay it. Returns true if the call must fail, with
+// the reason in errno.
 bool Disturbs(int socket) {
   NetworkFaults* const faults = Faults();
   if (faults == nullptr) return false;

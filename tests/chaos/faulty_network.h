@@ -6,7 +6,8 @@
 
 namespace muster {
 
-// Lives in a file that all of them map; MUSTER_TEST_NETWORK has its path. All zeros: no faults.
+// Lives in a file that the test and all processes map. The environment variable MUSTER_TEST_NETWORK
+// has its path. All zeros: no faults.
 struct NetworkFaults {
   // Set by the test. `flips`: of 2^32 bytes received over TCP by the data plane, including
   // handshakes, this many get a flipped bit. `delays`, `resets`: of a million reads or writes of a

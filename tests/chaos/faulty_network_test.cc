@@ -1,5 +1,5 @@
-// This program links the calls of faulty_network.cc itself. Checks that their faults reach the data
-// port, even if the compiler replaces a call by another one.
+// Checks that the faults of faulty_network.cc reach the data port, even if the compiler replaces a
+// call by another one. This program links the wrapped calls instead of preloading them.
 #include "tests/chaos/faulty_network.h"
 
 #include <fcntl.h>

@@ -38,8 +38,9 @@ restart: {max_restarts: 1000, backoff: 100ms}
                           steps);
 }
 
-// To run longer: NETWORK_FAULTS=1000 bazel test //tests/chaos:network_test
-// --test_env=NETWORK_FAULTS --test_timeout=7200. It sets the number of flips and of resets.
+// Returns the number of faults. To run longer: NETWORK_FAULTS=1000 bazel test
+// //tests/chaos:network_test --test_env=NETWORK_FAULTS --test_timeout=7200. It sets the number of
+// flips and of resets.
 uint32_t FaultsWanted() {
   const char* const text = getenv("NETWORK_FAULTS");
   uint32_t wanted = 2;

@@ -33,17 +33,18 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// To run longer: SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 bazel test //tests/chaos:soak_test
-// --test_env=SOAK_MINUTES --test_env=SOAK_KILL_SECONDS --test_timeout=10000. SOAK_SEED changes the
-// strikes. The undisturbed run takes additional time.
+// Returns the environment variable `name`, or `otherwise` if it is not set. To run longer:
+// SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 bazel test //tests/chaos:soak_test --test_env=SOAK_MINUTES
+// --test_env=SOAK_KILL_SECONDS --test_timeout=10000. SOAK_SEED changes the strikes. The undisturbed
+// run takes additional time.
 double FromEnvironment(const char* name, double otherwise) {
   const char* text = std::getenv(name);
   double value = 0;
   return text != nullptr && absl::SimpleAtod(text, &value) ? value : otherwise;
 }
 
-// Resident bytes, threads and descriptors, and the allowed growth of each. Allocators keep freed
-// memory. gRPC adds pollers and connections while a member is away.
+// Resident bytes, threads and descriptors. kAllowance is the allowed growth of each: allocators
+// keep freed memory, and gRPC adds pollers and connections while a member is away.
 using Footprint = std::array<int64_t, 3>;
 constexpr std::array<const char*, 3> kNames = {"bytes", "threads", "descriptors"};
 constexpr Footprint kAllowance = {8 << 20, 4, 6};
@@ -104,7 +105,7 @@ class Watcher {
   std::thread thread_;  // last, because it uses the other members
 };
 
-// Returns "coordinator", "ps" or "worker".
+// Returns the process's role: "coordinator", "ps" or "worker".
 std::string ProgramOf(const Watcher::Process& process) {
   const std::vector<std::string> path = absl::StrSplit(process.program, '/');
   return path.size() < 2 ? "" : path[path.size() - 2];
@@ -172,8 +173,8 @@ TEST(SoakTest, NothingGrowsWhileMembersAreKilled) {
     if (process.looks.size() >= kLooksMin) ++judged[ProgramOf(process)];
   }
   EXPECT_GT(judged["coordinator"], 0) << "SOAK_MINUTES is too short";
-  // Of the two members of a role, one is hit by at most half of the strikes. So one of its lives is
-  // at least this long.
+  // Of the two members of a role, one gets at most half of the strikes. So at least one of its
+  // processes lives this long.
   const double longest_life = 60 * minutes / (report->strikes.size() / 2 + 1);
   if (longest_life > 2 * kLooksMin) {
     EXPECT_GT(judged["ps"], 0);

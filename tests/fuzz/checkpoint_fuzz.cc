@@ -68,7 +68,7 @@ bool ReadManifest(const std::string& json) {
   return true;
 }
 
-// Recomputes the checksum, so that the reader gets past that check.
+// Reads a manifest after recomputing its checksum, so that the reader gets past that check.
 bool ReadManifestOfContent(absl::string_view text) {
   auto json = ParseStrictJson(text);
   if (!json.ok() || !json->is_object()) return false;

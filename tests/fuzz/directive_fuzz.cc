@@ -1,5 +1,6 @@
-// Sends arbitrary directives to two ps and a worker. They must survive them and report a failure if
-// they cannot carry one out. They must drop all jobs when the coordinator is lost.
+// Sends arbitrary directives to two ps and a worker. The members must survive the directives, and
+// report a failure if they cannot carry one out. They must drop all jobs when the coordinator is
+// lost.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -50,10 +51,10 @@ using google::protobuf::Reflection;
 constexpr std::array<const char*, 2> kPs = {"ps-0", "ps-1"};
 constexpr char kWorker[] = "worker-0";
 constexpr int64_t kSteps = 3;  // of each generation
-// Upper limit for handing a directive to the member's own threads.
+// The longest time that a member may take to accept a directive; its own threads carry it out.
 constexpr absl::Duration kHandleMax = absl::Seconds(5);
 constexpr absl::Duration kToldAgainAfter = absl::Milliseconds(20);
-// Members do little after a failure, so the test waits less then.
+// The patience after a failed directive, when members do little.
 constexpr absl::Duration kPatienceWithFailed = absl::Milliseconds(20);
 constexpr absl::Duration kEndMax = absl::Seconds(20);
 
@@ -387,8 +388,8 @@ const std::vector<std::vector<Order>>& Samples() {
   return *samples;
 }
 
-// The time that all samples take together. An equally good input needs several times less, on any
-// machine and build.
+// Returns the `patience` for one input: the time that all samples together take on this machine and
+// build. An input with valid directives needs a fraction of it.
 absl::Duration Patience() {
   static const absl::Duration patience = [] {
     const absl::Duration begin = SteadyNow();

@@ -49,7 +49,8 @@ int FromEnvironment(const char* name, int otherwise) {
 
 int Inputs() { return FromEnvironment("INPUTS", FuzzTestInputs()); }
 
-// Prints the seed before the first input, because after a crash nothing can print it.
+// Returns the seed, and prints it before the first input, because after a crash nothing can print
+// it.
 int Seed() {
   const int seed = FromEnvironment("SEED", 20261123);
   std::cout << "SEED=" << seed << std::endl;

@@ -18,7 +18,7 @@
 namespace muster {
 namespace {
 
-// A folder for this process only, because an ONNX file may name files next to it.
+// Returns a folder for this process only, because an ONNX file may name files next to it.
 const std::string& Folder() {
   static const auto* const folder = [] {
     auto* path = new std::string(std::filesystem::temp_directory_path() / "onnx_fuzz-XXXXXX");

@@ -91,7 +91,7 @@ v1::JobSpec SpecOf(const FleetSimulation& options) {
   return spec;
 }
 
-// All processes of all runs share these metrics; no test reads them.
+// Returns the metrics that all simulated ps share; no test reads them.
 PsMetrics& SharedPsMetrics() {
   static auto* const metrics = new Metrics;
   static auto* const ps = new PsMetrics(*metrics);
@@ -328,7 +328,8 @@ class Simulation : public SimulatedWorld {
     time_.After(until, [this] { Suspend(); });
   }
 
-  // The coordinator may declare the member lost, so its held shards no longer count.
+  // Records that the member has a fault for `duration`. The coordinator may declare it lost
+  // meanwhile, so its held shards no longer count.
   void Trouble(const SimulatedMember& member, absl::Duration duration) {
     absl::Time& until = troubled_until_[member.name()];
     until = std::max(until, time_.now() + duration);
@@ -400,8 +401,8 @@ class Simulation : public SimulatedWorld {
     if (!job->checkpoint().empty()) CheckCheckpoint(job->checkpoint());
   }
 
-  // A worker that failed its warm-up gets no rank in a job of several workers. A single worker is
-  // allowed, because the job needs one.
+  // Checks that a worker that failed its warm-up gets no rank in the next generation. A job of one
+  // worker is exempt, because it may have no other.
   void CheckRefused(const v1::JobEvent& event, const v1::Job& job) {
     if (!IsActive(event.state())) return refused_.clear();
     for (size_t i = 3; i < members_.size(); ++i) {
@@ -421,16 +422,17 @@ class Simulation : public SimulatedWorld {
     }
   }
 
-  // A ps that holds a shard has enough time to write it. If it is paused, it counts as lost.
+  // Checks that a job does not go back because no held shard was written. A ps that holds a shard
+  // has enough time to write it.
   void CheckSaved(const v1::JobEvent& event) {
     const bool goes_back = absl::StrContains(event.message(), "without the state of its shards");
     if (!goes_back || !absl::StrContains(event.message(), "no shard was written")) return;
     Violated(absl::StrCat("the job goes back: ", event.message()));
   }
 
-  // A recovering job loses at most one step of what its ps hold, even if they were released. This
-  // counts only ps without a fault in this generation. A recovery for a leaving member is exempt:
-  // it may wait for a checkpoint only.
+  // Checks that a recovering job does not go back past the oldest version that its ps hold. This
+  // counts only ps without a fault in this generation. A recovery for a leaving member is exempt,
+  // because it may wait for a checkpoint only.
   void CheckCarried(const v1::JobEvent& event) {
     if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) halted_for_ = event.reason();
     if (event.state() == v1::SUSPENDED) halted_.Clear();
@@ -449,7 +451,7 @@ class Simulation : public SimulatedWorld {
     scheduled_ = time_.now();
   }
 
-  // I8: the last checkpoint exists. I5: it has the values of its step.
+  // Checks invariant I8 (the last checkpoint exists) and I5 (it has the values of its step).
   void CheckCheckpoint(const std::string& name) {
     const auto checkpoint = coordinator_->GetCheckpoint(name);
     if (!checkpoint.ok() || !fs::exists(checkpoint->directory() + "/manifest.json")) {
@@ -503,8 +505,8 @@ class Simulation : public SimulatedWorld {
     return absl::StartsWith(line, absl::StrCat("{\"step\":", step, ","));
   }
 
-  // These steps have no records: the workers that computed them died before the coordinator
-  // received the records. The job has reported this.
+  // Notes the steps of an event about lost records: the workers that computed them died before the
+  // coordinator received the records.
   void NoteUnknown(const std::string& message) {
     int64_t first = 0, last = 0;
     const std::string digits =

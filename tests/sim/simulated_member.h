@@ -88,7 +88,7 @@ class SimulatedMember {
   bool LookAtLinks();
 
  protected:
-  // The process has started, or has ended and lost all its state.
+  // Called when the process has started (Begin), and when it has ended and lost its state (End).
   virtual void Begin(v1::Hello& hello) = 0;
   virtual void End() = 0;
   virtual std::vector<v1::JobReport> Reports() = 0;

@@ -12,9 +12,9 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr int kMeasuredSteps = 2;
 
-// The kind tells what a burst's subject is. For kGradients it is a layer, whose gradients go to
-// their shards. For the other kinds it is a chunk. The chunk goes to the next worker of the ring,
-// or to every worker (kValues).
+// The kind of a burst. kGradients: the subject is a layer, whose gradients go to their shards.
+// Other kinds: the subject is a chunk. It goes to the next worker of the ring, or to every worker
+// (kValues).
 enum BurstKind : int { kGradients, kPartialSum, kRingValue, kValues };
 
 class Simulation {
@@ -246,7 +246,8 @@ class Simulation {
   int Next(int w) const { return (w + 1) % cluster_.workers; }
   int FirstOf(int chunk) const { return Next(HostOf(chunk)); }
 
-  // Adds the worker's gradient when both it and the partial sum of the workers before it are there.
+  // Adds the worker's gradient to the partial sum of the workers before it. No-op until both are
+  // there.
   void Add(double now, int w, int chunk) {
     const bool first = w == FirstOf(chunk);
     if (!workers_[w].ready[chunk] || (!first && partial_at_[chunk] != w)) return;

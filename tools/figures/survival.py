@@ -10,7 +10,7 @@ The data is tools/figures/survival.json, recorded on one machine with 2 cores:
     kill -9 PID_OF_WORKER_0; sleep 2; muster local up
     muster metrics char-gpt-2 --csv
 
---check exits with 1 if the committed picture differs from the one that the data gives. Needs only Python.
+--check exits with 1 if the committed picture differs from the one made from the data. Needs only Python.
 """
 import argparse
 import json

@@ -23,7 +23,7 @@ def last_line(text):
 
 
 def listed_tests(text):
-    """The names in the output of --gtest_list_tests."""
+    """Returns the names of the tests in the output of --gtest_list_tests."""
     names, suite = [], ""
     for line in text.splitlines():
         word = line.split("#")[0].strip()
@@ -57,7 +57,7 @@ def gtest_results(text):
     return results, running
 
 
-# After one of these errors, a CUDA context answers every later call with it.
+# After one of these errors, every later call in the CUDA context returns the same error.
 _LASTING = re.compile(r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure|"
                       r"device-side assert|hardware stack error|invalid program counter|invalid address space")
 
@@ -145,7 +145,9 @@ def attention_choices(log):
 
 
 def profile_table(title, ours, theirs, nodes=25):
-    """`ours` is the output of `muster bench model --profile`, with kernels_of_a_step() as "kernels" if they are known. `theirs`
+    """Returns a table of both profiles.
+
+    `ours` is the output of `muster bench model --profile`, with kernels_of_a_step() as "kernels" if they are known. `theirs`
     is the output of pytorch_models.py. Each may be {"error": ...} instead."""
     lines = [title, ""]
     if "profile" not in ours:
@@ -246,7 +248,9 @@ def steady_step(first, last):
 
 
 def jobs_table(rows):
-    """A row has "title", "batch", "unit", "units_per_sample", and "alone" and "job": {"step_seconds": ...} or {"error": ...}.
+    """Returns a table of whole jobs.
+
+    A row has "title", "batch", "unit", "units_per_sample", and "alone" and "job": {"step_seconds": ...} or {"error": ...}.
     The cost of the exchange is the time of a step in a job, without waiting for input, minus the time of a step alone."""
     lines = ["| model, batch | alone, ms | in a job, ms | the exchange costs, ms | of it waiting for values, ms | input, ms | in the job |",
              "|---|---:|---:|---:|---:|---:|---:|"]

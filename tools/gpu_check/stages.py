@@ -80,7 +80,7 @@ stop_signal = 0  # the signal that came; 0: none
 
 
 def stop(number, _):
-    """Only records the signal. A function that waits for a program then ends it and raises Stopped, and no other is started.
+    """Only records the signal. A function that waits for a program then ends the program and raises Stopped; no other one is started.
 
     The handler takes no lock and raises nothing, because it may interrupt Popen while that holds its lock."""
     global stop_signal
@@ -134,7 +134,7 @@ class Stage:
         return 0.0 if stop_signal else self.end - time.monotonic()
 
     def environment(self, **more):
-        """The environment of Muster's programs. They find CUDA's libraries in LD_LIBRARY_PATH, then in PyTorch's wheels."""
+        """Returns the environment of Muster's programs. They find CUDA's libraries in LD_LIBRARY_PATH, then in PyTorch's wheels."""
         environment = dict(os.environ, **more)
         folders = [environment.get("LD_LIBRARY_PATH", ""), *wheel_libraries()]
         environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
@@ -215,7 +215,7 @@ def kill_group(process):
 
 
 def wheel_libraries():
-    """Folders of the nvidia-* wheels beside PyTorch: nvidia/cu13/lib, nvidia/cudnn/lib, nvidia/nccl/lib."""
+    """Returns the folders of the nvidia-* wheels beside PyTorch: nvidia/cu13/lib, nvidia/cudnn/lib, nvidia/nccl/lib."""
     sites = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path])
     return [folder for site in sites if site for folder in sorted(glob.glob(os.path.join(site, "nvidia", "*", "lib")))]
 
@@ -480,7 +480,7 @@ def run_all(options, seconds):
         if left < 20:
             missed.append(f"{name} {model or ''}".strip())
             continue
-        # Twice its share, because later stages get the time that earlier ones do not use.
+        # A stage may use twice its share of the time that is left. Later stages get the time that it does not use.
         share = min(left, STAGE_SECONDS, 2 * left / (len(ALL) - i))
         label = f"{name}-{model}" if model else name
         passed = STAGES[name](Stage(label, options.results, share, options), model) and passed
