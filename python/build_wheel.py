@@ -96,7 +96,7 @@ def run(*command):
 
 
 def too_new_symbols(file):
-    """The symbol versions that an ELF file imports and that a system of the tag may lack."""
+    """Returns the symbol versions that an ELF file imports and that a system of the tag may lack."""
     versions = set()
     for prefix, number in re.findall(r"Name: ([A-Z]+)_([0-9.]+) ", run("readelf", "--version-info", "--wide", file)):
         limit = SYMBOLS_MAX.get(prefix)
@@ -125,7 +125,7 @@ def add_program(members, work, name, program):
 
 
 def licences(work):
-    """The licences of the bundled libraries by package, and the list of these packages with their versions."""
+    """Returns the licences of the bundled libraries by package, and the list of these packages with their versions."""
     texts, versions = {}, {}
     for listed in sorted(work.glob("*/usr/share/muster/packages.tsv")):
         for line in listed.read_text(encoding="utf-8").splitlines()[1:]:

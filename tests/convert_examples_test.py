@@ -71,7 +71,7 @@ class FormatTest(unittest.TestCase):
             writer.writerows(rows)
 
     def validate_jobs(self, heading):
-        """The job files below the heading of the page."""
+        """Validates the job files below the heading of the page."""
         section = re.split(r"\n##+ ", PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1])[0]
         jobs = JOB.findall(section)
         self.assertTrue(jobs, heading)
@@ -89,7 +89,7 @@ class FormatTest(unittest.TestCase):
         return numpy.load(self.folder / name)
 
     def image(self, label):
-        """A JPEG with the color of its class."""
+        """Returns a JPEG with the color of its class."""
         from PIL import Image
 
         file = io.BytesIO()

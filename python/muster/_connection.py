@@ -17,7 +17,7 @@ from muster._destination import Destination
 
 _LOG = logging.getLogger("muster")
 _CALL_SECONDS = 15.0
-_FIRST_ATTEMPTS = 3  # of a client that has never reached its coordinator
+_FIRST_ATTEMPTS = 3  # per address, of a client that has never reached its coordinator
 _BACKOFF_MIN, _BACKOFF_MAX = 0.2, 2.0
 _STATUS_KEY = "grpc-status-details-bin"
 
@@ -79,7 +79,7 @@ class Connection:
                 call.cancel()
 
     def error_of(self, error: grpc.RpcError) -> errors.MusterError:
-        """The error of a failed call, with the coordinator and the remedy if none was reached."""
+        """Returns the error of a failed call, with the coordinator and the remedy if none was reached."""
         code: str = error.code().name
         message: str = error.details() or ""
         info = _detail(error, "google.rpc.ErrorInfo")
@@ -123,14 +123,14 @@ class Connection:
             attempts.wait(found)
 
     def _metadata(self) -> Tuple[Tuple[str, str], ...]:
-        """The token. The file is read at each call, so that a new token is used at once."""
+        """Returns the token. The file is read at each call, so that a new token is used at once."""
         if not self.destination.token_file:
             return ()
         token = _read(self.destination.token_file, "TOKEN_FILE").decode("utf-8", "replace").strip()
         return (("authorization", f"Bearer {token}"),)
 
     def _channel(self) -> Tuple[str, grpc.Channel]:
-        """The address to try now, and its channel. New certificates get a new channel."""
+        """Returns the address to try now, and its channel. New certificates get a new channel."""
         with self._lock:
             if self._closed:
                 raise errors.FailedPreconditionError("the client is closed; make another muster.Client()")
@@ -161,7 +161,7 @@ class Connection:
         return grpc.secure_channel(address, credentials, options)
 
     def _pass_over(self, address: str, error: grpc.RpcError) -> None:
-        """After UNAVAILABLE: goes on to the next address, on a new channel."""
+        """After UNAVAILABLE, selects the next address and drops the channel of this one."""
         if error.code() != grpc.StatusCode.UNAVAILABLE:
             return
         with self._lock:
@@ -204,7 +204,7 @@ class Retry:
 
 
 def _detail(error: grpc.RpcError, full_name: str) -> Any:
-    """The detail of this type; None if the error has none."""
+    """Returns the detail of this type; None if the error has none."""
     metadata: Any = error.trailing_metadata() or ()
     for key, value in metadata:
         if key == _STATUS_KEY:
@@ -219,7 +219,7 @@ def _files(destination: Destination) -> Tuple[pathlib.Path, ...]:
 
 
 def _stamp(destination: Destination) -> object:
-    """Changes when a file of the TLS folder does."""
+    """Returns a value that changes when a file of the TLS folder does."""
     if not destination.tls:
         return None
     return tuple(path.stat().st_mtime_ns if path.exists() else None for path in _files(destination))

@@ -26,19 +26,21 @@ class Destination:
 
 
 def local_dir() -> pathlib.Path:
-    """The folder of the cluster that `muster local up` starts."""
+    """Returns the folder of the cluster that `muster local up` starts."""
     return pathlib.Path(os.environ.get("HOME", "."), ".muster", "local")
 
 
 def contexts_path() -> pathlib.Path:
-    """The file that `muster context add` writes."""
+    """Returns the file that `muster context add` writes."""
     config = os.environ.get("XDG_CONFIG_HOME")
     return pathlib.Path(config or pathlib.Path(os.environ.get("HOME", "."), ".config"), "muster", "contexts.yaml")
 
 
 def find(server: Optional[str] = None, tls: Optional[str] = None, token_file: Optional[str] = None,
          context: Optional[str] = None) -> Destination:
-    """The first of: these arguments, the environment, the current context, the local cluster, 127.0.0.1:7070."""
+    """Returns the coordinator to use.
+
+    It comes from the first of: these arguments, the environment, the current context, the local cluster, 127.0.0.1:7070."""
     if server and context:
         raise errors.InvalidArgumentError("server and context both name a coordinator; give only one of them")
     # The values of the environment belong together: the token is for that server. If the program names a context, that
@@ -68,7 +70,7 @@ def find(server: Optional[str] = None, tls: Optional[str] = None, token_file: Op
 
 
 def is_local_cluster(state_dir: str) -> bool:
-    """Whether a coordinator with this state folder belongs to a local cluster that runs on this host."""
+    """Returns whether a coordinator with this state folder belongs to a local cluster that runs on this host."""
     state = pathlib.Path(state_dir)
     if state.name != "state":
         return False
@@ -91,7 +93,7 @@ def _secure(server: str, where: str, tls: str, token_file: str) -> Destination:
 
 
 def _read_contexts(path: pathlib.Path) -> Tuple[str, Dict[str, Dict[str, str]]]:
-    """The name of the current context, "" if none, and the contexts by name."""
+    """Returns the name of the current context, "" if none, and the contexts by name."""
 
     def faulty(what: str) -> errors.MusterError:
         return errors.InvalidArgumentError(f"{path}: {what}; fix it, or remove it and run muster context add")
@@ -127,7 +129,7 @@ def _context(contexts: Mapping[str, Dict[str, str]], name: str) -> Dict[str, str
 
 
 def _local_record(folder: pathlib.Path) -> Optional[Dict[str, Any]]:
-    """The record that `muster local up` wrote of a cluster; None if there is none, or if the file is damaged."""
+    """Returns the record that `muster local up` wrote of a cluster; None if there is none, or if the file is damaged."""
     try:
         record = json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
         return record if "address" in record and "members" in record else None

@@ -36,7 +36,7 @@ class Progress:
 
 
 def is_interactive() -> bool:
-    """Whether a person watches: a terminal or a notebook."""
+    """Returns whether a person watches: a terminal or a notebook."""
     return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
 
 

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
 def _load() -> Tuple[descriptor_pool.DescriptorPool, Dict[str, Any]]:
-    """The pool, and the classes of its messages by their full names."""
+    """Returns the pool, and the classes of its messages by their full names."""
     path = pathlib.Path(__file__).with_name("_protos.bin")
     try:
         content = path.read_bytes()
@@ -37,17 +37,17 @@ _POOL, _CLASSES = _load()
 
 
 def message_type(full_name: str) -> Any:
-    """The class of a message, "google.rpc.ErrorInfo"."""
+    """Returns the class of a message, "google.rpc.ErrorInfo"."""
     return _CLASSES[full_name]
 
 
 def new(message: str, /, **fields: Any) -> Any:
-    """A message of the API: new("GetJobRequest", name="jobs/linear-1")."""
+    """Returns a message of the API: new("GetJobRequest", name="jobs/linear-1")."""
     return message_type(f"muster.v1.{message}")(**fields)
 
 
 def enum_name(message: Any, field: str) -> str:
-    """The name of an enum field's value; "9" if only a newer coordinator knows the value."""
+    """Returns the name of an enum field's value; "9" if only a newer coordinator knows the value."""
     number: int = getattr(message, field)
     value = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number.get(number)
     return value.name if value else str(number)
@@ -61,7 +61,7 @@ class Method(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def method(name: str) -> Method:
-    """A method by its short name, "JobService.GetJob"."""
+    """Returns a method by its short name, "JobService.GetJob"."""
     service_name, _, method_name = name.partition(".")
     service = _POOL.FindServiceByName(f"muster.v1.{service_name}")
     found = service.methods_by_name[method_name]

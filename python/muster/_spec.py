@@ -53,14 +53,14 @@ class Places:
         self._by_path[path] = "overrides"
 
     def of(self, path: str) -> str:
-        """The place of a field, or of the nearest field around it."""
+        """Returns the place of a field, or of the nearest field around it."""
         while path and path not in self._by_path:
             path = path[:max(path.rfind("."), path.rfind("["), 0)]
         return self._by_path.get(path, self._file)
 
 
 def read(job: JobLike, overrides: Mapping[str, Any]) -> Tuple[Any, Places]:
-    """The JobSpec of a job, and where its fields are. Raises InvalidSpecError with all faults."""
+    """Returns the JobSpec of a job, and where its fields are. Raises InvalidSpecError with all faults."""
     if isinstance(job, Mapping):
         places = Places()
         root = copy.deepcopy(dict(job))
@@ -106,7 +106,7 @@ def make_paths_absolute(spec: Any, folder: pathlib.Path) -> None:
 
 
 def _text_of(job: Union[str, "os.PathLike[str]"]) -> Tuple[str, str]:
-    """The YAML text, and its name for messages. A str with a line break or a brace is the text itself."""
+    """Returns the YAML text, and its name for messages. A str with a line break or a brace is the text itself."""
     if isinstance(job, str) and ("\n" in job or "{" in job):
         return job, "job"
     try:
@@ -132,7 +132,7 @@ class _YamlReader:
         self._faults: List[Fault] = []
 
     def read(self, text: str) -> Tuple[Dict[str, Any], List[Fault]]:
-        """The map, and faults that leave it usable."""
+        """Returns the map, and faults that leave it usable."""
         if not _is_unicode(text):
             raise self._fault(1, "holds half of a character, which has no form in UTF-8")
         if len(text.encode("utf-8")) > _TEXT_BYTES_MAX:
@@ -306,7 +306,7 @@ class _SpecReader:
         json_format.ParseDict(plain, target)
 
     def _plain(self, value: Any, path: str) -> Any:
-        """A JSON value; adds a fault for anything else."""
+        """Returns a JSON value; adds a fault for anything else."""
         value = _python_number(value)
         if isinstance(value, Mapping):
             return {str(key): self._plain(item, _join(path, key)) for key, item in value.items()}
@@ -346,7 +346,7 @@ class _SpecReader:
         target.seconds, target.nanos = whole, nanos - whole * 10**9
 
     def _scalar(self, value: Any, path: str, field: Any) -> Any:
-        """The value of a field of one value; None after a fault."""
+        """Returns the value of a field that is not repeated. After a fault adds the fault and returns None."""
         value = _python_number(value)
         if value is None:
             return self.add(path, "has no value; give one or remove the line")
@@ -421,12 +421,12 @@ class _SpecReader:
 
 
 def _python_number(value: Any) -> Any:
-    """The same number as Python's own type, if it is one of NumPy's."""
+    """Returns the same number as Python's own type, if it is one of NumPy's."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether the text can be sent: Python's str may hold lone surrogates."""
+    """Returns whether the text can be sent: Python's str may hold lone surrogates."""
     return not re.search("[\ud800-\udfff]", text)
 
 
@@ -435,7 +435,7 @@ def _join(path: str, key: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """How a message names a value."""
+    """Returns how a message names a value."""
     if value is None:
         return "empty"
     if isinstance(value, Mapping):

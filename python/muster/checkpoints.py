@@ -37,13 +37,13 @@ class Checkpoints:
         self._progress = progress
 
     def list(self, job: Union[Job, str, None] = None) -> List[Checkpoint]:
-        """The checkpoints of a job, or of all jobs, oldest step first."""
+        """Returns the checkpoints of a job, or of all jobs, oldest step first."""
         request = _proto.new("ListCheckpointsRequest", parent=f"jobs/{job_id(job)}" if job else "")
         response = self._connection.call("CheckpointService.ListCheckpoints", request)
         return [checkpoint_of(each) for each in response.checkpoints]
 
     def get(self, checkpoint: CheckpointRef) -> Checkpoint:
-        """One checkpoint."""
+        """Returns one checkpoint."""
         name = checkpoint.name if isinstance(checkpoint, Checkpoint) else job_id(checkpoint)
         request = _proto.new("GetCheckpointRequest", name=name)
         return checkpoint_of(self._connection.call("CheckpointService.GetCheckpoint", request))
@@ -81,7 +81,7 @@ class Checkpoints:
         return target
 
     def read(self, checkpoint: CheckpointRef, *, slots: bool = False, progress: Optional[bool] = None) -> Arrays:
-        """The values of every parameter by its name, as NumPy arrays.
+        """Returns the values of every parameter by its name, as NumPy arrays.
 
         With `slots` also the optimizer's values: "weight.momentum", "weight.m", ... Nothing is written to disk.
         """
@@ -125,7 +125,7 @@ class Checkpoints:
         return done + size
 
     def _parts(self, checkpoint: Checkpoint, file: str) -> Iterator[Any]:
-        """The parts of a file in order. After a break the next stream begins behind the last part."""
+        """Yields the parts of a file in order. After a break the next stream begins behind the last part."""
         request = _proto.new("ReadCheckpointRequest", name=checkpoint.proto.name, file=file)
         retry = Retry(self._connection)
         while True:
@@ -192,7 +192,7 @@ class _Filler:
 
 
 def _path(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """The path of a file of a checkpoint. Only a plain name is allowed, so that nothing outside the folder is touched."""
+    """Returns the path of a file of a checkpoint. Only a plain name is allowed, so that nothing outside the folder is touched."""
     if not name or name.startswith(".") or "/" in name or "\0" in name:
         raise errors.DataLossError(f"{folder}: '{name}' is not the name of a file of a checkpoint")
     return folder / name
@@ -219,7 +219,7 @@ def _check_manifest(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
 
 
 def _tensors(buffer: bytearray, file: str) -> Iterator[Tuple[str, npt.NDArray[Any]]]:
-    """The tensors of a safetensors file, as views of the buffer (docs/checkpoint_format.md)."""
+    """Yields the tensors of a safetensors file, as views of the buffer (docs/checkpoint_format.md)."""
     try:
         length = int.from_bytes(buffer[:8], "little")
         header = json.loads(buffer[8:8 + length])

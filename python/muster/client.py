@@ -43,12 +43,12 @@ class Client:
 
     @property
     def where(self) -> str:
-        """The coordinator, for messages: "host:7070 (context prod)"."""
+        """Returns the coordinator, for messages: "host:7070 (context prod)"."""
         return self._connection.where
 
     def metrics(self, job: JobRef, series: Sequence[str] = (), *, first_step: int = 0, last_step: int = 0,
                 points: int = 10_000) -> Dict[str, npt.NDArray[Any]]:
-        """The metrics of a job: a NumPy array for each series, with the fields "step", "value" and "time".
+        """Returns the metrics of a job: a NumPy array for each series, with the fields "step", "value" and "time".
 
         Series are "loss", "gradient_norm", "learning_rate", "samples_per_second", "loss_scale", "evaluation_loss" and
         "evaluation_accuracy"; by default all that exist. Times are seconds since 1970, NaN if unknown. If there are more

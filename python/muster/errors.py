@@ -130,7 +130,7 @@ _BY_CODE: Dict[str, Type[MusterError]] = {
 
 
 def error_of(code: str, message: str, reason: str = "", faults: Sequence[Fault] = ()) -> MusterError:
-    """The error for a canonical code, "NOT_FOUND"."""
+    """Returns the error for a canonical code, "NOT_FOUND"."""
     kind = _BY_CODE.get(code, MusterError)
     if kind is InvalidArgumentError and faults and reason != "INVALID_REQUEST":
         kind = InvalidSpecError  # with the reason "INVALID_SPEC", "MODEL_INVALID", "DATA_NOT_FOUND", ...

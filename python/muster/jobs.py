@@ -54,7 +54,7 @@ class Jobs:
             raise _spec.spec_error(located, error.reason) from None
 
     def get(self, job: JobRef) -> Job:
-        """The job as it is now."""
+        """Returns the job as it is now."""
         return job_of(self._call("GetJob", job))
 
     def list(self, *, states: Sequence[str] = (), selector: str = "") -> List[Job]:
@@ -149,7 +149,7 @@ class Jobs:
         self._call("DeleteJob", job)
 
     def logs(self, job: JobRef, *, lines: int = 100) -> Dict[str, str]:
-        """The last lines of the log of each member of the job, without lines of other jobs.
+        """Returns the last lines of the log of each member of the job, without lines of other jobs.
 
         Members that are no longer attached are left out. Raises NotFoundError or UnavailableError if that leaves none.
         """
@@ -174,7 +174,7 @@ class Jobs:
         return self._connection.call(f"JobService.{method}", request)
 
     def _reads_files_of_this_host(self) -> bool:
-        """Whether the coordinator belongs to a local cluster on this host. Relative paths then begin at the current folder."""
+        """Returns whether the coordinator belongs to a local cluster on this host. Relative paths then begin at the current folder."""
         address = self._connection.destination.addresses[0]
         if not address.startswith(("127.", "localhost:", "[::1]:")):
             return False
@@ -186,7 +186,7 @@ class Jobs:
 
 
 def _state(name: str) -> int:
-    """The number of a state, "running"."""
+    """Returns the number of a state, "running"."""
     values = _proto.message_type("muster.v1.Job").DESCRIPTOR.fields_by_name["state"].enum_type.values
     numbers: Dict[str, int] = {value.name: value.number for value in values if value.number}
     if name.upper() not in numbers:
@@ -195,7 +195,7 @@ def _state(name: str) -> int:
 
 
 def _without_other_jobs(text: str, job: str, member: str) -> List[str]:
-    """The lines without those of other jobs. A line without a prefix belongs to the line before it."""
+    """Returns the lines without those of other jobs. A line without a prefix belongs to the line before it."""
     kept: List[str] = []
     keeps = True
     for line in text.splitlines(keepends=True):

@@ -53,7 +53,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the job is SUCCEEDED, FAILED or CANCELLED."""
+        """Returns whether the job is SUCCEEDED, FAILED or CANCELLED."""
         return self.state in _ENDED
 
 
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def job_id(job: object) -> str:
-    """The id of a Job, or of "jobs/linear-1" or "linear-1"."""
+    """Returns the id of a Job, or of "jobs/linear-1" or "linear-1"."""
     name = job.id if isinstance(job, Job) else str(job)
     return name[len("jobs/"):] if name.startswith("jobs/") else name
 
@@ -108,13 +108,13 @@ def checkpoint_of(proto: Any) -> Checkpoint:
 
 
 def _checkpoint_name(name: str) -> str:
-    """ "linear-1@640" of "jobs/linear-1/checkpoints/640". """
+    """Converts "jobs/linear-1/checkpoints/640" to "linear-1@640"."""
     _, job, _, step = name.split("/")
     return f"{job}@{step}"
 
 
 def _time(timestamp: Any) -> datetime.datetime:
-    """A time in UTC."""
+    """Converts a protobuf timestamp to a time in UTC."""
     time: datetime.datetime = timestamp.ToDatetime(tzinfo=datetime.timezone.utc)
     return time
 

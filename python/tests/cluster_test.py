@@ -208,7 +208,7 @@ class LocalClusterTest(unittest.TestCase):
 
 
 def torch_or_fake():
-    """torch, or the little of it that load_state_dict needs."""
+    """Returns torch, or a fake with the parts that load_state_dict needs."""
     try:
         import torch
         return torch

@@ -30,7 +30,7 @@ def faults(job, overrides=None):
 
 
 def without_defaults(whole, part):
-    """The entries of `whole` that `part` has too."""
+    """Returns the entries of `whole` that `part` has too."""
     if not isinstance(part, dict) or not isinstance(whole, dict):
         return whole
     return {key: without_defaults(whole[key], part[key]) for key in part if key in whole}

@@ -46,7 +46,7 @@ def main():
 
 
 def program(role):
-    """The path of muster, coordinator, ps or worker."""
+    """Returns the path of muster, coordinator, ps or worker."""
     path = "cli/muster" if role == "muster" else f"services/{role}/main"
     candidates = [ROOT / path, ROOT / "bazel-bin" / path]
     if folder := os.environ.get("MUSTER_BIN_DIR"):
@@ -59,7 +59,7 @@ def program(role):
 
 @contextlib.contextmanager
 def home():
-    """A new home folder, and none of the user's settings."""
+    """Sets a new home folder without the user's settings, and restores the old environment at the end."""
     saved = dict(os.environ)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a short name: the paths of sockets have a limit
         for name in ("XDG_CONFIG_HOME", "MUSTER_SERVER", "MUSTER_TLS", "MUSTER_TOKEN_FILE", "MUSTER_CONTEXT"):
@@ -118,7 +118,7 @@ class SecureCluster:
                         "--data_port=127.0.0.1:0")
 
     def token(self, scope):
-        """A file with a new token."""
+        """Creates a token of this scope and returns a file that holds it."""
         secret = muster("--server", self.address, "--tls", "muster-ca/admin-ann", "token", "create", scope, "--scope", scope,
                         folder=self.folder)
         file = self.folder / f"{scope}.token"

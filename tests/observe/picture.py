@@ -44,7 +44,7 @@ def readable(value, unit):
 
 
 def axis_unit(panel):
-    """Long units stand beside the title."""
+    """Returns the unit of the axis: none if the unit is long, because it then stands beside the title."""
     return "none" if ":" in panel["unit"] else panel["unit"]
 
 
@@ -62,7 +62,7 @@ def matches(when, value):
 
 
 def shown(panel, value):
-    """The text and the color of a number, as Grafana chooses them."""
+    """Returns the text and the color of a number, as Grafana chooses them."""
     for when, word, color in panel["words"]:
         if matches(when, value):
             return word, color
@@ -71,13 +71,13 @@ def shown(panel, value):
 
 
 def colored(x, y, content, color, anchor="start", kind=""):
-    """A line of text in a color of NAMED."""
+    """Returns a line of text in a color of NAMED."""
     return plot.text(x, y, content, anchor, kind).replace("<text", f'<text style="fill: {NAMED[color]}"', 1) if color in NAMED \
         else plot.text(x, y, content, anchor, kind)
 
 
 def stat(panel, samples, x, y, w, h):
-    """A value in large letters, or a line for each series."""
+    """Draws a value in large letters, or a line for each series."""
     if not samples:
         return [plot.text(x + w / 2, y + h / 2 + 16, "-", "middle", "big")]
     parts = []
@@ -91,7 +91,7 @@ def stat(panel, samples, x, y, w, h):
 
 
 def rows(panel, samples, x, y, w, h):
-    """A table: headings, then a row for each series."""
+    """Draws a table: headings, then a row for each series."""
     if not samples:
         return [plot.text(x + w / 2, y + h / 2, "none", "middle", "tiny")]
     labels = [label for label, _ in panel["columns"] if any(sample["metric"].get(label) for sample in samples)]
@@ -112,7 +112,7 @@ def named(legend, metric):
 
 
 def marks(cluster, begin, end):
-    """The annotations: (color, time)."""
+    """Yields (color, time) of each annotation."""
     for _, color, _, expression, value_is_time in generate.ANNOTATIONS:
         before = None
         for line in cluster.ask("query_range", query=expression, start=begin, end=end, step=1)["result"]:
@@ -128,7 +128,7 @@ def expression_of(text, window):
 
 
 def series_of(cluster, panel, begin, end):
-    """Legend and points of every line."""
+    """Yields the legend and the points of every line."""
     for expression, legend in panel["queries"]:
         answer = cluster.ask("query_range", query=expression_of(expression, "10s"), start=begin, end=end, step=(end - begin) / POINTS)
         for line in answer["result"]:
