@@ -35,10 +35,10 @@ import (
 	musterv1 "muster.io/proto/muster/v1"
 )
 
-// For a coordinator that is away.
+// How long the client retries while no coordinator answers.
 const patience = 5 * time.Minute
 
-// A token, sent with every call, and only inside TLS.
+// An access token. gRPC sends it with every call, and only over TLS.
 type token string
 
 func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -47,8 +47,8 @@ func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string
 
 func (token) RequireTransportSecurity() bool { return true }
 
-// A connection; without a folder in plaintext, and to this host alone. The folder has ca.crt and,
-// unless there is a token, tls.crt and tls.key.
+// Returns a connection. `folder` has ca.crt and, unless there is a token, tls.crt and tls.key.
+// Without a folder it is in plaintext, and only to this host.
 func dial(server, folder, tokenFile string) (*grpc.ClientConn, error) {
 	if folder == "" {
 		return grpc.Dial(server, grpc.WithTransportCredentials(local.NewCredentials()))
@@ -80,7 +80,7 @@ func dial(server, folder, tokenFile string) (*grpc.ClientConn, error) {
 	return grpc.Dial(server, options...)
 }
 
-// What is wrong: the message, the reason to branch on, and every fault of the request.
+// Describes an error: the message, the reason to branch on, and every fault of the request.
 func explain(err error) string {
 	s := status.Convert(err)
 	lines := []string{fmt.Sprintf("%s: %s", s.Code(), s.Message())}
@@ -114,7 +114,7 @@ func (r *retry) wait(err error) error {
 			hint = time.Duration(d.GetSeconds())*time.Second + time.Duration(d.GetNanos())
 		}
 	}
-	// Without a hint Unavailable means that no server was reached.
+	// Without the server's hint, only Unavailable is worth a retry: it means that no server was reached.
 	if hint == 0 && status.Code(err) != codes.Unavailable {
 		return err
 	}
@@ -137,7 +137,7 @@ func min(a, b int) int {
 	return b
 }
 
-// The job. The request id makes a second attempt answer the job that the first one has made.
+// Creates the job. With the request id, a retry returns the job that an earlier attempt has created.
 func createJob(jobs musterv1.JobServiceClient, spec *musterv1.JobSpec) (*musterv1.Job, error) {
 	id := make([]byte, 16)
 	if _, err := rand.Read(id); err != nil {
@@ -166,8 +166,8 @@ func hasEnded(job *musterv1.Job) bool {
 	return false
 }
 
-// Prints the job's events until it ends; returns it. After a break the watch goes on behind the
-// last event.
+// Prints the job's events until it ends, and returns it. After a break, the watch continues after
+// the last event.
 func watchJob(jobs musterv1.JobServiceClient, name string) (*musterv1.Job, error) {
 	request := &musterv1.WatchJobRequest{Name: name}
 	r := retry{lastSuccess: time.Now()}

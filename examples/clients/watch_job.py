@@ -21,12 +21,12 @@ from grpc_status import rpc_status
 
 from proto.muster.v1 import coordinator_pb2, coordinator_pb2_grpc, job_pb2
 
-PATIENCE_SECONDS = 300  # for a coordinator that is away
+PATIENCE_SECONDS = 300  # how long to retry while no coordinator answers
 ENDED = (job_pb2.SUCCEEDED, job_pb2.FAILED, job_pb2.CANCELLED)
 
 
 def dial(server, tls, token_file):
-    """A channel; in plaintext without `tls`, a folder with ca.crt and, unless there is a token, tls.crt and tls.key."""
+    """Returns a channel. `tls` is a folder with ca.crt and, unless there is a token, tls.crt and tls.key; without it: plaintext."""
     if not tls:
         return grpc.insecure_channel(server)
     folder = pathlib.Path(tls)
@@ -51,7 +51,7 @@ def detail(error, message):
 
 
 def explain(error):
-    """What is wrong: the message, the reason to branch on, and every fault of the request."""
+    """Describes an error: the message, the reason to branch on, and every fault of the request."""
     lines = [f"{error.code().name}: {error.details()}"]
     if info := detail(error, error_details_pb2.ErrorInfo()):
         lines.append(f"reason: {info.reason}")  # docs/reference/errors.md
@@ -73,7 +73,7 @@ class Retry:
 
     def wait(self, error):
         hint = detail(error, error_details_pb2.RetryInfo())
-        # Without a hint UNAVAILABLE means that no server was reached.
+        # Without the server's hint, only UNAVAILABLE is worth a retry: it means that no server was reached.
         if not hint and error.code() != grpc.StatusCode.UNAVAILABLE:
             raise error
         if time.monotonic() - self._last_success > PATIENCE_SECONDS:
@@ -85,7 +85,7 @@ class Retry:
 
 
 def create_job(jobs, spec):
-    """The job. The request id makes a second attempt answer the job that the first one has made."""
+    """Creates the job. With the request id, a retry returns the job that an earlier attempt has created."""
     request = coordinator_pb2.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))
     retry = Retry()
     while True:
@@ -96,7 +96,7 @@ def create_job(jobs, spec):
 
 
 def watch_job(jobs, name):
-    """Prints the job's events until it ends; returns it. After a break the watch goes on behind the last event."""
+    """Prints the job's events until it ends, and returns it. After a break, the watch continues after the last event."""
     revision = 0
     retry = Retry()
     while True:

@@ -10,10 +10,10 @@ server=$1
 options=("${@:2}")
 call() { grpcurl "${options[@]}" -d "$2" "$server" "muster.v1.JobService/$1"; }
 
-# The server tells what a job may say.
+# The server describes the fields of a job.
 grpcurl "${options[@]}" "$server" describe muster.v1.JobSpec
 
-# The request id makes a second attempt answer the job that the first one has made.
+# With the request id, a retry returns the job that an earlier attempt has created.
 job=$(call CreateJob "$(cat <<JSON
 {
   "request_id": "$(cat /proc/sys/kernel/random/uuid)",
@@ -29,7 +29,7 @@ JSON
 )" | sed -n 's/^  "name": "\(.*\)",$/\1/p')
 echo "created $job"
 
-# Every change, and what the job does once a second; ends when the job has ended.
+# Prints the job at every change and about once a second, until the job has ended.
 call WatchJob "{\"name\": \"$job\"}"
 
 call GetJob "{\"name\": \"$job\"}" | grep -q '^  "state": "SUCCEEDED"'
