@@ -23,10 +23,10 @@ HERE = pathlib.Path(__file__).absolute().parent
 DISTRIBUTION = "muster_train"
 TAG = "py3-none-manylinux_2_34_x86_64"
 
-# The newest symbol versions that a system of the tag has: RHEL 9 has glibc 2.34 and libstdc++ 11.
+# The newest symbol versions that every system of the wheel's platform tag has: RHEL 9 has glibc 2.34 and libstdc++ 11.
 SYMBOLS_MAX = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (12,)}
 
-# Libraries that every system of the tag has. The C++ runtime is one of them, and is not bundled: Debian's needs a newer glibc.
+# Libraries that every system of the platform tag has. The C++ runtime is one of them, and is not bundled: Debian's needs a newer glibc.
 HOST_LIBRARIES = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so\.\d+")
 HOST_PACKAGES = {"libc6", "libstdc++6", "libgcc-s1"}
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The wheel installs into a fresh environment without a network and trains there, with its own libraries. Its files are what they claim to be."""
+"""Checks that the wheel installs into a fresh environment without a network and trains there with its own libraries. Also checks its
+files, metadata and licences."""
 
 import base64
 import csv

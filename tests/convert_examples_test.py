@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The converters of docs/data_formats.md (examples/convert) and its job files: each runs on small data of its format, and is valid.
+"""Tests docs/data_formats.md: its converters (examples/convert) run on small data, and its job files are valid.
 
 A converter whose packages are not there is skipped. After a change of a converter: tests/convert_examples_test.py --write-page
 """

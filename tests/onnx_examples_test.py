@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models from PyTorch, as docs/bring_your_model.md (examples/onnx_*) and README.md tell a reader to train them.
+"""Trains models from PyTorch as docs/bring_your_model.md (examples/onnx_*) and README.md tell a reader to.
 
 Without PyTorch the models are those of tests/goldens/onnx_examples. After a change of an example, with PyTorch:
   tests/onnx_examples_test.py --write-goldens
@@ -155,7 +155,7 @@ class ExamplesTest(unittest.TestCase):
         self.assertTrue((folder / "trained.onnx").exists())
 
     def tensors(self, name):
-        """Shapes and roles of what changes, and the inputs. Names of nodes and of shared weights differ from exporter to exporter."""
+        """Returns shapes and roles of the tensors that training changes, and the inputs. Names of nodes and of shared weights differ from exporter to exporter."""
         described = self.muster(name, "model", "describe", "job.yaml")
         return sorted(re.findall(r"(\[.*\]) +(trained|statistic)", described)), re.search(r"(?m)^INPUT.*\n(?:\w.*\n)+", described)[0]
 

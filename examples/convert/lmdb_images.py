@@ -3,8 +3,8 @@
 
   lmdb_images.py FOLDER SIZE       needs numpy, pillow and lmdb
 
-An LMDB has keys and bytes, and every project writes others. decode() reads a label of four bytes, little-endian, and an
-encoded image behind it. Change it to what your values are.
+The format of the values in an LMDB differs between projects. decode() reads a label of four bytes, little-endian, and an
+encoded image behind it. Change it to the format of your values.
 """
 
 import io

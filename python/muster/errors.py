@@ -114,7 +114,7 @@ class InternalError(MusterError):
 
 
 class JobEndedError(FailedPreconditionError):
-    """A job ended otherwise than the program waited for. `job` is its last state."""
+    """A job ended in another state than the one that the program waited for. `job` is its last state."""
 
     def __init__(self, message: str, *, reason: str = "", job: Optional[Job] = None) -> None:
         super().__init__(message, reason=reason)

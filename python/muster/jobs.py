@@ -102,8 +102,8 @@ class Jobs:
              progress: Optional[bool] = None) -> Job:
         """Blocks until the job is in `state`, and returns it.
 
-        Raises JobEndedError if the job ends otherwise, with its reason and message; DeadlineExceededError after `timeout`
-        seconds. The job goes on then.
+        Raises JobEndedError, with the job's reason and message, if the job ends in another state. Raises
+        DeadlineExceededError after `timeout` seconds; the job continues.
         """
         _state(state)  # a state that does not exist is an error now
         name = state.upper()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""muster.Client against real clusters: a local one, and one with certificates and tokens."""
+"""Tests muster.Client against real clusters: a local one, and one with certificates and tokens."""
 
 import pathlib
 import sys

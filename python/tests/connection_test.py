@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Calls of muster.Client against a server in this process: errors, retries, several coordinators, broken downloads."""
+"""Tests calls of muster.Client against a server in this process: errors, retries, several coordinators, broken downloads."""
 
 import concurrent.futures
 import hashlib

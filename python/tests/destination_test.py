@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The coordinator that muster.Client chooses from arguments, environment, contexts and the local cluster."""
+"""Tests which coordinator muster.Client chooses from arguments, environment, contexts and the local cluster."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Job files and dicts that muster.Client reads: the command line reads the same from them, and finds the same faults."""
+"""Tests that muster.Client reads the same from job files and dicts as the command line, and finds the same faults."""
 
 import datetime
 import json
@@ -36,7 +36,7 @@ def without_defaults(whole, part):
     return {key: without_defaults(whole[key], part[key]) for key in part if key in whole}
 
 
-# The words are those of the YAML library, or the number is shown in another form.
+# Faulty files whose messages differ from the command line's: the YAML library words them, or a number has another form.
 OTHER_WORDS = ("02_not_yaml.yaml", "06_alias_bomb.yaml", "23_float_as_batch_size.yaml")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""mypy --strict finds nothing in python/muster, and `import muster` needs no other package."""
+"""Checks that mypy --strict finds nothing in python/muster, and that `import muster` needs no other package."""
 
 import os
 import subprocess

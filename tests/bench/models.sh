@@ -15,7 +15,7 @@ python=${PYTHON:-/usr/bin/python3}
 muster=${MUSTER:-bazel-bin/cli/muster}
 [ -n "${MUSTER:-}" ] || bazel build --noshow_progress //cli:muster 2>/dev/null
 
-# name, batch, steps, our arguments, PyTorch's
+# name, batch, steps, Muster's arguments, PyTorch's arguments
 compare() {
   local name=$1 batch=$2 steps=$3 ours=$4 theirs=$5 round
   for round in $(seq "$rounds"); do

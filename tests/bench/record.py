@@ -26,7 +26,7 @@ class Unreadable(ValueError):
 
 
 def series(name):
-    """"bare ucx-tcp" -> "bare_ucx_tcp"."""
+    """Converts a column heading to a name: "bare ucx-tcp" becomes "bare_ucx_tcp"."""
     return re.sub(r"[ -]", "_", name.strip().lower())
 
 

@@ -11,7 +11,7 @@ from torchvision.models import convnext, densenet as densenets, efficientnet, ma
 from torchvision.models import segmentation, swin_transformer, vgg, video
 from torchvision.models import vision_transformer
 
-# Functions that have the names of these modules.
+# Imported by name, because torchvision.models has functions of the same names.
 googlenets = importlib.import_module("torchvision.models.googlenet")
 inceptions = importlib.import_module("torchvision.models.inception")
 

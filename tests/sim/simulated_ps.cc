@@ -312,7 +312,7 @@ class SimulatedPs::Service : public ShardListener {
     Note({.shard = shard, .id = id, .step = step}, outcome, message);
   }
 
-  // ---- snapshots, as lib/shard/snapshot/snapshot_writer
+  // ---- snapshots: models lib/shard/snapshot/snapshot_writer
 
   void SaveHeld(const v1::Snapshot& asked) {
     if (asked.snapshot() <= held_asked_) return;
