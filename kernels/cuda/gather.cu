@@ -67,8 +67,8 @@ __device__ float SumInOrder(int64_t n, F f) {
   return sum;
 }
 
-// Has one block per sorted place and outer index. A block at whose place a piece begins adds up the
-// piece.
+// Adds up the pieces. The grid has one block per sorted place and outer index. The block at the
+// first place of a piece adds up the whole piece.
 template <typename T>
 __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* keys,
                           const int32_t* places, GatherShape shape) {

@@ -17,7 +17,8 @@ struct GradientBucket {
   std::vector<int> parameters;
 };
 
-// Where gradients are in memory. Each gradient is a part of its bucket, so reductions copy nothing.
+// Describes where gradients are in memory. Each gradient is a part of its bucket, so reductions
+// copy nothing.
 struct GradientLayout {
   std::vector<int64_t> offsets;  // by parameter: floats from the start, a multiple of 16
   std::vector<int> bucket_of;    // by parameter

@@ -180,7 +180,7 @@ int HttpServer::Answer(mg_connection* connection) const {
   Send(connection, response,
        absl::string_view(mg_get_request_info(connection)->request_method) != "HEAD");
   if (response.status != 408 && response.status != 413) return response.status;
-  // After this answer the library would wait for the rest of the body without a limit. It does not
+  // The library would wait for the rest of the body without a limit after this answer. It does not
   // wait if the handler returns 0, "not handled", but then it sends a page of its own. Marking the
   // connection suppresses that page.
   mg_set_user_connection_data(connection, connection);

@@ -380,8 +380,8 @@ RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
-// At most one answer to a fetch is under way for each rank and chunk. A rank may fetch faster than
-// its link carries answers, and answers under way keep values from being overwritten.
+// Answers a fetch. At most one answer is under way for each rank and chunk: a rank may fetch faster
+// than its link carries answers, and answers under way keep values from being overwritten.
 RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, Rank rank, int64_t step) {
   const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version* version = &chunk.current;

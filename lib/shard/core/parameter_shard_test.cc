@@ -156,7 +156,7 @@ class ParameterShardTest : public testing::Test {
   ParameterShard::Clock::time_point now_;
 };
 
-// What one update adds to an element. The learning rate is 0.5, and the gradients add up to 0.5.
+// One update adds this to an element. The learning rate is 0.5, and the gradients add up to 0.5.
 constexpr float kUpdate = -0.25f;
 
 TEST_F(ParameterShardTest, UpdatesAfterAllRanksHavePushedAndAnswersAll) {
