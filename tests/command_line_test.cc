@@ -136,8 +136,8 @@ TEST_F(CommandLineTest, ValidateFindsWhatSubmitRefuses) {
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_THAT(good.err, Not(HasSubstr("not checked")));
 
-  // The job "nobody-7" does not exist, which only the coordinator can find. Without a coordinator,
-  // `validate` says that it did not check this.
+  // The job to resume from does not exist, which only the coordinator can find. Without a
+  // coordinator, `validate` says that it did not check this.
   EXPECT_EQ(OnCluster("validate examples/linear.yaml" + fits + "nobody-7").exit_code, 2);
   const Outcome alone =
       Muster("validate examples/linear.yaml" + fits + "nobody-7", "MUSTER_SERVER=127.0.0.1:1");
