@@ -45,7 +45,7 @@ PLAIN = CHECKED | {"apt-get", "bazel", "buildah", "cd", "column", "curl", "expor
                    "ssh", "sudo", "systemctl", "tar", "tensorboard", "time"}
 KEYWORDS = {"!", "do", "done", "else", "exec", "fi", "if", "sudo", "then", "time", "until", "while", "{", "}"}
 PATIENCE_S = 100
-MADE = {"k8s/components/tls-static/admin"}  # by the command before
+MADE = {"k8s/components/tls-static/admin", "python/muster/_protos.bin"}  # by the command itself or the one before
 SPAN = re.compile(r"`((?:muster|kubectl|bazel|docker) [^`]*)`")
 WIRE = "docs/protocol.md"  # its `muster ...` are bytes
 
