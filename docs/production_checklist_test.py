@@ -46,6 +46,15 @@ class ProductionChecklistTest(unittest.TestCase):
             for flag in (word.split("=")[0] for word in words if word.startswith("--")):
                 self.assertIn(flag, sections[name], words)
 
+    def test_pods_have_one_name(self):
+        runs = [re.search(r"\brun (.*?) -- ", line + " -- ") for line in code_lines() if re.match(r"kubectl .*?\brun ", line)]
+        self.assertGreaterEqual(len(runs), 1)
+        for run in runs:
+            # kubectl takes a second word before `--` for the first word of the command. Options are written with `=`.
+            names = [word for word in run[1].split() if not word.startswith("-")]
+            self.assertEqual(len(names), 1, run[1])
+            self.assertRegex(names[0], r"^[a-z]([a-z0-9-]*[a-z0-9])?$")
+
     def test_port_forwards_outlive_their_pods(self):
         forwards = [line for line in PAGE.splitlines() if "port-forward" in line and line.lstrip().startswith(("kubectl", "while"))]
         self.assertEqual(len(forwards), 3)
