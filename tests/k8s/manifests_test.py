@@ -278,7 +278,7 @@ class Manifests(unittest.TestCase):
                 if "persistentVolumeClaim" in volume:
                     self.assertIn(volume["persistentVolumeClaim"]["claimName"], claims)
             for container in pod["spec"]["containers"]:
-                role = container["image"].removeprefix("muster-").removesuffix(":" + VERSION)
+                role = container["image"].rpartition("/")[2].removeprefix("muster-").removesuffix(":" + VERSION)
                 flags = {word.partition("=")[0].lstrip("-") for word in container.get("args", [])}
                 self.assertLessEqual(flags, program_flags().get(role, set()), container["image"])
 
