@@ -1,9 +1,10 @@
 // Functions of two and three variables with numpy broadcasting, their derivatives, and sums of
 // tensors. Row-major f32 unless the type says i32, in parallel.
 //
-// Operands are aligned at their last dimension; a missing dimension, or one of 1, repeats. The
-// result has the shape to which the operands broadcast. It may be an operand of the same shape, and
-// overlaps nothing otherwise. Bandwidth-bound, except Pow.
+// Operands are aligned at their last dimension. A missing dimension, or a dimension of size 1, is
+// repeated. The result has the shape to which the operands broadcast. Requires: the output is an
+// operand of the same shape, or overlaps no operand. All functions are bandwidth-bound, except Pow
+// and its derivatives.
 #pragma once
 
 #include <cstdint>

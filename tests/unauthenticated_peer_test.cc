@@ -198,7 +198,8 @@ class Siege {
     size_t bytes = 0;
     ssize_t size = 0;
     while ((size = recv(fd, heard.data(), heard.size(), 0)) > 0) bytes += size;
-    EXPECT_TRUE(size == 0 || errno == ECONNRESET) << "nobody hung up: " << std::strerror(errno);
+    EXPECT_TRUE(size == 0 || errno == ECONNRESET)
+        << "the port did not close the connection: " << std::strerror(errno);
     EXPECT_LE(bytes, SessionHandshake::kChallengeBytes + SessionHandshake::kVerdictBytes);
     close(fd);
     return true;

@@ -32,7 +32,7 @@ done
 
 sudo=
 if [ "$(id -u)" != 0 ]; then
-  command -v sudo >/dev/null || { echo "setup: ${#missing[@]} packages are missing and neither root nor sudo is at hand: ${missing[*]}" >&2; exit 1; }
+  command -v sudo >/dev/null || { echo "setup: ${#missing[@]} packages are missing and installing them needs root or sudo: ${missing[*]}" >&2; exit 1; }
   sudo=sudo
 fi
 echo "setup: Muster needs ${#missing[@]} Debian packages that this machine lacks (compiler, Bazel, libraries); apt installs them now" >&2
@@ -47,7 +47,7 @@ echo "setup: downloading ${size:-the packages} with everything they depend on, a
 SECONDS=0
 install -y >"$log" 2>&1 || {
   tail -n 20 "$log" >&2
-  echo "setup: apt-get install failed; the lines above are its last words" >&2
+  echo "setup: apt-get install failed; the lines above are the end of its output" >&2
   echo "setup: check the network and apt's sources (/etc/apt/sources.list.d), then run the same command again" >&2
   exit 1
 }

@@ -106,7 +106,8 @@ absl::StatusOr<int64_t> ParseSize(absl::string_view text) {
   return value * unit;
 }
 
-// Parses "4K,1M" or "4K..64M". A range has the first size and every fourfold of it up to the last.
+// Parses "4K,1M" or "4K..64M". A range starts at the first size and multiplies it by 4 until the
+// last size is passed.
 absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
   std::vector<int64_t> sizes;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {

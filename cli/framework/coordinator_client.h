@@ -104,7 +104,8 @@ class CoordinatorClient {
   // error of the coordinator, or:
   // - OK: kStop, or the job reached a terminal state.
   // - DEADLINE_EXCEEDED: the deadline has passed.
-  // - CANCELLED: a signal came, or a stop was requested (up to two seconds ago).
+  // - CANCELLED: a signal arrived or `stop` was requested. May return up to 2 s after the stop
+  //   request.
   absl::Status Watch(const std::string& job, const WatchOptions& options,
                      const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
   // Watches all jobs that `request` selects. After a reconnect, messages list all jobs again, up to

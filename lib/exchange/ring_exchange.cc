@@ -157,7 +157,8 @@ absl::Status RingExchange::Push(ChunkId chunk, int64_t step) {
   return absl::OkStatus();
 }
 
-// Rounded to float, because the order in which squares are added depends on how parameters are cut.
+// Rounds the norm to float: the last bits of the double sum depend on how parameters are split into
+// chunks.
 double RingExchange::GradientNorm(int64_t version) const {
   double squares = 0;
   for (const Chunk& chunk : chunks_) squares += chunk.squares[version & 1];

@@ -26,7 +26,8 @@ concept AddressedBy = requires(Table table, Row row, Column column) {
   table(row, column);
 };
 
-// The purpose of the types; the compiler runs this test.
+// The compiler checks these assertions. They show that a number of one kind cannot be passed or
+// used as an index where another kind is expected.
 static_assert(!kPasses<int, Rank> && !kPasses<Rank, int>);
 static_assert(!kPasses<Rank, ShardIndex> && !kPasses<ShardIndex, Rank>);
 static_assert(!kPasses<ChunkId, LocalChunk> && !kPasses<LocalChunk, ChunkId>);

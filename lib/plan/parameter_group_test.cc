@@ -96,7 +96,8 @@ TEST(ParameterGroupTest, FreezingEverythingIsAFault) {
   EXPECT_EQ(ParameterGroupFaults(training, model)[0].field, "training.parameter_groups");
   training.mutable_parameter_groups(0)->set_match(0, "blocks.*");
   EXPECT_TRUE(ParameterGroupFaults(training, model).empty());
-  // A model that has only a statistic has nothing to train.
+  // The parameters that are not frozen become statistics, and statistics are not trained. So
+  // nothing is left to train.
   for (int p : {0, 4}) model.mutable_parameters(p)->set_statistic_momentum(0.1);
   EXPECT_EQ(ParameterGroupFaults(training, model).size(), 1);
 }

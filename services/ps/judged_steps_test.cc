@@ -50,7 +50,8 @@ TEST(JudgedStepsTest, OverflowOnOneWorkerSkipsTheStepOnEveryShard) {
         continue;
       }
       before = job.values();
-      // The same gradients in a job that never had the step: the optimizer's count must be equal.
+      // `without` gets the same gradients but never sees the skipped step. The values are equal
+      // only if the skipped step did not advance Adam's step count.
       without.Step(applied++,
                    [&](int64_t, int rank, int p, int64_t i) { return Wavy(step, rank, p, i); });
       EXPECT_EQ(job.values(), without.values()) << "step " << step << ", shards " << shards;

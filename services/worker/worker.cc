@@ -47,7 +47,8 @@ void Worker::Serve() {
       current_ = std::exchange(next_, nullptr);
       job = current_;
     }
-    // Threads that the job starts inherit this scope.
+    // The job's log lines have these fields. A thread that the job starts must copy them
+    // (LogScope::Current()).
     const LogScope scope({.job = job->job(), .generation = job->generation()});
     trainer = job->Run(std::move(trainer));
     LOG(INFO) << job->job() << " generation " << job->generation() << ": released";

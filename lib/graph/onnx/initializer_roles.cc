@@ -69,8 +69,8 @@ const std::string* FindMatch(const Patterns& patterns, const std::string& name) 
   return found == patterns.end() ? nullptr : &*found;
 }
 
-// PyTorch's newer exporter names tensors that it computes after the operator, numbered from the
-// second on. Returns that operator: "mul" for "mul_44".
+// PyTorch's newer exporter gives a computed tensor the name of its operator, with a number from the
+// second one on: "mul", "mul_1". Returns the operator: "mul" for "mul_44".
 absl::string_view OperatorOf(absl::string_view name) {
   while (!name.empty() && absl::ascii_isdigit(name.back())) name.remove_suffix(1);
   while (!name.empty() && (name.back() == '_' || name.back() == '.')) name.remove_suffix(1);

@@ -1,5 +1,5 @@
-// The format in which a transport's address travels. It has a mark and a checksum, because the code
-// that reads the address cannot handle other bytes.
+// The envelope of a transport's address: a mark and a checksum. They keep damaged or foreign bytes
+// from UCX, which does not check an address.
 #pragma once
 
 #include <string>

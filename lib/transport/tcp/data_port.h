@@ -108,7 +108,9 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     absl::StatusOr<std::vector<SocketAddress>> addresses;
   };
 
-  // A transport behind the port. Used on one thread, except HasNews().
+  // Registers one transport with the port: holds its open sessions and receives its accepted
+  // connections and resolved names. Called on the transport's thread, except HasNews(), which is
+  // thread-safe.
   class Listener {
    public:
     // Accepts no more connections for this transport. `wake` is not called again.

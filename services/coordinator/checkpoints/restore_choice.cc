@@ -52,8 +52,9 @@ absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int6
   return steps;
 }
 
-// Returns true for an error of this process: the caller is gone, or descriptors are missing. The
-// other checkpoints would fail in the same way.
+// Returns true if the error does not come from the checkpoint: the caller is gone (CANCELLED), or
+// this process is out of file descriptors or memory (RESOURCE_EXHAUSTED). Other checkpoints would
+// fail in the same way.
 bool IsOfThisProcess(const absl::Status& verified) {
   return absl::IsCancelled(verified) || absl::IsResourceExhausted(verified);
 }

@@ -21,7 +21,8 @@ absl::Status CheckNotEnded(const v1::Job& record);
 //   JOB_NOT_SUSPENDED  the job is not suspended, so its resources cannot change
 absl::Status CheckResumes(const v1::Job& record, const v1::ResourceSpec* resources);
 
-// Checks a checkpoint on demand. "JOB_NOT_RUNNING" if the job does not run, or is being suspended.
+// Checks whether a user may request a checkpoint now. "JOB_NOT_RUNNING" if the job is not running
+// or is being suspended.
 absl::Status CheckMakesCheckpoint(const v1::Job& record);
 
 // Checks the write of a shard of `plan`, the plan of the job's generation, or null after its end.

@@ -23,10 +23,11 @@
 
 namespace muster {
 
-// JobService describes each call. A changing call returns after the change is stored. It waits for
-// the disk for up to limits::kChangeWaitMax; then an error says that the change is still queued
-// (RESOURCE_EXHAUSTED with reason "STORE_FULL", DEADLINE_EXCEEDED with "STORE_SLOW"). A reading
-// call returns what is stored, without waiting. Thread-safe.
+// Implements the calls of JobService; coordinator.proto documents each. A call that changes a job
+// returns after the change is stored. It waits for the disk for up to limits::kChangeWaitMax; then
+// an error says that the change is still queued (RESOURCE_EXHAUSTED with reason "STORE_FULL",
+// DEADLINE_EXCEEDED with "STORE_SLOW"). A call that only reads returns what is stored and does not
+// wait. Thread-safe.
 class UserOperations {
  public:
   struct Options {

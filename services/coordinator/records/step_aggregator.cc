@@ -128,8 +128,8 @@ double StepAggregator::Smooth(const StepParts& parts) {
   return elapsed > 0 ? batch_size_ / elapsed : 0;
 }
 
-// Completes the steps before the newest one without the parts of lost workers. A step is over if a
-// worker has reported a later one.
+// Stops waiting for lost workers in every step before the newest one: their parts count as missed.
+// Such a step is over, because a worker has reported a later one.
 void StepAggregator::LeaveOutTheLost() {
   if (lost_.empty() || steps_.empty()) return;
   const int64_t newest = steps_.rbegin()->first;

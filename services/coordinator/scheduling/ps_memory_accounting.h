@@ -30,7 +30,8 @@ int64_t RoomOf(const v1::Hello& ps, const BytesByPs& taken);
 // Returns the maximum of each field over all ps, which is enough on every one of them.
 PsMemory MostOf(const MemoryByPs& memory);
 
-// The workers and the room on each ps with which a job could be planned again.
+// Resources for a new plan of a running job: the number of workers, and the bytes that other jobs
+// leave on each ps.
 struct Prospect {
   int workers = 0;
   BytesByPs room;

@@ -137,8 +137,8 @@ class Store {
   // Returns FAILED_PRECONDITION (reason "STORE_NOT_EMPTY") if the store has jobs or tokens.
   virtual absl::Status Import(
       const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next) = 0;
-  // Import() skips this many terms. The store of which the backup was made may still be in use. It
-  // has lower terms until it has been opened this often again.
+  // Import() skips this many terms. The store that was backed up may still run, and each opening
+  // raises its term by one. Its terms stay below those of this store for its next 1000 openings.
   static constexpr uint64_t kTermsPassedOver = 1000;
 
  protected:

@@ -59,8 +59,8 @@ bool FuseWithSum(int i, int parameters, GraphEdit& edit) {
   return Replace({i, sum, parameters}, std::move(fused), edit);
 }
 
-// Fuses a norm behind a layer. Its result goes to the next layer and to the residual, and both
-// return a gradient.
+// Fuses the derivative of a norm whose output has two readers, the next layer and the residual
+// stream. The fused node adds their two gradients, which replaces an Accumulate node.
 void FuseWithGradients(int i, int parameters, GraphEdit& edit) {
   const v1::Node& input = edit.node(i);
   const std::string& dy = input.inputs(0);

@@ -83,9 +83,9 @@ class FailureDetector {
   // Returns the decision for a lost member. `step` is the job's progress.
   Decision Lost(const std::string& name, const std::string& why, const JobMembers& members,
                 int64_t step) const;
-  // Call this after a member's stream broke or a ps lost its link to a member. Returns a decision
-  // without waiting for the lease if a member without a stream is accused, or if a ps has lost its
-  // link to that member.
+  // Call this after a stream broke, a ps lost a link, or an error report gave no decision. Returns
+  // a decision if a member without a stream is accused, or if a ps has lost its link to a member
+  // without a stream. Does not wait for the lease.
   std::optional<Decision> Suspect(const JobMembers& members, int64_t step) const;
   // The state of the job, for Tick().
   struct Situation {

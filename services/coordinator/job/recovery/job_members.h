@@ -75,7 +75,7 @@ class JobMembers {
   const Member& at(const std::string& name) const { return members_.at(name); }
   std::vector<std::string> names() const;
   const std::vector<std::string>& workers() const { return workers_; }  // by rank
-  // First the ps with shards, in the order of these, then the ps that have only replicas.
+  // The ps with shards, in shard order, then the ps that have only replicas.
   const std::vector<std::string>& ps() const { return ps_; }
   // Returns role and host for messages: "w-0 (worker, rank 0, on node-1)".
   std::string Describe(const std::string& name) const;

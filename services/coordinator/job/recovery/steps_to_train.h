@@ -11,12 +11,11 @@
 
 namespace muster {
 
-// Returns the step at which the plan's generation ends. `committed_step` is the step of the job's
-// last checkpoint, or -1. Requires: all workers are prepared, and so have reported their data.
-// Pure.
+// Returns the job's total number of steps. `committed_step` is the step of the job's last
+// checkpoint, or -1. Requires: all workers are prepared, and so have reported their data. Pure.
 //
-// A generation without a step to make may still begin if the job only has to end. Either its shards
-// are in no checkpoint yet, or the last checkpoint is of the last step.
+// A plan whose first step equals this number is accepted in two cases: its shards continue in
+// place, or the last checkpoint is of that step. The generation then only ends the job.
 //
 // Returns FAILED_PRECONDITION with one of these reasons:
 //   DATASET_MISMATCH  workers see different data
