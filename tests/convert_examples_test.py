@@ -146,19 +146,22 @@ class FormatTest(unittest.TestCase):
         rows = []
         for i in range(SAMPLES):
             (self.folder / "photos" / f"{i}.jpg").write_bytes(self.image(i % 2))
-            rows.append({"file": f"photos/{i}.jpg", "width": i, "height": -i, "city": ("Rome", "Oslo", "Bonn")[i % 3], "species": i % 10})
+            rows.append({"file": f"photos/{i}.jpg", "width": i, "height": -i, "city": ("Rome", "Oslo", "Bonn")[i % 3],
+                         "zone": (0, 1, 10, 2)[i % 4], "species": i % 10})
         self.write_table(rows)
-        self.convert("image_and_table.py", "table.csv", "file", "species", "28", "--ids", "city")
-        images, features, city, target = (self.array(f"{name}.npy") for name in ("image", "features", "city", "target"))
+        self.convert("image_and_table.py", "table.csv", "file", "species", "28", "--ids", "city", "zone")
+        images, features, city, zone, target = (self.array(f"{name}.npy") for name in ("image", "features", "city", "zone", "target"))
         self.assertEqual((images.shape, images.dtype, features.dtype, city.dtype), ((SAMPLES, 3, 28, 28), "uint8", "float32", "int32"))
         self.assertEqual((self.folder / "city.txt").read_text(encoding="utf-8"), "Bonn\nOslo\nRome\n")
+        self.assertFalse((self.folder / "zone.txt").exists())
         self.assertNotEqual(list(features[:, 0]), sorted(features[:, 0]))  # shuffled
         for row, i in zip(features[:, 0].argsort(), range(SAMPLES)):  # the width is the number of the row
-            self.assertEqual((images[row][:, 14, 14].argmax(), city[row], target[row]), ((0, 2)[i % 2], (2, 1, 0)[i % 3], i % 10))
+            self.assertEqual((images[row][:, 14, 14].argmax(), city[row], zone[row], target[row]),
+                             ((0, 2)[i % 2], (2, 1, 0)[i % 3], (0, 1, 10, 2)[i % 4], i % 10))
         shutil.copy(ROOT / "tests/goldens/onnx_examples/onnx_image_and_table.onnx", self.folder / "model.onnx")
         self.validate_jobs("JPEGs and a CSV file")
         (self.folder / "photos" / "7.jpg").unlink()
-        self.expect_error("row 8 below the header: [Errno 2]", "image_and_table.py", "table.csv", "file", "species", "28", "--ids", "city")
+        self.expect_error("row 8 below the header: [Errno 2]", "image_and_table.py", "table.csv", "file", "species", "28", "--ids", "city", "zone")
 
     @needs("numpy")
     def test_csv(self):
@@ -177,6 +180,19 @@ class FormatTest(unittest.TestCase):
         features, city, target = (self.array(f"{name}.npy") for name in ("features", "city", "target"))
         for row, i in zip(features[:, 0].argsort(), range(SAMPLES)):
             self.assertEqual((city[row], target[row]), ((1, 0)[i % 2], (1, 2, 0)[i % 3]))
+
+    @needs("numpy")
+    def test_ids_that_are_non_negative_integers_stay_as_they_are(self):
+        columns = {"zone": (0, 1, 10, 2), "level": (0, -1, 10, 2), "user": (0, 1, 2**31, 2)}
+        self.write_table([{**row, **{name: values[row["a"] % 4] for name, values in columns.items()}} for row in self.table()])
+        self.convert("csv_table.py", "table.csv", "species", "--ids", *columns)
+        features, zone, level, user = (self.array(f"{name}.npy") for name in ("features", *columns))
+        self.assertEqual((zone.dtype, level.dtype, user.dtype), ("int32", "int32", "int32"))
+        self.assertFalse((self.folder / "zone.txt").exists())
+        self.assertEqual((self.folder / "level.txt").read_text(encoding="utf-8"), "-1\n0\n10\n2\n")
+        self.assertEqual((self.folder / "user.txt").read_text(encoding="utf-8"), "0\n1\n2\n2147483648\n")
+        for row, i in zip(features[:, 0].argsort(), range(SAMPLES)):
+            self.assertEqual((zone[row], level[row], user[row]), ((0, 1, 10, 2)[i % 4], (1, 0, 2, 3)[i % 4], (0, 1, 3, 2)[i % 4]))
 
     @needs("numpy", "pyarrow")
     def test_parquet(self):

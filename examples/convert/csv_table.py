@@ -3,8 +3,9 @@
 
   csv_table.py TABLE LABEL_COLUMN [--ids COLUMN...]       needs numpy
 
---ids names columns with categories, words or numbers: each becomes COLUMN.npy i32[samples]. Line i of COLUMN.txt, counted
-from 0, is the category with id i. Every other column has numbers.
+--ids names columns with categories: each becomes COLUMN.npy i32[samples]. Integers from 0 to 2147483647 are ids already and stay
+as they are. In any other column the categories are sorted as text: line i of COLUMN.txt, counted from 0, is the category with id i.
+Every column that is not named has numbers.
 Labels that are integers are classes, i32[samples]; other numbers are f32[samples, 1]; words are classes, named in classes.txt.
 """
 
@@ -51,7 +52,10 @@ def numbers(name):
 
 
 def ids(name, names_file):
-    categories, found = numpy.unique([row[name] for row in rows], return_inverse=True)
+    texts = [row[name] for row in rows]
+    if all(text.isascii() and text.isdigit() and int(text) < 2**31 for text in texts):
+        return numpy.array([int(text) for text in texts], "<i4")
+    categories, found = numpy.unique(texts, return_inverse=True)
     pathlib.Path(names_file).write_text("\n".join(categories) + "\n", encoding="utf-8")
     return found.astype("<i4")
 
