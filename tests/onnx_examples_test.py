@@ -118,13 +118,13 @@ class ExamplesTest(unittest.TestCase):
     def test_five_steps_have_the_losses_of_pytorch(self):
         folder = self.folder / "examples" / "onnx_mlp"
         run(sys.executable, "export.py", cwd=folder)
+        theirs = [line.split(",") for line in run(sys.executable, "compare.py", cwd=folder).splitlines()]  # writes the job's samples, too
         block = next(block for block in re.findall(r"(?<=\n\n)(?:    .*\n)+", PAGES[1].read_text(encoding="utf-8")) if "data.batch_size" in block)
-        submit = block.strip().splitlines()[0].replace("submit --wait", "-o name submit")
+        submit = block[:block.index("muster metrics")].strip().replace("submit --wait", "-o name submit")
         environment = {**os.environ, "HOME": str(self.folder), "PATH": f"{ROOT}/cli:{os.environ['PATH']}"}
         job = run("bash", "-c", submit, cwd=folder, env=environment).split()[-1]
         self.muster("onnx_mlp", "wait", job)
         own = [line.split(",")[:2] for line in self.muster("onnx_mlp", "metrics", job, "--csv").splitlines()[-5:]]
-        theirs = [line.split(",") for line in run(sys.executable, "compare.py", cwd=folder).splitlines()]
         for (step, loss), (their_step, their_loss) in zip(own, theirs, strict=True):
             self.assertEqual(step, their_step)
             self.assertAlmostEqual(float(loss), float(their_loss), delta=1e-6 * float(loss))
