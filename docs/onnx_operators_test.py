@@ -26,6 +26,14 @@ The operators of the standard domain that [a model from an ONNX file](../onnx.md
 - `If` is taken if its condition follows from shapes and constants. Functions of the file's own are written out first.
 - `Loop`, `Scan`, operators of other domains and those that are not here are refused. So is a size that depends on data, as of `NonZero`.
 
+This prints the operators of a file, with its functions written out. It leaves out those inside the branches of `If`.
+`pip install onnx` has what it needs:
+
+```python
+import onnx, onnx.inliner
+print(sorted({n.op_type for n in onnx.inliner.inline_local_functions(onnx.load("model.onnx")).graph.node}))
+```
+
 | operator | accepted | family |
 |---|---|---|
 """
