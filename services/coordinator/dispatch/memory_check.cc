@@ -16,10 +16,11 @@
 namespace muster {
 namespace {
 
-// A bound for all shards of a job together: values, up to three optimizer slots, sums, and a
-// gradient of each worker, and all of it again in replicas.
+// Returns an upper bound for all shards of a job together. By docs/sizing.md a parameter takes at
+// most 10 floats of state, 11 more in a replica, and 5 floats for each worker: three gradients, one
+// of a backup worker and a compressed one.
 int64_t BytesAtMost(const v1::Graph& graph, int workers) {
-  const int64_t floats = 2 * (int64_t{5} + workers);
+  const int64_t floats = 21 + 5 * int64_t{workers};
   const ParameterCount count = CountParameters(graph);
   return (count.trained + count.statistic) * floats * static_cast<int64_t>(sizeof(float));
 }

@@ -85,5 +85,18 @@ TEST_F(MemoryCheckTest, AllreduceNeedsNoPs) {
   EXPECT_EQ(Warning(), "");
 }
 
+// A parameter takes 36 bytes, and three gradients of each worker: 33 GiB in all.
+TEST_F(MemoryCheckTest, LocalSgdNeedsThreeGradientsOfEachWorker) {
+  AddPs("ps-0", int64_t{30} << 30);
+  v1::JobSpec& spec = *job_.mutable_spec();
+  spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+  spec.mutable_resources()->set_ps(1);
+  spec.mutable_resources()->mutable_workers()->set_min(8);
+
+  EXPECT_THAT(Warning(), HasSubstr("on each of 1 ps with 8 workers; the largest, ps-0, has 30.0"));
+  members_["ps-0"].hello.set_memory_bytes(int64_t{34} << 30);
+  EXPECT_EQ(Warning(), "");
+}
+
 }  // namespace
 }  // namespace muster::memory_check_test
