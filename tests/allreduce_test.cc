@@ -294,7 +294,9 @@ TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSecondsAndReplaced) {
 // The job saves a checkpoint before the worker leaves, so no step is computed again.
 TEST(AllreduceFailureTest, AWorkerThatIsToldToStopIsLetGoWithoutLosingAStep) {
   TrainingCluster cluster({.ps = 0, .workers = 2});
-  const Gpt shape{.workers = 2, .steps = 500, .checkpoint = "{every: 0s, keep_last: 0}"};
+  // The checkpoint is planned for the step that comes 1.5 s later. If the job ended before it, the
+  // final checkpoint would serve, and the worker would stay.
+  const Gpt shape{.workers = 2, .steps = 2000, .checkpoint = "{every: 0s, keep_last: 0}"};
   const std::string undisturbed = cluster.Run(shape.yaml());
   const std::string job = cluster.Submit(shape.yaml());
   AwaitMoreSteps(cluster, job, 60);
