@@ -75,13 +75,19 @@ absl::Status TrainingCluster::SubmitError(const std::string& yaml) {
 }
 
 v1::Job TrainingCluster::Get(const std::string& job) {
-  grpc::ClientContext context;
   v1::GetJobRequest request;
-  v1::Job answer;
   request.set_name(job);
-  const absl::Status status = FromGrpc(jobs_->GetJob(&context, request, &answer));
-  CHECK(status.ok()) << status;
-  return answer;
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  for (;;) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    context.set_wait_for_ready(true);
+    v1::Job answer;
+    const absl::Status status = FromGrpc(jobs_->GetJob(&context, request, &answer));
+    if (status.ok()) return answer;
+    // The channel may still have the connection to a coordinator that was restarted meanwhile.
+    CHECK(absl::IsUnavailable(status) && absl::Now() < deadline) << status;
+  }
 }
 
 v1::Job TrainingCluster::Await(const std::string& job,

@@ -42,6 +42,7 @@ class TrainingCluster {
   // Returns the error of a submission that must fail.
   absl::Status SubmitError(const std::string& yaml);
 
+  // Waits up to a minute for a coordinator that restarts.
   v1::Job Get(const std::string& job);
   // Watches until `condition` holds. Fails the test after `timeout`, or if the job ends without it.
   v1::Job Await(const std::string& job, std::function<bool(const v1::Job&)> condition,
