@@ -38,6 +38,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> Dataset::Open(const v1::DataSpec&
       return OpenNpyDataset(spec, graph, held_bytes_max);
     case v1::DataSpec::kSynthetic:
       return OpenSyntheticDataset(spec, graph);
+    case v1::DataSpec::kExternal:
+      return DataInvalid("data.external", "only the job's program can read it");
     case v1::DataSpec::SOURCE_NOT_SET:
       break;
   }

@@ -40,9 +40,15 @@ class DataCheck {
       case v1::DataSpec::kSynthetic:
         Synthetic(data.synthetic());
         break;
-      case v1::DataSpec::SOURCE_NOT_SET:
-        faults_.Add("data", "required: one of text, idx, linear, npy, synthetic");
+      case v1::DataSpec::kExternal:
         break;
+      case v1::DataSpec::SOURCE_NOT_SET:
+        faults_.Add("data", "required: one of text, idx, linear, npy, synthetic, external");
+        break;
+    }
+    if (data.has_external() != spec_.model().has_external()) {
+      faults_.Add("data.external",
+                  "goes only with model.external, whose program reads the samples");
     }
     BatchSize();
   }

@@ -28,8 +28,13 @@ class ModelCheck {
         return;
       case v1::ModelSpec::kOnnx:
         return Onnx(spec_.model().onnx());
+      case v1::ModelSpec::kExternal:
+        faults_.Path("model.external.path", spec_.model().external().path(), "a safetensors file");
+        return;
       case v1::ModelSpec::SOURCE_NOT_SET:
-        faults_.Add("model", "required: zoo: {name: gpt2} or onnx: {path: model.onnx}");
+        faults_.Add("model",
+                    "required: zoo: {name: gpt2}, onnx: {path: model.onnx} or external: {path: "
+                    "model.safetensors}");
         return;
     }
   }
