@@ -181,7 +181,7 @@ double LocalSgdExchange::ApplyOptimizer(ChunkId chunk, int64_t step,
   const v1::TrainingSpec& training = plan_.spec().training();
   const ParameterTreatment& treatment = treatments_[plan_.chunks(ToInt(chunk)).parameter()];
   kernels::OptimizerSettings settings = settings_;
-  if (!treatment.weight_decay) settings.weight_decay = 0;
+  settings.weight_decay = treatment.WeightDecay(settings_.weight_decay);
   const double learning_rate =
       LearningRate(training, step, rounds_.total_steps) * treatment.learning_rate_factor;
   kernels::GradientClip clip{.factor = 1 / share_};

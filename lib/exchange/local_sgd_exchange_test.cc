@@ -192,6 +192,21 @@ TEST(LocalSgdExchangeTest, FrozenParametersStayAsTheyAre) {
   EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * 2 * 4 * kElements);
 }
 
+TEST(LocalSgdExchangeTest, DecayOfAGroupReplacesThatOfTheOptimizer) {
+  InProcessNetwork network;
+  FakePs::Options job = Job(/*workers=*/1);
+  job.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_weight_decay(1);
+  v1::ParameterGroup& group = *job.spec.mutable_training()->add_parameter_groups();
+  group.add_match("w");
+  group.set_decay(0.5);
+  FakePs ps(network, job);
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  worker.Step(0, /*gradient=*/0, /*share=*/1);
+  ASSERT_TRUE(worker.exchange->AwaitVersion(1).ok());
+  ExpectEverywhere(worker.values.memory[0], 1 - kLearningRate * 0.5);
+}
+
 TEST(LocalSgdExchangeTest, WaitWithinARoundEndsWithTheLastUpdateOfAnotherThread) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));

@@ -48,6 +48,10 @@ ParameterTreatment TreatmentOf(const v1::TrainingSpec& training, const v1::Param
     treatment.learning_rate_factor = group.learning_rate_factor();
   }
   if (group.has_weight_decay()) treatment.weight_decay = group.weight_decay();
+  if (group.has_decay()) {
+    treatment.decay = group.decay();
+    treatment.weight_decay = group.decay() > 0;
+  }
   treatment.frozen = group.frozen();
   return treatment;
 }

@@ -15,10 +15,17 @@ namespace muster {
 // The optimizer's treatment of one parameter.
 struct ParameterTreatment {
   double learning_rate_factor = 1;
+  // Whether weight decay applies; with `decay`, whether that is positive.
   bool weight_decay = true;
+  std::optional<double> decay;  // replaces the optimizer's weight decay
   // The parameter keeps its initial value, even if it is a statistic. It is fetched once, never
   // pushed, and not part of any norm.
   bool frozen = false;
+
+  // Returns the parameter's weight decay, given that of the optimizer.
+  double WeightDecay(double of_optimizer) const {
+    return decay.value_or(weight_decay ? of_optimizer : 0);
+  }
 };
 
 // Returns the first group with a pattern that matches the parameter's name.

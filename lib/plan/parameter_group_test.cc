@@ -67,6 +67,21 @@ TEST(ParameterGroupTest, GroupCanRemoveAndAddWeightDecay) {
   EXPECT_FALSE(TreatmentOf(training, model.parameters(0)).weight_decay);
 }
 
+TEST(ParameterGroupTest, DecayOfAGroupReplacesThatOfTheOptimizer) {
+  const v1::Graph model = Model();
+  v1::TrainingSpec training;
+  AddGroup(training, {"*.bias"}).set_decay(0.25);
+  AddGroup(training, {"embedding*"}).set_decay(0);
+  const ParameterTreatment bias = TreatmentOf(training, model.parameters(2));
+  EXPECT_TRUE(bias.weight_decay);
+  EXPECT_EQ(bias.WeightDecay(/*of_optimizer=*/0.5), 0.25);
+  const ParameterTreatment embedding = TreatmentOf(training, model.parameters(0));
+  EXPECT_FALSE(embedding.weight_decay);
+  EXPECT_EQ(embedding.WeightDecay(/*of_optimizer=*/0.5), 0);
+  EXPECT_EQ(ParameterTreatment{.weight_decay = true}.WeightDecay(0.5), 0.5);
+  EXPECT_EQ(ParameterTreatment{.weight_decay = false}.WeightDecay(0.5), 0);
+}
+
 TEST(ParameterGroupTest, PatternWithoutAParameterIsAFaultThatListsTheNames) {
   v1::TrainingSpec training;
   AddGroup(training, {"*.bias"});

@@ -149,7 +149,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
     const ParameterTreatment treatment = TreatmentOf(plan_->spec().training(), parameter);
     chunk.trained = !treatment.frozen;
     chunk.learning_rate_factor = treatment.learning_rate_factor;
-    chunk.weight_decay = treatment.weight_decay;
+    chunk.weight_decay = treatment.WeightDecay(settings_.weight_decay);
     chunk.statistic_momentum = parameter.statistic_momentum();
     chunk.buffers.resize(store_->value_buffers());
     chunk.previous = {.values = 1, .slots = 1};
@@ -714,7 +714,7 @@ kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk,
 
 OptimizerSettings ParameterShard::SettingsFor(const Chunk& chunk) const {
   OptimizerSettings settings = settings_;
-  if (!chunk.weight_decay) settings.weight_decay = 0;
+  settings.weight_decay = chunk.weight_decay;
   return settings;
 }
 

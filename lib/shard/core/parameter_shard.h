@@ -301,7 +301,7 @@ class ParameterShard : private JudgedShard {
     TrainedChunk number{};  // only of a trained chunk
     int parameter = 0;
     double learning_rate_factor = 1;
-    bool weight_decay = false;
+    double weight_decay = 0;
     double statistic_momentum = 0;     // > 0: a statistic, not trained by the optimizer
     ChunkStore::Version current;       // the buffers of the current version
     ChunkStore::Version previous;      // the buffers of the version before

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -265,6 +266,30 @@ TEST_F(ParameterShardTest, WeightDecayAppliesOnlyIfTheParameterHasIt) {
   for (int chunk : {0, 1}) ASSERT_TRUE(Push(0, chunk, 0, Values(3, 0.0f)));
   EXPECT_EQ(ValuesOf(0), kept);
   EXPECT_EQ(ValuesOf(1), halved);
+}
+
+TEST_F(ParameterShardTest, DecayOfAGroupReplacesThatOfTheOptimizer) {
+  TestPlanOptions options{.parameters = {3, 3, 3}, .workers = 1};
+  options.optimizer.mutable_sgd()->set_weight_decay(1);
+  plan_ = MakeTestPlan(options);
+  for (v1::Parameter& parameter : *plan_.mutable_graph()->mutable_parameters()) {
+    parameter.set_weight_decay(parameter.name() != "p2");
+  }
+  for (const auto& [name, decay] : {std::pair("p1", 0.0), std::pair("p2", 0.5)}) {
+    v1::ParameterGroup& group = *plan_.mutable_spec()->mutable_training()->add_parameter_groups();
+    group.add_match(name);
+    group.set_decay(decay);
+  }
+  MakeShard();
+  std::vector<Values> expected;
+  for (const int chunk : {0, 1, 2}) expected.push_back(ValuesOf(chunk));
+  for (float& value : expected[0]) value -= 0.5f * value;
+  for (float& value : expected[2]) value -= 0.5f * (0.5f * value);
+  shard_->Start(1);
+  for (const int chunk : {0, 1, 2}) {
+    ASSERT_TRUE(Push(0, chunk, 0, Values(3, 0.0f)));
+    EXPECT_EQ(ValuesOf(chunk), expected[chunk]) << chunk;
+  }
 }
 
 TEST_F(ParameterShardTest, RepeatOfTheLastStepIsAnsweredAndNotApplied) {

@@ -16,13 +16,15 @@
 namespace muster {
 
 // Returns the trust ratio of one tensor with weights w. The squares are those of w and of its
-// direction, see MeasureDirection. The direction is u in lamb and g in lars.
+// direction, see MeasureDirection. The direction is u in lamb, which contains the weight decay, and
+// g in lars.
 //
 //   lamb   |w| / |u|
 //   lars   trust |w| / (|g| + weight_decay |w| + epsilon)
 //
 // Returns 1 if either norm is 0, like the papers' own code.
-double TrustRatio(const v1::Optimizer& optimizer, const kernels::DirectionSquares& squares);
+double TrustRatio(const v1::Optimizer& optimizer, double weight_decay,
+                  const kernels::DirectionSquares& squares);
 
 // Computes the trust ratio of every parameter of a plan. Thread-compatible. Allocates only at
 // construction.
@@ -39,7 +41,9 @@ class TrustRatios {
  private:
   const v1::Optimizer optimizer_;
   NumberedVector<ChunkId, int> parameter_of_chunk_;
-  std::vector<bool> adapts_;  // by parameter
+  // Both have an entry for each parameter.
+  std::vector<bool> adapts_;
+  std::vector<double> weight_decays_;  // of lars
   std::vector<kernels::DirectionSquares> squares_;
   std::vector<double> ratios_;
 };

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -17,7 +18,7 @@ v1::Optimizer Lamb() {
   return optimizer;
 }
 
-v1::Optimizer Lars(double weight_decay) {
+v1::Optimizer Lars(double weight_decay = 0) {
   v1::Optimizer optimizer;
   optimizer.mutable_lars()->set_learning_rate(0.1);
   optimizer.mutable_lars()->set_weight_decay(weight_decay);
@@ -25,21 +26,23 @@ v1::Optimizer Lars(double weight_decay) {
 }
 
 TEST(TrustRatioTest, LambComparesTheWeightsWithTheUpdate) {
-  EXPECT_DOUBLE_EQ(TrustRatio(Lamb(), {.values = 9, .direction = 4}), 1.5);
+  EXPECT_DOUBLE_EQ(TrustRatio(Lamb(), /*weight_decay=*/0, {.values = 9, .direction = 4}), 1.5);
 }
 
 TEST(TrustRatioTest, LarsComparesTheWeightsWithGradientAndDecay) {
-  v1::Optimizer lars = Lars(0.5);
-  EXPECT_DOUBLE_EQ(TrustRatio(lars, {.values = 9, .direction = 4}), 0.001 * 3 / (2 + 1.5 + 1e-8));
+  v1::Optimizer lars = Lars();
+  EXPECT_DOUBLE_EQ(TrustRatio(lars, /*weight_decay=*/0.5, {.values = 9, .direction = 4}),
+                   0.001 * 3 / (2 + 1.5 + 1e-8));
   lars.mutable_lars()->set_trust(0.02);
   lars.mutable_lars()->set_epsilon(0.5);
-  EXPECT_DOUBLE_EQ(TrustRatio(lars, {.values = 9, .direction = 4}), 0.02 * 3 / (2 + 1.5 + 0.5));
+  EXPECT_DOUBLE_EQ(TrustRatio(lars, /*weight_decay=*/0.5, {.values = 9, .direction = 4}),
+                   0.02 * 3 / (2 + 1.5 + 0.5));
 }
 
 TEST(TrustRatioTest, RatioIsOneWithoutWeightsOrDirection) {
-  for (const v1::Optimizer& optimizer : {Lamb(), Lars(0.1)}) {
-    EXPECT_EQ(TrustRatio(optimizer, {.values = 0, .direction = 4}), 1);
-    EXPECT_EQ(TrustRatio(optimizer, {.values = 4, .direction = 0}), 1);
+  for (const v1::Optimizer& optimizer : {Lamb(), Lars()}) {
+    EXPECT_EQ(TrustRatio(optimizer, /*weight_decay=*/0.1, {.values = 0, .direction = 4}), 1);
+    EXPECT_EQ(TrustRatio(optimizer, /*weight_decay=*/0.1, {.values = 4, .direction = 0}), 1);
   }
 }
 
@@ -106,6 +109,24 @@ TEST(TrustRatioTest, RatioIsOneWithoutWeightDecayForStatisticsAndFrozenTensors) 
   Report(plan, squares);
   EXPECT_EQ(squares.Sum(ChunkId(2)), 0);
   EXPECT_EQ(RatiosOf(plan, squares), (std::vector<double>{1, 1, 1, 2}));
+}
+
+TEST(TrustRatioTest, DecayOfAGroupReplacesThatOfLars) {
+  TestPlanOptions options{.parameters = {8, 8, 8}};
+  options.optimizer = Lars(/*weight_decay=*/0.5);
+  v1::JobPlan plan = MakeTestPlan(options);  // one chunk per parameter
+  plan.mutable_graph()->mutable_parameters(0)->set_weight_decay(true);
+  for (const auto& [name, decay] : {std::pair("p1", 0.25), std::pair("p2", 0.0)}) {
+    v1::ParameterGroup& group = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
+    group.add_match(name);
+    group.set_decay(decay);
+  }
+  GradientSquares squares(plan, /*sums_per_chunk=*/2);
+  Report(plan, squares);
+  const std::vector<double> ratios = RatiosOf(plan, squares);
+  EXPECT_EQ(ratios[0], TrustRatio(options.optimizer, 0.5, {.values = 1, .direction = 1}));
+  EXPECT_EQ(ratios[1], TrustRatio(options.optimizer, 0.25, {.values = 2, .direction = 1}));
+  EXPECT_EQ(ratios[2], 1) << "no weight decay, no ratio";
 }
 
 }  // namespace
