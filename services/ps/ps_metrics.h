@@ -84,7 +84,8 @@ class PsMetrics {
 
   Metrics& metrics_;
   LinkGauges links_;
-  std::array<prometheus::Counter*, static_cast<size_t>(RefusalReason::kBadPayload) + 1> refused_;
+  std::array<prometheus::Counter*, static_cast<size_t>(RefusalReason::kOtherLearningRate) + 1>
+      refused_;
   const std::shared_ptr<ShardCountsOfAll> counts_;
   const std::shared_ptr<JobCountsOfAll> job_counts_;
 

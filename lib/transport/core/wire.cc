@@ -75,6 +75,8 @@ const char* RefusalReasonName(RefusalReason reason) {
       return "BAD_HEADER";
     case RefusalReason::kBadPayload:
       return "BAD_PAYLOAD";
+    case RefusalReason::kOtherLearningRate:
+      return "OTHER_LEARNING_RATE";
   }
   return "UNKNOWN";
 }
@@ -129,7 +131,8 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
   const uint8_t codec = Get<uint8_t>(bytes, kCodecAt);
   if (codec > static_cast<uint8_t>(WireCodec::kPowerSgd)) return Wrong("codec", codec);
   const uint16_t reason = Get<uint16_t>(bytes, kReasonAt);
-  if (reason > static_cast<uint16_t>(RefusalReason::kBadPayload)) return Wrong("reason", reason);
+  if (reason > static_cast<uint16_t>(RefusalReason::kOtherLearningRate))
+    return Wrong("reason", reason);
   if (const uint8_t zero = Get<uint8_t>(bytes, kZeroByteAt); zero != 0)
     return Wrong("byte 9", zero);
   return WireHeader{

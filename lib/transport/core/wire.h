@@ -47,12 +47,14 @@ enum class RefusalReason : uint16_t {
   kNotGreeted = 7,  // no HELLO came before it
   kBadHeader = 8,
   kBadPayload = 9,  // no encoder of the codec makes these bytes
+  // bsp, with a program: another rank has named another learning rate for this step and chunk
+  kOtherLearningRate = 10,
 };
 const char* RefusalReasonName(RefusalReason reason);
 
 struct WireHeader {
   static constexpr uint32_t kMagic = 0x5453554d;  // "MUST"
-  static constexpr uint16_t kVersion = 2;
+  static constexpr uint16_t kVersion = 3;
   static constexpr size_t kBytes = 64;
 
   MessageKind kind = MessageKind::kHello;
@@ -65,11 +67,13 @@ struct WireHeader {
   uint32_t chunk = 0;
   uint32_t rank = 0;    // of the worker, in both directions; between shards: of the sending shard
   uint64_t length = 0;  // of the payload, in bytes
-  // kParams: the sum of squares of this chunk's summed gradient; kVerdict: of all chunks; kPush to
-  // a replica: the trust ratio; kState: which array; else 0.
+  // kParams: the sum of squares of this chunk's summed gradient. kVerdict: that of all chunks.
+  // kState: which array. kPush of a job with a program (model.external), also to a replica: the
+  // learning rate of the parameter. kPush to another replica: the trust ratio. Else 0.
   double scalar = 0;
-  // kParams of an fp16 job: the factor on the loss of step `step`; kPush to a replica: the factor
-  // on the summed gradient, or NaN if the step was skipped; else 0.
+  // kParams of an fp16 job: the factor on the loss of step `step`. kPush to a replica: the factor
+  // on the summed gradient, or NaN if the step was skipped. kPush of a worker with a program: the
+  // weight of its gradient, which the payload contains. Else 0.
   float loss_scale = 0;
 
   friend bool operator==(const WireHeader&, const WireHeader&) = default;

@@ -62,13 +62,13 @@ absl::Status SealedWith(size_t offset, uint8_t value) {
 
 // The worked example of docs/protocol.md.
 TEST(WireTest, APushHasTheBytesOfTheProtocolPage) {
-  EXPECT_EQ(Hex(EncodeHeader(Push())), WithoutSpaces("4d 55 53 54  02 00  02  01  00  00  00 00"
+  EXPECT_EQ(Hex(EncodeHeader(Push())), WithoutSpaces("4d 55 53 54  03 00  02  01  00  00  00 00"
                                                      "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                      "e8 03 00 00 00 00 00 00"
                                                      "07 00 00 00  01 00 00 00"
                                                      "00 00 40 00 00 00 00 00"
                                                      "00 00 00 00 00 00 00 00"
-                                                     "00 00 00 00  fd 2a 84 18"));
+                                                     "00 00 00 00  05 f7 ce 86"));
 }
 
 TEST(WireTest, AnAnswerHasTheBytesOfTheProtocolPage) {
@@ -76,13 +76,13 @@ TEST(WireTest, AnAnswerHasTheBytesOfTheProtocolPage) {
   params.kind = MessageKind::kParams;
   params.step = 1001;
   params.scalar = 6.25;
-  EXPECT_EQ(Hex(EncodeHeader(params)), WithoutSpaces("4d 55 53 54  02 00  03  01  00  00  00 00"
+  EXPECT_EQ(Hex(EncodeHeader(params)), WithoutSpaces("4d 55 53 54  03 00  03  01  00  00  00 00"
                                                      "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                      "e9 03 00 00 00 00 00 00"
                                                      "07 00 00 00  01 00 00 00"
                                                      "00 00 40 00 00 00 00 00"
                                                      "00 00 00 00 00 00 19 40"
-                                                     "00 00 00 00  7e 0e ce 59"));
+                                                     "00 00 00 00  86 d3 84 c7"));
 }
 
 TEST(WireTest, ARefusalHasTheBytesOfTheProtocolPage) {
@@ -91,20 +91,35 @@ TEST(WireTest, ARefusalHasTheBytesOfTheProtocolPage) {
   refused.dtype = WireDType::kNone;
   refused.reason = RefusalReason::kWrongStep;
   refused.length = 0;
-  EXPECT_EQ(Hex(EncodeHeader(refused)), WithoutSpaces("4d 55 53 54  02 00  05  00  00  00  06 00"
+  EXPECT_EQ(Hex(EncodeHeader(refused)), WithoutSpaces("4d 55 53 54  03 00  05  00  00  00  06 00"
                                                       "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                       "e8 03 00 00 00 00 00 00"
                                                       "07 00 00 00  01 00 00 00"
                                                       "00 00 00 00 00 00 00 00"
                                                       "00 00 00 00 00 00 00 00"
-                                                      "00 00 00 00  4f 11 af 7e"));
+                                                      "00 00 00 00  b7 cc e5 e0"));
+}
+
+TEST(WireTest, APushWithoutAGradientHasTheBytesOfTheProtocolPage) {
+  WireHeader push = Push();
+  push.dtype = WireDType::kNone;
+  push.length = 0;
+  push.scalar = 0.25;
+  push.loss_scale = 0.5;
+  EXPECT_EQ(Hex(EncodeHeader(push)), WithoutSpaces("4d 55 53 54  03 00  02  00  00  00  00 00"
+                                                   "03 00 00 00  2a 00 00 00 00 00 00 00"
+                                                   "e8 03 00 00 00 00 00 00"
+                                                   "07 00 00 00  01 00 00 00"
+                                                   "00 00 00 00 00 00 00 00"
+                                                   "00 00 00 00 00 00 d0 3f"
+                                                   "00 00 00 3f  7b 6d dc de"));
 }
 
 TEST(WireTest, EveryHeaderComesBackAsItWas) {
   for (MessageKind kind :
        {MessageKind::kHello, MessageKind::kPush, MessageKind::kParams, MessageKind::kFetch,
         MessageKind::kRefused, MessageKind::kSquares, MessageKind::kVerdict}) {
-    for (int reason = 0; reason <= static_cast<int>(RefusalReason::kBadHeader); ++reason) {
+    for (int reason = 0; reason <= static_cast<int>(RefusalReason::kOtherLearningRate); ++reason) {
       const WireHeader header{.kind = kind,
                               .dtype = WireDType::kF32,
                               .reason = static_cast<RefusalReason>(reason),
@@ -162,7 +177,7 @@ TEST(WireTest, UnknownValuesWithAValidChecksumAreRefused) {
     uint8_t value;
   };
   for (const Case& c : std::vector<Case>{{0, 'm'},
-                                         {4, 1},
+                                         {4, 2},
                                          {5, 1},
                                          {6, 0},
                                          {6, 14},
@@ -195,7 +210,7 @@ TEST(WireTest, RandomBytesAreRefused) {
 }
 
 TEST(WireTest, EveryReasonHasAName) {
-  for (int reason = 0; reason <= static_cast<int>(RefusalReason::kBadHeader); ++reason) {
+  for (int reason = 0; reason <= static_cast<int>(RefusalReason::kOtherLearningRate); ++reason) {
     EXPECT_STRNE(RefusalReasonName(static_cast<RefusalReason>(reason)), "UNKNOWN") << reason;
   }
   EXPECT_STREQ(RefusalReasonName(static_cast<RefusalReason>(999)), "UNKNOWN");
