@@ -131,6 +131,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
       store_(std::move(store)),
       pushed_(std::move(pushed)),
       settings_(OptimizerSettingsOf(plan_->spec().training().optimizer())),
+      has_program_(plan_->spec().model().has_external()),
       is_replica_(IsOfReplica(*plan_)),
       averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
       pushes_are_updates_(PushesAreUpdates(*plan_)),
@@ -286,21 +287,19 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
   const Chunk* const chunk = Find(header);
   if (chunk == nullptr || !chunk->trained) return {.refusal = RefusalReason::kWrongChunk};
   const LocalChunk index = IndexOf(*chunk);
-  const WireFormat& format = pushed_->format(index);
-  if (header.dtype != format.dtype || header.codec != format.codec) {
-    return {.refusal = RefusalReason::kBadHeader};
-  }
-  if (header.length != static_cast<uint64_t>(format.bytes)) {
-    return {.refusal = RefusalReason::kWrongLength};
+  if (const RefusalReason refusal = CheckPush(*chunk, header); refusal != RefusalReason::kNone) {
+    return {.refusal = refusal};
   }
   const auto rank = Rank(header.rank);
   switch (gate_->Admit(index, rank, header.step)) {
     case PushFate::kTake:
       PushOf(*chunk, rank).receiving = tickets_.Take();
+      if (header.length == 0) return {.taken = true};
       // A payload that must be decoded is copied first: its sender must not change it between check
       // and use.
       return {.memory = pushed_->PushMemory(index, rank),
-              .in_place = format.codec == WireCodec::kRaw};
+              .in_place = header.codec == WireCodec::kRaw,
+              .taken = true};
     case PushFate::kRepeat:
       return {.repeat = true};
     case PushFate::kLate:
@@ -309,6 +308,25 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
       break;
   }
   return {.refusal = RefusalReason::kWrongStep};
+}
+
+RefusalReason ParameterShard::CheckPush(const Chunk& chunk, const WireHeader& header) const {
+  const WireFormat& format = pushed_->format(IndexOf(chunk));
+  const bool has_gradient =
+      !has_program_ || header.dtype != WireDType::kNone || header.codec != WireCodec::kRaw;
+  if (has_gradient && (header.dtype != format.dtype || header.codec != format.codec)) {
+    return RefusalReason::kBadHeader;
+  }
+  if (header.length != (has_gradient ? static_cast<uint64_t>(format.bytes) : 0)) {
+    return RefusalReason::kWrongLength;
+  }
+  if (!has_program_) return RefusalReason::kNone;
+  const bool rate_is_valid = std::isfinite(header.scalar) && header.scalar >= 0;
+  // Gradients are multiplied by the reciprocal as a float, so a weight must not be subnormal. A
+  // replica gets its shard's factor instead.
+  const bool weight_is_valid =
+      is_replica_ || (std::isnormal(header.loss_scale) && header.loss_scale > 0);
+  return rate_is_valid && weight_is_valid ? RefusalReason::kNone : RefusalReason::kBadHeader;
 }
 
 RefusalReason ParameterShard::PushArrived(const WireHeader& header,
@@ -320,15 +338,11 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
   Push& push = PushOf(*chunk, rank);
   if (!push.receiving) return RefusalReason::kNone;  // RankLost() gave it up
   push.receiving.GiveBack();
-  if (retired_ || !TakeGradient(*chunk, rank, payload, std::move(lease))) {
+  const RefusalReason refusal =
+      retired_ ? RefusalReason::kNone : TakePush(*chunk, header, payload, std::move(lease));
+  if (retired_ || refusal != RefusalReason::kNone) {
     gate_->Lost(index, rank);
-    return retired_ ? RefusalReason::kNone : RefusalReason::kBadPayload;
-  }
-  if (is_replica_) {
-    // The header of a sum carries the shard's verdict, see ReplicaFeed::SendSum().
-    push.skipped = std::isnan(header.loss_scale);
-    push.factor = header.loss_scale;
-    push.trust_ratio = header.scalar;
+    return refusal;
   }
   // The step may have closed while the payload was under way. The gradient is then dropped, and the
   // rank gets the current value.
@@ -339,6 +353,34 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
   }
   if (closing_ != nullptr) closing_->TellArrived();
   UpdateIfReady(*chunk);
+  return RefusalReason::kNone;
+}
+
+// Keeps what a push says, unless the job's other ranks or its codec contradict it.
+RefusalReason ParameterShard::TakePush(Chunk& chunk, const WireHeader& header,
+                                       absl::Span<const std::byte> payload, PayloadLease lease) {
+  const auto rank = Rank(header.rank);
+  Push& push = PushOf(chunk, rank);
+  // A late push of backup workers is not part of the current step.
+  const bool ranks_agree = has_program_ && !pushes_are_updates_ && header.step == VersionOf(chunk);
+  if (ranks_agree && chunk.learning_rate.value_or(header.scalar) != header.scalar) {
+    return RefusalReason::kOtherLearningRate;
+  }
+  push.has_gradient = !has_program_ || header.length > 0;
+  if (push.has_gradient && !TakeGradient(chunk, rank, payload, std::move(lease))) {
+    return RefusalReason::kBadPayload;
+  }
+  if (ranks_agree) chunk.learning_rate = header.scalar;
+  if (has_program_) {
+    push.learning_rate = header.scalar;
+    push.weight = header.loss_scale;
+  }
+  if (is_replica_) {
+    // The header of a sum carries the shard's verdict, see ReplicaFeed::SendSum().
+    push.skipped = std::isnan(header.loss_scale);
+    push.factor = header.loss_scale;
+    if (!has_program_) push.trust_ratio = header.scalar;
+  }
   return RefusalReason::kNone;
 }
 
@@ -581,9 +623,11 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const ChunkStore::Version next = {.values = FreeBuffer(chunk), .slots = 1 - chunk.current.slots};
   // Shard and replica apply the same sum, so that they get the same bits.
   if (feed_ != nullptr && !chunk.summed) Sum(chunk, update);
-  const bool skips = SkipsNext(chunk, update);
-  if (skips) {
+  if (SkipsNext(chunk, update)) {
     Skip(chunk, next);
+  } else if (!HasGradient(chunk, update)) {
+    Skip(chunk, next);
+    KeepSquares(chunk, update, 0);
   } else {
     Apply(chunk, update, next);
   }
@@ -597,6 +641,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const int64_t version_before = VersionOf(chunk), lowest_before = lowest_;
   chunk.previous = std::exchange(chunk.current, next);
   chunk.summed = false;
+  chunk.learning_rate.reset();
   gate_->Updated(index);
   CountVersion(chunk, version_before);
   const bool step_ends = agreement_ != nullptr && lowest_ > lowest_before;
@@ -634,9 +679,40 @@ void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
     sum_of_squares = ApplyOptimizer(chunk, update, next, stores);
   }
   output_->UpdateEnds(sum_of_squares);
-  sum_of_squares *= update.gradient_factor * update.gradient_factor;
-  chunk.sum_of_squares = averages_ ? 0 : PartOfNorm(chunk, sum_of_squares);
-  if (pushes_are_updates_) PushOf(chunk, update.ranks[0]).sum_of_squares = chunk.sum_of_squares;
+  const double factor = MeanFactor(chunk, update);
+  sum_of_squares *= factor * factor;
+  KeepSquares(chunk, update, averages_ ? 0 : PartOfNorm(chunk, sum_of_squares));
+}
+
+void ParameterShard::KeepSquares(Chunk& chunk, const ChunkUpdate& update, double sum_of_squares) {
+  chunk.sum_of_squares = sum_of_squares;
+  if (pushes_are_updates_) PushOf(chunk, update.ranks[0]).sum_of_squares = sum_of_squares;
+}
+
+// Every rank of a job without a program has a gradient, so this looks at the first one only.
+bool ParameterShard::HasGradient(const Chunk& chunk, const ChunkUpdate& update) const {
+  return std::ranges::any_of(update.ranks,
+                             [&](Rank rank) { return PushOf(chunk, rank).has_gradient; });
+}
+
+// Returns the factor that turns the sum of the update's gradients into their mean; at a replica,
+// into what its shard has applied. A rank without a gradient counts as one with zeros. A statistic
+// is a value, so its mean is over the ranks that have one. Requires: HasGradient().
+double ParameterShard::MeanFactor(const Chunk& chunk, const ChunkUpdate& update) const {
+  if (is_replica_) return PushOf(chunk, update.ranks[0]).factor;
+  if (!has_program_) return update.gradient_factor;
+  double weights = 0;
+  for (const Rank rank : update.ranks) {
+    const Push& push = PushOf(chunk, rank);
+    if (push.has_gradient || chunk.statistic_momentum == 0) weights += push.weight;
+  }
+  return 1 / weights;
+}
+
+double ParameterShard::LearningRateFor(const Chunk& chunk, const ChunkUpdate& update) const {
+  if (has_program_) return PushOf(chunk, update.ranks[0]).learning_rate;
+  return LearningRate(plan_->spec().training(), update.step, total_steps_) *
+         chunk.learning_rate_factor;
 }
 
 // Returns the chunk's part of the squared gradient norm. A statistic does not count, but a
@@ -652,7 +728,10 @@ void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& upda
     gradients_[gathered_++] = {.elements = SumPlace(chunk, update).data()};
     return;
   }
-  for (const Rank rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
+  for (const Rank rank : update.ranks) {
+    const Push& push = PushOf(chunk, rank);
+    if (push.has_gradient) gradients_[gathered_++] = push.gradient;
+  }
 }
 
 // A statistic moves towards the mean of the contributions. Its slots stay 0 in both versions.
@@ -660,10 +739,10 @@ double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& u
                                         const ChunkStore::Version& next) {
   const LocalChunk index = IndexOf(chunk);
   const int64_t elements = store_->elements(index);
-  if (update.gradient_factor != 1) {
+  if (const double factor = MeanFactor(chunk, update); factor != 1) {
     const absl::Span<float> mean = pushed_->Gradient(index, update.ranks[0]);
     kernels::SumGradients(mean.data(), gradients_.data(), gathered_, elements);
-    for (float& element : mean) element *= static_cast<float>(update.gradient_factor);
+    for (float& element : mean) element *= static_cast<float>(factor);
     gradients_[0] = {.elements = mean.data()};
     gathered_ = 1;
   }
@@ -690,8 +769,7 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
   } else if (is_replica_) {
     settings.trust_ratio = PushOf(chunk, update.ranks[0]).trust_ratio;
   }
-  const double learning_rate = LearningRate(plan_->spec().training(), update.step, total_steps_) *
-                               chunk.learning_rate_factor * update.share * update.rate_factor;
+  const double learning_rate = LearningRateFor(chunk, update) * update.share * update.rate_factor;
   return kernels::ApplyOptimizer(settings, learning_rate, UpdatesBefore(chunk), buffers,
                                  store_->elements(index), ClipFor(chunk, update));
 }
@@ -719,9 +797,8 @@ OptimizerSettings ParameterShard::SettingsFor(const Chunk& chunk) const {
 }
 
 kernels::GradientClip ParameterShard::ClipFor(const Chunk& chunk, const ChunkUpdate& update) const {
-  kernels::GradientClip clip{.factor = update.gradient_factor};
+  kernels::GradientClip clip{.factor = MeanFactor(chunk, update)};
   if (agreement_ != nullptr) clip.factor *= agreement_->judgement()->factor;
-  if (is_replica_) clip.factor *= pushes_(IndexOf(chunk), update.ranks[0]).factor;
   const v1::Clip& wanted = plan_->spec().training().clip();
   if (wanted.has_value()) clip.limit = wanted.value();
   return clip;
@@ -805,12 +882,17 @@ absl::Span<float> ParameterShard::SumPlace(const Chunk& chunk, const ChunkUpdate
   return feed_ == nullptr ? pushed_->Gradient(index, update.ranks[0]) : pushed_->Sum(index);
 }
 
-// Sums the gradients of the update. Returns the sum of the squares of the sum's elements.
+// Sums the gradients of the update. Returns the chunk's part of the squared norm.
 double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
   GatherGradients(chunk, update);
-  const absl::Span<float> sum = SumPlace(chunk, update);
-  const double squares = kernels::SumGradients(sum.data(), gradients_.data(), gathered_,
-                                               static_cast<int64_t>(sum.size()));
+  double squares = 0;
+  if (gathered_ > 0) {
+    const absl::Span<float> sum = SumPlace(chunk, update);
+    squares = kernels::SumGradients(sum.data(), gradients_.data(), gathered_,
+                                    static_cast<int64_t>(sum.size()));
+    const double factor = MeanFactor(chunk, update);
+    squares = PartOfNorm(chunk, squares * factor * factor);
+  }
   ReturnLeases(chunk, update);
   chunk.summed = true;
   return squares;
@@ -824,9 +906,7 @@ void ParameterShard::SumIfReady(Chunk& chunk) {
   if (feed_ != nullptr && feed_->is_forwarding(index)) return;  // the last sum is still being sent
   const ChunkUpdate update = gate_->NextUpdate(index);
   if (update.ranks.empty()) return;
-  const double squares = Sum(chunk, update);
-  agreement_->ChunkSummed(
-      chunk.number, PartOfNorm(chunk, squares * update.gradient_factor * update.gradient_factor));
+  agreement_->ChunkSummed(chunk.number, Sum(chunk, update));
 }
 
 void ParameterShard::StepJudged(int64_t step, bool skipped, int64_t skips_in_row) {
@@ -848,13 +928,14 @@ ParameterShard::VersionState& ParameterShard::AdvanceState(int64_t step, bool sk
   return StateOfVersion(step + 1) = next;
 }
 
-// The squares of a statistic stay 0, because it has no direction.
+// The squares of a statistic stay 0, because it has no direction. So do those of a chunk without a
+// gradient, which is not updated.
 void ParameterShard::MeasureDirections(absl::Span<double> squares) {
   for (const Chunk& chunk : chunks_) {
     if (!chunk.trained) continue;
     kernels::DirectionSquares measured;
-    if (chunk.statistic_momentum == 0) {
-      const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
+    const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
+    if (chunk.statistic_momentum == 0 && HasGradient(chunk, update)) {
       GatherGradients(chunk, update);
       measured = kernels::MeasureDirection(
           SettingsFor(chunk), UpdatesBefore(chunk), BuffersOf(chunk, chunk.current),
@@ -880,12 +961,18 @@ bool ParameterShard::ReplicasAllow(const Chunk& chunk, const ChunkUpdate& update
 }
 
 ReplicaFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpdate& update) const {
-  ReplicaFeed::Sum sum{.step = update.step, .elements = SumPlace(chunk, update)};
+  ReplicaFeed::Sum sum{.step = update.step};
+  if (HasGradient(chunk, update)) {
+    sum.elements = SumPlace(chunk, update);
+    // A statistic is not clipped.
+    sum.factor =
+        chunk.statistic_momentum > 0 ? MeanFactor(chunk, update) : ClipFor(chunk, update).factor;
+  }
+  if (has_program_) sum.rate_or_trust = PushOf(chunk, update.ranks[0]).learning_rate;
   if (agreement_ == nullptr) return sum;
   sum.skipped = agreement_->judgement()->skip;
-  sum.factor = agreement_->judgement()->factor;
   if (agreement_->has_trust() && !sum.skipped) {
-    sum.trust_ratio = agreement_->trust_ratio(chunk.parameter);
+    sum.rate_or_trust = agreement_->trust_ratio(chunk.parameter);
   }
   return sum;
 }

@@ -112,6 +112,10 @@ class ShardOutput {
 //
 // Frozen parameters are fetched and never pushed: they have every version.
 //
+// A job with a program (model.external) has no learning rate and no shares of the batch that the
+// shard knows. Each push names the learning rate of its parameter and the weight of its rank, or
+// says that the rank has no gradient. docs/protocol.md has the rules.
+//
 // Thread-compatible. Time is an argument. No I/O, no lock. After Create() only snapshots allocate.
 class ParameterShard : private JudgedShard {
  public:
@@ -165,18 +169,20 @@ class ParameterShard : private JudgedShard {
   // ---- messages; the caller has checked generation and rank of each header
 
   // The place for the payload of a push, or the reason why it has none. Does not own the memory.
+  // A push without a gradient is taken too, and has no payload.
   struct Placement {
     absl::Span<std::byte> memory;  // empty: drop the payload
     bool in_place = false;         // the payload may stay in the sender's memory
     RefusalReason refusal = RefusalReason::kNone;
+    bool taken = false;   // PushArrived() or PushLost() must follow
     bool repeat = false;  // the push was taken before
     bool late = false;    // its step was closed without it
   };
   Placement PlacePush(const WireHeader& header);
   // Records that the payload is in its place, or in the sender's memory. In the latter case the
   // shard keeps `lease` until the update, or until the sum if steps are judged. May update the
-  // chunk and send its new value. Returns kBadPayload if no encoder makes such a payload; the rank
-  // may push again.
+  // chunk and send its new value. Returns kBadPayload if no encoder makes such a payload, and
+  // kOtherLearningRate if another rank has named another one; the rank may push again.
   RefusalReason PushArrived(const WireHeader& header, absl::Span<const std::byte> payload,
                             PayloadLease lease);
   // Called after a Placement that is `repeat` or `late`. Sends the value unless an answer is still
@@ -309,6 +315,8 @@ class ParameterShard : private JudgedShard {
     bool updating = false;             // UpdateIfReady() is running for it
     bool summed = false;  // the sum is in SumPlace(): steps are judged, or there is a replica
     double sum_of_squares = 0;
+    // bsp, with a program: what the pushes of the current step must name; nullopt: none is here.
+    std::optional<double> learning_rate;
     std::unique_ptr<ChunkEncoder> encoder;  // of values sent in 16 bits
   };
   // A gradient that has arrived or is under way.
@@ -317,6 +325,10 @@ class ParameterShard : private JudgedShard {
     kernels::Gradient gradient;
     PayloadLease lease;
     double sum_of_squares = 0;  // ssp, asp: of the rank's last push
+    bool has_gradient = true;   // else the rank has none in this step
+    // Only with a program.
+    double learning_rate = 0;
+    double weight = 1;
     // Only at a replica: how its shard applied the sum.
     bool skipped = false;
     double factor = 1;
@@ -348,7 +360,11 @@ class ParameterShard : private JudgedShard {
   LocalChunk IndexOf(const Chunk& chunk) const { return chunks_.NumberOf(chunk); }
   int64_t VersionOf(const Chunk& chunk) const { return gate_->version(IndexOf(chunk)); }
   Push& PushOf(const Chunk& chunk, Rank rank) { return pushes_(IndexOf(chunk), rank); }
+  const Push& PushOf(const Chunk& chunk, Rank rank) const { return pushes_(IndexOf(chunk), rank); }
   Chunk* Find(const WireHeader& header);
+  RefusalReason CheckPush(const Chunk& chunk, const WireHeader& header) const;
+  RefusalReason TakePush(Chunk& chunk, const WireHeader& header,
+                         absl::Span<const std::byte> payload, PayloadLease lease);
   bool TakeGradient(const Chunk& chunk, Rank rank, absl::Span<const std::byte> payload,
                     PayloadLease lease);
   void SendParams(Chunk& chunk, const ChunkStore::Version& version, Rank rank, int64_t step,
@@ -369,6 +385,10 @@ class ParameterShard : private JudgedShard {
   void Update(Chunk& chunk, const ChunkUpdate& update);
   void Apply(Chunk& chunk, const ChunkUpdate& update, const ChunkStore::Version& next);
   void GatherGradients(const Chunk& chunk, const ChunkUpdate& update);
+  bool HasGradient(const Chunk& chunk, const ChunkUpdate& update) const;
+  double MeanFactor(const Chunk& chunk, const ChunkUpdate& update) const;
+  double LearningRateFor(const Chunk& chunk, const ChunkUpdate& update) const;
+  void KeepSquares(Chunk& chunk, const ChunkUpdate& update, double sum_of_squares);
   static double PartOfNorm(const Chunk& chunk, double sum_of_squares);
   double ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
                           const ChunkStore::Version& next);
@@ -416,6 +436,7 @@ class ParameterShard : private JudgedShard {
   ShardOutput* output_ = nullptr;
   Tickets tickets_{this};  // outlives the tickets below
   kernels::OptimizerSettings settings_;
+  const bool has_program_;  // model.external: pushes name learning rates and weights
   const bool is_replica_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
   const bool pushes_are_updates_;  // ssp, asp

@@ -93,6 +93,21 @@ absl::Status CheckBackupWorkers(const v1::JobPlan& plan) {
   return backup > 0 ? CheckSamples(plan) : absl::OkStatus();
 }
 
+// A program names the learning rate and the weight of each push. A shard cannot use them in these
+// jobs: the header of a sum to a replica has no room for a trust ratio besides.
+absl::Status CheckProgram(const v1::JobPlan& plan) {
+  if (!plan.spec().model().has_external()) return absl::OkStatus();
+  const v1::TrainingSpec& training = plan.spec().training();
+  if (plan.spec().sync().mode() > v1::ASP) {
+    return BadPlan(plan, "model.external in a mode other than bsp, ssp and asp");
+  }
+  if (training.precision() == v1::FP16) return BadPlan(plan, "model.external with fp16");
+  if (HasTrustRatios(training.optimizer()) && IsReplicated(plan)) {
+    return BadPlan(plan, "model.external with lamb or lars and replicas of shards");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMode(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
   if (sync.backup_workers() != 0 && sync.mode() > v1::BSP) {
@@ -123,6 +138,7 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
   RETURN_IF_ERROR(CheckStatistics(plan));
   RETURN_IF_ERROR(CheckChunks(plan));
   RETURN_IF_ERROR(CheckReplicas(plan));
+  RETURN_IF_ERROR(CheckProgram(plan));
   return CheckMode(plan);
 }
 

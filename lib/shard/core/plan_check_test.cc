@@ -76,6 +76,32 @@ TEST(PlanCheckTest, ModeThatLacksARequestedFeatureIsRefused) {
   EXPECT_TRUE(refused({}, sync));
 }
 
+TEST(PlanCheckTest, ProgramIsRefusedWhereItsPushesCannotSayEverything) {
+  auto refused = [](TestPlanOptions options, const v1::SyncSpec& sync = {}) {
+    options.has_program = true;
+    options.sync = sync;
+    return ReasonOf(CheckPlan(MakeTestPlan(options))) == "BAD_PLAN";
+  };
+  for (v1::SyncMode mode : {v1::SYNC_MODE_UNSPECIFIED, v1::BSP, v1::SSP, v1::ASP}) {
+    EXPECT_FALSE(refused({}, Mode(mode)));
+  }
+  v1::SyncSpec local_sgd = Mode(v1::LOCAL_SGD);
+  local_sgd.set_every(4);
+  EXPECT_TRUE(refused({}, local_sgd));
+  EXPECT_TRUE(refused({}, Mode(v1::ALLREDUCE)));
+  EXPECT_TRUE(refused({.precision = v1::FP16}));
+
+  TestPlanOptions options{.clip_norm = 1, .has_program = true};
+  options.optimizer.mutable_lamb()->set_learning_rate(1);
+  v1::JobPlan plan = MakeTestPlan(options);
+  EXPECT_TRUE(CheckPlan(plan).ok());
+  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
+  plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
+  EXPECT_EQ(ReasonOf(CheckPlan(plan)), "BAD_PLAN") << "lamb with replicas";
+  *plan.mutable_spec()->mutable_training()->mutable_optimizer() = TestPlanOptions::PlainSgd(1);
+  EXPECT_TRUE(CheckPlan(plan).ok());
+}
+
 TEST(PlanCheckTest, SharesOfTheBatchAreRequiredIfGradientsAreScaledByThem) {
   v1::JobPlan plan = MakeTestPlan({.sync = Mode(v1::ASP)});
   plan.mutable_workers(1)->set_samples(0);

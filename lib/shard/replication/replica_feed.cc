@@ -79,7 +79,8 @@ void ReplicaFeed::SendSum(LocalChunk chunk) {
   header.step = c.next.step;
   header.chunk = static_cast<uint32_t>(c.id);
   header.length = c.next.elements.size() * sizeof(float);
-  header.scalar = c.next.trust_ratio;
+  if (c.next.elements.empty()) header.dtype = WireDType::kNone;
+  header.scalar = c.next.rate_or_trust;
   // The replica must apply exactly what the shard applied; NaN stands for a skipped step.
   header.loss_scale =
       c.next.skipped ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(c.next.factor);

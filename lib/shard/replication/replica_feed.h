@@ -51,10 +51,12 @@ class ReplicaFeed {
   // The sum of an update, and how the shard applied it, so that the replica does the same.
   struct Sum {
     int64_t step = 0;
-    absl::Span<const float> elements;
-    bool skipped = false;
-    double factor = 1;  // applied to the sum
-    double trust_ratio = 1;
+    absl::Span<const float> elements;  // empty: no rank had a gradient
+    bool skipped = false;              // by the verdict on the step
+    double factor = 1;                 // applied to the sum
+    // The learning rate of a job with a program, which then has no trust ratios; else the trust
+    // ratio.
+    double rate_or_trust = 1;
   };
   // Sends `sum`. Requires: !is_forwarding(chunk).
   void Forward(LocalChunk chunk, const Sum& sum);

@@ -103,11 +103,28 @@ class ReplicatedJob {
     }
   }
 
-  // Pushes every rank's gradient of `step` for the chunk; with `broken`, chunk 0 gets a NaN.
+  // Pushes every rank's gradient of `step` for the chunk; with `broken`, chunk 0 gets a NaN. Some
+  // ranks of a job with a program have no gradient, and for some chunks no rank has one.
   void Push(int64_t step, int chunk, bool broken = false) {
     ParameterShard& shard = primary(ShardIndex(plan_->chunks(chunk).shard()));
+    const bool has_program = plan_->spec().model().has_external();
+    std::mt19937 random(static_cast<uint32_t>(100 * step + chunk));
+    const bool gets_nan = broken && chunk == 0;
+    const bool some_have_none = has_program && !gets_nan && random() % 2 == 0;
+    const bool all_have_none = some_have_none && random() % 2 == 0;
     for (int rank = 0; rank < plan_->workers_size(); ++rank) {
-      const WireHeader header = PushHeader(*plan_, step, chunk, rank);
+      WireHeader header = PushHeader(*plan_, step, chunk, rank);
+      if (has_program) {
+        header.scalar = 0.01 * static_cast<double>(1 + step);
+        header.loss_scale = 0.3f + 0.1f * static_cast<float>(rank);
+      }
+      if (all_have_none || (some_have_none && random() % 2 == 0)) {
+        header.dtype = WireDType::kNone;
+        header.length = 0;
+        ASSERT_TRUE(shard.PlacePush(header).taken);
+        EXPECT_EQ(shard.PushArrived(header, {}, {}), RefusalReason::kNone);
+        continue;
+      }
       const auto placement = shard.PlacePush(header);
       ASSERT_FALSE(placement.memory.empty()) << "step " << step << ", chunk " << chunk;
       Values gradient;
@@ -115,7 +132,7 @@ class ReplicatedJob {
         gradient.push_back(std::sin(static_cast<float>(3 * step + 7 * rank + 11 * chunk) +
                                     0.37f * static_cast<float>(i)));
       }
-      if (broken && chunk == 0) gradient[0] = std::numeric_limits<float>::quiet_NaN();
+      if (gets_nan) gradient[0] = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(placement.memory.data(), gradient.data(), placement.memory.size());
       EXPECT_EQ(shard.PushArrived(header, placement.memory, {}), RefusalReason::kNone);
     }
@@ -221,8 +238,9 @@ class ReplicatedJob {
         return shard->StateArrived(header);
       }
       const auto placement = shard->PlacePush(header);
+      ASSERT_TRUE(placement.taken);
       ASSERT_EQ(placement.memory.size(), payload.size());
-      std::memcpy(placement.memory.data(), payload.data(), payload.size());
+      if (!payload.empty()) std::memcpy(placement.memory.data(), payload.data(), payload.size());
       EXPECT_EQ(shard->PushArrived(header, placement.memory, {}), RefusalReason::kNone);
     }
     void StepJudged(const StepVerdict& verdict) override {
@@ -327,6 +345,28 @@ TEST(ShardReplicaTest, ReplicaFollowsTheVerdictsOfJudgedSteps) {
 
 TEST(ShardReplicaTest, ReplicaFollowsTrustRatios) {
   ExpectPromotedReplicasGoOnAlike(Plan({.optimizer = Lamb(), .clip_norm = 0.5}));
+}
+
+TEST(ShardReplicaTest, ReplicaFollowsThePushesOfAProgram) {
+  for (const double clip_norm : {0.0, 0.5}) {  // judged or not
+    SCOPED_TRACE(clip_norm);
+    v1::JobPlan plan =
+        Plan({.workers = 3, .optimizer = Adamw(), .clip_norm = clip_norm, .has_program = true});
+    for (v1::Parameter& parameter : *plan.mutable_graph()->mutable_parameters()) {
+      parameter.set_weight_decay(true);
+    }
+    plan.mutable_graph()->mutable_parameters(1)->set_statistic_momentum(1);
+    ExpectPromotedReplicasGoOnAlike(plan, clip_norm > 0 ? 2 : -1);
+    ReplicatedJob job(plan);
+    for (int64_t step = 0; step < kSteps; ++step) {
+      job.Step(step, clip_norm > 0 && step == 2);
+      job.ExpectReplicasAreTheSame();
+    }
+    if (clip_norm == 0) continue;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(job.verdicts()[step].skipped, step == 2) << step;
+    }
+  }
 }
 
 TEST(ShardReplicaTest, AnswersDoNotWaitForReplicasButTheStepAfterNextDoes) {

@@ -24,6 +24,9 @@ v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
   plan.set_session_token("0123456789abcdef");
   plan.set_restore(options.restore);
   *plan.mutable_spec()->mutable_training()->mutable_optimizer() = options.optimizer;
+  if (options.has_program) {
+    plan.mutable_spec()->mutable_model()->mutable_external()->set_path("model.safetensors");
+  }
   plan.mutable_spec()->mutable_training()->set_seed(3);
   plan.mutable_spec()->mutable_training()->set_precision(options.precision);
   if (options.precision == v1::FP16) {
@@ -61,6 +64,10 @@ WireHeader PushHeader(const v1::JobPlan& plan, int64_t step, int chunk, int rank
   header.kind = MessageKind::kPush;
   header.dtype = WireDType::kF32;
   header.length = plan.chunks(chunk).elements() * sizeof(float);
+  if (plan.spec().model().has_external()) {
+    header.scalar = 0.5;
+    header.loss_scale = 1;
+  }
   return header;
 }
 

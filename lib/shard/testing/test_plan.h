@@ -26,8 +26,9 @@ struct TestPlanOptions {
   std::string restore;
   v1::Optimizer optimizer = PlainSgd(0.5);
   v1::Precision precision = v1::FP32;
-  double clip_norm = 0;  // 0: no clipping
-  v1::SyncSpec sync;     // local_sgd: every slot gets its own chunk
+  double clip_norm = 0;      // 0: no clipping
+  v1::SyncSpec sync;         // local_sgd: every slot gets its own chunk
+  bool has_program = false;  // model.external
 
   static v1::Optimizer PlainSgd(double learning_rate);
 };
@@ -36,7 +37,8 @@ struct TestPlanOptions {
 // normally distributed values and no weight decay.
 v1::JobPlan MakeTestPlan(const TestPlanOptions& options);
 
-// Makes the header of a push of `rank`. Its length is the chunk's.
+// Makes the header of a push of `rank`. Its length is the chunk's. With a program, it names the
+// learning rate 0.5 and the weight 1.
 WireHeader PushHeader(const v1::JobPlan& plan, int64_t step, int chunk, int rank);
 WireHeader FetchHeader(const v1::JobPlan& plan, int64_t step, int chunk, int rank);
 
