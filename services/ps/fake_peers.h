@@ -40,7 +40,9 @@ class FakeWorker : private MessageReceiver {
   };
 
   FakeWorker(InProcessNetwork* network, const v1::JobPlan& plan, int rank)
-      : plan_(plan), rank_(rank), transport_(network->MakeTransport()), buffer_(1 << 20) {
+      : FakeWorker(network->MakeTransport(), plan, rank) {}
+  FakeWorker(std::unique_ptr<Transport> transport, const v1::JobPlan& plan, int rank)
+      : plan_(plan), rank_(rank), transport_(std::move(transport)), buffer_(1 << 20) {
     transport_->SetReceiver(this);
   }
 

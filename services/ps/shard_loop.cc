@@ -429,13 +429,25 @@ void ShardLoop::PayloadLost(PeerId from, const WireHeader& header) {
   }
 }
 
+// Transports name no place for an empty payload, so the shard decides about such a push here.
+// Returns whether it takes the push. If not, the push is answered.
+bool ShardLoop::PlaceEmptyPush(const Link& link, const WireHeader& header) {
+  ParameterShard::Placement placement{.refusal = link.job->Judge(link, header)};
+  if (placement.refusal == RefusalReason::kNone) {
+    placement = link.job->shard()->shard().PlacePush(header);
+  }
+  if (placement.repeat) metrics_->duplicate_pushes.Increment();
+  if (placement.refusal != RefusalReason::kNone) {
+    Refuse(link, header, placement.refusal);
+  } else if (!placement.taken) {
+    link.job->shard()->shard().AnswerRepeat(header);
+  }
+  return placement.taken;
+}
+
 void ShardLoop::ReceivedPush(const Link& link, const WireHeader& header,
                              absl::Span<const std::byte> payload, PayloadLease lease) {
-  if (payload.empty()) {
-    const RefusalReason refusal = link.job->Judge(link, header);
-    return Refuse(link, header,
-                  refusal != RefusalReason::kNone ? refusal : RefusalReason::kWrongLength);
-  }
+  if (payload.empty() && !PlaceEmptyPush(link, header)) return;
   counts_.pushes.Add(1);
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
   InstalledShard& installed = link.job->Placed(header);

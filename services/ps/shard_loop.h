@@ -95,6 +95,7 @@ class ShardLoop : private MessageReceiver {
 
   InstalledShard* Find(uint64_t job, uint32_t generation);
   Link* SenderOf(PeerId from, const WireHeader& header);
+  bool PlaceEmptyPush(const Link& link, const WireHeader& header);
   void ReceivedPush(const Link& link, const WireHeader& header, absl::Span<const std::byte> payload,
                     PayloadLease lease);
   void ReceivedFetch(const Link& link, const WireHeader& header);

@@ -280,8 +280,12 @@ TEST_F(ShardThreadTest, GreetedWorkerIsToldWhyItsMessageIsRefused) {
   ExpectAlive(*worker, plan, 0);
 }
 
-TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
-  const v1::JobPlan plan = MakeTestPlan({.parameters = {7, 9}, .workers = 3});
+class GarbageTest : public ShardThreadTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutAProgram, GarbageTest, testing::Bool());
+
+TEST_P(GarbageTest, GarbageHeadersChangeNothing) {
+  const v1::JobPlan plan =
+      MakeTestPlan({.parameters = {7, 9}, .workers = 3, .has_program = GetParam()});
   Install(plan);
   thread_->StartJob(plan.job_number(), plan.generation(), 5);
   auto worker = GreetedWorker(plan, 1);
@@ -292,13 +296,14 @@ TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
     if (!worker->lost().ok()) worker->Greet(thread_->address());
     WireHeader header{.kind = static_cast<MessageKind>(1 + random() % (random() % 8 == 0 ? 11 : 2)),
                       .dtype = static_cast<WireDType>(random() % 2),
-                      .reason = static_cast<RefusalReason>(random() % 10),
+                      .reason = static_cast<RefusalReason>(random() % 11),
                       .generation = random() % 4 != 0 ? 1 : static_cast<uint32_t>(pick()),
                       .job = random() % 16 != 0 ? 7 : static_cast<uint64_t>(pick()),
                       .step = 1 + pick(),
                       .chunk = static_cast<uint32_t>(pick()),
                       .rank = random() % 16 != 0 ? 1 : static_cast<uint32_t>(pick()),
-                      .scalar = std::numeric_limits<double>::quiet_NaN()};
+                      .scalar = random() % 2 == 0 ? std::numeric_limits<double>::quiet_NaN() : 0.5,
+                      .loss_scale = static_cast<float>(random() % 2)};
     worker->Send(header, std::string(random() % 3 == 0 ? 0 : random() % 50, 'g'));
     worker->Receive(absl::ZeroDuration());
   }
