@@ -89,6 +89,13 @@ class FakeWorker : private MessageReceiver {
          {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
   }
 
+  // Pushes without a gradient. Only for jobs with a program.
+  void PushNone(int64_t step, int chunk) {
+    WireHeader header = PushHeader(plan_, step, chunk, rank_);
+    header.dtype = WireDType::kNone;
+    Send(header);
+  }
+
   // Returns the next message, or one with `reason` kNone and job 0 after `patience`.
   Message Receive(absl::Duration patience = kPatience) {
     const absl::Time deadline = absl::Now() + patience;

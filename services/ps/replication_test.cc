@@ -62,7 +62,8 @@ class ReplicationTest : public testing::Test {
                             .job_number = job,
                             .generation = generation,
                             .first_step = first_step,
-                            .clip_norm = 0.5};
+                            .clip_norm = 0.5,
+                            .has_program = has_program_};
     options.optimizer.mutable_adamw()->set_learning_rate(0.01);
     v1::JobPlan plan = MakeTestPlan(options);
     plan.mutable_spec()->mutable_resources()->set_ps_replication(job == 8 ? 2 : 1);
@@ -114,13 +115,17 @@ class ReplicationTest : public testing::Test {
     }
   }
 
-  // Returns the values of all chunks.
+  // Returns the values of all chunks. A program has no gradient of some of them.
   std::vector<Values> Train(const v1::JobPlan& plan, int64_t last) {
     std::vector<Values> values(plan.chunks_size());
     for (int64_t step = plan.first_step(); step < last; ++step) {
       for (int chunk = 0; chunk < plan.chunks_size(); ++chunk) {
-        workers_[plan.chunks(chunk).shard()]->Push(step, chunk,
-                                                   std::sin(static_cast<float>(step + chunk)));
+        FakeWorker& worker = *workers_[plan.chunks(chunk).shard()];
+        if (has_program_ && (step + chunk) % 3 == 0) {
+          worker.PushNone(step, chunk);
+        } else {
+          worker.Push(step, chunk, std::sin(static_cast<float>(step + chunk)));
+        }
       }
       for (int chunk = 0; chunk < plan.chunks_size(); ++chunk) {
         const FakeWorker::Message answer = workers_[plan.chunks(chunk).shard()]->Receive();
@@ -154,6 +159,9 @@ class ReplicationTest : public testing::Test {
     Send(ps, plan, directive);
   }
 
+  void ExpectTheSameBitsWhenOnePsAfterTheOtherDies();
+
+  bool has_program_ = false;
   Metrics metrics_[kPs];
   absl::Mutex mu_;
   bool changed_ ABSL_GUARDED_BY(mu_) = false;
@@ -164,7 +172,7 @@ class ReplicationTest : public testing::Test {
   std::vector<std::unique_ptr<FakeWorker>> workers_;
 };
 
-TEST_F(ReplicationTest, ReplicasContinueToTheSameBitsWhenOnePsAfterTheOtherDies) {
+void ReplicationTest::ExpectTheSameBitsWhenOnePsAfterTheOtherDies() {
   const v1::JobPlan alone = Plan(1, 0, {{0}, {1}}, /*job=*/7);
   Begin(alone, {0, 1});
   const std::vector<Values> expected = Train(alone, kSteps);
@@ -200,6 +208,15 @@ TEST_F(ReplicationTest, ReplicasContinueToTheSameBitsWhenOnePsAfterTheOtherDies)
   const v1::JobPlan last = Plan(3, common, {{2}, {2}});
   Begin(last, {2});
   EXPECT_EQ(Train(last, kSteps), expected);
+}
+
+TEST_F(ReplicationTest, ReplicasContinueToTheSameBitsWhenOnePsAfterTheOtherDies) {
+  ExpectTheSameBitsWhenOnePsAfterTheOtherDies();
+}
+
+TEST_F(ReplicationTest, ReplicasOfAProgramsJobContinueToTheSameBitsToo) {
+  has_program_ = true;
+  ExpectTheSameBitsWhenOnePsAfterTheOtherDies();
 }
 
 TEST_F(ReplicationTest, ReplicasAreCarriedOnWithTheirShards) {
