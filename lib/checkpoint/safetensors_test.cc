@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace muster::safetensors_test {
@@ -179,6 +181,20 @@ TEST(SafetensorsTest, HeaderWithMillionsOfValuesIsRefused) {
 
 TEST(SafetensorsTest, MissingFileIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ReadSafetensorsHeader(testing::TempDir() + "/absent").status()));
+}
+
+// The time must not grow with the square of the number of tensors.
+TEST(SafetensorsTest, AHeaderOfManyTensorsIsReadInTime) {
+  std::string json = "{";
+  for (int i = 0; i < 65536; ++i) {
+    absl::StrAppend(&json, i > 0 ? "," : "", "\"w", i,
+                    R"(":{"dtype":"U8","shape":[],"data_offsets":[)", i, ",", i + 1, "]}");
+  }
+  const absl::Time start = absl::Now();
+  const auto header = Parse(Encoded(json + "}", std::string(65536, '\0')));
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->tensors.size(), 65536);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));  // it took a minute, now 0.2 s
 }
 
 }  // namespace
