@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lib/graph/model/external_model.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 
@@ -18,6 +19,10 @@ absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec,
     model.outputs = std::move(imported.outputs);
     model.notes = std::move(imported.notes);
     model.warnings = std::move(imported.warnings);
+  } else if (spec.has_external()) {
+    ASSIGN_OR_RETURN(ExternalParameters parameters, ReadExternalModel(spec.external()));
+    model.graph = std::move(parameters.graph);
+    model.initial_values = std::move(parameters.initial_values);
   } else {
     ASSIGN_OR_RETURN(model.graph, BuildModel(spec));
   }

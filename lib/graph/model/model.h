@@ -1,4 +1,4 @@
-// Loads the model that a job names, from the zoo or from an ONNX file.
+// Loads the model that a job names, from the zoo, an ONNX file or a safetensors file.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@
 namespace muster {
 
 struct Model {
-  v1::Graph graph;  // forward, f32, in training form
+  // Forward, f32, in training form. The graph of an external model has parameters only.
+  v1::Graph graph;
   // One per parameter; empty for a model whose graph has initialisers instead.
   std::vector<std::vector<float>> initial_values;
   // The fields of ImportedModel. They are empty unless the model comes from an ONNX file.
@@ -25,8 +26,9 @@ struct Model {
   std::vector<std::string> warnings;
 };
 
-// Loads the model like BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx). Reads the ONNX
-// file in this process, and files beside it if `may_read` returns OK for them; null allows all.
+// Loads the model like BuildModel (lib/graph/zoo), ImportOnnx (lib/graph/onnx) or
+// ReadExternalModel. Reads the file in this process, and files beside an ONNX file if `may_read`
+// returns OK for them; null allows all.
 absl::StatusOr<Model> LoadModel(
     const v1::ModelSpec& spec,
     std::function<absl::Status(const std::string& path)> may_read = nullptr);

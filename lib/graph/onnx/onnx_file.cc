@@ -19,6 +19,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl.h"
 #include "google/protobuf/message.h"
 #include "lib/file/regular_file.h"
+#include "lib/graph/half.h"
 #include "lib/graph/onnx/function_inlining.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
@@ -54,19 +55,6 @@ int64_t BytesPerElement(int32_t type) {
     default:
       return 0;
   }
-}
-
-float FromHalf(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const int exponent = (half >> 10) & 31;
-  const uint32_t fraction = half & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
-  if (exponent > 0) {
-    return std::bit_cast<float>(sign | static_cast<uint32_t>(exponent + 112) << 23 |
-                                fraction << 13);
-  }
-  const float magnitude = static_cast<float>(fraction) / 16777216.0f;
-  return sign != 0 ? -magnitude : magnitude;
 }
 
 // Rounds to nearest, ties to even.
@@ -327,9 +315,8 @@ absl::StatusOr<std::vector<float>> OnnxFile::Floats(const TensorProto& tensor) c
       Widen<uint16_t>(bytes, narrow);
     }
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = tensor.data_type() == TensorProto::FLOAT16
-                      ? FromHalf(narrow[i])
-                      : std::bit_cast<float>(static_cast<uint32_t>(narrow[i]) << 16);
+      values[i] =
+          tensor.data_type() == TensorProto::FLOAT16 ? FromHalf(narrow[i]) : FromBf16(narrow[i]);
     }
   }
   return values;
