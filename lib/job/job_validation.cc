@@ -99,6 +99,7 @@ void CheckRetention(const v1::JobSpec& spec, FieldChecks& faults) {
   }
   faults.InRange<int64_t>("checkpoint.keep_best", checkpoint.keep_best(), 0, kKeepBestMax);
   const int64_t evaluated = spec.training().evaluate_every_steps();
+  if (spec.model().has_external()) return;  // the program decides which steps it evaluates
   if (checkpoint.keep_best() > 0 && (evaluated < 1 || written < 1 || written % evaluated != 0)) {
     faults.Add(
         "checkpoint.keep_best",

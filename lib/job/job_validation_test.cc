@@ -520,6 +520,116 @@ TEST(JobValidationTest, ChecksParameterGroups) {
               HasSubstr("training.parameter_groups: at most 64 (has 65)"));
 }
 
+TEST(JobValidationTest, ChecksTheWeightDecayOfAGroup) {
+  auto group = [](const std::function<void(v1::ParameterGroup&)>& set) {
+    return FaultAfter([&](v1::JobSpec& spec) {
+      spec.mutable_training()->add_parameter_groups()->add_match("*");
+      set(*spec.mutable_training()->mutable_parameter_groups(0));
+    });
+  };
+  EXPECT_THAT(group([](v1::ParameterGroup& g) { g.set_decay(-1); }),
+              HasSubstr("training.parameter_groups[0].decay: must be 0 or more"));
+  EXPECT_THAT(group([](v1::ParameterGroup& g) {
+                g.set_decay(0.1);
+                g.set_weight_decay(true);
+              }),
+              HasSubstr("training.parameter_groups[0].decay: not together with weight_decay"));
+  EXPECT_THAT(group([](v1::ParameterGroup& g) {
+                g.set_decay(0.1);
+                g.set_frozen(true);
+              }),
+              HasSubstr("parameter_groups[0].decay: has no effect on frozen parameters"));
+  v1::JobSpec good = GoodSpec();
+  good.mutable_training()->add_parameter_groups()->add_match("*");
+  good.mutable_training()->mutable_parameter_groups(0)->set_decay(0);
+  EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
+}
+
+v1::JobSpec ExternalSpec() {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_model()->mutable_external()->set_path("model.safetensors");
+  spec.mutable_data()->mutable_external();
+  spec.mutable_program()->add_command("python3");
+  (*spec.mutable_program()->mutable_environment())["_A1"] = "";
+  return spec;
+}
+
+// Returns the one fault of an external job after `damage`.
+std::string ExternalFaultAfter(const std::function<void(v1::JobSpec&)>& damage) {
+  return FaultAfter([&](v1::JobSpec& spec) { damage(spec = ExternalSpec()); });
+}
+
+TEST(JobValidationTest, AnExternalModelExcludesWhatItsProgramDoes) {
+  v1::JobSpec good = ExternalSpec();
+  good.mutable_sync()->set_mode(v1::ASP);
+  good.mutable_training()->set_precision(v1::FP32);
+  good.mutable_checkpoint()->set_every_steps(10);
+  good.mutable_checkpoint()->set_keep_best(1);  // of the steps that the program evaluates
+  EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
+
+  EXPECT_THAT(ExternalFaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+                spec.mutable_sync()->set_every(4);
+              }),
+              HasSubstr("sync.mode: local_sgd is not possible with model.external: the program "
+                        "sends gradients to ps; use bsp, ssp or asp"));
+  EXPECT_THAT(
+      ExternalFaultAfter([](v1::JobSpec& spec) { spec.mutable_sync()->set_mode(v1::ALLREDUCE); }),
+      HasSubstr("sync.mode: allreduce is not possible"));
+  EXPECT_THAT(ExternalFaultAfter(
+                  [](v1::JobSpec& spec) { spec.mutable_training()->set_precision(v1::BF16); }),
+              HasSubstr("training.precision: only fp32 with model.external: the program chooses"));
+  EXPECT_THAT(ExternalFaultAfter(
+                  [](v1::JobSpec& spec) { spec.mutable_training()->set_micro_batch_size(2); }),
+              HasSubstr("training.micro_batch_size: not with model.external"));
+  EXPECT_THAT(
+      ExternalFaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_recompute(true); }),
+      HasSubstr("training.recompute: not with model.external"));
+  EXPECT_THAT(ExternalFaultAfter(
+                  [](v1::JobSpec& spec) { spec.mutable_training()->set_evaluate_every_steps(5); }),
+              HasSubstr("training.evaluate_every_steps: not with model.external"));
+  EXPECT_THAT(ExternalFaultAfter(
+                  [](v1::JobSpec& spec) { spec.set_on_non_finite(v1::NON_FINITE_ROLLBACK); }),
+              HasSubstr("on_non_finite: rollback is not possible with model.external"));
+  EXPECT_THAT(
+      ExternalFaultAfter([](v1::JobSpec& spec) {
+        spec.mutable_training()->mutable_optimizer()->mutable_lamb()->set_learning_rate(1);
+        spec.mutable_resources()->set_ps(2);
+        spec.mutable_resources()->set_ps_replication(2);
+      }),
+      HasSubstr("resources.ps_replication: 2 is not possible with model.external and lamb"));
+  EXPECT_THAT(ExternalFaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_data()->mutable_linear()->set_samples(1000);
+              }),
+              HasSubstr("data.external: goes only with model.external"));
+  EXPECT_THAT(ExternalFaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->set_batch_size(0); }),
+              HasSubstr("data.batch_size: must be between 1"));
+}
+
+TEST(JobValidationTest, ChecksTheProgram) {
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_program()->add_command("train"); }),
+              HasSubstr("program: only with model.external"));
+  EXPECT_THAT(
+      ExternalFaultAfter([](v1::JobSpec& spec) { spec.mutable_program()->clear_command(); }),
+      HasSubstr("program.command: required"));
+  EXPECT_THAT(ExternalFaultAfter([](v1::JobSpec& spec) {
+                for (int i = 0; i < 256; ++i) spec.mutable_program()->add_command("x");
+              }),
+              HasSubstr("program.command: at most 256 (has 257)"));
+  for (const char* name : {"", "1A", "A-B", "A=B", "\xc3\xa4"}) {
+    EXPECT_THAT(ExternalFaultAfter([&](v1::JobSpec& spec) {
+                  (*spec.mutable_program()->mutable_environment())[name] = "x";
+                }),
+                HasSubstr("program.environment: a name must be letters, digits and '_'"));
+  }
+  EXPECT_THAT(
+      ExternalFaultAfter([](v1::JobSpec& spec) { spec.mutable_program()->set_processes(65); }),
+      HasSubstr("program.processes: must be between 0 and 64 (is 65)"));
+  v1::JobSpec spec = ExternalSpec();
+  FillDefaults(spec);
+  EXPECT_EQ(spec.program().processes(), 1);
+}
+
 TEST(JobValidationTest, ChecksSchedules) {
   auto schedule = [](v1::JobSpec& spec) { return spec.mutable_training()->mutable_schedule(); };
   EXPECT_EQ(FaultAfter([&](v1::JobSpec& spec) { schedule(spec)->set_warmup_steps(100); }),

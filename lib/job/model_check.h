@@ -1,4 +1,4 @@
-// Checks the model section of a job spec.
+// Checks the model and program sections of a job spec, and what an external model cannot have.
 #pragma once
 
 #include "lib/job/field_checks.h"

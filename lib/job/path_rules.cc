@@ -52,6 +52,9 @@ void VisitPaths(v1::JobSpec& spec, PathVisit visit) {
   if (!spec.model().onnx().path().empty()) {
     visit("model.onnx.path", *spec.mutable_model()->mutable_onnx()->mutable_path());
   }
+  if (!spec.model().external().path().empty()) {
+    visit("model.external.path", *spec.mutable_model()->mutable_external()->mutable_path());
+  }
   if (spec.has_data()) VisitPaths(*spec.mutable_data(), visit);
   const std::string& from = spec.checkpoint().resume_from();
   if (!from.empty() && !ParseCheckpointRef(from)) {

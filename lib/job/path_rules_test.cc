@@ -48,6 +48,22 @@ TEST_F(PathRulesTest, AllowsEveryPathThatLeadsIntoAFolder) {
   EXPECT_TRUE(Allows("/data/mnist/./images"));
 }
 
+TEST_F(PathRulesTest, ChecksTheFileOfAnExternalModelAndNotItsProgram) {
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_external()->set_path(home_ + "/secret");
+  spec.mutable_program()->set_directory("/elsewhere");
+  EXPECT_THAT(rules_.FaultsOf(spec),
+              ElementsAre(Field("field", &FieldFault::field, "model.external.path")));
+  spec.mutable_model()->mutable_external()->set_path(home_ + "/data/model.safetensors");
+  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty());
+
+  spec.mutable_model()->mutable_external()->set_path("model.safetensors");
+  spec.mutable_program()->set_directory("code");
+  EXPECT_TRUE(MakePathsAbsolute(spec, "/home/me"));
+  EXPECT_EQ(spec.model().external().path(), "/home/me/model.safetensors");
+  EXPECT_EQ(spec.program().directory(), "code") << "it is a folder of the workers";
+}
+
 TEST_F(PathRulesTest, RefusesPathsOutsideOfTheFolders) {
   for (const char* path : {"/secret", "/data/../secret", "/data/link", "/database", "/database/x",
                            "", "/data/mnist/../../secret", "/way/../secret"}) {

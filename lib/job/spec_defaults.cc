@@ -88,6 +88,9 @@ void FillDefaults(v1::JobSpec& spec) {
   FillSchedule(*spec.mutable_training()->mutable_schedule());
   FillTraining(*spec.mutable_training());
   if (spec.model().has_onnx()) FillOnnx(*spec.mutable_model()->mutable_onnx());
+  if (spec.has_program() && spec.program().processes() == 0) {
+    spec.mutable_program()->set_processes(1);
+  }
   FillSync(*spec.mutable_sync());
   v1::WorkerCount& workers = *spec.mutable_resources()->mutable_workers();
   if (workers.min() == 0) workers.set_min(1);

@@ -77,10 +77,18 @@ class TrainingCheck {
       faults_.Rate(path + ".learning_rate_factor", group.learning_rate_factor(),
                    "frozen: true keeps parameters as they are");
     }
+    if (group.has_decay()) {
+      faults_.WeightDecay(path + ".decay", group.decay());
+      if (group.has_weight_decay()) {
+        faults_.Add(path + ".decay",
+                    "not together with weight_decay: decay 0 means that none applies; remove one");
+      }
+    }
     if (!group.frozen()) return;
     for (const auto& [is_set, field] :
          {std::pair(group.has_learning_rate_factor(), ".learning_rate_factor"),
-          std::pair(group.has_weight_decay(), ".weight_decay")}) {
+          std::pair(group.has_weight_decay(), ".weight_decay"),
+          std::pair(group.has_decay(), ".decay")}) {
       if (is_set) faults_.Add(path + field, "has no effect on frozen parameters; remove it");
     }
   }
