@@ -222,6 +222,11 @@ absl::Status CheckGpuOptions(const BenchOptions& options, const Device& device) 
 absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   const ModelChoice& choice = options.model;
   ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
+  if (spec.has_external()) {
+    return absl::InvalidArgumentError(
+        "model.external: only its program can compute this model; measure the program itself, or "
+        "name another model");
+  }
   ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
   ASSIGN_OR_RETURN(const auto device, CreateDevice(choice.device, choice.Threads()));
   RETURN_IF_ERROR(CheckGpuOptions(options, *device));

@@ -25,6 +25,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "lib/checkpoint/safetensors.h"
 #include "lib/job/job_file.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
@@ -624,6 +625,30 @@ TEST_F(GoldenCommandsTest, ModelDescribe) {
                  "memory        45.0 KiB activations + 1.8 MiB parameters and gradients = 1.8 MiB\n"
                  "device        cpu ("));
   EXPECT_EQ(Run({"model", "describe", "--zoo", "abacus"}), "exit 2\n");
+}
+
+TEST_F(GoldenCommandsTest, DescribesTheParametersOfAnExternalModel) {
+  const std::string stem = absl::StrCat(::testing::TempDir(), "/external-", getpid());
+  SafetensorsHeader header{
+      .tensors = {{.name = "w", .shape = {2, 3}}, {.name = "mean", .shape = {}}},
+      .metadata = {{"muster.statistics", "[\"mean\"]"}}};
+  std::string model = EncodeSafetensorsHeader(header);
+  model.resize(header.file_bytes);
+  std::ofstream(stem + ".safetensors", std::ios::binary) << model;
+  std::ofstream(stem + ".yaml") << "name: torch\nmodel: {external: {path: " << stem
+                                << ".safetensors}}\ndata: {external: {}, batch_size: 8}\n"
+                                << "training: {steps: 1, optimizer: {sgd: {learning_rate: 1}}}\n";
+  EXPECT_EQ(Run({"model", "describe", stem + ".yaml"}),
+            "PARAMETER  SHAPE   ROLE\n"
+            "w          [2, 3]  trained\n"
+            "mean       []      statistic\n"
+            "\n"
+            "parameters    6 trained, 1 statistics\n");
+  EXPECT_THAT(Run({"model", "describe", stem + ".yaml", "-o", "json"}),
+              HasSubstr("\"parameters_trained\": 6"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"bench", "model", stem + ".yaml"}), "exit 2\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("only its program can compute"));
 }
 
 TEST_F(GoldenCommandsTest, Version) {

@@ -118,8 +118,7 @@ std::vector<Port> OutputsOf(const v1::ModelSpec& spec, const Model& model, const
   return outputs;
 }
 
-absl::StatusOr<Description> Describe(const ModelChoice& choice) {
-  ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
+absl::StatusOr<Description> Describe(const v1::ModelSpec& spec, const ModelChoice& choice) {
   ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
   ASSIGN_OR_RETURN(const auto device, CreateDevice(choice.device, choice.Threads()));
   Description description{.parameters = CountParameters(model.graph),
@@ -261,8 +260,42 @@ google::protobuf::Struct Message(const Description& d, const ModelChoice& choice
   return message;
 }
 
+// Prints the parameters of an external model. Muster knows nothing else of it.
+absl::Status PrintParameters(const v1::ModelSpec& spec, const Session& session) {
+  ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
+  const ParameterCount count = CountParameters(model.graph);
+  Table table({"PARAMETER", "SHAPE", "ROLE"});
+  google::protobuf::Struct message;
+  auto& fields = *message.mutable_fields();
+  fields["parameters_trained"].set_number_value(static_cast<double>(count.trained));
+  fields["parameters_statistic"].set_number_value(static_cast<double>(count.statistic));
+  auto& list = *fields["parameters"].mutable_list_value();
+  for (const v1::Parameter& parameter : model.graph.parameters()) {
+    const char* role = RoleName(parameter.has_statistic_momentum() ? InitializerRole::kStatistic
+                                                                   : InitializerRole::kTrained);
+    table.Add(
+        {parameter.name(), absl::StrCat("[", absl::StrJoin(parameter.shape(), ", "), "]"), role});
+    auto& own = *list.add_values()->mutable_struct_value()->mutable_fields();
+    own["name"].set_string_value(parameter.name());
+    own["role"].set_string_value(role);
+    own["shape"].mutable_list_value();
+    for (const int64_t size : parameter.shape()) {
+      own["shape"].mutable_list_value()->add_values()->set_number_value(static_cast<double>(size));
+    }
+  }
+  std::string text = absl::StrCat(table.ToString(), "\nparameters    ",
+                                  FormatCount(static_cast<double>(count.trained)), " trained");
+  if (count.statistic > 0) {
+    absl::StrAppend(&text, ", ", FormatCount(static_cast<double>(count.statistic)), " statistics");
+  }
+  session.Print(message, absl::StrCat(text, "\n"), absl::StrCat(count.trained, "\n"));
+  return absl::OkStatus();
+}
+
 absl::Status PrintDescription(const ModelChoice& choice, const Session& session) {
-  ASSIGN_OR_RETURN(const Description description, Describe(choice));
+  ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
+  if (spec.has_external()) return PrintParameters(spec, session);
+  ASSIGN_OR_RETURN(const Description description, Describe(spec, choice));
   session.Print(Message(description, choice), Text(description, choice),
                 absl::StrCat(description.parameters.trained, "\n"));
   return absl::OkStatus();

@@ -89,6 +89,7 @@ absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::stri
   absl::StatusOr<SpecCheck> found = CheckSpec(checked.spec, {});
   if (!found.ok()) return LocateFaults(found.status(), text, file, overrides);
   checked.warnings = std::move(found->warnings);
+  if (checked.spec.model().has_external()) return checked;  // no worker computes the model
   ASSIGN_OR_RETURN(checked.memory_warning, MemoryWarning(checked.spec, found->model.graph));
   return checked;
 }

@@ -22,7 +22,8 @@ absl::StatusOr<JobOverrides> ParseOverrides(const std::vector<std::string>& sett
 struct CheckedJob {
   v1::JobSpec spec;  // the spec that would be submitted
   std::vector<std::string> warnings;
-  // A warning if this machine has too little memory left for a worker on its CPU, or "".
+  // A warning if this machine has too little memory left for a worker on its CPU, or "". Always ""
+  // for an external model: its worker does not compute.
   std::string memory_warning;
 };
 

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "lib/checkpoint/safetensors.h"
 #include "lib/job/job_validation.h"
 #include "lib/status/field_fault.h"
 
@@ -99,6 +102,30 @@ TEST(JobCheckTest, ABatchLargerThanTheDataIsAFault) {
                                                    {"data.text.path", "examples/char_gpt.yaml"}})
                       .message()),
       HasSubstr("training samples"));
+}
+
+TEST(JobCheckTest, AJobWithAnExternalModelIsValid) {
+  const std::string folder = ::testing::TempDir();
+  SafetensorsHeader header{.tensors = {{.name = "w", .shape = {2, 3}}, {.name = "b", .shape = {}}}};
+  std::string model = EncodeSafetensorsHeader(header);
+  model.resize(header.file_bytes);
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << model;
+  const std::string text =
+      absl::StrCat("name: torch\n", "model: {external: {path: ", folder, "/model.safetensors}}\n",
+                   "data: {external: {}, batch_size: 8}\n",
+                   "program: {command: [python3, train.py], processes: 2}\n", "training:\n",
+                   "  steps: 10\n", "  optimizer: {adamw: {learning_rate: 0.1}}\n",
+                   "  parameter_groups: [{match: [b], decay: 0}]\n");
+
+  const auto checked = CheckJobFile(text, "torch.yaml", {});
+
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->memory_warning, "");
+  EXPECT_EQ(checked->spec.program().command_size(), 2);
+  const auto no_such_group =
+      CheckJobFile(text, "torch.yaml", {{"training.parameter_groups", "[{match: [c], decay: 0}]"}});
+  EXPECT_THAT(std::string(no_such_group.status().message()),
+              HasSubstr("no parameter matches 'c'; the model has: w, b"));
 }
 
 // Synthetic samples are computed when they are read, so their number costs no memory.

@@ -42,6 +42,7 @@ bool HasFaultUnder(const Faults& faults, absl::string_view field) {
 FieldFault ModelFault(const v1::ModelSpec& model, const absl::Status& status) {
   const std::string message(status.message());
   if (model.has_onnx()) return {"model.onnx", message};
+  if (model.has_external()) return {"model.external.path", message};
   constexpr absl::string_view kMark = "argument '";
   const size_t mark = message.find(std::string(kMark));
   if (mark == std::string::npos) {
@@ -214,7 +215,7 @@ absl::StatusOr<SpecCheck> CheckSpec(const v1::JobSpec& spec, const SpecCheckCont
   std::optional<Model> model = CheckModel(spec, context.paths, faults);
   if (context.caller_gone()) return gone;
   if (model) CheckParameterGroups(spec.training(), model->graph, faults);
-  if (model && context.data_visible) {
+  if (model && context.data_visible && !spec.data().has_external()) {
     CheckData(spec, model->graph, context, faults, checked.warnings);
     if (context.caller_gone()) return gone;
   }

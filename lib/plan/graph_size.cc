@@ -23,6 +23,14 @@ std::optional<FieldFault> GraphSizeFault(const v1::ModelSpec& model, const v1::G
   if (bytes <= limits::kGraphBytesMax) return std::nullopt;
   std::vector<std::pair<size_t, const v1::Node*>> nodes;
   for (const v1::Node& node : graph.nodes()) nodes.emplace_back(node.ByteSizeLong(), &node);
+  if (nodes.empty()) {  // only parameters, whose number is limited
+    return FieldFault{"model.external",
+                      absl::StrCat("has ", graph.parameters_size(),
+                                   " parameters with names and "
+                                   "shapes of ",
+                                   bytes, " bytes, at most ", limits::kGraphBytesMax,
+                                   " fit into a job's plan: make their names shorter")};
+  }
   const size_t shown = std::min(nodes.size(), kNodesShown);
   std::ranges::partial_sort(nodes, nodes.begin() + shown, std::greater<>(),
                             [](const auto& node) { return node.first; });

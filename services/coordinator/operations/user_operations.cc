@@ -190,7 +190,7 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
   std::unique_ptr<ImportGate::Slot> slot;  // held until the model is out of memory
-  if (request.spec().model().has_onnx()) {
+  if (request.spec().model().has_onnx() || request.spec().model().has_external()) {
     ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
   }
   std::unique_ptr<Checkpointer::Pin> source;  // held until the registry has the job
@@ -237,7 +237,7 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
                                                       .request_id = request.request_id(),
                                                       .fingerprint = Fingerprint(request.spec())}));
   // A model that the spec defines can be built again.
-  if (origin.graph.nodes().empty() && queued >= kGraphsHeldMax) checked.graph.reset();
+  if (origin.graph.parameters().empty() && queued >= kGraphsHeldMax) checked.graph.reset();
   origin.graph.Clear();
   {
     JobRegistry::Transaction transaction(&registry());

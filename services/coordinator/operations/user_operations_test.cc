@@ -11,11 +11,16 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/types/span.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/safetensors.h"
 #include "lib/graph/onnx/onnx_model_builder.h"
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/status/status.h"
 #include "proto/third_party/onnx/onnx.pb.h"
+#include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/testing/registry_fixture.h"
 
 namespace muster::user_operations_test {
@@ -206,6 +211,58 @@ TEST_F(UserOperationsTest, RefusesAModelWhoseConstantsExceedAPlan) {
   onnx.add_train("table");
   const auto job = users_.CreateJob(request);
   EXPECT_TRUE(job.ok()) << job.status();
+}
+
+// A model file with a matrix, a scalar and a statistic.
+std::string WriteExternalModel() {
+  const std::string path = ::testing::TempDir() + "/external.safetensors";
+  SafetensorsHeader header{.tensors = {{.name = "w", .shape = {2, 300}},
+                                       {.name = "scale", .shape = {}},
+                                       {.name = "mean", .shape = {3}}},
+                           .metadata = {{"muster.statistics", "[\"mean\"]"}}};
+  std::string file = EncodeSafetensorsHeader(header);
+  const std::vector<float> values(604, 0.5f);
+  file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  std::ofstream(path, std::ios::binary) << file;
+  return path;
+}
+
+TEST_F(UserOperationsTest, AnExternalModelBecomesAPlanWithItsValues) {
+  v1::CreateJobRequest request = Request();
+  v1::JobSpec& spec = *request.mutable_spec();
+  spec.mutable_model()->mutable_external()->set_path(WriteExternalModel());
+  spec.mutable_data()->mutable_external();
+  spec.set_chunk_bytes(1024);
+  const auto job = users_.CreateJob(request);
+  ASSERT_TRUE(job.ok()) << job.status();
+  std::filesystem::remove(spec.model().external().path());
+  Reopen();  // the store has the parameters and the values
+
+  JobRegistry::Transaction transaction(registry_.get());
+  const JobRegistry::Entry& entry = *transaction.FindNumber(job->number());
+  ASSERT_NE(entry.graph, nullptr);
+  const auto plan = MakePlan({.job = entry.job.record(),
+                              .graph = *entry.graph,
+                              .workers = {Hello("w-0")},
+                              .ps = {Hello("ps-0")},
+                              .restore = entry.origin.restore});
+  EXPECT_TRUE(CheckChunks(*plan).ok()) << CheckChunks(*plan);
+  EXPECT_EQ(plan->chunks_size(), 5);
+  const auto values = CheckpointReader::Open(plan->restore());
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_TRUE((*values)->CheckFits(plan->graph()).ok());
+  float scale = 0;
+  ASSERT_TRUE((*values)->Read("scale", "", 0, absl::MakeSpan(&scale, 1)).ok());
+  EXPECT_EQ(scale, 0.5f);
+}
+
+TEST_F(UserOperationsTest, AFaultOfAnExternalModelIsAtItsPath) {
+  v1::CreateJobRequest request = Request();
+  request.mutable_spec()->mutable_model()->mutable_external()->set_path("/no/such/file");
+  request.mutable_spec()->mutable_data()->mutable_external();
+  const absl::Status refused = users_.CreateJob(request).status();
+  EXPECT_EQ(ReasonOf(refused), "INVALID_SPEC");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("model.external.path: /no/such/file"));
 }
 
 TEST_F(UserOperationsTest, ABasicListHasOnlyTheIdentifyingFieldsOfTheSpec) {

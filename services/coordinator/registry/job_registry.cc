@@ -183,7 +183,8 @@ absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const StoredJob& job) {
   Findings found;
   if (!IsTerminal(record.state()) && record.generation() > 0) {
     RETURN_IF_ERROR(folder().MakeJob(id));
-    const bool often = record.spec().training().evaluate_every_steps() > 0;
+    const bool often =
+        record.spec().training().evaluate_every_steps() > 0 || record.spec().model().has_external();
     ASSIGN_OR_RETURN(
         found.metrics_log,
         MetricsLog::Open(folder().metrics_log(id), often ? MetricsLog::Evaluations::kAnywhere
@@ -228,7 +229,7 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
 }
 
 CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
-  auto graph = stored.origin.graph.nodes().empty()
+  auto graph = stored.origin.graph.parameters().empty()
                    ? nullptr
                    : std::make_shared<const v1::Graph>(std::move(stored.origin.graph));
   stored.origin.graph.Clear();

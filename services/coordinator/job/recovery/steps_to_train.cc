@@ -48,6 +48,12 @@ absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& 
                    absl::StrCat("data.batch_size: ", batch_size,
                                 " samples do not fit the data set's ", facts.samples()));
   }
+  if (facts.samples() >= kEndlessSamples &&
+      plan.spec().training().length_case() == v1::TrainingSpec::kEpochs) {
+    return Failure("DATA_ENDLESS",
+                   "training.epochs: the data of the program is a stream without end, so it has no "
+                   "epochs: set training.steps instead");
+  }
   const int64_t total = TotalSteps(plan.spec(), facts.samples());
   const bool ends_here =
       plan.first_step() == total && (plan.carries() > 0 || committed_step == total);

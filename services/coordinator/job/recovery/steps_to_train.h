@@ -11,6 +11,9 @@
 
 namespace muster {
 
+// The number of samples that a worker reports for a stream without end.
+inline constexpr int64_t kEndlessSamples = int64_t{1} << 62;
+
 // Returns the job's total number of steps. `committed_step` is the step of the job's last
 // checkpoint, or -1. Requires: all workers are prepared, and so have reported their data. Pure.
 //
@@ -20,6 +23,7 @@ namespace muster {
 // Returns FAILED_PRECONDITION with one of these reasons:
 //   DATASET_MISMATCH  workers see different data
 //   DATA_TOO_SMALL    a batch has more samples than the data set
+//   DATA_ENDLESS      the length is in epochs, and the data is a stream without end
 //   NOTHING_TO_TRAIN  the first step is not before the end of the job
 absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& members,
                                      int64_t committed_step);

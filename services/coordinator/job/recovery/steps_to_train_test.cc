@@ -48,6 +48,15 @@ TEST_F(StepsToTrainTest, StepsFollowFromTheSpecAndTheData) {
   EXPECT_EQ(*Steps(), 30);
 }
 
+TEST_F(StepsToTrainTest, AStreamWithoutEndHasStepsAndNoEpochs) {
+  for (const char* name : {"w-0", "w-1"}) See(name, kEndlessSamples, 0);
+  EXPECT_EQ(*Steps(), 40);
+  plan_.mutable_spec()->mutable_training()->set_epochs(3);
+  EXPECT_EQ(ReasonOf(Steps().status()), "DATA_ENDLESS");
+  EXPECT_THAT(std::string(Steps().status().message()),
+              ::testing::HasSubstr("set training.steps instead"));
+}
+
 TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameData) {
   See("w-1", 80, 21);
   EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
