@@ -15,7 +15,9 @@
 #include "cli/text/event_fold.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
+#include "lib/status/utf8.h"
 #include "lib/text/byte_size.h"
+#include "lib/text/known_loss.h"
 
 namespace muster::cli {
 namespace {
@@ -85,11 +87,8 @@ std::string WhyText(const v1::Job& job) {
   return job.has_trouble() ? job.trouble().message() : job.reason();
 }
 
-// Returns whether a loss was reported. A job that starts from a checkpoint has a step before it has
-// a loss.
-bool HasLoss(const v1::JobProgress& progress) {
-  return progress.step() > 0 && (progress.has_update_time() || progress.loss() != 0);
-}
+// A job that starts from a checkpoint has a step before it has a loss.
+bool ShowsLoss(const v1::JobProgress& progress) { return progress.step() > 0 && HasLoss(progress); }
 
 std::string StateText(const v1::Job& job) {
   const std::string& state = v1::JobState_Name(job.state());
@@ -97,7 +96,7 @@ std::string StateText(const v1::Job& job) {
 }
 
 std::string LastLossText(const v1::Job& job) {
-  return HasLoss(job.progress()) ? LossText(job.progress().loss()) : "-";
+  return ShowsLoss(job.progress()) ? LossText(job.progress().loss()) : "-";
 }
 
 // Returns the used part of a time limit: "1h2m of 12h".
@@ -207,7 +206,7 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
   // The trouble comes right after the step and is cut rather than dropped, because it explains a
   // lack of progress.
   if (job.has_trouble()) parts.push_back(absl::StrCat("  TROUBLE: ", job.trouble().message()));
-  if (HasLoss(progress)) {
+  if (ShowsLoss(progress)) {
     parts.push_back(std::isfinite(progress.loss())
                         ? absl::StrCat("  loss ", LossText(progress.loss()))
                         : absl::StrCat("  LOSS NOT FINITE (", progress.loss(), ")"));
@@ -358,10 +357,16 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
           job.spec().sync().mode() == v1::ALLREDUCE ? "none: workers own the parameters (allreduce)"
                                                     : absl::StrJoin(job.ps(), ", "));
   AddLine(text, "Step", StepText(progress));
-  if (HasLoss(progress)) {
+  if (ShowsLoss(progress)) {
     AddLine(
         text, "Loss",
         absl::StrCat(LossText(progress.loss()), " (first ", LossText(progress.first_loss()), ")"));
+  }
+  const std::map<std::string, double> metrics(progress.metrics().begin(), progress.metrics().end());
+  for (const auto& [name, mean] : metrics) {
+    AddLine(text, absl::StrCat("Metric ", Printable(name)), LossText(mean));
+  }
+  if (ShowsLoss(progress) || (progress.step() > 0 && progress.has_update_time())) {
     AddLine(text, "Learning rate", LossText(progress.learning_rate()));
     AddLine(text, "Gradient norm", LossText(progress.gradient_norm()));
   }
@@ -411,7 +416,7 @@ std::string JobSummary(const v1::Job& job, const std::string& checkpoint) {
     absl::StrAppend(&text, " in ", FormatClock(ToTime(job.end_time()) - ToTime(job.start_time())));
   }
   absl::StrAppend(&text, "\n");
-  if (HasLoss(progress)) {
+  if (ShowsLoss(progress)) {
     AddLine(text, "first loss", LossText(progress.first_loss()));
     AddLine(text, "last loss", LossText(progress.loss()));
   }

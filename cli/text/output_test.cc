@@ -91,7 +91,23 @@ TEST(OutputTest, ShowsALossWithItsDigitsAsSoonAsThereIsOne) {
   EXPECT_THAT(ProgressLine(job, 200), HasSubstr("  loss 5.6e-05  "));
   job.set_state(v1::QUEUED);  // it starts from the checkpoint of another job
   job.mutable_progress()->set_loss(0);
+  job.mutable_progress()->set_first_loss(0);
   EXPECT_THAT(ProgressLine(job, 200), testing::Not(HasSubstr("loss")));
+}
+
+TEST(OutputTest, AProgramMayTellMetricsAndNoLoss) {
+  v1::Job job = RunningJob();
+  job.mutable_progress()->clear_loss();
+  job.mutable_progress()->clear_first_loss();
+  *job.mutable_progress()->mutable_update_time() = job.create_time();
+  (*job.mutable_progress()->mutable_metrics())["top1\n"] = 0.75;
+  EXPECT_THAT(ProgressLine(job, 200), testing::Not(HasSubstr("loss")));
+  EXPECT_THAT(JobTable({job}, absl::FromUnixSeconds(kNow)), HasSubstr("860/2000  -  "));
+  const std::string text = DescribeJob(job, {}, absl::FromUnixSeconds(kNow));
+  EXPECT_THAT(text, testing::Not(HasSubstr("\nLoss ")));
+  EXPECT_THAT(text, HasSubstr("\nMetric top1"));
+  EXPECT_THAT(text, HasSubstr(" 0.75\nLearning rate"));
+  EXPECT_THAT(JobSummary(job, ""), testing::Not(HasSubstr("loss")));
 }
 
 TEST(OutputTest, JobTable) {

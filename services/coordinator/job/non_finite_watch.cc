@@ -33,7 +33,7 @@ std::string WhereTheDataAreNamed(const v1::Job& record) {
 }  // namespace
 
 void NonFiniteWatch::Restore(const StepSummary& last) {
-  noted_ = !std::isfinite(last.loss) && !last.skipped;
+  noted_ = last.loss && !std::isfinite(*last.loss) && !last.skipped;
   loss_is_finite_ = !noted_;
 }
 
@@ -60,9 +60,10 @@ std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Take(const StepSummary& st
 std::optional<NonFiniteWatch::Remark> NonFiniteWatch::TakeLoss(const StepSummary& step,
                                                                const v1::JobSpec& spec) {
   if (spec.on_non_finite() != v1::NON_FINITE_IGNORE) return std::nullopt;  // the worker fails
-  loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
+  if (!step.loss && !step.skipped) return std::nullopt;  // the last known loss still counts
+  loss_is_finite_ = step.skipped || std::isfinite(*step.loss);
   if (loss_is_finite_ || std::exchange(noted_, true)) return std::nullopt;
-  return Remark{"NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss)};
+  return Remark{"NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", *step.loss)};
 }
 
 std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Failure(const v1::Job& record) const {

@@ -59,6 +59,14 @@ TEST_F(NonFiniteWatchTest, ReportsAnIgnoredLossOncePerGeneration) {
   EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
 }
 
+TEST_F(NonFiniteWatchTest, AStepWithoutALossSaysNothing) {
+  EXPECT_EQ(watch_.Take({.step = 0}, record_), std::nullopt);
+  EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED");
+  EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
+  EXPECT_EQ(watch_.Take({.step = 2}, record_), std::nullopt);
+  EXPECT_EQ(watch_.Completion(record_).reason, "NONFINITE_LOSS") << "of the last known loss";
+}
+
 TEST_F(NonFiniteWatchTest, LeavesALossThatIsNotIgnoredToTheWorker) {
   Set(v1::NON_FINITE_FAIL);
   EXPECT_EQ(Step(std::nan("")), "");

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "lib/status/status.h"
+#include "lib/text/known_loss.h"
 
 namespace muster {
 namespace {
@@ -214,8 +215,10 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, i
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
       .Set(progress.total_steps());
   if (progress.step() > 0) {  // there is no loss before the first step
-    JobGauge("muster_job_loss", "Loss of the last step, mean over the global batch.", job)
-        .Set(progress.loss());
+    if (HasLoss(progress)) {
+      JobGauge("muster_job_loss", "Loss of the last step, mean over the global batch.", job)
+          .Set(progress.loss());
+    }
     JobGauge("muster_job_gradient_norm", "Norm of the last step's gradient.", job)
         .Set(progress.gradient_norm());
     JobGauge("muster_job_learning_rate", "Learning rate of the last step.", job)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,14 +12,22 @@
 
 namespace muster {
 
-// Summarizes one number over some steps. Non-finite values count only as `last`.
+// Stands for a number that a row does not have: a NaN with bits of its own. Copies keep the bits.
+inline constexpr double kAbsent = std::bit_cast<double>(0x7ff8'0000'0000'ab5eULL);
+inline bool IsAbsent(double value) {
+  return std::bit_cast<uint64_t>(value) == std::bit_cast<uint64_t>(kAbsent);
+}
+
+// Summarizes one number over some steps. Non-finite values count only as `last`, and absent ones
+// not at all.
 struct MetricRange {
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
-  double last = std::numeric_limits<double>::quiet_NaN();
+  double last = kAbsent;
 
   bool any_finite() const { return min <= max; }
   void Add(double value) {
+    if (IsAbsent(value)) return;
     if (std::isfinite(value)) {
       min = std::min(min, value);
       max = std::max(max, value);
@@ -28,7 +37,7 @@ struct MetricRange {
   void Append(const MetricRange& later) {
     min = std::min(min, later.min);
     max = std::max(max, later.max);
-    last = later.last;
+    if (!IsAbsent(later.last)) last = later.last;
   }
 };
 

@@ -30,16 +30,20 @@ namespace {
 constexpr int kStepColumns = 5;
 constexpr int kEvaluationColumns = 2;
 constexpr int kColumns = kStepColumns + kEvaluationColumns;
-constexpr int kEvaluationLoss = kStepColumns;
 constexpr int64_t kReadBytes = 1 << 20;
 
-// One line of the log. A missing number is nullopt, and null is NaN.
+constexpr std::array<double, kColumns> AllAbsent() {
+  std::array<double, kColumns> values{};
+  values.fill(kAbsent);
+  return values;
+}
+
+// One line of the log. A missing number is kAbsent, and null is NaN.
 struct Row {
   std::optional<int64_t> step;
-  std::array<std::optional<double>, kColumns> values;
+  std::array<double, kColumns> values = AllAbsent();
   double time = std::nan("");
-
-  bool is_evaluation() const { return values[kEvaluationLoss].has_value(); }
+  bool is_evaluation = false;
 };
 
 int ColumnOf(absl::string_view name) {
@@ -57,6 +61,11 @@ std::optional<Row> ParseLine(absl::string_view line) {
     if (quote == absl::string_view::npos) return std::nullopt;
     const absl::string_view name = line.substr(0, quote);
     line.remove_prefix(quote + 2);
+    row.is_evaluation |= MetricSeries::IsEvaluation(name);
+    // The metrics of programs are last, and have no series.
+    if (absl::StartsWith(line, "{")) {
+      return row.step && absl::EndsWith(line, "}}") ? std::optional(row) : std::nullopt;
+    }
     if (name == "step") {
       int64_t step = 0;
       const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), step);
@@ -145,7 +154,7 @@ absl::Status Check(const SeriesRequest& request) {
 }
 
 // Returns the points of one column. Merges neighboring buckets so that there are at most
-// `points_max`.
+// `points_max`. Steps without this number have no point.
 std::vector<SeriesPoint> PointsOf(const MetricPyramid& pyramid, MetricPyramid::Slice slice,
                                   int column, int64_t points_max) {
   const int64_t stride = std::max<int64_t>(1, (slice.size() + points_max - 1) / points_max);
@@ -161,7 +170,7 @@ std::vector<SeriesPoint> PointsOf(const MetricPyramid& pyramid, MetricPyramid::S
                       .first_time = first.first_time,
                       .last_time = last.last_time};
     for (int64_t i = begin + 1; i < end; ++i) point.values.Append(pyramid.Range(i, column));
-    points.push_back(point);
+    if (!IsAbsent(point.values.last)) points.push_back(point);
   }
   return points;
 }
@@ -215,11 +224,8 @@ class MetricSeries::Log {
       const bool is_evaluation = IsEvaluation(name);
       const MetricPyramid& pyramid = is_evaluation ? evaluations_ : *steps;
       const int column = ColumnOf(name) - (is_evaluation ? kStepColumns : 0);
-      std::vector<SeriesPoint> points =
-          PointsOf(pyramid, pyramid.Find(request.from, request.to), column, request.points);
-      // A job without this number, such as loss_scale, has no points.
-      if (!has_[ColumnOf(name)]) points.clear();
-      answer.series.push_back({name, std::move(points)});
+      answer.series.push_back({name, PointsOf(pyramid, pyramid.Find(request.from, request.to),
+                                              column, request.points)});
     }
     return answer;
   }
@@ -236,13 +242,8 @@ class MetricSeries::Log {
   void Take(int64_t offset, absl::string_view line) {
     const std::optional<Row> row = ParseLine(line);
     if (!row) return;
-    std::array<double, kColumns> values;
-    for (int column = 0; column < kColumns; ++column) {
-      values[column] = row->values[column].value_or(std::nan(""));
-      has_[column] |= row->values[column].has_value();
-    }
-    const auto all = absl::MakeConstSpan(values);
-    if (row->is_evaluation()) {
+    const auto all = absl::MakeConstSpan(row->values);
+    if (row->is_evaluation) {
       evaluations_.Add(*row->step, offset, all.subspan(kStepColumns), row->time);
     } else {
       steps_.Add(*row->step, offset, all.first(kStepColumns), row->time);
@@ -264,13 +265,10 @@ class MetricSeries::Log {
     return VisitLines(file, path_, first.offset, read_,
                       [&](int64_t offset, absl::string_view line) {
                         const std::optional<Row> row = ParseLine(line);
-                        if (!row || row->is_evaluation() || *row->step < request.from) return true;
+                        if (!row || row->is_evaluation || *row->step < request.from) return true;
                         if (*row->step > request.to) return false;
-                        std::array<double, kStepColumns> values;
-                        for (int column = 0; column < kStepColumns; ++column) {
-                          values[column] = row->values[column].value_or(std::nan(""));
-                        }
-                        closer.Add(*row->step, offset, values, row->time);
+                        closer.Add(*row->step, offset,
+                                   absl::MakeConstSpan(row->values).first(kStepColumns), row->time);
                         return true;
                       })
         .status();
@@ -281,7 +279,6 @@ class MetricSeries::Log {
   int64_t read_ = 0;  // bytes of complete lines
   MetricPyramid steps_{kStepColumns};
   MetricPyramid evaluations_{kEvaluationColumns};
-  std::array<bool, kColumns> has_{};
 };
 
 std::shared_ptr<MetricSeries::Log> MetricSeries::Take(const std::string& path) {

@@ -79,6 +79,30 @@ TEST(MetricSeriesTest, ReturnsAShortLogExactly) {
   EXPECT_EQ(answer->series[6].points[0].last_time, 1'764'130'836.125);
 }
 
+TEST(MetricSeriesTest, StepsWithoutALossHaveNoPoint) {
+  const std::string path = FreshFile();
+  auto log = MetricsLog::Open(path);
+  const MetricMeans metrics = {{"evaluation_loss", 9}, {"loss", 9}, {"}", 9}};
+  ASSERT_TRUE((*log)
+                  ->Append({{.step = 0, .loss = 4, .gradient_norm = 1},
+                            {.step = 1, .gradient_norm = 2, .metrics = metrics},
+                            {.step = 2, .loss = NAN, .gradient_norm = 3}},
+                           {{.step = 2, .accuracy = 0.5, .metrics = metrics}})
+                  .ok());
+  MetricSeries series;
+  const Series loss = ReadOne(series, path, {.names = {"loss"}});
+  ASSERT_EQ(loss.points.size(), 2);
+  EXPECT_EQ(loss.points[0].values.last, 4);
+  EXPECT_EQ(loss.points[1].first_step, 2);
+  EXPECT_TRUE(std::isnan(loss.points[1].values.last)) << "a loss that is not finite";
+  EXPECT_EQ(ReadOne(series, path, {.names = {"gradient_norm"}}).points.size(), 3);
+  EXPECT_THAT(ReadOne(series, path, {.names = {"evaluation_loss"}}).points, IsEmpty());
+  EXPECT_EQ(ReadOne(series, path, {.names = {"evaluation_accuracy"}}).points.size(), 1);
+  const Series one = ReadOne(series, path, {.names = {"loss"}, .to = 1, .points = 1});
+  ASSERT_EQ(one.points.size(), 1);
+  EXPECT_EQ(one.points[0].values.last, 4) << "of step 0: step 1 has none";
+}
+
 TEST(MetricSeriesTest, FewPointsOfALongLogKeepSpikesAndTheEnd) {
   constexpr int64_t kSteps = 100'000;
   constexpr int64_t kSpike = 77'777;

@@ -25,23 +25,52 @@ namespace {
 // Size of the part that counts as the end of a log.
 constexpr int64_t kEndBytes = 64 << 10;
 constexpr int64_t kBlockBytes = 64 << 10;
-// Size of the part that may not have been synced before a power cut. One Append() writes less, so
-// everything before this part has been synced.
+// Size of the part that may not have been synced before a power cut. Append() syncs after each part
+// of this size.
 constexpr int64_t kUnsyncedBytesMax = 32 << 20;
 
 std::string Number(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.17g", value) : "null";
 }
 
-// Returns the end of a line, with the time if it is known.
-std::string End(absl::Time time) {
-  if (time == absl::InfinitePast()) return "}\n";
-  return absl::StrFormat(",\"time\":%.3f}\n", absl::ToDoubleSeconds(time - absl::UnixEpoch()));
+// Returns the time of a line, if it is known.
+std::string Time(absl::Time time) {
+  if (time == absl::InfinitePast()) return "";
+  return absl::StrFormat(",\"time\":%.3f", absl::ToDoubleSeconds(time - absl::UnixEpoch()));
+}
+
+std::string Quoted(const std::string& name) {
+  using Json = nlohmann::json;
+  return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Returns the metrics of a line, which must be last: MetricSeries reads no further.
+std::string MetricsText(absl::string_view key, const MetricMeans& metrics) {
+  std::string text = absl::StrCat(",\"", key, "\":{");
+  for (const auto& [name, mean] : metrics) {
+    absl::StrAppend(&text, text.back() == '{' ? "" : ",", Quoted(name), ":", Number(mean));
+  }
+  return text + "}";
 }
 
 double NumberOr(const nlohmann::json& line, const char* key) {
   const auto it = line.find(key);
   return it != line.end() && it->is_number() ? it->get<double>() : std::nan("");
+}
+
+// Returns nullopt if the line has no such number, and NaN for null.
+std::optional<double> NumberIn(const nlohmann::json& line, const char* key) {
+  return line.contains(key) ? std::optional(NumberOr(line, key)) : std::nullopt;
+}
+
+MetricMeans MetricsIn(const nlohmann::json& line, const char* key) {
+  MetricMeans metrics;
+  const auto object = line.find(key);
+  if (object == line.end() || !object->is_object()) return metrics;
+  for (const auto& [name, mean] : object->items()) {
+    metrics[name] = mean.is_number() ? mean.get<double>() : std::nan("");
+  }
+  return metrics;
 }
 
 struct Line {
@@ -55,21 +84,26 @@ std::optional<Line> Parse(absl::string_view text) {
   if (!json.is_object()) return std::nullopt;
   const auto step = json.find("step");
   if (step == json.end() || !step->is_number_integer()) return std::nullopt;
-  if (!json.contains("evaluation_loss")) {
-    return Line{.step = StepSummary{
-                    step->get<int64_t>(), NumberOr(json, "loss"), NumberOr(json, "gradient_norm"),
-                    NumberOr(json, "learning_rate"), NumberOr(json, "samples_per_second"),
-                    /*loss_scale=*/0, json.contains("skipped")}};
+  if (!json.contains("evaluation_loss") && !json.contains("evaluation_metrics")) {
+    return Line{.step = StepSummary{.step = step->get<int64_t>(),
+                                    .loss = NumberIn(json, "loss"),
+                                    .gradient_norm = NumberOr(json, "gradient_norm"),
+                                    .learning_rate = NumberOr(json, "learning_rate"),
+                                    .samples_per_second = NumberOr(json, "samples_per_second"),
+                                    .skipped = json.contains("skipped"),
+                                    .metrics = MetricsIn(json, "metrics")}};
   }
-  Line line{.evaluation =
-                EvaluationSummary{step->get<int64_t>(), NumberOr(json, "evaluation_loss"), {}}};
+  Line line{.evaluation = EvaluationSummary{.step = step->get<int64_t>(),
+                                            .loss = NumberIn(json, "evaluation_loss"),
+                                            .metrics = MetricsIn(json, "evaluation_metrics")}};
   if (json.contains("evaluation_accuracy")) {
     line.evaluation->accuracy = NumberOr(json, "evaluation_accuracy");
   }
   return line;
 }
 
-bool IsEvaluation(absl::string_view text) { return absl::StrContains(text, "\"evaluation_loss\""); }
+// Returns true for some lines of steps as well, because a program names its metrics as it likes.
+bool IsEvaluation(absl::string_view text) { return absl::StrContains(text, "\"evaluation_"); }
 
 // Returns the first and the last element of a log.
 template <typename T>
@@ -169,24 +203,31 @@ absl::Status MetricsLog::ReadHistory(Evaluations evaluations) {
   std::optional<EvaluationSummary> last_evaluation, first_evaluation;
   RETURN_IF_ERROR(VisitBackward(file_, path_, sound_size, [&](int64_t end, absl::string_view text) {
     // There are many steps between two evaluations, so most lines are only scanned and not parsed.
-    if (last_step && !IsEvaluation(text)) {
-      return evaluations == Evaluations::kAnywhere || sound_size - end < kEndBytes;
+    const bool is_near = sound_size - end < kEndBytes;
+    const bool lacks_loss = last_step && !last_step->loss && is_near;
+    if (last_step && !lacks_loss && !IsEvaluation(text)) {
+      return evaluations == Evaluations::kAnywhere || is_near;
     }
     const std::optional<Line> line = Parse(text);
     if (!line) return true;
     size_ = std::max(size_, end);
+    if (lacks_loss && line->step) last_step->loss = line->step->loss;
     if (!last_step) last_step = line->step;
     if (!last_evaluation) last_evaluation = line->evaluation;
-    return !(last_step && last_evaluation);
+    return !(last_step && last_evaluation) || (!last_step->loss && is_near);
   }));
   std::ifstream forward(path_);
+  int64_t bytes = 0;
+  auto lacks_loss = [&] { return first_step && !first_step->loss && bytes < kEndBytes; };
   auto wanted = [&] {
-    return (last_step && !first_step) || (last_evaluation && !first_evaluation);
+    return (last_step && !first_step) || (last_evaluation && !first_evaluation) || lacks_loss();
   };
   for (std::string text; wanted() && std::getline(forward, text);) {
-    if (first_step && !IsEvaluation(text)) continue;
+    bytes += std::ssize(text);
+    if (first_step && !lacks_loss() && !IsEvaluation(text)) continue;
     const std::optional<Line> line = Parse(text);
     if (!line) continue;
+    if (first_step && line->step && !first_step->loss) first_step->loss = line->step->loss;
     if (!first_step) first_step = line->step;
     if (!first_evaluation) first_evaluation = line->evaluation;
   }
@@ -201,25 +242,38 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
                                 absl::Span<const EvaluationSummary> evaluations) {
   std::string lines;
   for (const StepSummary& s : steps) {
-    absl::StrAppend(&lines, "{\"step\":", s.step, ",\"loss\":", Number(s.loss),
-                    ",\"gradient_norm\":", Number(s.gradient_norm),
+    absl::StrAppend(&lines, "{\"step\":", s.step);
+    if (s.loss) absl::StrAppend(&lines, ",\"loss\":", Number(*s.loss));
+    absl::StrAppend(&lines, ",\"gradient_norm\":", Number(s.gradient_norm),
                     ",\"learning_rate\":", Number(s.learning_rate),
                     ",\"samples_per_second\":", Number(s.samples_per_second));
     if (s.loss_scale > 0) absl::StrAppend(&lines, ",\"loss_scale\":", Number(s.loss_scale));
     if (s.skipped) absl::StrAppend(&lines, ",\"skipped\":true");
-    absl::StrAppend(&lines, End(s.time));
+    absl::StrAppend(&lines, Time(s.time),
+                    s.metrics.empty() ? "" : MetricsText("metrics", s.metrics), "}\n");
   }
   for (const EvaluationSummary& e : evaluations) {
-    absl::StrAppend(&lines, "{\"step\":", e.step, ",\"evaluation_loss\":", Number(e.loss));
+    absl::StrAppend(&lines, "{\"step\":", e.step);
+    if (e.loss) absl::StrAppend(&lines, ",\"evaluation_loss\":", Number(*e.loss));
     if (e.accuracy) absl::StrAppend(&lines, ",\"evaluation_accuracy\":", Number(*e.accuracy));
-    absl::StrAppend(&lines, End(e.time));
+    absl::StrAppend(&lines, Time(e.time));
+    // The metrics distinguish a line without a loss from a step's line.
+    if (!e.loss || !e.metrics.empty()) {
+      absl::StrAppend(&lines, MetricsText("evaluation_metrics", e.metrics));
+    }
+    absl::StrAppend(&lines, "}\n");
   }
   if (leftovers_ && ftruncate(file_, size_) != 0) return FileError(path_, "resize");
   leftovers_ = false;
-  absl::Status written = WriteAll(file_, lines, path_);
+  absl::Status written;
   // The state of the disk is unknown after a failed sync, and the next sync may return OK (Linux
   // reports an error once). So the lines are truncated, and the next attempt writes them again.
-  if (written.ok() && fdatasync(file_) != 0) written = FileError(path_, "sync");
+  for (absl::string_view left = lines; written.ok() && !left.empty();) {
+    const absl::string_view piece = left.substr(0, kUnsyncedBytesMax);
+    written = WriteAll(file_, piece, path_);
+    if (written.ok() && fdatasync(file_) != 0) written = FileError(path_, "sync");
+    left.remove_prefix(piece.size());
+  }
   if (written.ok()) {
     size_ += std::ssize(lines);
   } else if (ftruncate(file_, size_) != 0) {

@@ -4,7 +4,10 @@
 //   {"step":1,...,"loss_scale":65536,"skipped":true}
 //   {"step":400,"evaluation_loss":1.9,"evaluation_accuracy":0.5,"time":1764130900.5}
 // Only fp16 jobs have `loss_scale`, and only skipped steps have `skipped`. `time` is the end of the
-// step in seconds since 1970, if a worker reported it.
+// step in seconds since 1970, if a worker reported it. A program outside of Muster may tell no
+// loss, which is then left out, and means of its own, which are last:
+//   {"step":2,"gradient_norm":1.2,...,"time":1764130837.1,"metrics":{"accuracy":0.5}}
+//   {"step":400,"time":1764130900.5,"evaluation_metrics":{"accuracy":0.5}}
 #pragma once
 
 #include <cstdint>
@@ -19,7 +22,8 @@
 
 namespace muster {
 
-// The content of an existing log, from which a restarted coordinator continues.
+// The content of an existing log, from which a restarted coordinator continues. If the first or
+// last step has no loss, it has that of a step near it.
 struct MetricsHistory {
   std::vector<StepSummary> edges;  // the first and the last step; empty if there are none
   std::vector<EvaluationSummary> evaluation_edges;

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,39 @@ std::string FreshFile() {
 std::string Contents(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(MetricsLogTest, LossesMayBeMissingAndMetricsReadBack) {
+  const std::string path = FreshFile();
+  auto log = MetricsLog::Open(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  ASSERT_TRUE((*log)
+                  ->Append({{.step = 0},
+                            {.step = 1, .loss = 2},
+                            {.step = 2, .metrics = {{"a\"{}", 0.5}, {"evaluation_loss", NAN}}}},
+                           {{.step = 3, .metrics = {{"top1", 0.25}}}, {.step = 4}})
+                  .ok());
+  EXPECT_EQ(Contents(path),
+            "{\"step\":0,\"gradient_norm\":0,\"learning_rate\":0,\"samples_per_second\":0}\n"
+            "{\"step\":1,\"loss\":2,\"gradient_norm\":0,\"learning_rate\":0,"
+            "\"samples_per_second\":0}\n"
+            "{\"step\":2,\"gradient_norm\":0,\"learning_rate\":0,\"samples_per_second\":0,"
+            "\"metrics\":{\"a\\\"{}\":0.5,\"evaluation_loss\":null}}\n"
+            "{\"step\":3,\"evaluation_metrics\":{\"top1\":0.25}}\n"
+            "{\"step\":4,\"evaluation_metrics\":{}}\n");
+
+  const auto again = MetricsLog::Open(path);
+  ASSERT_TRUE(again.ok()) << again.status();
+  const MetricsHistory& history = (*again)->history();
+  ASSERT_EQ(history.edges.size(), 2);
+  EXPECT_EQ(history.edges[0].step, 0);
+  EXPECT_EQ(history.edges[0].loss, 2.0) << "of a step near it";
+  EXPECT_EQ(history.edges[1].step, 2);
+  EXPECT_EQ(history.edges[1].loss, 2.0) << "of a step near it";
+  EXPECT_EQ(history.edges[1].metrics.at("a\"{}"), 0.5);
+  ASSERT_EQ(history.evaluation_edges.size(), 2);
+  EXPECT_EQ(history.evaluation_edges[0].metrics.at("top1"), 0.25);
+  EXPECT_EQ(history.evaluation_edges[1].loss, std::nullopt);
 }
 
 TEST(MetricsLogTest, DoublesReadBackExactlyAndNonFiniteOnesAreNull) {

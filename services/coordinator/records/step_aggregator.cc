@@ -5,16 +5,26 @@
 #include <iterator>
 
 #include "lib/limits/limits.h"
+#include "lib/text/known_loss.h"
 #include "services/coordinator/common/proto_time.h"
 
 namespace muster {
 namespace {
 
 constexpr double kSmoothingSeconds = 3;
+constexpr size_t kMetricsMax = 32;  // of a step, and of an evaluation
+constexpr size_t kMetricNameBytesMax = 64;
 
 template <typename T>
 bool AllPresent(const std::vector<std::optional<T>>& parts) {
   return std::ranges::all_of(parts, [](const auto& part) { return part.has_value(); });
+}
+
+// Whether a metric may be kept beside those in `known`, a map by name. A program names them.
+template <typename Map>
+bool TakesMetric(const std::string& name, const Map& known) {
+  return known.contains(name) ||
+         (known.size() < kMetricsMax && name.size() <= kMetricNameBytesMax && !name.empty());
 }
 
 template <typename Parts>
@@ -27,6 +37,7 @@ void DropOldest(std::map<int64_t, Parts>& by_step) {
 void StepAggregator::Begin(const v1::JobPlan& plan, int64_t next_step) {
   const bool were_durable = all_durable();
   batch_size_ = plan.spec().data().batch_size();
+  is_external_ = plan.spec().model().has_external();
   batch_shares_.clear();
   for (const v1::PlanWorker& worker : plan.workers()) {
     batch_shares_.push_back(static_cast<double>(worker.samples()) / batch_size_);
@@ -94,11 +105,13 @@ void StepAggregator::TakeEvaluation(int rank, const v1::EvaluationRecord& record
 // overtaken in the step does not know the norm. Repeated records are equal.
 void StepAggregator::TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const {
   parts.loss_shares.resize(batch_shares_.size());
-  if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
-  parts.loss_shares[rank] = record.loss_share();
+  const bool told_no_loss = record.missed() || record.has_no_loss();
+  if (!parts.loss_shares[rank] && !told_no_loss) parts.batch_share += batch_shares_[rank];
+  if (!parts.loss_shares[rank]) TakeMetrics(rank, record, parts);
+  parts.loss_shares[rank] = record.has_no_loss() ? 0 : record.loss_share();
   parts.learning_rate = record.learning_rate();
   parts.time = std::max(parts.time, FromProto(record.time()));
-  parts.is_missed_by_some |= record.missed();
+  parts.some_told_no_loss |= told_no_loss;
   if (record.missed()) return;
   // All ranks have the same norm, except if each gradient is an update of its own.
   if (rank <= parts.norm_rank && !std::isnan(record.gradient_norm())) {
@@ -108,6 +121,15 @@ void StepAggregator::TakeStep(int rank, const v1::StepRecord& record, StepParts&
   parts.loss_scale = record.loss_scale();
   parts.skipped |= record.skipped();
   parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
+}
+
+void StepAggregator::TakeMetrics(int rank, const v1::StepRecord& record, StepParts& parts) const {
+  for (const auto& [name, share] : record.metric_shares()) {
+    if (!TakesMetric(name, parts.metrics)) continue;
+    MetricParts& metric = parts.metrics[name];
+    metric.shares[rank] = share;
+    metric.batch_share += batch_shares_[rank];
+  }
 }
 
 // A generation's first step selects kernels and touches memory for the first time. It is shown, but
@@ -138,7 +160,7 @@ void StepAggregator::LeaveOutTheLost() {
     for (const int rank : lost_) {
       if (parts.loss_shares[rank]) continue;
       parts.loss_shares[rank] = 0;
-      parts.is_missed_by_some = true;
+      parts.some_told_no_loss = true;
     }
   }
 }
@@ -162,8 +184,17 @@ std::vector<StepSummary> StepAggregator::TakeSteps(bool may_be_given_up) {
 StepSummary StepAggregator::SummaryOf(int64_t step, const StepParts& parts) {
   StepSummary summary;
   summary.step = step;
-  for (const auto& share : parts.loss_shares) summary.loss += *share;
-  if (parts.is_missed_by_some && parts.batch_share > 0) summary.loss /= parts.batch_share;
+  if (parts.batch_share > 0) {
+    double loss = 0;
+    for (const auto& share : parts.loss_shares) loss += *share;
+    summary.loss = parts.some_told_no_loss ? loss / parts.batch_share : loss;
+  }
+  for (const auto& [name, metric] : parts.metrics) {
+    double sum = 0;
+    for (const auto& [rank, share] : metric.shares) sum += share;
+    const bool by_all = metric.shares.size() == batch_shares_.size();
+    summary.metrics[name] = by_all ? sum : sum / metric.batch_share;
+  }
   summary.gradient_norm = parts.gradient_norm;
   summary.learning_rate = parts.learning_rate;
   summary.samples_per_second = Smooth(parts);
@@ -212,20 +243,34 @@ std::optional<EvaluationSummary> StepAggregator::TakeEvaluationMadeAgain() {
 
 // Returns nullopt for an evaluation without samples.
 std::optional<EvaluationSummary> StepAggregator::SummaryOf(int64_t step,
-                                                           const EvaluationParts& parts) {
-  double loss_sum = 0, correct = 0, samples = 0;
+                                                           const EvaluationParts& parts) const {
+  double loss_sum = 0, correct = 0;
+  int64_t samples = 0;
+  MetricMeans metric_sums;
   bool has_accuracy = false;
   absl::Time time = absl::InfinitePast();
   for (const auto& record : parts.ranks) {
     if (record->has_time()) time = std::max(time, FromProto(record->time()));
     loss_sum += record->loss_sum();
     correct += record->correct();
-    samples += static_cast<double>(record->samples());
+    samples += std::max<int64_t>(0, record->samples());
+    for (const auto& [name, sum] : record->metric_sums()) {
+      if (TakesMetric(name, metric_sums)) metric_sums[name] += sum;
+    }
     has_accuracy |= record->has_accuracy();
   }
   if (samples <= 0) return std::nullopt;
-  EvaluationSummary summary{.step = step, .loss = loss_sum / samples, .time = time};
-  if (has_accuracy) summary.accuracy = correct / samples;
+  EvaluationSummary summary{.step = step, .time = time, .samples = samples};
+  const double count = static_cast<double>(samples);
+  for (const auto& [name, sum] : metric_sums) summary.metrics[name] = sum / count;
+  // A program tells a loss among its metrics, or not at all.
+  if (!is_external_ || loss_sum != 0) summary.loss = loss_sum / count;
+  if (const auto loss = summary.metrics.find("loss"); loss != summary.metrics.end()) {
+    summary.loss = loss->second;
+  } else if (is_external_ && summary.loss) {
+    summary.metrics["loss"] = *summary.loss;
+  }
+  if (has_accuracy) summary.accuracy = correct / count;
   return summary;
 }
 
@@ -240,7 +285,7 @@ std::vector<StepSummary> StepAggregator::CloseSteps(int64_t step) {
     for (std::optional<double>& share : told->second.loss_shares) {
       if (share) continue;
       share = 0;
-      told->second.is_missed_by_some = true;
+      told->second.some_told_no_loss = true;
     }
     for (StepSummary& summary : TakeSteps()) closed.push_back(std::move(summary));
   }
@@ -259,9 +304,13 @@ std::vector<EvaluationSummary> StepAggregator::CloseEvaluations(int64_t step) {
 
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress) {
-  if (!progress.has_update_time()) progress.set_first_loss(step.loss);
+  if (step.loss) {
+    if (!progress.has_update_time() || !HasLoss(progress)) progress.set_first_loss(*step.loss);
+    progress.set_loss(*step.loss);
+  }
+  progress.mutable_metrics()->clear();
+  progress.mutable_metrics()->insert(step.metrics.begin(), step.metrics.end());
   ApplyPosition(step.step + 1, progress);
-  progress.set_loss(step.loss);
   progress.set_learning_rate(step.learning_rate);
   progress.set_gradient_norm(step.gradient_norm);
   progress.set_samples_per_second(step.samples_per_second);
@@ -275,8 +324,12 @@ void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
 }
 
 void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress) {
-  if (!progress.has_first_evaluation_loss()) progress.set_first_evaluation_loss(evaluation.loss);
-  progress.set_evaluation_loss(evaluation.loss);
+  progress.clear_evaluation_loss();
+  progress.clear_evaluation_accuracy();
+  if (evaluation.loss) {
+    if (!progress.has_first_evaluation_loss()) progress.set_first_evaluation_loss(*evaluation.loss);
+    progress.set_evaluation_loss(*evaluation.loss);
+  }
   progress.set_evaluation_step(evaluation.step);
   if (evaluation.accuracy) progress.set_evaluation_accuracy(*evaluation.accuracy);
 }

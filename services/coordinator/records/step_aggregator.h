@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,14 @@
 
 namespace muster {
 
+// Means by name, of a program outside of Muster.
+using MetricMeans = std::map<std::string, double>;
+
 struct StepSummary {
   int64_t step = 0;
-  double loss = 0;  // mean over the global batch, or over the part that workers computed
+  // The mean over the global batch, or over the part whose workers told a loss. nullopt: no worker
+  // told a loss.
+  std::optional<double> loss;
   double gradient_norm = 0;
   double learning_rate = 0;
   double samples_per_second = 0;  // smoothed over about three seconds
@@ -28,13 +34,16 @@ struct StepSummary {
   bool skipped = false;           // the step changed no parameter
   // When it ended, by the clock of the last worker. InfinitePast() if no worker reported it.
   absl::Time time = absl::InfinitePast();
+  MetricMeans metrics;  // over the same samples as the loss, each over the workers that told it
 };
 
 struct EvaluationSummary {
-  int64_t step = 0;  // version that was evaluated
-  double loss = 0;   // mean over the held-out samples
+  int64_t step = 0;            // version that was evaluated
+  std::optional<double> loss;  // mean over the held-out samples; nullopt: the program told none
   std::optional<double> accuracy;
   absl::Time time = absl::InfinitePast();  // as in StepSummary
+  int64_t samples = 0;                     // 0 if it was read from a log
+  MetricMeans metrics;
 };
 
 // All step records before step `steps`, and all evaluation records before step `evaluations`.
@@ -104,10 +113,16 @@ class StepAggregator {
   bool Repeats(const v1::JobReport& report) const;
 
  private:
+  // A metric's shares. Ranks add up in their order.
+  struct MetricParts {
+    std::map<int, double> shares;  // by rank
+    double batch_share = 0;        // of these ranks
+  };
   struct StepParts {
-    std::vector<std::optional<double>> loss_shares;  // by rank
-    bool is_missed_by_some = false;
-    double batch_share = 0;  // of the workers that did not miss the step
+    std::vector<std::optional<double>> loss_shares;  // by rank; 0 if it told no loss
+    bool some_told_no_loss = false;
+    double batch_share = 0;  // of the workers that told a loss
+    std::map<std::string, MetricParts> metrics;
     double gradient_norm = std::numeric_limits<double>::quiet_NaN();
     int norm_rank = std::numeric_limits<int>::max();  // the lowest rank that knows the norm
     double learning_rate = 0;
@@ -123,14 +138,16 @@ class StepAggregator {
   void SkipStepsBefore(int64_t step);
   void SkipEvaluationsWithout(int rank, int64_t before);
   void TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const;
+  void TakeMetrics(int rank, const v1::StepRecord& record, StepParts& parts) const;
   void TakeEvaluation(int rank, const v1::EvaluationRecord& record, EvaluationParts& parts) const;
   StepSummary SummaryOf(int64_t step, const StepParts& parts);
-  static std::optional<EvaluationSummary> SummaryOf(int64_t step, const EvaluationParts& parts);
+  std::optional<EvaluationSummary> SummaryOf(int64_t step, const EvaluationParts& parts) const;
   double Smooth(const StepParts& parts);
   void LeaveOutTheLost();
 
   std::vector<double> batch_shares_;  // by rank
   int64_t batch_size_ = 0;
+  bool is_external_ = false;  // a program outside of Muster computes the model
   int64_t steps_before_ = 0;
   int64_t evaluations_before_ = 0;
   RecordsBefore durable_;
@@ -145,7 +162,8 @@ class StepAggregator {
   double smoothed_seconds_ = 0;  // the time that the mean covers
 };
 
-// Updates the progress that GetJob shows. The estimate requires `progress.total_steps`.
+// Updates the progress that GetJob shows. Keeps the last known loss if the step has none. The
+// estimate requires `progress.total_steps`.
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress);
 void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress);

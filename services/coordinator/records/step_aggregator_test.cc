@@ -75,7 +75,7 @@ TEST_F(StepAggregatorTest, ARepeatedEvaluationIsShownButNotRecordedTwice) {
   const auto again = aggregator_.TakeEvaluationMadeAgain();
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->step, 20);
-  EXPECT_DOUBLE_EQ(again->loss, 1.5);
+  EXPECT_EQ(again->loss, 1.5);
   EXPECT_FALSE(aggregator_.TakeEvaluationMadeAgain().has_value());
 
   v1::JobProgress progress;
@@ -221,8 +221,70 @@ TEST(StepAggregatorOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
   const auto steps = aggregator.TakeSteps();
 
   ASSERT_EQ(steps.size(), 1);
-  EXPECT_DOUBLE_EQ(steps[0].loss, (1.0 + 0.5) / 0.75);
+  EXPECT_DOUBLE_EQ(*steps[0].loss, (1.0 + 0.5) / 0.75);
   EXPECT_EQ(steps[0].gradient_norm, 3) << "an overtaken worker does not know it";
+}
+
+TEST(StepAggregatorOfRanksTest, ALossIsTheMeanOverTheRanksThatToldOne) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 4, 4}), 0);
+  v1::JobReport silent = StepReport({{0, 7}, {1, 7}});  // the shares have no meaning
+  for (v1::StepRecord& record : *silent.mutable_steps()) record.set_has_no_loss(true);
+  v1::JobReport telling = StepReport({{0, 0.5}, {1, 0}});
+  telling.mutable_steps(1)->set_has_no_loss(true);
+
+  aggregator.Take(0, silent);
+  aggregator.Take(0, silent);
+  aggregator.Take(1, telling);
+  aggregator.Take(2, silent);
+  const auto steps = aggregator.TakeSteps();
+
+  ASSERT_EQ(steps.size(), 2);
+  EXPECT_EQ(steps[0].loss, 0.5 / 0.25);
+  EXPECT_EQ(steps[1].loss, std::nullopt) << "neither 0 nor NaN";
+
+  v1::JobProgress progress;
+  for (const StepSummary& step : steps) ApplyStep(step, 16, absl::UnixEpoch(), progress);
+  EXPECT_EQ(progress.step(), 2);
+  EXPECT_EQ(progress.loss(), 2) << "the last one that is known";
+  EXPECT_EQ(progress.first_loss(), 2);
+}
+
+TEST(StepAggregatorOfRanksTest, TheFirstKnownLossIsTheFirst) {
+  v1::JobProgress progress;
+  ApplyStep({.step = 0}, 16, absl::UnixEpoch(), progress);
+  EXPECT_EQ(progress.first_loss(), 0);
+  ApplyStep({.step = 1, .loss = 5}, 16, absl::UnixEpoch(), progress);
+  ApplyStep({.step = 2, .loss = 4}, 16, absl::UnixEpoch(), progress);
+  EXPECT_EQ(progress.first_loss(), 5);
+  EXPECT_EQ(progress.loss(), 4);
+}
+
+TEST(StepAggregatorOfRanksTest, MetricsAreMeansOverTheRanksThatToldThem) {
+  StepAggregator aggregator;
+  aggregator.Begin(PlanOf({8, 8}), 0);
+  v1::JobReport first = StepReport({{0, 1}}), second = StepReport({{0, 1}});
+  auto& shares = *first.mutable_steps(0)->mutable_metric_shares();
+  shares["accuracy"] = 0.25;
+  shares["perplexity"] = 3;
+  shares[std::string(65, 'x')] = 1;  // too long
+  (*second.mutable_steps(0)->mutable_metric_shares())["accuracy"] = 0.5;
+  for (int i = 0; i < 100; ++i) {
+    (*second.mutable_steps(0)->mutable_metric_shares())[absl::StrCat("more-", i)] = 1;
+  }
+
+  aggregator.Take(0, first);
+  aggregator.Take(0, first);
+  aggregator.Take(1, second);
+  const auto steps = aggregator.TakeSteps();
+
+  ASSERT_EQ(steps.size(), 1);
+  EXPECT_EQ(steps[0].metrics.size(), 32);
+  EXPECT_EQ(steps[0].metrics.at("accuracy"), 0.75);
+  EXPECT_EQ(steps[0].metrics.at("perplexity"), 6);
+  v1::JobProgress progress;
+  ApplyStep(steps[0], 16, absl::UnixEpoch(), progress);
+  EXPECT_EQ(progress.metrics().at("perplexity"), 6);
 }
 
 TEST(StepAggregatorOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
