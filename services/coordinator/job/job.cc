@@ -72,6 +72,9 @@ void Job::Restore(const MetricsHistory& history) {
   }
   if (!history.evaluation_edges.empty()) {
     aggregator_.SkipEvaluationsBefore(history.evaluation_edges.back().step + 1);
+    if (record_.spec().model().has_external()) {
+      aggregator_.RestoreResult(history.evaluation_edges.back());
+    }
   }
   const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
   if (active()) {
@@ -459,6 +462,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (members_.Take(name, report, now).is_worker()) {
     TakeRecords(name, *report, now);
     FollowStepsMadeAgain(now);
+    if (aggregator_.TakeResultIsNew()) AcknowledgeToWorkers();
   }
   if (report->state() == v1::MEMBER_FAILED) {
     if (state() == v1::RECOVERING) return SendDesired(name, now);
@@ -903,7 +907,7 @@ void Job::FollowStepsMadeAgain(absl::Time now) {
     ApplyStep(*step, record_.spec().data().batch_size(), now, progress);
   }
   if (is_first || made > progress.step()) ApplyPosition(made, progress);
-  if (evaluation && evaluation->step > progress.evaluation_step() &&
+  if (evaluation && evaluation->step >= progress.evaluation_step() &&
       evaluation->step <= progress.step()) {
     ApplyEvaluation(*evaluation, progress);
   }
@@ -935,15 +939,25 @@ v1::Directive Job::AcknowledgeDirective() const {
   v1::Directive directive;
   directive.mutable_acknowledge()->set_steps_before(aggregator_.durable().steps);
   directive.mutable_acknowledge()->set_evaluations_before(aggregator_.durable().evaluations);
+  if (const auto& result = aggregator_.result()) {
+    v1::EvaluationResult& evaluation = *directive.mutable_acknowledge()->mutable_evaluation();
+    evaluation.set_step(result->step);
+    evaluation.set_samples(result->samples);
+    evaluation.mutable_metrics()->insert(result->metrics.begin(), result->metrics.end());
+  }
   return directive;
+}
+
+void Job::AcknowledgeToWorkers() {
+  for (const std::string& name : members_.names()) {
+    if (members_.at(name).is_worker()) Send(name, AcknowledgeDirective());
+  }
 }
 
 void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
   aggregator_.SetDurable(durable);
   if (!active()) return;
-  for (const std::string& name : members_.names()) {
-    if (members_.at(name).is_worker()) Send(name, AcknowledgeDirective());
-  }
+  AcknowledgeToWorkers();
   if (state() == v1::RUNNING) Advance(now);
   if (state() == v1::RECOVERING) LetLeave(now);
 }

@@ -289,6 +289,7 @@ class Job {
   void SendDesiredToAll(absl::Time now);
 
   v1::Directive AcknowledgeDirective() const;
+  void AcknowledgeToWorkers();
   void FollowStepsMadeAgain(absl::Time now);
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   bool IsSpare(const std::string& name) const;

@@ -372,6 +372,46 @@ TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledgedOnceTheyAreDurable) {
   EXPECT_THAT(Sent(), ElementsAre("w-0 acknowledge"));
 }
 
+TEST_F(JobTest, AllWorkersOfAProgramLearnTheResultOfItsEvaluation) {
+  UseExternalModel();
+  Run();
+  const auto evaluate = [&](const std::string& name, double top1, int seconds) {
+    v1::JobReport report = Say(v1::MEMBER_RUNNING);
+    v1::EvaluationRecord& record = *report.add_evaluations();
+    record.set_samples(4);
+    record.mutable_time()->set_seconds(seconds);
+    (*record.mutable_metric_sums())["top1"] = 4 * top1;
+    job_.Report(name, &report, now_);
+  };
+  const auto told = [&] {
+    std::vector<std::string> told;
+    Job::Effects effects = TakeEffects();
+    for (const Job::Outgoing& out : effects.directives) {
+      const v1::EvaluationResult& result = out.directive.acknowledge().evaluation();
+      if (!out.directive.acknowledge().has_evaluation()) continue;
+      told.push_back(absl::StrCat(out.member, " ", result.step(), " ", result.samples(), " ",
+                                  result.metrics().at("top1")));
+    }
+    return told;
+  };
+
+  evaluate("w-0", 0.5, 1);
+  EXPECT_THAT(told(), IsEmpty());
+  evaluate("w-1", 1, 2);
+  EXPECT_THAT(told(), ElementsAre("w-0 0 8 0.75", "w-1 0 8 0.75"));
+  told();  // the directives for durable records
+  EXPECT_EQ(job_.record().progress().evaluation_step(), 0);
+  EXPECT_FALSE(job_.record().progress().has_evaluation_loss());
+
+  evaluate("w-1", 1, 2);  // as if the acknowledgement was lost
+  EXPECT_THAT(told(), ElementsAre("w-1 0 8 0.75"));
+
+  evaluate("w-0", 0.75, 3);  // the program evaluates the same version again
+  EXPECT_THAT(told(), IsEmpty());
+  evaluate("w-1", 0.75, 3);
+  EXPECT_THAT(told(), ElementsAre("w-0 0 8 0.75", "w-1 0 8 0.75"));
+}
+
 TEST_F(JobTest, AJobEndsOnceItsStepsAreDurable) {
   Run();
   Commit(100);

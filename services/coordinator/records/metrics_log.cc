@@ -63,6 +63,16 @@ std::optional<double> NumberIn(const nlohmann::json& line, const char* key) {
   return line.contains(key) ? std::optional(NumberOr(line, key)) : std::nullopt;
 }
 
+int64_t IntegerOr(const nlohmann::json& line, const char* key, int64_t otherwise) {
+  const auto it = line.find(key);
+  return it != line.end() && it->is_number_integer() ? it->get<int64_t>() : otherwise;
+}
+
+absl::Time TimeIn(const nlohmann::json& line) {
+  const double seconds = NumberOr(line, "time");
+  return std::isnan(seconds) ? absl::InfinitePast() : absl::UnixEpoch() + absl::Seconds(seconds);
+}
+
 MetricMeans MetricsIn(const nlohmann::json& line, const char* key) {
   MetricMeans metrics;
   const auto object = line.find(key);
@@ -95,6 +105,8 @@ std::optional<Line> Parse(absl::string_view text) {
   }
   Line line{.evaluation = EvaluationSummary{.step = step->get<int64_t>(),
                                             .loss = NumberIn(json, "evaluation_loss"),
+                                            .time = TimeIn(json),
+                                            .samples = IntegerOr(json, "evaluation_samples", 0),
                                             .metrics = MetricsIn(json, "evaluation_metrics")}};
   if (json.contains("evaluation_accuracy")) {
     line.evaluation->accuracy = NumberOr(json, "evaluation_accuracy");
@@ -259,7 +271,8 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
     absl::StrAppend(&lines, Time(e.time));
     // The metrics distinguish a line without a loss from a step's line.
     if (!e.loss || !e.metrics.empty()) {
-      absl::StrAppend(&lines, MetricsText("evaluation_metrics", e.metrics));
+      absl::StrAppend(&lines, ",\"evaluation_samples\":", e.samples,
+                      MetricsText("evaluation_metrics", e.metrics));
     }
     absl::StrAppend(&lines, "}\n");
   }

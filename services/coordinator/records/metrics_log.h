@@ -7,7 +7,7 @@
 // step in seconds since 1970, if a worker reported it. A program outside of Muster may tell no
 // loss, which is then left out, and means of its own, which are last:
 //   {"step":2,"gradient_norm":1.2,...,"time":1764130837.1,"metrics":{"accuracy":0.5}}
-//   {"step":400,"time":1764130900.5,"evaluation_metrics":{"accuracy":0.5}}
+//   {"step":400,"time":1764130900.5,"evaluation_samples":64,"evaluation_metrics":{"accuracy":0.5}}
 #pragma once
 
 #include <cstdint>

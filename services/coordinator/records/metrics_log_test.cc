@@ -42,7 +42,7 @@ TEST(MetricsLogTest, LossesMayBeMissingAndMetricsReadBack) {
                   ->Append({{.step = 0},
                             {.step = 1, .loss = 2},
                             {.step = 2, .metrics = {{"a\"{}", 0.5}, {"evaluation_loss", NAN}}}},
-                           {{.step = 3, .metrics = {{"top1", 0.25}}}, {.step = 4}})
+                           {{.step = 3, .samples = 64, .metrics = {{"top1", 0.25}}}, {.step = 4}})
                   .ok());
   EXPECT_EQ(Contents(path),
             "{\"step\":0,\"gradient_norm\":0,\"learning_rate\":0,\"samples_per_second\":0}\n"
@@ -50,8 +50,8 @@ TEST(MetricsLogTest, LossesMayBeMissingAndMetricsReadBack) {
             "\"samples_per_second\":0}\n"
             "{\"step\":2,\"gradient_norm\":0,\"learning_rate\":0,\"samples_per_second\":0,"
             "\"metrics\":{\"a\\\"{}\":0.5,\"evaluation_loss\":null}}\n"
-            "{\"step\":3,\"evaluation_metrics\":{\"top1\":0.25}}\n"
-            "{\"step\":4,\"evaluation_metrics\":{}}\n");
+            "{\"step\":3,\"evaluation_samples\":64,\"evaluation_metrics\":{\"top1\":0.25}}\n"
+            "{\"step\":4,\"evaluation_samples\":0,\"evaluation_metrics\":{}}\n");
 
   const auto again = MetricsLog::Open(path);
   ASSERT_TRUE(again.ok()) << again.status();
@@ -64,6 +64,7 @@ TEST(MetricsLogTest, LossesMayBeMissingAndMetricsReadBack) {
   EXPECT_EQ(history.edges[1].metrics.at("a\"{}"), 0.5);
   ASSERT_EQ(history.evaluation_edges.size(), 2);
   EXPECT_EQ(history.evaluation_edges[0].metrics.at("top1"), 0.25);
+  EXPECT_EQ(history.evaluation_edges[0].samples, 64);
   EXPECT_EQ(history.evaluation_edges[1].loss, std::nullopt);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "google/protobuf/util/message_differencer.h"
 #include "lib/limits/limits.h"
 #include "lib/text/known_loss.h"
 #include "services/coordinator/common/proto_time.h"
@@ -87,6 +88,9 @@ void StepAggregator::Take(int rank, const v1::JobReport& report) {
   }
   for (const v1::EvaluationRecord& record : report.evaluations()) {
     if (evaluations_.size() >= limits::kStepRecordsHeldMax) break;
+    if (IsPartOfResult(record)) continue;
+    // The program evaluates the same version again, so the known result is out of date.
+    if (result_ && record.step() == result_->step) result_.reset();
     const bool is_known = record.step() < evaluations_before_;
     TakeEvaluation(rank, record, (is_known ? evaluations_again_ : evaluations_)[record.step()]);
   }
@@ -222,7 +226,7 @@ std::vector<EvaluationSummary> StepAggregator::TakeEvaluations() {
   while (!evaluations_.empty() && AllPresent(evaluations_.begin()->second.ranks)) {
     const auto& [step, parts] = *evaluations_.begin();
     evaluations_before_ = step + 1;
-    if (auto summary = SummaryOf(step, parts)) complete.push_back(*summary);
+    if (auto summary = Complete(step, parts)) complete.push_back(*std::move(summary));
     evaluations_.erase(evaluations_.begin());
   }
   return complete;
@@ -235,10 +239,33 @@ std::optional<EvaluationSummary> StepAggregator::TakeEvaluationMadeAgain() {
       ++it;
       continue;
     }
-    if (auto summary = SummaryOf(it->first, it->second)) newest = summary;
+    if (auto summary = Complete(it->first, it->second)) newest = std::move(summary);
     it = evaluations_again_.erase(evaluations_again_.begin(), std::next(it));
   }
   return newest;
+}
+
+// Records of one step belong to different evaluations if they are not equal. A restored result has
+// no records, so the record's time decides. The log has rounded the time of the result.
+bool StepAggregator::IsPartOfResult(const v1::EvaluationRecord& record) const {
+  if (!is_external_) return false;
+  if (result_parts_.ranks.empty()) {
+    return result_ && record.step() == result_->step &&
+           FromProto(record.time()) <= result_->time + absl::Milliseconds(1);
+  }
+  return std::ranges::any_of(result_parts_.ranks, [&](const auto& part) {
+    return google::protobuf::util::MessageDifferencer::Equals(*part, record);
+  });
+}
+
+std::optional<EvaluationSummary> StepAggregator::Complete(int64_t step,
+                                                          const EvaluationParts& parts) {
+  std::optional<EvaluationSummary> summary = SummaryOf(step, parts);
+  if (!is_external_) return summary;
+  result_ = summary.value_or(EvaluationSummary{.step = step});
+  result_parts_ = parts;
+  result_is_new_ = true;
+  return summary;
 }
 
 // Returns nullopt for an evaluation without samples.

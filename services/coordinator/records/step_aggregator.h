@@ -85,6 +85,14 @@ class StepAggregator {
   // that went back makes steps again. They are shown but not recorded twice.
   std::optional<StepSummary> TakeStepMadeAgain();
   std::optional<EvaluationSummary> TakeEvaluationMadeAgain();
+  // Returns the last complete evaluation of a program outside of Muster, whose workers wait for it.
+  // nullopt while the same version is evaluated again. It may have no samples.
+  const std::optional<EvaluationSummary>& result() const { return result_; }
+  // Returns whether result() has changed to another evaluation since the last call.
+  bool TakeResultIsNew() { return std::exchange(result_is_new_, false); }
+  // Takes an evaluation of an earlier process from the metrics log as the result.
+  void RestoreResult(EvaluationSummary evaluation) { result_ = std::move(evaluation); }
+
   // Marks a worker as lost: completed steps do not wait for its part. Lasts until the next Begin().
   void Lose(int rank) { lost_.insert(rank); }
 
@@ -140,6 +148,8 @@ class StepAggregator {
   void TakeStep(int rank, const v1::StepRecord& record, StepParts& parts) const;
   void TakeMetrics(int rank, const v1::StepRecord& record, StepParts& parts) const;
   void TakeEvaluation(int rank, const v1::EvaluationRecord& record, EvaluationParts& parts) const;
+  bool IsPartOfResult(const v1::EvaluationRecord& record) const;
+  std::optional<EvaluationSummary> Complete(int64_t step, const EvaluationParts& parts);
   StepSummary SummaryOf(int64_t step, const StepParts& parts);
   std::optional<EvaluationSummary> SummaryOf(int64_t step, const EvaluationParts& parts) const;
   double Smooth(const StepParts& parts);
@@ -157,6 +167,9 @@ class StepAggregator {
   std::map<int64_t, StepParts> steps_again_;  // steps before steps_before_
   std::map<int64_t, EvaluationParts> evaluations_again_;
   std::optional<StepGap> gap_;
+  std::optional<EvaluationSummary> result_;
+  EvaluationParts result_parts_;  // none if the result was restored
+  bool result_is_new_ = false;
   absl::Time last_time_ = absl::InfinitePast();
   double seconds_per_step_ = 0;  // smoothed; 0: unknown
   double smoothed_seconds_ = 0;  // the time that the mean covers

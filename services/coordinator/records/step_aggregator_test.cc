@@ -225,6 +225,78 @@ TEST(StepAggregatorOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
   EXPECT_EQ(steps[0].gradient_norm, 3) << "an overtaken worker does not know it";
 }
 
+// The evaluations of a job with two workers whose program evaluates.
+class ProgramEvaluationTest : public ::testing::Test {
+ protected:
+  ProgramEvaluationTest() {
+    v1::JobPlan plan = PlanOf({8, 8});
+    plan.mutable_spec()->mutable_model()->mutable_external();
+    aggregator_.Begin(plan, 0);
+  }
+
+  // Takes a report of one evaluation with 10 samples. Returns whether a result is new.
+  bool Evaluate(int rank, int64_t step, double top1, double loss = 0) {
+    v1::JobReport report;
+    v1::EvaluationRecord& record = *report.add_evaluations();
+    record.set_step(step);
+    record.set_samples(10);
+    (*record.mutable_metric_sums())["top1"] = 10 * top1;
+    record.set_loss_sum(10 * loss);
+    aggregator_.Take(rank, report);
+    recorded_ = aggregator_.TakeEvaluations();
+    aggregator_.TakeEvaluationMadeAgain();
+    return aggregator_.TakeResultIsNew();
+  }
+
+  StepAggregator aggregator_;
+  std::vector<EvaluationSummary> recorded_;
+};
+
+TEST_F(ProgramEvaluationTest, TheResultIsTheMeanOverAllWorkers) {
+  EXPECT_FALSE(Evaluate(0, 7, 0.5, 2));
+  EXPECT_FALSE(aggregator_.result());
+  EXPECT_TRUE(Evaluate(1, 7, 1, 4));
+  ASSERT_TRUE(aggregator_.result());
+  EXPECT_EQ(aggregator_.result()->step, 7);
+  EXPECT_EQ(aggregator_.result()->samples, 20);
+  EXPECT_EQ(aggregator_.result()->metrics, (MetricMeans{{"loss", 3}, {"top1", 0.75}}));
+  ASSERT_EQ(recorded_.size(), 1);
+  EXPECT_EQ(recorded_[0].loss, 3);
+
+  EXPECT_FALSE(Evaluate(0, 7, 0.5, 2)) << "the worker has not heard of the result yet";
+  EXPECT_TRUE(aggregator_.result());
+  EXPECT_FALSE(Evaluate(0, 8, 1));
+  EXPECT_EQ(aggregator_.result()->step, 7);
+  EXPECT_TRUE(Evaluate(1, 8, 1));
+  EXPECT_EQ(aggregator_.result()->metrics, (MetricMeans{{"top1", 1}})) << "no loss was told";
+  EXPECT_EQ(recorded_.at(0).loss, std::nullopt);
+}
+
+TEST_F(ProgramEvaluationTest, ALaterEvaluationOfTheSameStepReplacesTheFirst) {
+  Evaluate(0, 7, 0.5);
+  EXPECT_TRUE(Evaluate(1, 7, 0.5));
+  EXPECT_FALSE(Evaluate(0, 7, 1));
+  EXPECT_FALSE(aggregator_.result()) << "worker 0 waits for the second result";
+  EXPECT_FALSE(Evaluate(1, 7, 0.5)) << "a repeated record of the first one";
+  EXPECT_TRUE(Evaluate(1, 7, 0.8));
+  ASSERT_TRUE(aggregator_.result());
+  EXPECT_EQ(aggregator_.result()->metrics, (MetricMeans{{"top1", 0.9}}));
+  EXPECT_TRUE(recorded_.empty()) << "the log has one evaluation of a step";
+}
+
+TEST_F(ProgramEvaluationTest, ARestoredResultAnswersRepeatedRecords) {
+  aggregator_.SkipEvaluationsBefore(8);
+  aggregator_.RestoreResult({.step = 7, .time = absl::FromUnixSeconds(60), .samples = 20});
+  v1::JobReport report;
+  report.add_evaluations()->set_step(7);
+  report.mutable_evaluations(0)->mutable_time()->set_seconds(59);
+  aggregator_.Take(0, report);
+  EXPECT_TRUE(aggregator_.result());
+  report.mutable_evaluations(0)->mutable_time()->set_seconds(70);
+  aggregator_.Take(0, report);
+  EXPECT_FALSE(aggregator_.result()) << "the program evaluates again";
+}
+
 TEST(StepAggregatorOfRanksTest, ALossIsTheMeanOverTheRanksThatToldOne) {
   StepAggregator aggregator;
   aggregator.Begin(PlanOf({8, 4, 4}), 0);

@@ -82,6 +82,11 @@ class JobTest : public ::testing::Test {
     ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, first_step);
     job_.TakeEffects();
   }
+  void UseExternalModel() {
+    v1::Job record = job_.record();
+    record.mutable_spec()->mutable_model()->mutable_external();
+    job_ = Job(record, nullptr, /*term=*/1, now_);
+  }
   void IgnoreNonFinite() {
     v1::Job record = job_.record();
     record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_IGNORE);
