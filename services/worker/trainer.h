@@ -28,15 +28,15 @@
 #include "services/worker/device_lane.h"
 #include "services/worker/device_team.h"
 #include "services/worker/input_pipeline.h"
+#include "services/worker/job_runner.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/tensor_slab.h"
 #include "services/worker/worker_metrics.h"
 
 namespace muster {
 
-// One thread calls Create(), Continue(), Start(), Step(), Drain() and GiveUp(). Any thread may call
-// the other methods.
-class Trainer {
+// The thread that calls Step() also calls Create() and Continue().
+class Trainer : public JobRunner {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
@@ -67,16 +67,13 @@ class Trainer {
   // started.
   static absl::StatusOr<std::unique_ptr<Trainer>> Continue(std::unique_ptr<Trainer> before,
                                                            Options options);
-  ~Trainer();
+  ~Trainer() override;
 
-  v1::DatasetFacts dataset() const;
+  v1::DatasetFacts dataset() const override;
 
-  // Connects to the shards and begins to fetch. Runs the evaluation that the plan requires first.
-  // `total_steps` is the number of updates of the whole job. `addresses` are as in
-  // GradientExchange::Connect.
-  absl::Status Start(int64_t total_steps, std::vector<std::string> addresses = {});
-  // Returns the address at which the other workers of an allreduce job reach this one, or "".
-  std::string address() const { return exchange_->address(); }
+  // Runs the evaluation that the plan requires first.
+  absl::Status Start(int64_t total_steps, std::vector<std::string> addresses) override;
+  std::string address() const override { return exchange_->address(); }
 
   // Runs one step: takes the next batch and runs forward and backward on every device, while
   // parameters arrive and gradients leave. Runs the evaluation that is due after the step. Appends
@@ -86,44 +83,34 @@ class Trainer {
   // order. A worker that was overtaken (see GradientExchange) continues at the version of the
   // others. It records the steps in between as missed, and evaluations in between without samples.
   //
-  // Returns ABORTED after Pause() if it would have to wait; then call Drain(). Other errors are
-  // final. Returns OUT_OF_RANGE if the loss of a step, or the norm of its gradient, is not finite.
-  // Exceptions are jobs that ignore this, skipped steps, and the norm with backup workers. The
-  // reason is "DATA_NOT_FINITE" if an input of the batch is not finite, otherwise
-  // "LOSS_NOT_FINITE". Then no later step is recorded. If the job rolls back, this step is not
-  // recorded either.
-  absl::Status Step();
-  // Returns whether no step is left to begin.
-  bool done() const { return step_.load() >= total_steps_; }
+  // Besides ABORTED after Pause(), returns OUT_OF_RANGE if the loss of a step, or the norm of its
+  // gradient, is not finite. Exceptions are jobs that ignore this, skipped steps, and the norm with
+  // backup workers. The reason is "DATA_NOT_FINITE" if an input of the batch is not finite,
+  // otherwise "LOSS_NOT_FINITE". Then no later step is recorded. If the job rolls back, this step
+  // is not recorded either.
+  absl::Status Step() override;
+  bool done() const override { return step_.load() >= total_steps_; }
 
-  // Call after Pause(). Blocks, without a limit, until every pushed gradient is answered. Then
-  // completes that step and runs the evaluation that is due after it.
-  absl::Status Drain();
+  // Also runs the evaluation that is due after the completed step.
+  absl::Status Drain() override;
 
-  // Returns the first unfinished step. A step is finished when its answers have arrived, it is
-  // recorded, and the evaluation that is due after it has run.
-  int64_t next_step() const { return next_step_.load(std::memory_order_acquire); }
+  // A step is finished when its answers have arrived, it is recorded, and the evaluation that is
+  // due after it has run.
+  int64_t next_step() const override { return next_step_.load(std::memory_order_acquire); }
 
-  // Makes Step() return instead of waiting for other workers.
-  void Pause() { exchange_->Interrupt(); }
+  void Pause() override { exchange_->Interrupt(); }
+  void Cancel(absl::Status why) override;
+  void Halt(absl::Status why) override;
+  absl::Status GiveUp() override;
 
-  // Makes every call return `why` (an error) as soon as possible.
-  void Cancel(absl::Status why);
-  // As Cancel(), but computed steps are still recorded: call GiveUp() after Step() has returned.
-  void Halt(absl::Status why);
-  // Records the last computed step. If some of its answers are missing, the gradient's norm is NaN.
-  absl::Status GiveUp();
-
-  // Returns the step at which training failed. If a device failed, or a loss or gradient was not
+  // If a device failed, or a loss or gradient was not
   // finite, that is its step. Otherwise it is the step with missing answers, or the running step.
-  int64_t failed_step() const {
+  int64_t failed_step() const override {
     if (failed_step_ >= 0) return failed_step_;
     return exchange_->failed() ? exchange_->step() : step_.load();
   }
-  // Returns the times of this generation's steps by phase, of all steps that were computed.
-  v1::StepTiming timing() const ABSL_LOCKS_EXCLUDED(timing_mu_);
-  // Returns the member that caused the failure, see GradientExchange.
-  std::string culprit() const { return exchange_->culprit(); }
+  v1::StepTiming timing() const override ABSL_LOCKS_EXCLUDED(timing_mu_);
+  std::string culprit() const override { return exchange_->culprit(); }
 
  private:
   explicit Trainer(Options options) : options_(std::move(options)) {}

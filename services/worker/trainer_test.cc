@@ -148,7 +148,7 @@ TEST(TrainerTest, NextGenerationReusesTheTrainer) {
                            .log = &log,
                            .metrics = &worker_metrics};
   auto trainer = *Trainer::Create(options);
-  ASSERT_TRUE(trainer->Start(100).ok());
+  ASSERT_TRUE(trainer->Start(100, {}).ok());
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(trainer->Step().ok());
   const std::string reduced =
       "muster_collective_operations_total{library=\"shared_memory\",operation=\"reduce_scatter\"} ";
@@ -166,7 +166,7 @@ TEST(TrainerTest, NextGenerationReusesTheTrainer) {
   ASSERT_EQ(trainer.get(), same);
   EXPECT_EQ(trainer->next_step(), 0);
   EXPECT_EQ(trainer->timing().steps(), 0) << "the report before the start has no steps";
-  ASSERT_TRUE(trainer->Start(6).ok());
+  ASSERT_TRUE(trainer->Start(6, {}).ok());
   while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
   v1::JobReport report;
   next_log.AddTo(report);
@@ -217,7 +217,7 @@ TEST(TrainerTest, AnotherShareReusesTheMemory) {
                              .log = &log,
                              .metrics = &worker_metrics};
     auto before = *Trainer::Create(options);
-    ASSERT_TRUE(before->Start(100).ok());
+    ASSERT_TRUE(before->Start(100, {}).ok());
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(before->Step().ok());
     before->Halt(absl::CancelledError("halted"));
     ASSERT_TRUE(before->GiveUp().ok());
@@ -226,7 +226,7 @@ TEST(TrainerTest, AnotherShareReusesTheMemory) {
     ProgressLog logs[2];
     options.plan = ps.plan();
     const auto train = [&](std::unique_ptr<Trainer> trainer) {
-      ASSERT_TRUE(trainer->Start(5).ok());
+      ASSERT_TRUE(trainer->Start(5, {}).ok());
       while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
     };
     std::jthread other([&, options] {
@@ -275,12 +275,12 @@ double LossWithoutTheFirstBatch(const FakePs::Options& job, bool continued) {
   before.log = &log;
   auto trainer = *Trainer::Create(continued ? before : next);
   if (continued) {
-    EXPECT_TRUE(trainer->Start(100).ok());
+    EXPECT_TRUE(trainer->Start(100, {}).ok());
     trainer->Halt(absl::CancelledError("halted"));
     EXPECT_FALSE(trainer->Step().ok());
     trainer = *Trainer::Continue(std::move(trainer), next);
   }
-  EXPECT_TRUE(trainer->Start(1).ok());
+  EXPECT_TRUE(trainer->Start(1, {}).ok());
   while (!trainer->done()) EXPECT_TRUE(trainer->Step().ok());
   v1::JobReport report;
   next_log.AddTo(report);
@@ -654,7 +654,7 @@ std::vector<Stop> TrainUntilAllStop(const FakePs::Options& options) {
                                     .metrics = &worker_metrics})
                        .value();
     Stop& stop = stops[rank];
-    stop.why = trainer->Start(/*total_steps=*/50);
+    stop.why = trainer->Start(/*total_steps=*/50, {});
     while (stop.why.ok() && !trainer->done()) stop.why = trainer->Step();
     stop.step = trainer->failed_step();
     if (!stop.why.ok()) trainer->GiveUp().IgnoreError();
@@ -716,7 +716,7 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
   std::fstream file(ids, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(128 + 4 * kContext * bad + 3);
   file.put(1).flush();  // 1 + 2^24
-  ASSERT_TRUE(trainer->Start(/*total_steps=*/4).ok());
+  ASSERT_TRUE(trainer->Start(/*total_steps=*/4, {}).ok());
   ASSERT_TRUE(trainer->Step().ok());
 
   const absl::Status failed = trainer->Step();

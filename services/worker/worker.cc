@@ -37,7 +37,7 @@ void Worker::Serve() {
   auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return next_ != nullptr || stopping_;
   };
-  std::unique_ptr<Trainer> trainer;  // of the previous generation, if another one follows
+  std::unique_ptr<JobRunner> runner;  // of the previous generation, if another one follows
   for (;;) {
     std::shared_ptr<WorkerJob> job;
     {
@@ -50,14 +50,14 @@ void Worker::Serve() {
     // The job's log lines have these fields. A thread that the job starts must copy them
     // (LogScope::Current()).
     const LogScope scope({.job = job->job(), .generation = job->generation()});
-    trainer = job->Run(std::move(trainer));
+    runner = job->Run(std::move(runner));
     LOG(INFO) << job->job() << " generation " << job->generation() << ": released";
     bool goes_on = false;
     {
       absl::MutexLock lock(&mu_);
       goes_on = next_ != nullptr && next_->job() == job->job();
     }
-    if (!goes_on) trainer.reset();  // blocks until its reads of data end
+    if (!goes_on) runner.reset();  // blocks until its reads of data end
     {
       absl::MutexLock lock(&mu_);
       current_ = nullptr;

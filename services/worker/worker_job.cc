@@ -7,6 +7,7 @@
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 #include "services/worker/share_check.h"
+#include "services/worker/trainer.h"
 
 namespace muster {
 namespace {
@@ -26,48 +27,51 @@ absl::Status Halted() { return absl::CancelledError("the generation was halted")
 
 WorkerJob::WorkerJob(Options options) : options_(std::move(options)) {}
 
-std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
+std::unique_ptr<JobRunner> WorkerJob::Run(std::unique_ptr<JobRunner> before) {
   options_.metrics->ShowJob(job());
-  absl::Status status = Prepare(std::move(before));
+  absl::Status status = Prepare(before);
   if (status.ok()) status = Train();
   // Record the steps that were computed before the failure. If they exceed the log's capacity, this
   // blocks until the coordinator acknowledges some.
-  if (!status.ok() && trainer_ != nullptr && !released()) trainer_->GiveUp().IgnoreError();
+  if (!status.ok() && runner_ != nullptr && !released()) runner_->GiveUp().IgnoreError();
   if (!status.ok() && !halting()) FailWith(status);
   if (ReasonOf(status) == "DEVICE_LOST" && options_.device_lost) options_.device_lost();
   Settle();
   AwaitRelease();
   options_.metrics->ForgetJob(job());
-  std::unique_ptr<WorkerShard> shard;  // declared first, so it outlives the trainer
-  std::unique_ptr<Trainer> finished;
+  std::unique_ptr<WorkerShard> shard;  // declared first, so it outlives the runner
+  std::unique_ptr<JobRunner> finished;
   {
     absl::MutexLock lock(&mu_);
-    finished = std::move(trainer_);
+    finished = std::move(runner_);
     shard = std::move(shard_);
   }
   if (shard != nullptr) finished.reset();
-  return finished;
+  return finished != nullptr ? std::move(finished) : std::move(before);
 }
 
-absl::Status WorkerJob::Prepare(std::unique_ptr<Trainer> before) {
+// The runner is set before its Prepare(), which may block: directives must reach it there.
+absl::Status WorkerJob::Prepare(std::unique_ptr<JobRunner>& before) {
   if (released()) return Released();
   RETURN_IF_ERROR(CheckShare(*options_.plan));
   if (options_.plan->spec().sync().mode() == v1::ALLREDUCE) RETURN_IF_ERROR(MakeShard());
-  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, MakeTrainer(std::move(before)));
+  ASSIGN_OR_RETURN(std::unique_ptr<JobRunner> runner, MakeRunner(std::move(before)));
   {
     absl::MutexLock lock(&mu_);
+    runner_ = std::move(runner);
     if (released_) return Released();
-    trainer_ = std::move(trainer);
     if (halting_) return Halted();
-    if (pausing_) trainer_->Pause();
+    if (pausing_) runner_->Pause();
   }
+  RETURN_IF_ERROR(runner_->Prepare());
   Enter(v1::MEMBER_PREPARED);
   return absl::OkStatus();
 }
 
 // Trainer::Continue() destroys a trainer that it cannot reuse, so its memory is free before
 // Trainer::Create() allocates.
-absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<Trainer> before) {
+absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeRunner(
+    std::unique_ptr<JobRunner> before) {
   Trainer::Options options{
       .plan = options_.plan,
       .rank = options_.rank,
@@ -82,9 +86,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<
       .metrics = options_.metrics,
       .phase_ended = [this] { ++prepared_; },
   };
-  if (before != nullptr) {
-    ASSIGN_OR_RETURN(auto trainer, Trainer::Continue(std::move(before), options));
-    if (trainer != nullptr) return trainer;
+  if (auto* const trainer = dynamic_cast<Trainer*>(before.get())) {
+    before.release();
+    ASSIGN_OR_RETURN(auto continued, Trainer::Continue(std::unique_ptr<Trainer>(trainer), options));
+    if (continued != nullptr) return continued;
   }
   return Trainer::Create(std::move(options));
 }
@@ -117,25 +122,24 @@ absl::Status WorkerJob::Train() {
   }
   Enter(v1::MEMBER_RUNNING);
   const int64_t total_steps = start->total_steps();
-  RETURN_IF_ERROR(trainer_->Start(
+  RETURN_IF_ERROR(runner_->Start(
       total_steps, std::vector<std::string>(start->addresses().begin(), start->addresses().end())));
-  int64_t told_before = trainer_->next_step();
+  int64_t told_before = runner_->next_step();
   const int64_t told_until = told_before + kStepsToldAtOnce;
-  while (!trainer_->done() && !Pausing()) {
-    absl::Status status = trainer_->Step();
+  while (!runner_->done() && !Pausing()) {
+    absl::Status status = runner_->Step();
     if (absl::IsAborted(status)) break;
     RETURN_IF_ERROR(status);
-    if (const int64_t next = trainer_->next_step();
-        told_before < told_until && next > told_before) {
+    if (const int64_t next = runner_->next_step(); told_before < told_until && next > told_before) {
       told_before = next;
       options_.report_soon();
     }
   }
-  if (trainer_->next_step() < total_steps) {
+  if (runner_->next_step() < total_steps) {
     Enter(v1::MEMBER_PAUSED);
-    RETURN_IF_ERROR(trainer_->Drain());
+    RETURN_IF_ERROR(runner_->Drain());
   }
-  Enter(trainer_->next_step() == total_steps ? v1::MEMBER_DONE : v1::MEMBER_PAUSED);
+  Enter(runner_->next_step() == total_steps ? v1::MEMBER_DONE : v1::MEMBER_PAUSED);
   return absl::OkStatus();
 }
 
@@ -168,14 +172,14 @@ void WorkerJob::FailWith(const absl::Status& status) {
   {
     absl::MutexLock lock(&mu_);
     if (released_) return;
-    const int64_t step = trainer_ ? trainer_->failed_step() : options_.plan->first_step();
+    const int64_t step = runner_ ? runner_->failed_step() : options_.plan->first_step();
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
     // The coordinator adds the member and the step. The message may contain a file name that is not
     // valid UTF-8.
     error_.set_message(Printable(status.message()));
     error_.set_step(step);
-    if (trainer_) error_.set_culprit(trainer_->culprit());
+    if (runner_) error_.set_culprit(runner_->culprit());
     LOG(ERROR) << job() << " generation " << generation() << " failed at step " << step << ": "
                << error_.reason() << ": " << error_.message();
   }
@@ -213,14 +217,14 @@ void WorkerJob::TakeSnapshot(const v1::Snapshot& snapshot) {
 void WorkerJob::Pause() {
   absl::MutexLock lock(&mu_);
   pausing_ = true;
-  if (trainer_) trainer_->Pause();
+  if (runner_) runner_->Pause();
 }
 
 void WorkerJob::Halt() {
   absl::MutexLock lock(&mu_);
   if (std::exchange(halting_, true)) return;
   restoring_.request_stop();
-  if (trainer_) trainer_->Halt(Halted());
+  if (runner_) runner_->Halt(Halted());
 }
 
 void WorkerJob::Release() {
@@ -228,7 +232,13 @@ void WorkerJob::Release() {
   released_ = true;
   restoring_.request_stop();
   if (shard_) shard_->Close();
-  if (trainer_) trainer_->Cancel(Released());
+  if (runner_) runner_->Cancel(Released());
+}
+
+void WorkerJob::Acknowledge(const v1::Acknowledge& acknowledge) {
+  log_.Acknowledge(acknowledge);
+  absl::MutexLock lock(&mu_);
+  if (acknowledge.has_evaluation() && runner_) runner_->Evaluated(acknowledge.evaluation());
 }
 
 bool WorkerJob::halting() const {
@@ -244,6 +254,7 @@ bool WorkerJob::released() const {
 void WorkerJob::FinishStep(absl::Duration timeout) {
   Pause();
   absl::MutexLock lock(&mu_);
+  if (runner_) runner_->WorkerLeaves();
   AwaitFor(&mu_, absl::Condition(&settled_), timeout);
 }
 
@@ -255,7 +266,7 @@ v1::JobReport WorkerJob::Report() const {
   // The job does no work any more; only the job thread has not ended yet.
   if (released_) {
     report.set_state(v1::MEMBER_HALTED);
-    report.set_next_step(trainer_ ? trainer_->next_step() : options_.plan->first_step());
+    report.set_next_step(runner_ ? runner_->next_step() : options_.plan->first_step());
     return report;
   }
   report.set_rehearsal(rehearsal());
@@ -263,11 +274,14 @@ v1::JobReport WorkerJob::Report() const {
   if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);
   report.set_next_step(options_.plan->first_step());
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
-  if (trainer_) {
-    *report.mutable_dataset() = trainer_->dataset();
-    report.set_next_step(trainer_->next_step());
-    report.set_address(trainer_->address());
-    if (v1::StepTiming timing = trainer_->timing(); timing.steps() > 0) {
+  if (runner_) {
+    *report.mutable_dataset() = runner_->dataset();
+    report.set_next_step(runner_->next_step());
+    report.set_address(runner_->address());
+    if (std::optional<v1::ProgramWait> wait = runner_->program_wait()) {
+      *report.mutable_program_wait() = *std::move(wait);
+    }
+    if (v1::StepTiming timing = runner_->timing(); timing.steps() > 0) {
       *report.mutable_timing() = std::move(timing);
       if (const absl::Duration now = SteadyNow(); now >= links_due_) {
         options_.metrics->exchange.AddLinksTo(report);

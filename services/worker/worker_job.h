@@ -24,8 +24,8 @@
 #include "lib/shard/snapshot/checkpoint_client.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/worker/job_runner.h"
 #include "services/worker/progress_log.h"
-#include "services/worker/trainer.h"
 #include "services/worker/worker_metrics.h"
 
 namespace muster {
@@ -54,10 +54,9 @@ class WorkerJob {
   explicit WorkerJob(Options options);
 
   // Prepares the job and trains it after Start(). Then stays done, paused, failed or halted.
-  // Blocks until Release(). `before` is the trainer of the job's previous generation on this
-  // worker, which this one reuses if it can, or null. Returns the trainer for the next generation,
-  // or null.
-  std::unique_ptr<Trainer> Run(std::unique_ptr<Trainer> before) ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks until Release(). `before` is the runner of the job's previous generation on this worker,
+  // which this one reuses if it can, or null. Returns the runner for the next generation, or null.
+  std::unique_ptr<JobRunner> Run(std::unique_ptr<JobRunner> before) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Directives for this generation. Repeated directives have no effect.
   void Start(const v1::Start& start) ABSL_LOCKS_EXCLUDED(mu_);
@@ -65,7 +64,7 @@ class WorkerJob {
   void Pause() ABSL_LOCKS_EXCLUDED(mu_);
   void Halt() ABSL_LOCKS_EXCLUDED(mu_);
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
-  void Acknowledge(const v1::Acknowledge& acknowledge) { log_.Acknowledge(acknowledge); }
+  void Acknowledge(const v1::Acknowledge& acknowledge) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Pauses the job. Blocks for up to `timeout` until the present step is finished.
   void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
@@ -81,8 +80,9 @@ class WorkerJob {
   bool released() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  absl::Status Prepare(std::unique_ptr<Trainer> before) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(std::unique_ptr<Trainer> before);
+  // Takes `before`, unless it fails earlier.
+  absl::Status Prepare(std::unique_ptr<JobRunner>& before) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::unique_ptr<JobRunner>> MakeRunner(std::unique_ptr<JobRunner> before);
   absl::Status MakeShard() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Train() ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until a directive arrives. Returns nothing if the job is paused before Start().
@@ -101,7 +101,7 @@ class WorkerJob {
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
   // The job thread creates and destroys these two under mu_. It may read them without mu_.
   std::unique_ptr<WorkerShard> shard_;  // only for an allreduce job
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<JobRunner> runner_;
   std::stop_source restoring_;          // stopped by Halt() and Release()
   std::atomic<uint64_t> prepared_ = 0;  // bytes restored and phases ended, for JobReport
   std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // set by Start()
