@@ -137,17 +137,19 @@ void FakeShard::Received(PeerId from, const WireHeader& header, absl::Span<const
     transport_->Send(workers_.at(header.rank), refusal, {}, {});
     return;
   }
+  if (plan_->spec().model().has_external()) TakeTerms(header, chunk);
+  const bool has_gradient = header.length > 0;
   const WireFormat format = PushFormat(*plan_, ChunkId(index));
-  CHECK(header.dtype == format.dtype && header.codec == format.codec);
-  CHECK_EQ(header.length, format.bytes);
+  CHECK(!has_gradient || (header.dtype == format.dtype && header.codec == format.codec));
+  if (has_gradient) CHECK_EQ(header.length, format.bytes);
   push_bytes_ += static_cast<int64_t>(header.length);
   if (header.step < chunk.version && mode() == v1::BSP) {  // the worker was overtaken
     ++late_pushes_;
     return Answer(header.rank, index, chunk);
   }
   std::vector<float>& gradient = chunk.gradients[header.rank];
-  gradient.resize(chunk.values.size());
-  CHECK(Decode(format, payload, absl::MakeSpan(gradient)).ok());
+  gradient.assign(chunk.values.size(), 0);
+  if (has_gradient) CHECK(Decode(format, payload, absl::MakeSpan(gradient)).ok());
   if (mode() == v1::SSP || mode() == v1::ASP) {  // answers one worker at once
     CHECK_EQ(header.step, chunk.versions[header.rank]);
     Apply(index, chunk);
@@ -162,6 +164,26 @@ void FakeShard::Received(PeerId from, const WireHeader& header, absl::Span<const
     Apply(index, chunk);
   }
   for (const auto& [rank, peer] : workers_) Answer(rank, index, chunk);
+}
+
+void FakeShard::TakeTerms(const WireHeader& push, Chunk& chunk) {
+  const bool has_gradient = push.length > 0;
+  CHECK(has_gradient || (push.dtype == WireDType::kNone && push.codec == WireCodec::kRaw));
+  CHECK(push.scalar >= 0 && push.loss_scale > 0);
+  terms_.push_back({.step = push.step,
+                    .rank = push.rank,
+                    .chunk = static_cast<int>(push.chunk),
+                    .learning_rate = push.scalar,
+                    .weight = push.loss_scale,
+                    .has_gradient = has_gradient});
+  chunk.weights += push.loss_scale;
+  chunk.learning_rate = push.scalar;
+  chunk.has_gradient |= has_gradient;
+}
+
+std::vector<PushedTerms> FakeShard::terms() const {
+  absl::MutexLock lock(&mu_);
+  return terms_;
 }
 
 v1::SyncMode FakeShard::mode() const {
@@ -188,11 +210,16 @@ void FakeShard::Overtake(int64_t version) {
 
 void FakeShard::Apply(int index, Chunk& chunk) {
   const v1::Parameter& parameter = plan_->graph().parameters(plan_->chunks(index).parameter());
-  const double learning_rate = plan_->spec().training().optimizer().sgd().learning_rate();
+  const bool external = plan_->spec().model().has_external();
+  const double learning_rate =
+      external ? chunk.learning_rate : plan_->spec().training().optimizer().sgd().learning_rate();
+  const float scale = external ? static_cast<float>(1 / std::exchange(chunk.weights, 0)) : 1;
+  const bool updates = !external || std::exchange(chunk.has_gradient, false);
   chunk.squares = 0;
-  for (size_t i = 0; i < chunk.values.size(); ++i) {
+  for (size_t i = 0; updates && i < chunk.values.size(); ++i) {
     float sum = 0;
     for (const auto& [rank, gradient] : chunk.gradients) sum += gradient[i];
+    sum *= scale;
     if (parameter.has_statistic_momentum()) {
       const auto momentum = static_cast<float>(parameter.statistic_momentum());
       chunk.values[i] += momentum * (sum - chunk.values[i]);
@@ -234,7 +261,8 @@ FakePs::FakePs(InProcessNetwork& network, const Options& options) {
   auto plan = std::make_shared<v1::JobPlan>();
   plan->set_job("test-1");
   plan->set_job_number(1);
-  plan->set_generation(1);
+  plan->set_generation(options.generation);
+  plan->set_first_step(options.first_step);
   plan->set_session_token(std::string(kToken));
   *plan->mutable_spec() = options.spec;
   *plan->mutable_graph() = options.graph;

@@ -1,6 +1,7 @@
 // Fake parameter servers for tests, which can be stopped. They sum in rank order; for ssp and asp
 // they apply each push at once, and for local_sgd they sum values that the workers have scaled.
-// They use plain SGD and keep the first loss scale.
+// They use plain SGD and keep the first loss scale. For jobs with model.external they use the
+// learning rates and weights of the pushes, as a ps does.
 #pragma once
 
 #include <atomic>
@@ -23,6 +24,16 @@
 
 namespace muster {
 
+// The terms of a push in a job with model.external.
+struct PushedTerms {
+  int64_t step = 0;
+  uint32_t rank = 0;
+  int chunk = 0;
+  double learning_rate = 0;
+  float weight = 0;
+  bool has_gradient = true;
+};
+
 // One shard of one job on a thread of its own.
 class FakeShard : private MessageReceiver {
  public:
@@ -44,6 +55,8 @@ class FakeShard : private MessageReceiver {
 
   // Chunks in the order in which rank 0 pushed them.
   std::vector<int> pushed_chunks() const;
+  // The terms of all pushes, in the order of their arrival; only with model.external.
+  std::vector<PushedTerms> terms() const;
   // The number of pushes that have begun to arrive.
   int64_t pushes_placed() const { return pushes_placed_; }
   // The payload bytes of received pushes.
@@ -60,6 +73,9 @@ class FakeShard : private MessageReceiver {
     int64_t version = 0;
     std::vector<float> values;
     std::map<uint32_t, std::vector<float>> gradients;  // by rank
+    double weights = 0;         // only with model.external: sum over all ranks
+    double learning_rate = 0;   // of the last push
+    bool has_gradient = false;  // of any rank
     double squares = 0;
     std::map<uint32_t, int64_t> versions;  // by rank: ssp and asp
   };
@@ -72,6 +88,8 @@ class FakeShard : private MessageReceiver {
   void PayloadLost(PeerId, const WireHeader&) override {}
   void PeerLost(PeerId, const absl::Status&) override {}
   v1::SyncMode mode() const;
+  // Records the terms of a push and checks its header.
+  void TakeTerms(const WireHeader& push, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Average(Chunk& chunk);
   void Apply(int index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(uint32_t rank, int index, const Chunk& chunk);
@@ -92,6 +110,7 @@ class FakeShard : private MessageReceiver {
   mutable absl::Mutex mu_;
   std::map<int, Chunk> chunks_ ABSL_GUARDED_BY(mu_);
   std::vector<int> pushed_ ABSL_GUARDED_BY(mu_);
+  std::vector<PushedTerms> terms_ ABSL_GUARDED_BY(mu_);
   int64_t pushes_ ABSL_GUARDED_BY(mu_) = 0;
   bool stall_ ABSL_GUARDED_BY(mu_) = false;
   bool is_stalled_ ABSL_GUARDED_BY(mu_) = false;
@@ -107,7 +126,9 @@ class FakePs {
     v1::JobSpec spec;  // data and training; optimizer sgd
     int64_t chunk_bytes = 1 << 10;
     int workers = 1;
-    int shards = 2;              // shard i is thread 0 of member "ps-<i>"
+    int shards = 2;  // shard i is thread 0 of member "ps-<i>"
+    uint32_t generation = 1;
+    int64_t first_step = 0;
     int64_t total_steps = 1000;  // local_sgd: the last round may be shorter
   };
   FakePs(InProcessNetwork& network, const Options& options);

@@ -61,15 +61,20 @@ PsExchange::PsExchange(Options options)
       has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
       may_be_overtaken_(plan_.spec().sync().backup_workers() > 0),
       averages_(plan_.spec().sync().mode() == v1::LOCAL_SGD),
+      has_terms_(plan_.spec().model().has_external()),
       rounds_(RoundSchedule::Of(plan_)),
-      board_(plan_,
-             {.overlap = options_.tuning.overlap, .answer_timeout = options_.answer_timeout}),
+      board_(plan_, {.overlap = options_.tuning.overlap,
+                     .answer_timeout = options_.answer_timeout,
+                     .on_failure = options_.on_failure}),
       chunks_(plan_.chunks_size()),
       greeted_(plan_.shards_size()),
       waits_(options_.metrics),
       window_(options_.tuning.inflight_bytes_max, plan_.chunks_size()),
       thread_(options_.transport, plan_.chunks_size(), this) {
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
+  CHECK(options_.odd_parameters.empty() ||
+        (!averages_ && options_.narrow_parameters.empty() &&
+         std::ssize(options_.odd_parameters) == plan_.graph().parameters_size()));
   CHECK_EQ(std::ssize(options_.gradients), averages_ ? 0 : plan_.graph().parameters_size());
   CHECK(options_.narrow_parameters.empty() ||
         (!averages_ && std::ssize(options_.narrow_parameters) == plan_.graph().parameters_size()));
@@ -171,6 +176,12 @@ absl::Status PsExchange::Push(ChunkId chunk, int64_t version) {
   return absl::OkStatus();
 }
 
+absl::Status PsExchange::Push(ChunkId chunk, int64_t version, const PushTerms& terms) {
+  CHECK(has_terms_);
+  chunks_[chunk].terms = terms;
+  return Push(chunk, version);
+}
+
 absl::StatusOr<int64_t> PsExchange::CatchUp() {
   board_.BeginCatchUp();
   thread_.Wake();
@@ -224,10 +235,12 @@ std::optional<ChunkId> PsExchange::FirstChunkBehind(int64_t version,
   return std::nullopt;
 }
 
-absl::Span<float> PsExchange::ValuesOf(ChunkId chunk) const {
+absl::Span<float> PsExchange::ValuesOf(ChunkId chunk, int64_t version) const {
   const v1::PlanChunk& planned = Planned(chunk);
-  const auto& tensors =
-      planned.slot() == 0 ? options_.parameters : options_.slots[planned.slot() - 1];
+  const bool odd = !options_.odd_parameters.empty() && (version & 1) != 0;
+  const auto& tensors = planned.slot() != 0 ? options_.slots[planned.slot() - 1]
+                        : odd               ? options_.odd_parameters
+                                            : options_.parameters;
   return PartOf(tensors[planned.parameter()], planned);
 }
 
@@ -248,7 +261,7 @@ absl::Span<std::byte> PsExchange::NarrowValuesOf(ChunkId chunk) const {
 
 // The unpacked content of a push.
 absl::Span<const float> PsExchange::PushedOf(ChunkId chunk) const {
-  if (averages_) return ValuesOf(chunk);
+  if (averages_) return ValuesOf(chunk, chunks_[chunk].version);
   const v1::PlanChunk& planned = Planned(chunk);
   return PartOf(options_.gradients[planned.parameter()], planned);
 }
@@ -340,17 +353,25 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
   const int64_t now = Trace::Now();
   waits_.End(entry.bytes, chunk.ready_time, now);
   chunk.asked_time = now;
-  absl::Span<const std::byte> payload = BytesOf(PushedOf(c));
-  if (chunk.encoder != nullptr) {
+  const bool has_payload = !has_terms_ || chunk.terms.has_gradient;
+  absl::Span<const std::byte> payload;
+  if (has_payload) payload = BytesOf(PushedOf(c));
+  if (has_payload && chunk.encoder != nullptr) {
     chunk.encoder->Encode(PushedOf(c), chunk.packed);
     payload = chunk.packed;
   }
   // A local_sgd chunk is at its round's first version; other chunks are at the step of their
   // gradient.
   WireHeader push = HeaderOf(MessageKind::kPush, c, chunk.version);
-  push.dtype = chunk.push_format.dtype;
-  push.codec = chunk.push_format.codec;
+  if (has_payload) {
+    push.dtype = chunk.push_format.dtype;
+    push.codec = chunk.push_format.codec;
+  }
   push.length = payload.size();
+  if (has_terms_) {
+    push.scalar = chunk.terms.learning_rate;
+    push.loss_scale = chunk.terms.weight;
+  }
   options_.metrics->push_bytes.Increment(static_cast<double>(payload.size()));
   link.metrics.sent_bytes.Increment(static_cast<double>(payload.size()));
   link.metrics.inflight_bytes.Set(static_cast<double>(link.queue.inflight_bytes()));
@@ -443,7 +464,7 @@ PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
     return {};
   }
   if (!StaysNarrow(c) && !IsPlain(format)) return {chunk.narrow, /*in_place=*/true};
-  PayloadPlace place(StaysNarrow(c) ? NarrowValuesOf(c) : BytesOf(ValuesOf(c)));
+  PayloadPlace place(StaysNarrow(c) ? NarrowValuesOf(c) : BytesOf(ValuesOf(c, header.step)));
   place.past_caches = values_bytes_ >= PayloadPlace::kUncachedBytesMin;
   return place;
 }
@@ -458,7 +479,7 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
   Chunk& chunk = chunks_[c];
   if (header.kind != MessageKind::kParams || payload.empty() || !Wants(chunk, header.step)) return;
   if (has_loss_scale_ && !TakeLossScale(header)) return;
-  if (absl::Status taken = TakeValues(c, payload); !taken.ok()) {
+  if (absl::Status taken = TakeValues(c, header.step, payload); !taken.ok()) {
     return FailBecauseOf(ShardOf(c), std::move(taken));
   }
   options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));
@@ -486,9 +507,10 @@ void PsExchange::PayloadLost(PeerId from, const WireHeader& header) {
 
 // Widens values that travelled in 16 bits. Values that travelled as f32 are in their own memory
 // already.
-absl::Status PsExchange::TakeValues(ChunkId chunk, absl::Span<const std::byte> payload) {
+absl::Status PsExchange::TakeValues(ChunkId chunk, int64_t version,
+                                    absl::Span<const std::byte> payload) {
   if (!IsWidened(chunk)) return absl::OkStatus();
-  absl::Status decoded = Decode(chunks_[chunk].values_format, payload, ValuesOf(chunk));
+  absl::Status decoded = Decode(chunks_[chunk].values_format, payload, ValuesOf(chunk, version));
   return decoded.ok() ? decoded : ProtocolFault(chunk, decoded.message());
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,9 @@ namespace muster {
 // values that travel in 16 bits into the parameter, unless they stay narrow. Values and gradients
 // that travel as f32 are sent from and received into their own memory.
 //
+// A job with model.external has its values in two sets of memory: those of even versions and those
+// of odd ones. So a program can read version v while version v + 1 arrives.
+//
 // A local_sgd job pushes values and optimizer slots, from the memory that the answer is
 // written to. Push(chunk, v) says that a chunk, possibly of a slot, is scaled by the worker's share
 // and ready to be summed. The version after v is the end of the round.
@@ -57,6 +61,9 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
     // One f32[elements] per parameter. These and `memory` must outlive the exchange.
     std::vector<absl::Span<float>> parameters;
+    // If not empty: version v is received here if v is odd, else into `parameters`. A frozen
+    // parameter is received once, into the set of plan.first_step.
+    std::vector<absl::Span<float>> odd_parameters;
     std::vector<absl::Span<float>> gradients;           // empty for local_sgd
     std::vector<std::vector<absl::Span<float>>> slots;  // local_sgd only: by slot - 1, by parameter
     // Whether a parameter's 16-bit values stay narrow, for devices that compute with them
@@ -68,9 +75,18 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
     ExchangeTuning tuning;
     absl::Duration hello_timeout = limits::kHelloWaitMax;
-    absl::Duration answer_timeout = limits::kAnswerWaitMax;
+    absl::Duration answer_timeout = limits::kAnswerWaitMax;  // may be infinite
+    // Called after the first failure, on the thread that found it, without a lock. May be null.
+    std::function<void()> on_failure = nullptr;
 
     ExchangeMetrics* metrics = nullptr;
+  };
+
+  // Facts about a gradient that a worker of a job with model.external sends with it.
+  struct PushTerms {
+    double learning_rate = 0;  // of the parameter, in this step
+    float weight = 0;          // of this worker's samples; the gradient is multiplied by it
+    bool has_gradient = true;  // false: the memory of the gradient is not read
   };
 
   // Returns INVALID_ARGUMENT if the plan has no shards or its chunks do not cover its parameters,
@@ -88,6 +104,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override;
   absl::Status Push(ChunkId chunk, int64_t version) override;
+  // As above, with terms. For a job with model.external.
+  absl::Status Push(ChunkId chunk, int64_t version, const PushTerms& terms);
   bool overtaken() const override { return board_.overtaken(); }
   absl::StatusOr<int64_t> CatchUp() override;
   int64_t version() const override { return board_.version(); }
@@ -117,6 +135,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     std::atomic<int64_t> version;
     std::atomic<int64_t> awaited = -1;  // requested version that is not here yet; -1: none
     bool sending = false;
+    PushTerms terms;                     // of the push under way, written before it is posted
     int64_t ticket = 0;                  // of the push under way, see SendWindow
     int64_t ready_time = 0;              // when it joined its link's queue, Trace::Now()
     int64_t asked_time = 0;              // when its values were requested, by a push or a fetch
@@ -150,7 +169,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   void SendPush(Link& link, const SendQueue::Entry& entry);
   void Sent(ChunkId chunk, const absl::Status& status);
   bool Wants(const Chunk& chunk, int64_t version) const;
-  absl::Status TakeValues(ChunkId chunk, absl::Span<const std::byte> payload);
+  absl::Status TakeValues(ChunkId chunk, int64_t version, absl::Span<const std::byte> payload);
   void Answered(ChunkId chunk);
   void FetchWhatIsBehind();
   WireHeader HeaderOf(MessageKind kind, ChunkId chunk, int64_t step) const;
@@ -185,7 +204,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
                                           std::optional<ShardIndex> shard = std::nullopt) const;
   bool StaysNarrow(ChunkId chunk) const;
   bool IsWidened(ChunkId chunk) const;
-  absl::Span<float> ValuesOf(ChunkId chunk) const;
+  absl::Span<float> ValuesOf(ChunkId chunk, int64_t version) const;
   absl::Span<std::byte> NarrowValuesOf(ChunkId chunk) const;
   absl::Span<const float> PushedOf(ChunkId chunk) const;
 
@@ -195,6 +214,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   const bool has_loss_scale_;
   const bool may_be_overtaken_;
   const bool averages_;                   // in local_sgd
+  const bool has_terms_;                  // pushes have terms, with model.external
   RoundSchedule rounds_;                  // its total_steps come with Connect()
   std::shared_ptr<SharedSlab> payloads_;  // packed gradients and narrow values
   VersionBoard board_;

@@ -119,6 +119,104 @@ TEST(PsExchangeTest, FetchesThenTurnsEveryPushIntoTheNextVersion) {
   EXPECT_EQ(worker.parameters[kB], ps.parameter(kB));
 }
 
+// A program computes the gradients of this job. "b" is frozen.
+FakePs::Options ExternalJob(int workers = 1) {
+  FakePs::Options options = Job(workers);
+  options.graph.clear_nodes();
+  options.spec.mutable_model()->mutable_external()->set_path("model.safetensors");
+  options.spec.mutable_data()->mutable_external();
+  v1::ParameterGroup* frozen = options.spec.mutable_training()->add_parameter_groups();
+  frozen->add_match("b");
+  frozen->set_frozen(true);
+  return options;
+}
+
+// Memory for the values of odd versions.
+struct OddValues {
+  explicit OddValues(const FakePs& ps) {
+    for (const v1::Parameter& parameter : ps.plan()->graph().parameters()) {
+      tensors.emplace_back(ElementCount(parameter));
+    }
+  }
+  void AddTo(PsExchange::Options& options) {
+    for (auto& tensor : tensors) options.odd_parameters.push_back(absl::MakeSpan(tensor));
+  }
+  std::vector<std::vector<float>> tensors;
+};
+
+TEST(PsExchangeTest, OddVersionsArriveInTheirOwnMemory) {
+  for (const bool narrow : {false, true}) {  // on the wire
+    InProcessNetwork network;
+    FakePs::Options job = ExternalJob();
+    if (narrow) {
+      for (v1::Parameter& parameter : *job.graph.mutable_parameters()) {
+        parameter.clear_shape();
+        parameter.add_shape(2);
+        parameter.add_shape(256);
+      }
+      job.spec.mutable_sync()->set_values(v1::VALUES_BF16);
+    }
+    FakePs ps(network, job);
+    OddValues odd(ps);
+    Member worker(network, ps, [&](PsExchange::Options& options) {
+      odd.AddTo(options);
+      options.answer_timeout = absl::InfiniteDuration();
+    });
+    ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+    ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+    const std::vector<float> initial = worker.parameters[kA];
+    const std::vector<float> frozen = worker.parameters[kB];
+
+    const PsExchange::PushTerms terms{.learning_rate = 0.25, .weight = 2};
+    for (int64_t step = 0; step < 2; ++step) {
+      for (const int p : {kC, kA}) {
+        std::ranges::fill(worker.gradients[p], 4.0f);  // 2 times the weight
+        for (const int chunk : {2 * p, 2 * p + 1}) {
+          ASSERT_TRUE(worker.exchange->Push(ChunkId(chunk), step, terms).ok());
+        }
+      }
+      ASSERT_TRUE(worker.exchange->AwaitVersion(step + 1).ok());
+      if (step == 0) {
+        EXPECT_EQ(worker.parameters[kA], initial) << "still readable";
+      }
+      const std::vector<float> now = step == 0 ? odd.tensors[kA] : worker.parameters[kA];
+      EXPECT_NEAR(now[100], initial[100] - 0.5f * static_cast<float>(step + 1), 0.02);
+    }
+    EXPECT_EQ(worker.parameters[kB], frozen);
+    EXPECT_EQ(odd.tensors[kB], std::vector<float>(512)) << "frozen: fetched once";
+  }
+}
+
+TEST(PsExchangeTest, APushCarriesItsTermsAndMayHaveNoGradient) {
+  InProcessNetwork network;
+  FakePs ps(network, ExternalJob());
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  const std::vector<float> initial = worker.parameters[kC];
+  for (const int p : {kC, kA}) {
+    std::ranges::fill(worker.gradients[p], 1.0f);
+    for (const int chunk : {2 * p, 2 * p + 1}) {
+      ASSERT_TRUE(worker.exchange
+                      ->Push(ChunkId(chunk), 0,
+                             {.learning_rate = 0.125, .weight = 0.5f, .has_gradient = p == kA})
+                      .ok());
+    }
+  }
+  ASSERT_TRUE(worker.exchange->AwaitVersion(1).ok());
+  EXPECT_EQ(worker.parameters[kC], initial) << "no worker had a gradient";
+  EXPECT_EQ(ps.shard(0).push_bytes() + ps.shard(1).push_bytes(), 512 * 4);
+
+  std::vector<PushedTerms> pushed = ps.shard(0).terms();
+  for (const PushedTerms& terms : ps.shard(1).terms()) pushed.push_back(terms);
+  ASSERT_EQ(pushed.size(), 4);
+  for (const PushedTerms& terms : pushed) {
+    EXPECT_EQ(terms.learning_rate, 0.125);
+    EXPECT_EQ(terms.weight, 0.5f);
+    EXPECT_EQ(terms.has_gradient, ps.plan()->chunks(terms.chunk).parameter() == kA);
+  }
+}
+
 TEST(PsExchangeTest, ChunksThatTheNextForwardReadsFirstAreSentFirst) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1, /*shards=*/1));

@@ -11,7 +11,7 @@
 namespace muster {
 
 VersionBoard::VersionBoard(const v1::JobPlan& plan, Options options)
-    : options_(options),
+    : options_(std::move(options)),
       first_version_(plan.first_step()),
       chunks_of_parameter_(plan.graph().parameters_size(), 0),
       parameters_behind_(plan.graph().parameters_size()),
@@ -131,11 +131,14 @@ void VersionBoard::Interrupt() {
 
 void VersionBoard::Fail(absl::Status why, absl::string_view culprit) {
   CHECK(!why.ok());
-  absl::MutexLock lock(&mu_);
-  if (!failure_.ok()) return;
-  failure_ = std::move(why);
-  culprit_ = std::string(culprit);
-  failed_.store(true, std::memory_order_release);
+  {
+    absl::MutexLock lock(&mu_);
+    if (!failure_.ok()) return;
+    failure_ = std::move(why);
+    culprit_ = std::string(culprit);
+    failed_.store(true, std::memory_order_release);
+  }
+  if (options_.on_failure) options_.on_failure();
 }
 
 absl::Status VersionBoard::failure() const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -30,7 +31,9 @@ class VersionBoard {
  public:
   struct Options {
     bool overlap = true;  // false: no parameter has a version before all have it
-    absl::Duration answer_timeout = limits::kAnswerWaitMax;
+    absl::Duration answer_timeout = limits::kAnswerWaitMax;  // may be infinite
+    // Called after the first failure, on the thread that found it, without a lock. May be null.
+    std::function<void()> on_failure = nullptr;
   };
   using Missing = absl::FunctionRef<std::string()>;
 

@@ -66,6 +66,19 @@ TEST(VersionBoardTest, LastChunkCompletesAParameterAndLastParameterAVersion) {
   EXPECT_FALSE(board.HasParameter(kOneChunk, kFirst)) << "the parameter has a later version now";
 }
 
+TEST(VersionBoardTest, TellsOfTheFirstFailureOnceAndWaitsWithoutALimitUntilThen) {
+  int told = 0;
+  Started started({.answer_timeout = absl::InfiniteDuration(), .on_failure = [&] { ++told; }});
+  absl::Status awaited;
+  {
+    std::jthread waits([&] { awaited = started.board.AwaitVersion(kFirst + 1, NotAsked); });
+    std::jthread fails([&] { started.board.Fail(absl::InternalError("broken"), "ps-1"); });
+  }
+  started.board.Fail(absl::InternalError("again"), "ps-2");
+  EXPECT_EQ(awaited.message(), "broken");
+  EXPECT_EQ(told, 1);
+}
+
 TEST(VersionBoardTest, FrozenParameterThatIsHereHasEveryVersion) {
   VersionBoard board(Plan(), {});
   EXPECT_FALSE(board.HasParameter(kFrozen, kFirst));
