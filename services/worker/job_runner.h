@@ -1,5 +1,5 @@
-// What trains one generation of a job on this worker: Muster's own engine (Trainer), or a program
-// outside of Muster (ExternalLoop).
+// The interface of a worker's job to the part that trains: Muster's own engine (Trainer), or a
+// program outside of Muster (ExternalLoop).
 #pragma once
 
 #include <cstdint>
