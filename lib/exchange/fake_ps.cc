@@ -26,7 +26,8 @@ FakeShard::FakeShard(InProcessNetwork& network)
   transport_->SetReceiver(this);
 }
 
-void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps) {
+void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps,
+                      const std::vector<std::vector<float>>& values) {
   plan_ = std::move(plan);
   rounds_ = RoundSchedule::Of(*plan_);
   rounds_.total_steps = total_steps;
@@ -40,6 +41,11 @@ void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_
     chunk.version = plan_->first_step();
     chunk.values.resize(cut.elements());
     if (cut.slot() > 0) continue;
+    if (!values.empty()) {
+      std::copy_n(values[cut.parameter()].begin() + cut.offset(), cut.elements(),
+                  chunk.values.begin());
+      continue;
+    }
     FillInitialValues(plan_->graph().parameters(cut.parameter()).initializer(),
                       plan_->spec().training().seed(), cut.parameter(), cut.offset(),
                       absl::MakeSpan(chunk.values));
@@ -285,7 +291,8 @@ FakePs::FakePs(InProcessNetwork& network, const Options& options) {
   chunks = WithAveragedSlots(options.spec, std::move(chunks));
   plan->mutable_chunks()->Assign(chunks.begin(), chunks.end());
   plan_ = plan;
-  for (int i = 0; i < options.shards; ++i) shards_[i]->Serve(plan_, i, options.total_steps);
+  for (int i = 0; i < options.shards; ++i)
+    shards_[i]->Serve(plan_, i, options.total_steps, options.values);
 }
 
 std::vector<float> FakePs::parameter(int p) const {

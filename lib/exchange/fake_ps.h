@@ -41,7 +41,9 @@ class FakeShard : private MessageReceiver {
   ~FakeShard() override { Stop(); }
 
   std::string address() const { return address_; }
-  void Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps);
+  // `values` are by parameter. If empty, the initial ones.
+  void Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps,
+             const std::vector<std::vector<float>>& values = {});
 
   // The shard receives nothing from the return of Stall(true) until Stall(false).
   void Stall(bool stall);
@@ -129,7 +131,8 @@ class FakePs {
     int shards = 2;  // shard i is thread 0 of member "ps-<i>"
     uint32_t generation = 1;
     int64_t first_step = 0;
-    int64_t total_steps = 1000;  // local_sgd: the last round may be shorter
+    std::vector<std::vector<float>> values;  // of first_step, by parameter; empty: initial ones
+    int64_t total_steps = 1000;              // local_sgd: the last round may be shorter
   };
   FakePs(InProcessNetwork& network, const Options& options);
 

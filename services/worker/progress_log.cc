@@ -8,9 +8,7 @@
 namespace muster {
 
 absl::Status ProgressLog::AwaitRoom() {
-  auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return closed_ || std::ssize(steps_) + std::ssize(evaluations_) < capacity_;
-  };
+  auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_ || HasRoom(); };
   if (!room()) {
     LOG(WARNING) << "training waits: " << capacity_
                  << " records (kStepRecordsHeldMax) are not acknowledged by the coordinator";
@@ -31,6 +29,13 @@ absl::Status ProgressLog::Append(v1::EvaluationRecord record) {
   RETURN_IF_ERROR(AwaitRoom());
   evaluations_.push_back(std::move(record));
   return absl::OkStatus();
+}
+
+bool ProgressLog::TryAppend(v1::EvaluationRecord record) {
+  absl::MutexLock lock(&mu_);
+  if (!HasRoom()) return false;
+  evaluations_.push_back(std::move(record));
+  return true;
 }
 
 void ProgressLog::Acknowledge(const v1::Acknowledge& acknowledge) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <iterator>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -23,6 +24,9 @@ class ProgressLog {
   absl::Status Append(v1::StepRecord record) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Append(v1::EvaluationRecord record) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Appends the record without a wait. Returns false if the log is full.
+  bool TryAppend(v1::EvaluationRecord record) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Removes the acknowledged records.
   void Acknowledge(const v1::Acknowledge& acknowledge) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -35,6 +39,9 @@ class ProgressLog {
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return std::ssize(steps_) + std::ssize(evaluations_) < capacity_;
+  }
   absl::Status AwaitRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int64_t capacity_;

@@ -33,20 +33,6 @@ absl::Status Exhausted(size_t bytes) {
                     "MEMORY_EXHAUSTED");
 }
 
-// The kernel may grant an allocation that it cannot back when the pages are first touched. So this
-// checks the available memory, allocates and touches all pages. Untouched memory still counts as
-// available; the mutex keeps concurrent calls from relying on the same memory.
-absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateSlab(size_t bytes) {
-  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
-  absl::MutexLock lock(&mu);
-  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Exhausted(bytes);
-  absl::StatusOr<std::shared_ptr<SharedSlab>> slab =
-      SharedSlab::Allocate(static_cast<int64_t>(bytes));
-  if (!slab.ok()) return Exhausted(bytes);
-  std::memset((*slab)->memory().data(), 0, (*slab)->memory().size());
-  return slab;
-}
-
 // Members are destroyed in reverse order, so the pages are unlocked before the slab is freed.
 struct LockedSlab {
   std::shared_ptr<SharedSlab> slab;
@@ -55,7 +41,8 @@ struct LockedSlab {
 
 absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t bytes,
                                                      absl::Span<std::byte>& memory) {
-  ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> slab, AllocateSlab(bytes));
+  ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> slab,
+                   AllocateBackedSlab(bytes, SealedMemory::Others::kRead));
   absl::StatusOr<std::shared_ptr<void>> lock = device.PageLock(slab->memory());
   if (!lock.ok()) {
     LOG(WARNING) << device.name() << ": shared memory cannot be page-locked, so gradients are "
@@ -68,6 +55,21 @@ absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t byte
 }
 
 }  // namespace
+
+// The kernel may grant an allocation that it cannot back when the pages are first touched. So this
+// checks the available memory, allocates and touches all pages. Untouched memory still counts as
+// available; the mutex keeps concurrent calls from relying on the same memory.
+absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateBackedSlab(size_t bytes,
+                                                               SealedMemory::Others others) {
+  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
+  absl::MutexLock lock(&mu);
+  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Exhausted(bytes);
+  absl::StatusOr<std::shared_ptr<SharedSlab>> slab =
+      SharedSlab::Allocate(static_cast<int64_t>(bytes), others);
+  if (!slab.ok()) return Exhausted(bytes);
+  std::memset((*slab)->memory().data(), 0, (*slab)->memory().size());
+  return slab;
+}
 
 absl::StatusOr<std::unique_ptr<TensorSlab>> TensorSlab::Create(Device& device,
                                                                const v1::Graph& graph,

@@ -9,9 +9,16 @@
 #include "absl/types/span.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/engine/device.h"
+#include "lib/transport/core/sealed_memory.h"
+#include "lib/transport/core/shared_slab.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
+
+// Allocates a slab and backs all of its pages. Returns RESOURCE_EXHAUSTED, reason
+// "MEMORY_EXHAUSTED", if the host has too little memory. Thread-safe.
+absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateBackedSlab(size_t bytes,
+                                                               SealedMemory::Others others);
 
 // Holds f32[elements] for every parameter, 64-byte aligned and zeroed, at the offsets of the
 // layout. The transport registers the block as a whole. The block is a SharedSlab, so members on

@@ -54,11 +54,11 @@ SlabTable& Table() {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SharedSlab>> SharedSlab::Allocate(int64_t bytes) {
+absl::StatusOr<std::shared_ptr<SharedSlab>> SharedSlab::Allocate(int64_t bytes,
+                                                                 SealedMemory::Others others) {
   CHECK_GE(bytes, 0);
   if (bytes == 0) return absl::WrapUnique(new SharedSlab(SealedMemory()));
-  ASSIGN_OR_RETURN(SealedMemory sealed,
-                   SealedMemory::Create("muster-slab", bytes, SealedMemory::Others::kRead));
+  ASSIGN_OR_RETURN(SealedMemory sealed, SealedMemory::Create("muster-slab", bytes, others));
   std::shared_ptr<SharedSlab> slab = absl::WrapUnique(new SharedSlab(std::move(sealed)));
   Table().Insert(slab);
   return slab;

@@ -16,14 +16,15 @@ namespace muster {
 // Zeroed pages of a sealed memory file. They take no memory until they are written. They are huge
 // pages if the kernel provides them (/sys/kernel/mm/transparent_hugepage/shmem_enabled: advise).
 //
-// A process that receives the file can read the pages. The slab is immutable except for its
-// contents. The memory is freed when the last reference in this process and the last mapping and
-// descriptor in others are gone. Not usable after fork().
+// A process that receives the file can read the pages, and with Others::kWrite write to them. The
+// slab is immutable except for its contents. The memory is freed when the last reference in this
+// process and the last mapping and descriptor in others are gone. Not usable after fork().
 class SharedSlab {
  public:
-  // Returns RESOURCE_EXHAUSTED with reason "MEMORY_EXHAUSTED" if there is no memory. Requires:
-  // bytes >= 0. 0 makes an empty slab.
-  static absl::StatusOr<std::shared_ptr<SharedSlab>> Allocate(int64_t bytes);
+  // `others` is the access that processes get with the file. Returns RESOURCE_EXHAUSTED with reason
+  // "MEMORY_EXHAUSTED" if there is no memory. Requires: bytes >= 0. 0 makes an empty slab.
+  static absl::StatusOr<std::shared_ptr<SharedSlab>> Allocate(
+      int64_t bytes, SealedMemory::Others others = SealedMemory::Others::kRead);
   SharedSlab(const SharedSlab&) = delete;
   SharedSlab& operator=(const SharedSlab&) = delete;
   ~SharedSlab();
