@@ -1,6 +1,7 @@
 #include "services/worker/tiny_jobs.h"
 
 #include <fstream>
+#include <string>
 
 #include "lib/graph/zoo/zoo.h"
 
@@ -42,6 +43,28 @@ FakePs::Options TextJob(const std::string& path, int workers) {
   spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
   spec.mutable_training()->set_evaluate_every_steps(4);
   options.graph = BuildModel(spec.model()).value();
+  options.workers = workers;
+  return options;
+}
+
+FakePs::Options ProgramJob(int workers) {
+  FakePs::Options options;
+  v1::JobSpec& spec = options.spec;
+  spec.set_name("line");
+  spec.mutable_model()->mutable_external()->set_path("line.safetensors");
+  spec.mutable_data()->mutable_external();
+  spec.mutable_data()->set_batch_size(32);
+  spec.mutable_data()->set_seed(7);
+  v1::TrainingSpec& training = *spec.mutable_training();
+  training.mutable_optimizer()->mutable_sgd()->set_learning_rate(0.3);
+  training.add_parameter_groups()->add_match("frozen");
+  training.mutable_parameter_groups(0)->set_frozen(true);
+  for (const char* name : {"w", "frozen", "b"}) {
+    v1::Parameter* parameter = options.graph.add_parameters();
+    parameter->set_name(name);
+    parameter->add_shape(name == std::string("frozen") ? 3 : 1);
+    parameter->mutable_initializer()->set_normal(1);
+  }
   options.workers = workers;
   return options;
 }

@@ -14,4 +14,8 @@ FakePs::Options LinearJob(int workers);
 // out.
 FakePs::Options TextJob(const std::string& path, int workers);
 
+// A program computes the gradients of this job: parameters "w" and "b" of a line, and "frozen" with
+// 3 elements. The batch has 32 samples.
+FakePs::Options ProgramJob(int workers);
+
 }  // namespace muster
