@@ -33,6 +33,7 @@
 #include "lib/telemetry/trace_file.h"
 #include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"
+#include "services/worker/program_port.h"
 #include "services/worker/worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
@@ -60,6 +61,11 @@ ABSL_FLAG(std::string, metrics, "",
 ABSL_FLAG(std::string, data_roots, "",
           "folders, separated by commas, that must contain the files that jobs name; empty: any "
           "file that this user may read");
+ABSL_FLAG(
+    std::string, program_socket, "",
+    "path of the Unix socket at which programs of jobs with model.external attach; none: this "
+    "worker runs no such jobs; default muster-<uid>/<name>.sock below $XDG_RUNTIME_DIR, else "
+    "below /tmp");
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of steps and chunks; open it in ui.perfetto.dev; empty: none");
 ABSL_FLAG(
@@ -90,6 +96,21 @@ v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devic
   hello.set_insecure(security.insecure);
   hello.set_transport(TransportWord());
   return hello;
+}
+
+// Opens the socket for programs, or returns null: with --program_socket=none, and if the default
+// path cannot be used, because few workers need it.
+absl::StatusOr<std::unique_ptr<ProgramPort>> OpenProgramPort(const std::string& name) {
+  const std::string flag = absl::GetFlag(FLAGS_program_socket);
+  if (flag == "none") return nullptr;
+  if (!flag.empty()) return ProgramPort::Listen(flag);
+  const absl::StatusOr<std::string> path = DefaultProgramSocket(name);
+  absl::StatusOr<std::unique_ptr<ProgramPort>> port =
+      path.ok() ? ProgramPort::Listen(*path) : path.status();
+  if (port.ok()) return port;
+  LOG(WARNING) << "no socket for programs: " << port.status().message()
+               << "; jobs with model.external will fail here (--program_socket)";
+  return nullptr;
 }
 
 int Main() {
@@ -170,6 +191,12 @@ int Main() {
     return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
+  const absl::StatusOr<std::unique_ptr<ProgramPort>> programs = OpenProgramPort(name);
+  if (!programs.ok()) {
+    LOG(ERROR) << "--program_socket: " << programs.status().message();
+    return kExitConfig;
+  }
+
   Trace trace;
   std::unique_ptr<TraceFile> trace_file;
   if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
@@ -205,7 +232,8 @@ int Main() {
                        device_lost = true;
                        StopSignal::Raise();
                      },
-                 .trace_file = trace_file.get()});
+                 .trace_file = trace_file.get(),
+                 .programs = programs->get()});
   // The returned pointer owns nothing, because `trace` lives as long as Main() runs.
   TraceTeller traces(
       [&worker](const std::string& job) {

@@ -150,6 +150,7 @@ void Worker::Prepare(const v1::Directive& directive) {
       .metrics = &metrics_,
       .report_soon = options_.report_soon,
       .device_lost = options_.device_lost,
+      .programs = options_.programs,
   });
 }
 

@@ -23,6 +23,7 @@
 #include "lib/telemetry/trace.h"
 #include "lib/telemetry/trace_file.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "services/worker/program_port.h"
 #include "services/worker/worker_job.h"
 #include "services/worker/worker_metrics.h"
 
@@ -50,6 +51,7 @@ class Worker : public FleetMember {
     // The file for tuning.trace, written after every job that is released. Outlives the worker.
     // Null: no file.
     const TraceFile* trace_file = nullptr;
+    ProgramPort* programs = nullptr;  // see WorkerJob::Options; outlives the worker
   };
   explicit Worker(Options options);
   ~Worker() override;  // releases the job and waits for the job thread

@@ -6,6 +6,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
+#include "services/worker/external_loop.h"
 #include "services/worker/share_check.h"
 #include "services/worker/trainer.h"
 
@@ -68,9 +69,43 @@ absl::Status WorkerJob::Prepare(std::unique_ptr<JobRunner>& before) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeRunner(
+    std::unique_ptr<JobRunner> before) {
+  return options_.plan->spec().model().has_external() ? MakeExternalLoop(std::move(before))
+                                                      : MakeTrainer(std::move(before));
+}
+
+absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeExternalLoop(
+    std::unique_ptr<JobRunner> before) {
+  if (options_.programs == nullptr) {
+    return WithReason(
+        absl::FailedPreconditionError(
+            "the job needs a program, and this worker has no socket for programs: see its log, and "
+            "its flag --program_socket"),
+        "NO_PROGRAM_SOCKET");
+  }
+  ExternalLoop::Options options{
+      .plan = options_.plan,
+      .rank = options_.rank,
+      .transport = options_.transport,
+      .programs = options_.programs,
+      .tuning = options_.tuning,
+      .log = log_,
+      .metrics = options_.metrics,
+      .report_soon = options_.report_soon,
+  };
+  if (auto* const loop = dynamic_cast<ExternalLoop*>(before.get())) {
+    before.release();
+    ASSIGN_OR_RETURN(auto continued,
+                     ExternalLoop::Continue(std::unique_ptr<ExternalLoop>(loop), options));
+    if (continued != nullptr) return continued;
+  }
+  return ExternalLoop::Create(std::move(options));
+}
+
 // Trainer::Continue() destroys a trainer that it cannot reuse, so its memory is free before
 // Trainer::Create() allocates.
-absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeRunner(
+absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeTrainer(
     std::unique_ptr<JobRunner> before) {
   Trainer::Options options{
       .plan = options_.plan,
@@ -82,7 +117,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> WorkerJob::MakeRunner(
       .shard = shard_.get(),
       .paths = options_.paths,
       .tuning = options_.tuning,
-      .log = &log_,
+      .log = log_.get(),
       .metrics = options_.metrics,
       .phase_ended = [this] { ++prepared_; },
   };
@@ -236,7 +271,7 @@ void WorkerJob::Release() {
 }
 
 void WorkerJob::Acknowledge(const v1::Acknowledge& acknowledge) {
-  log_.Acknowledge(acknowledge);
+  log_->Acknowledge(acknowledge);
   absl::MutexLock lock(&mu_);
   if (acknowledge.has_evaluation() && runner_) runner_->Evaluated(acknowledge.evaluation());
 }
@@ -293,7 +328,7 @@ v1::JobReport WorkerJob::Report() const {
     const std::vector<v1::SnapshotReport> snapshots = shard_->SnapshotReports();
     report.mutable_snapshots()->Assign(snapshots.begin(), snapshots.end());
   }
-  log_.AddTo(report);
+  log_->AddTo(report);
   return report;
 }
 

@@ -25,6 +25,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/job_runner.h"
+#include "services/worker/program_port.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/worker_metrics.h"
 
@@ -50,6 +51,8 @@ class WorkerJob {
     // Called after the job failed because this process lost a device. Only a new process can use
     // the device again. May be null.
     std::function<void()> device_lost = nullptr;
+    // For jobs with model.external; outlives the job. Null: this worker has no such jobs.
+    ProgramPort* programs = nullptr;
   };
   explicit WorkerJob(Options options);
 
@@ -83,6 +86,8 @@ class WorkerJob {
   // Takes `before`, unless it fails earlier.
   absl::Status Prepare(std::unique_ptr<JobRunner>& before) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::unique_ptr<JobRunner>> MakeRunner(std::unique_ptr<JobRunner> before);
+  absl::StatusOr<std::unique_ptr<JobRunner>> MakeTrainer(std::unique_ptr<JobRunner> before);
+  absl::StatusOr<std::unique_ptr<JobRunner>> MakeExternalLoop(std::unique_ptr<JobRunner> before);
   absl::Status MakeShard() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Train() ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until a directive arrives. Returns nothing if the job is paused before Start().
@@ -95,7 +100,7 @@ class WorkerJob {
   bool halting() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  ProgressLog log_;
+  const std::shared_ptr<ProgressLog> log_ = std::make_shared<ProgressLog>();
   mutable absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
