@@ -1,9 +1,7 @@
 #include "cli/local/process.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,31 +45,6 @@ std::optional<ProcessStat> ReadStat(pid_t pid) {
   return fields ? std::optional(read) : std::nullopt;
 }
 
-// Runs in the child between fork and exec, so it makes only async-signal-safe calls. Writes errno
-// to `error_fd` if exec fails.
-[[noreturn]] void Become(char* const* argv, const char* directory, int log_fd, int null_fd,
-                         int error_fd, Lifetime lifetime, pid_t parent) {
-  if (lifetime == Lifetime::kDetached) {
-    setsid();
-  } else {
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);  // the parent died before prctl()
-  }
-  // The parent may block SIGINT and SIGTERM (see Interrupt). The mask would survive exec().
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  dup2(null_fd, STDIN_FILENO);
-  dup2(log_fd, STDOUT_FILENO);
-  dup2(log_fd, STDERR_FILENO);
-  close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-  if (chdir(directory) == 0) execv(argv[0], argv);
-  const int error = errno;
-  [[maybe_unused]] ssize_t written = write(error_fd, &error, sizeof(error));
-  _exit(127);
-}
-
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd) : fd_(fd) {}
@@ -98,50 +71,21 @@ bool Process::alive() const {
 }
 
 absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
-  const std::string& binary = command.argv[0];
   FileDescriptor log(
       open(command.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.get() < 0) {
     return absl::UnavailableError(
         absl::StrCat(command.log_path, ": cannot write: ", std::strerror(errno)));
   }
-  FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  int ends[2];
-  if (null.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot start ", binary, ": ", std::strerror(errno)));
-  }
-  FileDescriptor read_end(ends[0]);
-  std::vector<char*> argv;
-  for (const std::string& argument : command.argv) {
-    argv.push_back(const_cast<char*>(argument.c_str()));
-  }
-  argv.push_back(nullptr);
-  const char* directory = command.directory.empty() ? "." : command.directory.c_str();
-  const pid_t parent = getpid();
-  pid_t pid;
-  {
-    FileDescriptor write_end(ends[1]);  // the child's exec closes the other copy
-    pid = fork();
-    if (pid == 0) {
-      Become(argv.data(), directory, log.get(), null.get(), write_end.get(), command.lifetime,
-             parent);
-    }
-  }
-  if (pid < 0) {
-    return absl::UnavailableError(absl::StrCat("cannot fork: ", std::strerror(errno)));
-  }
-  int error = 0;
-  // exec() closes the child's end of the pipe. A read without data therefore means that it
-  // succeeded.
-  if (read(read_end.get(), &error, sizeof(error)) == sizeof(error)) {
-    waitpid(pid, nullptr, 0);
-    return absl::NotFoundError(
-        absl::StrCat(binary, ": cannot run in ", directory, ": ", std::strerror(error)));
-  }
+  ASSIGN_OR_RETURN(const pid_t pid, Spawn({.argv = command.argv,
+                                           .directory = command.directory,
+                                           .stdout_fd = log.get(),
+                                           .stderr_fd = log.get(),
+                                           .lifetime = command.lifetime}));
   const std::optional<ProcessStat> stat = ReadStat(pid);
   if (!stat) {
-    return absl::UnavailableError(absl::StrCat(binary, " ended at once; see ", command.log_path));
+    return absl::UnavailableError(
+        absl::StrCat(command.argv[0], " ended at once; see ", command.log_path));
   }
   return Process{.pid = pid, .start_ticks = stat->start_ticks};
 }

@@ -11,13 +11,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/program/spawn.h"
 
 namespace muster::cli {
 
-enum class Lifetime {
-  kWithParent,  // killed when the thread that started it ends
-  kDetached,    // has its own session and outlives this process
-};
+using Lifetime = SpawnOptions::Lifetime;
 
 struct ProcessCommand {
   std::vector<std::string> argv;  // argv[0]: path of the binary
