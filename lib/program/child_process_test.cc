@@ -1,8 +1,10 @@
 #include "lib/program/child_process.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -120,6 +122,27 @@ TEST(ChildProcessTest, TheDestructorKillsTheGroup) {
 
   EXPECT_EQ(script.last.signal, SIGKILL);
   AwaitGone(script.out[0].substr(0, script.out[0].size() - 1));
+}
+
+TEST(ChildProcessTest, DiesWithTheProcessThatStartedIt) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    Script script("echo $$; echo ready; exec sleep 600");
+    script.ready.WaitForNotification();
+    if (write(ends[1], script.out[0].data(), script.out[0].size()) <= 0) _exit(1);
+    pause();
+  }
+  std::array<char, 16> pid = {};
+  ASSERT_GT(read(ends[0], pid.data(), pid.size() - 1), 0);
+
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+
+  AwaitGone(std::to_string(std::atoi(pid.data())));
+  close(ends[0]);
+  close(ends[1]);
 }
 
 }  // namespace
