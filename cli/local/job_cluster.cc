@@ -56,26 +56,29 @@ absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
   return std::move(checked.spec);  // drops the warnings: the coordinator repeats them
 }
 
+absl::StatusOr<JobCluster> StartOwnCluster(LocalCluster::Options options, const std::string& name,
+                                           const std::string& purpose) {
+  if (options.dir.empty()) {
+    ASSIGN_OR_RETURN(options.dir, FolderFor(name));
+  }
+  JobCluster own;
+  ASSIGN_OR_RETURN(own.lock, ClusterLock::Take(options.dir, purpose));
+  // Checked under the lock, so that no other program starts a cluster in between.
+  RETURN_IF_ERROR(CheckNothingRunsIn(options.dir));
+  ASSIGN_OR_RETURN(own.cluster, LocalCluster::Start(options));
+  return own;
+}
+
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
                                            const JobClusterOptions& options,
                                            const std::string& purpose) {
-  std::string dir = options.dir;
-  if (dir.empty()) {
-    ASSIGN_OR_RETURN(dir, FolderFor(spec.name()));
-  }
-  JobCluster own;
-  ASSIGN_OR_RETURN(own.lock, ClusterLock::Take(dir, purpose));
-  // Checked under the lock, so that no other program starts a cluster in between.
-  RETURN_IF_ERROR(CheckNothingRunsIn(dir));
   const v1::WorkerCount& workers = spec.resources().workers();
-  ASSIGN_OR_RETURN(
-      own.cluster,
-      LocalCluster::Start(
-          {.dir = dir,
-           .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
-           .workers = std::max({1, workers.min(), workers.max()}),
-           .devices = options.devices}));
-  return own;
+  return StartOwnCluster(
+      {.dir = options.dir,
+       .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
+       .workers = std::max({1, workers.min(), workers.max()}),
+       .devices = options.devices},
+      spec.name(), purpose);
 }
 
 }  // namespace muster::cli

@@ -1,4 +1,4 @@
-// Reads a job from a file and starts a local cluster that is as large as the job needs.
+// Starts a local cluster for one job, and reads the job from a file.
 #pragma once
 
 #include <memory>
@@ -30,10 +30,15 @@ struct JobCluster {
   std::unique_ptr<LocalCluster> cluster;
 };
 
-// Starts a cluster for the job. All members are attached on return and die with the calling thread.
-// `purpose` is passed to ClusterLock::Take().
+// Starts a cluster in `options.dir`, or in a new folder ./muster-runs/NAME-N if that is "". All
+// members are attached on return and die with the calling thread. `purpose` is passed to
+// ClusterLock::Take().
 // Returns ALREADY_EXISTS (reason "ALREADY_RUNNING") if a detached cluster runs in the folder, or
 // the errors of ClusterLock::Take(), LocalCluster::Open() and LocalCluster::Start().
+absl::StatusOr<JobCluster> StartOwnCluster(LocalCluster::Options options, const std::string& name,
+                                           const std::string& purpose);
+
+// Starts a cluster for the job, as StartOwnCluster() does.
 absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
                                            const JobClusterOptions& options,
                                            const std::string& purpose);

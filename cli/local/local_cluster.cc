@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,6 +157,7 @@ absl::Status LocalCluster::StartAll() {
   }
   options_.dir = fs::absolute(options_.dir).lexically_normal().string();
   directory_ = fs::current_path(error).string();
+  if (options_.accept_programs) RETURN_IF_ERROR(MakeSocketFolder());
   ASSIGN_OR_RETURN(const std::string coordinator, FindBinary("coordinator"));
   ASSIGN_OR_RETURN(const std::string ps, FindBinary("ps"));
   ASSIGN_OR_RETURN(const std::string worker, FindBinary("worker"));
@@ -201,10 +203,13 @@ absl::Status LocalCluster::StartAll() {
                         options_.ps_flags));
   }
   for (int i = 0; i < options_.workers; ++i) {
-    RETURN_IF_ERROR(add(absl::StrCat("worker-", i),
-                        {worker, absl::StrCat("--devices=", options_.devices),
-                         absl::StrCat("--threads_per_device=", worker_threads)},
-                        options_.worker_flags));
+    const std::string name = absl::StrCat("worker-", i);
+    std::vector<std::string> argv = {worker, absl::StrCat("--devices=", options_.devices),
+                                     absl::StrCat("--threads_per_device=", worker_threads)};
+    if (options_.accept_programs) {
+      argv.push_back(absl::StrCat("--program_socket=", program_socket(name)));
+    }
+    RETURN_IF_ERROR(add(name, std::move(argv), options_.worker_flags));
   }
   // The record is complete before the wait: an interrupted wait leaves a cluster that Heal() can
   // repair.
@@ -274,6 +279,26 @@ std::string LocalCluster::LogTail(const std::string& name) const {
       absl::StrSplit(ReadFile(log_path(name)), '\n', absl::SkipEmpty());
   if (lines.size() > kLogTailLines) lines.erase(lines.begin(), lines.end() - kLogTailLines);
   return absl::StrCat(log_path(name), ":\n  ", absl::StrJoin(lines, "\n  "));
+}
+
+std::string LocalCluster::program_socket(const std::string& worker) const {
+  return absl::StrCat(socket_dir_, "/", worker, ".sock");
+}
+
+absl::Status LocalCluster::MakeSocketFolder() {
+  constexpr size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
+  std::error_code error;
+  socket_dir_ = options_.dir + "/sockets";
+  if (program_socket(absl::StrCat("worker-", options_.workers)).size() <= kPathMax) {
+    fs::create_directories(socket_dir_, error);
+    if (!error) fs::permissions(socket_dir_, fs::perms::owner_all, error);
+  } else {
+    socket_dir_ = "/tmp/muster-XXXXXX";
+    if (mkdtemp(socket_dir_.data()) == nullptr) error.assign(errno, std::generic_category());
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(socket_dir_, ": cannot make the folder: ", error.message()));
 }
 
 absl::Status LocalCluster::Kill(const std::string& name, int signal) {
@@ -366,9 +391,10 @@ void LocalCluster::Shutdown(absl::Duration grace) {
     if (member.alive()) kill(member.pid, SIGTERM);
   }
   if (!cli::AwaitExit(members, kLeaveMax).ok()) StopProcesses(members, grace);
+  std::error_code error;
+  if (!socket_dir_.empty()) fs::remove_all(socket_dir_, error);
   // A cluster that is not detached has no record: a file there belongs to another cluster.
   if (options_.lifetime != Lifetime::kDetached) return;
-  std::error_code error;
   fs::remove(RecordPath(options_.dir), error);
 }
 

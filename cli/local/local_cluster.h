@@ -22,6 +22,7 @@ namespace muster::cli {
 //   coordinator.address    "127.0.0.1:43121"
 //   page.address           "http://127.0.0.1:40121"
 //   cluster.json           the record of a detached cluster, which Open() reads
+//   sockets/<name>.sock    workers accept programs there, with Options::accept_programs
 // Thread-compatible. Members with Lifetime::kWithParent die with the thread that called Start(),
 // Restart() or Heal().
 class LocalCluster {
@@ -38,7 +39,8 @@ class LocalCluster {
     std::vector<std::string> coordinator_flags;
     std::vector<std::string> ps_flags;
     std::vector<std::string> worker_flags;
-    ClientSecurity security;  // for this object's own calls; members have flags
+    bool accept_programs = false;  // workers listen at program_socket()
+    ClientSecurity security;       // for this object's own calls; members have flags
     Lifetime lifetime = Lifetime::kWithParent;
     absl::Duration start_timeout = absl::Seconds(60);
   };
@@ -71,6 +73,9 @@ class LocalCluster {
   // Heal() cannot add the missing members.
   bool whole() const { return whole_; }
   std::string log_path(const std::string& name) const;
+  // The path of the Unix socket of a worker, below dir() if that is short enough for a socket.
+  // Requires: options().accept_programs.
+  std::string program_socket(const std::string& worker) const;
 
   // Sends a signal. With SIGKILL it blocks until the process has ended. Returns FAILED_PRECONDITION
   // if the member does not run.
@@ -116,10 +121,12 @@ class LocalCluster {
   // Starts a member. If it is detached, it is in the record on return, or it has ended.
   absl::Status Launch(const std::string& name);
   absl::Status SaveRecord() const;
+  absl::Status MakeSocketFolder();
   std::string LogTail(const std::string& name) const;
 
   Options options_;
-  std::string directory_;  // working directory of members; data paths of jobs are relative to it
+  std::string directory_;   // working directory of members; data paths of jobs are relative to it
+  std::string socket_dir_;  // "": workers accept no programs
   CoordinatorTarget target_ = "";
   std::map<std::string, MemberProcess> members_;
   bool whole_ = false;
