@@ -34,9 +34,9 @@ std::string ReadAll(const fs::path& path) {
 // placeholders of the command line's help.
 bool IsSomethingElse(const std::string& word) {
   static const std::set<std::string> kOthers = {
-      "NO_COLOR",      "F8_E4M3",     "F8_E5M2",     "F_ADD_SEALS", "CONN_NB",
-      "RNDV_THRESH",   "RX_SEG_SIZE", "TX_SEG_SIZE", "SAME_UPPER",  "SAME_LOWER",
-      "VC_TASK_INDEX", "JOB_FILE",    "PATH_OR_NAME"};
+      "NO_COLOR",   "OMP_NUM_THREADS", "F8_E4M3",     "F8_E5M2",     "F_ADD_SEALS",
+      "CONN_NB",    "RNDV_THRESH",     "RX_SEG_SIZE", "TX_SEG_SIZE", "SAME_UPPER",
+      "SAME_LOWER", "VC_TASK_INDEX",   "JOB_FILE",    "PATH_OR_NAME"};
   return kOthers.contains(word) || absl::StartsWith(word, "MUSTER_") ||
          absl::StartsWith(word, "LC_") || absl::StartsWith(word, "XDG_") ||
          absl::StartsWith(word, "TEST_") || absl::StartsWith(word, "UCX_") ||

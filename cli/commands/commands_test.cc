@@ -82,7 +82,7 @@ TEST(CommandsTest, SuggestsTheNearestCommand) {
   EXPECT_EQ(UnknownCommand(line.program(), {"--server", "host:1", "checkpoint", "lst"}),
             "unknown command 'lst'; did you mean 'list'?");
   EXPECT_THAT(UnknownCommand(line.program(), {"frobnicate"}),
-              HasSubstr("the commands are run, local, submit"));
+              HasSubstr("the commands are run, launch, local, submit"));
   EXPECT_EQ(UnknownCommand(line.program(), {"get", "sumbit"}), "");
 }
 

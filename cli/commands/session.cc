@@ -242,6 +242,7 @@ void BuildCommandLine(Command program, Session& session) {
       .Check(OutputFault);
   program.SetCommandList([program] { return GroupedCommands(program); });
   AddRunCommand(program, session);
+  AddLaunchCommand(program, session);
   AddLocalCommands(program, session);
   AddJobCommands(program, session);
   AddLookCommands(program, session);
@@ -254,9 +255,10 @@ void BuildCommandLine(Command program, Session& session) {
   AddChaosCommand(program, session);
   AddRenderCommand(program, session);
   AddSetupCommands(program, session);
-  SetGroup(program, kJobGroup,
-           {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
-            "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
+  SetGroup(
+      program, kJobGroup,
+      {"run", "launch", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
+       "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
   SetGroup(program, kLookGroup,
            {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "bench"});
   SetGroup(program, kClusterGroup,

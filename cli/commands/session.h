@@ -68,6 +68,7 @@ struct Session {
 
 // These add the commands. Each group has its own file.
 void AddRunCommand(Command program, Session& session);
+void AddLaunchCommand(Command program, Session& session);
 void AddLocalCommands(Command program, Session& session);
 void AddJobCommands(Command program, Session& session);
 void AddCheckpointCommands(Command program, Session& session);
