@@ -66,6 +66,9 @@ ABSL_FLAG(
     "path of the Unix socket at which programs of jobs with model.external attach; none: this "
     "worker runs no such jobs; default muster-<uid>/<name>.sock below $XDG_RUNTIME_DIR, else "
     "below /tmp");
+ABSL_FLAG(bool, allow_programs, false,
+          "start the commands of jobs with `program`; every submitter of a job can then run any "
+          "command as this user");
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of steps and chunks; open it in ui.perfetto.dev; empty: none");
 ABSL_FLAG(
@@ -221,6 +224,7 @@ int Main() {
                  .coordinator = *coordinator,
                  .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
                  .paths = *paths,
+                 .allow_programs = absl::GetFlag(FLAGS_allow_programs),
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),
                             .inflight_bytes_max = absl::GetFlag(FLAGS_inflight_bytes),

@@ -146,6 +146,7 @@ void Worker::Prepare(const v1::Directive& directive) {
       .checkpoints = checkpoints_.get(),
       .budget = &budget_,
       .paths = options_.paths,
+      .allow_programs = options_.allow_programs,
       .tuning = options_.tuning,
       .metrics = &metrics_,
       .report_soon = options_.report_soon,

@@ -7,6 +7,7 @@
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 #include "services/worker/external_loop.h"
+#include "services/worker/program_process.h"
 #include "services/worker/share_check.h"
 #include "services/worker/trainer.h"
 
@@ -55,6 +56,7 @@ std::unique_ptr<JobRunner> WorkerJob::Run(std::unique_ptr<JobRunner> before) {
 absl::Status WorkerJob::Prepare(std::unique_ptr<JobRunner>& before) {
   if (released()) return Released();
   RETURN_IF_ERROR(CheckShare(*options_.plan));
+  RETURN_IF_ERROR(CheckProgramAllowed(options_.plan->spec(), options_.allow_programs));
   if (options_.plan->spec().sync().mode() == v1::ALLREDUCE) RETURN_IF_ERROR(MakeShard());
   ASSIGN_OR_RETURN(std::unique_ptr<JobRunner> runner, MakeRunner(std::move(before)));
   {

@@ -341,6 +341,16 @@ TEST(WorkerTest, MissingDataFailsThePreparation) {
   EXPECT_THAT(failed.error().message(), HasSubstr("data.text.path"));
 }
 
+TEST(WorkerTest, AProgramThatTheWorkerMayNotStartFailsThePreparation) {
+  InProcessNetwork network;
+  FakePs::Options options = TextJob(testing::TempDir() + "/worker_test.txt", /*workers=*/1);
+  options.spec.mutable_program()->add_command("python3");
+  FakePs ps(network, options);
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  EXPECT_EQ(driven.Await(v1::MEMBER_FAILED).error().reason(), "PROGRAMS_NOT_ALLOWED");
+}
+
 TEST(WorkerTest, AModelThatExceedsMemoryFailsThePreparation) {
   InProcessNetwork network;
   FakePs::Options options = TextJob(testing::TempDir() + "/worker_test_memory.txt", /*workers=*/1);
