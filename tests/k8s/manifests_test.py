@@ -6,6 +6,7 @@ import base64
 import copy
 import functools
 import glob
+import json
 import os
 import re
 import shutil
@@ -300,6 +301,30 @@ class Manifests(unittest.TestCase):
             self.assertEqual(len(kept), 2)
             with open(os.path.join(folder, kept[1]), encoding="utf-8") as file:
                 self.assertEqual(file.read(), "new.muster")
+
+    def test_programs_have_an_image_that_fits_their_pods(self):
+        objects = manifests.load(os.path.join(HERE, "everything.yaml"))
+        sets = {thing["metadata"]["name"]: thing["spec"] for thing in objects if thing["kind"] == "StatefulSet"}
+        worker = sets["muster-worker"]["template"]["spec"]["containers"][0]
+        self.assertEqual(worker["image"], f"muster-worker-program:{VERSION}")
+        flags = next(thing["data"]["worker.flags"] for thing in objects if thing["metadata"]["name"].startswith("muster-settings"))
+        self.assertIn("\n--allow_programs\n", flags)
+        self.assertIn("\n--devices=cpu\n", flags, "the worker of the wheel has no CUDA")
+        for flag in read("k8s", "base", "settings", "worker.flags").splitlines():
+            self.assertIn(flag, flags.splitlines())
+        image = dict(re.findall(r"^(USER|WORKDIR|EXPOSE|ENTRYPOINT) (.*)$", read("Dockerfile.program"), re.MULTILINE))
+        user = next(thing["spec"]["template"]["spec"]["securityContext"] for thing in manifests.load(RENDERED[0])
+                    if thing["kind"] == "StatefulSet")
+        self.assertEqual(image["USER"], f"{user['runAsUser']}:{user['runAsGroup']}")
+        self.assertEqual(sorted(map(int, image["EXPOSE"].split())), sorted(port["containerPort"] for port in worker["ports"]))
+        wheel = read("python", "build_wheel.py")
+        self.assertIn(f"\n{json.loads(image['ENTRYPOINT'])[0]} = muster._programs:", wheel)
+        distribution = re.search(r'^DISTRIBUTION = "(\w+)"', wheel, re.MULTILINE)[1]
+        self.assertIn(f"pip install --no-cache-dir {image['WORKDIR']}/{distribution}-*.whl", read("Dockerfile.program"))
+        job = yaml.safe_load(read("examples", "python", "program_job.yaml"))
+        self.assertNotIn("directory", job["program"], "the command starts in the WORKDIR of the image")
+        self.assertIn(os.path.dirname(job["model"]["external"]["path"]), [mount["mountPath"] for mount in worker["volumeMounts"]])
+        self.assertLessEqual(job["resources"]["ps"], sets["muster-ps"]["replicas"])
 
     def test_give_the_example_job_what_it_asks_for(self):
         for overlay in (DEV, CPU):
