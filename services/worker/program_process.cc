@@ -48,10 +48,11 @@ absl::StatusOr<std::unique_ptr<ProgramProcess>> ProgramProcess::Start(const v1::
                                                                       Options options) {
   std::unique_ptr<ProgramProcess> program(new ProgramProcess(spec, std::move(options)));
   RETURN_IF_ERROR(program->StartGroup());
+  program->supervisor_ = std::jthread([program = program.get()] { program->Supervise(); });
   return program;
 }
 
-ProgramProcess::~ProgramProcess() = default;
+ProgramProcess::~ProgramProcess() { EndSupervision(); }
 
 absl::Status ProgramProcess::StartGroup() {
   ProgramGroup::Options group = {.command = {spec_.command().begin(), spec_.command().end()},
@@ -73,7 +74,10 @@ absl::Status ProgramProcess::StartGroup() {
     LOG(INFO) << (several ? absl::StrCat("program ", process, ": ") : "program: ")
               << Printable(line);
   };
-  group.on_outcome = options_.ended;
+  group.on_outcome = [this] {
+    absl::MutexLock lock(&mu_);
+    has_ended_ = true;
+  };
   absl::StatusOr<std::unique_ptr<ProgramGroup>> started = ProgramGroup::Start(std::move(group));
   if (!started.ok()) return Failed(Annotate(started.status(), "program"));
   group_ = *std::move(started);
@@ -81,32 +85,70 @@ absl::Status ProgramProcess::StartGroup() {
   return absl::OkStatus();
 }
 
-absl::Status ProgramProcess::Check() {
-  const std::optional<ProgramGroup::Outcome> outcome = group_->outcome();
-  if (!outcome.has_value()) return absl::OkStatus();
+void ProgramProcess::Supervise() {
+  const LogScope scope({.job = options_.job});
+  for (;;) {
+    {
+      absl::MutexLock lock(&mu_);
+      auto has_news = [this]()
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return has_ended_ || stopping_; };
+      mu_.Await(absl::Condition(&has_news));
+      if (stopping_) return;
+      has_ended_ = false;
+    }
+    // Without a value, the group before this one has ended.
+    const std::optional<ProgramGroup::Outcome> outcome = group_->outcome();
+    if (!outcome.has_value()) continue;
+    if (absl::Status failed = StartAgain(*outcome); !failed.ok()) {
+      options_.failed(std::move(failed));
+      return;
+    }
+  }
+}
+
+absl::Status ProgramProcess::StartAgain(const ProgramGroup::Outcome& outcome) {
   const std::string name = spec_.processes() > 1
-                               ? absl::StrCat("process ", outcome->process, " of the program")
+                               ? absl::StrCat("process ", outcome.process, " of the program")
                                : "the program";
-  if (outcome->end.signal != 0 && restarts_ < kRestartsMax) {
-    ++restarts_;
-    LOG(WARNING) << options_.job << ": " << name << " " << outcome->end.ToString() << "; restart "
-                 << restarts_ << " of " << kRestartsMax << " without a finished step";
+  std::string message = absl::StrCat(name, " ", outcome.end.ToString());
+  const bool is_signal = outcome.end.signal != 0;
+  int restart = 0;
+  if (is_signal) {
+    absl::MutexLock lock(&mu_);
+    restart = ++restarts_;
+  }
+  if (is_signal && restart <= kRestartsMax) {
+    LOG(WARNING) << options_.job << ": " << message << "; restart " << restart << " of "
+                 << kRestartsMax << " without a finished step";
     // The other processes wait for the one that is gone, so all of them begin again.
     group_->Stop(kOthersGrace);
     return StartGroup();
   }
-  std::string message = absl::StrCat(name, " ", outcome->end.ToString());
-  if (outcome->end.signal != 0) {
+  if (is_signal) {
     absl::StrAppend(&message, ", after ", kRestartsMax, " restarts without a finished step");
-  } else if (outcome->end.code == 0) {
+  } else if (outcome.end.code == 0) {
     absl::StrAppend(&message, " before the last step of its job");
   }
-  const absl::string_view errors = LastLines(outcome->errors);
+  const absl::string_view errors = LastLines(outcome.errors);
   if (!errors.empty()) absl::StrAppend(&message, "; the end of its standard error:\n", errors);
-  return Failed(absl::InvalidArgumentError(message));
+  return Failed(absl::UnknownError(message));
+}
+
+void ProgramProcess::StepFinished() {
+  absl::MutexLock lock(&mu_);
+  restarts_ = 0;
+}
+
+void ProgramProcess::EndSupervision() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  if (supervisor_.joinable()) supervisor_.join();
 }
 
 void ProgramProcess::Stop(absl::Duration grace) {
+  EndSupervision();
   if (!group_->AwaitEnd(grace)) group_->Stop(grace);
 }
 

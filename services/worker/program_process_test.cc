@@ -1,15 +1,17 @@
 #include "services/worker/program_process.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/fleet/log_ring.h"
@@ -41,26 +43,33 @@ class ProgramProcessTest : public ::testing::Test {
   absl::Status Start(const std::string& script) {
     spec_.add_command(script);
     auto started = ProgramProcess::Start(
-        spec_, {.job = "digits-1", .socket = "/run/worker-0.sock", .ended = [this] {
-                  absl::MutexLock lock(&mu_);
-                  ++ends_;
-                }});
+        spec_,
+        {.job = "digits-1", .socket = "/run/worker-0.sock", .failed = [this](absl::Status why) {
+           failure_ = std::move(why);
+           has_failed_.Notify();
+         }});
     if (started.ok()) program_ = *std::move(started);
     return started.status();
   }
 
-  // Waits until the program has ended for the `count`th time.
-  void AwaitEnds(int count) {
-    absl::MutexLock lock(&mu_);
-    auto reached = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ends_ >= count; };
-    mu_.Await(absl::Condition(&reached));
+  absl::Status AwaitFailure() {
+    has_failed_.WaitForNotification();
+    return failure_;
+  }
+
+  // Waits until the program has written `count` lines to a file.
+  void AwaitLines(const std::string& file, int count) const {
+    for (int lines = 0; lines < count;) {
+      const std::string text = ReadAll(absl::StrCat(dir_, "/", file));
+      lines = static_cast<int>(std::ranges::count(text, '\n'));
+    }
   }
 
   std::string dir_;
   v1::ProgramSpec spec_;
-  absl::Mutex mu_;
-  int ends_ ABSL_GUARDED_BY(mu_) = 0;
-  std::unique_ptr<ProgramProcess> program_;
+  absl::Status failure_;
+  absl::Notification has_failed_;
+  std::unique_ptr<ProgramProcess> program_;  // last: its threads use the others
 };
 
 TEST_F(ProgramProcessTest, IsRefusedUnlessTheWorkerAllowsIt) {
@@ -85,7 +94,7 @@ TEST_F(ProgramProcessTest, TheProgramFindsItsWorkerAndLogsThere) {
                          echo "$MUSTER_LOCAL_PROCESS/$MUSTER_LOCAL_PROCESSES" >$DIR/place
                          printf '50%%\rerror \033[31m\n' >&2)sh")
                   .ok());
-  AwaitEnds(1);
+  AwaitFailure().IgnoreError();
 
   EXPECT_EQ(ReadAll(dir_ + "/place"), "0/1\n");
   EXPECT_THAT(
@@ -96,11 +105,10 @@ TEST_F(ProgramProcessTest, TheProgramFindsItsWorkerAndLogsThere) {
 
 TEST_F(ProgramProcessTest, AnExitCodeFailsTheJobWithTheLastErrors) {
   ASSERT_TRUE(Start("seq 40 >&2; echo 'ValueError: the cause' >&2; exit 3").ok());
-  AwaitEnds(1);
 
-  const absl::Status failed = program_->Check();
+  const absl::Status failed = AwaitFailure();
 
-  EXPECT_TRUE(absl::IsInvalidArgument(failed)) << failed;
+  EXPECT_TRUE(absl::IsUnknown(failed)) << failed;
   EXPECT_EQ(ReasonOf(failed), "PROGRAM_FAILED");
   EXPECT_THAT(std::string(failed.message()),
               AllOf(HasSubstr("the program ended with exit code 3; the end of its standard "
@@ -110,9 +118,8 @@ TEST_F(ProgramProcessTest, AnExitCodeFailsTheJobWithTheLastErrors) {
 
 TEST_F(ProgramProcessTest, LongErrorsAreCutAtALine) {
   ASSERT_TRUE(Start("for i in $(seq 30); do printf \"$i %0800d\\n\" 0 >&2; done; exit 1").ok());
-  AwaitEnds(1);
 
-  const std::string message(program_->Check().message());
+  const std::string message(AwaitFailure().message());
 
   EXPECT_LT(message.size(), 4200);
   EXPECT_THAT(message, HasSubstr("error:\n26 000"));
@@ -120,31 +127,35 @@ TEST_F(ProgramProcessTest, LongErrorsAreCutAtALine) {
 
 TEST_F(ProgramProcessTest, AnEndWithoutAnErrorFailsTheJobToo) {
   ASSERT_TRUE(Start("exit 0").ok());
-  AwaitEnds(1);
 
-  EXPECT_EQ(program_->Check().message(),
+  EXPECT_EQ(AwaitFailure().message(),
             "the program ended with exit code 0 before the last step of its job");
 }
 
 TEST_F(ProgramProcessTest, ASignalRestartsItThreeTimesWithoutAStep) {
   ASSERT_TRUE(Start("echo run >>$DIR/runs; kill -KILL $$").ok());
-  for (int end = 1; end <= 2; ++end) {
-    AwaitEnds(end);
-    ASSERT_TRUE(program_->Check().ok());
-  }
-  program_->StepFinished();
-  for (int end = 3; end <= 5; ++end) {
-    AwaitEnds(end);
-    ASSERT_TRUE(program_->Check().ok()) << "a finished step counts anew";
-  }
-  AwaitEnds(6);
 
-  const absl::Status failed = program_->Check();
+  const absl::Status failed = AwaitFailure();
 
   EXPECT_EQ(ReasonOf(failed), "PROGRAM_FAILED");
   EXPECT_EQ(failed.message(),
             "the program was killed by signal 9 (Killed), after 3 restarts without a finished "
             "step");
+  EXPECT_EQ(ReadAll(dir_ + "/runs"), "run\nrun\nrun\nrun\n");
+}
+
+TEST_F(ProgramProcessTest, AFinishedStepAllowsThreeMoreRestarts) {
+  // The third run waits until a step is finished.
+  ASSERT_TRUE(Start(R"sh(echo run >>$DIR/runs
+                         while [ $(wc -l <$DIR/runs) = 3 -a ! -e $DIR/step ]; do sleep 0.01; done
+                         kill -KILL $$)sh")
+                  .ok());
+  AwaitLines("runs", 3);
+  program_->StepFinished();
+  std::ofstream(dir_ + "/step") << "finished";
+
+  AwaitFailure().IgnoreError();
+
   EXPECT_EQ(ReadAll(dir_ + "/runs"), "run\nrun\nrun\nrun\nrun\nrun\n");
 }
 
@@ -156,21 +167,31 @@ TEST_F(ProgramProcessTest, AllProcessesBeginAgainTogether) {
                          [ $MUSTER_LOCAL_PROCESS = 1 ] && kill -KILL $$
                          while :; do sleep 0.01; done)sh")
                   .ok());
-  AwaitEnds(1);
-  EXPECT_TRUE(program_->Check().ok());
-  AwaitEnds(2);
 
-  EXPECT_THAT(std::string(program_->Check().message()), HasSubstr("ended with exit code 0"));
+  EXPECT_THAT(std::string(AwaitFailure().message()), HasSubstr("ended with exit code 0"));
+  EXPECT_EQ(ReadAll(dir_ + "/runs.0"), "run\nrun\n");
+  EXPECT_EQ(ReadAll(dir_ + "/runs.1"), "run\nrun\n");
 }
 
 TEST_F(ProgramProcessTest, StopWaitsForAnEndInOrder) {
   ASSERT_TRUE(Start("until [ -e $DIR/end ]; do sleep 0.01; done; echo done >$DIR/done").ok());
-  EXPECT_TRUE(program_->Check().ok());
 
   std::ofstream(dir_ + "/end") << "END";
   program_->Stop(absl::Seconds(60));
 
   EXPECT_EQ(ReadAll(dir_ + "/done"), "done\n");
+}
+
+TEST_F(ProgramProcessTest, StopEndsAProgramThatDoesNotEnd) {
+  ASSERT_TRUE(Start("trap 'echo term >$DIR/term; exit' TERM; echo run >$DIR/runs; "
+                    "while :; do sleep 0.01; done")
+                  .ok());
+  AwaitLines("runs", 1);
+
+  program_->Stop(absl::Seconds(1));
+
+  EXPECT_EQ(ReadAll(dir_ + "/term"), "term\n");
+  EXPECT_FALSE(has_failed_.HasBeenNotified()) << "an end that was asked for is no failure";
 }
 
 TEST_F(ProgramProcessTest, ACommandThatCannotRunFailsTheJob) {
