@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from muster import errors
     from muster.checkpoints import read_checkpoint
     from muster.client import Client
+    from muster.errors import LoopError, Suspended, WorkerLost
     from muster.results import Checkpoint, Evaluation, Event, Job, Update
 
-__all__ = ["Checkpoint", "Client", "Evaluation", "Event", "Job", "Update", "errors", "read_checkpoint"]
+__all__ = ["Checkpoint", "Client", "Evaluation", "Event", "Job", "LoopError", "Suspended", "Update", "WorkerLost", "errors",
+           "read_checkpoint"]
 
-_MODULES = {"Client": "client", "errors": "errors", "read_checkpoint": "checkpoints"}
+_MODULES = {"Client": "client", "LoopError": "errors", "Suspended": "errors", "WorkerLost": "errors", "errors": "errors",
+            "read_checkpoint": "checkpoints"}
 
 
 def __getattr__(name: str) -> Any:

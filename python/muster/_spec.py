@@ -91,6 +91,8 @@ def spec_error(faults: List[Fault], reason: str = "INVALID_SPEC") -> errors.Inva
 def make_paths_absolute(spec: Any, folder: pathlib.Path) -> None:
     """Makes relative paths of data, of the model's file and of a folder to resume from begin at `folder`."""
     named = [(spec.model.onnx, "path")] if spec.model.HasField("onnx") else []
+    if spec.model.HasField("external"):
+        named.append((spec.model.external, "path"))
     if spec.data.HasField("text"):
         named.append((spec.data.text, "path"))
     if spec.data.HasField("idx"):

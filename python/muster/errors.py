@@ -121,6 +121,29 @@ class JobEndedError(FailedPreconditionError):
         self.job = job
 
 
+class LoopError(FailedPreconditionError):
+    """A training program uses its job in a way that the job cannot follow. The message has the remedy."""
+
+
+class WorkerLost(UnavailableError):
+    """The worker of a training program ended, and none took its place in time."""
+
+
+class Suspended(SystemExit):
+    """The job of a training program ended or stopped before its last step. The program ends, unless it catches this.
+
+    `reason` is "suspended", "drained", "cancelled" or "failed". The exit code is 7 (try again) for the first two, else 1.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(7 if reason in ("suspended", "drained") else 1)
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
 _BY_CODE: Dict[str, Type[MusterError]] = {
     each.code: each
     for each in (InvalidArgumentError, NotFoundError, AlreadyExistsError, PermissionDeniedError, UnauthenticatedError,
