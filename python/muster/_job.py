@@ -181,12 +181,13 @@ class Job:
             self._done = True
             _LOG.warning("%s", end)
             raise
-        self._begin = begin
-        self._is_pushed = False
+        self._done = begin is None
+        if begin is not None:
+            self._begin = begin
+            self._is_pushed = False
         self._weight = None
         self._announced.clear()
         self._sums, self._counts = {}, {}
-        self._done = begin is None
         return begin
 
     def _next_of_group(self, finished: Optional[Mapping[str, Any]]) -> Optional[Begin]:

@@ -5,6 +5,7 @@ Process 0 speaks with the worker. It tells the others what to compute, and their
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import importlib
 import os
@@ -98,6 +99,7 @@ class LocalGroup:
         return found
 
     def _initialize(self) -> None:
+        atexit.register(self._distributed.destroy_process_group)  # a thread of gloo that still runs would abort the process
         if "RANK" in os.environ:  # torchrun
             self._distributed.init_process_group("gloo", timeout=_FOREVER)
             return

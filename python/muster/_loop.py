@@ -67,6 +67,7 @@ class Channel:
         self._buffer = bytearray()
         self._lock = threading.Lock()
         self.files: List[int] = []  # descriptors that have arrived
+        self.close = weakref.finalize(self, _close, connected, self.files)
         Channel._open.add(self)
 
     @classmethod
@@ -78,12 +79,6 @@ class Channel:
             connecting.close()
             raise ConnectionLost(f"{path}: {error.strerror}") from None
         return cls(connecting)
-
-    def close(self) -> None:
-        self._socket.close()
-        for each in self.files:
-            os.close(each)
-        self.files = []
 
     def send(self, kind: Kind, body: bytes) -> None:
         with self._lock:
@@ -112,13 +107,10 @@ class Channel:
                 raise TimeoutError from None
             except OSError as error:
                 raise ConnectionLost(error.strerror or str(error)) from None
-            self.files += files
+            self.files.extend(files)
             if not part:
                 raise ConnectionLost("the worker closed the connection")
             self._buffer += part
-
-    def __del__(self) -> None:
-        self.close()
 
     def set_timeout(self, seconds: Optional[float]) -> None:
         self._socket.settimeout(seconds)
@@ -323,8 +315,7 @@ class Session:
         if self.attachments and (welcome.job, welcome.parameters) != (self.welcome.job, self.welcome.parameters):
             raise LoopError(
                 f"the worker at {self.path} now has {welcome.job} instead of {self.welcome.job}; start the program again")
-        files, channel.files = channel.files, []
-        self.gradients, even, odd = _memories(files, welcome.elements)
+        self.gradients, even, odd = _memories(channel.files, welcome.elements)
         self.values = (even, odd)
         self.welcome = welcome
         self.attachments += 1
@@ -391,24 +382,27 @@ def _welcome(body: Mapping[str, Any]) -> Welcome:
                    **{name: body[name] for name in Welcome._fields if name not in ("parameters", "groups")})
 
 
-def _memories(files: Sequence[int], elements: int) -> List[Floats]:
+def _memories(files: List[int], elements: int) -> List[Floats]:
     """Maps the memory files, and closes their descriptors. The values are mapped for reading alone if the worker wants that."""
-    try:
-        if len(files) != 3:
-            raise LoopError(f"the worker sent {len(files)} memory files instead of 3; install the package of the worker's version")
-        arrays = []
-        for file in files:
-            if os.fstat(file).st_size < 4 * elements:
-                raise LoopError(f"a memory file of the worker has {os.fstat(file).st_size} bytes instead of {4 * elements}")
-            try:
-                mapped = mmap.mmap(file, 4 * elements)
-            except PermissionError:
-                mapped = mmap.mmap(file, 4 * elements, access=mmap.ACCESS_READ)
-            arrays.append(np.frombuffer(mapped, dtype=np.float32))
-        return arrays
-    finally:
-        for file in files:
-            os.close(file)
+    if len(files) != 3:
+        raise LoopError(f"the worker sent {len(files)} memory files instead of 3; install the package of the worker's version")
+    arrays = []
+    while files:
+        if os.fstat(files[0]).st_size < 4 * elements:
+            raise LoopError(f"a memory file of the worker has {os.fstat(files[0]).st_size} bytes instead of {4 * elements}")
+        try:
+            mapped = mmap.mmap(files[0], 4 * elements)
+        except PermissionError:
+            mapped = mmap.mmap(files[0], 4 * elements, access=mmap.ACCESS_READ)
+        arrays.append(np.frombuffer(mapped, dtype=np.float32))
+        os.close(files.pop(0))
+    return arrays
+
+
+def _close(connected: socket.socket, files: List[int]) -> None:
+    connected.close()
+    while files:
+        os.close(files.pop())
 
 
 def _end_message(job: str, end: Mapping[str, str]) -> str:

@@ -83,7 +83,7 @@ class Job(_Job):
         if self._begin is None and not self._done and not self._is_iterated:
             self._set_samples(0, 0)
             self._advance()
-        if self._begin is None:
+        if self._begin is None or self._done:
             return None
         memory = self._session.values[self._begin.step % 2]
         views: Dict[str, npt.NDArray[np.float32]] = {}

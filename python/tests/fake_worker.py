@@ -89,7 +89,8 @@ class FakeJob:
                 except OSError:
                     pass
             self._connections[rank].clear()
-            self._begun.pop(rank, None)
+            self._pushed, self._weights = {}, {}  # the step begins again
+            self.attempt += 1
             self._condition.notify_all()
 
     def end(self, reason, message=""):
@@ -150,14 +151,14 @@ class FakeJob:
         elif kind == NEXT:
             if message["finished"] is not None:
                 self.finished.append((rank, message["finished"]))
-            self._condition.wait_for(lambda: self.end_with or self._listeners[rank] is None or self.version >= self.steps
-                                     or self._begun.get(rank) != self.attempt)
+            self._condition.wait_for(lambda: self.end_with or self.version >= self.steps or self._begun.get(rank) != self.attempt
+                                     or connection not in self._connections[rank])
             self._answer(rank, connection)
         elif kind == EVALUATION:
             parts = self._evaluations.setdefault(message["step"], {})
             parts[rank] = (message["samples"], message["metrics"])
             self._condition.notify_all()
-            self._condition.wait_for(lambda: len(parts) == self.workers or self._listeners[rank] is None)
+            self._condition.wait_for(lambda: len(parts) == self.workers or connection not in self._connections[rank])
             samples = sum(count for count, _ in parts.values())
             names = {name for _, metrics in parts.values() for name in metrics}
             means = {name: sum(count * metrics.get(name, 0) for count, metrics in parts.values()) / samples for name in names}
@@ -166,8 +167,8 @@ class FakeJob:
             raise AssertionError(f"message {kind}")
 
     def _answer(self, rank, connection):
-        if self._listeners[rank] is None:
-            return
+        if connection not in self._connections[rank]:
+            return  # stop() ended it
         if self.end_with or self.version >= self.steps:
             _send(connection, END, self.end_with or {"reason": "done", "message": ""})
             return

@@ -196,7 +196,7 @@ class EndTest(unittest.TestCase):
                    "job = mn.join({'w': np.zeros(3), 'b': np.zeros(1)}, socket=sys.argv[1])\n"
                    "for batch in job.batches():\n    raise LookupError('no such file')\n")
         with fake_worker.FakeJob(FIRST) as job:
-            run = subprocess.run([sys.executable, "-c", program, job.paths[0]], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            run = subprocess.run([sys.executable, "-c", program, job.paths[0]], env={**os.environ, "PYTHONPATH": str(support.ROOT / "python")},
                                  stderr=subprocess.PIPE, text=True, check=False)
             self.assertEqual(run.returncode, 1)
             self.assertIn("LookupError: no such file", run.stderr)
