@@ -137,8 +137,9 @@ class Parameter:
     group: int
 
     @property
-    def elements(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+    def range(self) -> slice:
+        """Returns where the elements are in each memory."""
+        return slice(self.offset, self.offset + math.prod(self.shape))
 
 
 class Welcome(NamedTuple):

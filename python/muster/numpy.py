@@ -88,7 +88,7 @@ class Job(_Job):
         memory = self._session.values[self._begin.step % 2]
         views: Dict[str, npt.NDArray[np.float32]] = {}
         for each in self._session.welcome.parameters:
-            view = memory[each.offset:each.offset + each.elements].reshape(each.shape)
+            view = memory[each.range].reshape(each.shape)
             view.flags.writeable = False
             views[each.name] = view
         return views
@@ -141,7 +141,7 @@ class Job(_Job):
             if np.shape(gradient) != each.shape:
                 raise LoopError(f"step {begin.step}: the gradient of '{each.name}' has shape {list(np.shape(gradient))}, and the "
                                 f"parameter {list(each.shape)}")
-            view = self._session.gradients[each.offset:each.offset + each.elements].reshape(each.shape)
+            view = self._session.gradients[each.range].reshape(each.shape)
             np.multiply(gradient, np.float32(factor), out=view, casting="same_kind")
         self._announce(entries, factor)
         self._is_pushed = True

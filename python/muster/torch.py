@@ -34,7 +34,7 @@ from muster import _local_group
 from muster._job import Job as _Job
 from muster._job import check_table
 from muster._local_group import LocalGroup
-from muster._loop import NO_GRADIENT, PATIENCE_SECONDS, Begin, Parameter, Session
+from muster._loop import NO_GRADIENT, PATIENCE_SECONDS, Begin, Session
 from muster._submission import Coordinator, Spec, job_of, socket_path
 from muster.errors import LoopError
 
@@ -195,10 +195,9 @@ class Job(_Job):
         return begin
 
     def _bring_values(self, begin: Begin) -> None:
-        values = self._memory.values(begin.step)
+        values = self._memory.values[begin.step % 2]
         for name, tensor in self._table.tensors.items():
-            row = self._rows[name][1]
-            value = values[row.offset:row.offset + row.elements].view(row.shape)
+            value = values[name]
             if name in self._table.statistics:
                 tensor.copy_(value if tensor.is_floating_point() else value.round())
             elif self._memory.may_share and tensor.dtype == torch.float32 and not tensor.is_cuda:
@@ -383,29 +382,30 @@ class _Memory:
         self._session = session
         self._is_first = group is None or group.process == 0
         self._attachment = 0
-        self._values: Tuple[Any, Any]
-        self.gradients: Any
+        self.values: Tuple[Dict[str, Any], Dict[str, Any]]  # of even and odd versions, by name
+        self.gradients: Dict[str, Any]
+        self.all_gradients: Any  # the memory of `gradients`
         self.may_share = False
         self.follow()
 
     def follow(self) -> None:
         """Takes the memory of the present attachment."""
-        if self._attachment == self._session.attachments:
+        session = self._session
+        if self._attachment == session.attachments:
             return
-        self._attachment = self._session.attachments
+        self._attachment = session.attachments
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of memory that is read-only
-            self._values = (torch.frombuffer(self._session.values[0], dtype=torch.float32),
-                            torch.frombuffer(self._session.values[1], dtype=torch.float32))
-            if self._is_first:
-                self.gradients = torch.frombuffer(self._session.gradients, dtype=torch.float32)
-            else:
-                self.gradients = torch.zeros(self._session.welcome.elements)
+            even, odd = (self._by_name(torch.frombuffer(each, dtype=torch.float32)) for each in session.values)
+            self.values = (even, odd)
+            self.all_gradients = (torch.frombuffer(session.gradients, dtype=torch.float32) if self._is_first else
+                                  torch.zeros(session.welcome.elements))
+            self.gradients = self._by_name(self.all_gradients)
         # A program that wrote into read-only memory would crash.
-        self.may_share = all(each.flags.writeable for each in self._session.values)
+        self.may_share = all(each.flags.writeable for each in session.values)
 
-    def values(self, version: int) -> Any:
-        return self._values[version % 2]
+    def _by_name(self, memory: Any) -> Dict[str, Any]:
+        return {each.name: memory[each.range].view(each.shape) for each in self._session.welcome.parameters}
 
 
 class _History:
@@ -639,12 +639,12 @@ class _Push:
     def _send_early(self, name: str, gradient: Any) -> None:
         rate = float(self._group_of[name]["lr"])
         weight = self._take_weight()
-        index, row = self._rows[name]
-        self._copy(name, gradient, row, weight)
+        index = self._rows[name][0]
+        self._copy(name, gradient, weight)
         self._sent[name] = _Sent(gradient, rate)
         self._job._announced.add(index)
         self._waiting.append((index, 0, rate))
-        self._waiting_elements += row.elements
+        self._waiting_elements += gradient.numel()
         if self._waiting_elements >= _MESSAGE_ELEMENTS or len(self._sent) == self._to_send:
             self._flush(weight)
 
@@ -660,9 +660,9 @@ class _Push:
         group = job._group
         for name, gradient in gradients.items():
             if gradient is not None:
-                self._copy(name, gradient, self._rows[name][1], weight)
+                self._copy(name, gradient, weight)
         for name in job._table.statistics:
-            self._copy(name, job._table.tensors[name], job._rows[name][1], weight)
+            self._copy(name, job._table.tensors[name], weight)
         present = {name: gradient is not None for name, gradient in gradients.items()}
         if group is not None:
             present, weight = self._add_up(present, weight)
@@ -680,16 +680,15 @@ class _Push:
         anywhere = group.largest(mine.clone())
         for name, is_mine, is_there in zip(present, mine.tolist(), anywhere.tolist()):
             if is_there and not is_mine:
-                row = self._rows[name][1]
-                job._memory.gradients[row.offset:row.offset + row.elements].zero_()
-        group.add_up(job._memory.gradients, next(iter(job._table.trained.values())).device)
+                job._memory.gradients[name].zero_()
+        group.add_up(job._memory.all_gradients, next(iter(job._table.trained.values())).device)
         weights = group.gather(weight)
         return dict(zip(present, map(bool, anywhere.tolist()))), float(np.float32(sum(weights)))
 
-    def _copy(self, name: str, gradient: Any, row: Parameter, weight: float) -> None:
+    def _copy(self, name: str, gradient: Any, weight: float) -> None:
         if gradient.layout != torch.strided:
             raise LoopError(f"the gradient of '{name}' is sparse; use sparse=False")
-        target = self._job._memory.gradients[row.offset:row.offset + row.elements].view(row.shape)
+        target = self._job._memory.gradients[name]
         if gradient.dtype == torch.float32 and not gradient.is_cuda:
             torch.mul(gradient, weight, out=target)
         else:
