@@ -56,6 +56,7 @@ class FakeProgram {
 
   const nlohmann::json& welcome() const { return welcome_; }
   const nlohmann::json& begin() const { return begin_; }
+  float* memory(int file) { return reinterpret_cast<float*>(memory_[file].memory().data()); }
   absl::Span<float> gradient(int parameter) { return Tensor(0, parameter); }
   absl::Span<float> values(int parameter) {  // of the step of the last BEGIN
     return values(parameter, begin_["step"].get<int64_t>());

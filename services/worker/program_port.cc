@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -39,6 +40,10 @@ absl::StatusOr<FileDescriptor> MakeSocket() {
   FileDescriptor made(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made) return absl::ResourceExhaustedError(absl::StrCat("socket: ", std::strerror(errno)));
   return made;
+}
+
+FileDescriptor OpenProcess(pid_t pid) {
+  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
 // Removes a socket that a process left behind.
@@ -229,7 +234,7 @@ void ProgramPort::Flush(Connection& connection) {
 
 void ProgramPort::Run() {
   std::vector<pollfd> polled;
-  std::vector<ProgramId> ids;  // of polled[i + 2]
+  std::vector<ProgramId> ids;  // of polled[2 + 2 * i] and the process after it
   for (;;) {
     polled = {{.fd = bell_.get(), .events = POLLIN},
               {.fd = accepts_ ? listener_.get() : -1, .events = POLLIN}};
@@ -241,6 +246,8 @@ void ProgramPort::Run() {
         const bool writes = !connection.out.empty();
         polled.push_back({.fd = connection.socket.get(),
                           .events = static_cast<int16_t>(POLLIN | (writes ? POLLOUT : 0))});
+        polled.push_back(
+            {.fd = connection.process ? connection.process.get() : -1, .events = POLLIN});
         ids.push_back(id);
       }
     }
@@ -248,11 +255,13 @@ void ProgramPort::Run() {
     uint64_t rung;
     [[maybe_unused]] const ssize_t read_bytes = read(bell_.get(), &rung, sizeof(rung));
     for (size_t i = 0; i < ids.size(); ++i) {
-      if ((polled[i + 2].revents & POLLOUT) != 0) {
+      const int16_t events = polled[2 + 2 * i].revents;
+      if ((events & POLLOUT) != 0) {
         absl::MutexLock lock(&mu_);
         Flush(connections_.at(ids[i]));
       }
-      if ((polled[i + 2].revents & ~POLLOUT) != 0) Read(ids[i]);
+      if ((events & ~POLLOUT) != 0) Read(ids[i]);
+      if (polled[3 + 2 * i].revents != 0) ReadRest(ids[i]);
     }
     // Ended connections go first: a program that takes the place of a killed one attaches at once.
     CloseEnded();
@@ -262,53 +271,65 @@ void ProgramPort::Run() {
   }
 }
 
+// Accepts one connection. Others follow in the next rounds, so those that ended make room for them.
 void ProgramPort::Accept() {
-  accepts_ = true;
-  for (;;) {
-    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      // Without a free descriptor the listener stays readable, so it must rest for a while.
-      accepts_ = errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS;
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      return;
-    }
-    ucred peer{};
-    socklen_t bytes = sizeof(peer);
-    const bool known = getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
-    const auto id = ProgramId(++last_id_);
-    size_t count;
-    {
-      absl::MutexLock lock(&mu_);
-      connections_[id].socket = std::move(socket);
-      count = connections_.size();
-    }
-    if (!known || peer.uid != geteuid()) {
-      LOG(WARNING) << path_ << ": process " << peer.pid << " of user " << peer.uid
-                   << " was refused";
-      Refuse(id, "OTHER_USER",
-             absl::StrCat("this worker runs as user ", geteuid(), ", the program as user ",
-                          peer.uid, ": run both as one user"));
-    } else if (count > kConnectionsMax) {
-      Refuse(id, "TOO_MANY",
-             absl::StrCat("this worker has ", kConnectionsMax, " connections already"));
-    }
+  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  // If this process has no free descriptor, the listener stays readable, so it must rest for a
+  // while.
+  accepts_ = socket || (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS);
+  if (!socket) return;
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  const bool known = getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
+  const auto id = ProgramId(++last_id_);
+  size_t count;
+  {
+    absl::MutexLock lock(&mu_);
+    Connection& connection = connections_[id];
+    connection.socket = std::move(socket);
+    if (known && peer.pid > 0) connection.process = OpenProcess(peer.pid);
+    count = connections_.size();
+  }
+  if (!known || peer.uid != geteuid()) {
+    LOG(WARNING) << path_ << ": process " << peer.pid << " of user " << peer.uid << " was refused";
+    Refuse(id, "OTHER_USER",
+           absl::StrCat("this worker runs as user ", geteuid(), ", the program as user ", peer.uid,
+                        ": run both as one user"));
+  } else if (count > kConnectionsMax) {
+    Refuse(id, "TOO_MANY",
+           absl::StrCat("this worker has ", kConnectionsMax, " connections already"));
   }
 }
 
-void ProgramPort::Read(ProgramId id) {
+// The process has ended, so what it sent is all here.
+void ProgramPort::ReadRest(ProgramId id) {
+  while (Read(id)) continue;
+  absl::MutexLock lock(&mu_);
+  connections_.at(id).broken = true;
+}
+
+bool ProgramPort::HasHungUp(ProgramId id) const {
+  const Connection& connection = connections_.at(id);
+  pollfd ends[] = {{.fd = connection.socket.get(), .events = POLLRDHUP},
+                   {.fd = connection.process ? connection.process.get() : -1, .events = POLLIN}};
+  return poll(ends, 2, 0) > 0;
+}
+
+bool ProgramPort::Read(ProgramId id) {
   Connection& connection = connections_.at(id);
   std::array<char, kReadBytes> bytes;
   const ssize_t size = recv(connection.socket.get(), bytes.data(), bytes.size(), 0);
-  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   bool closing;
   {
     absl::MutexLock lock(&mu_);
     if (size <= 0) connection.broken = true;
     closing = connection.state == State::kClosing;
   }
-  if (size <= 0 || closing) return;
+  if (size <= 0 || closing) return false;
   connection.in.append(bytes.data(), static_cast<size_t>(size));
   ReadFrames(id);
+  return true;
 }
 
 void ProgramPort::ReadFrames(ProgramId id) {
@@ -328,8 +349,7 @@ void ProgramPort::ReadFrames(ProgramId id) {
   }
   connection.in.erase(0, begin);
   if (fault.ok()) return;
-  const std::string reason = ReasonOf(fault);
-  Refuse(id, reason == "PROTOCOL" ? reason : "BAD_MESSAGE", fault.message());
+  Refuse(id, absl::IsFailedPrecondition(fault) ? "PROTOCOL" : "BAD_MESSAGE", fault.message());
 }
 
 absl::Status ProgramPort::Take(ProgramId id, uint8_t kind, absl::string_view body) {
@@ -372,10 +392,9 @@ absl::Status ProgramPort::TakeHello(ProgramId id, ProgramHello hello) {
   if (connection.state == State::kClosing) return absl::OkStatus();
   if (connection.state != State::kNew) return absl::InvalidArgumentError("a second HELLO");
   if (hello.protocol != kProgramProtocol) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "this worker speaks protocol ", kProgramProtocol, ", the program ",
-                          hello.protocol, ": use the package of the worker's version")),
-                      "PROTOCOL");
+    return absl::FailedPreconditionError(
+        absl::StrCat("this worker speaks protocol ", kProgramProtocol, ", the program ",
+                     hello.protocol, ": use the package of the worker's version"));
   }
   connection.state = State::kWaiting;
   connection.hello = std::move(hello);
@@ -407,6 +426,7 @@ void ProgramPort::AttachOrTell(ProgramId id, Connection& connection) {
   }
   const bool follows = connection.hello.process > 0;
   if (!follows && attached_ != ProgramId::kNone) {
+    if (HasHungUp(attached_)) return;  // it is closed in a moment
     return Refuse(id, "BUSY",
                   absl::StrCat("another program is attached to this worker for ", job_->id,
                                ": end it first"));

@@ -87,6 +87,9 @@ class ProgramPort {
   };
   struct Connection {
     FileDescriptor socket;
+    // Tells when the process that connected has ended. Its children may hold the socket open. Empty
+    // if the kernel knows no such descriptors.
+    FileDescriptor process;
     State state = State::kNew;
     std::deque<Frame> out;
     size_t sent = 0;  // bytes of the first frame
@@ -104,7 +107,10 @@ class ProgramPort {
   ProgramPort(std::string path, FileDescriptor listener, FileDescriptor bell);
   void Run();
   void Accept();
-  void Read(ProgramId id);
+  // Reads one piece. Returns whether there may be more.
+  bool Read(ProgramId id);
+  void ReadRest(ProgramId id);
+  bool HasHungUp(ProgramId id) const;
   void ReadFrames(ProgramId id);
   absl::Status Take(ProgramId id, uint8_t kind, absl::string_view body);
   absl::Status TakeHello(ProgramId id, ProgramHello hello);
