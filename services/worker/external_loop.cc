@@ -220,6 +220,7 @@ absl::Status ExternalLoop::Prepare() {
                              this);
     serves_ = true;
   }
+  if (options_.report_soon) options_.report_soon();
   absl::MutexLock lock(&mu_);
   const absl::Status awaited =
       Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return has_data_; });

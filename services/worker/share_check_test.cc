@@ -75,6 +75,7 @@ TEST(ShareCheckTest, AcceptsTheCoordinatorsPlansInEveryMode) {
   }
   const std::string text = testing::TempDir() + "/share_check_test.txt";
   EXPECT_EQ(CheckShare(PlanOf(TextJob(text, /*workers=*/2), 2)), absl::OkStatus());
+  EXPECT_EQ(CheckShare(PlanOf(ProgramJob(/*workers=*/2), 2)), absl::OkStatus()) << "no nodes";
 }
 
 TEST(ShareCheckTest, WarmUpNeedsNoToken) {
