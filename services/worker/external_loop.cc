@@ -97,6 +97,8 @@ ExternalLoop::~ExternalLoop() {
       message = std::string(failure.message());
     } else if (paused_) {
       reason = "suspended";
+    } else {
+      message = std::string(why_.message());
     }
     options_.programs->End(program_, reason, message);
   }
@@ -141,7 +143,10 @@ void ExternalLoop::Renew(Options options) {
   absl::MutexLock lock(&mu_);
   options_ = std::move(options);
   timing_.Clear();
-  why_ = program_failure_ = failure_ = absl::OkStatus();
+  why_ = absl::OkStatus();
+  // A program may fail while its generation is halted. The next generation tells of it.
+  if (std::exchange(program_failure_is_told_, false)) program_failure_ = absl::OkStatus();
+  failure_ = program_failure_;
   exchange_failed_ = paused_ = leaves_ = false;
   to_push_.clear();
   if (begun_ && GoesOn(*begun_)) {
@@ -233,7 +238,7 @@ absl::Status ExternalLoop::Start(int64_t total_steps, std::vector<std::string> a
   received_before_ = static_cast<int64_t>(options_.metrics->exchange.params_bytes.Value());
   const int64_t batch_size = options_.plan->spec().data().batch_size();
   const int64_t samples = dataset().samples();
-  if (samples > 0 && samples < batch_size) {
+  if (samples < batch_size) {
     return BadMessage("data.batch_size: ", batch_size, " exceeds the ", samples,
                       " training samples of the program");
   }
@@ -242,15 +247,22 @@ absl::Status ExternalLoop::Start(int64_t total_steps, std::vector<std::string> a
   return absl::OkStatus();
 }
 
-absl::Status ExternalLoop::Failure() const {
+bool ExternalLoop::HasFailed() const {
+  return !why_.ok() || !program_failure_.ok() || exchange_failed_;
+}
+
+absl::Status ExternalLoop::Failure() {
   RETURN_IF_ERROR(why_);
-  RETURN_IF_ERROR(program_failure_);
+  if (!program_failure_.ok()) {
+    program_failure_is_told_ = true;
+    return program_failure_;
+  }
   return exchange_failed_ ? exchange_->failure() : absl::OkStatus();
 }
 
 absl::Status ExternalLoop::Await(absl::FunctionRef<bool()> ready) {
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return ready() || paused_ || exchange_failed_ || !Failure().ok();
+    return ready() || paused_ || HasFailed();
   };
   mu_.Await(absl::Condition(&settled));
   RETURN_IF_ERROR(Failure());
@@ -293,7 +305,7 @@ absl::Status ExternalLoop::Step() {
   const absl::Status answered = exchange_->AwaitVersion(step + 1);
   if (absl::IsAborted(answered) && exchange_->overtaken()) return CatchUp();
   RETURN_IF_ERROR(answered);
-  AwaitFinished();
+  AwaitFinished(options_.last_next_patience);
   RETURN_IF_ERROR(FinishStep());
   EndIfDone();
   return absl::OkStatus();
@@ -308,7 +320,7 @@ absl::Status ExternalLoop::Compute(int64_t step) {
       absl::MutexLock lock(&mu_);
       auto something_to_do = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         return !to_push_.empty() || IsComplete(step) || (wants_next_ && !Computes(step)) ||
-               (paused_ && !pushed) || exchange_failed_ || !Failure().ok();
+               (paused_ && !pushed) || HasFailed();
       };
       mu_.Await(absl::Condition(&something_to_do));
       RETURN_IF_ERROR(Failure());
@@ -384,14 +396,17 @@ void ExternalLoop::KeepComputed(int64_t step) {
   SetNow(*pending_->record.mutable_time());
 }
 
-// Waits a little for the NEXT that has the loss of the computed step.
-void ExternalLoop::AwaitFinished() {
+// Waits for the NEXT that has the loss of the computed step. Once paused, waits for kPausePatience.
+void ExternalLoop::AwaitFinished(absl::Duration patience) {
   if (!pending_) return;
   absl::MutexLock lock(&mu_);
   auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return wants_next_ || program_ == ProgramId::kNone || !Failure().ok();
+    return wants_next_ || program_ == ProgramId::kNone || HasFailed();
   };
-  AwaitFor(&mu_, absl::Condition(&settled), kFinishedPatience);
+  auto settled_or_paused = [&]()
+                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return settled() || paused_; };
+  AwaitFor(&mu_, absl::Condition(&settled_or_paused), patience);
+  if (paused_) AwaitFor(&mu_, absl::Condition(&settled), std::min(patience, kPausePatience));
 }
 
 // Adds what the program said about the computed step to its record.
@@ -550,7 +565,7 @@ absl::Status ExternalLoop::CatchUp() {
 absl::Status ExternalLoop::Drain() {
   RETURN_IF_ERROR(exchange_->AwaitAnswers());
   if (exchange_->overtaken()) return CatchUp();
-  AwaitFinished();
+  AwaitFinished(kPausePatience);
   RETURN_IF_ERROR(FinishStep());
   EndIfDone();
   return absl::OkStatus();
@@ -615,8 +630,9 @@ v1::StepTiming ExternalLoop::timing() const {
 v1::DatasetFacts ExternalLoop::dataset() const {
   v1::DatasetFacts facts;
   absl::MutexLock lock(&mu_);
-  facts.set_samples(data_.samples);
-  facts.set_evaluation_samples(data_.evaluation_samples);
+  if (!data_) return facts;
+  facts.set_samples(data_->samples > 0 ? data_->samples : kEndlessSamples);
+  facts.set_evaluation_samples(data_->evaluation_samples);
   return facts;
 }
 
@@ -650,19 +666,25 @@ void ExternalLoop::WorkerLeaves() {
 
 // ---------------------------------------------------------------- the port's thread
 
-void ExternalLoop::Attached(ProgramId program) {
+void ExternalLoop::ReportSoon() {
   std::function<void()> report_soon;
   {
     absl::MutexLock lock(&mu_);
-    program_ = program;
-    waits_since_ = SteadyNow();
     report_soon = options_.report_soon;
   }
   if (report_soon) report_soon();
 }
 
+void ExternalLoop::Attached(ProgramId program) {
+  {
+    absl::MutexLock lock(&mu_);
+    program_ = program;
+    waits_since_ = SteadyNow();
+  }
+  ReportSoon();
+}
+
 void ExternalLoop::Lost(ProgramId) {
-  std::function<void()> report_soon;
   {
     absl::MutexLock lock(&mu_);
     program_ = ProgramId::kNone;
@@ -670,13 +692,11 @@ void ExternalLoop::Lost(ProgramId) {
     waits_since_ = SteadyNow();
     evaluations_.clear();
     if (begun_) begun_->is_lost = true;
-    report_soon = options_.report_soon;
   }
-  if (report_soon) report_soon();
+  ReportSoon();
 }
 
 absl::Status ExternalLoop::Received(ProgramId, ProgramMessage message) {
-  std::shared_ptr<PsExchange> failing;
   {
     absl::MutexLock lock(&mu_);
     if (const auto* const data = std::get_if<ProgramData>(&message)) {
@@ -684,12 +704,8 @@ absl::Status ExternalLoop::Received(ProgramId, ProgramMessage message) {
       data_ = *data;
       return absl::OkStatus();
     }
-    if (const auto* const failed = std::get_if<ProgramFailure>(&message)) {
-      program_failure_ =
-          WithReason(absl::UnknownError(absl::StrCat("the program failed: ", failed->message)),
-                     "PROGRAM_FAILED");
-      failure_ = program_failure_;
-      failing = exchange_;
+    if (std::holds_alternative<ProgramFailure>(message)) {
+      // Below, without mu_.
     } else if (!has_data_) {
       return BadMessage("the first message after WELCOME must be DATA");
     } else if (auto* const next = std::get_if<ProgramNext>(&message)) {
@@ -697,17 +713,28 @@ absl::Status ExternalLoop::Received(ProgramId, ProgramMessage message) {
     } else if (const auto* const gradients = std::get_if<ProgramGradients>(&message)) {
       return TakeGradients(*gradients);
     } else if (const auto* const evaluation = std::get_if<ProgramEvaluation>(&message)) {
-      return TakeEvaluation(*evaluation);
+      RETURN_IF_ERROR(TakeEvaluation(*evaluation));
     }
   }
-  // Ends waits for other workers. Without mu_, because the exchange tells this loop of its failure.
-  if (failing != nullptr) failing->Fail(program_failure());
+  if (std::holds_alternative<ProgramEvaluation>(message)) ReportSoon();  // the program waits
+  if (const auto* const failed = std::get_if<ProgramFailure>(&message)) {
+    FailProgram(
+        WithReason(absl::UnknownError(absl::StrCat("the program failed: ", failed->message)),
+                   "PROGRAM_FAILED"));
+  }
   return absl::OkStatus();
 }
 
-absl::Status ExternalLoop::program_failure() const {
-  absl::MutexLock lock(&mu_);
-  return program_failure_;
+// Called without mu_, because the exchange tells this loop of its failure.
+void ExternalLoop::FailProgram(absl::Status why) {
+  std::shared_ptr<PsExchange> exchange;
+  {
+    absl::MutexLock lock(&mu_);
+    if (is_over_ || !program_failure_.ok()) return;
+    program_failure_ = failure_ = why;
+    exchange = exchange_;
+  }
+  if (exchange != nullptr) exchange->Fail(std::move(why));
 }
 
 absl::Status ExternalLoop::TakeNext(ProgramNext next) {

@@ -34,14 +34,18 @@ namespace muster {
 //
 // A step begins when the program has sent NEXT and the values are here. It is computed when every
 // trained parameter was announced. It is finished when its answers are here and the next NEXT has
-// brought the loss. After the last step, and before a pause, the loop waits for that NEXT for at
-// most kFinishedPatience. If it does not come, the record has no loss.
+// brought the loss. The loop waits for that NEXT
+// - after the last step, while the program may evaluate, for at most `last_next_patience`;
+// - before a pause, for at most kPausePatience.
+// If it does not come, or the program ends, the record has no loss.
 //
 // If the program ends without FAILED, the loop waits for another one. Gradients that were announced
 // by then are not announced again.
 class ExternalLoop : public JobRunner, private ProgramHost {
  public:
-  static constexpr absl::Duration kFinishedPatience = absl::Seconds(1);
+  // Reported for a stream without end. The coordinator knows this number, too.
+  static constexpr int64_t kEndlessSamples = int64_t{1} << 62;
+  static constexpr absl::Duration kPausePatience = absl::Seconds(1);
 
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
@@ -49,9 +53,11 @@ class ExternalLoop : public JobRunner, private ProgramHost {
     TransportFactory transport;
     ProgramPort* programs = nullptr;  // outlives the loop
     ExchangeTuning tuning;
-    std::shared_ptr<ProgressLog> log;             // of this job
-    WorkerMetrics* metrics = nullptr;             // outlives the loop
-    std::function<void()> report_soon = nullptr;  // called when a program comes or goes
+    std::shared_ptr<ProgressLog> log;  // of this job
+    WorkerMetrics* metrics = nullptr;  // outlives the loop
+    // Called when a program comes, goes or has evaluated.
+    std::function<void()> report_soon = nullptr;
+    absl::Duration last_next_patience = absl::Minutes(10);
   };
   // Allocates memory. Fails as ProgramMemory::Create and PsExchange::Create do.
   static absl::StatusOr<std::unique_ptr<ExternalLoop>> Create(Options options);
@@ -64,7 +70,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   // Tells the program why the job ends here.
   ~ExternalLoop() override;
 
-  // Lets programs attach. Blocks until one is here and has told of its data.
+  // Lets programs attach. Blocks until one is here and has told
+  // of its data.
   absl::Status Prepare() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Start(int64_t total_steps, std::vector<std::string> addresses) override;
   // Errors as those of Trainer::Step(). Returns UNKNOWN (reason "PROGRAM_FAILED") after FAILED.
@@ -122,7 +129,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mu_);
   bool GoesOn(const Attempt& attempt) const;
   Attempt NextAttempt(int64_t step) const;
-  absl::Status Failure() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasFailed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Blocks until `ready`, a failure, or Pause(). Returns ABORTED if only the latter is true.
   absl::Status Await(absl::FunctionRef<bool()> ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Computes(int64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -130,7 +138,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   absl::Status Compute(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   void Begin(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void KeepComputed(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
-  void AwaitFinished() ABSL_LOCKS_EXCLUDED(mu_);
+  void AwaitFinished(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReportSoon() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeFinished() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status FinishStep();
   absl::Status RecordStep(double gradient_norm);
@@ -139,7 +148,7 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   std::string NameNonFinite(int64_t version) const;
   absl::Status CatchUp();
   void EndIfDone() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status program_failure() const ABSL_LOCKS_EXCLUDED(mu_);
+  void FailProgram(absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<PsExchange> exchange() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // ProgramHost, on the port's thread.
@@ -176,8 +185,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
 
   mutable absl::Mutex mu_;
   ProgramId program_ ABSL_GUARDED_BY(mu_) = ProgramId::kNone;
-  ProgramData data_ ABSL_GUARDED_BY(mu_);       // of the last program
-  bool has_data_ ABSL_GUARDED_BY(mu_) = false;  // this program has sent DATA
+  std::optional<ProgramData> data_ ABSL_GUARDED_BY(mu_);  // of the last program
+  bool has_data_ ABSL_GUARDED_BY(mu_) = false;            // this program has sent DATA
   bool wants_next_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration asked_ ABSL_GUARDED_BY(mu_);        // when the last NEXT came
   absl::Duration waits_since_ ABSL_GUARDED_BY(mu_);  // for a program, or for the program's code
@@ -191,7 +200,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   v1::StepTiming timing_ ABSL_GUARDED_BY(mu_);
   absl::Status why_ ABSL_GUARDED_BY(mu_);              // of Halt() or Cancel()
   absl::Status program_failure_ ABSL_GUARDED_BY(mu_);  // after FAILED
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);          // for the reason "failed" of END
+  bool program_failure_is_told_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // for the reason "failed" of END
   bool exchange_failed_ ABSL_GUARDED_BY(mu_) = false;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool is_over_ ABSL_GUARDED_BY(mu_) = false;  // the last step is finished

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -307,6 +308,7 @@ TEST(ExternalLoopTest, APauseCompletesAStepOfWhichAGradientWasPushed) {
 
 TEST(ExternalLoopTest, AWorkerThatLeavesSaysSo) {
   Running job(2);
+  job.member.worker.worker().Leave();
   job.member.worker.worker().FinishStep(absl::Seconds(30));
   job.member.worker.Release();
   job.member.worker.AwaitFree();
@@ -424,22 +426,50 @@ TEST(ExternalLoopTest, ALostPsIsNoticedWhileTheProgramComputes) {
   EXPECT_EQ(failed.error().culprit(), "ps-1");
 }
 
-TEST(ExternalLoopTest, TheJobEndsWithoutALastNext) {
+// The program computes the last step of its job, and sends no NEXT after it.
+struct LastStep {
+  LastStep() : ps(network, ProgramJob(/*workers=*/1)), member(network, ps) {
+    member.worker.Prepare();
+    program.emplace(member.port->path());
+    program->Attach(/*samples=*/0);
+    EXPECT_EQ(member.worker.Await(v1::MEMBER_PREPARED).dataset().samples(),
+              ExternalLoop::kEndlessSamples);
+    member.worker.Start(/*total_steps=*/1);
+    program->Next();
+    program->ComputeLine();
+    program->Announce({{.parameter = kB}, {.parameter = kW}});
+    Running::AwaitSteps(ps, 1);
+  }
   InProcessNetwork network;
-  FakePs ps(network, ProgramJob(/*workers=*/1));
-  Member member(network, ps);
-  FakeProgram program(member.port->path());
-  member.worker.Prepare();
-  program.Attach(/*samples=*/0);
-  member.worker.Await(v1::MEMBER_PREPARED);
-  member.worker.Start(/*total_steps=*/1);
-  program.Next();
-  program.ComputeLine();
-  program.Announce({{.parameter = kB}, {.parameter = kW}});
-  const v1::JobReport done = member.worker.Await(v1::MEMBER_DONE);
+  FakePs ps;
+  Member member;
+  std::optional<FakeProgram> program;
+};
+
+TEST(ExternalLoopTest, TheJobEndsWithTheProgramThatSendsNoLastNext) {
+  LastStep job;
+  job.program->Die();
+  const v1::JobReport done = job.member.worker.Await(v1::MEMBER_DONE);
   ASSERT_EQ(done.steps_size(), 1);
   EXPECT_TRUE(done.steps(0).has_no_loss());
-  EXPECT_EQ(program.Next()["reason"], "done");
+}
+
+TEST(ExternalLoopTest, TheProgramMayEvaluateAfterTheLastStep) {
+  LastStep job;
+  job.program->Send(ProgramMessageKind::kEvaluation,
+                    {{"step", 0}, {"samples", 10}, {"metrics", {{"loss", 0.5}}}});
+  const v1::JobReport report = job.member.worker.Await(
+      [](const v1::JobReport& report) { return report.evaluations_size() == 1; });
+  EXPECT_EQ(report.state(), v1::MEMBER_RUNNING);
+  EXPECT_EQ(job.program->Next(job.program->Finished(0.5))["reason"], "done");
+  EXPECT_EQ(job.member.worker.Await(v1::MEMBER_DONE).steps(0).loss_share(), 0.5);
+}
+
+TEST(ExternalLoopTest, APauseEndsTheWaitForTheLastNext) {
+  LastStep job;
+  job.member.worker.Pause();
+  EXPECT_TRUE(job.member.worker.Await(v1::MEMBER_DONE).steps(0).has_no_loss());
+  EXPECT_EQ(job.program->Next()["reason"], "done");
 }
 
 TEST(ExternalLoopTest, AProgramThatBreaksTheRulesIsRefusedAndTheJobWaitsForAnother) {

@@ -264,6 +264,7 @@ int Main() {
                 : device_lost ? "has lost a device"
                               : strsignal(signal))
             << ", leaving";
+  worker.Leave();
   if (!refused) LeaveFleet(client, absl::GetFlag(FLAGS_drain_timeout));
   worker.FinishStep(kFinishStepMax);
   client.Detach(kDetachMax);

@@ -57,6 +57,7 @@ void Worker::Serve() {
       absl::MutexLock lock(&mu_);
       goes_on = next_ != nullptr && next_->job() == job->job();
     }
+    if (!goes_on && runner != nullptr && leaves_) runner->WorkerLeaves();
     if (!goes_on) runner.reset();  // blocks until its reads of data end
     {
       absl::MutexLock lock(&mu_);

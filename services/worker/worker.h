@@ -2,6 +2,7 @@
 // at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -65,6 +66,8 @@ class Worker : public FleetMember {
   // serve `job`. All jobs use the same trace, because they run one after the other.
   Trace* TraceOf(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // This process leaves the fleet. Programs are told so when their job ends here.
+  void Leave() { leaves_ = true; }
   // Finishes the present step and starts no other. Blocks for up to `timeout`.
   void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -76,6 +79,7 @@ class Worker : public FleetMember {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
+  std::atomic<bool> leaves_ = false;
   WorkerMetrics metrics_;
   const std::unique_ptr<CheckpointClient> checkpoints_;  // null without a coordinator
   MemoryBudget budget_;

@@ -291,7 +291,6 @@ bool WorkerJob::released() const {
 void WorkerJob::FinishStep(absl::Duration timeout) {
   Pause();
   absl::MutexLock lock(&mu_);
-  if (runner_) runner_->WorkerLeaves();
   AwaitFor(&mu_, absl::Condition(&settled_), timeout);
 }
 
