@@ -274,7 +274,8 @@ void Coordinator::ExportMetrics() {
   CoordinatorMetrics::Workers wanted;
   for (const JobRegistry::Entry* entry : transaction.Active()) {
     const v1::Job& record = entry->job.record();
-    const bool has_trouble = entry->job.trouble() || !registry_.changes().trouble().ok() ||
+    const bool has_trouble = entry->job.trouble().has_value() ||
+                             !registry_.changes().trouble().ok() ||
                              !registry_.MetricsTrouble(record.number()).ok();
     metrics_->SetJob(JobIdOf(record.name()), record, entry->origin.first_step, has_trouble);
     metrics_->SetSteps(JobIdOf(record.name()), entry->job.Timing());

@@ -1107,6 +1107,21 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
   }
 }
 
+std::optional<v1::JobTrouble> Job::trouble() const {
+  if (trouble_ || (state() != v1::RUNNING && state() != v1::PREPARING)) return trouble_;
+  const std::string* const name = members_.LongestProgramWait();
+  if (name == nullptr) return std::nullopt;
+  const v1::ProgramWait& wait = *members_.at(*name).program_wait;
+  if (FromProto(wait.time()) <= kProgramPatience) return std::nullopt;
+  const std::string minutes = absl::StrCat(absl::ToInt64Minutes(FromProto(wait.time())), " min");
+  v1::JobTrouble trouble;
+  trouble.set_reason(wait.attached() ? "PROGRAM_SLOW" : "PROGRAM_ABSENT");
+  trouble.set_message(wait.attached() ? absl::StrCat(*name, " has been in user code for ", minutes)
+                                      : absl::StrCat(*name, " has waited ", minutes,
+                                                     " for its program; start it or see its log"));
+  return trouble;
+}
+
 void Job::ShardSent(const v1::WriteShardHeader& header, absl::Time now) {
   const std::string member = WriterOf(header.shard());
   if (!senders_noted_.insert(member).second) return;

@@ -224,8 +224,10 @@ class Job {
   std::vector<std::string> StoppingMembers() const {
     return state() == v1::RECOVERING ? members_.NotStopped() : std::vector<std::string>();
   }
-  // The present trouble with checkpoints, if any.
-  const std::optional<v1::JobTrouble>& trouble() const { return trouble_; }
+  // Returns the present trouble with checkpoints or, if there is none, with a worker's program. A
+  // program is trouble after kProgramPatience.
+  static constexpr absl::Duration kProgramPatience = absl::Minutes(2);
+  std::optional<v1::JobTrouble> trouble() const;
 
   // Returns the timings of the steps, by rank. Empty unless the job is RUNNING.
   std::vector<v1::MemberTiming> Timing() const;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/common/proto_time.h"
 #include "services/coordinator/dispatch/job_plan.h"
 #include "services/coordinator/job/checkpoint_policy.h"
 #include "services/coordinator/job/non_finite_watch.h"
@@ -410,6 +411,45 @@ TEST_F(JobTest, AllWorkersOfAProgramLearnTheResultOfItsEvaluation) {
   EXPECT_THAT(told(), IsEmpty());
   evaluate("w-1", 0.75, 3);
   EXPECT_THAT(told(), ElementsAre("w-0 0 8 0.75", "w-1 0 8 0.75"));
+}
+
+TEST_F(JobTest, AWorkerMayWaitForItsProgramForever) {
+  UseExternalModel();
+  Schedule();
+  ReportAll(v1::MEMBER_PREPARING, v1::MEMBER_PREPARED);
+  const auto wait = [&](v1::MemberJobState state, bool attached, absl::Duration time) {
+    v1::JobReport report = Say(state);
+    report.mutable_program_wait()->set_attached(attached);
+    *report.mutable_program_wait()->mutable_time() = ToProto(time);
+    job_.Report("w-1", &report, now_);
+    return job_.trouble() ? absl::StrCat(job_.trouble()->reason(), ": ", job_.trouble()->message())
+                          : "";
+  };
+  Report("w-0", v1::MEMBER_PREPARED);
+  EXPECT_EQ(wait(v1::MEMBER_PREPARING, false, absl::Minutes(2)), "");
+  for (int minutes = 3; minutes < 30; ++minutes) {
+    Pass(absl::Minutes(1));
+    EXPECT_EQ(wait(v1::MEMBER_PREPARING, false, absl::Minutes(minutes)),
+              absl::StrCat("PROGRAM_ABSENT: w-1 has waited ", minutes,
+                           " min for its program; start it or see its log"));
+  }
+  EXPECT_EQ(job_.state(), v1::PREPARING);
+
+  Report("w-1", v1::MEMBER_PREPARED);
+  ASSERT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_FALSE(job_.trouble());
+  EXPECT_EQ(wait(v1::MEMBER_RUNNING, true, absl::Minutes(12)),
+            "PROGRAM_SLOW: w-1 has been in user code for 12 min");
+  Report("w-1", v1::MEMBER_RUNNING);
+  EXPECT_FALSE(job_.trouble());
+}
+
+TEST_F(JobTest, AWorkerThatWaitsForNoProgramMustMakeProgress) {
+  UseExternalModel();
+  Schedule();
+  ReportAll(v1::MEMBER_PREPARING, v1::MEMBER_PREPARED);
+  Pass(FailureDetector::kPrepareStallMax);
+  EXPECT_NE(job_.state(), v1::PREPARING);
 }
 
 TEST_F(JobTest, AJobEndsOnceItsStepsAreDurable) {

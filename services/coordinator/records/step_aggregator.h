@@ -85,7 +85,7 @@ class StepAggregator {
   // that went back makes steps again. They are shown but not recorded twice.
   std::optional<StepSummary> TakeStepMadeAgain();
   std::optional<EvaluationSummary> TakeEvaluationMadeAgain();
-  // Returns the last complete evaluation of a program outside of Muster, whose workers wait for it.
+  // Returns the last complete evaluation of a program outside of Muster. The workers wait for it.
   // nullopt while the same version is evaluated again. It may have no samples.
   const std::optional<EvaluationSummary>& result() const { return result_; }
   // Returns whether result() has changed to another evaluation since the last call.

@@ -225,7 +225,7 @@ TEST(StepAggregatorOfRanksTest, AStepThatSomeRanksMissedIsTheMeanOfTheOthers) {
   EXPECT_EQ(steps[0].gradient_norm, 3) << "an overtaken worker does not know it";
 }
 
-// The evaluations of a job with two workers whose program evaluates.
+// A job with two workers and a program that evaluates.
 class ProgramEvaluationTest : public ::testing::Test {
  protected:
   ProgramEvaluationTest() {

@@ -432,7 +432,7 @@ v1::Job JobRegistry::Transaction::View(const Entry& entry, v1::JobView wanted) c
   const absl::Status unrecorded = registry_->metrics_.Trouble(view.number());
   const absl::Status unstored = registry_->changes_.trouble();
   const absl::Status& trouble = unstored.ok() ? unrecorded : unstored;
-  if (entry.job.trouble()) *view.mutable_trouble() = *entry.job.trouble();
+  if (auto own = entry.job.trouble()) *view.mutable_trouble() = *std::move(own);
   if (!trouble.ok() && !IsTerminal(view.state())) {
     view.mutable_trouble()->set_reason("STATE_UNWRITABLE");
     view.mutable_trouble()->set_message(absl::StrCat(

@@ -123,7 +123,10 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   member.behind = behind;
   member.serving = report != nullptr;
   if (report == nullptr) return member;
-  if (report->state() != member.state || report->prepare_progress() > member.prepare_progress) {
+  member.program_wait.reset();
+  if (report->has_program_wait()) member.program_wait = report->program_wait();
+  if (report->state() != member.state || report->prepare_progress() > member.prepare_progress ||
+      member.program_wait) {
     member.advanced = now;
   }
   member.prepare_progress = std::max(member.prepare_progress, report->prepare_progress());
@@ -148,6 +151,20 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   }
   if (!report->links().empty()) member.links = LinksIn(*report, name, now);
   return member;
+}
+
+const std::string* JobMembers::LongestProgramWait() const {
+  const std::string* longest = nullptr;
+  absl::Duration wait = -absl::InfiniteDuration();
+  for (const std::string& name : workers_) {
+    const Member& worker = members_.at(name);
+    if (worker.lost || !worker.serving || !worker.program_wait) continue;
+    if (const absl::Duration time = FromProto(worker.program_wait->time()); time > wait) {
+      longest = &name;
+      wait = time;
+    }
+  }
+  return longest;
 }
 
 std::vector<v1::MemberTiming> JobMembers::Timing() const {

@@ -55,7 +55,10 @@ class JobMembers {
     std::optional<v1::StepTiming> timing;          // the last one that a worker reported
     absl::Time timed;                              // when it reported `timing`
     std::shared_ptr<const v1::MemberLinks> links;  // the last ones reported; null if none
-    absl::Time advanced;                           // the last change of state or progress
+    std::optional<v1::ProgramWait> program_wait;   // in its last report
+    // The last change of state or progress, or the last report of a wait for a program. A user's
+    // program has no deadline.
+    absl::Time advanced;
 
     bool is_worker() const { return rank >= 0; }
     bool holds() const { return !is_worker() && !lost && serving && state == v1::MEMBER_HALTED; }
@@ -87,6 +90,9 @@ class JobMembers {
   // not serve this generation. `behind` is then the earlier generation that it serves, or 0.
   const Member& Take(const std::string& name, const v1::JobReport* report, absl::Time now,
                      uint32_t behind = 0);
+
+  // Returns the worker that has waited longest for its program; null if none waits for one.
+  const std::string* LongestProgramWait() const;
 
   // Return the last timings and links of the workers, by rank. Workers that reported none are left
   // out.
