@@ -17,8 +17,8 @@ packages=(
   libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
 )
 # Packages that only tests use: clang and its checks, a faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
-# store, and Python for tests that open Muster's files with third-party libraries.
-if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-venv python3-yaml iproute2 nftables); fi
+# store, and Python for tests that open Muster's files with third-party libraries or train with PyTorch.
+if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev libipsec-mb1 prometheus etcd-server ucx-utils procps python3-numpy python3-pip python3-torch python3-venv python3-yaml iproute2 nftables); fi
 
 if [ ! -r /etc/debian_version ]; then
   echo "setup: this is not Debian; install the equivalents of: ${packages[*]}" >&2
