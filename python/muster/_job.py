@@ -118,11 +118,12 @@ class Job:
         parts, part = begin.workers * processes, begin.rank * processes + process
         indices = np.arange(count * part // parts, count * (part + 1) // parts, dtype=np.int64)
         means = function(indices) if len(indices) else {}
-        sums = {name: float(value) * len(indices) for name, value in means.items()}
+        share = (len(indices), {name: float(value) for name, value in means.items()})
         if self._group is None:
-            return self._exchange(begin, [(len(indices), sums)], timeout)
-        shares: List[Tuple[int, Dict[str, float]]] = self._group.gather((len(indices), sums))
-        return self._group.from_first(lambda: self._exchange(begin, shares, timeout))
+            return self._session.evaluate(begin.step, *share, timeout) or {}
+        shares = self._group.gather(share)
+        samples = sum(each for each, _ in shares)
+        return self._group.from_first(lambda: self._session.evaluate(begin.step, samples, _mean(shares), timeout) or {})
 
     def save(self) -> Optional[concurrent.futures.Future[Any]]:
         """Takes a checkpoint while the job goes on, and returns its future. Returns None in workers of another rank than 0.
@@ -222,18 +223,17 @@ class Job:
         return [(index, each) for index, each in enumerate(self._session.welcome.parameters) if not each.frozen]
 
     def _finished(self) -> Dict[str, Any]:
-        means = {name: json_number(float(value) / self._counts[name]) for name, value in self._sums.items()}
+        """Returns the report of the step, with means over the processes of the rank."""
         begin = self._now
+        means = {name: float(value) / self._counts[name] for name, value in self._sums.items()}
+        if self._group is not None:
+            shares = self._group.gather((self._share(begin)[1], means))
+            means = _mean([(count, each) for count, each in shares if count])
+        numbers = {name: json_number(value) for name, value in means.items()}
         self._times.end()
-        return {"attempt": begin.attempt, "step": begin.step, "samples": begin.samples, "loss": means.pop("loss", None),
-                "metrics": means, "forward_seconds": self._times.forward, "backward_seconds": self._times.backward,
+        return {"attempt": begin.attempt, "step": begin.step, "samples": begin.samples, "loss": numbers.pop("loss", None),
+                "metrics": numbers, "forward_seconds": self._times.forward, "backward_seconds": self._times.backward,
                 "data_seconds": self._times.data}
-
-    def _exchange(self, begin: Begin, shares: Sequence[Tuple[int, Mapping[str, float]]], timeout: float) -> Dict[str, float]:
-        samples = sum(count for count, _ in shares)
-        names = {name for _, sums in shares for name in sums}
-        means = {name: sum(sums.get(name, 0.0) for _, sums in shares) / samples for name in sorted(names)}
-        return self._session.evaluate(begin.step, samples, means, timeout) or {}
 
     def _save(self, future: concurrent.futures.Future[Any]) -> None:
         try:
@@ -267,6 +267,15 @@ class _Times:
             begin, middle = self._marks[0], self._marks[-1] if len(self._marks) > 1 else now
             self.forward, self.backward = middle - begin, now - middle
             self._marks = []
+
+
+def _mean(shares: Sequence[Tuple[int, Mapping[str, float]]]) -> Dict[str, float]:
+    """Returns the means over the samples of all shares. A metric counts in the shares that have it."""
+    means: Dict[str, float] = {}
+    for name in sorted({name for count, metrics in shares for name in metrics if count}):
+        having = [(count, metrics[name]) for count, metrics in shares if name in metrics]
+        means[name] = sum(count * value for count, value in having) / sum(count for count, _ in having)
+    return means
 
 
 def check_table(job: str, parameters: Sequence[Parameter], own: Shapes) -> None:

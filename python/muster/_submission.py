@@ -8,7 +8,7 @@ import pathlib
 import stat
 import tempfile
 import uuid
-from typing import Callable, Mapping, Optional, Sequence, Union
+from typing import Callable, Dict, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -65,12 +65,17 @@ def job_of(spec: Optional[Spec], job: Optional[str], process: int, tensors: Call
 
 
 def _submit(spec: Spec, tensors: Tensors, statistics: Sequence[str], coordinator: Coordinator) -> str:
+    from muster import _spec
     from muster.client import Client  # needs gRPC
     launch = os.environ.get("MUSTER_LAUNCH_ID") or str(uuid.uuid4())
     with tempfile.TemporaryDirectory(prefix="muster-") as temporary:
         # The coordinator reads the file while it creates the job.
         path = pathlib.Path(os.environ.get("MUSTER_MODEL_DIR") or temporary, f"{launch}.safetensors").absolute()
         _model_file.write(path, tensors, statistics)
+        overrides: Dict[str, object] = {"model.external.path": str(path), "data.external": {}}
+        # A launch has a number of workers. Its programs would wait for ever for a job of fewer.
+        if (workers := os.environ.get("MUSTER_WORKERS")) and not _spec.read(spec, {})[0].resources.HasField("workers"):
+            overrides["resources.workers"] = {"min": int(workers), "max": int(workers)}
         with Client(**dataclasses.asdict(coordinator)) as client:
-            job = client.jobs.submit(spec, overrides={"model.external.path": str(path), "data.external": {}}, request_id=launch)
+            job = client.jobs.submit(spec, overrides=overrides, request_id=launch)
             return job.id

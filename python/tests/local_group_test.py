@@ -55,6 +55,7 @@ def program(path, mode):
             os._exit(3)
         optimizer.step()
         optimizer.zero_grad()
+        job.log(loss=loss)
         if job.step_number == 1:
             found = job.evaluate(lambda indices: {"mean": float(indices.mean()), "count": float(len(indices))})
             assert found["mean"] == 4.5, found
@@ -108,6 +109,7 @@ class LocalGroupTest(unittest.TestCase):
                 if mode == "rare":
                     self.assertTrue((job.values["rare"] != 1).all())
                 else:
+                    self.assertAlmostEqual(job.finished[-1][1]["loss"], alone.finished[-1][1]["loss"], places=5)
                     for name, value in alone.values.items():
                         np.testing.assert_allclose(job.values[name], value, rtol=0, atol=1e-6, err_msg=name)
 
