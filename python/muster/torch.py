@@ -92,6 +92,8 @@ class Job(_Job):
         self._optimizer: Any = None
         self._attached: Dict[str, Any] = {}
         self._history = _History()
+        self._first_states: Dict[str, _State] = {}
+        self._replayed: Dict[str, Tuple[int, int]] = {}  # step and count of a scheduler
 
     def optimizer(self, parameters: Any, *, overlap: bool = True) -> Any:
         """Returns a torch.optim.Optimizer whose step() hands the gradients over. The job's shards update the values.
@@ -133,7 +135,8 @@ class Job(_Job):
     def attach(self, **objects: Any) -> None:
         """Names objects with a state that follows the steps: a scheduler, a counter, an average of values.
 
-        Each has state_dict() and load_state_dict(). If a step begins again, it gets the state that it had at the start of that step.
+        Each has state_dict() and load_state_dict(). If a step begins again, it gets the state that it had at the start of that step. A
+        program that starts in the middle of a job steps torch's schedulers once for each step before; other objects are the program's.
         """
         for name, each in objects.items():
             if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
@@ -206,16 +209,49 @@ class Job(_Job):
                 tensor.data.copy_(value)
 
     def _restore(self, previous: Optional[Begin], begin: Begin) -> None:
+        """Gives attached objects the states that they have at the start of the step."""
         objects = {**self._attached, "": self._optimizer.rates}
-        if previous is not None and begin.step != previous.step + 1:
+        if previous is None:
+            self._first_states = {name: _State(each.state_dict()) for name, each in objects.items()}
+            if begin.step > 0:
+                self._replay(begin.step, objects)
+        elif begin.step != previous.step + 1:
             _LOG.info("%s: step %d begins again", self.id, begin.step)
             if not self._history.restore(begin.step, objects):
-                raise LoopError(f"{self.id} goes back to step {begin.step}, and the states that attach() keeps do not reach so far; start "
-                                "the program again with states of that step, or use training.schedule in the job file")
-        elif previous is None and begin.step > 0 and self._attached:
-            warnings.warn(f"{self.id} begins at step {begin.step}; {', '.join(self._attached)} may be at step 0. Load their states, "
-                          "or use training.schedule in the job file instead of a scheduler", stacklevel=4)
+                self._replay(begin.step, objects)
+        self._check_replayed(begin)
         self._history.keep(begin.step, objects)
+
+    def _replay(self, step: int, objects: Mapping[str, Any]) -> None:
+        """Steps the schedulers as often as the job did. Raises an error for other objects, whose states nobody knows."""
+        schedulers = {name: each for name, each in self._attached.items() if _is_scheduler(each)}
+        others = [name for name in self._attached if name not in schedulers]
+        loaded = [name for name, each in schedulers.items() if self._first_states[name].load()["last_epoch"] != 0]
+        if others and self._history:
+            raise LoopError(f"{self.id} goes back to step {step}, and the state of '{others[0]}' does not reach so far; start the program "
+                            "again with a state of that step")
+        if others or loaded:
+            warnings.warn(f"{self.id} begins at step {step}; load the states of {', '.join(others + loaded)} at that step before the "
+                          "loop, unless the program has done so", stacklevel=5)
+        if loaded:
+            return
+        for name in (*schedulers, ""):
+            objects[name].load_state_dict(self._first_states[name].load())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch wants a step of the optimizer between two steps of a scheduler
+            for _ in range(step):
+                for each in schedulers.values():
+                    each.step()
+        self._replayed = {name: (step, each.last_epoch) for name, each in schedulers.items()}
+
+    def _check_replayed(self, begin: Begin) -> None:
+        """Raises an error if a scheduler that was replayed does not step once in each step."""
+        for name, (step, count) in self._replayed.items():
+            if begin.step == step + 1 and self._attached[name].last_epoch != count + 1:
+                raise LoopError(f"'{name}' does not step once in each step of the job, so a program that starts at step {step} cannot find "
+                                "its state; use training.schedule in the job file, or load its state before the loop")
+        if any(begin.step != step for step, _ in self._replayed.values()):
+            self._replayed = {}
 
     def _seed(self, begin: Begin) -> None:
         """Makes dropout and the like repeat if the step begins again."""
@@ -408,6 +444,13 @@ class _Memory:
         return {each.name: memory[each.range].view(each.shape) for each in self._session.welcome.parameters}
 
 
+def _is_scheduler(each: Any) -> bool:
+    """Returns whether torch's scheduler depends on the number of its steps alone."""
+    schedulers = torch.optim.lr_scheduler
+    base = getattr(schedulers, "LRScheduler", None) or schedulers._LRScheduler  # the latter in torch 1
+    return isinstance(each, base) and not isinstance(each, schedulers.ReduceLROnPlateau)
+
+
 class _History:
     """The states of attached objects at the start of the last steps."""
 
@@ -432,6 +475,9 @@ class _History:
                     objects[name].load_state_dict(state.load())
                 return True
         return False
+
+    def __bool__(self) -> bool:
+        return bool(self._states)
 
     def _forget(self, entry: Tuple[int, Dict[str, _State]]) -> None:
         self._bytes -= sum(each.size for each in entry[1].values())
@@ -577,7 +623,9 @@ class _Push:
         self._to_send = len(self._group_of.keys() & self._rows.keys())
         if overlaps:
             for tensor in job._table.trained.values():
-                tensor.register_post_accumulate_grad_hook(self._accumulated)
+                if hasattr(tensor, "muster_hook"):  # of a job that the model joined before
+                    tensor.muster_hook.remove()
+                tensor.muster_hook = tensor.register_post_accumulate_grad_hook(self._accumulated)
 
     def begin(self, begin: Begin) -> None:
         self._begin = begin

@@ -573,23 +573,59 @@ class ErrorTest(unittest.TestCase):
         self.assertIn("the stream ended at step 1 of 3", self.error(short))
 
     def test_states_that_do_not_reach_back_are_an_error(self):
+        class Counter:
+            def state_dict(self):
+                return {}
+
+            def load_state_dict(self, state):
+                pass
         model = network()
-        with fake_job(model, steps=4) as job:
+        with fake_job(model, steps=4) as job, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             job.again = {3: [(None, 0)]}
-            job.version, job.history[1], job.history[2] = 1, job.history[0], job.history[0]
-            with self.assertRaisesRegex(muster.LoopError, "goes back to step 0, and the states that attach"):
-                train(model, job.paths[0])
-
-    def test_a_scheduler_in_the_middle_of_a_job_is_warned_of(self):
-        model = network()
-        with fake_job(model, steps=4) as job, self.assertWarnsRegex(UserWarning, "begins at step 2; scheduler may be at step 0"):
+            job.version, job.history[1] = 1, job.history[0]
+            with self.assertRaisesRegex(muster.LoopError, "goes back to step 0, and the state of 'counter' does not reach so far"):
+                train(model, job.paths[0], each=lambda attached, _: attached.attach(counter=Counter()))
+        with fake_job(model, steps=4) as job, self.assertWarnsRegex(UserWarning, "begins at step 2; load the states of counter"):
             job.version = 2
-
-            def each(attached, optimizer):
-                attached.attach(scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1))
-            train(model, job.paths[0], each=each)
+            train(model, job.paths[0], each=lambda attached, _: attached.attach(counter=Counter()))
         with fake_job(model) as job, self.assertRaisesRegex(muster.LoopError, r"attach\(count=...\): a int has no state_dict"):
             mt.join(model, socket=job.paths[0]).attach(count=1)
+
+    def test_a_new_program_steps_schedulers_that_step_each_time(self):
+        def scheduled(attached, optimizer):
+            warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 3))
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            attached.attach(warm=warm, scheduler=scheduler)
+            return lambda: (warm.step(), scheduler.step())
+        model = network()
+        with fake_job(model, steps=6) as job:
+            train(model, job.paths[0], each=scheduled)
+            undisturbed = job.values
+        model = network()
+        with fake_job(model, steps=6) as job:
+            def killed(attached, optimizer):
+                step = scheduled(attached, optimizer)
+
+                def after():
+                    step()
+                    if attached.step_number == 3:
+                        raise InterruptedError
+                return after
+            with self.assertRaises(InterruptedError):
+                train(model, job.paths[0], each=killed)
+            job.wait(lambda: job.version == 4)
+            job.stop(0)
+            job.start(0)
+            train(network(), job.paths[0], each=scheduled)
+            for name in undisturbed:
+                np.testing.assert_array_equal(job.values[name], undisturbed[name])
+
+        def by_epoch(attached, optimizer):
+            attached.attach(scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+        with fake_job(model, steps=6) as job, self.assertRaisesRegex(muster.LoopError, "'scheduler' does not step once in each step"):
+            job.version = 2
+            train(model, job.paths[0], each=by_epoch)
 
     def test_a_failed_program_ends_with_its_traceback_first(self):
         program = ("import muster.torch as mt, torch, sys\n"
