@@ -198,6 +198,9 @@ class Job:
             if self._group.attachments_of_first:
                 self._session.attach_again()
             self._group.attachments_of_first = attachments
+        if begin is not None and begin.samples < self._group.size:
+            raise LoopError(f"{self.id}: this worker's part of step {begin.step} has {begin.samples} samples for {self._group.size} "
+                            "processes; set a larger data.batch_size, or start fewer processes")
         return begin
 
     def _share(self, begin: Begin) -> Tuple[int, int]:

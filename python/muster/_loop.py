@@ -395,6 +395,9 @@ def _memories(files: List[int], elements: int) -> List[Floats]:
             mapped = mmap.mmap(files[0], 4 * elements)
         except PermissionError:
             mapped = mmap.mmap(files[0], 4 * elements, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise LoopError(f"cannot share {4 * elements} bytes of memory with the worker: {error.strerror}; the model may be too large "
+                            "for this host or its limits (ulimit -v)") from None
         arrays.append(np.frombuffer(mapped, dtype=np.float32))
         os.close(files.pop(0))
     return arrays

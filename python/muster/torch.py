@@ -301,9 +301,12 @@ class _Map:
         if self._parts is None or not self._sampler.expects(begin.batch, first, count):
             self._sampler.restart(begin.batch, first, count, begin.total_steps - begin.step)
             self._parts = iter(self._loader)
+        if count < self._accumulate:
+            raise LoopError(f"step {begin.step}: this process has {count} samples, which accumulate={self._accumulate} cannot divide; set "
+                            "a larger data.batch_size or a smaller number")
         self._job._seed(begin)
         self._sampler.took_step()
-        for part in range(min(self._accumulate, count)):
+        for part in range(self._accumulate):
             data = next(self._parts)
             if part == 0:
                 self._job._times.begin(time.perf_counter() - began)
@@ -534,7 +537,7 @@ class _BatchSampler:
         assert order is not None
         for batch in range(self._begin, self._begin + self._steps):
             indices = order.indices(batch, self._first, self._count).tolist()
-            parts = min(self._accumulate, self._count)
+            parts = self._accumulate
             for part in range(parts):
                 yield indices[self._count * part // parts:self._count * (part + 1) // parts]
 
@@ -620,6 +623,7 @@ class _Push:
         self._scheduled: Dict[int, float] = {}
         self._rows = {name: row for name, row in job._rows.items() if not row[1].frozen}
         self._group_of = {self._names[id(tensor)]: group for group in groups for tensor in group["params"]}
+        self._uses_cuda = any(tensor.is_cuda for tensor in job._table.trained.values())
         self._to_send = len(self._group_of.keys() & self._rows.keys())
         if overlaps:
             for tensor in job._table.trained.values():
@@ -697,8 +701,8 @@ class _Push:
             self._flush(weight)
 
     def _flush(self, weight: float) -> None:
-        if any(tensor.is_cuda for tensor in self._job._table.trained.values()):
-            torch.cuda.current_stream().synchronize()
+        if self._uses_cuda:
+            torch.cuda.synchronize()  # the copies may be on several streams
         waiting, self._waiting, self._waiting_elements = self._waiting, [], 0
         self._job._announce(waiting, weight)
 

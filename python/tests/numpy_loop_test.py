@@ -240,6 +240,19 @@ class ErrorTest(unittest.TestCase):
             self.assertRegex(self.error(lambda job, path, own=own: mn.join(own, socket=path)), message)
         self.assertIn("'b' is a statistic in the program", self.error(lambda job, path: mn.join(FIRST, socket=path, statistics=["b"])))
 
+    def test_memory_that_does_not_fit_is_an_error(self):
+        full = mock.Mock(mmap=mock.Mock(side_effect=OSError(12, "Cannot allocate memory")))
+
+        def join(_, path):
+            with mock.patch.object(_loop, "mmap", full):
+                mn.join(FIRST, socket=path)
+        self.assertIn("cannot share 128 bytes of memory with the worker: Cannot allocate memory", self.error(join))
+        files = [os.memfd_create("short") for _ in range(3)]
+        with self.assertRaisesRegex(muster.LoopError, "a memory file of the worker has 0 bytes instead of 64"):
+            _loop._memories(list(files), 16)
+        for file in files:
+            os.close(file)
+
     def test_another_protocol_is_refused_with_both_numbers(self):
         self.assertRegex(self.error(lambda job, path: mn.join(FIRST, socket=path), protocol=2), "refused this program: protocol 1 is not 2")
 

@@ -572,6 +572,13 @@ class ErrorTest(unittest.TestCase):
                 optimizer.step()
         self.assertIn("the stream ended at step 1 of 3", self.error(short))
 
+    def test_a_batch_is_divided_into_parts_with_samples(self):
+        def run(model, path):
+            job = mt.join(model, socket=path)
+            job.optimizer(model)
+            next(iter(job.loader(SAMPLES, accumulate=9)))
+        self.assertIn("this process has 8 samples, which accumulate=9 cannot divide", self.error(run))
+
     def test_states_that_do_not_reach_back_are_an_error(self):
         class Counter:
             def state_dict(self):
