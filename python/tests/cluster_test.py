@@ -9,6 +9,7 @@ from unittest import mock
 
 import support
 
+TORCH = support.import_torch()
 support.prepare()
 
 import numpy as np
@@ -209,11 +210,8 @@ class LocalClusterTest(unittest.TestCase):
 
 def torch_or_fake():
     """Returns torch, or a fake with the parts that load_state_dict needs."""
-    try:
-        import torch
-        return torch
-    except ImportError:
-        pass
+    if TORCH:
+        return TORCH
 
     class Tensor:
         def __init__(self, array):

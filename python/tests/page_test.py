@@ -8,10 +8,7 @@ import unittest
 
 import support
 
-try:
-    import torch  # first: Debian's torch needs Debian's numpy, and not the one that prepare() makes known
-except ImportError:
-    torch = None
+torch = support.import_torch()
 support.prepare()
 
 PAGE = support.ROOT / "docs/python.md"

@@ -37,6 +37,15 @@ def prepare():
         sys.exit()
 
 
+def import_torch():
+    """Returns torch, or None if it is not there. Call it before prepare(): Debian's torch needs Debian's numpy, which is older."""
+    try:
+        import torch
+        return torch
+    except ImportError:
+        return None
+
+
 def main():
     """Runs the tests of the calling file, and lists skipped ones as tools/test.sh reads them."""
     program = unittest.main(module="__main__", exit=False)

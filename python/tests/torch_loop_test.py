@@ -11,9 +11,8 @@ import warnings
 
 import support
 
-try:
-    import torch  # first: Debian's torch needs Debian's numpy, and not the one that prepare() makes known
-except ImportError:
+torch = support.import_torch()
+if torch is None:
     print("python/tests/torch_loop_test.py:1: Skipped\ntorch is not there: muster.torch was not tested")
     sys.exit()
 support.prepare()
@@ -320,7 +319,7 @@ class LoopTest(unittest.TestCase):
         with fake_job(model, steps=9, batch_size=12) as job:
             attached = mt.join(model, socket=job.paths[0])
             optimizer = attached.optimizer(model)
-            loader = attached.loader(SAMPLES, by_epoch=True, evaluation_samples=3)
+            loader = attached.loader(SAMPLES, by_epoch=True, evaluation=[0] * 3)
             self.assertEqual(len(loader), 4)
             steps = []
             for _ in range(4):
