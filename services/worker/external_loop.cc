@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -759,16 +760,22 @@ absl::Status ExternalLoop::TakeGradients(const ProgramGradients& gradients) {
   if (begun_->weight.value_or(gradients.weight) != gradients.weight) {
     return BadMessage("the weight ", gradients.weight, " in a step of weight ", *begun_->weight);
   }
+  // Nothing of a message with a fault may count.
+  absl::flat_hash_set<uint32_t> named;
   for (const ProgramGradients::Entry& entry : gradients.entries) {
     if (entry.parameter >= is_trained_.size() || !is_trained_[entry.parameter]) {
       return BadMessage("GRADIENTS of parameter ", entry.parameter, " of ", is_trained_.size(),
                         ", which does not exist or is frozen");
     }
-    std::optional<Announced>& announced = announced_[entry.parameter];
-    if (announced && announced->attempt == gradients.attempt) {
+    const std::optional<Announced>& announced = announced_[entry.parameter];
+    if (!named.insert(entry.parameter).second ||
+        (announced && announced->attempt == gradients.attempt)) {
       return BadMessage("parameter ", entry.parameter, " is announced twice in attempt ",
                         gradients.attempt);
     }
+  }
+  for (const ProgramGradients::Entry& entry : gradients.entries) {
+    std::optional<Announced>& announced = announced_[entry.parameter];
     if (announced) {  // by a program that has ended
       announced->attempt = gradients.attempt;
       continue;

@@ -494,6 +494,7 @@ TEST(ExternalLoopTest, AProgramThatBreaksTheRulesIsRefusedAndTheJobWaitsForAnoth
        },
        "a second DATA"},
   };
+  const int64_t pushes = Running::pushes(job.ps);
   for (const auto& [act, why] : cases) {
     act(*job.program);
     const json refused = job.program->Await(ProgramMessageKind::kRefused);
@@ -501,6 +502,7 @@ TEST(ExternalLoopTest, AProgramThatBreaksTheRulesIsRefusedAndTheJobWaitsForAnoth
     job.program = std::make_unique<FakeProgram>(job.member.port->path());
     job.program->Attach();
     EXPECT_EQ(job.program->Next()["step"], 1);
+    EXPECT_EQ(Running::pushes(job.ps), pushes) << "nothing of the faulty messages counts";
   }
   job.program->Announce(job.program->begin()["attempt"], 1, {{.parameter = kB}});
   job.program->Announce(job.program->begin()["attempt"], 2, {{.parameter = kW}});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -87,12 +88,14 @@ absl::StatusOr<std::unique_ptr<ProgramMemory>> ProgramMemory::Create(const v1::J
   return memory;
 }
 
-std::vector<absl::Span<float>> ProgramMemory::Tensors(int64_t slab) const {
+absl::Span<float> ProgramMemory::Tensor(int64_t slab, int parameter) const {
   auto* const base = reinterpret_cast<float*>(slabs_[slab]->memory().data());
+  return {base + offsets_[parameter], static_cast<size_t>(sizes_[parameter])};
+}
+
+std::vector<absl::Span<float>> ProgramMemory::Tensors(int64_t slab) const {
   std::vector<absl::Span<float>> tensors;
-  for (size_t p = 0; p < offsets_.size(); ++p) {
-    tensors.emplace_back(base + offsets_[p], static_cast<size_t>(sizes_[p]));
-  }
+  for (int p = 0; p < std::ssize(offsets_); ++p) tensors.push_back(Tensor(slab, p));
   return tensors;
 }
 
@@ -103,7 +106,8 @@ std::vector<absl::Span<std::byte>> ProgramMemory::memory() const {
 }
 
 void ProgramMemory::CopyToOtherParity(int parameter, int64_t version) const {
-  std::ranges::copy(values(version)[parameter], values(version + 1)[parameter].begin());
+  std::ranges::copy(Tensor(1 + (version & 1), parameter),
+                    Tensor(1 + (~version & 1), parameter).begin());
 }
 
 absl::StatusOr<std::vector<FileDescriptor>> ProgramMemory::Files() const {

@@ -37,6 +37,7 @@ class ProgramMemory {
 
  private:
   ProgramMemory() = default;
+  absl::Span<float> Tensor(int64_t slab, int parameter) const;
   std::vector<absl::Span<float>> Tensors(int64_t slab) const;
 
   std::vector<int64_t> offsets_, sizes_;  // by parameter
