@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
@@ -52,7 +53,8 @@ void VisitPaths(v1::JobSpec& spec, PathVisit visit) {
   if (!spec.model().onnx().path().empty()) {
     visit("model.onnx.path", *spec.mutable_model()->mutable_onnx()->mutable_path());
   }
-  if (!spec.model().external().path().empty()) {
+  const std::string& external = spec.model().external().path();
+  if (!external.empty() && !IsUploadedModel(external)) {
     visit("model.external.path", *spec.mutable_model()->mutable_external()->mutable_path());
   }
   if (spec.has_data()) VisitPaths(*spec.mutable_data(), visit);
@@ -72,6 +74,14 @@ std::vector<NamedPath> PathsOf(Spec spec) {
 }
 
 }  // namespace
+
+bool IsUploadedModel(absl::string_view path) {
+  constexpr size_t kDigits = 64;  // of a SHA-256
+  return absl::ConsumePrefix(&path, kUploadsPrefix) && absl::ConsumeSuffix(&path, ".safetensors") &&
+         path.size() == kDigits && std::ranges::all_of(path, [](char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
+}
 
 absl::StatusOr<PathRules> PathRules::Parse(absl::string_view folders) {
   PathRules rules;

@@ -12,6 +12,11 @@
 
 namespace muster {
 
+// A job names a model file that a client uploaded by "uploads/<SHA-256>.safetensors". It lies in
+// the coordinator's state folder, and no rule applies to it.
+inline constexpr char kUploadsPrefix[] = "uploads/";
+bool IsUploadedModel(absl::string_view path);
+
 // Restricts the files that jobs may name to folders that the operator chose. A process opens the
 // files of a job as its own user, for every client that may submit jobs. Such a client can obtain
 // the samples that a model was trained on. Immutable.

@@ -64,6 +64,22 @@ TEST_F(PathRulesTest, ChecksTheFileOfAnExternalModelAndNotItsProgram) {
   EXPECT_EQ(spec.program().directory(), "code") << "it is a folder of the workers";
 }
 
+TEST_F(PathRulesTest, AnUploadedModelIsNoPathOfTheMachine) {
+  const std::string sum(64, 'a');
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_external()->set_path("uploads/" + sum + ".safetensors");
+  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty());
+  EXPECT_FALSE(MakePathsAbsolute(spec, "/home/me"));
+  for (const std::string& path :
+       {"uploads/" + sum, "uploads/../" + sum + ".safetensors", "uploads/" + sum + "a.safetensors",
+        "uploads/" + std::string(64, 'A') + ".safetensors", "/uploads/" + sum + ".safetensors",
+        "uploads/" + sum.substr(3) + "/..", std::string("uploads/")}) {
+    EXPECT_FALSE(IsUploadedModel(path)) << path;
+    spec.mutable_model()->mutable_external()->set_path(path);
+    EXPECT_EQ(rules_.FaultsOf(spec).size(), 1) << path;
+  }
+}
+
 TEST_F(PathRulesTest, RefusesPathsOutsideOfTheFolders) {
   for (const char* path : {"/secret", "/data/../secret", "/data/link", "/database", "/database/x",
                            "", "/data/mnist/../../secret", "/way/../secret"}) {

@@ -53,6 +53,10 @@ inline constexpr double kCallsEndedPerSecond = 4000;
 // The calls themselves.
 
 inline constexpr int kCreateCallsMax = 64;
+// Model files being uploaded at the same time. A disk cannot serve many more.
+inline constexpr int kModelUploadCallsMax = 8;
+// An uploaded model file. Larger ones are better copied to where the coordinator can read them.
+inline constexpr int64_t kModelUploadBytesMax = int64_t{64} << 30;
 // Models imported at the same time. Each import holds its model's values.
 inline constexpr int kModelImportsMax = 2;
 // Memory of a data set that the coordinator checks. Only workers check larger data.
