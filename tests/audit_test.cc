@@ -181,6 +181,9 @@ TEST_F(AuditTest, EveryChangeIsOneLineOfWhoWhatFromWhereAndItsResult) {
   Change(bob, "CreateJob", "jobs/audited-1", create.SerializeAsString());
   const std::string job = "audited-1";
   cluster_.AwaitStep(job, 1);
+  Change(bob, "UploadModel",
+         "uploads/2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881.safetensors",
+         AskedOf("UploadModel", "x"));
   for (int i = 0; i < 2; ++i) Change(bob, "SaveCheckpoint", job);
   grpc::ClientContext context;
   v1::ListCheckpointsRequest list;
@@ -222,6 +225,7 @@ TEST_F(AuditTest, SoIsEveryRefusal) {
   const std::map<std::string, Fault> faults = {
       {"CreateJob", {"faulty", "INVALID_SPEC"}},
       {"UpdateJob", {"none-7", "INVALID_REQUEST"}},
+      {"UploadModel", {"", "INVALID_REQUEST"}},
       {"SuspendJob", {"none-7", "JOB_NOT_FOUND"}},
       {"ResumeJob", {"none-7", "JOB_NOT_FOUND"}},
       {"CancelJob", {"none-7", "JOB_NOT_FOUND"}},

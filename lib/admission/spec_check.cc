@@ -53,10 +53,33 @@ FieldFault ModelFault(const v1::ModelSpec& model, const absl::Status& status) {
           message};
 }
 
-std::optional<Model> CheckModel(const v1::JobSpec& spec, const PathRules& paths, Faults& faults) {
+// Returns the model with the path of an uploaded file. Returns NOT_FOUND if there is no such file.
+absl::StatusOr<v1::ModelSpec> FindUpload(v1::ModelSpec model, const std::string& uploads) {
+  const std::string name = model.external().path();
+  if (!IsUploadedModel(name)) return model;
+  if (uploads.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        name, ": an uploaded model is at the coordinator alone; only that can check the job"));
+  }
+  const std::string path =
+      absl::StrCat(uploads, "/", absl::StripPrefix(name, absl::string_view(kUploadsPrefix)));
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat(
+        name, ": no such upload; send the file again (UploadModel), it stays for a day"));
+  }
+  model.mutable_external()->set_path(path);
+  return model;
+}
+
+std::optional<Model> CheckModel(const v1::JobSpec& spec, const SpecCheckContext& context,
+                                Faults& faults) {
   if (HasFaultUnder(faults, "model")) return std::nullopt;
+  const auto found = FindUpload(spec.model(), context.uploads);
   absl::StatusOr<Model> model =
-      LoadModel(spec.model(), [&paths](const std::string& path) { return paths.Check(path); });
+      found.ok()
+          ? LoadModel(*found, [&](const std::string& path) { return context.paths.Check(path); })
+          : absl::StatusOr<Model>(found.status());
   if (!model.ok()) {
     faults.push_back(ModelFault(spec.model(), model.status()));
     return std::nullopt;
@@ -212,7 +235,7 @@ absl::StatusOr<SpecCheck> CheckSpec(const v1::JobSpec& spec, const SpecCheckCont
   }
   const absl::Status gone = absl::CancelledError("the caller is gone");
   SpecCheck checked;
-  std::optional<Model> model = CheckModel(spec, context.paths, faults);
+  std::optional<Model> model = CheckModel(spec, context, faults);
   if (context.caller_gone()) return gone;
   if (model) CheckParameterGroups(spec.training(), model->graph, faults);
   if (model && context.data_visible && !spec.data().has_external()) {

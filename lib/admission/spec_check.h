@@ -19,6 +19,7 @@ namespace muster {
 
 struct SpecCheckContext {
   PathRules paths;           // which files a spec may name
+  std::string uploads = "";  // the folder of uploaded models; "": there is no coordinator
   bool data_visible = true;  // open the data set as well
   // Limit of the memory that a data set takes. A larger one is left to the workers, with a warning.
   int64_t data_bytes_max = std::numeric_limits<int64_t>::max();

@@ -112,6 +112,7 @@ class Coordinator {
   }
 
   JobQueries& queries() { return queries_; }
+  const ModelUploads& uploads() const { return users_.uploads(); }
   JobTraces& traces() { return traces_; }
   // Reads a job's metrics.jsonl, also of an ended job; see MetricSeries.
   absl::StatusOr<JobSeries> ReadSeries(const std::string& job, const SeriesRequest& request);

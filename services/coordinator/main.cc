@@ -337,7 +337,7 @@ int Main() {
 
   Admission admission;
   CallWatch watch({});
-  JobService jobs(coordinator->get(), &admission, &access);
+  JobService jobs(coordinator->get(), &admission, &access, &watch);
   FleetService fleet(coordinator->get(), &access);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
   MemberService members(coordinator->get(), &admission, &access, &watch);

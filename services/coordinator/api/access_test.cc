@@ -76,6 +76,7 @@ const std::map<std::string, std::string> kNeeds = {
     {"JobService.ReadJobLinks", "read"},
     {"JobService.TraceJob", "read"},
     {"JobService.GetServerInfo", "read"},
+    {"JobService.UploadModel", "submit"},
     {"FleetService.ListMembers", "read"},
     {"FleetService.DrainMember", "admin"},
     {"FleetService.ReadMemberLog", "read"},

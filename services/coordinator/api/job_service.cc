@@ -7,6 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
+#include "services/coordinator/api/watched_stream.h"
 #include "services/coordinator/common/late_call.h"
 
 namespace muster {
@@ -132,7 +133,38 @@ class WatchStream final : public grpc::ServerWriteReactor<typename Source::Respo
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// Returns the path of the stored file.
+absl::StatusOr<std::string> TakeModel(const grpc::ServerContext& context,
+                                      grpc::ServerReader<v1::UploadModelRequest>& reader,
+                                      CallWatch::Guard& guard, absl::Duration stall_max,
+                                      const ModelUploads& uploads) {
+  ASSIGN_OR_RETURN(const auto upload, uploads.Begin());
+  for (v1::UploadModelRequest request; reader.Read(&request); guard.Advance(stall_max)) {
+    guard.Advance(absl::InfiniteDuration());  // no limit while the coordinator's disk is slow
+    RETURN_IF_ERROR(upload->Write(request.content()));
+  }
+  if (guard.cancelled()) return Stalled("no content has come", stall_max);
+  guard.Advance(absl::InfiniteDuration());
+  if (context.IsCancelled()) return CallerGone();
+  return upload->Commit([&] { return context.IsCancelled(); });
+}
+
 }  // namespace
+
+grpc::Status JobService::UploadModel(grpc::ServerContext* context,
+                                     grpc::ServerReader<v1::UploadModelRequest>* reader,
+                                     v1::UploadModelResponse* response) {
+  const auto caller = access_->Check(*context, "UploadModel", Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const auto ticket = admission_->Enter(CallKind::kModelUpload, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
+  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
+  auto stored = TakeModel(*context, *reader, guard, watch_->stall_max(), coordinator_->uploads());
+  access_->Audit(*caller, "UploadModel", stored.ok() ? *stored : "", stored.status());
+  if (!stored.ok()) return ToGrpc(stored.status());
+  response->set_path(*std::move(stored));
+  return grpc::Status::OK;
+}
 
 grpc::Status JobService::CreateJob(grpc::ServerContext* context,
                                    const v1::CreateJobRequest* request, v1::Job* response) {

@@ -4,20 +4,22 @@
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/api/access.h"
 #include "services/coordinator/common/admission.h"
+#include "services/coordinator/common/call_watch.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
 
-// Calls block gRPC's threads for the store. Only watches and traces, which stay open for long, are
-// asynchronous. `coordinator` must outlive the service and its server.
+// Calls block gRPC's threads for the store, and uploads for the disk. Only watches and traces,
+// which stay open for long, are asynchronous. `coordinator` must outlive the service and its
+// server.
 class JobService final
     : public v1::JobService::WithCallbackMethod_WatchJob<
           v1::JobService::WithCallbackMethod_WatchJobs<
               v1::JobService::WithCallbackMethod_TraceJob<v1::JobService::Service>>> {
  public:
   // The arguments must outlive the service.
-  JobService(Coordinator* coordinator, Admission* admission, const Access* access)
-      : coordinator_(coordinator), admission_(admission), access_(access) {}
+  JobService(Coordinator* coordinator, Admission* admission, const Access* access, CallWatch* watch)
+      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
 
   grpc::Status CreateJob(grpc::ServerContext* context, const v1::CreateJobRequest* request,
                          v1::Job* response) override;
@@ -46,6 +48,9 @@ class JobService final
                             v1::ReadJobLinksResponse* response) override;
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
                              v1::ServerInfo* response) override;
+  grpc::Status UploadModel(grpc::ServerContext* context,
+                           grpc::ServerReader<v1::UploadModelRequest>* reader,
+                           v1::UploadModelResponse* response) override;
   grpc::ServerUnaryReactor* TraceJob(grpc::CallbackServerContext* context,
                                      const v1::TraceJobRequest* request,
                                      v1::TraceJobResponse* response) override;
@@ -58,6 +63,7 @@ class JobService final
   Coordinator* const coordinator_;
   Admission* const admission_;
   const Access* const access_;
+  CallWatch* const watch_;
 };
 
 }  // namespace muster

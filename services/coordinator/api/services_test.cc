@@ -7,13 +7,17 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "lib/checkpoint/safetensors.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/fleet_client.h"
+#include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
@@ -60,7 +64,7 @@ class ServicesTest : public ::testing::Test {
     auto opened = Coordinator::Open({.state_dir = folder, .metrics = &metrics_});
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
-    job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_, &access_);
+    job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_, &access_, &watch_);
     fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &access_);
     checkpoint_service_ =
         std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &access_, &watch_);
@@ -196,6 +200,44 @@ TEST_F(ServicesTest, AWatchEndsAfterTheTerminalState) {
   EXPECT_EQ(response.job().state(), v1::CANCELLED);
   EXPECT_FALSE(watch->Read(&response));
   EXPECT_TRUE(watch->Finish().ok());
+}
+
+TEST_F(ServicesTest, AnUploadedModelCanBeTrained) {
+  SafetensorsHeader header{.tensors = {{.name = "w", .shape = {2, 3}}}};
+  std::string file = EncodeSafetensorsHeader(header);
+  file.resize(header.file_bytes);
+  const auto upload = [&](const std::vector<std::string>& parts,
+                          v1::UploadModelResponse* response) {
+    grpc::ClientContext context;
+    const auto writer = jobs_->UploadModel(&context, response);
+    for (const std::string& part : parts) {
+      v1::UploadModelRequest request;
+      request.set_content(part);
+      if (!writer->Write(request)) break;
+    }
+    writer->WritesDone();
+    return FromGrpc(writer->Finish());
+  };
+  v1::UploadModelResponse stored, again;
+  ASSERT_TRUE(upload({file.substr(0, 20), file.substr(20)}, &stored).ok());
+  ASSERT_TRUE(upload({file}, &again).ok());
+  EXPECT_EQ(stored.path(), again.path());
+  EXPECT_EQ(ReasonOf(upload({std::string(limits::kSliceBytesMax + 1, 'x')}, &again)),
+            "INVALID_REQUEST");
+  EXPECT_EQ(ReasonOf(upload({}, &again)), "INVALID_REQUEST");
+
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_model()->mutable_external()->set_path(stored.path());
+  spec.mutable_data()->mutable_external();
+  const absl::StatusOr<v1::Job> job = Create(spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec().model().external().path(), stored.path());
+
+  spec.mutable_model()->mutable_external()->set_path("uploads/" + std::string(64, '0') +
+                                                     ".safetensors");
+  const absl::Status missing = Create(spec).status();
+  EXPECT_EQ(ReasonOf(missing), "INVALID_SPEC");
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("no such upload; send the file again"));
 }
 
 TEST_F(ServicesTest, CountsCallsByMethodAndStatus) {

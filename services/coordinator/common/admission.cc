@@ -18,7 +18,8 @@ constexpr const char* kNames[kCallKinds] = {"CreateJob",
                                             "WriteShard",
                                             "ReadShard",
                                             "lists, ReadJobMetrics, ReadJobLinks",
-                                            "ServerReflectionInfo"};
+                                            "ServerReflectionInfo",
+                                            "UploadModel"};
 
 }  // namespace
 
@@ -38,6 +39,7 @@ Admission::LimitsByKind Admission::DefaultLimits() {
   // Queries have the limits of downloads, because the disk limits both.
   set(CallKind::kQuery, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   set(CallKind::kReflection, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
+  set(CallKind::kModelUpload, limits::kModelUploadCallsMax, limits::kModelUploadCallsMax / 4);
   return limits;
 }
 

@@ -26,8 +26,9 @@ enum class CallKind : uint8_t {
   kRestore,   // ReadShard
   kQuery,     // lists, metrics, links: read files and the store, or copy much
   kReflection,
+  kModelUpload,  // UploadModel
 };
-inline constexpr int kCallKinds = 9;
+inline constexpr int kCallKinds = 10;
 
 // Must outlive its tickets. Thread-safe.
 class Admission {

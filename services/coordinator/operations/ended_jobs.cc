@@ -86,6 +86,7 @@ bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
 }
 
 void EndedJobs::Sweep() {
+  options_.users->RemoveOldUploads();
   for (const auto& [id, with_checkpoints] : FindSurplus()) {
     if (stopping()) return;
     const LogScope scope({.job = id});

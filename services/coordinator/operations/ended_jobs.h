@@ -36,8 +36,9 @@ class EndedJobs {
   // Finishes a deletion that is in progress.
   ~EndedJobs();
 
-  // Deletes surplus jobs. Blocks for the disk. If a job's folder cannot be moved, continues with
-  // the other jobs. If the store fails, leaves the rest for the next sweep.
+  // Deletes surplus jobs, and old uploads of models. Blocks for the disk. If a job's folder cannot
+  // be moved, continues with the other jobs. If the store fails, leaves the rest for the next
+  // sweep.
   void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
   // Starts a sweep on the thread of this object. Returns at once.
   void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);

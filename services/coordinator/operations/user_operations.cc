@@ -109,7 +109,21 @@ bool BroughtItsValues(const JobRegistry::Entry& entry) {
 
 // ---------------------------------------------------------------- creating
 
+void UserOperations::RemoveOldUploads() {
+  absl::flat_hash_set<std::string> named;
+  {
+    JobRegistry::Transaction transaction(&registry());
+    for (const auto& [number, entry] : transaction.jobs()) {
+      named.insert(entry->published->spec().model().external().path());
+    }
+  }
+  uploads_.RemoveOld(registry().Now(),
+                     [&](const std::string& path) { return named.contains(path); });
+}
+
 void UserOperations::RemoveOrphans() {
+  uploads_.RemoveUnfinished();
+  RemoveOldUploads();
   std::vector<std::string> used;
   absl::flat_hash_set<std::string> known;
   {
@@ -152,6 +166,7 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
                                                   std::unique_ptr<Checkpointer::Pin>& source) {
   const SpecCheckContext context{
       .paths = options_.paths,
+      .uploads = registry().folder().uploads(),
       .data_visible = options_.data_visible,
       .data_bytes_max = limits::kDataCheckBytesMax,
       .enter_data_check = [&]() -> absl::StatusOr<std::shared_ptr<void>> {

@@ -18,6 +18,7 @@
 #include "services/coordinator/membership/watch_hub.h"
 #include "services/coordinator/operations/checkpointer.h"
 #include "services/coordinator/operations/import_gate.h"
+#include "services/coordinator/operations/model_uploads.h"
 #include "services/coordinator/operations/submission.h"
 #include "services/coordinator/registry/job_registry.h"
 
@@ -46,12 +47,18 @@ class UserOperations {
     absl::Duration data_check_patience = absl::Seconds(20);
   };
   explicit UserOperations(Options options)
-      : options_(options), data_checks_(options.data_checks_max) {}
+      : options_(options),
+        uploads_(options.registry->folder().uploads()),
+        data_checks_(options.data_checks_max) {}
 
-  // Removes what a crash left of CreateJob and DeleteJob calls: model values that no job starts
-  // from. Keeps them if a job has a folder but is unknown to the store: they may be its values.
-  // Must be called before any other method.
+  // Removes what a crash left of CreateJob, UploadModel and DeleteJob calls: model values that no
+  // job starts from, and parts of files. Keeps them if a job has a folder but is unknown to the
+  // store: they may be its values. Must be called before any other method.
   void RemoveOrphans();
+
+  const ModelUploads& uploads() const { return uploads_; }
+  // Deletes uploaded models that are older than a day and that no job names. Blocks for the disk.
+  void RemoveOldUploads();
 
   // Returns true if the caller of CreateJob() is gone.
   using CallerGone = std::function<bool()>;
@@ -108,6 +115,7 @@ class UserOperations {
   JobRegistry& registry() const { return *options_.registry; }
 
   const Options options_;
+  const ModelUploads uploads_;
   ImportGate imports_{limits::kModelImportsMax};
   ImportGate data_checks_;
   absl::Mutex creating_;  // held from the search for the request id until its row is stored

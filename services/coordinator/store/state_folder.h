@@ -21,6 +21,7 @@ namespace muster {
 //   jobs/ID/checkpoints/              see docs/checkpoint_format.md.
 //   jobs/ID.deleted/                  a deleted job, while its files are removed.
 //   models/                           parameter values from model files.
+//   uploads/                          model files from clients, see ModelUploads.
 class StateFolder {
  public:
   // Creates the folder if it is missing and makes its path absolute. Created folders, here and
@@ -29,6 +30,7 @@ class StateFolder {
 
   std::string store() const { return path_ + "/coordinator.db"; }
   std::string models() const { return path_ + "/models"; }
+  std::string uploads() const { return path_ + "/uploads"; }
   std::string jobs() const { return path_ + "/jobs"; }
   std::string job(const std::string& id) const { return jobs() + "/" + id; }
   std::string checkpoints(const std::string& id) const { return job(id) + "/checkpoints"; }
