@@ -204,8 +204,9 @@ void Access::Audit(const Caller& caller, absl::string_view method, absl::string_
                         .caller = caller.Name(),
                         .address = caller.address,
                         .result = result});
-  LOG(INFO) << "audit: " << method << " " << absl::CEscape(resource) << " by " << caller.ToString()
-            << ": " << result << LeftOut(*left_out, "failures of this caller");
+  LOG(INFO) << "audit: " << method << (resource.empty() ? "" : " ") << absl::CEscape(resource)
+            << " by " << caller.ToString() << ": " << result
+            << LeftOut(*left_out, "failures of this caller");
 }
 
 }  // namespace muster

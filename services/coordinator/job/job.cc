@@ -105,6 +105,14 @@ void Job::Enlist(absl::Time now) {
   // Steps that are recorded already are not recorded again. One may have been recorded just before
   // the suspension, and is repeated now.
   aggregator_.Begin(*plan_, std::max(plan_->first_step(), aggregator_.steps_before()));
+  absl::btree_set<int> newcomers;  // ranks
+  for (const std::string& name : members_.workers()) {
+    if (!members_.at(name).was_there) newcomers.insert(members_.at(name).rank);
+  }
+  // Without a worker that was there, no worker waits for a result.
+  if (newcomers.size() < members_.workers().size()) {
+    aggregator_.ExcuseFromEvaluation(plan_->first_step(), std::move(newcomers));
+  }
 }
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {

@@ -45,6 +45,7 @@ void StepAggregator::Begin(const v1::JobPlan& plan, int64_t next_step) {
   }
   steps_before_ = next_step;
   lost_.clear();
+  excused_ = {};
   steps_.clear();
   evaluations_.clear();
   steps_again_.clear();
@@ -223,8 +224,9 @@ std::optional<StepSummary> StepAggregator::TakeStepMadeAgain() {
 
 std::vector<EvaluationSummary> StepAggregator::TakeEvaluations() {
   std::vector<EvaluationSummary> complete;
-  while (!evaluations_.empty() && AllPresent(evaluations_.begin()->second.ranks)) {
-    const auto& [step, parts] = *evaluations_.begin();
+  while (!evaluations_.empty() &&
+         IsComplete(evaluations_.begin()->first, evaluations_.begin()->second)) {
+    auto& [step, parts] = *evaluations_.begin();
     evaluations_before_ = step + 1;
     if (auto summary = Complete(step, parts)) complete.push_back(*std::move(summary));
     evaluations_.erase(evaluations_.begin());
@@ -235,7 +237,7 @@ std::vector<EvaluationSummary> StepAggregator::TakeEvaluations() {
 std::optional<EvaluationSummary> StepAggregator::TakeEvaluationMadeAgain() {
   std::optional<EvaluationSummary> newest;
   for (auto it = evaluations_again_.begin(); it != evaluations_again_.end();) {
-    if (!AllPresent(it->second.ranks)) {
+    if (!IsComplete(it->first, it->second)) {
       ++it;
       continue;
     }
@@ -249,21 +251,34 @@ std::optional<EvaluationSummary> StepAggregator::TakeEvaluationMadeAgain() {
 // no records, so the record's time decides. The log has rounded the time of the result.
 bool StepAggregator::IsPartOfResult(const v1::EvaluationRecord& record) const {
   if (!is_external_) return false;
+  const bool is_of_its_step = result_ && record.step() == result_->step;
+  if (is_of_its_step && result_lacks_parts_) return true;  // too late, so it gets this result
   if (result_parts_.ranks.empty()) {
-    return result_ && record.step() == result_->step &&
-           FromProto(record.time()) <= result_->time + absl::Milliseconds(1);
+    return is_of_its_step && FromProto(record.time()) <= result_->time + absl::Milliseconds(1);
   }
   return std::ranges::any_of(result_parts_.ranks, [&](const auto& part) {
     return google::protobuf::util::MessageDifferencer::Equals(*part, record);
   });
 }
 
-std::optional<EvaluationSummary> StepAggregator::Complete(int64_t step,
-                                                          const EvaluationParts& parts) {
+bool StepAggregator::IsComplete(int64_t step, const EvaluationParts& parts) const {
+  for (int rank = 0; rank < std::ssize(parts.ranks); ++rank) {
+    const bool is_excused = step == excused_.step && excused_.ranks.contains(rank);
+    if (!parts.ranks[rank] && !is_excused) return false;
+  }
+  return true;
+}
+
+std::optional<EvaluationSummary> StepAggregator::Complete(int64_t step, EvaluationParts& parts) {
+  const bool lacks_parts = !AllPresent(parts.ranks);
+  for (std::optional<v1::EvaluationRecord>& record : parts.ranks) {
+    if (!record) record.emplace();
+  }
   std::optional<EvaluationSummary> summary = SummaryOf(step, parts);
   if (!is_external_) return summary;
   result_ = summary.value_or(EvaluationSummary{.step = step});
   result_parts_ = parts;
+  result_lacks_parts_ = lacks_parts;
   result_is_new_ = true;
   return summary;
 }
@@ -320,13 +335,14 @@ std::vector<StepSummary> StepAggregator::CloseSteps(int64_t step) {
 }
 
 std::vector<EvaluationSummary> StepAggregator::CloseEvaluations(int64_t step) {
-  evaluations_.erase(evaluations_.lower_bound(step), evaluations_.end());
+  if (!is_external_) evaluations_.erase(evaluations_.lower_bound(step), evaluations_.end());
+  std::vector<EvaluationSummary> closed;
   for (auto& [version, parts] : evaluations_) {
-    for (std::optional<v1::EvaluationRecord>& record : parts.ranks) {
-      if (!record) record.emplace();
-    }
+    evaluations_before_ = version + 1;
+    if (auto summary = Complete(version, parts)) closed.push_back(*std::move(summary));
   }
-  return TakeEvaluations();
+  evaluations_.clear();
+  return closed;
 }
 
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,

@@ -93,12 +93,20 @@ class StepAggregator {
   // Takes an evaluation of an earlier process from the metrics log as the result.
   void RestoreResult(EvaluationSummary evaluation) { result_ = std::move(evaluation); }
 
+  // Evaluations of `step` by a program do not wait for these ranks. They join at this step, so they
+  // begin to train it at once, while the other workers may wait for a result. Lasts until the next
+  // Begin().
+  void ExcuseFromEvaluation(int64_t step, absl::btree_set<int> ranks) {
+    excused_ = {.step = step, .ranks = std::move(ranks)};
+  }
+
   // Marks a worker as lost: completed steps do not wait for its part. Lasts until the next Begin().
   void Lose(int rank) { lost_.insert(rank); }
 
   // Ends the generation; the next one begins at `step`. No more reports of earlier steps will come.
   // A step that only some workers reported has the mean loss of those. A step without reports is
-  // skipped. Evaluations of `step` and later ones are made again.
+  // skipped. Evaluations of `step` and later ones are made again, except those of a program. They
+  // get the mean of the known parts, because workers wait for it.
   std::vector<StepSummary> CloseSteps(int64_t step);
   std::vector<EvaluationSummary> CloseEvaluations(int64_t step);
   // Returns the steps skipped since the last call.
@@ -149,7 +157,9 @@ class StepAggregator {
   void TakeMetrics(int rank, const v1::StepRecord& record, StepParts& parts) const;
   void TakeEvaluation(int rank, const v1::EvaluationRecord& record, EvaluationParts& parts) const;
   bool IsPartOfResult(const v1::EvaluationRecord& record) const;
-  std::optional<EvaluationSummary> Complete(int64_t step, const EvaluationParts& parts);
+  bool IsComplete(int64_t step, const EvaluationParts& parts) const;
+  // Parts that are missing count as empty.
+  std::optional<EvaluationSummary> Complete(int64_t step, EvaluationParts& parts);
   StepSummary SummaryOf(int64_t step, const StepParts& parts);
   std::optional<EvaluationSummary> SummaryOf(int64_t step, const EvaluationParts& parts) const;
   double Smooth(const StepParts& parts);
@@ -168,8 +178,13 @@ class StepAggregator {
   std::map<int64_t, EvaluationParts> evaluations_again_;
   std::optional<StepGap> gap_;
   std::optional<EvaluationSummary> result_;
-  EvaluationParts result_parts_;  // none if the result was restored
+  EvaluationParts result_parts_;     // none if the result was restored
+  bool result_lacks_parts_ = false;  // a worker may still send its part
   bool result_is_new_ = false;
+  struct {
+    int64_t step = -1;
+    absl::btree_set<int> ranks;
+  } excused_;
   absl::Time last_time_ = absl::InfinitePast();
   double seconds_per_step_ = 0;  // smoothed; 0: unknown
   double smoothed_seconds_ = 0;  // the time that the mean covers

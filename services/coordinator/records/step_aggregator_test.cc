@@ -284,6 +284,24 @@ TEST_F(ProgramEvaluationTest, ALaterEvaluationOfTheSameStepReplacesTheFirst) {
   EXPECT_TRUE(recorded_.empty()) << "the log has one evaluation of a step";
 }
 
+TEST_F(ProgramEvaluationTest, ARecoveryEndsTheWaitForLostWorkers) {
+  Evaluate(0, 7, 0.5);
+  const auto closed = aggregator_.CloseEvaluations(7);
+  ASSERT_EQ(closed.size(), 1);
+  EXPECT_TRUE(aggregator_.TakeResultIsNew());
+  EXPECT_EQ(aggregator_.result()->metrics, (MetricMeans{{"top1", 0.5}}));
+  EXPECT_EQ(aggregator_.result()->samples, 10);
+  EXPECT_FALSE(Evaluate(1, 7, 1)) << "worker 1 was still evaluating";
+  EXPECT_TRUE(aggregator_.result()) << "it learns the result that the others have";
+}
+
+TEST_F(ProgramEvaluationTest, NewWorkersNeedNotEvaluateTheirFirstStep) {
+  aggregator_.ExcuseFromEvaluation(7, {1});
+  EXPECT_TRUE(Evaluate(0, 7, 0.5)) << "worker 1 already trains step 7";
+  EXPECT_EQ(aggregator_.result()->samples, 10);
+  EXPECT_FALSE(Evaluate(0, 8, 0.5)) << "that one both can make";
+}
+
 TEST_F(ProgramEvaluationTest, ARestoredResultAnswersRepeatedRecords) {
   aggregator_.SkipEvaluationsBefore(8);
   aggregator_.RestoreResult({.step = 7, .time = absl::FromUnixSeconds(60), .samples = 20});
