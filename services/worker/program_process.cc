@@ -96,7 +96,7 @@ void ProgramProcess::Supervise() {
       if (stopping_) return;
       has_ended_ = false;
     }
-    // Without a value, the group before this one has ended.
+    // There is no outcome if the call was for the group before this one.
     const std::optional<ProgramGroup::Outcome> outcome = group_->outcome();
     if (!outcome.has_value()) continue;
     if (absl::Status failed = StartAgain(*outcome); !failed.ok()) {
@@ -139,11 +139,13 @@ void ProgramProcess::StepFinished() {
   restarts_ = 0;
 }
 
+void ProgramProcess::MayEnd() {
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+}
+
 void ProgramProcess::EndSupervision() {
-  {
-    absl::MutexLock lock(&mu_);
-    stopping_ = true;
-  }
+  MayEnd();
   if (supervisor_.joinable()) supervisor_.join();
 }
 

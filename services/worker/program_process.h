@@ -51,6 +51,9 @@ class ProgramProcess {
   // The job has made progress, so the program may be restarted as often as at first.
   void StepFinished() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // From now on the end of the program is no failure, and it is not started again.
+  void MayEnd() ABSL_LOCKS_EXCLUDED(mu_);
+
   // The program has `grace` to end by itself, for example after END. Then it gets SIGTERM, and
   // after `grace` once more SIGKILL. Blocks until all processes have ended.
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mu_);

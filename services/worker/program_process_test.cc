@@ -176,10 +176,12 @@ TEST_F(ProgramProcessTest, AllProcessesBeginAgainTogether) {
 TEST_F(ProgramProcessTest, StopWaitsForAnEndInOrder) {
   ASSERT_TRUE(Start("until [ -e $DIR/end ]; do sleep 0.01; done; echo done >$DIR/done").ok());
 
+  program_->MayEnd();
   std::ofstream(dir_ + "/end") << "END";
   program_->Stop(absl::Seconds(60));
 
   EXPECT_EQ(ReadAll(dir_ + "/done"), "done\n");
+  EXPECT_FALSE(has_failed_.HasBeenNotified());
 }
 
 TEST_F(ProgramProcessTest, StopEndsAProgramThatDoesNotEnd) {
