@@ -77,6 +77,14 @@ TEST(ChildProcessTest, VariablesReplaceThoseOfThisProcess) {
   EXPECT_THAT(script.out, ElementsAre("kept new a=b\n"));
 }
 
+TEST(ChildProcessTest, ALaterValueReplacesAnEarlierOne) {
+  Script script(R"(tr '\0' '\n' </proc/$$/environ | grep ^CHILD_TEST_TWICE)",
+                {"CHILD_TEST_TWICE=1", "CHILD_TEST_TWICE=2"});
+  script.ended.WaitForNotification();
+
+  EXPECT_THAT(script.out, ElementsAre("CHILD_TEST_TWICE=2\n"));
+}
+
 TEST(ChildProcessTest, SaysHowItEnded) {
   Script failed("exit 3");
   Script killed("kill -SEGV $$");

@@ -7,12 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -50,19 +49,18 @@ absl::string_view NameOf(absl::string_view variable) {
   return variable.substr(0, variable.find('='));
 }
 
-// Returns this process's environment with `added`. The pointers are valid as long as both are.
+// Returns this process's environment with `added`, each name once: programs differ in which of two
+// values they take. The pointers are valid as long as both are.
 std::vector<char*> EnvironmentWith(const std::vector<std::string>& added) {
-  std::vector<char*> variables;
+  std::map<absl::string_view, const char*> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    const absl::string_view name = NameOf(*variable);
-    if (std::ranges::none_of(added, [&](const auto& one) { return NameOf(one) == name; })) {
-      variables.push_back(*variable);
-    }
+    variables.emplace(NameOf(*variable), *variable);
   }
-  for (const std::string& variable : added)
-    variables.push_back(const_cast<char*>(variable.c_str()));
-  variables.push_back(nullptr);
-  return variables;
+  for (const std::string& variable : added) variables[NameOf(variable)] = variable.c_str();
+  std::vector<char*> pointers;
+  for (const auto& [name, variable] : variables) pointers.push_back(const_cast<char*>(variable));
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ struct SpawnOptions {
   };
 
   std::vector<std::string> argv;  // argv[0]: a path, or a name that $PATH finds
-  // Each "NAME=value" is added to this process's environment, or replaces a variable of it.
+  // Each "NAME=value" is added to this process's environment, or replaces a variable of it or one
+  // before it.
   std::vector<std::string> environment;
   std::string directory;  // working directory; "": this process's
   int stdout_fd = -1;     // stay open here; standard input is /dev/null
