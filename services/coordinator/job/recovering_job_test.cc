@@ -102,6 +102,30 @@ class RecoveringJobTest : public JobTest {
   }
 };
 
+// Worker 0 waits for the result, and trains no step meanwhile.
+TEST_F(RecoveringJobTest, AnEvaluationDoesNotWaitForAWorkerThatJoinsAtItsStep) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_model()->mutable_external();
+  Begin(record);
+  RunTo(3);
+  ReplaceWorker();
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 3);
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 3);
+  TakeEffects();
+
+  v1::JobReport report = Say(v1::MEMBER_RUNNING, 3);
+  report.add_evaluations()->set_step(3);
+  report.mutable_evaluations(0)->set_samples(5);
+  Tell("w-0", report);
+
+  std::vector<std::string> told;
+  for (const Job::Outgoing& out : job_.TakeEffects().directives) {
+    if (!out.directive.acknowledge().has_evaluation()) continue;
+    told.push_back(absl::StrCat(out.member, ": ", out.directive.acknowledge().evaluation().step()));
+  }
+  EXPECT_THAT(told, UnorderedElementsAre("w-0: 3", "w-1: 3"));
+}
+
 TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobContinuesAtTheStepOfAllShards) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
