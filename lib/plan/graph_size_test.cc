@@ -42,5 +42,18 @@ TEST(GraphSizeTest, ConstantsThatAreTooLargeForAPlanAreNamed) {
   EXPECT_THAT(fault->description, Not(HasSubstr("'small'")));
 }
 
+TEST(GraphSizeTest, AnExternalModelHasNoNodesToName) {
+  v1::ModelSpec model;
+  model.mutable_external();
+  v1::Graph graph;
+  while (!GraphSizeFault(model, graph)) {
+    for (int i = 0; i < 1000; ++i) graph.add_parameters()->set_name(std::string(10'000, 'w'));
+    ASSERT_LT(graph.parameters_size(), 10'000);
+  }
+  const FieldFault fault = *GraphSizeFault(model, graph);
+  EXPECT_EQ(fault.field, "model.external");
+  EXPECT_THAT(fault.description, HasSubstr("has 4000 parameters with names and shapes"));
+}
+
 }  // namespace
 }  // namespace muster::graph_size_test
