@@ -75,17 +75,15 @@ class Job(_Job):
     _is_iterated = False
 
     @property
-    def params(self) -> Optional[Params]:
+    def params(self) -> Params:
         """Returns read-only views of the values of this step, by name. They change with the next step; copy what you keep.
 
-        Before the first step it waits for the first values. None after the last step.
+        Before the first step it waits for the first values. After the last step they are those of that step.
         """
         if self._begin is None and not self._done and not self._is_iterated:
             self._set_samples(0, 0)
             self._advance()
-        if self._begin is None or self._done:
-            return None
-        memory = self._session.values[self._begin.step % 2]
+        memory = self._session.values[self._now.step % 2]
         views: Dict[str, npt.NDArray[np.float32]] = {}
         for each in self._session.welcome.parameters:
             view = memory[each.range].reshape(each.shape)

@@ -108,7 +108,7 @@ class Job(_Job):
         self._optimizer = _optimizer_class()(self, self._groups(parameters), overlaps)
         return self._optimizer
 
-    def loader(self, dataset: Any, *, stream: bool = False, by_epoch: bool = False, accumulate: int = 1, evaluation: Any = 0,
+    def loader(self, dataset: Any, *, stream: bool = False, by_epoch: bool = False, accumulate: int = 1, evaluation_samples: int = 0,
                **arguments: Any) -> Loader:
         """Returns the batches of this worker: one for each step, or `accumulate` parts of it. All waiting for the job is in next().
 
@@ -116,10 +116,9 @@ class Job(_Job):
         batch_sampler and drop_last: the job file has the batch size, and the order is a function of its seed. With `stream=True`
         `dataset` is the program's own loader or iterable, and each of its items is one step.
 
-        One iteration has all steps of the job. With `by_epoch` it ends after each epoch, and the next one goes on. `evaluation` is the
-        dataset that is held out for evaluate(), or its number of samples.
+        One iteration has all steps of the job. With `by_epoch` it ends after each epoch, and the next one goes on. `evaluation_samples` is
+        the number of held-out samples for evaluate().
         """
-        evaluation_samples = evaluation if isinstance(evaluation, int) else len(evaluation)
         if accumulate < 1:
             raise LoopError(f"accumulate must be at least 1 (is {accumulate})")
         if stream:

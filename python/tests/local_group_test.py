@@ -45,7 +45,7 @@ def program(path, mode):
     model = Network()
     job = mt.join(model, socket=path)
     optimizer = job.optimizer(model)
-    for x, y in job.loader(SAMPLES, evaluation=10):
+    for x, y in job.loader(SAMPLES, evaluation_samples=10):
         # Only process 0 has a gradient of `rare`.
         scale = model.rare * 0.5 if job._group is None or job._group.process == 0 else 1.0
         loss = LOSS(model.body(x) * (scale if mode == "rare" else 1.0), y)

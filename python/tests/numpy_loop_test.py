@@ -68,6 +68,7 @@ class NumpyLoopTest(unittest.TestCase):
             while params is not None:
                 params, count = attached.step(gradients(params, np.arange(40))[0]), count + 1
             self.assertEqual(count, 20)
+            np.testing.assert_array_equal(attached.params["w"], job.history[19][0]["w"])
             self.assertLess(gradients(job.values, np.arange(40))[1], 0.5)
             self.assertEqual(job.data, [{"samples": 0, "evaluation_samples": 0}])
 

@@ -319,7 +319,7 @@ class LoopTest(unittest.TestCase):
         with fake_job(model, steps=9, batch_size=12) as job:
             attached = mt.join(model, socket=job.paths[0])
             optimizer = attached.optimizer(model)
-            loader = attached.loader(SAMPLES, by_epoch=True, evaluation=[0] * 3)
+            loader = attached.loader(SAMPLES, by_epoch=True, evaluation_samples=3)
             self.assertEqual(len(loader), 4)
             steps = []
             for _ in range(4):
