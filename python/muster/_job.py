@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import os
 import sys
@@ -11,7 +12,7 @@ import time
 import traceback
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
@@ -106,7 +107,7 @@ class Job:
 
         The workers share the `samples`, and each is evaluated once. `function` gets this worker's sample numbers and returns
         the means over them. The default of `samples` is the number that the loader or batches() got. Returns an empty dict if
-        a worker left meanwhile.
+        a worker left meanwhile, or the job ended.
         """
         count = self._evaluation_samples if samples is None else samples
         if count < 1:
@@ -119,11 +120,12 @@ class Job:
         indices = np.arange(count * part // parts, count * (part + 1) // parts, dtype=np.int64)
         means = function(indices) if len(indices) else {}
         share = (len(indices), {name: float(value) for name, value in means.items()})
-        if self._group is None:
-            return self._session.evaluate(begin.step, *share, timeout) or {}
-        shares = self._group.gather(share)
-        samples = sum(each for each, _ in shares)
-        return self._group.from_first(lambda: self._session.evaluate(begin.step, samples, _mean(shares), timeout) or {})
+        with self._noting_the_end():
+            if self._group is None:
+                return self._session.evaluate(begin.step, *share, timeout) or {}
+            shares = self._group.gather(share)
+            samples = sum(each for each, _ in shares)
+            return self._group.from_first(lambda: self._session.evaluate(begin.step, samples, _mean(shares), timeout) or {})
 
     def save(self) -> Optional[concurrent.futures.Future[Any]]:
         """Takes a checkpoint while the job goes on, and returns its future. Returns None in workers of another rank than 0.
@@ -176,12 +178,8 @@ class Job:
             raise LoopError(f"step {self._begin.step} has no gradients, and the program asks for the next step; call "
                             "optimizer.step() once for each batch of the loader (job.step(gradients) in muster.numpy)")
         finished = self._finished() if self._begin is not None else None
-        try:
+        with self._noting_the_end():
             begin = self._session.next(finished) if self._group is None else self._next_of_group(finished)
-        except Suspended as end:
-            self._done = True
-            _LOG.warning("%s", end)
-            raise
         self._done = begin is None
         if begin is not None:
             self._begin = begin
@@ -190,6 +188,15 @@ class Job:
         self._announced.clear()
         self._sums, self._counts = {}, {}
         return begin
+
+    @contextlib.contextmanager
+    def _noting_the_end(self) -> Iterator[None]:
+        try:
+            yield
+        except Suspended as end:
+            self._done = True
+            _LOG.warning("%s", end)
+            raise
 
     def _next_of_group(self, finished: Optional[Mapping[str, Any]]) -> Optional[Begin]:
         assert self._group is not None

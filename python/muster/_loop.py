@@ -186,6 +186,7 @@ class Session:
         self._data: Optional[bytes] = None
         self._channel: Optional[Channel] = None
         self._is_asked = False  # NEXT has no answer yet
+        self._is_done = False
         self._lost_since: Optional[float] = None
         self._pid = os.getpid()
 
@@ -218,7 +219,7 @@ class Session:
         May be called again after an exception by a signal.
         """
         attachment = self.attachments
-        while True:
+        while not self._is_done:
             self.attach()
             assert self._channel is not None
             try:
@@ -235,10 +236,8 @@ class Session:
             self._lost_since = None
             if kind == Kind.BEGIN:
                 return Begin(**{name: body.get(name) for name in Begin._fields})
-            self.close()
-            if body["reason"] == "done":
-                return None
-            raise Suspended(body["reason"], _end_message(self.welcome.job, body))
+            self._end(body)
+        return None
 
     def announce(self, begin: Begin, weight: float, entries: Sequence[Tuple[int, int, float]]) -> None:
         """Hands gradients over: (parameter, flags, learning rate) each. A lost connection shows in next()."""
@@ -248,7 +247,7 @@ class Session:
             self._try_to_send(Kind.GRADIENTS, body)
 
     def evaluate(self, step: int, samples: int, metrics: Mapping[str, float], timeout: float) -> Optional[Dict[str, float]]:
-        """Blocks for the means over all workers. Returns None if the connection ended: the step begins again, or is done."""
+        """Blocks for the means over all workers. Returns None if the connection or the job ended."""
         body = _json({"step": step, "samples": samples, "metrics": {name: json_number(value) for name, value in metrics.items()}})
         if not self._try_to_send(Kind.EVALUATION, body):
             return None
@@ -257,9 +256,9 @@ class Session:
         try:
             while True:
                 kind, result = self._receive(self._channel, Kind.RESULT, Kind.END)
-                if kind == Kind.END:
-                    self.close()
-                    raise Suspended(result["reason"], _end_message(self.welcome.job, result))
+                if kind == Kind.END:  # the program evaluated for longer than the worker waits
+                    self._end(result)
+                    return None
                 if result["step"] == step:
                     return {name: float(value) for name, value in result["metrics"].items()}
         except TimeoutError:
@@ -289,6 +288,13 @@ class Session:
     def check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LoopError(f"this process was forked from {self._pid}, which attached to the worker; join in the process that trains")
+
+    def _end(self, end: Mapping[str, str]) -> None:
+        """Detaches. Raises Suspended unless the job is done."""
+        self.close()
+        if end["reason"] != "done":
+            raise Suspended(end["reason"], _end_message(self.welcome.job, end))
+        self._is_done = True
 
     def _attach_once(self) -> Channel:
         channel = Channel.connect(self.path)

@@ -154,6 +154,8 @@ class FakeJob:
             self._condition.wait_for(lambda: self.end_with or self.version >= self.steps or self._begun.get(rank) != self.attempt
                                      or connection not in self._connections[rank])
             self._answer(rank, connection)
+        elif kind == EVALUATION and self.end_with:
+            _send(connection, END, self.end_with)
         elif kind == EVALUATION:
             parts = self._evaluations.setdefault(message["step"], {})
             parts[rank] = (message["samples"], message["metrics"])

@@ -136,6 +136,23 @@ class NumpyLoopTest(unittest.TestCase):
         for _, means in found:
             self.assertEqual(means, [{"mean": 9.5}, {"mean": 0.0}])
 
+    def test_an_evaluation_may_be_too_late(self):
+        for reason in ("done", "cancelled"):
+            with fake_worker.FakeJob(FIRST, steps=1) as job:
+                attached, found = mn.join(FIRST, socket=job.paths[0]), []
+
+                def run():
+                    for _ in attached.batches(samples=40, evaluation_samples=20):
+                        attached.step({"w": np.ones(3), "b": None})
+                        job.end(reason)
+                        found.append(attached.evaluate(lambda indices: {"loss": 1.0}))
+                if reason == "done":
+                    run()
+                    self.assertEqual(found, [{}])
+                else:
+                    with self.assertRaises(muster.Suspended), self.assertLogs("muster", "WARNING"):
+                        run()
+
     def test_values_are_read_only(self):
         with fake_worker.FakeJob(FIRST) as job:
             with self.assertRaisesRegex(ValueError, "read-only"):
