@@ -34,6 +34,7 @@ class Driven {
         worker_({.member = plan_->workers(rank).member(),
                  .devices = {"cpu:0"},
                  .transport = std::move(transport),
+                 .allow_programs = programs != nullptr,
                  .metrics = &metrics_,
                  .report_soon =
                      [this] {

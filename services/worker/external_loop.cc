@@ -28,6 +28,10 @@ using nlohmann::json;
 // Evaluations of a program whose results are not known yet. More are forgotten.
 constexpr size_t kEvaluationsMax = 64;
 
+// After END, the program of the job may end by itself in this time: after the last step, and else.
+constexpr absl::Duration kDoneGrace = absl::Seconds(30);
+constexpr absl::Duration kEndGrace = absl::Seconds(5);
+
 void SetNow(google::protobuf::Timestamp& to) {
   const absl::Time now = absl::Now();
   to.set_seconds(absl::ToUnixSeconds(now));
@@ -86,9 +90,12 @@ ExternalLoop::ExternalLoop(Options options, std::unique_ptr<ProgramMemory> memor
 // The port calls this loop until Retire() returns.
 ExternalLoop::~ExternalLoop() {
   if (serves_) options_.programs->Retire();
+  if (process_ != nullptr) process_->MayEnd();
   std::string reason = "cancelled", message;
+  bool is_over = false;
   {
     absl::MutexLock lock(&mu_);
+    is_over = is_over_;
     absl::Status failure = failure_;
     if (failure.ok() && exchange_ != nullptr) failure = exchange_->failure();
     if (leaves_) {
@@ -103,6 +110,7 @@ ExternalLoop::~ExternalLoop() {
     }
     options_.programs->End(program_, reason, message);
   }
+  if (process_ != nullptr) process_->Stop(is_over ? kDoneGrace : kEndGrace);
   exchange_.reset();
 }
 
@@ -120,6 +128,7 @@ absl::StatusOr<std::unique_ptr<ExternalLoop>> ExternalLoop::Continue(
     loop.options_.programs->Retire();
     loop.serves_ = false;
     loop.Lost(ProgramId::kNone);
+    if (loop.process_ != nullptr) std::exchange(loop.process_, nullptr)->Stop(kEndGrace);
   }
   loop.Renew(std::move(options));
   RETURN_IF_ERROR(loop.Connect());
@@ -145,8 +154,11 @@ void ExternalLoop::Renew(Options options) {
   options_ = std::move(options);
   timing_.Clear();
   why_ = absl::OkStatus();
-  // A program may fail while its generation is halted. The next generation tells of it.
-  if (std::exchange(program_failure_is_told_, false)) program_failure_ = absl::OkStatus();
+  // A program may fail while its generation is halted. The next generation tells of it. After a
+  // failure that was told another program may come, but ProgramProcess starts none.
+  if (std::exchange(program_failure_is_told_, false) && process_ == nullptr) {
+    program_failure_ = absl::OkStatus();
+  }
   failure_ = program_failure_;
   exchange_failed_ = paused_ = leaves_ = false;
   to_push_.clear();
@@ -225,6 +237,14 @@ absl::Status ExternalLoop::Prepare() {
                               .memory = std::move(files)},
                              this);
     serves_ = true;
+    if (plan.spec().has_program()) {
+      ASSIGN_OR_RETURN(process_, ProgramProcess::Start(plan.spec().program(),
+                                                       {.job = plan.job(),
+                                                        .socket = options_.programs->path(),
+                                                        .failed = [this](absl::Status why) {
+                                                          FailProgram(std::move(why));
+                                                        }}));
+    }
   }
   if (options_.report_soon) options_.report_soon();
   absl::MutexLock lock(&mu_);
@@ -485,6 +505,7 @@ absl::Status ExternalLoop::FinishStep() {
   }
   RETURN_IF_ERROR(RecordStep(norm));
   next_step_.store(version, std::memory_order_release);
+  if (process_ != nullptr) process_->StepFinished();
   return absl::OkStatus();
 }
 
@@ -574,6 +595,7 @@ absl::Status ExternalLoop::Drain() {
 
 void ExternalLoop::EndIfDone() {
   if (next_step() < total_steps_) return;
+  if (process_ != nullptr) process_->MayEnd();
   absl::MutexLock lock(&mu_);
   is_over_ = true;
   options_.programs->End(program_, "done", "");

@@ -23,6 +23,7 @@
 #include "services/worker/job_runner.h"
 #include "services/worker/program_memory.h"
 #include "services/worker/program_port.h"
+#include "services/worker/program_process.h"
 #include "services/worker/program_protocol.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/worker_metrics.h"
@@ -70,8 +71,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   // Tells the program why the job ends here.
   ~ExternalLoop() override;
 
-  // Lets programs attach. Blocks until one is here and has told
-  // of its data.
+  // Lets programs attach, and starts that of the job, if it has one. Blocks until one is here and
+  // has told of its data.
   absl::Status Prepare() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Start(int64_t total_steps, std::vector<std::string> addresses) override;
   // Errors as those of Trainer::Step(). Returns UNKNOWN (reason "PROGRAM_FAILED") after FAILED.
@@ -174,7 +175,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   // Used only by the job thread.
   int64_t total_steps_ = 0;
   std::optional<Computed> pending_;
-  bool serves_ = false;  // the port serves this loop
+  bool serves_ = false;                      // the port serves this loop
+  std::unique_ptr<ProgramProcess> process_;  // of a job with `program`
   bool copied_frozen_ = false;
   int64_t sent_before_ = 0;
   int64_t received_before_ = 0;
@@ -199,7 +201,7 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   std::map<int64_t, v1::EvaluationRecord> evaluations_ ABSL_GUARDED_BY(mu_);  // without a result
   v1::StepTiming timing_ ABSL_GUARDED_BY(mu_);
   absl::Status why_ ABSL_GUARDED_BY(mu_);              // of Halt() or Cancel()
-  absl::Status program_failure_ ABSL_GUARDED_BY(mu_);  // after FAILED
+  absl::Status program_failure_ ABSL_GUARDED_BY(mu_);  // after FAILED, or of process_
   bool program_failure_is_told_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);  // for the reason "failed" of END
   bool exchange_failed_ ABSL_GUARDED_BY(mu_) = false;

@@ -2,7 +2,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -540,6 +543,60 @@ TEST(ExternalLoopTest, AWorkerWithoutASocketRefusesTheJob) {
   Driven worker(network, ps.plan());
   worker.Prepare();
   EXPECT_EQ(worker.Await(v1::MEMBER_FAILED).error().reason(), "NO_PROGRAM_SOCKET");
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+TEST(ExternalLoopTest, StartsTheProgramOfTheJobAndLetsItEnd) {
+  std::string folder = testing::TempDir() + "/program-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  InProcessNetwork network;
+  FakePs::Options options = ProgramJob(/*workers=*/1);
+  v1::ProgramSpec& spec = *options.spec.mutable_program();
+  (*spec.mutable_environment())["DIR"] = folder;
+  for (const char* word :
+       {"sh", "-c",
+        "echo $MUSTER_PROGRAM_SOCKET >$DIR/socket; until [ -e $DIR/end ]; do sleep 0.01; done; "
+        "echo ended >$DIR/ended"}) {
+    spec.add_command(word);
+  }
+  FakePs ps(network, options);
+  Member member(network, ps);
+  member.worker.Prepare();
+
+  while (ReadAll(folder + "/socket") != member.port->path() + "\n") {
+  }
+  FakeProgram program(member.port->path());  // stands for the script
+  program.Attach();
+  member.worker.Await(v1::MEMBER_PREPARED);
+  member.worker.Start(/*total_steps=*/5);
+  EXPECT_EQ(program.TrainLine()["reason"], "done");
+  std::ofstream(folder + "/end") << "END";
+  member.worker.Await(v1::MEMBER_DONE);
+  member.worker.Release();
+  member.worker.AwaitFree();
+
+  EXPECT_EQ(ReadAll(folder + "/ended"), "ended\n");
+}
+
+TEST(ExternalLoopTest, AProgramThatFailsFailsTheJob) {
+  InProcessNetwork network;
+  FakePs::Options options = ProgramJob(/*workers=*/1);
+  for (const char* word : {"sh", "-c", "echo the cause >&2; exit 3"}) {
+    options.spec.mutable_program()->add_command(word);
+  }
+  FakePs ps(network, options);
+  Member member(network, ps);
+  member.worker.Prepare();
+
+  const v1::MemberError error = member.worker.Await(v1::MEMBER_FAILED).error();
+
+  EXPECT_EQ(error.reason(), "PROGRAM_FAILED");
+  EXPECT_THAT(error.message(),
+              HasSubstr("exit code 3; the end of its standard error:\\nthe cause"));
 }
 
 }  // namespace
