@@ -331,6 +331,16 @@ TEST(ExternalLoopTest, AProgramsErrorFailsTheJob) {
   job.member.worker.AwaitFree();
 }
 
+TEST(ExternalLoopTest, AnErrorOfAnotherProcessOfTheProgramFailsTheJob) {
+  Running job(3);
+  FakeProgram follower(job.member.port->path());
+  follower.Join("test-1", /*process=*/1);
+  follower.Send(ProgramMessageKind::kFailed, {{"message", "CUDA error"}});
+  const v1::JobReport failed = job.member.worker.Await(v1::MEMBER_FAILED);
+  EXPECT_EQ(failed.error().reason(), "PROGRAM_FAILED");
+  EXPECT_THAT(failed.error().message(), HasSubstr("CUDA error"));
+}
+
 TEST(ExternalLoopTest, ALossThatIsNotFiniteFailsTheJob) {
   for (const bool ignored : {false, true}) {
     FakePs::Options options = ProgramJob(/*workers=*/1);

@@ -362,7 +362,10 @@ absl::Status ProgramPort::Take(ProgramId id, uint8_t kind, absl::string_view bod
     Connection& connection = connections_.at(id);
     if (connection.state == State::kClosing) return absl::OkStatus();
     if (connection.state == State::kEnded) return TakeAfterEnd(connection, message);
-    if (connection.state != State::kAttached) {
+    // A follower may fail, too: its error is the one that the user looks for.
+    const bool follower_fails =
+        connection.state == State::kFollower && std::holds_alternative<ProgramFailure>(message);
+    if (connection.state != State::kAttached && !follower_fails) {
       return absl::InvalidArgumentError(
           absl::StrCat("a message of kind ", kind, " of a program that is not attached"));
     }
@@ -372,8 +375,14 @@ absl::Status ProgramPort::Take(ProgramId id, uint8_t kind, absl::string_view bod
     }
   }
   absl::MutexLock lock(&host_mu_);
-  if (attached_ != id) return absl::OkStatus();
+  // The host may have retired meanwhile, and another may serve.
+  if (host_ == nullptr || (attached_ != id && !IsFollower(id))) return absl::OkStatus();
   return host_->Received(id, std::move(message));
+}
+
+bool ProgramPort::IsFollower(ProgramId id) {
+  absl::MutexLock lock(&mu_);
+  return connections_.at(id).state == State::kFollower;
 }
 
 // A program that waits for an answer gets END.

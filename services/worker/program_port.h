@@ -31,8 +31,8 @@ class ProgramHost {
 
   // `program` got WELCOME. At most one program is attached at a time.
   virtual void Attached(ProgramId program) = 0;
-  // Takes DATA, NEXT, GRADIENTS, EVALUATION or FAILED. An error ends the connection; Lost()
-  // follows.
+  // Takes DATA, NEXT, GRADIENTS, EVALUATION or FAILED, the last one also of a process above 0. An
+  // error ends the connection; Lost() follows.
   virtual absl::Status Received(ProgramId program, ProgramMessage message) = 0;
   // The connection has ended.
   virtual void Lost(ProgramId program) = 0;
@@ -111,6 +111,7 @@ class ProgramPort {
   bool Read(ProgramId id);
   void ReadRest(ProgramId id);
   bool HasHungUp(ProgramId id) const;
+  bool IsFollower(ProgramId id) ABSL_LOCKS_EXCLUDED(mu_);
   void ReadFrames(ProgramId id);
   absl::Status Take(ProgramId id, uint8_t kind, absl::string_view body);
   absl::Status TakeHello(ProgramId id, ProgramHello hello);
