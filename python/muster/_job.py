@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from muster._local_group import LocalGroup
+from muster._local_group import LocalGroup, PeerLost
 from muster._loop import METRIC_NAME_BYTES_MAX, METRICS_MAX, NO_GRADIENT, Begin, Parameter, Session, json_number
 from muster._sample_order import Indices, SampleOrder
 from muster._submission import Coordinator
@@ -147,7 +147,7 @@ class Job:
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
-        if error is not None and isinstance(error, Exception):
+        if _is_failure(error):
             self._session.fail("".join(traceback.format_exception(kind, error, trace)))
         self.close()
 
@@ -305,13 +305,18 @@ def check_table(job: str, parameters: Sequence[Parameter], own: Shapes) -> None:
         raise LoopError(f"the program has no parameter '{name}', and {job} has; {remedy}")
 
 
+def _is_failure(error: Optional[BaseException]) -> bool:
+    """Returns whether an exception ends the job as failed."""
+    return isinstance(error, Exception) and not isinstance(error, PeerLost)
+
+
 def _report_exceptions(job: Job) -> None:
     """Reports an exception that ends the program."""
     before, known = sys.excepthook, weakref.ref(job)
 
     def report(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         found = known()
-        if found is not None and isinstance(error, Exception):
+        if found is not None and _is_failure(error):
             found._session.fail("".join(traceback.format_exception(kind, error, trace)))
         elif found is not None and isinstance(error, KeyboardInterrupt) and not found._done and os.getpid() == found._session._pid:
             _LOG.warning("%s waits for another program; muster cancel %s ends it", found.id, found.id)

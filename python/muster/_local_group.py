@@ -19,6 +19,10 @@ _FOREVER = datetime.timedelta(days=365)  # user code has no deadline; the end of
 _BUCKET_ELEMENTS = 4 << 20
 
 
+class PeerLost(LoopError):
+    """Another process of this rank ended. It reported its error itself, or was killed and may start again, so the job goes on."""
+
+
 class LocalGroup:
     """The group of this process. `process` is its number on this host, and `size` the number of processes."""
 
@@ -82,8 +86,8 @@ class LocalGroup:
         try:
             function()
         except RuntimeError as error:
-            raise LoopError(f"process {self.process} of {self.size}: another process of this host ended; its error is the one to "
-                            f"look at ({error})") from None
+            raise PeerLost(f"process {self.process} of {self.size}: another process of this host ended; its error is the one to "
+                           f"look at ({error})") from None
 
     def _subgroup(self, backend: str) -> Any:
         """Returns the group of this host's processes. Every process must take part in the making of every host's group."""

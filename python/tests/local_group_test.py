@@ -52,6 +52,8 @@ def program(path, mode):
         loss.backward()
         if mode == "crash" and job.step_number == 1 and job._group.process == 1:
             os._exit(3)
+        if mode == "raise" and job.step_number == 1 and job._group.process == 1:
+            raise LookupError("no such sample")
         optimizer.step()
         optimizer.zero_grad()
         job.log(loss=loss)
@@ -126,6 +128,14 @@ class LocalGroupTest(unittest.TestCase):
             codes, found = self.end(start(job.paths[0], "crash", 2))
             self.assertEqual(codes, [1, 3], found)
             self.assertIn("another process of this host ended", found[0])
+            self.assertEqual(job.failures, [])  # a launch starts the processes again
+
+    def test_an_exception_of_any_process_is_reported(self):
+        with fake_job() as job:
+            codes, found = self.end(start(job.paths[0], "raise", 2))
+            self.assertEqual(codes, [1, 1], found)
+            self.assertEqual(len(job.failures), 1)
+            self.assertIn("LookupError: no such sample", job.failures[0])
 
     def test_a_killed_worker_is_found_again_by_all(self):
         with fake_job(steps=300) as job:
