@@ -5,11 +5,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
 namespace muster {
@@ -20,12 +24,22 @@ using Kind = ProgramMessageKind;
 
 constexpr int kW = 0, kB = 2;  // parameters of ProgramJob()
 
+// A folder that is removed when the test program ends.
+struct SocketFolder {
+  SocketFolder() { PCHECK(mkdtemp(path.data()) != nullptr); }
+  ~SocketFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+  }
+  std::string path = "/tmp/muster_test_XXXXXX";
+};
+
 }  // namespace
 
 std::string NewSocketPath() {
-  std::string folder = "/tmp/muster_test_XXXXXX";
-  PCHECK(mkdtemp(folder.data()) != nullptr);
-  return folder + "/program.sock";
+  static const SocketFolder folder;
+  static std::atomic<int> number = 0;
+  return absl::StrCat(folder.path, "/", ++number, ".sock");
 }
 
 FakeProgram::FakeProgram(const std::string& path)

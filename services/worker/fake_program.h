@@ -15,7 +15,7 @@
 
 namespace muster {
 
-// Returns a path for a socket in a new folder. The paths of test folders are too long for sockets.
+// Returns a new path for a socket. The paths of test folders are too long for sockets.
 std::string NewSocketPath();
 
 // Fails the test binary (CHECK) if the worker does not answer in 30 s.
