@@ -166,7 +166,8 @@ class Launch {
         absl::StrCat("MUSTER_SERVER=", cluster_.address()),
         // The user's own coordinator may need these. The local one has neither TLS nor tokens.
         "MUSTER_TLS=", "MUSTER_TOKEN_FILE=", absl::StrCat("MUSTER_LAUNCH_ID=", launch),
-        absl::StrCat("MUSTER_MODEL_DIR=", models), "MUSTER_SUBMIT=0"};
+        absl::StrCat("MUSTER_MODEL_DIR=", models),
+        absl::StrCat("MUSTER_WORKERS=", options_.workers), "MUSTER_SUBMIT=0"};
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
       const int threads = std::max(1, UsableCpus() / options_.programs());
       environment.push_back(absl::StrCat("OMP_NUM_THREADS=", threads));

@@ -192,16 +192,16 @@ TEST_F(LaunchCommandTest, SeveralProgramsHavePrefixesAndOneSubmits) {
 
   EXPECT_EQ(Run({"--workers", "2", "--local-processes", "2"},
                 R"sh(echo "submit $MUSTER_SUBMIT, $MUSTER_LOCAL_PROCESS of $MUSTER_LOCAL_PROCESSES"
-                   echo "$OMP_NUM_THREADS threads, $MASTER_ADDR" >&2)sh"),
+                   echo "$OMP_NUM_THREADS threads, $MUSTER_WORKERS workers, $MASTER_ADDR" >&2)sh"),
             0)
       << err_;
 
   EXPECT_THAT(OutLines(), UnorderedElementsAre(
                               "[worker-0/0] submit 1, 0 of 2", "[worker-0/1] submit 0, 1 of 2",
                               "[worker-1/0] submit 0, 0 of 2", "[worker-1/1] submit 0, 1 of 2"));
-  EXPECT_THAT(err_, HasSubstr("[worker-1/1] 3 threads, 127.0.0.1\n"));
+  EXPECT_THAT(err_, HasSubstr("[worker-1/1] 3 threads, 2 workers, 127.0.0.1\n"));
   EXPECT_EQ(ReadAll(dir_ + "/run/programs/worker-1-0.log"),
-            "submit 0, 0 of 2\n3 threads, 127.0.0.1\n");
+            "submit 0, 0 of 2\n3 threads, 2 workers, 127.0.0.1\n");
 }
 
 TEST_F(LaunchCommandTest, TheFirstErrorIsShownLastAndIsTheExitCode) {
