@@ -104,7 +104,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override;
   absl::Status Push(ChunkId chunk, int64_t version) override;
-  // As above, with terms. For a job with model.external.
+  // Pushes as above, with terms. Requires: the job has model.external.
   absl::Status Push(ChunkId chunk, int64_t version, const PushTerms& terms);
   bool overtaken() const override { return board_.overtaken(); }
   absl::StatusOr<int64_t> CatchUp() override;

@@ -1,4 +1,4 @@
-// Trains one generation of one job whose gradients a program outside of Muster computes.
+// Trains one generation of one job with the gradients of a program outside of Muster.
 #pragma once
 
 #include <atomic>
@@ -71,8 +71,8 @@ class ExternalLoop : public JobRunner, private ProgramHost {
   // Tells the program why the job ends here.
   ~ExternalLoop() override;
 
-  // Lets programs attach, and starts that of the job, if it has one. Blocks until one is here and
-  // has told of its data.
+  // Accepts programs, and starts the job's own, if it has one. Blocks until a program has attached
+  // and has sent DATA.
   absl::Status Prepare() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Start(int64_t total_steps, std::vector<std::string> addresses) override;
   // Errors as those of Trainer::Step(). Returns UNKNOWN (reason "PROGRAM_FAILED") after FAILED.

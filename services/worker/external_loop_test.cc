@@ -214,7 +214,7 @@ TEST(ExternalLoopTest, TheNextGenerationPushesAgainAndTheProgramNoticesNothing) 
   ASSERT_EQ(report.steps_size(), 1);
   EXPECT_EQ(report.steps(0).step(), 3);
   EXPECT_EQ(report.steps(0).loss_share(), 0.25);
-  // What an undisturbed step computes.
+  // The program now computes an undisturbed step.
   job.program->ComputeLine();
   EXPECT_NE(job.program->values(kW)[0], job.values[kW][0]);
   EXPECT_EQ(job.program->values(kW)[0], next.parameter(kW)[0]);

@@ -58,7 +58,8 @@ class ProgramPort {
     std::string welcome;  // the body of WELCOME
     std::vector<FileDescriptor> memory;
   };
-  // Lets programs attach to `job`. Requires: no job is served. `host` lives until Retire().
+  // Accepts programs for `job` from now on. `host` must outlive the call of Retire(). Requires: no
+  // job is served.
   void Serve(Job job, ProgramHost* host) ABSL_LOCKS_EXCLUDED(host_mu_, mu_);
   // Ends what Serve() began. No function of the host runs after this returns. The host must not
   // hold a lock that its functions take.

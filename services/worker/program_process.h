@@ -51,7 +51,8 @@ class ProgramProcess {
   // The job has made progress, so the program may be restarted as often as at first.
   void StepFinished() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // From now on the end of the program is no failure, and it is not started again.
+  // Tells that the program may end from now on: no end is a failure, and none is followed by a new
+  // start.
   void MayEnd() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The program has `grace` to end by itself, for example after END. Then it gets SIGTERM, and

@@ -52,7 +52,7 @@ class WorkerJob {
     // Called after the job failed because this process lost a device. Only a new process can use
     // the device again. May be null.
     std::function<void()> device_lost = nullptr;
-    // For jobs with model.external; outlives the job. Null: this worker has no such jobs.
+    // The port outlives the job. Null: this worker runs no jobs with model.external.
     ProgramPort* programs = nullptr;
   };
   explicit WorkerJob(Options options);

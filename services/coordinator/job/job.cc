@@ -109,7 +109,7 @@ void Job::Enlist(absl::Time now) {
   for (const std::string& name : members_.workers()) {
     if (!members_.at(name).was_there) newcomers.insert(members_.at(name).rank);
   }
-  // Without a worker that was there, no worker waits for a result.
+  // If all workers are new, no worker waits for a result.
   if (newcomers.size() < members_.workers().size()) {
     aggregator_.ExcuseFromEvaluation(plan_->first_step(), std::move(newcomers));
   }
