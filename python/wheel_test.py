@@ -56,10 +56,17 @@ class InstalledTest(unittest.TestCase):
             status, output = run(self.bin / "muster", "run", job, "--set", "training.epochs=1", cwd=self.folder)
             self.assertEqual(status, 0, output)
             self.assertIn("SUCCEEDED", output)
+        self.assertTrue((self.folder / "examples/python/numpy_linear.py").is_file())
         # The second call must not replace the user's changes.
         status, output = run(self.bin / "python", "-m", "muster.examples", cwd=self.folder)
         self.assertEqual(status, 1)
         self.assertIn("examples exists already; remove it", output)
+
+    def test_launch_finds_the_wheels_daemons(self):
+        script = "test -S $MUSTER_PROGRAM_SOCKET && echo the socket is there"
+        status, output = run(self.bin / "muster", "launch", "--", "sh", "-c", script, cwd=self.folder)
+        self.assertEqual(status, 0, output)
+        self.assertIn("the socket is there", output)
 
     def test_package_and_programs_have_the_wheels_version(self):
         version = pathlib.Path(WHEEL).name.split("-")[1]
