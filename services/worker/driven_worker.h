@@ -18,7 +18,7 @@
 #include "lib/transport/testing/inprocess_transport.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/program_port.h"
+#include "services/worker/program/program_port.h"
 #include "services/worker/worker.h"
 
 namespace muster {

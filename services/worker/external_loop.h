@@ -21,10 +21,10 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/job_runner.h"
+#include "services/worker/program/program_port.h"
+#include "services/worker/program/program_process.h"
+#include "services/worker/program/program_protocol.h"
 #include "services/worker/program_memory.h"
-#include "services/worker/program_port.h"
-#include "services/worker/program_process.h"
-#include "services/worker/program_protocol.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/worker_metrics.h"
 

@@ -19,8 +19,8 @@
 #include "lib/exchange/fake_ps.h"
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/driven_worker.h"
-#include "services/worker/fake_program.h"
-#include "services/worker/program_port.h"
+#include "services/worker/program/fake_program.h"
+#include "services/worker/program/program_port.h"
 #include "services/worker/tiny_jobs.h"
 
 namespace muster::external_loop_test {

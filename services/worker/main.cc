@@ -33,7 +33,7 @@
 #include "lib/telemetry/trace_file.h"
 #include "lib/transport/routing/transport_flags.h"
 #include "lib/version/build.h"
-#include "services/worker/program_port.h"
+#include "services/worker/program/program_port.h"
 #include "services/worker/worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",

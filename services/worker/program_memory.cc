@@ -19,7 +19,7 @@
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 #include "nlohmann/json.hpp"
-#include "services/worker/program_protocol.h"
+#include "services/worker/program/program_protocol.h"
 #include "services/worker/tensor_slab.h"
 
 namespace muster {

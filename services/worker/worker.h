@@ -24,7 +24,7 @@
 #include "lib/telemetry/trace.h"
 #include "lib/telemetry/trace_file.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/worker/program_port.h"
+#include "services/worker/program/program_port.h"
 #include "services/worker/worker_job.h"
 #include "services/worker/worker_metrics.h"
 

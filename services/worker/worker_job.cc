@@ -7,7 +7,7 @@
 #include "lib/status/status.h"
 #include "lib/status/utf8.h"
 #include "services/worker/external_loop.h"
-#include "services/worker/program_process.h"
+#include "services/worker/program/program_process.h"
 #include "services/worker/share_check.h"
 #include "services/worker/trainer.h"
 

@@ -1,4 +1,4 @@
-#include "services/worker/program_port.h"
+#include "services/worker/program/program_port.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -11,7 +11,7 @@
 #include "lib/transport/core/file_descriptor.h"
 #include "lib/transport/core/sealed_memory.h"
 #include "nlohmann/json.hpp"
-#include "services/worker/program_protocol.h"
+#include "services/worker/program/program_protocol.h"
 
 namespace muster {
 

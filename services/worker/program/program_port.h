@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/transport/core/file_descriptor.h"
-#include "services/worker/program_protocol.h"
+#include "services/worker/program/program_protocol.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/worker/fake_program.h"
+#include "services/worker/program/fake_program.h"
 
 #include <sys/socket.h>
 #include <sys/time.h>

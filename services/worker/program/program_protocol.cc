@@ -1,4 +1,4 @@
-#include "services/worker/program_protocol.h"
+#include "services/worker/program/program_protocol.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "services/worker/program_process.h"
+#include "services/worker/program/program_process.h"
 
 #include <algorithm>
 #include <optional>

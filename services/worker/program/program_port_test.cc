@@ -1,4 +1,4 @@
-#include "services/worker/program_port.h"
+#include "services/worker/program/program_port.h"
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/transport/core/shared_slab.h"
-#include "services/worker/fake_program.h"
+#include "services/worker/program/fake_program.h"
 
 namespace muster::program_port_test {
 namespace {
