@@ -165,6 +165,7 @@ void ProgramPort::Send(ProgramId program, ProgramMessageKind kind, absl::string_
   const auto found = connections_.find(program);
   if (found == connections_.end() || found->second.state != State::kAttached) return;
   if (kind == ProgramMessageKind::kBegin) found->second.wants_next = false;
+  if (kind == ProgramMessageKind::kResult) found->second.wants_result = false;
   Queue(found->second, {FrameProgramMessage(kind, body)});
 }
 
@@ -175,7 +176,7 @@ void ProgramPort::End(ProgramId program, absl::string_view reason, absl::string_
   Connection& connection = found->second;
   connection.state = State::kEnded;
   const std::string body = EndBody(reason, message);
-  if (connection.wants_next) {
+  if (connection.wants_next || connection.wants_result) {
     Queue(connection, {FrameProgramMessage(ProgramMessageKind::kEnd, body)});
   } else {
     connection.end = body;
@@ -369,6 +370,7 @@ absl::Status ProgramPort::Take(ProgramId id, uint8_t kind, absl::string_view bod
       return absl::InvalidArgumentError(
           absl::StrCat("a message of kind ", kind, " of a program that is not attached"));
     }
+    if (std::holds_alternative<ProgramEvaluation>(message)) connection.wants_result = true;
     if (std::holds_alternative<ProgramNext>(message) &&
         std::exchange(connection.wants_next, true)) {
       return absl::InvalidArgumentError("NEXT while another NEXT is not answered");

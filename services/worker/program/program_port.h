@@ -95,9 +95,10 @@ class ProgramPort {
     std::deque<Frame> out;
     size_t sent = 0;  // bytes of the first frame
     size_t out_bytes = 0;
-    bool broken = false;      // cannot be written to
-    bool wants_next = false;  // its NEXT is not answered
-    std::string end;          // the body of END; "": not ended, or END was sent
+    bool broken = false;        // cannot be written to
+    bool wants_next = false;    // its NEXT is not answered
+    bool wants_result = false;  // its EVALUATION is not answered
+    std::string end;            // the body of END; "": not ended, or END was sent
 
     // Used only by the port's thread.
     std::string in;
