@@ -43,6 +43,7 @@ void StepAggregator::Begin(const v1::JobPlan& plan, int64_t next_step) {
   for (const v1::PlanWorker& worker : plan.workers()) {
     batch_shares_.push_back(static_cast<double>(worker.samples()) / batch_size_);
   }
+  finished_.assign(batch_shares_.size(), -1);
   steps_before_ = next_step;
   lost_.clear();
   excused_ = {};
@@ -79,7 +80,7 @@ void StepAggregator::SkipEvaluationsWithout(int rank, int64_t before) {
 
 void StepAggregator::Take(int rank, const v1::JobReport& report) {
   if (!report.steps().empty()) SkipStepsBefore(report.steps(0).step());
-  if (!report.evaluations().empty()) {
+  if (!is_external_ && !report.evaluations().empty()) {
     SkipEvaluationsWithout(rank, report.evaluations(0).step());
   }
   for (const v1::StepRecord& record : report.steps()) {
@@ -94,6 +95,10 @@ void StepAggregator::Take(int rank, const v1::JobReport& report) {
     if (result_ && record.step() == result_->step) result_.reset();
     const bool is_known = record.step() < evaluations_before_;
     TakeEvaluation(rank, record, (is_known ? evaluations_again_ : evaluations_)[record.step()]);
+  }
+  // Set after this report's own evaluations were taken.
+  for (const v1::StepRecord& record : report.steps()) {
+    finished_[rank] = std::max(finished_[rank], record.step());
   }
   // A record that only one rank repeats never becomes complete.
   DropOldest(steps_again_);
@@ -263,8 +268,11 @@ bool StepAggregator::IsPartOfResult(const v1::EvaluationRecord& record) const {
 
 bool StepAggregator::IsComplete(int64_t step, const EvaluationParts& parts) const {
   for (int rank = 0; rank < std::ssize(parts.ranks); ++rank) {
-    const bool is_excused = step == excused_.step && excused_.ranks.contains(rank);
-    if (!parts.ranks[rank] && !is_excused) return false;
+    const bool is_excused = step <= excused_.step && excused_.ranks.contains(rank);
+    // A program evaluates before its worker records the step. So a worker with the record sends no
+    // part any more: its program was replaced, or the worker missed the step.
+    const bool is_past = is_external_ && step <= finished_[rank];
+    if (!parts.ranks[rank] && !is_excused && !is_past) return false;
   }
   return true;
 }

@@ -166,6 +166,7 @@ class StepAggregator {
   void LeaveOutTheLost();
 
   std::vector<double> batch_shares_;  // by rank
+  std::vector<int64_t> finished_;     // by rank: the last step with a record; -1: none
   int64_t batch_size_ = 0;
   bool is_external_ = false;  // a program outside of Muster computes the model
   int64_t steps_before_ = 0;
