@@ -577,6 +577,14 @@ void PsExchange::Fetch(ChunkId chunk, int64_t version) {
 
 void PsExchange::Refused(const WireHeader& header) {
   const auto c = ChunkId(header.chunk);
+  // No member is at fault, and another generation would be refused, too.
+  if (header.reason == RefusalReason::kOtherLearningRate) {
+    return Fail(WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            NameOfChunk(c), " of step ", header.step, ": the programs of two workers name different ",
+            "learning rates; compute them from the step, or from a result of evaluate()")),
+        "OTHER_LEARNING_RATE"));
+  }
   FailBecauseOf(ShardOf(c),
                 WithReason(absl::FailedPreconditionError(absl::StrCat(
                                NameOfShard(ShardOf(c)), " refused ", NameOfChunk(c), " of step ",
