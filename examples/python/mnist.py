@@ -60,5 +60,5 @@ for x, y in job.loader(train, evaluation_samples=len(held_out)):
     job.log(loss=loss)
     if job.step_number % 132 == 131:
         result = job.evaluate(score)
-        if job.rank == 0:
+        if job.rank == 0 and result:  # empty if a worker left meanwhile
             print(f"step {job.step_number + 1}: accuracy {result['accuracy']:.3f}")

@@ -37,6 +37,9 @@ class Job:
         self._begin: Optional[Begin] = None
         self._is_pushed = False  # the step's gradients were handed over
         self._done = False
+        self._is_evaluated = False  # in this step
+        self._is_complete = False  # all steps were made, and the last values are in the memory
+        self._attachments_of_step = 0
         self._weight: Optional[float] = None
         self._announced: set[int] = set()
         self._sums: Dict[str, Any] = {}  # of what the program logged in this step
@@ -115,6 +118,9 @@ class Job:
         begin = self._now
         if not self._is_pushed:
             raise LoopError(f"evaluate() in step {begin.step} before its gradients were handed over; call it after step()")
+        if self._is_evaluated:
+            raise LoopError(f"evaluate() was called twice in step {begin.step}; return all metrics from one function")
+        self._is_evaluated = True
         processes, process = (self._group.size, self._group.process) if self._group else (1, 0)
         parts, part = begin.workers * processes, begin.rank * processes + process
         indices = np.arange(count * part // parts, count * (part + 1) // parts, dtype=np.int64)
@@ -181,9 +187,13 @@ class Job:
         with self._noting_the_end():
             begin = self._session.next(finished) if self._group is None else self._next_of_group(finished)
         self._done = begin is None
+        # A program that attached only to learn of the end has other memory, without the last values.
+        self._is_complete = begin is None and self._attachments_of_step == self._session.attachments
+        self._attachments_of_step = self._session.attachments
         if begin is not None:
             self._begin = begin
             self._is_pushed = False
+            self._is_evaluated = False
         self._weight = None
         self._announced.clear()
         self._sums, self._counts = {}, {}

@@ -420,5 +420,6 @@ def _end_message(job: str, end: Mapping[str, str]) -> str:
     return {
         "suspended": f"{job} is suspended{why}; muster resume {job} continues it",
         "drained": f"the worker of {job} drains{why}; start the program again beside another worker",
-        "cancelled": f"{job} was cancelled{why}",
+        "cancelled": f"{job} no longer uses this worker{why}: it was cancelled or suspended, it failed, or it goes on without the worker; "
+                     f"muster describe {job} says which",
     }.get(end["reason"], f"{job} failed{why}; muster describe {job} says more")

@@ -78,12 +78,13 @@ class Job(_Job):
     def params(self) -> Params:
         """Returns read-only views of the values of this step, by name. They change with the next step; copy what you keep.
 
-        Before the first step it waits for the first values. After the last step they are those of that step.
+        Before the first step it waits for the first values. After the last step they are the job's last values.
         """
         if self._begin is None and not self._done and not self._is_iterated:
             self._set_samples(0, 0)
             self._advance()
-        memory = self._session.values[self._now.step % 2]
+        version = self._now.total_steps if self._is_complete else self._now.step
+        memory = self._session.values[version % 2]
         views: Dict[str, npt.NDArray[np.float32]] = {}
         for each in self._session.welcome.parameters:
             view = memory[each.range].reshape(each.shape)
@@ -102,6 +103,8 @@ class Job(_Job):
 
         A step is yielded again if the members of the job have changed. Raises muster.Suspended if the job ends early.
         """
+        if self._begin is not None and not self._is_iterated:
+            raise LoopError("job.params or step() began a step before batches(); use them in the loop of batches() only")
         self._is_iterated = True
         self._set_samples(samples, evaluation_samples)
         while (begin := self._advance()) is not None:

@@ -189,6 +189,7 @@ class Job(_Job):
         previous = self._begin
         begin = self._next()
         if begin is None:
+            self._show_last_values(previous)
             return None
         self._memory.follow()
         self._table.check_still_frozen()
@@ -197,6 +198,17 @@ class Job(_Job):
         self._restore(previous, begin)
         self._optimizer.begin_step(begin)
         return begin
+
+    def _show_last_values(self, last: Optional[Begin]) -> None:
+        """Brings the values after the last step into the model, in memory of its own."""
+        if last is None or not self._memory.is_current():
+            return  # this program made no step, so the model has its first values
+        with torch.no_grad():
+            self._bring_values(last._replace(step=last.total_steps))
+            values = self._memory.values[last.total_steps % 2]
+            for name, tensor in self._table.tensors.items():
+                if tensor.data_ptr() == values[name].data_ptr():
+                    tensor.data = tensor.data.clone()
 
     def _bring_values(self, begin: Begin) -> None:
         values = self._memory.values[begin.step % 2]
@@ -216,6 +228,11 @@ class Job(_Job):
             self._first_states = {name: _State(each.state_dict()) for name, each in objects.items()}
             if begin.step > 0:
                 self._replay(begin.step, objects)
+        elif begin.step > previous.step + 1:  # the others made steps without this worker
+            for _ in range(begin.step - previous.step - 1):
+                for each in self._attached.values():
+                    if _is_scheduler(each):
+                        each.step()
         elif begin.step != previous.step + 1:
             _LOG.info("%s: step %d begins again", self.id, begin.step)
             if not self._history.restore(begin.step, objects):
@@ -270,6 +287,7 @@ class Loader:
         self._source = source
         self._by_epoch = by_epoch
         self._batches = samples // job._session.welcome.batch_size
+        self._ended = -1  # the last epoch that ended an iteration
 
     def __len__(self) -> int:
         """Returns the number of steps of an epoch."""
@@ -282,7 +300,10 @@ class Loader:
         while (begin := job._advance()) is not None:
             yield from self._source.items(begin)
             ends_epoch = self._by_epoch and (begin.batch + 1) % self._batches == 0
-            if ends_epoch and begin.step + 1 < begin.total_steps:  # the last step has to be reported
+            epoch = begin.batch // self._batches if self._by_epoch else 0
+            # The last step has to be reported. A step that begins again ends no second iteration.
+            if ends_epoch and begin.step + 1 < begin.total_steps and epoch > self._ended:
+                self._ended = epoch
                 return
 
 
@@ -428,10 +449,14 @@ class _Memory:
         self.may_share = False
         self.follow()
 
+    def is_current(self) -> bool:
+        """Returns whether this is the memory of the present attachment."""
+        return self._attachment == self._session.attachments
+
     def follow(self) -> None:
         """Takes the memory of the present attachment."""
         session = self._session
-        if self._attachment == session.attachments:
+        if self.is_current():
             return
         self._attachment = session.attachments
         with warnings.catch_warnings():

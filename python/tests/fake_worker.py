@@ -171,13 +171,13 @@ class FakeJob:
     def _answer(self, rank, connection):
         if connection not in self._connections[rank]:
             return  # stop() ended it
+        memory = self.memory[rank][1 + self.version % 2]
+        for row in self.table:
+            memory[row["offset"]:row["offset"] + self.values[row["name"]].size] = self.values[row["name"]].ravel()
         if self.end_with or self.version >= self.steps:
             _send(connection, END, self.end_with or {"reason": "done", "message": ""})
             return
         self._begun[rank] = self.attempt
-        memory = self.memory[rank][1 + self.version % 2]
-        for row in self.table:
-            memory[row["offset"]:row["offset"] + self.values[row["name"]].size] = self.values[row["name"]].ravel()
         first, samples = self.share(self.version)[rank]
         _send(connection, BEGIN, {
             "attempt": self.attempt, "step": self.version, "batch": self.version, "first_position": first, "samples": samples,

@@ -32,6 +32,10 @@ def make_torch_model(is_plain):
     return torch.nn.Sequential(first, torch.nn.BatchNorm1d(HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.1), last)
 
 
+def say(name, total):
+    print("final", name, repr(float(total)))
+
+
 def train_torch(spec, tell, is_plain=False):
     import torch
     import muster.torch as mt
@@ -53,7 +57,7 @@ def train_torch(spec, tell, is_plain=False):
         tell(job.step_number)
     if job.rank == 0:
         for name, values in model.named_parameters():
-            print("final", name, repr(values.detach().double().sum().item()))
+            say(name, values.detach().double().sum())
 
 
 def train_plain(spec, tell):
@@ -78,6 +82,9 @@ def train_numpy(spec, tell):
         shares /= numpy.float32(len(y))
         job.step({"weight": x.T @ shares, "bias": shares.sum(0)}, loss=loss)
         tell(batch.step)
+    if job.rank == 0:
+        for name, values in job.params.items():
+            say(name, values.astype(numpy.float64).sum())
 
 
 def main():

@@ -149,6 +149,19 @@ class LoopTest(unittest.TestCase):
                 self.assertIsNotNone(said, run.output())
                 self.assertAlmostEqual(float(said[1]), values.double().sum().item(), delta=1e-3, msg=name)
 
+    def test_the_program_has_the_last_values_after_its_loop(self):
+        for kind in ("numpy", "plain") if torch else ("numpy",):
+            run = self.finished(f"last-{kind}", kind, spec_of(5, {"sgd": {"learning_rate": 0.5}}, 2), 2)
+            (content,) = run.values().values()
+            size = int.from_bytes(content[:8], "little")
+            for name, tensor in json.loads(content[8:8 + size]).items():
+                if name == "__metadata__":
+                    continue
+                begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+                said = re.search(rf"final {re.escape(name)} (\S+)", run.output())
+                self.assertIsNotNone(said, f"{name}: {run.output()}")
+                self.assertAlmostEqual(float(said[1]), numpy.frombuffer(content[begin:end], "<f4").astype(float).sum(), delta=1e-9)
+
     @NEEDS_TORCH
     def test_kills_do_not_change_a_bit(self):
         seed = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(1 << 30)))

@@ -68,7 +68,7 @@ class NumpyLoopTest(unittest.TestCase):
             while params is not None:
                 params, count = attached.step(gradients(params, np.arange(40))[0]), count + 1
             self.assertEqual(count, 20)
-            np.testing.assert_array_equal(attached.params["w"], job.history[19][0]["w"])
+            np.testing.assert_array_equal(attached.params["w"], job.history[20][0]["w"])
             self.assertLess(gradients(job.values, np.arange(40))[1], 0.5)
             self.assertEqual(job.data, [{"samples": 0, "evaluation_samples": 0}])
 
@@ -162,7 +162,7 @@ class NumpyLoopTest(unittest.TestCase):
 class EndTest(unittest.TestCase):
     def test_each_end_has_its_message_and_exit_code(self):
         for reason, code, message in (("suspended", 7, "muster resume fake-1"), ("drained", 7, "another worker"),
-                                      ("cancelled", 1, "was cancelled"), ("failed", 1, "failed: why")):
+                                      ("cancelled", 1, "no longer uses this worker"), ("failed", 1, "failed: why")):
             with self.subTest(reason=reason), fake_worker.FakeJob(FIRST) as job:
                 attached = mn.join(FIRST, socket=job.paths[0])
                 with self.assertRaises(muster.Suspended) as caught, self.assertLogs("muster", "WARNING"):
