@@ -419,6 +419,20 @@ TEST(PsExchangeTest, RefusalIsNamed) {
   EXPECT_EQ(worker.exchange->culprit(), "ps-0");
 }
 
+TEST(PsExchangeTest, DifferentLearningRatesAreNoMembersFault) {
+  InProcessNetwork network;
+  FakePs ps(network, Job());
+  ps.shard(0).RefuseChunk(ps.plan()->chunks(0).shard() == 0 ? 0 : 1,
+                          RefusalReason::kOtherLearningRate);
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  for (int p : {kC, kB, kA}) PushParameter(*worker.exchange, p, 0).IgnoreError();
+  const absl::Status status = worker.exchange->AwaitVersion(1);
+  EXPECT_EQ(ReasonOf(status), "OTHER_LEARNING_RATE") << status;
+  EXPECT_EQ(worker.exchange->culprit(), "");
+}
+
 TEST(PsExchangeTest, ShardThatImpersonatesAnotherFailsTheJob) {
   enum class Lie { kHello, kValue };
   for (const Lie lie : {Lie::kHello, Lie::kValue}) {

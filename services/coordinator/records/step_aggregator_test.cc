@@ -302,6 +302,22 @@ TEST_F(ProgramEvaluationTest, NewWorkersNeedNotEvaluateTheirFirstStep) {
   EXPECT_FALSE(Evaluate(0, 8, 0.5)) << "that one both can make";
 }
 
+TEST_F(ProgramEvaluationTest, NewWorkersNeedNotEvaluateStepsBeforeTheirFirst) {
+  aggregator_.ExcuseFromEvaluation(8, {1});
+  EXPECT_TRUE(Evaluate(0, 7, 0.5)) << "step 7 was complete when worker 1 came";
+  EXPECT_EQ(aggregator_.result()->samples, 10);
+}
+
+TEST_F(ProgramEvaluationTest, AWorkerThatHasFinishedTheStepSendsNoPartAnyMore) {
+  EXPECT_FALSE(Evaluate(0, 7, 0.5));
+  v1::JobReport report;
+  report.add_steps()->set_step(7);
+  aggregator_.Take(1, report);
+  aggregator_.TakeEvaluations();
+  EXPECT_TRUE(aggregator_.TakeResultIsNew()) << "the program of worker 1 was replaced";
+  EXPECT_EQ(aggregator_.result()->samples, 10);
+}
+
 TEST_F(ProgramEvaluationTest, ARestoredResultAnswersRepeatedRecords) {
   aggregator_.SkipEvaluationsBefore(8);
   aggregator_.RestoreResult({.step = 7, .time = absl::FromUnixSeconds(60), .samples = 20});

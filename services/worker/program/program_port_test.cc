@@ -175,6 +175,17 @@ TEST(ProgramPortTest, HandsMessagesToTheHostAndAnswersNextWithEnd) {
   EXPECT_EQ(program.Await(Kind::kEnd)["reason"], "suspended");
 }
 
+TEST(ProgramPortTest, AnswersAnEvaluationWithEnd) {
+  Served served;
+  served.Serve();
+  FakeProgram program(served.port->path());
+  program.Join();
+  program.Send(Kind::kEvaluation, {{"step", 1}, {"samples", 2}, {"metrics", {{"loss", 0.5}}}});
+  served.host.AwaitMessages(1);
+  served.port->End(served.host.AwaitAttachments(1), "failed", "the other program failed");
+  EXPECT_EQ(program.Await(Kind::kEnd)["reason"], "failed");
+}
+
 TEST(ProgramPortTest, NumbersThatAreNotFiniteTravelAsText) {
   const auto message =
       ParseProgramMessage(static_cast<uint8_t>(Kind::kNext),
