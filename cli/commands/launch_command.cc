@@ -41,6 +41,9 @@ constexpr absl::Duration kDaemonPollInterval = absl::Milliseconds(500);
 // The other programs report their own errors in this time after the first failure.
 constexpr absl::Duration kAfterFailure = absl::Seconds(2);
 constexpr absl::Duration kProgramGrace = absl::Seconds(5);
+// The exit code of muster.Suspended if the job was cancelled or failed: another program has the
+// cause.
+constexpr int kJobEndedCode = 8;
 // The job learns its end within this time after its programs.
 constexpr absl::Duration kSettleTimeout = absl::Seconds(10);
 constexpr absl::Duration kLastCheckpointTimeout = absl::Minutes(10);
@@ -136,7 +139,9 @@ class Launch {
                        "; the other programs get 2 s, then SIGTERM"));
     }
     const absl::Duration own_end = session_.SignalExitCode() != 0 ? kProgramGrace : kAfterFailure;
-    if (!AwaitAll(own_end)) SignalAll(SIGTERM);
+    const bool all_ended = AwaitAll(own_end);
+    if (failure.ok() && failure->has_value()) failure = CauseOf(**failure);
+    if (!all_ended) SignalAll(SIGTERM);
     AwaitAll(kProgramGrace);
     programs_.clear();  // kills what still runs
     return failure;
@@ -151,6 +156,18 @@ class Launch {
     int restarts = 0;
     std::unique_ptr<ProgramGroup> group;
   };
+
+  // Returns the failure of a program that failed by itself, if the job ended that of `first`.
+  Failure CauseOf(const Failure& first) const {
+    if (first.outcome.end.code != kJobEndedCode) return first;
+    for (int worker = 0; worker < options_.workers; ++worker) {
+      const std::optional<ProgramGroup::Outcome> outcome = programs_[worker].group->outcome();
+      if (outcome && !outcome->end.ok() && outcome->end.code != kJobEndedCode) {
+        return {worker, *outcome};
+      }
+    }
+    return first;
+  }
 
   absl::StatusOr<std::vector<std::string>> CommonEnvironment() const {
     std::string launch;
@@ -364,9 +381,12 @@ absl::Status RunLaunch(const LaunchOptions& options, Session& session) {
     if (std::ranges::any_of(before, is_job)) continue;
     if (succeeded) job = AwaitJob(client, std::move(job), session);
     PrintOutcome(client, job);
-    if (succeeded && IsTerminal(job.state()) && !TrainedWell(job)) {
-      session.exit_code = kExitJobFailed;
+    if (!succeeded) continue;
+    if (!IsTerminal(job.state())) {
+      Say(absl::StrCat("all programs have ended, and ", job.name(),
+                       " has not; they must take every batch of the loader"));
     }
+    if (!IsTerminal(job.state()) || !TrainedWell(job)) session.exit_code = kExitJobFailed;
   }
   if (session.SignalExitCode() != 0) {
     session.exit_code = session.SignalExitCode();
@@ -374,7 +394,8 @@ absl::Status RunLaunch(const LaunchOptions& options, Session& session) {
     Say(absl::StrCat(launch.NameOf(*failure), " ", failure->outcome.end.ToString(),
                      "; the end of its standard error:"));
     std::fputs(failure->outcome.errors.c_str(), stderr);
-    session.exit_code = failure->outcome.end.ShellCode();
+    const int code = failure->outcome.end.ShellCode();
+    session.exit_code = code == kJobEndedCode ? kExitJobFailed : code;
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
 import logging
@@ -49,6 +50,7 @@ class Job:
         self._order: Optional[SampleOrder] = None
         self._lock = threading.RLock()  # a GPU's gradients arrive in threads of torch
         _report_exceptions(self)
+        atexit.register(self._end_early)
 
     @property
     def id(self) -> str:
@@ -116,6 +118,9 @@ class Job:
         if count < 1:
             raise LoopError("evaluate() has no held-out samples; give their number: evaluate(function, samples=1000)")
         begin = self._now
+        if self._done:
+            raise LoopError(f"evaluate() after the end of {self.id}; call it in the last step, inside the loop: "
+                            "if job.step_number == job.total_steps - 1")
         if not self._is_pushed:
             raise LoopError(f"evaluate() in step {begin.step} before its gradients were handed over; call it after step()")
         if self._is_evaluated:
@@ -146,7 +151,20 @@ class Job:
 
     def close(self) -> None:
         """Detaches from the worker. The job waits for another program, unless it has ended."""
+        atexit.unregister(self._end_early)
         self._session.close()
+
+    def _end_early(self) -> None:
+        """Fails the job when the program ends without an exception before the job does. Otherwise the other workers would wait."""
+        if self._done or os.getpid() != self._session._pid or (self._group and self._group.process > 0):
+            return
+        if self._session._channel is None:  # an error was reported, or the worker is lost
+            return
+        where = f"in step {self._begin.step} of {self._begin.total_steps}" if self._begin else "before its first step"
+        message = (f"the program ended {where}, and {self.id} has not ended; take every batch of the loader. job.close() lets another "
+                   f"program continue, muster cancel {self.id} ends the job")
+        _LOG.error("%s", message)
+        self._session.fail(message)
 
     def __enter__(self) -> Any:
         return self
@@ -187,6 +205,8 @@ class Job:
         with self._noting_the_end():
             begin = self._session.next(finished) if self._group is None else self._next_of_group(finished)
         self._done = begin is None
+        if self._done:
+            atexit.unregister(self._end_early)
         # A program that attached only to learn of the end has other memory, without the last values.
         self._is_complete = begin is None and self._attachments_of_step == self._session.attachments
         self._attachments_of_step = self._session.attachments
@@ -205,6 +225,7 @@ class Job:
             yield
         except Suspended as end:
             self._done = True
+            atexit.unregister(self._end_early)
             _LOG.warning("%s", end)
             raise
 
@@ -326,6 +347,8 @@ def _report_exceptions(job: Job) -> None:
 
     def report(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
         found = known()
+        if found is not None:
+            atexit.unregister(found._end_early)
         if found is not None and _is_failure(error):
             found._session.fail("".join(traceback.format_exception(kind, error, trace)))
         elif found is not None and isinstance(error, KeyboardInterrupt) and not found._done and os.getpid() == found._session._pid:

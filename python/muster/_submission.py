@@ -74,7 +74,12 @@ def _submit(spec: Spec, tensors: Tensors, statistics: Sequence[str], coordinator
         _model_file.write(path, tensors, statistics)
         overrides: Dict[str, object] = {"model.external.path": str(path), "data.external": {}}
         # A launch has a number of workers. Its programs would wait for ever for a job of fewer.
-        if (workers := os.environ.get("MUSTER_WORKERS")) and not _spec.read(spec, {})[0].resources.HasField("workers"):
+        read = _spec.read(spec, {})[0]
+        for field, own in (("model", read.model), ("data", read.data)):
+            if own.WhichOneof("source") not in (None, "external"):
+                raise LoopError(f"the job file has {field}.{own.WhichOneof('source')}, and the program brings its own {field}; remove that "
+                                "field, or train the job without a program: muster run")
+        if (workers := os.environ.get("MUSTER_WORKERS")) and not read.resources.HasField("workers"):
             overrides["resources.workers"] = {"min": int(workers), "max": int(workers)}
         with Client(**dataclasses.asdict(coordinator)) as client:
             job = client.jobs.submit(spec, overrides=overrides, request_id=launch)

@@ -132,11 +132,12 @@ class WorkerLost(UnavailableError):
 class Suspended(SystemExit):
     """The job of a training program ended or stopped before its last step. The program ends, unless it catches this.
 
-    `reason` is "suspended", "drained", "cancelled" or "failed". The exit code is 7 (try again) for the first two, else 1.
+    `reason` is "suspended", "drained", "cancelled" or "failed". The exit code is 7 (try again) for the first two, else 8: muster launch
+    then looks for the cause in other programs.
     """
 
     def __init__(self, reason: str, message: str) -> None:
-        super().__init__(7 if reason in ("suspended", "drained") else 1)
+        super().__init__(7 if reason in ("suspended", "drained") else 8)
         self.reason = reason
         self.message = message
 

@@ -149,6 +149,12 @@ class LoopTest(unittest.TestCase):
                 self.assertIsNotNone(said, run.output())
                 self.assertAlmostEqual(float(said[1]), values.double().sum().item(), delta=1e-3, msg=name)
 
+    def test_a_program_that_ends_early_fails_the_job(self):
+        spec = spec_of(1000, {"sgd": {"learning_rate": 0.1}}, 2)
+        run = self.launch("early", "numpy", {**spec, "labels": {"stop": "at-5"}}, 2)
+        self.assertEqual(run.wait(), 1, run.output())
+        self.assertIn("the program ended in step 5 of 1000, and loop-1 has not ended", run.output())
+
     def test_the_program_has_the_last_values_after_its_loop(self):
         for kind in ("numpy", "plain") if torch else ("numpy",):
             run = self.finished(f"last-{kind}", kind, spec_of(5, {"sgd": {"learning_rate": 0.5}}, 2), 2)

@@ -162,7 +162,7 @@ class NumpyLoopTest(unittest.TestCase):
 class EndTest(unittest.TestCase):
     def test_each_end_has_its_message_and_exit_code(self):
         for reason, code, message in (("suspended", 7, "muster resume fake-1"), ("drained", 7, "another worker"),
-                                      ("cancelled", 1, "no longer uses this worker"), ("failed", 1, "failed: why")):
+                                      ("cancelled", 8, "no longer uses this worker"), ("failed", 8, "failed: why")):
             with self.subTest(reason=reason), fake_worker.FakeJob(FIRST) as job:
                 attached = mn.join(FIRST, socket=job.paths[0])
                 with self.assertRaises(muster.Suspended) as caught, self.assertLogs("muster", "WARNING"):

@@ -18,7 +18,7 @@ from muster import _spec, _submission
 from muster.client import Client
 
 TENSORS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "mean": np.array([0.5], np.float32), "scale": np.float32(2)}
-JOB = {"name": "line", "data": {"batch_size": 4}, "model": {"zoo": {"name": "linear"}}}
+JOB = {"name": "line", "data": {"batch_size": 4}}
 
 
 class FakeJobs:
@@ -72,6 +72,12 @@ class SubmissionTest(unittest.TestCase):
         self.assertEqual((spec.resources.workers.min, spec.resources.workers.max), (3, 3))
         self.job({**JOB, "resources": {"workers": {"min": 1, "max": 2}}})
         self.assertEqual((FakeJobs.submitted[1][0].resources.workers.min, FakeJobs.submitted[1][0].resources.workers.max), (1, 2))
+
+    def test_a_job_file_with_another_model_is_refused(self):
+        for field, source in (("model", {"zoo": {"name": "linear"}}), ("data", {"batch_size": 4, "linear": {"samples": 8}})):
+            with self.assertRaisesRegex(muster.LoopError, f"the job file has {field}.*remove that field"):
+                self.job({**JOB, field: source})
+        self.assertEqual(FakeJobs.submitted, [])
 
     def test_other_programs_only_attach(self):
         self.assertEqual(self.job(job="line"), "line")
