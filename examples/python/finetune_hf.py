@@ -33,7 +33,7 @@ class Windows(torch.utils.data.Dataset):
 
 def main():
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=2))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0))
     job = mt.join(model, {
         "name": "finetune",
         "data": {"batch_size": 8},

@@ -2,6 +2,7 @@
 """Trains programs in Python through real daemons: the same mathematics as PyTorch, and the same bits through kills."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -25,6 +26,12 @@ from muster._sample_order import SampleOrder
 
 TESTS = support.ROOT / "python/tests"
 PATIENCE = 300
+
+
+def has(module):
+    return importlib.util.find_spec(module) is not None
+
+
 NEEDS_TORCH = unittest.skipUnless(torch, "torch is not there: PyTorch loops did not run")
 
 
@@ -202,16 +209,32 @@ class LoopTest(unittest.TestCase):
             self.assertEqual(content, run.values()[name], f"{name} differs, seed {seed}")
 
     def test_the_examples_train(self):
-        examples = {"numpy_linear": 50, "mnist": 4, "char_gpt": 4}
-        for name, steps in examples.items():
-            if name != "numpy_linear" and torch is None:
-                continue
-            with self.subTest(name):
-                folder = self.home / name
-                folder.mkdir()
-                run = Launch(folder, [support.ROOT / f"examples/python/{name}.py", str(steps)], workers=2)
-                self.assertEqual(run.wait(), 0, run.output())
-                self.assertEqual(len(run.records()), steps, run.output())
+        self.train_example("numpy_linear", 50)
+
+    @NEEDS_TORCH
+    def test_the_examples_with_torch_train(self):
+        self.train_example("mnist", 4)
+        self.train_example("char_gpt", 4)
+
+    @unittest.skipUnless(torch and has("transformers"), "transformers is not there: examples/python/finetune_hf.py did not run")
+    def test_the_example_with_transformers_trains(self):
+        self.train_example("finetune_hf", 4, support.ROOT / "examples/data/licences/BSD")
+
+    @unittest.skipUnless(torch and has("torchvision"), "torchvision is not there: examples/python/resnet_imagefolder.py did not run")
+    def test_the_example_with_torchvision_trains(self):
+        from PIL import Image
+        for label in ("cat", "dog"):
+            (self.home / "images" / label).mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (32, 32), (40 * i, 9, 99)).save(self.home / "images" / label / f"{i}.png")
+        self.train_example("resnet_imagefolder", 2, self.home / "images")
+
+    def train_example(self, name, steps, *arguments):
+        folder = self.home / name
+        folder.mkdir()
+        run = Launch(folder, [support.ROOT / f"examples/python/{name}.py", *arguments, str(steps)], workers=2)
+        self.assertEqual(run.wait(), 0, run.output())
+        self.assertEqual(len(run.records()), steps, run.output())
 
     def await_step(self, run, progress, goal):
         end = time.monotonic() + PATIENCE
