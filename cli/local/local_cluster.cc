@@ -208,6 +208,9 @@ absl::Status LocalCluster::StartAll() {
                                      absl::StrCat("--threads_per_device=", worker_threads)};
     if (options_.accept_programs) {
       argv.push_back(absl::StrCat("--program_socket=", program_socket(name)));
+    } else if (options_.lifetime == Lifetime::kWithParent) {
+      // Such clusters run side by side, and their workers would want one socket.
+      argv.push_back("--program_socket=none");
     }
     RETURN_IF_ERROR(add(name, std::move(argv), options_.worker_flags));
   }

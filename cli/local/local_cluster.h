@@ -39,8 +39,10 @@ class LocalCluster {
     std::vector<std::string> coordinator_flags;
     std::vector<std::string> ps_flags;
     std::vector<std::string> worker_flags;
-    bool accept_programs = false;  // workers listen at program_socket()
-    ClientSecurity security;       // for this object's own calls; members have flags
+    // Workers listen at program_socket(). Else those of a detached cluster listen at their default
+    // sockets, and others at none.
+    bool accept_programs = false;
+    ClientSecurity security;  // for this object's own calls; members have flags
     Lifetime lifetime = Lifetime::kWithParent;
     absl::Duration start_timeout = absl::Seconds(60);
   };
