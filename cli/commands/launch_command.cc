@@ -75,19 +75,26 @@ class LaunchOutput {
   static absl::StatusOr<std::unique_ptr<LaunchOutput>> Create(const LaunchOptions& options,
                                                               const std::string& folder) {
     std::unique_ptr<LaunchOutput> output(new LaunchOutput);
+    RETURN_IF_ERROR(output->Open(options, folder));
+    return output;
+  }
+
+  absl::Status Open(const LaunchOptions& options, const std::string& folder)
+      ABSL_LOCKS_EXCLUDED(mu_) {
     std::error_code error;
     fs::create_directories(folder, error);
+    absl::MutexLock lock(&mu_);
     for (int i = 0; i < options.programs(); ++i) {
       const int worker = i / options.local_processes, process = i % options.local_processes;
       std::string name = ProgramName(options, worker, process);
-      if (options.programs() > 1) output->prefixes_[{worker, process}] = "[" + name + "] ";
+      if (options.programs() > 1) prefixes_[{worker, process}] = "[" + name + "] ";
       std::replace(name.begin(), name.end(), '/', '-');
       const std::string path = absl::StrCat(folder, "/", name, ".log");
-      std::ofstream& file = output->files_[{worker, process}];
+      std::ofstream& file = files_[{worker, process}];
       file.open(path, std::ios::app);
       if (!file) return absl::UnavailableError(absl::StrCat(path, ": cannot write"));
     }
-    return output;
+    return absl::OkStatus();
   }
 
   void Take(int worker, int process, OutputStream stream, absl::string_view line)
