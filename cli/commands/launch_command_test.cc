@@ -1,4 +1,5 @@
-// Tests muster launch on a cluster whose members are shell scripts. The test is the coordinator.
+// Tests muster launch. Shell scripts take the place of ps and workers, the test that of the
+// coordinator.
 #include <signal.h>
 #include <unistd.h>
 
@@ -153,8 +154,8 @@ class LaunchCommandTest : public ::testing::Test {
     return absl::StrSplit(out_, '\n', absl::SkipEmpty());
   }
 
-  // Returns the processes whose environment names this test's folder. Killed orphans that init has
-  // not reaped yet have no environment.
+  // Returns the processes with this test's folder in their environment. Killed orphans that init
+  // has not reaped yet have no environment.
   std::vector<std::string> Survivors() const {
     std::vector<std::string> found;
     for (const auto& process : fs::directory_iterator("/proc")) {

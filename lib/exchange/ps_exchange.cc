@@ -581,7 +581,8 @@ void PsExchange::Refused(const WireHeader& header) {
   if (header.reason == RefusalReason::kOtherLearningRate) {
     return Fail(WithReason(
         absl::FailedPreconditionError(absl::StrCat(
-            NameOfChunk(c), " of step ", header.step, ": the programs of two workers name different ",
+            NameOfChunk(c), " of step ", header.step,
+            ": the programs of two workers name different ",
             "learning rates; compute them from the step, or from a result of evaluate()")),
         "OTHER_LEARNING_RATE"));
   }

@@ -15,6 +15,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/plan/batch_order.h"
+#include "lib/plan/endless_data.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
@@ -25,7 +26,7 @@ namespace {
 
 using nlohmann::json;
 
-// Evaluations of a program whose results are not known yet. More are forgotten.
+// The most evaluations of a program that wait for a result. The oldest is forgotten for another.
 constexpr size_t kEvaluationsMax = 64;
 
 // After END, the program of the job may end by itself in this time: after the last step, and else.

@@ -44,8 +44,6 @@ namespace muster {
 // by then are not announced again.
 class ExternalLoop : public JobRunner, private ProgramHost {
  public:
-  // Reported for a stream without end. The coordinator knows this number, too.
-  static constexpr int64_t kEndlessSamples = int64_t{1} << 62;
   static constexpr absl::Duration kPausePatience = absl::Seconds(1);
 
   struct Options {

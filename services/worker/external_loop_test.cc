@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/exchange/fake_ps.h"
+#include "lib/plan/endless_data.h"
 #include "lib/transport/testing/inprocess_transport.h"
 #include "services/worker/driven_worker.h"
 #include "services/worker/program/fake_program.h"
@@ -446,7 +447,7 @@ struct LastStep {
     program.emplace(member.port->path());
     program->Attach(/*samples=*/0);
     EXPECT_EQ(member.worker.Await(v1::MEMBER_PREPARED).dataset().samples(),
-              ExternalLoop::kEndlessSamples);
+              kEndlessSamples);
     member.worker.Start(/*total_steps=*/1);
     program->Next();
     program->ComputeLine();

@@ -34,7 +34,7 @@ absl::Status Invalid(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-// Returns the elements of a tensor whose bytes fit into a file, so nothing overflows.
+// Returns the number of elements. It cannot overflow, because the bytes fit into a file.
 int64_t ElementsOf(const TensorEntry& tensor) {
   return tensor.bytes / (tensor.dtype == "F32" ? 4 : 2);
 }

@@ -24,8 +24,7 @@ using MetricMeans = std::map<std::string, double>;
 
 struct StepSummary {
   int64_t step = 0;
-  // The mean over the global batch, or over the part whose workers told a loss. nullopt: no worker
-  // told a loss.
+  // The mean over the samples of the workers that told a loss. nullopt: no worker told one.
   std::optional<double> loss;
   double gradient_norm = 0;
   double learning_rate = 0;

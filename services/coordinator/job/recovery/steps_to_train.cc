@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "lib/plan/endless_data.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 

@@ -11,9 +11,6 @@
 
 namespace muster {
 
-// The number of samples that a worker reports for a stream without end.
-inline constexpr int64_t kEndlessSamples = int64_t{1} << 62;
-
 // Returns the job's total number of steps. `committed_step` is the step of the job's last
 // checkpoint, or -1. Requires: all workers are prepared, and so have reported their data. Pure.
 //

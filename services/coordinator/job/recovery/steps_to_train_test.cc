@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "lib/plan/endless_data.h"
 #include "lib/status/status.h"
 
 namespace muster::steps_to_train_test {
