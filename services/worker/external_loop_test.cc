@@ -446,8 +446,7 @@ struct LastStep {
     member.worker.Prepare();
     program.emplace(member.port->path());
     program->Attach(/*samples=*/0);
-    EXPECT_EQ(member.worker.Await(v1::MEMBER_PREPARED).dataset().samples(),
-              kEndlessSamples);
+    EXPECT_EQ(member.worker.Await(v1::MEMBER_PREPARED).dataset().samples(), kEndlessSamples);
     member.worker.Start(/*total_steps=*/1);
     program->Next();
     program->ComputeLine();

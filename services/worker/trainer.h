@@ -91,7 +91,7 @@ class Trainer : public JobRunner {
   absl::Status Step() override;
   bool done() const override { return step_.load() >= total_steps_; }
 
-  // Also runs the evaluation that is due after the step.
+  // Runs the evaluation that is due after the step, too.
   absl::Status Drain() override;
 
   // A step is finished when its answers have arrived, it is recorded, and the evaluation that is
