@@ -154,6 +154,10 @@ class Job:
         atexit.unregister(self._end_early)
         self._session.close()
 
+    def _note_end(self) -> None:
+        self._done = True
+        atexit.unregister(self._end_early)
+
     def _end_early(self) -> None:
         """Fails the job when the program ends without an exception before the job does. Otherwise the other workers would wait."""
         if self._done or os.getpid() != self._session._pid or (self._group and self._group.process > 0):
@@ -173,6 +177,8 @@ class Job:
                  trace: Optional[TracebackType]) -> None:
         if _is_failure(error):
             self._session.fail("".join(traceback.format_exception(kind, error, trace)))
+        elif error is None:
+            self._end_early()
         self.close()
 
     @property
@@ -204,9 +210,8 @@ class Job:
         finished = self._finished() if self._begin is not None else None
         with self._noting_the_end():
             begin = self._session.next(finished) if self._group is None else self._next_of_group(finished)
-        self._done = begin is None
-        if self._done:
-            atexit.unregister(self._end_early)
+        if begin is None:
+            self._note_end()
         # A program that attached only to learn of the end has other memory, without the last values.
         self._is_complete = begin is None and self._attachments_of_step == self._session.attachments
         self._attachments_of_step = self._session.attachments
@@ -224,8 +229,7 @@ class Job:
         try:
             yield
         except Suspended as end:
-            self._done = True
-            atexit.unregister(self._end_early)
+            self._note_end()
             _LOG.warning("%s", end)
             raise
 

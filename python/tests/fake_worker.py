@@ -121,6 +121,8 @@ class FakeJob:
             if hello["protocol"] != self.protocol:
                 _send(connection, REFUSED, {"reason": "PROTOCOL", "message": f"protocol {hello['protocol']} is not {self.protocol}"})
                 return
+            with self._condition:
+                self._begun.pop(rank, None)  # a program that attaches is told the step
             for _ in range(self.waits):
                 _send(connection, WAITING, {"message": "no job for this worker yet"})
             _send(connection, WELCOME, {

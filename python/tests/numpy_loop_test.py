@@ -209,6 +209,35 @@ class EndTest(unittest.TestCase):
             self.assertIn("ZeroDivisionError", job.failures[0])
             self.assertIn("Traceback", job.failures[0])
 
+    def test_a_loop_that_is_left_early_fails_the_job(self):
+        with fake_worker.FakeJob(FIRST) as job:
+            with self.assertLogs("muster", "ERROR"), mn.join(FIRST, socket=job.paths[0]) as attached:
+                for _ in attached.batches():
+                    break
+            job.wait(lambda: job.failures)
+            self.assertIn("the program ended in step 0 of 3, and fake-1 has not ended", job.failures[0])
+
+    def test_close_lets_another_program_continue(self):
+        with fake_worker.FakeJob(FIRST, steps=1) as job:
+            attached = mn.join(FIRST, socket=job.paths[0])
+            for _ in attached.batches():
+                attached.close()
+                break
+            for _ in (other := mn.join(FIRST, socket=job.paths[0])).batches():
+                other.step({"w": np.ones(3), "b": None})
+            self.assertEqual(job.failures, [])
+
+    def test_an_evaluation_needs_a_step_of_its_own(self):
+        with fake_worker.FakeJob(FIRST, steps=1) as job:
+            attached = mn.join(FIRST, socket=job.paths[0])
+            for _ in attached.batches(samples=40, evaluation_samples=20):
+                attached.step({"w": np.ones(3), "b": None})
+                attached.evaluate(lambda indices: {"loss": 1.0})
+                with self.assertRaisesRegex(muster.LoopError, "called twice in step 0"):
+                    attached.evaluate(lambda indices: {"loss": 1.0})
+            with self.assertRaisesRegex(muster.LoopError, "after the end of fake-1"):
+                attached.evaluate(lambda indices: {"loss": 1.0})
+
     def test_the_exception_hook_reports_programs_without_with(self):
         program = ("import muster.numpy as mn, numpy as np, sys\n"
                    "job = mn.join({'w': np.zeros(3), 'b': np.zeros(1)}, socket=sys.argv[1])\n"
