@@ -42,7 +42,7 @@ class DataCheck {
         break;
       case v1::DataSpec::kExternal:
         break;
-      case v1::DataSpec::SOURCE_NOT_SET:
+      default:
         faults_.Add("data", "required: one of text, idx, linear, npy, synthetic, external");
         break;
     }
