@@ -14,7 +14,7 @@ packages=(
   bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git patchelf protobuf-compiler protobuf-compiler-grpc python3
   # libraries; the build needs only the headers of UCX, whose library is loaded on machines with RDMA
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
+  libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libzstd-dev libjpeg62-turbo-dev libpng-dev libwebp-dev libjs-dygraphs
 )
 # Packages that only tests use: clang and its checks, a faster AES-GCM, promtool, ucx_perftest, etcd for the coordinator's other
 # store, and Python for tests that open Muster's files with third-party libraries or train with PyTorch.
