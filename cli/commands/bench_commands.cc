@@ -17,6 +17,7 @@
 #include "google/protobuf/struct.pb.h"
 #include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
+#include "lib/data/source/open_dataset.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
@@ -93,7 +94,7 @@ class Bench : private ParameterFlow {
                                                     .profile = options.profile}));
     v1::DataSpec data;
     data.mutable_synthetic()->set_samples(options.batch);
-    ASSIGN_OR_RETURN(const auto dataset, Dataset::Open(data, bench->graph_));
+    ASSIGN_OR_RETURN(const auto dataset, OpenDataset(data, bench->graph_));
     std::vector<int64_t> samples(options.batch);
     std::iota(samples.begin(), samples.end(), 0);
     std::vector<absl::Span<std::byte>> rows;
@@ -103,7 +104,7 @@ class Bench : private ParameterFlow {
                        device.Allocate(bytes, absl::StrCat("rows of '", input.name(), "'")));
       rows.emplace_back(bench->row_memory_.emplace_back(std::move(memory)).get(), bytes);
     }
-    dataset->Read(/*epoch=*/0, samples, rows);
+    RETURN_IF_ERROR(dataset->Read(SamplesOf(/*epoch=*/0, samples), rows));
     bench->rows_.assign(rows.begin(), rows.end());
     RETURN_IF_ERROR(bench->executor_->TakeRows(bench->rows_));
     return bench;

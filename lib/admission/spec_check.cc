@@ -16,6 +16,7 @@
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/data/dataset.h"
+#include "lib/data/source/open_dataset.h"
 #include "lib/graph/model/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
@@ -115,7 +116,7 @@ void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, const SpecCheckC
         absl::StrCat("data: ", slot.status().message(), "; the workers alone will check the data"));
     return;
   }
-  auto dataset = Dataset::Open(spec.data(), graph, context.data_bytes_max);
+  auto dataset = OpenDataset(spec.data(), graph, context.data_bytes_max);
   if (absl::IsResourceExhausted(dataset.status())) {
     warnings.push_back(absl::StrCat(dataset.status().message(),
                                     " while a job is submitted; the workers alone will check the "

@@ -24,6 +24,15 @@ absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view fiel
   return DataInvalid(field, absl::StrCat(path, ": is no regular file"));
 }
 
+absl::Status DataDamaged(absl::string_view field, absl::string_view path, int64_t record,
+                         int64_t offset, absl::string_view message) {
+  const std::string number = record < 0 ? "" : absl::StrCat("record ", record, " ");
+  return AtField(WithReason(absl::DataLossError(absl::StrCat(path, ": ", number, "at byte ", offset,
+                                                             ": ", message)),
+                            "DATA_DAMAGED"),
+                 field);
+}
+
 absl::Status DataTruncated(absl::string_view field, absl::string_view message) {
   return AtField(WithReason(absl::DataLossError(message), "DATA_TRUNCATED"), field);
 }

@@ -21,6 +21,12 @@ absl::Status DataNotFound(absl::string_view field, absl::string_view path, int e
 // the errors here.
 absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field);
 
+// Returns DATA_LOSS for a record whose bytes are not what its format says: "data.tfrecord.path:
+// /data/a.tfrecord: record 12 at byte 3456: the checksum differs". The reason is DATA_DAMAGED.
+// `record` < 0: the format has no numbers.
+absl::Status DataDamaged(absl::string_view field, absl::string_view path, int64_t record,
+                         int64_t offset, absl::string_view message);
+
 absl::Status DataTruncated(absl::string_view field, absl::string_view message);
 absl::Status DataInvalid(absl::string_view field, absl::string_view message);
 absl::Status DataTooSmall(absl::string_view field, absl::string_view message);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "kernels/byte_values.h"
 #include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/short_slices.h"
@@ -114,7 +115,9 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
   const v1::TrainingSpec& training = options_.training;
   std::vector<const kernels::ByteValues*> row_values;
   for (int i = 0; i < graph.inputs_size(); ++i) {
-    row_values.push_back(options_.dataset->row_values(i));
+    const absl::Span<const kernels::ByteValues> values = options_.dataset->row_values(i);
+    CHECK_LE(values.size(), 1);
+    row_values.push_back(values.data());
   }
   return CreateExecutor(graph,
                         {.batch = samples,
@@ -254,7 +257,7 @@ absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
     Executor& evaluator = count == at_once ? *evaluator_ : *rest_evaluator_;
     const auto rows = PlaceRows(evaluation_rows_.get(), count, row_bytes_);
     const int64_t first = options_.evaluation.first + done;
-    options_.dataset->ReadEvaluation(first, count, rows);
+    RETURN_IF_ERROR(options_.dataset->ReadEvaluation(first, count, rows));
     RETURN_IF_ERROR(
         evaluator.TakeRows(std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end())));
     RETURN_IF_ERROR(evaluator.Run({.batch = options_.dataset->evaluation_samples(),

@@ -17,6 +17,7 @@
 #include "lib/collective/gradient_reduction.h"
 #include "lib/collective/nccl_communicator.h"
 #include "lib/data/dataset.h"
+#include "lib/data/pipeline/input_pipeline.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/exchange/gradient_exchange.h"
@@ -24,7 +25,6 @@
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/worker/input_pipeline.h"
 #include "services/worker/tensor_slab.h"
 
 namespace muster {

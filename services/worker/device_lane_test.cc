@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
+#include "lib/data/source/open_dataset.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering/lowering.h"
 #include "lib/plan/parameter_table.h"
@@ -51,7 +52,7 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
   FakePs::Options job = LinearJob(/*workers=*/1);
   job.spec.mutable_training()->set_micro_batch_size(1);
   const int64_t batch = job.spec.data().batch_size();
-  const auto dataset = Dataset::Open(job.spec.data(), job.graph).value();
+  const auto dataset = OpenDataset(job.spec.data(), job.graph).value();
   auto graphs = std::make_shared<LaneGraphs>();
   graphs->training = TrainingGraph(job.graph, {}).value();
   graphs->inference = InferenceGraph(job.graph, {}).value();

@@ -17,8 +17,9 @@
 #include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
-#include "lib/data/non_finite_input.h"
-#include "lib/data/sample_order.h"
+#include "lib/data/order/sample_order.h"
+#include "lib/data/source/non_finite_input.h"
+#include "lib/data/source/open_dataset.h"
 #include "lib/engine/peak_flops.h"
 #include "lib/exchange/local_sgd_exchange.h"
 #include "lib/exchange/ps_exchange.h"
@@ -111,7 +112,7 @@ absl::Status Trainer::Open() {
   StartPhases phases(options_.metrics, &options_.phase_ended);
   if (dataset_ == nullptr) {
     RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
-    ASSIGN_OR_RETURN(dataset_, Dataset::Open(plan.spec().data(), plan.graph()));
+    ASSIGN_OR_RETURN(dataset_, OpenDataset(plan.spec().data(), plan.graph()));
     counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
   }
   evaluation_labels_ = CountEvaluationLabels();
@@ -719,10 +720,11 @@ absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
 std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
   const v1::JobPlan& plan = *options_.plan;
   const v1::DataSpec& data = plan.spec().data();
-  const BatchShare batch = SamplesOfStep(data.seed(), dataset_->samples(), data.batch_size(),
-                                         BatchOfStep(step, plan.left_out_batches()),
-                                         /*first_position=*/0, data.batch_size());
-  return NameNonFiniteInput(*dataset_, data, plan.graph(), batch.epoch, batch.samples);
+  const std::vector<SampleRef> batch =
+      SamplesOfStep(data.seed(), dataset_->samples(), data.batch_size(),
+                    BatchOfStep(step, plan.left_out_batches()),
+                    /*first_position=*/0, data.batch_size());
+  return NameNonFiniteInput(*dataset_, data, plan.graph(), batch);
 }
 
 // Names a gradient, value or statistic that is not finite, of the step that led to `version`.

@@ -19,6 +19,7 @@
 #include "lib/collective/nccl_communicator.h"
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/data/dataset.h"
+#include "lib/data/pipeline/input_pipeline.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
 #include "lib/job/path_rules.h"
@@ -27,7 +28,6 @@
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/device_lane.h"
 #include "services/worker/device_team.h"
-#include "services/worker/input_pipeline.h"
 #include "services/worker/job_runner.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/tensor_slab.h"
@@ -53,7 +53,7 @@ class Trainer : public JobRunner {
     WorkerMetrics* metrics = nullptr;
     std::function<void()> phase_ended = nullptr;  // called after each phase of Create()
   };
-  // Opens the data, builds the executors and allocates memory. Fails as Dataset::Open,
+  // Opens the data, builds the executors and allocates memory. Fails as OpenDataset,
   // CreateExecutor and TensorSlab::Create do.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   // Continues the job in another generation, with the trainer of the previous one. Keeps as much as

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
-#include "lib/data/sample_order.h"
+#include "lib/data/order/sample_order.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/cost.h"
 #include "lib/graph/graph_text.h"
@@ -711,8 +711,8 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
                      .value();
   // Changes the file after Create() has checked its ids.
   const int64_t bad = SamplesOfStep(data.seed(), kSamples, data.batch_size(), kBadStep,
-                                    /*first_position=*/1, /*count=*/1)
-                          .samples[0];
+                                    /*first_position=*/1, /*count=*/1)[0]
+                          .sample;
   std::fstream file(ids, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(128 + 4 * kContext * bad + 3);
   file.put(1).flush();  // 1 + 2^24
@@ -761,8 +761,8 @@ TEST(TrainerTest, ANonFiniteInputStopsTheJobAndTheErrorNamesItsRow) {
   v1::DataSpec& data = *poisoned.spec.mutable_data();
   data.set_batch_size(kBatch);
   const int64_t row = SamplesOfStep(data.seed(), kSamples, kBatch, /*step=*/2,
-                                    /*first_position=*/1, /*count=*/1)
-                          .samples[0];
+                                    /*first_position=*/1, /*count=*/1)[0]
+                          .sample;
   std::vector<float> inputs = Ramp(kSamples);
   inputs[row] = std::nanf("");
   const std::string path = ReadFromNpy(poisoned, "nan", inputs, Ramp(kSamples));
@@ -782,8 +782,8 @@ TEST(TrainerTest, NamesARowOfAnotherWorkersShare) {
   v1::DataSpec& data = *poisoned.spec.mutable_data();
   data.set_batch_size(kBatch);
   const int64_t row = SamplesOfStep(data.seed(), kSamples, kBatch, /*step=*/1,
-                                    /*first_position=*/kBatch - 1, /*count=*/1)
-                          .samples[0];
+                                    /*first_position=*/kBatch - 1, /*count=*/1)[0]
+                          .sample;
   std::vector<float> inputs = Ramp(kSamples);
   inputs[row] = std::nanf("");
   const std::string path = ReadFromNpy(poisoned, "share", inputs, Ramp(kSamples));

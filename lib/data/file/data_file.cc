@@ -1,0 +1,69 @@
+#include "lib/data/file/data_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "lib/data/data_fault.h"
+#include "lib/file/regular_file.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int kTries = 3;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const DataFile>> DataFile::Open(const std::string& path,
+                                                               absl::string_view field) {
+  ASSIGN_OR_RETURN(const int descriptor, OpenDataFile(path, field));
+  struct stat facts;
+  if (fstat(descriptor, &facts) != 0) {
+    const int error_number = errno;
+    close(descriptor);
+    return DataNotFound(field, path, error_number);
+  }
+  const int64_t modified_ns = int64_t{facts.st_mtim.tv_sec} * 1'000'000'000 + facts.st_mtim.tv_nsec;
+  return absl::WrapUnique(
+      new DataFile(path, std::string(field), descriptor, facts.st_size, modified_ns));
+}
+
+DataFile::~DataFile() { close(descriptor_); }
+
+absl::StatusOr<int64_t> DataFile::ReadSome(int64_t offset, absl::Span<std::byte> to) const {
+  CHECK_GE(offset, 0);
+  int64_t done = 0;
+  for (int failed = 0; done < std::ssize(to);) {
+    const ssize_t got = pread(descriptor_, to.data() + done, to.size() - done, offset + done);
+    if (got == 0) break;
+    if (got > 0) {
+      done += got;
+    } else if (errno != EINTR && ++failed == kTries) {
+      return WithReason(absl::UnavailableError(absl::StrCat(field_, ": ", PathFault(path_, errno),
+                                                            ", at byte ", offset + done)),
+                        "DATA_UNREADABLE");
+    }
+  }
+  return done;
+}
+
+absl::Status DataFile::Read(int64_t offset, absl::Span<std::byte> to) const {
+  ASSIGN_OR_RETURN(const int64_t done, ReadSome(offset, to));
+  if (done == std::ssize(to)) return absl::OkStatus();
+  return DataTruncated(field_, absl::StrCat(path_, ": ends at byte ", offset + done, ", before ",
+                                            offset + std::ssize(to), "; it had ", bytes_,
+                                            " bytes when it was opened"));
+}
+
+void DataFile::WillNeed(int64_t offset, int64_t bytes) const {
+  posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
+}  // namespace muster

@@ -1,0 +1,57 @@
+// A file of samples that is read by position.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace muster {
+
+// Immutable; threads may share it. Unlike a mapped file, a file that shrinks gives an error and
+// does not kill the process.
+class DataFile {
+ public:
+  // Opens a regular file. `field` begins the message of an error (see data_fault.h).
+  static absl::StatusOr<std::shared_ptr<const DataFile>> Open(const std::string& path,
+                                                              absl::string_view field);
+  ~DataFile();
+  DataFile(const DataFile&) = delete;
+  DataFile& operator=(const DataFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t bytes() const { return bytes_; }              // when it was opened
+  int64_t modified_ns() const { return modified_ns_; }  // since 1970, on the clock of its storage
+
+  // Fills `to` with the bytes at `offset`. Blocks. Tries an I/O error three times. Returns
+  // DATA_TRUNCATED if the file ends before, and UNAVAILABLE with the reason DATA_UNREADABLE if the
+  // storage fails. Both name path and offset.
+  absl::Status Read(int64_t offset, absl::Span<std::byte> to) const;
+
+  // As Read(), up to the end of the file. Returns the number of bytes.
+  absl::StatusOr<int64_t> ReadSome(int64_t offset, absl::Span<std::byte> to) const;
+
+  // Asks the kernel to read these bytes soon. Does not block.
+  void WillNeed(int64_t offset, int64_t bytes) const;
+
+ private:
+  DataFile(std::string path, std::string field, int descriptor, int64_t bytes, int64_t modified_ns)
+      : path_(std::move(path)),
+        field_(std::move(field)),
+        descriptor_(descriptor),
+        bytes_(bytes),
+        modified_ns_(modified_ns) {}
+
+  const std::string path_;
+  const std::string field_;
+  const int descriptor_;
+  const int64_t bytes_;
+  const int64_t modified_ns_;
+};
+
+}  // namespace muster

@@ -1,0 +1,57 @@
+// Reads NumPy's .npy files, each of which holds one array.
+//   Source: NumPy, "numpy.lib.format", versions 1.0 to 3.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "lib/data/file/mapped_file.h"
+
+namespace muster {
+
+enum class NpyType { kF32, kF64, kI32, kI64, kU8 };
+absl::string_view NpyTypeName(NpyType type);  // "f32", ...
+int64_t NpyTypeBytes(NpyType type);
+bool IsInteger(NpyType type);
+
+// The type, shape and position of the array in a file's bytes.
+struct NpyHeader {
+  NpyType type = NpyType::kF32;
+  std::vector<int64_t> shape;
+  size_t data_offset = 0;
+  size_t data_bytes = 0;
+};
+
+// Reads the header of a complete file of `bytes`. The array must be little-endian, in C order,
+// complete, and the last thing in the file. Returns DATA_TRUNCATED or DATA_INVALID; the message
+// begins with `field` and `path`.
+absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> bytes, const std::string& path,
+                                        absl::string_view field);
+
+// Immutable; threads may share it.
+class NpyFile {
+ public:
+  static absl::StatusOr<NpyFile> Open(const std::string& path, absl::string_view field);
+
+  NpyType type() const { return header_.type; }
+  const std::vector<int64_t>& shape() const { return header_.shape; }
+  absl::Span<const std::byte> data() const {
+    return file_->bytes().subspan(header_.data_offset, header_.data_bytes);
+  }
+
+ private:
+  NpyFile(std::unique_ptr<const MappedFile> file, NpyHeader header)
+      : file_(std::move(file)), header_(std::move(header)) {}
+
+  std::unique_ptr<const MappedFile> file_;
+  NpyHeader header_;
+};
+
+}  // namespace muster

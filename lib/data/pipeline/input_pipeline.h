@@ -1,0 +1,112 @@
+// Reads batches before the training steps need them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "lib/data/dataset.h"
+#include "lib/data/input_use.h"
+#include "lib/data/order/sample_order.h"
+#include "lib/engine/device.h"
+#include "lib/limits/limits.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+
+// One worker's share of a batch.
+struct InputBatch {
+  int64_t step = 0;
+  // Indexed by graph input: the share's rows in the order of their positions in the batch, with the
+  // values as the dataset reads them (Dataset::row_values).
+  absl::Span<const absl::Span<const std::byte>> rows;
+  // Indexed by graph input: the number of targets of the global batch that count, or 0 if the input
+  // is no target of a loss with an ignore_index. Empty if no loss has an ignore_index.
+  absl::Span<const int64_t> counted_targets;
+};
+
+// The layout of the rows of `samples` samples: one block per graph input, each aligned to 64 bytes.
+// BytesOfRows returns the size in bytes. PlaceRows returns the blocks within `memory`, which has at
+// least that size. `row_bytes` is indexed by graph input.
+int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes);
+std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
+                                             absl::Span<const int64_t> row_bytes);
+
+// Reads one worker's share of every batch from first_step on, in order, on its own thread. Several
+// threads read the parts of a large batch. The buffers are allocated once. If a loss ignores some
+// targets, the pipeline reads the targets of the whole batch to count them.
+// Thread-compatible, except Peek().
+class InputPipeline {
+ public:
+  struct Options {
+    // Both outlive the pipeline. The dataset has at least batch_size samples.
+    const Dataset* dataset = nullptr;
+    const v1::Graph* graph = nullptr;
+    Device* device = nullptr;    // allocates host memory for the batches
+    uint64_t seed = 0;           // for the order of samples
+    int64_t batch_size = 0;      // global
+    int64_t first_position = 0;  // of the share within every batch
+    int64_t samples = 0;         // size of the share
+    int64_t first_step = 0;
+    std::vector<int64_t> left_out = {};         // batches to skip, see BatchOfStep()
+    int batches = limits::kPrefetchBatchesMax;  // buffers, including the one in use; >= 2
+    int threads = 1;                            // for reading a large batch; >= 1
+  };
+  // Starts reading. Fails as Device::Allocate does.
+  static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
+  ~InputPipeline();
+
+  // Returns the next step's batch. It is valid until the next call.
+  // Blocks until the batch is read.
+  InputBatch Next() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the batch that the next call of Next() will return, or nothing if it is not read yet.
+  // The result is valid until Next() was called twice. Any number of threads may call this.
+  std::optional<InputBatch> Peek() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Buffer {
+    std::vector<absl::Span<std::byte>> rows;            // by graph input, writable
+    std::vector<absl::Span<const std::byte>> contents;  // the same memory, read-only
+    std::vector<int64_t> counted_targets;
+  };
+
+  InputPipeline(Options options, Device::Memory memory);
+  void Place(absl::Span<const int64_t> row_bytes, absl::Span<const int64_t> target_bytes,
+             Device::Memory whole_memory);
+
+  void Read() ABSL_LOCKS_EXCLUDED(mu_);
+  void ReadBatch(int64_t batch, Buffer& buffer);
+  void ReadPart(absl::Span<const SampleRef> samples, int64_t first, const Buffer& buffer) const;
+  void CountTargetsOf(int64_t batch, Buffer& buffer);
+  size_t BufferOf(int64_t step) const { return step % buffers_.size(); }
+  InputBatch BatchOf(int64_t step) const;
+
+  const Options options_;
+  const std::vector<int64_t> row_bytes_;                            // by graph input
+  const std::vector<InputUse> uses_;                                // by graph input
+  const Device::Memory memory_;                                     // of the buffers
+  std::vector<Buffer> buffers_;                                     // step s uses buffer s mod size
+  Device::Memory whole_memory_ = Device::Memory(nullptr, nullptr);  // of whole_targets_
+  Buffer whole_targets_;  // targets of the whole batch, if some may not count; used by the reader
+  mutable absl::Mutex mu_;
+  int64_t read_before_
+      ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
+  int64_t used_before_ ABSL_GUARDED_BY(mu_);  // buffers of steps before this one are free
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t next_step_ ABSL_GUARDED_BY(mu_);
+  std::jthread reader_;  // last, because it uses all of the above
+};
+
+// Returns the number of targets of all held-out samples that count, indexed by graph input. Empty
+// if no loss has an ignore_index.
+std::vector<int64_t> CountEvaluationTargets(const Dataset& dataset, const v1::Graph& graph);
+
+}  // namespace muster

@@ -1,0 +1,31 @@
+// Opens the data of a job.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/data/dataset.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// Opens the data named by `spec`. Checks that it fits the graph's inputs, and that every id is in
+// the model's range (see InputUse). The kinds fill these inputs, and allow no others:
+// - text: "input" and "target" i32[-1, T].
+// - idx: "input" f32[-1, channels, rows, columns] (or [-1, product]) and "target" i32[-1].
+// - linear: "input" and "target" f32[-1, 1].
+// - npy and synthetic: any inputs.
+//
+// An error names the field at fault in its message ("data.text.path: /nope: no such file or
+// directory on node-3") and for FaultsOf(). It has the reason DATA_NOT_FOUND, DATA_TRUNCATED,
+// DATA_INVALID or DATA_TOO_SMALL. Returns RESOURCE_EXHAUSTED if the data would need more than
+// `held_bytes_max` of memory. Files of `npy` are not held in memory, but the files of ids count,
+// because OpenDataset() reads all of them.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(
+    const v1::DataSpec& spec, const v1::Graph& graph,
+    int64_t held_bytes_max = std::numeric_limits<int64_t>::max());
+
+}  // namespace muster
