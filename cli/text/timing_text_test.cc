@@ -49,6 +49,27 @@ TEST(TimingTextTest, ShowsEveryWorkerAndWhatBoundsTheJob) {
             "52.0 ms a step). More workers, a faster device or a lower precision help\n");
 }
 
+TEST(TimingTextTest, ShowsTheStagesOfTheInput) {
+  v1::ReadJobTimingResponse before;
+  Add(before, "worker-0", {.data = 2, .compute = 1});
+  v1::ReadJobTimingResponse after = before;
+  v1::StepTiming& timing = *after.mutable_members(0)->mutable_timing();
+  timing.set_steps(200);
+  timing.set_samples(3200);
+  v1::InputTiming& input = *timing.mutable_input();
+  input.set_samples(1600);
+  input.set_threads(2);
+  input.set_read_seconds(0.32);
+  input.set_decode_seconds(3.2);
+  input.set_substituted(3);
+  EXPECT_THAT(
+      TimingText("a-1", Since(before, after)),
+      HasSubstr("INPUT     THREADS  OPEN ms  READ ms  DECODE ms  RESAMPLE ms  AUGMENT ms  CAN "
+                "READ/S  REPLACED\n"
+                "worker-0  2        0.000    0.200    2.000      0.000        0.000       909 "
+                "        3\n"));
+}
+
 TEST(TimingTextTest, WithoutTheForwardPassThereIsOneColumnForComputing) {
   v1::ReadJobTimingResponse timing;
   Add(timing, "worker-0", {.compute = 2, .wait = 3});

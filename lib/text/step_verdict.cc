@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/text/byte_size.h"
+#include "lib/text/input_verdict.h"
 
 namespace muster {
 namespace {
@@ -36,6 +37,7 @@ StepCost CostOf(const v1::MemberTiming& member) {
           .samples_per_second = timing.step_seconds() > 0
                                     ? static_cast<double>(timing.samples()) / timing.step_seconds()
                                     : 0,
+          .input = timing.input(),
           .steps = timing.steps()};
 }
 
@@ -58,6 +60,11 @@ std::string Bound(const StepCost& slowest) {
                    Millis(slowest.wait),
                    " wait = ", Millis(slowest.data + slowest.compute + slowest.wait), " ms a step");
   if (slowest.data >= std::max(slowest.compute, slowest.wait)) {
+    if (const std::string why = InputVerdict(slowest.input, slowest.wanted()); !why.empty()) {
+      return absl::StrFormat("input-bound: %s trains %.0f of %.0f samples/s (%s); %s",
+                             slowest.worker, slowest.samples_per_second, slowest.wanted(),
+                             arithmetic, why);
+    }
     return absl::StrCat("input-bound: ", slowest.worker, " waits ",
                         PercentOf(slowest.data, slowest.step), " of a step for its batch (",
                         arithmetic, "). Faster storage, or fewer samples to prepare at once, help");

@@ -1,6 +1,7 @@
 // The sentences about what bounds the steps of a job. `muster top` and the status page show them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,9 +16,12 @@ struct StepCost {
   double step = 0, data = 0, compute = 0, wait = 0;
   double forward = 0, backward = 0;  // parts of `compute`; 0 if the worker cannot tell them apart
   double sent_bytes = 0, received_bytes = 0, samples_per_second = 0;
-  int64_t steps = 0;  // number of steps that the mean covers
+  v1::InputTiming input;  // over all steps; no samples if the worker does not tell
+  int64_t steps = 0;      // number of steps that the mean covers
 
   double own() const { return data + compute; }  // time that no other member can shorten
+  // The samples per second that the worker would train if it never waited for a batch.
+  double wanted() const { return samples_per_second * step / std::max(step - data, 1e-9); }
 };
 
 // Returns the workers that finished a step, in the order of `timing`.

@@ -83,5 +83,22 @@ TEST(StepVerdictTest, ASlowDiskIsInput) {
               ElementsAre(StartsWith("input-bound: worker-0 waits 59 % of a step")));
 }
 
+TEST(StepVerdictTest, ASlowStageOfTheInputIsNamed) {
+  v1::ReadJobTimingResponse timing;
+  Add(timing, "worker-0", {.data = 3, .compute = 2});
+  v1::StepTiming& steps = *timing.mutable_members(0)->mutable_timing();
+  steps.set_samples(1000);
+  steps.mutable_input()->set_samples(1100);  // some are read ahead
+  steps.mutable_input()->set_threads(2);
+  steps.mutable_input()->set_read_seconds(1.1);
+  steps.mutable_input()->set_decode_seconds(9.9);
+  EXPECT_THAT(
+      VerdictOf(timing),
+      ElementsAre(StartsWith(
+          "input-bound: worker-0 trains 200 of 500 samples/s (30.0 data + 20.0 compute + 0.0 "
+          "wait = 50.0 ms a step); decode takes 90 % of 10.0 ms a sample on 2 threads; 5 "
+          "threads would keep up.")));
+}
+
 }  // namespace
 }  // namespace muster::step_verdict_test

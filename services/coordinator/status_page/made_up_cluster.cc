@@ -142,6 +142,13 @@ v1::ReadJobTimingResponse MakeTiming() {
   timing.set_forward_seconds(180);
   timing.set_backward_seconds(350);
   timing.set_wait_seconds(90);
+  v1::InputTiming& input = *timing.mutable_input();
+  input.set_samples(int64_t{64} * kSteps);
+  input.set_threads(2);
+  input.set_read_seconds(30);
+  input.set_decode_seconds(280);
+  input.set_resample_seconds(90);
+  input.set_augment_seconds(20);
   return made;
 }
 

@@ -683,30 +683,56 @@ const PHASES = [
   ['waits for samples', (t) => t.data_seconds || 0], ['waits for parameters', (t) => t.wait_seconds || 0],
 ];
 
+// The stages of reading a sample. A worker that reads no files tells none.
+const STAGES = [
+  ['open', (t) => t.open_seconds || 0], ['read', (t) => t.read_seconds || 0], ['decode', (t) => t.decode_seconds || 0],
+  ['resample', (t) => t.resample_seconds || 0], ['augment', (t) => t.augment_seconds || 0],
+];
+
+function renderInput(workers) {
+  const cost = (worker) => STAGES.reduce((sum, [, of]) => sum + of(worker.timing.input), 0) / Number(worker.timing.input.samples);
+  const readers = workers.filter((worker) => Number((worker.timing.input || {}).samples) > 0 && cost(worker) > 0);
+  byId('input-card').hidden = readers.length === 0;
+  if (readers.length === 0) return;
+  const longest = Math.max(...readers.map(cost));
+  byId('input').replaceChildren(legend(STAGES), ...readers.map((worker) => {
+    const samples = Number(worker.timing.input.samples);
+    const words = `${(cost(worker) * 1e3).toFixed(2)} ms, ${Math.round((worker.timing.input.threads || 1) / cost(worker))} samples/s at most`;
+    return bars(worker.member, STAGES.map(([, of]) => 100 * of(worker.timing.input) / samples / longest), words);
+  }));
+}
+
+function legend(parts) {
+  return el('ul', {className: 'legend'}, ...parts.map(([name], i) =>
+    el('li', {}, svg('svg', {viewBox: '0 0 18 4'}, svg('rect', {class: `phase-${i}`, width: 18, height: 4, rx: 2})), name)));
+}
+
+// One worker's row: parts of `widths` per cent beside each other.
+function bars(member, widths, words) {
+  let x = 0;
+  const parts = widths.map((width, i) => {
+    const part = svg('rect', {class: `phase-${i}`, x, y: 0, width, height: 10});
+    x += width;
+    return part;
+  });
+  return el('div', {className: 'steps-row'}, foreign(member),
+    svg('svg', {viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': words}, ...parts), el('span', {className: 'muted number'}, words));
+}
+
 function renderSteps() {
   const workers = ((view.timing && view.timing.members) || []).filter((worker) => worker.timing && Number(worker.timing.steps) > 0);
   const verdict = (view.timing && view.timing.verdict) || [];
   byId('verdict').hidden = verdict.length === 0;
   byId('verdict').replaceChildren(...verdict.map((line) => el('p', {}, foreign(line))));
   byId('steps-card').hidden = workers.length === 0;
+  renderInput(workers);
   if (workers.length === 0) return;
   const mean = (worker) => (worker.timing.step_seconds || 0) / Number(worker.timing.steps);
   const longest = Math.max(...workers.map(mean), 1e-9);
-  byId('steps').replaceChildren(
-    el('ul', {className: 'legend'}, ...PHASES.map(([name], i) =>
-      el('li', {}, svg('svg', {viewBox: '0 0 18 4'}, svg('rect', {class: `phase-${i}`, width: 18, height: 4, rx: 2})), name))),
-    ...workers.map((worker) => {
-      let x = 0;
-      const parts = PHASES.map(([, of], i) => {
-        const width = 100 * of(worker.timing) / Number(worker.timing.steps) / longest;
-        const part = svg('rect', {class: `phase-${i}`, x, y: 0, width, height: 10});
-        x += width;
-        return part;
-      });
-      const words = `${(mean(worker) * 1e3).toFixed(1)} ms, ${Math.round(100 * (worker.timing.wait_seconds || 0) / (worker.timing.step_seconds || 1))} % waiting`;
-      return el('div', {className: 'steps-row'}, foreign(worker.member),
-        svg('svg', {viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': words}, ...parts), el('span', {className: 'muted number'}, words));
-    }));
+  byId('steps').replaceChildren(legend(PHASES), ...workers.map((worker) => {
+    const words = `${(mean(worker) * 1e3).toFixed(1)} ms, ${Math.round(100 * (worker.timing.wait_seconds || 0) / (worker.timing.step_seconds || 1))} % waiting`;
+    return bars(worker.member, PHASES.map(([, of]) => 100 * of(worker.timing) / Number(worker.timing.steps) / longest), words);
+  }));
 }
 
 // ---------------------------------------------------------------- links of a job

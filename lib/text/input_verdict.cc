@@ -1,0 +1,77 @@
+#include "lib/text/input_verdict.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace muster {
+namespace {
+
+double SecondsOfSample(const std::vector<InputStageCost>& costs) {
+  double seconds = 0;
+  for (const InputStageCost& cost : costs) seconds += cost.seconds;
+  return seconds;
+}
+
+absl::string_view RemedyFor(absl::string_view stage) {
+  if (stage == "open") {
+    return "Fewer and larger files help: muster data convert FOLDER OUT packs images into tar "
+           "files";
+  }
+  if (stage == "read") {
+    return "Faster storage helps, or data.shuffle: {block: {}}, which reads neighbours together";
+  }
+  if (stage == "decode") {
+    return "More cores for the worker help, or images that are stored smaller, or "
+           "data.image.decode: "
+           "fast";
+  }
+  if (stage == "resample") {
+    return "More cores for the worker help, or images that are stored nearer to the model's size";
+  }
+  return "More cores for the worker help, or fewer transforms in data.image.train";
+}
+
+std::string Milliseconds(double seconds) {
+  return absl::StrFormat(seconds < 1e-3 ? "%.3f ms" : "%.1f ms", 1e3 * seconds);
+}
+
+}  // namespace
+
+std::vector<InputStageCost> InputStageCosts(const v1::InputTiming& timing) {
+  const auto samples = static_cast<double>(timing.samples());
+  if (samples <= 0) return {};
+  return {{"open", timing.open_seconds() / samples},
+          {"read", timing.read_seconds() / samples},
+          {"decode", timing.decode_seconds() / samples},
+          {"resample", timing.resample_seconds() / samples},
+          {"augment", timing.augment_seconds() / samples}};
+}
+
+double InputCapacity(const v1::InputTiming& timing) {
+  const double seconds = SecondsOfSample(InputStageCosts(timing));
+  return seconds > 0 ? timing.threads() / seconds : 0;
+}
+
+std::string InputVerdict(const v1::InputTiming& timing, double wanted) {
+  const std::vector<InputStageCost> costs = InputStageCosts(timing);
+  const double seconds = SecondsOfSample(costs);
+  if (seconds <= 0) return "";
+  const InputStageCost& most = *std::ranges::max_element(costs, {}, &InputStageCost::seconds);
+  const int threads = timing.threads();
+  std::string text = absl::StrCat(
+      most.stage, " takes ", absl::StrFormat("%.0f %%", 100 * most.seconds / seconds), " of ",
+      Milliseconds(seconds), " a sample on ", threads, threads == 1 ? " thread; " : " threads; ");
+  const double needed = std::ceil(wanted * seconds);
+  if (needed > threads) {
+    absl::StrAppend(&text, absl::StrFormat("%.0f", needed), " threads would keep up. ");
+  } else {
+    absl::StrAppend(&text, "these keep up with ", absl::StrFormat("%.0f", wanted),
+                    " samples/s only on average: the reading is uneven. ");
+  }
+  return absl::StrCat(text, RemedyFor(most.stage));
+}
+
+}  // namespace muster
