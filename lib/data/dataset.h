@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,9 @@ class Dataset {
 
   virtual int64_t samples() const = 0;             // training samples per epoch, >= 1
   virtual int64_t evaluation_samples() const = 0;  // held out; may be 0
+
+  // Equal for equal data on any machine, of printable characters. "": the source has none.
+  virtual std::string fingerprint() const { return ""; }
 
   // Returns the value of each byte in the rows of graph input `input`, if they are stored and read
   // as one byte per element, as pixels are. Valid as long as the dataset exists. There is one table

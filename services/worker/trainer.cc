@@ -437,6 +437,7 @@ v1::DatasetFacts Trainer::dataset() const {
   v1::DatasetFacts facts;
   facts.set_samples(dataset_->samples());
   facts.set_evaluation_samples(dataset_->evaluation_samples());
+  facts.set_fingerprint(dataset_->fingerprint());
   return facts;
 }
 

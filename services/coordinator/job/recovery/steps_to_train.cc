@@ -1,17 +1,26 @@
 #include "services/coordinator/job/recovery/steps_to_train.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "lib/plan/endless_data.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 
 namespace muster {
 namespace {
+
+constexpr size_t kFingerprintCharactersMax = 12;  // enough to tell two apart
+
+std::string ShortFingerprint(const std::string& fingerprint) {
+  return Printable(fingerprint.substr(0, kFingerprintCharactersMax));
+}
 
 absl::Status Failure(absl::string_view reason, const std::string& message) {
   return WithReason(absl::FailedPreconditionError(message), reason);
@@ -21,21 +30,56 @@ std::string Samples(const v1::DatasetFacts& facts) {
   return absl::StrCat(facts.samples(), " + ", facts.evaluation_samples());
 }
 
-bool IsSame(const v1::DatasetFacts& a, const v1::DatasetFacts& b) {
-  return a.samples() == b.samples() && a.evaluation_samples() == b.evaluation_samples();
+bool HasSameParts(const v1::DatasetFacts& a, const v1::DatasetFacts& b) {
+  return std::ranges::equal(a.part_samples(), b.part_samples());
 }
 
+// Returns whether the contents are known to differ. A worker of an older version reports no
+// fingerprint.
+bool HasOtherContents(const v1::DatasetFacts& a, const v1::DatasetFacts& b) {
+  return !a.fingerprint().empty() && !b.fingerprint().empty() && a.fingerprint() != b.fingerprint();
+}
+
+bool IsSame(const v1::DatasetFacts& a, const v1::DatasetFacts& b) {
+  return a.samples() == b.samples() && a.evaluation_samples() == b.evaluation_samples() &&
+         a.block_samples() == b.block_samples() && HasSameParts(a, b) && !HasOtherContents(a, b);
+}
+
+// Requires: `facts` and `others` differ.
 std::string Difference(const std::string& first, const v1::DatasetFacts& facts,
                        const std::string& second, const v1::DatasetFacts& others) {
-  return absl::StrCat("workers see different data: ", first, " has ", Samples(facts), " samples, ",
-                      second, " has ", Samples(others));
+  constexpr absl::string_view kWhat = "workers see different data: ";
+  if (Samples(facts) != Samples(others)) {
+    return absl::StrCat(kWhat, first, " has ", Samples(facts), " samples, ", second, " has ",
+                        Samples(others));
+  }
+  if (!HasSameParts(facts, others)) {
+    return absl::StrCat(kWhat, "the parts of the mixture have ",
+                        absl::StrJoin(facts.part_samples(), ", "), " samples on ", first, ", ",
+                        absl::StrJoin(others.part_samples(), ", "), " on ", second);
+  }
+  if (HasOtherContents(facts, others)) {
+    return absl::StrCat(kWhat, second, " has other files or labels than ", first, ": fingerprint ",
+                        ShortFingerprint(others.fingerprint()), " against ",
+                        ShortFingerprint(facts.fingerprint()), "; give all workers the same files");
+  }
+  return absl::StrCat(kWhat, "a block has ", facts.block_samples(), " samples on ", first, ", ",
+                      others.block_samples(), " on ", second, "; set data.shuffle.block.samples");
+}
+
+// Returns the first of the workers that has reported a fingerprint, or the first of all.
+const std::string& FirstWithFingerprint(const v1::JobPlan& plan, const JobMembers& members) {
+  const auto first = std::ranges::find_if(plan.workers(), [&](const v1::PlanWorker& worker) {
+    return !members.at(worker.member()).dataset.fingerprint().empty();
+  });
+  return (first == plan.workers().end() ? plan.workers(0) : *first).member();
 }
 
 }  // namespace
 
 absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& members,
                                      int64_t committed_step) {
-  const std::string& first = plan.workers(0).member();
+  const std::string& first = FirstWithFingerprint(plan, members);
   const v1::DatasetFacts& facts = members.at(first).dataset;
   for (const v1::PlanWorker& worker : plan.workers()) {
     const v1::DatasetFacts& other = members.at(worker.member()).dataset;

@@ -27,11 +27,19 @@ class StepsToTrainTest : public ::testing::Test {
     for (const char* name : {"w-0", "w-1"}) See(name, 80, 20);
   }
 
+  static v1::DatasetFacts Facts(int64_t samples, int64_t evaluation_samples) {
+    v1::DatasetFacts facts;
+    facts.set_samples(samples);
+    facts.set_evaluation_samples(evaluation_samples);
+    return facts;
+  }
   void See(const std::string& worker, int64_t samples, int64_t evaluation_samples) {
+    See(worker, Facts(samples, evaluation_samples));
+  }
+  void See(const std::string& worker, const v1::DatasetFacts& facts) {
     v1::JobReport report;
     report.set_state(v1::MEMBER_PREPARED);
-    report.mutable_dataset()->set_samples(samples);
-    report.mutable_dataset()->set_evaluation_samples(evaluation_samples);
+    *report.mutable_dataset() = facts;
     members_.Take(worker, &report, absl::UnixEpoch());
   }
   absl::StatusOr<int64_t> Steps(int64_t committed_step = -1) const {
@@ -65,6 +73,51 @@ TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameData) {
             "workers see different data: w-0 has 80 + 20 samples, w-1 has 80 + 21");
   See("w-1", 79, 20);
   EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
+}
+
+TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameFiles) {
+  v1::DatasetFacts facts = Facts(80, 20);
+  facts.set_fingerprint("12ab12ab12ab12ab");
+  See("w-0", facts);
+  EXPECT_TRUE(Steps().ok()) << "w-1 is of an older version and reports no fingerprint";
+  See("w-1", facts);
+  EXPECT_TRUE(Steps().ok());
+  facts.set_fingerprint("34cd34cd34cd34cd");
+  See("w-1", facts);
+  EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
+  EXPECT_EQ(Steps().status().message(),
+            "workers see different data: w-1 has other files or labels than w-0: fingerprint "
+            "34cd34cd34cd against 12ab12ab12ab; give all workers the same files");
+}
+
+TEST_F(StepsToTrainTest, AnOldWorkerDoesNotHideThatTheOthersSeeOtherFiles) {
+  plan_.add_workers()->set_member("w-2");
+  members_.Enlist(plan_, absl::UnixEpoch());
+  v1::DatasetFacts facts = Facts(80, 20);
+  See("w-0", facts);
+  facts.set_fingerprint("12ab");
+  See("w-1", facts);
+  facts.set_fingerprint("34cd");
+  See("w-2", facts);
+  EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
+}
+
+TEST_F(StepsToTrainTest, AllWorkersMustDivideTheDataAlike) {
+  v1::DatasetFacts facts = Facts(80, 20);
+  facts.set_block_samples(16);
+  See("w-0", facts);
+  facts.set_block_samples(32);
+  See("w-1", facts);
+  EXPECT_EQ(Steps().status().message(),
+            "workers see different data: a block has 16 samples on w-0, 32 on w-1; set "
+            "data.shuffle.block.samples");
+  for (const int64_t samples : {50, 30}) facts.add_part_samples(samples);
+  See("w-0", facts);
+  facts.set_part_samples(0, 51);
+  See("w-1", facts);
+  EXPECT_EQ(Steps().status().message(),
+            "workers see different data: the parts of the mixture have 50, 30 samples on w-0, 51, "
+            "30 on w-1");
 }
 
 TEST_F(StepsToTrainTest, FindsNewcomersWithOtherData) {
