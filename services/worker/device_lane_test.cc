@@ -82,7 +82,7 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
                                             .batch_size = batch,
                                             .samples = batch})
                          .value();
-  return lane->Step(input->Next(), *input).status();
+  return lane->Step(input->Next().value(), *input).status();
 }
 
 // All values arrive with the first micro-batch and gradients leave with the last one. Without the

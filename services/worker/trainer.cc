@@ -19,7 +19,6 @@
 #include "lib/data/input_use.h"
 #include "lib/data/order/sample_order.h"
 #include "lib/data/source/non_finite_input.h"
-#include "lib/data/source/open_dataset.h"
 #include "lib/engine/peak_flops.h"
 #include "lib/exchange/local_sgd_exchange.h"
 #include "lib/exchange/ps_exchange.h"
@@ -112,8 +111,8 @@ absl::Status Trainer::Open() {
   StartPhases phases(options_.metrics, &options_.phase_ended);
   if (dataset_ == nullptr) {
     RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
-    ASSIGN_OR_RETURN(dataset_, OpenDataset(plan.spec().data(), plan.graph()));
-    counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
+    ASSIGN_OR_RETURN(dataset_, options_.open_data(plan.spec().data(), plan.graph()));
+    ASSIGN_OR_RETURN(counted_evaluation_targets_, CountEvaluationTargets(*dataset_, plan.graph()));
   }
   evaluation_labels_ = CountEvaluationLabels();
   phases.End("data");
@@ -524,10 +523,14 @@ absl::Status Trainer::MakeRing() {
 }
 
 // Skips the batches of steps that this worker missed.
-InputBatch Trainer::NextBatch() {
-  InputBatch batch = pipeline_->Next();
-  while (batch.step < step_) batch = pipeline_->Next();
-  CHECK_EQ(batch.step, step_);
+absl::StatusOr<InputBatch> Trainer::NextBatch() {
+  absl::StatusOr<InputBatch> batch = pipeline_->Next();
+  while (batch.ok() && batch->step < step_) batch = pipeline_->Next();
+  if (!batch.ok()) {
+    failed_step_ = step_.load();
+    return batch;
+  }
+  CHECK_EQ(batch->step, step_);
   return batch;
 }
 
@@ -537,10 +540,10 @@ absl::Status Trainer::Step() {
   if (trace != nullptr) trace->StepBegins(step_);
   const TraceSpan span(trace, kStepTrack, "step", {{{"step", step_}}});
   const absl::Duration begin = SteadyNow();
-  const InputBatch batch = [&] {
+  ASSIGN_OR_RETURN(const InputBatch batch, [&] {
     const TraceSpan waiting(trace, kStepTrack, "wait for data", {{{"step", step_}}});
     return NextBatch();
-  }();
+  }());
   const absl::Duration have_data = SteadyNow();
 
   std::vector<DeviceLane::StepResult> results(lanes_.size());

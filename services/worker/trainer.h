@@ -20,6 +20,7 @@
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/data/dataset.h"
 #include "lib/data/pipeline/input_pipeline.h"
+#include "lib/data/source/open_dataset.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
 #include "lib/job/path_rules.h"
@@ -52,6 +53,12 @@ class Trainer : public JobRunner {
     ProgressLog* log = nullptr;  // of this job; `log` and `metrics` outlive the trainer
     WorkerMetrics* metrics = nullptr;
     std::function<void()> phase_ended = nullptr;  // called after each phase of Create()
+    // Opens the data, as OpenDataset() does.
+    std::function<absl::StatusOr<std::unique_ptr<const Dataset>>(const v1::DataSpec&,
+                                                                 const v1::Graph&)>
+        open_data = [](const v1::DataSpec& spec, const v1::Graph& graph) {
+          return OpenDataset(spec, graph);
+        };
   };
   // Opens the data, builds the executors and allocates memory. Fails as OpenDataset,
   // CreateExecutor and TensorSlab::Create do.
@@ -87,7 +94,7 @@ class Trainer : public JobRunner {
   // gradient, is not finite. Exceptions are jobs that ignore this, skipped steps, and the norm with
   // backup workers. The reason is "DATA_NOT_FINITE" if an input of the batch is not finite,
   // otherwise "LOSS_NOT_FINITE". Then no later step is recorded. If the job rolls back, this step
-  // is not recorded either.
+  // is not recorded either. Fails as Dataset::Read() does if the samples cannot be read.
   absl::Status Step() override;
   bool done() const override { return step_.load() >= total_steps_; }
 
@@ -103,8 +110,8 @@ class Trainer : public JobRunner {
   void Halt(absl::Status why) override;
   absl::Status GiveUp() override;
 
-  // If a device failed, or a loss or gradient was not
-  // finite, that is its step. Otherwise it is the step with missing answers, or the running step.
+  // If a device failed, samples could not be read, or a loss or gradient was not finite, that is
+  // its step. Otherwise it is the step with missing answers, or the running step.
   int64_t failed_step() const override {
     if (failed_step_ >= 0) return failed_step_;
     return exchange_->failed() ? exchange_->step() : step_.load();
@@ -134,7 +141,7 @@ class Trainer : public JobRunner {
   ExchangeTuning TuningOfJob() const;
   int ReaderThreads() const;
   Device& DeviceOfRows() const;
-  InputBatch NextBatch();
+  absl::StatusOr<InputBatch> NextBatch();
   void StopDevices(const absl::Status& why);
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();

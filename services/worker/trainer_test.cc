@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
+#include "lib/data/dataset.h"
 #include "lib/data/order/sample_order.h"
+#include "lib/data/source/open_dataset.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/cost.h"
 #include "lib/graph/graph_text.h"
@@ -725,6 +727,66 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
   EXPECT_NE(failed.message().find("id 16777217"), std::string::npos) << failed;
   EXPECT_EQ(trainer->failed_step(), kBadStep);
   network.SetFault(nullptr);
+}
+
+// Fails to read one sample.
+class Unreadable : public Dataset {
+ public:
+  Unreadable(std::unique_ptr<const Dataset> data, int64_t sample)
+      : data_(std::move(data)), sample_(sample) {}
+
+  int64_t samples() const override { return data_->samples(); }
+  int64_t evaluation_samples() const override { return data_->evaluation_samples(); }
+  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    for (const SampleRef& ref : samples) {
+      if (ref.sample == sample_) {
+        return WithReason(absl::UnavailableError("data.test: the disk fails"), "DATA_UNREADABLE");
+      }
+    }
+    return data_->Read(samples, rows);
+  }
+  absl::Status ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    return data_->ReadEvaluation(first, count, rows);
+  }
+
+ private:
+  const std::unique_ptr<const Dataset> data_;
+  const int64_t sample_;
+};
+
+TEST(TrainerTest, SamplesThatCannotBeReadStopTheJobAtTheirStep) {
+  constexpr int64_t kBadStep = 6;
+  const FakePs::Options job = LinearJob(/*workers=*/1);
+  const v1::DataSpec& data = job.spec.data();
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  Trainer::Options options{.plan = ps.plan(),
+                           .devices = {"cpu"},
+                           .transport = [&network] { return network.MakeTransport(); },
+                           .log = &log,
+                           .metrics = &worker_metrics};
+  options.open_data =
+      [&data](const v1::DataSpec& spec,
+              const v1::Graph& graph) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+    auto opened = OpenDataset(spec, graph).value();
+    const int64_t bad = SamplesOfStep(data.seed(), opened->samples(), data.batch_size(), kBadStep,
+                                      /*first_position=*/3, /*count=*/1)[0]
+                            .sample;
+    return std::make_unique<Unreadable>(std::move(opened), bad);
+  };
+  const auto trainer = Trainer::Create(std::move(options)).value();
+  absl::Status status = trainer->Start(/*total_steps=*/50, {});
+  while (status.ok() && !trainer->done()) status = trainer->Step();
+
+  EXPECT_EQ(ReasonOf(status), "DATA_UNREADABLE") << status;
+  EXPECT_EQ(trainer->failed_step(), kBadStep);
+  EXPECT_TRUE(trainer->GiveUp().ok());
+  v1::JobReport report;
+  log.AddTo(report);
+  EXPECT_EQ(report.steps_size(), kBadStep) << "the steps before are recorded";
 }
 
 // Returns an .npy file of f32[values, 1].

@@ -115,12 +115,16 @@ InputPipeline::~InputPipeline() {
   closed_ = true;
 }
 
-InputBatch InputPipeline::Next() {
+absl::StatusOr<InputBatch> InputPipeline::Next() {
   absl::MutexLock lock(&mu_);
-  const int64_t step = next_step_++;
+  const int64_t step = next_step_;
   used_before_ = step;
-  auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return read_before_ > step; };
+  auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return read_before_ > step || !failure_.ok();
+  };
   mu_.Await(absl::Condition(&read));
+  if (read_before_ <= step) return failure_;
+  ++next_step_;
   return BatchOf(step);
 }
 
@@ -145,13 +149,18 @@ void InputPipeline::Read() {
       mu_.Await(absl::Condition(&room));
       if (closed_) return;
     }
-    ReadBatch(BatchOfStep(step, options_.left_out), buffers_[BufferOf(step)]);
+    const absl::Status read =
+        ReadBatch(BatchOfStep(step, options_.left_out), buffers_[BufferOf(step)]);
     absl::MutexLock lock(&mu_);
+    if (!read.ok()) {
+      failure_ = read;
+      return;
+    }
     read_before_ = step + 1;
   }
 }
 
-void InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
+absl::Status InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
   const std::vector<SampleRef> share =
       SamplesOfStep(options_.seed, options_.dataset->samples(), options_.batch_size, batch,
                     options_.first_position, options_.samples);
@@ -159,46 +168,50 @@ void InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
   const int64_t parts = std::clamp<int64_t>(bytes / kPartBytesMin, 1,
                                             std::min<int64_t>(options_.threads, options_.samples));
   const auto first = [&](int64_t part) { return part * options_.samples / parts; };
+  std::vector<absl::Status> read(parts);
   {
     std::vector<std::jthread> others;  // joined at the end of this block, so the batch is complete
     for (int64_t part = 1; part < parts; ++part) {
       others.emplace_back([&, part] {
-        ReadPart(absl::MakeSpan(share).subspan(first(part), first(part + 1) - first(part)),
-                 first(part), buffer);
+        read[part] =
+            ReadPart(absl::MakeSpan(share).subspan(first(part), first(part + 1) - first(part)),
+                     first(part), buffer);
       });
     }
-    ReadPart(absl::MakeSpan(share).first(first(1)), 0, buffer);
+    read[0] = ReadPart(absl::MakeSpan(share).first(first(1)), 0, buffer);
   }
-  if (!buffer.counted_targets.empty()) CountTargetsOf(batch, buffer);
+  for (const absl::Status& status : read) RETURN_IF_ERROR(status);
+  return buffer.counted_targets.empty() ? absl::OkStatus() : CountTargetsOf(batch, buffer);
 }
 
-void InputPipeline::ReadPart(absl::Span<const SampleRef> samples, int64_t first,
-                             const Buffer& buffer) const {
+absl::Status InputPipeline::ReadPart(absl::Span<const SampleRef> samples, int64_t first,
+                                     const Buffer& buffer) const {
   const auto count = static_cast<int64_t>(samples.size());
   std::vector<absl::Span<std::byte>> rows;
   for (size_t i = 0; i < buffer.rows.size(); ++i) {
     rows.push_back(buffer.rows[i].subspan(first * row_bytes_[i], count * row_bytes_[i]));
   }
-  const absl::Status read = options_.dataset->Read(samples, rows);
-  CHECK(read.ok()) << read;
+  return options_.dataset->Read(samples, rows);
 }
 
-void InputPipeline::CountTargetsOf(int64_t batch, Buffer& buffer) {
+absl::Status InputPipeline::CountTargetsOf(int64_t batch, Buffer& buffer) {
   std::ranges::fill(buffer.counted_targets, 0);
   if (options_.samples == options_.batch_size) {
-    return AddCounted(uses_, buffer.contents, buffer.counted_targets);
+    AddCounted(uses_, buffer.contents, buffer.counted_targets);
+    return absl::OkStatus();
   }
   const std::vector<SampleRef> whole =
       SamplesOfStep(options_.seed, options_.dataset->samples(), options_.batch_size, batch, 0,
                     options_.batch_size);
-  const absl::Status read = options_.dataset->Read(whole, whole_targets_.rows);
-  CHECK(read.ok()) << read;
+  RETURN_IF_ERROR(options_.dataset->Read(whole, whole_targets_.rows));
   AddCounted(uses_, whole_targets_.contents, buffer.counted_targets);
+  return absl::OkStatus();
 }
 
-std::vector<int64_t> CountEvaluationTargets(const Dataset& dataset, const v1::Graph& graph) {
+absl::StatusOr<std::vector<int64_t>> CountEvaluationTargets(const Dataset& dataset,
+                                                            const v1::Graph& graph) {
   const std::vector<InputUse> uses = UsesOfInputs(graph);
-  if (std::ranges::none_of(uses, MayNotCount)) return {};
+  if (std::ranges::none_of(uses, MayNotCount)) return std::vector<int64_t>();
   std::vector<int64_t> counted(uses.size());
   std::vector<std::vector<std::byte>> memory(uses.size());
   for (int64_t first = 0; first < dataset.evaluation_samples(); first += kCountedAtOnce) {
@@ -209,8 +222,7 @@ std::vector<int64_t> CountEvaluationTargets(const Dataset& dataset, const v1::Gr
       memory[i].resize(count * RowBytes(graph.inputs(static_cast<int>(i))));
       rows[i] = absl::MakeSpan(memory[i]);
     }
-    const absl::Status read = dataset.ReadEvaluation(first, count, rows);
-    CHECK(read.ok()) << read;
+    RETURN_IF_ERROR(dataset.ReadEvaluation(first, count, rows));
     AddCounted(uses, std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end()), counted);
   }
   return counted;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
@@ -64,11 +65,13 @@ class InputPipeline {
   ~InputPipeline();
 
   // Returns the next step's batch. It is valid until the next call.
-  // Blocks until the batch is read.
-  InputBatch Next() ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks until the batch is read. Returns the error of Dataset::Read() if it failed; then all
+  // later calls return it again.
+  absl::StatusOr<InputBatch> Next() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the batch that the next call of Next() will return, or nothing if it is not read yet.
-  // The result is valid until Next() was called twice. Any number of threads may call this.
+  // Returns the batch that the next call of Next() will return, or nothing if it is not read yet,
+  // or if reading it failed. The result is valid until Next() was called twice. Any number of
+  // threads may call this.
   std::optional<InputBatch> Peek() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -83,9 +86,10 @@ class InputPipeline {
              Device::Memory whole_memory);
 
   void Read() ABSL_LOCKS_EXCLUDED(mu_);
-  void ReadBatch(int64_t batch, Buffer& buffer);
-  void ReadPart(absl::Span<const SampleRef> samples, int64_t first, const Buffer& buffer) const;
-  void CountTargetsOf(int64_t batch, Buffer& buffer);
+  absl::Status ReadBatch(int64_t batch, Buffer& buffer);
+  absl::Status ReadPart(absl::Span<const SampleRef> samples, int64_t first,
+                        const Buffer& buffer) const;
+  absl::Status CountTargetsOf(int64_t batch, Buffer& buffer);
   size_t BufferOf(int64_t step) const { return step % buffers_.size(); }
   InputBatch BatchOf(int64_t step) const;
 
@@ -99,14 +103,16 @@ class InputPipeline {
   mutable absl::Mutex mu_;
   int64_t read_before_
       ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
-  int64_t used_before_ ABSL_GUARDED_BY(mu_);  // buffers of steps before this one are free
+  int64_t used_before_ ABSL_GUARDED_BY(mu_);   // buffers of steps before this one are free
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);  // of the step read_before_
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   int64_t next_step_ ABSL_GUARDED_BY(mu_);
   std::jthread reader_;  // last, because it uses all of the above
 };
 
 // Returns the number of targets of all held-out samples that count, indexed by graph input. Empty
-// if no loss has an ignore_index.
-std::vector<int64_t> CountEvaluationTargets(const Dataset& dataset, const v1::Graph& graph);
+// if no loss has an ignore_index. Blocks. Fails as Dataset::ReadEvaluation() does.
+absl::StatusOr<std::vector<int64_t>> CountEvaluationTargets(const Dataset& dataset,
+                                                            const v1::Graph& graph);
 
 }  // namespace muster

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "lib/data/data_fault.h"
 #include "lib/data/order/sample_order.h"
 #include "lib/engine/backends/backends.h"
 #include "lib/status/status.h"
@@ -81,12 +82,12 @@ TEST(InputPipelineTest, SkipsLeftOutBatches) {
   auto content = [](const InputBatch& batch) {
     return std::vector<std::byte>(batch.rows[0].begin(), batch.rows[0].end());
   };
-  EXPECT_EQ(content(some->Next()), content(all->Next()));
-  all->Next();
+  EXPECT_EQ(content(*some->Next()), content(*all->Next()));
+  ASSERT_TRUE(all->Next().ok());
   for (int64_t step = 6; step < 20; ++step) {
-    const InputBatch batch = some->Next();
+    const InputBatch batch = some->Next().value();
     EXPECT_EQ(batch.step, step);
-    EXPECT_EQ(content(batch), content(all->Next())) << "one batch later";
+    EXPECT_EQ(content(batch), content(*all->Next())) << "one batch later";
   }
 }
 
@@ -102,7 +103,7 @@ TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
                                   .first_step = 5,
                                   .batches = 2});
   for (int64_t step = 5; step < 100; ++step) {
-    const InputBatch batch = pipeline->Next();
+    const InputBatch batch = pipeline->Next().value();
     const std::vector<SampleRef> expected = SamplesOfStep(7, 10, 4, step, 1, 3);
     ASSERT_EQ(batch.step, step);
     ASSERT_EQ(batch.rows[0].size(), 48);
@@ -158,7 +159,7 @@ TEST(InputPipelineTest, SeveralThreadsReadTheSameLargeBatchAsOne) {
                                     .batches = 2,
                                     .threads = threads});
     for (int64_t step = 0; step < 4; ++step) {
-      const InputBatch batch = pipeline->Next();
+      const InputBatch batch = pipeline->Next().value();
       const std::vector<SampleRef> expected = SamplesOfStep(7, 12, 6, step, 1, 5);
       const auto* at = reinterpret_cast<const int32_t*>(batch.rows[0].data());
       for (const auto [epoch, sample] : expected) {
@@ -196,7 +197,7 @@ TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {
     const auto pipeline = Pipeline(
         {.dataset = &dataset, .graph = &graph, .batch_size = 10, .samples = 10, .batches = 3});
     for (int64_t step = 0; step < 20; ++step) {
-      pipeline->Next();
+      ASSERT_TRUE(pipeline->Next().ok());
       EXPECT_LE(dataset.batches_read, step + 3);
     }
   }
@@ -209,7 +210,7 @@ TEST(InputPipelineTest, PeekReturnsTheNextBatch) {
   const auto pipeline =
       Pipeline({.dataset = &dataset, .graph = &graph, .batch_size = 4, .samples = 4, .batches = 2});
   for (int64_t step = 0; step < 50; ++step) {
-    pipeline->Next();
+    ASSERT_TRUE(pipeline->Next().ok());
     // Next() freed the buffer, so the reader fills it eventually.
     std::optional<InputBatch> next;
     while (!(next = pipeline->Peek())) std::this_thread::yield();
@@ -218,6 +219,45 @@ TEST(InputPipelineTest, PeekReturnsTheNextBatch) {
     int64_t first;
     std::memcpy(&first, seen.data(), sizeof(first));
     EXPECT_EQ(first, SamplesOfStep(0, 10, 4, step + 1, 0, 4)[0].sample);
+  }
+}
+
+// One sample is damaged, and so are all held-out samples.
+class Damaged : public NumberedSamples {
+ public:
+  explicit Damaged(int64_t sample) : sample_(sample) {}
+  int64_t evaluation_samples() const override { return 3; }
+  absl::Status Read(absl::Span<const SampleRef> samples, Rows rows) const override {
+    for (const SampleRef& ref : samples) {
+      if (ref.sample == sample_) return DataDamaged("data.test", "file", sample_, 0, "is damaged");
+    }
+    return NumberedSamples::Read(samples, rows);
+  }
+  absl::Status ReadEvaluation(int64_t first, int64_t, Rows) const override {
+    return DataDamaged("data.test", "file", first, 0, "is damaged");
+  }
+
+ private:
+  const int64_t sample_;
+};
+
+TEST(InputPipelineTest, AFailedReadIsTheErrorOfItsStepAndOfAllLaterCalls) {
+  const v1::Graph graph = GraphOfNumbers();
+  constexpr int64_t kBadStep = 3;
+  const Damaged dataset(SamplesOfStep(7, 10, 2, /*step=*/kBadStep + 1, 1, 1)[0].sample);
+  const auto pipeline = Pipeline({.dataset = &dataset,
+                                  .graph = &graph,
+                                  .seed = 7,
+                                  .batch_size = 2,
+                                  .samples = 2,
+                                  .first_step = 1,
+                                  .left_out = {0},
+                                  .batches = 3});
+  for (int64_t step = 1; step < kBadStep; ++step) EXPECT_EQ(pipeline->Next()->step, step);
+  for (int call = 0; call < 2; ++call) {
+    const absl::StatusOr<InputBatch> failed = pipeline->Next();
+    EXPECT_EQ(ReasonOf(failed.status()), "DATA_DAMAGED") << failed.status();
+    EXPECT_FALSE(pipeline->Peek().has_value());
   }
 }
 
@@ -277,7 +317,7 @@ TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchForEveryShare) {
                                     .first_position = share.first,
                                     .samples = share.count});
     for (int64_t step = 0; step < 20; ++step) {
-      const InputBatch batch = pipeline->Next();
+      const InputBatch batch = pipeline->Next().value();
       int64_t counted = 0;
       for (const auto [epoch, sample] : SamplesOfStep(7, 12, 6, step, 0, 6)) {
         counted += (sample % 5 != 3) + ((sample + 1) % 5 != 3);
@@ -287,8 +327,9 @@ TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchForEveryShare) {
       EXPECT_EQ(batch.counted_targets[1], counted) << step;
     }
   }
-  EXPECT_EQ(CountEvaluationTargets(dataset, graph), (std::vector<int64_t>{0, 24 - 4}));
-  EXPECT_TRUE(CountEvaluationTargets(dataset, GraphOfNumbers()).empty());
+  EXPECT_EQ(*CountEvaluationTargets(dataset, graph), (std::vector<int64_t>{0, 24 - 4}));
+  EXPECT_TRUE(CountEvaluationTargets(dataset, GraphOfNumbers())->empty());
+  EXPECT_EQ(ReasonOf(CountEvaluationTargets(Damaged(0), graph).status()), "DATA_DAMAGED");
 }
 
 }  // namespace
