@@ -1,39 +1,32 @@
 #include "lib/data/order/sample_order.h"
 
-#include <bit>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "glog/logging.h"
-#include "kernels/philox.h"
+#include "lib/data/order/permutation.h"
 #include "lib/data/order/random_stream.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
-// Four rounds are enough for large domains. Small domains mix slowly, and two more rounds cost only
-// nanoseconds.
-constexpr int kFeistelRounds = 6;
+absl::Status OrderInvalid(absl::string_view field, absl::string_view message) {
+  return AtField(WithReason(absl::InvalidArgumentError(message), "DATA_INVALID"), field);
+}
+
+int64_t EpochSamples(const v1::DataSpec& data, int64_t samples) {
+  if (data.last_batch() == v1::LAST_BATCH_CONTINUE) return samples;
+  return samples / data.batch_size() * data.batch_size();
+}
 
 }  // namespace
 
 int64_t PermutedSample(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
-  CHECK(0 <= i && i < n) << "sample " << i << " of " << n;
-  // The network permutes [0, 4^half_bits), which is less than 4 n. Repeating it until the value is
-  // below n takes fewer than four rounds on average, and permutes [0, n).
-  const int half_bits = (std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2;
-  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  const uint64_t stream = StreamOf(RandomStream::kSampleOrder, epoch);
-  uint64_t x = i;
-  do {
-    uint64_t left = x >> half_bits, right = x & mask;
-    for (uint64_t round = 0; round < kFeistelRounds; ++round) {
-      const uint64_t mixed = kernels::RandomWords(seed, stream, round << 32 | right)[0];
-      const uint64_t next = left ^ (mixed & mask);
-      left = right;
-      right = next;
-    }
-    x = left << half_bits | right;
-  } while (x >= static_cast<uint64_t>(n));
-  return x;
+  return Permuted(seed, StreamOf(RandomStream::kSampleOrder, epoch), n, i);
 }
 
 std::vector<SampleRef> SamplesOf(int64_t epoch, absl::Span<const int64_t> samples) {
@@ -43,22 +36,63 @@ std::vector<SampleRef> SamplesOf(int64_t epoch, absl::Span<const int64_t> sample
   return refs;
 }
 
-std::vector<SampleRef> SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size,
-                                     int64_t step, int64_t first_position, int64_t count) {
+SampleRef SampleOrder::FullShuffle::At(int64_t position) const {
+  const int64_t epoch = position / epoch_samples;
+  return {epoch, PermutedSample(seed, epoch, samples, position % epoch_samples)};
+}
+
+SampleRef SampleOrder::FileOrder::At(int64_t position) const {
+  return {position / epoch_samples, position % epoch_samples};
+}
+
+SampleOrder::SampleOrder(int64_t batch_size, Kind kind)
+    : batch_size_(batch_size), kind_(std::move(kind)) {}
+
+absl::StatusOr<SampleOrder> SampleOrder::Create(const v1::DataSpec& data,
+                                                const v1::DatasetFacts& facts) {
+  const int64_t batch_size = data.batch_size(), samples = facts.samples();
+  if (batch_size < 1 || samples < batch_size) {
+    return OrderInvalid("data.batch_size", absl::StrCat("must be from 1 to the ", samples,
+                                                        " training samples (is ", batch_size, ")"));
+  }
+  const int64_t epoch_samples = EpochSamples(data, samples);
+  switch (data.shuffle().kind_case()) {
+    case v1::ShuffleSpec::kNone:
+      return SampleOrder(batch_size, FileOrder{epoch_samples});
+    case v1::ShuffleSpec::kFull:
+    case v1::ShuffleSpec::KIND_NOT_SET:
+      return SampleOrder(batch_size, FullShuffle{data.seed(), samples, epoch_samples});
+    default:
+      break;
+  }
+  return OrderInvalid("data.shuffle", "needs one of full and none");
+}
+
+SampleOrder SampleOrder::Full(uint64_t seed, int64_t samples, int64_t batch_size) {
   CHECK(1 <= batch_size && batch_size <= samples)
       << "batch of " << batch_size << ", " << samples << " samples";
+  return SampleOrder(batch_size, FullShuffle{seed, samples, samples / batch_size * batch_size});
+}
+
+std::vector<SampleRef> SampleOrder::SamplesOfStep(int64_t step, int64_t first_position,
+                                                  int64_t count) const {
   CHECK_GE(step, 0);
-  CHECK(0 <= first_position && 0 <= count && count <= batch_size - first_position)
-      << "positions " << first_position << " + " << count << " of " << batch_size;
-  const int64_t steps_per_epoch = samples / batch_size;
-  const int64_t epoch = step / steps_per_epoch;
+  CHECK(0 <= first_position && 0 <= count && count <= batch_size_ - first_position)
+      << "positions " << first_position << " + " << count << " of " << batch_size_;
   std::vector<SampleRef> refs;
   refs.reserve(count);
-  const int64_t first = step % steps_per_epoch * batch_size + first_position;
-  for (int64_t i = first; i < first + count; ++i) {
-    refs.push_back({epoch, PermutedSample(seed, epoch, samples, i)});
-  }
+  const int64_t first = step * batch_size_ + first_position;
+  std::visit(
+      [&](const auto& kind) {
+        for (int64_t i = 0; i < count; ++i) refs.push_back(kind.At(first + i));
+      },
+      kind_);
   return refs;
+}
+
+std::vector<SampleRef> SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size,
+                                     int64_t step, int64_t first_position, int64_t count) {
+  return SampleOrder::Full(seed, samples, batch_size).SamplesOfStep(step, first_position, count);
 }
 
 }  // namespace muster

@@ -3,31 +3,65 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/data/order/sample_ref.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/job.pb.h"
 
 namespace muster {
 
-// A permutation of [0, n) keyed by (seed, epoch), evaluated per element without memory.
-//   Source: Feistel network with cycle walking (Black & Rogaway, "Ciphers with arbitrary finite
-//   domains", CT-RSA 2002), rounds from Philox (kernels/philox.h).
+// A permutation of [0, n) keyed by (seed, epoch): the order of a full shuffle. See Permuted().
 int64_t PermutedSample(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
-
-// A sample in one of its epochs.
-struct SampleRef {
-  int64_t epoch = 0;
-  int64_t sample = 0;
-
-  friend bool operator==(const SampleRef&, const SampleRef&) = default;
-};
 
 // Returns `samples` of one epoch.
 std::vector<SampleRef> SamplesOf(int64_t epoch, absl::Span<const int64_t> samples);
 
-// Returns the samples at positions [first_position, first_position + count) of step `step`'s batch.
-// An epoch has floor(samples / batch_size) steps; the incomplete last batch is dropped. Requires:
-// samples >= batch_size.
+// The order of a job's training samples. Position P = step * batch_size + i is the i-th sample of a
+// step's batch. An epoch takes E positions, one after the other:
+// - last_batch drop: E is the largest multiple of batch_size up to the number of samples. The epoch
+//   omits the others: other ones in each epoch, except with `shuffle: none`.
+// - last_batch continue: E is the number of samples, so a batch may span epochs.
+// An epoch has no sample twice. Pure and immutable; copies are cheap; threads may share it.
+class SampleOrder {
+ public:
+  // Returns INVALID_ARGUMENT, with the field at fault, if `data` does not fit the number of samples
+  // in `facts`.
+  static absl::StatusOr<SampleOrder> Create(const v1::DataSpec& data,
+                                            const v1::DatasetFacts& facts);
+  // The default: a full shuffle that drops the incomplete last batch. Requires: samples >=
+  // batch_size >= 1.
+  static SampleOrder Full(uint64_t seed, int64_t samples, int64_t batch_size);
+
+  int64_t batch_size() const { return batch_size_; }
+
+  // Returns the samples at positions [first_position, first_position + count) of the batch of step
+  // `step`.
+  std::vector<SampleRef> SamplesOfStep(int64_t step, int64_t first_position, int64_t count) const;
+
+ private:
+  // Each has a function At(position).
+  struct FullShuffle {
+    SampleRef At(int64_t position) const;
+    uint64_t seed;
+    int64_t samples, epoch_samples;
+  };
+  struct FileOrder {
+    SampleRef At(int64_t position) const;
+    int64_t epoch_samples;
+  };
+  using Kind = std::variant<FullShuffle, FileOrder>;
+
+  SampleOrder(int64_t batch_size, Kind kind);
+
+  int64_t batch_size_;
+  Kind kind_;
+};
+
+// Returns SampleOrder::Full(seed, samples, batch_size).SamplesOfStep(step, first_position, count).
 std::vector<SampleRef> SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size,
                                      int64_t step, int64_t first_position, int64_t count);
 

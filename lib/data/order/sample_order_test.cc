@@ -80,12 +80,12 @@ TEST(SampleOrderTest, SmallDomainsHaveEveryOrderAboutEquallyOften) {
 TEST(SampleOrderTest, SharesTileTheBatch) {
   constexpr int64_t kSamples = 103, kBatch = 10;
   for (int64_t step : {0, 7, 9, 10, 25}) {
-    const std::vector<SampleRef> whole = SamplesOfStep(kSeed, kSamples, kBatch, step, 0, kBatch);
+    const SampleOrder order = SampleOrder::Full(kSeed, kSamples, kBatch);
+    const std::vector<SampleRef> whole = order.SamplesOfStep(step, 0, kBatch);
     std::vector<SampleRef> together;
     for (auto [first, count] :
          std::vector<std::pair<int64_t, int64_t>>{{0, 4}, {4, 3}, {7, 3}, {10, 0}}) {
-      const std::vector<SampleRef> share =
-          SamplesOfStep(kSeed, kSamples, kBatch, step, first, count);
+      const std::vector<SampleRef> share = order.SamplesOfStep(step, first, count);
       together.insert(together.end(), share.begin(), share.end());
     }
     EXPECT_EQ(together, whole) << "step " << step;
@@ -95,10 +95,11 @@ TEST(SampleOrderTest, SharesTileTheBatch) {
 
 TEST(SampleOrderTest, AnEpochUsesEverySampleOnceExceptTheRemainder) {
   constexpr int64_t kSamples = 103, kBatch = 10;
+  const SampleOrder order = SampleOrder::Full(kSeed, kSamples, kBatch);
   for (int64_t epoch : {0, 1, 5}) {
     std::set<int64_t> seen;
     for (int64_t step = epoch * 10; step < (epoch + 1) * 10; ++step) {
-      for (const auto [at, sample] : SamplesOfStep(kSeed, kSamples, kBatch, step, 0, kBatch)) {
+      for (const auto [at, sample] : order.SamplesOfStep(step, 0, kBatch)) {
         EXPECT_EQ(at, epoch);
         EXPECT_TRUE(0 <= sample && sample < kSamples);
         EXPECT_TRUE(seen.insert(sample).second) << sample << " twice in epoch " << epoch;
@@ -111,6 +112,62 @@ TEST(SampleOrderTest, AnEpochUsesEverySampleOnceExceptTheRemainder) {
 TEST(SampleOrderTest, OrderIsStableAcrossVersions) {
   // Checkpoints rely on this order: with another one a resumed job would train differently.
   EXPECT_EQ(Order(7, 0, 10), (std::vector<int64_t>{1, 4, 8, 2, 5, 6, 0, 9, 7, 3}));
+  EXPECT_EQ(SampleOrder::Full(7, 60000, 64).SamplesOfStep(1000, 30, 5),
+            SamplesOf(1, {54085, 41733, 46286, 21153, 4177}));
+  EXPECT_EQ(SampleOrder::Full(~uint64_t{0}, int64_t{1} << 40, 1000).SamplesOfStep(77777777, 990, 3),
+            SamplesOf(0, {851033930922, 793694279758, 766112898919}));
+}
+
+v1::DataSpec Data(int64_t batch_size, v1::LastBatch last_batch) {
+  v1::DataSpec data;
+  data.set_seed(kSeed);
+  data.set_batch_size(batch_size);
+  data.set_last_batch(last_batch);
+  return data;
+}
+
+v1::DatasetFacts Facts(int64_t samples) {
+  v1::DatasetFacts facts;
+  facts.set_samples(samples);
+  return facts;
+}
+
+TEST(SampleOrderTest, DropOfAJobIsTheDefault) {
+  for (const v1::LastBatch rule : {v1::LAST_BATCH_UNSPECIFIED, v1::LAST_BATCH_DROP}) {
+    v1::DataSpec data = Data(10, rule);
+    for (const bool is_named : {false, true}) {
+      if (is_named) data.mutable_shuffle()->mutable_full();
+      EXPECT_EQ(SampleOrder::Create(data, Facts(103))->SamplesOfStep(25, 0, 10),
+                SampleOrder::Full(kSeed, 103, 10).SamplesOfStep(25, 0, 10));
+    }
+  }
+}
+
+TEST(SampleOrderTest, ABatchContinuesWithTheNextEpoch) {
+  const SampleOrder order =
+      SampleOrder::Create(Data(10, v1::LAST_BATCH_CONTINUE), Facts(14)).value();
+  const std::vector<int64_t> first = Order(kSeed, 0, 14), second = Order(kSeed, 1, 14);
+  std::vector<SampleRef> expected = SamplesOf(0, absl::MakeSpan(first).subspan(10));
+  for (const SampleRef& ref : SamplesOf(1, absl::MakeSpan(second).first(6)))
+    expected.push_back(ref);
+  EXPECT_EQ(order.SamplesOfStep(1, 0, 10), expected);
+}
+
+TEST(SampleOrderTest, WithoutAShuffleSamplesKeepTheOrderOfTheFiles) {
+  v1::DataSpec data = Data(4, v1::LAST_BATCH_CONTINUE);
+  data.mutable_shuffle()->mutable_none();
+  EXPECT_EQ(SampleOrder::Create(data, Facts(6))->SamplesOfStep(1, 0, 4),
+            (std::vector<SampleRef>{{0, 4}, {0, 5}, {1, 0}, {1, 1}}));
+  data.set_last_batch(v1::LAST_BATCH_DROP);
+  EXPECT_EQ(SampleOrder::Create(data, Facts(6))->SamplesOfStep(1, 0, 4),
+            SamplesOf(1, {0, 1, 2, 3}));
+}
+
+TEST(SampleOrderTest, RejectsABatchLargerThanTheData) {
+  const absl::Status status =
+      SampleOrder::Create(Data(7, v1::LAST_BATCH_CONTINUE), Facts(6)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(status.message(), "data.batch_size: must be from 1 to the 6 training samples (is 7)");
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+// Names a sample of a data set in one of its epochs.
+#pragma once
+
+#include <cstdint>
+
+namespace muster {
+
+struct SampleRef {
+  int64_t epoch = 0;
+  int64_t sample = 0;
+
+  friend bool operator==(const SampleRef&, const SampleRef&) = default;
+  friend auto operator<=>(const SampleRef&, const SampleRef&) = default;
+};
+
+}  // namespace muster
