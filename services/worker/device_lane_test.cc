@@ -76,12 +76,13 @@ absl::Status StepWhoseExchangeFails(int fails_at) {
                                .memory = {lane->gradients().base()},
                                .reduced = [](int, int64_t) { return absl::OkStatus(); }});
   lane->Connect(&exchange, &reduction);
-  const auto input = InputPipeline::Create({.dataset = dataset.get(),
-                                            .graph = &job.graph,
-                                            .device = &lane->device(),
-                                            .batch_size = batch,
-                                            .samples = batch})
-                         .value();
+  const auto input =
+      InputPipeline::Create({.dataset = dataset.get(),
+                             .graph = &job.graph,
+                             .device = &lane->device(),
+                             .order = SampleOrder::Full(0, dataset->samples(), batch),
+                             .samples = batch})
+          .value();
   return lane->Step(input->Next().value(), *input).status();
 }
 

@@ -445,19 +445,14 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   total_steps_ = total_steps;
   sent_before_ = static_cast<int64_t>(options_.metrics->exchange.push_bytes.Value());
   received_before_ = static_cast<int64_t>(options_.metrics->exchange.params_bytes.Value());
-  const int64_t batch_size = plan.spec().data().batch_size();
-  if (dataset_->samples() < batch_size) {
-    return absl::InvalidArgumentError(absl::StrCat("data.batch_size: ", batch_size, " exceeds the ",
-                                                   dataset_->samples(), " training samples"));
-  }
+  ASSIGN_OR_RETURN(SampleOrder order, SampleOrder::Create(plan.spec().data(), dataset()));
   // The pipeline reads the first batches while the exchange connects.
   ASSIGN_OR_RETURN(pipeline_,
                    InputPipeline::Create({
                        .dataset = dataset_.get(),
                        .graph = &plan.graph(),
                        .device = &DeviceOfRows(),
-                       .seed = plan.spec().data().seed(),
-                       .batch_size = batch_size,
+                       .order = std::move(order),
                        .first_position = plan.workers(ToInt(options_.rank)).first_position(),
                        .samples = plan.workers(ToInt(options_.rank)).samples(),
                        .first_step = plan.first_step(),
@@ -725,9 +720,8 @@ std::string Trainer::NameNonFiniteInputOf(int64_t step) const {
   const v1::JobPlan& plan = *options_.plan;
   const v1::DataSpec& data = plan.spec().data();
   const std::vector<SampleRef> batch =
-      SamplesOfStep(data.seed(), dataset_->samples(), data.batch_size(),
-                    BatchOfStep(step, plan.left_out_batches()),
-                    /*first_position=*/0, data.batch_size());
+      pipeline_->order().SamplesOfStep(BatchOfStep(step, plan.left_out_batches()),
+                                       /*first_position=*/0, data.batch_size());
   return NameNonFiniteInput(*dataset_, data, plan.graph(), batch);
 }
 

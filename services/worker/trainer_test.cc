@@ -712,8 +712,9 @@ TEST(TrainerTest, AFailureOfOneDeviceEndsTheWaitsOfTheOthersAndIsReported) {
                                   .metrics = &worker_metrics})
                      .value();
   // Changes the file after Create() has checked its ids.
-  const int64_t bad = SamplesOfStep(data.seed(), kSamples, data.batch_size(), kBadStep,
-                                    /*first_position=*/1, /*count=*/1)[0]
+  const int64_t bad = SampleOrder::Full(data.seed(), kSamples, data.batch_size())
+                          .SamplesOfStep(kBadStep,
+                                         /*first_position=*/1, /*count=*/1)[0]
                           .sample;
   std::fstream file(ids, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(128 + 4 * kContext * bad + 3);
@@ -772,8 +773,8 @@ TEST(TrainerTest, SamplesThatCannotBeReadStopTheJobAtTheirStep) {
       [&data](const v1::DataSpec& spec,
               const v1::Graph& graph) -> absl::StatusOr<std::unique_ptr<const Dataset>> {
     auto opened = OpenDataset(spec, graph).value();
-    const int64_t bad = SamplesOfStep(data.seed(), opened->samples(), data.batch_size(), kBadStep,
-                                      /*first_position=*/3, /*count=*/1)[0]
+    const int64_t bad = SampleOrder::Full(data.seed(), opened->samples(), data.batch_size())
+                            .SamplesOfStep(kBadStep, /*first_position=*/3, /*count=*/1)[0]
                             .sample;
     return std::make_unique<Unreadable>(std::move(opened), bad);
   };
@@ -822,8 +823,9 @@ TEST(TrainerTest, ANonFiniteInputStopsTheJobAndTheErrorNamesItsRow) {
   FakePs::Options poisoned = LinearJob(/*workers=*/1);
   v1::DataSpec& data = *poisoned.spec.mutable_data();
   data.set_batch_size(kBatch);
-  const int64_t row = SamplesOfStep(data.seed(), kSamples, kBatch, /*step=*/2,
-                                    /*first_position=*/1, /*count=*/1)[0]
+  const int64_t row = SampleOrder::Full(data.seed(), kSamples, kBatch)
+                          .SamplesOfStep(/*step=*/2,
+                                         /*first_position=*/1, /*count=*/1)[0]
                           .sample;
   std::vector<float> inputs = Ramp(kSamples);
   inputs[row] = std::nanf("");
@@ -843,8 +845,9 @@ TEST(TrainerTest, NamesARowOfAnotherWorkersShare) {
   FakePs::Options poisoned = LinearJob(/*workers=*/2);
   v1::DataSpec& data = *poisoned.spec.mutable_data();
   data.set_batch_size(kBatch);
-  const int64_t row = SamplesOfStep(data.seed(), kSamples, kBatch, /*step=*/1,
-                                    /*first_position=*/kBatch - 1, /*count=*/1)[0]
+  const int64_t row = SampleOrder::Full(data.seed(), kSamples, kBatch)
+                          .SamplesOfStep(/*step=*/1,
+                                         /*first_position=*/kBatch - 1, /*count=*/1)[0]
                           .sample;
   std::vector<float> inputs = Ramp(kSamples);
   inputs[row] = std::nanf("");

@@ -90,9 +90,4 @@ std::vector<SampleRef> SampleOrder::SamplesOfStep(int64_t step, int64_t first_po
   return refs;
 }
 
-std::vector<SampleRef> SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size,
-                                     int64_t step, int64_t first_position, int64_t count) {
-  return SampleOrder::Full(seed, samples, batch_size).SamplesOfStep(step, first_position, count);
-}
-
 }  // namespace muster

@@ -61,8 +61,4 @@ class SampleOrder {
   Kind kind_;
 };
 
-// Returns SampleOrder::Full(seed, samples, batch_size).SamplesOfStep(step, first_position, count).
-std::vector<SampleRef> SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size,
-                                     int64_t step, int64_t first_position, int64_t count);
-
 }  // namespace muster

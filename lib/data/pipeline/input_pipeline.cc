@@ -63,12 +63,12 @@ absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options opt
     if (!MayNotCount(uses[i])) target_bytes[i] = 0;
   }
   Device::Memory whole_memory(nullptr, nullptr);
-  const int64_t whole_bytes = BytesOfRows(options.batch_size, target_bytes);
-  if (whole_bytes > 0 && options.samples < options.batch_size) {
-    ASSIGN_OR_RETURN(whole_memory,
-                     options.device->Allocate(
-                         static_cast<size_t>(whole_bytes),
-                         absl::StrCat("targets of a batch of ", options.batch_size, " samples")));
+  const int64_t whole_bytes = BytesOfRows(options.order.batch_size(), target_bytes);
+  if (whole_bytes > 0 && options.samples < options.order.batch_size()) {
+    ASSIGN_OR_RETURN(whole_memory, options.device->Allocate(
+                                       static_cast<size_t>(whole_bytes),
+                                       absl::StrCat("targets of a batch of ",
+                                                    options.order.batch_size(), " samples")));
   }
   auto pipeline = absl::WrapUnique(new InputPipeline(std::move(options), std::move(memory)));
   pipeline->Place(row_bytes, target_bytes, std::move(whole_memory));
@@ -107,7 +107,7 @@ void InputPipeline::Place(absl::Span<const int64_t> row_bytes,
   }
   whole_memory_ = std::move(whole_memory);
   if (whole_memory_ == nullptr) return;
-  place(whole_targets_, whole_memory_.get(), options_.batch_size, target_bytes);
+  place(whole_targets_, whole_memory_.get(), options_.order.batch_size(), target_bytes);
 }
 
 InputPipeline::~InputPipeline() {
@@ -162,8 +162,7 @@ void InputPipeline::Read() {
 
 absl::Status InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
   const std::vector<SampleRef> share =
-      SamplesOfStep(options_.seed, options_.dataset->samples(), options_.batch_size, batch,
-                    options_.first_position, options_.samples);
+      options_.order.SamplesOfStep(batch, options_.first_position, options_.samples);
   const int64_t bytes = BytesOfRows(options_.samples, row_bytes_);
   const int64_t parts = std::clamp<int64_t>(bytes / kPartBytesMin, 1,
                                             std::min<int64_t>(options_.threads, options_.samples));
@@ -196,13 +195,12 @@ absl::Status InputPipeline::ReadPart(absl::Span<const SampleRef> samples, int64_
 
 absl::Status InputPipeline::CountTargetsOf(int64_t batch, Buffer& buffer) {
   std::ranges::fill(buffer.counted_targets, 0);
-  if (options_.samples == options_.batch_size) {
+  if (options_.samples == options_.order.batch_size()) {
     AddCounted(uses_, buffer.contents, buffer.counted_targets);
     return absl::OkStatus();
   }
   const std::vector<SampleRef> whole =
-      SamplesOfStep(options_.seed, options_.dataset->samples(), options_.batch_size, batch, 0,
-                    options_.batch_size);
+      options_.order.SamplesOfStep(batch, 0, options_.order.batch_size());
   RETURN_IF_ERROR(options_.dataset->Read(whole, whole_targets_.rows));
   AddCounted(uses_, whole_targets_.contents, buffer.counted_targets);
   return absl::OkStatus();

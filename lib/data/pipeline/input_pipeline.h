@@ -47,12 +47,11 @@ std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
 class InputPipeline {
  public:
   struct Options {
-    // Both outlive the pipeline. The dataset has at least batch_size samples.
+    // Both outlive the pipeline.
     const Dataset* dataset = nullptr;
     const v1::Graph* graph = nullptr;
     Device* device = nullptr;    // allocates host memory for the batches
-    uint64_t seed = 0;           // for the order of samples
-    int64_t batch_size = 0;      // global
+    SampleOrder order;           // of the dataset's training samples
     int64_t first_position = 0;  // of the share within every batch
     int64_t samples = 0;         // size of the share
     int64_t first_step = 0;
@@ -63,6 +62,8 @@ class InputPipeline {
   // Starts reading. Fails as Device::Allocate does.
   static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
   ~InputPipeline();
+
+  const SampleOrder& order() const { return options_.order; }
 
   // Returns the next step's batch. It is valid until the next call.
   // Blocks until the batch is read. Returns the error of Dataset::Read() if it failed; then all

@@ -70,8 +70,7 @@ TEST(InputPipelineTest, SkipsLeftOutBatches) {
   const NumberedSamples dataset;
   const InputPipeline::Options options{.dataset = &dataset,
                                        .graph = &graph,
-                                       .seed = 7,
-                                       .batch_size = 4,
+                                       .order = SampleOrder::Full(7, 10, 4),
                                        .samples = 4,
                                        .first_step = 5,
                                        .batches = 2};
@@ -96,15 +95,14 @@ TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
   const NumberedSamples dataset;
   const auto pipeline = Pipeline({.dataset = &dataset,
                                   .graph = &graph,
-                                  .seed = 7,
-                                  .batch_size = 4,
+                                  .order = SampleOrder::Full(7, 10, 4),
                                   .first_position = 1,
                                   .samples = 3,
                                   .first_step = 5,
                                   .batches = 2});
   for (int64_t step = 5; step < 100; ++step) {
     const InputBatch batch = pipeline->Next().value();
-    const std::vector<SampleRef> expected = SamplesOfStep(7, 10, 4, step, 1, 3);
+    const std::vector<SampleRef> expected = SampleOrder::Full(7, 10, 4).SamplesOfStep(step, 1, 3);
     ASSERT_EQ(batch.step, step);
     ASSERT_EQ(batch.rows[0].size(), 48);
     EXPECT_TRUE(batch.counted_targets.empty()) << "every target counts";
@@ -152,15 +150,14 @@ TEST(InputPipelineTest, SeveralThreadsReadTheSameLargeBatchAsOne) {
     const LargeSamples dataset;
     const auto pipeline = Pipeline({.dataset = &dataset,
                                     .graph = &graph,
-                                    .seed = 7,
-                                    .batch_size = 6,
+                                    .order = SampleOrder::Full(7, 12, 6),
                                     .first_position = 1,
                                     .samples = 5,
                                     .batches = 2,
                                     .threads = threads});
     for (int64_t step = 0; step < 4; ++step) {
       const InputBatch batch = pipeline->Next().value();
-      const std::vector<SampleRef> expected = SamplesOfStep(7, 12, 6, step, 1, 5);
+      const std::vector<SampleRef> expected = SampleOrder::Full(7, 12, 6).SamplesOfStep(step, 1, 5);
       const auto* at = reinterpret_cast<const int32_t*>(batch.rows[0].data());
       for (const auto [epoch, sample] : expected) {
         const auto value = static_cast<int32_t>(100 * epoch + sample);
@@ -180,7 +177,7 @@ TEST(InputPipelineTest, RejectsBatchesThatExceedMemoryAndNamesTheirBytes) {
   const auto pipeline = InputPipeline::Create({.dataset = &dataset,
                                                .graph = &graph,
                                                .device = &Cpu(),
-                                               .batch_size = kSamples,
+                                               .order = SampleOrder::Full(0, kSamples, kSamples),
                                                .samples = kSamples,
                                                .batches = 2});
   EXPECT_TRUE(absl::IsResourceExhausted(pipeline.status())) << pipeline.status();
@@ -194,8 +191,11 @@ TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   {
-    const auto pipeline = Pipeline(
-        {.dataset = &dataset, .graph = &graph, .batch_size = 10, .samples = 10, .batches = 3});
+    const auto pipeline = Pipeline({.dataset = &dataset,
+                                    .graph = &graph,
+                                    .order = SampleOrder::Full(0, 10, 10),
+                                    .samples = 10,
+                                    .batches = 3});
     for (int64_t step = 0; step < 20; ++step) {
       ASSERT_TRUE(pipeline->Next().ok());
       EXPECT_LE(dataset.batches_read, step + 3);
@@ -207,8 +207,11 @@ TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {
 TEST(InputPipelineTest, PeekReturnsTheNextBatch) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
-  const auto pipeline =
-      Pipeline({.dataset = &dataset, .graph = &graph, .batch_size = 4, .samples = 4, .batches = 2});
+  const auto pipeline = Pipeline({.dataset = &dataset,
+                                  .graph = &graph,
+                                  .order = SampleOrder::Full(0, 10, 4),
+                                  .samples = 4,
+                                  .batches = 2});
   for (int64_t step = 0; step < 50; ++step) {
     ASSERT_TRUE(pipeline->Next().ok());
     // Next() freed the buffer, so the reader fills it eventually.
@@ -218,7 +221,7 @@ TEST(InputPipelineTest, PeekReturnsTheNextBatch) {
     const std::vector<std::byte> seen(next->rows[0].begin(), next->rows[0].end());
     int64_t first;
     std::memcpy(&first, seen.data(), sizeof(first));
-    EXPECT_EQ(first, SamplesOfStep(0, 10, 4, step + 1, 0, 4)[0].sample);
+    EXPECT_EQ(first, SampleOrder::Full(0, 10, 4).SamplesOfStep(step + 1, 0, 4)[0].sample);
   }
 }
 
@@ -244,11 +247,11 @@ class Damaged : public NumberedSamples {
 TEST(InputPipelineTest, AFailedReadIsTheErrorOfItsStepAndOfAllLaterCalls) {
   const v1::Graph graph = GraphOfNumbers();
   constexpr int64_t kBadStep = 3;
-  const Damaged dataset(SamplesOfStep(7, 10, 2, /*step=*/kBadStep + 1, 1, 1)[0].sample);
+  const Damaged dataset(
+      SampleOrder::Full(7, 10, 2).SamplesOfStep(/*step=*/kBadStep + 1, 1, 1)[0].sample);
   const auto pipeline = Pipeline({.dataset = &dataset,
                                   .graph = &graph,
-                                  .seed = 7,
-                                  .batch_size = 2,
+                                  .order = SampleOrder::Full(7, 10, 2),
                                   .samples = 2,
                                   .first_step = 1,
                                   .left_out = {0},
@@ -312,14 +315,13 @@ TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchForEveryShare) {
   for (const SampleRangeOfTest share : {SampleRangeOfTest{0, 6}, {0, 2}, {2, 4}}) {
     const auto pipeline = Pipeline({.dataset = &dataset,
                                     .graph = &graph,
-                                    .seed = 7,
-                                    .batch_size = 6,
+                                    .order = SampleOrder::Full(7, 12, 6),
                                     .first_position = share.first,
                                     .samples = share.count});
     for (int64_t step = 0; step < 20; ++step) {
       const InputBatch batch = pipeline->Next().value();
       int64_t counted = 0;
-      for (const auto [epoch, sample] : SamplesOfStep(7, 12, 6, step, 0, 6)) {
+      for (const auto [epoch, sample] : SampleOrder::Full(7, 12, 6).SamplesOfStep(step, 0, 6)) {
         counted += (sample % 5 != 3) + ((sample + 1) % 5 != 3);
       }
       ASSERT_EQ(batch.counted_targets.size(), 2);
