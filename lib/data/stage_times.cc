@@ -38,6 +38,22 @@ void CountReadBytes(int64_t bytes) {
   if (current_times != nullptr) current_times->read_bytes += bytes;
 }
 
+void CountReadSamples(int64_t samples) {
+  if (current_times != nullptr) current_times->samples += samples;
+}
+
+void CountSubstituted() {
+  if (current_times != nullptr) ++current_times->substituted;
+}
+
+StageTimes& StageTimes::operator+=(const StageTimes& other) {
+  for (int i = 0; i < kInputStages; ++i) nanoseconds[i] += other.nanoseconds[i];
+  read_bytes += other.read_bytes;
+  samples += other.samples;
+  substituted += other.substituted;
+  return *this;
+}
+
 StageScope::StageScope(InputStage stage)
     : is_counting_(current_times != nullptr), outer_(current_stage) {
   if (is_counting_) ChangeStage(stage);

@@ -14,6 +14,10 @@ inline constexpr int kInputStages = 6;
 struct StageTimes {
   std::array<int64_t, kInputStages> nanoseconds = {};
   int64_t read_bytes = 0;
+  int64_t samples = 0;      // read
+  int64_t substituted = 0;  // damaged records that were replaced
+
+  StageTimes& operator+=(const StageTimes& other);
 };
 
 // Sets where StageScope counts on this thread, or nullptr. Returns what was set before.
@@ -21,6 +25,12 @@ StageTimes* SetStageTimes(StageTimes* times);
 
 // Counts bytes that this thread read from files.
 void CountReadBytes(int64_t bytes);
+
+// Counts samples that this thread read.
+void CountReadSamples(int64_t samples);
+
+// Counts a damaged record that this thread replaced by another one.
+void CountSubstituted();
 
 // Counts the time until its end, or until a scope within it begins, for `stage`. Costs two readings
 // of the clock, and nothing if no times are set.
