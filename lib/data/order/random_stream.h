@@ -10,6 +10,8 @@ enum class RandomStream : uint64_t {
   kTextShift = 2,
   kLinearSamples = 3,
   kSyntheticSamples = 4,
+  kBlockOrder = 16,
+  kBlockWindow = 17,
 };
 
 // Returns the `stream` argument of kernels::RandomWords for `purpose` in `epoch` (< 2^56).

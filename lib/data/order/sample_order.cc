@@ -1,5 +1,6 @@
 #include "lib/data/order/sample_order.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,6 +15,8 @@
 namespace muster {
 namespace {
 
+constexpr int64_t kWindowBlocks = 16;  // the default
+
 absl::Status OrderInvalid(absl::string_view field, absl::string_view message) {
   return AtField(WithReason(absl::InvalidArgumentError(message), "DATA_INVALID"), field);
 }
@@ -21,6 +24,29 @@ absl::Status OrderInvalid(absl::string_view field, absl::string_view message) {
 int64_t EpochSamples(const v1::DataSpec& data, int64_t samples) {
   if (data.last_batch() == v1::LAST_BATCH_CONTINUE) return samples;
   return samples / data.batch_size() * data.batch_size();
+}
+
+absl::StatusOr<BlockOrder> BlockOrderOf(const v1::DataSpec& data, const v1::DatasetFacts& facts,
+                                        int64_t epoch_samples) {
+  const v1::BlockShuffle& block = data.shuffle().block();
+  const int64_t block_samples = block.samples() != 0 ? block.samples() : facts.block_samples();
+  if (block_samples < 1) {
+    return OrderInvalid("data.shuffle.block.samples", "must be set: the data have no mean size");
+  }
+  const int64_t lanes = std::max<int64_t>(1, block.lanes());
+  if (data.batch_size() % lanes != 0) {
+    return OrderInvalid(
+        "data.shuffle.block.lanes",
+        absl::StrCat("must divide data.batch_size = ", data.batch_size(), " (is ", lanes, ")"));
+  }
+  return BlockOrder(
+      {.seed = data.seed(),
+       .samples = facts.samples(),
+       .epoch_samples = epoch_samples,
+       .batch_size = data.batch_size(),
+       .block_samples = block_samples,
+       .window_blocks = block.window_blocks() != 0 ? block.window_blocks() : kWindowBlocks,
+       .lanes = lanes});
 }
 
 }  // namespace
@@ -62,10 +88,11 @@ absl::StatusOr<SampleOrder> SampleOrder::Create(const v1::DataSpec& data,
     case v1::ShuffleSpec::kFull:
     case v1::ShuffleSpec::KIND_NOT_SET:
       return SampleOrder(batch_size, FullShuffle{data.seed(), samples, epoch_samples});
-    default:
+    case v1::ShuffleSpec::kBlock:
       break;
   }
-  return OrderInvalid("data.shuffle", "needs one of full and none");
+  ASSIGN_OR_RETURN(const BlockOrder order, BlockOrderOf(data, facts, epoch_samples));
+  return SampleOrder(batch_size, order);
 }
 
 SampleOrder SampleOrder::Full(uint64_t seed, int64_t samples, int64_t batch_size) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/data/order/block_order.h"
 #include "lib/data/order/sample_ref.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -28,8 +29,8 @@ std::vector<SampleRef> SamplesOf(int64_t epoch, absl::Span<const int64_t> sample
 // An epoch has no sample twice. Pure and immutable; copies are cheap; threads may share it.
 class SampleOrder {
  public:
-  // Returns INVALID_ARGUMENT, with the field at fault, if `data` does not fit the number of samples
-  // in `facts`.
+  // Reads the numbers of samples, of all data and of a block, from `facts`. Returns
+  // INVALID_ARGUMENT, with the field at fault, if `data` does not fit them.
   static absl::StatusOr<SampleOrder> Create(const v1::DataSpec& data,
                                             const v1::DatasetFacts& facts);
   // The default: a full shuffle that drops the incomplete last batch. Requires: samples >=
@@ -53,7 +54,7 @@ class SampleOrder {
     SampleRef At(int64_t position) const;
     int64_t epoch_samples;
   };
-  using Kind = std::variant<FullShuffle, FileOrder>;
+  using Kind = std::variant<FullShuffle, FileOrder, BlockOrder>;
 
   SampleOrder(int64_t batch_size, Kind kind);
 

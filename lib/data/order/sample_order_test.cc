@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace muster::sample_order_test {
@@ -163,11 +165,129 @@ TEST(SampleOrderTest, WithoutAShuffleSamplesKeepTheOrderOfTheFiles) {
             SamplesOf(1, {0, 1, 2, 3}));
 }
 
+v1::DataSpec BlockData(int64_t batch_size, v1::LastBatch last_batch, int64_t lanes) {
+  v1::DataSpec data = Data(batch_size, last_batch);
+  v1::BlockShuffle& block = *data.mutable_shuffle()->mutable_block();
+  block.set_samples(5);
+  block.set_window_blocks(4);
+  block.set_lanes(lanes);
+  return data;
+}
+
+TEST(SampleOrderTest, ABlockShuffleTakesItsBlockFromTheJobOrElseFromTheData) {
+  v1::DataSpec data = BlockData(4, v1::LAST_BATCH_CONTINUE, 2);
+  v1::DatasetFacts facts = Facts(23);
+  const std::vector<SampleRef> first = SampleOrder::Create(data, facts)->SamplesOfStep(0, 0, 4);
+  EXPECT_EQ(first, SamplesOf(0, {5, 12, 18, 1}));
+  data.mutable_shuffle()->mutable_block()->clear_samples();
+  EXPECT_EQ(SampleOrder::Create(data, facts).status().message(),
+            "data.shuffle.block.samples: must be set: the data have no mean size");
+  facts.set_block_samples(5);
+  EXPECT_EQ(SampleOrder::Create(data, facts)->SamplesOfStep(0, 0, 4), first);
+}
+
+TEST(SampleOrderTest, RejectsLanesThatDoNotDivideTheBatch) {
+  EXPECT_EQ(SampleOrder::Create(BlockData(6, v1::LAST_BATCH_DROP, 4), Facts(23)).status().message(),
+            "data.shuffle.block.lanes: must divide data.batch_size = 6 (is 4)");
+}
+
 TEST(SampleOrderTest, RejectsABatchLargerThanTheData) {
   const absl::Status status =
       SampleOrder::Create(Data(7, v1::LAST_BATCH_CONTINUE), Facts(6)).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(status.message(), "data.batch_size: must be from 1 to the 6 training samples (is 7)");
+}
+
+struct NamedOrder {
+  std::string name;
+  SampleOrder order;
+};
+
+// Every kind of order that goes through all samples of an epoch.
+std::vector<NamedOrder> ContinuingOrders(int64_t samples, int64_t batch_size) {
+  std::vector<NamedOrder> orders;
+  const auto add = [&](const std::string& name, const v1::DataSpec& data) {
+    orders.push_back({absl::StrCat(name, ", ", samples, " in batches of ", batch_size),
+                      SampleOrder::Create(data, Facts(samples)).value()});
+  };
+  v1::DataSpec data = Data(batch_size, v1::LAST_BATCH_CONTINUE);
+  add("full", data);
+  data.mutable_shuffle()->mutable_none();
+  add("none", data);
+  for (const int64_t lanes : {1, 2, 4}) {
+    add(absl::StrCat("block, lanes ", lanes),
+        BlockData(batch_size, v1::LAST_BATCH_CONTINUE, lanes));
+  }
+  return orders;
+}
+
+constexpr std::pair<int64_t, int64_t> kSizes[] = {{103, 12}, {96, 8}, {12, 12}, {257, 20}, {13, 4}};
+
+// Returns the shares of `workers` workers, one after the other.
+std::vector<SampleRef> BatchOfWorkers(const SampleOrder& order, int64_t step, int64_t workers) {
+  std::vector<SampleRef> batch;
+  for (int64_t worker = 0; worker < workers; ++worker) {
+    const int64_t first = worker * order.batch_size() / workers;
+    const int64_t end = (worker + 1) * order.batch_size() / workers;
+    const std::vector<SampleRef> share = order.SamplesOfStep(step, first, end - first);
+    batch.insert(batch.end(), share.begin(), share.end());
+  }
+  return batch;
+}
+
+TEST(SampleOrderTest, EachSampleOfEachEpochIsReadOnceWhileWorkersComeAndGo) {
+  constexpr int64_t kEpochs = 4;
+  for (const auto& [samples, batch_size] : kSizes) {
+    for (const auto& [name, order] : ContinuingOrders(samples, batch_size)) {
+      const int64_t steps = (kEpochs * samples + batch_size - 1) / batch_size;
+      for (const int64_t workers : {1, 2, 3, 0}) {  // 0: another number at each step
+        std::vector<SampleRef> seen;
+        for (int64_t step = 0; step < steps; ++step) {
+          for (const SampleRef& ref :
+               BatchOfWorkers(order, step, workers > 0 ? workers : step % 3 + 1)) {
+            // The last batch may begin the next epoch.
+            if (ref.epoch < kEpochs) seen.push_back(ref);
+          }
+        }
+        std::ranges::sort(seen);
+        ASSERT_EQ(seen.size(), kEpochs * samples) << name;
+        for (int64_t i = 0; i < kEpochs * samples; ++i) {
+          ASSERT_EQ(seen[i], (SampleRef{i / samples, i % samples}))
+              << name << ", workers " << workers;
+        }
+      }
+    }
+  }
+}
+
+TEST(SampleOrderTest, AJobResumesAtAnyStep) {
+  for (const auto& [samples, batch_size] : kSizes) {
+    const std::vector<NamedOrder> orders = ContinuingOrders(samples, batch_size);
+    for (size_t i = 0; i < orders.size(); ++i) {
+      std::vector<std::vector<SampleRef>> batches;
+      for (int64_t step = 0; step < 60; ++step) {
+        batches.push_back(orders[i].order.SamplesOfStep(step, 0, batch_size));
+      }
+      for (int64_t first = 59; first >= 0; --first) {
+        const SampleOrder resumed = ContinuingOrders(samples, batch_size)[i].order;
+        EXPECT_EQ(BatchOfWorkers(resumed, first, 3), batches[first]) << orders[i].name;
+      }
+    }
+  }
+}
+
+TEST(SampleOrderTest, WithDropNoSampleOfAnEpochIsReadTwice) {
+  for (const int64_t lanes : {1, 2, 4}) {
+    const SampleOrder order =
+        SampleOrder::Create(BlockData(12, v1::LAST_BATCH_DROP, lanes), Facts(103)).value();
+    std::set<SampleRef> seen;
+    for (int64_t step = 0; step < 4 * 8; ++step) {
+      for (const SampleRef& ref : BatchOfWorkers(order, step, step % 3 + 1)) {
+        EXPECT_EQ(ref.epoch, step / 8);
+        EXPECT_TRUE(seen.insert(ref).second);
+      }
+    }
+  }
 }
 
 }  // namespace
