@@ -160,13 +160,24 @@ double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t tota
   return base;
 }
 
+int64_t StepsOfEpochs(const v1::DataSpec& data, int64_t samples, double epochs) {
+  const int64_t batch_size = std::max<int64_t>(1, data.batch_size());
+  // Clamps before the cast, which could overflow.
+  const auto rounded = [](double value, int64_t max) {
+    return static_cast<int64_t>(std::clamp(std::round(value), 1.0, static_cast<double>(max)));
+  };
+  if (data.last_batch() == v1::LAST_BATCH_CONTINUE) {
+    // Rounds to samples first: 1.1 * 10 is a little more than 11.
+    const int64_t trained =
+        rounded(epochs * static_cast<double>(samples), limits::kStepsMax * batch_size);
+    return (trained + batch_size - 1) / batch_size;
+  }
+  return rounded(epochs * static_cast<double>(samples / batch_size), limits::kStepsMax);
+}
+
 int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples) {
   if (spec.training().length_case() == v1::TrainingSpec::kSteps) return spec.training().steps();
-  const int64_t steps_per_epoch = samples / std::max<int64_t>(1, spec.data().batch_size());
-  const double steps = std::round(spec.training().epochs() * static_cast<double>(steps_per_epoch));
-  return static_cast<int64_t>(
-      // clamped before the cast, which could overflow
-      std::clamp(steps, 1.0, static_cast<double>(limits::kStepsMax)));
+  return StepsOfEpochs(spec.data(), samples, spec.training().epochs());
 }
 
 }  // namespace muster

@@ -61,8 +61,13 @@ double BaseLearningRate(const v1::Optimizer& optimizer);
 // defines it.
 double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t total_steps);
 
-// Returns the number of steps of the whole job: training.steps, or epochs * floor(samples /
-// batch_size), rounded to nearest, and clamped to [1, limits::kStepsMax].
+// Returns the number of steps of `epochs` passes over `samples` training samples, clamped to
+// [1, limits::kStepsMax]. An epoch of a mixture has the samples of all parts together.
+// - last_batch drop: epochs * floor(samples / batch_size), rounded to nearest.
+// - last_batch continue: ceil(epochs * samples / batch_size), of a whole number of samples.
+int64_t StepsOfEpochs(const v1::DataSpec& data, int64_t samples, double epochs);
+
+// Returns the number of steps of the whole job: training.steps, or StepsOfEpochs().
 int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples);
 
 }  // namespace muster

@@ -99,6 +99,26 @@ TEST(ParameterTableTest, EpochsCountWholeBatches) {
   EXPECT_EQ(TotalSteps(spec, 100), 17);
 }
 
+TEST(ParameterTableTest, EpochsThatContinueCountEverySample) {
+  v1::JobSpec spec;
+  v1::DataSpec& data = *spec.mutable_data();
+  data.set_last_batch(v1::LAST_BATCH_CONTINUE);
+  const auto steps = [&](int64_t batch_size, int64_t samples, double epochs) {
+    data.set_batch_size(batch_size);
+    spec.mutable_training()->set_epochs(epochs);
+    return TotalSteps(spec, samples);
+  };
+  EXPECT_EQ(steps(32, 100, 2), 7);   // 200 samples
+  EXPECT_EQ(steps(50, 100, 3), 6);   // 300 samples
+  EXPECT_EQ(steps(10, 25, 0.5), 2);  // 13 samples
+  EXPECT_EQ(steps(11, 10, 1.1), 1);  // 11 samples, though 1.1 * 10 > 11
+  EXPECT_EQ(steps(7, 1, 1e-300), 1);
+  EXPECT_EQ(steps(1, int64_t{1} << 36, 1e300), limits::kStepsMax);
+  EXPECT_EQ(steps(1 << 20, int64_t{1} << 60, 1e300), limits::kStepsMax);
+  data.set_last_batch(v1::LAST_BATCH_DROP);
+  EXPECT_EQ(steps(32, 100, 2), 6);
+}
+
 TEST(ParameterTableTest, EpochsNeverMakeMoreStepsThanTheLimitNorFewerThanOne) {
   v1::JobSpec spec;
   spec.mutable_data()->set_batch_size(1);
