@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "glog/logging.h"
-#include "kernels/philox.h"
 #include "lib/data/order/permutation.h"
 #include "lib/data/order/random_stream.h"
 
@@ -12,11 +11,6 @@ namespace {
 
 // Not an index that Permuted() uses.
 constexpr uint64_t kShortBlockIndex = uint64_t{1} << 63;
-
-uint64_t RandomNumber(uint64_t seed, uint64_t stream, uint64_t index) {
-  const auto words = kernels::RandomWords(seed, stream, index);
-  return uint64_t{words[0]} << 32 | words[1];
-}
 
 }  // namespace
 
