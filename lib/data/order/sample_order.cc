@@ -71,6 +71,14 @@ SampleRef SampleOrder::FileOrder::At(int64_t position) const {
   return {position / epoch_samples, position % epoch_samples};
 }
 
+SampleRef SampleOrder::MixtureOrder::At(int64_t position) const {
+  const Mixture::Draw draw = mixture.At(position);
+  const Part& part = parts[draw.part];
+  const int64_t epoch = draw.number / part.samples, at = draw.number % part.samples;
+  return {epoch, part.first_sample +
+                     (is_shuffled ? PermutedSample(part.seed, epoch, part.samples, at) : at)};
+}
+
 SampleOrder::SampleOrder(int64_t batch_size, Kind kind)
     : batch_size_(batch_size), kind_(std::move(kind)) {}
 
@@ -80,6 +88,10 @@ absl::StatusOr<SampleOrder> SampleOrder::Create(const v1::DataSpec& data,
   if (batch_size < 1 || samples < batch_size) {
     return OrderInvalid("data.batch_size", absl::StrCat("must be from 1 to the ", samples,
                                                         " training samples (is ", batch_size, ")"));
+  }
+  if (data.has_mixture()) {
+    ASSIGN_OR_RETURN(MixtureOrder order, MixtureOrderOf(data, facts));
+    return SampleOrder(batch_size, std::move(order));
   }
   const int64_t epoch_samples = EpochSamples(data, samples);
   switch (data.shuffle().kind_case()) {
@@ -93,6 +105,34 @@ absl::StatusOr<SampleOrder> SampleOrder::Create(const v1::DataSpec& data,
   }
   ASSIGN_OR_RETURN(const BlockOrder order, BlockOrderOf(data, facts, epoch_samples));
   return SampleOrder(batch_size, order);
+}
+
+absl::StatusOr<SampleOrder::MixtureOrder> SampleOrder::MixtureOrderOf(
+    const v1::DataSpec& data, const v1::DatasetFacts& facts) {
+  if (data.shuffle().has_block()) {
+    return OrderInvalid("data.shuffle.block", "a mixture needs a full shuffle or none");
+  }
+  std::vector<double> weights;
+  for (const v1::MixturePart& part : data.mixture().parts()) weights.push_back(part.weight());
+  const auto parts = static_cast<int>(weights.size());
+  if (parts < 1 || facts.part_samples_size() != parts) {
+    return OrderInvalid("data.mixture.parts", absl::StrCat("has ", parts, " parts, the data have ",
+                                                           facts.part_samples_size()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<int64_t> slots, Mixture::SlotsOf(weights));
+  MixtureOrder order{Mixture(data.seed(), slots), {}, !data.shuffle().has_none()};
+  int64_t first = 0;
+  for (int part = 0; part < parts; ++part) {
+    const int64_t samples = facts.part_samples(part);
+    if (samples < 1) {
+      return OrderInvalid(absl::StrCat("data.mixture.parts[", part, "]"),
+                          "has no training samples");
+    }
+    order.parts.push_back(
+        {RandomNumber(data.seed(), StreamOf(RandomStream::kMixturePart, 0), part), first, samples});
+    first += samples;
+  }
+  return order;
 }
 
 SampleOrder SampleOrder::Full(uint64_t seed, int64_t samples, int64_t batch_size) {

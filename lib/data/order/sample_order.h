@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/data/order/block_order.h"
+#include "lib/data/order/mixture.h"
 #include "lib/data/order/sample_ref.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -26,10 +27,18 @@ std::vector<SampleRef> SamplesOf(int64_t epoch, absl::Span<const int64_t> sample
 // - last_batch drop: E is the largest multiple of batch_size up to the number of samples. The epoch
 //   omits the others: other ones in each epoch, except with `shuffle: none`.
 // - last_batch continue: E is the number of samples, so a batch may span epochs.
-// An epoch has no sample twice. Pure and immutable; copies are cheap; threads may share it.
+// An epoch has no sample twice.
+//
+// A mixture numbers the samples of its parts one after the other. Mixture says which part gives the
+// sample of a position, and each part continues with epochs of its own: SampleRef::epoch is the
+// epoch of the part. The mixture itself has no end, so last_batch changes only the number of steps.
+// `training.epochs` of a mixture are those of as many samples as all parts have together, so a part
+// with a small weight may not come to its end.
+//
+// Pure and immutable; copies are cheap; threads may share it.
 class SampleOrder {
  public:
-  // Reads the numbers of samples, of all data and of a block, from `facts`. Returns
+  // Reads the numbers of samples, of all data, of a block and of the parts, from `facts`. Returns
   // INVALID_ARGUMENT, with the field at fault, if `data` does not fit them.
   static absl::StatusOr<SampleOrder> Create(const v1::DataSpec& data,
                                             const v1::DatasetFacts& facts);
@@ -54,9 +63,21 @@ class SampleOrder {
     SampleRef At(int64_t position) const;
     int64_t epoch_samples;
   };
-  using Kind = std::variant<FullShuffle, FileOrder, BlockOrder>;
+  struct MixtureOrder {
+    struct Part {
+      uint64_t seed;
+      int64_t first_sample, samples;
+    };
+    SampleRef At(int64_t position) const;
+    Mixture mixture;
+    std::vector<Part> parts;
+    bool is_shuffled;
+  };
+  using Kind = std::variant<FullShuffle, FileOrder, BlockOrder, MixtureOrder>;
 
   SampleOrder(int64_t batch_size, Kind kind);
+  static absl::StatusOr<MixtureOrder> MixtureOrderOf(const v1::DataSpec& data,
+                                                     const v1::DatasetFacts& facts);
 
   int64_t batch_size_;
   Kind kind_;

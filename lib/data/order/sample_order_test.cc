@@ -290,5 +290,82 @@ TEST(SampleOrderTest, WithDropNoSampleOfAnEpochIsReadTwice) {
   }
 }
 
+// Two parts: samples [0, 30) with three quarters of the weight, and [30, 50).
+v1::DataSpec MixtureData(int64_t batch_size) {
+  v1::DataSpec data = Data(batch_size, v1::LAST_BATCH_CONTINUE);
+  for (const double weight : {3, 1}) data.mutable_mixture()->add_parts()->set_weight(weight);
+  return data;
+}
+
+v1::DatasetFacts MixtureFacts() {
+  v1::DatasetFacts facts = Facts(50);
+  for (const int64_t samples : {30, 20}) facts.add_part_samples(samples);
+  return facts;
+}
+
+TEST(SampleOrderTest, EachPartOfAMixtureHasExactEpochsOfItsOwn) {
+  v1::DataSpec data = MixtureData(/*batch_size=*/7);
+  for (const bool is_shuffled : {true, false}) {
+    if (!is_shuffled) data.mutable_shuffle()->mutable_none();
+    const SampleOrder order = SampleOrder::Create(data, MixtureFacts()).value();
+    for (const int64_t workers : {1, 2, 3, 0}) {  // 0: another number at each step
+      std::vector<SampleRef> seen[2];
+      for (int64_t step = 0; step < 300; ++step) {
+        for (const SampleRef& ref :
+             BatchOfWorkers(order, step, workers > 0 ? workers : step % 3 + 1)) {
+          seen[ref.sample < 30 ? 0 : 1].push_back(ref);
+        }
+      }
+      EXPECT_NEAR(static_cast<double>(seen[0].size()), 0.75 * 2100, 6);
+      for (const int part : {0, 1}) {
+        const int64_t samples = part == 0 ? 30 : 20, first = part == 0 ? 0 : 30;
+        const int64_t whole = static_cast<int64_t>(seen[part].size()) / samples;
+        for (int64_t epoch = 0; epoch < whole; ++epoch) {
+          // The order of an epoch is that of its positions, so whole epochs come one by one.
+          std::vector<SampleRef> refs(seen[part].begin() + epoch * samples,
+                                      seen[part].begin() + (epoch + 1) * samples);
+          EXPECT_EQ(std::ranges::is_sorted(refs), !is_shuffled);
+          std::ranges::sort(refs);
+          for (int64_t i = 0; i < samples; ++i) ASSERT_EQ(refs[i], (SampleRef{epoch, first + i}));
+        }
+      }
+    }
+  }
+}
+
+TEST(SampleOrderTest, AMixtureResumesAtAnyStep) {
+  const SampleOrder order = SampleOrder::Create(MixtureData(8), MixtureFacts()).value();
+  for (const int64_t step : {0, 1, 8191, 8192, 1'000'000'000}) {
+    const SampleOrder resumed = SampleOrder::Create(MixtureData(8), MixtureFacts()).value();
+    EXPECT_EQ(BatchOfWorkers(resumed, step, 3), order.SamplesOfStep(step, 0, 8)) << step;
+  }
+}
+
+TEST(SampleOrderTest, PartsOfAMixtureHaveOrdersOfTheirOwn) {
+  v1::DataSpec data = MixtureData(/*batch_size=*/50);
+  data.mutable_mixture()->mutable_parts(0)->set_weight(1);
+  v1::DatasetFacts facts = Facts(50);
+  for (int part = 0; part < 2; ++part) facts.add_part_samples(25);
+  std::vector<int64_t> parts[2];
+  for (const SampleRef& ref : SampleOrder::Create(data, facts)->SamplesOfStep(0, 0, 50)) {
+    parts[ref.sample / 25].push_back(ref.sample % 25);
+  }
+  EXPECT_NE(parts[0], parts[1]);
+}
+
+TEST(SampleOrderTest, RejectsAMixtureThatDoesNotFitItsData) {
+  const auto message = [](const v1::DataSpec& data, const v1::DatasetFacts& facts) {
+    return std::string(SampleOrder::Create(data, facts).status().message());
+  };
+  EXPECT_EQ(message(MixtureData(8), Facts(50)), "data.mixture.parts: has 2 parts, the data have 0");
+  v1::DatasetFacts empty = MixtureFacts();
+  empty.set_part_samples(1, 0);
+  EXPECT_EQ(message(MixtureData(8), empty), "data.mixture.parts[1]: has no training samples");
+  v1::DataSpec data = MixtureData(8);
+  data.mutable_shuffle()->mutable_block();
+  EXPECT_EQ(message(data, MixtureFacts()),
+            "data.shuffle.block: a mixture needs a full shuffle or none");
+}
+
 }  // namespace
 }  // namespace muster::sample_order_test
