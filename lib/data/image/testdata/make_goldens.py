@@ -7,6 +7,7 @@ files are in hexadecimal.
 
 import io
 import pathlib
+import zlib
 
 import numpy
 from PIL import Image
@@ -80,4 +81,58 @@ def decode_cases():
     return [decode_case(name, data) for name, data in cases]
 
 
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+
+
+def planar(image):
+    """Returns the pixels as [channels, height, width]."""
+    array = numpy.asarray(image)
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def resample_cases():
+    """Checksums of resized images: whole, and a window that is flipped."""
+    sizes = [
+        (40, 30, 17, 13),
+        (40, 30, 40, 30),
+        (40, 30, 40, 17),
+        (40, 30, 19, 30),
+        (33, 21, 70, 64),
+        (97, 61, 32, 32),
+        (200, 3, 7, 5),
+        (150, 140, 4, 3),
+        (1, 1, 5, 6),
+        (5, 64, 1, 1),
+        (301, 7, 224, 9),
+        (131, 96, 64, 224),
+    ]
+    cases = []
+    for seed, (width, height, to_width, to_height) in enumerate(sizes):
+        for channels in (1, 3):
+            pixels = picture(width, height, channels, seed)
+            image = Image.fromarray(pixels if channels == 3 else pixels[..., 0])
+            for name, resample in FILTERS.items():
+                resized = planar(image.resize((to_width, to_height), resample))
+                left, top = to_width // 3, to_height // 4
+                window = resized[:, top : to_height - to_height // 5, left : to_width - to_width // 6]
+                words = {
+                    "width": width,
+                    "height": height,
+                    "to_width": to_width,
+                    "to_height": to_height,
+                    "channels": channels,
+                    "seed": seed,
+                    "checksum": zlib.crc32(resized.tobytes()),
+                    "across": zlib.crc32(numpy.ascontiguousarray(window[:, :, ::-1]).tobytes()),
+                    "down": zlib.crc32(numpy.ascontiguousarray(window[:, ::-1]).tobytes()),
+                }
+                cases.append((name, words))
+    return cases
+
+
 write("decode.txt", decode_cases())
+write("resample.txt", resample_cases())
