@@ -148,36 +148,73 @@ absl::StatusOr<NpyType> TypeOf(const std::string& descr, const std::string& path
                                          "(little-endian) and uint8: save array.astype('<f4')"));
 }
 
+template <typename From, typename To>
+void Convert(const std::byte* from, std::byte* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(value));
+    const To converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(converted));
+  }
+}
+
+template <typename To>
+void ConvertTo(NpyType type, const std::byte* from, std::byte* to, int64_t count) {
+  switch (type) {
+    case NpyType::kF32:
+      return Convert<float, To>(from, to, count);
+    case NpyType::kF64:
+      return Convert<double, To>(from, to, count);
+    case NpyType::kI32:
+      return Convert<int32_t, To>(from, to, count);
+    case NpyType::kI64:
+      return Convert<int64_t, To>(from, to, count);
+    case NpyType::kU8:
+      return Convert<uint8_t, To>(from, to, count);
+  }
+}
+
 }  // namespace
 
 absl::string_view NpyTypeName(NpyType type) { return EntryOf(type).name; }
 int64_t NpyTypeBytes(NpyType type) { return EntryOf(type).bytes; }
+void NpyToF32(NpyType type, const std::byte* from, std::byte* to, int64_t count) {
+  ConvertTo<float>(type, from, to, count);
+}
+void NpyToI32(NpyType type, const std::byte* from, std::byte* to, int64_t count) {
+  ConvertTo<int32_t>(type, from, to, count);
+}
 bool IsInteger(NpyType type) { return type != NpyType::kF32 && type != NpyType::kF64; }
 
 absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> bytes, const std::string& path,
                                         absl::string_view field) {
-  const absl::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return ReadNpyHeader(bytes, bytes.size(), path, field);
+}
+
+absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> first, size_t file_bytes,
+                                        const std::string& path, absl::string_view field) {
+  const absl::string_view text(reinterpret_cast<const char*>(first.data()), first.size());
   if (!absl::StartsWith(text, kMagic.substr(0, std::min(text.size(), kMagic.size())))) {
     return DataInvalid(field, absl::StrCat(path, ": not an .npy file"));
   }
-  if (bytes.size() < kPreambleBytes) {
-    return DataTruncated(field, absl::StrCat(path, ": ", bytes.size(), " bytes"));
+  if (first.size() < kPreambleBytes) {
+    return DataTruncated(field, absl::StrCat(path, ": ", first.size(), " bytes"));
   }
-  const int major = std::to_integer<int>(bytes[6]);
+  const int major = std::to_integer<int>(first[6]);
   if (major < 1 || major > 3) {
     return DataInvalid(field, absl::StrCat(path, ": format version ", major, ", known are 1 to 3"));
   }
   const size_t length_bytes = major == 1 ? 2 : 4;
-  if (bytes.size() < kPreambleBytes + length_bytes) {
-    return DataTruncated(field, absl::StrCat(path, ": ", bytes.size(), " bytes"));
+  if (first.size() < kPreambleBytes + length_bytes) {
+    return DataTruncated(field, absl::StrCat(path, ": ", first.size(), " bytes"));
   }
-  const size_t length = LittleEndian(bytes.subspan(kPreambleBytes, length_bytes));
+  const size_t length = LittleEndian(first.subspan(kPreambleBytes, length_bytes));
   NpyHeader header{.data_offset = kPreambleBytes + length_bytes + length};
   if (length > kHeaderBytesMax) {
     return DataInvalid(field, absl::StrCat(path, ": a header of ", length, " bytes, at most ",
                                            kHeaderBytesMax, " are possible"));
   }
-  if (header.data_offset > bytes.size()) {
+  if (header.data_offset > first.size()) {
     return DataTruncated(field, absl::StrCat(path, ": ends inside its header"));
   }
   const auto fields = HeaderReader(text.substr(kPreambleBytes + length_bytes, length)).Read();
@@ -186,7 +223,7 @@ absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> bytes, const
   ASSIGN_OR_RETURN(header.type, TypeOf(*fields->descr, path, field));
   header.shape = *fields->shape;
   header.data_bytes = NpyTypeBytes(header.type);
-  const size_t found = bytes.size() - header.data_offset;
+  const size_t found = file_bytes - header.data_offset;
   for (const int64_t size : header.shape) {
     if (__builtin_mul_overflow(header.data_bytes, static_cast<size_t>(size), &header.data_bytes)) {
       return DataInvalid(

@@ -35,13 +35,23 @@ struct NpyHeader {
 absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> bytes, const std::string& path,
                                         absl::string_view field);
 
+// Reads the header from the first bytes of a file that has `file_bytes`. Requires: `first` is the
+// whole file, or at least kNpyFirstBytes.
+inline constexpr size_t kNpyFirstBytes = (1 << 16) + 12;
+absl::StatusOr<NpyHeader> ReadNpyHeader(absl::Span<const std::byte> first, size_t file_bytes,
+                                        const std::string& path, absl::string_view field);
+
+// Converts `count` elements as static_cast does. Both may be unaligned. Requires: a type for
+// NpyToI32() is an integer.
+void NpyToF32(NpyType type, const std::byte* from, std::byte* to, int64_t count);
+void NpyToI32(NpyType type, const std::byte* from, std::byte* to, int64_t count);
+
 // Immutable; threads may share it.
 class NpyFile {
  public:
   static absl::StatusOr<NpyFile> Open(const std::string& path, absl::string_view field);
 
-  NpyType type() const { return header_.type; }
-  const std::vector<int64_t>& shape() const { return header_.shape; }
+  const NpyHeader& header() const { return header_; }
   absl::Span<const std::byte> data() const {
     return file_->bytes().subspan(header_.data_offset, header_.data_bytes);
   }
