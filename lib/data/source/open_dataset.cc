@@ -4,6 +4,7 @@
 #include "lib/data/source/idx_dataset.h"
 #include "lib/data/source/linear_dataset.h"
 #include "lib/data/source/npy_dataset.h"
+#include "lib/data/source/npz_dataset.h"
 #include "lib/data/source/synthetic_dataset.h"
 #include "lib/data/source/text_dataset.h"
 
@@ -21,6 +22,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& s
       return OpenLinearDataset(spec, graph);
     case v1::DataSpec::kNpy:
       return OpenNpyDataset(spec, graph, held_bytes_max);
+    case v1::DataSpec::kNpz:
+      return OpenNpzDataset(spec, graph, {.held_bytes_max = held_bytes_max});
     case v1::DataSpec::kSynthetic:
       return OpenSyntheticDataset(spec, graph);
     case v1::DataSpec::kExternal:
@@ -28,7 +31,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenDataset(const v1::DataSpec& s
     default:
       break;
   }
-  return DataInvalid("data", "needs one of text, idx, linear, npy and synthetic");
+  return DataInvalid("data", "needs one of text, idx, linear, npy, npz and synthetic");
 }
 
 }  // namespace muster
