@@ -407,6 +407,47 @@ TEST(JobFileTest, SurvivesEveryTruncationOfAGoodFile) {
   }
 }
 
+constexpr char kImagesAndExamples[] = R"(
+name: mixed
+data:
+  mixture:
+    parts:
+      - weight: 2
+        data:
+          images: {path: photos}
+          image:
+            train: [{random_resized_crop: {size: 224, scale_min: 0}}, {random_flip: {}}]
+            mean: [0.485, 0.456, 1e-3]
+            std: [0.229, 1, 0.12345679]
+      - {weight: 1, data: {csv: {path: a.csv, inputs: {x: {columns: ["1", 3-15], number: {log: true}}}}}}
+  batch_size: 32
+  last_batch: continue
+  shuffle: {block: {lanes: 4}}
+)";
+
+TEST(JobFileTest, ReadsAndWritesListsOfNumbersAndNestedSources) {
+  const absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kImagesAndExamples, "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const v1::DataSpec& part = spec->data().mixture().parts(0).data();
+  EXPECT_THAT(part.image().mean(), ::testing::ElementsAre(0.485f, 0.456f, 1e-3f));
+  EXPECT_TRUE(part.image().train(0).random_resized_crop().has_scale_min());
+
+  const std::string text = ToYaml(*spec);
+  EXPECT_THAT(text, HasSubstr("mean: [0.485, 0.456, 0.001]"));
+  const absl::StatusOr<v1::JobSpec> again = ParseJobFile(text, "again.yaml");
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
+  EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << text;
+}
+
+TEST(JobFileTest, NamesTheItemThatIsNoNumber) {
+  EXPECT_THAT(FaultsIn("data: {image: {mean: [0.5, x, [1], 1e39]}}"),
+              AllOf(HasSubstr("data.image.mean[1]: expects a number (is \"x\")"),
+                    HasSubstr("data.image.mean[2]: expects a number (is a list)"),
+                    HasSubstr("data.image.mean[3]: must fit into a float (is 1e39)")));
+  EXPECT_THAT(FaultsIn("data: {tfrecord: {inputs: {x: {scatter: {fill: 0}}}}}"),
+              HasSubstr("x.scatter.fill: must be greater than 0 (is 0); leave it out"));
+}
+
 TEST(JobFileTest, OverridesReplaceAndAddFields) {
   absl::StatusOr<v1::JobSpec> spec =
       ParseJobFile(kCharGpt, "job.yaml",

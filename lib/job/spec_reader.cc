@@ -42,7 +42,9 @@ bool ZeroMeansUnset(const FieldDescriptor& field) {
   return name == "muster.v1.WorkerCount.min" || name == "muster.v1.WorkerCount.max" ||
          name == "muster.v1.JobSpec.chunk_bytes" || name == "muster.v1.PolySchedule.power" ||
          name == "muster.v1.LossScale.growth_steps" || name == "muster.v1.SyncSpec.staleness" ||
-         name == "muster.v1.Compression.ratio" || name == "muster.v1.Compression.rank";
+         name == "muster.v1.Compression.ratio" || name == "muster.v1.Compression.rank" ||
+         name == "muster.v1.BlockShuffle.window_blocks" || name == "muster.v1.BlockShuffle.lanes" ||
+         name == "muster.v1.CsvNumber.scale" || name == "muster.v1.ScatterFeature.fill";
 }
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
@@ -216,7 +218,7 @@ class SpecReader {
     }
   }
 
-  // Reads a list of messages or texts; the API has no other lists.
+  // Reads a list of messages, texts or floats; the API has no other lists.
   void ReadList(const YamlValue& list, const std::string& path, const FieldDescriptor& field,
                 Message& message) {
     if (list.kind != YamlValue::Kind::kList) {
@@ -230,11 +232,21 @@ class SpecReader {
       const std::string item_path = absl::StrCat(path, "[", i, "]");
       if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
         ReadMessage(item, item_path, *reflection.AddMessage(&message, &field));
-      } else if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
-        LOG(FATAL) << field.full_name() << ": a job file cannot hold a list of "
-                   << field.type_name();
-      } else if (item.kind != YamlValue::Kind::kScalar) {
-        Add(item.place, item_path, absl::StrCat("expects text (is ", KindName(item), ")"));
+        continue;
+      }
+      const bool is_float = field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT;
+      CHECK(is_float || field.cpp_type() == FieldDescriptor::CPPTYPE_STRING)
+          << field.full_name() << ": a job file cannot hold a list of " << field.type_name();
+      if (item.kind != YamlValue::Kind::kScalar) {
+        Add(item.place, item_path,
+            absl::StrCat("expects ", is_float ? "a number" : "text", " (is ", KindName(item), ")"));
+      } else if (is_float) {
+        const auto x = ReadNumber(item, item_path, field);
+        if (x && std::abs(*x) > std::numeric_limits<float>::max()) {
+          Add(item.place, item_path, absl::StrCat("must fit into a float (is ", item.text, ")"));
+        } else if (x) {
+          reflection.AddFloat(&message, &field, static_cast<float>(*x));
+        }
       } else if (IsText(item, item_path)) {
         reflection.AddString(&message, &field, item.text);
       }

@@ -110,15 +110,28 @@ void EmitMap(const Message& message, const FieldDescriptor& field, YAML::Emitter
   yaml << YAML::EndMap;
 }
 
-// Writes a list of messages or texts; the API has no other lists.
+// Returns the fewest digits that read back as the same float.
+std::string FloatText(float number) {
+  for (int digits = 6; digits < 9; ++digits) {
+    std::string text = absl::StrFormat("%.*g", digits, number);
+    double back = 0;
+    if (absl::SimpleAtod(text, &back) && static_cast<float>(back) == number) return text;
+  }
+  return absl::StrFormat("%.9g", number);
+}
+
+// Writes a list of messages, texts or floats; the API has no other lists.
 void EmitList(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   const bool texts = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
-  if (texts) yaml << YAML::Flow;
+  const bool floats = field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT;
+  if (texts || floats) yaml << YAML::Flow;
   yaml << YAML::BeginSeq;
   for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
     if (texts) {
       EmitText(reflection.GetRepeatedString(message, &field, i), yaml);
+    } else if (floats) {
+      yaml << FloatText(reflection.GetRepeatedFloat(message, &field, i));
     } else {
       EmitMessage(reflection.GetRepeatedMessage(message, &field, i), yaml);
     }

@@ -36,7 +36,8 @@ _HINT = "muster get JOB -o spec prints a job file"
 # The proto reads 0 of these fields as "unset". A user never means 0 there.
 _ZERO_MEANS_UNSET = frozenset(f"muster.v1.{field}" for field in (
     "WorkerCount.min", "WorkerCount.max", "JobSpec.chunk_bytes", "PolySchedule.power", "LossScale.growth_steps",
-    "SyncSpec.staleness", "Compression.ratio", "Compression.rank"))
+    "SyncSpec.staleness", "Compression.ratio", "Compression.rank", "BlockShuffle.window_blocks", "BlockShuffle.lanes",
+    "CsvNumber.scale", "ScatterFeature.fill"))
 
 
 class Places:
@@ -269,7 +270,7 @@ class _SpecReader:
 
     def _read_field(self, value: Any, path: str, field: Any, message: Any) -> None:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            self._read_map(value, path, getattr(message, field.name))
+            self._read_map(value, path, field, getattr(message, field.name))
         elif isinstance(getattr(message, field.name), (str, bytes, int, float)):  # a scalar, an enum or a bool
             converted = self._scalar(value, path, field)
             if converted is not None:
@@ -291,14 +292,20 @@ class _SpecReader:
             item_path = f"{path}[{index}]"
             if field.message_type is not None:
                 self.read_message(item, item_path, target.add())
+            elif field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+                if (number := self._number(_python_number(item), item_path, field)) is not None:
+                    target.append(number)
             elif (text := self._text(item, item_path)) is not None:
                 target.append(text)
 
-    def _read_map(self, value: Any, path: str, target: Any) -> None:
+    def _read_map(self, value: Any, path: str, field: Any, target: Any) -> None:
         if not isinstance(value, Mapping):
             return self.add(path, f"expects a map (is {_kind(value)})")
         for key, item in value.items():
-            if (text := self._text(item, _join(path, key))) is not None:
+            if field.message_type.fields_by_name["value"].message_type is not None:
+                target[str(key)].SetInParent()
+                self.read_message(item, _join(path, key), target[str(key)])
+            elif (text := self._text(item, _join(path, key))) is not None:
                 target[str(key)] = text
 
     def _read_struct(self, value: Any, path: str, target: Any) -> None:

@@ -94,6 +94,16 @@ class DictTest(unittest.TestCase):
             "training": {"parameter_groups": [{"match": ["*.bias"], "frozen": True}], "schedule": {"constant": {}}},
             "labels": {"team": "vision"}})
 
+    def test_a_dict_may_hold_nested_sources_and_lists_of_numbers(self):
+        images = {"images": {"path": "photos"}, "image": {"train": [{"resize": {"size": 8}}], "mean": [0.5, np.float32(0.25), 1]}}
+        examples = {"tfrecord": {"path": "a", "inputs": {"x": {"fixed": {"feature": "ids"}}, "y": {"image": {}}}}}
+        data = {"mixture": {"parts": [{"weight": 2.0, "data": images}, {"weight": 1.0, "data": examples}]}}
+        self.assertEqual(read({"data": data})["data"], {"mixture": {"parts": [
+            {"weight": 2.0, "data": {**images, "image": {"train": [{"resize": {"size": 8}}], "mean": [0.5, 0.25, 1.0]}}},
+            {"weight": 1.0, "data": examples}]}})
+        self.assertEqual([str(fault) for fault in faults({"data": {"image": {"std": [1, "a"]}}})],
+                         ['data.image.std[1]: expects a number (is "a")'])
+
     def test_every_fault_has_its_field(self):
         found = faults({"nam": 1, "name": 7, "data": {"batch_size": 8.0, "seed": -1, "npy": {"inputs": {"x": None}}},
                         "training": {"steps": True, "epochs": 2, "parameter_groups": [{"match": "x"}], "precision": "FP16",
