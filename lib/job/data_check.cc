@@ -2,20 +2,35 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
+#include <vector>
 
+#include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "lib/job/source_check.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
 namespace {
 
-// One of round(1/holdout) blocks is held out. With a smaller share, no block would be.
-constexpr double kHoldoutMin = 1e-6;
-constexpr double kHoldoutMax = 0.5;
+constexpr int kMixturePartsMin = 2;
+constexpr int kMixturePartsMax = 64;
+constexpr int64_t kWindowBlocksMax = 4096;
+constexpr int64_t kBlockSamplesMax = int64_t{1} << 31;
+
+// Returns the names of all sources, from the proto, so that a new one is not forgotten.
+std::string SourceNames(const std::vector<int>& except) {
+  const auto& source = *v1::DataSpec::descriptor()->FindOneofByName("source");
+  std::vector<std::string> names;
+  for (int i = 0; i < source.field_count(); ++i) {
+    if (std::ranges::count(except, source.field(i)->number()) == 0) {
+      names.push_back(source.field(i)->name());
+    }
+  }
+  return absl::StrJoin(names, ", ");
+}
 
 class DataCheck {
  public:
@@ -23,100 +38,124 @@ class DataCheck {
 
   void Run() {
     const v1::DataSpec& data = spec_.data();
-    switch (data.source_case()) {
-      case v1::DataSpec::kText:
-        faults_.Path("data.text.path", data.text().path(), "a file, or a folder of files");
-        Holdout("data.text.holdout", data.text().holdout());
-        break;
-      case v1::DataSpec::kIdx:
-        Idx(data.idx());
-        break;
-      case v1::DataSpec::kLinear:
-        Linear(data.linear());
-        break;
-      case v1::DataSpec::kNpy:
-        Npy(data.npy());
-        break;
-      case v1::DataSpec::kSynthetic:
-        Synthetic(data.synthetic());
-        break;
-      case v1::DataSpec::kExternal:
-        break;
-      default:
-        faults_.Add("data", "required: one of text, idx, linear, npy, synthetic, external");
-        break;
+    if (data.source_case() == v1::DataSpec::SOURCE_NOT_SET) {
+      faults_.Add("data", absl::StrCat("required: one of ", SourceNames({})));
+    } else if (data.has_external()) {
+      External(data);
+    } else if (data.has_mixture()) {
+      Mixture(data);
+    } else {
+      CheckSource(data, "data", faults_);
+      Image(data, "data");
     }
     if (data.has_external() != spec_.model().has_external()) {
       faults_.Add("data.external",
                   "goes only with model.external, whose program reads the samples");
     }
     BatchSize();
+    if (!data.has_external()) Order(data);
+    faults_.AtLeast("data.damaged_max", data.damaged_max(), 0,
+                    "0 fails the job at the first damaged record");
+    faults_.AtLeast("data.memory_bytes", data.memory_bytes(), 0,
+                    "0 takes a quarter of the memory of the container");
   }
 
  private:
-  void Holdout(std::string field, double holdout) {
-    if (holdout == 0) return;
-    faults_.InRange(std::move(field), holdout, kHoldoutMin, kHoldoutMax,
-                    "it is a share: 0.1 holds out a tenth, 0 nothing");
+  // The program reads the samples, so the job file cannot say how.
+  void External(const v1::DataSpec& data) {
+    const auto refuse = [&](bool is_set, absl::string_view field) {
+      if (!is_set) return;
+      faults_.Add(absl::StrCat("data.", field),
+                  "not with data.external, whose program reads the samples; remove it");
+    };
+    refuse(data.has_image(), "image");
+    refuse(data.last_batch() == v1::LAST_BATCH_CONTINUE, "last_batch");
+    refuse(data.has_shuffle(), "shuffle");
+    refuse(data.damaged_max() > 0, "damaged_max");
+    refuse(data.memory_bytes() > 0, "memory_bytes");
   }
 
-  void Idx(const v1::IdxData& idx) {
-    faults_.Path("data.idx.images", idx.images(), "an IDX file of images, plain or gzip");
-    faults_.Path("data.idx.labels", idx.labels(), "an IDX file of labels, plain or gzip");
-    Holdout("data.idx.holdout", idx.holdout());
-    if (!idx.eval_images().empty()) {
-      faults_.Path("data.idx.eval_images", idx.eval_images(), "");
-      if (idx.holdout() != 0) {
-        faults_.Add("data.idx.holdout",
-                    "not together with eval_images: evaluation uses either a share of the training "
-                    "samples or files of its own; remove one");
-      }
+  void Mixture(const v1::DataSpec& data) {
+    constexpr char kParts[] = "data.mixture.parts";
+    if (data.has_image()) {
+      faults_.Add("data.image", absl::StrCat("not with data.mixture; give it to the parts, ",
+                                             kParts, "[0].data.image"));
     }
-    if (!idx.eval_labels().empty()) faults_.Path("data.idx.eval_labels", idx.eval_labels(), "");
-    if (idx.eval_images().empty() != idx.eval_labels().empty()) {
-      const bool labels_missing = idx.eval_labels().empty();
-      faults_.Add(
-          labels_missing ? "data.idx.eval_labels" : "data.idx.eval_images",
-          absl::StrCat("required together with ", labels_missing ? "eval_images" : "eval_labels"));
+    const int parts = data.mixture().parts_size();
+    if (!faults_.InRange(kParts, parts, kMixturePartsMin, kMixturePartsMax, "number of sources")) {
+      return;
     }
-  }
-
-  void Linear(const v1::LinearData& linear) {
-    faults_.Finite("data.linear.slope", linear.slope());
-    faults_.Finite("data.linear.intercept", linear.intercept());
-    faults_.NotNegative("data.linear.noise", linear.noise());
-    MadeSamples("data.linear.samples", linear.samples(), limits::kLinearSamplesMax);
-  }
-
-  // Checks the number of samples of a source that generates its samples.
-  void MadeSamples(const std::string& field, int64_t samples, int64_t max) {
-    if (faults_.InRange<int64_t>(field, samples, 1, max) && spec_.data().batch_size() > samples) {
-      faults_.Add("data.batch_size", absl::StrCat("must be at most ", field, " = ", samples,
-                                                  " (is ", spec_.data().batch_size(),
-                                                  "); make more samples or a smaller batch"));
+    for (int i = 0; i < parts; ++i) {
+      Part(absl::StrCat(kParts, "[", i, "]"), data.mixture().parts(i));
     }
   }
 
-  void Npy(const v1::NpyData& npy) {
-    if (npy.inputs().empty()) {
-      faults_.Add("data.npy.inputs", "required: a file per input of the model, input: images.npy");
-    } else if (npy.inputs_size() > limits::kGraphInputsMax) {
-      faults_.Add("data.npy.inputs", absl::StrCat("at most ", limits::kGraphInputsMax, " (has ",
-                                                  npy.inputs_size(), ")"));
-    } else {
-      const std::map<std::string, std::string> sorted(npy.inputs().begin(), npy.inputs().end());
-      for (const auto& [name, path] : sorted) {
-        faults_.TensorName("data.npy.inputs", name);
-        faults_.Path(absl::StrCat("data.npy.inputs.", name.substr(0, limits::kTensorNameBytesMax)),
-                     path, "an .npy file");
-      }
+  void Part(const std::string& field, const v1::MixturePart& part) {
+    faults_.Positive(field + ".weight", part.weight(),
+                     "the part's share of the samples is its weight by the sum of all");
+    const std::string data_field = field + ".data";
+    const v1::DataSpec& data = part.data();
+    if (data.source_case() == v1::DataSpec::SOURCE_NOT_SET || data.has_mixture() ||
+        data.has_external()) {
+      faults_.Add(data_field, absl::StrCat("required: one of ",
+                                           SourceNames({v1::DataSpec::kExternalFieldNumber,
+                                                        v1::DataSpec::kMixtureFieldNumber})));
+      return;
     }
-    Holdout("data.npy.holdout", npy.holdout());
+    const auto refuse = [&](bool is_set, absl::string_view name) {
+      if (!is_set) return;
+      faults_.Add(absl::StrCat(data_field, ".", name),
+                  absl::StrCat("holds for the whole mixture; move it to data.", name));
+    };
+    refuse(data.batch_size() != 0, "batch_size");
+    refuse(data.seed() != 0, "seed");
+    refuse(data.last_batch() != v1::LAST_BATCH_UNSPECIFIED, "last_batch");
+    refuse(data.has_shuffle(), "shuffle");
+    refuse(data.damaged_max() != 0, "damaged_max");
+    refuse(data.memory_bytes() != 0, "memory_bytes");
+    CheckSource(data, data_field, faults_);
+    Image(data, data_field);
   }
 
-  void Synthetic(const v1::SyntheticData& synthetic) {
-    MadeSamples("data.synthetic.samples", synthetic.samples(), limits::kSyntheticSamplesMax);
-    Holdout("data.synthetic.holdout", synthetic.holdout());
+  // Checks that `image` is given exactly if the source decodes images.
+  void Image(const v1::DataSpec& data, const std::string& field) {
+    const std::string image = field + ".image";
+    if (DecodesImages(data) && !data.has_image()) {
+      faults_.Add(image,
+                  "required: how images become rows of the model, for example {train: [{"
+                  "random_resized_crop: {size: 224}}], evaluate: [{resize: {size: 256}}, "
+                  "{center_crop: {size: 224}}]}");
+    } else if (!DecodesImages(data) && data.has_image()) {
+      faults_.Add(image, "only with images, and with tfrecord or tar inputs of kind image");
+    } else if (data.has_image()) {
+      CheckImage(data.image(), image, faults_);
+    }
+  }
+
+  void Order(const v1::DataSpec& data) {
+    if (!v1::LastBatch_IsValid(data.last_batch())) {
+      faults_.Add("data.last_batch",
+                  absl::StrCat("must be drop or continue (is number ", data.last_batch(), ")"));
+    }
+    if (!data.has_shuffle()) return;
+    if (data.shuffle().kind_case() == v1::ShuffleSpec::KIND_NOT_SET) {
+      faults_.Add("data.shuffle", "required: one of full: {}, block: {}, none: {}");
+    }
+    if (data.shuffle().has_block()) Block(data.shuffle().block());
+  }
+
+  void Block(const v1::BlockShuffle& block) {
+    faults_.InRange<int64_t>("data.shuffle.block.samples", block.samples(), 0, kBlockSamplesMax,
+                             "0 takes as many as have 8 MiB");
+    faults_.InRange<int64_t>("data.shuffle.block.window_blocks", block.window_blocks(), 0,
+                             kWindowBlocksMax, "16 is the default");
+    const int64_t lanes = block.lanes(), batch = spec_.data().batch_size();
+    if (lanes == 0) return;
+    if (lanes < 0 || !absl::has_single_bit(static_cast<uint64_t>(lanes)) || batch % lanes != 0) {
+      faults_.Add("data.shuffle.block.lanes",
+                  absl::StrCat("must be a power of two that divides data.batch_size = ", batch,
+                               " (is ", lanes, ")"));
+    }
   }
 
   void BatchSize() {

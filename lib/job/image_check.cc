@@ -1,0 +1,65 @@
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/repeated_field.h"
+#include "lib/job/source_check.h"
+
+namespace muster {
+namespace {
+
+constexpr int kTransformsMax = 32;
+constexpr int kGrayChannels = 1, kColorChannels = 3;
+
+using Transforms = google::protobuf::RepeatedPtrField<v1::ImageTransform>;
+
+void CheckTransforms(const Transforms& transforms, const std::string& field, FieldChecks& faults) {
+  if (transforms.size() > kTransformsMax) {
+    faults.Add(field, absl::StrCat("at most ", kTransformsMax, " (has ", transforms.size(), ")"));
+    return;
+  }
+  for (int i = 0; i < transforms.size(); ++i) {
+    if (transforms[i].kind_case() != v1::ImageTransform::KIND_NOT_SET) continue;
+    faults.Add(absl::StrCat(field, "[", i, "]"),
+               "required: one of resize, random_resized_crop, center_crop, random_crop, "
+               "random_flip, color_jitter, rand_augment");
+  }
+}
+
+// Returns whether the values are one for each channel, or none.
+bool CheckChannels(const google::protobuf::RepeatedField<float>& values, const std::string& field,
+                   FieldChecks& faults) {
+  if (values.empty() || values.size() == kGrayChannels || values.size() == kColorChannels) {
+    return true;
+  }
+  faults.Add(field, absl::StrCat("must have a value for each channel, so 1 or 3 (has ",
+                                 values.size(), ")"));
+  return false;
+}
+
+}  // namespace
+
+void CheckImage(const v1::ImageSpec& image, const std::string& field, FieldChecks& faults) {
+  CheckTransforms(image.train(), field + ".train", faults);
+  CheckTransforms(image.evaluate(), field + ".evaluate", faults);
+  const bool good_counts = CheckChannels(image.mean(), field + ".mean", faults) &
+                           CheckChannels(image.std(), field + ".std", faults);
+  if (!good_counts) return;
+  if (!image.mean().empty() && !image.std().empty() && image.mean_size() != image.std_size()) {
+    faults.Add(field + ".std", absl::StrCat("must have as many values as mean (has ",
+                                            image.std_size(), ", mean ", image.mean_size(), ")"));
+  }
+  for (int i = 0; i < image.mean_size(); ++i) {
+    faults.Finite(absl::StrCat(field, ".mean[", i, "]"), image.mean(i));
+  }
+  for (int i = 0; i < image.std_size(); ++i) {
+    faults.Positive(absl::StrCat(field, ".std[", i, "]"), image.std(i), "values are divided by it");
+  }
+  if (!v1::ImageDecode_IsValid(image.decode())) {
+    faults.Add(field + ".decode",
+               absl::StrCat("must be exact or fast (is number ", image.decode(), ")"));
+  }
+}
+
+}  // namespace muster
