@@ -10,7 +10,9 @@ import pathlib
 import zlib
 
 import numpy
-from PIL import Image
+from PIL import Image, ImageOps
+from torchvision.transforms import InterpolationMode, autoaugment
+from torchvision.transforms import functional as F
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 
@@ -134,5 +136,69 @@ def resample_cases():
     return cases
 
 
+def augment_case(name, image, **words):
+    return name, {**words, "checksum": zlib.crc32(planar(image).tobytes())}
+
+
+def augment_cases():
+    """What the functions of torchvision make of one picture with given parameters."""
+    cases = []
+    for channels in (1, 3):
+        pixels = picture(23, 17, channels, 5)
+        image = Image.fromarray(pixels if channels == 3 else pixels[..., 0])
+        dark = Image.fromarray(numpy.asarray(image) // 3 + 20)
+        adjust = {
+            "brightness": F.adjust_brightness,
+            "contrast": F.adjust_contrast,
+            "saturation": F.adjust_saturation,
+            "sharpness": F.adjust_sharpness,
+        }
+        for name, function in adjust.items():
+            for factor in (0.0, 0.37, 1.0, 1.9):
+                cases.append(augment_case(name, function(image, factor), channels=channels, factor=factor))
+        for factor in (-0.5, -0.13, 0.0, 0.21, 0.5):
+            cases.append(augment_case("hue", F.adjust_hue(image, factor), channels=channels, factor=factor))
+        for bits in (4, 7, 8):
+            cases.append(augment_case("posterize", F.posterize(image, bits), channels=channels, factor=bits))
+        for threshold in (0.0, 100.5, 255.0):
+            cases.append(augment_case("solarize", F.solarize(image, threshold), channels=channels, factor=threshold))
+        for source, dimmed in ((image, 0), (dark, 1)):
+            cases.append(augment_case("autocontrast", F.autocontrast(source), channels=channels, factor=dimmed))
+            cases.append(augment_case("equalize", F.equalize(source), channels=channels, factor=dimmed))
+        for mode in ("nearest", "bilinear", "bicubic"):
+            for operation, magnitude in (
+                ("ShearX", 0.3),
+                ("ShearX", -0.11),
+                ("ShearY", 0.2),
+                ("ShearY", -0.3),
+                ("TranslateX", 5.7),
+                ("TranslateY", -3.2),
+                ("Rotate", 30.0),
+                ("Rotate", -9.0),
+                ("Rotate", 0.0),
+            ):
+                result = autoaugment._apply_op(image, operation, magnitude, InterpolationMode(mode), None)
+                cases.append(augment_case(operation, result, channels=channels, factor=magnitude, filter=mode))
+        for orientation in range(1, 9):
+            turned = image.copy()
+            turned.getexif()[0x0112] = orientation
+            result = ImageOps.exif_transpose(turned)
+            cases.append(augment_case("orientation", result, channels=channels, factor=orientation))
+    return cases
+
+
+def rand_augment_cases():
+    """The magnitudes of RandAugment's operations."""
+    cases = []
+    for bins, index in ((31, 0), (31, 9), (31, 17), (31, 30), (10, 4), (2, 1)):
+        space = autoaugment.RandAugment()._augmentation_space(bins, (224, 333))
+        for name, (magnitudes, signed) in space.items():
+            magnitude = float(magnitudes[index].item()) if magnitudes.ndim > 0 else 0.0
+            cases.append((name, {"bins": bins, "index": index, "magnitude": repr(magnitude), "signed": int(signed)}))
+    return cases
+
+
+write("augment.txt", augment_cases())
+write("rand_augment.txt", rand_augment_cases())
 write("decode.txt", decode_cases())
 write("resample.txt", resample_cases())
