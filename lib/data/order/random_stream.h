@@ -12,6 +12,7 @@ enum class RandomStream : uint64_t {
   kTextShift = 2,
   kLinearSamples = 3,
   kSyntheticSamples = 4,
+  kAugmentation = 5,
   kBlockOrder = 16,
   kBlockWindow = 17,
   kMixtureSlots = 18,
