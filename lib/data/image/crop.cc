@@ -69,8 +69,8 @@ ImageSize WithShorterSide(const ImageSize& image, int side) {
   const bool is_upright = image.width <= image.height;
   const int64_t shorter = is_upright ? image.width : image.height;
   const int64_t longer = is_upright ? image.height : image.width;
-  const int other =
-      static_cast<int>(static_cast<double>(side * longer) / static_cast<double>(shorter));
+  const double scaled = static_cast<double>(side * longer) / static_cast<double>(shorter);
+  const int other = static_cast<int>(std::min(scaled, 0x1p30));
   return is_upright ? ImageSize{side, other} : ImageSize{other, side};
 }
 

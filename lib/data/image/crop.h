@@ -1,4 +1,4 @@
-// Where the crops of torchvision 0.19 lie.
+// Places crops in images, as torchvision 0.19 does.
 #pragma once
 
 #include "lib/data/image/image.h"
@@ -20,7 +20,7 @@ Region DrawCrop(const v1::RandomCrop& spec, const ImageSize& image, TransformDra
 // Returns the region of that size in the middle. It reaches beyond an image that is smaller.
 Region CenterRegion(const ImageSize& image, const ImageSize& crop);
 
-// Returns the size of an image whose shorter side becomes `side`.
+// Returns the size of `image` after its shorter side is resized to `side`. A side is at most 2^30.
 ImageSize WithShorterSide(const ImageSize& image, int side);
 
 }  // namespace muster
